@@ -1,0 +1,64 @@
+"""Every number that shapes the network, checked before a single tensor exists."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+DERIVED: Any = None  # default of the fields that are computed from the others
+COUNTS = ("dim", "n_layers", "n_heads", "n_kv_heads", "head_dim", "hidden_dim", "vocab_size", "max_seq_len")
+
+
+@dataclass(frozen=True)
+class ModelArgs:
+    """The architecture. Fields left out are computed, so whoever reads ``args`` finds numbers only.
+
+    Raises ValueError that lists every problem at once, each with its value and the fix.
+    """
+
+    dim: Annotated[int, "width of the residual stream"] = 256
+    n_layers: Annotated[int, "transformer blocks"] = 6
+    n_heads: Annotated[int, "query heads"] = 8
+    n_kv_heads: Annotated[int, "key/value heads, each serving a group of query heads (default: n_heads)"] = DERIVED
+    head_dim: Annotated[int, "width of one head (default: dim / n_heads)"] = DERIVED
+    hidden_dim: Annotated[int, "width of the feed-forward layer (default: 8/3 dim, rounded up to 32)"] = DERIVED
+    vocab_size: Annotated[int, "tokens in the vocabulary"] = 2048
+    max_seq_len: Annotated[int, "context: the most positions the network can see"] = 256
+    norm_eps: Annotated[float, "added to the mean square in RMSNorm"] = 1e-5
+    rope_theta: Annotated[float, "base of the rotation frequencies"] = 10000.0
+    tie_embeddings: Annotated[bool, "use the token embedding as the output matrix too"] = False
+
+    def __post_init__(self) -> None:
+        derived: dict[str, int] = {"n_kv_heads": self.n_heads}
+        if self._are_counts("dim"):
+            # Three matrices of this width hold as much as the two of the classic 4 * dim layer.
+            derived["hidden_dim"] = 32 * -(-8 * self.dim // (3 * 32))
+        if self._are_counts("dim", "n_heads") and self.dim % self.n_heads == 0:
+            derived["head_dim"] = self.dim // self.n_heads
+        for name, value in derived.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)  # frozen for everyone else
+        problems = list(self._problems())
+        if problems:
+            raise ValueError("; ".join(problems))
+
+    def _are_counts(self, *names: str) -> bool:
+        values = [getattr(self, name) for name in names]
+        return all(isinstance(value, int) and not isinstance(value, bool) and value >= 1 for value in values)
+
+    def _problems(self) -> Iterator[str]:
+        for name in COUNTS:
+            value = getattr(self, name)
+            if value is not None and not self._are_counts(name):
+                yield f"{name} is {value!r}: give a whole number of at least 1"
+        if self._are_counts("dim", "n_heads") and self.head_dim is None:
+            yield f"dim is {self.dim}, not a multiple of n_heads {self.n_heads}: change one of them, or give head_dim"
+        if self._are_counts("head_dim") and self.head_dim % 2:
+            yield f"head_dim is {self.head_dim}: make it even, because RoPE rotates pairs"
+        if self._are_counts("n_heads", "n_kv_heads") and self.n_heads % self.n_kv_heads:
+            yield f"n_heads is {self.n_heads}, not a multiple of n_kv_heads {self.n_kv_heads}: give a divisor of n_heads"
+        for name in ("norm_eps", "rope_theta"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+                yield f"{name} is {value!r}: give a number above 0"
+        if not isinstance(self.tie_embeddings, bool):
+            yield f"tie_embeddings is {self.tie_embeddings!r}: give true or false"

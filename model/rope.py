@@ -1,0 +1,62 @@
+"""Rotary position embedding: a token's position turns its queries and keys (RoFormer, arXiv:2104.09864, section 3.2).
+
+Two neighbouring numbers of a head are the plane's x and y, or one complex number. At position p the i-th pair turns
+by p * theta^(-2i/D): the first pair by one radian a token, the last hardly at all. A dot product of two turned
+vectors depends on the difference of their angles only, which is how attention comes to see distances.
+"""
+
+import torch
+from torch import Tensor
+
+
+def precompute_freqs_cis(dim: int, end: int, theta: float = 10000.0) -> Tensor:
+    """The rotations of all positions: complex64 (end, dim // 2); row p, column i is exp(j p theta^(-2i/dim)).
+
+    ``dim`` is the width of one head. The angles are taken in float64 and on the CPU whatever the default dtype and
+    device are: at position 2047 a bfloat16 angle is off by radians, and on the meta device there would be none.
+    """
+    freqs = theta ** -(torch.arange(0, dim, 2, dtype=torch.float64, device="cpu") / dim)  # (D/2,) radians per token
+    positions = torch.arange(end, dtype=torch.float64, device="cpu")
+    angles = torch.outer(positions, freqs)  # (end, D/2)
+    return torch.polar(torch.ones_like(angles), angles).to(torch.complex64)
+
+
+def reshape_for_broadcast(freqs_cis: Tensor, x: Tensor) -> Tensor:
+    """Lay the table (T, D/2) along x of (B, T, H, D/2): (1, T, 1, D/2), the same for every batch row and head.
+
+    Raises ValueError on any other shape: broadcasting would stretch a table that is one row long over every position.
+    """
+    if x.ndim != 4 or freqs_cis.shape != (x.shape[1], x.shape[3]):
+        raise ValueError(
+            f"freqs_cis has shape {tuple(freqs_cis.shape)} and x {tuple(x.shape)}: "
+            "for x of (B, T, H, D/2) give a table of (T, D/2)"
+        )
+    return freqs_cis[None, :, None, :]  # (1, T, 1, D/2)
+
+
+def apply_rotary_emb(xq: Tensor, xk: Tensor, freqs_cis: Tensor) -> tuple[Tensor, Tensor]:
+    """Turn queries (B, T, H, D) and keys (B, T, K, D) to their positions; shapes and dtypes stay.
+
+    Pairs are (2i, 2i + 1). Turning is one complex product, in float32 whatever the dtype of the input.
+    """
+    return _rotate(xq, freqs_cis), _rotate(xk, freqs_cis)
+
+
+def _rotate(x: Tensor, freqs_cis: Tensor) -> Tensor:
+    pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))  # (B, T, H, D/2)
+    turned = pairs * reshape_for_broadcast(freqs_cis, pairs)
+    return torch.view_as_real(turned).flatten(3).type_as(x)  # (B, T, H, D)
+
+
+def apply_rotary_emb_real(xq: Tensor, xk: Tensor, freqs: Tensor) -> tuple[Tensor, Tensor]:
+    """The real twin of ``apply_rotary_emb``, for compilers without complex numbers.
+
+    ``freqs`` is ``torch.view_as_real(freqs_cis)``: (T, D/2, 2), cosine and sine. In eager mode it is the slower one.
+    """
+    return _rotate_real(xq, freqs), _rotate_real(xk, freqs)
+
+
+def _rotate_real(x: Tensor, freqs: Tensor) -> Tensor:
+    a, b = x.float().unflatten(-1, (-1, 2)).unbind(-1)  # (B, T, H, D/2) each
+    cos, sin = (reshape_for_broadcast(part, a) for part in freqs.unbind(-1))  # (1, T, 1, D/2) each
+    return torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(3).type_as(x)  # (B, T, H, D)

@@ -1,0 +1,133 @@
+"""The block around attention, and the network (LLaMA, arXiv:2302.13971, section 2.2)."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .attention import Attention
+from .cache import KVCache
+from .config import ModelArgs
+from .rope import precompute_freqs_cis
+
+
+class RMSNorm(nn.Module):
+    """Divide by the root mean square, in float32, then scale (arXiv:1910.07467)."""
+
+    def __init__(self, dim: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.float()
+        normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return normed.type_as(x) * self.weight
+
+
+class FeedForward(nn.Module):
+    """SwiGLU: w1, through silu, decides how much of w3 passes on to w2 (arXiv:2002.05202)."""
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__()
+        self.w1 = nn.Linear(args.dim, args.hidden_dim, bias=False)
+        self.w2 = nn.Linear(args.hidden_dim, args.dim, bias=False)
+        self.w3 = nn.Linear(args.dim, args.hidden_dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.w2(F.silu(self.w1(x)) * self.w3(x))
+
+
+class TransformerBlock(nn.Module):
+    """Two steps on the residual stream: look at other tokens, then think each on its own. Both read normed input."""
+
+    def __init__(self, args: ModelArgs, layer_id: int) -> None:
+        super().__init__()
+        self.attention = Attention(args, layer_id)
+        self.feed_forward = FeedForward(args)
+        self.attention_norm = RMSNorm(args.dim, args.norm_eps)
+        self.ffn_norm = RMSNorm(args.dim, args.norm_eps)
+
+    def forward(
+        self, x: Tensor, start_pos: int, freqs_cis: Tensor, mask: Tensor | None, cache: KVCache | None
+    ) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), start_pos, freqs_cis, mask, cache)
+        return x + self.feed_forward(self.ffn_norm(x))
+
+
+class Transformer(nn.Module):
+    """Token ids in, logits out. Positions enter once, in ``hidden``, and the state is the caller's cache."""
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__()
+        self.args = args
+        self.tok_embeddings = nn.Embedding(args.vocab_size, args.dim)
+        self.layers = nn.ModuleList(TransformerBlock(args, layer_id) for layer_id in range(args.n_layers))
+        self.norm = RMSNorm(args.dim, args.norm_eps)
+        self.output = None if args.tie_embeddings else nn.Linear(args.dim, args.vocab_size, bias=False)
+        # Not a buffer: casting the model would cast it, and `.to(torch.bfloat16)` drops the imaginary part.
+        self.freqs_cis = precompute_freqs_cis(args.head_dim, args.max_seq_len, args.rope_theta)
+        self.init_weights()
+
+    def init_weights(self) -> None:
+        """Normal, 0.02 wide; what ends in the residual stream is narrower, since 2 L of them add up (GPT-2)."""
+        for name, weight in self.named_parameters():
+            if weight.ndim == 2:
+                into_residual = name.endswith(("wo.weight", "w2.weight"))
+                nn.init.normal_(weight, std=0.02 / math.sqrt(2 * self.args.n_layers) if into_residual else 0.02)
+
+    def forward(self, tokens: Tensor, start_pos: int = 0, cache: KVCache | None = None) -> Tensor:
+        """tokens (B, T) at positions start_pos .. start_pos + T - 1 -> logits (B, T, V).
+
+        Without a cache the tokens are the whole sequence. Raises ValueError past the end of the context.
+        """
+        return self.logits(self.hidden(tokens, start_pos, cache))
+
+    def hidden(self, tokens: Tensor, start_pos: int = 0, cache: KVCache | None = None) -> Tensor:
+        """Everything but the output matrix: (B, T) -> (B, T, dim)."""
+        self.check_positions(tokens, start_pos, cache)
+        T = tokens.shape[1]
+        if self.freqs_cis.device != tokens.device:
+            self.freqs_cis = self.freqs_cis.to(tokens.device)
+        freqs_cis = self.freqs_cis[start_pos : start_pos + T]  # (T, D/2)
+        if torch.compiler.is_compiling():
+            freqs_cis = torch.view_as_real(freqs_cis)  # (T, D/2, 2): compilers know no complex numbers
+        mask = self.mask(start_pos, T)
+
+        h = self.embed(tokens, start_pos)  # (B, T, dim)
+        for layer in self.layers:
+            h = layer(h, start_pos, freqs_cis, mask, cache)
+        return self.norm(h)
+
+    def embed(self, tokens: Tensor, start_pos: int) -> Tensor:
+        """(B, T) -> (B, T, dim). RoPE leaves the embedding alone; older schemes add the position here."""
+        return self.tok_embeddings(tokens)
+
+    def mask(self, start_pos: int, T: int) -> Tensor | None:
+        """Which keys each new token may see, True or False, (T, S); None where ``attend`` needs no telling.
+
+        A chunk of T tokens sees all start_pos cached ones, and of itself the triangle up to each token.
+        """
+        if start_pos == 0 or T == 1:
+            return None
+        visible = torch.ones(T, start_pos + T, dtype=torch.bool, device=self.freqs_cis.device)  # (T, S)
+        return visible.tril(diagonal=start_pos)
+
+    def logits(self, h: Tensor) -> Tensor:
+        """(..., dim) -> (..., V)."""
+        return F.linear(h, self.tok_embeddings.weight) if self.output is None else self.output(h)
+
+    def check_positions(self, tokens: Tensor, start_pos: int, cache: KVCache | None) -> None:
+        """A table sliced past its end would quietly be shorter, and one row of it would fit any T."""
+        B, T = tokens.shape
+        limit = self.args.max_seq_len if cache is None else cache.max_seq_len
+        if start_pos < 0 or T < 1 or start_pos + T > limit:
+            raise ValueError(
+                f"start_pos {start_pos} with T = {T} new tokens: they must be at least one and lie in the {limit} "
+                f"positions of the {'network' if cache is None else 'cache'} (max_seq_len)"
+            )
+        if cache is None and start_pos:
+            raise ValueError(f"start_pos is {start_pos} without a cache: pass the cache that holds the earlier tokens")
+        if cache is not None and cache.batch_size != B:
+            raise ValueError(f"the cache is for a batch of {cache.batch_size}, tokens have {B} rows: make them equal")
