@@ -16,7 +16,7 @@ Shape letters, used at the end of every line that changes a shape:
     S  keys, start_pos + T       D  head_dim
     L  layers                    V  vocabulary
 
-The names below are loaded when first used: importing torch takes seconds, and a mistyped flag should be answered at once.
+The names below are loaded when first used: importing torch takes seconds, and a mistyped flag is answered at once.
 """
 
 import importlib

@@ -55,7 +55,7 @@ class ModelArgs:
         if self._are_counts("head_dim") and self.head_dim % 2:
             yield f"head_dim is {self.head_dim}: make it even, because RoPE rotates pairs"
         if self._are_counts("n_heads", "n_kv_heads") and self.n_heads % self.n_kv_heads:
-            yield f"n_heads is {self.n_heads}, not a multiple of n_kv_heads {self.n_kv_heads}: give a divisor of n_heads"
+            yield f"n_heads is {self.n_heads}, not a multiple of n_kv_heads {self.n_kv_heads}: give a divisor of it"
         for name in ("norm_eps", "rope_theta"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):

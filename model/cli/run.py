@@ -1,0 +1,37 @@
+"""How every script starts and ends."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that answers a mistake with one line, not with a page of usage before it."""
+
+    def error(self, message: str) -> NoReturn:
+        fail(self.prog, message)
+
+
+def fail(script: str, message: str) -> NoReturn:
+    print(f"{script}: error: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(2)
+
+
+def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
+    """Run ``main`` and exit: 2 with one line for a user's mistake, 130 after Ctrl-C, quietly when nobody reads on."""
+    try:
+        code = main() or 0
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader (`| head`) has gone: a normal end. Python would complain once more when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except OSError as error:
+        fail(script, f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
+    except ValueError as error:
+        fail(script, str(error))
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)

@@ -1,0 +1,140 @@
+"""Settings come from a dataclass's defaults, then a TOML file, then flags; each field is its own documentation.
+
+A field reads ``name: Annotated[type, "help"] = default``. Its type is int, float, bool, str, Path, Literal, a tuple of
+one of these, any of them ``| None``, or a frozen dataclass, which a user writes as a TOML inline table.
+"""
+
+import argparse
+import dataclasses
+import difflib
+import json
+import tomllib
+import types
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+Settings = dict[str, Any]  # what the user said, by field name, and only that
+WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", Path: "a path"}
+
+
+def hints(*classes: type) -> dict[str, tuple[Any, str]]:
+    """Field name -> (type without ``| None``, help)."""
+    found = {}
+    for cls in classes:
+        for name, hint in get_type_hints(cls, include_extras=True).items():
+            kind, *notes = get_args(hint) if hasattr(hint, "__metadata__") else (hint,)
+            if get_origin(kind) in (Union, types.UnionType):
+                kind = next(arm for arm in get_args(kind) if arm is not type(None))
+            found[name] = (kind, notes[0] if notes else "")
+    return found
+
+
+def add_flags(parser: argparse.ArgumentParser, *classes: type) -> None:
+    """One flag a field, ``--name VALUE``, in a group for each class; flags left out leave no trace."""
+    for cls in classes:
+        group = parser.add_argument_group((cls.__doc__ or cls.__name__).split("\n")[0].rstrip(". "))
+        defaults = {field.name: field.default for field in dataclasses.fields(cls)}
+        for name, (kind, text) in hints(cls).items():
+            if defaults[name] not in (None, "", (), False, dataclasses.MISSING):
+                text += f" (default: {show(defaults[name])})"
+            options: dict[str, Any] = {"help": text.replace("%", "%%"), "default": argparse.SUPPRESS}
+            if kind is bool:
+                options |= {"nargs": "?", "const": "true"}
+            if get_origin(kind) is tuple:
+                options |= {"nargs": "+", "action": "extend"}
+            group.add_argument(f"--{name}", metavar=metavar(kind), **options)
+
+
+def metavar(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return "{" + ",".join(get_args(kind)) + "}"
+    if get_origin(kind) is tuple:
+        return metavar(get_args(kind)[0])
+    return {int: "N", float: "X", bool: "BOOL", str: "TEXT", Path: "PATH"}.get(kind, "TABLE")
+
+
+def read_flags(flags: argparse.Namespace, *classes: type) -> Settings:
+    """The flags that were given and belong to ``classes``, as values of their fields' types."""
+    kinds = hints(*classes)
+    return {name: convert(name, from_text(value, kinds[name][0]), kinds[name][0])
+            for name, value in vars(flags).items() if name in kinds}  # fmt: skip
+
+
+def read_toml(path: Path, *classes: type) -> Settings:
+    """The settings a file holds. Raises ValueError that names the file and the key, and suggests the nearest name."""
+    try:
+        return from_table(tomllib.loads(path.read_text(encoding="utf-8")), *classes)
+    except ValueError as error:  # a TOML or UTF-8 error is one too
+        raise ValueError(f"{path}: {error}") from None
+
+
+def from_table(table: Settings, *classes: type) -> Settings:
+    kinds = hints(*classes)
+    for name in table:
+        if name not in kinds:
+            raise ValueError(f"unknown setting {name!r}{nearest(name, kinds)}")
+    return {name: convert(name, value, kinds[name][0]) for name, value in table.items()}
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    found = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f": did you mean {found[0]!r}?" if found else f": known are {', '.join(known)}"
+
+
+def from_text(text: Any, kind: Any) -> Any:
+    """What a flag's text means for a field of this type; what means nothing stays text, for ``convert`` to refuse."""
+    if isinstance(text, list):
+        return [from_text(item, get_args(kind)[0]) for item in text]
+    try:
+        if kind in (int, float):
+            return kind(text)
+        if kind is bool or dataclasses.is_dataclass(kind):
+            return tomllib.loads(f"value = {text}")["value"]
+    except ValueError:
+        pass
+    return text
+
+
+def convert(name: str, value: Any, kind: Any) -> Any:
+    """``value`` as the field's type. Raises ValueError that says what to give instead."""
+    if get_origin(kind) is tuple:
+        items = value if isinstance(value, list) else [value]
+        return tuple(convert(name, item, get_args(kind)[0]) for item in items)
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind):
+            raise ValueError(f"{name} is {value!r}: give one of {', '.join(get_args(kind))}")
+        return value
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        if not isinstance(value, dict):
+            raise ValueError(f"{name} is {value!r}: give a table, such as {{ name = value }}")
+        return build(kind, from_table(value, kind))
+    if kind is float and type(value) is int:
+        return float(value)
+    if kind is Path and isinstance(value, str):
+        return Path(value)
+    if type(value) is not kind and not (kind is Path and isinstance(value, Path)):
+        raise ValueError(f"{name} is {value!r}: give {WORDS[kind]}")
+    return value
+
+
+def build(cls: type, settings: Settings) -> Any:
+    """An instance of ``cls`` from those settings that are its fields."""
+    return cls(**{field.name: settings[field.name] for field in dataclasses.fields(cls) if field.name in settings})
+
+
+def write_toml(*instances: Any) -> str:
+    """Every field that has a value, as TOML that ``read_toml`` gives back."""
+    values = {name: value for instance in instances for name, value in vars(instance).items()}
+    return "".join(f"{name} = {show(value)}\n" for name, value in values.items() if value is not None)
+
+
+def show(value: Any) -> str:
+    if dataclasses.is_dataclass(value):
+        inner = ", ".join(f"{name} = {show(item)}" for name, item in vars(value).items() if item is not None)
+        return f"{{ {inner} }}"
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(show, value))}]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return json.dumps(str(value), ensure_ascii=False) if isinstance(value, str | Path) else repr(value)
