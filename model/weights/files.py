@@ -1,0 +1,118 @@
+"""Files that are either whole or not there: what a kill, a full disk or a foreign hand cannot leave half-done."""
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MAX_HEADER = 100_000_000  # bytes of JSON that the safetensors format allows
+BYTES = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2}
+BYTES |= {"I32": 4, "U32": 4, "F32": 4, "I64": 8, "U64": 8, "F64": 8}
+
+
+def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+    """Let ``write`` fill a temporary neighbour of ``path``, then put it in place in one step.
+
+    The content reaches the disk before the name does, so whoever reads ``path``, even after a power cut, finds the
+    old file or the new one. When ``write`` fails, the old one stays and the neighbour goes.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        write(temporary)
+        _sync(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_text(path: Path, text: str) -> None:
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8") and None)
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in the file. Raises ValueError that names the file, FileNotFoundError when there is none."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
+        raise ValueError(f"{path} is not valid JSON ({error}): restore the file") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} holds a {type(value).__name__}: a JSON object is needed")
+    return value
+
+
+class Entry(NamedTuple):
+    """What a safetensors header says of one tensor."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def read_header(path: Path) -> dict[str, Entry]:
+    """Names, dtypes and shapes of a safetensors file, checked against its size. Reads the header only.
+
+    The format: 8 bytes with the header's length, a JSON header, then the data; ``data_offsets`` of all tensors
+    together cover the data without gap or overlap. Raises ValueError on anything else.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(8)
+        length = int.from_bytes(start, "little")
+        if len(start) < 8 or not 2 <= length <= min(MAX_HEADER, size - 8):
+            raise ValueError(f"{path} is not a safetensors file, or is cut short ({size} bytes): get it again")
+        raw = file.read(length)
+    try:
+        header = json.loads(raw)
+        header.pop("__metadata__", None)
+        entries = {name: Entry(info["dtype"], tuple(info["shape"])) for name, info in header.items()}
+        spans = sorted((*info["data_offsets"], name) for name, info in header.items())
+        _check_spans(entries, spans, size - 8 - length)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{path} has a corrupt header ({error}): get the file again") from None
+    return entries
+
+
+def _check_spans(entries: Mapping[str, Entry], spans: list[tuple[int, int, str]], size: int) -> None:
+    position = 0
+    for begin, end, name in spans:
+        dtype, shape = entries[name]
+        if dtype not in BYTES or any(not isinstance(n, int) or n < 0 for n in shape):
+            raise ValueError(f"{name} has dtype {dtype} and shape {shape}")
+        if begin != position or end - begin != BYTES[dtype] * math.prod(shape):
+            raise ValueError(f"{name} of {shape} {dtype} does not fit bytes {begin} to {end}")
+        position = end
+    if position != size:
+        raise ValueError(f"it describes {position} bytes of data, the file has {size}")
+
+
+def save_tensors(path: Path, tensors: "Mapping[str, Tensor]", metadata: dict[str, str] | None = None) -> None:
+    """Write a safetensors file. Tensors are made contiguous; two names of one storage are the caller's mistake."""
+    from safetensors.torch import save_file
+
+    whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    write_atomically(path, lambda temporary: save_file(whole, temporary, metadata))
+
+
+def load_tensors(path: Path) -> "dict[str, Tensor]":
+    """All tensors of a safetensors file, on the CPU. Raises ValueError on a corrupt one."""
+    from safetensors.torch import load_file
+
+    read_header(path)
+    return load_file(path)

@@ -1,0 +1,110 @@
+import json
+import os
+
+import pytest
+import torch
+
+from model.weights import files
+
+
+def test_write_replaces_the_whole_file_and_leaves_nothing_else(tmp_path):
+    path = tmp_path / "a.txt"
+    for text in ("first", "zweiter ☃"):
+        files.write_text(path, text)
+        assert path.read_text(encoding="utf-8") == text
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_failed_write_keeps_the_old_file(tmp_path):
+    path = tmp_path / "a.txt"
+    files.write_text(path, "old")
+
+    def half(temporary):
+        temporary.write_text("ne")
+        raise RuntimeError("disk full")
+
+    with pytest.raises(RuntimeError):
+        files.write_atomically(path, half)
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_content_reaches_the_disk_before_the_name_does(tmp_path, monkeypatch):
+    events = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda fd: (events.append("fsync"), fsync(fd)))
+    monkeypatch.setattr(os, "replace", lambda a, b: (events.append("replace"), replace(a, b)))
+    files.write_text(tmp_path / "a", "x")
+    assert events == ["fsync", "replace", "fsync"]  # the file, its name, the directory that holds the name
+
+
+def test_tensors_round_trip_bit_for_bit(tmp_path):
+    tensors = {
+        "a": torch.randn(3, 4).T,  # not contiguous
+        "b": torch.randn(5).bfloat16(),
+        "n": torch.arange(3),
+        "scalar": torch.tensor(2.0),
+        "empty": torch.zeros(0, 2),
+    }
+    files.save_tensors(tmp_path / "x.safetensors", tensors, {"format": "pt"})
+    loaded = files.load_tensors(tmp_path / "x.safetensors")
+    assert loaded.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert loaded[name].dtype == tensor.dtype
+        assert torch.equal(loaded[name], tensor)
+    header = files.read_header(tmp_path / "x.safetensors")
+    assert header["a"] == ("F32", (4, 3))
+    assert header["b"] == ("BF16", (5,))
+
+
+def safetensors_bytes(header, data=b""):
+    raw = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return len(raw).to_bytes(8, "little") + raw + data
+
+
+GOOD = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "not a safetensors file"),
+        (b"\x80\x04K\x01.", "not a safetensors file"),
+        (b"\xff" * 64, "not a safetensors file"),
+        (safetensors_bytes({"a": GOOD}, bytes(7)), "corrupt header.*describes 8 bytes of data, the file has 7"),
+        (safetensors_bytes({"a": GOOD}, bytes(9)), "corrupt header"),
+        (safetensors_bytes({"a": GOOD}, bytes(8))[:40], "cut short"),
+        (safetensors_bytes(b"{nonsense}"), "corrupt header"),
+        (safetensors_bytes(b"[1, 2]"), "corrupt header"),
+        (safetensors_bytes(b"[" * 100_000), "corrupt header"),
+        (safetensors_bytes({"a": {"dtype": "F32"}}), "corrupt header"),
+        (safetensors_bytes({"a": {**GOOD, "dtype": "X9"}}, bytes(8)), "a has dtype X9"),
+        (safetensors_bytes({"a": {**GOOD, "shape": [3]}}, bytes(8)), "does not fit bytes 0 to 8"),
+        (safetensors_bytes({"a": {**GOOD, "shape": [-2]}}, bytes(8)), "shape"),
+        (safetensors_bytes({"a": GOOD, "b": GOOD}, bytes(8)), "does not fit"),
+    ],
+)
+def test_corrupt_safetensors_is_one_clear_line(tmp_path, content, words):
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=words) as error:
+        files.read_header(path)
+    assert "\n" not in str(error.value)
+    assert str(path) in str(error.value)
+    with pytest.raises(ValueError, match=words):
+        files.load_tensors(path)
+
+
+def test_good_header_with_data_is_accepted(tmp_path):
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(safetensors_bytes({"__metadata__": {"format": "pt"}, "a": GOOD}, bytes(8)))
+    assert files.read_header(path) == {"a": ("F32", (2,))}
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b"[" * 100_000, b"[1]"])
+def test_broken_json_is_one_clear_line(tmp_path, content):
+    path = tmp_path / "config.json"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"config\.json") as error:
+        files.read_json(path)
+    assert "\n" not in str(error.value)
