@@ -1,0 +1,105 @@
+"""Several processes as one: started by torchrun, each computes its slice of every batch.
+
+DDP keeps a whole copy in each process and averages gradients. FSDP2 (``fully_shard``) keeps a slice of every
+parameter, gradient and optimizer state, and gathers a block's weights just before it runs.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from ..transformer import Transformer
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Which of how many processes this is."""
+
+    rank: int = 0
+    world_size: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def highest(self, values: list[float], device: torch.device) -> list[float]:
+        """Each value's maximum over the processes: how they agree on the clock and on stopping."""
+        return self._reduce(values, device, dist.ReduceOp.MAX)
+
+    def sum(self, values: list[float], device: torch.device) -> list[float]:
+        return self._reduce(values, device, dist.ReduceOp.SUM)
+
+    def _reduce(self, values: list[float], device: torch.device, op: dist.ReduceOp.RedOpType) -> list[float]:
+        if self.world_size == 1:
+            return values
+        tensor = torch.tensor(values, dtype=torch.float64 if device.type != "mps" else torch.float32, device=device)
+        dist.all_reduce(tensor, op)
+        return tensor.tolist()
+
+    def wait(self) -> None:
+        if self.world_size > 1:
+            dist.barrier()
+
+
+@contextmanager
+def join_ranks(device: torch.device) -> Iterator[Ranks]:
+    """The process group that torchrun's environment describes; without torchrun, one process and no group."""
+    if "WORLD_SIZE" not in os.environ:
+        yield Ranks()
+        return
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield Ranks(dist.get_rank(), dist.get_world_size())
+    finally:
+        dist.destroy_process_group()
+
+
+def spread(model: Transformer, ranks: Ranks, fsdp: bool) -> nn.Module:
+    """What the loop calls in place of ``model``; parameters keep their names, and in DDP their identity."""
+    if ranks.world_size == 1:
+        return model
+    if fsdp:
+        from torch.distributed.fsdp import fully_shard
+
+        for layer in model.layers:
+            fully_shard(layer)
+        return fully_shard(model)
+    return nn.parallel.DistributedDataParallel(model)
+
+
+def gather(tensor: Tensor) -> Tensor:
+    """The whole of a tensor, sharded or not. Every process must call it."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def shard_like(whole: Tensor, example: Tensor) -> Tensor:
+    """``whole``, cut as ``example`` is."""
+    if isinstance(example, DTensor):
+        return distribute_tensor(whole, example.device_mesh, example.placements)
+    return whole
+
+
+def sync_gradients(network: nn.Module, on: bool) -> None:
+    """Whether the next backward pass averages gradients; between micro-batches that would be wasted."""
+    if isinstance(network, nn.parallel.DistributedDataParallel):
+        network.require_backward_grad_sync = on
+    elif hasattr(network, "set_requires_gradient_sync"):
+        network.set_requires_gradient_sync(on)
+
+
+def whole(model: Transformer) -> Transformer:
+    """``model``, or a copy with whole parameters if they are sharded. Every process must call it."""
+    if not isinstance(model.tok_embeddings.weight, DTensor):
+        return model
+    with torch.device("meta"):
+        copy = Transformer(model.args)
+    copy.load_state_dict({name: gather(p).detach() for name, p in model.named_parameters()}, assign=True)
+    return copy

@@ -1,0 +1,39 @@
+"""Loss on validation text, the same whoever asks: no generator is touched, so that looking does not change a run."""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..text.dataset import Dataset
+from .config import TrainArgs
+from .distributed import Ranks
+
+def loss_of(network: Callable[[Tensor], Tensor], inputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
+    """Cross entropy in nats, in float32: inputs and targets (B, T)."""
+    return F.cross_entropy(network(inputs).float().flatten(0, 1), targets.flatten(), reduction=reduction)
+
+
+@torch.no_grad()
+def evaluate(
+    network: nn.Module, dataset: Dataset, context: int, args: TrainArgs, device: torch.device, ranks: Ranks
+) -> float:
+    """Mean nats per token over the validation text, or over its first ``eval_tokens`` tokens.
+
+    Windows lie end to end; processes take turns. A process that has no batch left repeats one without counting it,
+    since a sharded network runs only where all processes run it.
+    """
+    training = network.training
+    network.eval()
+    batches = list(dataset.val_batches(args.micro_batch_size or args.batch_size, context, args.eval_tokens))
+    total = count = 0.0
+    for first in range(0, len(batches), ranks.world_size):
+        turn = first + ranks.rank
+        inputs, targets = (torch.from_numpy(part).to(device) for part in batches[min(turn, len(batches) - 1)])
+        loss = loss_of(network, inputs, targets, "sum")
+        if turn < len(batches):
+            total, count = total + loss.item(), count + targets.numel()
+    network.train(training)
+    total, count = ranks.sum([total, count], device)
+    return total / count

@@ -1,0 +1,81 @@
+"""The directory a run lives in: who may write there, and its latest state."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..transformer import Transformer
+from ..weights.files import load_tensors, read_metadata, save_tensors
+from .distributed import gather, shard_like
+
+STATE = "training_state.safetensors"
+Optimizers = list[torch.optim.Optimizer]
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Keep a second trainer out. The lock is the kernel's: it goes with the process, however that ends."""
+    import fcntl
+
+    with (directory / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ValueError(f"{directory}: another trainer is at work there; give another --out_dir") from None
+        yield
+
+
+def named_states(model: Transformer, optimizers: Optimizers) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each parameter's optimizer state, under the parameter's name: no grouping or order to go wrong."""
+    names = {id(p): name for name, p in model.named_parameters()}
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                yield names[id(p)], optimizer.state[p]
+
+
+def full_state(model: Transformer, optimizers: Optimizers) -> dict[str, Tensor]:
+    """Weights and optimizer state by name, whole. Every process must call it."""
+    tensors = {f"model.{name}": gather(p) for name, p in model.named_parameters()}
+    for name, state in named_states(model, optimizers):
+        tensors |= {f"optimizer.{key}.{name}": gather(value) for key, value in state.items()}
+    return tensors
+
+
+def save_state(directory: Path, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
+    """One file, so that weights, optimizer and step cannot disagree after a kill."""
+    save_tensors(directory / STATE, tensors, {"notes": json.dumps(notes)})
+
+
+def load_state(directory: Path, model: Transformer, optimizers: Optimizers) -> None:
+    """Put back what ``full_state`` took, bit for bit, however the model is sharded now."""
+    tensors = load_tensors(directory / STATE)
+    weights = dict(model.named_parameters())
+    states = dict(named_states(model, optimizers))
+    with torch.no_grad():
+        for name, value in tensors.items():
+            kind, _, rest = name.partition(".")
+            if kind == "model":
+                weights[rest].copy_(shard_like(value.to(weights[rest].device), weights[rest]))
+            else:
+                key, _, parameter = rest.partition(".")
+                p = weights[parameter]
+                states[parameter][key] = (
+                    shard_like(value.to(p.device), p) if value.shape == p.shape else value.to(p.device)
+                )
+
+
+def read_notes(directory: Path) -> dict[str, Any]:
+    """``progress`` and ``identity`` of the run, without reading a tensor. Raises ValueError if there is no such run."""
+    path = directory / STATE
+    if not path.exists():
+        raise ValueError(f"{directory} holds no training state ({STATE}) to resume: start without --resume")
+    notes = read_metadata(path).get("notes")
+    if notes is None:
+        raise ValueError(f"{path} was not written by this trainer: give another --out_dir")
+    return json.loads(notes)
