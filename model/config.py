@@ -48,7 +48,8 @@ class ModelArgs:
     def _problems(self) -> Iterator[str]:
         for name in COUNTS:
             value = getattr(self, name)
-            if value is not None and not self._are_counts(name):
+            follows = value is None and getattr(ModelArgs, name) is DERIVED  # reported where it comes from
+            if not follows and not self._are_counts(name):
                 yield f"{name} is {value!r}: give a whole number of at least 1"
         if self._are_counts("dim", "n_heads") and self.head_dim is None:
             yield f"dim is {self.dim}, not a multiple of n_heads {self.n_heads}: change one of them, or give head_dim"
