@@ -1,0 +1,82 @@
+"""Tokenizers: what turns text into ids, and ids into the same text again."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from sentencepiece import SentencePieceProcessor
+
+from .hf import HFTokenizer
+from .llama2c import Llama2cTokenizer
+from .stream import TextStream
+from .trainer import train_tokenizer
+
+__all__ = ["HFTokenizer", "Llama2cTokenizer", "SentencePieceTokenizer", "TextStream", "Tokenizer", "train_tokenizer"]
+
+SPACE = "\u2581"  # how SentencePiece writes a space inside a piece
+
+
+class Tokenizer(Protocol):
+    """What the rest of the project knows of a tokenizer."""
+
+    vocab_size: int
+    bos_id: int
+    eos_ids: tuple[int, ...]  # any of them ends a text
+    adds_space: bool  # encode puts a space before the text, as Llama 2's does
+    fingerprint: str  # differs when the ids of some text may differ
+
+    def encode(self, text: str, bos: bool = True) -> list[int]: ...
+
+    def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
+        """``encode(text, bos=False)`` of many texts."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text, without what BOS, EOS and other control ids stand for."""
+        ...
+
+    def stream(self) -> TextStream: ...
+
+
+class SentencePieceTokenizer:
+    """A SentencePiece ``tokenizer.model``: one that ``train_tokenizer`` wrote, or a published one such as Llama 2's."""
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        proto = self.path.read_bytes()
+        try:
+            self._model = SentencePieceProcessor(model_proto=proto)
+        except (RuntimeError, ValueError):
+            raise ValueError(f"{path} is not a SentencePiece model: give a tokenizer.model file") from None
+        self.vocab_size = self._model.get_piece_size()
+        self.bos_id = self._model.bos_id()
+        if self.bos_id < 0:
+            raise ValueError(f"{path} has no beginning-of-text piece: train it with a bos_id")
+        # Documents are told apart by the BOS before each, so a BOS in generated text ends it as EOS does.
+        self.eos_ids = tuple(i for i in (self._model.eos_id(), self.bos_id) if i >= 0)
+        self.fingerprint = hashlib.sha256(proto).hexdigest()
+        self.adds_space = self._model.encode("a", out_type=str)[0].startswith(SPACE)
+        # SentencePiece takes the sign it writes for a space as a space; spelt in bytes it comes back as itself.
+        spelt = [self._model.piece_to_id(f"<0x{byte:02X}>") for byte in SPACE.encode()]
+        self._sign = spelt if all(map(self._model.is_byte, spelt)) and not self.adds_space else None
+
+    def encode(self, text: str, bos: bool = True) -> list[int]:
+        return [self.bos_id] * bos + self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
+        rows: list[list[int]] = self._model.encode(list(texts), num_threads=threads)
+        for row, text in enumerate(texts):
+            if self._sign and SPACE in text:
+                first, *others = self._model.encode(text.split(SPACE))
+                rows[row] = first + [i for part in others for i in self._sign + part]
+        return rows
+
+    def decode(self, ids: Sequence[int]) -> str:
+        ids = list(ids)
+        if ids and not 0 <= min(ids) <= max(ids) < self.vocab_size:
+            raise ValueError(f"token {max(ids)} or {min(ids)} is not among the {self.vocab_size} of {self.path}")
+        return self._model.decode(ids)
+
+    def stream(self) -> TextStream:
+        return TextStream(self.decode)
