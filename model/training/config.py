@@ -6,14 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
+DEFAULT_STEPS = 2000
+
 
 @dataclass(frozen=True)
 class DataArgs:
     """The text, and how it becomes tokens."""
 
-    data: Annotated[
-        tuple[str, ...], "text: files, folders, globs, URLs, - for stdin; .txt, .jsonl, also .gz"
-    ] = ("python-docs",)
+    data: Annotated[tuple[str, ...], "text: files, folders, globs, URLs, - for stdin; .txt, .jsonl, also .gz"] = (
+        "python-docs",
+    )
     val_data: Annotated[tuple[str, ...], "validation text (default: the end of the data)"] = ()
     val_fraction: Annotated[float, "share of the data, from its end, that is kept for validation"] = 0.1
     text_key: Annotated[str, "the field of a .jsonl line that holds the text"] = "text"
@@ -37,9 +39,7 @@ class TrainArgs:
     out_dir: Annotated[Path | None, "the run directory (default: a new one below runs/)"] = None
     seed: Annotated[int, "everything random follows from it"] = 1337
     batch_size: Annotated[int, "sequences of one optimizer step, over all micro-batches and processes"] = 32
-    micro_batch_size: Annotated[int | None, "sequences in memory at once, per process (default: all)"] = (
-        None
-    )
+    micro_batch_size: Annotated[int | None, "sequences in memory at once, per process (default: all)"] = None
     max_steps: Annotated[int | None, "optimizer steps (default: 2000, or no limit if minutes is given)"] = None
     minutes: Annotated[float | None, "stop after so long; the schedule follows the clock"] = None
     eval_every: Annotated[int, "steps between validations, each with a checkpoint"] = 250
@@ -61,9 +61,7 @@ class TrainArgs:
     dropout: Annotated[float, "share of activations dropped in training; helps on small data"] = 0.0
 
     device: Annotated[str, "auto, cpu, cuda, cuda:1, mps"] = "auto"
-    dtype: Annotated[
-        Literal["auto", "float32", "bfloat16"], "of products; auto: bfloat16 where native"
-    ] = "auto"
+    dtype: Annotated[Literal["auto", "float32", "bfloat16"], "of products; auto: bfloat16 where native"] = "auto"
     compile: Annotated[bool, "compile the network: a minute's wait, then faster steps"] = False
     init_from: Annotated[Path | None, "start from this model instead of random weights"] = None
     fsdp: Annotated[bool, "under torchrun: shard the model (FSDP2) instead of copying it (DDP)"] = False
@@ -93,5 +91,5 @@ class TrainArgs:
 
     def progress(self, step: int, seconds: float) -> float:
         """How much of the run is done, from 0 to 1: by steps or by the clock, whichever is further."""
-        max_steps = self.max_steps or (math.inf if self.minutes else 2000)
+        max_steps = self.max_steps or (math.inf if self.minutes else DEFAULT_STEPS)
         return max(step / max_steps, seconds / (60 * self.minutes) if self.minutes else 0.0)

@@ -5,15 +5,17 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
 
 from tqdm import tqdm
 
 from ..generation import generate
 from ..text.tokenizer import Tokenizer
-from .config import TrainArgs
+from ..transformer import Transformer
+from .config import DEFAULT_STEPS, TrainArgs
 from .loop import Progress, Trainer, Watcher
 from .metrics import bits_per_byte
+
+SAMPLE_TOKENS = 120
 
 
 def note(text: str) -> None:
@@ -23,15 +25,16 @@ def note(text: str) -> None:
 class Console(Watcher):
     """The bar counts steps, or seconds where the run is given minutes. Ctrl-C and SIGTERM end the run after a step."""
 
-    def __init__(self, args: TrainArgs, tokenizer: Tokenizer, progress: Progress) -> None:
-        self.args, self.tokenizer = args, tokenizer
+    def __init__(self, args: TrainArgs, tokenizer: Tokenizer, progress: Progress, speaks: bool = True) -> None:
+        self.args, self.tokenizer, self.speaks = args, tokenizer, speaks
         self.by_clock = args.minutes is not None and args.max_steps is None
         self.signal = 0
         self.bar = tqdm(
-            total=round(60 * args.minutes) if args.minutes and self.by_clock else args.max_steps or 2000,
+            total=round(60 * (args.minutes or 0)) if self.by_clock else args.max_steps or DEFAULT_STEPS,
             initial=self._done(progress),
-            unit="s" if self.by_clock else "step",
-            bar_format="{percentage:3.0f}%|{bar:20}| {n_fmt}/{total_fmt} {unit}, {remaining} left{postfix}",
+            bar_format="{percentage:3.0f}%|{bar:16}| {n_fmt}/{total_fmt}{unit} {remaining} left{postfix}",
+            unit=" s" if self.by_clock else " steps",
+            disable=not speaks,
             dynamic_ncols=True,
         )
 
@@ -40,7 +43,7 @@ class Console(Watcher):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Take over the signals; the second Ctrl-C is not caught, for those who cannot wait for the step."""
+        """Take over the signals; a second Ctrl-C is not caught, for those who cannot wait for the step."""
 
         def remember(number: int, frame: FrameType | None) -> None:
             self.signal = number
@@ -57,44 +60,69 @@ class Console(Watcher):
     def wants_stop(self) -> bool:
         return self.signal != 0
 
-    def after_step(self, trainer: Trainer, figures: dict[str, float]) -> None:
-        progress = trainer.progress
-        text = {"loss": f"{figures['train_loss']:.3f}", "tok/s": f"{figures['tokens_per_second']:,.0f}"}
-        if progress.best_step:
-            text |= {"val": f"{progress.val_loss:.3f}"}
-        self.bar.set_postfix(text, refresh=False)
-        self.bar.update(min(self._done(progress), self.bar.total) - self.bar.n)
-        if "val_loss" in figures:
-            note(
-                f"step {progress.step}: train {figures['train_loss']:.3f}, validation {figures['val_loss']:.3f} nats per "
-                f"token ({figures['val_bits_per_byte']:.3f} bits per byte){', the best' * (progress.best_step == progress.step)}"
+    def greet(self, trainer: Trainer, changes: tuple[str, ...]) -> None:
+        if not self.speaks:
+            return
+        data, progress = trainer.dataset, trainer.progress
+        note(
+            f"{count_parameters(trainer.model):,} parameters on {trainer.device} in {trainer.dtype}".replace(
+                "torch.", ""
             )
+        )
+        note(f"{len(data.train):,} tokens to train on, {len(data.val):,} to validate with; writing {trainer.directory}")
+        if progress.step:
+            note(f"going on after step {progress.step}" + "".join(f"; {change}" for change in changes))
+
+    def after_step(self, trainer: Trainer, figures: dict[str, float]) -> None:
+        if not self.speaks:
+            return
+        progress = trainer.progress
+        postfix = f", loss {figures['train_loss']:.3f}"
+        if progress.best_step:
+            postfix += f", validation {progress.val_loss:.3f}"
+        self.bar.set_postfix_str(f"{postfix[2:]}, {figures['tokens_per_second']:,.0f} tokens/s", refresh=False)
+        self.bar.update(min(self._done(progress), self.bar.total) - self.bar.n)
         every = self.args.sample_every
+        if "val_loss" in figures:
+            best = ", the best so far" if progress.best_step == progress.step else ""
+            note(f"step {progress.step}: validation {progress.val_loss:.3f} nats per token{best}")
         if every and progress.step % every == 0 and not self.args.fsdp:
             self.show_sample(trainer)
 
     def show_sample(self, trainer: Trainer) -> None:
         prompt = self.tokenizer.encode(self.args.sample_prompt)
-        room = trainer.context - len(prompt)
-        tokens = generate(trainer.model, [prompt], max_new_tokens=min(120, room), temperature=0.8, top_p=0.95, seed=1)
-        text = self.tokenizer.decode([token for (token,) in tokens if token is not None])
-        tqdm.write(f"--- sample at step {trainer.progress.step}\n{self.args.sample_prompt}{text}\n---", file=sys.stdout)
+        length = min(SAMPLE_TOKENS, trainer.context - len(prompt))
+        steps = generate(trainer.model, [prompt], max_new_tokens=length, temperature=0.8, top_p=0.95, seed=1)
+        text = self.tokenizer.decode([token for (token,) in steps if token is not None])
+        tqdm.write(
+            f"\n--- sample at step {trainer.progress.step} ---\n{self.args.sample_prompt}{text}\n", file=sys.stdout
+        )
+
+    def farewell(self, trainer: Trainer) -> None:
+        if not self.speaks:
+            return
+        if self.signal:
+            name = signal.Signals(self.signal).name
+            note(f"stopped by {name} after step {trainer.progress.step}, which is saved; to go on:")
+            note(f"python train.py --resume --out_dir {trainer.directory}")
+        else:
+            print(summary(trainer))
 
 
-def summary(trainer: Trainer, data: Any) -> str:
+def count_parameters(model: Transformer) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+def summary(trainer: Trainer) -> str:
     """The last words of a run: what came out, where it is, what to type next."""
-    progress, model = trainer.progress, trainer.model
-    best = progress.best_val_loss
-    parameters = sum(p.numel() for p in model.parameters())
-    rate = progress.tokens / progress.train_seconds if progress.train_seconds else 0.0
+    progress, best = trainer.progress, trainer.progress.best_val_loss
+    bits = bits_per_byte(best, trainer.dataset.val_tokens_per_byte)
     rows = {
-        "parameters": f"{parameters:,}",
-        "trained on": f"{progress.tokens:,} tokens in {progress.step:,} steps, {progress.wall_seconds:.0f} s",
-        "speed": f"{rate:,.0f} tokens/s",
-        "best validation loss": f"{best:.4f} nats per token, "
-        f"{bits_per_byte(best, trainer.dataset.val_tokens_per_byte):.3f} bits per byte, at step {progress.best_step}",
-        "run directory": str(trainer.directory),
-        "next": f"python generate.py {trainer.directory} --prompt {self_prompt(trainer)}",
+        "parameters": f"{count_parameters(trainer.model):,}",
+        "trained": f"{progress.step:,} steps, {progress.tokens:,} tokens, {progress.wall_seconds:.0f} seconds",
+        "speed": f"{progress.tokens / max(progress.train_seconds, 1e-9):,.0f} tokens/s",
+        "validation": f"{best:.4f} nats per token, {bits:.3f} bits per byte (best, at step {progress.best_step:,})",
+        "run directory": f"{trainer.directory}",
+        "next": f'python generate.py {trainer.directory} --prompt "Once"',
     }
-    width = max(map(len, rows))
-    return "\n".join(f"{name:>{width}}  {value}" for name, value in rows.items())
+    return "\n".join(f"{name:<14} {value}" for name, value in rows.items())

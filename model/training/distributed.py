@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -42,6 +43,13 @@ class Ranks:
         dist.all_reduce(tensor, op)
         return tensor.tolist()
 
+    def share(self, text: str) -> str:
+        """The first process's text, in all of them."""
+        texts = [text]
+        if self.world_size > 1:
+            dist.broadcast_object_list(texts)
+        return texts[0]
+
     def wait(self) -> None:
         if self.world_size > 1:
             dist.barrier()
@@ -55,7 +63,8 @@ def join_ranks(device: torch.device) -> Iterator[Ranks]:
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    # The others wait while the first process tokenizes, which takes as long as the text is.
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(hours=3))
     try:
         yield Ranks(dist.get_rank(), dist.get_world_size())
     finally:

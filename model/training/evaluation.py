@@ -10,6 +10,7 @@ from ..text.dataset import Dataset
 from .config import TrainArgs
 from .distributed import Ranks
 
+
 def loss_of(network: Callable[[Tensor], Tensor], inputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
     """Cross entropy in nats, in float32: inputs and targets (B, T)."""
     return F.cross_entropy(network(inputs).float().flatten(0, 1), targets.flatten(), reduction=reduction)

@@ -73,8 +73,8 @@ class Trainer:
         self.progress = progress or Progress()
         self.context = model.args.max_seq_len
         self.device = model.tok_embeddings.weight.device
-        dtype = pick_dtype(args.dtype, self.device)
-        self.autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=dtype == torch.bfloat16)
+        self.dtype = pick_dtype(args.dtype, self.device)
+        self.autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16)
 
         add_dropout(model, args.dropout)
         self.spread = spread(model, self.ranks, args.fsdp)

@@ -70,11 +70,11 @@ def load_state(directory: Path, model: Transformer, optimizers: Optimizers) -> N
                 )
 
 
-def read_notes(directory: Path) -> dict[str, Any]:
-    """``progress`` and ``identity`` of the run, without reading a tensor. Raises ValueError if there is no such run."""
+def read_notes(directory: Path) -> dict[str, Any] | None:
+    """``progress`` and ``identity`` of the saved state, without reading a tensor; None before the first checkpoint."""
     path = directory / STATE
     if not path.exists():
-        raise ValueError(f"{directory} holds no training state ({STATE}) to resume: start without --resume")
+        return None
     notes = read_metadata(path).get("notes")
     if notes is None:
         raise ValueError(f"{path} was not written by this trainer: give another --out_dir")

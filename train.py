@@ -1,0 +1,40 @@
+#!/usr/bin/env python3
+"""Train a language model on your own text: python train.py [CONFIG.toml] --data my.txt
+
+Settings come from the defaults, then the TOML file, then flags.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+
+from model.cli import Parser, add_flags, read_flags, run_script
+from model.config import ModelArgs
+from model.training.config import DataArgs, TrainArgs
+
+CLASSES = (DataArgs, ModelArgs, TrainArgs)
+DEFAULT_CONFIG = Path(__file__).parent / "configs" / "demo.toml"
+
+
+def main() -> int:
+    parser = Parser(prog="train.py", description=__doc__)
+    parser.add_argument("config", nargs="?", type=Path, metavar="CONFIG.toml", help="(default: configs/demo.toml)")
+    parser.add_argument("--resume", action="store_true", help="go on with the run in --out_dir (default: the newest)")
+    add_flags(parser, *CLASSES)
+    said = parser.parse_args()
+    flags = read_flags(said, *CLASSES)
+
+    from model.training.setup import prepare_text, resolve
+
+    plan = resolve(said.config, DEFAULT_CONFIG, flags, said.resume)
+    with tempfile.TemporaryDirectory() as scratch:
+        # Under torchrun the first process prepares the text, and the others read what it has written.
+        text = prepare_text(plan, Path(scratch)) if os.environ.get("RANK", "0") == "0" else None
+
+        from model.training.run import run  # imports torch: only now, when nothing cheap can go wrong any more
+
+        return run(plan, text)
+
+
+if __name__ == "__main__":
+    run_script(main, "train.py")
