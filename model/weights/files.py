@@ -116,3 +116,12 @@ def load_tensors(path: Path) -> "dict[str, Tensor]":
 
     read_header(path)
     return load_file(path)
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """The texts that ``save_tensors`` put beside the tensors."""
+    from safetensors import safe_open
+
+    read_header(path)
+    with safe_open(path, "numpy") as file:
+        return file.metadata() or {}
