@@ -59,6 +59,8 @@ class TransformerBlock(nn.Module):
 class Transformer(nn.Module):
     """Token ids in, logits out. Positions enter once, in ``hidden``, and the state is the caller's cache."""
 
+    shift_invariant = True  # whether moving all positions by the same amount leaves the logits as they are
+
     def __init__(self, args: ModelArgs) -> None:
         super().__init__()
         self.args = args
@@ -94,6 +96,8 @@ class Transformer(nn.Module):
         if torch.compiler.is_compiling():
             freqs_cis = torch.view_as_real(freqs_cis)  # (T, D/2, 2): compilers know no complex numbers
         mask = self.mask(start_pos, T)
+        if cache is not None and cache.padding is not None:
+            mask = cache.hide_padding(mask, start_pos, T)  # (B, 1, T, S)
 
         h = self.embed(tokens, start_pos)  # (B, T, dim)
         for layer in self.layers:

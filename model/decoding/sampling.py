@@ -1,0 +1,119 @@
+"""From logits to a token: small functions that each take logits (B, V) and return logits, and the draw at the end.
+
+A token that is ruled out has the logit -inf. Each function keeps at least the likeliest token, so they compose in any
+order; ``filtered`` applies them in the customary one.
+"""
+
+import random
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from .settings import Sampling
+
+RULED_OUT = float("-inf")
+
+
+def penalize(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
+    """Make what the text already has less likely: ``seen`` (B, V) is True there (CTRL, arXiv:1909.05858, eq. 4).
+
+    Logits have no natural zero, so a positive one is divided and a negative one multiplied: both go down.
+    """
+    return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
+
+
+def cool(logits: Tensor, temperature: float) -> Tensor:
+    """Divide by the temperature, above 0. The largest logit becomes 0 first, so a tiny temperature overflows nothing."""
+    return (logits - logits.amax(-1, keepdim=True)) / temperature
+
+
+def keep_top_k(logits: Tensor, k: int) -> Tensor:
+    """The k likeliest tokens, and whatever ties with the last of them."""
+    kth = logits.topk(min(k, logits.shape[-1])).values[:, -1:]  # (B, 1)
+    return logits.masked_fill(logits < kth, RULED_OUT)
+
+
+def keep_top_p(logits: Tensor, p: float) -> Tensor:
+    """The fewest likeliest tokens whose probabilities reach p, and ties (nucleus sampling, arXiv:1904.09751)."""
+    probs = logits.softmax(-1)
+    likeliest = probs.topk(min(256, probs.shape[-1])).values  # (B, up to 256), largest first
+    if (likeliest.sum(-1) < p).any():  # seldom, and sorting all of a large vocabulary takes milliseconds
+        likeliest = probs.sort(-1, descending=True).values  # (B, V)
+    reached = likeliest.cumsum(-1) - likeliest >= p  # before this token already
+    last = likeliest.masked_fill(reached, 1.0).amin(-1, keepdim=True)  # (B, 1)
+    return logits.masked_fill(probs < last, RULED_OUT)
+
+
+def keep_min_p(logits: Tensor, p: float) -> Tensor:
+    """The tokens with at least p times the likeliest one's probability (arXiv:2407.01082): sure models choose less."""
+    probs = logits.softmax(-1)
+    return logits.masked_fill(probs < p * probs.amax(-1, keepdim=True), RULED_OUT)
+
+
+def filtered(logits: Tensor, sampling: Sampling) -> Tensor:
+    """Everything but the penalty, in the order of Hugging Face and others: temperature, top_k, top_p, min_p."""
+    logits = cool(logits, sampling.temperature)
+    if sampling.top_k:
+        logits = keep_top_k(logits, sampling.top_k)
+    if sampling.top_p is not None and sampling.top_p < 1:
+        logits = keep_top_p(logits, sampling.top_p)
+    if sampling.min_p:
+        logits = keep_min_p(logits, sampling.min_p)
+    return logits
+
+
+def draw(logits: Tensor, uniform: Tensor) -> Tensor:
+    """One token a row, (B,): where ``uniform``, (B,) in [0, 1), falls among the summed probabilities.
+
+    This costs one random number and a running sum; ``torch.multinomial`` draws V random numbers, which takes about
+    twenty times as long for 32000 tokens. float64, for in float32 the sum's last steps would be lost.
+    """
+    reached = logits.double().softmax(-1).cumsum(-1)  # (B, V)
+    target = uniform[:, None] * reached[:, -1:]
+    tokens = torch.searchsorted(reached, target, right=True)  # (B, 1)
+    return tokens[:, 0].clamp(max=logits.shape[-1] - 1)  # (B,)
+
+
+def uniforms(seed: int | None, rows: Iterable[int], steps: int) -> Tensor:
+    """The random numbers of all draws, float64 (B, steps): a row's own, whatever other rows are in its batch."""
+    if seed is None:
+        seed = random.SystemRandom().getrandbits(63)
+    streams = [torch.Generator().manual_seed(random.Random(f"{seed} {row}").getrandbits(63)) for row in rows]
+    return torch.stack([torch.rand(steps, dtype=torch.float64, generator=stream) for stream in streams])  # (B, steps)
+
+
+class Chooser:
+    """Picks each row's next token; keeps what that needs between steps: random numbers, and the tokens already seen."""
+
+    def __init__(
+        self,
+        sampling: Sampling,
+        prompts: Sequence[Sequence[int]],
+        steps: int,
+        vocab_size: int,
+        first_row: int = 0,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.sampling = sampling
+        rows = range(first_row, first_row + len(prompts))
+        self.uniforms = iter(uniforms(sampling.seed, rows, steps).to(device).unbind(1))  # (B,) each
+        self.seen: Tensor | None = None
+        if sampling.repetition_penalty != 1:
+            self.seen = torch.zeros(len(prompts), vocab_size, dtype=torch.bool, device=device)  # (B, V)
+            for row, prompt in zip(self.seen, prompts):
+                row[list(prompt)] = True
+
+    @torch.no_grad()
+    def __call__(self, logits: Tensor) -> Tensor:
+        """float32 (B, V) -> the tokens, (B, 1)."""
+        uniform = next(self.uniforms)
+        if self.seen is not None:
+            logits = penalize(logits, self.seen, self.sampling.repetition_penalty)
+        if self.sampling.temperature == 0:
+            tokens = logits.argmax(-1, keepdim=True)  # (B, 1)
+        else:
+            tokens = draw(filtered(logits, self.sampling), uniform)[:, None]  # (B, 1)
+        if self.seen is not None:
+            self.seen.scatter_(-1, tokens, True)
+        return tokens
