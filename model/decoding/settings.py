@@ -1,4 +1,4 @@
-"""How the next token is drawn, checked before anything is loaded. Imports no torch: a mistyped flag is answered at once."""
+"""How the next token is drawn, checked before anything is loaded. Imports no torch: mistyped flags get answers at once."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
