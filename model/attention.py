@@ -45,6 +45,8 @@ class Attention(nn.Module):
         Without a mask, T == S is causal, and one query (T == 1) sees every key. PyTorch's own causal flag is for
         that square alone: on a longer key sequence it would align the triangle to the wrong corner.
         """
-        causal = mask is None and xq.shape[2] > 1
+        causal = mask is None
+        if xq.shape[2] == 1:  # a branch, not `and`: torch.compile would hand on a symbol where a bool must be
+            causal = False
         grouped = keys.shape[1] != xq.shape[1]
         return F.scaled_dot_product_attention(xq, keys, values, mask, is_causal=causal, enable_gqa=grouped)
