@@ -1,0 +1,79 @@
+import dataclasses
+
+import pytest
+
+from model import ModelArgs
+
+
+def problems(**settings) -> str:
+    with pytest.raises(ValueError, match=" is ") as caught:
+        ModelArgs(**settings)
+    return str(caught.value)
+
+
+def test_derived_fields_are_numbers_and_can_be_chosen():
+    args = ModelArgs(dim=288, n_layers=6, n_heads=6, vocab_size=32000, max_seq_len=256)
+    assert (args.n_kv_heads, args.head_dim, args.hidden_dim) == (6, 48, 768)  # as in llama2.c's stories15M
+    args = ModelArgs(dim=100, n_heads=6, n_kv_heads=3, head_dim=8, hidden_dim=50)
+    assert (args.n_kv_heads, args.head_dim, args.hidden_dim) == (3, 8, 50)
+
+
+@pytest.mark.parametrize("dim", [32, 100, 128, 384, 512, 4096])
+def test_hidden_dim_is_eight_thirds_rounded_up_to_32(dim):
+    hidden = ModelArgs(dim=dim, n_heads=2).hidden_dim
+    assert hidden % 32 == 0
+    assert 0 <= hidden - 8 * dim / 3 < 32
+
+
+def test_frozen_equal_and_round_trips():
+    args = ModelArgs(dim=64, n_heads=4, n_kv_heads=2, rope_theta=500000.0, norm_eps=1e-6, tie_embeddings=True)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        args.dim = 32
+    assert ModelArgs(**dataclasses.asdict(args)) == args
+    assert ModelArgs(**{**dataclasses.asdict(args), "rope_theta": 10000.0}) != args
+    with pytest.raises(TypeError):
+        ModelArgs(rope_thetta=1.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"dim": 0}, ["dim is 0"]),
+        ({"dim": "wide"}, ["dim is 'wide'"]),
+        ({"dim": 128.0}, ["dim is 128.0"]),
+        ({"dim": True}, ["dim is True"]),
+        ({"dim": None}, ["dim is None"]),
+        ({"n_layers": -1}, ["n_layers is -1"]),
+        ({"n_heads": 0}, ["n_heads is 0"]),
+        ({"n_heads": None}, ["n_heads is None"]),
+        ({"n_kv_heads": 0}, ["n_kv_heads is 0"]),
+        ({"hidden_dim": 0}, ["hidden_dim is 0"]),
+        ({"head_dim": 0}, ["head_dim is 0"]),
+        ({"vocab_size": 0}, ["vocab_size is 0"]),
+        ({"vocab_size": None}, ["vocab_size is None"]),
+        ({"max_seq_len": 0}, ["max_seq_len is 0"]),
+        ({"dim": 100, "n_heads": 8}, ["dim", "100", "n_heads", "8"]),
+        ({"dim": 60, "n_heads": 4}, ["head_dim is 15", "even"]),
+        ({"head_dim": 7}, ["head_dim is 7", "even"]),
+        ({"n_heads": 8, "n_kv_heads": 3}, ["n_heads", "8", "n_kv_heads", "3"]),
+        ({"n_heads": 4, "n_kv_heads": 8}, ["n_heads", "4", "n_kv_heads", "8"]),
+        ({"norm_eps": 0.0}, ["norm_eps is 0.0"]),
+        ({"norm_eps": "tiny"}, ["norm_eps is 'tiny'"]),
+        ({"rope_theta": -1.0}, ["rope_theta is -1.0"]),
+        ({"rope_theta": float("nan")}, ["rope_theta is nan"]),
+        ({"rope_theta": float("inf")}, ["rope_theta is inf"]),
+        ({"rope_theta": True}, ["rope_theta is True"]),
+        ({"tie_embeddings": "yes"}, ["tie_embeddings is 'yes'"]),
+    ],
+)
+def test_each_mistake_is_named_with_its_value(settings, said):
+    message = problems(**settings)
+    assert "\n" not in message
+    for part in said:
+        assert part in message
+
+
+def test_all_mistakes_come_at_once():
+    message = problems(dim=-8, n_layers=0, vocab_size="many", rope_theta=0.0, tie_embeddings=1)
+    for part in ("dim is -8", "n_layers is 0", "vocab_size is 'many'", "rope_theta is 0.0", "tie_embeddings is 1"):
+        assert part in message

@@ -1,0 +1,166 @@
+import cmath
+import math
+
+import pytest
+import torch
+
+from model.rope import apply_rotary_emb, apply_rotary_emb_real, precompute_freqs_cis, reshape_for_broadcast
+
+B, T, H, K, D = 2, 7, 6, 3, 10
+
+
+def queries_and_keys(dtype=torch.float32, heads=(H, K), length=T):
+    return tuple(torch.randn(B, length, n, D).to(dtype) for n in heads)
+
+
+def turned_one_by_one(x: torch.Tensor, start: int, theta: float = 10000.0) -> torch.Tensor:
+    """The definition, without a table, without complex numbers, in float64: a 2x2 rotation for each pair."""
+    out = torch.empty(x.shape, dtype=torch.float64)
+    for b, t, h in torch.cartesian_prod(*(torch.arange(n) for n in x.shape[:3])).tolist():
+        for i in range(x.shape[3] // 2):
+            angle = (start + t) * theta ** (-2 * i / x.shape[3])
+            u, v = x[b, t, h, 2 * i : 2 * i + 2].tolist()
+            out[b, t, h, 2 * i] = math.cos(angle) * u - math.sin(angle) * v
+            out[b, t, h, 2 * i + 1] = math.sin(angle) * u + math.cos(angle) * v
+    return out
+
+
+@pytest.mark.parametrize(("dim", "theta"), [(8, 10000.0), (10, 500000.0), (2, 10000.0)])
+def test_table_is_the_formula(dim, theta):
+    table = precompute_freqs_cis(dim, 2049, theta)
+    assert table.dtype == torch.complex64
+    assert table.shape == (2049, dim // 2)
+    for p in (0, 1, 2, 3, 511, 512, 1000, 2047, 2048):
+        for i in range(dim // 2):
+            expected = cmath.rect(1, p * theta ** (-2 * i / dim))
+            assert table[p, i].item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_theta_defaults_to_ten_thousand():
+    assert torch.equal(precompute_freqs_cis(8, 40), precompute_freqs_cis(8, 40, 10000.0))
+    assert not torch.equal(precompute_freqs_cis(8, 40), precompute_freqs_cis(8, 40, 500000.0))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_table_ignores_the_default_dtype_and_device(dtype):
+    fresh = precompute_freqs_cis(D, 600)
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device("meta"), torch.autocast("cpu", dtype=torch.bfloat16):
+            made = precompute_freqs_cis(D, 600)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(made, fresh)
+
+
+def test_the_first_pair_turns_by_one_radian_counterclockwise():
+    x = torch.zeros(1, 2, 1, 4)
+    x[..., 0] = 1.0
+    turned, _ = apply_rotary_emb(x, x, precompute_freqs_cis(4, 2))
+    assert turned[0, 0, 0].tolist() == [1, 0, 0, 0]
+    assert turned[0, 1, 0].tolist() == pytest.approx([math.cos(1), math.sin(1), 0, 0])
+
+
+@pytest.mark.parametrize("length", [T, H, K, 1], ids=["T", "T==H", "T==K", "T==1"])
+@pytest.mark.parametrize("start", [0, 5])
+def test_equals_a_loop_of_rotations(length, start):
+    xq, xk = queries_and_keys(length=length)
+    table = precompute_freqs_cis(D, 20)[start : start + length]
+    for given, turned in zip((xq, xk), apply_rotary_emb(xq, xk, table), strict=True):
+        torch.testing.assert_close(turned.double(), turned_one_by_one(given, start), atol=1e-5, rtol=0)
+
+
+def test_transposed_input_is_turned_the_same():
+    xq, xk = queries_and_keys()
+    table = precompute_freqs_cis(D, T)
+    strided = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (xq, xk)]
+    for a, b in zip(apply_rotary_emb(*strided, table), apply_rotary_emb(xq, xk, table), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-6)
+
+
+def test_scores_depend_on_the_distance_only():
+    q, k = torch.randn(2, 1, 1, 1, D).double()
+    q, k = (x.float().expand(1, 60, 1, D) for x in (q, k))
+    q, k = apply_rotary_emb(q, k, precompute_freqs_cis(D, 60))
+    scores = q[0, :, 0] @ k[0, :, 0].T  # (m, n)
+    for distance in range(-59, 60):
+        diagonal = scores.diagonal(distance)
+        torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), atol=1e-4, rtol=0)
+    assert scores[0].std() > 0.1  # and they do depend on it
+
+
+def test_norm_is_kept_and_position_zero_stays():
+    xq, xk = queries_and_keys()
+    for given, turned in zip((xq, xk), apply_rotary_emb(xq, xk, precompute_freqs_cis(D, T)), strict=True):
+        torch.testing.assert_close(turned.norm(dim=-1), given.norm(dim=-1))
+        assert torch.equal(turned[:, 0], given[:, 0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("twin", [False, True])
+def test_shape_and_dtype_stay_and_the_turning_is_exact(dtype, twin):
+    xq, xk = queries_and_keys(dtype)
+    table = precompute_freqs_cis(D, 2048)[-T:]  # far out, where low-precision angles would be off by radians
+    turned = apply_rotary_emb_real(xq, xk, torch.view_as_real(table)) if twin else apply_rotary_emb(xq, xk, table)
+    for given, out in zip((xq, xk), turned, strict=True):
+        assert out.dtype == dtype
+        assert out.shape == given.shape
+        exact = turned_one_by_one(given, 2048 - T).to(dtype)
+        tolerance = 4 * torch.finfo(dtype).eps if dtype != torch.float64 else 1e-6
+        torch.testing.assert_close(out, exact, atol=max(tolerance, 2e-6), rtol=max(tolerance, 2e-6))
+
+
+def test_real_twin_equals_the_complex_form_also_backwards():
+    table = precompute_freqs_cis(D, 2048)[-T:]
+    grads = []
+    outs = []
+    xq, xk = queries_and_keys()
+    for turn, rotations in ((apply_rotary_emb, table), (apply_rotary_emb_real, torch.view_as_real(table))):
+        q, k = (x.clone().requires_grad_() for x in (xq, xk))
+        out = turn(q, k, rotations)
+        (out[0].pow(3).sum() + out[1].pow(3).sum()).backward()
+        outs.append(out)
+        grads.append((q.grad, k.grad))
+    for one, other in ((outs[0], outs[1]), (grads[0], grads[1])):
+        for a, b in zip(one, other, strict=True):
+            torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-6)
+
+
+def test_the_table_lies_along_positions():
+    table = precompute_freqs_cis(D, T)
+    x = torch.zeros(B, T, H, D // 2)
+    laid = reshape_for_broadcast(table, x)
+    assert laid.shape == (1, T, 1, D // 2)
+    assert torch.equal(laid[0, :, 0], table)
+
+
+@pytest.mark.parametrize(
+    ("table", "x"),
+    [
+        ((1, 5), (2, 7, 6, 5)),  # one row would broadcast over all positions
+        ((0, 5), (2, 7, 6, 5)),
+        ((6, 5), (2, 7, 6, 5)),  # as long as the head axis
+        ((8, 5), (2, 7, 6, 5)),
+        ((7, 1), (2, 7, 6, 5)),
+        ((7, 10), (2, 7, 6, 5)),
+        ((7,), (2, 7, 6, 5)),
+        ((1, 7, 1, 5), (2, 7, 6, 5)),
+        ((7, 5), (2, 7, 5)),
+        ((7, 5), (7, 5)),
+    ],
+)
+def test_any_other_shape_is_refused(table, x):
+    with pytest.raises(ValueError, match="freqs_cis") as caught:
+        reshape_for_broadcast(torch.ones(table), torch.ones(x))
+    assert str(table) in str(caught.value)
+    assert str(x) in str(caught.value)
+
+
+def test_a_short_table_is_refused_where_it_is_used():
+    xq, xk = queries_and_keys()
+    for length in (0, 1, T - 1, T + 1):
+        table = precompute_freqs_cis(D, length)
+        with pytest.raises(ValueError, match="freqs_cis"):
+            apply_rotary_emb(xq, xk, table)
+        with pytest.raises(ValueError, match="freqs_cis"):
+            apply_rotary_emb_real(xq, xk, torch.view_as_real(table))

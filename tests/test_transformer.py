@@ -1,0 +1,361 @@
+import copy
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from model import KVCache, ModelArgs, Transformer
+from model.rope import apply_rotary_emb, precompute_freqs_cis
+from model.transformer import RMSNorm
+
+CASTS = {
+    "half()": lambda m: m.half(),
+    "bfloat16()": lambda m: m.bfloat16(),
+    "to(bfloat16)": lambda m: m.to(torch.bfloat16),
+    "to(float16)": lambda m: m.to(dtype=torch.float16),
+    "double()": lambda m: m.double(),
+    "type(bfloat16)": lambda m: m.type(torch.bfloat16),
+    "half().float()": lambda m: m.half().float(),
+}
+
+
+def by_hand(model: Transformer, tokens: torch.Tensor) -> torch.Tensor:
+    """The whole forward pass once more, from the state dict alone and with nothing clever."""
+    args, w = model.args, model.state_dict()
+    T = tokens.shape[1]
+    table = precompute_freqs_cis(args.head_dim, T, args.rope_theta)
+    hidden = torch.ones(T, T).triu(1).bool()
+
+    def norm(x, name):
+        return x / torch.sqrt((x * x).mean(-1, keepdim=True) + args.norm_eps) * w[name]
+
+    h = w["tok_embeddings.weight"][tokens]
+    for n in range(args.n_layers):
+        at = f"layers.{n}."
+        x = norm(h, at + "attention_norm.weight")
+        q, k, v = (
+            (x @ w[f"{at}attention.{name}.weight"].T).unflatten(-1, (-1, args.head_dim)) for name in ("wq", "wk", "wv")
+        )
+        q, k = apply_rotary_emb(q, k, table)
+        k, v = (t.repeat_interleave(args.n_heads // args.n_kv_heads, dim=2) for t in (k, v))
+        scores = torch.einsum("bthd,bshd->bhts", q, k) / math.sqrt(args.head_dim)
+        weights = scores.masked_fill(hidden, -math.inf).softmax(-1)
+        h = h + torch.einsum("bhts,bshd->bthd", weights, v).flatten(2) @ w[at + "attention.wo.weight"].T
+        x = norm(h, at + "ffn_norm.weight")
+        gate, up = x @ w[at + "feed_forward.w1.weight"].T, x @ w[at + "feed_forward.w3.weight"].T
+        h = h + (gate * torch.sigmoid(gate) * up) @ w[at + "feed_forward.w2.weight"].T
+    output = w["tok_embeddings.weight"] if args.tie_embeddings else w["output.weight"]
+    return norm(h, "norm.weight") @ output.T
+
+
+@pytest.mark.parametrize("changes", [{}, {"tie_embeddings": True, "n_kv_heads": 6}, {"norm_eps": 0.5}], ids=str)
+@torch.no_grad()
+def test_equals_the_network_written_out(small_model, changes):
+    model = small_model(**changes)
+    for name, weight in model.named_parameters():
+        if name.endswith("norm.weight"):
+            weight.uniform_(0.5, 1.5)  # ones would hide a norm that is left out or swapped
+    tokens = torch.randint(37, (3, 24))
+    torch.testing.assert_close(model(tokens), by_hand(model, tokens), atol=2e-5, rtol=1e-5)
+
+
+def test_state_dict_has_metas_names_and_no_table(small_args):
+    block = ["attention.wq", "attention.wk", "attention.wv", "attention.wo"]
+    block += ["feed_forward.w1", "feed_forward.w2", "feed_forward.w3", "attention_norm", "ffn_norm"]
+    names = {f"layers.{n}.{name}.weight" for n in (0, 1) for name in block}
+    names |= {"tok_embeddings.weight", "norm.weight"}
+    assert set(Transformer(small_args()).state_dict()) == names | {"output.weight"}
+    tied = Transformer(small_args(tie_embeddings=True))
+    assert set(tied.state_dict()) - {"output.weight"} == names
+    assert sum(p.numel() for p in Transformer(small_args()).parameters()) - 37 * 48 == sum(
+        p.numel() for p in tied.parameters()
+    )
+
+
+def test_a_state_dict_with_other_names_or_shapes_is_refused(small_args):
+    model = Transformer(small_args())
+    state = model.state_dict()
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        model.load_state_dict(Transformer(small_args(n_kv_heads=3)).state_dict())
+    with pytest.raises(RuntimeError, match="Missing"):
+        model.load_state_dict({name: state[name] for name in list(state)[1:]})
+
+
+# Positions
+
+
+@pytest.mark.parametrize("cast", CASTS, ids=list(CASTS))
+def test_the_table_survives_every_cast(small_args, cast):
+    args = small_args(max_seq_len=520, rope_theta=20000.0)
+    fresh = precompute_freqs_cis(args.head_dim, 520, 20000.0)
+    model = CASTS[cast](Transformer(args))
+    assert model.freqs_cis.dtype == torch.complex64
+    assert torch.equal(model.freqs_cis, fresh)
+    assert not torch.equal(model.freqs_cis[511], model.freqs_cis[512])
+    assert torch.equal(copy.deepcopy(model).freqs_cis, fresh)
+
+
+def test_the_network_sees_positions_511_and_512_apart_in_low_precision(small_model):
+    """The layer-0 keys of one token at neighbouring positions differ by one turn, under every cast and autocast."""
+    model = small_model(max_seq_len=520)
+    keys = {}
+    for cast in (None, *CASTS, "autocast"):
+        copied = CASTS.get(cast, lambda m: m)(copy.deepcopy(model))
+        cache = KVCache(model.args)
+        with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=cast == "autocast"):
+            for position in (511, 512):
+                copied(torch.tensor([[5]]), start_pos=position, cache=cache)
+        keys[cast] = cache.keys[0, 0, :, 511:513]  # (K, 2, D)
+    exact = keys.pop(None)
+    assert (exact[:, 0] - exact[:, 1]).abs().max() > 0.5
+    for cast, low in keys.items():
+        assert (low - exact).abs().max() < 0.05 * exact.abs().max(), cast
+
+
+@torch.no_grad()
+def test_autocast_stays_near_float32(small_model):
+    model = small_model(max_seq_len=520)
+    tokens = torch.randint(37, (1, 520))
+    expected = model(tokens)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = model(tokens)
+    assert (logits.float() - expected).std() < 0.03 * expected.std()
+    assert torch.equal(model.freqs_cis, precompute_freqs_cis(model.args.head_dim, 520))
+
+
+@pytest.mark.parametrize("how", ["to_empty", "assign"])
+@pytest.mark.parametrize("tie", [False, True])
+@torch.no_grad()
+def test_construction_on_the_meta_device(small_model, how, tie):
+    reference = small_model(rope_theta=500.0, tie_embeddings=tie)
+    with torch.device("meta"):
+        model = Transformer(reference.args)
+    assert model.tok_embeddings.weight.is_meta
+    if how == "to_empty":
+        model.to_empty(device="cpu")
+    model.load_state_dict(reference.state_dict(), assign=how == "assign")
+    tokens = torch.randint(37, (2, 24))
+    assert torch.equal(model(tokens), reference(tokens))
+    assert torch.equal(model(tokens[:, :9], cache=KVCache(model.args, batch_size=2)), reference(tokens[:, :9]))
+
+
+@torch.no_grad()
+def test_rope_theta_reaches_the_network(small_model):
+    model = small_model(rope_theta=100.0)
+    other = Transformer(ModelArgs(**{**vars(model.args), "rope_theta": 10000.0}))
+    other.load_state_dict(model.state_dict())
+    tokens = torch.randint(37, (1, 24))
+    assert torch.equal(model.freqs_cis, precompute_freqs_cis(10, 24, 100.0))
+    assert (model(tokens) - other(tokens)).abs().max() > 0.01
+
+
+@torch.no_grad()
+def test_the_context_ends_exactly_at_max_seq_len(small_model):
+    model = small_model()
+    assert model(torch.randint(37, (1, 24))).shape == (1, 24, 37)
+    cache = KVCache(model.args)
+    for start, T in ((0, 24), (23, 1)):
+        assert torch.isfinite(model(torch.zeros(1, T, dtype=torch.long), start_pos=start, cache=cache)).all()
+    refused = [(0, 25), (23, 2), (24, 1), (1000, 1), (-1, 1), (-2, 4), (0, 0), (24, 0)]
+    for start, T in refused:
+        tokens = torch.zeros(1, T, dtype=torch.long)
+        with pytest.raises(ValueError, match="start_pos") as caught:
+            model(tokens, start_pos=start, cache=cache)
+        message = str(caught.value)
+        assert "\n" not in message
+        assert str(start) in message
+        assert f"T = {T}" in message
+        assert "24" in message
+    with pytest.raises(ValueError, match="24"):
+        model(torch.zeros(1, 25, dtype=torch.long))
+    with pytest.raises(ValueError, match="cache"):
+        model(torch.zeros(1, 1, dtype=torch.long), start_pos=3)
+
+
+def looking_back(distance: int, length: int = 24) -> tuple[torch.Tensor, torch.Tensor]:
+    """Random tokens; the target at each place is the token ``distance`` places back."""
+    tokens = torch.randint(12, (32, length + distance))
+    return tokens[:, distance:], tokens[:, :length]
+
+
+@pytest.mark.parametrize("positions", [True, False])
+def test_only_positions_let_one_layer_copy_from_a_distance(positions):
+    args = ModelArgs(dim=32, n_layers=1, n_heads=2, hidden_dim=32, vocab_size=12, max_seq_len=24)
+    model = Transformer(args)
+    if not positions:
+        model.freqs_cis = torch.ones_like(model.freqs_cis)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(150):
+        tokens, targets = looking_back(3)
+        loss = F.cross_entropy(model(tokens)[:, 3:].flatten(0, 1), targets[:, 3:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    tokens, targets = looking_back(3)
+    right = (model(tokens)[:, 3:].argmax(-1) == targets[:, 3:]).float().mean().item()
+    assert right > 0.9 if positions else right < 0.4
+
+
+@torch.no_grad()
+def test_without_positions_order_is_invisible(small_model):
+    model = small_model(n_layers=1)
+    tokens = torch.randint(37, (1, 12))
+    shuffled = torch.cat((tokens[:, torch.randperm(11)], tokens[:, 11:]), dim=1)
+    assert (model(tokens) - model(shuffled))[:, -1].abs().max() > 0.01
+    model.freqs_cis = torch.ones_like(model.freqs_cis)
+    torch.testing.assert_close(model(tokens)[:, -1], model(shuffled)[:, -1], atol=1e-5, rtol=0)
+
+
+# Causality
+
+
+@torch.no_grad()
+def test_logits_do_not_know_later_tokens(small_model):
+    model = small_model()
+    tokens = torch.randint(37, (2, 16))
+    before = model(tokens)
+    for t in (1, 7, 15):
+        changed = tokens.clone()
+        changed[:, t:] = (changed[:, t:] + 1 + torch.randint(35, (2, 16 - t))) % 37
+        after = model(changed)
+        torch.testing.assert_close(after[:, :t], before[:, :t], atol=1e-6, rtol=0)
+        assert (after[:, t:] - before[:, t:]).abs().amax(-1).min() > 1e-3  # while they do know these
+
+
+@torch.no_grad()
+def test_chunk_on_a_cache_does_not_know_its_later_tokens(small_model):
+    model = small_model()
+    tokens = torch.randint(37, (2, 16))
+    cache = KVCache(model.args, batch_size=2)
+    model(tokens[:, :6], cache=cache)
+    before = model(tokens[:, 6:], start_pos=6, cache=cache)
+    for t in (1, 5, 9):
+        changed = tokens[:, 6:].clone()
+        changed[:, t:] = (changed[:, t:] + 1) % 37
+        after = model(changed, start_pos=6, cache=cache)
+        torch.testing.assert_close(after[:, :t], before[:, :t], atol=1e-6, rtol=0)
+        assert (after[:, t:] - before[:, t:]).abs().amax(-1).min() > 1e-3
+
+
+def test_every_token_hears_all_earlier_ones(small_model):
+    model = small_model()
+    heard = torch.zeros(12, 12)
+    model.tok_embeddings.register_forward_hook(lambda module, inputs, out: out.retain_grad() or embedded.append(out))
+    for t in range(12):
+        embedded: list[torch.Tensor] = []
+        model(torch.arange(12)[None])[0, t].square().sum().backward()
+        heard[t] = embedded[0].grad[0].abs().amax(-1)
+    assert (heard.tril() > 0).equal(torch.ones(12, 12).tril() > 0)
+    assert torch.equal(heard.triu(1), torch.zeros(12, 12))
+
+
+# Numerics and initialisation
+
+
+@torch.no_grad()
+def test_rmsnorm_is_the_formula_in_float32():
+    norm = RMSNorm(64, eps=1e-5)
+    norm.weight.uniform_(0.5, 1.5)
+    x = 5 * torch.randn(3, 64) + 2
+    expected = x.double() / (x.double().square().mean(-1, keepdim=True) + 1e-5).sqrt() * norm.weight
+    torch.testing.assert_close(norm(x).double(), expected, atol=1e-5, rtol=1e-5)
+    assert torch.equal(norm(torch.zeros(1, 64)), torch.zeros(1, 64))  # eps is inside the root: no division by zero
+
+    huge = torch.full((1, 64), 1000.0, dtype=torch.float16)  # its square does not fit float16
+    out = norm.half()(huge)
+    assert out.dtype == torch.float16
+    torch.testing.assert_close(out, norm.weight[None], atol=2e-3, rtol=2e-3)
+
+    tiny = torch.full((1, 64), 1e-3, dtype=torch.float16)  # its square is lost beside eps in float16
+    torch.testing.assert_close(norm(tiny).float(), norm.weight.float()[None] * 0.3015, atol=2e-3, rtol=2e-3)
+
+
+@pytest.mark.parametrize("tie", [False, True])
+@torch.no_grad()
+def test_initial_loss_is_that_of_guessing(tie):
+    args = ModelArgs(dim=64, n_layers=4, n_heads=4, vocab_size=500, max_seq_len=32, tie_embeddings=tie)
+    tokens, targets = torch.randint(500, (2, 16, 32))
+    loss = F.cross_entropy(Transformer(args)(tokens).flatten(0, 1), targets.flatten())
+    assert loss.item() == pytest.approx(math.log(500), rel=0.05)
+
+
+def test_what_ends_in_the_residual_stream_starts_narrower():
+    model = Transformer(ModelArgs(dim=128, n_layers=8, n_heads=4, vocab_size=300, max_seq_len=8))
+    for name, weight in model.named_parameters():
+        if name.endswith("norm.weight"):
+            assert torch.equal(weight, torch.ones_like(weight))
+            continue
+        narrow = name.endswith(("attention.wo.weight", "feed_forward.w2.weight"))
+        assert weight.std().item() == pytest.approx(0.02 / math.sqrt(16) if narrow else 0.02, rel=0.05), name
+        assert abs(weight.mean().item()) < 0.001
+
+
+@pytest.mark.parametrize("tie", [False, True])
+def test_one_batch_overfits(tie):
+    args = ModelArgs(dim=32, n_layers=2, n_heads=4, n_kv_heads=2, vocab_size=20, max_seq_len=12, tie_embeddings=tie)
+    model = Transformer(args)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    batch = torch.randint(20, (4, 13))
+    batch[:, 0] = torch.arange(4)  # else the first tokens could be the same, and their successors a guess
+    for _ in range(80):
+        loss = F.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.05
+
+
+def test_tied_output_is_the_embedding(small_model):
+    model = small_model(tie_embeddings=True)
+    h = torch.randn(2, 3, 48)
+    torch.testing.assert_close(model.logits(h), h @ model.tok_embeddings.weight.T)
+    untied = small_model()
+    assert not torch.equal(untied.output.weight, untied.tok_embeddings.weight)
+
+
+def test_every_parameter_learns(small_model):
+    for tie in (False, True):
+        model = small_model(tie_embeddings=tie)
+        model(torch.randint(37, (2, 24))).logsumexp(-1).mean().backward()
+        for name, weight in model.named_parameters():
+            assert weight.grad is not None, name
+            assert weight.grad.abs().max() > 0, name
+
+
+@torch.no_grad()
+def test_logits_are_made_of_hidden_states(small_model):
+    model = small_model()
+    tokens = torch.randint(37, (2, 9))
+    h = model.hidden(tokens)
+    assert h.shape == (2, 9, 48)
+    assert torch.equal(model.logits(h), model(tokens))
+    torch.testing.assert_close(model.logits(h[:, -1]), model(tokens)[:, -1])
+
+
+def test_the_network_is_silent_and_deterministic(small_model, capfd):
+    model = small_model()
+    tokens = torch.randint(37, (1, 9))
+    assert torch.equal(model(tokens), model(tokens))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_compiles_in_one_graph_without_complex_products(small_model):
+    model = small_model()
+    tokens = torch.randint(37, (2, 12))
+    products = []
+
+    def keep(graph, example_inputs):
+        values = [node.meta["example_value"] for node in graph.graph.nodes if "mul" in node.name]
+        products.append([value.is_complex() for value in values])
+        return graph.forward
+
+    compiled = torch.compile(model, backend=keep, fullgraph=True)
+    torch.testing.assert_close(compiled(tokens), model(tokens), atol=1e-5, rtol=1e-5)
+    with torch.no_grad():
+        cache = KVCache(model.args, batch_size=2)
+        cached = [compiled(tokens[:, :8], cache=cache), compiled(tokens[:, 8:], start_pos=8, cache=cache)]
+        torch.testing.assert_close(torch.cat(cached, 1), model(tokens), atol=1e-5, rtol=1e-5)
+    assert len(products) >= 2
+    assert all(products)  # each graph has some
+    assert not any(map(any, products))  # and none is complex
