@@ -1,14 +1,26 @@
 """How every script starts and ends."""
 
 import argparse
+import difflib
 import os
 import sys
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse that answers a mistake with one line, not with a page of usage before it."""
+    """argparse that takes whole names only, and answers a mistake with one line, not with a page of usage before it."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
+        found, unknown = self.parse_known_args(args, namespace)
+        for text in unknown:
+            name = text.split("=")[0]
+            close = difflib.get_close_matches(name, self._option_string_actions, n=1, cutoff=0.5)
+            fail(self.prog, f"unknown argument {name!r}: {f'did you mean {close[0]!r}?' if close else 'try --help'}")
+        return found
 
     def error(self, message: str) -> NoReturn:
         fail(self.prog, message)

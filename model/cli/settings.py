@@ -36,7 +36,7 @@ def add_flags(parser: argparse.ArgumentParser, *classes: type) -> None:
         group = parser.add_argument_group((cls.__doc__ or cls.__name__).split("\n")[0].rstrip(". "))
         defaults = {field.name: field.default for field in dataclasses.fields(cls)}
         for name, (kind, text) in hints(cls).items():
-            if defaults[name] not in (None, "", (), False, dataclasses.MISSING):
+            if defaults[name] is not False and defaults[name] not in (None, "", (), dataclasses.MISSING):
                 text += f" (default: {show(defaults[name])})"
             options: dict[str, Any] = {"help": text.replace("%", "%%"), "default": argparse.SUPPRESS}
             if kind is bool:
