@@ -1,0 +1,74 @@
+"""Every form of RoPE that model.positions.forms writes down, measured."""
+
+import statistics
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..positions.forms import Form, forms, halves, neighbours
+from .options import Forms
+from .report import Report, Table
+
+
+def run(options: Forms) -> Report:
+    x = torch.randn(1, options.length, options.heads, options.head_dim, generator=torch.manual_seed(0))  # (1, T, H, D)
+    table = Table(
+        f"RoPE on {options.length} positions, {options.heads} heads of {options.head_dim}, float32",
+        ("form", "off by", "ms/call", "bytes kept", "to LLaMA's order", "pairs turn by"),
+        notes=[
+            "off by: largest deviation from the same rotation in float64.",
+            "to LLaMA's order: x[..., order] has the pairs where LLaMA has them; numbers are its first four and last.",
+        ],
+    )
+    every = list(forms(options.head_dim, options.length, ratio=options.ratio))
+    with torch.no_grad():
+        for form in every:
+            off, kept = f"{deviation(form, x):.1e}", sum(t.nbytes for t in form.kept)
+            took = f"{milliseconds(form, x, options.repeats):.2f}"
+            table.rows.append((form.name, off, took, kept, order(form, options.head_dim), turns(form, every[0])))
+    return Report([table], lambda figure: draw(figure, table))
+
+
+def turns(form: Form, llama: Form) -> str:
+    """By which angles a form turns, beside LLaMA's p theta^(-2i/D)."""
+    if torch.equal(form.angles, llama.angles):
+        return "p theta^(-2i/D)"
+    if form.name.startswith("ChatGLM-6B"):
+        return "p theta^(-4i/D), block p theta^(-4i/D)"
+    ratio = llama.angles[-1, 0] / form.angles[-1, 0]
+    return "p theta^(-4i/D), 0" if ratio == 1 else f"p/{ratio:g} theta^(-4i/D), 0"
+
+
+def deviation(form: Form, x: Tensor) -> float:
+    return float((form.rotate(x).double() - form.exact(x)).abs().max())
+
+
+def milliseconds(form: Form, x: Tensor, repeats: int) -> float:
+    times = []
+    for _ in range(repeats + 2):
+        start = time.perf_counter()
+        form.rotate(x)
+        times.append(time.perf_counter() - start)
+    return 1000 * statistics.median(times[2:])
+
+
+def order(form: Form, dim: int) -> str:
+    if torch.equal(form.pairs, neighbours(dim)):
+        return "none needed"
+    permutation = form.pairs.flatten().tolist()
+    kind = "halves" if torch.equal(form.pairs, halves(dim)) else "halves of each half"
+    return f"{kind}: {', '.join(map(str, permutation[:4]))} .. {permutation[-1]}"
+
+
+def draw(figure: Any, table: Table) -> None:
+    names = [row[0] for row in table.rows]
+    left, right = figure.subplots(1, 2, sharey=True)
+    left.barh(names, [float(row[1]) for row in table.rows], log=True)
+    left.set_title("largest deviation from float64")
+    right.barh(names, [float(row[2]) for row in table.rows], color="C1")
+    right.set_title("milliseconds a call")
+    left.invert_yaxis()
+    for axes in (left, right):
+        axes.grid(axis="x", alpha=0.3)

@@ -1,0 +1,62 @@
+"""What a topic finds: tables to print, and the picture to draw when somebody asks for it."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..weights.files import write_atomically
+
+
+@dataclass
+class Table:
+    """Rows under column names. Numbers align right, text left; ``notes`` go below, one line each."""
+
+    title: str
+    columns: Sequence[str]
+    rows: list[Sequence[Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        cells = [[str(cell) for cell in row] for row in (self.columns, *self.rows)]
+        widths = [max(map(len, column)) for column in zip(*cells)]
+        right = [all(_is_number(row[i]) for row in cells[1:]) for i in range(len(widths))]
+        lines = [
+            "  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right)).rstrip() for row in cells
+        ]
+        return "\n".join([self.title, *lines, *self.notes])
+
+
+def _is_number(cell: str) -> bool:
+    return cell.lstrip("+-−<").rstrip("%*x±")[:1].isdigit() or cell in ("-", "")
+
+
+@dataclass
+class Report:
+    tables: list[Table]
+    draw: Callable[[Any], None]  # fills an empty matplotlib Figure
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, self.tables))
+
+
+def save_plot(draw: Callable[[Any], None], path: Path, size: tuple[float, float] = (8, 4.5)) -> None:
+    """Draw into ``path``, whole or not at all. Raises ValueError without matplotlib or for an unknown kind of file."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ValueError("--plot needs matplotlib: pip install 'ropewalk[plot]'") from None
+    figure = Figure(figsize=size, dpi=100, layout="constrained")
+    draw(figure)
+    kinds = figure.canvas.get_supported_filetypes()
+    if path.suffix[1:].lower() not in kinds:
+        raise ValueError(f"--plot is {path}: its ending must be one of {', '.join(sorted(kinds))}")
+    write_atomically(path, lambda part: figure.savefig(part, format=path.suffix[1:].lower()))
+
+
+def short(value: float, digits: int = 4) -> str:
+    """A number as a reader likes it: 4 decimals, powers of ten where those would show nothing."""
+    if value and not math.isinf(value) and (abs(value) < 10.0 ** (1 - digits) or abs(value) >= 1e6):
+        return f"{value:.1e}"
+    return f"{value:.{digits}f}"

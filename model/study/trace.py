@@ -1,0 +1,134 @@
+"""One attention call, followed step by step through the library's own lines: what each expression makes of one pair."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..attention import Attention
+from ..cache import KVCache
+from ..config import ModelArgs
+from ..rope import _rotate, apply_rotary_emb, precompute_freqs_cis, reshape_for_broadcast
+from ..transformer import Transformer
+from .memory import check_memory
+from .options import Trace
+from .recorder import Step, watch
+from .report import Report, Table
+
+WATCHED: list[Callable[..., Any]] = [
+    precompute_freqs_cis,
+    reshape_for_broadcast,
+    _rotate,
+    apply_rotary_emb,
+    Attention.forward,
+    Attention.attend,
+    KVCache.update,
+    Transformer.hidden,
+]
+
+
+def run(options: Trace) -> Report:
+    model, tokens = _given(options) if options.model else _random(options)
+    B, T = tokens.shape
+    place = options.position + T * (options.position < 0)
+    args = model.args
+    for name, value, limit in (
+        ("position", place, T),
+        ("head", options.head, args.n_kv_heads),
+        ("pair", options.pair, args.head_dim // 2),
+    ):
+        if not 0 <= value < limit:
+            raise ValueError(f"{name} is {getattr(options, name)}: give one of 0 to {limit - 1}")
+    model.layers = model.layers[:1]  # one attention call
+    cache = KVCache(args, B)
+
+    def call() -> None:
+        model.freqs_cis = precompute_freqs_cis(args.head_dim, args.max_seq_len, args.rope_theta)
+        model.hidden(tokens, 0, cache)
+
+    steps = watch(WATCHED, call)
+    watched = Watched(args, T, place, options.head, options.pair)
+    table = Table(
+        f"One attention call: B={B} T={T} H={args.n_heads} K={args.n_kv_heads} D={args.head_dim}; "
+        f"values: row 0, position {place}, head {options.head}, pair {options.pair}",
+        ("line", "expression", "shape", "dtype", "the pair"),
+        [
+            (step.place, _cut(step.expression), tuple(step.value.shape), str(step.value.dtype)[6:], watched(step.value))
+            for step in steps
+        ],
+    )
+    return Report([table], lambda figure: draw(figure, steps, watched))
+
+
+def _random(options: Trace) -> tuple[Transformer, Tensor]:
+    """The sizes of the notes, random weights: the table is made for twice the length, as they have it."""
+    args = ModelArgs(
+        dim=options.heads * options.head_dim, n_heads=options.heads, n_layers=1, vocab_size=256,
+        head_dim=options.head_dim, max_seq_len=2 * options.length,
+    )  # fmt: skip
+    scores = options.batch * options.heads * options.length**2
+    check_memory(4 * (scores + 20 * options.batch * options.length * args.dim), f"length {options.length}")
+    torch.manual_seed(0)
+    return Transformer(args), torch.randint(256, (options.batch, options.length))
+
+
+def _given(options: Trace) -> tuple[Transformer, Tensor]:
+    from ..weights import load_model, load_tokenizer
+
+    assert options.model is not None
+    model = load_model(options.model)
+    return model, torch.tensor([load_tokenizer(options.model).encode(options.prompt)])
+
+
+def _cut(text: str, width: int = 72) -> str:
+    return text if len(text) <= width else text[: width - 3] + "..."
+
+
+class Watched:
+    """Finds one pair of one head at one position, row 0, in tensors of every shape on the way."""
+
+    def __init__(self, args: ModelArgs, T: int, position: int, head: int, pair: int) -> None:
+        if T in (args.n_heads, args.n_kv_heads):
+            raise ValueError(f"{T} tokens and {T} heads cannot be told apart by shape: give one token more")
+        self.args, self.T = args, T
+        self.position, self.head, self.pair = position, head, pair
+
+    def __call__(self, value: Tensor) -> str:
+        found = self.find(value)
+        return "-" if found is None else " ".join(map(_number, found.tolist()))
+
+    def find(self, value: Tensor) -> Tensor | None:
+        D, p, i = self.args.head_dim, self.position, self.pair
+        start = self.head * D + 2 * i
+        if value.ndim == 5:
+            return value[0, p, self.head, i]  # of (B, T, H, D/2, 2)
+        if value.ndim == 4:  # of (B, T, H, D), (B, T, H, D/2), (1, T, 1, D/2) or (B, H, T, D)
+            rows = value[0] if value.shape[1] == self.T else value[0].transpose(0, 1)
+            channels = slice(2 * i, 2 * i + 2) if value.shape[-1] == D else slice(i, i + 1)
+            return rows[p, min(self.head, rows.shape[1] - 1), channels]
+        if value.ndim == 3:
+            return value[0, p, start : start + 2]  # of (B, T, H * D)
+        if value.ndim == 2:
+            return value[p, i : i + 1]  # of (T, D/2)
+        return value[i : i + 1] if len(value) == D // 2 else value[p : p + 1]  # of (D/2,) or (T,)
+
+
+def _number(value: complex) -> str:
+    return f"{value.real:+.4f}{value.imag:+.4f}j" if isinstance(value, complex) else f"{value:+.4f}"
+
+
+def draw(figure: Any, steps: list[Step], watched: Watched) -> None:
+    """The pair of q and of k before and after the turn."""
+    axes, longest = figure.subplots(), 0.0
+    before = [step.value for step in steps if step.expression.startswith("torch.view_as_complex")]
+    after = [step.value for step in steps if step.expression.startswith("pairs *")]
+    for name, color, old, new in zip("qk", ("C0", "C1"), before, after):
+        for value, style in ((old, {"alpha": 0.35, "label": name}), (new, {"label": f"{name}, turned"})):
+            point = complex(watched.find(value))  # type: ignore[arg-type]
+            longest = max(longest, abs(point))
+            axes.quiver(0, 0, point.real, point.imag, angles="xy", scale_units="xy", scale=1, color=color, **style)
+    axes.set(xlim=(-1.2 * longest, 1.2 * longest), ylim=(-1.2 * longest, 1.2 * longest), aspect="equal")
+    axes.set_title(f"position {watched.position}, head {watched.head}, pair {watched.pair}")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="upper left")

@@ -1,0 +1,50 @@
+#!/usr/bin/env python
+"""Take RoPE apart: `python study.py TOPIC` prints a table, and `--plot FILE.png` draws the picture."""
+
+import sys
+from pathlib import Path
+
+from model.cli import Parser, add_flags, build, read_flags, run_script
+from model.cli.settings import hints, nearest
+from model.study import TOPICS, run
+
+
+def overview() -> str:
+    width = max(map(len, TOPICS))
+    lines = [f"  {topic.ljust(width)}  {(options.__doc__ or '').splitlines()[0]}" for topic, options in TOPICS.items()]
+    return "\n".join(["usage: study.py TOPIC [--plot FILE.png] [flags]", "", str(__doc__), "", *lines, "",
+                      "study.py TOPIC --help shows the flags of a topic."])  # fmt: skip
+
+
+def parser(topic: str) -> Parser:
+    options = TOPICS[topic]
+    flags = Parser(prog="study.py", usage=f"study.py {topic} [flags]", allow_abbrev=False)
+    if "model" in hints(options):
+        flags.add_argument("MODEL", nargs="?", help="the same as --model")
+    flags.add_argument("--plot", metavar="PATH", type=Path, help="draw the picture into this file (extra `plot`)")
+    add_flags(flags, options)
+    return flags
+
+
+def main() -> None:
+    if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
+        print(overview())
+        return
+    topic = sys.argv[1]
+    if topic not in TOPICS:
+        raise ValueError(f"unknown topic {topic!r}{nearest(topic, TOPICS)}")
+    flags = parser(topic).parse_args(sys.argv[2:])
+    if getattr(flags, "MODEL", None) is not None:
+        flags.model = flags.MODEL
+    report = run(topic, build(TOPICS[topic], read_flags(flags, TOPICS[topic])))
+    print(report)
+    if flags.plot is not None:
+        from model.study.report import save_plot
+
+        sys.stdout.flush()
+        save_plot(report.draw, flags.plot)
+        print(f"drawn: {flags.plot}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    run_script(main, "study.py")

@@ -1,0 +1,75 @@
+"""Every form is LLaMA's rotation on reordered channels with a table of its own."""
+
+import cmath
+
+import pytest
+import torch
+
+from model.positions.forms import chatglm_learnable, exact_angles, forms
+from model.rope import apply_rotary_emb, precompute_freqs_cis
+
+T, D = 13, 16
+EVERY = list(forms(D, T, blocks=3))
+NAMES = [form.name for form in EVERY]
+
+
+@pytest.fixture
+def x() -> torch.Tensor:
+    return torch.randn(2, T, 3, D, generator=torch.Generator().manual_seed(1))
+
+
+def test_the_angles_are_right():
+    angles = exact_angles(8, torch.tensor([0, 3, 2000]), 500.0)
+    for row, p in enumerate((0, 3, 2000)):
+        for i in range(4):
+            assert angles[row, i] == pytest.approx(p * 500.0 ** (-2 * i / 8), rel=1e-14)
+    assert torch.polar(torch.ones(4), angles[1].float())[1] == pytest.approx(cmath.rect(1, 3 * 500**-0.25), abs=1e-6)
+
+
+@pytest.mark.parametrize("form", EVERY, ids=NAMES)
+def test_form_equals_its_float64_rotation(form, x):
+    off = (form.rotate(x).double() - form.exact(x)).abs().max()
+    in_half = form.name == "ChatGLM-6B, half"
+    assert off < (0.1 if in_half else 1e-5)
+    assert not in_half or off > 1e-3  # the flaw of half-precision angles is shown, not mended
+
+
+@pytest.mark.parametrize("form", EVERY, ids=NAMES)
+def test_permutation_maps_it_to_llama(form, x):
+    order = form.pairs.flatten()
+    assert sorted(order.tolist()) == list(range(D))
+    table = torch.polar(torch.ones_like(form.angles), form.angles).to(torch.complex64)
+    llama, _ = apply_rotary_emb(x[..., order], x[..., order], table)
+    torch.testing.assert_close(form.exact(x)[..., order].float(), llama, atol=1e-5, rtol=0)
+
+
+def test_the_one_dimensional_forms_turn_by_llamas_angles(x):
+    for form in EVERY[:6]:
+        table = torch.polar(torch.ones_like(form.angles), form.angles).to(torch.complex64)
+        torch.testing.assert_close(table, precompute_freqs_cis(D, T), atol=1e-6, rtol=0)
+
+
+def test_chatglm_ids_reach_their_own_half(x):
+    form = next(form for form in EVERY if form.name == "ChatGLM-6B")
+    first_of_second_block = 5  # 13 positions in 3 blocks of 5: the second id starts anew
+    turned = form.rotate(x)[:, first_of_second_block]
+    assert not torch.allclose(turned[..., : D // 2], x[:, first_of_second_block, :, : D // 2])
+    torch.testing.assert_close(turned[..., D // 2 :], x[:, first_of_second_block, :, D // 2 :])
+
+
+def test_chatglm2_passes_half_the_head(x):
+    form = next(form for form in EVERY if form.name == "ChatGLM2")
+    assert torch.equal(form.rotate(x)[..., D // 2 :], x[..., D // 2 :])
+
+
+def test_learnable_frequencies_learn(x):
+    inv_freq = torch.nn.Parameter(torch.tensor([1.0, 0.3, 0.1, 0.01]))
+    ids = torch.stack((torch.arange(T), torch.arange(T) % 5))
+    (chatglm_learnable(x, ids, inv_freq) * torch.randn_like(x)).sum().backward()
+    assert inv_freq.grad is not None
+    assert (inv_freq.grad != 0).all()
+
+
+def test_a_head_that_cannot_be_halved_is_refused():
+    with pytest.raises(ValueError, match=r"head_dim is 6.*multiple of 4"):
+        list(forms(6, 4))

@@ -1,0 +1,153 @@
+"""study.py: every topic prints, draws, and answers a mistake in one line."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+
+import study as study_script
+from model.cli import run_script
+from model.study import TOPICS, run
+from model.study.report import Table, save_plot
+
+REPO = Path(__file__).parent.parent
+PLAIN = ("rotate", "forms", "relative", "decay", "notes")
+
+
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def study(monkeypatch, capsys) -> Callable[..., Done]:
+    """The script, in this process: starting Python anew takes two seconds."""
+
+    def call(*words: str) -> Done:
+        monkeypatch.setattr(sys, "argv", ["study.py", *words])
+        with pytest.raises(SystemExit) as end:
+            run_script(study_script.main, "study.py")
+        return Done(end.value.code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["roatte"], "unknown topic 'roatte': did you mean 'rotate'?"),
+        (["rotate", "--bse", "3"], "unrecognized arguments: --bse 3"),
+        (["forms", "--head_dim", "6"], "head_dim is 6"),
+        (["relative", "--head_dim", "7"], "head_dim is 7"),
+        (["decay", "--length", "0"], "length is 0"),
+        (["trace", "--position", "600"], "position is 600: give one of 0 to 511"),
+        (["trace", "--length", "10000000"], "GB are free"),
+        (["rotate", "--plot", "/nowhere/x.png"], "/nowhere"),
+        (["rotate", "--plot", "x.nonsense"], "its ending must be one of"),
+    ],
+)
+def test_mistakes_end_in_one_line(study, words, message):
+    done = study(*words)
+    assert done.returncode == 2
+    assert done.stderr.startswith("study.py: error: ")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (REPO / "x.nonsense").exists()
+
+
+def test_help_lists_every_topic(study):
+    done = study("--help")
+    assert done.returncode == 0
+    assert all(f"  {topic}" in done.stdout for topic in TOPICS)
+    assert "--head_dim" in study("relative", "--help").stdout
+
+
+def test_without_matplotlib_the_table_still_prints(tmp_path):
+    (tmp_path / "matplotlib").mkdir()
+    (tmp_path / "matplotlib" / "__init__.py").write_text("raise ImportError('hidden')")
+    words = [sys.executable, "study.py", "rotate", "--plot", str(tmp_path / "x.png")]
+    done = subprocess.run(words, cwd=REPO, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)})
+    assert "-1.3254, 0.4932" in done.stdout
+    assert done.stderr == "study.py: error: --plot needs matplotlib: pip install 'ropewalk[plot]'\n"
+
+
+@pytest.mark.parametrize("topic", PLAIN)
+def test_topic_draws(topic, tmp_path):
+    pytest.importorskip("matplotlib")
+    report = run(topic, TOPICS[topic]())
+    save_plot(report.draw, tmp_path / "x.png")
+    assert (tmp_path / "x.png").read_bytes()[1:4] == b"PNG"
+    assert [path.name for path in tmp_path.iterdir()] == ["x.png"]
+
+
+def test_table_aligns_numbers_right_and_text_left():
+    table = Table("title", ("name", "n"), [("a", 5), ("bcdef", 100)], ["note"])
+    assert str(table) == "title\nname     n\na        5\nbcdef  100\nnote"
+
+
+def test_rotate_marks_the_notes_wrong_digits():
+    (table,) = run("rotate", TOPICS["rotate"]()).tables
+    marked = [cell for row in table.rows for cell in row if "*" in str(cell)]
+    assert marked == ["[-0.0100, 0.9999*]", "[1.0295*, -0.9696]"]
+    assert [note.split(";")[0] for note in table.notes] == [
+        "* position 1: the notes print 0.9999",
+        "* position 3: the notes print 1.0296",
+    ]
+
+
+def test_relative_finds_what_rope_promises_and_what_the_embedding_loses():
+    first, second = run("relative", TOPICS["relative"]()).tables
+    assert len({row[2] for row in first.rows[:-1]}) == 1
+    assert {row[4] for row in first.rows[:-1]} == {"1.0000"}
+    assert float(first.rows[-1][3]) > 1
+    assert [row[2] for row in second.rows] == ["yes", "NO", "yes", "NO"]
+
+
+def test_decay_is_the_cosine_sum_and_swings():
+    from model.study.decay import bound, inner
+
+    curve, dim, theta = inner(8, 50, 100.0), 8, 100.0
+    for n in (0, 1, 7, 50):
+        cosines = [torch.cos(torch.tensor(n * theta ** (-2 * i / dim), dtype=torch.float64)) for i in range(4)]
+        assert curve[n] == pytest.approx(float(sum(cosines)) / 4, abs=1e-5)
+    assert bound(8, 4, 100.0)[0] == pytest.approx(2.5)
+    curves, swings = run("decay", TOPICS["decay"]()).tables
+    assert all(row[2] != "0%" for row in swings.rows)
+    assert curves.rows[0][1:4] == ("+1.000",) * 3
+
+
+def test_trace_records_the_running_code():
+    options = TOPICS["trace"](batch=2, length=10, heads=3, head_dim=8, position=4, head=1, pair=2)
+    (table,) = run("trace", options).tables
+    shapes = {row[1]: row[2] for row in table.rows}
+    assert shapes["torch.outer(positions, freqs)"] == (20, 4)
+    assert shapes["self.freqs_cis[start_pos : start_pos + T]"] == (10, 4)
+    assert shapes["x.float().reshape(*x.shape[:-1], -1, 2)"] == (2, 10, 3, 4, 2)
+    assert shapes["freqs_cis[None, :, None, :]"] == (1, 10, 1, 4)
+    assert shapes["t.transpose(1, 2)"] == (2, 3, 10, 8)
+    for place, expression, *_ in table.rows:  # the expression is really in that line
+        name, line = place.split(":")
+        source = (REPO / "model" / name).read_text().splitlines()[int(line) - 1]
+        assert expression.removesuffix("...") in source
+    by_expression = {row[1]: row[4] for row in table.rows[:-1]}
+    before, turn, after = (
+        complex(by_expression[expression].replace(" ", ""))
+        for expression in (
+            "torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))",
+            "freqs_cis[None, :, None, :]",
+            "pairs * reshape_for_broadcast(freqs_cis, pairs)",
+        )
+    )
+    assert before * turn == pytest.approx(after, abs=2e-4)
+
+
+def test_the_notes_page_measures_what_it_claims():
+    rows = {row[0]: row[2] for table in run("notes", TOPICS["notes"]()).tables for row in table.rows}
+    assert rows["torch.polar(...) is (1024, 64)"] == "(1024, 32)"
+    assert rows["R turns (x_(2i-1), x_(2i-1))"] == "norm of (3, 4): 5.0000, theirs 4.2426"
+    assert rows["arange(32768) in the model's half precision"] == "6145 positions of 32768 differ"
