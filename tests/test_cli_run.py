@@ -1,0 +1,108 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from model.cli import Parser, run_script
+
+ROOT = Path(__file__).parent.parent
+
+
+def outcome(capsys, main) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        run_script(main, "script.py")
+    captured = capsys.readouterr()
+    return ended.value.code, captured.out, captured.err
+
+
+def raising(error: BaseException):
+    def main() -> int:
+        print("so far")
+        raise error
+
+    return main
+
+
+def test_a_good_end(capsys):
+    assert outcome(capsys, lambda: None) == (0, "", "")
+    assert outcome(capsys, lambda: 0) == (0, "", "")
+    assert outcome(capsys, lambda: 3) == (3, "", "")
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ValueError("dim is 3: make it even"), "dim is 3: make it even"),
+        (ValueError("first\n  second"), "first second"),
+        (FileNotFoundError(2, "No such file or directory", "a.txt"), "a.txt: No such file or directory"),
+        (OSError("disk went away"), "disk went away"),
+        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), "invalid start byte"),
+    ],
+)
+def test_a_users_mistake_is_one_line_and_exit_code_2(capsys, error, line):
+    code, out, err = outcome(capsys, raising(error))
+    assert code == 2
+    assert out == "so far\n"  # text that was said stays on stdout, and the complaint is not among it
+    assert err.startswith("script.py: error: ")
+    assert err.rstrip("\n").endswith(line)
+    assert err.count("\n") == 1
+
+
+def test_a_fault_of_ours_keeps_its_traceback():
+    with pytest.raises(KeyError):
+        run_script(raising(KeyError("bug")), "script.py")
+
+
+def test_ctrl_c_is_no_error(capsys):
+    code, _, err = outcome(capsys, raising(KeyboardInterrupt()))
+    assert code == 130
+    assert err == ""
+
+
+def test_a_reader_who_leaves_early_is_no_error():
+    program = "from model.cli import run_script\nrun_script(lambda: print('many words\\n' * 200000), 'script.py')"
+    with subprocess.Popen(
+        [sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as script:
+        assert script.stdout.readline() == b"many words\n"
+        script.stdout.close()
+        assert script.stderr.read() == b""
+        assert script.wait(timeout=30) == 0
+
+
+def parser() -> Parser:
+    made = Parser(prog="script.py")
+    made.add_argument("config", nargs="?")
+    made.add_argument("--vocab_size", type=int)
+    made.add_argument("--batch_size", type=int)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--batchsize", "3"], ["--batchsize", "did you mean '--batch_size'?"]),
+        (["--batchsize=3"], ["'--batchsize'", "did you mean '--batch_size'?"]),
+        (["--vocab", "3"], ["--vocab", "did you mean '--vocab_size'?"]),  # half a name is not a name
+        (["--q"], ["'--q'", "--help"]),
+        (["one", "two"], ["'two'"]),
+        (["--vocab_size"], ["--vocab_size", "expected one argument"]),
+        (["--vocab_size", "x"], ["--vocab_size", "'x'"]),
+    ],
+)
+def test_a_wrong_flag_is_one_line_and_exit_code_2(capsys, words, said):
+    with pytest.raises(SystemExit) as ended:
+        parser().parse_args(words)
+    captured = capsys.readouterr()
+    assert ended.value.code == 2
+    assert captured.out == ""
+    assert captured.err.startswith("script.py: error: ")
+    assert captured.err.count("\n") == 1
+    for part in said:
+        assert part in captured.err
+
+
+def test_good_flags_are_read():
+    found = parser().parse_args(["my.toml", "--vocab_size", "3"])
+    assert (found.config, found.vocab_size, found.batch_size) == ("my.toml", 3, None)

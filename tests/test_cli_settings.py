@@ -1,0 +1,196 @@
+import argparse
+import tomllib
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+
+from model import ModelArgs
+from model.cli import Parser, add_flags, build, read_flags, read_toml, write_toml
+
+
+@dataclass(frozen=True)
+class Shape:
+    kind: Annotated[str, "which"] = "round"
+    factor: Annotated[float, "how much"] = 1.0
+
+
+@dataclass(frozen=True)
+class Everything:
+    """One field of each type.
+
+    What follows is not for --help.
+    """
+
+    count: Annotated[int, "how many, 100% sure"] = 3
+    start: Annotated[int, "where from"] = 0
+    rate: Annotated[float, "how fast"] = 0.5
+    on: Annotated[bool, "whether"] = False
+    name: Annotated[str, "what it is called"] = ""
+    file: Annotated[Path | None, "where it is"] = None
+    mode: Annotated[Literal["fast", "slow"], "which way"] = "fast"
+    sizes: Annotated[tuple[int, ...], "how large"] = ()
+    limit: Annotated[int | None, "at most"] = None
+    shape: Annotated[Shape | None, "a table"] = None
+
+
+@dataclass(frozen=True)
+class Other:
+    """Something else."""
+
+    seed: Annotated[int, "where chance begins"] = 7
+
+
+CLASSES = (Everything, Other)
+
+# What a user may write, as a flag and in a file, and what it means.
+WRITTEN = [
+    ("count", ["12"], "12", 12),
+    ("rate", ["0.25"], "0.25", 0.25),
+    ("rate", ["2"], "2", 2.0),
+    ("rate", ["1e-5"], "1e-5", 1e-5),
+    ("on", ["true"], "true", True),
+    ("on", ["false"], "false", False),
+    ("on", [], "true", True),
+    ("name", ["two words"], '"two words"', "two words"),
+    ("name", ["12"], '"12"', "12"),
+    ("name", [""], '""', ""),
+    ("file", ["a/b.txt"], '"a/b.txt"', Path("a/b.txt")),
+    ("mode", ["slow"], '"slow"', "slow"),
+    ("sizes", ["1", "2", "3"], "[1, 2, 3]", (1, 2, 3)),
+    ("sizes", ["1"], "1", (1,)),
+    ("limit", ["5"], "5", 5),
+    ("shape", ["{ kind = 'flat', factor = 2 }"], "{ kind = 'flat', factor = 2 }", Shape("flat", 2.0)),
+    ("shape", ["{}"], "{}", Shape()),
+]
+
+
+def flags(*words: str) -> dict:
+    parser = Parser(prog="script.py")
+    add_flags(parser, *CLASSES)
+    return read_flags(parser.parse_args(words), *CLASSES)
+
+
+def toml(tmp_path: Path, text: str) -> dict:
+    path = tmp_path / "my.toml"
+    path.write_text(text, encoding="utf-8")
+    return read_toml(path, *CLASSES)
+
+
+@pytest.mark.parametrize(("name", "words", "text", "value"), WRITTEN)
+def test_flags_and_files_mean_the_same(tmp_path, name, words, text, value):
+    for said in (flags(f"--{name}", *words), toml(tmp_path, f"{name} = {text}")):
+        assert said == {name: value}
+        assert type(said[name]) is type(value)
+        assert getattr(build(Everything, said), name) == value
+
+
+def test_what_is_not_said_leaves_no_trace(tmp_path):
+    assert flags() == {}
+    assert toml(tmp_path, "") == {}
+    assert build(Everything, {}) == Everything()
+
+
+def test_default_then_file_then_flag(tmp_path):
+    said = toml(tmp_path, "count = 10\nrate = 0.1\nseed = 1") | flags("--count", "20", "--on")
+    everything, other = (build(cls, said) for cls in CLASSES)
+    assert (everything.count, everything.rate, everything.on, everything.mode) == (20, 0.1, True, "fast")
+    assert other.seed == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("cuont = 3", ["'cuont'", "did you mean 'count'?"]),
+        ("zzz = 3", ["'zzz'", "count", "seed"]),
+        ("count = 'many'", ["count is 'many'", "whole number"]),
+        ("count = 3.5", ["count is 3.5", "whole number"]),
+        ("count = true", ["count is True", "whole number"]),
+        ("rate = 'fast'", ["rate is 'fast'", "number"]),
+        ("rate = true", ["rate is True", "number"]),
+        ("on = 1", ["on is 1", "true or false"]),
+        ("name = 3", ["name is 3", "text"]),
+        ("file = 3", ["file is 3", "path"]),
+        ("mode = 'medium'", ["mode is 'medium'", "fast, slow"]),
+        ("sizes = [1, 'two']", ["sizes is 'two'", "whole number"]),
+        ("shape = 'flat'", ["shape is 'flat'", "table"]),
+        ("shape = { kidn = 'flat' }", ["'kidn'", "did you mean 'kind'?"]),
+        ("shape = { factor = 'x' }", ["factor is 'x'"]),
+        ("[model]\ncount = 3", ["'model'"]),
+        ("count = ", ["Invalid value"]),
+        ("count = 1\ncount = 2", ["overwrite"]),
+    ],
+)
+def test_a_mistake_in_a_file_names_file_key_and_remedy(tmp_path, text, said):
+    with pytest.raises(ValueError, match=r"my\.toml") as caught:
+        toml(tmp_path, text)
+    for part in said:
+        assert part in str(caught.value)
+
+
+def test_a_file_that_is_not_text_or_not_there(tmp_path):
+    (tmp_path / "my.toml").write_bytes(b"count = \xff\xfe\x00")
+    with pytest.raises(ValueError, match=r"my\.toml"):
+        read_toml(tmp_path / "my.toml", *CLASSES)
+    with pytest.raises(FileNotFoundError):
+        read_toml(tmp_path / "none.toml", *CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--count", "many"], ["count is 'many'", "whole number"]),
+        (["--count", "1.5"], ["count is '1.5'", "whole number"]),
+        (["--rate", "fast"], ["rate is 'fast'", "number"]),
+        (["--on", "maybe"], ["on is 'maybe'", "true or false"]),
+        (["--mode", "medium"], ["mode is 'medium'", "fast, slow"]),
+        (["--sizes", "1", "two"], ["sizes is 'two'"]),
+        (["--shape", "flat"], ["shape is 'flat'", "table"]),
+        (["--shape", "{ kidn = 1 }"], ["'kidn'", "did you mean 'kind'?"]),
+    ],
+)
+def test_a_mistake_in_a_flag_names_value_and_remedy(words, said):
+    with pytest.raises(ValueError, match=" ") as caught:
+        flags(*words)
+    for part in said:
+        assert part in str(caught.value)
+
+
+def test_a_file_written_is_the_file_read(tmp_path):
+    awkward = 'quotes " and \\ and \n newline, tab \t, é, ☃, 🪢'
+    for everything in (
+        Everything(),
+        Everything(9, 1, 1e-5, True, awkward, Path("a b/c.txt"), "slow", (1, 2), 4, Shape("flat", 3.5)),
+        Everything(rate=1e20, name="nan"),
+    ):
+        text = write_toml(everything, Other(seed=8))
+        said = toml(tmp_path, text)
+        assert build(Everything, said) == everything
+        assert build(Other, said) == Other(seed=8)
+
+
+def test_the_architecture_survives_the_round_trip(tmp_path):
+    args = ModelArgs(dim=96, n_heads=6, n_kv_heads=2, rope_theta=500000.0, norm_eps=1e-6, tie_embeddings=True)
+    written = write_toml(args)
+    (tmp_path / "my.toml").write_text(written)
+    assert build(ModelArgs, read_toml(tmp_path / "my.toml", ModelArgs)) == args
+    stated = {name for name, value in vars(args).items() if value is not None}
+    assert set(tomllib.loads(written)) == stated
+
+
+def test_help_is_the_fields_themselves():
+    parser = argparse.ArgumentParser(prog="script.py")
+    add_flags(parser, *CLASSES)
+    text = " ".join(parser.format_help().split())
+    for field in (*fields(Everything), *fields(Other)):
+        assert f"--{field.name} " in text
+        assert field.type.__metadata__[0] in text
+    assert "how many, 100% sure (default: 3)" in text
+    assert "where from (default: 0)" in text
+    assert 'which way (default: "fast")' in text
+    assert "{fast,slow}" in text
+    assert "where chance begins (default: 7)" in text
+    assert "One field of each type" in text
+    assert "not for --help" not in text
+    assert "None" not in text
