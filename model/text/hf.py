@@ -21,7 +21,9 @@ class HFTokenizer:
         try:
             from tokenizers import Tokenizer
         except ImportError:
-            raise ValueError(f"{path} needs the extra hf: pip install 'ropewalk[hf]', or give a tokenizer.model") from None
+            raise ValueError(
+                f"{path} needs the extra hf: pip install 'ropewalk[hf]', or give a tokenizer.model"
+            ) from None
         self.path = Path(path)
         content = self.path.read_bytes()
         try:
@@ -63,7 +65,7 @@ class HFTokenizer:
         return TextStream(self.decode, self._is_byte)
 
     def _is_byte(self, token: int) -> bool:
-        """The decoder gives up on a whole run of byte pieces when one of them is wrong: none is certain before the end."""
+        """One wrong byte piece spoils the whole run for the decoder: none is certain before its end."""
         piece = self._model.id_to_token(token) or ""
         return len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">")
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from .stream import TextStream
 
 BOS, EOS, FIRST_BYTE = 1, 2, 3
+GONE = -1  # where a token was that has been joined to its left neighbour
 
 
 class Llama2cTokenizer:
@@ -39,7 +40,7 @@ class Llama2cTokenizer:
 
     def _merge(self, text: str) -> list[int]:
         """Join the neighbours whose piece has the best score, the leftmost of equals, until none makes a piece."""
-        tokens: list[int | None] = []
+        tokens: list[int] = []
         for character in text:
             raw = character.encode()
             found = self._ids.get(raw)
@@ -61,13 +62,13 @@ class Llama2cTokenizer:
             j = right[i]
             if tokens[i] != a or j >= len(tokens) or tokens[j] != b:
                 continue  # one of the two has been joined to something else since
-            tokens[i], tokens[j] = joined, None
+            tokens[i], tokens[j] = joined, GONE
             right[i] = right[j]
             if right[i] < len(tokens):
                 left[right[i]] = i
             offer(left[i], i)
             offer(i, right[i])
-        return [token for token in tokens if token is not None]
+        return [token for token in tokens if token != GONE]
 
     def decode(self, ids: Sequence[int]) -> str:
         if any(not 0 <= token < self.vocab_size for token in ids):

@@ -17,7 +17,8 @@ class TextStream:
         """``is_open``: tokens whose text may still change until one of another kind follows."""
         self._decode = decode
         self._is_open = is_open
-        self._start_anew([])
+        self._window: list[int] = []
+        self._context = self._context_length = self._given = 0
 
     def push(self, token: int) -> str:
         """The text that is now certain: often the token's own, sometimes nothing yet."""

@@ -3,6 +3,7 @@
 import io
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
@@ -16,7 +17,7 @@ SPECIAL = 3 + 256  # <unk>, <s>, </s>, and one piece for each byte, for characte
 # SentencePiece's own signs, for a space and for the unknown; it would leave out each sentence with the second. Both
 # are spelt in bytes when they occur.
 RESERVED = {0x2581: None, 0x2585: None, 0: None}
-LOSSLESS = {
+LOSSLESS: dict[str, Any] = {
     "byte_fallback": True,
     "normalization_rule_name": "identity",
     "remove_extra_whitespaces": False,
@@ -52,7 +53,7 @@ def train_tokenizer(texts: Iterable[str], path: str | Path, kind: str = "bpe", v
     path = Path(path)
     file = path / "tokenizer.model" if path.is_dir() or not path.suffix else path
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, lambda temporary: temporary.write_bytes(proto) and None)
+    write_atomically(file, lambda temporary: temporary.write_bytes(proto))
     return file
 
 

@@ -1,0 +1,62 @@
+"""Token ids on disk, and the batches that a step trains on."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+Batch = tuple[np.ndarray, np.ndarray]  # inputs and targets, int64 (B, T); a target is the token after its input
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """What ``prepare`` made: ids of the training and the validation text, mapped from disk."""
+
+    train: np.ndarray  # uint16 or uint32, (N,)
+    val: np.ndarray
+    val_bytes: int  # the validation text's length in UTF-8: what bits per byte are counted over
+    fingerprint: str  # of the text, its split and the tokenizer
+
+    def batch(
+        self, step: int, *, batch_size: int, context: int, seed: int, rank: int = 0, world_size: int = 1
+    ) -> Batch:
+        """This rank's rows of the step's batch: (B / world_size, T).
+
+        A pure function of (seed, step): nothing is drawn from a state, so resuming needs none, and any number of
+        ranks see the same batch between them.
+        """
+        if batch_size % world_size:
+            raise ValueError(f"batch_size {batch_size} cannot be shared by {world_size} ranks: give a multiple")
+        offsets = batch_offsets(step, batch_size=batch_size, seed=seed, choices=len(self.train) - context)
+        share = batch_size // world_size
+        return _windows(self.train, offsets[rank * share : (rank + 1) * share], context)
+
+    def val_batches(self, batch_size: int, context: int, max_tokens: int | None = None) -> Iterator[Batch]:
+        """Windows side by side over the validation text, in which each token after the first is a target once.
+
+        The last batch is smaller, and the last window is shorter and comes alone. With ``max_tokens``, so many
+        tokens' worth of whole windows (at least one) are taken, evenly spread over the text.
+        """
+        whole, rest = divmod(len(self.val) - 1, context)
+        starts = np.arange(whole) * context
+        if max_tokens is not None and max_tokens < whole * context:
+            count = max(1, max_tokens // context)
+            starts, rest = starts[np.arange(count) * whole // count], 0
+        for row in range(0, len(starts), batch_size):
+            yield _windows(self.val, starts[row : row + batch_size], context)
+        if rest:
+            yield _windows(self.val, np.array([whole * context]), rest)
+
+
+def batch_offsets(step: int, *, batch_size: int, seed: int, choices: int) -> np.ndarray:
+    """``batch_size`` numbers below ``choices`` that depend on (seed, step) alone.
+
+    Philox is a function of a key and a counter; its raw output is the same in every version of numpy.
+    """
+    raw = np.random.Philox(key=seed, counter=[0, step, 0, 0]).random_raw(batch_size)
+    return (raw % np.uint64(choices)).astype(np.int64)
+
+
+def _windows(tokens: np.ndarray, starts: np.ndarray, length: int) -> Batch:
+    rows = tokens[starts[:, None] + np.arange(length + 1)].astype(np.int64)  # (B, T + 1)
+    return rows[:, :-1], rows[:, 1:]
