@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from .rope_scaling import RopeScaling
+
 DERIVED: Any = None  # default of the fields that are computed from the others
 COUNTS = ("dim", "n_layers", "n_heads", "n_kv_heads", "head_dim", "hidden_dim", "vocab_size", "max_seq_len")
 
@@ -25,6 +27,7 @@ class ModelArgs:
     max_seq_len: Annotated[int, "context: the most positions the network can see"] = 256
     norm_eps: Annotated[float, "added to the mean square in RMSNorm"] = 1e-5
     rope_theta: Annotated[float, "base of the rotation frequencies"] = 10000.0
+    rope_scaling: Annotated[RopeScaling | None, "how the frequencies were changed for a longer context"] = None
     tie_embeddings: Annotated[bool, "use the token embedding as the output matrix too"] = False
 
     def __post_init__(self) -> None:
@@ -63,3 +66,9 @@ class ModelArgs:
                 yield f"{name} is {value!r}: give a number above 0"
         if not isinstance(self.tie_embeddings, bool):
             yield f"tie_embeddings is {self.tie_embeddings!r}: give true or false"
+        if isinstance(self.rope_scaling, RopeScaling):
+            yield from self.rope_scaling.problems()
+            if self.rope_theta == 1 or self.head_dim == 2:
+                yield f"rope_theta {self.rope_theta} and head_dim {self.head_dim} leave one frequency: nothing to scale"
+        elif self.rope_scaling is not None:
+            yield f'rope_scaling is {self.rope_scaling!r}: give a table such as {{ type = "linear", factor = 2.0 }}'

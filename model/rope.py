@@ -8,17 +8,23 @@ vectors depends on the difference of their angles only, which is how attention c
 import torch
 from torch import Tensor
 
+from .rope_scaling import RopeScaling
 
-def precompute_freqs_cis(dim: int, end: int, theta: float = 10000.0) -> Tensor:
+
+def precompute_freqs_cis(dim: int, end: int, theta: float = 10000.0, scaling: RopeScaling | None = None) -> Tensor:
     """The rotations of all positions: complex64 (end, dim // 2); row p, column i is exp(j p theta^(-2i/dim)).
 
     ``dim`` is the width of one head. The angles are taken in float64 and on the CPU whatever the default dtype and
     device are: at position 2047 a bfloat16 angle is off by radians, and on the meta device there would be none.
+    ``scaling`` changes the frequencies, and YaRN's also the length of what is turned.
     """
     freqs = theta ** -(torch.arange(0, dim, 2, dtype=torch.float64, device="cpu") / dim)  # (D/2,) radians per token
+    length = 1.0
+    if scaling is not None:
+        freqs, length = scaling(freqs), scaling.attention_factor
     positions = torch.arange(end, dtype=torch.float64, device="cpu")
     angles = torch.outer(positions, freqs)  # (end, D/2)
-    return torch.polar(torch.ones_like(angles), angles).to(torch.complex64)
+    return torch.polar(torch.full_like(angles, length), angles).to(torch.complex64)
 
 
 def reshape_for_broadcast(freqs_cis: Tensor, x: Tensor) -> Tensor:

@@ -1,0 +1,104 @@
+"""Any checkpoint, told by looking at the path: first what can be checked in no time, then the weights."""
+
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from ..config import ModelArgs
+from . import huggingface
+from .huggingface import HuggingFace
+from .llama2c import Llama2c
+from .meta import Meta
+
+if TYPE_CHECKING:
+    from torch import Tensor, device, dtype
+
+    from ..transformer import Transformer
+
+
+class Checkpoint(Protocol):
+    path: Path
+    args: ModelArgs
+
+    def tensors(self) -> "Iterator[tuple[str, Tensor]]":
+        """Every tensor of ``Transformer(args)`` once, on the CPU, under its own name and in the dtype of the file."""
+        ...
+
+
+def open_checkpoint(path: str | Path) -> Checkpoint:
+    """Raises ValueError when the path holds nothing that this network can be. Reads no weights."""
+    path = Path(path)
+    if not path.exists():
+        raise ValueError(f"{path} does not exist: give a run, Hugging Face or Meta directory, or a llama2.c .bin")
+    if path.is_dir():
+        if (path / "config.json").is_file():
+            return HuggingFace(path)
+        if (path / "params.json").is_file():
+            return Meta(path)
+        raise ValueError(f"{path} has neither config.json nor params.json: give a run, Hugging Face or Meta directory")
+    if path.suffix in (".safetensors", ".pth", ".pt", ".json", ".gguf"):
+        raise ValueError(f"{path} is one file of a model: give the directory with its configuration")
+    return Llama2c(path)
+
+
+def check(path: str | Path) -> None:
+    """Everything that can be wrong with a checkpoint and is seen without torch, its tokenizer included."""
+    from .tokenizers import find_tokenizer, load_tokenizer
+
+    args = open_checkpoint(path).args
+    if Path(path).is_dir() and find_tokenizer(Path(path)) is not None:
+        load_tokenizer(path, args.vocab_size)
+
+
+def load_args(path: str | Path) -> ModelArgs:
+    """The architecture only. Without torch, but for a Meta directory that leaves its vocabulary size open."""
+    return open_checkpoint(path).args
+
+
+def load_model(
+    path: str | Path, device: "str | device" = "cpu", dtype: "dtype | Literal['stored'] | None" = None
+) -> "Transformer":
+    """A network in eval mode. ``dtype`` None is float32, exact whatever the file holds; "stored" keeps the file's.
+
+    No weight is ever random: the network is built without memory, and takes the tensors one by one. The peak is the
+    network's size and one tensor. Warns of weights that are not finite.
+    """
+    checkpoint = open_checkpoint(path)
+    import torch
+
+    from ..transformer import Transformer
+
+    with torch.device("meta"):
+        model = Transformer(checkpoint.args)
+    wanted = None if dtype == "stored" else dtype or torch.float32
+    state, broken = {}, []
+    for name, tensor in checkpoint.tensors():
+        # A sum is finite if all are, and costs no memory; where it is not, look closely.
+        if not tensor.sum(dtype=torch.float32).isfinite() and not tensor.isfinite().all():
+            broken.append(name)
+        state[name] = tensor.to(device, wanted)
+        del tensor
+    if broken:
+        warnings.warn(f"{path}: {len(broken)} tensors hold NaN or infinity, such as {broken[0]}", stacklevel=2)
+    model.load_state_dict(state, assign=True)
+    return model.requires_grad_(True).eval()
+
+
+def save_model(
+    model: "Transformer", directory: str | Path, *, dtype: "dtype | None" = None, ids: Mapping[str, Any] | None = None
+) -> None:
+    """Write config.json and model.safetensors, in the Hugging Face layout, into a directory that may be new.
+
+    ``dtype`` None keeps the weights'. ``ids`` are bos_token_id and eos_token_id; by default those that
+    ``save_tokenizer`` put there before. Raises ValueError for a network that is not this one.
+    """
+    from ..transformer import Transformer
+    from .tokenizers import read_ids
+
+    model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
+    if type(model) is not Transformer:
+        raise ValueError(f"a {type(model).__name__} is not a Llama: other programs would take it for one")
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    huggingface.save(model, directory, dtype, read_ids(directory) if ids is None else ids)

@@ -1,0 +1,107 @@
+"""A Hugging Face Llama directory: config.json with one safetensors file, or several and an index. Runs are such."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .files import Entry, read_header, read_json, save_tensors, write_json
+from .hf_config import args_from, config_from
+from .layout import Shapes, compare, hugging_face_name, is_rotated, shapes, to_halves, to_pairs
+
+if TYPE_CHECKING:
+    from torch import Tensor, dtype
+
+    from ..transformer import Transformer
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+
+class HuggingFace:
+    """Opening one reads the configuration and the headers only, and compares them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self.args = args_from(read_json(path / "config.json"))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{path / 'config.json'}: {error}") from None
+        self.files = files_of(path)  # tensor name -> the file that holds it
+        entries = {name: entry for file in set(self.files.values()) for name, entry in read_header(file).items()}
+        self._check(entries)
+
+    def _check(self, entries: Mapping[str, Entry]) -> None:
+        """Old files carry RoPE frequencies: they follow from the configuration, and are left alone."""
+        expected: Shapes = {hugging_face_name(name): shape for name, shape in shapes(self.args).items()}
+        found = {name: entry.shape for name, entry in entries.items() if not name.endswith("rotary_emb.inv_freq")}
+        found |= dict.fromkeys(self.files.keys() - entries.keys(), ())
+        if self.args.tie_embeddings and HEAD in found:  # tied, and stored under the other name, or under both
+            expected[HEAD] = expected[EMBEDDING]
+            if EMBEDDING not in found:
+                del expected[EMBEDDING]
+        compare(expected, found, self.path)
+        strange = [
+            f"{name} {entry.dtype}" for name, entry in entries.items() if entry.dtype not in ("F32", "BF16", "F16")
+        ]
+        if strange:
+            raise ValueError(f"{self.path} stores {strange[0]}: only float32, bfloat16 and float16 weights are known")
+        for name in expected.keys() - self.files.keys():
+            raise ValueError(f"{self.path / INDEX} does not list {name}: get the index again")
+
+    def tensors(self) -> "Iterator[tuple[str, Tensor]]":
+        """(Meta's name, tensor) one by one. The file is closed between two: what was read of it leaves the memory."""
+        for name in shapes(self.args):
+            theirs = hugging_face_name(name)
+            tensor = self._read(theirs if theirs in self.files else HEAD)
+            if theirs == EMBEDDING and self.args.tie_embeddings and HEAD in self.files:
+                self._check_tied(tensor)
+            yield name, to_pairs(tensor, self.args.head_dim) if is_rotated(name) else tensor.clone()  # as it was
+
+    def _read(self, name: str) -> "Tensor":
+        from safetensors import safe_open
+
+        with safe_open(self.files[name], "pt") as file:
+            return file.get_tensor(name)
+
+    def _check_tied(self, embedding: "Tensor") -> None:
+        if not embedding.equal(self._read(HEAD)):
+            raise ValueError(
+                f"{self.path} says tie_word_embeddings, but {EMBEDDING} and {HEAD} differ: correct config.json"
+            )
+
+
+def files_of(path: Path) -> dict[str, Path]:
+    """Which file holds each tensor. Raises ValueError when there are none, or the index names a file elsewhere."""
+    if (path / WEIGHTS).is_file():
+        return dict.fromkeys(read_header(path / WEIGHTS), path / WEIGHTS)
+    index = path / INDEX
+    if not index.is_file():
+        pickled = next(path.glob("*.bin"), None)
+        there = f"only {pickled.name}, a pickle, which is not read" if pickled else "no weights"
+        raise ValueError(f"{path} has {there}: {WEIGHTS} is needed")
+    listed = read_json(index).get("weight_map")
+    if not isinstance(listed, dict) or not listed:
+        raise ValueError(f"{index} has no weight_map: get it again")
+    for file in set(map(str, listed.values())):
+        if Path(file).name != file or "\\" in file:
+            raise ValueError(f"{index} names {file!r}: only files beside it are opened")
+        if not (path / file).is_file():
+            raise ValueError(f"{index} names {file}, which is missing: get it, too")
+    return {name: path / str(file) for name, file in listed.items()}
+
+
+def save(model: "Transformer", directory: Path, dtype: "dtype | None", ids: Mapping[str, Any]) -> None:
+    """config.json, then model.safetensors: where that is new, so is everything else."""
+    args = model.args
+    weights = {}
+    for name, tensor in model.state_dict().items():
+        tensor = to_halves(tensor, args.head_dim) if is_rotated(name) else tensor  # as it was
+        weights[hugging_face_name(name)] = tensor.detach().to(dtype=dtype)
+    compare(
+        {hugging_face_name(name): shape for name, shape in shapes(args).items()},
+        {name: tuple(tensor.shape) for name, tensor in weights.items()},
+        "the model",
+    )
+    stored = str(weights[EMBEDDING].dtype).removeprefix("torch.")
+    write_json(directory / "config.json", config_from(args, stored, ids))
+    save_tensors(directory / WEIGHTS, weights, {"format": "pt"})  # transformers wants to be told

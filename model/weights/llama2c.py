@@ -1,0 +1,163 @@
+"""llama2.c's .bin: a header of seven counts, then the tensors of all layers, one kind after the other, little-endian.
+
+Version 0 begins with the counts; a negative vocabulary size says that the output matrix is not the embedding. Versions
+1 (float32) and 2 (Q8_0) begin with "ak42" and the version, pad the header to 256 bytes and put the norms first.
+Positions are the plain rotation of base 10000, and the norm's epsilon is 1e-5: the format has no place for others.
+"""
+
+import math
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+from ..config import ModelArgs
+from .files import write_atomically
+from .layout import shapes
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..transformer import Transformer
+
+MAGIC, HEADER = 0x616B3432, 256
+COUNTS = ("dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "max_seq_len")
+ROPE = "rope"  # version 0 stores cosines and sines between the norm and the output matrix; nobody reads them
+MATRICES = tuple(f"attention.{w}.weight" for w in ("wq", "wk", "wv", "wo"))
+FEED_FORWARD = tuple(f"feed_forward.{w}.weight" for w in ("w1", "w2", "w3"))
+
+
+class Header(NamedTuple):
+    version: int
+    args: ModelArgs
+    start: int  # of the data, in bytes
+    group: int  # numbers that share a scale; 0 without quantization
+
+
+class Llama2c:
+    """Opening one reads the header and compares what it announces with the size of the file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.header = read_header(path)
+        self.args = self.header.args
+        size, expected = (
+            path.stat().st_size,
+            self.header.start + sum(bytes_of(name, shape, self.header) for name, shape in order(self.header)),
+        )
+        if size != expected:
+            raise ValueError(
+                f"{path} has {size} bytes, its header announces {expected}: not a llama2.c file, or cut short"
+            )
+
+    def tensors(self) -> "Iterator[tuple[str, Tensor]]":
+        """(name, tensor) in the file's order, float32."""
+        with self.path.open("rb") as file:
+            file.seek(self.header.start)
+            for name, shape in order(self.header):
+                if name == ROPE:
+                    file.seek(bytes_of(name, shape, self.header), 1)
+                elif self.header.group and len(shape) > 1:
+                    yield name, _read_quantized(file, shape, self.header.group)
+                else:
+                    yield name, _read(file, shape)
+
+
+def order(header: Header) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Names and shapes as they follow each other in the file."""
+    args = header.args
+    known = shapes(args)
+
+    def of_all_layers(*names: str) -> list[str]:
+        return [f"layers.{i}.{name}" for name in names for i in range(args.n_layers)]
+
+    if header.version == 0:
+        names = ["tok_embeddings.weight", *of_all_layers("attention_norm.weight", *MATRICES, "ffn_norm.weight")]
+        names += [*of_all_layers(*FEED_FORWARD), "norm.weight", ROPE]
+    else:
+        names = [*of_all_layers("attention_norm.weight", "ffn_norm.weight"), "norm.weight", "tok_embeddings.weight"]
+        names += of_all_layers(*MATRICES, *FEED_FORWARD)
+    if not args.tie_embeddings:
+        names.append("output.weight")
+    for name in names:
+        yield name, known[name] if name != ROPE else (2, args.max_seq_len, args.head_dim // 2)
+
+
+def bytes_of(name: str, shape: tuple[int, ...], header: Header) -> int:
+    count = math.prod(shape)
+    return count + 4 * (count // header.group) if header.group and len(shape) > 1 else 4 * count
+
+
+def read_header(path: Path) -> Header:
+    with path.open("rb") as file:
+        raw = file.read(HEADER)
+    try:
+        magic, version = struct.unpack_from("<Ii", raw)
+        if magic != MAGIC:
+            counts = struct.unpack_from("<7i", raw)
+            return Header(0, _args(counts, counts[5] > 0), 28, 0)
+        if version not in (1, 2):
+            raise ValueError(f"version {version}: known are 0, 1 and 2")
+        counts, shared = struct.unpack_from("<7i", raw, 8), bool(raw[36])
+        group = struct.unpack_from("<i", raw, 37)[0] if version == 2 else 0
+        args = _args(counts, shared)
+        matrices = [shape for shape in shapes(args).values() if len(shape) > 1]
+        if version == 2 and (group < 1 or any(math.prod(shape) % group for shape in matrices)):
+            raise ValueError(f"group size {group} does not divide the matrices")
+        return Header(version, args, HEADER, group)
+    except (ValueError, struct.error, IndexError) as error:
+        raise ValueError(
+            f"{path} is not a llama2.c model ({error}): give a .bin that export.py or convert.py wrote"
+        ) from None
+
+
+def _args(counts: tuple[int, ...], shared: bool) -> ModelArgs:
+    values = dict(zip(COUNTS, counts))
+    values["vocab_size"] = abs(values["vocab_size"])
+    if max(counts) > 10**7:  # before anything of that size is thought of
+        raise ValueError(f"a count of {max(counts)}")
+    return ModelArgs(**values, norm_eps=1e-5, rope_theta=10000.0, tie_embeddings=shared)  # type: ignore[arg-type]
+
+
+def _read(file: BinaryIO, shape: tuple[int, ...]) -> "Tensor":
+    import numpy as np
+    import torch
+
+    return torch.from_numpy(np.fromfile(file, "<f4", math.prod(shape))).view(shape)
+
+
+def _read_quantized(file: BinaryIO, shape: tuple[int, ...], group: int) -> "Tensor":
+    """Q8_0: an int8 each, and for every ``group`` of them, row after row, one float32 scale; the scales come last."""
+    import numpy as np
+    import torch
+
+    count = math.prod(shape)
+    whole = torch.from_numpy(np.fromfile(file, np.int8, count)).view(-1, group)  # (count / group, group)
+    scales = torch.from_numpy(np.fromfile(file, "<f4", count // group))
+    return (whole * scales[:, None]).view(shape)
+
+
+def save(model: "Transformer", path: Path) -> None:
+    """Version 0, float32: the one that llama2.c's run.c reads. Raises ValueError on what it cannot say."""
+    import torch
+
+    args, state = model.args, model.state_dict()
+    refuse(args)
+    counts = {**vars(args), "vocab_size": args.vocab_size if args.tie_embeddings else -args.vocab_size}
+    table = torch.stack((model.freqs_cis.real, model.freqs_cis.imag))  # (2, max_seq_len, D/2)
+
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as file:
+            file.write(struct.pack("<7i", *(counts[name] for name in COUNTS)))
+            for name, _ in order(Header(0, args, 28, 0)):
+                tensor = table if name == ROPE else state[name]
+                tensor.detach().cpu().float().numpy().astype("<f4", copy=False).tofile(file)
+
+    write_atomically(path, write)
+
+
+def refuse(args: ModelArgs) -> None:
+    fixed = {"norm_eps": 1e-5, "rope_theta": 10000.0, "rope_scaling": None, "head_dim": args.dim // args.n_heads}
+    for name, value in fixed.items():
+        if getattr(args, name) != value:
+            raise ValueError(f"{name} is {getattr(args, name)}: llama2.c's format always means {value}")

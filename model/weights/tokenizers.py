@@ -1,0 +1,109 @@
+"""The tokenizer of a checkpoint: found beside the weights, compared with them, and written so that others read it."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from ..text.tokenizer import HFTokenizer, Llama2cTokenizer, SentencePieceTokenizer, Tokenizer
+from .files import read_json, write_atomically, write_json
+from .llama2c import Llama2c
+
+PADDING = 128  # rows that a vocabulary may have been rounded up by
+
+
+def load_tokenizer(path: str | Path, model_vocab_size: int | None = None) -> Tokenizer:
+    """The tokenizer in a directory, or a tokenizer.model, tokenizer.json or tokenizer.bin.
+
+    Its end ids are those of generation_config.json or config.json beside it, where these say any. Raises ValueError
+    when it is not of a model with ``model_vocab_size`` tokens.
+    """
+    path = Path(path)
+    file = find_tokenizer(path) if path.is_dir() else path
+    if file is None:
+        raise ValueError(f"{path} has neither tokenizer.model nor tokenizer.json: give one with --tokenizer")
+    if not file.exists():
+        raise ValueError(f"{file} does not exist: give a tokenizer.model, tokenizer.json or llama2.c tokenizer.bin")
+    tokenizer = _open(file, model_vocab_size)
+    ends = read_ids(file.parent).get("eos_token_id")
+    if ends is not None:
+        tokenizer.eos_ids = tuple(ends) if isinstance(ends, list) else (ends,)
+    check_size(tokenizer, model_vocab_size, file)
+    return tokenizer
+
+
+def check_size(tokenizer: Tokenizer, model_vocab_size: int | None, file: Path) -> None:
+    if model_vocab_size is None:
+        return
+    # The tables of a tokenizer.json's model are often rounded up; a SentencePiece model's never are.
+    spare = PADDING if isinstance(tokenizer, HFTokenizer) else 1
+    if not 0 <= model_vocab_size - tokenizer.vocab_size < spare:
+        raise ValueError(
+            f"{file} has {tokenizer.vocab_size} tokens, the model {model_vocab_size}: give the model's own tokenizer"
+        )
+
+
+def find_tokenizer(directory: Path) -> Path | None:
+    """tokenizer.model needs no extra; where tokens were added to it later, only tokenizer.json knows them."""
+    pieces, whole = directory / "tokenizer.model", directory / "tokenizer.json"
+    if pieces.is_file() and not (whole.is_file() and (_has_added(directory) or _is_tiktoken(pieces))):
+        return pieces
+    return whole if whole.is_file() else None
+
+
+def _has_added(directory: Path) -> bool:
+    if (directory / "added_tokens.json").is_file():
+        return True
+    config = directory / "tokenizer_config.json"
+    added = read_json(config).get("added_tokens_decoder", {}) if config.is_file() else {}
+    return len(added) > 3  # unknown, BOS and EOS are in the tokenizer.model itself
+
+
+def _is_tiktoken(file: Path) -> bool:
+    """Llama 3's tokenizer.model: lines of base64 and a rank."""
+    with file.open("rb") as opened:
+        first = opened.readline(200).split()
+    return len(first) == 2 and first[1] == b"0"
+
+
+def _open(file: Path, model_vocab_size: int | None) -> Tokenizer:
+    if file.suffix == ".json":
+        return HFTokenizer(file)
+    if file.suffix == ".bin":
+        if _is_model(file):
+            raise ValueError(f"{file} holds weights and no tokenizer: give one with --tokenizer")
+        if model_vocab_size is None:
+            raise ValueError(f"{file} does not say how many tokens it has: it is only opened with its model")
+        return Llama2cTokenizer(file, model_vocab_size)
+    if _is_tiktoken(file):
+        raise ValueError(f"{file} is in tiktoken's format: give the tokenizer.json of the same model")
+    return SentencePieceTokenizer(file)
+
+
+def _is_model(file: Path) -> bool:
+    try:
+        Llama2c(file)
+    except ValueError:
+        return False
+    return True
+
+
+def read_ids(directory: Path) -> dict[str, Any]:
+    """bos_token_id and eos_token_id, the latter one or a list: generation_config.json is asked before config.json."""
+    ids: dict[str, Any] = {}
+    for name in ("config.json", "generation_config.json"):
+        if (directory / name).is_file():
+            said = read_json(directory / name)
+            ids |= {key: said[key] for key in ("bos_token_id", "eos_token_id") if said.get(key) is not None}
+    return ids
+
+
+def save_tokenizer(tokenizer: Tokenizer, directory: str | Path) -> None:
+    """Copy the tokenizer's file, with what transformers needs to use it alike, and the ids that begin and end texts."""
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    name = {".json": "tokenizer.json", ".bin": "tokenizer.bin"}.get(tokenizer.path.suffix, "tokenizer.model")
+    write_atomically(directory / name, lambda temporary: shutil.copyfile(tokenizer.path, temporary) and None)
+    write_json(
+        directory / "generation_config.json",
+        {"bos_token_id": tokenizer.bos_id, "eos_token_id": list(tokenizer.eos_ids)},
+    )
