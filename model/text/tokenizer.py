@@ -20,6 +20,7 @@ SPACE = "\u2581"  # how SentencePiece writes a space inside a piece
 class Tokenizer(Protocol):
     """What the rest of the project knows of a tokenizer."""
 
+    path: Path  # the file it was read from
     vocab_size: int
     bos_id: int
     eos_ids: tuple[int, ...]  # any of them ends a text

@@ -7,6 +7,7 @@ from typing import Any
 from ..text.tokenizer import HFTokenizer, Llama2cTokenizer, SentencePieceTokenizer, Tokenizer
 from .files import read_json, write_atomically, write_json
 from .llama2c import Llama2c
+from .tokenizer_json import describe
 
 PADDING = 128  # rows that a vocabulary may have been rounded up by
 
@@ -99,11 +100,21 @@ def read_ids(directory: Path) -> dict[str, Any]:
 
 def save_tokenizer(tokenizer: Tokenizer, directory: str | Path) -> None:
     """Copy the tokenizer's file, with what transformers needs to use it alike, and the ids that begin and end texts."""
-    directory = Path(directory)
+    directory, source = Path(directory), tokenizer.path
     directory.mkdir(parents=True, exist_ok=True)
-    name = {".json": "tokenizer.json", ".bin": "tokenizer.bin"}.get(tokenizer.path.suffix, "tokenizer.model")
-    write_atomically(directory / name, lambda temporary: shutil.copyfile(tokenizer.path, temporary) and None)
-    write_json(
-        directory / "generation_config.json",
-        {"bos_token_id": tokenizer.bos_id, "eos_token_id": list(tokenizer.eos_ids)},
-    )
+    name = {HFTokenizer: "tokenizer.json", Llama2cTokenizer: "tokenizer.bin"}.get(type(tokenizer), "tokenizer.model")
+    copy(source, directory / name)
+    if isinstance(tokenizer, SentencePieceTokenizer) and (described := describe(source)):
+        for file, content in zip(("tokenizer.json", "tokenizer_config.json"), described):
+            write_json(directory / file, content)
+    if isinstance(tokenizer, HFTokenizer):
+        for file in ("tokenizer_config.json", "special_tokens_map.json"):
+            if (source.parent / file).is_file():
+                copy(source.parent / file, directory / file)
+    ids = {"bos_token_id": tokenizer.bos_id, "eos_token_id": list(tokenizer.eos_ids)}
+    write_json(directory / "generation_config.json", ids)
+
+
+def copy(source: Path, target: Path) -> None:
+    if not (target.exists() and target.samefile(source)):
+        write_atomically(target, lambda temporary: shutil.copyfile(source, temporary) and None)
