@@ -18,7 +18,7 @@ def overview() -> str:
 
 def parser(topic: str) -> Parser:
     options = TOPICS[topic]
-    flags = Parser(prog="study.py", usage=f"study.py {topic} [flags]", allow_abbrev=False)
+    flags = Parser(prog="study.py", usage=f"study.py {topic} [flags]")
     if "model" in hints(options):
         flags.add_argument("MODEL", nargs="?", help="the same as --model")
     flags.add_argument("--plot", metavar="PATH", type=Path, help="draw the picture into this file (extra `plot`)")

@@ -1,0 +1,69 @@
+"""Schemes that put something else into the rotation table: complex (max_seq_len, D/2), turned into q and k as ever."""
+
+import torch
+from torch import Tensor, nn
+
+from ..config import ModelArgs
+from ..rope import precompute_freqs_cis
+from ..transformer import Transformer
+
+
+class NoPositions(Transformer):
+    """No turn at all: order is seen through the causal mask only (NoPE, arXiv:2305.19466)."""
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__(args)
+        self.freqs_cis = torch.ones_like(self.freqs_cis)
+
+
+class PartialRope(Transformer):
+    """The first ``rotary_dim`` channels of a head turn, by default half, the rest pass (GPT-J, ChatGLM2)."""
+
+    def __init__(self, args: ModelArgs, rotary_dim: int | None = None) -> None:
+        turning = args.head_dim // 2 if rotary_dim is None else rotary_dim
+        if turning % 2 or not 2 <= turning <= args.head_dim:
+            raise ValueError(f"rotary_dim is {turning}: give an even number from 2 to head_dim {args.head_dim}")
+        super().__init__(args)
+        self.freqs_cis = torch.ones_like(self.freqs_cis)
+        self.freqs_cis[:, : turning // 2] = precompute_freqs_cis(turning, args.max_seq_len, args.rope_theta)
+
+
+class GridRope(Transformer):
+    """Two position ids, each for half of the head, as ChatGLM-6B has them: here the row and column of a grid.
+
+    ChatGLM counts places outside and inside the blank it fills; running text has no blank, so it is laid in lines of
+    ``width`` tokens. A shift moves tokens across line ends: scores depend on more than the distance.
+    """
+
+    shift_invariant = False
+
+    def __init__(self, args: ModelArgs, width: int = 16) -> None:
+        if args.head_dim % 4:
+            raise ValueError(f"head_dim is {args.head_dim}: each half must hold whole pairs, give a multiple of 4")
+        if width < 1:
+            raise ValueError(f"width is {width}: give at least 1")
+        super().__init__(args)
+        positions = torch.arange(args.max_seq_len)
+        half = precompute_freqs_cis(args.head_dim // 2, max(args.max_seq_len, width), args.rope_theta)  # (.., D/4)
+        self.freqs_cis = torch.cat((half[positions // width], half[positions % width]), -1)  # (max_seq_len, D/2)
+
+
+class LearnableRope(Transformer):
+    """Frequencies that train, from RoPE's on; the table is made anew from them whenever it is asked for."""
+
+    def __init__(self, args: ModelArgs) -> None:
+        if args.rope_theta < 1:
+            raise ValueError(f"rope_theta is {args.rope_theta}: give at least 1, so that no pair turns past one radian")
+        super().__init__(args)
+        first_turn = precompute_freqs_cis(args.head_dim, 2, args.rope_theta)[1]  # (D/2,)
+        self.frequencies = nn.Parameter(first_turn.angle())
+
+    @property
+    def freqs_cis(self) -> Tensor:  # type: ignore[override]
+        positions = torch.arange(self.args.max_seq_len, dtype=torch.float64, device=self.frequencies.device)
+        angles = torch.outer(positions, self.frequencies.double())  # (max_seq_len, D/2)
+        return torch.polar(torch.ones_like(angles), angles).to(torch.complex64)
+
+    @freqs_cis.setter
+    def freqs_cis(self, table: Tensor) -> None:
+        """The parent's table is not kept."""

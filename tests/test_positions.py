@@ -1,0 +1,327 @@
+"""Every scheme: causal, cached == uncached, trained by its gradients, saved and loaded; and each its own oracle."""
+
+import copy
+import math
+
+import pytest
+import torch
+
+from model import KVCache, ModelArgs, Transformer, generate
+from model.positions import SCALINGS, SCHEMES, build_model
+from model.positions.biases import alibi_slopes, t5_buckets
+from model.positions.files import load_study, save_study
+
+V, T = 41, 12
+ARGS = ModelArgs(dim=24, n_layers=2, n_heads=3, n_kv_heads=1, head_dim=8, hidden_dim=32, vocab_size=V, max_seq_len=20)
+
+
+def options(scheme: str) -> dict:
+    return {"factor": 2.0} if scheme in SCALINGS else {}
+
+
+@pytest.fixture(params=SCHEMES)
+def scheme(request) -> str:
+    return request.param
+
+
+@pytest.fixture
+def model(scheme) -> Transformer:
+    """Weights so wide that positions matter to the logits, whatever the scheme."""
+    torch.manual_seed(3)
+    model = build_model(ARGS, scheme, **options(scheme))
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim > 1:
+                weight.normal_(std=0.4)
+    return model.eval()
+
+
+@pytest.fixture
+def tokens() -> torch.Tensor:
+    return torch.randint(V, (2, T), generator=torch.Generator().manual_seed(5))
+
+
+@torch.no_grad()
+def test_tokens_to_come_change_nothing(model, tokens):
+    cut = 7
+    changed = tokens.clone()
+    changed[:, cut:] = (changed[:, cut:] + 1) % V
+    before, after = model(tokens), model(changed)
+    torch.testing.assert_close(before[:, :cut], after[:, :cut], atol=1e-5, rtol=0)
+    assert (before[:, cut:] - after[:, cut:]).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("sizes", [[1] * T, [7, 1, 4], [5, 5, 1, 1]])
+@torch.no_grad()
+def test_cached_equals_uncached(model, tokens, sizes):
+    cache = KVCache(ARGS, 2)
+    cache.keys.fill_(torch.nan)
+    cache.values.fill_(torch.nan)
+    start, parts = 0, []
+    for size in sizes:
+        parts.append(model(tokens[:, start : start + size], start, cache))
+        start += size
+    torch.testing.assert_close(torch.cat(parts, 1), model(tokens), atol=2e-5, rtol=0)
+
+
+def test_every_parameter_learns(model, tokens):
+    model(tokens).square().sum().backward()
+    for name, weight in model.named_parameters():
+        assert weight.grad is not None, name
+        assert weight.grad.isfinite().all(), name
+        assert weight.grad.abs().max() > 0, name
+
+
+@torch.no_grad()
+def test_saved_and_loaded(model, scheme, tokens, tmp_path):
+    save_study(model, scheme, tmp_path, **options(scheme))
+    logits, again = model(tokens), copy.deepcopy(model)
+    assert torch.equal(load_study(tmp_path).eval()(tokens), logits)
+    for weight in model.parameters():
+        weight.zero_()
+    assert torch.equal(again(tokens), logits)  # a copy shares nothing, not even what its layers share
+
+
+@torch.no_grad()
+def test_longer_than_trained(model, scheme, tokens, tmp_path):
+    save_study(model, scheme, tmp_path, **options(scheme))
+    if not SCHEMES[scheme].any_length:
+        with pytest.raises(ValueError, match=f"{scheme} has one vector for each of 20 positions: it cannot read 40"):
+            load_study(tmp_path, 40)
+        return
+    longer = load_study(tmp_path, 40).eval()
+    assert longer(tokens.repeat(1, 3)).shape == (2, 36, V)
+    if scheme != "yarn":  # whose frequencies depend on the trained length, taken to be half of the new one here
+        torch.testing.assert_close(longer(tokens), model(tokens), atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_positions_are_seen(model, scheme, tokens):
+    """The last token's logits change with the order of the ones before, but for a bag of words in one layer."""
+    model.layers = model.layers[:1]
+    swapped = tokens.clone()
+    swapped[:, [2, 8]] = tokens[:, [8, 2]]
+    gap = (model(tokens)[:, -1] - model(swapped)[:, -1]).abs().max()
+    assert gap < 1e-4 if scheme == "none" else gap > 1e-3
+
+
+@torch.no_grad()
+def test_shift_invariance_is_as_declared(model, tokens):
+    """The same tokens, seen alone and further on, where the ones before are out of sight."""
+    cache = KVCache(ARGS, 2)
+    cache.padding = torch.tensor([5, 5])
+    padded = model(torch.cat((tokens[:, :5] * 0, tokens), 1), 0, cache)[:, 5:]
+    gap = (padded - model(tokens)).abs().max()
+    assert gap < 2e-5 if model.shift_invariant else gap > 1e-2
+
+
+def test_unequal_prompts_generate_as_alone_or_are_refused(model, tokens):
+    prompts = [tokens[0, :6].tolist(), tokens[1, :3].tolist()]
+    if not model.shift_invariant:
+        with pytest.raises(ValueError, match="absolute positions"):
+            list(generate(model, prompts, 4))
+        return
+    together = list(zip(*generate(model, prompts, 4)))
+    alone = [tuple(step[0] for step in generate(model, [prompt], 4)) for prompt in prompts]
+    assert together == alone
+
+
+def test_every_scheme_starts_from_the_same_weights(scheme):
+    torch.manual_seed(0)
+    llama = dict(Transformer(ARGS).named_parameters())
+    torch.manual_seed(0)
+    model = dict(build_model(ARGS, scheme, **options(scheme)).named_parameters())
+    left_out = {"tok_embeddings.weight"} if scheme == "sinusoidal" else set()
+    for name in set(llama) - left_out:
+        assert torch.equal(model[name], llama[name]), name
+
+
+@pytest.mark.parametrize("slot", ["table", "embedding", "bias", "score"])
+@torch.no_grad()
+def test_each_scheme_fills_its_slot_only(slot):
+    for scheme, where in SCHEMES.items():
+        if where.slot != slot:
+            continue
+        cls = type(build_model(ARGS, scheme))
+        model = build_model(ARGS, scheme)
+        turns = not torch.equal(model.freqs_cis, torch.ones_like(model.freqs_cis))
+        assert turns == (slot == "table" and scheme != "none"), scheme
+        assert (cls.embed is not Transformer.embed) == (slot == "embedding"), scheme
+        assert (cls.mask is not Transformer.mask) == (slot == "bias"), scheme
+        plain = type(model.layers[0].attention).__name__ == "Attention"
+        assert plain == (slot != "score"), scheme
+
+
+# Oracles: each scheme's scores once more, by loops over the paper's formula.
+
+
+def scores_of(model: Transformer, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """Log-probabilities that the first layer's real ``attend`` gives: q, k (T, D) of one head -> (T, T)."""
+    heads, n = ARGS.n_heads, len(q)
+    attention = model.layers[0].attention
+    xq = q.expand(1, heads, n, -1)
+    keys = k.expand(1, ARGS.n_kv_heads, n, -1)
+    eye = torch.eye(n, ARGS.head_dim if n <= ARGS.head_dim else n).expand(1, ARGS.n_kv_heads, n, -1)
+    return attention.attend(xq, keys, eye, model.mask(0, n))[0, 1, :, :n]  # head 1
+
+
+def expected(score) -> torch.Tensor:
+    n = 8
+    table = torch.full((n, n), -math.inf)
+    for i in range(n):
+        for j in range(i + 1):
+            table[i, j] = float(score(i, j))
+    return table.softmax(-1)
+
+
+@pytest.fixture
+def qk() -> tuple[torch.Tensor, torch.Tensor]:
+    return tuple(torch.randn(2, 8, 8, generator=torch.Generator().manual_seed(9)))  # type: ignore[return-value]
+
+
+def wide(name: str, **more) -> Transformer:
+    torch.manual_seed(1)
+    model = build_model(ARGS, name, **more)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.normal_(std=0.5)
+    return model
+
+
+@torch.no_grad()
+def test_t5_oracle(qk):
+    model, (q, k) = wide("t5"), qk
+    bias = model.relative_bias.weight
+    torch.testing.assert_close(
+        scores_of(model, q, k), expected(lambda i, j: q[i] @ k[j] / 8**0.5 + bias[i - j, 1]), atol=1e-5, rtol=0
+    )
+
+
+@torch.no_grad()
+def test_alibi_oracle(qk):
+    model, (q, k) = wide("alibi"), qk
+    slope = 2**-8  # of the second of three heads: two from the series for 2, one from the series for 4
+    torch.testing.assert_close(
+        scores_of(model, q, k), expected(lambda i, j: q[i] @ k[j] / 8**0.5 - slope * (i - j)), atol=1e-5, rtol=0
+    )
+
+
+@torch.no_grad()
+def test_shaw_oracle(qk):
+    model, (q, k) = wide("shaw", farthest=3), qk
+    for_keys, for_values = model.layers[0].attention.relative
+    weights = expected(lambda i, j: q[i] @ (k[j] + for_keys[min(i - j, 3)]) / 8**0.5)
+    eye = torch.eye(8)
+    out = torch.stack(
+        [sum(weights[i, j] * (eye[j] + for_values[min(i - j, 3)]) for j in range(i + 1)) for i in range(8)]
+    )
+    torch.testing.assert_close(scores_of(model, q, k), out, atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_transformer_xl_oracle(qk):
+    model, (q, k) = wide("transformer_xl"), qk
+    attention, head = model.layers[0].attention, slice(8, 16)
+
+    def score(i, j):
+        r = torch.tensor([f((i - j) / 10000 ** (2 * t / 24)) for t in range(12) for f in (math.sin, math.cos)])
+        place = attention.wr.weight[head] @ r
+        u, v = attention.u[1, 0], attention.v[1, 0]
+        return (q[i] @ k[j] + q[i] @ place + u @ k[j] + v @ place) / 8**0.5
+
+    torch.testing.assert_close(scores_of(model, q, k), expected(score), atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_tupe_oracle(qk):
+    model, (q, k) = wide("tupe"), qk
+    term, head = model.position_term, slice(8, 16)
+    p = term.norm(term.pos_embeddings.weight)
+
+    def score(i, j):
+        places = (term.uq.weight[head] @ p[i]) @ (term.uk.weight[head] @ p[j])
+        return (q[i] @ k[j] + places) / 16**0.5 + term.relative_bias.weight[i - j, 1]
+
+    torch.testing.assert_close(scores_of(model, q, k), expected(score), atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_deberta_oracle(qk):
+    model, (q, k) = wide("deberta", k=4), qk
+    attention, head, table = model.layers[0].attention, slice(8, 16), model.rel_embeddings.weight
+
+    def delta(i, j):
+        return 0 if i - j <= -4 else 7 if i - j >= 4 else i - j + 4
+
+    def score(i, j):
+        kr = attention.wkr.weight[head] @ table[delta(i, j)]
+        qr = attention.wqr.weight[head] @ table[delta(j, i)]
+        return (q[i] @ k[j] + q[i] @ kr + k[j] @ qr) / 24**0.5
+
+    torch.testing.assert_close(scores_of(model, q, k), expected(score), atol=1e-5, rtol=0)
+
+
+def test_alibi_slopes():
+    assert alibi_slopes(8).tolist() == [2.0**-n for n in range(1, 9)]
+    assert alibi_slopes(1).tolist() == [2.0**-8]
+    assert alibi_slopes(12)[8:].tolist() == pytest.approx([2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5])
+
+
+def test_t5_buckets():
+    found = t5_buckets(torch.arange(200)).tolist()
+    assert found[:17] == [*range(16), 16]
+    assert found[127:] == [31] * 73
+    assert found == sorted(found)
+    assert set(found) == set(range(32))
+
+
+def test_sinusoids_are_the_papers():
+    from model.positions.embeddings import sinusoids
+
+    table = sinusoids(6, 30)
+    for t in range(3):
+        angle = 29 / 10000 ** (2 * t / 6)
+        assert table[29, 2 * t : 2 * t + 2].tolist() == pytest.approx([math.sin(angle), math.cos(angle)], abs=1e-6)
+
+
+def test_2d_has_a_row_and_a_column():
+    model = build_model(ARGS, "2d", width=5)
+    angles = model.freqs_cis[13].angle()  # row 2, column 3; two pairs each
+    assert angles.tolist() == pytest.approx([2, 2 / 100, 3, 3 / 100], abs=1e-6)
+
+
+def test_partial_turns_the_first_channels():
+    table = build_model(ARGS, "partial", rotary_dim=6).freqs_cis
+    assert table[7].angle().tolist()[:2] == pytest.approx([7 - 2 * math.pi, 7 * 10000 ** (-1 / 3)], abs=1e-5)
+    assert (table[:, 3] == 1).all()
+
+
+def test_learnable_starts_as_rope_and_follows_its_parameters():
+    model = build_model(ARGS, "learnable")
+    torch.testing.assert_close(model.freqs_cis, Transformer(ARGS).freqs_cis, atol=1e-5, rtol=0)
+    with torch.no_grad():
+        model.frequencies[0] = 0.25
+    assert model.freqs_cis[4, 0].angle().item() == pytest.approx(1.0, abs=1e-6)
+
+
+def test_scalings_are_the_networks_own():
+    model = build_model(ARGS, "yarn", factor=4.0)
+    assert type(model) is Transformer
+    assert (model.args.rope_scaling.type, model.args.rope_scaling.original_max_seq_len) == ("yarn", 5)
+    for scheme in SCALINGS:
+        torch.testing.assert_close(build_model(ARGS, scheme).freqs_cis, Transformer(ARGS).freqs_cis, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "more", "message"),
+    [
+        ("alibbi", {}, "unknown scheme 'alibbi': did you mean 'alibi'"),
+        ("partial", {"rotary_dim": 3}, "rotary_dim is 3: give an even number from 2 to head_dim 8"),
+        ("partial", {"rotary_dim": 10}, "rotary_dim is 10"),
+        ("2d", {"width": 0}, "width is 0"),
+        ("linear", {"factor": 0.5}, "factor is 0.5"),
+    ],
+)
+def test_mistakes(scheme, more, message):
+    with pytest.raises(ValueError, match=message):
+        build_model(ARGS, scheme, **more)
