@@ -81,7 +81,7 @@ def main() -> int:
 
     from model import weights  # no torch yet: what is wrong with the prompts shows before seconds of loading
 
-    weights.check(path)
+    weights.check(path, options.tokenizer)
     args = weights.load_args(path)
     tokenizer = weights.load_tokenizer(options.tokenizer or path, args.vocab_size)
     texts = read_texts(flags.prompt, flags.prompt_file)

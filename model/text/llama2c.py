@@ -29,7 +29,8 @@ class Llama2cTokenizer:
         self.fingerprint = hashlib.sha256(content).hexdigest()
         self.vocab_size = vocab_size
         self.bos_id = BOS
-        self.eos_ids: tuple[int, ...] = (EOS, BOS)  # llama2.c's models were trained on stories that BOS sets apart: it ends one, too
+        # llama2.c's models were trained on stories that BOS sets apart: it ends one, too.
+        self.eos_ids: tuple[int, ...] = (EOS, BOS)
         self.adds_space = True
 
     def encode(self, text: str, bos: bool = True) -> list[int]:

@@ -42,13 +42,13 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     return Llama2c(path)
 
 
-def check(path: str | Path) -> None:
-    """Everything that can be wrong with a checkpoint and is seen without torch, its tokenizer included."""
+def check(path: str | Path, tokenizer: str | Path | None = None) -> None:
+    """Whatever of a checkpoint can be found wrong without torch: its tokenizer, or the one given, is compared, too."""
     from .tokenizers import find_tokenizer, load_tokenizer
 
-    args = open_checkpoint(path).args
-    if Path(path).is_dir() and find_tokenizer(Path(path)) is not None:
-        load_tokenizer(path, args.vocab_size)
+    args, path = open_checkpoint(path).args, Path(path)
+    if tokenizer is not None or (path.is_dir() and find_tokenizer(path) is not None):
+        load_tokenizer(tokenizer or path, args.vocab_size)
 
 
 def load_args(path: str | Path) -> ModelArgs:
@@ -74,10 +74,10 @@ def load_model(
     wanted = None if dtype == "stored" else dtype or torch.float32
     state, broken = {}, []
     for name, tensor in checkpoint.tensors():
-        # A sum is finite if all are, and costs no memory; where it is not, look closely.
+        state[name] = tensor = tensor.to(device, wanted)
+        # A sum is finite only if all are, and costs no memory; where it is not, look closely.
         if not tensor.sum(dtype=torch.float32).isfinite() and not tensor.isfinite().all():
             broken.append(name)
-        state[name] = tensor.to(device, wanted)
         del tensor
     if broken:
         warnings.warn(f"{path}: {len(broken)} tensors hold NaN or infinity, such as {broken[0]}", stacklevel=2)

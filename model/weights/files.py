@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +17,7 @@ BYTES |= {"I32": 4, "U32": 4, "F32": 4, "I64": 8, "U64": 8, "F64": 8}
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` fill a temporary neighbour of ``path``, then put it in place in one step.
+    """Let ``write`` make a temporary neighbour of ``path``, file or directory, then put it in place in one step.
 
     The content reaches the disk before the name does, so whoever reads ``path``, even after a power cut, finds the
     old file or the new one. When ``write`` fails, the old one stays and the neighbour goes.
@@ -27,6 +28,8 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         _sync(temporary)
         os.replace(temporary, path)
     finally:
+        if temporary.is_dir():
+            shutil.rmtree(temporary)
         temporary.unlink(missing_ok=True)
     _sync(path.parent)
 
@@ -107,7 +110,14 @@ def save_tensors(path: Path, tensors: "Mapping[str, Tensor]", metadata: dict[str
     from safetensors.torch import save_file
 
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_atomically(path, lambda temporary: save_file(whole, temporary, metadata))
+
+    def write(temporary: Path) -> None:
+        temporary.touch()
+        mode = temporary.stat().st_mode  # what the user's umask allows; the library would keep all others out
+        save_file(whole, temporary, metadata)
+        temporary.chmod(mode)
+
+    write_atomically(path, write)
 
 
 def load_tensors(path: Path) -> "dict[str, Tensor]":

@@ -102,8 +102,7 @@ def save_tokenizer(tokenizer: Tokenizer, directory: str | Path) -> None:
     """Copy the tokenizer's file, with what transformers needs to use it alike, and the ids that begin and end texts."""
     directory, source = Path(directory), tokenizer.path
     directory.mkdir(parents=True, exist_ok=True)
-    name = {HFTokenizer: "tokenizer.json", Llama2cTokenizer: "tokenizer.bin"}.get(type(tokenizer), "tokenizer.model")
-    copy(source, directory / name)
+    copy_tokenizer(tokenizer, directory)
     if isinstance(tokenizer, SentencePieceTokenizer) and (described := describe(source)):
         for file, content in zip(("tokenizer.json", "tokenizer_config.json"), described):
             write_json(directory / file, content)
@@ -113,6 +112,12 @@ def save_tokenizer(tokenizer: Tokenizer, directory: str | Path) -> None:
                 copy(source.parent / file, directory / file)
     ids = {"bos_token_id": tokenizer.bos_id, "eos_token_id": list(tokenizer.eos_ids)}
     write_json(directory / "generation_config.json", ids)
+
+
+def copy_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
+    """The file alone, under the name by which it is found."""
+    name = {HFTokenizer: "tokenizer.json", Llama2cTokenizer: "tokenizer.bin"}.get(type(tokenizer), "tokenizer.model")
+    copy(tokenizer.path, directory / name)
 
 
 def copy(source: Path, target: Path) -> None:
