@@ -24,14 +24,16 @@ def main() -> int:
     said = parser.parse_args()
     flags = read_flags(said, *CLASSES)
 
-    from model.training.setup import prepare_text, resolve
+    # Only now: the text room takes half a second to import, and PyTorch more than two.
+    from model.training.setup import resolve
+    from model.training.text import prepare_text
 
     plan = resolve(said.config, DEFAULT_CONFIG, flags, said.resume)
     with tempfile.TemporaryDirectory() as scratch:
         # Under torchrun the first process prepares the text, and the others read what it has written.
         text = prepare_text(plan, Path(scratch)) if os.environ.get("RANK", "0") == "0" else None
 
-        from model.training.run import run  # imports torch: only now, when nothing cheap can go wrong any more
+        from model.training.run import run  # nothing cheap can go wrong any more
 
         return run(plan, text)
 

@@ -84,12 +84,12 @@ class TrainArgs:
             if not 0 <= getattr(self, name) < 1:
                 yield f"{name} is {getattr(self, name)}: give a number from 0 up to, but below, 1"
         for name in ("seed", "sample_every", "weight_decay", "grad_clip"):
-            if not getattr(self, name) >= 0:
-                yield f"{name} is {getattr(self, name)}: give 0 or more"
+            if not 0 <= getattr(self, name) < 2**63:
+                yield f"{name} is {getattr(self, name)}: give a number from 0 up to, but below, 2**63"
         if self.micro_batch_size and self.batch_size % self.micro_batch_size:
             yield f"batch_size is {self.batch_size}, not a multiple of micro_batch_size {self.micro_batch_size}"
 
-    def progress(self, step: int, seconds: float) -> float:
-        """How much of the run is done, from 0 to 1: by steps or by the clock, whichever is further."""
+    def share_done(self, step: int, seconds: float) -> float:
+        """How much of the run is done, 1 at its end: by steps or by the clock, whichever is further."""
         max_steps = self.max_steps or (math.inf if self.minutes else DEFAULT_STEPS)
         return max(step / max_steps, seconds / (60 * self.minutes) if self.minutes else 0.0)

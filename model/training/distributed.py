@@ -13,6 +13,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from ..transformer import Transformer
@@ -55,6 +56,13 @@ class Ranks:
             dist.barrier()
 
 
+def own_device(device: torch.device) -> torch.device:
+    """Under torchrun each process of a machine has a GPU of its own."""
+    if device.type == "cuda" and device.index is None and "LOCAL_RANK" in os.environ:
+        return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    return device
+
+
 @contextmanager
 def join_ranks(device: torch.device) -> Iterator[Ranks]:
     """The process group that torchrun's environment describes; without torchrun, one process and no group."""
@@ -78,9 +86,10 @@ def spread(model: Transformer, ranks: Ranks, fsdp: bool) -> nn.Module:
     if fsdp:
         from torch.distributed.fsdp import fully_shard
 
+        mesh = init_device_mesh(model.tok_embeddings.weight.device.type, (ranks.world_size,))
         for layer in model.layers:
-            fully_shard(layer)
-        return fully_shard(model)
+            fully_shard(layer, mesh=mesh)
+        return fully_shard(model, mesh=mesh)
     return nn.parallel.DistributedDataParallel(model)
 
 
@@ -90,9 +99,10 @@ def gather(tensor: Tensor) -> Tensor:
 
 
 def shard_like(whole: Tensor, example: Tensor) -> Tensor:
-    """``whole``, cut as ``example`` is."""
+    """``whole``, which every process has, on the device of ``example`` and cut as it is."""
+    whole = whole.to(example.device)
     if isinstance(example, DTensor):
-        return distribute_tensor(whole, example.device_mesh, example.placements)
+        return distribute_tensor(whole, example.device_mesh, example.placements, src_data_rank=None)
     return whole
 
 

@@ -1,6 +1,7 @@
 """Loss on validation text, the same whoever asks: no generator is touched, so that looking does not change a run."""
 
 from collections.abc import Callable
+from itertools import islice
 
 import torch
 import torch.nn.functional as F
@@ -20,20 +21,19 @@ def loss_of(network: Callable[[Tensor], Tensor], inputs: Tensor, targets: Tensor
 def evaluate(
     network: nn.Module, dataset: Dataset, context: int, args: TrainArgs, device: torch.device, ranks: Ranks
 ) -> float:
-    """Mean nats per token over the validation text, or over its first ``eval_tokens`` tokens.
+    """Mean nats per token over the validation text, or over ``eval_tokens`` tokens of it.
 
-    Windows lie end to end; processes take turns. A process that has no batch left repeats one without counting it,
+    Windows lie side by side; processes take turns. A process that has no batch left repeats one without counting it,
     since a sharded network runs only where all processes run it.
     """
     training = network.training
     network.eval()
-    batches = list(dataset.val_batches(args.micro_batch_size or args.batch_size, context, args.eval_tokens))
+    batches = dataset.val_batches(args.micro_batch_size or args.batch_size, context, args.eval_tokens)
     total = count = 0.0
-    for first in range(0, len(batches), ranks.world_size):
-        turn = first + ranks.rank
-        inputs, targets = (torch.from_numpy(part).to(device) for part in batches[min(turn, len(batches) - 1)])
+    while turn := list(islice(batches, ranks.world_size)):
+        inputs, targets = (torch.from_numpy(part).to(device) for part in turn[min(ranks.rank, len(turn) - 1)])
         loss = loss_of(network, inputs, targets, "sum")
-        if turn < len(batches):
+        if ranks.rank < len(turn):
             total, count = total + loss.item(), count + targets.numel()
     network.train(training)
     total, count = ranks.sum([total, count], device)

@@ -2,31 +2,46 @@
 
 import json
 import math
+import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from ..weights.files import write_atomically
+from ..text.dataset import Dataset
+from ..weights.files import write_text
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of a metrics file, without a last one that a kill cut short. Raises ValueError on a foreign one."""
+    lines = path.read_bytes().split(b"\n")[:-1]
+    try:
+        return [{"step": 0} | json.loads(line) for line in lines]
+    except (ValueError, TypeError):
+        raise ValueError(f"{path} is damaged: mend or remove it") from None
 
 
 class Metrics:
     """``metrics.jsonl``: one line a step with what was measured in it.
 
-    Continuing after ``last_step`` drops the lines of later steps, which run again, and one that a kill cut short.
+    Continuing after ``last_step`` drops the lines of later steps, which run again.
     """
 
     def __init__(self, path: Path, last_step: int = 0) -> None:
-        lines = path.read_bytes().splitlines(keepends=True) if last_step and path.exists() else []
-        kept = [line for line in lines if line.endswith(b"}\n") and json.loads(line)["step"] <= last_step]
-        write_atomically(path, lambda temporary: temporary.write_bytes(b"".join(kept)) and None)
-        self.file = path.open("ab", buffering=0)
+        self.path = path
+        earlier = read_metrics(path) if last_step and path.exists() else []
+        write_text(path, "".join(json.dumps(line) + "\n" for line in earlier if line["step"] <= last_step))
 
-    def write(self, step: int, **figures: float | None) -> None:
-        line = {"step": step} | {name: float(f"{x:.7g}") for name, x in figures.items() if x is not None}
-        self.file.write(json.dumps(line).encode() + b"\n")
+    def write(self, step: int, figures: Mapping[str, float]) -> None:
+        line = {"step": step} | {name: float(f"{value:.7g}") for name, value in figures.items()}
+        with self.path.open("ab") as file:
+            file.write(json.dumps(line).encode() + b"\n")
 
-    def close(self) -> None:
-        self.file.close()
+    def sync(self) -> None:
+        """A saved state must not outlive the lines before it, even in a power cut."""
+        with self.path.open("ab") as file:
+            os.fsync(file.fileno())
 
 
-def bits_per_byte(nats_per_token: float, tokens_per_byte: float) -> float:
-    """A loss that does not depend on the tokenizer: what a byte of the text costs, in bits."""
-    return nats_per_token / math.log(2) * tokens_per_byte
+def bits_per_byte(nats_per_token: float, dataset: Dataset) -> float:
+    """A loss that does not depend on the tokenizer: what a byte of the validation text costs, in bits."""
+    return nats_per_token / math.log(2) * (len(dataset.val) - 1) / dataset.val_bytes

@@ -6,36 +6,38 @@ from pathlib import Path
 
 import torch
 
-from ..cli import write_toml
+from ..cli import Settings, write_toml
 from ..transformer import Transformer
 from ..weights import load_model, save_tokenizer
 from ..weights.files import write_text
 from .config import TrainArgs
-from .console import Console
+from .console import Console, how_to_resume
 from .device import pick_device
-from .distributed import Ranks, join_ranks
-from .loop import Progress, Trainer
+from .distributed import Ranks, join_ranks, own_device
+from .loop import Trainer
+from .progress import Progress
 from .run_directory import locked, read_notes
-from .setup import CONFIG, Plan, Text, prepare_text
+from .setup import CONFIG, Plan, differences
+from .text import Text, reread_text
 
 
 def run(plan: Plan, text: Text | None) -> int:
     """Train as planned; ``text`` is None in every process but the first. Returns the exit code."""
-    device = pick_device(plan.train.device)
+    device = own_device(pick_device(plan.train.device))
     with ExitStack() as stack:
         ranks = stack.enter_context(join_ranks(device))
         plan = dataclasses.replace(plan, directory=Path(ranks.share(str(plan.directory))))
-        if ranks.is_first and text:
+        if text:
             plan.directory.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(plan.directory))
             write_run(plan, text)
         ranks.wait()
-        text = text or prepare_text(dataclasses.replace(plan, resume=True), plan.directory)
-        return train(plan, text, device, ranks)
+        return train(plan, text or reread_text(plan.directory), device, ranks)
 
 
 def write_run(plan: Plan, text: Text) -> None:
     """What a run directory holds before the first step: enough for --resume to begin from."""
+    restore_progress(plan, text)  # refuses, before anything is written
     if not plan.resume:
         save_tokenizer(text.tokenizer, plan.directory)
     write_text(plan.directory / CONFIG, write_toml(plan.data, text.model, plan.train))
@@ -44,41 +46,51 @@ def write_run(plan: Plan, text: Text) -> None:
 def train(plan: Plan, text: Text, device: torch.device, ranks: Ranks) -> int:
     progress = restore_progress(plan, text)
     torch.manual_seed(plan.train.seed)
-    model = build_model(plan.train, text).to(device)
-    identity = plan.identity | {"vocab_size": text.model.vocab_size, "data": text.dataset.fingerprint}
-    console = Console(plan.train, text.tokenizer, progress or Progress(), ranks.is_first)
+    model = build_model(plan.train, text, fresh=progress is None).to(device)
+    console = Console(plan.train, text.tokenizer, ranks)
     trainer = Trainer(
         model, text.dataset, plan.train, plan.directory,
-        identity=identity, progress=progress, watcher=console, ranks=ranks,
+        identity=identity_of(plan, text), progress=progress, watcher=console, ranks=ranks,
     )  # fmt: skip
-    console.greet(trainer, plan.changes)
-    with console.watching():
-        trainer.run()
+    try:
+        with console.watching(trainer, plan.changes):
+            trainer.run()
+    except OSError as error:
+        raise ValueError(
+            f"{error.filename or plan.directory}: {error.strerror or error}; the state of step {trainer.saved_step} "
+            f"stays; to go on from there: {how_to_resume(plan.directory)}"
+        ) from None
     console.farewell(trainer)
-    return 128 + console.signal if console.signal else 0
+    return 128 + trainer.signal if trainer.signal else 0
 
 
-def build_model(args: TrainArgs, text: Text) -> Transformer:
-    """Random weights, or those of ``init_from`` in a context that may be shorter than theirs."""
-    if args.init_from is None:
+def build_model(args: TrainArgs, text: Text, fresh: bool) -> Transformer:
+    """Random weights, or those of ``init_from`` in a context that may be shorter than theirs.
+
+    A run that goes on needs neither: its state brings all weights.
+    """
+    if args.init_from is None or not fresh:
         return Transformer(text.model)
-    source = load_model(args.init_from, dtype=torch.float32)
+    source = load_model(args.init_from)
     with torch.device("meta"):
         model = Transformer(text.model)
     model.load_state_dict(source.state_dict(), assign=True)
     return model.requires_grad_(True)
 
 
+def identity_of(plan: Plan, text: Text) -> Settings:
+    return plan.identity | {"vocab_size": text.model.vocab_size, "data": text.dataset.fingerprint}
+
+
 def restore_progress(plan: Plan, text: Text) -> Progress | None:
-    """How far the run is, if it is one to go on with. Raises ValueError when its data were others."""
-    if not plan.resume:
-        return None
-    notes = read_notes(plan.directory)
+    """How far the run is, if it is one to go on with. Raises ValueError when its model or its text was another."""
+    notes = read_notes(plan.directory) if plan.resume else None
     if notes is None:
         return None
-    if notes["identity"]["data"] != text.dataset.fingerprint:
+    refused = differences(notes["identity"], identity_of(plan, text))
+    if refused:
         raise ValueError(
-            f"{plan.directory} was trained on other text or another split: its fingerprint is "
-            f"{notes['identity']['data'][:12]}, this one's {text.dataset.fingerprint[:12]}; give the same --data"
+            f"{plan.directory} was trained on other text or as another model ({'; '.join(refused)}, data being the "
+            "text's fingerprint): give the same as before, or start a new run"
         )
     return Progress(**notes["progress"])

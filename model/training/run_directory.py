@@ -1,5 +1,6 @@
 """The directory a run lives in: who may write there, and its latest state."""
 
+import fcntl
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,13 +21,13 @@ Optimizers = list[torch.optim.Optimizer]
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
     """Keep a second trainer out. The lock is the kernel's: it goes with the process, however that ends."""
-    import fcntl
-
     with (directory / ".lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             raise ValueError(f"{directory}: another trainer is at work there; give another --out_dir") from None
+        for unfinished in directory.glob(".*.tmp"):  # what a kill left half-written
+            unfinished.unlink()
         yield
 
 
@@ -56,18 +57,17 @@ def load_state(directory: Path, model: Transformer, optimizers: Optimizers) -> N
     """Put back what ``full_state`` took, bit for bit, however the model is sharded now."""
     tensors = load_tensors(directory / STATE)
     weights = dict(model.named_parameters())
-    states = dict(named_states(model, optimizers))
+    missing = [name for name in weights if f"model.{name}" not in tensors]
+    if missing:
+        raise ValueError(f"{directory / STATE} has no {missing[0]}: it is of another model; start a new run")
     with torch.no_grad():
-        for name, value in tensors.items():
-            kind, _, rest = name.partition(".")
-            if kind == "model":
-                weights[rest].copy_(shard_like(value.to(weights[rest].device), weights[rest]))
-            else:
-                key, _, parameter = rest.partition(".")
-                p = weights[parameter]
-                states[parameter][key] = (
-                    shard_like(value.to(p.device), p) if value.shape == p.shape else value.to(p.device)
-                )
+        for name, p in weights.items():
+            p.copy_(shard_like(tensors.pop(f"model.{name}"), p))
+    states = dict(named_states(model, optimizers))
+    for name, value in tensors.items():
+        _, key, parameter = name.split(".", 2)
+        p = weights[parameter]
+        states[parameter][key] = shard_like(value, p) if value.shape == p.shape else value.to(p.device)
 
 
 def read_notes(directory: Path) -> dict[str, Any] | None:

@@ -1,0 +1,65 @@
+"""The text of a run, as tokens. Imports no torch: most mistakes are in the text, and are answered at once."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..cli import read_toml
+from ..config import ModelArgs
+from ..text.dataset import Dataset, prepare
+from ..text.sources import cache_home, open_documents
+from ..text.tokenizer import Tokenizer, train_tokenizer
+from ..text.trainer import KINDS
+from ..weights import load_tokenizer
+from .setup import CLASSES, CONFIG, Plan, assemble
+
+
+@dataclass(frozen=True)
+class Text:
+    """A plan's text, and the model that reads it."""
+
+    tokenizer: Tokenizer
+    dataset: Dataset
+    model: ModelArgs  # the plan's, with the vocabulary the tokenizer really has
+
+
+def prepare_text(plan: Plan, scratch: Path) -> Text:
+    """Train or load the tokenizer, tokenize, split. A tokenizer that is trained goes to ``scratch``."""
+    data, model = plan.data, plan.model
+    sources: dict[str, Any] = {"text_key": data.text_key, "doc_separator": data.doc_separator or None}
+    if plan.resume:
+        tokenizer = load_tokenizer(plan.directory, model.vocab_size)
+    elif data.tokenizer in KINDS:
+        texts = open_documents(data.data, **sources).texts()
+        tokenizer = load_tokenizer(train_tokenizer(texts, scratch, data.tokenizer, model.vocab_size))
+    else:
+        tokenizer = load_tokenizer(data.tokenizer, model.vocab_size if plan.train.init_from else None)
+    if not (plan.resume or plan.train.init_from):
+        model = dataclasses.replace(model, vocab_size=tokenizer.vocab_size)
+    if plan.train.sample_every:
+        check_prompt(len(tokenizer.encode(plan.train.sample_prompt)), model.max_seq_len)
+    dataset = prepare(
+        data.data,
+        tokenizer,
+        context=model.max_seq_len,
+        cache_dir=cache_home(),
+        val_fraction=data.val_fraction,
+        val_specs=data.val_data or None,
+        **sources,
+    )
+    return Text(tokenizer, dataset, model)
+
+
+def check_prompt(tokens: int, context: int) -> None:
+    if tokens >= context:
+        raise ValueError(
+            f"sample_prompt is {tokens} tokens long, which leaves none of the {context} positions (max_seq_len) to "
+            "write in: shorten it, or give --sample_every 0"
+        )
+
+
+def reread_text(directory: Path) -> Text:
+    """What the first of several processes prepared, for the others: its run directory and its cache hold it."""
+    plan = assemble(read_toml(directory / CONFIG, *CLASSES), directory)
+    return prepare_text(dataclasses.replace(plan, resume=True), directory)
