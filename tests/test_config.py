@@ -41,7 +41,7 @@ def test_frozen_equal_and_round_trips():
         ({"dim": 0}, ["dim is 0"]),
         ({"dim": "wide"}, ["dim is 'wide'"]),
         ({"dim": 128.0}, ["dim is 128.0"]),
-        ({"dim": True}, ["dim is True"]),
+        ({"max_seq_len": True}, ["max_seq_len is True", "whole number"]),
         ({"dim": None}, ["dim is None"]),
         ({"n_layers": -1}, ["n_layers is -1"]),
         ({"n_heads": 0}, ["n_heads is 0"]),
