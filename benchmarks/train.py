@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""Training speed, side by side in one process: this network and transformers' LlamaForCausalLM, same sizes and data.
+
+    python benchmarks/train.py [--rounds 7] [--compile]
+
+Each round takes one optimizer step of every contender in turn, so that a noisy machine is noisy for all of them. The
+medians, their ratio to transformers, and the share of the machine's measured matrix-product rate are printed.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from model import ModelArgs, Transformer
+from model.training.config import TrainArgs
+from model.training.device import pick_device, pick_dtype
+from model.training.evaluation import loss_of
+from model.training.optimizer import build_optimizers
+
+ROWS, CONTEXT = 16, 256
+ARGS = ModelArgs(dim=256, n_layers=6, n_heads=8, vocab_size=2048, max_seq_len=CONTEXT)
+
+
+def transformers_llama(device: torch.device) -> nn.Module:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=ARGS.vocab_size,
+        hidden_size=ARGS.dim,
+        intermediate_size=ARGS.hidden_dim,
+        num_hidden_layers=ARGS.n_layers,
+        num_attention_heads=ARGS.n_heads,
+        max_position_embeddings=CONTEXT,
+        use_cache=False,
+        attn_implementation="sdpa",
+    )
+    return LlamaForCausalLM(config).to(device).train()
+
+
+def stepper(
+    forward: Callable[[Tensor], Tensor], model: nn.Module, optimizers: list, autocast: torch.autocast
+) -> Callable[[Tensor, Tensor], None]:
+    def step(x: Tensor, y: Tensor) -> None:
+        with autocast:
+            loss = loss_of(forward, x, y)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        if x.is_cuda:
+            torch.cuda.synchronize()
+
+    return step
+
+
+def matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
+    """FLOP/s of the product that such a step mostly consists of: (tokens, dim) by (dim, hidden_dim)."""
+    a = torch.randn(ROWS * CONTEXT, ARGS.dim, device=device, dtype=dtype)
+    b = torch.randn(ARGS.dim, ARGS.hidden_dim, device=device, dtype=dtype)
+    seconds = []
+    for _ in range(15):
+        started = time.perf_counter()
+        a @ b
+        if a.is_cuda:
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - started)
+    return 2 * a.numel() * b.shape[1] / statistics.median(seconds)
+
+
+def flops_per_token(model: Transformer) -> float:
+    """Forward and backward: 6 a matrix weight, and 12 L H D T / 2 for causal attention."""
+    weights = sum(p.numel() for p in model.parameters() if p.ndim == 2) - model.tok_embeddings.weight.numel()
+    return 6 * weights + 6 * ARGS.n_layers * ARGS.n_heads * ARGS.head_dim * CONTEXT
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--compile", action="store_true", help="also the compiled network (a minute's wait)")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16"])
+    given = parser.parse_args()
+    device = pick_device(given.device)
+    dtype = pick_dtype(given.dtype, device)
+    autocast = torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16)
+
+    torch.manual_seed(0)
+    ours, with_muon, theirs = Transformer(ARGS).to(device), Transformer(ARGS).to(device), transformers_llama(device)
+    adamw = TrainArgs(optimizer="adamw")
+
+    def fused_adamw(model: nn.Module) -> list[torch.optim.Optimizer]:
+        return [torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)]
+
+    contenders = {
+        "transformers, AdamW": stepper(lambda x: theirs(x).logits, theirs, fused_adamw(theirs), autocast),
+        "ropewalk, AdamW": stepper(ours, ours, build_optimizers(ours, adamw), autocast),
+        "ropewalk, Muon": stepper(with_muon, with_muon, build_optimizers(with_muon, TrainArgs()), autocast),
+    }
+    if given.compile:
+        third = Transformer(ARGS).to(device)
+        contenders["ropewalk compiled, AdamW"] = stepper(
+            torch.compile(third), third, build_optimizers(third, adamw), autocast
+        )
+    tokens = torch.randint(0, ARGS.vocab_size, (ROWS, CONTEXT + 1), device=device)
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for round_number in range(given.rounds + 2):
+        for name, step in contenders.items():
+            started = time.perf_counter()
+            step(tokens[:, :-1], tokens[:, 1:])
+            if round_number >= 2:
+                seconds[name].append(time.perf_counter() - started)
+
+    rate = matmul_rate(device, dtype)
+    base = statistics.median(seconds["transformers, AdamW"])
+    print(f"{device}, {dtype}, {torch.get_num_threads()} threads, {ROWS} x {CONTEXT} tokens, {rate / 1e9:.0f} GFLOP/s")
+    print(f"{'':26}{'ms/step':>9}{'tokens/s':>10}{'ratio':>7}{'of matmul rate':>16}")
+    for name, measured in seconds.items():
+        median = statistics.median(measured)
+        speed = ROWS * CONTEXT / median
+        share = speed * flops_per_token(ours) / rate
+        print(f"{name:26}{median * 1e3:9.0f}{speed:10,.0f}{base / median:7.2f}{share:15.0%}")
+
+
+if __name__ == "__main__":
+    main()
