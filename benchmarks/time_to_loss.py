@@ -119,9 +119,8 @@ def main() -> None:
         trainer.run()
         while race.theirs == math.inf and race.rival_step(trainer):
             pass
-    print(
-        f"to {given.target}: GPT-2 {race.theirs:.1f} s, ropewalk {race.ours:.1f} s, {race.theirs / race.ours:.1f} times faster"
-    )
+    ours, theirs = race.ours, race.theirs
+    print(f"to {given.target}: GPT-2 {theirs:.1f} s, ropewalk {ours:.1f} s, {theirs / ours:.1f} times faster")
     within = min((loss for seconds, loss in race.curve if seconds <= race.theirs), default=math.inf)
     print(f"ropewalk's best within those {race.theirs:.1f} s: {within:.4f}")
 
