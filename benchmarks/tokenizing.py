@@ -1,0 +1,77 @@
+"""How fast, and in how much memory, a large text becomes token ids: python benchmarks/tokenizing.py [--megabytes 1000]"""
+
+import argparse
+import random
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # the library, also when it is not installed
+
+from model.text.corpus import python_docs  # noqa: E402
+from model.text.dataset import prepare  # noqa: E402
+from model.text.tokenizer import SentencePieceTokenizer, train_tokenizer  # noqa: E402
+
+
+def generate_text(file: Path, megabytes: int) -> None:
+    """Sentences of the default corpus in random order: real words, and nowhere twice the same megabyte."""
+    lines = [line for text in python_docs() for line in text.splitlines(keepends=True)]
+    draw = random.Random(0)
+    with file.open("w", encoding="utf-8", newline="") as out:
+        while out.tell() < megabytes * 1_000_000:
+            out.write("".join(draw.choices(lines, k=20_000)))
+
+
+def resident(process: str = "self") -> int:
+    """Bytes of memory that a process and its children hold, mapped files and libraries included. Linux only."""
+    status = Path(f"/proc/{process}/status").read_text()
+    total = sum(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS"))
+    children = "".join(file.read_text() for file in Path(f"/proc/{process}/task").glob("*/children")).split()
+    return total + sum(resident(child) for child in children)
+
+
+class Peak(threading.Thread):
+    """Watches memory ten times a second while a ``with`` block runs."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.bytes, self._done = 0, threading.Event()
+
+    def __enter__(self) -> "Peak":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self.join()
+
+    def run(self) -> None:
+        while not self._done.wait(0.1):
+            self.bytes = max(self.bytes, resident())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--megabytes", type=int, default=1000, help="size of the generated text (default: 1000)")
+    parser.add_argument("--vocab_size", type=int, default=4096, help="pieces to train (default: 4096)")
+    flags = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        text, cache = Path(folder, "text.txt"), Path(folder, "cache")
+        generate_text(text, flags.megabytes)
+        megabytes = text.stat().st_size / 1e6
+        start = time.perf_counter()
+        tokenizer = SentencePieceTokenizer(train_tokenizer(python_docs(), Path(folder), vocab_size=flags.vocab_size))
+        print(f"train a tokenizer of {flags.vocab_size} pieces on 2 MB: {time.perf_counter() - start:.1f} s")
+        for run in ("first start", "second start"):
+            start = time.perf_counter()
+            with Peak() as peak:
+                data = prepare([text], tokenizer, context=256, cache_dir=cache)
+            seconds = time.perf_counter() - start
+            print(f"{run}: {megabytes:.0f} MB in {seconds:.2f} s ({megabytes / seconds:.1f} MB/s), "
+                  f"{len(data.train) + len(data.val)} tokens, peak memory {peak.bytes / 1e6:.0f} MB")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
