@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any, TextIO
 
 from tqdm import tqdm
 
@@ -32,10 +33,10 @@ class Console(Watcher):
         self.received = 0
         self.bar = tqdm(disable=True)
 
-    def note(self, text: str, file=sys.stderr) -> None:
+    def note(self, text: str, file: TextIO | None = None) -> None:
         """One process speaks for all of them."""
         if self.ranks.is_first:
-            tqdm.write(text, file=file)
+            tqdm.write(text, file=file or sys.stderr)
 
     def _done(self, progress: Progress) -> int:
         return int(progress.wall_seconds) if self.by_clock else progress.step
@@ -53,7 +54,7 @@ class Console(Watcher):
             if alone:
                 signal.signal(number, before[number])
 
-        before = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
+        before: dict[int, Any] = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
         self.greet(trainer, changes)
         self.bar = tqdm(
             total=math.ceil(60 * (self.args.minutes or 0)) if self.by_clock else self.args.max_steps or DEFAULT_STEPS,

@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from ..transformer import Transformer
@@ -84,12 +86,11 @@ def spread(model: Transformer, ranks: Ranks, fsdp: bool) -> nn.Module:
     if ranks.world_size == 1:
         return model
     if fsdp:
-        from torch.distributed.fsdp import fully_shard
-
         mesh = init_device_mesh(model.tok_embeddings.weight.device.type, (ranks.world_size,))
         for layer in model.layers:
             fully_shard(layer, mesh=mesh)
-        return fully_shard(model, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        return model
     return nn.parallel.DistributedDataParallel(model)
 
 
@@ -98,27 +99,28 @@ def gather(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def shard_like(whole: Tensor, example: Tensor) -> Tensor:
-    """``whole``, which every process has, on the device of ``example`` and cut as it is."""
-    whole = whole.to(example.device)
+def shard_like(tensor: Tensor, example: Tensor) -> Tensor:
+    """``tensor``, which every process has whole, on the device of ``example`` and cut as it is."""
+    tensor = tensor.to(example.device)
     if isinstance(example, DTensor):
-        return distribute_tensor(whole, example.device_mesh, example.placements, src_data_rank=None)
-    return whole
+        return distribute_tensor(tensor, example.device_mesh, example.placements, src_data_rank=None)
+    return tensor
 
 
 def sync_gradients(network: nn.Module, on: bool) -> None:
     """Whether the next backward pass averages gradients; between micro-batches that would be wasted."""
     if isinstance(network, nn.parallel.DistributedDataParallel):
         network.require_backward_grad_sync = on
-    elif hasattr(network, "set_requires_gradient_sync"):
+    elif isinstance(network, FSDPModule):
         network.set_requires_gradient_sync(on)
 
 
 def whole(model: Transformer) -> Transformer:
     """``model``, or a copy with whole parameters if they are sharded. Every process must call it."""
-    if not isinstance(model.tok_embeddings.weight, DTensor):
+    weights: dict[str, Any] = dict(model.named_parameters())
+    if not any(isinstance(p, DTensor) for p in weights.values()):
         return model
     with torch.device("meta"):
         copy = Transformer(model.args)
-    copy.load_state_dict({name: gather(p).detach() for name, p in model.named_parameters()}, assign=True)
+    copy.load_state_dict({name: gather(p).detach() for name, p in weights.items()}, assign=True)
     return copy

@@ -5,9 +5,10 @@ from itertools import islice
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..text.dataset import Dataset
+from ..transformer import Transformer
 from .config import TrainArgs
 from .distributed import Ranks
 
@@ -19,15 +20,16 @@ def loss_of(network: Callable[[Tensor], Tensor], inputs: Tensor, targets: Tensor
 
 @torch.no_grad()
 def evaluate(
-    network: nn.Module, dataset: Dataset, context: int, args: TrainArgs, device: torch.device, ranks: Ranks
+    network: Callable[[Tensor], Tensor], model: Transformer, dataset: Dataset, args: TrainArgs, ranks: Ranks
 ) -> float:
-    """Mean nats per token over the validation text, or over ``eval_tokens`` tokens of it.
+    """Mean nats per token over the validation text, or ``eval_tokens`` tokens of it; ``network`` runs ``model``.
 
     Windows lie side by side; processes take turns. A process that has no batch left repeats one without counting it,
     since a sharded network runs only where all processes run it.
     """
-    training = network.training
-    network.eval()
+    device, context = model.tok_embeddings.weight.device, model.args.max_seq_len
+    training = model.training
+    model.eval()
     batches = dataset.val_batches(args.micro_batch_size or args.batch_size, context, args.eval_tokens)
     total = count = 0.0
     while turn := list(islice(batches, ranks.world_size)):
@@ -35,6 +37,6 @@ def evaluate(
         loss = loss_of(network, inputs, targets, "sum")
         if ranks.rank < len(turn):
             total, count = total + loss.item(), count + targets.numel()
-    network.train(training)
+    model.train(training)
     total, count = ranks.sum([total, count], device)
     return total / count

@@ -121,9 +121,8 @@ class Trainer:
         """The gradient of the mean loss over the batch, in micro-batches and over all processes; returns that loss."""
         args, ranks, step = self.args, self.ranks, self.progress.step
         if args.dropout:
-            torch.manual_seed(
-                int(np.random.SeedSequence([args.seed, step, ranks.rank]).generate_state(1, np.uint64)[0])
-            )
+            mixed = np.random.SeedSequence([args.seed, step, ranks.rank])
+            torch.manual_seed(int(mixed.generate_state(1, np.uint64)[0]))
         batch = self.dataset.batch(
             step, batch_size=args.batch_size, context=self.context, seed=args.seed,
             rank=ranks.rank, world_size=ranks.world_size,
@@ -142,7 +141,7 @@ class Trainer:
     def _validate(self) -> dict[str, float]:
         progress, dataset = self.progress, self.dataset
         with self.autocast:
-            loss = evaluate(self.network, dataset, self.context, self.args, self.device, self.ranks)
+            loss = evaluate(self.network, self.model, dataset, self.args, self.ranks)
         self._check(math.isfinite(loss), f"the validation loss is {loss}")
         progress.val_loss = loss
         if progress.best_val_loss is None or loss < progress.best_val_loss:

@@ -104,9 +104,7 @@ def check_processes(data: DataArgs, train: TrainArgs, processes: int) -> None:
     if processes > 1 and "-" in (*data.data, *data.val_data):
         raise ValueError("data is -, which only one of several processes could read: save the text to a file")
     if train.fsdp and processes == 1:
-        raise ValueError(
-            "fsdp shards over processes: start them with torchrun --nproc_per_node N train.py, or leave it"
-        )
+        raise ValueError("fsdp shards over processes: start them with torchrun, or leave it out")
 
 
 def check_writable(directory: Path) -> None:
