@@ -18,6 +18,8 @@ def precompute_freqs_cis(dim: int, end: int, theta: float = 10000.0, scaling: Ro
     device are: at position 2047 a bfloat16 angle is off by radians, and on the meta device there would be none.
     ``scaling`` changes the frequencies, and YaRN's also the length of what is turned.
     """
+    if dim % 2:
+        raise ValueError(f"dim is {dim}: make it even, because RoPE rotates pairs")
     freqs = theta ** -(torch.arange(0, dim, 2, dtype=torch.float64, device="cpu") / dim)  # (D/2,) radians per token
     length = 1.0
     if scaling is not None:

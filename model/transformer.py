@@ -1,6 +1,7 @@
 """The block around attention, and the network (LLaMA, arXiv:2302.13971, section 2.2)."""
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -75,9 +76,19 @@ class Transformer(nn.Module):
     def init_weights(self) -> None:
         """Normal, 0.02 wide; what ends in the residual stream is narrower, since 2 L of them add up (GPT-2)."""
         for name, weight in self.named_parameters():
-            if weight.ndim == 2:
+            if weight.ndim == 1:
+                nn.init.ones_(weight)
+            else:
                 into_residual = name.endswith(("wo.weight", "w2.weight"))
                 nn.init.normal_(weight, std=0.02 / math.sqrt(2 * self.args.n_layers) if into_residual else 0.02)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Transformer":
+        """What ``to``, ``half`` and the like do. The table follows to another device, but never to another dtype."""
+        super()._apply(fn, recurse)
+        device = self.tok_embeddings.weight.device
+        if device.type != "meta":
+            self.freqs_cis = self.freqs_cis.to(device)
+        return self
 
     def forward(self, tokens: Tensor, start_pos: int = 0, cache: KVCache | None = None) -> Tensor:
         """tokens (B, T) at positions start_pos .. start_pos + T - 1 -> logits (B, T, V).
@@ -90,9 +101,7 @@ class Transformer(nn.Module):
         """Everything but the output matrix: (B, T) -> (B, T, dim)."""
         self.check_positions(tokens, start_pos, cache)
         T = tokens.shape[1]
-        if self.freqs_cis.device != tokens.device:
-            self.freqs_cis = self.freqs_cis.to(tokens.device)
-        freqs_cis = self.freqs_cis[start_pos : start_pos + T]  # (T, D/2)
+        freqs_cis = self.freqs_cis[start_pos : start_pos + T].to(tokens.device)  # (T, D/2)
         if torch.compiler.is_compiling():
             freqs_cis = torch.view_as_real(freqs_cis)  # (T, D/2, 2): compilers know no complex numbers
         mask = self.mask(start_pos, T)
@@ -115,7 +124,7 @@ class Transformer(nn.Module):
         """
         if start_pos == 0 or T == 1:
             return None
-        visible = torch.ones(T, start_pos + T, dtype=torch.bool, device=self.freqs_cis.device)  # (T, S)
+        visible = torch.ones(T, start_pos + T, dtype=torch.bool, device=self.tok_embeddings.weight.device)  # (T, S)
         return visible.tril(diagonal=start_pos)
 
     def logits(self, h: Tensor) -> Tensor:
@@ -124,6 +133,8 @@ class Transformer(nn.Module):
 
     def check_positions(self, tokens: Tensor, start_pos: int, cache: KVCache | None) -> None:
         """A table sliced past its end would quietly be shorter, and one row of it would fit any T."""
+        if tokens.ndim != 2:
+            raise ValueError(f"tokens have shape {tuple(tokens.shape)}: give (B, T), a batch of rows")
         B, T = tokens.shape
         limit = self.args.max_seq_len if cache is None else cache.max_seq_len
         if start_pos < 0 or T < 1 or start_pos + T > limit:

@@ -137,4 +137,8 @@ def show(value: Any) -> str:
         return f"[{', '.join(map(show, value))}]"
     if isinstance(value, bool):
         return str(value).lower()
-    return json.dumps(str(value), ensure_ascii=False) if isinstance(value, str | Path) else repr(value)
+    return (
+        json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+        if isinstance(value, str | Path)
+        else repr(value)
+    )
