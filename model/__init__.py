@@ -3,7 +3,7 @@
 Read in this order:
 
     config.py        ModelArgs: every number that shapes the network
-    rope.py          where a token is, as a rotation
+    rope.py          where a token is, as a rotation (rope_scaling.py: slowed, for texts longer than trained on)
     cache.py         what attention remembers of earlier tokens
     attention.py     who looks at whom
     transformer.py   the rest of the block, and the whole

@@ -4,6 +4,7 @@ import argparse
 import difflib
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -33,6 +34,7 @@ def fail(script: str, message: str) -> NoReturn:
 
 def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
     """Run ``main`` and exit: 2 with one line for a user's mistake, 130 after Ctrl-C, quietly when nobody reads on."""
+    warnings.formatwarning = lambda message, *_, **__: f"{script}: warning: {message}\n"
     try:
         code = main() or 0
         sys.stdout.flush()

@@ -1,0 +1,124 @@
+import cmath
+import math
+
+import pytest
+import torch
+
+from model import ModelArgs, Transformer, precompute_freqs_cis
+from model.rope_scaling import RopeScaling, linear, llama3, ntk, yarn
+
+D, THETA = 64, 10000.0
+FREQS = THETA ** -(torch.arange(0, D, 2, dtype=torch.float64) / D)
+
+
+def test_linear_is_the_plain_table_at_squeezed_positions():
+    table = precompute_freqs_cis(D, 40, THETA, RopeScaling("linear", 4.0))
+    assert torch.allclose(table[::4], precompute_freqs_cis(D, 10, THETA), atol=1e-6)
+
+
+def test_ntk_is_the_plain_table_of_a_larger_base():
+    base = THETA * 8 ** (D / (D - 2))
+    assert torch.allclose(
+        precompute_freqs_cis(D, 50, THETA, RopeScaling("ntk", 8.0)), precompute_freqs_cis(D, 50, base)
+    )
+    scaled = ntk(FREQS, 8.0)
+    assert scaled[0] == FREQS[0]
+    assert math.isclose(scaled[-1], FREQS[-1] / 8, rel_tol=1e-12)
+
+
+def test_llama3_follows_its_three_cases():
+    factor, original, low, high = 8.0, 8192, 1.0, 4.0
+    for freq, scaled in zip(FREQS.tolist(), llama3(FREQS, factor, original, low, high).tolist()):
+        wavelength = 2 * math.pi / freq
+        if wavelength < original / high:
+            expected = freq
+        elif wavelength > original / low:
+            expected = freq / factor
+        else:
+            smooth = (original / wavelength - low) / (high - low)
+            expected = (1 - smooth) * freq / factor + smooth * freq
+        assert math.isclose(scaled, expected, rel_tol=1e-12)
+
+
+def test_yarn_keeps_fast_pairs_slows_slow_ones_and_is_even_between():
+    factor, original = 4.0, 2048
+    ratio = (yarn(FREQS, factor, original, 1.0, 32.0) / FREQS).tolist()
+    # The pairs that turn 32 times and once in 2048 tokens, by the paper's formula: between 8 and 9, and 20 and 21.
+    first, last = (D * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(THETA)) for turns in (32, 1))
+    first, last = math.floor(first), math.ceil(last)
+    assert 0 < first < last < D // 2 - 1
+    assert ratio[: first + 1] == pytest.approx([1.0] * (first + 1))
+    assert ratio[last:] == pytest.approx([1 / factor] * (D // 2 - last))
+    steps = [b - a for a, b in zip(ratio[first:last], ratio[first + 1 : last + 1])]
+    assert steps == pytest.approx([(1 / factor - 1) / (last - first)] * len(steps))
+
+
+@pytest.mark.parametrize("original", [3, 100, 2048, 10**9])
+def test_yarn_is_finite_and_between_the_two_speeds_at_its_edges(original):
+    ratio = yarn(FREQS, 4.0, original, 1.0, 32.0) / FREQS
+    assert ratio.min() >= 0.25 - 1e-12
+    assert ratio.max() <= 1 + 1e-12
+
+
+def test_yarn_stretches_what_it_turns():
+    plain = RopeScaling("yarn", 4.0, 32)
+    assert plain.attention_factor == pytest.approx(0.1 * math.log(4) + 1)
+    table = precompute_freqs_cis(D, 9, THETA, plain)
+    assert torch.allclose(table.abs(), torch.full_like(table.abs(), plain.attention_factor))
+    assert precompute_freqs_cis(D, 9, THETA, RopeScaling("yarn", 4.0, 32, attention_factor=0.5))[3, 3].abs() == 0.5
+
+
+def test_scalings_do_not_change_their_input():
+    before = FREQS.clone()
+    for scaled in (linear(FREQS, 2.0), ntk(FREQS, 2.0), llama3(FREQS, 2.0, 64, 1, 4), yarn(FREQS, 2.0, 64, 1, 32)):
+        assert scaled.shape == FREQS.shape
+        assert not torch.equal(scaled, FREQS)
+    assert torch.equal(FREQS, before)
+
+
+@pytest.mark.parametrize("kind", ["linear", "ntk", "llama3", "yarn"])
+def test_factor_one_changes_nothing(kind):
+    table = precompute_freqs_cis(D, 20, THETA, RopeScaling(kind, 1.0, 64))
+    assert torch.allclose(table, precompute_freqs_cis(D, 20, THETA), atol=1e-6)
+
+
+def test_angles_stay_exact_far_out():
+    table = precompute_freqs_cis(D, 8192, THETA, RopeScaling("linear", 4.0))
+    for i in (0, 5, 31):
+        expected = cmath.rect(1, 8191 / 4 * THETA ** (-2 * i / D))
+        assert abs(table[8191, i].item() - expected) < 1e-4
+
+
+def test_the_network_uses_it():
+    args = {"dim": 32, "n_layers": 1, "n_heads": 2, "max_seq_len": 20}
+    scaling = RopeScaling("linear", 2.0)
+    model = Transformer(ModelArgs(**args, rope_scaling=scaling))
+    assert torch.equal(model.freqs_cis, precompute_freqs_cis(16, 20, 10000.0, scaling))
+    assert not torch.equal(model.freqs_cis, Transformer(ModelArgs(**args)).freqs_cis)
+
+
+def test_all_problems_are_listed_at_once():
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        ModelArgs(dim=0, rope_scaling=RopeScaling("yarn", 0.5, None, low=5.0, high=1.0, attention_factor=-1.0))
+    for words in (
+        "dim is 0",
+        "factor is 0.5",
+        "attention_factor is -1.0",
+        "low is 5.0",
+        "original_max_seq_len is None",
+    ):
+        assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "words"),
+    [
+        (RopeScaling("dynamic", 2.0), "'dynamic'.*linear, ntk, llama3, yarn"),
+        (RopeScaling("linear", float("inf")), "factor is inf"),
+        (RopeScaling("linear", "2"), "factor is '2'"),
+        ({"type": "linear"}, "give a table"),
+    ],
+)
+def test_nonsense_is_refused(scaling, words):
+    with pytest.raises(ValueError, match=words):
+        ModelArgs(rope_scaling=scaling)

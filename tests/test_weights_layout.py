@@ -1,0 +1,58 @@
+import pytest
+import torch
+
+from model import Transformer
+from model.weights.layout import compare, hugging_face_name, shapes, to_halves, to_pairs
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_shapes_are_those_of_the_network(small_args, tied):
+    args = small_args(tie_embeddings=tied)
+    expected = {name: tuple(tensor.shape) for name, tensor in Transformer(args).state_dict().items()}
+    assert shapes(args) == expected
+
+
+def test_names_are_distinct_and_keep_the_layer(small_args):
+    names = [hugging_face_name(name) for name in shapes(small_args())]
+    assert len(set(names)) == len(names)
+    assert hugging_face_name("layers.11.attention.wq.weight") == "model.layers.11.self_attn.q_proj.weight"
+
+
+def test_rows_move_by_head_from_pairs_to_halves():
+    # Row r of head h is written as h.r: pairs (0, 1), (2, 3), (4, 5) become planes (0, 3), (1, 4), (2, 5).
+    rows = torch.tensor([[h + r / 10] for h in (1, 2) for r in range(6)])
+    expected = torch.tensor([[h + r / 10] for h in (1, 2) for r in (0, 2, 4, 1, 3, 5)])
+    assert torch.equal(to_halves(rows, 6), expected)
+    assert torch.equal(to_pairs(expected, 6), rows)
+
+
+def test_both_layouts_give_the_same_scores():
+    """Rotating halves (i, i + D/2) of permuted rows is rotating pairs (2i, 2i + 1) of the rows."""
+    D, dim = 8, 5
+    wq, wk = torch.randn(2, D, dim, dtype=torch.float64)
+    x, y = torch.randn(2, dim, dtype=torch.float64)
+    angles = torch.rand(D // 2, dtype=torch.float64)
+
+    def pairs(v, turn):
+        return torch.view_as_real(torch.view_as_complex(v.view(-1, 2)) * torch.exp(1j * turn * angles)).flatten()
+
+    def halves(v, turn):
+        a, b = v.chunk(2)
+        cos, sin = torch.cos(turn * angles), torch.sin(turn * angles)
+        return torch.cat((a * cos - b * sin, a * sin + b * cos))
+
+    ours = pairs(wq @ x, 3) @ pairs(wk @ y, 7)
+    theirs = halves(to_halves(wq, D) @ x, 3) @ halves(to_halves(wk, D) @ y, 7)
+    assert torch.allclose(ours, theirs)
+    assert not torch.allclose(ours, halves(wq @ x, 3) @ halves(wk @ y, 7))
+
+
+def test_compare_lists_everything_in_one_line():
+    expected = {"a": (2, 3), "b": (4,), **{f"n{i}": (1,) for i in range(20)}}
+    with pytest.raises(ValueError, match="DIR does not fit") as error:
+        compare(expected, {"a": (3, 2), "c": (9,)}, "DIR")
+    message = str(error.value)
+    for words in ("a is (3, 2), not (2, 3)", "b (4,)", "c (9,)", "and 15 more"):
+        assert words in message
+    assert "\n" not in message
+    compare(expected, dict(expected), "DIR")
