@@ -1,0 +1,120 @@
+"""config.json: what is understood, in both spellings, and what is refused."""
+
+import json
+import math
+
+import pytest
+
+from model import ModelArgs
+from model.rope_scaling import RopeScaling
+from model.weights import load_args
+from model.weights.hf_config import args_from, config_from
+
+LLAMA = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 100, "max_position_embeddings": 4096,
+}  # fmt: skip
+YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}  # fmt: skip
+
+
+def test_what_is_not_said_has_the_formats_default():
+    args = args_from(LLAMA)
+    assert args == ModelArgs(
+        dim=64, n_layers=2, n_heads=4, n_kv_heads=4, head_dim=16, hidden_dim=128, vocab_size=100, max_seq_len=4096,
+        norm_eps=1e-6, rope_theta=10000.0, tie_embeddings=False,
+    )  # fmt: skip
+    same = {"head_dim": None, "num_key_value_heads": None, "rope_scaling": None, "sliding_window": None}
+    assert args_from({**LLAMA, **same, "attention_bias": False, "pretraining_tp": 2, "_name_or_path": "x"}) == args
+
+
+@pytest.mark.parametrize(
+    ("said", "theta", "scaling"),
+    [
+        ({"rope_theta": 5e5}, 5e5, None),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, 5e5, None),
+        ({"rope_theta": 5e5, "rope_parameters": {"rope_type": "default"}}, 5e5, None),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, 1e4, RopeScaling("linear", 2.0)),
+        ({"rope_scaling": LLAMA3, "rope_theta": 5e5}, 5e5, RopeScaling("llama3", 8.0, 8192, 1.0, 4.0)),
+        ({"rope_parameters": {**LLAMA3, "rope_theta": 5e5}}, 5e5, RopeScaling("llama3", 8.0, 8192, 1.0, 4.0)),
+        ({"rope_scaling": {**YARN, "rope_type": "yarn", "finetuned": True}}, 1e4, RopeScaling("yarn", 4.0, 1024)),
+        ({"rope_scaling": {**YARN, "beta_fast": 16, "beta_slow": 2, "attention_factor": 0.9}}, 1e4,
+         RopeScaling("yarn", 4.0, 1024, 2, 16, 0.9)),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, 1e4, RopeScaling("yarn", 4.0, 4096)),
+        ({"rope_scaling": YARN, "original_max_position_embeddings": 512}, 1e4, RopeScaling("yarn", 4.0, 512)),
+        ({"rope_scaling": {**YARN, "mscale": 1.0, "mscale_all_dim": 2.0}}, 1e4,
+         RopeScaling("yarn", 4.0, 1024, attention_factor=(0.1 * math.log(4) + 1) / (0.2 * math.log(4) + 1))),
+    ],
+)  # fmt: skip
+def test_rope_in_every_spelling(said, theta, scaling):
+    args = args_from({**LLAMA, **said})
+    assert (args.rope_theta, args.rope_scaling) == (theta, scaling)
+
+
+REFUSED = {
+    "model_type": ({"model_type": "mistral"}, "'mistral'"),
+    "no model_type": ({"model_type": None}, "model_type is None"),
+    "architecture": ({"architectures": ["LlamaForSequenceClassification"]}, "LlamaForSequenceClassification"),
+    "attention_bias": ({"attention_bias": True}, "attention_bias is True"),
+    "mlp_bias": ({"mlp_bias": True}, "mlp_bias is True"),
+    "activation": ({"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
+    "sliding_window": ({"sliding_window": 4096}, "sliding_window is 4096"),
+    "layer_types": ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
+    "moe": ({"num_local_experts": 8}, "num_local_experts is 8"),
+    "partial": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
+    "quantized": ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
+    "custom code": ({"auto_map": {"AutoModel": "x.Y"}}, "auto_map"),
+    "dynamic": ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamic"),
+    "longrope": ({"rope_scaling": {"rope_type": "longrope", "short_factor": [1], "long_factor": [1]}}, "longrope"),
+    "unknown": ({"rope_scaling": {"type": "spiral", "factor": 2.0}}, "spiral"),
+    "untyped": ({"rope_scaling": {"factor": 2.0}}, "default"),
+    "two types": ({"rope_scaling": {"type": "linear", "rope_type": "yarn", "factor": 2.0}}, "linear|yarn"),
+    "per layer": ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "full_attention"),
+    "mrope": ({"rope_scaling": {"type": "default", "mrope_section": [1, 2]}}, "mrope_section"),
+    "partial inside": ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary"),
+    "no factor": ({"rope_scaling": {"type": "linear"}}, "lacks factor"),
+    "no llama3 range": ({"rope_scaling": {"type": "llama3", "factor": 8.0}}, "lacks high, low"),
+    "truncate": ({"rope_scaling": {**YARN, "truncate": False}}, "truncate"),
+    "two thetas": ({"rope_theta": 1e4, "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, "5000"),
+    "two scalings": ({"rope_scaling": YARN, "rope_parameters": LLAMA3}, "disagree"),
+    "not a table": ({"rope_scaling": "linear"}, "table"),
+    "theta": ({"rope_theta": -1.0}, "rope_theta is -1"),
+    "odd head": ({"head_dim": 15}, "head_dim is 15"),
+    "text": ({"hidden_size": "64"}, "dim is '64'"),
+    "missing": ({"vocab_size": ...}, "vocab_size missing"),
+}
+
+
+@pytest.mark.parametrize(("changes", "words"), REFUSED.values(), ids=REFUSED)
+def test_what_would_be_wrong_is_refused_by_name(tmp_path, changes, words):
+    config = {name: value for name, value in {**LLAMA, **changes}.items() if value is not ...}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=words) as error:
+        load_args(tmp_path)
+    assert "config.json" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"tie_embeddings": True, "head_dim": 6, "norm_eps": 2e-6, "n_kv_heads": 1},
+        {"rope_theta": 321.0, "rope_scaling": RopeScaling("linear", 3.0)},
+        {"rope_scaling": RopeScaling("llama3", 8.0, 512, 2.0, 5.0)},
+        {"rope_scaling": RopeScaling("yarn", 8.0, 512, 2.0, 5.0, 1.5)},
+    ],
+)
+def test_round_trip(changes):
+    args = ModelArgs(dim=64, n_heads=4, **changes)
+    assert args_from(json.loads(json.dumps(config_from(args, "float32", {})))) == args
+
+
+def test_ntk_is_recorded_as_the_base_it_is():
+    args = ModelArgs(dim=64, n_heads=4, rope_scaling=RopeScaling("ntk", 4.0))
+    config = config_from(args, "float32", {})
+    assert config["rope_scaling"] is None
+    assert config["rope_theta"] == pytest.approx(10000 * 4 ** (16 / 14))

@@ -1,0 +1,161 @@
+"""llama2.c's .bin: files built here byte by byte, from the format's definition, not by our writer."""
+
+import struct
+
+import numpy as np
+import pytest
+import torch
+
+from model import ModelArgs
+from model.rope_scaling import RopeScaling
+from model.weights import llama2c, load_args, load_model
+
+COUNTS = {"dim": 48, "hidden_dim": 64, "n_layers": 2, "n_heads": 6, "n_kv_heads": 2, "vocab_size": 40, "max_seq_len": 9}
+SHAPES = {  # one layer's; sizes as the C program computes them
+    "attention_norm": (48,), "wq": (48, 48), "wk": (16, 48), "wv": (16, 48), "wo": (48, 48), "ffn_norm": (48,),
+    "w1": (64, 48), "w2": (48, 64), "w3": (64, 48),
+}  # fmt: skip
+V0 = ["attention_norm", "wq", "wk", "wv", "wo", "ffn_norm", "w1", "w2", "w3"]
+MATRICES = ["wq", "wk", "wv", "wo", "w1", "w2", "w3"]
+
+
+@pytest.fixture
+def weights():
+    """{name: array}, a layer's tensors stacked: wq (2, 48, 48) and so on."""
+    random = np.random.default_rng(0)
+    made = {name: random.standard_normal((2, *shape)).astype(np.float32) for name, shape in SHAPES.items()}
+    made["embedding"], made["output"] = random.standard_normal((2, 40, 48)).astype(np.float32)
+    made["norm"] = random.standard_normal(48).astype(np.float32)
+    return made
+
+
+def header(version, shared, group=0):
+    counts = list(COUNTS.values())
+    if version == 0:
+        counts[5] *= 1 if shared else -1
+        return struct.pack("<7i", *counts)
+    raw = struct.pack("<Ii7iB", 0x616B3432, version, *counts, shared)
+    return (raw + (struct.pack("<i", group) if version == 2 else b"")).ljust(256, b"\0")
+
+
+def version0(weights, shared):
+    rope = np.full((2, 9, 4), 1e9, np.float32)  # cosines and sines: nobody may read them
+    parts = [weights["embedding"], *(weights[name] for name in V0), weights["norm"], rope]
+    return header(0, shared) + b"".join(part.tobytes() for part in [*parts, *([] if shared else [weights["output"]])])
+
+
+def version1(weights, shared):
+    parts = [weights[name] for name in ("attention_norm", "ffn_norm", "norm", "embedding", *MATRICES)]
+    return header(1, shared) + b"".join(part.tobytes() for part in [*parts, *([] if shared else [weights["output"]])])
+
+
+def version2(weights, shared, group):
+    """Returns the file and the weights as they are after rounding to int8."""
+    rounded, data = dict(weights), b"".join(weights[name].tobytes() for name in ("attention_norm", "ffn_norm", "norm"))
+    for name in ["embedding", *MATRICES, *([] if shared else ["output"])]:
+        stack = weights[name] if weights[name].ndim == 3 else weights[name][None]
+        back = []
+        for tensor in stack:
+            groups = tensor.reshape(-1, group)
+            scales = (np.abs(groups).max(1) / 127).astype(np.float32)
+            whole = np.round(groups / scales[:, None]).astype(np.int8)
+            data += whole.tobytes() + scales.tobytes()
+            back.append((whole.astype(np.float32) * scales[:, None]).reshape(tensor.shape))
+        rounded[name] = np.stack(back).reshape(weights[name].shape)
+    return header(2, shared, group) + data, rounded
+
+
+def check(path, weights, shared):
+    model = load_model(path)
+    args = ModelArgs(**COUNTS, norm_eps=1e-5, tie_embeddings=shared)
+    assert model.args == args
+    expected = {"tok_embeddings.weight": weights["embedding"], "norm.weight": weights["norm"]}
+    for i in range(2):
+        for name in SHAPES:
+            room = "" if "norm" in name else "attention." if name in ("wq", "wk", "wv", "wo") else "feed_forward."
+            expected[f"layers.{i}.{room}{name}.weight"] = weights[name][i]
+    if not shared:
+        expected["output.weight"] = weights["output"]
+    state = model.state_dict()
+    assert state.keys() == expected.keys()
+    for name, array in expected.items():
+        assert np.array_equal(state[name].numpy(), array), name
+    return model
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("build", [version0, version1])
+def test_float_files_built_by_hand(tmp_path, weights, build, shared):
+    (tmp_path / "x.bin").write_bytes(build(weights, shared))
+    check(tmp_path / "x.bin", weights, shared)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("group", [16, 48])
+def test_quantized_file_built_by_hand(tmp_path, weights, shared, group):
+    content, rounded = version2(weights, shared, group)
+    (tmp_path / "x.bin").write_bytes(content)
+    check(tmp_path / "x.bin", rounded, shared)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_what_we_write_is_the_file_built_by_hand(tmp_path, weights, shared):
+    (tmp_path / "x.bin").write_bytes(version0(weights, shared))
+    llama2c.save(load_model(tmp_path / "x.bin"), tmp_path / "y.bin")
+    ours, rope = (tmp_path / "y.bin").read_bytes(), 9 * 4 * 4
+    at = 28 + 4 * (40 * 48 + 2 * sum(int(np.prod(s)) for s in SHAPES.values()) + 48)
+    expected = (tmp_path / "x.bin").read_bytes()
+    assert ours[:at] == expected[:at]
+    assert ours[at + 2 * rope :] == expected[at + 2 * rope :]
+    angles = np.outer(np.arange(9), 10000.0 ** -(np.arange(0, 8, 2) / 8))
+    assert np.allclose(np.frombuffer(ours[at : at + rope], "<f4").reshape(9, 4), np.cos(angles), atol=1e-6)
+    assert np.allclose(np.frombuffer(ours[at + rope : at + 2 * rope], "<f4").reshape(9, 4), np.sin(angles), atol=1e-6)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_round_trip_is_bit_equal(small_model, tmp_path, tied):
+    model = small_model(head_dim=8, tie_embeddings=tied)
+    llama2c.save(model, tmp_path / "x.bin")
+    loaded = load_model(tmp_path / "x.bin")
+    assert loaded.args == model.args
+    assert all(torch.equal(loaded.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rope_theta": 5e5}, "rope_theta is 500000.0"),
+        ({"rope_scaling": RopeScaling("linear", 2.0)}, "rope_scaling"),
+        ({"norm_eps": 1e-6}, "norm_eps"),
+        ({"head_dim": 10}, "head_dim is 10"),
+    ],
+)
+def test_what_the_format_cannot_say_is_refused(small_model, tmp_path, changes, words):
+    with pytest.raises(ValueError, match=words):
+        llama2c.save(small_model(**{"head_dim": 8, **changes}), tmp_path / "x.bin")
+    assert not list(tmp_path.iterdir())
+
+
+BROKEN = {
+    "empty": lambda raw: b"",
+    "header": lambda raw: raw[:20],
+    "short": lambda raw: raw[:-1],
+    "long": lambda raw: raw + b"\0",
+    "text": lambda raw: b"once upon a time, there was a file" * 20,
+    "zeros": lambda raw: bytes(1000),
+    "huge": lambda raw: struct.pack("<7i", *[2**31 - 1] * 7) + raw[28:],
+    "version": lambda raw: struct.pack("<Ii", 0x616B3432, 3).ljust(256, b"\0"),
+    "group": lambda raw: header(2, True, 7) + raw,
+    "pickle": lambda raw: b"\x80\x04\x8c\x05posix\x94\x8c\x05mkdir\x94\x93\x94\x8c\x01x\x94\x85\x94R\x94.".ljust(
+        200
+    ),
+}
+
+
+@pytest.mark.parametrize("change", BROKEN.values(), ids=BROKEN)
+def test_other_files_are_refused_in_one_line(tmp_path, weights, change):
+    path = tmp_path / "x.bin"
+    path.write_bytes(change(version0(weights, True)))
+    with pytest.raises(ValueError, match=r"x\.bin") as error:
+        load_args(path)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,204 @@
+"""Meta directories: shards, params.json, and pickles that are never run."""
+
+import json
+import os
+import pickle
+import zipfile
+
+import pytest
+import torch
+
+from model import ModelArgs
+from model.rope_scaling import RopeScaling
+from model.weights import load_args, load_model, meta
+from model.weights.meta_params import args_from, hidden_dim, params_from
+
+
+@pytest.fixture
+def saved(small_model, tmp_path):
+    """A directory that we wrote, and the model in it. head_dim is dim / n_heads: the format knows no other."""
+    model = small_model(head_dim=8, n_kv_heads=2, norm_eps=1e-6).eval()
+    meta.save(model, tmp_path)
+    return model, tmp_path
+
+
+def equal(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_round_trip_is_bit_equal(saved):
+    model, directory = saved
+    assert equal(load_model(directory).state_dict(), model.state_dict())
+    assert load_args(directory) == ModelArgs(**{**vars(model.args), "max_seq_len": 2048})
+
+
+def test_written_keys_are_metas(saved):
+    state = torch.load(saved[1] / "consolidated.00.pth", weights_only=True)
+    assert equal(state, saved[0].state_dict())
+    assert json.loads((saved[1] / "params.json").read_text())["n_kv_heads"] == 2
+
+
+def split(model, directory, count, embedding_dim, **extra):
+    """Shards as model-parallel training leaves them: cut by hand, axis by axis."""
+    axis = {"tok_embeddings": embedding_dim, "output": 0, "wq": 0, "wk": 0, "wv": 0, "wo": 1, "w1": 0, "w3": 0, "w2": 1}
+    for i in range(count):
+        shard = dict(extra)
+        for name, tensor in model.state_dict().items():
+            kind = name.split(".")[-2]
+            shard[name] = tensor.chunk(count, axis[kind])[i].clone() if kind in axis else tensor
+        torch.save(shard, directory / f"consolidated.{i:02}.pth")
+
+
+@pytest.mark.parametrize("embedding_dim", [0, 1], ids=["llama3", "llama1"])
+def test_shards_are_joined_on_the_right_axes(small_model, tmp_path, embedding_dim):
+    model = small_model(head_dim=8, vocab_size=38)
+    meta.save(model, tmp_path)
+    split(model, tmp_path, 2, embedding_dim, **{"rope.freqs": torch.ones(4)})
+    assert equal(load_model(tmp_path).state_dict(), model.state_dict())
+
+
+def test_vocabulary_left_open_is_taken_from_the_tensors(small_model, tmp_path):
+    model = small_model(head_dim=8, vocab_size=38)
+    meta.save(model, tmp_path)
+    split(model, tmp_path, 2, 1)
+    params = json.loads((tmp_path / "params.json").read_text())
+    (tmp_path / "params.json").write_text(json.dumps({**params, "vocab_size": -1}))
+    assert load_args(tmp_path).vocab_size == 38
+    assert equal(load_model(tmp_path).state_dict(), model.state_dict())
+
+
+def test_half_precision_is_widened_exactly(small_model, tmp_path):
+    model = small_model(head_dim=8).bfloat16()
+    meta.save(model, tmp_path)
+    assert equal(load_model(tmp_path).state_dict(), {k: v.float() for k, v in model.state_dict().items()})
+    assert equal(load_model(tmp_path, dtype="stored").state_dict(), model.state_dict())
+
+
+PUBLISHED = {  # params.json as Meta ships it, and the feed-forward width its models have
+    "llama1_7b": ({"dim": 4096, "multiple_of": 256, "n_heads": 32, "n_layers": 32, "norm_eps": 1e-06}, 11008),
+    "llama2_70b": (
+        {"dim": 8192, "multiple_of": 4096, "ffn_dim_multiplier": 1.3, "n_heads": 64, "n_kv_heads": 8, "n_layers": 80,
+         "norm_eps": 1e-05}, 28672,
+    ),
+    "llama3_8b": (
+        {"dim": 4096, "n_layers": 32, "n_heads": 32, "n_kv_heads": 8, "multiple_of": 1024, "ffn_dim_multiplier": 1.3,
+         "norm_eps": 1e-05, "rope_theta": 500000.0}, 14336,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("params", "hidden"), PUBLISHED.values(), ids=PUBLISHED)
+def test_published_sizes(params, hidden):
+    args = args_from({**params, "vocab_size": 32000})
+    assert args.hidden_dim == hidden
+    assert args_from(params_from(args)) == args
+
+
+def test_llama31_scaling():
+    params = {**PUBLISHED["llama3_8b"][0], "vocab_size": 128256, "use_scaled_rope": True}
+    args = args_from(params)
+    assert args.rope_scaling == RopeScaling("llama3", 8.0, 8192, 1.0, 4.0)
+    assert args.max_seq_len == 131072
+    assert args_from(params_from(args)) == args
+    small = {"dim": 2048, "n_layers": 16, "n_heads": 32, "n_kv_heads": 8, "ffn_dim_multiplier": 1.5}
+    assert args_from({**params, **small, "multiple_of": 256}).rope_scaling.factor == 32.0
+
+
+@pytest.mark.parametrize("width", [1, 2, 7, 96, 97, 127, 128, 129, 1000, 1001])
+def test_any_feed_forward_width_can_be_said(width):
+    params = params_from(ModelArgs(dim=48, n_heads=6, hidden_dim=width))
+    assert hidden_dim(48, params["multiple_of"], params.get("ffn_dim_multiplier")) == width
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"head_dim": 10}, "head_dim is 10"),
+        ({"rope_scaling": RopeScaling("linear", 2.0)}, "rope_scaling is"),
+        ({"rope_scaling": RopeScaling("llama3", 8.0, 4096)}, "rope_scaling is"),
+    ],
+)
+def test_what_the_format_cannot_say_is_refused(changes, words):
+    with pytest.raises(ValueError, match=words):
+        params_from(ModelArgs(dim=48, n_heads=6, **changes))
+
+
+def test_tensors_that_do_not_fit_are_listed(saved):
+    model, directory = saved
+    state = dict(model.state_dict())
+    state["norm.bias"] = state.pop("norm.weight")
+    torch.save(state, directory / "consolidated.00.pth")
+    with pytest.raises(ValueError, match=r"missing: norm\.weight.*norm\.bias"):
+        load_model(directory)
+    torch.save({**model.state_dict(), "norm.weight": torch.ones(3)}, directory / "consolidated.00.pth")
+    with pytest.raises(ValueError, match=r"norm\.weight is \(3,\), not \(48,\)"):
+        load_model(directory)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"moe": {"num_experts": 8}}, "moe"),
+        ({"dim": 47}, "dim is 47"),
+        ({"dim": "48"}, "params.json"),
+        ({"multiple_of": None}, "params.json"),
+    ],
+)
+def test_params_that_are_not_a_llamas(saved, changes, words):
+    path = saved[1] / "params.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    with pytest.raises(ValueError, match=words) as error:
+        load_args(saved[1])
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_shard_is_named(saved):
+    os.rename(saved[1] / "consolidated.00.pth", saved[1] / "consolidated.01.pth")
+    with pytest.raises(ValueError, match=r"consolidated\.00\.pth is missing"):
+        load_args(saved[1])
+
+
+@pytest.mark.parametrize("keep", [0, 10, 1000, -1])
+def test_a_truncated_shard(saved, keep):
+    path = saved[1] / "consolidated.00.pth"
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(ValueError, match=r"consolidated\.00\.pth is") as error:
+        load_model(saved[1])
+    assert "\n" not in str(error.value)
+
+
+class Bomb:
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.marker),)
+
+
+@pytest.mark.parametrize("form", ["plain", "legacy", "archive", "inside"])
+def test_a_pickle_is_refused_and_never_run(saved, tmp_path, form):
+    model, directory = saved
+    marker, path = tmp_path / "was_run", directory / "consolidated.00.pth"
+    if form == "plain":
+        path.write_bytes(pickle.dumps(Bomb(marker)))
+    elif form == "legacy":
+        torch.save({"norm.weight": Bomb(marker)}, path, _use_new_zipfile_serialization=False)
+    elif form == "archive":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("archive/data.pkl", pickle.dumps(Bomb(marker)))
+    else:
+        torch.save({**model.state_dict(), "extra": Bomb(marker)}, path)
+    with pytest.raises(ValueError, match=r"consolidated\.00\.pth") as error:
+        load_model(directory)
+    assert "\n" not in str(error.value)
+    assert not marker.exists()
+    if form != "archive":  # the trap works: whoever unpickles it without care does make the directory
+        torch.load(path, weights_only=False) if form != "plain" else pickle.loads(path.read_bytes())
+        assert marker.exists()
+
+
+@pytest.mark.parametrize("content", [[torch.ones(2)], {"norm.weight": 3}])
+def test_a_file_of_something_else(saved, content):
+    torch.save(content, saved[1] / "consolidated.00.pth")
+    with pytest.raises(ValueError, match="no table of tensors"):
+        load_model(saved[1])
