@@ -41,7 +41,7 @@ def study(monkeypatch, capsys) -> Callable[..., Done]:
     ("words", "message"),
     [
         (["roatte"], "unknown topic 'roatte': did you mean 'rotate'?"),
-        (["rotate", "--bse", "3"], "unrecognized arguments: --bse 3"),
+        (["rotate", "--tetha", "3"], "did you mean '--theta'"),
         (["forms", "--head_dim", "6"], "head_dim is 6"),
         (["relative", "--head_dim", "7"], "head_dim is 7"),
         (["decay", "--length", "0"], "length is 0"),

@@ -13,11 +13,11 @@ Each scheme fills one slot that the network has anyway: the table ``freqs_cis``,
 
 import importlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ..cli.settings import nearest
 from ..config import ModelArgs
-from ..rope_scaling import RopeScaling
+from ..rope_scaling import RopeScaling, Type
 
 if TYPE_CHECKING:
     from ..transformer import Transformer
@@ -64,7 +64,7 @@ def build_model(args: ModelArgs, scheme: str, factor: float = 1.0, **options: An
     if scheme in SCALINGS:
         # At factor 1 all three are plain RoPE; yarn asks for the trained length, from which it counts turns.
         original = max(1, round(args.max_seq_len / factor))
-        args = replace(args, rope_scaling=RopeScaling(scheme, factor, original))
+        args = replace(args, rope_scaling=RopeScaling(cast(Type, scheme), factor, original))
     elif scheme != "rope" and args.rope_scaling is not None:
         raise ValueError(f"rope_scaling is {args.rope_scaling.type}: scheme {scheme} has no such table, leave it out")
     where = SCHEMES[scheme]

@@ -62,11 +62,54 @@ class Notes:
     """What the notes this project grew from get wrong, each with its number."""
 
 
+@dataclass(frozen=True)
+class Attention:
+    """Who looks at whom in a trained model, by layer and head, with its rotation and without."""
+
+    model: Annotated[Path | None, "a trained model (default: the newest run)"] = None
+    prompt: Annotated[str, "what it reads"] = "The rope is as long as the walk it was made in, and no longer than that."
+
+
+@dataclass(frozen=True)
+class Extrapolate:
+    """Loss by position, inside and far past the trained length, and what scaling and windows do about it."""
+
+    model: Annotated[Path | None, "a trained model (default: the newest run)"] = None
+    data: Annotated[tuple[str, ...], "text it is tested on; its end is taken"] = ("python-docs",)
+    factor: Annotated[int, "how many times the trained length"] = 8
+    windows: Annotated[int, "pieces of text of that length"] = 16
+
+
+@dataclass(frozen=True)
+class Compare:
+    """The same small model trained under each scheme, several seeds, tested at 1, 2, 4 and 8 times its length."""
+
+    schemes: Annotated[tuple[str, ...], "which (default: all)"] = ()
+    seeds: Annotated[int, "runs of each"] = 3
+    results: Annotated[Path, "a JSON line for each finished run; those in it are not run again"] = Path(
+        "benchmarks/compare.jsonl"
+    )
+    steps: Annotated[int, "optimizer steps"] = 400
+    batch_size: Annotated[int, "sequences a step"] = 16
+    length: Annotated[int, "trained length, in tokens"] = 64
+    dim: Annotated[int, "width of the model"] = 96
+    n_layers: Annotated[int, "its blocks"] = 3
+    n_heads: Annotated[int, "its heads"] = 4
+    vocab_size: Annotated[int, "tokens of the BPE tokenizer trained on the data"] = 1024
+    data: Annotated[tuple[str, ...], "text, whose last tenth is for validation"] = ("python-docs",)
+    windows: Annotated[int, "validation windows, each of 8 times the trained length"] = 32
+    keep: Annotated[Path | None, "save each trained model below this directory, for the topics that take one"] = None
+    dry: Annotated[bool, "only print what is in the results file"] = False
+
+
 TOPICS = {
     "rotate": Rotate,
     "trace": Trace,
     "forms": Forms,
     "relative": Relative,
     "decay": Decay,
+    "attention": Attention,
+    "extrapolate": Extrapolate,
+    "compare": Compare,
     "notes": Notes,
 }

@@ -15,7 +15,7 @@ class Table:
 
     title: str
     columns: Sequence[str]
-    rows: list[Sequence[Any]] = field(default_factory=list)
+    rows: list[Any] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:

@@ -1,0 +1,130 @@
+"""Train one model under one scheme, and test it at lengths it has not seen. The loop is the library's."""
+
+import tempfile
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..cache import KVCache
+from ..config import ModelArgs
+from ..positions import SCALINGS, SCHEMES, build_model
+from ..positions.files import check_length, save_study
+from ..text.dataset import Dataset, prepare
+from ..text.sources import open_documents
+from ..text.tokenizer import Tokenizer
+from ..text.trainer import train_tokenizer
+from ..training.config import TrainArgs
+from ..training.loop import Trainer
+from ..training.metrics import bits_per_byte
+from ..transformer import Transformer
+from ..weights import load_tokenizer, save_tokenizer
+from .memory import check_memory
+from .options import Compare
+
+TIMES = (1, 2, 4, 8)  # the lengths of the test, as multiples of the trained one
+Line = dict[str, Any]
+
+
+class Unsaved(Trainer):
+    """The training loop, for models that are measured and forgotten: nothing is validated or kept on the way."""
+
+    def _validate(self) -> dict[str, float]:
+        return {}
+
+    def _save(self) -> None:
+        pass
+
+
+def budget(options: Compare) -> Line:
+    """What makes two runs comparable: all but what is trained, how often, and where it is written."""
+    return {k: v for k, v in asdict(options).items() if k not in ("schemes", "seeds", "results", "keep", "dry")}
+
+
+class Text(NamedTuple):
+    args: ModelArgs
+    dataset: Dataset
+    tokenizer: Tokenizer
+
+
+def prepare_text(options: Compare, directory: Path) -> Text:
+    """A tokenizer trained on the data, and the data in its tokens, both below ``directory``."""
+    longest = TIMES[-1] * options.length
+    check_memory(4 * 8 * options.n_heads * longest**2, f"length {options.length}, tested up to {longest} tokens,")
+    documents = open_documents(options.data).texts()
+    train_tokenizer(documents, directory / "tokenizer.model", "bpe", options.vocab_size)
+    tokenizer = load_tokenizer(directory / "tokenizer.model")
+    args = ModelArgs(
+        dim=options.dim, n_layers=options.n_layers, n_heads=options.n_heads, vocab_size=tokenizer.vocab_size,
+        max_seq_len=options.length,
+    )  # fmt: skip
+    dataset = prepare(options.data, tokenizer, context=longest, cache_dir=directory)
+    if len(dataset.val) <= longest:
+        raise ValueError(f"the validation text has {len(dataset.val)} tokens, {longest + 1} are needed: give more text")
+    return Text(args, dataset, tokenizer)
+
+
+def run_one(scheme: str, seed: int, text: Text, options: Compare) -> list[Line]:
+    """Train and test; ``rope`` also gives the lines of its scalings, whose training would be the very same."""
+    train = TrainArgs(batch_size=options.batch_size, max_steps=options.steps, seed=seed, device="cpu", dtype="float32")
+    torch.manual_seed(seed)
+    model = build_model(text.args, scheme)
+    begin = {name: weight.detach().clone() for name, weight in model.named_parameters() if name == "frequencies"}
+    with tempfile.TemporaryDirectory() as scratch:
+        progress = Unsaved(model, text.dataset, train, Path(scratch)).run()
+    if options.keep:
+        save_study(model, scheme, options.keep / f"{scheme}-{seed}")
+        save_tokenizer(text.tokenizer, options.keep / f"{scheme}-{seed}")
+    cache = KVCache(text.args)
+    common = {
+        "seed": seed,
+        "tokens_per_second": round(progress.tokens / progress.train_seconds),
+        "cache_bytes_per_token": (cache.keys.nbytes + cache.values.nbytes) // text.args.max_seq_len,
+        "parameters": sum(weight.numel() for weight in model.parameters()),
+        "budget": budget(options),
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    for name, before in begin.items():
+        common["moved"] = float(((model.get_parameter(name) - before).abs() / before).median().detach())
+    names = [scheme, *(SCALINGS if scheme == "rope" else ())]
+    return [{"scheme": name, "bits_per_byte": test(model, name, text, options)} | common for name in names]
+
+
+@torch.no_grad()
+def test(model: Transformer, scheme: str, text: Text, options: Compare) -> dict[str, float | None]:
+    """Bits per byte of the same validation tokens, read in windows of each length; None where a scheme has no room."""
+    longest = TIMES[-1] * options.length
+    batches = text.dataset.val_batches(options.windows, longest, options.windows * longest)
+    inputs, targets = (torch.from_numpy(part) for part in next(iter(batches)))  # (windows, longest) each
+    found: dict[str, float | None] = {}
+    for times in TIMES:
+        found[str(times)] = None
+        if times == 1 or SCHEMES[scheme].any_length:
+            longer = stretched(model, scheme, times)
+            x, y = (part.reshape(-1, times * options.length) for part in (inputs, targets))
+            loss = mean_loss(longer, x, y)
+            found[str(times)] = bits_per_byte(loss, text.dataset)
+    return found
+
+
+def stretched(model: Transformer, scheme: str, times: int) -> Transformer:
+    """The same weights with room for ``times`` as many positions."""
+    check_length(scheme, model.args.max_seq_len, times * model.args.max_seq_len)
+    args = replace(model.args, max_seq_len=times * model.args.max_seq_len)
+    longer = build_model(args, scheme, **({"factor": float(times)} if scheme in SCALINGS else {}))
+    longer.load_state_dict(model.state_dict())
+    return longer.eval()
+
+
+def mean_loss(model: Transformer, inputs: Tensor, targets: Tensor, tokens: int = 4096) -> float:
+    """Mean nats per token of (N, T) windows, about ``tokens`` of them at a time."""
+    rows = max(1, tokens // inputs.shape[1])
+    total = sum(
+        F.cross_entropy(model(x).float().flatten(0, 1), y.flatten(), reduction="sum").item()
+        for x, y in zip(inputs.split(rows), targets.split(rows))
+    )
+    return total / targets.numel()
