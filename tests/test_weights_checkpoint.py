@@ -1,0 +1,196 @@
+"""Any path: what it is told to be, what is said when it is nothing, and how it is loaded."""
+
+import json
+import pickle
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from model import KVCache
+from model.text.tokenizer import train_tokenizer
+from model.weights import check, llama2c, load_args, load_model, load_tokenizer, meta, save_model, save_tokenizer
+
+REPOSITORY = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def everywhere(small_model, tmp_path):
+    """One model in all three formats."""
+    model = small_model(head_dim=8).eval()
+    save_model(model, tmp_path / "hf")
+    (tmp_path / "meta").mkdir()
+    meta.save(model, tmp_path / "meta")
+    llama2c.save(model, tmp_path / "model.bin")
+    return model, [tmp_path / "hf", tmp_path / "meta", tmp_path / "model.bin"]
+
+
+def test_every_format_is_told_by_looking(everywhere):
+    model, paths = everywhere
+    tokens = torch.randint(0, 37, (2, 20))
+    for path in paths:
+        check(path)
+        loaded = load_model(str(path))
+        with torch.no_grad():
+            assert torch.equal(loaded(tokens), model(tokens))
+            assert torch.equal(loaded(tokens, 0, KVCache(loaded.args, 2)), model(tokens))
+        assert not loaded.training
+        assert loaded.tok_embeddings.weight.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nowhere", "does not exist"),
+        ("empty", "neither config.json nor params.json"),
+        ("hf/model.safetensors", "give the directory"),
+        ("meta/consolidated.00.pth", "give the directory"),
+    ],
+)
+def test_what_is_no_checkpoint_says_what_is(everywhere, tmp_path, name, words):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=words):
+        load_args(tmp_path / name)
+
+
+def test_nothing_random_is_ever_made(everywhere, monkeypatch):
+    drawn = []
+    for name in ("normal_", "uniform_"):
+        monkeypatch.setattr(torch.Tensor, name, lambda tensor, *_, **__: drawn.append(tensor.is_meta) or tensor)
+    for path in everywhere[1]:
+        assert not any(p.is_meta for p in load_model(path).parameters())
+    assert drawn
+    assert all(drawn)  # on tensors without memory only
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_dtype_is_what_was_asked(everywhere, dtype):
+    model, paths = everywhere
+    for path in paths:
+        loaded = load_model(path, dtype=dtype)
+        assert {p.dtype for p in loaded.parameters()} == {dtype}
+        assert torch.equal(loaded.norm.weight, model.norm.weight.to(dtype))
+        assert torch.equal(loaded.freqs_cis[:24], model.freqs_cis)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_broken_weights_are_told(everywhere, tmp_path, value):
+    model = everywhere[0]
+    with torch.no_grad():
+        model.layers[1].feed_forward.w2.weight[3, 4] = value
+    save_model(model, tmp_path / "nan")
+    with pytest.warns(UserWarning, match=r"1 tensors hold NaN .*layers\.1\.feed_forward\.w2"):
+        load_model(tmp_path / "nan")
+
+
+def test_sound_weights_are_not_warned_of(everywhere):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for path in everywhere[1]:
+            load_model(path)
+
+
+def test_overflow_by_the_asked_dtype_is_told(everywhere, tmp_path):
+    with torch.no_grad():
+        everywhere[0].norm.weight.fill_(1e6)
+    save_model(everywhere[0], tmp_path / "wide")
+    load_model(tmp_path / "wide")
+    with pytest.warns(UserWarning, match=r"norm\.weight"):
+        load_model(tmp_path / "wide", dtype=torch.float16)
+
+
+def test_a_compiled_model_is_saved_under_its_own_names(everywhere, tmp_path):
+    model = everywhere[0]
+    save_model(SimpleNamespace(_orig_mod=model), tmp_path / "compiled")  # as torch.compile wraps it
+    assert load_model(tmp_path / "compiled").state_dict().keys() == model.state_dict().keys()
+
+
+def test_a_failed_save_keeps_the_last_weights(everywhere, monkeypatch):
+    model, (path, *_) = everywhere
+    before = (path / "model.safetensors").read_bytes()
+    monkeypatch.setattr("safetensors.torch.save_file", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    with torch.no_grad():
+        model.norm.weight.add_(1)
+    with pytest.raises(OSError, match="disk full"):
+        save_model(model, path)
+    assert (path / "model.safetensors").read_bytes() == before
+    assert sorted(file.name for file in path.iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_saved_weights_can_be_read_by_whom_the_umask_allows(everywhere):
+    modes = {file.stat().st_mode & 0o777 for file in everywhere[1][0].iterdir()}
+    assert len(modes) == 1
+
+
+@pytest.fixture(scope="module")
+def tokenizers(tmp_path_factory):
+    """Two of different size."""
+    made = tmp_path_factory.mktemp("tokenizers")
+    for size in (290, 300):
+        train_tokenizer(["the ropewalk is a long lane where rope is laid. " * 50], made / str(size), "bpe", size)
+    return made
+
+
+def test_tokenizer_and_weights_are_compared(small_model, tokenizers, tmp_path):
+    save_tokenizer(load_tokenizer(tokenizers / "300"), tmp_path)
+    save_model(small_model(vocab_size=300), tmp_path)
+    check(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert (config["bos_token_id"], config["eos_token_id"]) == (1, [2, 1])
+    with pytest.raises(ValueError, match="290 tokens, the model 300"):
+        check(tmp_path, tokenizers / "290" / "tokenizer.model")
+    (tmp_path / "tokenizer.model").write_bytes((tokenizers / "290" / "tokenizer.model").read_bytes())
+    with pytest.raises(ValueError, match="290 tokens, the model 300"):
+        check(tmp_path)
+    check(tmp_path, tokenizers / "300" / "tokenizer.model")
+
+
+class Bomb:
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return Path.mkdir, (self.marker,)
+
+
+def test_a_pickle_in_place_of_tensors_is_never_run(everywhere, tokenizers, tmp_path):
+    save_tokenizer(load_tokenizer(tokenizers / "300"), everywhere[1][0])
+    bomb = pickle.dumps(Bomb(tmp_path / "was_run"))
+    hf, other, single = everywhere[1]
+    for path, file in [
+        (hf, hf / "model.safetensors"),
+        (hf, hf / "tokenizer.model"),
+        (hf, hf / "config.json"),
+        (other, other / "consolidated.00.pth"),
+        (single, single),
+    ]:
+        before = file.read_bytes()
+        file.write_bytes(bomb)
+        for attempt in (check, load_model):
+            if attempt is load_model and file.name == "tokenizer.model":
+                continue
+            with pytest.raises(ValueError, match=file.name) as error:
+                attempt(path)
+            assert "\n" not in str(error.value)
+        assert not (tmp_path / "was_run").exists()
+        file.write_bytes(before)
+    pickle.loads(bomb)  # the trap works
+    assert (tmp_path / "was_run").exists()
+
+
+def test_checks_need_no_torch(everywhere, tokenizers):
+    save_tokenizer(load_tokenizer(tokenizers / "300"), everywhere[1][0])
+    program = (
+        "import sys\nfrom model.weights import check, load_args\n"
+        "for path in sys.argv[1:]:\n    load_args(path)\n"
+        "try:\n    check(sys.argv[1])\nexcept ValueError as error:\n    assert '300 tokens' in str(error)\n"
+        "sys.exit('torch was imported' if 'torch' in sys.modules else 0)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, *map(str, everywhere[1])], cwd=REPOSITORY, capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr

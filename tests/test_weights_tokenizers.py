@@ -1,0 +1,184 @@
+"""The tokenizer beside the weights: found, compared, and read by transformers and llama2.c as we read it."""
+
+import json
+import random
+import shutil
+import struct
+
+import pytest
+
+from model.text.tokenizer import Llama2cTokenizer, train_tokenizer
+from model.weights import load_tokenizer, save_tokenizer
+from model.weights.tokenizer_bin import save as save_bin
+
+TEXT = "".join(f"def f{i}(self):\n    return {i}  # the ropewalk, day {i}\n\n\n" for i in range(400))
+SAMPLES = [
+    "", " ", "  two", " lead", "trail  ", "a\n\n\nb", "\n\n\n\n", "\t\tx\r\ny", "日本語 🧵 émile", "\x01\x7f",
+    "a       b", "ropewalk" * 20, TEXT[:3000],
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=["bpe", "char"])
+def trained(request, tmp_path_factory):
+    directory = tmp_path_factory.mktemp(request.param)
+    train_tokenizer([TEXT], directory, request.param, 330)
+    save_tokenizer(load_tokenizer(directory), directory / "run")
+    return directory / "run"
+
+
+def test_transformers_encodes_and_decodes_as_we_do(trained, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    # What AutoTokenizer asks of the model's own configuration.
+    run = shutil.copytree(trained, tmp_path / "run")
+    (run / "config.json").write_text(json.dumps({"model_type": "llama", "architectures": ["LlamaForCausalLM"]}))
+    ours, theirs = load_tokenizer(run), transformers.AutoTokenizer.from_pretrained(run)
+    chance = random.Random(0)
+    words = ["".join(chance.choice(" \n\tdefr1(") for _ in range(100)) for _ in range(50)]
+    for text in SAMPLES + words:
+        ids = ours.encode(text)
+        assert theirs(text)["input_ids"] == ids, text
+        assert theirs.decode(ids, skip_special_tokens=True) == ours.decode(ids) == text
+    assert len(theirs) == ours.vocab_size
+    assert (theirs.bos_token_id, theirs.eos_token_id) == (1, 2)
+
+
+def test_tokenizer_json_is_the_same_tokenizer_here(trained, tmp_path):
+    pytest.importorskip("tokenizers")
+    run = shutil.copytree(trained, tmp_path / "run")
+    ours = load_tokenizer(run)
+    (run / "tokenizer.model").unlink()
+    other = load_tokenizer(run, ours.vocab_size)
+    for text in SAMPLES:
+        assert other.encode(text) == ours.encode(text)
+    assert other.eos_ids == ours.eos_ids
+
+
+def test_a_space_before_the_text_is_kept_where_the_model_wants_it(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    from sentencepiece import SentencePieceTrainer
+
+    (tmp_path / "t.txt").write_text(TEXT)
+    SentencePieceTrainer.train(
+        input=str(tmp_path / "t.txt"), model_prefix=str(tmp_path / "tokenizer"), vocab_size=330, model_type="bpe",
+        byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False, minloglevel=2,
+        hard_vocab_limit=False,
+    )  # fmt: skip
+    ours = load_tokenizer(tmp_path)
+    save_tokenizer(ours, tmp_path / "run")
+    (tmp_path / "run" / "config.json").write_text('{"model_type": "llama"}')
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "run")
+    for text in ("return 1", "  two", "a\nb"):
+        assert theirs(text)["input_ids"] == ours.encode(text)
+        assert theirs.decode(ours.encode(text), skip_special_tokens=True) == text
+
+
+def test_a_kind_that_does_not_merge_gets_no_tokenizer_json(tmp_path):
+    from sentencepiece import SentencePieceTrainer
+
+    (tmp_path / "t.txt").write_text(TEXT)
+    SentencePieceTrainer.train(
+        input=str(tmp_path / "t.txt"), model_prefix=str(tmp_path / "tokenizer"), vocab_size=60, model_type="unigram",
+        hard_vocab_limit=False, minloglevel=2,
+    )  # fmt: skip
+    save_tokenizer(load_tokenizer(tmp_path), tmp_path / "run")
+    assert not (tmp_path / "run" / "tokenizer.json").exists()
+    assert (tmp_path / "run" / "tokenizer.model").exists()
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, (2, 1)),  # the tokenizer's own
+        ({"config.json": {"eos_token_id": 7}}, (7,)),
+        ({"config.json": {"eos_token_id": 7}, "generation_config.json": {"eos_token_id": [8, 9]}}, (8, 9)),
+        ({"config.json": {"eos_token_id": [5, 6]}, "generation_config.json": {"eos_token_id": None}}, (5, 6)),
+    ],
+)
+def test_end_ids_are_the_checkpoints(trained, tmp_path, files, expected):
+    shutil.copy(trained / "tokenizer.model", tmp_path)
+    for name, content in files.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    assert load_tokenizer(tmp_path).eos_ids == expected
+
+
+@pytest.mark.parametrize("difference", [-1, 1, 1000])
+def test_a_tokenizer_of_another_size_is_refused(trained, difference):
+    size = load_tokenizer(trained).vocab_size
+    with pytest.raises(ValueError, match=f"{size} tokens, the model {size + difference}"):
+        load_tokenizer(trained, size + difference)
+
+
+def test_rounded_up_tables_are_allowed_for_tokenizer_json(trained, tmp_path):
+    pytest.importorskip("tokenizers")
+    size = load_tokenizer(trained).vocab_size
+    file = trained / "tokenizer.json"
+    assert load_tokenizer(file, size + 50).vocab_size == size
+    for wrong in (size - 1, size + 128):
+        with pytest.raises(ValueError, match=f"the model {wrong}"):
+            load_tokenizer(file, wrong)
+
+
+def test_added_tokens_are_only_in_tokenizer_json(trained, tmp_path):
+    pytest.importorskip("tokenizers")
+    run = shutil.copytree(trained, tmp_path / "run")
+    assert load_tokenizer(run).path.name == "tokenizer.model"
+    (run / "added_tokens.json").write_text('{"<|im_end|>": 330}')
+    assert load_tokenizer(run).path.name == "tokenizer.json"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("tokenizer.model", b"\x80\x04K\x01.", "not a SentencePiece model"),
+        ("tokenizer.model", b"IQ== 0\nIg== 1\n", "tiktoken"),
+        ("tokenizer.bin", b"123", "ends after|is only opened"),
+        ("x.bin", b"", "ends after|is only opened"),
+    ],
+)
+def test_other_files_are_refused(tmp_path, name, content, words):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=words):
+        load_tokenizer(tmp_path / name)
+    with pytest.raises(ValueError, match=r"neither|not a Sentence|tiktoken"):
+        load_tokenizer(tmp_path)
+
+
+def test_weights_are_not_a_tokenizer(small_model, tmp_path):
+    from model.weights import llama2c
+
+    llama2c.save(small_model(head_dim=8), tmp_path / "x.bin")
+    with pytest.raises(ValueError, match="no tokenizer: give one with --tokenizer"):
+        load_tokenizer(tmp_path / "x.bin", 37)
+
+
+def test_tokenizer_bin_has_the_exporters_layout(trained, tmp_path):
+    ours = load_tokenizer(trained)
+    save_bin(ours, tmp_path / "tokenizer.bin")
+    raw, at = (tmp_path / "tokenizer.bin").read_bytes(), 4
+    pieces = []
+    while at < len(raw):
+        _, length = struct.unpack_from("<fi", raw, at)
+        pieces.append(raw[at + 8 : at + 8 + length])
+        at += 8 + length
+    assert len(pieces) == ours.vocab_size
+    assert struct.unpack_from("<i", raw)[0] == max(map(len, pieces))
+    assert pieces[:3] == [b"<unk>", b"\n<s>\n", b"\n</s>\n"]
+    assert pieces[3 + 65] == b"A"
+    assert all(pieces[i].decode() == ours.decode([i]) for i in range(259, len(pieces)))
+    theirs = Llama2cTokenizer(tmp_path / "tokenizer.bin", ours.vocab_size)
+    for text in ("return 12", "the ropewalk\n\n", "日本語"):
+        assert theirs.encode(text) == ours.encode(" " + text)  # llama2.c always puts a space first
+        assert theirs.decode(theirs.encode(text)) == text
+
+
+def test_tokenizer_bin_refuses_other_orders(tmp_path):
+    from sentencepiece import SentencePieceTrainer
+
+    (tmp_path / "t.txt").write_text(TEXT)
+    SentencePieceTrainer.train(
+        input=str(tmp_path / "t.txt"), model_prefix=str(tmp_path / "tokenizer"), vocab_size=60, model_type="bpe",
+        hard_vocab_limit=False, minloglevel=2,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="elsewhere"):
+        save_bin(load_tokenizer(tmp_path), tmp_path / "x.bin")
+    assert not (tmp_path / "x.bin").exists()
