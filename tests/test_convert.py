@@ -1,0 +1,161 @@
+"""convert.py as a user runs it: mistakes in this process, which is fast, and the whole script once."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import convert
+from model.cli import run_script
+from model.rope_scaling import RopeScaling
+from model.text.tokenizer import Llama2cTokenizer, train_tokenizer
+from model.weights import llama2c, load_model, load_tokenizer, save_model, save_tokenizer
+
+REPOSITORY = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def source(small_model, tmp_path, monkeypatch):
+    """A run directory with its tokenizer, in an empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    train_tokenizer(["the ropewalk is a long lane where rope is laid. " * 50], tmp_path / "tok", "bpe", 290)
+    save_tokenizer(load_tokenizer(tmp_path / "tok"), tmp_path / "run")
+    model = small_model(head_dim=8, vocab_size=290, tie_embeddings=True).eval()
+    save_model(model, tmp_path / "run")
+    return model
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """run(*flags) -> (exit code, stderr)."""
+
+    def run(*flags):
+        monkeypatch.setattr(sys, "argv", ["convert.py", *map(str, flags)])
+        with pytest.raises(SystemExit) as ended:
+            run_script(convert.main, "convert.py")
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        return ended.value.code, captured.err
+
+    return run
+
+
+def same(model, path):
+    state = load_model(path).state_dict()
+    return all(torch.equal(state[name], tensor) for name, tensor in model.state_dict().items())
+
+
+def test_round_trips_are_bit_equal(source, run):
+    for *flags, made in [
+        ("run", "x.bin", "--to", "llama2c", "x.bin"),
+        ("x.bin", "back", "--to", "hf", "--tokenizer", "run/tokenizer.model", "back"),
+        ("run", "meta", "--to", "meta", "meta"),
+        ("meta", "again", "--to", "hf", "again"),
+    ]:
+        code, said = run(*flags)
+        assert code == 0, said
+        assert same(source, made)
+    assert Path("back/model.safetensors").read_bytes() == Path("run/model.safetensors").read_bytes()
+    assert Path("back/config.json").read_text() == Path("run/config.json").read_text()
+
+
+def test_the_tokenizer_goes_along(source, run):
+    text = "the rope"
+    ours = load_tokenizer("run")
+    run("run", "hf", "--to", "hf")
+    assert sorted(os.listdir("hf")) == sorted(os.listdir("run"))
+    run("run", "meta", "--to", "meta")
+    assert load_tokenizer("meta", 290).encode(text) == ours.encode(text)
+    _, said = run("run", "x.bin", "--to", "llama2c")
+    assert "puts a space before every prompt" in said
+    assert Llama2cTokenizer("x.tokenizer.bin", 290).encode(text) == ours.encode(" " + text)
+
+
+def test_without_a_tokenizer_the_ids_go_along(source, run):
+    for name in ("tokenizer.model", "tokenizer.json"):
+        Path("run", name).unlink()
+    run("run", "hf", "--to", "hf")
+    config = json.loads(Path("hf/config.json").read_text())
+    assert (config["bos_token_id"], config["eos_token_id"]) == (1, [2, 1])
+
+
+def test_dtype_is_kept_or_changed(source, run):
+    run("run", "half", "--to", "hf", "--dtype", "bfloat16")
+    run("half", "meta", "--to", "meta")
+    state = torch.load("meta/consolidated.00.pth", weights_only=True)
+    assert {tensor.dtype for tensor in state.values()} == {torch.bfloat16}
+    assert json.loads(Path("half/config.json").read_text())["torch_dtype"] == "bfloat16"
+    assert torch.equal(load_model("meta").norm.weight, source.norm.weight.bfloat16().float())
+
+
+def test_what_params_json_cannot_say_is_noted(source, run):
+    assert "context is 24: read back it is 2048" in run("run", "meta", "--to", "meta")[1]
+
+
+MISTAKES = {
+    "no source": (("nowhere", "x", "--to", "hf"), "nowhere does not exist"),
+    "not a model": (("tok", "x", "--to", "hf"), "neither config.json nor params.json"),
+    "full target": (("run", "tok", "--to", "hf"), "tok exists"),
+    "itself": (("run", "run", "--to", "meta"), "run exists"),
+    "target file": (("run", "tok/tokenizer.model", "--to", "llama2c"), "exists"),
+    "no parent": (("run", "a/b", "--to", "hf"), "a is not a directory"),
+    "format": (("run", "x", "--to", "gguf"), "gguf"),
+    "no format": (("run", "x"), "--to"),
+    "dtype": (("run", "x", "--to", "hf", "--dtype", "int8"), "int8"),
+    "llama2c dtype": (("run", "x", "--to", "llama2c", "--dtype", "bfloat16"), "float32"),
+    "tokenizer": (("run", "x", "--to", "hf", "--tokenizer", "other/tokenizer.model"), "300 tokens, the model 290"),
+    "no tokenizer": (("run", "x", "--to", "hf", "--tokenizer", "none.model"), "none.model"),
+    "theta": (("theta", "x", "--to", "llama2c"), "rope_theta is 5"),
+    "scaling": (("scaled", "x", "--to", "meta"), "rope_scaling is"),
+    "misspelt": (("run", "x", "--to", "hf", "--dtipe", "float16"), "--dtype"),
+    "tokenizer in the way": (("run", "y.bin", "--to", "llama2c"), "y.tokenizer.bin exists"),
+}
+
+
+@pytest.mark.parametrize(("flags", "words"), MISTAKES.values(), ids=MISTAKES)
+def test_mistakes_end_in_one_line_with_nothing_written(source, small_model, run, flags, words):
+    save_model(small_model(head_dim=8, rope_theta=5e5), "theta")
+    save_model(small_model(head_dim=8, rope_scaling=RopeScaling("linear", 2.0)), "scaled")
+    train_tokenizer(["the ropewalk is a long lane where rope is laid. " * 50], Path("other"), "bpe", 300)
+    Path("y.tokenizer.bin").touch()
+    before = sorted(Path().rglob("*"))
+    code, said = run(*flags)
+    assert code == 2
+    assert said.startswith("convert.py: error: ")
+    assert said.count("\n") == 1
+    assert words in said
+    assert sorted(Path().rglob("*")) == before
+
+
+def test_a_failed_write_leaves_no_directory(source, run, monkeypatch):
+    monkeypatch.setattr("safetensors.torch.save_file", lambda *_: (_ for _ in ()).throw(OSError(28, "disk full", "x")))
+    before = sorted(Path().rglob("*"))
+    code, said = run("run", "new", "--to", "hf")
+    assert (code, said) == (2, "convert.py: error: x: disk full\n")
+    assert sorted(Path().rglob("*")) == before
+
+
+def test_an_empty_target_directory_is_filled(source, run):
+    Path("new").mkdir()
+    assert run("run", "new", "--to", "meta")[0] == 0
+    assert same(source, "new")
+
+
+@pytest.mark.parametrize("flags", [["--help"], ["nowhere", "x", "--to", "hf"], ["run", "x.bin", "--to", "llama2c"]])
+def test_the_script_itself(source, flags):
+    begin = time.monotonic()
+    ended = subprocess.run(
+        [sys.executable, REPOSITORY / "convert.py", *flags], capture_output=True, text=True, timeout=60
+    )
+    assert "Traceback" not in ended.stderr
+    if flags[0] == "run":
+        assert ended.returncode == 0, ended.stderr
+        assert llama2c.Llama2c(Path("x.bin")).args.vocab_size == 290
+    else:
+        assert ended.returncode == (0 if flags == ["--help"] else 2)
+        assert time.monotonic() - begin < 3
