@@ -1,4 +1,4 @@
-"""How fast, and in how much memory, a large text becomes token ids: python benchmarks/tokenizing.py [--megabytes 1000]"""
+"""How fast, and in how much memory, a large text becomes token ids: python benchmarks/tokenizing.py"""
 
 import argparse
 import random
@@ -10,9 +10,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # the library, also when it is not installed
 
-from model.text.corpus import python_docs  # noqa: E402
-from model.text.dataset import prepare  # noqa: E402
-from model.text.tokenizer import SentencePieceTokenizer, train_tokenizer  # noqa: E402
+from model.text.corpus import python_docs
+from model.text.dataset import prepare
+from model.text.tokenizer import SentencePieceTokenizer, train_tokenizer
 
 
 def generate_text(file: Path, megabytes: int) -> None:

@@ -61,9 +61,10 @@ def prepare(
 def check_lengths(dataset: Dataset, context: int, val_fraction: float) -> None:
     tokens = len(dataset.train)
     if tokens < context + 1:
+        shorter = f", or a max_seq_len of at most {tokens - 1}" if tokens > 2 else ""
         raise ValueError(
-            f"the training text is {tokens} tokens long, a context of {context} needs {context + 1}: give more text, "
-            f"or max_seq_len {max(tokens - 1, 1)} or less"
+            f"the training text is {tokens} tokens long, a context of {context} needs {context + 1}: "
+            f"give more text{shorter}"
         )
     if not dataset.val_bytes:
         raise ValueError(f"the validation text is empty: give more text, or a val_fraction above {val_fraction}")

@@ -1,12 +1,15 @@
 """Hugging Face's ``tokenizer.json``, through the optional ``tokenizers`` package."""
 
 import hashlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ..weights.files import read_json
 from .stream import TextStream
+
+BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
 
 
 class HFTokenizer:
@@ -32,6 +35,7 @@ class HFTokenizer:
             raise ValueError(f"{path} is not a tokenizer.json ({error}): get the file again") from None
         self.fingerprint = hashlib.sha256(content).hexdigest()
         self.vocab_size = max(self._model.get_vocab().values()) + 1
+        self._special = {token for token, added in self._model.get_added_tokens_decoder().items() if added.special}
         settings = _settings_beside(self.path)
         added = self._model.encode("", add_special_tokens=True).ids
         bos = added[0] if added else self._id_of(settings.get("bos_token"))
@@ -62,12 +66,12 @@ class HFTokenizer:
         return self._model.decode(list(ids), skip_special_tokens=True)
 
     def stream(self) -> TextStream:
-        return TextStream(self.decode, self._is_byte)
+        return TextStream(self.decode, self._is_open)
 
-    def _is_byte(self, token: int) -> bool:
-        """One wrong byte piece spoils the whole run for the decoder: none is certain before its end."""
-        piece = self._model.id_to_token(token) or ""
-        return len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">")
+    def _is_open(self, token: int) -> bool:
+        """A byte piece, as a wrong one spoils the whole run for the decoder; and what it skips, which ends no run."""
+        piece = self._model.id_to_token(token)
+        return piece is None or token in self._special or BYTE_PIECE.fullmatch(piece) is not None
 
 
 def _settings_beside(path: Path) -> dict[str, Any]:

@@ -1,0 +1,242 @@
+"""The split loses and repeats nothing, the cache is whole or absent, and a batch depends on (seed, step) alone."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import model.text.dataset as dataset_module
+from model.text.dataset import Dataset, batch_offsets, prepare
+from model.text.tokenizer import SentencePieceTokenizer, train_tokenizer
+
+SHAKESPEARE = Path(__file__).parents[2] / "shared/data/tinyshakespeare.txt"
+ENGLISH = "It was the best of times,\n\tit was the worst of times;\r\n\n    it was the age of 日本.\n"
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return SentencePieceTokenizer(train_tokenizer([ENGLISH * 40], tmp_path_factory.mktemp("bpe"), vocab_size=320))
+
+
+@pytest.fixture(scope="module")
+def char(tmp_path_factory):
+    return SentencePieceTokenizer(train_tokenizer([ENGLISH], tmp_path_factory.mktemp("char"), kind="char"))
+
+
+def prepared(tmp_path, tokenizer, text, **options):
+    file = tmp_path / "text.txt"
+    file.write_bytes(text.encode())
+    return prepare([file], tokenizer, **{"context": 8, "cache_dir": tmp_path / "cache", **options})
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.5, 0.013])
+def test_the_split_is_by_characters(tmp_path, tokenizer, fraction):
+    text = ENGLISH * 700  # several pieces
+    data = prepared(tmp_path, tokenizer, text, val_fraction=fraction)
+    cut = int(len(text) * (1 - fraction))
+    assert tokenizer.decode(data.train.tolist()) == text[:cut]
+    assert tokenizer.decode(data.val.tolist()) == text[cut:]
+    assert data.val_bytes == len(text[cut:].encode())
+    assert data.train.dtype == np.uint16
+    for part in (data.train, data.val):
+        assert part[0] == tokenizer.bos_id
+        assert (part == tokenizer.bos_id).sum() == 1
+
+
+def test_pieces_are_tokenized_as_the_whole(tmp_path, tokenizer):
+    text = ENGLISH.replace("日本", "x") * 1000
+    data = prepared(tmp_path, tokenizer, text)
+    assert data.train.tolist() == tokenizer.encode(text[: int(len(text) * 0.9)])
+
+
+@pytest.mark.skipif(not SHAKESPEARE.exists(), reason="needs tinyshakespeare")
+def test_tinyshakespeare_is_split_as_nanogpt_splits_it(tmp_path):
+    text = SHAKESPEARE.read_bytes().decode()
+    tokenizer = SentencePieceTokenizer(train_tokenizer([text], tmp_path, kind="char"))
+    data = prepare([SHAKESPEARE], tokenizer, context=64, cache_dir=tmp_path)
+    assert (len(data.train) - 1, len(data.val) - 1) == (1_003_854, 111_540)
+    assert tokenizer.decode(data.train.tolist()) == text[:1_003_854]
+
+
+def test_bos_before_each_document(tmp_path, tokenizer):
+    lines = [f"document {number} it was" for number in range(100)]
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": line}) for line in lines))
+    data = prepare([tmp_path / "a.jsonl"], tokenizer, context=8, cache_dir=tmp_path, val_fraction=0.5)
+    assert data.train.tolist()[: 2 * len(tokenizer.encode(lines[0]))] == [
+        *tokenizer.encode(lines[0]),
+        *tokenizer.encode(lines[1]),
+    ]
+    both = [*data.train.tolist(), *data.val.tolist()]
+    assert tokenizer.decode(both) == "".join(lines)
+    assert both.count(tokenizer.bos_id) in (100, 101)  # one more where the cut goes through a document
+
+
+def test_validation_text_of_its_own(tmp_path, tokenizer):
+    (tmp_path / "val.txt").write_text("another text")
+    data = prepared(tmp_path, tokenizer, ENGLISH, val_specs=[tmp_path / "val.txt"])
+    assert tokenizer.decode(data.train.tolist()) == ENGLISH
+    assert tokenizer.decode(data.val.tolist()) == "another text"
+    assert data.val_bytes == 12
+
+
+def test_a_tokenizer_that_adds_a_space_adds_it_once(tmp_path):
+    import sentencepiece
+
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["it was the best of times"] * 9), model_prefix=str(tmp_path / "m"), model_type="bpe",
+        vocab_size=300, byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False,
+        hard_vocab_limit=False, minloglevel=2,
+    )  # fmt: skip
+    tokenizer = SentencePieceTokenizer(tmp_path / "m.model")
+    assert tokenizer.adds_space
+    text = "it was the  best of times " * 3000
+    data = prepared(tmp_path, tokenizer, text)
+    assert data.train.tolist() == tokenizer.encode(text[: int(len(text) * 0.9)])
+
+
+def test_lengths(tmp_path, char):
+    """BOS and 9 characters are 10 tokens: a context of 9 fits exactly, and one of 10 does not."""
+    assert len(prepared(tmp_path, char, "0123456789", context=9).train) == 10
+    with pytest.raises(ValueError, match=r"10 tokens long, a context of 10 needs 11.*max_seq_len of at most 9"):
+        prepared(tmp_path, char, "0123456789", context=10)
+    with pytest.raises(ValueError, match=r"0 tokens long, a context of 8 needs 9: give more text$"):
+        prepared(tmp_path, char, "x")
+    with pytest.raises(ValueError, match=r"validation text is empty.*1e-17"):
+        prepared(tmp_path, char, "0123456789", val_fraction=1e-17)
+    for fraction in (0.0, 1.0, -0.1, float("nan")):
+        with pytest.raises(ValueError, match=r"val_fraction .* in \(0, 1\)"):
+            prepared(tmp_path, char, "0123456789", val_fraction=fraction)
+    with pytest.raises(ValueError, match="no text"):
+        prepared(tmp_path, char, "\ufeff")
+    assert not list((tmp_path / "cache").glob(".*"))  # what failed left nothing half-written
+
+
+def test_second_start_reads_no_text(tmp_path, tokenizer, monkeypatch):
+    first = prepared(tmp_path, tokenizer, ENGLISH)
+    status = os.stat(tmp_path / "text.txt")
+
+    def fail(*_):
+        raise AssertionError("tokenized again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dataset_module, "measure", fail)
+        again = prepare([tmp_path / "text.txt"], tokenizer, context=8, cache_dir=tmp_path / "cache")
+        assert again.fingerprint == first.fingerprint
+        assert np.array_equal(again.train, first.train)
+        assert isinstance(again.train, np.memmap)
+        (tmp_path / "text.txt").write_text(ENGLISH.upper())
+        os.utime(tmp_path / "text.txt", ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+        with pytest.raises(AssertionError, match="again"):
+            prepare([tmp_path / "text.txt"], tokenizer, context=8, cache_dir=tmp_path / "cache")
+
+
+def test_fingerprint_is_of_text_split_and_tokenizer(tmp_path, tokenizer, char):
+    first = prepared(tmp_path, tokenizer, ENGLISH * 2).fingerprint
+    assert prepared(tmp_path, char, ENGLISH * 2).fingerprint != first
+    assert prepared(tmp_path, tokenizer, ENGLISH * 2, val_fraction=0.5).fingerprint != first
+    assert prepared(tmp_path, tokenizer, ENGLISH * 3).fingerprint != first
+    (tmp_path / "elsewhere").mkdir()
+    assert prepared(tmp_path / "elsewhere", tokenizer, ENGLISH * 2).fingerprint == first
+
+
+def test_a_damaged_or_unfinished_cache_is_made_anew(tmp_path, tokenizer, monkeypatch):
+    first = prepared(tmp_path, tokenizer, ENGLISH)
+    (folder,) = (tmp_path / "cache").iterdir()
+    expected = first.train.tolist()
+    (folder / "train.bin").write_bytes(b"xx")
+    assert prepare([tmp_path / "text.txt"], tokenizer, context=8, cache_dir=folder.parent).train.tolist() == expected
+    (folder / "meta.json").write_text('{"dtype": ')
+    assert prepare([tmp_path / "text.txt"], tokenizer, context=8, cache_dir=folder.parent).train.tolist() == expected
+
+    def fail(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tokenizer, "encode_batch", fail)
+    with pytest.raises(KeyboardInterrupt):
+        prepared(tmp_path, tokenizer, ENGLISH * 2)
+    assert list((tmp_path / "cache").iterdir()) == [folder]
+
+
+MEMORY = """
+import resource, sys
+from model.text.dataset import prepare
+from model.text.tokenizer import SentencePieceTokenizer
+for file in sys.argv[2:]:
+    prepare([file], SentencePieceTokenizer(sys.argv[1]), context=8, cache_dir=file + ".cache")
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // (1 << 20 if sys.platform == "darwin" else 1 << 10))
+"""
+
+
+def test_memory_does_not_grow_with_the_text(tmp_path, tokenizer):
+    pytest.importorskip("resource")
+    for name, count in (("small", 50_000), ("large", 500_000)):  # 1.3 and 13 MB: 2.5 million tokens and more
+        (tmp_path / name).write_text("It was the best of times, " * count)
+    command = [sys.executable, "-c", MEMORY, tokenizer.path, tmp_path / "small", tmp_path / "large"]
+    done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True)
+    small, large = map(int, done.stdout.split())
+    assert large < small + 30  # MB; the list of the large text's ids alone would take over 100
+
+
+def random_dataset(train=1000, val=100):
+    return Dataset(np.arange(train, dtype=np.uint16), np.arange(val, dtype=np.uint16), val, "")
+
+
+def test_a_batch_is_a_function_of_seed_and_step():
+    data = random_dataset()
+    options = {"batch_size": 6, "context": 16}
+    inputs, targets = data.batch(7, seed=1, **options)
+    assert inputs.shape == targets.shape == (6, 16)
+    assert inputs.dtype == targets.dtype == np.int64
+    assert np.array_equal(inputs[:, 1:], targets[:, :-1])
+    assert np.array_equal(targets, inputs + 1)
+    data.batch(8, seed=1, **options)
+    assert np.array_equal(data.batch(7, seed=1, **options)[0], inputs)
+    assert not np.array_equal(data.batch(8, seed=1, **options)[0], inputs)
+    assert not np.array_equal(data.batch(7, seed=2, **options)[0], inputs)
+    for world in (1, 2, 3, 6):
+        shares = [data.batch(7, seed=1, rank=rank, world_size=world, **options)[0] for rank in range(world)]
+        assert np.array_equal(np.concatenate(shares), inputs)
+    with pytest.raises(ValueError, match="6 cannot be shared by 4"):
+        data.batch(7, seed=1, world_size=4, **options)
+
+
+def test_batches_reach_every_place_alike():
+    offsets = np.concatenate([batch_offsets(step, batch_size=8, seed=3, choices=20) for step in range(1000)])
+    counts = np.bincount(offsets, minlength=20)
+    assert len(counts) == 20
+    assert counts.min() > 320  # 400 expected, standard deviation 20
+    assert counts.max() < 480
+    data = random_dataset(train=17)
+    inputs, targets = data.batch(0, batch_size=4, context=16, seed=0)  # exactly context + 1
+    assert (inputs[:, 0] == 0).all()
+    assert (targets[:, -1] == 16).all()
+
+
+def test_offsets_stay_what_they_are():
+    """A resumed run must see the batches of the first one, also after an update of numpy."""
+    assert batch_offsets(5, batch_size=4, seed=1337, choices=1_000_000).tolist() == [672447, 693145, 803808, 616673]
+    assert len(set(batch_offsets(0, batch_size=64, seed=0, choices=1 << 40).tolist())) == 64
+
+
+@pytest.mark.parametrize(
+    ("length", "context", "batch"), [(100, 9, 4), (100, 10, 3), (5, 10, 2), (11, 10, 2), (2, 1, 1)]
+)
+def test_validation_counts_each_target_once(length, context, batch):
+    batches = list(random_dataset(val=length).val_batches(batch, context))
+    assert np.concatenate([targets.ravel() for _, targets in batches]).tolist() == list(range(1, length))
+    for inputs, targets in batches:
+        assert np.array_equal(targets, inputs + 1)
+        assert inputs.shape[0] <= batch
+        assert inputs.shape[1] <= context
+
+
+def test_validation_of_some_tokens_is_spread():
+    data = random_dataset(val=1001)
+    starts = [row[0] for inputs, _ in data.val_batches(4, 10, max_tokens=200) for row in inputs]
+    assert starts == list(range(0, 1000, 50))
+    assert sum(targets.size for _, targets in data.val_batches(4, 10, max_tokens=3)) == 10
+    assert sum(targets.size for _, targets in data.val_batches(4, 10, max_tokens=9999)) == 1000

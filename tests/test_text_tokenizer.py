@@ -1,0 +1,236 @@
+"""Nothing is lost, streaming equals decoding at once, and each format reads as its own definition says."""
+
+import random
+import struct
+from pathlib import Path
+
+import pytest
+import sentencepiece
+
+from model.text.tokenizer import HFTokenizer, Llama2cTokenizer, SentencePieceTokenizer, train_tokenizer
+
+SHAKESPEARE = Path(__file__).parents[2] / "shared/data/tinyshakespeare.txt"
+ENGLISH = "It was the best of times,\n\tit was the worst of times;\r\n\n    it was the age of wisdom.\n" * 40
+HARD = [
+    "",
+    " ",
+    "   two  inner   and trailing  ",
+    "\n\n\n",
+    "a\r\nb\rc\n",
+    "\ttab\t\ttabs",
+    "日本語のテキスト",
+    "👩‍👩‍👧‍👦 🇩🇪 é e\u0301 ﬁ Ⅷ ｆｕｌｌ",
+    "a\u2581b \u2581",  # the sign that SentencePiece writes for a space
+    "\u2585 \0 \ufeff \ufffd \u200b\u3000\xa0",
+    "<s></s><unk><0x41>",
+]
+
+
+def random_text(draw: random.Random, length: int) -> str:
+    ranges = [(0, 0x7F), (0x20, 0x21), (0x80, 0x7FF), (0x2580, 0x2588), (0x3000, 0xD7FF), (0xE000, 0x10FFFF)]
+    return "".join(chr(draw.randint(*draw.choice(ranges))) for _ in range(length))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("tokenizers")
+
+
+@pytest.fixture(scope="module")
+def bpe(folder):
+    return SentencePieceTokenizer(train_tokenizer([ENGLISH, HARD[6]], folder / "bpe.model", vocab_size=320))
+
+
+@pytest.fixture(scope="module")
+def char(folder):
+    return SentencePieceTokenizer(train_tokenizer([ENGLISH], folder / "char.model", kind="char"))
+
+
+@pytest.fixture(scope="module")
+def published(folder):
+    """A model made as Llama 2's was: a space before the text, bytes for the unknown."""
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(ENGLISH.splitlines()), model_prefix=str(folder / "published"), model_type="bpe",
+        vocab_size=330, byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False,
+        hard_vocab_limit=False, minloglevel=2,
+    )  # fmt: skip
+    return SentencePieceTokenizer(folder / "published.model")
+
+
+@pytest.fixture(scope="module")
+def llama2c(folder, published):
+    return Llama2cTokenizer(*write_llama2c(folder / "tokenizer.bin", published))
+
+
+def write_llama2c(path, tokenizer):
+    """The model flattened: what llama2.c's own exporter writes, from the format's definition."""
+    model = sentencepiece.SentencePieceProcessor(model_file=str(tokenizer.path))
+    pieces = [model.id_to_piece(i).replace("\u2581", " ").encode() for i in range(model.get_piece_size())]
+    with path.open("wb") as file:
+        file.write(struct.pack("<i", max(map(len, pieces))))
+        for i, piece in enumerate(pieces):
+            file.write(struct.pack("<fi", model.get_score(i), len(piece)) + piece)
+    return path, len(pieces)
+
+
+def hf_tokenizer(folder: Path, name: str) -> HFTokenizer:
+    """Byte level as in Llama 3, or byte fallback as in Llama 2."""
+    tokenizers = pytest.importorskip("tokenizers")
+    from tokenizers import decoders, models, pre_tokenizers, processors, trainers
+
+    if name == "byte_level":
+        model = tokenizers.Tokenizer(models.BPE())
+        model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        model.decoder = decoders.ByteLevel()
+        pieces = pre_tokenizers.ByteLevel.alphabet()
+    else:
+        model = tokenizers.Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+        model.normalizer = tokenizers.normalizers.Sequence(
+            [tokenizers.normalizers.Prepend("\u2581"), tokenizers.normalizers.Replace(" ", "\u2581")]
+        )
+        steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        model.decoder = decoders.Sequence(steps)
+        pieces = []
+    special = ["<unk>", "<begin>", "<end>", "<end of turn>"]
+    bytes_ = [f"<0x{byte:02X}>" for byte in range(256)] if name == "byte_fallback" else []
+    trainer = trainers.BpeTrainer(
+        vocab_size=700, special_tokens=special + bytes_, initial_alphabet=pieces, show_progress=False
+    )
+    model.train_from_iterator([ENGLISH], trainer)
+    if bytes_:  # training takes them as special, and special tokens are left out of the text
+        import json
+
+        state = json.loads(model.to_str())
+        state["added_tokens"] = [token for token in state["added_tokens"] if not token["content"].startswith("<0x")]
+        model = tokenizers.Tokenizer.from_str(json.dumps(state))
+    model.post_processor = processors.TemplateProcessing(single="<begin> $A", special_tokens=[("<begin>", 1)])
+    (folder / name).mkdir(exist_ok=True)
+    model.save(str(folder / name / "tokenizer.json"))
+    (folder / name / "tokenizer_config.json").write_text('{"eos_token": {"content": "<end>"}}')
+    return HFTokenizer(folder / name / "tokenizer.json")
+
+
+@pytest.fixture(params=["bpe", "char", "published", "llama2c", "byte_level", "byte_fallback"])
+def tokenizer(request, folder):
+    if request.param.startswith("byte_"):
+        return hf_tokenizer(folder, request.param)
+    return request.getfixturevalue(request.param)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "char"])
+def test_our_own_loses_nothing(kind, request):
+    tokenizer = request.getfixturevalue(kind)
+    draw = random.Random(1)
+    for text in [*HARD, ENGLISH, *(random_text(draw, draw.randint(1, 60)) for _ in range(400))]:
+        ids = tokenizer.encode(text)
+        assert ids[0] == tokenizer.bos_id
+        assert max(ids) < tokenizer.vocab_size
+        assert tokenizer.decode(ids) == text
+        assert tokenizer.encode_batch([text, "x", text], 2)[2] == tokenizer.encode(text, bos=False) == ids[1:]
+
+
+def test_plain_text_comes_back_from_every_format(tokenizer):
+    for text in ["It was the best.", "  two\n\nlines ", "日本 😀", " "]:
+        ids = tokenizer.encode(text)
+        assert ids[0] == tokenizer.bos_id
+        assert tokenizer.decode(ids) == text
+        assert tokenizer.decode([*ids, *tokenizer.eos_ids]) == text
+
+
+def test_streamed_text_is_the_whole_decoded(tokenizer):
+    draw = random.Random(2)
+    cases = [tokenizer.encode(text) for text in [*HARD, ENGLISH[:300]] if text]
+    cases += [tokenizer.encode(random_text(draw, 20), bos=False) for _ in range(50)]
+    # Ids that no text gives: broken characters, control ids in mid-text, bytes in any order.
+    cases += [[draw.randrange(tokenizer.vocab_size) for _ in range(draw.randint(1, 40))] for _ in range(300)]
+    cases += [[draw.randrange(3, 259) for _ in range(12)] for _ in range(200)]
+    cases += [[], [tokenizer.bos_id]]
+    stream = tokenizer.stream()
+    for ids in cases:
+        pieces = [stream.push(token) for token in ids]
+        assert "".join(pieces) + stream.flush() == tokenizer.decode(ids), ids
+
+
+def test_streamed_text_comes_at_once_and_whole_characters_only(bpe):
+    stream = bpe.stream()
+    pieces = [stream.push(token) for token in bpe.encode("was 😀 it", bos=False)]
+    assert "".join(pieces) == "was 😀 it"  # nothing is left for flush
+    assert "\ufffd" not in "".join(pieces)
+    assert stream.flush() == ""
+    assert pieces[0] != ""
+
+
+def test_decode_agrees_with_sentencepiece(published):
+    draw = random.Random(3)
+    oracle = sentencepiece.SentencePieceProcessor(model_file=str(published.path))
+    for text in HARD:
+        assert published.encode(text, bos=False) == oracle.encode(text)
+    for _ in range(200):
+        ids = [draw.randrange(published.vocab_size) for _ in range(20)]
+        assert published.decode(ids) == oracle.decode(ids)
+    with pytest.raises(ValueError, match="token 330"):
+        published.decode([330])
+
+
+def test_llama2c_reads_as_the_model_it_was_made_from(llama2c, published):
+    draw = random.Random(4)
+    words = ENGLISH.split(" ")
+    texts = ["", " ", "it", "the  best", "日本 😀", ENGLISH, *(" ".join(draw.choices(words, k=9)) for _ in range(50))]
+    for text in texts:
+        assert llama2c.encode(text) == published.encode(text), text
+        assert llama2c.decode(llama2c.encode(text)) == text
+    assert llama2c.bos_id == 1
+    assert llama2c.eos_ids[0] == 2
+
+
+def test_llama2c_file_of_another_vocabulary_is_refused(llama2c):
+    for size in (llama2c.vocab_size - 1, llama2c.vocab_size + 1):
+        with pytest.raises(ValueError, match=str(size)):
+            Llama2cTokenizer(llama2c.path, size)
+
+
+@pytest.mark.parametrize("name", ["byte_level", "byte_fallback"])
+def test_hf_special_tokens(name, folder):
+    tokenizer = hf_tokenizer(folder, name)
+    assert (tokenizer.bos_id, tokenizer.eos_ids) == (1, (2,))
+    assert HFTokenizer(tokenizer.path, eos_ids=[2, 3]).eos_ids == (2, 3)
+    assert tokenizer.encode("") == [1]
+    assert tokenizer.encode("it was") == [1, *tokenizer.encode("it was", bos=False)]
+    assert 3 in tokenizer.encode("it<end of turn>")
+    assert "end of turn" not in tokenizer.decode(tokenizer.encode("it<end of turn>"))
+
+
+def test_hf_bos_from_the_settings_beside(folder, tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    hf_tokenizer(folder, "byte_level")
+    model = tokenizers.Tokenizer.from_file(str(folder / "byte_level/tokenizer.json"))
+    model.post_processor = tokenizers.processors.ByteLevel()
+    model.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ValueError, match="names no BOS"):
+        HFTokenizer(tmp_path / "tokenizer.json")
+    settings = tmp_path / "tokenizer_config.json"
+    settings.write_text('{"bos_token": "<begin>"}')
+    tokenizer = HFTokenizer(tmp_path / "tokenizer.json")
+    assert tokenizer.encode("it")[0] != 1  # the file's own post-processor puts nothing first
+    assert tokenizer.encode("") == [1]
+    settings.write_text('{"bos_token": "<begin>", "add_bos_token": true}')
+    assert HFTokenizer(tmp_path / "tokenizer.json").encode("it")[0] == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00junk" * 9, b"{}", "日本".encode()])
+def test_foreign_files_are_one_line(content, tmp_path):
+    pytest.importorskip("tokenizers")
+    file = tmp_path / "tokenizer"
+    file.write_bytes(content)
+    for read in (SentencePieceTokenizer, HFTokenizer, lambda path: Llama2cTokenizer(path, 300)):
+        with pytest.raises(ValueError, match="tokenizer") as error:
+            read(file)
+        assert "\n" not in str(error.value)
+
+
+def test_the_package_needs_no_torch():
+    import subprocess
+    import sys
+
+    code = "import sys, model.text.tokenizer, model.text.dataset; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[1]).returncode == 0

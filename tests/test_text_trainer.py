@@ -1,0 +1,84 @@
+"""A tokenizer learns from any text, the same each time, in silence, and says what vocabulary the text allows."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from model.text.tokenizer import SentencePieceTokenizer, train_tokenizer
+from model.text.trainer import spread_sample
+
+SHAKESPEARE = Path(__file__).parents[2] / "shared/data/tinyshakespeare.txt"
+ENGLISH = "It was the best of times,\n\tit was the worst of times;\r\n\n    it was the age of wisdom.\n"
+
+
+def test_size_limits_name_the_numbers(tmp_path):
+    text = ENGLISH * 20
+    least = 256 + 3 + len(set(text))
+    with pytest.raises(ValueError, match=f"at least {least}"):
+        train_tokenizer([text], tmp_path, vocab_size=least - 1)
+    with pytest.raises(ValueError, match="vocab_size 9999 is too large: the text gives ") as error:
+        train_tokenizer([text], tmp_path, vocab_size=9999)
+    assert not list(tmp_path.iterdir())
+    most = int(str(error.value).split()[-1])
+    for size in (least, most):
+        assert SentencePieceTokenizer(train_tokenizer([text], tmp_path, vocab_size=size)).vocab_size == size
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["", ""]])
+def test_nothing_to_learn_from(texts, tmp_path):
+    for kind in ("bpe", "char"):
+        with pytest.raises(ValueError, match="no text"):
+            train_tokenizer(texts, tmp_path, kind=kind)
+    with pytest.raises(ValueError, match=r"'word'.*bpe, char"):
+        train_tokenizer(["text"], tmp_path, kind="word")
+
+
+def test_same_text_same_file_and_not_a_word(tmp_path, capfd):
+    first = train_tokenizer([ENGLISH * 50], tmp_path / "new" / "one.model", vocab_size=300)
+    second = train_tokenizer([ENGLISH * 50], tmp_path, vocab_size=300)
+    assert second == tmp_path / "tokenizer.model"
+    assert first.read_bytes() == second.read_bytes()
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("line", ["the quick brown fox ", "thequickbrownfox", "\tquick\u2585\0brown"])
+def test_a_line_of_50_kb_is_learnt_from(line, tmp_path):
+    text = line * (50_000 // len(line))
+    tokenizer = SentencePieceTokenizer(train_tokenizer([text], tmp_path, vocab_size=256 + 3 + len(set(text)) + 5))
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert len(tokenizer.encode(text)) < 0.8 * len(text)
+
+
+def test_tabs_and_indentation_become_pieces(tmp_path):
+    code = "def f(x):\n\treturn x\n\n\nclass A:\n    def g(self):\n        return 1\r\n" * 30
+    tokenizer = SentencePieceTokenizer(train_tokenizer([code], tmp_path, vocab_size=330))
+    assert len(tokenizer.encode("        ", bos=False)) == 1
+    assert len(tokenizer.encode("\t", bos=False)) == 1
+    assert len(tokenizer.encode("\n\n\n", bos=False)) < 3
+
+
+@pytest.mark.parametrize("vocab_size", [10, 1024])
+def test_char_is_one_token_for_each_character(vocab_size, tmp_path):
+    text = ENGLISH + "日本\U0001f600"
+    tokenizer = SentencePieceTokenizer(train_tokenizer([text], tmp_path, kind="char", vocab_size=vocab_size))
+    assert tokenizer.vocab_size == 256 + 3 + len(set(text))
+    assert len(tokenizer.encode(text, bos=False)) == len(text)
+    assert len(tokenizer.encode("é", bos=False)) == 2  # unseen: its bytes
+
+
+@pytest.mark.skipif(not SHAKESPEARE.exists(), reason="needs tinyshakespeare")
+def test_tinyshakespeare_has_65_characters(tmp_path):
+    text = SHAKESPEARE.read_bytes().decode()
+    tokenizer = SentencePieceTokenizer(train_tokenizer([text], tmp_path, kind="char"))
+    ids = tokenizer.encode(text, bos=False)
+    assert (len(ids), len(set(ids))) == (len(text), 65)
+
+
+def test_a_sample_is_bounded_and_from_everywhere():
+    draw = random.Random(0)
+    texts = [f"{number} " * draw.randint(1, 3000) for number in range(200)]
+    sample = spread_sample(iter(texts), limit=100_000)
+    assert 50_000 - 4000 <= sum(map(len, sample)) <= 100_000
+    numbers = [int(word) for piece in sample for word in piece.split()]
+    assert {number // 20 for number in numbers} == set(range(10))
