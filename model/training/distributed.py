@@ -89,7 +89,8 @@ def spread(model: Transformer, ranks: Ranks, fsdp: bool) -> nn.Module:
         mesh = init_device_mesh(model.tok_embeddings.weight.device.type, (ranks.world_size,))
         for layer in model.layers:
             fully_shard(layer, mesh=mesh)
-        fully_shard(model, mesh=mesh)
+        # By default the root stays whole until a backward pass, which a validation never has.
+        fully_shard(model, mesh=mesh, reshard_after_forward=True)
         return model
     return nn.parallel.DistributedDataParallel(model)
 

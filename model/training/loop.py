@@ -110,7 +110,7 @@ class Trainer:
         """One optimizer step on the batch that belongs to this step."""
         loss = self._backpropagate()
         norm = gather(clip_grad_norm_(self.model.parameters(), self.args.grad_clip or math.inf)).item()
-        self._check(math.isfinite(loss + norm), f"the loss is {loss} and the gradient {norm} long")
+        self._check(math.isfinite(loss + norm), self.progress.step + 1, f"the loss is {loss} and the gradient {norm} long")
         set_rate(self.optimizers, lr_share)
         for optimizer in self.optimizers:
             optimizer.step()
@@ -142,7 +142,7 @@ class Trainer:
         progress, dataset = self.progress, self.dataset
         with self.autocast:
             loss = evaluate(self.network, self.model, dataset, self.args, self.ranks)
-        self._check(math.isfinite(loss), f"the validation loss is {loss}")
+        self._check(math.isfinite(loss), progress.step, f"the validation loss is {loss}")
         progress.val_loss = loss
         if progress.best_val_loss is None or loss < progress.best_val_loss:
             progress.best_val_loss, progress.best_step = loss, progress.step
@@ -151,10 +151,10 @@ class Trainer:
                 save_model(best, self.directory)
         return {"val_loss": loss, "val_bits_per_byte": bits_per_byte(loss, dataset)}
 
-    def _check(self, fine: bool, what: str) -> None:
+    def _check(self, fine: bool, step: int, what: str) -> None:
         if not fine:
             raise ValueError(
-                f"step {self.progress.step}: {what}; the good state of step {self.saved_step} stays in "
+                f"step {step}: {what}; the good state of step {self.saved_step} stays in "
                 f"{self.directory}: resume it with half of --lr and --muon_lr, or a smaller --grad_clip"
             )
 

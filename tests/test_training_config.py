@@ -1,0 +1,80 @@
+import dataclasses
+import math
+
+import pytest
+
+from model.training.config import DEFAULT_STEPS, DataArgs, TrainArgs
+
+
+def test_the_defaults_are_valid():
+    DataArgs()
+    TrainArgs()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("batch_size", 0),
+        ("micro_batch_size", 0),
+        ("max_steps", 0),
+        ("eval_every", 0),
+        ("eval_tokens", -1),
+        ("minutes", 0.0),
+        ("minutes", math.inf),
+        ("lr", -1e-3),
+        ("lr", math.nan),
+        ("muon_lr", 0.0),
+        ("warmup", 1.0),
+        ("hold", -0.1),
+        ("min_lr", 1.5),
+        ("beta1", 1.0),
+        ("beta2", math.nan),
+        ("dropout", 1.0),
+        ("seed", -1),
+        ("seed", 2**63),
+        ("sample_every", -1),
+        ("weight_decay", math.inf),
+        ("grad_clip", -1.0),
+    ],
+)
+def test_a_number_out_of_range_is_named_with_what_to_give(name, value):
+    with pytest.raises(ValueError, match=rf"^{name} is {value}: give [^\n]*\d[^\n]*$".replace("+", r"\+")):
+        TrainArgs(**{name: value})
+
+
+def test_all_problems_are_said_at_once():
+    with pytest.raises(ValueError, match="batch_size is 0.*lr is -1.*dropout is 2"):
+        TrainArgs(batch_size=0, lr=-1, dropout=2)
+
+
+def test_a_batch_is_made_of_whole_micro_batches():
+    with pytest.raises(ValueError, match="batch_size is 10, not a multiple of micro_batch_size 4"):
+        TrainArgs(batch_size=10, micro_batch_size=4)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0, -1.0, math.nan])
+def test_some_text_is_kept_for_validation(fraction):
+    with pytest.raises(ValueError, match=f"val_fraction is {fraction}: give a share above 0 and below 1"):
+        DataArgs(val_fraction=fraction)
+    DataArgs(val_fraction=fraction, val_data=("other.txt",))
+
+
+def test_data_is_needed():
+    with pytest.raises(ValueError, match="data is empty"):
+        DataArgs(data=())
+
+
+def test_a_run_is_done_by_steps_or_by_the_clock_whichever_is_further():
+    assert TrainArgs().share_done(DEFAULT_STEPS // 4, 1e9) == 0.25
+    assert TrainArgs(max_steps=10).share_done(5, 1e9) == 0.5
+    assert TrainArgs(minutes=2).share_done(10**9, 30) == 0.25
+    assert TrainArgs(minutes=2, max_steps=10).share_done(5, 30) == 0.5
+    assert TrainArgs(minutes=2, max_steps=10).share_done(5, 90) == 0.75
+
+
+def test_every_setting_says_what_it_is_for():
+    from model.cli.settings import hints
+
+    described = hints(DataArgs, TrainArgs)
+    assert set(described) == {field.name for cls in (DataArgs, TrainArgs) for field in dataclasses.fields(cls)}
+    assert all(len(text) > 10 for _, text in described.values())

@@ -1,0 +1,259 @@
+"""What a run leaves behind: exact, whoever looks at it and however often it is interrupted."""
+
+import dataclasses
+import json
+import math
+from itertools import count
+
+import numpy as np
+import pytest
+import torch
+from training_helpers import ARGS, StopAt, dataset, same, trainer, weights
+
+from model import Transformer, generate
+from model.text.dataset import Dataset
+from model.training.distributed import Ranks
+from model.training.dropout import add_dropout
+from model.training.evaluation import evaluate, loss_of
+from model.training.progress import Watcher
+from model.weights import load_model
+
+SHALLOW = dataclasses.replace(ARGS, n_layers=1)
+THOROUGH = {"eval_every": 30, "batch_size": 8, "micro_batch_size": 4, "dropout": 0.1, "model_args": SHALLOW}
+
+
+def lines(directory) -> list[dict]:
+    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+
+
+def without_speed(directory) -> list[dict]:
+    return [{name: x for name, x in line.items() if name != "tokens_per_second"} for line in lines(directory)]
+
+
+def test_it_learns_and_starts_from_knowing_nothing(tmp_path):
+    run = trainer(tmp_path, max_steps=80)
+    run.run()
+    losses = [line["train_loss"] for line in lines(tmp_path)]
+    assert losses[0] == pytest.approx(math.log(ARGS.vocab_size), rel=0.05)
+    assert losses[-1] < 0.6
+    assert run.progress.best_val_loss < 0.6
+    assert run.progress.tokens == 80 * 8 * ARGS.max_seq_len
+
+
+@pytest.mark.parametrize(("optimizer", "steps"), [("muon", 200), ("adamw", 40)])
+def test_a_run_is_its_two_halves_bit_for_bit(tmp_path, optimizer, steps):
+    for name in ("whole", "parts"):
+        (tmp_path / name).mkdir()
+    settings = {"optimizer": optimizer, "max_steps": steps, **THOROUGH}
+    whole = trainer(tmp_path / "whole", **settings)
+    whole.run()
+    assert trainer(tmp_path / "parts", **settings, watcher=StopAt(steps // 2)).run().step == steps // 2
+    rest = trainer(tmp_path / "parts", resume=True, **settings)
+    assert rest.progress.step == steps // 2
+    rest.run()
+    assert same(weights(whole.model), weights(rest.model))
+    assert without_speed(tmp_path / "parts") == without_speed(tmp_path / "whole")
+    assert [line["step"] for line in lines(tmp_path / "parts")] == list(range(1, steps + 1))
+    best = [load_model(tmp_path / name).state_dict() for name in ("whole", "parts")]
+    assert same(*best)
+
+
+def test_a_run_that_lost_its_last_steps_takes_them_again(tmp_path):
+    trainer(tmp_path, max_steps=20, eval_every=8).run()
+    expected = without_speed(tmp_path)
+    state = (tmp_path / "training_state.safetensors").read_bytes()
+    trainer(tmp_path, resume=True, max_steps=24, eval_every=8).run()
+    (tmp_path / "training_state.safetensors").write_bytes(state)  # as if killed after step 24, before its checkpoint
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 25, "train_l')
+    trainer(tmp_path, resume=True, max_steps=20, eval_every=8)
+    assert without_speed(tmp_path) == expected
+
+
+class Curious(Watcher):
+    """Looks wherever one can: draws samples and random numbers, and validates."""
+
+    def after_step(self, trainer, figures) -> None:
+        list(generate(trainer.model, [[1, 2]], max_new_tokens=3, temperature=1.0, seed=trainer.progress.step))
+        torch.rand(3), np.random.rand(3)
+        evaluate(trainer.network, trainer.model, trainer.dataset, trainer.args, Ranks())
+
+
+def test_looking_does_not_change_a_run(tmp_path):
+    runs = [
+        trainer(tmp_path, dropout=0.1, max_steps=8, eval_every=100),
+        trainer(tmp_path, dropout=0.1, max_steps=8, eval_every=4, watcher=Curious()),
+    ]
+    for run in runs:
+        run.run()
+    assert same(*(weights(run.model) for run in runs))
+
+
+def test_micro_batches_add_up_to_the_batch_even_when_they_do_not_fit(tmp_path):
+    norms = []
+    for micro in (8, 4, 1):
+        trainer(tmp_path, micro_batch_size=micro, max_steps=5, batch_size=8).run()
+        norms.append([(line["train_loss"], line["grad_norm"]) for line in lines(tmp_path)])
+    assert np.allclose(norms[0], norms[1], atol=1e-5)
+    assert np.allclose(norms[0], norms[2], atol=1e-5)
+    odd = trainer(tmp_path, batch_size=6, micro_batch_size=2, max_steps=1, ranks=None)
+    object.__setattr__(odd.args, "micro_batch_size", 4)  # as with several processes: 6 rows, 4 and 2
+    uneven = odd._backpropagate()
+    even = trainer(tmp_path, batch_size=6, max_steps=1)._backpropagate()
+    assert uneven == pytest.approx(even, abs=1e-6)
+
+
+def test_the_gradient_is_clipped_and_reported_as_it_was(tmp_path):
+    trainer(tmp_path, max_steps=1, grad_clip=0).run()
+    free = lines(tmp_path)[0]["grad_norm"]
+    clipped = trainer(tmp_path, max_steps=1, grad_clip=free / 3)
+    steps = []
+    for optimizer in clipped.optimizers:
+        optimizer.register_step_pre_hook(lambda *_: steps.append(
+            math.sqrt(sum(p.grad.square().sum().item() for p in clipped.model.parameters() if p.grad is not None))
+        ))  # fmt: skip
+    clipped.run()
+    assert steps[0] == pytest.approx(free / 3, rel=1e-4)
+    assert lines(tmp_path)[0]["grad_norm"] == pytest.approx(free, rel=1e-5)
+
+
+def test_the_speed_is_tokens_of_the_step_over_its_seconds(tmp_path):
+    ticks = count(1000.0, 0.5)  # any look at the clock takes half a second; a step looks before and after
+    run = trainer(tmp_path, batch_size=12, max_steps=3, clock=lambda: next(ticks))
+    run.run()
+    assert [line["tokens_per_second"] for line in lines(tmp_path)] == [12 * ARGS.max_seq_len / 0.5] * 3
+    assert run.progress.train_seconds == 1.5
+
+
+def test_minutes_end_a_run_and_the_rate_follows_them(tmp_path):
+    now = 50.0
+
+    class Slow(Watcher):
+        def after_step(self, trainer, figures) -> None:
+            nonlocal now
+            now += 6
+
+    run = trainer(tmp_path, max_steps=None, minutes=1, warmup=0, hold=0.5, eval_every=4, clock=lambda: now,
+                  watcher=Slow())  # fmt: skip
+    assert run.run().step == 11  # the first to end when 60 seconds have gone
+    rates = [line["lr"] / run.args.lr for line in lines(tmp_path)]
+    assert rates == pytest.approx([1] * 7 + [0.8, 0.6, 0.4, 0.2], abs=1e-6)
+    assert "val_loss" in lines(tmp_path)[-1]
+
+
+def test_a_resumed_budget_has_used_what_it_has_used(tmp_path):
+    ticks = count(0.0, 1.0)
+    trainer(tmp_path, max_steps=None, minutes=1, clock=lambda: next(ticks), watcher=StopAt(10)).run()
+    resumed = trainer(tmp_path, resume=True, max_steps=None, minutes=1, clock=lambda: next(ticks))
+    used = resumed.progress.wall_seconds
+    assert 20 < used < 45
+    resumed.run()
+    assert 60 <= resumed.progress.wall_seconds < 66
+
+
+def test_a_finished_run_takes_no_further_step(tmp_path):
+    first = trainer(tmp_path, max_steps=5)
+    first.run()
+    again = trainer(tmp_path, resume=True, max_steps=5)
+    assert again.run().step == 5
+    assert same(weights(first.model), weights(again.model))
+
+
+def test_more_steps_another_rate_and_another_batch_go_on_from_the_same_state(tmp_path):
+    trainer(tmp_path, max_steps=5).run()
+    resumed = trainer(tmp_path, resume=True, max_steps=8, lr=1e-3, batch_size=4)
+    resumed.run()
+    assert [line["step"] for line in lines(tmp_path)] == list(range(1, 9))
+    assert lines(tmp_path)[5]["lr"] < 1e-3
+
+
+def test_the_model_kept_for_generating_is_the_best_on_validation(tmp_path, monkeypatch):
+    losses = iter([3.0, 1.0, 2.0])
+    monkeypatch.setattr("model.training.loop.evaluate", lambda *_: next(losses))
+    kept = {}
+
+    class Keep(Watcher):
+        def after_step(self, trainer, figures) -> None:
+            kept[trainer.progress.step] = weights(trainer.model)
+
+    run = trainer(tmp_path, max_steps=3, eval_every=1, watcher=Keep())
+    run.run()
+    assert (run.progress.best_step, run.progress.best_val_loss, run.progress.val_loss) == (2, 1.0, 2.0)
+    assert same(weights(load_model(tmp_path)), kept[2])
+    assert same(weights(trainer(tmp_path, resume=True, max_steps=3).model), kept[3])
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_stops_and_leaves_the_last_good_state(tmp_path, bad):
+    run = trainer(tmp_path, max_steps=50, eval_every=4)
+
+    class Poison(Watcher):
+        def after_step(self, trainer, figures) -> None:
+            if trainer.progress.step == 6:
+                with torch.no_grad():
+                    trainer.model.norm.weight[0] = bad
+
+    run.watcher = Poison()
+    with pytest.raises(ValueError, match=r"step 7: the loss is nan.*state of step 4 stays.*half of --lr and --muon_lr"):
+        run.run()
+    resumed = trainer(tmp_path, resume=True, max_steps=8, eval_every=4)
+    assert resumed.progress.step == 4
+    assert all(p.isfinite().all() for p in resumed.model.parameters())
+    assert resumed.run().step == 8
+
+
+def test_a_validation_loss_that_is_not_finite_is_never_saved(tmp_path, monkeypatch):
+    run = trainer(tmp_path, max_steps=4, eval_every=2)
+    losses = iter([1.0, math.nan])
+    monkeypatch.setattr("model.training.loop.evaluate", lambda *_: next(losses))
+    with pytest.raises(ValueError, match="step 4: the validation loss is nan; the good state of step 2"):
+        run.run()
+    assert trainer(tmp_path, resume=True).progress.step == 2
+
+
+def test_validation_counts_each_token_once(tmp_path):
+    model, text = Transformer(ARGS), dataset()
+    args = trainer(tmp_path).args
+    ids = torch.from_numpy(text.val.astype(np.int64))
+    total = 0.0
+    for start in range(0, len(ids) - 1, ARGS.max_seq_len):
+        window = ids[start : start + ARGS.max_seq_len + 1]
+        total += loss_of(model, window[None, :-1], window[None, 1:], "sum").item()
+    model.train()
+    loss = evaluate(model, model, text, args, Ranks())
+    assert loss == pytest.approx(total / (len(ids) - 1), abs=1e-6)
+    assert model.training
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_dropout_is_part_of_training_alone(tmp_path):
+    model = Transformer(ARGS)
+    tokens = torch.tensor([[1, 2, 3]])
+    plain = model(tokens)
+    add_dropout(model, 0.5)
+    model.eval()
+    assert torch.equal(model(tokens), plain)
+    model.train()
+    assert not torch.equal(model(tokens), model(tokens))
+    assert set(model.state_dict()) == set(Transformer(ARGS).state_dict())
+
+
+def test_dropout_differs_between_steps_and_seeds(tmp_path):
+    same_text = Dataset(np.arange(9, dtype=np.uint16), dataset().val, 99, "one window")
+    losses = set()
+    for seed in (1, 2):
+        run = trainer(tmp_path, dropout=0.3, text=same_text, seed=1)
+        object.__setattr__(run.args, "seed", seed)
+        for step in (0, 1):
+            run.progress.step = step
+            losses.add(run._backpropagate())
+    assert len(losses) == 4
+
+
+def test_tied_embeddings_are_trained_and_saved_once(tmp_path):
+    tied = dataclasses.replace(ARGS, tie_embeddings=True)
+    run = trainer(tmp_path, model_args=tied, max_steps=5)
+    run.run()
+    assert same(weights(load_model(tmp_path)), weights(run.model))
+    resumed = trainer(tmp_path, model_args=tied, resume=True)
+    assert same(weights(resumed.model), weights(run.model))

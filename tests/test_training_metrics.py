@@ -1,0 +1,49 @@
+import json
+import math
+
+import numpy as np
+import pytest
+
+from model.text.dataset import Dataset
+from model.training.metrics import Metrics, bits_per_byte, read_metrics
+
+
+def test_a_line_a_step_with_what_was_measured(tmp_path):
+    metrics = Metrics(tmp_path / "metrics.jsonl")
+    metrics.write(1, {"train_loss": 2.5, "lr": 0.001})
+    metrics.write(2, {"train_loss": 2.25, "val_loss": 1 / 3})
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"step": 1, "train_loss": 2.5, "lr": 0.001},
+        {"step": 2, "train_loss": 2.25, "val_loss": 0.3333333},
+    ]
+
+
+def test_going_on_drops_later_lines_and_a_torn_one(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(f'{{"step": {n}, "train_loss": {n}.5}}\n' for n in range(1, 6)) + '{"step": 6, "tr')
+    Metrics(path, last_step=3).write(4, {"train_loss": 9.0})
+    assert [(line["step"], line["train_loss"]) for line in read_metrics(path)] == [(1, 1.5), (2, 2.5), (3, 3.5), (4, 9)]
+
+
+def test_starting_anew_forgets_what_was_there(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n')
+    Metrics(path)
+    assert path.read_text() == ""
+
+
+@pytest.mark.parametrize("foreign", ["step 1 was fine\n", "[1]\n", "\n", '{"step": 1}\n{"st\n{"step": 3}\n'])
+def test_a_foreign_file_is_named(tmp_path, foreign):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(foreign)
+    with pytest.raises(ValueError, match="metrics.jsonl is damaged"):
+        Metrics(path, last_step=5)
+    assert path.read_text() == foreign
+
+
+def test_bits_per_byte_do_not_depend_on_the_tokenizer():
+    """The same text in 80 tokens of 1 byte and in 20 of 4, predicted equally well."""
+    coarse, fine = (Dataset(np.zeros(1), np.zeros(tokens + 1), val_bytes=80, fingerprint="") for tokens in (20, 80))
+    assert bits_per_byte(4 * math.log(8), coarse) == pytest.approx(3 * 1.0)
+    assert bits_per_byte(math.log(8), fine) == pytest.approx(3.0)

@@ -1,0 +1,76 @@
+import dataclasses
+
+import pytest
+import torch
+from training_helpers import ARGS
+
+from model import Transformer
+from model.training.config import TrainArgs
+from model.training.optimizer import Muon, build_optimizers, orthogonalize, set_rate
+
+
+def members(model: Transformer, optimizer: torch.optim.Optimizer) -> list[set[str]]:
+    names = {id(p): name for name, p in model.named_parameters()}
+    return [{names[id(p)] for p in group["params"]} for group in optimizer.param_groups]
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_muon_has_the_hidden_matrices_and_only_matrices_decay(tied):
+    model = Transformer(dataclasses.replace(ARGS, tie_embeddings=tied))
+    adamw, muon = build_optimizers(model, TrainArgs(weight_decay=0.3))
+    (hidden,) = members(model, muon)
+    decaying, free = members(model, adamw)
+    assert hidden == {name for name, p in model.named_parameters() if name.startswith("layers.") and p.ndim == 2}
+    assert decaying == {"tok_embeddings.weight"} | ({"output.weight"} if not tied else set())
+    assert free == {name for name in dict(model.named_parameters()) if "norm" in name}
+    assert [group["weight_decay"] for group in adamw.param_groups] == [0.3, 0]
+    assert muon.param_groups[0]["weight_decay"] == 0.3
+
+
+def test_plain_adamw_has_everything():
+    model = Transformer(ARGS)
+    (adamw,) = build_optimizers(model, TrainArgs(optimizer="adamw", beta1=0.8, beta2=0.9))
+    assert set.union(*members(model, adamw)) == set(dict(model.named_parameters()))
+    assert all("weight" in name and "norm" not in name for name in members(model, adamw)[0])
+    assert adamw.defaults["betas"] == (0.8, 0.9)
+
+
+def test_the_rate_scales_each_optimizers_own_peak():
+    optimizers = build_optimizers(Transformer(ARGS), TrainArgs(lr=0.004, muon_lr=0.08))
+    set_rate(optimizers, 0.5)
+    set_rate(optimizers, 0.25)
+    assert [group["lr"] for o in optimizers for group in o.param_groups] == pytest.approx([0.001, 0.001, 0.02])
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 20), (2, 20, 8), (1, 8, 8)])
+def test_orthogonalized_matrices_keep_their_singular_vectors_and_have_singular_values_near_1(shape):
+    stack = torch.randn(shape)
+    turned = orthogonalize(stack, (3.4445, -4.775, 2.0315), 5, 1e-7)
+    u, _, v = torch.linalg.svd(stack, full_matrices=False)
+    inner = u.mT @ turned @ v.mT  # diagonal, if the vectors are the same
+    values = inner.diagonal(dim1=1, dim2=2)
+    assert (inner - values.diag_embed()).abs().max() < 1e-3
+    assert ((values > 0.3) & (values < 1.3)).all()
+
+
+def test_a_matrix_is_turned_the_same_alone_and_in_a_stack():
+    stack = torch.randn(4, 6, 9)
+    together = orthogonalize(stack, (3.4445, -4.775, 2.0315), 5, 1e-7)
+    alone = torch.cat([orthogonalize(one[None], (3.4445, -4.775, 2.0315), 5, 1e-7) for one in stack])
+    torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)
+
+
+def test_muon_steps_like_torchs_own_up_to_its_lower_precision():
+    start = [torch.randn(12, 30), torch.randn(30, 12), torch.randn(12, 30)]
+    outcomes = []
+    for optimizer in (Muon, torch.optim.Muon):
+        weights = [torch.nn.Parameter(w.clone()) for w in start]
+        muon = optimizer(weights, lr=0.1, weight_decay=0.1)
+        generator = torch.Generator().manual_seed(0)
+        for _ in range(3):
+            for w in weights:
+                w.grad = torch.randn(w.shape, generator=generator)
+            muon.step()
+        outcomes.append(weights)
+    for mine, theirs, before in zip(*outcomes, start):
+        assert (mine - theirs).norm() < 0.02 * (mine - before).norm()  # theirs multiplies in bfloat16

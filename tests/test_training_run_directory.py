@@ -1,0 +1,105 @@
+import json
+import resource
+from contextlib import contextmanager
+
+import pytest
+import torch
+from training_helpers import ARGS, forked, same, trainer, weights
+
+from model.training.loop import Trainer
+from model.training.run_directory import STATE, load_state, locked, named_states, read_notes
+from model.weights.files import load_tensors, save_tensors
+
+
+def test_the_state_holds_every_weight_and_every_optimizer_state_by_name_and_the_notes(tmp_path):
+    run = trainer(tmp_path, max_steps=2)
+    run.identity = {"dim": 16}
+    run.run()
+    tensors = load_tensors(tmp_path / STATE)
+    names = set(dict(run.model.named_parameters()))
+    assert {name.removeprefix("model.") for name in tensors if name.startswith("model.")} == names
+    assert {name for name in names if f"optimizer.momentum_buffer.{name}" in tensors} == {
+        name for name in names if name.startswith("layers.") and "norm" not in name
+    }
+    assert "optimizer.exp_avg_sq.tok_embeddings.weight" in tensors
+    notes = read_notes(tmp_path)
+    assert notes["identity"] == {"dim": 16}
+    assert (notes["progress"]["step"], notes["progress"]["tokens"]) == (2, 2 * 8 * ARGS.max_seq_len)
+
+
+def test_loading_puts_everything_back_bit_for_bit(tmp_path):
+    run = trainer(tmp_path, max_steps=3)
+    run.run()
+    other = trainer(tmp_path, seed=99, max_steps=1)
+    load_state(tmp_path, other.model, other.optimizers)
+    assert same(weights(run.model), weights(other.model))
+    mine, theirs = (dict(named_states(r.model, r.optimizers)) for r in (run, other))
+    for name, state in mine.items():
+        assert same(state, theirs[name])
+
+
+def test_no_checkpoint_is_no_progress_and_a_foreign_one_is_refused(tmp_path):
+    assert read_notes(tmp_path) is None
+    save_tensors(tmp_path / STATE, {"a": torch.zeros(1)}, {"format": "pt"})
+    with pytest.raises(ValueError, match="was not written by this trainer"):
+        read_notes(tmp_path)
+
+
+def test_a_state_without_all_weights_is_refused(tmp_path):
+    run = trainer(tmp_path, max_steps=1)
+    run.run()
+    tensors = load_tensors(tmp_path / STATE)
+    del tensors["model.layers.1.attention.wq.weight"]
+    save_tensors(tmp_path / STATE, tensors, {"notes": json.dumps({"progress": {}})})
+    with pytest.raises(ValueError, match=r"has no layers\.1\.attention\.wq\.weight"):
+        load_state(tmp_path, run.model, run.optimizers)
+
+
+def test_a_truncated_state_is_refused(tmp_path):
+    trainer(tmp_path, max_steps=1).run()
+    content = (tmp_path / STATE).read_bytes()
+    (tmp_path / STATE).write_bytes(content[:-10])
+    with pytest.raises(ValueError, match=STATE):
+        trainer(tmp_path, resume=True)
+
+
+def test_a_second_trainer_is_refused_and_a_dead_one_forgotten(tmp_path):
+    with locked(tmp_path), pytest.raises(ValueError, match="another trainer is at work"), locked(tmp_path):
+        pass
+
+    def hold_and_die() -> None:
+        lock = locked(tmp_path)
+        lock.__enter__()
+        (tmp_path / f".{STATE}.7.tmp").write_bytes(b"half a checkp")
+        import os
+
+        os.kill(os.getpid(), 9)
+
+    child = forked(hold_and_die)
+    child.join()
+    assert child.exitcode == -9
+    with locked(tmp_path):
+        assert not list(tmp_path.glob(".*.tmp"))  # what it left half-written is gone
+
+
+@contextmanager
+def files_limited_to(size: int):
+    """A disk that is full: the kernel refuses to write files past ``size`` bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_leaves_the_last_checkpoint_as_it_was(tmp_path):
+    run: Trainer = trainer(tmp_path, max_steps=10, eval_every=5)
+    run.run()
+    before = {path.name: path.read_bytes() for path in tmp_path.glob("*.safetensors")}
+    resumed = trainer(tmp_path, resume=True, max_steps=20, eval_every=5)
+    with files_limited_to(4000), pytest.raises(OSError, match=r"File too large"):
+        resumed.run()
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("*.safetensors")} == before
+    assert not list(tmp_path.glob(".*.tmp"))
+    assert trainer(tmp_path, resume=True, max_steps=20).run().step == 20
