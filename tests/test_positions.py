@@ -10,6 +10,7 @@ from model import KVCache, ModelArgs, Transformer, generate
 from model.positions import SCALINGS, SCHEMES, build_model
 from model.positions.biases import alibi_slopes, t5_buckets
 from model.positions.files import load_study, save_study
+from model.weights import save_model
 
 V, T = 41, 12
 ARGS = ModelArgs(dim=24, n_layers=2, n_heads=3, n_kv_heads=1, head_dim=8, hidden_dim=32, vocab_size=V, max_seq_len=20)
@@ -80,6 +81,15 @@ def test_saved_and_loaded(model, scheme, tokens, tmp_path):
     for weight in model.parameters():
         weight.zero_()
     assert torch.equal(again(tokens), logits)  # a copy shares nothing, not even what its layers share
+
+
+def test_hugging_face_export_takes_llamas_only(model, scheme, tmp_path):
+    if type(model) is Transformer:
+        save_model(model, tmp_path / "llama")
+        model.freqs_cis = torch.ones_like(model.freqs_cis)
+    with pytest.raises(ValueError, match=r"is not a Llama|freqs_cis is not what rope_theta"):
+        save_model(model, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
 
 
 @torch.no_grad()

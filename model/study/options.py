@@ -89,13 +89,13 @@ class Compare:
     results: Annotated[Path, "a JSON line for each finished run; those in it are not run again"] = Path(
         "benchmarks/compare.jsonl"
     )
-    steps: Annotated[int, "optimizer steps"] = 400
+    steps: Annotated[int, "optimizer steps"] = 600
     batch_size: Annotated[int, "sequences a step"] = 16
     length: Annotated[int, "trained length, in tokens"] = 64
-    dim: Annotated[int, "width of the model"] = 96
-    n_layers: Annotated[int, "its blocks"] = 3
+    dim: Annotated[int, "width of the model"] = 64
+    n_layers: Annotated[int, "its blocks"] = 2
     n_heads: Annotated[int, "its heads"] = 4
-    vocab_size: Annotated[int, "tokens of the BPE tokenizer trained on the data"] = 1024
+    vocab_size: Annotated[int, "tokens of the BPE tokenizer trained on the data"] = 512
     data: Annotated[tuple[str, ...], "text, whose last tenth is for validation"] = ("python-docs",)
     windows: Annotated[int, "validation windows, each of 8 times the trained length"] = 32
     keep: Annotated[Path | None, "save each trained model below this directory, for the topics that take one"] = None

@@ -44,7 +44,7 @@ def run(options: Trace) -> Report:
     cache = KVCache(args, B)
 
     def call() -> None:
-        model.freqs_cis = precompute_freqs_cis(args.head_dim, args.max_seq_len, args.rope_theta)
+        model.freqs_cis = precompute_freqs_cis(args.head_dim, args.max_seq_len, args.rope_theta, args.rope_scaling)
         model.hidden(tokens, 0, cache)
 
     steps = watch(WATCHED, call)

@@ -93,12 +93,19 @@ def save_model(
     ``dtype`` None keeps the weights'. ``ids`` are bos_token_id and eos_token_id; by default those that
     ``save_tokenizer`` put there before. Raises ValueError for a network that is not this one.
     """
+    from torch import equal
+
+    from ..rope import precompute_freqs_cis
     from ..transformer import Transformer
     from .tokenizers import read_ids
 
     model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
     if type(model) is not Transformer:
         raise ValueError(f"a {type(model).__name__} is not a Llama: other programs would take it for one")
+    args = model.args
+    table = precompute_freqs_cis(args.head_dim, args.max_seq_len, args.rope_theta, args.rope_scaling)
+    if not equal(model.freqs_cis.to(table), table):
+        raise ValueError("freqs_cis is not what rope_theta and rope_scaling give: config.json has no words for it")
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     huggingface.save(model, directory, dtype, read_ids(directory) if ids is None else ids)
