@@ -43,7 +43,7 @@ def test_a_number_out_of_range_is_named_with_what_to_give(name, value):
 
 
 def test_all_problems_are_said_at_once():
-    with pytest.raises(ValueError, match="batch_size is 0.*lr is -1.*dropout is 2"):
+    with pytest.raises(ValueError, match=r"batch_size is 0.*lr is -1.*dropout is 2"):
         TrainArgs(batch_size=0, lr=-1, dropout=2)
 
 

@@ -37,7 +37,7 @@ def test_starting_anew_forgets_what_was_there(tmp_path):
 def test_a_foreign_file_is_named(tmp_path, foreign):
     path = tmp_path / "metrics.jsonl"
     path.write_text(foreign)
-    with pytest.raises(ValueError, match="metrics.jsonl is damaged"):
+    with pytest.raises(ValueError, match=r"metrics\.jsonl is damaged"):
         Metrics(path, last_step=5)
     assert path.read_text() == foreign
 

@@ -1,5 +1,6 @@
 """Files that are either whole or not there: what a kill, a full disk or a foreign hand cannot leave half-done."""
 
+import errno
 import json
 import math
 import os
@@ -107,6 +108,7 @@ def _check_spans(entries: Mapping[str, Entry], spans: list[tuple[int, int, str]]
 
 def save_tensors(path: Path, tensors: "Mapping[str, Tensor]", metadata: dict[str, str] | None = None) -> None:
     """Write a safetensors file. Tensors are made contiguous; two names of one storage are the caller's mistake."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
@@ -114,7 +116,10 @@ def save_tensors(path: Path, tensors: "Mapping[str, Tensor]", metadata: dict[str
     def write(temporary: Path) -> None:
         temporary.touch()
         mode = temporary.stat().st_mode  # what the user's umask allows; the library would keep all others out
-        save_file(whole, temporary, metadata)
+        try:
+            save_file(whole, temporary, metadata)
+        except SafetensorError as error:  # a full disk, but neither an OSError nor with the file's name
+            raise OSError(errno.EIO, str(error), str(path)) from None
         temporary.chmod(mode)
 
     write_atomically(path, write)
