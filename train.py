@@ -5,7 +5,6 @@ Settings come from the defaults, then the TOML file, then flags.
 """
 
 import os
-import tempfile
 from pathlib import Path
 
 from model.cli import Parser, add_flags, read_flags, run_script
@@ -29,13 +28,12 @@ def main() -> int:
     from model.training.text import prepare_text
 
     plan = resolve(said.config, DEFAULT_CONFIG, flags, said.resume)
-    with tempfile.TemporaryDirectory() as scratch:
-        # Under torchrun the first process prepares the text, and the others read what it has written.
-        text = prepare_text(plan, Path(scratch)) if os.environ.get("RANK", "0") == "0" else None
+    # Under torchrun the first process prepares the text, and the others read what it has written.
+    text = prepare_text(plan) if os.environ.get("RANK", "0") == "0" else None
 
-        from model.training.run import run  # nothing cheap can go wrong any more
+    from model.training.run import run  # nothing cheap can go wrong any more
 
-        return run(plan, text)
+    return run(plan, text)
 
 
 if __name__ == "__main__":

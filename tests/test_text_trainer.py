@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from model.text import trainer
+from model.text.sources import open_documents
 from model.text.tokenizer import SentencePieceTokenizer, train_tokenizer
-from model.text.trainer import spread_sample
+from model.text.trainer import learn_tokenizer, spread_sample
 
 SHAKESPEARE = Path(__file__).parents[2] / "shared/data/tinyshakespeare.txt"
 ENGLISH = "It was the best of times,\n\tit was the worst of times;\r\n\n    it was the age of wisdom.\n"
@@ -73,6 +75,21 @@ def test_tinyshakespeare_has_65_characters(tmp_path):
     tokenizer = SentencePieceTokenizer(train_tokenizer([text], tmp_path, kind="char"))
     ids = tokenizer.encode(text, bos=False)
     assert (len(ids), len(set(ids))) == (len(text), 65)
+
+
+def test_what_was_learnt_is_kept(tmp_path, monkeypatch):
+    source, cache = tmp_path / "a.txt", tmp_path / "cache"
+    source.write_text(ENGLISH * 20)
+    first = learn_tokenizer(open_documents([source]), cache, vocab_size=300)
+    assert SentencePieceTokenizer(first).vocab_size == 300
+    others = {learn_tokenizer(open_documents([source]), cache, vocab_size=301)}
+    others |= {learn_tokenizer(open_documents([source]), cache, kind="char")}
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "train_tokenizer", lambda *_: pytest.fail("trained again"))
+        assert learn_tokenizer(open_documents([source]), cache, vocab_size=300) == first
+    source.write_text(ENGLISH * 21)
+    others |= {learn_tokenizer(open_documents([source]), cache, vocab_size=300)}
+    assert len(others - {first}) == 3
 
 
 def test_a_sample_is_bounded_and_from_everywhere():

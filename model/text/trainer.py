@@ -1,6 +1,8 @@
 """A new SentencePiece tokenizer from any text. It loses nothing: whatever the text, decode(encode(text)) == text."""
 
+import hashlib
 import io
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,9 @@ from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
 from ..weights.files import write_atomically
 from .chunks import split_text
+from .sources import Documents
 
+FORMAT = 1  # of what is learnt: another number makes kept tokenizers unread
 KINDS = ("bpe", "char")
 SAMPLE = 10_000_000  # characters to learn from: more of them change the pieces little and the time much
 LINE = 4000  # characters; SentencePiece leaves out sentences over 4192 bytes unless told otherwise
@@ -57,14 +61,22 @@ def train_tokenizer(texts: Iterable[str], path: str | Path, kind: str = "bpe", v
     return file
 
 
+def learn_tokenizer(documents: Documents, cache_dir: str | Path, kind: str = "bpe", vocab_size: int = 1024) -> Path:
+    """``train_tokenizer`` on the documents, or what it made of the same files before: the path in ``cache_dir``."""
+    facts = [FORMAT, documents.identity(), kind, vocab_size]
+    key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+    file = Path(cache_dir) / f"tokenizer-{key[:32]}.model"
+    return file if file.exists() else train_tokenizer(documents.texts(), file, kind, vocab_size)
+
+
 def spread_sample(texts: Iterable[str], limit: int = SAMPLE) -> list[str]:
     """Pieces from all over the text, at most ``limit`` characters: every second is dropped whenever they are more."""
     kept: list[str] = []
     size, stride = 0, 1
-    pieces = (piece.translate(RESERVED) for text in texts for piece in split_text(text, LINE))
+    pieces = (piece for text in texts for piece in split_text(text, LINE))
     for number, piece in enumerate(pieces):
         if number % stride == 0:
-            kept.append(piece)
+            kept.append(piece.translate(RESERVED))
             size += len(piece)
         while size > limit and len(kept) > 1:
             kept = kept[::2]

@@ -9,8 +9,8 @@ from ..cli import read_toml
 from ..config import ModelArgs
 from ..text.dataset import Dataset, prepare
 from ..text.sources import cache_home, open_documents
-from ..text.tokenizer import Tokenizer, train_tokenizer
-from ..text.trainer import KINDS
+from ..text.tokenizer import Tokenizer
+from ..text.trainer import KINDS, learn_tokenizer
 from ..weights import load_tokenizer
 from .setup import CLASSES, CONFIG, Plan, assemble
 
@@ -24,15 +24,15 @@ class Text:
     model: ModelArgs  # the plan's, with the vocabulary the tokenizer really has
 
 
-def prepare_text(plan: Plan, scratch: Path) -> Text:
-    """Train or load the tokenizer, tokenize, split. A tokenizer that is trained goes to ``scratch``."""
+def prepare_text(plan: Plan) -> Text:
+    """Train or load the tokenizer, tokenize, split. What was done before with the same files comes from the cache."""
     data, model = plan.data, plan.model
     sources: dict[str, Any] = {"text_key": data.text_key, "doc_separator": data.doc_separator or None}
     if plan.resume:
         tokenizer = load_tokenizer(plan.directory, model.vocab_size)
     elif data.tokenizer in KINDS:
-        texts = open_documents(data.data, **sources).texts()
-        tokenizer = load_tokenizer(train_tokenizer(texts, scratch, data.tokenizer, model.vocab_size))
+        documents = open_documents(data.data, **sources)
+        tokenizer = load_tokenizer(learn_tokenizer(documents, cache_home(), data.tokenizer, model.vocab_size))
     else:
         tokenizer = load_tokenizer(data.tokenizer, model.vocab_size if plan.train.init_from else None)
     if not (plan.resume or plan.train.init_from):
@@ -62,4 +62,4 @@ def check_prompt(tokens: int, context: int) -> None:
 def reread_text(directory: Path) -> Text:
     """What the first of several processes prepared, for the others: its run directory and its cache hold it."""
     plan = assemble(read_toml(directory / CONFIG, *CLASSES), directory)
-    return prepare_text(dataclasses.replace(plan, resume=True), directory)
+    return prepare_text(dataclasses.replace(plan, resume=True))
