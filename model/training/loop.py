@@ -110,7 +110,9 @@ class Trainer:
         """One optimizer step on the batch that belongs to this step."""
         loss = self._backpropagate()
         norm = gather(clip_grad_norm_(self.model.parameters(), self.args.grad_clip or math.inf)).item()
-        self._check(math.isfinite(loss + norm), self.progress.step + 1, f"the loss is {loss} and the gradient {norm} long")
+        self._check(
+            math.isfinite(loss + norm), self.progress.step + 1, f"the loss is {loss} and the gradient {norm} long"
+        )
         set_rate(self.optimizers, lr_share)
         for optimizer in self.optimizers:
             optimizer.step()

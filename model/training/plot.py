@@ -1,12 +1,11 @@
 """A picture of a run, for those who have matplotlib (the extra ``plot``)."""
 
 from importlib.util import find_spec
+from itertools import accumulate
 from pathlib import Path
 
 from ..weights.files import write_atomically
 from .metrics import read_metrics
-
-SMOOTH = 0.98  # share of the running mean that each step keeps
 
 
 def draw_losses(directory: Path) -> None:
@@ -32,9 +31,8 @@ def draw_losses(directory: Path) -> None:
 
 
 def smoothed(values: list[float]) -> list[float]:
-    """A running mean that weighs the first values fairly: the sum of the weights so far divides it."""
-    means, total, weight = [], 0.0, 0.0
-    for value in values:
-        total, weight = SMOOTH * total + value, SMOOTH * weight + 1
-        means.append(total / weight)
-    return means
+    """Each value's mean with its neighbours, a fiftieth of the run in all; at both ends there are fewer of them."""
+    reach = len(values) // 100
+    sums = [0.0, *accumulate(values)]
+    windows = [(max(n - reach, 0), min(n + reach + 1, len(values))) for n in range(len(values))]
+    return [(sums[end] - sums[start]) / (end - start) for start, end in windows]

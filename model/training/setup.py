@@ -4,6 +4,7 @@ Imports no torch, so that a mistake is answered at once.
 """
 
 import dataclasses
+import itertools
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,5 +125,5 @@ def newest_run() -> Path:
 
 def unused(directory: Path) -> Path:
     """``directory``, or the first of directory-2, directory-3 … that does not exist."""
-    candidates = (directory.with_name(f"{directory.name}-{n}") for n in range(2, 1_000_000))
-    return next(candidate for candidate in (directory, *candidates) if not candidate.exists())
+    numbered = (directory.with_name(f"{directory.name}-{n}") for n in itertools.count(2))
+    return next(path for path in itertools.chain([directory], numbered) if not path.exists())

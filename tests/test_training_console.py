@@ -1,0 +1,128 @@
+"""What is said of a run: every number, in the right place, and how to go on."""
+
+import os
+import signal
+
+import pytest
+from training_helpers import trainer
+
+from model.training import console
+from model.training.console import Console, summary
+from model.training.distributed import Ranks
+
+
+class Letters:
+    """A tokenizer for 11 ids: 0 begins a text, 10 ends one."""
+
+    eos_ids = (10,)
+
+    def encode(self, text: str) -> list[int]:
+        return [0, *(ord(letter) - 96 for letter in text)]
+
+    def decode(self, ids: list[int]) -> str:
+        return "".join(chr(96 + i) for i in ids if i not in (0, 10))
+
+
+@pytest.fixture(autouse=True)
+def pictures(monkeypatch) -> list:
+    """Pictures take a while to draw; here they are only counted."""
+    drawn = []
+    monkeypatch.setattr(console, "draw_losses", drawn.append)
+    return drawn
+
+
+def watched(tmp_path, ranks=None, changes=(), **settings):
+    run = trainer(tmp_path, **settings)
+    screen = run.watcher = Console(run.args, Letters(), ranks or Ranks())
+    with screen.watching(run, changes):
+        run.run()
+    screen.farewell(run)
+    return run
+
+
+def test_samples_are_text_and_the_rest_is_not(tmp_path, capfd, pictures):
+    run = watched(tmp_path, max_steps=20, sample_every=10, sample_prompt="ab")
+    out, err = capfd.readouterr()
+    assert out.count("--- sample at step") == 2
+    sample = out.split("--- sample at step 20 ---\n")[1].strip()
+    assert sample.startswith("ab")
+    assert set(sample) <= set("abcdefghij")
+    assert f"{sum(p.numel() for p in run.model.parameters()):,} parameters on cpu in float32" in err
+    assert "500 tokens to train on, 100 to validate with" in err
+    assert f"step 10: validation {0:.0f}"[:19] in err
+    assert "20/20 steps" in err
+    assert "tokens/s" in err
+    assert "left" in err
+    assert pictures == [tmp_path] * 3  # two validations, and the end
+
+
+def test_the_summary_says_what_came_out_and_what_to_type(tmp_path):
+    run = trainer(tmp_path, max_steps=4)
+    run.run()
+    run.progress.best_val_loss, run.progress.best_step = 0.6931472, 3
+    run.progress.train_seconds, run.progress.wall_seconds = 2.0, 7.4
+    said = summary(run)
+    parameters = sum(p.numel() for p in run.model.parameters())
+    assert f"{parameters:,}" in said
+    assert "4 steps, 256 tokens, 7 seconds" in said
+    assert "128 tokens/s" in said
+    assert "0.6931 nats per token, 1.000 bits per byte (best, at step 3)" in said
+    assert f"python generate.py {tmp_path}" in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_lets_the_step_end_saves_and_says_how_to_go_on(tmp_path, capfd, number):
+    run = trainer(tmp_path, max_steps=1000, eval_every=1000)
+    screen = run.watcher = Console(run.args, Letters(), Ranks())
+    before = signal.getsignal(number)
+    clock = run.clock
+    looks = iter(range(10_000))
+
+    def interrupting() -> float:
+        if next(looks) == 8:  # in the midst of the third step
+            os.kill(os.getpid(), number)
+        return clock()
+
+    run.clock = interrupting
+    with screen.watching(run, ()):
+        run.run()
+    screen.farewell(run)
+    err = capfd.readouterr().err
+    assert run.signal == number
+    assert signal.getsignal(number) == before
+    steps = run.progress.step
+    assert steps in (2, 3)
+    assert f"stopped by {number.name}; step {steps} is saved" in err
+    assert f"python train.py --resume --out_dir {tmp_path}" in err
+    assert trainer(tmp_path, resume=True).progress.step == steps
+
+
+def test_a_second_ctrl_c_is_not_caught(tmp_path):
+    run = trainer(tmp_path)
+    screen = Console(run.args, Letters(), Ranks())
+    with screen.watching(run, ()):
+        signal.raise_signal(signal.SIGINT)
+        assert screen.signal() == signal.SIGINT
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_what_changed_is_said(tmp_path, capfd):
+    trainer(tmp_path, max_steps=2).run()
+    run = trainer(tmp_path, resume=True, max_steps=3)
+    run.watcher = Console(run.args, Letters(), Ranks())
+    with run.watcher.watching(run, ("lr 0.1 -> 0.2",)):
+        run.run()
+    assert "going on after step 2; lr 0.1 -> 0.2" in capfd.readouterr().err
+
+
+def test_the_bar_of_a_budget_counts_seconds(tmp_path, capfd):
+    ticks = iter(range(10_000))
+    watched(tmp_path, max_steps=None, minutes=0.5, eval_every=1000, clock=lambda: next(ticks))
+    assert "30/30 s" in capfd.readouterr().err
+
+
+def test_only_the_first_process_speaks(tmp_path, capfd, pictures):
+    watched(tmp_path, ranks=Ranks(rank=1, world_size=1), max_steps=10, sample_every=5)
+    assert capfd.readouterr() == ("", "")
+    assert pictures == []

@@ -1,0 +1,161 @@
+from pathlib import Path
+
+import pytest
+
+from model import ModelArgs, Transformer
+from model.cli import write_toml
+from model.training.config import DataArgs, TrainArgs
+from model.training.setup import CONFIG, resolve
+from model.weights import save_model
+
+SMALL = {"dim": 16, "n_layers": 1, "n_heads": 2, "vocab_size": 300, "max_seq_len": 8}
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "default.toml").write_text("dim = 32\nn_heads = 4\nlr = 0.5\n")
+
+
+def plan(config=None, resume=False, **flags):
+    return resolve(config and Path(config), Path("default.toml"), flags, resume)
+
+
+def write_run(directory: str, **settings) -> Path:
+    """A run as it lies on disk before its first checkpoint."""
+    path = Path(directory)
+    path.mkdir(parents=True)
+    data = {name: settings.pop(name) for name in ("data", "tokenizer") if name in settings}
+    model = ModelArgs(**SMALL | {name: settings.pop(name) for name in ("vocab_size",) if name in settings})
+    (path / CONFIG).write_text(write_toml(DataArgs(**data), model, TrainArgs(out_dir=path, **settings)))
+    return path
+
+
+def test_defaults_then_the_file_then_flags():
+    assert plan().train.lr == 0.5
+    assert plan().train.muon_lr == TrainArgs().muon_lr
+    Path("mine.toml").write_text("dim = 64\n")
+    mine = plan("mine.toml", n_heads=2)
+    assert (mine.model.dim, mine.model.n_heads, mine.train.lr) == (64, 2, TrainArgs().lr)
+
+
+def test_a_run_gets_a_directory_of_its_own_and_nothing_is_written():
+    assert plan().directory == Path("runs/default")
+    Path("runs/default").mkdir(parents=True)
+    Path("runs/default-2").mkdir()
+    assert plan().directory == Path("runs/default-3")
+    assert plan().train.out_dir == Path("runs/default-3")
+    assert plan(out_dir=Path("elsewhere")).directory == Path("elsewhere")
+    assert not Path("elsewhere").exists()
+
+
+@pytest.mark.parametrize("held", ["training_state.safetensors", "model.safetensors", "config.json"])
+def test_a_model_is_not_overwritten(held):
+    Path("taken").mkdir()
+    Path("taken", held).touch()
+    with pytest.raises(ValueError, match=f"taken holds {held}: give another --out_dir, or --resume"):
+        plan(out_dir=Path("taken"))
+
+
+def test_a_run_killed_before_its_first_checkpoint_may_be_started_again():
+    write_run("run")
+    assert plan(out_dir=Path("run")).directory == Path("run")
+
+
+def test_a_place_that_cannot_be_written_is_named(monkeypatch):
+    Path("file").touch()
+    with pytest.raises(ValueError, match="out_dir is file, a file: give a directory"):
+        plan(out_dir=Path("file"))
+    with pytest.raises(ValueError, match="file cannot be written to"):
+        plan(out_dir=Path("file/below"))
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # who runs the tests as root may write anywhere
+    with pytest.raises(ValueError, match="cannot be written to: give another --out_dir"):
+        plan(out_dir=Path("a/b/c"))
+
+
+def test_resume_takes_the_runs_own_settings_and_says_what_changed():
+    write_run("run", lr=0.25, max_steps=100)
+    same = plan(resume=True, out_dir=Path("run"))
+    assert (same.model.dim, same.train.lr, same.changes, same.resume) == (16, 0.25, (), True)
+    changed = plan(resume=True, out_dir=Path("run"), max_steps=200, batch_size=4, lr=0.125)
+    assert changed.changes == ("batch_size 32 -> 4", "max_steps 100 -> 200", "lr 0.25 -> 0.125")
+    assert (changed.train.max_steps, changed.train.batch_size) == (200, 4)
+
+
+def test_resume_with_the_command_that_began_the_run_changes_nothing():
+    Path("c.toml").write_text('tokenizer = "char"\ndim = 16\nn_layers = 1\nn_heads = 2\nmax_seq_len = 8\nlr = 0.5\n')
+    write_run("run", tokenizer="char", vocab_size=77, lr=0.5)
+    resumed = plan("c.toml", resume=True, out_dir=Path("run"), vocab_size=2048)
+    assert (resumed.changes, resumed.model.vocab_size) == ((), 77)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("dim", 32, "dim 16 -> 32"),
+        ("max_seq_len", 4, "max_seq_len 8 -> 4"),
+        ("rope_theta", 5e5, "rope_theta 10000.0 -> 500000.0"),
+        ("vocab_size", 301, "vocab_size 300 -> 301"),
+        ("tokenizer", "char", "tokenizer bpe -> char"),
+        ("optimizer", "adamw", "optimizer muon -> adamw"),
+        ("init_from", Path("other"), "init_from  -> other"),
+    ],
+)
+def test_resume_as_another_model_is_refused_with_the_difference(name, value, shown):
+    write_run("run")
+    with pytest.raises(ValueError, match=rf"run cannot go on with .*{shown}"):
+        plan(resume=True, out_dir=Path("run"), **{name: value})
+
+
+def test_resume_without_a_name_takes_the_newest_run():
+    import os
+
+    for age, name in enumerate(("new", "old", "older")):
+        path = write_run(f"runs/{name}") / CONFIG
+        os.utime(path, (1e9 - age, 1e9 - age))
+    assert plan(resume=True).directory == Path("runs/new")
+
+
+def test_resume_of_nothing():
+    with pytest.raises(ValueError, match="there is no run below runs"):
+        plan(resume=True)
+    with pytest.raises(ValueError, match="nowhere holds no run"):
+        plan(resume=True, out_dir=Path("nowhere"))
+
+
+@pytest.fixture
+def published() -> Path:
+    save_model(Transformer(ModelArgs(**SMALL, rope_theta=123.0)), "published", ids={})
+    return Path("published")
+
+
+def test_fine_tuning_takes_architecture_and_tokenizer_from_the_model(published):
+    tuned = plan(init_from=published)
+    assert (tuned.model.dim, tuned.model.rope_theta, tuned.data.tokenizer) == (16, 123.0, "published")
+    assert tuned.train.lr == 0.5
+    assert plan(init_from=published, max_seq_len=4).model.max_seq_len == 4
+    assert plan(init_from=published, tokenizer="my.model", dim=16).data.tokenizer == "my.model"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"dim": 32}, "dim is 32, but published has 16: leave it out with init_from"),
+        ({"max_seq_len": 9}, "max_seq_len is 9: published was made for 8; give at most that"),
+        ({"tokenizer": "bpe"}, "tokenizer is bpe: published reads only its own"),
+    ],
+)
+def test_fine_tuning_cannot_change_what_the_model_is(published, flags, message):
+    with pytest.raises(ValueError, match=message):
+        plan(init_from=published, **flags)
+
+
+def test_several_processes_share_what_can_be_shared(monkeypatch):
+    with pytest.raises(ValueError, match="fsdp shards over processes: start them with torchrun"):
+        plan(fsdp=True)
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert plan(fsdp=True, batch_size=8).train.fsdp
+    with pytest.raises(ValueError, match="batch_size is 6, for 4 processes: give a multiple"):
+        plan(batch_size=6)
+    with pytest.raises(ValueError, match="data is -"):
+        plan(data=("-",))
