@@ -107,7 +107,7 @@ def by_distance(turned: Tensor, plain: Tensor) -> Table:
 
 def draw(figure: Any, turned: Tensor, plain: Tensor, words: list[str]) -> None:
     L, H = turned.shape[:2]
-    figure.set_size_inches(2.2 + 1.8 * H, 2.2 + 1.1 * L)
+    figure.set_size_inches(2.2 + 1.8 * H, 1.2 + 1.5 * L)
     left, right = figure.subfigures(1, 2, width_ratios=(2, 1))
     grid = left.subplots(L, H, squeeze=False)
     for layer in range(L):

@@ -1,5 +1,6 @@
 """Does attention fade with distance by itself? The bound says so; the inner product swings (RoFormer, 3.4.3)."""
 
+import math
 from typing import Any
 
 import torch
@@ -49,7 +50,21 @@ def run(options: Decay) -> Report:
         ],
         ["first rise: the first distance whose product exceeds the one before. rises: the share of steps that go up."],
     )
-    return Report([curves, swings], lambda figure: draw(figure, names, products, bounds))
+    return Report([curves, swings, even_spacing(options)], lambda figure: draw(figure, names, products, bounds))
+
+
+def even_spacing(options: Decay) -> Table:
+    """Is any smooth, falling choice of frequencies as good? Evenly spaced ones come round together, as a clock does."""
+    D = options.head_dim
+    distances = torch.arange(round(math.pi * D) + 2)
+    product = torch.cos(torch.outer(distances, 1 - torch.arange(D // 2) / (D / 2))).mean(-1)  # (distances,)
+    beyond = D // 2 + int(product[D // 2 :].argmax())  # the first distances are near 1 in any case
+    return Table(
+        "Frequencies 1 - 2i/D instead: evenly spaced",
+        ("distance", "q.k"),
+        [(d, f"{product[d]:+.3f}") for d in sorted({1, D // 8, D // 2, beyond})],
+        [f"At distance {beyond}, about pi D, all pairs are together again: the far token looks like the token itself."],
+    )
 
 
 def _rises(curve: Tensor) -> Tensor:

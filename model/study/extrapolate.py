@@ -106,10 +106,10 @@ def draw(figure: Any, losses: dict[str, Tensor], length: int) -> None:
     axes = figure.subplots()
     for name, loss in losses.items():
         mean = loss.mean(0)  # (longest,)
-        smooth = mean.unfold(0, length // 4, length // 8).mean(-1)
-        places = torch.arange(len(smooth)) * (length // 8) + length // 8
+        smooth = mean.unfold(0, length // 2, length // 4).mean(-1)
+        places = torch.arange(len(smooth)) * (length // 4) + length // 4
         axes.plot(places, smooth, label=name)
     axes.axvline(length, color="black", linewidth=0.8, linestyle="--")
     axes.set(xlabel="position", ylabel="loss, nats per token", title=f"trained on {length} tokens (dashed)")
-    axes.legend()
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
     axes.grid(alpha=0.3)
