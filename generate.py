@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from model.cli import Parser, add_flags, build, read_flags, run_script
+from model.decoding.conversation import Conversation, converse
 from model.decoding.meter import Meter
 from model.decoding.prompts import encode, read_texts
 from model.decoding.samples import Sample, complete, in_order
@@ -51,6 +52,10 @@ class Options:
             raise ValueError("logprobs go into the JSON objects: add --jsonl")
         if self.compile and self.no_cache:
             raise ValueError("compile is for the cached step: leave --no_cache out")
+        if self.interactive and (self.no_cache or self.jsonl or self.num_samples > 1):
+            raise ValueError(
+                "interactive is one text, cached, for people: leave --no_cache, --jsonl, --num_samples out"
+            )
 
 
 def newest_run(runs: Path = Path("runs")) -> Path:
@@ -77,6 +82,8 @@ def main() -> int:
     options = build(Options, read_flags(flags, Options))
     sampling = build(Sampling, read_flags(flags, Sampling))
     StopStrings(flags.stop)
+    if options.interactive and (flags.prompt or flags.prompt_file):
+        raise ValueError("interactive takes its prompts from the terminal: leave --prompt and --prompt_file out")
     path = flags.model or newest_run()
 
     from model import weights  # no torch yet: what is wrong with the prompts shows before seconds of loading
@@ -84,17 +91,18 @@ def main() -> int:
     weights.check(path, options.tokenizer)
     args = weights.load_args(path)
     tokenizer = weights.load_tokenizer(options.tokenizer or path, args.vocab_size)
-    texts = read_texts(flags.prompt, flags.prompt_file)
-    prompts = encode(texts, tokenizer, args.max_seq_len, options.max_new_tokens)
-    prompts = [prompt for prompt in prompts for _ in range(options.num_samples)]
-    room = args.max_seq_len - max(len(prompt.tokens) for prompt in prompts)
-    length = options.max_new_tokens or min(LENGTH, room)
+    if not options.interactive:
+        texts = read_texts(flags.prompt, flags.prompt_file)
+        prompts = encode(texts, tokenizer, args.max_seq_len, options.max_new_tokens)
+        prompts = [prompt for prompt in prompts for _ in range(options.num_samples)]
 
+    from model import KVCache
     from model.generation import decode
     from model.training.device import pick_device, pick_dtype
 
     device = pick_device(options.device)
-    model = weights.load_model(path, device=device, dtype=pick_dtype(options.dtype, device))
+    dtype = pick_dtype(options.dtype, device)
+    model = weights.load_model(path, device=device, dtype=dtype)
     loop = functools.partial(
         decode,
         model,
@@ -105,9 +113,17 @@ def main() -> int:
         use_cache=not options.no_cache,
     )
     meter = Meter()
-    samples = complete(meter.timed(loop), tokenizer, prompts, length, flags.stop, options.batch_size)
     try:
-        show(samples, len(prompts), options)
+        if options.interactive:
+            cache = KVCache(args, dtype=dtype, device=device)
+            converse(Conversation(meter.timed(loop), tokenizer, cache), options.max_new_tokens or LENGTH, flags.stop)
+        else:
+            length = options.max_new_tokens or min(LENGTH, args.max_seq_len - max(len(p.tokens) for p in prompts))
+            samples = complete(meter.timed(loop), tokenizer, prompts, length, flags.stop, options.batch_size)
+            show(samples, len(prompts), options)
+    except KeyboardInterrupt:
+        print(flush=True)  # the text so far stays; what comes next starts on a line of its own
+        raise
     finally:
         print(meter, file=sys.stderr)
     return 0

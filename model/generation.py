@@ -76,8 +76,7 @@ def decode(
     if not use_cache:
         read = uncached(model, prompts)
     else:
-        cache = cache or new_cache(model, prompts, max_new_tokens)
-        read = cached(model, cache, start_pos, compile)
+        read = cached(model, cache or new_cache(model, prompts, max_new_tokens), start_pos, compile)
     choose = Chooser(sampling, prompts, max_new_tokens, model.args.vocab_size, first_row, device)
     ended = set() if ended is None else ended
     return loop(model, left_padded(prompts).to(device), max_new_tokens, read, choose, set(eos_ids), ended, logprobs)
@@ -124,9 +123,17 @@ def evaluate(model: Transformer, read: Read, tokens: Tensor) -> Tensor:
 def cached(model: Transformer, cache: KVCache, start_pos: int, compile: bool) -> Read:
     """Reads each token once. A long prompt goes in chunks, and the output matrix is applied to its last token only."""
     pos = start_pos
+    if compile:
+        from .decoding.compiled import FIRST_POS, compiled_step
+
+        step = compiled_step(model)
 
     def read(tokens: Tensor) -> Tensor:
         nonlocal pos
+        if compile and tokens.shape[1] == 1 and pos >= FIRST_POS:
+            logits = step(tokens, pos, cache)  # (B, V)
+            pos += 1
+            return logits
         for chunk in tokens.split(CHUNK, dim=1):  # (B, up to CHUNK)
             h = model.hidden(chunk, pos, cache)  # (B, T, dim)
             pos += chunk.shape[1]

@@ -24,7 +24,7 @@ def penalize(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
 
 
 def cool(logits: Tensor, temperature: float) -> Tensor:
-    """Divide by the temperature, above 0. The largest logit is made 0 first: then a tiny temperature overflows nothing."""
+    """Divide by the temperature, above 0. The largest logit is made 0 first, so a tiny temperature cannot overflow."""
     return (logits - logits.amax(-1, keepdim=True)) / temperature
 
 

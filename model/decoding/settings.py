@@ -1,4 +1,4 @@
-"""How the next token is drawn, checked before anything is loaded. Imports no torch: mistyped flags get answers at once."""
+"""How the next token is drawn, checked before anything is loaded. Imports no torch, to answer mistyped flags at once."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
