@@ -123,9 +123,9 @@ def main() -> int:
             show(samples, len(prompts), options)
     except KeyboardInterrupt:
         print(flush=True)  # the text so far stays; what comes next starts on a line of its own
-        raise
-    finally:
         print(meter, file=sys.stderr)
+        raise
+    print(meter, file=sys.stderr)
     return 0
 
 
@@ -134,16 +134,18 @@ def show(samples: Iterator[Sample], count: int, options: Options) -> None:
     from tqdm import tqdm
 
     with tqdm(total=count, unit="sample", disable=count <= options.batch_size, file=sys.stderr) as bar:
+        done = 0
         for sample, text in in_order(samples):
             if not options.jsonl:
                 print(text, end="", flush=True)
             if sample.finish is None:
                 continue
             bar.update()
+            done += 1
             if options.jsonl:
                 print(json.dumps(sample.as_json(options.logprobs), ensure_ascii=False), flush=True)
             else:
-                print("" if bar.n == count else SEPARATOR, flush=True)
+                print("" if done == count else SEPARATOR, flush=True)
 
 
 if __name__ == "__main__":

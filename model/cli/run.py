@@ -37,7 +37,8 @@ def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
     warnings.formatwarning = lambda message, *_, **__: f"{script}: warning: {message}\n"
     try:
         code = main() or 0
-        sys.stdout.flush()
+        if sys.stdout:  # there is none when it was closed before the start (`>&-`)
+            sys.stdout.flush()
     except BrokenPipeError:
         # The reader (`| head`) has gone: a normal end. Python would complain once more when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""How the next token is drawn, checked before anything is loaded. Imports no torch, to answer mistyped flags at once."""
+"""How the next token is drawn, checked before anything is loaded, and before torch is imported."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
