@@ -162,6 +162,16 @@ def test_each_scheme_fills_its_slot_only(slot):
         assert plain == (slot != "score"), scheme
 
 
+@pytest.mark.parametrize("scheme", [name for name, where in SCHEMES.items() if where.slot == "score"])
+@torch.no_grad()
+def test_each_group_of_heads_reads_its_own_key_head(scheme):
+    args = ModelArgs(dim=32, n_layers=1, n_heads=4, n_kv_heads=2, vocab_size=V, max_seq_len=8)
+    attention = build_model(args, scheme).layers[0].attention
+    xq, keys, values = torch.randn(1, 4, 5, 8), torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8)
+    full = attention.attend(xq, keys[:, [0, 0, 1, 1]], values[:, [0, 0, 1, 1]], None)
+    torch.testing.assert_close(attention.attend(xq, keys, values, None), full)
+
+
 # Oracles: each scheme's scores once more, by loops over the paper's formula.
 
 
