@@ -22,7 +22,7 @@ class Checkpoint(Protocol):
     args: ModelArgs
 
     def tensors(self) -> "Iterator[tuple[str, Tensor]]":
-        """Every tensor of ``Transformer(args)`` once, on the CPU, under its own name and in the dtype of the file."""
+        """Every tensor of ``Transformer(args)`` once, under its own name and in the file's dtype, for a moment only."""
         ...
 
 
@@ -74,9 +74,9 @@ def load_model(
     wanted = None if dtype == "stored" else dtype or torch.float32
     state, broken = {}, []
     for name, tensor in checkpoint.tensors():
-        state[name] = tensor = tensor.to(device, wanted)
-        # A sum is finite only if all are, and costs no memory; where it is not, look closely.
-        if not tensor.sum(dtype=torch.float32).isfinite() and not tensor.isfinite().all():
+        state[name] = tensor = tensor.to(device, wanted, copy=True)  # it may be a window on the file
+        # A sum is finite only if all are; where it is not, it may have overflowed: look closely, some rows at a time.
+        if not tensor.sum().isfinite() and not all(rows.isfinite().all() for rows in tensor.split(256)):
             broken.append(name)
         del tensor
     if broken:

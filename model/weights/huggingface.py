@@ -55,7 +55,7 @@ class HuggingFace:
             tensor = self._read(theirs if theirs in self.files else HEAD)
             if theirs == EMBEDDING and self.args.tie_embeddings and HEAD in self.files:
                 self._check_tied(tensor)
-            yield name, to_pairs(tensor, self.args.head_dim) if is_rotated(name) else tensor.clone()  # as it was
+            yield name, to_pairs(tensor, self.args.head_dim) if is_rotated(name) else tensor  # as it was
 
     def _read(self, name: str) -> "Tensor":
         from safetensors import safe_open

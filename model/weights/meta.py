@@ -44,11 +44,11 @@ class Meta:
         return [read_shard(file) for file in self.files]
 
     def tensors(self) -> "Iterator[tuple[str, Tensor]]":
-        """(name, tensor) one by one, joined. Shards are opened anew for each layer, to let go of what was read."""
+        """(name, tensor) one by one, joined. Shards are opened anew for each few, to let go of what was read."""
         group, expected = "", shapes(self.args)
         for name in expected:
-            if group != name.rsplit(".", 3)[0]:
-                group = name.rsplit(".", 3)[0]
+            if group != name.rsplit(".", 2)[0]:
+                group = name.rsplit(".", 2)[0]
                 shards = self._open()
                 for file, shard in zip(self.files, shards):
                     compare(dict.fromkeys(expected, ()), dict.fromkeys(shard, ()), file)
@@ -91,7 +91,7 @@ def join(name: str, parts: "list[Tensor]", shape: tuple[int, ...]) -> "Tensor":
     import torch
 
     if len(parts) == 1 or not name.endswith((*SPLIT_BY_COLUMN, *SPLIT_BY_ROW, "tok_embeddings.weight")):
-        return parts[0].clone()
+        return parts[0]
     by_column = name.endswith(SPLIT_BY_COLUMN) or (
         name == "tok_embeddings.weight" and parts[0].shape[1] * len(parts) == shape[1]
     )
