@@ -93,15 +93,10 @@ class Console(Watcher):
         if "val_loss" in figures:
             best = ", the best so far" if progress.best_step == progress.step else ""
             self.note(f"step {progress.step}: validation {progress.val_loss:.3f} nats per token{best}")
-            self.draw(trainer)
         if self.args.sample_every and progress.step % self.args.sample_every == 0:
             model = whole(trainer.model)
             if self.ranks.is_first:
                 self.show_sample(model, progress.step)
-
-    def draw(self, trainer: Trainer) -> None:
-        if self.ranks.is_first:
-            draw_losses(trainer.directory)
 
     def show_sample(self, model: Transformer, step: int) -> None:
         prompt = self.tokenizer.encode(self.args.sample_prompt)
@@ -112,7 +107,8 @@ class Console(Watcher):
         self.note(f"\n--- sample at step {step} ---\n{self.args.sample_prompt}{text}\n", file=sys.stdout)
 
     def farewell(self, trainer: Trainer) -> None:
-        self.draw(trainer)
+        if self.ranks.is_first:
+            draw_losses(trainer.directory)
         if trainer.signal:
             name = signal.Signals(trainer.signal).name
             self.note(f"stopped by {name}; step {trainer.progress.step} is saved; to go on:")

@@ -1,0 +1,52 @@
+"""Every config in configs/ is a run that can be started."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from model import Transformer
+from model.training.config import TrainArgs
+from model.training.evaluation import loss_of
+from model.training.optimizer import build_optimizers
+from model.training.setup import resolve
+
+ROOT = Path(__file__).parent.parent
+CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
+
+
+def test_the_ones_that_the_documentation_names_are_there():
+    assert {path.stem for path in CONFIGS} >= {"demo", "shakespeare_char", "stories15M"}
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+def test_a_config_builds_and_takes_a_step(config, tmp_path):
+    plan = resolve(config, config, {"out_dir": tmp_path / "new"}, resume=False)
+    model = Transformer(plan.model)
+    optimizers = build_optimizers(model, plan.train)
+    tokens = torch.randint(plan.model.vocab_size, (1, 17))  # (B, T + 1)
+    before = loss_of(model, tokens[:, :-1], tokens[:, 1:])
+    before.backward()
+    for optimizer in optimizers:
+        optimizer.step()
+    assert all(p.isfinite().all() for p in model.parameters())
+    assert loss_of(model, tokens[:, :-1], tokens[:, 1:]) < before
+
+
+def test_nanogpts_published_setting():
+    plan = resolve(ROOT / "configs/shakespeare_char.toml", Path(), {}, resume=False)
+    m, t = plan.model, plan.train
+    assert (m.n_layers, m.n_heads, m.dim, m.max_seq_len, t.batch_size, t.max_steps) == (4, 4, 128, 64, 12, 2000)
+    assert plan.data.tokenizer == "char"
+
+
+def test_llama2cs_published_setting():
+    m = resolve(ROOT / "configs/stories15M.toml", Path(), {}, resume=False).model
+    assert (m.dim, m.n_layers, m.n_heads, m.max_seq_len, m.vocab_size) == (288, 6, 6, 256, 32000)
+    assert sum(p.numel() for p in Transformer(m).parameters()) == 15_191_712  # what its checkpoint holds
+
+
+def test_the_default_is_a_budget_of_minutes_that_suits_a_laptop():
+    train: TrainArgs = resolve(None, ROOT / "configs/demo.toml", {}, resume=False).train
+    assert train.minutes is not None
+    assert train.minutes <= 3

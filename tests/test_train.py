@@ -1,0 +1,289 @@
+"""train.py as it is used. Most of it is run in this process, to save the seconds that importing PyTorch takes."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from training_helpers import forked
+
+import train
+from model.cli import run_script
+from model.weights import load_model, load_tokenizer, save_model
+
+ROOT = Path(__file__).parent.parent
+SETTINGS = {"tokenizer": "char", "dim": 16, "n_layers": 1, "n_heads": 2, "max_seq_len": 16, "batch_size": 4}
+SETTINGS |= {"max_steps": 4, "eval_every": 2, "sample_every": 0, "eval_tokens": 100, "device": "cpu"}
+TEXT = "".join(f"{n} and {n} are {n + n}.\n" for n in range(200))
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("model.training.console.draw_losses", lambda directory: None)
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text(TEXT)
+    write_config("small.toml", SETTINGS)
+
+
+def write_config(name: str, settings: dict) -> None:
+    Path(name).write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()))
+
+
+def run(*argv: str) -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["train.py", *argv])
+        with pytest.raises(SystemExit) as ended:
+            run_script(train.main, "train.py")
+    return ended.value.code
+
+
+def everything() -> dict[Path, bytes]:
+    """All that lies in the folder, but for the cache, which may be filled by runs that fail."""
+    return {path: path.read_bytes() for path in Path().rglob("*") if path.is_file() and path.parts[0] != "cache"}
+
+
+def refused(capsys, *argv: str) -> str:
+    """The one line that this command ends with; it must leave everything as it was."""
+    before = everything()
+    assert run(*argv) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("train.py: error: ")
+    assert err.count("\n") == 1, err
+    assert "Traceback" not in err
+    assert everything() == before
+    return err.removeprefix("train.py: error: ")
+
+
+def said(capsys, *argv: str) -> str:
+    assert run(*argv) == 0
+    return capsys.readouterr().err
+
+
+def steps(directory: str) -> list[int]:
+    return [json.loads(line)["step"] for line in Path(directory, "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_run_leaves_a_directory_that_has_everything(capsys):
+    err = said(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
+    assert "python generate.py out" in err
+    names = {path.name for path in Path("out").iterdir()}
+    assert names >= {"config.toml", "config.json", "model.safetensors", "tokenizer.model", "metrics.jsonl"}
+    assert steps("out") == [1, 2, 3, 4]
+    keys = set().union(*(json.loads(line) for line in Path("out/metrics.jsonl").read_text().splitlines()))
+    assert keys == {"step", "train_loss", "val_loss", "val_bits_per_byte", "lr", "grad_norm", "tokens_per_second"}
+    tokenizer = load_tokenizer("out")
+    assert load_model("out").args.vocab_size == tokenizer.vocab_size == 259 + len(set(TEXT))
+    assert tokenizer.decode(tokenizer.encode(TEXT)) == TEXT
+    assert not list(Path("out").glob(".*.tmp"))
+    assert not list(Path().rglob("*.pt")) + list(Path().rglob("*.pkl")) + list(Path().rglob("*.bin.tmp"))
+
+
+def test_runs_get_names_and_the_newest_is_resumed(capsys):
+    for directory in ("runs/small", "runs/small-2"):
+        assert f"; {directory}" in said(capsys, "small.toml", "--data", "text.txt")
+    os.utime("runs/small/config.toml", (1e9, 1e9))
+    err = said(capsys, "--resume", "--max_steps", "6")
+    assert "runs/small-2" in err
+    assert "going on after step 4; max_steps 4 -> 6" in err
+    assert steps("runs/small-2") == [1, 2, 3, 4, 5, 6]
+
+
+BAD_TEXTS = {
+    "empty": (b"", "empty is empty: give a file that holds text"),
+    "one_line": (b"To be, or not.\n", "tokens long, a context of 16 needs 17"),
+    "short": (b"abc", "a context of 16 needs 17"),
+    "junk": (bytes(range(256)) * 40, "junk"),
+    "latin": ("Grüße ".encode("latin-1") * 100, "latin"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_TEXTS)
+def test_a_text_that_cannot_be_trained_on(capsys, name):
+    content, message = BAD_TEXTS[name]
+    Path(name).write_bytes(content)
+    assert message in refused(capsys, "small.toml", "--data", name)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["missing.toml"], "missing.toml: No such file"),
+        (["--data", "nowhere.txt"], "nowhere.txt does not exist"),
+        (["--data", "nowhere/"], "nowhere/ does not exist"),
+        (["--dim", "wide"], "dim is 'wide': give a whole number"),
+        (["--dmi", "64"], "--dim"),
+        (["--dim", "100", "--n_heads", "3"], "dim is 100, not a multiple of n_heads 3"),
+        (["--head_dim", "7"], "head_dim is 7: make it even"),
+        (["--n_kv_heads", "3"], "n_heads is 2, not a multiple of n_kv_heads 3"),
+        (["--batch_size", "0"], "batch_size is 0: give at least 1"),
+        (["--optimizer", "sgd"], "optimizer is 'sgd': give one of muon, adamw"),
+        (["--tokenizer", "bpe", "--vocab_size", "100000"], "vocab_size 100000 is too large: the text gives"),
+        (["--tokenizer", "bpe", "--vocab_size", "200"], "vocab_size 200 is too small"),
+        (["--tokenizer", "no.model"], "no.model does not exist"),
+        (["--tokenizer", "text.txt"], "text.txt"),
+        (["--max_seq_len", "100000"], "a context of 100000 needs 100001"),
+        (["--val_fraction", "0"], "val_fraction is 0.0"),
+        (["--device", "abacus"], "device is 'abacus'"),
+        (["--device", "cuda:77"], "device is 'cuda:77'"),
+        (["--out_dir", "text.txt"], "out_dir is text.txt, a file"),
+        (["--fsdp"], "fsdp shards over processes"),
+        (["--sample_every", "1", "--sample_prompt", "1 and 1 are 2. 2 and 2"], "sample_prompt is 23 tokens long"),
+        (["--init_from", "nowhere"], "nowhere does not exist"),
+        (["--resume", "--out_dir", "nowhere"], "nowhere holds no run"),
+        (["--resume"], "there is no run below runs"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_it(capsys, argv, message):
+    own = [] if argv[0].endswith(".toml") else ["small.toml"]
+    data = [] if "--data" in argv else ["--data", "text.txt"]
+    assert message in refused(capsys, *own, *argv, *data)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("batchsize = 3", "unknown setting 'batchsize': did you mean 'batch_size'?"),
+        ('dim = "wide"', "dim is 'wide': give a whole number"),
+        ("lr = [1]", "lr is [1]: give a number"),
+        ("dim = ", "bad.toml: "),
+        ("n_heads = 3", "dim is 256, not a multiple of n_heads 3"),
+    ],
+)
+def test_a_mistake_in_a_config(capsys, line, message):
+    Path("bad.toml").write_text(line + "\n")
+    assert message in refused(capsys, "bad.toml", "--data", "text.txt")
+
+
+def test_no_run_is_overwritten_and_none_goes_on_as_another(capsys):
+    said(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
+    again = partial(refused, capsys, "small.toml", "--out_dir", "out", "--data")
+    assert "give another --out_dir, or --resume" in again("text.txt")
+    assert "cannot go on with dim 16 -> 32" in again("text.txt", "--resume", "--dim", "32")
+    Path("other.txt").write_text(TEXT + "more")
+    assert "was trained on other text or as another model (data " in again("other.txt", "--resume")
+    assert "data " in again("text.txt", "--resume", "--val_fraction", "0.2")
+    Path("moved.txt").write_text(TEXT)
+    err = said(capsys, "small.toml", "--out_dir", "out", "--resume", "--data", "moved.txt", "--lr", "0.001")
+    assert "data ('text.txt',) -> ('moved.txt',); lr 0.003 -> 0.001" in err
+
+
+@pytest.mark.parametrize("damage", ["truncate", "foreign"])
+def test_a_damaged_state_is_refused(capsys, damage):
+    said(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
+    state = Path("out/training_state.safetensors")
+    state.write_bytes(state.read_bytes()[:-5] if damage == "truncate" else Path("out/model.safetensors").read_bytes())
+    assert str(state) in refused(capsys, "--resume", "--out_dir", "out")
+
+
+def test_a_second_trainer_is_refused(capsys):
+    from model.training.run_directory import locked
+
+    said(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
+    with locked(Path("out")):
+        assert "out: another trainer is at work there" in refused(capsys, "--resume", "--out_dir", "out")
+
+
+def test_a_disk_that_fills_up_ends_the_run_with_one_line_and_the_last_checkpoint(capsys, monkeypatch):
+    from model.training import loop
+
+    said(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
+    real = loop.save_state
+
+    def full(directory, tensors, notes) -> None:
+        if notes["progress"]["step"] > 6:
+            raise OSError(28, "No space left on device", str(directory / "training_state.safetensors"))
+        real(directory, tensors, notes)
+
+    monkeypatch.setattr(loop, "save_state", full)
+    assert run("--resume", "--out_dir", "out", "--max_steps", "10") == 2
+    err = capsys.readouterr().err.splitlines()[-1]
+    assert err.endswith(
+        "error: out/training_state.safetensors: No space left on device; the state of step 6 stays; to go on from "
+        "there: python train.py --resume --out_dir out"
+    )
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(capsys, monkeypatch):
+    monkeypatch.setattr("model.training.loop.loss_of", lambda *_: torch.tensor(float("nan"), requires_grad=True))
+    assert run("small.toml", "--data", "text.txt", "--out_dir", "out") == 2
+    assert "error: step 1: the loss is nan" in capsys.readouterr().err.splitlines()[-1]
+    assert not Path("out/training_state.safetensors").exists()
+
+
+def test_fine_tuning_goes_on_from_the_given_weights_with_their_tokenizer(capsys):
+    said(capsys, "small.toml", "--data", "text.txt", "--out_dir", "base", "--max_steps", "30")
+    Path("new.txt").write_text(TEXT.replace("and", "plus"))
+    argv = ["--data", "new.txt", "--init_from", "base", "--sample_every", "0", "--device", "cpu", "--batch_size", "2"]
+    said(capsys, "small.toml", *argv, "--out_dir", "tuned", "--max_steps", "1", "--lr", "1e-9", "--muon_lr", "1e-9")
+    base, tuned = (load_model(name) for name in ("base", "tuned"))
+    assert tuned.args == base.args
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(base.parameters(), tuned.parameters()))
+    assert load_tokenizer("tuned").encode(TEXT) == load_tokenizer("base").encode(TEXT)
+    save_model(base, "copy", ids={})
+    assert "copy has neither tokenizer" in refused(capsys, *argv, "--init_from", "copy")
+    said(capsys, "--resume", "--out_dir", "tuned", "--max_steps", "2")
+    assert steps("tuned") == [1, 2]
+
+
+def test_two_processes_make_one_run(capfd, monkeypatch):
+    def member(rank: int) -> None:
+
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+        sys.argv = ["train.py", "small.toml", "--data", "text.txt", "--out_dir", "out", "--sample_every", "4"]
+        os._exit(train.main())
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+        monkeypatch.setenv("MASTER_PORT", str(free.getsockname()[1]))
+    children = [forked(lambda rank=rank: member(rank)) for rank in range(2)]
+    for child in children:
+        child.join(60)
+    assert [child.exitcode for child in children] == [0, 0]
+    out, err = capfd.readouterr()
+    assert steps("out") == [1, 2, 3, 4]
+    assert out.count("--- sample at step 4 ---") == 1
+    assert err.count("validation     ") == 1
+
+
+def script(*argv: str, **options) -> subprocess.Popen:
+    command = [sys.executable, str(ROOT / "train.py"), *argv]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+def test_the_script_answers_a_mistake_in_seconds_and_without_torch():
+    Path("empty.txt").touch()
+    program = "import sys, train\nsys.argv[0] = 'train.py'\n"
+    program += "try:\n    train.run_script(train.main, 'train.py')\nfinally:\n    print('torch' in sys.modules)"
+    began = time.monotonic()
+    ended = subprocess.run(
+        [sys.executable, "-c", program, "small.toml", "--data", "empty.txt"],
+        env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 2
+    assert ended.stderr == "train.py: error: empty.txt is empty: give a file that holds text\n"
+    assert ended.stdout == "False\n"
+    assert time.monotonic() - began < 10  # one second where nothing else is running
+
+
+def test_ctrl_c_saves_exits_130_and_the_run_goes_on():
+    running = script("small.toml", "--data", "text.txt", "--out_dir", "out", "--max_steps", "1000000")
+    while not (Path("out/metrics.jsonl").exists() and Path("out/metrics.jsonl").stat().st_size) and not running.poll():
+        time.sleep(0.01)
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=60)
+    assert running.returncode == 130, err
+    assert "stopped by SIGINT" in err
+    assert "python train.py --resume --out_dir out" in err
+    last = steps("out")[-1]
+    assert run("--resume", "--out_dir", "out", "--max_steps", str(last + 1)) == 0
+    assert steps("out") == list(range(1, last + 2))
