@@ -47,6 +47,8 @@ def study(monkeypatch, capsys) -> Callable[..., Done]:
         (["decay", "--length", "0"], "length is 0"),
         (["trace", "--position", "600"], "position is 600: give one of 0 to 511"),
         (["trace", "--length", "10000000"], "GB are free"),
+        (["forms", "--length", "1000000000"], "GB are free"),
+        (["decay", "--length", "1000000000"], "GB are free"),
         (["rotate", "--plot", "/nowhere/x.png"], "/nowhere"),
         (["rotate", "--plot", "x.nonsense"], "its ending must be one of"),
     ],
@@ -116,7 +118,8 @@ def test_decay_is_the_cosine_sum_and_swings():
         cosines = [torch.cos(torch.tensor(n * theta ** (-2 * i / dim), dtype=torch.float64)) for i in range(4)]
         assert curve[n] == pytest.approx(float(sum(cosines)) / 4, abs=1e-5)
     assert bound(8, 4, 100.0)[0] == pytest.approx(2.5)
-    curves, swings = run("decay", TOPICS["decay"]()).tables
+    curves, swings, even = run("decay", TOPICS["decay"]()).tables
+    assert even.rows[-1] == (402, "+0.997")
     assert all(row[2] != "0%" for row in swings.rows)
     assert curves.rows[0][1:4] == ("+1.000",) * 3
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..rope import apply_rotary_emb, precompute_freqs_cis
+from .memory import check_memory
 from .options import Decay
 from .report import Report, Table
 
@@ -32,6 +33,7 @@ def run(options: Decay) -> Report:
         raise ValueError(f"head_dim is {options.head_dim}: make it even, because RoPE turns pairs")
     if options.length < 2:
         raise ValueError(f"length is {options.length}: give at least 2")
+    check_memory(30 * options.length * options.head_dim, f"length {options.length}")
     names = [f"{theta:g}" for theta in options.thetas]
     distances = [0, 1, *(2**i for i in range(1, options.length.bit_length()) if 2**i <= options.length)]
     products = [inner(options.head_dim, options.length, theta) for theta in options.thetas]

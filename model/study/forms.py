@@ -8,11 +8,14 @@ import torch
 from torch import Tensor
 
 from ..positions.forms import Form, forms, halves, neighbours
+from .memory import check_memory
 from .options import Forms
 from .report import Report, Table
 
 
 def run(options: Forms) -> Report:
+    size = options.length * options.head_dim
+    check_memory(4 * size * (options.head_dim + 8 * options.heads + 40), f"length {options.length}")
     x = torch.randn(1, options.length, options.heads, options.head_dim, generator=torch.manual_seed(0))  # (1, T, H, D)
     table = Table(
         f"RoPE on {options.length} positions, {options.heads} heads of {options.head_dim}, float32",

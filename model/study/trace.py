@@ -12,6 +12,7 @@ from ..config import ModelArgs
 from ..rope import _rotate, apply_rotary_emb, precompute_freqs_cis, reshape_for_broadcast
 from ..transformer import Transformer
 from .memory import check_memory
+from .models import open_model
 from .options import Trace
 from .recorder import Step, watch
 from .report import Report, Table
@@ -74,11 +75,10 @@ def _random(options: Trace) -> tuple[Transformer, Tensor]:
 
 
 def _given(options: Trace) -> tuple[Transformer, Tensor]:
-    from ..weights import load_model, load_tokenizer
-
-    assert options.model is not None
-    model = load_model(options.model)
-    return model, torch.tensor([load_tokenizer(options.model).encode(options.prompt)])
+    model, tokenizer, scheme = open_model(options.model)
+    if type(model) is not Transformer:
+        raise ValueError(f"scheme {scheme} is not plain RoPE: name a model whose steps are the network's own")
+    return model, torch.tensor([tokenizer.encode(options.prompt)])
 
 
 def _cut(text: str, width: int = 72) -> str:
