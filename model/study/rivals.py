@@ -75,7 +75,7 @@ def run_one(scheme: str, seed: int, text: Text, options: Compare) -> list[Line]:
     model = build_model(text.args, scheme)
     begin = {name: weight.detach().clone() for name, weight in model.named_parameters() if name == "frequencies"}
     with tempfile.TemporaryDirectory() as scratch:
-        progress = Unsaved(model, text.dataset, train, Path(scratch)).run()
+        progress = Unsaved(model, text.dataset, train, Path(scratch), clock=time.process_time).run()
     if options.keep:
         save_study(model, scheme, options.keep / f"{scheme}-{seed}")
         save_tokenizer(text.tokenizer, options.keep / f"{scheme}-{seed}")
