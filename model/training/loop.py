@@ -161,7 +161,7 @@ class Trainer:
             )
 
     def _save(self) -> None:
-        state = full_state(self.model, self.optimizers)
+        state = full_state(self.model, self.optimizers, keep=self.ranks.is_first)
         if self.metrics:
             self.metrics.sync()
             save_state(self.directory, state, {"progress": asdict(self.progress), "identity": self.identity})

@@ -40,11 +40,19 @@ def named_states(model: Transformer, optimizers: Optimizers) -> Iterator[tuple[s
                 yield names[id(p)], optimizer.state[p]
 
 
-def full_state(model: Transformer, optimizers: Optimizers) -> dict[str, Tensor]:
-    """Weights and optimizer state by name, whole. Every process must call it."""
-    tensors = {f"model.{name}": gather(p) for name, p in model.named_parameters()}
+def full_state(model: Transformer, optimizers: Optimizers, keep: bool = True) -> dict[str, Tensor]:
+    """Weights and optimizer state by name, whole, in main memory; empty where they are not to be kept.
+
+    Every process must call it. One tensor at a time is whole on the device.
+    """
+    parts = {f"model.{name}": p for name, p in model.named_parameters()}
     for name, state in named_states(model, optimizers):
-        tensors |= {f"optimizer.{key}.{name}": gather(value) for key, value in state.items()}
+        parts |= {f"optimizer.{key}.{name}": value for key, value in state.items()}
+    tensors = {}
+    for name, part in parts.items():
+        tensor = gather(part.detach())
+        if keep:
+            tensors[name] = tensor.cpu()
     return tensors
 
 
