@@ -5,7 +5,9 @@ import cmath
 import pytest
 import torch
 
-from model.positions.forms import chatglm_learnable, exact_angles, forms
+from model.positions.chatglm import chatglm_learnable
+from model.positions.form import exact_angles
+from model.positions.forms import forms
 from model.rope import apply_rotary_emb, precompute_freqs_cis
 
 T, D = 13, 16

@@ -1,6 +1,8 @@
 """For study only: the other ways to tell a transformer where a token is. LLaMA needs none of this.
 
+    form.py             what a way of writing RoPE is: pairs and angles
     forms.py            RoPE itself, in every way it gets written
+    chatglm.py          and in the ways of the ChatGLM models
     tables.py           what else fits the rotation table: nothing, half a head, a grid, learned frequencies
     embeddings.py       added to the embedding: sinusoids, a learned vector for each position
     biases.py           added to the scores: T5's buckets, ALiBi's slopes

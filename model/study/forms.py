@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..positions.forms import Form, forms, halves, neighbours
+from ..positions.form import Form, halves, neighbours
+from ..positions.forms import forms
 from .memory import check_memory
 from .options import Forms
 from .report import Report, Table
