@@ -212,6 +212,16 @@ def test_a_disk_that_fills_up_ends_the_run_with_one_line_and_the_last_checkpoint
     )
 
 
+def test_too_little_memory_ends_the_run(capsys, monkeypatch):
+    def too_much(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 7 GiB")
+
+    monkeypatch.setattr("model.training.loop.loss_of", too_much)
+    assert run("small.toml", "--data", "text.txt", "--out_dir", "out") == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.endswith("error: cpu has no memory for 4 sequences at once: lower --micro_batch_size")
+
+
 def test_a_loss_that_is_not_finite_ends_the_run(capsys, monkeypatch):
     monkeypatch.setattr("model.training.loop.loss_of", lambda *_: torch.tensor(float("nan"), requires_grad=True))
     assert run("small.toml", "--data", "text.txt", "--out_dir", "out") == 2

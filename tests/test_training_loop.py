@@ -147,8 +147,10 @@ def test_a_resumed_budget_has_used_what_it_has_used(tmp_path):
     resumed = trainer(tmp_path, resume=True, max_steps=None, minutes=1, clock=lambda: next(ticks))
     used = resumed.progress.wall_seconds
     assert 20 < used < 45
+    began = next(ticks)
     resumed.run()
     assert 60 <= resumed.progress.wall_seconds < 66
+    assert next(ticks) - began < 60 - used + 6
 
 
 def test_a_finished_run_takes_no_further_step(tmp_path):

@@ -47,15 +47,11 @@ class Ranks:
         return tensor.tolist()
 
     def share(self, text: str) -> str:
-        """The first process's text, in all of them."""
+        """The first process's text, in all of them, which wait for it."""
         texts = [text]
         if self.world_size > 1:
             dist.broadcast_object_list(texts)
         return texts[0]
-
-    def wait(self) -> None:
-        if self.world_size > 1:
-            dist.barrier()
 
 
 def own_device(device: torch.device) -> torch.device:

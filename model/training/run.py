@@ -25,13 +25,12 @@ def run(plan: Plan, text: Text | None) -> int:
     """Train as planned; ``text`` is None in every process but the first. Returns the exit code."""
     device = own_device(pick_device(plan.train.device))
     with ExitStack() as stack:
-        ranks = stack.enter_context(join_ranks(device))
-        plan = dataclasses.replace(plan, directory=Path(ranks.share(str(plan.directory))))
-        if text:
+        if text:  # before the others are met: a mistake ends here, and they are still waiting
             plan.directory.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(plan.directory))
             write_run(plan, text)
-        ranks.wait()
+        ranks = stack.enter_context(join_ranks(device))
+        plan = dataclasses.replace(plan, directory=Path(ranks.share(str(plan.directory))))
         return train(plan, text or reread_text(plan.directory), device, ranks)
 
 
@@ -60,6 +59,9 @@ def train(plan: Plan, text: Text, device: torch.device, ranks: Ranks) -> int:
             f"{error.filename or plan.directory}: {error.strerror or error}; the state of step {trainer.saved_step} "
             f"stays; to go on from there: {how_to_resume(plan.directory)}"
         ) from None
+    except torch.OutOfMemoryError:
+        size = plan.train.micro_batch_size or plan.train.batch_size // ranks.world_size
+        raise ValueError(f"{device} has no memory for {size} sequences at once: lower --micro_batch_size") from None
     console.farewell(trainer)
     return 128 + trainer.signal if trainer.signal else 0
 
