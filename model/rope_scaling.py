@@ -36,7 +36,7 @@ def yarn(freqs: "Tensor", factor: float, original: int, low: float, high: float)
     pairs, step = len(freqs), math.log(freqs[1].item())  # the logarithm of the speed falls by as much each pair
     first = max(math.floor(math.log(2 * math.pi * high / original) / step), 0)
     last = min(math.ceil(math.log(2 * math.pi * low / original) / step), 2 * pairs - 1)
-    return _blend(freqs, factor, 1 - (freqs.new_tensor(range(pairs)) - first) / ((last - first) or 0.001))
+    return _blend(freqs, factor, 1 - (freqs.new_tensor(range(pairs)) - first) / ((last - first) or 1))
 
 
 def _blend(freqs: "Tensor", factor: float, keep: "Tensor") -> "Tensor":

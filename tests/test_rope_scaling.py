@@ -60,6 +60,19 @@ def test_yarn_is_finite_and_between_the_two_speeds_at_its_edges(original):
     assert ratio.max() <= 1 + 1e-12
 
 
+@pytest.mark.parametrize("original", [3, 6, 7, 40, 300, 2048, 40_000, 10**6])
+@pytest.mark.parametrize("high", [1.0001, 32.0])
+def test_yarn_is_that_of_transformers_at_every_length(original, high):
+    """Also where the passage lies before the first pair or after the last, or has no width."""
+    transformers = pytest.importorskip("transformers")
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    table = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": original, "rope_theta": THETA}
+    config = transformers.LlamaConfig(head_dim=D, rope_parameters={**table, "beta_fast": high, "beta_slow": 1.0})
+    theirs, _ = ROPE_INIT_FUNCTIONS["yarn"](config)
+    assert yarn(FREQS, 4.0, original, 1.0, high).tolist() == pytest.approx(theirs.tolist(), rel=2e-6)
+
+
 def test_yarn_stretches_what_it_turns():
     plain = RopeScaling("yarn", 4.0, 32)
     assert plain.attention_factor == pytest.approx(0.1 * math.log(4) + 1)

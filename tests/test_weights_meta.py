@@ -91,6 +91,7 @@ PUBLISHED = {  # params.json as Meta ships it, and the feed-forward width its mo
 def test_published_sizes(params, hidden):
     args = args_from({**params, "vocab_size": 32000})
     assert args.hidden_dim == hidden
+    assert args.rope_theta == params.get("rope_theta", 10000.0)
     assert args_from(params_from(args)) == args
 
 
