@@ -146,9 +146,7 @@ BROKEN = {
     "huge": lambda raw: struct.pack("<7i", *[2**31 - 1] * 7) + raw[28:],
     "version": lambda raw: struct.pack("<Ii", 0x616B3432, 3).ljust(256, b"\0"),
     "group": lambda raw: header(2, True, 7) + raw,
-    "pickle": lambda raw: b"\x80\x04\x8c\x05posix\x94\x8c\x05mkdir\x94\x93\x94\x8c\x01x\x94\x85\x94R\x94.".ljust(
-        200
-    ),
+    "pickle": lambda raw: b"\x80\x04\x8c\x05posix\x94\x8c\x05mkdir\x94\x93\x94\x8c\x01x\x94\x85\x94R\x94.".ljust(200),
 }
 
 
