@@ -1,0 +1,212 @@
+"""The decode loop: a row is what it is alone, the cache changes only the time, the model stays as it was."""
+
+import itertools
+
+import pytest
+import torch
+
+from model import KVCache, generate, generation
+from model.decoding.settings import Sampling
+
+PROMPTS = [[1, 5, 7], [1], [3, 4, 5, 6, 7, 8, 9, 10], [2, 2]]
+
+
+@pytest.fixture
+def model(small_model):
+    return small_model().eval()
+
+
+def rows(steps):
+    return [list(row) for row in itertools.zip_longest(*steps)]
+
+
+def greedy(model, prompt, n):
+    """The definition: read all, take the likeliest, append."""
+    text = list(prompt)
+    for _ in range(n):
+        text.append(int(model(torch.tensor([text]))[0, -1].argmax()))
+    return text[len(prompt) :]
+
+
+@pytest.mark.parametrize("changes", [{}, {"n_kv_heads": 6}, {"n_kv_heads": 1}, {"tie_embeddings": True}])
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_every_row_of_a_batch_is_that_prompt_alone(small_model, changes, use_cache):
+    model = small_model(**changes)
+    expected = [greedy(model, prompt, 12) for prompt in PROMPTS]
+    assert rows(generate(model, PROMPTS, 12, use_cache=use_cache)) == expected
+    assert len({tuple(row) for row in expected}) == len(PROMPTS), "equal rows would hide a mix-up"
+
+
+def test_padding_leaves_the_logits_of_a_row(model):
+    """Closer than equal tokens: the padded row's logits are the lone row's."""
+    padded = generation.new_cache(model, [[3] * 9, [1, 5, 7]], 4)
+    tokens = torch.tensor([[3] * 9, [0] * 6 + [1, 5, 7]])
+    alone = model(torch.tensor([[1, 5, 7]]), cache=KVCache(model.args))
+    together = model(tokens, cache=padded)
+    assert together.isfinite().all()
+    assert torch.allclose(together[1, 6:], alone[0], atol=1e-5)
+
+
+def test_a_padded_row_ignores_what_the_padding_holds(model):
+    cache = generation.new_cache(model, [[3] * 9, [1, 5, 7]], 4)
+    tokens = torch.tensor([[3] * 9, [0] * 6 + [1, 5, 7]])
+    other = torch.tensor([[3] * 9, [9] * 6 + [1, 5, 7]])
+    assert torch.equal(model(tokens, cache=cache)[1, 6:], model(other, cache=cache)[1, 6:])
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 8])
+def test_a_prompt_read_in_chunks_is_the_prompt(model, monkeypatch, chunk):
+    expected = rows(generate(model, PROMPTS, 10))
+    monkeypatch.setattr(generation, "CHUNK", chunk)
+    widths = []
+    hidden = model.hidden
+    monkeypatch.setattr(model, "hidden", lambda tokens, *rest: widths.append(tokens.shape[1]) or hidden(tokens, *rest))
+    assert rows(generate(model, PROMPTS, 10)) == expected
+    assert max(widths) <= chunk
+
+
+def test_only_the_last_position_meets_the_output_matrix(model, monkeypatch):
+    shapes = []
+    logits = model.logits
+    monkeypatch.setattr(model, "logits", lambda h: shapes.append(tuple(h.shape)) or logits(h))
+    list(generate(model, PROMPTS, 3))
+    assert set(shapes) == {(len(PROMPTS), model.args.dim)}
+
+
+def test_with_the_cache_each_token_is_read_once(model, monkeypatch):
+    read = []
+    hidden = model.hidden
+    monkeypatch.setattr(model, "hidden", lambda tokens, *rest: read.append(tokens.shape[1]) or hidden(tokens, *rest))
+    list(generate(model, [[1, 2, 3]], 6))
+    assert read == [3, 1, 1, 1, 1, 1]
+
+
+def test_one_seed_one_text(model):
+    def text(seed, prompts=PROMPTS):
+        return rows(generate(model, prompts, 12, temperature=1.0, seed=seed))
+
+    assert text(3) == text(3) != text(4)
+    assert text(None) != text(None)
+    assert text(3, PROMPTS[:1])[0] == text(3)[0], "a row draws the same alone and in company"
+
+
+def test_equal_prompts_draw_different_first_tokens(model):
+    assert len(set(next(generate(model, [[1]] * 16, 1, temperature=1.0, seed=0)))) > 4
+
+
+def test_sampled_tokens_follow_the_models_distribution(model):
+    n = 4000
+    first = torch.tensor(next(generate(model, [[1, 2]] * n, 1, temperature=1.0, seed=5)))
+    probs = model(torch.tensor([[1, 2]]))[0, -1].softmax(-1)
+    assert (first.bincount(minlength=len(probs)) / n - probs).abs().max() < 4 * (0.25 / n) ** 0.5
+
+
+def test_top_k_of_one_is_greedy(model):
+    assert rows(generate(model, PROMPTS, 8, temperature=5.0, top_k=1)) == rows(generate(model, PROMPTS, 8))
+
+
+def test_a_row_ends_with_its_end_token_and_the_rest_goes_on(model):
+    plain = rows(generate(model, PROMPTS, 12))
+    end = plain[0][4]
+    found = rows(generate(model, PROMPTS, 12, eos_ids=[end]))
+    for row, full in zip(found, plain):
+        cut = full.index(end) + 1 if end in full else len(full)
+        assert row[:cut] == full[:cut]
+        assert set(row[cut:]) <= {None}
+
+
+def test_it_stops_when_all_rows_have_ended(model):
+    end = greedy(model, [1], 3)[-1]
+    steps = list(generate(model, [[1]], 12, eos_ids=[end]))
+    assert steps[-1] == [end]
+    assert len(steps) <= 3
+
+
+def test_the_caller_can_end_a_row(model):
+    ended = set()
+    found = []
+    for step in generation.decode(model, PROMPTS[:2], 5, Sampling(0.0), ended=ended):
+        found.append(step.tokens)
+        ended.add(1)
+    assert [tokens[1] for tokens in found[1:]] == [None] * 4
+    assert [tokens[0] for tokens in found] == greedy(model, PROMPTS[0], 5)
+
+
+def test_log_probabilities_are_the_models_own(model):
+    steps = list(generation.decode(model, PROMPTS[:2], 4, Sampling(0.7, top_k=3, seed=1), logprobs=True))
+    for row, prompt in enumerate(PROMPTS[:2]):
+        text = prompt + [step.tokens[row] for step in steps]
+        expected = model(torch.tensor([text])).log_softmax(-1)[0]
+        for at, step in enumerate(steps, len(prompt)):
+            assert step.logprobs[row] == pytest.approx(expected[at - 1, text[at]].item(), abs=1e-4)
+
+
+def test_a_text_goes_on_from_its_cache(model):
+    whole = greedy(model, [1, 2, 3], 10)
+    cache = KVCache(model.args)
+    first = [step.tokens[0] for step in generation.decode(model, [[1, 2, 3]], 4, Sampling(0.0), cache=cache)]
+    then = generation.decode(model, [first[-1:]], 6, Sampling(0.0), cache=cache, start_pos=6)
+    assert first + [step.tokens[0] for step in then] == whole
+
+
+def test_the_caller_gets_model_and_autograd_back_as_they_were(model):
+    model.train()
+    flags = []
+    hidden = model.hidden
+    model.hidden = lambda *args: flags.append((model.training, torch.is_grad_enabled())) or hidden(*args)
+    steps = generate(model, PROMPTS, 5)
+    next(steps)
+    assert model.training
+    assert torch.is_grad_enabled(), "also between two steps"
+    steps.close()
+    assert flags == [(False, False)]
+    for _ in range(2):
+        model(torch.tensor([[1, 2, 3]])).logsumexp(-1).sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_a_failing_step_leaves_the_training_flag(model, monkeypatch):
+    model.train()
+    monkeypatch.setattr(model, "logits", lambda h: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        next(generate(model, [[1]], 1))
+    assert model.training
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_low_precision_weights_decode(model, dtype):
+    steps = list(generate(model.to(dtype), PROMPTS, 5, temperature=1.0, seed=0))
+    assert len(steps) == 5
+
+
+def test_the_context_can_be_filled_and_not_passed(model):
+    limit = model.args.max_seq_len
+    assert len(list(generate(model, [[1] * 4], limit - 4))) == limit - 4
+    with pytest.raises(ValueError, match=f"4 tokens and {limit - 3} new ones pass the {limit} positions"):
+        generate(model, [[1], [1] * 4], limit - 3)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "options", "message"),
+    [
+        ([], {}, "prompt"),
+        ([[1], []], {}, "prompt is empty"),
+        ([[1, 37]], {}, "token 37"),
+        ([[-1]], {}, "token -1"),
+        ([[1]], {"max_new_tokens": 0}, "max_new_tokens is 0"),
+        ([[1]], {"temperature": -1.0}, "temperature is -1"),
+        ([[1]], {"top_p": 0.0}, "top_p is 0"),
+        ([[1]], {"compile": True, "use_cache": False}, "compile"),
+    ],
+)
+def test_what_cannot_work_is_said_at_the_call(model, prompts, options, message):
+    with pytest.raises(ValueError, match=message) as raised:
+        generate(model, prompts, **{"max_new_tokens": 2, **options})
+    assert "\n" not in str(raised.value)
+
+
+def test_absolute_positions_cannot_share_a_batch_of_unequal_lengths(model):
+    model.shift_invariant = False
+    with pytest.raises(ValueError, match="unequal"):
+        generate(model, PROMPTS, 2)
+    assert rows(generate(model, PROMPTS, 2, use_cache=False)) == [greedy(model, prompt, 2) for prompt in PROMPTS]

@@ -1,0 +1,73 @@
+"""The compiled step: one graph for every length. What is counted is the tracing; the machine code is not ours."""
+
+import copy
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+from model import KVCache, generate
+from model.decoding import compiled
+
+PROMPTS = [[1, 5, 7], [1], [3, 4, 5, 6, 7, 8, 9, 10]]
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    """How many graphs were compiled so far. The tracing is torch.compile's own, the code that runs is PyTorch's."""
+    compile = torch.compile
+    monkeypatch.setattr(
+        torch,
+        "compile",
+        lambda step, dynamic, fullgraph, options: compile(step, dynamic=dynamic, fullgraph=fullgraph, backend="eager"),
+    )
+    torch._dynamo.reset()
+    counters.clear()
+    yield lambda: counters["stats"]["unique_graphs"]
+    torch._dynamo.reset()
+
+
+def test_compiled_text_is_the_text_and_no_length_compiles_anew(small_model, graphs):
+    model = small_model(n_layers=1)
+    for prompt, n in [([1], 20), ([1, 2, 3], 5), ([4] * 9, 12)]:
+        assert list(generate(model, [prompt], n, compile=True)) == list(generate(model, [prompt], n))
+        assert graphs() == 1
+    assert not counters["graph_break"]
+
+
+def test_a_batch_has_a_graph_of_its_own_and_padding_another(small_model, graphs):
+    model = small_model(n_layers=1)
+    for prompts in ([[1, 2]] * 3, [[5, 6, 7]] * 5):
+        assert list(generate(model, prompts, 9, compile=True)) == list(generate(model, prompts, 9))
+    assert graphs() == 1, "the batch size is a symbol, too"
+    for prompts in (PROMPTS, PROMPTS[1:]):
+        assert list(generate(model, prompts, 9, compile=True)) == list(generate(model, prompts, 9))
+    assert graphs() == 2
+
+
+def test_the_step_follows_the_weights(small_model):
+    model, other = small_model(), small_model()
+    step = compiled.compiled_step(model)
+    model.load_state_dict(other.state_dict())
+    assert compiled.compiled_step(model) is step
+    model.load_state_dict(copy.deepcopy(small_model().state_dict()), assign=True)
+    assert compiled.compiled_step(model) is not step
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_network_for_one_row_has_the_same_logits(small_model, dtype, tied):
+    model = small_model(tie_embeddings=tied).to(dtype)
+    twin = compiled.for_one_row(compiled.sharing(model))
+    token, caches = torch.tensor([[3]]), [KVCache(model.args, dtype=dtype) for _ in range(2)]
+    ours, theirs = twin(token, 0, caches[0]), model(token, 0, caches[1])
+    assert ours.dtype == theirs.dtype
+    assert torch.allclose(ours.float(), theirs.float(), atol=1e-5 if dtype == torch.float32 else 0.1)
+    assert {id(p) for p in twin.parameters()} == {id(p) for p in model.parameters()}
+    assert model.freqs_cis.is_complex()
+
+
+def test_without_a_compiler_it_says_so(small_model, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    with pytest.raises(ValueError, match="needs a C\\+\\+ compiler"):
+        generate(small_model(), [[1]], 2, compile=True)

@@ -1,0 +1,166 @@
+"""Each function on logits against plain Python, and the draw against the distribution it draws from."""
+
+import math
+import random
+
+import pytest
+import torch
+
+from model.decoding.sampling import (
+    Chooser,
+    cool,
+    draw,
+    filtered,
+    keep_min_p,
+    keep_top_k,
+    keep_top_p,
+    penalize,
+    uniforms,
+)
+from model.decoding.settings import Sampling
+
+V = 50
+
+
+@pytest.fixture
+def logits():
+    return 3 * torch.randn(4, V)
+
+
+def kept(logits):
+    return [{i for i, value in enumerate(row) if value > -math.inf} for row in logits.tolist()]
+
+
+def softmax(row):
+    top = max(row)
+    weights = [math.exp(value - top) for value in row]
+    return [weight / sum(weights) for weight in weights]
+
+
+def ranked(row):
+    return sorted(range(len(row)), key=lambda i: -row[i])
+
+
+@pytest.mark.parametrize("k", [1, 2, 7, V, 10 * V])
+def test_top_k_keeps_the_k_likeliest(logits, k):
+    assert kept(keep_top_k(logits, k)) == [set(ranked(row)[:k]) for row in logits.tolist()]
+
+
+@pytest.mark.parametrize("p", [1e-9, 0.1, 0.5, 0.9, 0.99])
+@pytest.mark.parametrize("vocab_size", [V, 400])  # 400: the likeliest 256 may not do
+def test_top_p_keeps_the_fewest_that_reach_p(p, vocab_size):
+    logits = torch.randn(4, vocab_size)
+    expected = []
+    for row in logits.tolist():
+        probs, chosen, total = softmax(row), set(), 0.0
+        for i in ranked(row):
+            if total >= p:
+                break
+            chosen.add(i)
+            total += probs[i]
+        expected.append(chosen)
+    assert kept(keep_top_p(logits, p)) == expected
+
+
+@pytest.mark.parametrize("p", [0.0, 0.05, 0.5, 1.0])
+def test_min_p_is_a_share_of_the_likeliest(logits, p):
+    expected = []
+    for row in logits.tolist():
+        probs = softmax(row)
+        expected.append({i for i, q in enumerate(probs) if q >= p * max(probs) * (1 - 1e-6)})
+    assert kept(keep_min_p(logits, p)) == expected
+
+
+def test_the_penalty_lowers_what_was_seen_and_nothing_else(logits):
+    seen = torch.rand(logits.shape) < 0.3
+    after = penalize(logits, seen, 1.5)
+    assert torch.equal(after[~seen], logits[~seen])
+    assert (after[seen] < logits[seen]).all()
+    assert torch.allclose(after[seen], torch.where(logits > 0, logits / 1.5, logits * 1.5)[seen])
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 4.0])
+def test_temperature_divides(logits, temperature):
+    expected = torch.tensor([softmax([value / temperature for value in row]) for row in logits.tolist()])
+    assert torch.allclose(cool(logits, temperature).softmax(-1), expected, atol=1e-6)
+
+
+def test_a_tiny_temperature_is_nearly_greedy_and_finite(logits):
+    assert draw(cool(logits, 1e-30), torch.full((4,), 0.99)).tolist() == logits.argmax(-1).tolist()
+
+
+def test_the_filters_come_in_their_customary_order(logits):
+    """top_p is measured on what temperature and top_k leave."""
+    sampling = Sampling(temperature=2.0, top_k=5, top_p=0.7, min_p=0.2)
+    expected = keep_min_p(keep_top_p(keep_top_k(cool(logits, 2.0), 5), 0.7), 0.2)
+    assert torch.equal(filtered(logits, sampling), expected)
+    assert any(kept(expected)[row] != kept(keep_top_p(logits, 0.7))[row] for row in range(4))
+
+
+def test_off_is_off(logits):
+    assert torch.equal(filtered(logits, Sampling(1.0, top_k=0, top_p=1.0, min_p=0.0)), cool(logits, 1.0))
+
+
+def test_the_draw_inverts_the_summed_probabilities():
+    logits = torch.tensor([[0.1, 0.2, 0.0, 0.4, 0.3]]).log()
+    points = {0.0: 0, 0.0999: 0, 0.1001: 1, 0.2999: 1, 0.3001: 3, 0.6999: 3, 0.7001: 4, 1 - 2**-53: 4}
+    for point, token in points.items():
+        assert draw(logits, torch.tensor([point], dtype=torch.float64)).tolist() == [token], point
+
+
+def test_the_draw_never_takes_what_is_ruled_out():
+    logits = torch.full((1, 9), -math.inf)
+    logits[0, [2, 5]] = 0.0
+    found = {int(draw(logits, torch.tensor([u], dtype=torch.float64))) for u in [0.0, 0.3, 0.5, 0.7, 1 - 2**-53]}
+    assert found == {2, 5}
+
+
+def test_draws_follow_the_distribution(logits):
+    n = 20_000
+    probs = logits[0].softmax(-1)
+    tokens = draw(logits[:1].expand(n, -1), torch.rand(n, dtype=torch.float64))
+    shares = tokens.bincount(minlength=V) / n
+    assert (shares - probs).abs().max() < 4 * (0.25 / n) ** 0.5
+
+
+def test_a_row_has_random_numbers_of_its_own():
+    together = uniforms(7, range(3), 5)
+    assert torch.equal(uniforms(7, [2], 5)[0], together[2])
+    assert torch.equal(uniforms(7, range(3), 9)[:, :5], together), "a longer text begins like a shorter one"
+    assert len({tuple(row) for row in together.tolist()}) == 3
+    assert not torch.equal(uniforms(8, range(3), 5), together)
+    assert not torch.equal(uniforms(None, range(3), 5), uniforms(None, range(3), 5))
+
+
+def test_no_global_generator_is_touched(logits):
+    before = torch.random.get_rng_state(), random.getstate()
+    Chooser(Sampling(1.0), [[1]] * 4, 2, V)(logits)
+    assert torch.equal(torch.random.get_rng_state(), before[0])
+    assert random.getstate() == before[1]
+
+
+def test_the_penalty_counts_the_prompt_and_what_was_drawn():
+    logits = torch.zeros(1, 4) + torch.tensor([4.0, 3.0, 2.0, 1.0])
+    choose = Chooser(Sampling(0.0, repetition_penalty=10.0), [[0]], 4, 4)
+    assert [int(choose(logits)) for _ in range(4)] == [1, 2, 3, 0]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", -0.1),
+        ("temperature", math.nan),
+        ("temperature", math.inf),
+        ("top_k", -1),
+        ("top_p", 0.0),
+        ("top_p", 1.01),
+        ("min_p", -0.1),
+        ("min_p", 1.1),
+        ("repetition_penalty", 0.0),
+        ("seed", -1),
+    ],
+)
+def test_impossible_settings_are_named(field, value):
+    with pytest.raises(ValueError, match=f"^{field} is {value}".replace("+", r"\+")) as raised:
+        Sampling(**{field: value})
+    assert "\n" not in str(raised.value)
