@@ -1,0 +1,236 @@
+"""generate.py as a user runs it: mostly in this process, where a start costs nothing; in real ones where it counts."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import generate as script
+from model import ModelArgs, Transformer
+from model.cli import run_script
+from model.text.tokenizer import train_tokenizer
+from model.weights import load_tokenizer, save_model, save_tokenizer
+
+ROOT = Path(script.__file__).parent
+CONTEXT = 96
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    """A run directory with a small random network and a real tokenizer."""
+    path = tmp_path_factory.mktemp("runs") / "small"
+    path.mkdir()
+    text = "The quick brown fox jumps over the lazy dog, and says: I am a fox. " * 20
+    tokenizer = load_tokenizer(train_tokenizer([text], path / "tokenizer.model", vocab_size=320))
+    torch.manual_seed(0)
+    model = Transformer(ModelArgs(dim=32, n_layers=1, n_heads=2, vocab_size=tokenizer.vocab_size, max_seq_len=CONTEXT))
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(10 if weight.ndim == 2 else 1)
+    save_tokenizer(tokenizer, path)
+    save_model(model, path)
+    return path
+
+
+@pytest.fixture
+def run(monkeypatch, capfd, run_dir):
+    """``run(*arguments, stdin=b"")`` -> (exit code, stdout, stderr), in this process, on the small run."""
+
+    def call(*arguments, model=run_dir, stdin=None):
+        monkeypatch.setattr("sys.argv", ["generate.py", *([str(model)] if model else []), *map(str, arguments)])
+        monkeypatch.setattr("sys.stdin", None if stdin is None else io.TextIOWrapper(io.BytesIO(stdin)))
+        with pytest.raises(SystemExit) as ended:
+            run_script(script.main, "generate.py")
+        return (ended.value.code, *capfd.readouterr())
+
+    return call
+
+
+def objects(out):
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def test_text_goes_to_stdout_and_speeds_to_stderr(run):
+    code, out, err = run("--prompt", "The quick", "--max_new_tokens", 9, "--seed", 1)
+    assert code == 0
+    assert out.startswith("The quick")
+    assert len(out) > len("The quick\n")
+    assert "prompt: " in err
+    assert "new: 8 tokens" in err
+    assert run("--prompt", "The quick", "--max_new_tokens", 9, "--seed", 1)[1] == out
+
+
+def test_the_cache_changes_no_greedy_text(run):
+    arguments = ["--prompt", "The quick", "--prompt", "A", "--temperature", 0, "--max_new_tokens", 30]
+    cached, again = run(*arguments), run(*arguments, "--no_cache")
+    assert cached[1] == again[1]
+    assert "-----" in cached[1], "samples are told apart"
+
+
+def test_without_arguments_the_newest_run_begins_a_text(run, run_dir, monkeypatch, tmp_path):
+    old, new = tmp_path / "runs" / "old", tmp_path / "runs" / "new"
+    for path, when in ((new, 2000), (old, 1000)):
+        path.mkdir(parents=True)
+        for file in run_dir.iterdir():
+            os.link(file, path / file.name) if file.name != "model.safetensors" else (path / file.name).write_bytes(
+                file.read_bytes()
+            )
+        os.utime(path / "model.safetensors", (when, when))
+    monkeypatch.chdir(tmp_path)
+    assert script.newest_run() == Path("runs/new")
+    code, out, _ = run(model=None)
+    assert code == 0
+    assert len(out) > 50
+
+
+def test_jsonl_has_one_object_a_sample_and_they_differ(run, run_dir):
+    arguments = ["--prompt", "The", "--prompt", "I am a fox", "--num_samples", 3, "--max_new_tokens", 12, "--jsonl"]
+    code, out, _ = run(*arguments, "--seed", 2, "--logprobs")
+    found = objects(out)
+    assert code == 0
+    assert [sample["prompt"] for sample in found] == ["The"] * 3 + ["I am a fox"] * 3
+    assert len({sample["text"] for sample in found}) == 6
+    tokenizer = load_tokenizer(run_dir)
+    for sample in found:
+        assert len(sample["logprobs"]) == len(sample["tokens"]) <= 12
+        assert all(value < 0 for value in sample["logprobs"])
+        if sample["finish_reason"] == "length":
+            whole = tokenizer.decode(tokenizer.encode(sample["prompt"]) + sample["tokens"])
+            assert whole == sample["prompt"] + sample["text"]
+    assert objects(run(*arguments, "--seed", 2, "--batch_size", 2)[1]) == [
+        {key: value for key, value in sample.items() if key != "logprobs"} for sample in found
+    ], "the batch a sample is in changes nothing"
+
+
+def test_stop_strings_are_never_printed(run):
+    whole = run("--prompt", "The", "--seed", 3)[1]
+    stop = whole[20:23]
+    code, out, _ = run("--prompt", "The", "--seed", 3, "--stop", stop)
+    assert code == 0
+    assert out == whole[: whole.index(stop, 3)] + "\n"
+
+
+def test_prompts_from_a_file_show_a_bar_when_there_are_many(run, tmp_path):
+    (tmp_path / "p.txt").write_text("The fox\nA dog\n\nI am\n", encoding="utf-8")
+    code, out, err = run("--prompt_file", tmp_path / "p.txt", "--max_new_tokens", 3, "--jsonl", "--batch_size", 2)
+    assert code == 0
+    assert [sample["prompt"] for sample in objects(out)] == ["The fox", "A dog", "I am"]
+    assert "3/3" in err
+
+
+def test_a_prompt_from_stdin(run):
+    code, out, _ = run("--prompt", "-", "--max_new_tokens", 3, stdin="The fox é\n".encode())
+    assert code == 0
+    assert out.startswith("The fox é")
+
+
+def test_interactive(run, monkeypatch):
+    monkeypatch.setattr("sys.stdin", None)
+    code, _, err = run("--interactive", "--max_new_tokens", 5, stdin=b"The fox\nsays\n")
+    assert code == 0
+    assert err.count("> ") == 3
+    assert "new: 8 tokens" in err
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_low_precision(run, dtype):
+    assert run("--dtype", dtype, "--max_new_tokens", 3)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--temperature", "-1"], "temperature is -1.0"),
+        (["--temperature", "warm"], "temperature is 'warm'"),
+        (["--top_p", "0"], "top_p is 0.0"),
+        (["--top_p", "1.5"], "top_p is 1.5"),
+        (["--top_k", "-3"], "top_k is -3"),
+        (["--min_p", "2"], "min_p is 2.0"),
+        (["--seed", "-1"], "seed is -1"),
+        (["--max_new_tokens", "0"], "max_new_tokens is 0"),
+        (["--max_new_tokens", "500"], f"context of {CONTEXT}"),
+        (["--prompt", "The fox " * 200], "prompt 1 has"),
+        (["--prompt", "\udcff"], "not UTF-8"),
+        (["--num_samples", "0"], "num_samples is 0"),
+        (["--stop", ""], "stop string is empty"),
+        (["--device", "abacus"], "abacus"),
+        (["--device", "cuda:77"], "cuda:77"),
+        (["--dtype", "int8"], "dtype"),
+        (["--logprobs"], "add --jsonl"),
+        (["--compile", "--no_cache"], "compile"),
+        (["--interactive", "--prompt", "a"], "interactive"),
+        (["--prompt_file", "/no/such/file"], "/no/such/file"),
+        (["--tokenizer", "/no/such/file"], "/no/such/file"),
+        (["--promt", "a"], "--prompt"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(run, arguments, message):
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert err.startswith("generate.py: error: ")
+    assert message in err
+
+
+def test_no_model_is_one_line(run, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert "train one with" in run(model=None)[2]
+    assert "nowhere does not exist" in run(model="nowhere")[2]
+
+
+def start(run_dir, *arguments, **options):
+    command = [sys.executable, ROOT / "generate.py", run_dir, *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+
+
+def test_mistakes_in_the_prompt_are_found_before_torch_is_loaded(run_dir):
+    program = (
+        "import sys, generate; sys.argv = ['generate.py', *sys.argv[1:]]\n"
+        "try: generate.main()\n"
+        "except ValueError as error: print(error)\n"
+        "print('torch' in sys.modules)"
+    )
+    command = [sys.executable, "-c", program, run_dir, "--prompt", "The fox " * 200]
+    out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "prompt 1 has" in out
+    assert out.endswith("False\n")
+
+
+def test_ctrl_c_keeps_the_text_and_exits_130(run_dir, tmp_path):
+    """The prompts are enough for minutes; the signal comes as soon as there is text."""
+    (tmp_path / "p").write_text("The fox\n" * 5000, encoding="utf-8")
+    process = start(run_dir, "--prompt_file", tmp_path / "p", "--batch_size", "1")
+    begun = os.read(process.stdout.fileno(), 100)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert begun.startswith(b"The fox")
+    assert out.endswith(b"\n")
+    assert b"Traceback" not in err
+
+
+def test_a_reader_that_goes_is_a_quiet_end(run_dir):
+    process = start(run_dir, "--prompt", "The fox", "--num_samples", "2000", "--batch_size", "1")
+    process.stdout.read(20)
+    process.stdout.close()
+    err = process.stderr.read()
+    started = time.monotonic()
+    assert process.wait(60) == 0
+    assert time.monotonic() - started < 30
+    assert b"Traceback" not in err
+    assert b"BrokenPipe" not in err
+
+
+def test_help_answers_quickly_and_names_every_flag():
+    started = time.monotonic()
+    done = subprocess.run([sys.executable, ROOT / "generate.py", "--help"], capture_output=True, text=True, check=True)
+    assert time.monotonic() - started < 3
+    for flag in ("prompt", "max_new_tokens", "temperature", "top_k", "top_p", "seed", "tokenizer", "no_cache"):
+        assert f"--{flag}" in done.stdout
