@@ -135,7 +135,6 @@ def test_a_text_that_cannot_be_trained_on(capsys, name):
         (["--device", "abacus"], "device is 'abacus'"),
         (["--device", "cuda:77"], "device is 'cuda:77'"),
         (["--out_dir", "text.txt"], "out_dir is text.txt, a file"),
-        (["--fsdp"], "fsdp shards over processes"),
         (["--sample_every", "1", "--sample_prompt", "1 and 1 are 2. 2 and 2"], "sample_prompt is 23 tokens long"),
         (["--init_from", "nowhere"], "nowhere does not exist"),
         (["--resume", "--out_dir", "nowhere"], "nowhere holds no run"),

@@ -221,6 +221,7 @@ def test_validation_counts_each_token_once(tmp_path):
     for start in range(0, len(ids) - 1, ARGS.max_seq_len):
         window = ids[start : start + ARGS.max_seq_len + 1]
         total += loss_of(model, window[None, :-1], window[None, 1:], "sum").item()
+    add_dropout(model, 0.5)  # which is for training alone
     model.train()
     loss = evaluate(model, model, text, args, Ranks())
     assert loss == pytest.approx(total / (len(ids) - 1), abs=1e-6)

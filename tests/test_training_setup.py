@@ -151,10 +151,9 @@ def test_fine_tuning_cannot_change_what_the_model_is(published, flags, message):
 
 
 def test_several_processes_share_what_can_be_shared(monkeypatch):
-    with pytest.raises(ValueError, match="fsdp shards over processes: start them with torchrun"):
-        plan(fsdp=True)
+    assert plan(fsdp=True).train.fsdp  # of one process: what several began, one may go on with
     monkeypatch.setenv("WORLD_SIZE", "4")
-    assert plan(fsdp=True, batch_size=8).train.fsdp
+    assert plan(batch_size=8).train.batch_size == 8
     with pytest.raises(ValueError, match="batch_size is 6, for 4 processes: give a multiple"):
         plan(batch_size=6)
     with pytest.raises(ValueError, match="data is -"):

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from types import FrameType
 from typing import Any, TextIO
 
@@ -118,7 +119,7 @@ class Console(Watcher):
 
 
 def how_to_resume(directory: Path) -> str:
-    return f"python train.py --resume --out_dir {directory}"
+    return f"python train.py --resume --out_dir {quote(str(directory))}"
 
 
 def count_parameters(model: Transformer) -> int:
@@ -136,6 +137,6 @@ def summary(trainer: Trainer) -> str:
         "validation": f"{best:.4f} nats per token, {bits_per_byte(best, trainer.dataset):.3f} bits per byte "
         f"(best, at step {progress.best_step:,})",
         "run directory": f"{trainer.directory}",
-        "next": f'python generate.py {trainer.directory} --prompt "Once"',
+        "next": f'python generate.py {quote(str(trainer.directory))} --prompt "Once"',
     }
     return "\n".join(f"{name:<14} {value}" for name, value in rows.items())

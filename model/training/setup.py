@@ -104,8 +104,6 @@ def check_processes(data: DataArgs, train: TrainArgs, processes: int) -> None:
         raise ValueError(f"batch_size is {train.batch_size}, for {processes} processes: give a multiple of them")
     if processes > 1 and "-" in (*data.data, *data.val_data):
         raise ValueError("data is -, which only one of several processes could read: save the text to a file")
-    if train.fsdp and processes == 1:
-        raise ValueError("fsdp shards over processes: start them with torchrun, or leave it out")
 
 
 def check_writable(directory: Path) -> None:
