@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from model import KVCache, generate, generation
+from model.decoding import reading
 from model.decoding.settings import Sampling
 
 PROMPTS = [[1, 5, 7], [1], [3, 4, 5, 6, 7, 8, 9, 10], [2, 2]]
@@ -39,7 +40,7 @@ def test_every_row_of_a_batch_is_that_prompt_alone(small_model, changes, use_cac
 
 def test_padding_leaves_the_logits_of_a_row(model):
     """Closer than equal tokens: the padded row's logits are the lone row's."""
-    padded = generation.new_cache(model, [[3] * 9, [1, 5, 7]], 4)
+    padded = reading.new_cache(model, [[3] * 9, [1, 5, 7]], 4)
     tokens = torch.tensor([[3] * 9, [0] * 6 + [1, 5, 7]])
     alone = model(torch.tensor([[1, 5, 7]]), cache=KVCache(model.args))
     together = model(tokens, cache=padded)
@@ -48,7 +49,7 @@ def test_padding_leaves_the_logits_of_a_row(model):
 
 
 def test_a_padded_row_ignores_what_the_padding_holds(model):
-    cache = generation.new_cache(model, [[3] * 9, [1, 5, 7]], 4)
+    cache = reading.new_cache(model, [[3] * 9, [1, 5, 7]], 4)
     tokens = torch.tensor([[3] * 9, [0] * 6 + [1, 5, 7]])
     other = torch.tensor([[3] * 9, [9] * 6 + [1, 5, 7]])
     assert torch.equal(model(tokens, cache=cache)[1, 6:], model(other, cache=cache)[1, 6:])
@@ -57,7 +58,7 @@ def test_a_padded_row_ignores_what_the_padding_holds(model):
 @pytest.mark.parametrize("chunk", [1, 3, 8])
 def test_a_prompt_read_in_chunks_is_the_prompt(model, monkeypatch, chunk):
     expected = rows(generate(model, PROMPTS, 10))
-    monkeypatch.setattr(generation, "CHUNK", chunk)
+    monkeypatch.setattr(reading, "CHUNK", chunk)
     widths = []
     hidden = model.hidden
     monkeypatch.setattr(model, "hidden", lambda tokens, *rest: widths.append(tokens.shape[1]) or hidden(tokens, *rest))

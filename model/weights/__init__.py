@@ -8,6 +8,7 @@
     llama2c.py       llama2.c's .bin files
     tokenizers.py    the tokenizer that belongs to the weights
     tokenizer_json.py, tokenizer_bin.py    a SentencePiece tokenizer for transformers, for llama2.c
+    empty.py         a network that waits for its weights
     checkpoint.py    any of them
 
 The names below are loaded when first used, and torch only once the path has passed every check that needs none.

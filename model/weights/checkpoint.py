@@ -67,10 +67,9 @@ def load_model(
     checkpoint = open_checkpoint(path)
     import torch
 
-    from ..transformer import Transformer
+    from .empty import empty_network
 
-    with torch.device("meta"):
-        model = Transformer(checkpoint.args)
+    model = empty_network(checkpoint.args)
     wanted = None if dtype == "stored" else dtype or torch.float32
     state, broken = {}, []
     for name, tensor in checkpoint.tensors():
