@@ -98,10 +98,15 @@ def main() -> int:
 
     from model import KVCache
     from model.generation import decode
-    from model.training.device import pick_device, pick_dtype
+    from model.training.device import has_native_bfloat16, pick_device, pick_dtype
 
     device = pick_device(options.device)
     dtype = pick_dtype(options.dtype, device)
+    if options.dtype == "bfloat16" and not has_native_bfloat16(device):
+        print(
+            f"note: {device} has no bfloat16 instructions: arithmetic is emulated, --dtype auto chooses",
+            file=sys.stderr,
+        )
     model = weights.load_model(path, device=device, dtype=dtype)
     loop = functools.partial(
         decode,
