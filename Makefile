@@ -9,7 +9,7 @@ BIN := .venv/bin
 demo: .venv/run
 	$(BIN)/python train.py configs/demo.toml
 	@echo
-	$(BIN)/python generate.py --prompt "Return the number of" --num_samples 2
+	$(BIN)/python generate.py --prompt "Return the number of" --num_samples 2 --temperature 0.6
 
 test: .venv/test
 	$(BIN)/python -m pytest

@@ -103,7 +103,7 @@ class Console(Watcher):
         prompt = self.tokenizer.encode(self.args.sample_prompt)
         length = min(SAMPLE_TOKENS, model.args.max_seq_len - len(prompt))
         ends = self.tokenizer.eos_ids
-        rows = generate(model, [prompt], length, temperature=0.8, top_p=0.95, seed=step, eos_ids=ends)
+        rows = generate(model, [prompt], length, temperature=0.7, top_p=0.9, seed=step, eos_ids=ends)
         text = self.tokenizer.decode([token for (token,) in rows if token is not None])
         self.note(f"\n--- sample at step {step} ---\n{self.args.sample_prompt}{text}\n", file=sys.stdout)
 
