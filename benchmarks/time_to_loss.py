@@ -43,6 +43,7 @@ class GPT2(nn.Module):
         sizes = {"n_layer": 4, "n_head": 4, "n_embd": 128, "n_positions": 64, "vocab_size": vocab_size}
         dropouts = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
         self.gpt2 = GPT2LMHeadModel(GPT2Config(**sizes, **dropouts, bos_token_id=None, eos_token_id=None))
+        self.args, self.tok_embeddings = ModelArgs(max_seq_len=64), self.gpt2.transformer.wte  # what evaluate asks for
         matrices = [p for p in self.parameters() if p.ndim >= 2]
         vectors = [p for p in self.parameters() if p.ndim < 2]
         groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
@@ -93,7 +94,7 @@ class Race(Watcher):
             return False
         rival.step()
         if rival.step_number % every == 0:
-            loss = evaluate(rival, trainer.dataset, 64, TrainArgs(batch_size=64), trainer.device, trainer.ranks)
+            loss = evaluate(rival, rival, trainer.dataset, TrainArgs(batch_size=64), trainer.ranks)
             print(f"GPT-2     step {rival.step_number:5} {rival.seconds:7.1f} s  {loss:.4f}", flush=True)
             if loss <= self.target:
                 self.theirs = min(self.theirs, rival.seconds)
