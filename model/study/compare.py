@@ -113,6 +113,8 @@ def moved(lines: list[Line]) -> list[Table]:
 
 
 def draw(figure: Any, lines: list[Line]) -> None:
+    from matplotlib import colormaps
+
     axes = figure.subplots()
     for number, scheme in enumerate(SCHEMES):
         runs = [line["bits_per_byte"] for line in lines if line["scheme"] == scheme]
@@ -120,7 +122,7 @@ def draw(figure: Any, lines: list[Line]) -> None:
             (times, statistics.mean(run[str(times)] for run in runs)) for times in TIMES if runs and runs[0][str(times)]
         ]
         if points:
-            axes.plot(*zip(*points), marker="ov^s"[number // 10], label=scheme, color=f"C{number % 10}")
+            axes.plot(*zip(*points), marker="ov^s"[number % 4], label=scheme, color=colormaps["tab20"](number))
     axes.set_xscale("log", base=2)
     axes.set_xticks(TIMES, [f"{times} x" for times in TIMES])
     axes.set(xlabel="text read at a time, as a multiple of the trained length", ylabel="validation bits per byte")
