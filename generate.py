@@ -20,6 +20,7 @@ from model.decoding.prompts import encode, read_texts
 from model.decoding.samples import Sample, complete, in_order
 from model.decoding.settings import Sampling
 from model.decoding.stop import StopStrings
+from model.weights.runs import newest_run
 
 SEPARATOR = "\n" + 40 * "-"  # between the texts of several samples
 LENGTH = 256  # new tokens, unless the user says otherwise or the context is shorter
@@ -56,13 +57,6 @@ class Options:
             raise ValueError(
                 "interactive is one text, cached, for people: leave --no_cache, --jsonl, --num_samples out"
             )
-
-
-def newest_run(runs: Path = Path("runs")) -> Path:
-    weights = sorted(runs.glob("*/model.safetensors"), key=lambda path: path.stat().st_mtime)
-    if not weights:
-        raise ValueError(f"there is no run in {runs}/ yet: train one with `python train.py`, or name a model")
-    return weights[-1].parent
 
 
 def main() -> int:

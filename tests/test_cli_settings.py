@@ -50,8 +50,6 @@ WRITTEN = [
     ("rate", ["0.25"], "0.25", 0.25),
     ("rate", ["2"], "2", 2.0),
     ("rate", ["1e-5"], "1e-5", 1e-5),
-    ("on", ["true"], "true", True),
-    ("on", ["false"], "false", False),
     ("on", [], "true", True),
     ("name", ["two words"], '"two words"', "two words"),
     ("name", ["12"], '"12"', "12"),
@@ -84,6 +82,16 @@ def test_flags_and_files_mean_the_same(tmp_path, name, words, text, value):
         assert said == {name: value}
         assert type(said[name]) is type(value)
         assert getattr(build(Everything, said), name) == value
+
+
+def test_a_switch_takes_no_value_and_can_be_taken_back(tmp_path):
+    parser = Parser(prog="script.py")
+    parser.add_argument("model", nargs="?")
+    add_flags(parser, *CLASSES)
+    said = parser.parse_args(["--on", "runs/mine"])
+    assert said.model == "runs/mine", "what follows a switch is the script's own argument"
+    assert read_flags(said, *CLASSES) == {"on": True}
+    assert toml(tmp_path, "on = true") | flags("--not_on") == {"on": False}
 
 
 def test_what_is_not_said_leaves_no_trace(tmp_path):
@@ -143,7 +151,6 @@ def test_a_file_that_is_not_text_or_not_there(tmp_path):
         (["--count", "many"], ["count is 'many'", "whole number"]),
         (["--count", "1.5"], ["count is '1.5'", "whole number"]),
         (["--rate", "fast"], ["rate is 'fast'", "number"]),
-        (["--on", "maybe"], ["on is 'maybe'", "true or false"]),
         (["--mode", "medium"], ["mode is 'medium'", "fast, slow"]),
         (["--sizes", "1", "two"], ["sizes is 'two'"]),
         (["--shape", "flat"], ["shape is 'flat'", "table"]),

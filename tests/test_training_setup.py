@@ -117,7 +117,7 @@ def test_resume_without_a_name_takes_the_newest_run():
 
 
 def test_resume_of_nothing():
-    with pytest.raises(ValueError, match="there is no run below runs"):
+    with pytest.raises(ValueError, match="there is no run in runs/"):
         plan(resume=True)
     with pytest.raises(ValueError, match="nowhere holds no run"):
         plan(resume=True, out_dir=Path("nowhere"))

@@ -40,10 +40,17 @@ def add_flags(parser: argparse.ArgumentParser, *classes: type) -> None:
                 text += f" (default: {show(defaults[name])})"
             options: dict[str, Any] = {"help": text.replace("%", "%%"), "default": argparse.SUPPRESS}
             if kind is bool:
-                options |= {"nargs": "?", "const": "true"}
+                add_switch(group, name, options)
+                continue
             if get_origin(kind) is tuple:
                 options |= {"nargs": "+", "action": "extend"}
             group.add_argument(f"--{name}", metavar=metavar(kind), **options)
+
+
+def add_switch(group: Any, name: str, options: dict[str, Any]) -> None:
+    """``--name``, and ``--not_name`` against a file that says true. No value: what follows may be the file or model."""
+    group.add_argument(f"--{name}", action="store_true", **options)
+    group.add_argument(f"--not_{name}", action="store_false", dest=name, **options | {"help": argparse.SUPPRESS})
 
 
 def metavar(kind: Any) -> str:
@@ -51,7 +58,7 @@ def metavar(kind: Any) -> str:
         return "{" + ",".join(get_args(kind)) + "}"
     if get_origin(kind) is tuple:
         return metavar(get_args(kind)[0])
-    return {int: "N", float: "X", bool: "BOOL", str: "TEXT", Path: "PATH"}.get(kind, "TABLE")
+    return {int: "N", float: "X", str: "TEXT", Path: "PATH"}.get(kind, "TABLE")
 
 
 def read_flags(flags: argparse.Namespace, *classes: type) -> Settings:
@@ -84,12 +91,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def from_text(text: Any, kind: Any) -> Any:
     """What a flag's text means for a field of this type; what means nothing stays text, for ``convert`` to refuse."""
+    if isinstance(text, bool):
+        return text
     if isinstance(text, list):
         return [from_text(item, get_args(kind)[0]) for item in text]
     try:
         if kind in (int, float):
             return kind(text)
-        if kind is bool or dataclasses.is_dataclass(kind):
+        if dataclasses.is_dataclass(kind):
             return tomllib.loads(f"value = {text}")["value"]
     except ValueError:
         pass

@@ -7,13 +7,7 @@ from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 from ..weights import load_model, load_tokenizer
 from ..weights.files import read_json
-
-
-def newest_run(runs: Path = Path("runs")) -> Path:
-    weights = sorted(runs.glob("*/model.safetensors"), key=lambda path: path.stat().st_mtime)
-    if not weights:
-        raise ValueError(f"there is no run in {runs}/ yet: train one with `python train.py`, or name a model")
-    return weights[-1].parent
+from ..weights.runs import newest_run
 
 
 def open_model(path: Path | None) -> tuple[Transformer, Tokenizer, str]:

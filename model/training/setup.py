@@ -13,10 +13,10 @@ from ..cli import Settings, build, read_toml
 from ..config import ModelArgs
 from ..text.trainer import KINDS
 from ..weights import load_args
+from ..weights.runs import RUNS, newest_run
 from .config import DataArgs, TrainArgs
 
 CLASSES = (DataArgs, ModelArgs, TrainArgs)
-RUNS = Path("runs")
 CONFIG = "config.toml"
 HELD = ("training_state.safetensors", "model.safetensors", "config.json")  # any of them: a model lives here
 
@@ -55,7 +55,7 @@ def resolve(config: Path | None, default_config: Path, flags: Settings, resume: 
 
 def resolve_resume(file: Settings, flags: Settings) -> Plan:
     said = file | flags
-    directory = said.get("out_dir") or newest_run()
+    directory = said.get("out_dir") or newest_run(CONFIG)
     if not (directory / CONFIG).exists():
         raise ValueError(f"{directory} holds no run ({CONFIG} is missing): start one without --resume")
     own = read_toml(directory / CONFIG, *CLASSES)
@@ -112,13 +112,6 @@ def check_writable(directory: Path) -> None:
     nearest = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
         raise ValueError(f"{nearest} cannot be written to: give another --out_dir")
-
-
-def newest_run() -> Path:
-    runs = sorted(RUNS.glob(f"*/{CONFIG}"), key=lambda path: path.stat().st_mtime)
-    if not runs:
-        raise ValueError(f"there is no run below {RUNS}: name one with --out_dir, or start one without --resume")
-    return runs[-1].parent
 
 
 def unused(directory: Path) -> Path:
