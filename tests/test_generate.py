@@ -181,7 +181,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(run, arguments, message):
 
 def test_no_model_is_one_line(run, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    assert "train one with" in run(model=None)[2]
+    assert "start one with `python train.py`" in run(model=None)[2]
     assert "nowhere does not exist" in run(model="nowhere")[2]
 
 

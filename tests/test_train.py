@@ -138,7 +138,7 @@ def test_a_text_that_cannot_be_trained_on(capsys, name):
         (["--sample_every", "1", "--sample_prompt", "1 and 1 are 2. 2 and 2"], "sample_prompt is 23 tokens long"),
         (["--init_from", "nowhere"], "nowhere does not exist"),
         (["--resume", "--out_dir", "nowhere"], "nowhere holds no run"),
-        (["--resume"], "there is no run below runs"),
+        (["--resume"], "there is no run in runs"),
     ],
 )
 def test_a_mistake_is_one_line_that_names_it(capsys, argv, message):
