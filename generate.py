@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from model.cli import Parser, add_flags, build, read_flags, run_script
+from model.cli.device import check_device
 from model.decoding.conversation import Conversation, converse
 from model.decoding.meter import Meter
 from model.decoding.prompts import encode, read_texts
@@ -49,6 +50,7 @@ class Options:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}: give at least 1")
+        check_device(self.device)
         if self.logprobs and not self.jsonl:
             raise ValueError("logprobs go into the JSON objects: add --jsonl")
         if self.compile and self.no_cache:

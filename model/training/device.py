@@ -2,15 +2,15 @@
 
 import torch
 
+from ..cli.device import check_device
+
 
 def pick_device(name: str) -> torch.device:
     """``auto`` is CUDA, then MPS, then the CPU. Raises ValueError for a device this machine or PyTorch lacks."""
+    check_device(name)
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ValueError(f"device is {name!r}: give auto, cpu, cuda, cuda:N or mps") from None
+    device = torch.device(name)
     count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
     if (device.index or 0) >= count.get(device.type, 0):
         raise ValueError(f"device is {name!r}: this machine has no such device that PyTorch can use; try cpu")

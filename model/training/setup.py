@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..cli import Settings, build, read_toml
+from ..cli.device import check_device
 from ..config import ModelArgs
 from ..text.trainer import KINDS
 from ..weights import load_args
@@ -93,6 +94,7 @@ def adopt(settings: Settings, flags: Settings) -> Settings:
 
 def assemble(settings: Settings, directory: Path) -> Plan:
     data, model, train = (build(cls, settings | {"out_dir": directory}) for cls in CLASSES)
+    check_device(train.device)
     check_processes(data, train, int(os.environ.get("WORLD_SIZE", 1)))
     check_writable(directory)
     return Plan(data, model, train, directory)
