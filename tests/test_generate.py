@@ -74,7 +74,7 @@ def test_the_cache_changes_no_greedy_text(run):
     assert "-----" in cached[1], "samples are told apart"
 
 
-def test_without_arguments_the_newest_run_begins_a_text(run, run_dir, monkeypatch, tmp_path):
+def test_without_a_model_the_newest_run_begins_a_text(run, run_dir, monkeypatch, tmp_path):
     old, new = tmp_path / "runs" / "old", tmp_path / "runs" / "new"
     for path, when in ((new, 2000), (old, 1000)):
         path.mkdir(parents=True)
@@ -85,7 +85,7 @@ def test_without_arguments_the_newest_run_begins_a_text(run, run_dir, monkeypatc
         os.utime(path / "model.safetensors", (when, when))
     monkeypatch.chdir(tmp_path)
     assert script.newest_run() == Path("runs/new")
-    code, out, _ = run(model=None)
+    code, out, _ = run("--seed", 1, model=None)
     assert code == 0
     assert len(out) > 50
 
@@ -133,7 +133,7 @@ def test_a_prompt_from_stdin(run):
 
 def test_interactive(run, monkeypatch):
     monkeypatch.setattr("sys.stdin", None)
-    code, _, err = run("--interactive", "--max_new_tokens", 5, stdin=b"The fox\nsays\n")
+    code, _, err = run("--interactive", "--max_new_tokens", 5, "--temperature", 0, stdin=b"The fox\nsays\n")
     assert code == 0
     assert err.count("> ") == 3
     assert "new: 8 tokens" in err
