@@ -158,15 +158,17 @@ def test_both_pages_show_the_same():
 
 
 def refresh(page: Path) -> None:
-    """Replace each shown line by the line of the present output that is most like it."""
+    """Replace what is shown by the present output; of a part, each line by the one that is most like it."""
     text = page.read_text()
     for command, shown in commands(page):
         if shown:
             printed = output(command)
-            new = [
-                line if line == "..." else (difflib.get_close_matches(line, printed, 1, 0.3) or [line])[0]
-                for line in shown
-            ]
+            new = printed
+            if len(shown) != len(printed):
+                new = [
+                    line if line == "..." else (difflib.get_close_matches(line, printed, 1, 0.3) or [line])[0]
+                    for line in shown
+                ]
             before, after = ("\n".join([f"$ {command}", *lines]) for lines in (shown, new))
             text = text.replace(before, after)
     page.write_text(text)

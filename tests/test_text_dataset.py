@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import model.text.dataset as dataset_module
-from model.text.dataset import Dataset, batch_offsets, prepare
+from model.text.dataset import Dataset, prepare, window_start
 from model.text.tokenizer import SentencePieceTokenizer, train_tokenizer
 
 SHAKESPEARE = Path(__file__).parents[2] / "shared/data/tinyshakespeare.txt"
@@ -204,22 +204,31 @@ def test_a_batch_is_a_function_of_seed_and_step():
         data.batch(7, seed=1, world_size=4, **options)
 
 
-def test_batches_reach_every_place_alike():
-    offsets = np.concatenate([batch_offsets(step, batch_size=8, seed=3, choices=20) for step in range(1000)])
-    counts = np.bincount(offsets, minlength=20)
-    assert len(counts) == 20
-    assert counts.min() > 320  # 400 expected, standard deviation 20
-    assert counts.max() < 480
-    data = random_dataset(train=17)
-    inputs, targets = data.batch(0, batch_size=4, context=16, seed=0)  # exactly context + 1
+def test_every_window_comes_once_before_any_comes_again():
+    windows = 61  # of 16 tokens in 1000, with room to begin the cut elsewhere
+    epochs = [[window_start(epoch * windows + place, 1000, 16, seed=3) for place in range(windows)] for epoch in (0, 1)]
+    for starts in epochs:
+        assert sorted(starts) == list(range(min(starts), max(starts) + 1, 16))
+        assert starts != sorted(starts)
+    assert min(epochs[0]) != min(epochs[1])
+    order = [[start // 16 for start in starts] for starts in epochs]
+    assert order[0] != order[1]
+
+
+def test_windows_reach_every_token_and_never_pass_the_end():
+    for tokens in (17, 18, 33, 40, 200):  # 17: exactly one window and its last target
+        starts = {window_start(row, tokens, 16, seed=1) for row in range(5000)}
+        assert starts <= set(range(tokens - 16))
+        assert (min(starts), max(starts)) == (0, tokens - 17)
+    inputs, targets = random_dataset(train=17).batch(0, batch_size=4, context=16, seed=0)
     assert (inputs[:, 0] == 0).all()
     assert (targets[:, -1] == 16).all()
 
 
-def test_offsets_stay_what_they_are():
+def test_windows_stay_where_they_are():
     """A resumed run must see the batches of the first one, also after an update of numpy."""
-    assert batch_offsets(5, batch_size=4, seed=1337, choices=1_000_000).tolist() == [672447, 693145, 803808, 616673]
-    assert len(set(batch_offsets(0, batch_size=64, seed=0, choices=1 << 40).tolist())) == 64
+    starts = [window_start(row, 1_000_000, 256, seed=1337) for row in (0, 1, 2, 3904, 3905, 10**9)]
+    assert starts == [804873, 103433, 422153, 309001, 195547, 715571]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -22,14 +23,15 @@ class Dataset:
     ) -> Batch:
         """This rank's rows of the step's batch: (B / world_size, T).
 
-        A pure function of (seed, step): nothing is drawn from a state, so resuming needs none, and any number of
-        ranks see the same batch between them.
+        Every window of the text comes once before any comes again. A pure function of (seed, step): nothing is drawn
+        from a state, so resuming needs none, and any number of ranks see the same batch between them.
         """
         if batch_size % world_size:
             raise ValueError(f"batch_size {batch_size} cannot be shared by {world_size} ranks: give a multiple")
-        offsets = batch_offsets(step, batch_size=batch_size, seed=seed, choices=len(self.train) - context)
         share = batch_size // world_size
-        return _windows(self.train, offsets[rank * share : (rank + 1) * share], context)
+        first = step * batch_size + rank * share
+        starts = [window_start(row, len(self.train), context, seed) for row in range(first, first + share)]
+        return _windows(self.train, np.array(starts), context)
 
     def val_batches(self, batch_size: int, context: int, max_tokens: int | None = None) -> Iterator[Batch]:
         """Windows side by side over the validation text, in which each token after the first is a target once.
@@ -48,13 +50,26 @@ class Dataset:
             yield _windows(self.val, np.array([whole * context]), rest)
 
 
-def batch_offsets(step: int, *, batch_size: int, seed: int, choices: int) -> np.ndarray:
-    """``batch_size`` numbers below ``choices`` that depend on (seed, step) alone.
+def window_start(row: int, tokens: int, context: int, seed: int) -> int:
+    """Where the ``row``-th window of a run begins, in a text of so many tokens.
+
+    The text is cut into windows side by side, which come in random order. The next time round the cut begins elsewhere,
+    so that a token does not meet the same neighbours for ever.
+    """
+    windows = max(1, (tokens - 1) // context - 1)
+    epoch, place = divmod(row, windows)
+    order, luck = _shuffled(windows, seed, epoch)
+    return int(order[place]) * context + luck % (tokens - windows * context)
+
+
+@lru_cache(maxsize=2)  # the batch at the end of an epoch needs two
+def _shuffled(count: int, seed: int, epoch: int) -> tuple[np.ndarray, int]:
+    """The numbers below ``count`` in an order that depends on (seed, epoch) alone, and one random number more.
 
     Philox is a function of a key and a counter; its raw output is the same in every version of numpy.
     """
-    raw = np.random.Philox(key=seed, counter=[0, step, 0, 0]).random_raw(batch_size)
-    return (raw % np.uint64(choices)).astype(np.int64)
+    raw = np.random.Philox(key=seed, counter=[0, epoch, 0, 0]).random_raw(count + 1)
+    return np.argsort(raw[1:], kind="stable"), int(raw[0])
 
 
 def _windows(tokens: np.ndarray, starts: np.ndarray, length: int) -> Batch:
