@@ -54,7 +54,7 @@ def window_start(row: int, tokens: int, context: int, seed: int) -> int:
     """Where the ``row``-th window of a run begins, in a text of so many tokens.
 
     The text is cut into windows side by side, which come in random order. The next time round the cut begins elsewhere,
-    so that a token does not meet the same neighbours for ever.
+    so that no token stands first in its window for ever.
     """
     windows = max(1, (tokens - 1) // context - 1)
     epoch, place = divmod(row, windows)
