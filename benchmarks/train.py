@@ -96,9 +96,10 @@ def main() -> None:
     keep_freed_memory()  # as in training; the rival gains by it, too
 
     torch.manual_seed(0)
-    ours, with_muon, theirs = Transformer(ARGS).to(device), Transformer(ARGS).to(device), transformers_llama(device)
-    for model in (ours, with_muon):
+    ours, with_muon, compiled = (Transformer(ARGS).to(device) for _ in range(3))
+    for model in (ours, with_muon, compiled):
         choose_attention(model, dtype)
+    theirs = transformers_llama(device)
     adamw = TrainArgs(optimizer="adamw")
 
     def fused_adamw(model: nn.Module) -> list[torch.optim.Optimizer]:
@@ -110,10 +111,8 @@ def main() -> None:
         "ropewalk, Muon": stepper(with_muon, with_muon, build_optimizers(with_muon, TrainArgs()), autocast),
     }
     if given.compile:
-        third = Transformer(ARGS).to(device)
-        choose_attention(third, dtype)
         contenders["ropewalk compiled, AdamW"] = stepper(
-            torch.compile(third), third, build_optimizers(third, adamw), autocast
+            torch.compile(compiled), compiled, build_optimizers(compiled, adamw), autocast
         )
     tokens = torch.randint(0, ARGS.vocab_size, (ROWS, CONTEXT + 1), device=device)
     seconds: dict[str, list[float]] = {name: [] for name in contenders}

@@ -30,7 +30,6 @@ class KVCache:
         shape = (args.n_layers, batch_size, args.n_kv_heads, self.max_seq_len, args.head_dim)
         self.keys = torch.zeros(shape, dtype=dtype, device=device)  # (L, B, K, max_seq_len, D)
         self.values = torch.zeros_like(self.keys)  # (L, B, K, max_seq_len, D)
-        self.padding: Tensor | None = None  # (B,) slots before each row's first token; None where no row has any
 
     def update(self, layer: int, start_pos: int, xk: Tensor, xv: Tensor) -> tuple[Tensor, Tensor]:
         """Write keys and values of T new tokens, (B, K, T, D), and return those of all S = start_pos + T.
@@ -43,16 +42,6 @@ class KVCache:
         values[:, :, start_pos:end] = xv.detach()
         return keys[:, :, :end].type_as(xk), values[:, :, :end].type_as(xv)  # (B, K, S, D)
 
-    def hide_padding(self, mask: Tensor | None, start_pos: int, T: int) -> Tensor:
-        """The mask, (T, S) or None, with the padding of each row out of sight: (B, 1, T, S).
-
-        A slot that is itself padding sees itself: a softmax over nothing would be NaN.
-        """
-        assert self.padding is not None
-        slots = torch.arange(start_pos + T, device=self.padding.device)
-        own = slots[start_pos:, None]  # (T, 1)
-        filled = slots >= self.padding[:, None, None, None]  # (B, 1, 1, S)
-        visible = (slots <= own) & filled | (slots == own)  # (B, 1, T, S)
-        if mask is None or mask.dtype == torch.bool:
-            return visible if mask is None else visible & mask  # (B, 1, T, S)
-        return mask.masked_fill(~visible, float("-inf"))  # (B, 1 or H, T, S)
+    def restrict(self, mask: Tensor | None, start_pos: int, T: int) -> Tensor | None:
+        """The network's mask, (T, S) or None, less what this cache hides: nothing, since all its slots are filled."""
+        return mask

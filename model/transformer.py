@@ -105,8 +105,8 @@ class Transformer(nn.Module):
         if torch.compiler.is_compiling() and freqs_cis.is_complex():
             freqs_cis = torch.view_as_real(freqs_cis)  # (T, D/2, 2): compilers know no complex numbers
         mask = self.mask(start_pos, T)
-        if cache is not None and cache.padding is not None:
-            mask = cache.hide_padding(mask, start_pos, T)  # (B, 1, T, S)
+        if cache is not None:
+            mask = cache.restrict(mask, start_pos, T)
 
         h = self.embed(tokens, start_pos)  # (B, T, dim)
         for layer in self.layers:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from model import KVCache, ModelArgs, Transformer, generate
+from model.decoding.padding import PaddedCache
 from model.positions import SCALINGS, SCHEMES, build_model
 from model.positions.biases import alibi_slopes, t5_buckets
 from model.positions.files import load_study, save_study
@@ -118,8 +119,7 @@ def test_positions_are_seen(model, scheme, tokens):
 @torch.no_grad()
 def test_shift_invariance_is_as_declared(model, tokens):
     """The same tokens, seen alone and further on, where the ones before are out of sight."""
-    cache = KVCache(ARGS, 2)
-    cache.padding = torch.tensor([5, 5])
+    cache = PaddedCache(ARGS, torch.tensor([5, 5]))
     padded = model(torch.cat((tokens[:, :5] * 0, tokens), 1), 0, cache)[:, 5:]
     gap = (padded - model(tokens)).abs().max()
     assert gap < 2e-5 if model.shift_invariant else gap > 1e-2

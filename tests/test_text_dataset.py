@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import model.text.dataset as dataset_module
-from model.text.dataset import Dataset, prepare, window_start
+from model.text.batches import window_start
+from model.text.dataset import Dataset, prepare
 from model.text.tokenizer import SentencePieceTokenizer, train_tokenizer
 
 SHAKESPEARE = Path(__file__).parents[2] / "shared/data/tinyshakespeare.txt"

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..cache import KVCache
 from ..transformer import Transformer
+from .padding import PaddedCache
 from .twins import for_few_rows, sharing
 
 CHUNK = 512  # prompt tokens read at once: what bounds the memory a long prompt needs
@@ -71,10 +72,10 @@ def new_cache(model: Transformer, prompts: Prompts, max_new_tokens: int) -> KVCa
     """Room for exactly these prompts and their continuations."""
     lengths = torch.tensor([len(prompt) for prompt in prompts])
     weight = model.tok_embeddings.weight
-    cache = KVCache(model.args, len(prompts), int(lengths.max()) + max_new_tokens, weight.dtype, weight.device)
-    if int(lengths.min()) < int(lengths.max()):
-        cache.padding = (lengths.max() - lengths).to(weight.device)  # (B,)
-    return cache
+    room = (int(lengths.max()) + max_new_tokens, weight.dtype, weight.device)
+    if lengths.min() < lengths.max():
+        return PaddedCache(model.args, lengths.max() - lengths, *room)
+    return KVCache(model.args, len(prompts), *room)
 
 
 def check(

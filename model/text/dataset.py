@@ -13,12 +13,12 @@ import numpy as np
 from tqdm import tqdm
 
 from ..weights.files import read_json, write_json
-from .batches import Batch, Dataset, window_start
+from .batches import Batch, Dataset
 from .encode import measure, split_at, token_type, write_tokens
 from .sources import Documents, open_documents
 from .tokenizer import Tokenizer
 
-__all__ = ["Batch", "Dataset", "prepare", "window_start"]
+__all__ = ["Batch", "Dataset", "prepare"]
 
 FORMAT = 1  # of the cache: another number makes old ones unread
 
