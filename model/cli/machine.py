@@ -1,9 +1,13 @@
 """What this machine computes with: device, dtype and memory."""
 
 import ctypes
+import os
 import re
+from pathlib import Path
 
 import torch
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def check_device(name: str) -> None:
@@ -47,7 +51,34 @@ def has_native_bfloat16(device: torch.device) -> bool:
     return False
 
 
-def pick_dtype(name: str, device: torch.device) -> torch.dtype:
-    if name == "auto":
-        return torch.bfloat16 if has_native_bfloat16(device) else torch.float32
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]
+def pick_dtype(name: str, device: torch.device, stored: torch.dtype = torch.bfloat16) -> torch.dtype:
+    """The dtype called ``name``; ``auto`` is ``stored`` where the device multiplies it natively, else float32.
+
+    To generate, ``stored`` is the dtype of the weights in the file: what is exact stays exact. To train it is bfloat16,
+    for the products under autocast.
+    """
+    if name != "auto":
+        return DTYPES[name]
+    native = {torch.bfloat16: has_native_bfloat16(device), torch.float16: device.type != "cpu"}
+    return stored if native.get(stored) else torch.float32
+
+
+def available_memory() -> int | None:
+    """Bytes that can be had without swapping, None where the system does not tell."""
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return 1024 * int(line.split()[1])
+    except (OSError, ValueError):
+        pass
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    except (OSError, ValueError, AttributeError):  # macOS does not know the name, Windows not the function
+        return None
+
+
+def check_memory(needed: int, what: str) -> None:
+    """Ask before allocating. Raises ValueError when ``needed`` bytes are more than there are."""
+    available = available_memory()
+    if available is not None and needed > available:
+        raise ValueError(f"{what} needs about {needed / 1e9:.1f} GB, {available / 1e9:.1f} GB are free: give less")
