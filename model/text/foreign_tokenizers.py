@@ -31,7 +31,7 @@ class HFTokenizer:
             from tokenizers import Tokenizer
         except ImportError:
             raise ValueError(
-                f"{path} needs the extra hf: pip install 'ropewalk[hf]', or give a tokenizer.model"
+                f"{path} needs the extra hf: pip install -e '.[hf]', or give a tokenizer.model"
             ) from None
         self.path = Path(path)
         content = self.path.read_bytes()
