@@ -1,6 +1,7 @@
 """The text of a run, as tokens. Imports no torch: most mistakes are in the text, and are answered at once."""
 
 import dataclasses
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,8 @@ def prepare_text(plan: Plan) -> Text:
         documents = open_documents(data.data, **sources)
         file = learn_tokenizer(documents, cache_home(), data.tokenizer, plan.vocab_size, data.data, plan.directory)
         tokenizer = load_tokenizer(file)
+        if data.tokenizer == "bpe" and plan.vocab_size is None:
+            print(f"vocab_size     {tokenizer.vocab_size}, chosen to fit the text", file=sys.stderr)
     else:
         tokenizer = load_tokenizer(data.tokenizer, model.vocab_size if plan.train.init_from else None)
     if not (plan.resume or plan.train.init_from):
