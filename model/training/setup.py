@@ -27,6 +27,7 @@ class Plan:
     train: TrainArgs
     directory: Path
     resume: bool = False
+    vocab_size: int | None = None  # of a tokenizer to be trained; None is what fits the text
     changes: tuple[str, ...] = ()  # when resuming: what is set differently from before
 
     @property
@@ -93,7 +94,7 @@ def assemble(settings: Settings, directory: Path) -> Plan:
     pick_device(train.device)
     check_processes(data, train, int(os.environ.get("WORLD_SIZE", 1)))
     check_writable(directory)
-    return Plan(data, model, train, directory)
+    return Plan(data, model, train, directory, vocab_size=settings.get("vocab_size"))
 
 
 def check_processes(data: DataArgs, train: TrainArgs, processes: int) -> None:
