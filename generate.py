@@ -29,6 +29,7 @@ from model.weights import find_network, open_checkpoint
 from model.weights.checkpoint import newest_run
 
 SEPARATOR = "\n" + 40 * "-"  # between the texts of several samples
+MAX_SAMPLES = 1_000_000  # of a prompt
 LENGTH = 256  # new tokens, unless the user says otherwise or the context is shorter
 
 
@@ -59,6 +60,10 @@ class Options:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}: give at least 1")
+        if self.num_samples > MAX_SAMPLES:
+            raise ValueError(
+                f"num_samples is {self.num_samples}: give at most {MAX_SAMPLES}, and another seed next time"
+            )
         if self.logprobs and not self.jsonl:
             raise ValueError("logprobs go into the JSON objects: add --jsonl")
         if self.compile and self.no_cache:
@@ -160,7 +165,6 @@ def show(samples: Iterator[Sample], count: int, options: Options) -> None:
 def check_sizes(args: ModelArgs, prompts: Sequence[Prompt], length: int, options: Options, dtype: torch.dtype) -> None:
     """Raises ValueError when the texts cannot fit into the memory there is, before anything is allocated."""
     count = max(1, len(prompts) * options.num_samples)
-    check_memory(8 * count, f"a list of {count} samples")
     rows = min(options.batch_size, count)
     longest = max((len(prompt.tokens) for prompt in prompts), default=0)
     tokens = args.max_seq_len if options.interactive else longest + length
