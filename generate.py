@@ -62,7 +62,7 @@ class Options:
                 raise ValueError(f"{name} is {value}: give at least 1")
         if self.num_samples > MAX_SAMPLES:
             raise ValueError(
-                f"num_samples is {self.num_samples}: give at most {MAX_SAMPLES}, and another seed next time"
+                f"num_samples is {self.num_samples}: give at most {MAX_SAMPLES}"
             )
         if self.logprobs and not self.jsonl:
             raise ValueError("logprobs go into the JSON objects: add --jsonl")
