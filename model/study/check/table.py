@@ -1,0 +1,184 @@
+"""``precompute_freqs_cis`` and ``reshape_for_broadcast``: what they must give, and what known mistakes make of it."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import Property, Verdict, decide
+from .faults import EXPONENT, HEADS, INVERTED, POLAR, REAL, ROUNDED, SHIFTED, SIGN, SWAPPED, UNUSED, Fault
+from .forms import Describe, Form, Spelling, close, observe, read_table, spread
+
+HALF = (torch.float16, torch.bfloat16)
+TABLES = ((8, 13, 10000.0), (6, 7, 500.0), (16, 2051, 10000.0))  # dim, end, theta
+
+
+def angles(
+    dim: int, end: int, theta: float, exponent: Callable[[Tensor, int], Tensor] = lambda i, dim: -2 * i / dim,
+    shift: int = 0,
+) -> Tensor:  # fmt: skip
+    """float64 (end, dim/2): position times theta^(-2i/dim), or by another exponent, or from another first position."""
+    i = torch.arange(dim // 2, dtype=torch.float64)
+    positions = torch.arange(end, dtype=torch.float64) + shift
+    return torch.outer(positions, theta ** exponent(i, dim))
+
+
+def unit(angle: Tensor) -> Tensor:
+    return torch.polar(torch.ones_like(angle), angle)
+
+
+EXPONENTS: tuple[Callable[[Tensor, int], Tensor], ...] = (
+    lambda i, dim: -4 * i / dim,  # divided by dim // 2
+    lambda i, dim: -i / dim,  # arange(dim // 2)
+    lambda i, dim: -2 * (i - 1) / dim,
+    lambda i, dim: -2 * (i + 1) / dim,
+    lambda i, dim: -i / (dim // 2 - 1),  # linspace(0, 1, dim // 2)
+    lambda i, dim: -(i + 1) / (dim // 2),
+    lambda i, dim: -i,
+    lambda i, dim: -2 * i,
+)
+
+
+def table_faults(tables: list[Any], raws: list[Any]) -> Iterator[tuple[Fault, bool]]:
+    def all_are(formula: Callable[[int, int, float], Tensor], limit: float = 1e4) -> bool:
+        """Whether every table is exp(j formula); angles so large that float32 cannot hold them are not compared."""
+        for table, probe in zip(tables, TABLES):
+            angle = formula(*probe)
+            if table is None or not (((table - unit(angle)).abs() <= 5e-3) | (angle.abs() > limit)).all():
+                return False
+        return True
+
+    yield SIGN, all_are(lambda *probe: -angles(*probe))
+    yield INVERTED, all_are(partial(angles, exponent=lambda i, dim: 2 * i / dim))
+    for exponent in EXPONENTS:
+        yield EXPONENT, all_are(partial(angles, exponent=exponent))
+    yield SHIFTED, all_are(partial(angles, shift=1)) or all_are(partial(angles, shift=-1))
+    yield UNUSED, all_are(lambda dim, end, theta: angles(dim, end, 10000.0))
+    yield SWAPPED, all_are(lambda *probe: torch.pi / 2 - angles(*probe))
+    exchanged = [torch.polar(angle := angles(*probe), torch.ones_like(angle)) for probe in TABLES]
+    yield POLAR, all(table is not None and close(table, other, 1e-2) for table, other in zip(tables, exchanged))
+    cosines = [angles(*probe).cos() for probe in TABLES]
+    real = [raw if not isinstance(raw, Tensor) else raw.squeeze() for raw in raws]
+    yield REAL, all(
+        any(close(raw, spread(cos, width), 8e-3) for width in ("single", "halves", "neighbours"))
+        for raw, cos in zip(real, cosines)
+    ) or all(table is not None and close(table, cos + 0j, 8e-3) for table, cos in zip(tables, cosines))
+    yield ROUNDED, tables[2] is not None and rounded(tables[2], *TABLES[2])
+
+
+def rounded(table: Tensor, dim: int, end: int, theta: float) -> bool:
+    """Whether the long table is what 16-bit positions, frequencies or angles give.
+
+    The frequencies are taken from its own row 1, so that it does not matter how they came to be rounded.
+    """
+    right = angles(dim, end, theta)
+    found = table[1].angle()  # (dim/2,) radians per position
+    if not ((found - right[1]).abs() <= 0.05 * right[1]).all():
+        return False
+    positions = torch.arange(end, dtype=torch.float64)
+    for dtype in HALF:
+        snapped = found.to(dtype).double()
+        is_half = ((snapped - found).abs() <= 1e-6 * found).all()
+        freqs = snapped if is_half else right[1]
+        for steps in (positions, positions.to(dtype).double()):
+            for cast in (torch.float64, dtype):
+                angle = torch.outer(steps, freqs).to(cast).double()
+                if ((table - unit(angle)).abs() <= 1e-2).double().mean() >= 0.99:
+                    return True
+    return False
+
+
+def table_properties(tables: list[Any], raws: list[Any]) -> Iterator[Property]:
+    for (dim, end, theta), table, raw in zip(TABLES, tables, raws):
+        if table is None:
+            shape = f"{tuple(raw.shape)}" if isinstance(raw, Tensor) else type(raw).__name__
+            yield Property(f"dim {dim} and end {end} give one complex number for each position and pair; the shape",
+                           shape, f"({end}, {dim // 2})")  # fmt: skip
+            found = f"{raw.flatten(1)[1, 0].item():.4f}" if isinstance(raw, Tensor) and raw.ndim > 1 else shape
+            yield Property("Row 1, column 0 is exp(j) = cos 1 + j sin 1", found, "0.5403+0.8415j")
+            return
+        of = f"(dim {dim}, theta {theta:g})"
+        right = unit(angles(dim, end, theta))
+        yield Property("A rotation keeps lengths; the modulus of row 1, column 0", float(table[1, 0].abs()), 1.0, 5e-3)
+        yield Property(f"Position 0 is not rotated {of}; the angle of pair 0", float(table[0, 0].angle()), 0.0)
+        for i in range(dim // 2):
+            expected = float(right[1, i].angle())
+            yield Property(f"Pair {i} rotates by theta^(-2*{i}/dim) radians a position {of}; its angle at position 1",
+                           float(table[1, i].angle()), expected, 3e-3 * expected)  # fmt: skip
+        p, i = divmod(int((table - right).abs().argmax()), dim // 2)
+        for name, part in (("cosine", torch.real), ("sine", torch.imag)):
+            yield Property(f"At position {p} pair {i} has rotated by {p} theta^(-2*{i}/dim) {of}; the {name}",
+                           float(part(table)[p, i]), float(part(right)[p, i]), 5e-3)  # fmt: skip
+
+
+def judge_table(names: dict[str, Any], spelling: Spelling, describe: Describe) -> Verdict:
+    raws, problem, _ = observe(names["precompute_freqs_cis"], TABLES, describe)
+    read = [read_table(raw, dim, end) for raw, (dim, end, _) in zip(raws, TABLES)]
+    tables = [table for table, _ in read]
+    if all(form == read[0][1] for _, form in read):
+        spelling.table = read[0][1]
+    bits = [part.dtype for part in (raws[0] if isinstance(raws[0], list | tuple) else [raws[0]]) if isinstance(part, Tensor)]  # fmt: skip
+    tolerance = 1e-2 if any(dtype in HALF for dtype in bits) else 5e-3
+    right = all(table is not None and close(table, unit(angles(*probe)), tolerance) for table, probe in zip(tables, TABLES))
+    verdict = decide("precompute_freqs_cis", [("right", right)], table_faults(tables, raws),
+                     table_properties(tables, raws), problem, 3)  # fmt: skip
+    if right and tolerance > 5e-3:
+        verdict.remarks.append("The table itself is rounded to 16 bits: keep it in float32, it is small.")
+    return verdict
+
+
+# How the table is laid along x: B, T, H and D; in the first every axis fits.
+LAID = ((1, 3, 3, 6), (2, 5, 4, 8), (1, 7, 6, 10))
+
+
+def lay(table: Any, x: Tensor) -> Any:
+    """(T, D/2) -> (1, T, 1, D/2), and each part of a tuple so."""
+    return tuple(part[None, :, None] for part in table) if isinstance(table, tuple) else table[None, :, None]
+
+
+def fits(value: Any, table: Tensor, x: Tensor, axis: int) -> bool:
+    """Whether ``value``, broadcast, is the table (T, D/2) laid along that axis of x (B, T, H, D/2)."""
+    if not isinstance(value, Tensor):
+        return False
+    rows = table[: x.shape[axis]].reshape(-1, x.shape[-1])
+    shape = [1, 1, 1, x.shape[-1]]
+    shape[axis] = len(rows)
+    try:
+        return torch.equal(value.expand(x.shape), rows.reshape(shape).expand(x.shape))
+    except RuntimeError:
+        return False
+
+
+def judge_reshape(names: dict[str, Any], spelling: Spelling, describe: Describe) -> Verdict:
+    for form, whole in ((spelling.table or Form(), False), (spelling.table or Form(), True), (Form(), False)):
+        cases = []
+        for B, T, H, D in LAID:
+            table = form.write(unit(angles(D, T, 10000.0)))
+            part = table[0] if isinstance(table, tuple) else table
+            cases.append((table if whole else part, torch.ones(B, T, H, part.shape[-1], dtype=part.dtype)))
+        values, problem, raised = observe(names["reshape_for_broadcast"], cases, describe)
+        if not all(raised):
+            break
+    first = [each[0] if isinstance(each, tuple) else each for each in values]
+    parts = [table[0] if isinstance(table, tuple) else table for table, _ in cases]
+    right = all(fits(value, part, x, 1) for value, part, (_, x) in zip(first, parts, cases))
+    heads = [failed or fits(value, part, x, 2) for value, part, (_, x), failed in zip(first, parts, cases, raised)]
+    properties = (
+        Property(f"For x of {tuple(x.shape)} the table lies along axis 1; its shape",
+                 str(tuple(value.shape)) if isinstance(value, Tensor) else type(value).__name__,
+                 str((1, x.shape[1], 1, x.shape[3])))
+        for value, (_, x), failed in zip(first, cases, raised) if not failed
+    )  # fmt: skip
+    faults = [(HEADS, all(heads) and not raised[0])]
+    verdict = decide("reshape_for_broadcast", [("right", right)], faults, properties, problem, 6)
+    if right:
+        table, x = cases[1]
+        row = tuple(part[:1] for part in table) if isinstance(table, tuple) else table[:1]
+        if not observe(names["reshape_for_broadcast"], [(row, x)], describe)[2][0]:
+            verdict.remarks.append(
+                f"It takes a table of 1 row for T = {x.shape[1]} and would stretch it over all positions: raise "
+                "ValueError unless freqs_cis.shape == (x.shape[1], x.shape[3])."
+            )
+    return verdict
