@@ -108,7 +108,7 @@ class Check:
 
     file: Annotated[Path | None, "a Python file, or a directory of them (`exercise` writes some to start from)"] = None
     hint: Annotated[bool, "only the property that fails, with two numbers"] = False
-    seconds: Annotated[float, "how long one function may run"] = 30.0
+    seconds: Annotated[float, "processor time that one function may take"] = 10.0
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ that is said.
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -167,11 +168,15 @@ def judge(files: list[Path], seconds: float) -> list[Verdict]:
             stopped[at] = Verdict(at, "stopped", status)
 
 
-def _run_child(files: list[Path], judged: list[str], notes: Path, seconds: float) -> str:
-    """Wait for the child as long as it goes on taking notes. Returns in words how it ended."""
+def _run_child(files: list[Path], skipped: list[str], notes: Path, seconds: float) -> str:
+    """Wait for the child, which limits its own processor time; this clock is for one that sleeps, or cannot.
+
+    Returns in words how it ended.
+    """
     root = Path(__file__).parents[3]
     path = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
-    words = [sys.executable, "-m", f"{__name__}.child", str(notes), ",".join(judged), *map(str, files)]
+    words = [sys.executable, "-m", f"{__name__}.child", str(notes), str(seconds), ",".join(skipped), *map(str, files)]
+    endless = f"it did not end within {seconds:g} seconds; is there an endless loop? (--seconds N waits longer)"
     quiet = subprocess.DEVNULL  # input() ends at once, and what the file prints is not an answer
     child = subprocess.Popen(words, stdin=quiet, stdout=quiet, stderr=quiet, env={**os.environ, "PYTHONPATH": path})
     try:
@@ -180,12 +185,14 @@ def _run_child(files: list[Path], judged: list[str], notes: Path, seconds: float
             size = notes.stat().st_size
             if size != seen or size == 0:  # before the first note Python and torch are starting: not the reader's time
                 seen, since = size, time.monotonic()
-            if time.monotonic() - since > seconds:
-                return f"it did not end within {seconds:g} seconds; is there an endless loop? (--seconds N waits longer)"
+            if time.monotonic() - since > 10 * seconds:
+                return endless
             time.sleep(0.02)
     finally:
         child.kill()
         child.wait()
+    if child.returncode == -getattr(signal, "SIGXCPU", 0) < 0:
+        return endless
     if child.returncode < 0:
         return f"the process was killed by signal {-child.returncode}; did it use all the memory, or recurse in C?"
     return f"it ended the process with status {child.returncode} (os._exit?)"

@@ -34,7 +34,7 @@ def cases() -> list[Case]:
 
 def attend(
     case: Case, tile: bool = False, rotate_values: bool = False, scale: bool = True, q: bool = True, k: bool = True,
-    masked: bool = True, softmax: int = -1, **rotation: Any,
+    masked: bool = True, softmax: int = -1, regroup: bool = False, **rotation: Any,
 ) -> Tensor:  # fmt: skip
     """(B, T, H, D) in float64, right or with the mistakes asked for."""
     (xq, xk, start, theta), xv, mask = case
@@ -48,7 +48,8 @@ def attend(
     if masked:
         scores = scores.masked_fill(~mask, -torch.inf)
     weights = scores.softmax(softmax).nan_to_num()
-    return torch.einsum("bhts,bshd->bthd", weights, xv)
+    out = torch.einsum("bhts,bshd->bthd", weights, xv)
+    return out.unflatten(2, (groups, -1)).transpose(2, 3).flatten(2, 3) if regroup else out
 
 
 ATTENTION_FAULTS: list[tuple[Fault, dict[str, Any]]] = [
@@ -57,6 +58,7 @@ ATTENTION_FAULTS: list[tuple[Fault, dict[str, Any]]] = [
         for pairs in LAYOUTS
         for fault, change in (
             (known.TILED, {"tile": True}),
+            (known.TILED, {"tile": True, "regroup": True}),  # queries cut into (H / K, K) heads
             (known.VALUES, {"rotate_values": True}),
             (known.UNSCALED, {"scale": False}),
             (known.UNROTATED, {"q": False, "k": False}),
@@ -119,7 +121,9 @@ def judge_attention(names: dict[str, Any], spelling: Spelling, describe: Describ
             def call(case: Case, form: Any = form, way: str = way) -> Any:
                 (xq, xk, *_), xv, mask = case
                 stand_in(names, spelling, case[0].angle)
-                return function(xq.clone(), xk.clone(), xv.clone(), form.write(unit(case[0].angle)), write_mask(mask, way))
+                return function(
+                    xq.clone(), xk.clone(), xv.clone(), form.write(unit(case[0].angle)), write_mask(mask, way)
+                )
 
             values, problem, raised = observe(call, [[case] for case in asked], describe)
             outcomes = [(outcome, gives(values, raised, asked, {"pairs": pairs}))

@@ -44,12 +44,10 @@ def read_masks(masks: list[Any]) -> tuple[list[Tensor | None], str]:
     tensors = [mask.detach() for mask in masks if isinstance(mask, Tensor)]
     way = "bool"
     if any(not mask.dtype == torch.bool for mask in tensors):
-        way = "additive" if any((mask < -1e3).any() for mask in tensors) else "ones"
+        way = "ones" if any((mask == 1).any() for mask in tensors) else "additive"
     read: list[Tensor | None] = []
     for mask, (_, T) in zip(masks, CHUNKS):
-        if mask is None and T == 1:  # one token sees everything: no mask is needed
-            read.append(torch.ones(1, 1, dtype=torch.bool))
-        elif isinstance(mask, Tensor):
+        if isinstance(mask, Tensor):
             mask = mask.detach()
             mask = mask.reshape(mask.shape[-2:]) if mask.ndim > 2 and mask.shape[:-2].numel() == 1 else mask
             read.append(mask > -1e3 if way == "additive" else mask != 0)
@@ -58,14 +56,10 @@ def read_masks(masks: list[Any]) -> tuple[list[Tensor | None], str]:
     return read, way
 
 
-def same_mask(mask: Tensor | None, expected: Tensor) -> bool:
-    return mask is not None and (torch.equal(mask, expected) or (mask.shape == (1, 1) and bool(mask & expected.all())))
-
-
 def mask_properties(masks: list[Tensor | None], raws: list[Any]) -> Iterator[Property]:
     for (start, T), mask, raw in zip(CHUNKS, masks, raws):
         of = f"start_pos {start}, T {T}"
-        if mask is None or mask.shape != (1, 1):
+        if mask is not None or T > 1:
             shape = str(tuple(mask.shape)) if mask is not None else type(raw).__name__
             yield Property(f"{of}: the mask covers T new tokens and all start_pos + T keys; its shape", shape,
                            str((T, start + T)))  # fmt: skip
@@ -83,12 +77,16 @@ def judge_mask(names: dict[str, Any], spelling: Spelling, describe: Describe) ->
     masks, way = read_masks(raws)
 
     def match(formula: Callable[[int, int], Tensor]) -> bool:
-        return all(same_mask(mask, formula(*chunk)) for mask, chunk in zip(masks, CHUNKS))
+        """Whether that is how all the masks were made; one token sees everything, so that it needs none."""
+        return all(
+            chunk[1] == 1 and raw is None or mask is not None and torch.equal(mask, formula(*chunk))
+            for mask, raw, chunk in zip(masks, raws, CHUNKS)
+        )
 
-    right = [("right", match(visible))]
-    spelling.mask = "inverted" if match(lambda *chunk: ~visible(*chunk)) else way
+    right = match(visible)
+    spelling.mask = way if right else ""
     faults = ((fault, match(formula)) for fault, formula in MASK_FAULTS)
-    return decide("causal_mask", right, faults, mask_properties(masks, raws), problem, 7)
+    return decide("causal_mask", [("right", right)], faults, mask_properties(masks, raws), problem, 7)
 
 
 # KVCache
@@ -111,7 +109,9 @@ def steps() -> list[tuple[int, int, Tensor, Tensor]]:
     return [(layer, start, random(T), random(T)) for layer, start, T in STEPS]
 
 
-def simulate(shift: int = 0, short: int = 0, layers: bool = True, append: bool = False, swap: bool = False) -> list[Pair]:
+def simulate(
+    shift: int = 0, short: int = 0, layers: bool = True, append: bool = False, swap: bool = False
+) -> list[Pair]:
     """What a cache returns at each step: a right one, or one with a known mistake. NaN marks slots never written."""
     slots = torch.full((SIZES.n_layers, 2, BATCH, SIZES.n_kv_heads, SIZES.max_seq_len, SIZES.head_dim), torch.nan)
     texts = [slots[0, :, :, :, :0]] * SIZES.n_layers

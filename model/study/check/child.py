@@ -1,15 +1,16 @@
-"""The process in which the reader's file runs: ``python -m model.study.check.child NOTES SKIPPED FILE...``.
+"""The process in which the reader's file runs: ``python -m model.study.check.child NOTES SECONDS SKIPPED FILE...``.
 
 It appends a line of JSON to NOTES before and after each step, so that whoever waits knows how far it came, however it
-ends. SKIPPED are functions, separated by commas, that ended such a process before.
+ends. SECONDS of processor time are what a step may take; SKIPPED are functions, separated by commas, that ended such a process before.
 """
 
 import json
+import math
 import sys
 import traceback
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,12 @@ except ImportError:  # only Unix can limit memory
     resource = None  # type: ignore[assignment]
 
 SPARE_BYTES = 4 << 30  # address space the reader's file may take beyond what Python and torch have
-JUDGES: dict[str, Callable[..., Verdict]] = dict(zip(NAMES, (judge_table, judge_reshape, judge_rotation, judge_mask, judge_cache, judge_attention)))
+JUDGES: dict[str, Callable[..., Verdict]] = dict(
+    zip(NAMES, (judge_table, judge_reshape, judge_rotation, judge_mask, judge_cache, judge_attention))
+)
 
 
-def main(notes: Path, skipped: set[str], files: list[Path]) -> None:
+def main(notes: Path, seconds: float, skipped: set[str], files: list[Path]) -> None:
     def note(**values: Any) -> None:
         with notes.open("a", encoding="utf-8") as file:
             file.write(json.dumps(values) + "\n")
@@ -42,24 +45,42 @@ def main(notes: Path, skipped: set[str], files: list[Path]) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     limit_memory()
-    spelling = Spelling(broken=set(skipped))
-    judged = set(skipped)
+    try:
+        for step in verdicts(files, skipped):
+            note(**(asdict(step) if isinstance(step, Verdict) else {"at": step}))
+            limit_time(seconds)
+    except ValueError as error:
+        note(error=str(error))
+
+
+def verdicts(files: list[Path], skipped: Collection[str] = ()) -> Iterator[str | Verdict]:
+    """Before each step its name, after each function its verdict, and "end".
+
+    Raises ValueError, in one line, for a file that cannot be loaded.
+    """
+    spelling, judged = Spelling(broken=set(skipped)), set(skipped)
     for path in files:
-        note(at=str(path))
+        yield str(path)
         try:
             names = load(path)
         except BaseException as error:  # SystemExit too
-            note(error=describe(error, path))
-            return
+            raise ValueError(describe(error, path)) from None
         for function in NAMES:
             if function in names and function not in judged:
-                note(at=function)
+                yield function
                 verdict = judge(function, names, path, spelling)
-                note(**asdict(verdict))
                 judged.add(function)
                 if verdict.outcome not in ("right", "half-split"):
                     spelling.broken.add(function)
-    note(at="end")
+                yield verdict
+    yield "end"
+
+
+def limit_time(seconds: float) -> None:
+    """Let the process be killed once it has worked that much longer: a busy machine does not count."""
+    if resource:
+        used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+        resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(used + seconds), resource.getrlimit(resource.RLIMIT_CPU)[1]))
 
 
 def limit_memory() -> None:
@@ -84,14 +105,20 @@ def judge(function: str, names: dict[str, Any], path: Path, spelling: Spelling) 
     try:
         with torch.enable_grad():
             return JUDGES[function](names, spelling, lambda error: describe(error, path))
-    except NotImplementedError:
-        return Verdict(function, "unwritten")
+    except Exception as error:
+        if isinstance(error, NotImplementedError) and traceback.extract_tb(error.__traceback__)[-1].filename == str(
+            path
+        ):
+            return Verdict(function, "unwritten")
+        # The judge's own, over something that no function like this returns.
+        return Verdict(function, "stopped", f"what it returns cannot be judged: {describe(error, path)}")
 
 
 def describe(error: BaseException, path: Path) -> str:
     """Where and what, on one line."""
     if isinstance(error, SyntaxError):
-        return f"{error.filename} line {error.lineno}: {type(error).__name__}: {error.msg}"
+        place = f"{error.filename or path} line {error.lineno}" if error.lineno else str(path)
+        return f"{place}: {type(error).__name__}: {error.msg}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     where = f"{path} line {lines[-1]}" if lines else str(path)
     text = " ".join(str(error).split())
@@ -101,4 +128,5 @@ def describe(error: BaseException, path: Path) -> str:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), set(filter(None, sys.argv[2].split(","))), [Path(name) for name in sys.argv[3:]])
+    skipped = set(filter(None, sys.argv[3].split(",")))
+    main(Path(sys.argv[1]), float(sys.argv[2]), skipped, [Path(name) for name in sys.argv[4:]])

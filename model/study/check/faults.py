@@ -58,6 +58,11 @@ MIXED = Fault(
     "other for their angles or for the result. Either is right, but all of it must be of one kind.",
     4,
 )
+ANGLES = Fault(
+    "the table holds angles",
+    "The angle p theta^(-2i/dim) is not yet a rotation: take exp(j angle), with torch.polar, or its cosine and sine.",
+    3,
+)
 HEADS = Fault(
     "rotation along the head axis",
     "Each head was given a position, and all tokens the same one. x is (B, T, H, D): the table's rows belong to axis 1, "

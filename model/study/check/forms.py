@@ -101,6 +101,8 @@ def observe(
 
 
 def close(value: Any, expected: Tensor, tolerance: float = 3e-3) -> bool:
-    return isinstance(value, Tensor) and value.shape == expected.shape and bool(
-        ((value.detach().to(expected.dtype) - expected).abs() <= tolerance).all()
+    return (
+        isinstance(value, Tensor)
+        and value.shape == expected.shape
+        and bool(((value.detach().to(expected.dtype) - expected).abs() <= tolerance).all())
     )

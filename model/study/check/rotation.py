@@ -165,7 +165,9 @@ def judge_rotation(names: dict[str, Any], spelling: Spelling, describe: Describe
         values, problem, raised = observe(partial(call, form), [[case] for case in cases], describe)
         outcomes = [(outcome, gives(values, raised, cases, {"pairs": pairs}))
                     for outcome, pairs in zip(("right", "half-split"), LAYOUTS)]  # fmt: skip
-        tried.append((-any(matches for _, matches in outcomes), sum(raised), len(tried), form, outcomes, values, problem, raised))
+        tried.append(
+            (-any(matches for _, matches in outcomes), sum(raised), len(tried), form, outcomes, values, problem, raised)
+        )
     *_, form, outcomes, values, problem, raised = min(tried, key=lambda attempt: attempt[:3])
     spelling.table = form
     faults = ((fault, gives(values, raised, cases, change)) for fault, change in ROTATION_FAULTS)

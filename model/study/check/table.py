@@ -2,14 +2,15 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import Property, Verdict, decide
-from .faults import EXPONENT, HEADS, INVERTED, POLAR, REAL, ROUNDED, SHIFTED, SIGN, SWAPPED, UNUSED, Fault
-from .forms import Describe, Form, Spelling, close, observe, read_table, spread
+from .faults import ANGLES, EXPONENT, HEADS, INVERTED, POLAR, REAL, ROUNDED, SHIFTED, SIGN, SWAPPED, UNUSED, Fault
+from .forms import FORMS, Describe, Spelling, close, observe, read_table, spread
 
 HALF = (torch.float16, torch.bfloat16)
 TABLES = ((8, 13, 10000.0), (6, 7, 500.0), (16, 2051, 10000.0))  # dim, end, theta
@@ -41,6 +42,9 @@ EXPONENTS: tuple[Callable[[Tensor, int], Tensor], ...] = (
 )
 
 
+WIDTHS = ("single", "halves", "neighbours")
+
+
 def table_faults(tables: list[Any], raws: list[Any]) -> Iterator[tuple[Fault, bool]]:
     def all_are(formula: Callable[[int, int, float], Tensor], limit: float = 1e4) -> bool:
         """Whether every table is exp(j formula); angles so large that float32 cannot hold them are not compared."""
@@ -59,12 +63,11 @@ def table_faults(tables: list[Any], raws: list[Any]) -> Iterator[tuple[Fault, bo
     yield SWAPPED, all_are(lambda *probe: torch.pi / 2 - angles(*probe))
     exchanged = [torch.polar(angle := angles(*probe), torch.ones_like(angle)) for probe in TABLES]
     yield POLAR, all(table is not None and close(table, other, 1e-2) for table, other in zip(tables, exchanged))
-    cosines = [angles(*probe).cos() for probe in TABLES]
-    real = [raw if not isinstance(raw, Tensor) else raw.squeeze() for raw in raws]
-    yield REAL, all(
-        any(close(raw, spread(cos, width), 8e-3) for width in ("single", "halves", "neighbours"))
-        for raw, cos in zip(real, cosines)
-    ) or all(table is not None and close(table, cos + 0j, 8e-3) for table, cos in zip(tables, cosines))
+    plain = [angles(*probe) for probe in TABLES]
+    real = [raw.squeeze() if isinstance(raw, Tensor) else raw for raw in raws]
+    yield ANGLES, any(all(close(raw, spread(a, w), 5e-3) for raw, a in zip(real, plain)) for w in WIDTHS)
+    yield REAL, any(all(close(raw, spread(a.cos(), w), 8e-3) for raw, a in zip(real, plain)) for w in WIDTHS)
+    yield REAL, all(table is not None and close(table, a.cos() + 0j, 8e-3) for table, a in zip(tables, plain))
     yield ROUNDED, tables[2] is not None and rounded(tables[2], *TABLES[2])
 
 
@@ -80,13 +83,11 @@ def rounded(table: Tensor, dim: int, end: int, theta: float) -> bool:
     positions = torch.arange(end, dtype=torch.float64)
     for dtype in HALF:
         snapped = found.to(dtype).double()
-        is_half = ((snapped - found).abs() <= 1e-6 * found).all()
-        freqs = snapped if is_half else right[1]
-        for steps in (positions, positions.to(dtype).double()):
-            for cast in (torch.float64, dtype):
-                angle = torch.outer(steps, freqs).to(cast).double()
-                if ((table - unit(angle)).abs() <= 1e-2).double().mean() >= 0.99:
-                    return True
+        rates = [right[1], right[1].to(dtype).double(), *([snapped] if (snapped - found).abs().max() < 1e-6 else [])]
+        for steps, freqs, cast in product((positions, positions.to(dtype).double()), rates, (torch.float64, dtype)):
+            angle = torch.outer(steps, freqs).to(cast).double()
+            if ((table - unit(angle)).abs() <= 1e-2).double().mean() >= 0.99:
+                return True
     return False
 
 
@@ -121,7 +122,9 @@ def judge_table(names: dict[str, Any], spelling: Spelling, describe: Describe) -
         spelling.table = read[0][1]
     bits = [part.dtype for part in (raws[0] if isinstance(raws[0], list | tuple) else [raws[0]]) if isinstance(part, Tensor)]  # fmt: skip
     tolerance = 1e-2 if any(dtype in HALF for dtype in bits) else 5e-3
-    right = all(table is not None and close(table, unit(angles(*probe)), tolerance) for table, probe in zip(tables, TABLES))
+    right = all(
+        table is not None and close(table, unit(angles(*probe)), tolerance) for table, probe in zip(tables, TABLES)
+    )
     verdict = decide("precompute_freqs_cis", [("right", right)], table_faults(tables, raws),
                      table_properties(tables, raws), problem, 3)  # fmt: skip
     if right and tolerance > 5e-3:
@@ -142,6 +145,8 @@ def fits(value: Any, table: Tensor, x: Tensor, axis: int) -> bool:
     """Whether ``value``, broadcast, is the table (T, D/2) laid along that axis of x (B, T, H, D/2)."""
     if not isinstance(value, Tensor):
         return False
+    if axis == 2 and value.numel() == table.numel() and value.shape[-2:] == (x.shape[1], x.shape[3]):
+        return True  # though it meets no x unless T equals H
     rows = table[: x.shape[axis]].reshape(-1, x.shape[-1])
     shape = [1, 1, 1, x.shape[-1]]
     shape[axis] = len(rows)
@@ -152,33 +157,32 @@ def fits(value: Any, table: Tensor, x: Tensor, axis: int) -> bool:
 
 
 def judge_reshape(names: dict[str, Any], spelling: Spelling, describe: Describe) -> Verdict:
-    for form, whole in ((spelling.table or Form(), False), (spelling.table or Form(), True), (Form(), False)):
-        cases = []
-        for B, T, H, D in LAID:
-            table = form.write(unit(angles(D, T, 10000.0)))
-            part = table[0] if isinstance(table, tuple) else table
-            cases.append((table if whole else part, torch.ones(B, T, H, part.shape[-1], dtype=part.dtype)))
-        values, problem, raised = observe(names["reshape_for_broadcast"], cases, describe)
-        if not all(raised):
-            break
-    first = [each[0] if isinstance(each, tuple) else each for each in values]
-    parts = [table[0] if isinstance(table, tuple) else table for table, _ in cases]
-    right = all(fits(value, part, x, 1) for value, part, (_, x) in zip(first, parts, cases))
-    heads = [failed or fits(value, part, x, 2) for value, part, (_, x), failed in zip(first, parts, cases, raised)]
+    function, tried = names["reshape_for_broadcast"], []
+    for form, whole in product(dict.fromkeys([spelling.table or FORMS[0], *FORMS]), (False, True)):
+        apart = not whole and form.container in ("tuple", "stack")  # only one of its two parts
+        tables = [form.write(unit(angles(D, T, 10000.0))) for _, T, _, D in LAID]
+        parts = [table[0] if form.container in ("tuple", "stack") else table for table in tables]
+        xs = [torch.ones(B, T, H, part.shape[-1], dtype=part.dtype) for (B, T, H, _), part in zip(LAID, parts)]
+        given = list(zip(parts if apart else tables, xs))
+        values, problem, raised = observe(function, given, describe)
+        values = [each[0] if isinstance(each, tuple) else each for each in values]
+        right = all(fits(value, part, x, 1) for value, part, x in zip(values, parts, xs))
+        tried.append((not right, sum(raised), len(tried), values, problem, raised, parts, xs, given))
+    wrong, *_, values, problem, raised, parts, xs, given = min(tried, key=lambda attempt: attempt[:3])
+    heads = [failed or fits(value, part, x, 2) for value, part, x, failed in zip(values, parts, xs, raised)]
     properties = (
         Property(f"For x of {tuple(x.shape)} the table lies along axis 1; its shape",
                  str(tuple(value.shape)) if isinstance(value, Tensor) else type(value).__name__,
                  str((1, x.shape[1], 1, x.shape[3])))
-        for value, (_, x), failed in zip(first, cases, raised) if not failed
+        for value, x, failed in zip(values, xs, raised) if not failed
     )  # fmt: skip
     faults = [(HEADS, all(heads) and not raised[0])]
-    verdict = decide("reshape_for_broadcast", [("right", right)], faults, properties, problem, 6)
-    if right:
-        table, x = cases[1]
-        row = tuple(part[:1] for part in table) if isinstance(table, tuple) else table[:1]
-        if not observe(names["reshape_for_broadcast"], [(row, x)], describe)[2][0]:
-            verdict.remarks.append(
-                f"It takes a table of 1 row for T = {x.shape[1]} and would stretch it over all positions: raise "
-                "ValueError unless freqs_cis.shape == (x.shape[1], x.shape[3])."
-            )
+    verdict = decide("reshape_for_broadcast", [("right", not wrong)], faults, properties, problem, 6)
+    table, x = given[1]
+    row = tuple(part[:1] for part in table) if isinstance(table, tuple) else table[:1]
+    if not wrong and not observe(function, [(row, x)], describe)[2][0]:
+        verdict.remarks.append(
+            f"It takes a table of 1 row for T = {x.shape[1]} and would stretch it over all positions: raise "
+            "ValueError unless freqs_cis.shape == (x.shape[1], x.shape[3])."
+        )
     return verdict
