@@ -8,7 +8,6 @@ from model.cli import Parser, add_flags, build, read_flags, run_script
 from model.cli.settings import hints, nearest
 from model.study import TOPICS, run
 
-
 POSITIONAL = ("model", "file", "directory")  # options that are also given without their flag
 
 

@@ -72,7 +72,7 @@ class KVCache:
 
 ATTENTION = '''"""Exercise: attention with grouped heads. Write the body, then run: python study.py check {path}
 
-Write it from the tensors' first line to the last: no scaled_dot_product_attention. The functions of rope.py may be used.
+Write the softmax out: no scaled_dot_product_attention. The functions of rope.py may be used.
 """
 
 import torch

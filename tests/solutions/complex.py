@@ -1,6 +1,7 @@
 """A right solution of the exercises with complex numbers, as LLaMA writes it."""
 
 import math
+
 import torch
 
 

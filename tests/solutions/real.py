@@ -1,6 +1,5 @@
 """A right solution of the exercises with real tables, an additive mask and a cache that grows."""
 
-import math
 import torch
 
 

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -73,11 +74,16 @@ class Verdict:
         }
         yield f"{self.function}: {head[self.outcome]}"
         if self.outcome == "wrong":
-            yield f"  {self.hint}"
+            yield from _wrapped(self.hint)
             if not hint_only:
-                yield f"  {self.why} See docs/rope.md, step {self.step}."
+                yield from _wrapped(f"{self.why} See docs/rope.md, step {self.step}.")
         if not hint_only:
-            yield from (f"  {remark}" for remark in self.remarks)
+            for remark in self.remarks:
+                yield from _wrapped(remark)
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, 100, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
 
 
 def decide(

@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Iterator
+from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -9,10 +11,10 @@ from torch import Tensor
 
 from . import Property, Verdict, decide
 from . import faults as known
-from .cache import write_mask
 from .faults import Fault
-from .forms import FORMS, Describe, Spelling, close, observe
-from .rotation import LAYOUTS, ROTATION_FAULTS, Probe, probes, rotate, worst
+from .forms import FORMS, Attempt, Describe, Form, Spelling, best, close, observe
+from .mask import write_mask
+from .rotation import LAYOUTS, OUTCOMES, ROTATION_FAULTS, Probe, probes, rotate, worst
 from .table import lay, unit
 
 Case = tuple[Probe, Tensor, Tensor]  # queries and keys; values (B, T, K, D); mask (T, T)
@@ -29,7 +31,7 @@ def cases() -> list[Case]:
             values, mask = torch.ones_like(values), (torch.rand(T, T, generator=generator) < 0.6) | mask.T.logical_not()
             mask |= torch.eye(T, dtype=torch.bool)
         found.append((probe, values, mask))
-    return found
+    return [*found, (found[-1][0]._replace(start=3), *found[-1][1:])]  # the last one at other positions
 
 
 def attend(
@@ -37,7 +39,7 @@ def attend(
     masked: bool = True, softmax: int = -1, regroup: bool = False, **rotation: Any,
 ) -> Tensor:  # fmt: skip
     """(B, T, H, D) in float64, right or with the mistakes asked for."""
-    (xq, xk, start, theta), xv, mask = case
+    (xq, xk, *_), xv, mask = case
     angle = case[0].angle
     xq = rotate(xq, angle, **rotation) if q else xq.double()
     xk = rotate(xk, angle, **rotation) if k else xk.double()
@@ -74,7 +76,7 @@ ATTENTION_FAULTS: list[tuple[Fault, dict[str, Any]]] = [
 
 def gives(values: list[Any], raised: list[bool], asked: list[Case], change: dict[str, Any]) -> bool:
     for value, failed, case in zip(values, raised, asked):
-        B, T, H, D = case[0].xq.shape
+        _, T, H, _ = case[0].xq.shape
         if failed and change.get("axis") == 2 and T != H:
             continue
         try:
@@ -97,47 +99,45 @@ def properties(values: list[Any], asked: list[Case]) -> Iterator[Property]:
         groups = xq.shape[2] // xk.shape[2]
         if mask[0].sum() == 1:
             right = xv[:, 0].repeat_interleave(groups, 1)  # (B, H, D)
-            b, h, i = at = worst(value[:, 0], right)
+            _, h, i = at = worst(value[:, 0], right)
             yield Property(f"A token that sees only itself gets its own value, head {h} of {xq.shape[2]} that of "
                            f"key/value head {h // groups} of {xk.shape[2]}; at position {start}, channel {i}",
                            float(value[:, 0][at]), float(right[at]))  # fmt: skip
         else:
-            b, t, h, i = at = worst(value, torch.ones_like(value))
+            _, t, *_ = at = worst(value, torch.ones_like(value))
             yield Property(f"Weights sum to 1, so values of 1 give 1; at position {start + t}", float(value[at]), 1.0)
+    if len(shaped) == len(asked):
+        *_, (late, (probe, *_)), (early, _) = shaped
+        _, t, h, i = at = worst(late, early)
+        yield Property(f"Only distances count: at positions from {probe.start} on comes out what does from 3 on; "
+                       f"token {t}, head {h}, channel {i}", float(late[at]), float(early[at]))  # fmt: skip
     for value, case in shaped:
         right = min((attend(case, pairs=pairs) for pairs in LAYOUTS), key=lambda r: (value - r).abs().max())
-        b, t, h, i = at = worst(value, right)
+        _, t, h, i = at = worst(value, right)
         yield Property(f"softmax(q k^T / sqrt(D)) v over visible keys, q and k rotated, H = {value.shape[2]}, "
                        f"D = {value.shape[3]}; position {case[0].start + t}, head {h}, channel {i}",
                        float(value[at]), float(right[at]))  # fmt: skip
 
 
 def judge_attention(names: dict[str, Any], spelling: Spelling, describe: Describe) -> Verdict:
-    function, asked = names["attention"], cases()
-    tried = []
-    for form in [spelling.table] if spelling.table else FORMS:
-        for way in [spelling.mask] if spelling.mask else ("bool", "additive", "ones", "inverted"):
-
-            def call(case: Case, form: Any = form, way: str = way) -> Any:
-                (xq, xk, *_), xv, mask = case
-                stand_in(names, spelling, case[0].angle)
-                return function(
-                    xq.clone(), xk.clone(), xv.clone(), form.write(unit(case[0].angle)), write_mask(mask, way)
-                )
-
-            values, problem, raised = observe(call, [[case] for case in asked], describe)
-            outcomes = [(outcome, gives(values, raised, asked, {"pairs": pairs}))
-                        for outcome, pairs in zip(("right", "half-split"), LAYOUTS)]  # fmt: skip
-            best = (-any(matches for _, matches in outcomes), sum(raised), len(tried))
-            tried.append((*best, outcomes, values, problem, raised))
-    *_, outcomes, values, problem, raised = min(tried, key=lambda attempt: attempt[:3])
+    asked, attempts = cases(), []
+    ways = [spelling.mask] if spelling.mask else ("bool", "additive", "ones", "inverted")
+    for form, way in product([spelling.table] if spelling.table else FORMS, ways):
+        call = partial(_call, names, spelling, form, way)
+        values, problem, raised = observe(call, [[case] for case in asked], describe)
+        outcomes = [(outcome, gives(values, raised, asked, {"pairs": pairs})) for outcome, pairs in OUTCOMES]
+        attempts.append(Attempt(outcomes, values, problem, raised))
+    outcomes, values, problem, raised, _ = best(attempts)
     faults = ((fault, gives(values, raised, asked, change)) for fault, change in ATTENTION_FAULTS)
     return decide("attention", outcomes, faults, properties(values, asked), problem, 5)
 
 
-def stand_in(names: dict[str, Any], spelling: Spelling, angle: Tensor) -> None:
-    """Put right functions in the place of those that were judged and are not, so that attention is judged alone."""
+def _call(names: dict[str, Any], spelling: Spelling, form: Form, way: str, case: Case) -> Any:
+    """The reader's attention, with right functions in the place of those that were judged and are not."""
+    (xq, xk, *_), xv, mask = case
+    angle = case[0].angle
     if "reshape_for_broadcast" in spelling.broken:
         names["reshape_for_broadcast"] = lay
     if "apply_rotary_emb" in spelling.broken:
         names["apply_rotary_emb"] = lambda xq, xk, *_: (rotate(xq, angle).type_as(xq), rotate(xk, angle).type_as(xk))
+    return names["attention"](xq.clone(), xk.clone(), xv.clone(), form.write(unit(angle)), write_mask(mask, way))

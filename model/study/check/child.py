@@ -1,7 +1,8 @@
 """The process in which the reader's file runs: ``python -m model.study.check.child NOTES SECONDS SKIPPED FILE...``.
 
 It appends a line of JSON to NOTES before and after each step, so that whoever waits knows how far it came, however it
-ends. SECONDS of processor time are what a step may take; SKIPPED are functions, separated by commas, that ended such a process before.
+ends. A step may take SECONDS of processor time. SKIPPED are functions, separated by commas, that ended such a process
+before.
 """
 
 import json
@@ -19,8 +20,9 @@ import torch
 
 from . import NAMES, Verdict
 from .attention import judge_attention
-from .cache import judge_cache, judge_mask
+from .cache import judge_cache
 from .forms import Spelling
+from .mask import judge_mask
 from .rotation import judge_rotation
 from .table import judge_reshape, judge_table
 
@@ -66,7 +68,7 @@ def verdicts(files: list[Path], skipped: Collection[str] = ()) -> Iterator[str |
         except BaseException as error:  # SystemExit too
             raise ValueError(describe(error, path)) from None
         for function in NAMES:
-            if function in names and function not in judged:
+            if callable(names.get(function)) and function not in judged:
                 yield function
                 verdict = judge(function, names, path, spelling)
                 judged.add(function)

@@ -35,8 +35,8 @@ SHIFTED = Fault(
 )
 ROUNDED = Fault(
     "angles rounded in half precision",
-    "A 16-bit number has 8 or 11 significant bits: near 2000 the next angle it can hold is 1 to 8 radians away, more "
-    "than a whole circle. Take positions, frequencies and angles in float32 or float64, and round only the result.",
+    "A 16-bit number has 8 or 11 significant bits: near 2000 it holds whole radians only, or "
+    "every 8th. Take positions, frequencies and angles in float32 or float64, and round only the result.",
     11,
 )
 REAL = Fault(
@@ -65,8 +65,8 @@ ANGLES = Fault(
 )
 HEADS = Fault(
     "rotation along the head axis",
-    "Each head was given a position, and all tokens the same one. x is (B, T, H, D): the table's rows belong to axis 1, "
-    "so it is laid out as (1, T, 1, D/2). Where T equals H no shape complains.",
+    "Each head was given a position, and all tokens the same one. x is (B, T, H, D): the table's rows belong to "
+    "axis 1, so it is laid out as (1, T, 1, D/2). Where T equals H no shape complains.",
     6,
 )
 OVERWRITTEN = Fault(

@@ -82,6 +82,21 @@ def ones(part: Tensor, end: int) -> tuple[int, int]:
     return before, part.ndim - 2 - before
 
 
+class Attempt(NamedTuple):
+    """One way of calling the reader's function on every probe, and what came of it."""
+
+    outcomes: list[tuple[str, bool]]  # what it is if right, and whether it is
+    values: list[Any]  # None where it raised
+    problem: str  # the first exception, in words
+    raised: list[bool]
+    form: Any = None
+
+
+def best(attempts: list[Attempt]) -> Attempt:
+    """The first one that is right, else the first of those with fewest exceptions."""
+    return min(attempts, key=lambda a: (not any(matches for _, matches in a.outcomes), sum(a.raised)))
+
+
 def observe(
     call: Callable[..., Any], probes: Iterable[Sequence[Any]], describe: Describe
 ) -> tuple[list[Any], str, list[bool]]:
@@ -101,8 +116,6 @@ def observe(
 
 
 def close(value: Any, expected: Tensor, tolerance: float = 3e-3) -> bool:
-    return (
-        isinstance(value, Tensor)
-        and value.shape == expected.shape
-        and bool(((value.detach().to(expected.dtype) - expected).abs() <= tolerance).all())
-    )
+    if not isinstance(value, Tensor) or value.shape != expected.shape or value.is_complex() != expected.is_complex():
+        return False
+    return bool(((value.detach().to(expected.dtype) - expected).abs() <= tolerance).all())

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from . import Property, Verdict, decide
 from .faults import HEADS, MIXED, OVERWRITTEN, REAL, SIGN, SWAPPED, Fault
-from .forms import FORMS, Describe, Form, Spelling, close, observe
+from .forms import FORMS, Attempt, Describe, Form, Spelling, best, close, observe
 from .table import angles, lay, unit
 
 LAYOUTS = ("neighbours", "halves")
+OUTCOMES = (("right", "neighbours"), ("half-split", "halves"))  # of a function that is right in a layout
 
 
 def to_pairs(x: Tensor, layout: str) -> tuple[Tensor, Tensor]:
@@ -145,8 +146,8 @@ def rotation_properties(values: list[Any], cases: list[Probe]) -> Iterator[Prope
     for value, case in ran:
         for name, found, x in zip("qk", value, case[:2]):
             right = min((rotate(x, case.angle, layout) for layout in LAYOUTS), key=lambda r: (found - r).abs().max())
-            b, t, h, i = at = worst(found, right)
-            yield Property(f"Each pair i rotates by p theta^(-2i/D); {name} at position p = {case.start + t}, head {h}, "
+            _, t, h, i = at = worst(found, right)
+            yield Property(f"Each pair i rotates by p theta^(-2i/D); {name} at p = {case.start + t}, head {h}, "
                            f"channel {i} of {x.shape[-1]}", float(found[at]), float(right[at]))  # fmt: skip
 
 
@@ -158,22 +159,18 @@ def judge_rotation(names: dict[str, Any], spelling: Spelling, describe: Describe
     def call(form: Form, case: Probe) -> Any:
         table = form.write(unit(case.angle))
         apart = isinstance(table, tuple) and required(function) >= 4  # apply_rotary_emb(xq, xk, cos, sin)
-        return function(case.xq.clone(), case.xk.clone(), *(table if apart else [table]))
+        return function(case.xq, case.xk, *(table if apart else [table]))
 
-    tried = []
+    attempts = []
     for form in [spelling.table] if spelling.table else FORMS:
-        values, problem, raised = observe(partial(call, form), [[case] for case in cases], describe)
-        outcomes = [(outcome, gives(values, raised, cases, {"pairs": pairs}))
-                    for outcome, pairs in zip(("right", "half-split"), LAYOUTS)]  # fmt: skip
-        tried.append(
-            (-any(matches for _, matches in outcomes), sum(raised), len(tried), form, outcomes, values, problem, raised)
-        )
-    *_, form, outcomes, values, problem, raised = min(tried, key=lambda attempt: attempt[:3])
-    spelling.table = form
+        values, problem, raised = observe(partial(call, form), [[case] for case in probes()], describe)
+        outcomes = [(outcome, gives(values, raised, cases, {"pairs": pairs})) for outcome, pairs in OUTCOMES]
+        attempts.append(Attempt(outcomes, values, problem, raised, form))
+    outcomes, values, problem, raised, spelling.table = best(attempts)
     faults = ((fault, gives(values, raised, cases, change)) for fault, change in ROTATION_FAULTS)
     verdict = decide("apply_rotary_emb", outcomes, faults, rotation_properties(values, cases), problem, 4)
     if verdict.outcome in ("right", "half-split"):
-        verdict.remarks.extend(remarks(partial(call, form), cases[1]))
+        verdict.remarks.extend(remarks(partial(call, spelling.table), cases[1]))
     return verdict
 
 
@@ -188,6 +185,10 @@ def required(function: Any) -> int:
 
 def remarks(call: Any, case: Probe) -> Iterator[str]:
     """What a right function might still do better."""
+    kept = case._replace(xq=case.xq.clone(), xk=case.xk.clone())
+    call(kept)
+    if not torch.equal(kept.xq, case.xq) or not torch.equal(kept.xk, case.xk):
+        yield "It writes its result into xq or xk, and whoever passed them has them no more: make new tensors."
     try:
         xq, _ = call(case._replace(xq=case.xq.bfloat16(), xk=case.xk.bfloat16()))
         if xq.dtype != torch.bfloat16:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from . import Property, Verdict, decide
 from .faults import ANGLES, EXPONENT, HEADS, INVERTED, POLAR, REAL, ROUNDED, SHIFTED, SIGN, SWAPPED, UNUSED, Fault
-from .forms import FORMS, Describe, Spelling, close, observe, read_table, spread
+from .forms import FORMS, Attempt, Describe, Spelling, best, close, observe, read_table, spread
 
 HALF = (torch.float16, torch.bfloat16)
 TABLES = ((8, 13, 10000.0), (6, 7, 500.0), (16, 2051, 10000.0))  # dim, end, theta
@@ -120,8 +120,8 @@ def judge_table(names: dict[str, Any], spelling: Spelling, describe: Describe) -
     tables = [table for table, _ in read]
     if all(form == read[0][1] for _, form in read):
         spelling.table = read[0][1]
-    bits = [part.dtype for part in (raws[0] if isinstance(raws[0], list | tuple) else [raws[0]]) if isinstance(part, Tensor)]  # fmt: skip
-    tolerance = 1e-2 if any(dtype in HALF for dtype in bits) else 5e-3
+    parts = [part for raw in raws for part in (raw if isinstance(raw, tuple) else [raw]) if isinstance(part, Tensor)]
+    tolerance = 1e-2 if any(part.dtype in HALF for part in parts) else 5e-3
     right = all(
         table is not None and close(table, unit(angles(*probe)), tolerance) for table, probe in zip(tables, TABLES)
     )
@@ -157,32 +157,39 @@ def fits(value: Any, table: Tensor, x: Tensor, axis: int) -> bool:
 
 
 def judge_reshape(names: dict[str, Any], spelling: Spelling, describe: Describe) -> Verdict:
-    function, tried = names["reshape_for_broadcast"], []
-    for form, whole in product(dict.fromkeys([spelling.table or FORMS[0], *FORMS]), (False, True)):
-        apart = not whole and form.container in ("tuple", "stack")  # only one of its two parts
+    function, attempts = names["reshape_for_broadcast"], []
+    forms = [form for form in (spelling.table, *FORMS) if form and form.container != "last"]
+    for form, whole in product(dict.fromkeys(forms), (False, True)):
+        pair = form.container in ("tuple", "stack")  # of cosines and sines: the reader may lay both at once
         tables = [form.write(unit(angles(D, T, 10000.0))) for _, T, _, D in LAID]
-        parts = [table[0] if form.container in ("tuple", "stack") else table for table in tables]
-        xs = [torch.ones(B, T, H, part.shape[-1], dtype=part.dtype) for (B, T, H, _), part in zip(LAID, parts)]
-        given = list(zip(parts if apart else tables, xs))
+        parts = [list(table) if pair and whole else [table[0] if pair else table] for table in tables]
+        xs = [torch.ones(*size[:3], part.shape[-1], dtype=part.dtype) for size, (part, *_) in zip(LAID, parts)]
+        given = [(table if whole else part, x) for table, (part, *_), x in zip(tables, parts, xs)]
         values, problem, raised = observe(function, given, describe)
-        values = [each[0] if isinstance(each, tuple) else each for each in values]
-        right = all(fits(value, part, x, 1) for value, part, x in zip(values, parts, xs))
-        tried.append((not right, sum(raised), len(tried), values, problem, raised, parts, xs, given))
-    wrong, *_, values, problem, raised, parts, xs, given = min(tried, key=lambda attempt: attempt[:3])
-    heads = [failed or fits(value, part, x, 2) for value, part, x, failed in zip(values, parts, xs, raised)]
+        laid = [list(value) if len(part) == 2 and isinstance(value, tuple | list) else [value]
+                for value, part in zip(values, parts)]  # fmt: skip
+        outcomes = [("right", all(map(fit, laid, parts, xs)))]
+        attempts.append(Attempt(outcomes, laid, problem, raised, (parts, given)))
+    outcomes, laid, problem, raised, (parts, given) = best(attempts)
+    xs = [x for _, x in given]
+    heads = [failed or fit(value, part, x, axis=2) for value, part, x, failed in zip(laid, parts, xs, raised)]
     properties = (
         Property(f"For x of {tuple(x.shape)} the table lies along axis 1; its shape",
-                 str(tuple(value.shape)) if isinstance(value, Tensor) else type(value).__name__,
+                 str(tuple(v.shape)) if isinstance(v, Tensor) else type(v).__name__,
                  str((1, x.shape[1], 1, x.shape[3])))
-        for value, x, failed in zip(values, xs, raised) if not failed
+        for value, x, failed in zip(laid, xs, raised) for v in value if not failed
     )  # fmt: skip
     faults = [(HEADS, all(heads) and not raised[0])]
-    verdict = decide("reshape_for_broadcast", [("right", not wrong)], faults, properties, problem, 6)
+    verdict = decide("reshape_for_broadcast", outcomes, faults, properties, problem, 6)
     table, x = given[1]
     row = tuple(part[:1] for part in table) if isinstance(table, tuple) else table[:1]
-    if not wrong and not observe(function, [(row, x)], describe)[2][0]:
+    if verdict.outcome == "right" and not observe(function, [(row, x)], describe)[2][0]:
         verdict.remarks.append(
             f"It takes a table of 1 row for T = {x.shape[1]} and would stretch it over all positions: raise "
             "ValueError unless freqs_cis.shape == (x.shape[1], x.shape[3])."
         )
     return verdict
+
+
+def fit(laid: list[Any], parts: list[Tensor], x: Tensor, axis: int = 1) -> bool:
+    return len(laid) == len(parts) and all(fits(value, part, x, axis) for value, part in zip(laid, parts))
