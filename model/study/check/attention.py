@@ -88,8 +88,8 @@ def gives(values: list[Any], raised: list[bool], asked: list[Case], change: dict
     return True
 
 
-def properties(values: list[Any], asked: list[Case]) -> Iterator[Property]:
-    ran = [(value, case) for value, case in zip(values, asked) if value is not None]
+def properties(values: list[Any], raised: list[bool], asked: list[Case]) -> Iterator[Property]:
+    ran = [(value, case) for value, failed, case in zip(values, raised, asked) if not failed]
     for value, ((xq, *_), _, _) in ran:
         shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         if shape != tuple(xq.flatten(2).shape):
@@ -129,7 +129,7 @@ def judge_attention(names: dict[str, Any], spelling: Spelling, describe: Describ
         attempts.append(Attempt(outcomes, values, problem, raised))
     outcomes, values, problem, raised, _ = best(attempts)
     faults = ((fault, gives(values, raised, asked, change)) for fault, change in ATTENTION_FAULTS)
-    return decide("attention", outcomes, faults, properties(values, asked), problem, 5)
+    return decide("attention", outcomes, faults, properties(values, raised, asked), problem, 5)
 
 
 def _call(names: dict[str, Any], spelling: Spelling, form: Form, way: str, case: Case) -> Any:

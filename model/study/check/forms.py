@@ -105,7 +105,7 @@ def observe(
     for probe in probes:
         value, failed = None, False
         try:
-            value = call(*(x.clone() if isinstance(x, Tensor) else x for x in probe))
+            value = plain(call(*(x.clone() if isinstance(x, Tensor) else x for x in probe)))
         except NotImplementedError:
             raise
         except BaseException as error:
@@ -113,6 +113,17 @@ def observe(
         values.append(value)
         raised.append(failed)
     return values, problem, raised
+
+
+def plain(value: Any) -> Any:
+    """Copies of the tensors in it, dense and on the CPU: later calls may write to what was returned."""
+    if isinstance(value, tuple | list):
+        return type(value)(map(plain, value)) if type(value) in (tuple, list) else tuple(map(plain, value))
+    if not isinstance(value, Tensor):
+        return value
+    if value.is_meta:
+        raise ValueError("it returns a tensor on the meta device, which holds no numbers")
+    return (value if value.layout == torch.strided else value.to_dense()).cpu().clone()
 
 
 def close(value: Any, expected: Tensor, tolerance: float = 3e-3) -> bool:

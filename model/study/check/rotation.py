@@ -116,8 +116,8 @@ def worst(found: Tensor, right: Tensor) -> tuple[int, ...]:
     return tuple(int(i) for i in torch.unravel_index(gap.argmax(), gap.shape))
 
 
-def rotation_properties(values: list[Any], cases: list[Probe]) -> Iterator[Property]:
-    ran = [(value, case) for value, case in zip(values, cases) if value is not None]
+def rotation_properties(values: list[Any], raised: list[bool], cases: list[Probe]) -> Iterator[Property]:
+    ran = [(value, case) for value, failed, case in zip(values, raised, cases) if not failed]
     for value, case in ran:
         shapes = tuple(tuple(x.shape) for x in value) if isinstance(value, tuple | list) and all(
             isinstance(x, Tensor) for x in value) else type(value).__name__  # fmt: skip
@@ -168,7 +168,7 @@ def judge_rotation(names: dict[str, Any], spelling: Spelling, describe: Describe
         attempts.append(Attempt(outcomes, values, problem, raised, form))
     outcomes, values, problem, raised, spelling.table = best(attempts)
     faults = ((fault, gives(values, raised, cases, change)) for fault, change in ROTATION_FAULTS)
-    verdict = decide("apply_rotary_emb", outcomes, faults, rotation_properties(values, cases), problem, 4)
+    verdict = decide("apply_rotary_emb", outcomes, faults, rotation_properties(values, raised, cases), problem, 4)
     if verdict.outcome in ("right", "half-split"):
         verdict.remarks.extend(remarks(partial(call, spelling.table), cases[1]))
     return verdict
