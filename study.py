@@ -8,6 +8,8 @@ from model.cli import Parser, add_flags, build, read_flags, run_script
 from model.cli.settings import hints, nearest
 from model.study import TOPICS, run
 
+POSITIONAL = ("model", "file", "directory")  # options that are also given without their flag
+
 
 def overview() -> str:
     width = max(map(len, TOPICS))
@@ -19,23 +21,24 @@ def overview() -> str:
 def parser(topic: str) -> Parser:
     options = TOPICS[topic]
     flags = Parser(prog="study.py", usage=f"study.py {topic} [flags]")
-    if "model" in hints(options):
-        flags.add_argument("MODEL", nargs="?", help="the same as --model")
+    for name in hints(options).keys() & set(POSITIONAL):
+        flags.add_argument(name.upper(), nargs="?", help=f"the same as --{name}")
     flags.add_argument("--plot", metavar="PATH", type=Path, help="draw the picture into this file (extra `plot`)")
     add_flags(flags, options)
     return flags
 
 
-def main() -> None:
+def main() -> int:
     if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
         print(overview())
-        return
+        return 0
     topic = sys.argv[1]
     if topic not in TOPICS:
         raise ValueError(f"unknown topic {topic!r}{nearest(topic, TOPICS)}")
     flags = parser(topic).parse_args(sys.argv[2:])
-    if getattr(flags, "MODEL", None) is not None:
-        flags.model = flags.MODEL
+    for name in POSITIONAL:
+        if getattr(flags, name.upper(), None) is not None:
+            setattr(flags, name, getattr(flags, name.upper()))
     report = run(topic, build(TOPICS[topic], read_flags(flags, TOPICS[topic])))
     print(report)
     if flags.plot is not None:
@@ -44,6 +47,7 @@ def main() -> None:
         sys.stdout.flush()
         save_plot(report.draw, flags.plot)
         print(f"drawn: {flags.plot}", file=sys.stderr)
+    return report.code
 
 
 if __name__ == "__main__":

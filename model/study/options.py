@@ -102,6 +102,22 @@ class Compare:
     dry: Annotated[bool, "only print what is in the results file"] = False
 
 
+@dataclass(frozen=True)
+class Check:
+    """Your own RoPE, mask, cache and attention: right, or wrong and which mistake it is."""
+
+    file: Annotated[Path | None, "a Python file, or a directory of them (`exercise` writes some to start from)"] = None
+    hint: Annotated[bool, "only the property that fails, with two numbers"] = False
+    seconds: Annotated[float, "processor time that one function may take"] = 10.0
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """Files with docstrings and no bodies, to write RoPE, a mask, a cache and attention yourself."""
+
+    directory: Annotated[Path | None, "where they go; what is there is not overwritten"] = None
+
+
 TOPICS = {
     "rotate": Rotate,
     "trace": Trace,
@@ -112,4 +128,6 @@ TOPICS = {
     "extrapolate": Extrapolate,
     "compare": Compare,
     "notes": Notes,
+    "exercise": Exercise,
+    "check": Check,
 }
