@@ -33,7 +33,7 @@ sample_every = 0
 dtype = "float32"
 device = "cpu"
 warmup = 0.0
-hold = 0.99
+decay_start = 0.99
 """
 # Name: how the first ten steps and how the last ten are taken.
 RUNS = {

@@ -16,6 +16,8 @@ from training_helpers import forked
 
 import train
 from model.cli import run_script
+from model.training import trainer as training
+from model.training.run_directory import locked
 from model.weights import load_model, load_tokenizer, save_model
 
 ROOT = Path(__file__).parent.parent
@@ -89,11 +91,11 @@ def test_a_run_leaves_a_directory_that_has_everything(capsys):
 
 def test_runs_get_names_and_the_newest_is_resumed(capsys):
     for directory in ("runs/small", "runs/small-2"):
-        assert f"; {directory}" in said(capsys, "small.toml", "--data", "text.txt")
+        assert f"directory      {directory}\n" in said(capsys, "small.toml", "--data", "text.txt")
     os.utime("runs/small/config.toml", (1e9, 1e9))
     err = said(capsys, "--resume", "--max_steps", "6")
     assert "runs/small-2" in err
-    assert "going on after step 4; max_steps 4 -> 6" in err
+    assert "after step 4; max_steps 4 -> 6" in err
     assert steps("runs/small-2") == [1, 2, 3, 4, 5, 6]
 
 
@@ -184,25 +186,21 @@ def test_a_damaged_state_is_refused(capsys, damage):
 
 
 def test_a_second_trainer_is_refused(capsys):
-    from model.training.run_directory import locked
-
     said(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
     with locked(Path("out")):
         assert "out: another trainer is at work there" in refused(capsys, "--resume", "--out_dir", "out")
 
 
 def test_a_disk_that_fills_up_ends_the_run_with_one_line_and_the_last_checkpoint(capsys, monkeypatch):
-    from model.training import loop
-
     said(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
-    real = loop.save_state
+    real = training.save_state
 
     def full(directory, tensors, notes) -> None:
         if notes["progress"]["step"] > 6:
             raise OSError(28, "No space left on device", str(directory / "training_state.safetensors"))
         real(directory, tensors, notes)
 
-    monkeypatch.setattr(loop, "save_state", full)
+    monkeypatch.setattr(training, "save_state", full)
     assert run("--resume", "--out_dir", "out", "--max_steps", "10") == 2
     err = capsys.readouterr().err.splitlines()[-1]
     assert err.endswith(
@@ -215,14 +213,16 @@ def test_too_little_memory_ends_the_run(capsys, monkeypatch):
     def too_much(*_):
         raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 7 GiB")
 
-    monkeypatch.setattr("model.training.loop.loss_of", too_much)
+    monkeypatch.setattr("model.training.trainer.cross_entropy", too_much)
     assert run("small.toml", "--data", "text.txt", "--out_dir", "out") == 2
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.endswith("error: cpu has no memory for 4 sequences at once: lower --micro_batch_size")
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(capsys, monkeypatch):
-    monkeypatch.setattr("model.training.loop.loss_of", lambda *_: torch.tensor(float("nan"), requires_grad=True))
+    monkeypatch.setattr(
+        "model.training.trainer.cross_entropy", lambda *_: torch.tensor(float("nan"), requires_grad=True)
+    )
     assert run("small.toml", "--data", "text.txt", "--out_dir", "out") == 2
     assert "error: step 1: the loss is nan" in capsys.readouterr().err.splitlines()[-1]
     assert not Path("out/training_state.safetensors").exists()
@@ -240,7 +240,7 @@ def test_fine_tuning_goes_on_from_the_given_weights_with_their_tokenizer(capsys)
     save_model(base, "copy", ids={})
     assert "copy has neither tokenizer" in refused(capsys, *argv, "--init_from", "copy")
     said(capsys, "--resume", "--out_dir", "tuned", "--max_steps", "2")
-    assert steps("tuned") == [1, 2]
+    assert steps("tuned") == [0, 1, 2]  # validation before the first step, too
 
 
 def test_two_processes_make_one_run(capfd, monkeypatch):

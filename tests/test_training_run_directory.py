@@ -1,13 +1,14 @@
 import json
 import resource
 from contextlib import contextmanager
+from typing import get_type_hints
 
 import pytest
 import torch
 from training_helpers import ARGS, forked, same, trainer, weights
 
-from model.training.loop import Trainer
-from model.training.run_directory import STATE, load_state, locked, named_states, read_notes
+from model.training.run_directory import STATE, load_state, locked, optimizer_states, read_notes
+from model.training.trainer import Progress, Trainer
 from model.weights.tensors import load_tensors, save_tensors
 
 
@@ -22,7 +23,7 @@ def test_the_state_holds_every_weight_and_every_optimizer_state_by_name_and_the_
         name for name in names if name.startswith("layers.") and "norm" not in name
     }
     assert "optimizer.exp_avg_sq.tok_embeddings.weight" in tensors
-    notes = read_notes(tmp_path)
+    notes = read_notes(tmp_path, get_type_hints(Progress))
     assert notes["identity"] == {"dim": 16}
     assert (notes["progress"]["step"], notes["progress"]["tokens"]) == (2, 2 * 8 * ARGS.max_seq_len)
 
@@ -33,16 +34,16 @@ def test_loading_puts_everything_back_bit_for_bit(tmp_path):
     other = trainer(tmp_path, seed=99, max_steps=1)
     load_state(tmp_path, other.model, other.optimizers)
     assert same(weights(run.model), weights(other.model))
-    mine, theirs = (dict(named_states(r.model, r.optimizers)) for r in (run, other))
+    mine, theirs = (optimizer_states(r.model, r.optimizers) for r in (run, other))
     for name, state in mine.items():
         assert same(state, theirs[name])
 
 
 def test_no_checkpoint_is_no_progress_and_a_foreign_one_is_refused(tmp_path):
-    assert read_notes(tmp_path) is None
+    assert read_notes(tmp_path, get_type_hints(Progress)) is None
     save_tensors(tmp_path / STATE, {"a": torch.zeros(1)}, {"format": "pt"})
     with pytest.raises(ValueError, match="was not written by this trainer"):
-        read_notes(tmp_path)
+        read_notes(tmp_path, get_type_hints(Progress))
 
 
 def test_a_state_without_all_weights_is_refused(tmp_path):
