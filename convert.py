@@ -47,7 +47,10 @@ def check(source: Path, target: Path, to: str, dtype: str | None, tokenizer: Pat
     if not target.absolute().parent.is_dir():
         raise ValueError(f"{target.absolute().parent} is not a directory: make it first")
     weights.check(source, tokenizer)
-    args = weights.load_args(source)
+    checkpoint = weights.open_checkpoint(source)
+    if checkpoint.network:
+        raise ValueError(f"{source} holds the weights of {checkpoint.network}: no format can say what network that is")
+    args = checkpoint.args
     if to == "meta":
         meta_params.params_from(args)
         context = meta_params.context(args.rope_theta, args.rope_scaling)

@@ -34,6 +34,14 @@ NOT_DONE: dict[str, Any] = {
 }
 
 
+def read_config(config: Mapping[str, Any]) -> tuple[ModelArgs, str | None]:
+    """What config.json says: the architecture, and for a subclass of the network its name, ``module:Class``."""
+    kind = config.get("model_type")
+    if not (isinstance(kind, str) and ":" in kind):
+        return args_from(config), None
+    return args_from({**config, "model_type": "llama", "architectures": None}), kind
+
+
 def args_from(config: Mapping[str, Any]) -> ModelArgs:
     """Raises ValueError that names what the network cannot express, or what is missing."""
     refuse_others(config)
@@ -71,15 +79,18 @@ def refuse_others(config: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} is {str(value)[:60]}: this network has no such thing, and would be wrong without")
 
 
-def config_from(args: ModelArgs, dtype: str, ids: Mapping[str, Any]) -> dict[str, Any]:
-    """The config.json of a network, in the spelling that old and new readers know. ``ids`` are of the tokenizer."""
+def config_from(args: ModelArgs, dtype: str, ids: Mapping[str, Any], network: str | None = None) -> dict[str, Any]:
+    """The config.json of a network, in the spelling that old and new readers know. ``ids`` are of the tokenizer.
+
+    ``network`` is the ``module:Class`` of a subclass: no other program knows a model_type of that name.
+    """
     theta, scaling = args.rope_theta, args.rope_scaling
     if scaling is not None and scaling.type == "ntk":
         # Not a type there, and no need of one: it is another base.
         theta, scaling = theta * scaling.factor ** (args.head_dim / (args.head_dim - 2)), None
     return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
+        "architectures": [network.split(":")[1] if network else "LlamaForCausalLM"],
+        "model_type": network or "llama",
         "hidden_size": args.dim,
         "num_hidden_layers": args.n_layers,
         "num_attention_heads": args.n_heads,

@@ -1,12 +1,10 @@
 """The network's tensors: their names and shapes, what Hugging Face calls them, and the two orders of a head's rows."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from ..config import ModelArgs
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -83,12 +81,12 @@ def _some(names: list[str], most: int = 6) -> str:
 # Values and wo are never rotated and stay. Under GQA each key head is permuted by itself, as each query head is.
 
 
-def to_halves(weight: "Tensor", head_dim: int) -> "Tensor":
+def to_halves(weight: Tensor, head_dim: int) -> Tensor:
     """Rows of wq or wk, (heads * D, dim), from Meta's pairs to Hugging Face's halves."""
     return weight.unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten(0, 2)  # (heads * D, dim)
 
 
-def to_pairs(weight: "Tensor", head_dim: int) -> "Tensor":
+def to_pairs(weight: Tensor, head_dim: int) -> Tensor:
     """The way back."""
     return weight.unflatten(0, (-1, 2, head_dim // 2)).transpose(1, 2).flatten(0, 2)  # (heads * D, dim)
 

@@ -9,16 +9,16 @@ import math
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from ..cli.files import write_atomically
 from ..config import ModelArgs
+from ..transformer import Transformer
 from .layout import shapes
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from ..transformer import Transformer
 
 MAGIC, HEADER = 0x616B3432, 256
 COUNTS = ("dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "max_seq_len")
@@ -37,10 +37,14 @@ class Header(NamedTuple):
 class Llama2c:
     """Opening one reads the header and compares what it announces with the size of the file."""
 
+    network: str | None = None
+    dtype = torch.float32  # also of what is stored quantized, once it is read
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.header = read_header(path)
         self.args = self.header.args
+        self.shapes = shapes(self.args)
         size, expected = (
             path.stat().st_size,
             self.header.start + sum(bytes_of(name, shape, self.header) for name, shape in order(self.header)),
@@ -50,7 +54,7 @@ class Llama2c:
                 f"{path} has {size} bytes, its header announces {expected}: not a llama2.c file, or cut short"
             )
 
-    def tensors(self) -> "Iterator[tuple[str, Tensor]]":
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """(name, tensor) in the file's order, float32."""
         with self.path.open("rb") as file:
             file.seek(self.header.start)
@@ -119,28 +123,20 @@ def _args(counts: tuple[int, ...], shared: bool) -> ModelArgs:
     return ModelArgs(**values, norm_eps=1e-5, rope_theta=10000.0, tie_embeddings=shared)  # type: ignore[arg-type]
 
 
-def _read(file: BinaryIO, shape: tuple[int, ...]) -> "Tensor":
-    import numpy as np
-    import torch
-
+def _read(file: BinaryIO, shape: tuple[int, ...]) -> Tensor:
     return torch.from_numpy(np.fromfile(file, "<f4", math.prod(shape))).view(shape)
 
 
-def _read_quantized(file: BinaryIO, shape: tuple[int, ...], group: int) -> "Tensor":
+def _read_quantized(file: BinaryIO, shape: tuple[int, ...], group: int) -> Tensor:
     """Q8_0: an int8 each, and for every ``group`` of them, row after row, one float32 scale; the scales come last."""
-    import numpy as np
-    import torch
-
     count = math.prod(shape)
     whole = torch.from_numpy(np.fromfile(file, np.int8, count)).view(-1, group)  # (count / group, group)
     scales = torch.from_numpy(np.fromfile(file, "<f4", count // group))
     return (whole * scales[:, None]).view(shape)
 
 
-def save(model: "Transformer", path: Path) -> None:
+def save(model: Transformer, path: Path) -> None:
     """Version 0, float32: the one that llama2.c's run.c reads. Raises ValueError on what it cannot say."""
-    import torch
-
     args, state = model.args, model.state_dict()
     refuse(args)
     counts = {**vars(args), "vocab_size": args.vocab_size if args.tie_embeddings else -args.vocab_size}

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..cli.files import read_json, write_atomically, write_json
@@ -95,6 +96,8 @@ SPLIT_BY_ROW = ("wq.weight", "wk.weight", "wv.weight", "w1.weight", "w3.weight",
 class Meta:
     """Opening one reads params.json, and looks whether the shards are archives as ``torch.save`` writes them."""
 
+    network: str | None = None
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.files = shards_of(path)
@@ -105,6 +108,11 @@ class Meta:
             self.args = args_from(params)
         except (ValueError, TypeError) as error:
             raise ValueError(f"{path / 'params.json'}: {error}") from None
+        self.shapes = shapes(self.args)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return read_shard(self.files[0])["tok_embeddings.weight"].dtype
 
     def _vocab_size(self) -> int:
         """Of the output matrix, whose rows are split over the shards."""
@@ -113,10 +121,10 @@ class Meta:
             raise ValueError(f"{self.files[0]} has no output.weight: get the file again")
         return sum(rows)
 
-    def _open(self) -> "list[dict[str, Tensor]]":
+    def _open(self) -> list[dict[str, Tensor]]:
         return [read_shard(file) for file in self.files]
 
-    def tensors(self) -> "Iterator[tuple[str, Tensor]]":
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """(name, tensor) one by one, joined. Shards are opened anew for each few, to let go of what was read."""
         group, expected = "", shapes(self.args)
         for name in expected:
@@ -143,10 +151,8 @@ def shards_of(path: Path) -> list[Path]:
     return files
 
 
-def read_shard(file: Path) -> "dict[str, Tensor]":
+def read_shard(file: Path) -> dict[str, Tensor]:
     """Tensors of a .pth, memory-mapped; a pickle of anything but tensors is refused and nothing of it is run."""
-    import torch
-
     try:
         state = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError:
@@ -159,10 +165,8 @@ def read_shard(file: Path) -> "dict[str, Tensor]":
     return state
 
 
-def join(name: str, parts: "list[Tensor]", shape: tuple[int, ...]) -> "Tensor":
+def join(name: str, parts: list[Tensor], shape: tuple[int, ...]) -> Tensor:
     """One tensor from all shards' parts. Norms are the same in all; embeddings went either way, as the shape tells."""
-    import torch
-
     if len(parts) == 1 or not name.endswith((*SPLIT_BY_COLUMN, *SPLIT_BY_ROW, "tok_embeddings.weight")):
         return parts[0]
     by_column = name.endswith(SPLIT_BY_COLUMN) or (
@@ -171,10 +175,8 @@ def join(name: str, parts: "list[Tensor]", shape: tuple[int, ...]) -> "Tensor":
     return torch.cat(parts, dim=1 if by_column else 0)
 
 
-def save(model: "Transformer", directory: Path) -> None:
+def save(model: Transformer, directory: Path) -> None:
     """One shard. Tied weights are written twice: the format knows no other."""
-    import torch
-
     params = params_from(model.args)
     state = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
     state.setdefault("output.weight", state["tok_embeddings.weight"])

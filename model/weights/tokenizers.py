@@ -46,6 +46,8 @@ def check_size(tokenizer: Tokenizer, model_vocab_size: int | None, file: Path) -
 
 def find_tokenizer(directory: Path) -> Path | None:
     """tokenizer.model needs no extra; where tokens were added to it later, only tokenizer.json knows them."""
+    if not directory.is_dir():
+        return None
     pieces, whole = directory / "tokenizer.model", directory / "tokenizer.json"
     if pieces.is_file() and not (whole.is_file() and (_has_added(directory) or _is_tiktoken(pieces))):
         return pieces
