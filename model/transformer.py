@@ -102,7 +102,7 @@ class Transformer(nn.Module):
         self.check_positions(tokens, start_pos, cache)
         T = tokens.shape[1]
         freqs_cis = self.freqs_cis[start_pos : start_pos + T].to(tokens.device)  # (T, D/2)
-        if torch.compiler.is_compiling() and freqs_cis.is_complex():
+        if torch.compiler.is_compiling():
             freqs_cis = torch.view_as_real(freqs_cis)  # (T, D/2, 2): compilers know no complex numbers
         mask = self.mask(start_pos, T)
         if cache is not None:
