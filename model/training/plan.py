@@ -17,7 +17,8 @@ from ..text.prepare import prepare
 from ..text.sources import cache_home, open_documents
 from ..text.tokenizer import Tokenizer
 from ..text.train_tokenizer import KINDS, learn_tokenizer
-from ..weights import load_args, load_tokenizer
+from ..transformer import Transformer
+from ..weights import find_network, load_tokenizer, open_checkpoint
 from ..weights.checkpoint import RUNS, newest_run
 from .config import CLASSES, FINE_TUNING, DataArgs, TrainArgs
 from .distributed import Ranks, own_device
@@ -36,6 +37,7 @@ class Plan:
     model: ModelArgs
     train: TrainArgs
     directory: Path
+    network: type[Transformer] = Transformer
     ranks: Ranks = ALONE
     resume: bool = False
     changes: tuple[str, ...] = ()  # when resuming: what is set differently from before
@@ -92,7 +94,10 @@ def fine_tuning(settings: Settings, given: Settings, flags: Settings) -> Setting
     Learning rates that are not among the ``given`` ones are a tenth of those for training from scratch.
     """
     source = settings["init_from"]
-    own = vars(load_args(source))
+    checkpoint = open_checkpoint(source)
+    if checkpoint.network not in (None, settings.get("network")):
+        raise ValueError(f"{source} holds the weights of {checkpoint.network}: give --network {checkpoint.network}")
+    own = vars(checkpoint.args)
     for name in own.keys() & flags.keys() - {"max_seq_len"}:
         if flags[name] != own[name]:
             raise ValueError(f"{name} is {flags[name]}, but {source} has {own[name]}: leave it out with init_from")
@@ -110,10 +115,11 @@ def fine_tuning(settings: Settings, given: Settings, flags: Settings) -> Setting
 def assemble(settings: Settings, directory: Path, ranks: Ranks) -> Plan:
     data, model, train = (build(cls, settings | {"out_dir": directory}) for cls in CLASSES)
     device = own_device(pick_device(train.device), ranks)
+    network = find_network(train.network) if train.network else Transformer
     check_processes(data, train, ranks.world_size)
     check_memory(model, train, device, ranks.world_size)
     check_writable(directory)
-    return Plan(data, model, train, directory, ranks)
+    return Plan(data, model, train, directory, network, ranks)
 
 
 def check_processes(data: DataArgs, train: TrainArgs, processes: int) -> None:

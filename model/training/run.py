@@ -10,9 +10,10 @@ import torch
 from ..cli import Settings, write_toml
 from ..cli.files import write_text
 from ..cli.machine import pick_device
+from ..config import ModelArgs
 from ..transformer import Transformer
 from ..weights import load_model, save_tokenizer
-from .config import TrainArgs
+from ..weights.variants import build
 from .console import Console, how_to_resume
 from .distributed import own_device, process_group
 from .estimate import check_memory
@@ -46,7 +47,7 @@ def write_run(plan: Plan, text: Text) -> None:
 def train(plan: Plan, text: Text, device: torch.device) -> int:
     progress = restore_progress(plan, text)
     torch.manual_seed(plan.train.seed)
-    model = build_model(plan.train, text, fresh=progress is None).to(device)
+    model = build_model(plan, text.model, fresh=progress is None).to(device)
     trainer = Trainer(
         model, text.dataset, plan.train, plan.directory,
         identity=identity_of(plan, text), progress=progress, ranks=plan.ranks,
@@ -69,17 +70,15 @@ def train(plan: Plan, text: Text, device: torch.device) -> int:
     return 128 + trainer.stopped_by if trainer.stopped_by else 0
 
 
-def build_model(args: TrainArgs, text: Text, fresh: bool) -> Transformer:
+def build_model(plan: Plan, args: ModelArgs, fresh: bool) -> Transformer:
     """Random weights, or those of ``init_from`` in a context that may be shorter than theirs.
 
-    A run that goes on needs neither: its state brings all weights.
+    A run that is resumed needs neither: its state brings all weights.
     """
-    if args.init_from is None or not fresh:
-        return Transformer(text.model)
-    source = load_model(args.init_from)
-    with torch.device("meta"):
-        model = Transformer(text.model)
-    model.load_state_dict(source.state_dict(), assign=True)
+    if not (plan.train.init_from and fresh):
+        return plan.network(args)
+    model = build(plan.network, args)
+    model.load_state_dict(load_model(plan.train.init_from, network=plan.network).state_dict(), assign=True)
     return model.requires_grad_(True)
 
 

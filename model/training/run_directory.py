@@ -50,12 +50,18 @@ def optimizer_states(model: Transformer, optimizers: Optimizers) -> dict[str, di
     }
 
 
+def weights_of(model: Transformer) -> dict[str, Tensor]:
+    """Parameters, shared ones once, and the buffers that belong to the weights; the plain network has none of these."""
+    saved = model.state_dict()
+    return dict(model.named_parameters()) | {name: b for name, b in model.named_buffers() if name in saved}
+
+
 def full_state(model: Transformer, optimizers: Optimizers, keep: bool = True) -> dict[str, Tensor]:
     """Weights and optimizer state by name, whole, in main memory; empty where they are not to be kept.
 
     Every process must call it. One tensor at a time is whole on the device.
     """
-    parts = {f"model.{name}": p for name, p in model.named_parameters()}
+    parts = {f"model.{name}": weight for name, weight in weights_of(model).items()}
     for name, state in optimizer_states(model, optimizers).items():
         parts |= {f"optimizer.{key}.{name}": value for key, value in state.items()}
     tensors = {}
@@ -78,7 +84,7 @@ def load_state(directory: Path, model: Transformer, optimizers: Optimizers) -> N
     a tensor that this model and its optimizers do not have, or have in another shape.
     """
     tensors = load_tensors(directory / STATE)
-    weights, states = dict(model.named_parameters()), optimizer_states(model, optimizers)
+    weights, states = weights_of(model), optimizer_states(model, optimizers)
     check_state(directory / STATE, tensors, weights, states)
     with torch.no_grad():
         for name, p in weights.items():
@@ -102,10 +108,10 @@ def check_state(
         known = parameter in states and key in STATE_KEYS if kind == "optimizer" else kind == "model"
         if not (known and parameter in weights):
             raise ValueError(f"{path} holds {name}, which this model and optimizer have not: start a new run")
-        shape = () if key == "step" else tuple(weights[parameter].shape)
-        if tuple(tensor.shape) != shape or tensor.dtype != torch.float32:
+        shape, dtype = () if key == "step" else tuple(weights[parameter].shape), weights[parameter].dtype
+        if tuple(tensor.shape) != shape or tensor.dtype != dtype:
             raise ValueError(
-                f"{path}: {name} is {tensor.dtype} of shape {tuple(tensor.shape)}, not float32 of {shape}: "
+                f"{path}: {name} is {tensor.dtype} of shape {tuple(tensor.shape)}, not {dtype} of {shape}: "
                 "the file is damaged or of another model; start a new run"
             )
 
