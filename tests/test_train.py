@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -30,6 +31,7 @@ TEXT = "".join(f"{n} and {n} are {n + n}.\n" for n in range(200))
 def _own_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("model.training.console.draw_losses", lambda directory: None)
+    monkeypatch.setattr("model.training.estimate.available_memory", lambda device: 64 * 10**9)
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text(TEXT)
     write_config("small.toml", SETTINGS)
@@ -133,6 +135,11 @@ def test_a_text_that_cannot_be_trained_on(capsys, name):
         (["--tokenizer", "no.model"], "no.model does not exist"),
         (["--tokenizer", "text.txt"], "text.txt"),
         (["--max_seq_len", "100000"], "a context of 100000 needs 100001"),
+        (["--dim", str(2**20)], "this run needs about"),
+        (["--batch_size", str(10**8)], "lower micro_batch_size (by default all of batch_size), batch_size or max_seq"),
+        (["--n_layers", str(10**9)], "n_layers (1000000000)"),
+        (["--dropout", "0.999999"], "dropout is 0.999999: give a number from 0 to 0.95"),
+        (["--network", "nowhere:Net"], "nowhere cannot be imported"),
         (["--val_fraction", "0"], "val_fraction is 0.0"),
         (["--device", "abacus"], "device is 'abacus'"),
         (["--device", "cuda:77"], "device is 'cuda:77'"),
@@ -267,6 +274,48 @@ def test_two_processes_make_one_run(capfd, monkeypatch):
 def script(*argv: str, **options) -> subprocess.Popen:
     command = [sys.executable, str(ROOT / "train.py"), *argv]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+def test_a_sample_that_cannot_be_encoded_or_that_nobody_reads_ends_no_run():
+    Path("boats.txt").write_text("🛶 rows ⛵\n" * 500, encoding="utf-8")
+    argv = ["small.toml", "--data", "boats.txt", "--sample_every", "1", "--sample_prompt", "🛶"]
+    narrow = script(*argv, "--out_dir", "narrow", env=os.environ | {"PYTHONIOENCODING": "cp1252"})
+    out, err = narrow.communicate(timeout=100)
+    assert narrow.returncode == 0, err
+    assert out.count("--- sample at step") == 4
+    assert "?" in out
+    unread = script(*argv, "--out_dir", "unread")
+    unread.stdout.close()
+    unread.stderr.close()
+    assert unread.wait(100) == 0
+    closed = subprocess.Popen(
+        [shutil.which("sh"), "-c", 'exec "$0" "$@" 2>&- >&-', sys.executable, str(ROOT / "train.py"), *argv,
+         "--out_dir", "closed"]
+    )  # fmt: skip
+    assert closed.wait(100) == 0
+    assert [steps(name) for name in ("narrow", "unread", "closed")] == [[1, 2, 3, 4]] * 3
+
+
+def test_minutes_that_are_over_at_once_end_in_a_validation_and_a_summary(capsys):
+    err = said(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out", "--minutes", "1e-7")
+    assert "trained        0 steps, 0 tokens" in err
+    assert "validation     5." in err
+    assert load_model("out")
+    assert run("--resume", "--out_dir", "out", "--minutes", "10", "--max_steps", "2") == 0
+    assert steps("out") == [0, 1, 2]
+
+
+def test_fine_tuning_shows_what_it_starts_from_and_its_lower_rates(capsys):
+    said(capsys, "small.toml", "--data", "text.txt", "--out_dir", "base", "--max_steps", "60", "--eval_every", "60")
+    tune = ["--data", "text.txt", "--init_from", "base", "--max_steps", "1", "--eval_tokens", "100"]
+    err = said(capsys, *tune, "--out_dir", "tuned")
+    assert "fine-tuning    base, lr 0.002, muon_lr 0.002\n" in err  # the default config's 0.02 and 0.02
+    first, *_ = (json.loads(line) for line in Path("tuned/metrics.jsonl").read_text().splitlines())
+    *_, last = (json.loads(line) for line in Path("base/metrics.jsonl").read_text().splitlines())
+    assert first["step"] == 0
+    assert first["val_loss"] == pytest.approx(last["val_loss"], rel=0.01)
+    assert f"before the first step: validation {first['val_loss']:.3f} nats per token" in err
+    assert "lr 0.5, muon_lr 0.002" in said(capsys, *tune, "--lr", "0.5", "--out_dir", "own")
 
 
 def test_ctrl_c_saves_exits_130_and_the_run_goes_on():

@@ -58,7 +58,7 @@ def test_samples_are_text_and_the_rest_is_not(tmp_path, capfd, pictures):
     assert set(sample) <= set("abcdefghij")
     assert f"{sum(p.numel() for p in run.model.parameters()):,} parameters on cpu in float32" in err
     assert "500 tokens to train on, 100 for validation; cached in " in err
-    assert "20 steps: 1,280 tokens, 2.56 passes over the text" in err
+    assert "20 steps: 1,280 tokens, 2.6 passes over the text" in err
     assert f"costs {math.log(11):.3f} nats per token uniformly, " in err
     assert "step 10: validation " in err
     assert "20/20 steps, 0:00 left, loss " in err
@@ -74,9 +74,9 @@ def test_the_summary_says_what_came_out_and_what_to_type(tmp_path):
     said = summary(run, unigram=2.5)
     parameters = sum(p.numel() for p in run.model.parameters())
     assert f"{parameters:,}" in said
-    assert "4 steps, 256 tokens, 0.512 passes over the text, 7 seconds" in said
+    assert "4 steps, 256 tokens, 0.51 passes over the text, 7 seconds" in said
     assert "128 tokens/s" in said
-    assert "0.6931 nats per token, 1.000 bits per byte (best, at step 3); guessing by frequency 2.500" in said
+    assert "0.6931 nats per token, 1.000 bits per byte (best, at step 3); guessing by frequency 2.5000" in said
     assert f"python generate.py {tmp_path}" in said
 
 

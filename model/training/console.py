@@ -3,6 +3,7 @@
 import math
 import signal
 import sys
+from contextlib import suppress
 from types import FrameType
 from typing import Any, Self, TextIO
 
@@ -13,7 +14,7 @@ from ..text.tokenizer import Tokenizer
 from .distributed import whole
 from .evaluation import unigram_loss
 from .plot import draw_losses
-from .summary import announcement, duration, how_to_resume, overfitting, passes, rising, summary, table
+from .summary import announcement, duration, how_to_resume, overfitting, passes, summary, table
 from .trainer import Trainer
 
 SAMPLE_TOKENS = 120
@@ -30,29 +31,34 @@ class Console:
     def __init__(self, trainer: Trainer, tokenizer: Tokenizer) -> None:
         self.trainer, self.tokenizer, self.args = trainer, tokenizer, trainer.args
         self.speaks = trainer.ranks.is_first
-        self.by_clock = self.args.minutes is not None and self.args.max_steps is None
+        limit = self.args.step_limit
+        self.by_clock = limit == math.inf  # the bar counts seconds
         self.handlers: dict[int, Any] = {}
+        self.total = int(limit) if limit < math.inf else math.ceil(60 * (self.args.minutes or 0))
         self.bar = tqdm(disable=True)
         self.first: tuple[int, float] | None = None  # step and wall seconds after the first step of this session
         self.pace_shown = self.overfits = False
+        self.train_loss: float | None = None  # mean over some 20 steps
         self.unigram = unigram_loss(trainer.dataset, trainer.model.args.vocab_size) if self.speaks else 0.0
 
     def __enter__(self) -> Self:
         for number in (signal.SIGINT, signal.SIGTERM):
             self.handlers[number] = signal.signal(number, self._remember)
-        self.bar = tqdm(
-            total=math.ceil(60 * (self.args.minutes or 0)) if self.by_clock else int(min(self.args.step_limit, 2**63)),
-            initial=self._done(),
-            bar_format="{percentage:3.0f}%|{bar:16}| {n_fmt}/{total_fmt}{unit}{postfix}",
-            unit=" s" if self.by_clock else " steps",
-            mininterval=0.1 if sys.stderr.isatty() else 10,  # a log file wants fewer lines
-            disable=not self.speaks,
-            dynamic_ncols=True,
-        )
+        with suppress(OSError, ValueError):  # nobody reads: train without a bar
+            self.bar = tqdm(
+                total=self.total,
+                initial=self._done(),
+                bar_format="{percentage:3.0f}%|{bar:16}| {n_fmt}/{total_fmt}{unit}{postfix}",
+                unit=" s" if self.by_clock else " steps",
+                mininterval=0.1 if sys.stderr.isatty() else 10,  # a log file wants fewer lines
+                disable=not self.speaks,
+                dynamic_ncols=True,
+            )
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.bar.close()
+        with suppress(OSError, ValueError):
+            self.bar.close()
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
 
@@ -64,11 +70,9 @@ class Console:
     def note(self, text: str, file: TextIO | None = None) -> None:
         """A line above the bar. Who reads may have gone: that ends no training."""
         if self.speaks:
-            try:
+            with suppress(OSError, ValueError):  # a closed pipe, a closed file
                 tqdm.write(text, file=file or sys.stderr)
                 (file or sys.stderr).flush()
-            except (OSError, ValueError):  # a closed pipe, a closed file
-                pass
 
     def announce(self, changes: tuple[str, ...] = ()) -> None:
         """What the run will take, as far as it is known before the first step."""
@@ -79,6 +83,9 @@ class Console:
         """After each step, in every process."""
         progress = self.trainer.progress
         if self.speaks:
+            if "train_loss" in measured:
+                last = measured["train_loss"]
+                self.train_loss = last if self.train_loss is None else 0.95 * self.train_loss + 0.05 * last
             self._update_bar(measured)
             if "val_loss" in measured:
                 self._show_validation(measured["val_loss"])
@@ -95,18 +102,14 @@ class Console:
         if not self.pace_shown and steps and (steps >= PACE_STEPS or seconds >= PACE_STEPS):
             self.pace_shown = True
             total = min(self.args.step_limit, progress.step + left * steps / max(seconds, 1e-9))
-            self.note(
-                table({"pace": f"about {total:,.0f} steps, {passes(int(total), trainer)}, {duration(left)} left"})
-            )
+            self.note(table({"pace": f"about {total:,.0f} steps, {passes(total, trainer)}, {duration(left)} left"}))
         parts = [f"{duration(left)} left"] if left < math.inf else []
         parts += [f"loss {measured['train_loss']:.3f}"] if "train_loss" in measured else []
         parts += [f"validation {progress.val_loss:.3f}"] if progress.val_loss is not None else []
         parts += [f"{measured['tokens_per_second']:,.0f} tokens/s"] if "tokens_per_second" in measured else []
-        try:
+        with suppress(OSError, ValueError):
             self.bar.set_postfix_str(", ".join(parts), refresh=False)
-            self.bar.update(min(self._done(), self.bar.total) - self.bar.n)
-        except (OSError, ValueError):
-            self.bar.disable = True
+            self.bar.update(min(self._done(), self.total) - self.bar.n)
 
     def _show_validation(self, loss: float) -> None:
         progress = self.trainer.progress
@@ -115,9 +118,10 @@ class Console:
             best = f", worse than guessing by frequency ({self.unigram:.3f})"
         where = f"step {progress.step}" if progress.step else "before the first step"
         self.note(f"{where}: validation {loss:.3f} nats per token{best}")
-        if not self.overfits and rising(loss, progress.best_val_loss):
+        warning = overfitting(progress, self.train_loss)
+        if warning and not self.overfits:
+            self.note(warning)
             self.overfits = True
-            self.note(overfitting(loss, progress.best_val_loss, progress.best_step))
 
     def _show_sample(self) -> None:
         trainer = self.trainer
@@ -140,7 +144,7 @@ class Console:
             self.note(f"stopped by {name}; step {trainer.progress.step} is saved; to go on:")
             self.note(how_to_resume(trainer.directory))
         elif self.speaks:
-            self.note(summary(trainer, self.unigram))
+            self.note(summary(trainer, self.unigram, self.train_loss))
 
     def _done(self) -> int:
         progress = self.trainer.progress

@@ -55,16 +55,17 @@ def check_memory(model: ModelArgs, train: TrainArgs, device: torch.device, world
     available = available_memory(device)
     if available is None or state + activations <= available:
         return
-    if state > activations:
-        what = f"{count_parameters(model)[0]:,} parameters with gradients and optimizer state take most of it"
+    if state > available:
+        what = f"{count_parameters(model)[0]:,} parameters with gradients and optimizer state are too many"
         advice = f"lower dim ({model.dim}), n_layers ({model.n_layers}) or vocab_size ({model.vocab_size})"
     else:
         rows = train.micro_batch_size or train.batch_size // world_size
-        what = f"{rows:,} sequences of {model.max_seq_len:,} tokens at once take most of it"
+        what = f"{rows:,} sequences of {model.max_seq_len:,} tokens at once are too many"
         advice = "lower micro_batch_size (by default all of batch_size), batch_size or max_seq_len"
-    needed, free = gigabytes(state + activations), gigabytes(available)
+    needed, free = readable_size(state + activations), readable_size(available)
     raise ValueError(f"this run needs about {needed} of memory, {free} are free on {device}; {what}: {advice}")
 
 
-def gigabytes(size: int) -> str:
-    return f"{size / 1e9:.2g} GB" if size < 1e10 else f"{size / 1e9:,.0f} GB"
+def readable_size(size: int) -> str:
+    """A size as people say it."""
+    return f"{size / 1e6:,.0f} MB" if size < 1e9 else f"{size / 1e9:,.1f} GB"
