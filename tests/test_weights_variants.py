@@ -147,7 +147,7 @@ def test_what_the_constructor_was_told_beside_args_is_refused_by_name(small_args
         save_model(model, tmp_path / "new")
     model = Scaled(small_args())
     model.table = model.table + 1
-    with pytest.raises(ValueError, match="^table is not what"):
+    with pytest.raises(ValueError, match=r"^table is not what"):
         save_model(model, tmp_path / "new")
     assert not (tmp_path / "new").exists()
 

@@ -12,9 +12,10 @@ from urllib.parse import urlsplit
 from ..cli import Settings, build, read_toml
 from ..cli.machine import pick_device
 from ..config import ModelArgs
+from ..text.cache import cache_home
 from ..text.dataset import Dataset
 from ..text.prepare import prepare
-from ..text.sources import cache_home, open_documents
+from ..text.sources import open_documents
 from ..text.tokenizer import Tokenizer
 from ..text.train_tokenizer import KINDS, learn_tokenizer
 from ..transformer import Transformer
@@ -40,6 +41,7 @@ class Plan:
     network: type[Transformer] = Transformer
     ranks: Ranks = ALONE
     resume: bool = False
+    vocab_size: int | None = None  # of a tokenizer to be trained; None is what fits the text
     changes: tuple[str, ...] = ()  # when resuming: what is set differently from before
 
     @property
@@ -119,7 +121,7 @@ def assemble(settings: Settings, directory: Path, ranks: Ranks) -> Plan:
     check_processes(data, train, ranks.world_size)
     check_memory(model, train, device, ranks.world_size)
     check_writable(directory)
-    return Plan(data, model, train, directory, network, ranks)
+    return Plan(data, model, train, directory, network, ranks, vocab_size=settings.get("vocab_size"))
 
 
 def check_processes(data: DataArgs, train: TrainArgs, processes: int) -> None:
@@ -166,11 +168,13 @@ def prepare_text(plan: Plan) -> Text:
     """Train or load the tokenizer, tokenize, split. What was done before with the same files comes from the cache."""
     data, model = plan.data, plan.model
     sources: dict[str, Any] = {"text_key": data.text_key, "doc_separator": data.doc_separator or None}
+    sources["patterns"] = data.glob
     if plan.resume:
         tokenizer = load_tokenizer(plan.directory, model.vocab_size)
     elif data.tokenizer in KINDS:
         documents = open_documents(data.data, **sources)
-        tokenizer = load_tokenizer(learn_tokenizer(documents, cache_home(), data.tokenizer, model.vocab_size))
+        file = learn_tokenizer(documents, cache_home(), data.tokenizer, plan.vocab_size, data.data, plan.directory)
+        tokenizer = load_tokenizer(file)
     else:
         tokenizer = load_tokenizer(data.tokenizer, model.vocab_size if plan.train.init_from else None)
     if not (plan.resume or plan.train.init_from):
@@ -179,7 +183,7 @@ def prepare_text(plan: Plan) -> Text:
         check_prompt(len(tokenizer.encode(plan.train.sample_prompt)), model.max_seq_len)
     dataset = prepare(
         data.data, tokenizer, context=model.max_seq_len, cache_dir=cache_home(),
-        val_fraction=data.val_fraction, val_specs=data.val_data or None, **sources,
+        val_fraction=data.val_fraction, val_specs=data.val_data or None, run=plan.directory, **sources,
     )  # fmt: skip
     return Text(tokenizer, dataset, model)
 

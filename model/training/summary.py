@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from shlex import quote
 
-from ..text.sources import cache_home
+from ..text.cache import cache_home
 from .estimate import available_memory, memory_needed, readable_size
 from .evaluation import bits_per_byte
 from .trainer import Progress, Trainer
@@ -25,7 +25,8 @@ def announcement(trainer: Trainer, unigram: float, changes: tuple[str, ...]) -> 
         length += f", {duration(60 * args.minutes)} {'at most' if args.max_steps else 'in all'}"
     rows = {
         "model": f"{parameters(trainer):,} parameters on {trainer.device} in {dtype}, {memory}",
-        "text": f"{len(data.train):,} tokens to train on, {len(data.val):,} for validation; cached in {cache_home()}",
+        "text": f"{len(data.train):,} tokens to train on, {len(data.val):,} for validation, vocabulary of "
+        f"{model.vocab_size:,}; cached in {cache_home()}",
         "guessing": f"costs {math.log(model.vocab_size):.3f} nats per token uniformly, {unigram:.3f} by frequency",
         "training": length,
         "directory": f"{trainer.directory}",
