@@ -10,7 +10,7 @@ from training_helpers import trainer
 from model.training import console
 from model.training.console import Console
 from model.training.distributed import Ranks
-from model.training.summary import summary
+from model.training.summary import duration, summary
 
 
 class Letters:
@@ -124,6 +124,61 @@ def test_the_bar_of_a_budget_counts_seconds(tmp_path, capfd):
     ticks = iter(range(10_000))
     watched(tmp_path, max_steps=None, minutes=0.5, eval_every=1000, clock=lambda: next(ticks))
     assert "30/30 s" in capfd.readouterr().err
+
+
+def timed(tmp_path, first: float, others: float, **settings):
+    """A run whose first step takes so many seconds, as one that compiles does, and whose others take so many."""
+    now = 0.0
+    run = trainer(tmp_path, clock=lambda: now, **settings)
+    step = run.step
+
+    def slow(lr_fraction: float) -> dict[str, float]:
+        nonlocal now
+        now += others if run.progress.step else first
+        return step(lr_fraction)
+
+    run.step = slow
+    return run
+
+
+def test_the_time_left_is_foretold_after_some_steps_and_does_not_jump(tmp_path):
+    run, left = timed(tmp_path, first=30.0, others=2.0, max_steps=60, eval_every=1000), []
+    screen = Console(run, Letters())
+    screen.note = left.append
+    with screen:
+        screen.bar.set_postfix_str = lambda text, refresh: left.append(text)
+        for measured in run.steps():
+            screen.show(measured)
+    foretold = [text.split(" left")[0] for text in left if " left, loss" in text]
+    assert foretold == [duration(2 * (60 - step)) for step in range(4, 61)]
+    (pace,) = [text for text in left if text.startswith("pace")]
+    assert pace == "pace           about 60 steps, 7.7 passes over the text, 1:38 left"
+
+
+def test_minutes_are_foretold_in_steps_and_passes(tmp_path):
+    run, notes = timed(tmp_path, first=5.0, others=5.0, max_steps=None, minutes=10, eval_every=1000), []
+    screen = Console(run, Letters())
+    screen.note = notes.append
+    with screen:
+        for measured in run.steps():
+            screen.show(measured)
+    assert run.progress.step == 120
+    (pace,) = [text for text in notes if text.startswith("pace")]
+    assert pace == "pace           about 120 steps, 15 passes over the text, 9:35 left"
+
+
+def test_a_terminal_that_nobody_reads_ends_no_run(tmp_path, monkeypatch):
+    class Gone:
+        encoding = "utf-8"
+
+        def write(self, text: str) -> int:
+            raise BrokenPipeError(32, "Broken pipe")
+
+        flush = isatty = lambda self: False
+
+    monkeypatch.setattr("sys.stdout", Gone())
+    monkeypatch.setattr("sys.stderr", Gone())
+    assert watched(tmp_path, max_steps=20, sample_every=5).progress.step == 20
 
 
 def test_only_the_first_process_speaks(tmp_path, capfd, pictures, monkeypatch):

@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 import torch
-from training_helpers import ARGS
+from training_helpers import ARGS, trainer
 
 from model import Transformer
 from model.training.config import TrainArgs
@@ -74,3 +74,18 @@ def test_muon_steps_like_torchs_own_up_to_its_lower_precision():
         outcomes.append(weights)
     for mine, theirs, before in zip(*outcomes, start):
         assert (mine - theirs).norm() < 0.02 * (mine - before).norm()  # theirs multiplies in bfloat16
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_muons_products_have_the_dtype_of_the_run_on_every_machine(tmp_path, monkeypatch, native, dtype):
+    monkeypatch.setattr("model.cli.machine.has_native_bfloat16", lambda device: native)
+    dtypes = set()
+
+    def noted(stack, *args):
+        dtypes.add(stack.dtype)
+        return orthogonalize(stack, *args)
+
+    monkeypatch.setattr("model.training.optimizer.orthogonalize", noted)
+    trainer(tmp_path, dtype=dtype, max_steps=1).run()
+    assert dtypes == {getattr(torch, dtype)}

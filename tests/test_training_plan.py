@@ -50,6 +50,37 @@ def test_a_run_gets_a_directory_of_its_own_and_nothing_is_written():
     assert not Path("elsewhere").exists()
 
 
+@pytest.mark.parametrize(
+    ("config", "data", "name"),
+    [
+        ("mine.toml", ("a/b.txt",), "mine"),
+        (None, ("books/dickens.txt.gz",), "dickens"),
+        (None, ("books/",), "books"),
+        (None, ("stories/*.jsonl.gz", "more.txt"), "stories"),
+        (None, ("https://example.org/a%20b/tale.txt?x=1#sha256=00",), "tale"),
+        (None, ("-",), "text"),
+        (None, ("*.txt",), "text"),
+        (None, ("..",), "text"),
+        (None, ("红楼梦.txt",), "红楼梦"),
+        (None, ("a b&c.txt",), "a-b-c"),
+        (None, None, "default"),
+    ],
+)
+def test_a_run_is_called_after_its_config_or_its_text(config, data, name):
+    Path("mine.toml").write_text("dim = 64\n")
+    assert plan(config, **({"data": data} if data else {})).directory == Path("runs") / name
+
+
+def test_fine_tuning_takes_the_rates_that_are_said_for_it_and_else_a_tenth(published):
+    Path("tune.toml").write_text('init_from = "published"\nlr = 0.5\n')
+    assert (plan("tune.toml").train.lr, plan("tune.toml").train.muon_lr) == (0.5, 0.002)
+    Path("mine.toml").write_text("lr = 0.04\nmuon_lr = 0.3\n")
+    tuned = plan("mine.toml", init_from=published, muon_lr=0.25).train
+    assert (tuned.lr, tuned.muon_lr) == (0.004, 0.25)
+    write_run("run", lr=0.5, init_from=published)
+    assert plan(resume=True, out_dir=Path("run")).train.lr == 0.5  # not a tenth of a tenth
+
+
 @pytest.mark.parametrize("held", ["training_state.safetensors", "model.safetensors", "config.json"])
 def test_a_model_is_not_overwritten(held):
     Path("taken").mkdir()

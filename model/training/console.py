@@ -99,7 +99,7 @@ class Console:
         left = self._steps_left() * seconds / steps if steps >= 3 else math.inf
         if self.args.minutes:
             left = min(left, max(60 * self.args.minutes - progress.wall_seconds, 0))
-        if not self.pace_shown and steps and (steps >= PACE_STEPS or seconds >= PACE_STEPS):
+        if not self.pace_shown and steps >= 3 and (steps >= PACE_STEPS or seconds >= PACE_STEPS):
             self.pace_shown = True
             total = min(self.args.step_limit, progress.step + left * steps / max(seconds, 1e-9))
             self.note(table({"pace": f"about {total:,.0f} steps, {passes(total, trainer)}, {duration(left)} left"}))

@@ -68,4 +68,4 @@ def check_memory(model: ModelArgs, train: TrainArgs, device: torch.device, world
 
 def readable_size(size: int) -> str:
     """A size as people say it."""
-    return f"{size / 1e6:,.0f} MB" if size < 1e9 else f"{size / 1e9:,.1f} GB"
+    return f"{math.ceil(size / 1e6):,} MB" if size < 1e9 else f"{size / 1e9:,.1f} GB"
