@@ -14,7 +14,7 @@ SMALL = {"dim": 16, "n_layers": 1, "n_heads": 2, "vocab_size": 300, "max_seq_len
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "default.toml").write_text("dim = 32\nn_heads = 4\nlr = 0.5\n")
+    (tmp_path / "default.toml").write_text("dim = 32\nn_heads = 4\nlr = 0.5\n", encoding="utf-8")
 
 
 def plan(config=None, resume=False, **flags):
@@ -27,7 +27,9 @@ def write_run(directory: str, **settings) -> Path:
     path.mkdir(parents=True)
     data = {name: settings.pop(name) for name in ("data", "tokenizer") if name in settings}
     model = ModelArgs(**SMALL | {name: settings.pop(name) for name in ("vocab_size",) if name in settings})
-    (path / CONFIG).write_text(write_toml(DataArgs(**data), model, TrainArgs(out_dir=path, **settings)))
+    (path / CONFIG).write_text(
+        write_toml(DataArgs(**data), model, TrainArgs(out_dir=path, **settings)), encoding="utf-8"
+    )
     return path
 
 
