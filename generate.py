@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from model.cli import Parser, add_flags, build, read_flags, run_script
-from model.cli.machine import check_device
+from model.cli.machine import has_native_bfloat16, pick_device, pick_dtype
 from model.decoding.conversation import Conversation, converse
 from model.decoding.meter import Meter
 from model.decoding.prompts import encode, read_texts
@@ -50,7 +50,6 @@ class Options:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}: give at least 1")
-        check_device(self.device)
         if self.logprobs and not self.jsonl:
             raise ValueError("logprobs go into the JSON objects: add --jsonl")
         if self.compile and self.no_cache:
@@ -80,6 +79,7 @@ def main() -> int:
     StopStrings(flags.stop)
     if options.interactive and (flags.prompt or flags.prompt_file):
         raise ValueError("interactive takes its prompts from the terminal: leave --prompt and --prompt_file out")
+    device = pick_device(options.device)
     path = flags.model or newest_run()
 
     from model import weights
@@ -93,10 +93,8 @@ def main() -> int:
         prompts = [prompt for prompt in prompts for _ in range(options.num_samples)]
 
     from model import KVCache
-    from model.cli.machine import has_native_bfloat16, pick_device, pick_dtype
     from model.generation import decode
 
-    device = pick_device(options.device)
     dtype = pick_dtype(options.dtype, device)
     if options.dtype == "bfloat16" and not has_native_bfloat16(device):
         print(

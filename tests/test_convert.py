@@ -61,7 +61,7 @@ def test_round_trips_are_bit_equal(source, run):
         assert code == 0, said
         assert same(source, made)
     assert Path("back/model.safetensors").read_bytes() == Path("run/model.safetensors").read_bytes()
-    assert Path("back/config.json").read_text() == Path("run/config.json").read_text()
+    assert Path("back/config.json").read_text(encoding="utf-8") == Path("run/config.json").read_text(encoding="utf-8")
 
 
 def test_the_tokenizer_goes_along(source, run):
@@ -105,7 +105,7 @@ def test_without_a_tokenizer_the_ids_go_along(source, run):
     for name in ("tokenizer.model", "tokenizer.json"):
         Path("run", name).unlink()
     run("run", "hf", "--to", "hf")
-    config = json.loads(Path("hf/config.json").read_text())
+    config = json.loads(Path("hf/config.json").read_text(encoding="utf-8"))
     assert (config["bos_token_id"], config["eos_token_id"]) == (1, [2, 1])
 
 
@@ -114,7 +114,7 @@ def test_dtype_is_kept_or_changed(source, run):
     run("half", "meta", "--to", "meta")
     state = torch.load("meta/consolidated.00.pth", weights_only=True)
     assert {tensor.dtype for tensor in state.values()} == {torch.bfloat16}
-    assert json.loads(Path("half/config.json").read_text())["torch_dtype"] == "bfloat16"
+    assert json.loads(Path("half/config.json").read_text(encoding="utf-8"))["torch_dtype"] == "bfloat16"
     assert torch.equal(load_model("meta").norm.weight, source.norm.weight.bfloat16().float())
 
 

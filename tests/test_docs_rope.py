@@ -30,7 +30,7 @@ NAMES = re.compile(
 
 
 def blocks(page: Path, kind: str) -> list[str]:
-    return [text for name, text in FENCE.findall(page.read_text()) if name == kind]
+    return [text for name, text in FENCE.findall(page.read_text(encoding="utf-8")) if name == kind]
 
 
 def commands(page: Path) -> Iterator[tuple[str, list[str]]]:
@@ -159,7 +159,7 @@ def test_both_pages_show_the_same():
 
 def refresh(page: Path) -> None:
     """Replace what is shown by the present output; of a part, each line by the one that is most like it."""
-    text = page.read_text()
+    text = page.read_text(encoding="utf-8")
     for command, shown in commands(page):
         if shown:
             printed = output(command)
@@ -171,7 +171,7 @@ def refresh(page: Path) -> None:
                 ]
             before, after = ("\n".join([f"$ {command}", *lines]) for lines in (shown, new))
             text = text.replace(before, after)
-    page.write_text(text)
+    page.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

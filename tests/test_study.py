@@ -75,7 +75,7 @@ def test_without_matplotlib_the_table_still_prints(tmp_path):
     words = [sys.executable, "study.py", "rotate", "--plot", str(tmp_path / "x.png")]
     done = subprocess.run(words, cwd=REPO, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)})
     assert "-1.3254, 0.4932" in done.stdout
-    assert done.stderr == "study.py: error: --plot needs matplotlib: pip install 'ropewalk[plot]'\n"
+    assert done.stderr == "study.py: error: --plot needs matplotlib: pip install -e '.[plot]'\n"
 
 
 @pytest.mark.parametrize("topic", PLAIN)

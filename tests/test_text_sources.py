@@ -75,14 +75,14 @@ def test_directories_and_globs(folder):
 
 def test_standard_input_can_be_read_twice(monkeypatch):
     sources._spool.cache_clear()
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode())))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode()), encoding="utf-8"))
     assert documents("-") == [TEXT]
     assert documents("-") == [TEXT]
     sources._spool.cache_clear()
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO()))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
     one_line("standard input is empty", "-")
     sources._spool.cache_clear()
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"ab\xff")))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"ab\xff"), encoding="utf-8"))
     one_line("standard input is not UTF-8 text: byte 2 is 0xff", "-")
     sources._spool.cache_clear()
 

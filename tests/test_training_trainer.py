@@ -23,7 +23,7 @@ THOROUGH = {"eval_every": 30, "batch_size": 8, "micro_batch_size": 4, "dropout":
 
 
 def lines(directory) -> list[dict]:
-    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def without_speed(directory) -> list[dict]:
@@ -64,7 +64,7 @@ def test_a_run_that_lost_its_last_steps_takes_them_again(tmp_path):
     state = (tmp_path / "training_state.safetensors").read_bytes()
     trainer(tmp_path, resume=True, max_steps=24, eval_every=8).run()
     (tmp_path / "training_state.safetensors").write_bytes(state)  # as if killed after step 24, before its checkpoint
-    with (tmp_path / "metrics.jsonl").open("a") as file:
+    with (tmp_path / "metrics.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"step": 25, "train_l')
     trainer(tmp_path, resume=True, max_steps=20, eval_every=8)
     assert without_speed(tmp_path) == expected

@@ -55,7 +55,7 @@ def missing(options: Compare, lines: list[Line]) -> list[tuple[str, int]]:
 def append(path: Path, lines: list[Line]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     cut_short = path.exists() and not path.read_bytes().endswith(b"\n") and path.stat().st_size > 0
-    with path.open("a") as file:
+    with path.open("a", encoding="utf-8") as file:
         file.write("\n" * cut_short + "".join(json.dumps(line) + "\n" for line in lines))
 
 

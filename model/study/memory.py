@@ -7,7 +7,7 @@ from pathlib import Path
 def available_bytes() -> int | None:
     """Memory that can be had without swapping, None where the system does not tell."""
     try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
+        for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("MemAvailable:"):
                 return 1024 * int(line.split()[1])
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")

@@ -46,7 +46,7 @@ def save_plot(draw: Callable[[Any], None], path: Path, size: tuple[float, float]
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise ValueError("--plot needs matplotlib: pip install 'ropewalk[plot]'") from None
+        raise ValueError("--plot needs matplotlib: pip install -e '.[plot]'") from None
     figure = Figure(figsize=size, dpi=100, layout="constrained")
     draw(figure)
     kinds = figure.canvas.get_supported_filetypes()

@@ -26,17 +26,14 @@ Optimizers = list[torch.optim.Optimizer]
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
     """Keep a second trainer out. The lock is the operating system's: it goes with the process, however that ends."""
-    lock = FileLock(directory / ".lock")
     try:
-        lock.acquire(timeout=0)
+        lock = FileLock(directory / ".lock").acquire(blocking=False)
     except Timeout:
         raise ValueError(f"{directory}: another trainer is at work there; give another --out_dir") from None
-    try:
+    with lock:
         for unfinished in directory.glob(".*.tmp"):  # what a kill left half-written
             unfinished.unlink()
         yield
-    finally:
-        lock.release()
 
 
 def optimizer_states(model: Transformer, optimizers: Optimizers) -> dict[str, dict[str, Any]]:
