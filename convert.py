@@ -64,7 +64,7 @@ def check_format(checkpoint: Checkpoint, to: str, dtype: str | None) -> None:
         if args.max_seq_len != context:
             note(f"params.json cannot say that the context is {args.max_seq_len}: read back it is {context}")
     if to == "llama2c":
-        llama2c.refuse(args)
+        llama2c.header_of(args)
         if dtype not in (None, "float32"):
             raise ValueError(f"dtype is {dtype}: llama2.c's files are float32")
 

@@ -1,6 +1,7 @@
 """Bytes that are not UTF-8: whether they are text at all, in which encoding most likely, and how to convert them."""
 
 import codecs
+import itertools
 import shlex
 
 # The characters that each language writes most often; of an encoding that does not fit, few or none of them come out.
@@ -48,8 +49,9 @@ def _score(raw: bytes, name: str, common: str) -> float:
     if text is None or "\0" in text:
         return 0.0
     wide = [character for character in text if character > "\x7f"]
-    # In a Western text accents are few: where most bytes are beyond ASCII, it is another language.
-    if name == "CP1252" and 2 * len(wide) > len(text):
+    # Accents stand alone among Latin letters, Cyrillic letters stand together; the bytes are the same.
+    together = sum(a > "\x7f" and b > "\x7f" for a, b in itertools.pairwise(text))
+    if name in ("CP1252", "CP1251", "KOI8-R") and (name == "CP1252") == (2 * together > len(wide)):
         return 0.0
     return sum(character in common for character in wide) / max(1, len(wide))
 

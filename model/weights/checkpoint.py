@@ -14,7 +14,7 @@ from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 from . import huggingface
 from .huggingface import HuggingFace
-from .layout import Shapes, compare
+from .layout import Shapes, check_context, compare
 from .llama2c import Llama2c
 from .meta import Meta
 from .tokenizers import find_tokenizer, load_tokenizer, read_ids
@@ -48,6 +48,7 @@ class Checkpoint:
         self.path = Path(path)
         self._format = _open(self.path)
         self.args = self._format.args
+        check_context(self.args, self.path)
         self.network = self._format.network
 
     @property

@@ -11,12 +11,11 @@ from torch import Tensor
 from ..cli.files import read_json, write_json
 from ..transformer import Transformer
 from .hf_config import config_from, read_config
-from .layout import Shapes, compare, hugging_face_name, is_rotated, shapes, to_halves, to_pairs
+from .layout import DTYPES, Shapes, check_layers, compare, hugging_face_name, is_rotated, shapes, to_halves, to_pairs
 from .tensors import Entry, read_header, save_tensors
 from .variants import name_of
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
@@ -31,6 +30,7 @@ class HuggingFace:
             raise ValueError(f"{path / 'config.json'}: {error}") from None
         self.files = files_of(path)  # tensor name -> the file that holds it
         entries = {name: entry for file in set(self.files.values()) for name, entry in read_header(file).items()}
+        check_layers(self.args, len(entries), path)
         if self.network is None:
             self._check(entries)
         own = {name: entry.shape for name, entry in entries.items()}

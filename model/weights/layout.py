@@ -1,11 +1,17 @@
-"""The network's tensors: their names and shapes, what Hugging Face calls them, and the two orders of a head's rows."""
+"""What every format is compared with: the tensors' names and shapes, what Hugging Face calls them, the two orders of a
+head's rows, and the architecture as it reads back.
+"""
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Collection, Mapping
 
+import torch
 from torch import Tensor
 
 from ..config import ModelArgs
 
+LARGEST_TABLE = 2**32  # bytes; that of Llama 3.1, of 131072 positions, takes 2**26
+DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}  # of weights, and as safetensors says it
 Shapes = dict[str, tuple[int, ...]]
 
 _TOP = {
@@ -46,6 +52,31 @@ def shapes(args: ModelArgs) -> Shapes:
     if not args.tie_embeddings:
         found["output.weight"] = (args.vocab_size, args.dim)
     return found
+
+
+def check_layers(args: ModelArgs, tensors: int, where: object) -> None:
+    """Refuse a configuration with more layers than there are tensors, before anything of its size is built."""
+    if args.n_layers > tensors:
+        raise ValueError(f"{where} does not fit its configuration: {args.n_layers} layers, but {tensors} tensors")
+
+
+def check_context(args: ModelArgs, where: object) -> None:
+    """Refuse a context whose rotations alone would fill the memory: no tensor in the file tells how long it is."""
+    table = 4 * args.max_seq_len * args.head_dim  # bytes: complex64 (max_seq_len, D/2)
+    if table > LARGEST_TABLE:
+        size = f"{table / 2**30:.0f} GB"
+        raise ValueError(f"{where} has a context of {args.max_seq_len}, whose rotations take {size}: write a lower one")
+
+
+def check_read_back(args: ModelArgs, again: ModelArgs, form: str, lost: Collection[str] = ()) -> None:
+    """Refuse to write ``args`` where reading gives ``again``; the fields in ``lost`` are known to differ.
+
+    So a field that a format has no word for, or that somebody adds and forgets here, is never dropped silently.
+    """
+    for field in dataclasses.fields(ModelArgs):
+        before, after = getattr(args, field.name), getattr(again, field.name)
+        if before != after and field.name not in lost:
+            raise ValueError(f"{field.name} is {before}: {form} cannot say so, it would be read as {after}")
 
 
 def hugging_face_name(name: str) -> str:
