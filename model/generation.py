@@ -63,8 +63,9 @@ def decode(
     """Prefill, then sample, yield, forward. Each step yields every row's token and its log-probability.
 
     ``network`` is what ``for_decoding`` built. The prompts go on after the ``start_pos`` tokens that ``cache`` holds;
-    the last token yielded is not in it yet. Without a cache every step goes over each row's whole text again. Both of
-    a row are None once it has ended; log-probabilities, the model's own before temperature and filters, unless asked for.
+    the last token yielded is not in it yet. Without a cache every step goes over each row's whole text again. Tokens
+    and log-probabilities are None once the row has ended with one of ``eos_ids``. The latter are the model's own,
+    before temperature and filters, and None unless asked for.
     """
     if cache is None:
         texts = [torch.tensor(prompt, device=sampler.device) for prompt in prompts]  # (T,) each

@@ -68,7 +68,9 @@ class Transformer(nn.Module):
         self.tok_embeddings = nn.Embedding(args.vocab_size, args.dim)
         self.layers = nn.ModuleList(TransformerBlock(args, layer_id) for layer_id in range(args.n_layers))
         self.norm = RMSNorm(args.dim, args.norm_eps)
-        self.output = None if args.tie_embeddings else nn.Linear(args.dim, args.vocab_size, bias=False)
+        self.output: nn.Module | None = None
+        if not args.tie_embeddings:
+            self.output = nn.Linear(args.dim, args.vocab_size, bias=False)
         # Not a buffer: casting the model would cast it, and `.to(torch.bfloat16)` drops the imaginary part.
         self.freqs_cis = precompute_freqs_cis(args.head_dim, args.max_seq_len, args.rope_theta, args.rope_scaling)
         self.init_weights()

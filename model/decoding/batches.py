@@ -73,3 +73,9 @@ def check_prompts(args: ModelArgs, prompts: Prompts, max_new_tokens: int) -> Non
             raise ValueError(
                 f"a prompt holds token {token}: the network's vocabulary is 0 to {V - 1}; check the tokenizer"
             )
+
+
+def memory_needed(args: ModelArgs, rows: int, length: int, dtype: torch.dtype) -> int:
+    """Bytes that decoding ``rows`` texts of ``length`` tokens takes beside the weights: cache and logits."""
+    cache = 2 * args.n_layers * args.n_kv_heads * args.head_dim * length * dtype.itemsize
+    return rows * (cache + args.vocab_size * torch.float32.itemsize)

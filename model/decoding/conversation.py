@@ -8,9 +8,9 @@ from ..generation import decode
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 from .compiled import CompiledNetwork
-from .prompts import Prompt, utf8
-from .sampling import Sampler, Sampling
+from .prompts import Prompt, note, utf8
 from .samples import Sample, Speed, StopStrings
+from .sampling import Sampler, Sampling
 
 
 class Conversation:
@@ -56,6 +56,7 @@ class Conversation:
         start = self.length
         self.speed.start()
         for (token,), _ in decode(self.network, [tokens], n, sampler, self.cache, start):
+            assert token is not None  # no end tokens were given
             self.speed.stop(0 if sample.tokens else len(tokens), 1)
             # What is sampled is in the cache one step later. A token that ends texts stays out of this one for good, or
             # the next line would begin another.
@@ -97,7 +98,3 @@ def speak(samples: Iterator[Sample]) -> None:
     for sample in samples:
         print(sample.take(), end="", flush=True)
     print(flush=True)
-
-
-def note(text: str, end: str = "\n") -> None:
-    print(text, end=end, file=sys.stderr, flush=True)

@@ -14,6 +14,11 @@ from .prompts import Prompt
 from .sampling import Sampler, Sampling
 
 
+def check_stop_strings(strings: Sequence[str]) -> None:
+    if not all(strings):
+        raise ValueError("a stop string is empty: give text to stop at")
+
+
 class StopStrings:
     """Passes text on up to the first stop string, and holds back what may still become one.
 
@@ -21,8 +26,7 @@ class StopStrings:
     """
 
     def __init__(self, strings: Sequence[str] = ()) -> None:
-        if not all(strings):
-            raise ValueError("a stop string is empty: give text to stop at")
+        check_stop_strings(strings)
         self._strings = tuple(strings)
         self._held = ""
         self.stopped = False

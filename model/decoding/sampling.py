@@ -22,7 +22,7 @@ class Sampling:
     Raises ValueError that lists every problem at once, each with its value and the fix.
     """
 
-    temperature: Annotated[float, "0 always takes the likeliest token, 1 samples from the model's own probabilities"] = 0.8
+    temperature: Annotated[float, "0 always takes the likeliest token, 1 keeps the model's probabilities"] = 0.8
     top_k: Annotated[int | None, "draw among the K likeliest tokens; 0 is off"] = None
     top_p: Annotated[float | None, "draw among the likeliest tokens that together have this probability"] = None
     min_p: Annotated[float | None, "leave out tokens below this share of the likeliest one's probability"] = None
