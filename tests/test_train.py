@@ -21,6 +21,7 @@ from model.training import trainer as training
 from model.training.run_directory import locked
 from model.weights import load_model, load_tokenizer, save_model
 
+pytestmark = pytest.mark.usefixtures("each_processor")
 ROOT = Path(__file__).parent.parent
 SETTINGS = {"tokenizer": "char", "dim": 16, "n_layers": 1, "n_heads": 2, "max_seq_len": 16, "batch_size": 4}
 SETTINGS |= {"max_steps": 4, "eval_every": 2, "sample_every": 0, "eval_tokens": 100, "device": "cpu"}
@@ -31,7 +32,7 @@ TEXT = "".join(f"{n} and {n} are {n + n}.\n" for n in range(200))
 def _own_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("model.training.console.draw_losses", lambda directory: None)
-    monkeypatch.setattr("model.training.estimate.available_memory", lambda device: 64 * 10**9)
+    monkeypatch.setattr("model.training.estimate.free_memory", lambda device: 64 * 10**9)
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text(TEXT, encoding="utf-8")
     write_config("small.toml", SETTINGS)

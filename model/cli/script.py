@@ -25,9 +25,7 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
-        if action.option_strings and arg_strings == [
-            "--"
-        ]:  # `--prompt=--`: older Pythons drop it and lack a value
+        if action.option_strings and arg_strings == ["--"]:  # `--prompt=--`: older Pythons drop it and lack a value
             return self._get_value(action, "--")
         return super()._get_values(action, arg_strings)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from shlex import quote
 
 from ..text.cache import cache_home
-from .estimate import available_memory, memory_needed, readable_size
+from .estimate import free_memory, memory_needed, readable_size
 from .evaluation import bits_per_byte
 from .trainer import Progress, Trainer
 
@@ -15,7 +15,7 @@ def announcement(trainer: Trainer, unigram: float, changes: tuple[str, ...]) -> 
     args, model, data = trainer.args, trainer.model.args, trainer.dataset
     dtype = str(trainer.dtype).removeprefix("torch.")
     needed = sum(memory_needed(model, args, trainer.dtype, trainer.ranks.world_size))
-    there = available_memory(trainer.device)
+    there = free_memory(trainer.device)
     memory = f"about {readable_size(needed)} of memory{f', {readable_size(there)} free' if there else ''}"
     length = f"{args.batch_size} x {model.max_seq_len} tokens a step"
     if args.step_limit < math.inf:
