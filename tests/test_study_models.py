@@ -22,7 +22,7 @@ TEXT = "".join(f"line {n}: a rope of {n * n} yards, laid in {n % 7} strands.\n" 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
     path = tmp_path_factory.mktemp("text") / "text.txt"
-    path.write_text(TEXT)
+    path.write_text(TEXT, encoding="utf-8")
     return path
 
 
@@ -149,15 +149,15 @@ def test_compare_resumes_where_it_was_cut(small, monkeypatch, tmp_path):
     assert {row[0] for row in table.rows} == {"rope", "yarn", "learned", "learnable"}
     assert [row[3:6] for row in table.rows if row[0] == "learned"] == [("-", "-", "-")]
     assert moved.title.startswith("learnable")
-    lines = [json.loads(line) for line in small.results.read_text().splitlines()]
+    lines = [json.loads(line) for line in small.results.read_text(encoding="utf-8").splitlines()]
     assert len(lines) == 2 * (4 + 2)  # rope brings its three scalings, yarn among them
     rope, yarn = (next(line for line in lines if line["scheme"] == name) for name in ("rope", "yarn"))
     assert rope["bits_per_byte"]["1"] == yarn["bits_per_byte"]["1"]
     assert rope["bits_per_byte"]["8"] != yarn["bits_per_byte"]["8"]
     assert rope["cache_bytes_per_token"] == 2 * 1 * 2 * 8 * 4
 
-    whole = small.results.read_text()
-    small.results.write_text(whole[: whole.rstrip().rfind("\n") + 30])  # killed in the last line
+    whole = small.results.read_text(encoding="utf-8")
+    small.results.write_text(whole[: whole.rstrip().rfind("\n") + 30], encoding="utf-8")  # killed in the last line
     calls = []
     from model.study import compare
 
@@ -165,7 +165,7 @@ def test_compare_resumes_where_it_was_cut(small, monkeypatch, tmp_path):
     monkeypatch.setattr(compare, "run_one", lambda *words: calls.append(words[:2]) or real(*words))
     run("compare", small)
     assert calls == [("learnable", 1)]
-    again = [json.loads(line) for line in small.results.read_text().splitlines() if line.endswith("}")]
+    again = [json.loads(line) for line in small.results.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
     assert [line["bits_per_byte"] for line in again] == [line["bits_per_byte"] for line in lines]
 
     other = dataclasses.replace(small, steps=3, dry=True)
