@@ -23,6 +23,7 @@ from filelock import FileLock, Timeout
 from ..cli import Parser, run_script
 from ..cli.files import read_json, write_json
 
+NO_ROOM = {errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST}
 ABOUT, USED_BY, DOWNLOADS = "about.json", "used_by", "downloads"
 
 
@@ -43,7 +44,7 @@ def explained(cache_dir: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR):
+        if error.errno not in NO_ROOM:
             raise
         raise ValueError(
             f"{error.filename or cache_dir}: {error.strerror}: the cache is kept there; set XDG_CACHE_HOME to have it "

@@ -15,6 +15,7 @@ from ..config import ModelArgs
 from ..text.train_tokenizer import KINDS
 from ..weights import load_args
 from ..weights.checkpoint import RUNS, newest_run
+from ..weights.hf_config import config_from
 from .config import CLASSES, DataArgs, TrainArgs
 
 CONFIG = "config.toml"
@@ -95,6 +96,7 @@ def adopt(settings: Settings, flags: Settings) -> Settings:
 def assemble(settings: Settings, directory: Path) -> Plan:
     data, model, train = (build(cls, settings | {"out_dir": directory}) for cls in CLASSES)
     check_device(train.device)
+    config_from(model, "float32", {})  # what no checkpoint could say is refused before the work, not after it
     check_processes(data, train, int(os.environ.get("WORLD_SIZE", 1)))
     check_writable(directory)
     return Plan(data, model, train, directory, vocab_size=settings.get("vocab_size"))

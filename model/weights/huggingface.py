@@ -108,5 +108,7 @@ def save(model: Transformer, directory: Path, dtype: torch.dtype | None, ids: Ma
         }
     weights = {name: tensor.to(dtype if tensor.is_floating_point() else None) for name, tensor in state.items()}
     stored = str(model.tok_embeddings.weight.dtype if dtype is None else dtype).removeprefix("torch.")
-    write_json(directory / "config.json", config_from(args, stored, ids, network))
+    config = config_from(args, stored, ids, network)
+    directory.mkdir(parents=True, exist_ok=True)
+    write_json(directory / "config.json", config)
     save_tensors(directory / WEIGHTS, weights, {"format": "pt"})  # transformers wants to be told
