@@ -22,7 +22,9 @@ from filelock import FileLock, Timeout
 
 from ..cli import Parser, run_script
 from ..cli.files import read_json, write_json
+from ..cli.foreign import TEXTS
 
+NO_ROOM = {errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST}
 ABOUT, USED_BY, DOWNLOADS = "about.json", "used_by", "downloads"
 
 
@@ -43,7 +45,7 @@ def explained(cache_dir: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR):
+        if error.errno not in NO_ROOM:
             raise
         raise ValueError(
             f"{error.filename or cache_dir}: {error.strerror}: the cache is kept there; set XDG_CACHE_HOME to have it "
@@ -117,8 +119,8 @@ def entries(home: Path) -> list[Entry]:
     found = []
     for path in sorted([*home.glob("tokens-*"), *home.glob("tokenizer-*")]):
         try:
-            sources = [str(source) for source in read_json(path / ABOUT)["sources"]]
-        except (OSError, ValueError, KeyError, TypeError):
+            sources = read_json(path / ABOUT, {"sources": TEXTS})["sources"]
+        except (OSError, ValueError, KeyError):
             sources = ["?"]
         found.append(Entry(path, _size(path), sources, [run for run in users(path) if Path(run).is_dir()]))
     for path in sorted((home / DOWNLOADS).glob("*")):

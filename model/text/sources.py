@@ -95,7 +95,7 @@ def _find(spec: str, patterns: Sequence[str]) -> list[File | None]:
     if spec.startswith(("http://", "https://")):
         path = fetch(spec)
         return [File(path, path.name)]
-    path = Path(spec).expanduser()
+    path = Path(os.path.expanduser(spec))  # which leaves alone what is no user's home
     if path.is_dir():
         return _text_files(spec, [file for file in sorted(path.rglob("*")) if _is_wanted(file, path, patterns)])
     if not path.exists() and glob.has_magic(spec):

@@ -6,9 +6,27 @@ import math
 from collections.abc import Mapping
 from typing import Any, cast
 
+from ..cli.foreign import FLAG, NUMBER, TABLE, TEXT, TEXTS, WHOLE, Kind, check_fields, shortened
 from ..config import DERIVED, ModelArgs
 from ..rope_scaling import RopeScaling, Type
 from .layout import check_read_back
+
+KINDS: dict[str, Kind] = {
+    **dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"), WHOLE),
+    **dict.fromkeys(("vocab_size", "num_key_value_heads", "head_dim", "max_position_embeddings"), WHOLE),
+    **dict.fromkeys(("rms_norm_eps", "rope_theta"), NUMBER),
+    **dict.fromkeys(("rope_scaling", "rope_parameters"), TABLE),
+    **dict.fromkeys(("model_type", "hidden_act"), TEXT),
+    **dict.fromkeys(("architectures", "layer_types"), TEXTS),
+    "tie_word_embeddings": FLAG,
+    "original_max_position_embeddings": WHOLE,
+}
+ROPE_KINDS: dict[str, Kind] = {
+    **dict.fromkeys(("factor", "low_freq_factor", "high_freq_factor", "beta_slow", "beta_fast"), NUMBER),
+    **dict.fromkeys(("attention_factor", "mscale", "mscale_all_dim", "rope_theta", "partial_rotary_factor"), NUMBER),
+    **dict.fromkeys(("type", "rope_type"), TEXT),
+    "original_max_position_embeddings": WHOLE,
+}
 
 # What Llama configurations may say that this network does not do, with the value that means "not used".
 NOT_DONE: dict[str, Any] = {
@@ -39,6 +57,7 @@ NOT_DONE: dict[str, Any] = {
 
 def read_config(config: Mapping[str, Any]) -> tuple[ModelArgs, str | None]:
     """What config.json says: the architecture, and for a subclass of the network its name, ``module:Class``."""
+    check_fields(config, KINDS)
     kind = config.get("model_type")
     if not (isinstance(kind, str) and ":" in kind):
         return args_from(config), None
@@ -79,7 +98,9 @@ def refuse_others(config: Mapping[str, Any]) -> None:
     for name, unused in NOT_DONE.items():
         value = config.get(name)
         if value is not None and value != unused and not (name == "layer_types" and set(value) == {"full_attention"}):
-            raise ValueError(f"{name} is {str(value)[:60]}: this network has no such thing, and would be wrong without")
+            raise ValueError(
+                f"{name} is {shortened(value)}: this network has no such thing, and would be wrong without"
+            )
 
 
 def config_from(args: ModelArgs, dtype: str, ids: Mapping[str, Any], network: str | None = None) -> dict[str, Any]:
@@ -153,9 +174,9 @@ ROPE_KEYS = {  # of rope_scaling, beside the type and the base: Hugging Face's n
 def rope_from(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
     """Base and scaling, from ``rope_parameters`` (new spelling) or ``rope_theta`` and ``rope_scaling`` (old)."""
     new, old = config.get("rope_parameters") or {}, config.get("rope_scaling") or {}
-    if not isinstance(new, dict) or not isinstance(old, dict):
-        raise ValueError(f"rope_scaling is {old or new!r}: a table is needed")
-    if new and old and new.items() - old.items() - {("rope_theta", new.get("rope_theta"))}:
+    for table in (new, old):
+        check_fields(table, ROPE_KINDS)
+    if new and old and any(old.get(key) != value for key, value in new.items() if key != "rope_theta"):
         raise ValueError(f"rope_parameters {new} and rope_scaling {old} disagree: keep one")
     said = dict(new or old)
     theta = said.pop("rope_theta", config.get("rope_theta", 10000.0))
@@ -196,7 +217,7 @@ def _check_keys(said: Mapping[str, Any], known: Any, kind: str) -> None:
     strange = [key for key, value in said.items() if key not in known and value != neutral.get(key)]
     if strange:
         raise ValueError(
-            f"RoPE scaling {kind} has {strange[0]} = {str(said[strange[0]])[:60]}, which is not known here"
+            f"RoPE scaling {kind} has {strange[0]} = {shortened(said[strange[0]])}, which is not known here"
         )
 
 

@@ -9,6 +9,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from ..cli.files import read_json, write_json
+from ..cli.foreign import TABLE, TEXT, check_fields
 from ..transformer import Transformer
 from .hf_config import config_from, read_config
 from .layout import DTYPES, Shapes, check_layers, compare, hugging_face_name, is_rotated, shapes, to_halves, to_pairs
@@ -85,15 +86,18 @@ def files_of(path: Path) -> dict[str, Path]:
         pickled = next(path.glob("*.bin"), None)
         there = f"only {pickled.name}, a pickle, which is not read" if pickled else "no weights"
         raise ValueError(f"{path} has {there}: {WEIGHTS} is needed")
-    listed = read_json(index).get("weight_map")
-    if not isinstance(listed, dict) or not listed:
+    listed = read_json(index, {"weight_map": TABLE}).get("weight_map")
+    if not listed:
         raise ValueError(f"{index} has no weight_map: get it again")
-    for file in set(map(str, listed.values())):
+    check_fields(listed, dict.fromkeys(listed, TEXT))
+    if None in listed.values():
+        raise ValueError(f"{index} names no file for some tensors, which are missing: get it again")
+    for file in set(listed.values()):
         if Path(file).name != file or "\\" in file:
             raise ValueError(f"{index} names {file!r}: only files beside it are opened")
         if not (path / file).is_file():
             raise ValueError(f"{index} names {file}, which is missing: get it, too")
-    return {name: path / str(file) for name, file in listed.items()}
+    return {name: path / file for name, file in listed.items()}
 
 
 def save(model: Transformer, directory: Path, dtype: torch.dtype | None, ids: Mapping[str, Any]) -> None:
@@ -108,5 +112,7 @@ def save(model: Transformer, directory: Path, dtype: torch.dtype | None, ids: Ma
         }
     weights = {name: tensor.to(dtype if tensor.is_floating_point() else None) for name, tensor in state.items()}
     stored = str(model.tok_embeddings.weight.dtype if dtype is None else dtype).removeprefix("torch.")
-    write_json(directory / "config.json", config_from(args, stored, ids, network))
+    config = config_from(args, stored, ids, network)
+    directory.mkdir(parents=True, exist_ok=True)
+    write_json(directory / "config.json", config)
     save_tensors(directory / WEIGHTS, weights, {"format": "pt"})  # transformers wants to be told

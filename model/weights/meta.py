@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..cli.files import read_json, write_atomically, write_json
+from ..cli.foreign import FLAG, NUMBER, WHOLE, Kind
 from ..config import DERIVED, ModelArgs
 from ..rope_scaling import RopeScaling
 from ..transformer import Transformer
@@ -17,6 +18,10 @@ from .layout import DTYPES, check_layers, check_read_back, compare, shapes
 
 PARAMS = {"dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "multiple_of", "ffn_dim_multiplier", "norm_eps"}
 PARAMS |= {"rope_theta", "use_scaled_rope", "rope_scaling_factor", "max_seq_len", "max_batch_size"}
+KINDS: dict[str, Kind] = dict.fromkeys(PARAMS, WHOLE) | {
+    **dict.fromkeys(("ffn_dim_multiplier", "norm_eps", "rope_theta", "rope_scaling_factor"), NUMBER),
+    "use_scaled_rope": FLAG,
+}
 SCALED_ORIGINAL = 8192  # positions
 
 
@@ -101,7 +106,7 @@ class Meta:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.files = shards_of(path)
-        params = read_json(path / "params.json")
+        params = read_json(path / "params.json", KINDS)
         shards = self._open()
         if params.get("vocab_size", -1) == -1:  # Llama 1 and 2 leave it to the tokenizer
             params["vocab_size"] = self._vocab_size(shards)
