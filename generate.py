@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
+import startup  # noqa: F401  before torch is loaded
 from model.cli import Parser, add_flags, build, read_flags, run_script
-from model.cli.machine import has_native_bfloat16, pick_device, pick_dtype
+from model.cli.machine import choose_threads, has_native_bfloat16, pick_device, pick_dtype
 from model.decoding.conversation import Conversation, converse
 from model.decoding.meter import Meter
 from model.decoding.prompts import encode, read_texts
@@ -111,6 +112,9 @@ def main() -> int:
         compile=options.compile,
         use_cache=not options.no_cache,
     )
+    rows = 1 if options.interactive else min(options.batch_size, len(prompts))
+    threads = choose_threads(device, rows * sum(weight.numel() for weight in model.parameters()))
+    print(f"{device}, {threads} thread{'s' * (threads > 1)}, {dtype}", file=sys.stderr)
     meter = Meter()
     try:
         if options.interactive:
