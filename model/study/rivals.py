@@ -1,6 +1,5 @@
 """Train one model under one scheme, and test it at lengths it has not seen. The loop is the library's."""
 
-import tempfile
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -20,8 +19,8 @@ from ..text.sources import open_documents
 from ..text.tokenizer import Tokenizer
 from ..text.train_tokenizer import train_tokenizer
 from ..training.config import TrainArgs
-from ..training.loop import Trainer
-from ..training.metrics import bits_per_byte
+from ..training.evaluation import bits_per_byte
+from ..training.trainer import Trainer
 from ..transformer import Transformer
 from ..weights import load_tokenizer, save_tokenizer
 from .memory import check_memory
@@ -29,16 +28,6 @@ from .options import Compare
 
 TIMES = (1, 2, 4, 8)  # the lengths of the test, as multiples of the trained one
 Line = dict[str, Any]
-
-
-class Unsaved(Trainer):
-    """The training loop, for models that are measured and forgotten: nothing is validated or kept on the way."""
-
-    def _validate(self) -> dict[str, float]:
-        return {}
-
-    def _save(self) -> None:
-        pass
 
 
 def budget(options: Compare) -> Line:
@@ -75,8 +64,8 @@ def run_one(scheme: str, seed: int, text: Text, options: Compare) -> list[Line]:
     torch.manual_seed(seed)
     model = build_model(text.args, scheme)
     begin = {name: weight.detach().clone() for name, weight in model.named_parameters() if name == "frequencies"}
-    with tempfile.TemporaryDirectory() as scratch:
-        progress = Unsaved(model, text.dataset, train, Path(scratch), clock=time.process_time).run()
+    # Without a directory: nothing is validated or kept on the way.
+    progress = Trainer(model, text.dataset, train, clock=time.process_time).run()
     if options.keep:
         save_study(model, scheme, options.keep / f"{scheme}-{seed}")
         save_tokenizer(text.tokenizer, options.keep / f"{scheme}-{seed}")

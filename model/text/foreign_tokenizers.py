@@ -107,6 +107,10 @@ class Llama2cTokenizer:
         self.eos_ids: tuple[int, ...] = (EOS, BOS)
         self.adds_space = True
 
+    def entries(self) -> tuple[list[bytes], list[float]]:
+        """The pieces and their scores, token by token."""
+        return self._pieces, self._scores
+
     def encode(self, text: str, bos: bool = True) -> list[int]:
         return [BOS] * bos + self._merge(" " + text if text else "")
 
