@@ -104,7 +104,9 @@ def endless_loops(count: int) -> Iterator[None]:
 def measure(case: str, setting: str, seconds: float) -> float:
     own = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_", "KMP_", "MKL_"))}
     command = [sys.executable, __file__, "--one", case, "--seconds", str(seconds)]
-    done = subprocess.run(command, env=own | SETTINGS[setting], stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(
+        command, env=own | SETTINGS[setting], stdout=subprocess.PIPE, text=True, check=True, encoding="utf-8"
+    )
     return float(done.stdout)
 
 
