@@ -5,6 +5,9 @@ python generate.py runs/demo --prompt "The list"    a continuation
 python generate.py --help                           everything else
 """
 
+import startup  # noqa: F401  before torch is loaded
+
+# isort: split
 import argparse
 import json
 import sys
@@ -17,7 +20,7 @@ from tqdm import tqdm
 
 from model import Transformer
 from model.cli import Parser, add_flags, build, read_flags, run_script
-from model.cli.machine import check_memory, has_native_bfloat16, pick_device, pick_dtype
+from model.cli.machine import check_memory, choose_threads, has_native_bfloat16, pick_device, pick_dtype
 from model.decoding.batches import memory_needed
 from model.decoding.compiled import CompiledNetwork
 from model.decoding.conversation import Conversation, converse
@@ -128,7 +131,7 @@ def main() -> int:
         raise
     finally:
         if speed.prompt_tokens:
-            note(str(speed))
+            note(f"{speed}; threads: {torch.get_num_threads()}")
     return 0
 
 
@@ -154,11 +157,13 @@ def load(
         prompts = encode(texts, tokenizer, args.max_seq_len, options.max_new_tokens)
         length = options.max_new_tokens or min(LENGTH, args.max_seq_len - max(len(p.tokens) for p in prompts))
         prompts = [prompt for prompt in prompts for _ in range(options.num_samples)]
+    rows = max(1, min(options.batch_size, len(prompts)))
     if device.type == "cpu":
-        rows = max(1, min(options.batch_size, len(prompts)))
         tokens = max((len(p.tokens) + length for p in prompts), default=args.max_seq_len)
         check_memory(memory_needed(args, rows, tokens, dtype), f"a batch of {rows} texts of {tokens} tokens")
-    return for_decoding(checkpoint.model(device, dtype, variant), options.compile), tokenizer, prompts, length
+    model = checkpoint.model(device, dtype, variant)
+    choose_threads(device, rows * sum(weight.numel() for weight in model.parameters()))
+    return for_decoding(model, options.compile), tokenizer, prompts, length
 
 
 def show(sample: Sample, options: Options, last: bool) -> None:

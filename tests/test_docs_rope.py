@@ -56,7 +56,7 @@ def output(command: str) -> list[str]:
     script, topic, *words = shlex.split(command)[1:]
     assert script == "study.py"
     if topic in RECORDED:
-        first, *rest = RECORDED[topic].read_text().splitlines()
+        first, *rest = RECORDED[topic].read_text(encoding="utf-8").splitlines()
         assert first == f"$ {command}"
         return rest
     argv, sys.argv = sys.argv, [script, topic, *words]
@@ -115,14 +115,14 @@ def test_quoted_lines_are_in_the_code(page):
     assert len(quotes) >= 6
     for quote in quotes:
         first, *lines = quote.splitlines()
-        source = iter((REPO / first.removeprefix("# ")).read_text().splitlines())
+        source = iter((REPO / first.removeprefix("# ")).read_text(encoding="utf-8").splitlines())
         for line in lines:
             assert line in source, f"{first}: {line}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_number_in_the_text_is_in_an_output_or_a_quoted_line(page):
-    text = page.read_text()
+    text = page.read_text(encoding="utf-8")
     prose = FENCE.sub("", text)
     prose = re.sub(r"^#+ .*$|^ {4}.*$|^\d+\. \[", "", prose, flags=re.MULTILINE)  # headings, formulas, contents
     proof = {float(n.replace("−", "-")) for _, block in FENCE.findall(text) for n in NUMBER.findall(block)}
@@ -135,7 +135,7 @@ def test_every_number_in_the_text_is_in_an_output_or_a_quoted_line(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_pictures_and_links_lead_somewhere(page):
-    text = page.read_text()
+    text = page.read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#][^)]*)\)", text):
         file = page.parent / target
         assert file.is_file(), target
@@ -153,7 +153,7 @@ def test_both_pages_show_the_same():
     assert english == chinese
     code, code_zh = (blocks(page, "python") for page in PAGES)
     assert code == code_zh
-    images, images_zh = (re.findall(r"images/\w+\.png", page.read_text()) for page in PAGES)
+    images, images_zh = (re.findall(r"images/\w+\.png", page.read_text(encoding="utf-8")) for page in PAGES)
     assert images == images_zh
 
 

@@ -71,9 +71,11 @@ def test_help_lists_every_topic(study):
 
 def test_without_matplotlib_the_table_still_prints(tmp_path):
     (tmp_path / "matplotlib").mkdir()
-    (tmp_path / "matplotlib" / "__init__.py").write_text("raise ImportError('hidden')")
+    (tmp_path / "matplotlib" / "__init__.py").write_text("raise ImportError('hidden')", encoding="utf-8")
     words = [sys.executable, "study.py", "rotate", "--plot", str(tmp_path / "x.png")]
-    done = subprocess.run(words, cwd=REPO, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)})
+    done = subprocess.run(
+        words, cwd=REPO, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)}, encoding="utf-8"
+    )
     assert "-1.3254, 0.4932" in done.stdout
     assert done.stderr == "study.py: error: --plot needs matplotlib: pip install -e '.[plot]'\n"
 
@@ -135,7 +137,7 @@ def test_trace_records_the_running_code():
     assert shapes["t.transpose(1, 2)"] == (2, 3, 10, 8)
     for place, expression, *_ in table.rows:  # the expression is really in that line
         name, line = place.split(":")
-        source = (REPO / "model" / name).read_text().splitlines()[int(line) - 1]
+        source = (REPO / "model" / name).read_text(encoding="utf-8").splitlines()[int(line) - 1]
         assert expression.removesuffix("...") in source
     by_expression = {row[1]: row[4] for row in table.rows[:-1]}
     before, turn, after = (

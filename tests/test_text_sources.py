@@ -47,13 +47,15 @@ def folder(tmp_path):
     """A tree with each kind of text file, and things beside them that are none."""
     (tmp_path / "deep" / "er").mkdir(parents=True)
     (tmp_path / "a.txt").write_bytes(TEXT.encode())
-    (tmp_path / "b.jsonl").write_text('{"text": "first", "body": "I"}\n\n{"text": "sec\\nond", "body": "II"}\n')
+    (tmp_path / "b.jsonl").write_text(
+        '{"text": "first", "body": "I"}\n\n{"text": "sec\\nond", "body": "II"}\n', encoding="utf-8"
+    )
     (tmp_path / "deep" / "c.txt.gz").write_bytes(gzip.compress(b"zipped\r\n"))
     (tmp_path / "deep" / "er" / "d.jsonl.gz").write_bytes(gzip.compress(b'{"text": "both", "body": "III"}'))
     (tmp_path / "deep" / "empty.txt").touch()
     (tmp_path / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR")
     (tmp_path / ".hidden").mkdir()
-    (tmp_path / ".hidden" / "x.txt").write_text("not wanted")
+    (tmp_path / ".hidden" / "x.txt").write_text("not wanted", encoding="utf-8")
     return tmp_path
 
 
@@ -69,7 +71,7 @@ def test_directories_and_globs(folder):
         assert documents(folder) == [TEXT, "first", "sec\nond", "zipped\r\n", "both"]
     assert documents(folder / "*.txt") == [TEXT]
     assert documents(folder / "**" / "*.gz") == ["zipped\r\n", "both"]
-    (folder / "odd[1].md").write_text("a name that looks like a pattern")
+    (folder / "odd[1].md").write_text("a name that looks like a pattern", encoding="utf-8")
     assert documents(folder / "odd[1].md") == ["a name that looks like a pattern"]
 
 
@@ -145,14 +147,14 @@ def test_separators_wherever_blocks_are_cut():
 
 
 def test_separator_option(tmp_path):
-    (tmp_path / "a.txt").write_text("one\n\ntwo\n\n\n\nthree\n")
+    (tmp_path / "a.txt").write_text("one\n\ntwo\n\n\n\nthree\n", encoding="utf-8")
     assert documents(tmp_path / "a.txt", doc_separator="\n\n") == ["one", "two", "three\n"]
     one_line("doc_separator is empty", tmp_path / "a.txt", doc_separator="")
 
 
 def test_a_large_document_comes_in_pieces_and_little_memory(tmp_path):
     line = "It was the best of times, 日本 it was the worst.\n"
-    (tmp_path / "a.txt").write_text(line * 200_000)  # 10 MB
+    (tmp_path / "a.txt").write_text(line * 200_000, encoding="utf-8")  # 10 MB
     tracemalloc.start()
     length = starts = 0
     for text, start in open_documents([tmp_path / "a.txt"]):
@@ -200,10 +202,10 @@ def test_a_character_across_blocks_is_text(tmp_path):
 def test_bad_json_names_the_line(tmp_path):
     file = tmp_path / "a.jsonl"
     for line in ('{"text": "cut', "[" * 99_999, '{"text": "\\ud800"}'):
-        file.write_text('{"text": "good"}\n\n' + line + "\n")
+        file.write_text('{"text": "good"}\n\n' + line + "\n", encoding="utf-8")
         one_line(r"a.jsonl:3 is not valid JSON", file)
     for line in ('{"body": "x"}', '["text"]', '{"text": 3}', '{"text": null}', '"text"', "3"):
-        file.write_text('{"text": "good"}\n' + line)
+        file.write_text('{"text": "good"}\n' + line, encoding="utf-8")
         one_line(r"a.jsonl:2 has no text under 'text'", file)
     file.write_bytes(b'{"text": "good"}\n{"text": "\xe9"}\n')
     one_line("a.jsonl is not UTF-8 text: byte 27 is 0xe9", file)
@@ -227,11 +229,11 @@ def test_nothing_there(tmp_path):
 
 def test_identity_follows_the_files(tmp_path):
     file = tmp_path / "a.txt"
-    file.write_text("one")
+    file.write_text("one", encoding="utf-8")
     first = open_documents([file]).identity()
     assert first == open_documents([file]).identity()
     assert first != open_documents([file], doc_separator="\n").identity()
-    file.write_text("other")
+    file.write_text("other", encoding="utf-8")
     assert first != open_documents([file]).identity()
 
 

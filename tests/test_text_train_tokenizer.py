@@ -79,7 +79,7 @@ def test_tinyshakespeare_has_65_characters(tmp_path):
 
 def test_what_was_learnt_is_kept(tmp_path, monkeypatch):
     source, cache = tmp_path / "a.txt", tmp_path / "cache"
-    source.write_text(ENGLISH * 20)
+    source.write_text(ENGLISH * 20, encoding="utf-8")
     first = learn_tokenizer(open_documents([source]), cache, vocab_size=300)
     assert SentencePieceTokenizer(first).vocab_size == 300
     others = {learn_tokenizer(open_documents([source]), cache, vocab_size=301)}
@@ -87,7 +87,7 @@ def test_what_was_learnt_is_kept(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(trainer, "train_tokenizer", lambda *_: pytest.fail("trained again"))
         assert learn_tokenizer(open_documents([source]), cache, vocab_size=300) == first
-    source.write_text(ENGLISH * 21)
+    source.write_text(ENGLISH * 21, encoding="utf-8")
     others |= {learn_tokenizer(open_documents([source]), cache, vocab_size=300)}
     assert len(others - {first}) == 3
 

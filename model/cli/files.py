@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -31,7 +32,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
 def _replace(temporary: Path, path: Path) -> None:
     """``os.replace``, with patience on Windows, where a reader that has the old file open makes it fail."""
-    for _ in range(20 if os.name == "nt" else 0):
+    for _ in range(20 if sys.platform == "win32" else 0):
         try:
             return os.replace(temporary, path)
         except PermissionError:
@@ -40,7 +41,7 @@ def _replace(temporary: Path, path: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    if os.name == "nt" and path.is_dir():  # Windows opens no directory, and keeps names safe by itself
+    if sys.platform == "win32" and path.is_dir():  # Windows opens no directory, and keeps names safe by itself
         return
     descriptor = os.open(path, os.O_RDWR if path.is_file() else os.O_RDONLY)  # Windows syncs only what may be written
     try:

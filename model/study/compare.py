@@ -39,7 +39,9 @@ def read(options: Compare) -> list[Line]:
     """The finished runs of this very budget. A line that a kill cut short is none."""
     if not options.results.exists():
         return []
-    whole = [line for line in options.results.read_text().splitlines(keepends=True) if line.endswith("}\n")]
+    whole = [
+        line for line in options.results.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("}\n")
+    ]
     wanted = json.loads(json.dumps(budget(options)))
     return [line for line in map(json.loads, whole) if line["budget"] == wanted]
 
