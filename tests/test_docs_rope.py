@@ -6,6 +6,7 @@ block that shows only "..." is filled; a quote keeps its ends, and "..." in it s
 
 import contextlib
 import difflib
+import importlib.util
 import io
 import itertools
 import re
@@ -155,6 +156,14 @@ def test_pictures_and_links_lead_somewhere(page):
     }
     for anchor in re.findall(r"\]\(#([^)]*)\)", text):
         assert anchor in slugs, anchor
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_walk_types_every_command_of_the_page(page):
+    spec = importlib.util.spec_from_file_location("walk", REPO / "benchmarks" / "walk.py")
+    walk = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(walk)
+    assert [*walk.commands(page.read_text(encoding="utf-8"))] == [command for command, _ in commands(page)]
 
 
 def test_both_pages_show_the_same():
