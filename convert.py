@@ -39,7 +39,8 @@ def main() -> None:
 def check(source: Path, target: Path, to: str, dtype: str | None, tokenizer: Path | None) -> None:
     """Everything that can be refused before torch is imported. Nothing that exists is ever written over."""
     from model import weights
-    from model.weights import llama2c, meta_params
+    from model.weights import llama2c
+    from model.weights import meta as meta_params
 
     if target.exists() and not (target.is_dir() and not any(target.iterdir()) and to != "llama2c"):
         raise ValueError(f"{target} exists: name something new, or remove it first")
@@ -69,8 +70,8 @@ def note(text: str) -> None:
 
 
 def write(model: "Transformer", source: Path, target: Path, to: str, tokenizer: Path | None) -> None:
+    from model.cli.files import write_atomically
     from model.weights import find_tokenizer, llama2c, load_tokenizer, meta, save_model, save_tokenizer
-    from model.weights.files import write_atomically
     from model.weights.tokenizers import copy_tokenizer, read_ids
 
     file = tokenizer or (find_tokenizer(source) if source.is_dir() else None)
@@ -96,7 +97,7 @@ def write(model: "Transformer", source: Path, target: Path, to: str, tokenizer: 
 
 
 def write_tokenizer_bin(tokenizer: "Tokenizer", path: Path) -> None:
-    from model.weights import tokenizer_bin
+    from model.weights import tokenizer_files as tokenizer_bin
 
     try:
         tokenizer_bin.save(tokenizer, path)

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from model.cli import Parser, add_flags, build, read_flags, run_script
-from model.cli.device import check_device
+from model.cli.machine import check_device
 from model.decoding.conversation import Conversation, converse
 from model.decoding.meter import Meter
 from model.decoding.prompts import encode, read_texts
 from model.decoding.samples import Sample, complete, in_order
 from model.decoding.settings import Sampling
 from model.decoding.stop import StopStrings
-from model.weights.runs import newest_run
+from model.weights.checkpoint import newest_run
 
 SEPARATOR = "\n" + 40 * "-"  # between the texts of several samples
 LENGTH = 256  # new tokens, unless the user says otherwise or the context is shorter
@@ -82,7 +82,7 @@ def main() -> int:
         raise ValueError("interactive takes its prompts from the terminal: leave --prompt and --prompt_file out")
     path = flags.model or newest_run()
 
-    from model import weights  # no torch yet: what is wrong with the prompts shows before seconds of loading
+    from model import weights
 
     weights.check(path, options.tokenizer)
     args = weights.load_args(path)
@@ -93,8 +93,8 @@ def main() -> int:
         prompts = [prompt for prompt in prompts for _ in range(options.num_samples)]
 
     from model import KVCache
+    from model.cli.machine import has_native_bfloat16, pick_device, pick_dtype
     from model.generation import decode
-    from model.training.device import has_native_bfloat16, pick_device, pick_dtype
 
     device = pick_device(options.device)
     dtype = pick_dtype(options.dtype, device)

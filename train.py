@@ -29,7 +29,7 @@ def main() -> int:
     # Under torchrun the first process prepares the text, and the others read what it has written.
     text = prepare_text(plan) if os.environ.get("RANK", "0") == "0" else None
 
-    from model.training.run import run  # nothing cheap can go wrong any more
+    from model.training.run import run
 
     return run(plan, text)
 

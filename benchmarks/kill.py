@@ -24,7 +24,7 @@ from typing import Protocol
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from model.weights.files import load_tensors, read_metadata
+from model.weights.tensors import load_tensors, read_metadata
 
 SETTINGS = """
 tokenizer = "char"

@@ -22,10 +22,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from model import ModelArgs, Transformer
 from model.cli import build, read_toml
-from model.text.batches import Dataset
-from model.text.dataset import prepare
+from model.text.dataset import Dataset
+from model.text.prepare import prepare
 from model.text.sources import open_documents
-from model.text.tokenizer import SentencePieceTokenizer, train_tokenizer
+from model.text.tokenizer import SentencePieceTokenizer
+from model.text.train_tokenizer import train_tokenizer
 from model.training.config import DataArgs, TrainArgs
 from model.training.evaluation import evaluate, loss_of
 from model.training.loop import Trainer, Watcher

@@ -10,9 +10,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # the library, also when it is not installed
 
-from model.text.corpus import python_docs
-from model.text.dataset import prepare
-from model.text.tokenizer import SentencePieceTokenizer, train_tokenizer
+from model.text.prepare import prepare
+from model.text.python_docs import python_docs
+from model.text.tokenizer import SentencePieceTokenizer
+from model.text.train_tokenizer import train_tokenizer
 
 
 def generate_text(file: Path, megabytes: int) -> None:

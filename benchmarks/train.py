@@ -20,9 +20,9 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from model import ModelArgs, Transformer
+from model.cli.machine import keep_freed_memory, pick_device, pick_dtype
 from model.training.attention import choose_attention
 from model.training.config import TrainArgs
-from model.training.device import keep_freed_memory, pick_device, pick_dtype
 from model.training.evaluation import loss_of
 from model.training.optimizer import build_optimizers
 

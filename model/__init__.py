@@ -15,29 +15,13 @@ Shape letters, used at the end of every line that changes a shape:
     T  new tokens                K  key/value heads
     S  keys, start_pos + T       D  head_dim
     L  layers                    V  vocabulary
-
-The names below are loaded when first used: importing torch takes seconds, and a mistyped flag is answered at once.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from .cache import KVCache
-    from .config import ModelArgs
-    from .generation import generate
-    from .rope import apply_rotary_emb, precompute_freqs_cis, reshape_for_broadcast
-    from .transformer import Transformer
-
-_HOME = {
-    "ModelArgs": "config",
-    "precompute_freqs_cis": "rope",
-    "reshape_for_broadcast": "rope",
-    "apply_rotary_emb": "rope",
-    "KVCache": "cache",
-    "Transformer": "transformer",
-    "generate": "generation",
-}
+from .cache import KVCache
+from .config import ModelArgs
+from .generation import generate
+from .rope import apply_rotary_emb, precompute_freqs_cis, reshape_for_broadcast
+from .transformer import Transformer
 
 __all__ = [
     "KVCache",
@@ -48,9 +32,3 @@ __all__ = [
     "precompute_freqs_cis",
     "reshape_for_broadcast",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)

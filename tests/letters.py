@@ -1,6 +1,6 @@
 """A tokenizer of bytes, for tests of what happens to tokens that need no real one."""
 
-from model.text.stream import TextStream
+from model.text.tokenizer import TextStream
 
 BOS, EOS = 0, 1
 

@@ -13,7 +13,8 @@ import torch
 import convert
 from model.cli import run_script
 from model.rope_scaling import RopeScaling
-from model.text.tokenizer import Llama2cTokenizer, train_tokenizer
+from model.text.foreign_tokenizers import Llama2cTokenizer
+from model.text.train_tokenizer import train_tokenizer
 from model.weights import llama2c, load_model, load_tokenizer, save_model, save_tokenizer
 
 REPOSITORY = Path(__file__).parent.parent

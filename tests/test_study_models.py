@@ -13,7 +13,7 @@ from model.study.attention import look, profile
 from model.study.extrapolate import full, spans, windowed
 from model.study.report import save_plot
 from model.study.rivals import stretched
-from model.text.trainer import train_tokenizer
+from model.text.train_tokenizer import train_tokenizer
 from model.weights import load_tokenizer, save_model, save_tokenizer
 
 TEXT = "".join(f"line {n}: a rope of {n * n} yards, laid in {n % 7} strands.\n" for n in range(900))

@@ -13,8 +13,8 @@ from typing import ClassVar
 import pytest
 
 from model.text import sources
-from model.text.chunks import split_documents, split_text
-from model.text.corpus import python_docs
+from model.text.python_docs import python_docs
+from model.text.readers import split_documents, split_text
 from model.text.sources import DEFAULT, open_documents
 
 TEXT = "One.\r\nTwo\rthree\n\n\n  日本 😀\u2028x\x0c\n"

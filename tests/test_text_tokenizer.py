@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import sentencepiece
 
-from model.text.tokenizer import HFTokenizer, Llama2cTokenizer, SentencePieceTokenizer, train_tokenizer
+from model.text.foreign_tokenizers import HFTokenizer, Llama2cTokenizer
+from model.text.tokenizer import SentencePieceTokenizer
+from model.text.train_tokenizer import train_tokenizer
 
 SHAKESPEARE = Path(__file__).parents[2] / "shared/data/tinyshakespeare.txt"
 ENGLISH = "It was the best of times,\n\tit was the worst of times;\r\n\n    it was the age of wisdom.\n" * 40
@@ -226,11 +228,3 @@ def test_foreign_files_are_one_line(content, tmp_path):
         with pytest.raises(ValueError, match="tokenizer") as error:
             read(file)
         assert "\n" not in str(error.value)
-
-
-def test_the_package_needs_no_torch():
-    import subprocess
-    import sys
-
-    code = "import sys, model.text.tokenizer, model.text.dataset; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[1]).returncode == 0

@@ -10,7 +10,7 @@ from training_helpers import StopAt, same, together, trainer
 
 from model.training.distributed import own_device
 from model.weights import load_model
-from model.weights.files import load_tensors
+from model.weights.tensors import load_tensors
 
 SETTINGS = {"max_steps": 20, "eval_every": 10, "batch_size": 12, "micro_batch_size": 3, "optimizer": "muon"}
 

@@ -8,7 +8,7 @@ from training_helpers import ARGS, forked, same, trainer, weights
 
 from model.training.loop import Trainer
 from model.training.run_directory import STATE, load_state, locked, named_states, read_notes
-from model.weights.files import load_tensors, save_tensors
+from model.weights.tensors import load_tensors, save_tensors
 
 
 def test_the_state_holds_every_weight_and_every_optimizer_state_by_name_and_the_notes(tmp_path):

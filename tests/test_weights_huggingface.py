@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from model import generate
 from model.rope_scaling import RopeScaling
 from model.weights import load_args, load_model, save_model
-from model.weights.files import read_header
+from model.weights.tensors import read_header
 
 ORIGINAL, LENGTH = 16, 60  # tested well past the length that the scalings say was trained on
 SHAPES = {

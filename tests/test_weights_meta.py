@@ -11,7 +11,7 @@ import torch
 from model import ModelArgs
 from model.rope_scaling import RopeScaling
 from model.weights import load_args, load_model, meta
-from model.weights.meta_params import args_from, hidden_dim, params_from
+from model.weights.meta import args_from, hidden_dim, params_from
 
 
 @pytest.fixture

@@ -4,10 +4,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from ..cli.files import read_json, write_json
 from ..config import ModelArgs
 from ..rope_scaling import RopeScaling
 from ..transformer import Transformer
-from ..weights.files import load_tensors, read_json, save_tensors, write_json
+from ..weights.tensors import load_tensors, save_tensors
 from . import SCALINGS, SCHEMES, build_model
 
 WEIGHTS, NOTE = "weights.safetensors", "study.json"

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
+from ..cli.files import read_json
 from ..positions.files import NOTE, load_study
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 from ..weights import load_model, load_tokenizer
-from ..weights.files import read_json
-from ..weights.runs import newest_run
+from ..weights.checkpoint import newest_run
 
 
 def open_model(path: Path | None) -> tuple[Transformer, Tokenizer, str]:

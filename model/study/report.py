@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..weights.files import write_atomically
+from ..cli.files import write_atomically
 
 
 @dataclass

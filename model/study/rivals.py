@@ -14,10 +14,11 @@ from ..cache import KVCache
 from ..config import ModelArgs
 from ..positions import SCALINGS, SCHEMES, build_model
 from ..positions.files import check_length, save_study
-from ..text.dataset import Dataset, prepare
+from ..text.dataset import Dataset
+from ..text.prepare import prepare
 from ..text.sources import open_documents
 from ..text.tokenizer import Tokenizer
-from ..text.trainer import train_tokenizer
+from ..text.train_tokenizer import train_tokenizer
 from ..training.config import TrainArgs
 from ..training.loop import Trainer
 from ..training.metrics import bits_per_byte

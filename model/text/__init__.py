@@ -1,11 +1,11 @@
-"""Text in, token ids out. Nothing in this room needs torch.
+"""Text in, token ids out.
 
-tokenizer.py    SentencePiece, and the names of the other tokenizers
-trainer.py      a new SentencePiece tokenizer from any text
-stream.py       text as the tokens come, equal to the text decoded at once
-hf.py           Hugging Face's tokenizer.json
-llama2c.py      llama2.c's tokenizer.bin
-sources.py      files, directories, globs, stdin, URLs: documents
-corpus.py       the text that every CPython brings along
-dataset.py      documents to token ids on disk; batches of them
+sources.py              files, folders, globs, stdin, URLs: documents
+readers.py              one file: its documents in pieces
+python_docs.py          the text that every CPython brings along
+train_tokenizer.py      a new SentencePiece tokenizer from any text
+tokenizer.py            what a tokenizer is, and SentencePiece's
+foreign_tokenizers.py   Hugging Face's tokenizer.json and llama2.c's tokenizer.bin
+prepare.py              documents to token ids on disk
+dataset.py              batches of them
 """

@@ -1,121 +1,77 @@
-"""Documents to training and validation tokens on disk, once."""
+"""Token ids on disk, and the batches that a step trains on."""
 
-import hashlib
-import itertools
-import json
-import os
-import shutil
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
-from tqdm import tqdm
 
-from ..weights.files import read_json, write_json
-from .batches import Batch, Dataset
-from .encode import measure, split_at, token_type, write_tokens
-from .sources import Documents, open_documents
-from .tokenizer import Tokenizer
-
-__all__ = ["Batch", "Dataset", "prepare"]
-
-FORMAT = 1  # of the cache: another number makes old ones unread
+Batch = tuple[np.ndarray, np.ndarray]  # inputs and targets, int64 (B, T); a target is the token after its input
 
 
-def prepare(
-    specs: Sequence[str | Path],
-    tokenizer: Tokenizer,
-    *,
-    context: int,
-    cache_dir: str | Path,
-    val_fraction: float = 0.1,
-    val_specs: Sequence[str | Path] | None = None,
-    text_key: str = "text",
-    doc_separator: str | None = None,
-    workers: int | None = None,
-) -> Dataset:
-    """The token ids of the sources' text, BOS before each document, split into training and validation.
+@dataclass(frozen=True)
+class Dataset:
+    """What ``prepare`` made: ids of the training and the validation text, mapped from disk."""
 
-    Validation is the text of ``val_specs``, or else the last ``val_fraction`` of the characters; it begins with BOS,
-    so that its first token too is predicted. The ids are kept below ``cache_dir``, found again by the files' paths,
-    sizes and times, the tokenizer and the split. Raises ValueError when either part is too short.
+    train: np.ndarray  # uint16 or uint32, (N,)
+    val: np.ndarray
+    val_bytes: int  # the validation text's length in UTF-8: what bits per byte are counted over
+    fingerprint: str  # of the text, its split and the tokenizer
+
+    def batch(
+        self, step: int, *, batch_size: int, context: int, seed: int, rank: int = 0, world_size: int = 1
+    ) -> Batch:
+        """This rank's rows of the step's batch: (B / world_size, T).
+
+        Every window of the text comes once before any comes again. A pure function of (seed, step): nothing is drawn
+        from a state, so resuming needs none, and any number of ranks see the same batch between them.
+        """
+        if batch_size % world_size:
+            raise ValueError(f"batch_size {batch_size} cannot be shared by {world_size} ranks: give a multiple")
+        share = batch_size // world_size
+        first = step * batch_size + rank * share
+        starts = [window_start(row, len(self.train), context, seed) for row in range(first, first + share)]
+        return _windows(self.train, np.array(starts), context)
+
+    def val_batches(self, batch_size: int, context: int, max_tokens: int | None = None) -> Iterator[Batch]:
+        """Windows side by side over the validation text, in which each token after the first is a target once.
+
+        The last batch is smaller, and the last window is shorter and comes alone. With ``max_tokens``, so many
+        tokens' worth of whole windows (at least one) are taken, evenly spread over the text.
+        """
+        whole, rest = divmod(len(self.val) - 1, context)
+        starts = np.arange(whole) * context
+        if max_tokens is not None and max_tokens < whole * context:
+            count = max(1, max_tokens // context)
+            starts, rest = starts[np.arange(count) * whole // count], 0
+        for row in range(0, len(starts), batch_size):
+            yield _windows(self.val, starts[row : row + batch_size], context)
+        if rest:
+            yield _windows(self.val, np.array([whole * context]), rest)
+
+
+def window_start(row: int, tokens: int, context: int, seed: int) -> int:
+    """Where the ``row``-th window of a run begins, in a text of so many tokens.
+
+    The text is cut into windows side by side, which come in random order. The next time round the cut begins elsewhere,
+    so that no token stands first in its window for ever.
     """
-    if not val_specs and not 0 < val_fraction < 1:
-        raise ValueError(f"val_fraction {val_fraction} leaves no training or no validation text: give one in (0, 1)")
-    documents = open_documents(specs, text_key, doc_separator)
-    val_documents = open_documents(val_specs, text_key, doc_separator) if val_specs else None
-    identity = [documents.identity(), val_documents.identity() if val_documents else val_fraction]
-    key = _digest([FORMAT, *identity, tokenizer.fingerprint, tokenizer.bos_id])
-    folder = Path(cache_dir) / f"tokens-{key[:32]}"
-    dataset = _load(folder)
-    if dataset is None:
-        _build(folder, documents, val_documents, tokenizer, val_fraction, workers or _cores())
-        dataset = _load(folder)
-    if dataset is None:
-        raise ValueError(f"{folder} vanished while it was read: run again")
-    check_lengths(dataset, context, val_fraction)
-    return dataset
+    windows = max(1, (tokens - 1) // context - 1)
+    epoch, place = divmod(row, windows)
+    order, luck = _shuffled(windows, seed, epoch)
+    return int(order[place]) * context + luck % (tokens - windows * context)
 
 
-def check_lengths(dataset: Dataset, context: int, val_fraction: float) -> None:
-    tokens = len(dataset.train)
-    if tokens < context + 1:
-        shorter = f", or a max_seq_len of at most {tokens - 1}" if tokens > 2 else ""
-        raise ValueError(
-            f"the training text is {tokens} tokens long, a context of {context} needs {context + 1}: "
-            f"give more text{shorter}"
-        )
-    if not dataset.val_bytes:
-        raise ValueError(f"the validation text is empty: give more text, or a val_fraction above {val_fraction}")
+@lru_cache(maxsize=2)  # the batch at the end of an epoch needs two
+def _shuffled(count: int, seed: int, epoch: int) -> tuple[np.ndarray, int]:
+    """The numbers below ``count`` in an order that depends on (seed, epoch) alone, and one random number more.
+
+    Philox is a function of a key and a counter; its raw output is the same in every version of numpy.
+    """
+    raw = np.random.Philox(key=seed, counter=[0, epoch, 0, 0]).random_raw(count + 1)
+    return np.argsort(raw[1:], kind="stable"), int(raw[0])
 
 
-def _build(folder: Path, documents: Documents, val_documents: Documents | None, tokenizer: Tokenizer,
-           val_fraction: float, workers: int) -> None:  # fmt: skip
-    """Fill a directory beside ``folder``, then give it its name: it is whole or not there."""
-    digest, total = measure(documents)
-    cut = total if val_documents else int(total * (1 - val_fraction))
-    pieces = split_at(documents, cut)
-    if val_documents:
-        val_digest, val_total = measure(val_documents)
-        pieces = itertools.chain(pieces, split_at(val_documents, 0))
-        digest, total = _digest([digest, val_digest]), total + val_total
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    temporary.mkdir(parents=True)
-    try:
-        with tqdm(total=total, unit="char", unit_scale=True, desc="tokenizing", disable=None, delay=1) as bar:
-            val_bytes = write_tokens(temporary, pieces, tokenizer, workers, bar)
-        fingerprint = _digest([digest, cut, tokenizer.fingerprint])
-        write_json(temporary / "meta.json", {
-            "dtype": str(token_type(tokenizer)), "val_bytes": val_bytes, "fingerprint": fingerprint,
-            "sizes": [(temporary / f"{part}.bin").stat().st_size for part in ("train", "val")],
-        })  # fmt: skip
-        if folder.exists():
-            shutil.rmtree(folder)
-        os.rename(temporary, folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _load(folder: Path) -> Dataset | None:
-    """The cache in ``folder``; None when there is none, or it is not what was written."""
-    try:
-        meta = read_json(folder / "meta.json")
-        files = [folder / "train.bin", folder / "val.bin"]
-        if [file.stat().st_size for file in files] != meta["sizes"]:
-            return None
-        train, val = (
-            np.memmap(file, meta["dtype"], "r") if size else np.zeros(0, meta["dtype"])
-            for file, size in zip(files, meta["sizes"])
-        )
-        return Dataset(train, val, meta["val_bytes"], meta["fingerprint"])
-    except (OSError, ValueError, KeyError):
-        return None
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _windows(tokens: np.ndarray, starts: np.ndarray, length: int) -> Batch:
+    rows = tokens[starts[:, None] + np.arange(length + 1)].astype(np.int64)  # (B, T + 1)
+    return rows[:, :-1], rows[:, 1:]

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch.nn.utils import clip_grad_norm_
 
+from ..cli.machine import keep_freed_memory, pick_dtype
 from ..text.dataset import Dataset
 from ..transformer import Transformer
 from ..weights import save_model
 from .attention import choose_attention
 from .config import TrainArgs
-from .device import keep_freed_memory, pick_dtype
 from .distributed import Ranks, gather, spread, sync_gradients, whole
 from .dropout import add_dropout
 from .evaluation import evaluate, loss_of

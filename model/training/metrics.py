@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..cli.files import write_text
 from ..text.dataset import Dataset
-from ..weights.files import write_text
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..cli.machine import has_native_bfloat16
 from ..transformer import Transformer
 from .config import TrainArgs
-from .device import has_native_bfloat16
 from .distributed import gather, shard_like
 
 

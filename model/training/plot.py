@@ -4,7 +4,7 @@ from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
 
-from ..weights.files import write_atomically
+from ..cli.files import write_atomically
 from .metrics import read_metrics
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import torch
 
 from ..cli import Settings, write_toml
+from ..cli.files import write_text
+from ..cli.machine import pick_device
 from ..transformer import Transformer
 from ..weights import load_model, save_tokenizer
-from ..weights.files import write_text
 from .config import TrainArgs
 from .console import Console, how_to_resume
-from .device import pick_device
 from .distributed import Ranks, join_ranks, own_device
 from .loop import Trainer
 from .progress import Progress

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..transformer import Transformer
-from ..weights.files import load_tensors, read_metadata, save_tensors
+from ..weights.tensors import load_tensors, read_metadata, save_tensors
 from .distributed import gather, shard_like
 
 STATE = "training_state.safetensors"

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..cli import Settings, build, read_toml
-from ..cli.device import check_device
+from ..cli.machine import check_device
 from ..config import ModelArgs
-from ..text.trainer import KINDS
+from ..text.train_tokenizer import KINDS
 from ..weights import load_args
-from ..weights.runs import RUNS, newest_run
+from ..weights.checkpoint import RUNS, newest_run
 from .config import CLASSES, DataArgs, TrainArgs
 
 CONFIG = "config.toml"

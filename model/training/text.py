@@ -7,10 +7,11 @@ from typing import Any
 
 from ..cli import read_toml
 from ..config import ModelArgs
-from ..text.dataset import Dataset, prepare
+from ..text.dataset import Dataset
+from ..text.prepare import prepare
 from ..text.sources import cache_home, open_documents
 from ..text.tokenizer import Tokenizer
-from ..text.trainer import KINDS, learn_tokenizer
+from ..text.train_tokenizer import KINDS, learn_tokenizer
 from ..weights import load_tokenizer
 from .config import CLASSES
 from .setup import CONFIG, Plan, assemble

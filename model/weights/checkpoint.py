@@ -3,18 +3,18 @@
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, device, dtype
+from torch.overrides import TorchFunctionMode
 
 from ..config import ModelArgs
+from ..transformer import Transformer
 from . import huggingface
 from .huggingface import HuggingFace
 from .llama2c import Llama2c
 from .meta import Meta
-
-if TYPE_CHECKING:
-    from torch import Tensor, device, dtype
-
-    from ..transformer import Transformer
 
 
 class Checkpoint(Protocol):
@@ -67,8 +67,6 @@ def load_model(
     checkpoint = open_checkpoint(path)
     import torch
 
-    from .empty import empty_network
-
     model = empty_network(checkpoint.args)
     wanted = None if dtype == "stored" else dtype or torch.float32
     state, broken = {}, []
@@ -108,3 +106,29 @@ def save_model(
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     huggingface.save(model, directory, dtype, read_ids(directory) if ids is None else ids)
+
+
+class _NoInit(TorchFunctionMode):
+    """Leaves out ``nn.init``: random numbers for tensors without memory would cost seconds of imports inside torch."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__module__", "") == "torch.nn.init":
+            return args[0] if args else (kwargs or {})["tensor"]
+        return func(*args, **(kwargs or {}))
+
+
+def empty_network(args: ModelArgs) -> Transformer:
+    """On the meta device: shapes and the rotation table, no weights."""
+    with torch.device("meta"), _NoInit():
+        return Transformer(args)
+
+
+RUNS = Path("runs")
+
+
+def newest_run(holding: str = "model.safetensors") -> Path:
+    """The run below ``runs/`` whose file ``holding`` was written last. Raises ValueError when there is none."""
+    found = sorted(RUNS.glob(f"*/{holding}"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise ValueError(f"there is no run in {RUNS}/ yet: start one with `python train.py`, or name a directory")
+    return found[-1].parent

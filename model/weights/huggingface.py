@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .files import Entry, read_header, read_json, save_tensors, write_json
+from ..cli.files import read_json, write_json
 from .hf_config import args_from, config_from
 from .layout import Shapes, compare, hugging_face_name, is_rotated, shapes, to_halves, to_pairs
+from .tensors import Entry, read_header, save_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor, dtype

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
+from ..cli.files import write_atomically
 from ..config import ModelArgs
-from .files import write_atomically
 from .layout import shapes
 
 if TYPE_CHECKING:

@@ -4,10 +4,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from ..text.tokenizer import HFTokenizer, Llama2cTokenizer, SentencePieceTokenizer, Tokenizer
-from .files import read_json, write_atomically, write_json
+from ..cli.files import read_json, write_atomically, write_json
+from ..text.foreign_tokenizers import HFTokenizer, Llama2cTokenizer
+from ..text.tokenizer import SentencePieceTokenizer, Tokenizer
 from .llama2c import Llama2c
-from .tokenizer_json import describe
+from .tokenizer_files import describe
 
 PADDING = 128  # rows that a vocabulary may have been rounded up by
 

@@ -1,16 +1,92 @@
-"""llama2.c's ``tokenizer.bin``: the pieces and scores of a SentencePiece BPE model, flattened.
+"""Tokenizers of other programs: Hugging Face's tokenizer.json and llama2.c's tokenizer.bin.
 
-The file: int32 longest piece, then for each token float32 score, int32 length, that many bytes. Tokens 0 to 2 are
+tokenizer.bin: int32 longest piece, then for each token float32 score, int32 length, that many bytes. Tokens 0 to 2 are
 unknown, BOS and EOS, 3 to 258 the bytes. It does not say how many tokens there are: the model does.
 """
 
 import hashlib
 import heapq
+import re
 import struct
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from .stream import TextStream
+from ..cli.files import read_json
+from .tokenizer import TextStream
+
+BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
+
+
+class HFTokenizer:
+    """A tokenizer.json with its special tokens, as its own library reads it.
+
+    Which tokens begin and end a text is said by the file's post-processor and by ``tokenizer_config.json`` and
+    ``special_tokens_map.json`` beside it. Chat models have several end tokens, which the model's configuration
+    lists: give them as ``eos_ids``. Raises ValueError when no BOS is named.
+    """
+
+    def __init__(self, path: str | Path, eos_ids: Sequence[int] | None = None):
+        try:
+            from tokenizers import Tokenizer
+        except ImportError:
+            raise ValueError(
+                f"{path} needs the extra hf: pip install 'ropewalk[hf]', or give a tokenizer.model"
+            ) from None
+        self.path = Path(path)
+        content = self.path.read_bytes()
+        try:
+            self._model = Tokenizer.from_str(content.decode())
+        except Exception as error:  # the library raises bare Exceptions
+            raise ValueError(f"{path} is not a tokenizer.json ({error}): get the file again") from None
+        self.fingerprint = hashlib.sha256(content).hexdigest()
+        self.vocab_size = max(self._model.get_vocab().values()) + 1
+        self._special = {token for token, added in self._model.get_added_tokens_decoder().items() if added.special}
+        settings = _settings_beside(self.path)
+        added = self._model.encode("", add_special_tokens=True).ids
+        bos = added[0] if added else self._id_of(settings.get("bos_token"))
+        if bos is None:
+            raise ValueError(f"{path} names no BOS token: put its tokenizer_config.json beside it")
+        self.bos_id: int = bos
+        eos = self._id_of(settings.get("eos_token"))
+        self.eos_ids = tuple(eos_ids) if eos_ids is not None else () if eos is None else (eos,)
+        # A file with a post-processor that adds nothing is of a model that was trained without BOS.
+        without = read_json(self.path).get("post_processor") is not None or settings.get("add_bos_token") is False
+        self._starts = bool(added) or settings.get("add_bos_token") is True or not without
+        probe = self._model.encode("a", add_special_tokens=False).tokens
+        self.adds_space = bool(probe) and probe[0][0] in "\u2581\u0120 "
+
+    def _id_of(self, token: Any) -> int | None:
+        content = token.get("content") if isinstance(token, dict) else token
+        return self._model.token_to_id(content) if isinstance(content, str) else None
+
+    def encode(self, text: str, bos: bool = True) -> list[int]:
+        """BOS comes first where the model was trained so, and in the empty text, which has to start somehow."""
+        return [self.bos_id] * (bos and (self._starts or not text)) + self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
+        """Many texts at once. The library takes all cores whatever ``threads`` says."""
+        return [row.ids for row in self._model.encode_batch(list(texts), add_special_tokens=False)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self._model.decode(list(ids), skip_special_tokens=True)
+
+    def stream(self) -> TextStream:
+        return TextStream(self.decode, self._is_open)
+
+    def _is_open(self, token: int) -> bool:
+        """A byte piece, as a wrong one spoils the whole run for the decoder; and what it skips, which ends no run."""
+        piece = self._model.id_to_token(token)
+        return piece is None or token in self._special or BYTE_PIECE.fullmatch(piece) is not None
+
+
+def _settings_beside(path: Path) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if (path.parent / name).is_file():
+            settings |= {key: value for key, value in read_json(path.parent / name).items() if value is not None}
+    return settings
+
 
 BOS, EOS, FIRST_BYTE = 1, 2, 3
 GONE = -1  # where a token was that has been joined to its left neighbour

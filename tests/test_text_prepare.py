@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import model.text.dataset as dataset_module
-from model.text.batches import window_start
-from model.text.dataset import Dataset, prepare
-from model.text.tokenizer import SentencePieceTokenizer, train_tokenizer
+import model.text.prepare as prepare_module
+from model.text.dataset import Dataset, window_start
+from model.text.prepare import prepare
+from model.text.tokenizer import SentencePieceTokenizer
+from model.text.train_tokenizer import train_tokenizer
 
 SHAKESPEARE = Path(__file__).parents[2] / "shared/data/tinyshakespeare.txt"
 ENGLISH = "It was the best of times,\n\tit was the worst of times;\r\n\n    it was the age of 日本.\n"
@@ -124,7 +125,7 @@ def test_second_start_reads_no_text(tmp_path, tokenizer, monkeypatch):
         raise AssertionError("tokenized again")
 
     with monkeypatch.context() as patch:
-        patch.setattr(dataset_module, "measure", fail)
+        patch.setattr(prepare_module, "measure", fail)
         again = prepare([tmp_path / "text.txt"], tokenizer, context=8, cache_dir=tmp_path / "cache")
         assert again.fingerprint == first.fingerprint
         assert np.array_equal(again.train, first.train)
@@ -164,7 +165,7 @@ def test_a_damaged_or_unfinished_cache_is_made_anew(tmp_path, tokenizer, monkeyp
 
 MEMORY = """
 import resource, sys
-from model.text.dataset import prepare
+from model.text.prepare import prepare
 from model.text.tokenizer import SentencePieceTokenizer
 for file in sys.argv[2:]:
     prepare([file], SentencePieceTokenizer(sys.argv[1]), context=8, cache_dir=file + ".cache")

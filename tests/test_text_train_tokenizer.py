@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from model.text import trainer
+from model.text import train_tokenizer as trainer
 from model.text.sources import open_documents
-from model.text.tokenizer import SentencePieceTokenizer, train_tokenizer
-from model.text.trainer import learn_tokenizer, spread_sample
+from model.text.tokenizer import SentencePieceTokenizer
+from model.text.train_tokenizer import learn_tokenizer, spread_sample, train_tokenizer
 
 SHAKESPEARE = Path(__file__).parents[2] / "shared/data/tinyshakespeare.txt"
 ENGLISH = "It was the best of times,\n\tit was the worst of times;\r\n\n    it was the age of wisdom.\n"

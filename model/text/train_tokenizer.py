@@ -9,8 +9,8 @@ from typing import Any
 
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
-from ..weights.files import write_atomically
-from .chunks import split_text
+from ..cli.files import write_atomically
+from .readers import split_text
 from .sources import Documents
 
 FORMAT = 1  # of what is learnt: another number makes kept tokenizers unread

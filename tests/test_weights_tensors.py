@@ -4,7 +4,8 @@ import os
 import pytest
 import torch
 
-from model.weights import files
+from model.cli import files
+from model.weights import tensors
 
 
 def test_write_replaces_the_whole_file_and_leaves_nothing_else(tmp_path):
@@ -39,20 +40,20 @@ def test_content_reaches_the_disk_before_the_name_does(tmp_path, monkeypatch):
 
 
 def test_tensors_round_trip_bit_for_bit(tmp_path):
-    tensors = {
+    given = {
         "a": torch.randn(3, 4).T,  # not contiguous
         "b": torch.randn(5).bfloat16(),
         "n": torch.arange(3),
         "scalar": torch.tensor(2.0),
         "empty": torch.zeros(0, 2),
     }
-    files.save_tensors(tmp_path / "x.safetensors", tensors, {"format": "pt"})
-    loaded = files.load_tensors(tmp_path / "x.safetensors")
-    assert loaded.keys() == tensors.keys()
-    for name, tensor in tensors.items():
+    tensors.save_tensors(tmp_path / "x.safetensors", given, {"format": "pt"})
+    loaded = tensors.load_tensors(tmp_path / "x.safetensors")
+    assert loaded.keys() == given.keys()
+    for name, tensor in given.items():
         assert loaded[name].dtype == tensor.dtype
         assert torch.equal(loaded[name], tensor)
-    header = files.read_header(tmp_path / "x.safetensors")
+    header = tensors.read_header(tmp_path / "x.safetensors")
     assert header["a"] == ("F32", (4, 3))
     assert header["b"] == ("BF16", (5,))
 
@@ -88,17 +89,17 @@ def test_corrupt_safetensors_is_one_clear_line(tmp_path, content, words):
     path = tmp_path / "x.safetensors"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=words) as error:
-        files.read_header(path)
+        tensors.read_header(path)
     assert "\n" not in str(error.value)
     assert str(path) in str(error.value)
     with pytest.raises(ValueError, match=words):
-        files.load_tensors(path)
+        tensors.load_tensors(path)
 
 
 def test_good_header_with_data_is_accepted(tmp_path):
     path = tmp_path / "x.safetensors"
     path.write_bytes(safetensors_bytes({"__metadata__": {"format": "pt"}, "a": GOOD}, bytes(8)))
-    assert files.read_header(path) == {"a": ("F32", (2,))}
+    assert tensors.read_header(path) == {"a": ("F32", (2,))}
 
 
 @pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b"[" * 100_000, b"[1]"])

@@ -1,10 +1,15 @@
-"""Where a run computes, and in what precision."""
+"""What this machine computes with: device, dtype and memory."""
 
 import ctypes
+import re
 
 import torch
 
-from ..cli.device import check_device
+
+def check_device(name: str) -> None:
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", name):
+        raise ValueError(f"device is {name!r}: give auto, cpu, cuda, cuda:N or mps")
+
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 

@@ -1,0 +1,185 @@
+"""Documents to training and validation tokens on disk, once."""
+
+import hashlib
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from ..cli.files import read_json, write_json
+from .dataset import Dataset
+from .readers import Piece
+from .sources import Documents, open_documents
+from .tokenizer import Tokenizer
+
+BATCH = 2_000_000  # characters tokenized together
+Part = tuple[str, bool, bool]  # text, whether a document starts there, whether it is validation text
+
+
+def measure(documents: Iterable[Piece]) -> tuple[str, int]:
+    """A hash of the text and its documents' starts, and the number of characters. Raises ValueError when none."""
+    digest, total = hashlib.sha256(), 0
+    for text, starts in documents:
+        digest.update(b"\xff" * starts + text.encode())  # a byte that UTF-8 never has
+        total += len(text)
+    if not total:
+        raise ValueError("the sources hold no text: give some that do")
+    return digest.hexdigest(), total
+
+
+def split_at(documents: Iterable[Piece], cut: int) -> Iterator[Part]:
+    """The pieces before and after ``cut`` characters; the validation text, after it, starts as a document does."""
+    position, past = 0, False
+    for text, starts in documents:
+        head = text[: max(0, cut - position)]
+        if head:
+            yield head, starts, False
+        if len(head) < len(text):
+            yield text[len(head) :], starts or not past, True
+            past = True
+        position += len(text)
+
+
+def write_tokens(folder: Path, parts: Iterable[Part], tokenizer: Tokenizer, threads: int, bar: tqdm) -> int:
+    """Write train.bin and val.bin into ``folder``. Returns the length of the validation text in bytes."""
+    val_bytes = 0
+    dtype = token_type(tokenizer)
+    with (folder / "train.bin").open("wb") as train, (folder / "val.bin").open("wb") as val:
+        for batch in _batches(parts):
+            texts = [text if starts else _continued(text, tokenizer) for text, starts, _ in batch]
+            for ids, (text, starts, past) in zip(tokenizer.encode_batch(texts, threads), batch):
+                (val if past else train).write(np.array([tokenizer.bos_id] * starts + ids, dtype).tobytes())
+                val_bytes += len(text.encode()) * past
+                bar.update(len(text))
+        for file in (train, val):
+            file.flush()
+            os.fsync(file.fileno())
+    return val_bytes
+
+
+def _continued(text: str, tokenizer: Tokenizer) -> str:
+    """A piece from within a document, for a tokenizer that puts back the space that the piece was cut at."""
+    return text.removeprefix(" ") if tokenizer.adds_space else text
+
+
+def _batches(parts: Iterable[Part]) -> Iterator[list[Part]]:
+    batch, size = [], 0
+    for part in parts:
+        batch.append(part)
+        size += len(part[0])
+        if size >= BATCH:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def token_type(tokenizer: Tokenizer) -> np.dtype:
+    return np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32)
+
+
+FORMAT = 1  # of the cache: another number makes old ones unread
+
+
+def prepare(
+    specs: Sequence[str | Path],
+    tokenizer: Tokenizer,
+    *,
+    context: int,
+    cache_dir: str | Path,
+    val_fraction: float = 0.1,
+    val_specs: Sequence[str | Path] | None = None,
+    text_key: str = "text",
+    doc_separator: str | None = None,
+    workers: int | None = None,
+) -> Dataset:
+    """The token ids of the sources' text, BOS before each document, split into training and validation.
+
+    Validation is the text of ``val_specs``, or else the last ``val_fraction`` of the characters; it begins with BOS,
+    so that its first token too is predicted. The ids are kept below ``cache_dir``, found again by the files' paths,
+    sizes and times, the tokenizer and the split. Raises ValueError when either part is too short.
+    """
+    if not val_specs and not 0 < val_fraction < 1:
+        raise ValueError(f"val_fraction {val_fraction} leaves no training or no validation text: give one in (0, 1)")
+    documents = open_documents(specs, text_key, doc_separator)
+    val_documents = open_documents(val_specs, text_key, doc_separator) if val_specs else None
+    identity = [documents.identity(), val_documents.identity() if val_documents else val_fraction]
+    key = _digest([FORMAT, *identity, tokenizer.fingerprint, tokenizer.bos_id])
+    folder = Path(cache_dir) / f"tokens-{key[:32]}"
+    dataset = _load(folder)
+    if dataset is None:
+        _build(folder, documents, val_documents, tokenizer, val_fraction, workers or _cores())
+        dataset = _load(folder)
+    if dataset is None:
+        raise ValueError(f"{folder} vanished while it was read: run again")
+    check_lengths(dataset, context, val_fraction)
+    return dataset
+
+
+def check_lengths(dataset: Dataset, context: int, val_fraction: float) -> None:
+    tokens = len(dataset.train)
+    if tokens < context + 1:
+        shorter = f", or a max_seq_len of at most {tokens - 1}" if tokens > 2 else ""
+        raise ValueError(
+            f"the training text is {tokens} tokens long, a context of {context} needs {context + 1}: "
+            f"give more text{shorter}"
+        )
+    if not dataset.val_bytes:
+        raise ValueError(f"the validation text is empty: give more text, or a val_fraction above {val_fraction}")
+
+
+def _build(folder: Path, documents: Documents, val_documents: Documents | None, tokenizer: Tokenizer,
+           val_fraction: float, workers: int) -> None:  # fmt: skip
+    """Fill a directory beside ``folder``, then give it its name: it is whole or not there."""
+    digest, total = measure(documents)
+    cut = total if val_documents else int(total * (1 - val_fraction))
+    pieces = split_at(documents, cut)
+    if val_documents:
+        val_digest, val_total = measure(val_documents)
+        pieces = itertools.chain(pieces, split_at(val_documents, 0))
+        digest, total = _digest([digest, val_digest]), total + val_total
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    temporary.mkdir(parents=True)
+    try:
+        with tqdm(total=total, unit="char", unit_scale=True, desc="tokenizing", disable=None, delay=1) as bar:
+            val_bytes = write_tokens(temporary, pieces, tokenizer, workers, bar)
+        fingerprint = _digest([digest, cut, tokenizer.fingerprint])
+        write_json(temporary / "meta.json", {
+            "dtype": str(token_type(tokenizer)), "val_bytes": val_bytes, "fingerprint": fingerprint,
+            "sizes": [(temporary / f"{part}.bin").stat().st_size for part in ("train", "val")],
+        })  # fmt: skip
+        if folder.exists():
+            shutil.rmtree(folder)
+        os.rename(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _load(folder: Path) -> Dataset | None:
+    """The cache in ``folder``; None when there is none, or it is not what was written."""
+    try:
+        meta = read_json(folder / "meta.json")
+        files = [folder / "train.bin", folder / "val.bin"]
+        if [file.stat().st_size for file in files] != meta["sizes"]:
+            return None
+        train, val = (
+            np.memmap(file, meta["dtype"], "r") if size else np.zeros(0, meta["dtype"])
+            for file, size in zip(files, meta["sizes"])
+        )
+        return Dataset(train, val, meta["val_bytes"], meta["fingerprint"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
