@@ -28,7 +28,7 @@ NUMBER = re.compile(r"(?<![\w.^])[-+−]?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?![\w^])")
 # Digits that are part of a name, a symbol or a reference, and so claim nothing.
 NAMES = re.compile(
     r"arXiv:\S+|ChatGLM\d?-\d+\w*|ChatGLM\d|Llama \d|section [\d.]+|[Ss]tep \d+|step \d+ |第 ?[\d.]+ ?[节步]"
-    r"|[xqk]\d|2-D|10000\^\(.*?\)|float\d+|complex\d+|T5|GPT-2|\(#\S*?\)|\(images/\S*?\)|-?2i/D"
+    r"|[xqk]\d|2-D|10000\^\(.*?\)|float\d+|complex\d+|T5|GPT-2|\(#\S*?\)|\(images/\S*?\)|-?[24]i/D"
 )
 
 
