@@ -1,7 +1,8 @@
 """The page holds what it says: outputs, quoted lines, pictures, links, and each number in the text between.
 
-``python tests/test_docs_rope.py`` puts what the commands print now, and what the code says now, into both pages. A
-block that shows only "..." is filled; a quote keeps its ends, and "..." in it stands for lines that are left out.
+``python tests/test_docs_rope.py`` puts what the commands print now, and what the code says now, into both pages, and
+with ``--pictures`` draws the pictures of commands that need no trained model. A block that shows only "..." is filled;
+a quote keeps its ends, and "..." in it stands for lines that are left out.
 """
 
 import contextlib
@@ -56,13 +57,13 @@ def output(command: str) -> list[str]:
     """What a command prints: run here, or recorded where a model must be trained first."""
     import study
 
-    script, topic, *words = shlex.split(command)[1:]
-    assert script == "study.py"
-    if topic in RECORDED:
-        first, *rest = RECORDED[topic].read_text(encoding="utf-8").splitlines()
+    words = shlex.split(command)[1:]
+    assert words[0] == "study.py"
+    if words[1] in RECORDED:
+        first, *rest = RECORDED[words[1]].read_text(encoding="utf-8").splitlines()
         assert first == f"$ {command}"
         return rest
-    argv, sys.argv = sys.argv, [script, topic, *words]
+    argv, sys.argv = sys.argv, words
     try:
         with contextlib.redirect_stdout(io.StringIO()) as text:
             study.main()
@@ -254,6 +255,17 @@ def quoted_now(quote: str) -> str:
     return "\n".join(new) + "\n"
 
 
+def draw(page: Path) -> None:
+    """Draw the pictures of the page's commands anew; ``benchmarks/walk.py --record`` draws those of trained models."""
+    for command, shown in commands(page):
+        topic = shlex.split(command)[2] if "study.py" in command else ""
+        picture = REPO / "docs" / "images" / f"{topic}.png"
+        if shown and picture.exists() and topic not in RECORDED:
+            output(f"{command} --plot {shlex.quote(str(picture))}")
+
+
 if __name__ == "__main__":
     for path in PAGES:
         refresh(path)
+    if "--pictures" in sys.argv:
+        draw(PAGES[0])
