@@ -15,7 +15,7 @@ from model.study import TOPICS, run
 from model.study.report import Table, save_plot
 
 REPO = Path(__file__).parent.parent
-PLAIN = ("rotate", "forms", "relative", "decay", "notes")
+PLAIN = ("rotate", "forms", "relative", "decay", "mistakes")
 
 
 class Done(NamedTuple):
@@ -92,13 +92,13 @@ def test_table_aligns_numbers_right_and_text_left():
     assert str(table) == "title\nname     n\na        5\nbcdef  100\nnote"
 
 
-def test_rotate_marks_the_notes_wrong_digits():
+def test_rotate_marks_digits_that_are_often_printed_wrong():
     (table,) = run("rotate", TOPICS["rotate"]()).tables
     marked = [cell for row in table.rows for cell in row if "*" in str(cell)]
     assert marked == ["[-0.0100, 0.9999*]", "[1.0295*, -0.9696]"]
     assert [note.split(";")[0] for note in table.notes] == [
-        "* position 1: the notes print 0.9999",
-        "* position 3: the notes print 1.0296",
+        "* position 1: often printed as 0.9999",
+        "* position 3: often printed as 1.0296",
     ]
 
 
@@ -149,8 +149,8 @@ def test_trace_records_the_running_code():
     assert before * turn == pytest.approx(after, abs=2e-4)
 
 
-def test_the_notes_page_measures_what_it_claims():
-    rows = {row[0]: row[2] for table in run("notes", TOPICS["notes"]()).tables for row in table.rows}
+def test_mistakes_are_measured():
+    rows = {row[0]: row[2] for table in run("mistakes", TOPICS["mistakes"]()).tables for row in table.rows}
     assert rows["torch.polar(...) is (1024, 64)"] == "(1024, 32)"
-    assert rows["R turns (x_(2i-1), x_(2i-1))"] == "norm of (3, 4): 5.0000, theirs 4.2426"
-    assert rows["arange(32768) in the model's half precision"] == "6145 positions of 32768 differ"
+    assert rows["R rotates (x_(2i-1), x_(2i-1))"] == "norm of (3, 4): 5.0000, as written 4.2426"
+    assert rows["arange(32768, dtype=float16)"] == "6145 distinct values for 32768 positions"

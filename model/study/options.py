@@ -58,8 +58,8 @@ class Trace:
 
 
 @dataclass(frozen=True)
-class Notes:
-    """What the notes this project grew from get wrong, each with its number."""
+class Mistakes:
+    """Common mistakes about RoPE, found in published tutorials and code, each with its number."""
 
 
 @dataclass(frozen=True)
@@ -111,5 +111,5 @@ TOPICS = {
     "attention": Attention,
     "extrapolate": Extrapolate,
     "compare": Compare,
-    "notes": Notes,
+    "mistakes": Mistakes,
 }

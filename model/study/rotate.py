@@ -11,7 +11,7 @@ from .report import Report, Table
 
 VECTORS = ((1, 0, 1, 0), (0, 1, 0, 1), (1, 1, 1, 1), (1, -1, 1, -1), (0.5, 0.5, 0.5, 0.5))
 
-# What the notes print in their two columns of turned pairs.
+# What a published tutorial prints in its two columns of rotated pairs.
 PRINTED = (
     ("1", "0", "1", "0"),
     ("-0.8415", "0.5403", "-0.0100", "0.9999"),
@@ -47,7 +47,7 @@ def run(options: Rotate) -> Report:
         for i, (value, printed) in enumerate(zip(exact(m, vector, options.theta), PRINTED[m])):
             if options.theta == Rotate.theta and float(printed) != round(value, 4):
                 cells[i] += "*"
-                table.notes.append(f"* position {m}: the notes print {printed}; {value:.7f} rounds to {value:.4f}")
+                table.notes.append(f"* position {m}: often printed as {printed}; {value:.7f} rounds to {value:.4f}")
         old = [f"{value:g}" for value in vector]
         turns = ", ".join(f"{angle:.4g}" for angle in angles[m].tolist())
         pairs = [f"[{a}, {b}]" for a, b in (old[:2], old[2:], cells[:2], cells[2:])]
