@@ -12,7 +12,7 @@ from ..cli.settings import nearest
 from ..positions import SCALINGS, SCHEMES
 from .options import Compare
 from .report import Report, Table
-from .rivals import TIMES, Line, budget, prepare_text, run_one
+from .scheme_training import TIMES, Line, budget, prepare_text, run_one
 
 
 def run(options: Compare) -> Report:

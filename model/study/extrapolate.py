@@ -11,11 +11,10 @@ from ..positions import SCALINGS
 from ..text.sources import open_documents
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
-from .memory import check_memory
-from .models import open_model
+from .inputs import check_memory, open_model
 from .options import Extrapolate
 from .report import Report, Table
-from .rivals import stretched
+from .scheme_training import stretched
 
 NAMES = {"linear": "position interpolation", "ntk": "NTK-aware", "yarn": "YaRN"}
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..positions.form import halves, rotate_half
+from ..positions.rope_forms import halves, rotate_half
 from ..rope import apply_rotary_emb, precompute_freqs_cis, reshape_for_broadcast
 from .options import Mistakes
 from .report import Report, Table

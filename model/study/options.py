@@ -1,4 +1,4 @@
-"""What each topic lets its reader choose: one frozen dataclass a topic, which is also its flags. Imports no torch."""
+"""What each topic lets its reader choose: one frozen dataclass a topic, which is also its flags."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Annotated
 
 @dataclass(frozen=True)
 class Rotate:
-    """The worked example: five vectors of length 4, turned pair by pair."""
+    """The worked example: five vectors of length 4, rotated pair by pair."""
 
     theta: Annotated[float, "base of the frequencies"] = 10000.0
 
@@ -25,7 +25,7 @@ class Forms:
 
 @dataclass(frozen=True)
 class Relative:
-    """Scores see m - n only, norms stay, and why it is q and k that turn, not the embedding."""
+    """Scores depend on m - n only, norms are kept, and why q and k are rotated, not the embedding."""
 
     head_dim: Annotated[int, "width of the vectors"] = 64
     distance: Annotated[int, "m - n"] = 7
@@ -46,15 +46,28 @@ class Decay:
 class Trace:
     """One attention call step by step: expression, shape, dtype and the values of one pair."""
 
-    model: Annotated[Path | None, "a trained model (default: the notes' sizes with random weights)"] = None
-    prompt: Annotated[str, "what the trained model reads"] = "Once upon a time"
+    model: Annotated[Path | None, "a trained model (default: random weights)"] = None
+    prompt: Annotated[str, "what the trained model is given"] = "Once upon a time"
     batch: Annotated[int, "rows"] = 2
     length: Annotated[int, "tokens"] = 512
     heads: Annotated[int, "heads"] = 12
     head_dim: Annotated[int, "width of one head"] = 64
-    position: Annotated[int, "token that is watched (a negative one counts from the end)"] = 2
-    head: Annotated[int, "head that is watched"] = 0
-    pair: Annotated[int, "pair that is watched"] = 1
+    position: Annotated[int, "token whose values are shown (a negative one counts from the end)"] = 2
+    head: Annotated[int, "head whose values are shown"] = 0
+    pair: Annotated[int, "pair whose values are shown"] = 1
+
+
+@dataclass(frozen=True)
+class Cache:
+    """The KV cache, call by call: slots written and read, work saved, and the logits it leaves as they are."""
+
+    model: Annotated[Path | None, "a trained model (default: a small random network)"] = None
+    prompt: Annotated[str, "what the first call gives a trained model, which then continues it greedily"] = (
+        "Once upon a time"
+    )
+    length: Annotated[int, "tokens of the first call of the random network"] = 6
+    calls: Annotated[tuple[int, ...], "tokens of each of the calls that follow"] = (1, 1, 1, 3, 1)
+    max_seq_len: Annotated[int, "slots of the random network's cache"] = 16
 
 
 @dataclass(frozen=True)
@@ -108,6 +121,7 @@ TOPICS = {
     "forms": Forms,
     "relative": Relative,
     "decay": Decay,
+    "cache": Cache,
     "attention": Attention,
     "extrapolate": Extrapolate,
     "compare": Compare,

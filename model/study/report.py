@@ -8,6 +8,10 @@ from typing import Any
 
 from ..cli.files import write_atomically
 
+# Okabe and Ito's colours, which colour-blind readers can tell apart.
+BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK = "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7"
+COLORS = (BLUE, ORANGE, GREEN, RED, SKY, PINK, BLACK)
+
 
 @dataclass
 class Table:

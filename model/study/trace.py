@@ -1,22 +1,31 @@
-"""One attention call, followed step by step through the library's own lines: what each expression makes of one pair."""
+"""One attention call, followed step by step through the library's own lines: what each expression makes of one pair.
 
+Nothing is copied out of the library. Every torch call passes through a ``TorchFunctionMode``; from there the stack
+leads back to the library's line, whose code object knows from which column to which the running expression reaches.
+"""
+
+import linecache
+import sys
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from ..attention import Attention
 from ..cache import KVCache
 from ..config import ModelArgs
 from ..rope import _rotate, apply_rotary_emb, precompute_freqs_cis, reshape_for_broadcast
 from ..transformer import Transformer
-from .memory import check_memory
-from .models import open_model
+from .inputs import check_at_least, check_memory, open_model
 from .options import Trace
-from .recorder import Step, watch
-from .report import Report, Table
+from .report import BLUE, ORANGE, Report, Table
 
+ROOT = Path(__file__).parent.parent
 WATCHED: list[Callable[..., Any]] = [
     precompute_freqs_cis,
     reshape_for_broadcast,
@@ -29,7 +38,68 @@ WATCHED: list[Callable[..., Any]] = [
 ]
 
 
+@dataclass(frozen=True)
+class Step:
+    place: str  # file:line
+    expression: str
+    value: Tensor
+
+
+class Recorder(TorchFunctionMode):
+    """Keeps, for each watched function of the library, the steps in which it makes a tensor of another kind."""
+
+    def __init__(self, *functions: Callable[..., Any]) -> None:
+        super().__init__()
+        self.watched: set[CodeType] = {function.__code__ for function in functions}
+        self.steps: list[Step] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        frame = self._library_frame(sys._getframe(1))
+        if frame is not None and isinstance(result, Tensor):
+            self.steps.append(Step(*_expression(frame), result.detach().clone()))
+        return result
+
+    def _library_frame(self, frame: FrameType | None) -> FrameType | None:
+        """The innermost frame of the library, if it is a watched function: torch's own frames are looked through."""
+        while frame is not None:
+            if frame.f_code in self.watched:
+                return frame
+            if Path(frame.f_code.co_filename).is_relative_to(ROOT):
+                return None if frame.f_code.co_name not in ("<genexpr>", "<listcomp>") else self._around(frame)
+            frame = frame.f_back
+        return None
+
+    def _around(self, frame: FrameType) -> FrameType | None:
+        """A generator expression belongs to the function that runs it, and keeps its own place in the text."""
+        outer = frame.f_back
+        while outer is not None and Path(outer.f_code.co_filename) != Path(frame.f_code.co_filename):
+            outer = outer.f_back
+        return frame if outer is not None and outer.f_code in self.watched else None
+
+
+def _expression(frame: FrameType) -> tuple[str, str]:
+    """(file:line, source text) of what the frame is evaluating."""
+    positions = list(frame.f_code.co_positions())
+    first, last, start, end = positions[frame.f_lasti // 2]
+    if first is None or last is None:  # no columns were compiled in: the whole line
+        first = last = frame.f_lineno
+        start, end = 0, None
+    lines = [linecache.getline(frame.f_code.co_filename, n).rstrip("\n") for n in range(first, last + 1)]
+    lines[-1] = lines[-1][:end]
+    lines[0] = lines[0][start:]
+    return f"{Path(frame.f_code.co_filename).name}:{first}", " ".join(line.strip() for line in lines)
+
+
+def watch(functions: list[Callable[..., Any]], call: Callable[[], Any]) -> list[Step]:
+    """Every step that these functions of the library take while ``call`` runs."""
+    with torch.no_grad(), Recorder(*functions) as recorder:
+        call()
+    return recorder.steps
+
+
 def run(options: Trace) -> Report:
+    check_at_least(1, options, "batch", "length", "heads", "head_dim")
     model, tokens = _given(options) if options.model else _random(options)
     B, T = tokens.shape
     place = options.position + T * (options.position < 0)
@@ -63,7 +133,7 @@ def run(options: Trace) -> Report:
 
 
 def _random(options: Trace) -> tuple[Transformer, Tensor]:
-    """The sizes of the notes, random weights: the table is made for twice the length, as they have it."""
+    """Random weights; the table is made for twice the length, so that its slice is seen."""
     args = ModelArgs(
         dim=options.heads * options.head_dim, n_heads=options.heads, n_layers=1, vocab_size=256,
         head_dim=options.head_dim, max_seq_len=2 * options.length,
@@ -119,16 +189,20 @@ def _number(value: complex) -> str:
 
 
 def draw(figure: Any, steps: list[Step], watched: Watched) -> None:
-    """The pair of q and of k before and after the turn."""
+    """The pair of q and of k before and after the rotation."""
     axes, longest = figure.subplots(), 0.0
     before = [step.value for step in steps if step.expression.startswith("torch.view_as_complex")]
     after = [step.value for step in steps if step.expression.startswith("pairs *")]
-    for name, color, old, new in zip("qk", ("C0", "C1"), before, after):
-        for value, style in ((old, {"alpha": 0.35, "label": name}), (new, {"label": f"{name}, turned"})):
+    for name, color, old, new in zip("qk", (BLUE, ORANGE), before, after):
+        for value, style in (
+            (old, {"alpha": 0.35, "label": f"{name}, as projected"}),
+            (new, {"label": f"{name}, rotated"}),
+        ):
             point = complex(watched.find(value))  # type: ignore[arg-type]
             longest = max(longest, abs(point))
             axes.quiver(0, 0, point.real, point.imag, angles="xy", scale_units="xy", scale=1, color=color, **style)
     axes.set(xlim=(-1.2 * longest, 1.2 * longest), ylim=(-1.2 * longest, 1.2 * longest), aspect="equal")
+    axes.set(xlabel=f"channel {2 * watched.pair}", ylabel=f"channel {2 * watched.pair + 1}")
     axes.set_title(f"position {watched.position}, head {watched.head}, pair {watched.pair}")
     axes.grid(alpha=0.3)
-    axes.legend(loc="upper left")
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from ..cache import KVCache
 from ..config import ModelArgs
-from ..positions import SCALINGS, SCHEMES, build_model
-from ..positions.files import check_length, save_study
+from ..positions import SCALINGS, SCHEMES, build_model, check_length, save_study
 from ..text.dataset import Dataset
 from ..text.prepare import prepare
 from ..text.sources import open_documents
@@ -24,7 +23,7 @@ from ..training.loop import Trainer
 from ..training.metrics import bits_per_byte
 from ..transformer import Transformer
 from ..weights import load_tokenizer, save_tokenizer
-from .memory import check_memory
+from .inputs import check_memory
 from .options import Compare
 
 TIMES = (1, 2, 4, 8)  # the lengths of the test, as multiples of the trained one

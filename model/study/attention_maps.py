@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..transformer import Transformer
-from .memory import check_memory
-from .models import open_model
+from .inputs import check_memory, open_model
 from .options import Attention
 from .report import Report, Table
 
