@@ -73,8 +73,9 @@ def supply(command: str, clone: Path, text: str) -> None:
         elif before == "--data" and not target.exists() and ":" not in word:
             write_data(target, text, folder=word.endswith("/"))
         elif word.startswith("path/to/") and not target.exists():  # a checkpoint of their own: here the newest run
-            newest = max((clone / "runs").glob("*/model.safetensors"), key=lambda file: file.stat().st_mtime)
-            shutil.copytree(newest.parent, target)
+            runs = sorted((clone / "runs").glob("*/model.safetensors"), key=lambda file: file.stat().st_mtime)
+            if runs:
+                shutil.copytree(runs[-1].parent, target)
 
 
 def write_data(target: Path, text: str, folder: bool) -> None:

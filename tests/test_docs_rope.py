@@ -259,9 +259,8 @@ def draw(page: Path) -> None:
     """Draw the pictures of the page's commands anew; ``benchmarks/walk.py --record`` draws those of trained models."""
     for command, shown in commands(page):
         topic = shlex.split(command)[2] if "study.py" in command else ""
-        picture = REPO / "docs" / "images" / f"{topic}.png"
-        if shown and picture.exists() and topic not in RECORDED:
-            output(f"{command} --plot {shlex.quote(str(picture))}")
+        if shown and topic not in RECORDED and f"(images/{topic}.png)" in page.read_text(encoding="utf-8"):
+            output(f"{command} --plot {shlex.quote(str(page.parent / 'images' / f'{topic}.png'))}")
 
 
 if __name__ == "__main__":
