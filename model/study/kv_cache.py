@@ -22,7 +22,7 @@ RANDOM = {"dim": 64, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "vocab_size":
 
 
 class RecordingCache(KVCache):
-    """A cache that starts full of NaN, and notes for each update of layer 0 which slots it writes and returns."""
+    """A cache that is full of NaN at first, and notes which slots the latest call filled and got back."""
 
     def __init__(self, args: ModelArgs) -> None:
         super().__init__(args)
@@ -31,12 +31,11 @@ class RecordingCache(KVCache):
         self.written, self.read = range(0), range(0)
 
     def update(self, layer: int, start_pos: int, xk: Tensor, xv: Tensor) -> tuple[Tensor, Tensor]:
-        before = self.keys[layer].clone()  # (B, K, max_seq_len, D)
+        empty = self.keys[layer].isnan()  # (B, K, max_seq_len, D)
         keys, values = super().update(layer, start_pos, xk, xv)
-        if layer == 0:
-            changed = (self.keys[layer] != before) & ~(self.keys[layer].isnan() & before.isnan())
-            slots = changed.any(-1).any(1)[0].nonzero().flatten().tolist()
-            self.written, self.read = range(slots[0], slots[-1] + 1), range(keys.shape[2])
+        slots = (empty & ~self.keys[layer].isnan()).nonzero()[:, 2].tolist()
+        if slots:
+            self.written, self.read = range(min(slots), max(slots) + 1), range(keys.shape[2])
         return keys, values
 
 
@@ -62,51 +61,47 @@ class Call:
 def run(options: Cache) -> Report:
     check_at_least(1, options, "length", "max_seq_len")
     if not options.calls or min(options.calls) < 1:
-        raise ValueError(f"calls are {list(options.calls)}: give the tokens of each call, each at least 1")
-    model, tokenizer, prompt = _given(options) if options.model else _random(options)
-    sizes = (len(prompt), *options.calls)
-    args = model.args
-    if sum(sizes) > args.max_seq_len:
-        raise ValueError(
-            f"the first call has {len(prompt)} tokens and the others {sum(options.calls)}: together they must fit into "
-            f"max_seq_len {args.max_seq_len}"
-        )
-    check_memory(4 * (args.n_heads * args.max_seq_len**2 + 3 * args.max_seq_len * args.vocab_size), "the whole text")
-    cache = RecordingCache(args)
-    tokens = continued(model, prompt, sum(options.calls)) if tokenizer else _random_tokens(sum(sizes))
+        raise ValueError(f"calls is {list(options.calls)}: give the tokens of each call, each at least 1")
+    model, tokenizer, tokens = trained_text(options) if options.model else random_text(options)
+    sizes = (tokens.shape[1] - sum(options.calls), *options.calls)
+    cache = RecordingCache(model.args)
     calls = follow(model, tokens, sizes, cache, tokenizer)
     off_by_one = mistaken(model, tokens, calls[-1], cache)
-    return Report(
-        [table(calls), facts(cache, args, calls, off_by_one)], lambda figure: draw(figure, calls, cache.max_seq_len)
-    )
+    tables = [table(calls), facts(cache, model.args, calls, off_by_one)]
+    return Report(tables, lambda figure: draw(figure, calls, cache.max_seq_len))
 
 
-def _random(options: Cache) -> tuple[Transformer, None, list[int]]:
-    check_memory(16 * options.max_seq_len * RANDOM["dim"] * RANDOM["n_layers"], f"max_seq_len {options.max_seq_len}")
+def check_fit(first: int, options: Cache, limit: int) -> None:
+    if first + sum(options.calls) > limit:
+        raise ValueError(
+            f"the first call has {first} tokens and calls {sum(options.calls)} more: together they must fit into "
+            f"max_seq_len {limit}"
+        )
+
+
+def random_text(options: Cache) -> tuple[Transformer, None, Tensor]:
+    """A small network with weights wide enough for logits of about 1, and random tokens: (1, T)."""
+    check_fit(options.length, options, options.max_seq_len)
+    check_memory(options.max_seq_len * (16 * options.max_seq_len + 4000), f"max_seq_len {options.max_seq_len}")
     torch.manual_seed(0)
     model = Transformer(ModelArgs(**RANDOM, max_seq_len=options.max_seq_len))
     for weight in model.parameters():
-        if weight.ndim == 2:  # as wide as trained weights are, so that logits are about 1
+        if weight.ndim == 2:
             torch.nn.init.normal_(weight, std=weight.shape[1] ** -0.5)
-    return model.eval(), None, _random_tokens(options.length)[0].tolist()
-
-
-def _random_tokens(count: int) -> Tensor:
-    return torch.randint(RANDOM["vocab_size"], (1, count), generator=torch.Generator().manual_seed(0))  # (1, T)
-
-
-def _given(options: Cache) -> tuple[Transformer, Tokenizer, list[int]]:
-    model, tokenizer, _ = open_model(options.model)
-    return model, tokenizer, tokenizer.encode(options.prompt)
+    return model.eval(), None, torch.randint(RANDOM["vocab_size"], (1, options.length + sum(options.calls)))
 
 
 @torch.no_grad()
-def continued(model: Transformer, prompt: list[int], count: int) -> Tensor:
-    """The prompt and ``count`` greedy tokens, without a cache: (1, T)."""
-    tokens = torch.tensor([prompt])
-    for _ in range(count):
+def trained_text(options: Cache) -> tuple[Transformer, Tokenizer, Tensor]:
+    """The model, and the prompt with its greedy continuation, computed without a cache: (1, T)."""
+    model, tokenizer, _ = open_model(options.model)
+    tokens = torch.tensor([tokenizer.encode(options.prompt)])
+    args = model.args
+    check_fit(tokens.shape[1], options, args.max_seq_len)
+    check_memory(4 * args.max_seq_len * (args.n_heads * args.max_seq_len + 3 * args.vocab_size), "the whole text")
+    for _ in range(sum(options.calls)):
         tokens = torch.cat((tokens, model(tokens)[:, -1].argmax(-1, keepdim=True)), 1)
-    return tokens
+    return model, tokenizer, tokens
 
 
 @torch.no_grad()
@@ -123,16 +118,17 @@ def follow(
         again, uncached = counted(lambda whole=whole: model(whole))  # (1, end, V)
         name = "prefill" if start == 0 else "decode" if size == 1 else "chunk"
         text = "" if tokenizer is None else repr(tokenizer.decode(new[0].tolist()))
-        visible = sum(range(start + 1, end + 1)) if start == 0 or size == 1 else int(seen(model.mask(start, size)))
+        visible = seen(model.mask(start, size), start, size)
         difference = (logits - again[:, start:]).abs().max().item()
         calls.append(Call(name, text, start, cache.written, cache.read, visible, cached, uncached, difference))
         start = end
     return calls
 
 
-def seen(mask: Tensor | None) -> int:
-    """Key slots that a mask (T, S), or a bias (1, H, T, S) with the mask in it, lets queries see."""
-    assert mask is not None
+def seen(mask: Tensor | None, start_pos: int, T: int) -> int:
+    """Scores that count: of a bool mask (T, S), of a bias (1, H, T, S) that is -inf elsewhere, or by causality."""
+    if mask is None:
+        return sum(range(start_pos + 1, start_pos + T + 1))
     return int((mask if mask.dtype == torch.bool else mask[0, 0].isfinite()).sum())
 
 
@@ -206,7 +202,7 @@ def facts(cache: RecordingCache, args: ModelArgs, calls: list[Call], off_by_one:
 
 
 def draw(figure: Any, calls: list[Call], slots: int) -> None:
-    figure.set_size_inches(10, 1.9 + 0.4 * len(calls))
+    figure.set_size_inches(10.5, 1.9 + 0.4 * len(calls))
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
     rows = list(range(len(calls)))
     starts, sizes = [call.start_pos for call in calls], [call.T for call in calls]
@@ -218,11 +214,12 @@ def draw(figure: Any, calls: list[Call], slots: int) -> None:
         left.vlines([slot + 0.5 for slot in range(slots - 1)], -0.4, len(calls) - 0.6, color="0.7", linewidth=0.8)
     left.set_yticks(rows, [f"{call.name}, T = {call.T}, start_pos = {call.start_pos}" for call in calls])
     left.set(xlabel="slot of the cache, the position of its token", ylabel="forward call", title="slots")
+    left.xaxis.get_major_locator().set_params(integer=True)
     left.invert_yaxis()
     for offset, color, label in ((-0.2, ORANGE, "with the cache"), (0.2, "0.6", "without a cache")):
         work = [(call.cached if offset < 0 else call.uncached) / 1e6 for call in calls]
         right.barh([row + offset for row in rows], work, 0.4, color=color, label=label)
     right.set(xlabel="multiplications of the call, in millions", title="work")
     right.grid(axis="x", alpha=0.3)
-    for axes in (left, right):
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16 - 0.4 / len(calls)), ncol=3, frameon=False)
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower left", ncol=3)
+    figure.legend(*right.get_legend_handles_labels(), loc="outside lower right", ncol=2)
