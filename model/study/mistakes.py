@@ -62,8 +62,8 @@ def angles() -> Iterator[Row]:
 
     one = torch.tensor([[0.0, 1.0]])  # (1, 2)
     right, wrong = rotate(one, precompute_freqs_cis(2, 2)[1:])[0], matrix(1).T @ one[0]
-    measured = f"(0, 1) to {_pair(right)}, as written {_pair(wrong)}"
-    yield "[cos sin; -sin cos] rotates a column", "rows (x R^T), not columns", measured, "tutorial; its code is right"
+    measured = f"column (0, 1) to {_pair(right)}, as written {_pair(wrong)}"
+    yield "rotation matrix [cos sin; -sin cos]", "for row vectors only", measured, "tutorial; its code is right"
 
     euler = torch.polar(torch.ones(()), torch.ones(()))
     measured = f"x=1: {euler.real:.4f}{euler.imag:+.4f}i, the sum {euler.real * 2:.4f}"
@@ -92,7 +92,7 @@ def scores() -> Iterator[Row]:
     at_7, at_4 = (torch.view_as_complex(rotate(v, table[p].expand(1000, 1))) for v, p in zip(pairs, (7, 4)))
     between = (at_7 * at_4.conj()).angle().abs()
     measured = f"distance 3: {between.min():.2f} to {between.max():.2f}"
-    yield "the angle between q and k is the distance", "their own angle adds to it", measured, "tutorial"
+    yield "the angle between q and k shows the distance", "their own angle adds to it", measured, "tutorial"
 
     vector, order = torch.arange(1.0, 9.0), halves(8).flatten()
     interleaved = torch.stack((-vector[1::2], vector[::2]), -1).flatten()  # (8,)
@@ -115,7 +115,12 @@ def precision() -> Iterator[Row]:
 
     x = torch.randn(4, 2)
     off = (torch.view_as_real(torch.view_as_complex(x)) - x).abs().max()
-    yield "view_as_real(view_as_complex(x)) prints other digits", "the exact inverse", f"off by {off:.0f}", "tutorial"
+    yield (
+        "view_as_real(view_as_complex(x)) prints other digits",
+        "the exact inverse",
+        f"off by {off:.0f}",
+        "tutorial; its text is right",
+    )
 
 
 def rotate(x: Tensor, table: Tensor) -> Tensor:
