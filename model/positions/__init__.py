@@ -10,6 +10,16 @@
 Each scheme fills one slot that the network has anyway: the table ``freqs_cis``, ``embed``, ``mask``, or ``attend``.
 """
 
-from .schemes import NOTE, SCALINGS, SCHEMES, build_model, check_length, load_study, read_note, save_study
+from .schemes import NOTE, SCALINGS, SCHEMES, build_model, check_length, check_scheme, load_study, read_note, save_study
 
-__all__ = ["NOTE", "SCALINGS", "SCHEMES", "build_model", "check_length", "load_study", "read_note", "save_study"]
+__all__ = [
+    "NOTE",
+    "SCALINGS",
+    "SCHEMES",
+    "build_model",
+    "check_length",
+    "check_scheme",
+    "load_study",
+    "read_note",
+    "save_study",
+]

@@ -3,6 +3,7 @@
 Read ``report.py`` for what a topic gives back and ``options.py`` for what it lets one choose; study.py prints both.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from . import (
@@ -21,7 +22,7 @@ from .report import Report
 
 __all__ = ["TOPICS", "run"]
 
-RUN = {
+RUN: dict[str, Callable[[Any], Report]] = {
     "rotate": rotation.run_rotate,
     "trace": trace.run,
     "forms": form_table.run,

@@ -1,6 +1,5 @@
 """The KV cache, forward call by forward call: slots written and read, work saved, and the same logits."""
 
-from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +16,6 @@ from ..transformer import Transformer
 from .inputs import check_at_least, check_memory, open_model
 from .options import Cache
 from .report import ORANGE, SKY, Report, Table, short
-
-RANDOM = {"dim": 64, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "vocab_size": 256}  # the network without a MODEL
 
 
 class RecordingCache(KVCache):
@@ -84,11 +81,12 @@ def random_text(options: Cache) -> tuple[Transformer, None, Tensor]:
     check_fit(options.length, options, options.max_seq_len)
     check_memory(options.max_seq_len * (16 * options.max_seq_len + 4000), f"max_seq_len {options.max_seq_len}")
     torch.manual_seed(0)
-    model = Transformer(ModelArgs(**RANDOM, max_seq_len=options.max_seq_len))
+    args = ModelArgs(64, n_layers=2, n_heads=4, n_kv_heads=2, vocab_size=256, max_seq_len=options.max_seq_len)
+    model = Transformer(args)
     for weight in model.parameters():
         if weight.ndim == 2:
             torch.nn.init.normal_(weight, std=weight.shape[1] ** -0.5)
-    return model.eval(), None, torch.randint(RANDOM["vocab_size"], (1, options.length + sum(options.calls)))
+    return model.eval(), None, torch.randint(args.vocab_size, (1, options.length + sum(options.calls)))
 
 
 @torch.no_grad()
@@ -114,8 +112,8 @@ def follow(
     for size in sizes:
         end = start + size
         new, whole = tokens[:, start:end], tokens[:, :end]
-        logits, cached = counted(lambda new=new, start=start: model(new, start, cache))  # (1, size, V)
-        again, uncached = counted(lambda whole=whole: model(whole))  # (1, end, V)
+        logits, cached = counted(model, new, start, cache)  # (1, size, V)
+        again, uncached = counted(model, whole)  # (1, end, V)
         name = "prefill" if start == 0 else "decode" if size == 1 else "chunk"
         text = "" if tokenizer is None else repr(tokenizer.decode(new[0].tolist()))
         visible = seen(model.mask(start, size), start, size)
@@ -132,14 +130,14 @@ def seen(mask: Tensor | None, start_pos: int, T: int) -> int:
     return int((mask if mask.dtype == torch.bool else mask[0, 0].isfinite()).sum())
 
 
-def counted(call: Callable[[], Tensor]) -> tuple[Tensor, int]:
-    """What ``call`` returns, and the multiplications of its matrix products, counted by PyTorch.
+def counted(model: Transformer, *inputs: Any) -> tuple[Tensor, int]:
+    """The logits, and the multiplications of all matrix products on the way, counted by PyTorch.
 
     Its counter does not look into fused attention kernels, so attention is computed in its written-out form.
     """
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
-        result = call()
-    return result, counter.get_total_flops() // 2  # a flop is a multiplication or an addition, as many of each
+        logits = model(*inputs)
+    return logits, counter.get_total_flops() // 2  # a flop is a multiplication or an addition, as many of each
 
 
 @torch.no_grad()

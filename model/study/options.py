@@ -77,10 +77,13 @@ class Mistakes:
 
 @dataclass(frozen=True)
 class Attention:
-    """Who looks at whom in a trained model, by layer and head, with its rotation and without."""
+    """Which tokens each head of a trained model attends to, with its rotation and without."""
 
     model: Annotated[Path | None, "a trained model (default: the newest run)"] = None
-    prompt: Annotated[str, "what it reads"] = "The rope is as long as the walk it was made in, and no longer than that."
+    prompt: Annotated[str | None, "one text (default: windows of the model's own validation text)"] = None
+    data: Annotated[tuple[str, ...], "text to take the windows from; its end is taken"] = ()
+    tokens: Annotated[int, "tokens of a window, at most the model's context"] = 64
+    windows: Annotated[int, "windows over which weights are averaged"] = 16
 
 
 @dataclass(frozen=True)
@@ -88,20 +91,20 @@ class Extrapolate:
     """Loss by position, inside and far past the trained length, and what scaling and windows do about it."""
 
     model: Annotated[Path | None, "a trained model (default: the newest run)"] = None
-    data: Annotated[tuple[str, ...], "text it is tested on; its end is taken"] = ("python-docs",)
+    data: Annotated[tuple[str, ...], "text it is tested on; its end is taken (default: its own validation text)"] = ()
     factor: Annotated[int, "how many times the trained length"] = 8
     windows: Annotated[int, "pieces of text of that length"] = 16
 
 
 @dataclass(frozen=True)
 class Compare:
-    """The same small model trained under each scheme, several seeds, tested at 1, 2, 4 and 8 times its length."""
+    """The same small model with each position encoding, several seeds, tested at 1, 2, 4 and 8 times its length."""
 
     schemes: Annotated[tuple[str, ...], "which (default: all)"] = ()
     seeds: Annotated[int, "runs of each"] = 3
-    results: Annotated[Path, "a JSON line for each finished run; those in it are not run again"] = Path(
-        "benchmarks/compare.jsonl"
-    )
+    results: Annotated[
+        Path | None, "a JSON line for each finished run, which is not run again (default: benchmarks/compare.jsonl)"
+    ] = None
     steps: Annotated[int, "optimizer steps"] = 600
     batch_size: Annotated[int, "sequences a step"] = 16
     length: Annotated[int, "trained length, in tokens"] = 64
@@ -111,7 +114,10 @@ class Compare:
     vocab_size: Annotated[int, "tokens of the BPE tokenizer trained on the data"] = 512
     data: Annotated[tuple[str, ...], "text, whose last tenth is for validation"] = ("python-docs",)
     windows: Annotated[int, "validation windows, each of 8 times the trained length"] = 32
-    keep: Annotated[Path | None, "save each trained model below this directory, for the topics that take one"] = None
+    keep: Annotated[
+        Path | None,
+        "have each trained model below this directory, for the topics that take one; trains what is not there",
+    ] = None
     dry: Annotated[bool, "only print what is in the results file"] = False
 
 
