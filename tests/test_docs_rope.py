@@ -191,14 +191,20 @@ def test_refreshing_a_quote_follows_the_code():
         quoted_now("# model/rope.py\nnothing of the kind\n")
 
 
-def refresh(page: Path) -> None:
-    """Put the present output and the present code into a page; what cannot be had is left and said on stderr."""
+def refresh(page: Path, pictures: bool) -> None:
+    """Put the present output and the present code into a page; what cannot be had is left and said on stderr.
+
+    A picture is drawn by the same run as its table. ``benchmarks/walk.py --record`` draws those of trained models.
+    """
     text = page.read_text(encoding="utf-8")
     for command, shown in commands(page):
         if not shown:
             continue
         try:
-            new = present(shown, output(command))
+            topic = shlex.split(command)[2]
+            drawn = pictures and topic not in RECORDED and f"(images/{topic}.png)" in text
+            plot = f" --plot {shlex.quote(str(page.parent / 'images' / f'{topic}.png'))}" if drawn else ""
+            new = present(shown, output(command + plot))
         except ValueError as error:
             print(f"{page.name}: {command}: {error}; left as it is", file=sys.stderr)
             continue
@@ -255,16 +261,6 @@ def quoted_now(quote: str) -> str:
     return "\n".join(new) + "\n"
 
 
-def draw(page: Path) -> None:
-    """Draw the pictures of the page's commands anew; ``benchmarks/walk.py --record`` draws those of trained models."""
-    for command, shown in commands(page):
-        topic = shlex.split(command)[2] if "study.py" in command else ""
-        if shown and topic not in RECORDED and f"(images/{topic}.png)" in page.read_text(encoding="utf-8"):
-            output(f"{command} --plot {shlex.quote(str(page.parent / 'images' / f'{topic}.png'))}")
-
-
 if __name__ == "__main__":
     for path in PAGES:
-        refresh(path)
-    if "--pictures" in sys.argv:
-        draw(PAGES[0])
+        refresh(path, pictures="--pictures" in sys.argv[1:])
