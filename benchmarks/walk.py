@@ -141,6 +141,12 @@ def share_packages(clone: Path, packages: Path) -> None:
             (clone / ".venv/bin" / script.name).symlink_to(script.resolve())
 
 
+def reasons(output: str) -> list[str]:
+    """The lines of a failed command that say why: its error lines, each once, or else the last ones."""
+    lines = output.splitlines()
+    return list(dict.fromkeys(line for line in lines if ": error: " in line))[:3] or lines[-8:]
+
+
 def record(command: str, output: str) -> None:
     topic = shlex.split(command)[2]
     (ROOT / "benchmarks" / f"{topic}.txt").write_text(f"$ {command}\n{output}", encoding="utf-8")
@@ -165,7 +171,7 @@ def walk(page: str, text: str, options: argparse.Namespace) -> int:
             print(f"{done.state:8} {done.seconds:6.0f} s   {command}", flush=True)
             if done.failed:
                 failures += 1
-                print("\n".join(f"    {line}" for line in (done.output + done.errors).splitlines()[-8:]), flush=True)
+                print("\n".join(f"    {line}" for line in reasons(done.output + done.errors)), flush=True)
             elif recorded:
                 record(command, done.output)
     return failures
