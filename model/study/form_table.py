@@ -11,7 +11,7 @@ from torch import Tensor
 from ..positions.rope_forms import RopeForm, every_rope_form, halves, neighbours
 from .inputs import check_at_least, check_memory
 from .options import Forms
-from .report import Report, Table
+from .report import BLUE, ORANGE, Report, Table
 
 
 def run(options: Forms) -> Report:
