@@ -131,8 +131,8 @@ MOST = (4, 8, 16)  # layers, heads and labelled tokens that a picture has room f
 def draw(figure: Any, rotated: Tensor, plain: Tensor, words: list[str]) -> None:
     """Maps of the first window with rotation and without, one head enlarged, and the weight by distance."""
     L, H = min(rotated.shape[0], MOST[0]), min(rotated.shape[2], MOST[1])
-    figure.set_size_inches(max(6.0, 1.3 * H) + 4.5, max(5.5, 3.0 * L))
-    left, right = figure.subfigures(1, 2, width_ratios=(max(6.0, 1.3 * H), 4.5))
+    figure.set_size_inches(max(5.5, 1.3 * H) + 4, max(5.0, 2.6 * L))
+    left, right = figure.subfigures(1, 2, width_ratios=(max(5.5, 1.3 * H), 4))
     grid = left.subplots(2 * L, H, squeeze=False, sharex=True, sharey=True)
     for row in range(2 * L):
         for head in range(H):
