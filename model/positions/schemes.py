@@ -44,6 +44,7 @@ SCHEMES = {
     "deberta": Scheme(Deberta, "score"),
 }
 SCALINGS = ("linear", "ntk", "yarn")  # RoPE's own table, for a context ``factor`` times as long
+LARGEST = 2**20  # of an option: more distances than any text here has
 WEIGHTS, NOTE = "weights.safetensors", "study.json"
 
 
@@ -66,6 +67,8 @@ def build_model(args: ModelArgs, scheme: str, factor: float = 1.0, **options: An
             raise ValueError(f"scheme {scheme} has no option {name!r}{nearest(name, known) if known else ''}")
         if type(value) is not int:
             raise ValueError(f"{name} is {value!r}: give a whole number")
+        if value > LARGEST:
+            raise ValueError(f"{name} is {value}: give at most {LARGEST}")
     if scheme in SCALINGS:
         if not (isinstance(factor, int | float) and 1 <= factor <= args.max_seq_len):
             raise ValueError(f"factor is {factor!r}: give a number from 1 to max_seq_len {args.max_seq_len}")

@@ -131,8 +131,8 @@ MOST = (4, 8, 16)  # layers, heads and labelled tokens that a picture has room f
 def draw(figure: Any, rotated: Tensor, plain: Tensor, words: list[str]) -> None:
     """Maps of the first window with rotation and without, one head enlarged, and the weight by distance."""
     L, H = min(rotated.shape[0], MOST[0]), min(rotated.shape[2], MOST[1])
-    figure.set_size_inches(max(6.0, 1.3 * H) + 4.5, max(5.5, 2.6 * L))
-    left, right = figure.subfigures(1, 2, width_ratios=(max(6.0, 1.3 * H), 4.5))
+    figure.set_size_inches(max(5.5, 1.3 * H) + 4, max(5.0, 2.6 * L))
+    left, right = figure.subfigures(1, 2, width_ratios=(max(5.5, 1.3 * H), 4))
     grid = left.subplots(2 * L, H, squeeze=False, sharex=True, sharey=True)
     for row in range(2 * L):
         for head in range(H):
@@ -145,7 +145,7 @@ def draw(figure: Any, rotated: Tensor, plain: Tensor, words: list[str]) -> None:
     left.supxlabel("position of the key", fontsize=9)
     left.supylabel("position of the query", fontsize=9)
     left.suptitle("attention weights of the first window", fontsize=10)
-    left.colorbar(picture, ax=grid, label="attention weight", location="bottom", shrink=0.6, aspect=40)
+    left.colorbar(picture, ax=grid, label="attention weight", shrink=0.6, aspect=40)
     upper, lower = right.subplots(2, 1)
     drop = (rotated - plain)[:L, :, :H].diagonal(-1, -2, -1).mean((1, 3))  # (L, H): weight on the token before
     layer, head = divmod(int(drop.argmax()), drop.shape[1])

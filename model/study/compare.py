@@ -166,7 +166,7 @@ def draw(figure: Any, lines: list[Line]) -> None:
     found = {scheme: [line["bits_per_byte"] for line in lines if line["scheme"] == scheme] for scheme in SCHEMES}
     shown = [scheme for scheme in SCHEMES if found[scheme]]
     panels = [shown[i : i + PANEL] for i in range(0, len(shown), PANEL)] or [[]]
-    figure.set_size_inches(10, 1 + 3.6 * -(-len(panels) // 2))
+    figure.set_size_inches(8.5, 1 + 2.9 * -(-len(panels) // 2))
     grid = figure.subplots(-(-len(panels) // 2), 2, sharex=True, sharey=True, squeeze=False)
     for axes, schemes in zip(grid.flat, panels):
         if found["rope"] and "rope" not in schemes:

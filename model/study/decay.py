@@ -90,16 +90,16 @@ def _oscillation(curve: Tensor) -> tuple[str, str, str, str]:
 
 
 def smoothed(curve: Tensor) -> list[tuple[float, float, float, float]]:
-    """From FIRST on, for each twelfth of an octave: its middle, and the mean, least and largest value there."""
+    """From FIRST on, for each quarter of an octave: its middle, and the mean, least and largest value there."""
     edges, last = [min(FIRST, len(curve) - 2)], len(curve) - 1
     while edges[-1] < last:
-        edges.append(min(last, math.ceil(edges[-1] * 2 ** (1 / 12) + 1)))
+        edges.append(min(last, math.ceil(edges[-1] * 2 ** (1 / 4) + 1)))
     parts = [(math.sqrt(a * b), curve[a : b + 1]) for a, b in pairwise(edges)]
     return [(middle, part.mean().item(), part.min().item(), part.max().item()) for middle, part in parts]
 
 
 def draw(figure: Any, names: list[str], products: list[Tensor], bounds: list[Tensor]) -> None:
-    figure.set_size_inches(10, 5)
+    figure.set_size_inches(9, 4.5)
     left, right = figure.subplots(1, 2)
     for axes, curves in ((left, products), (right, bounds)):
         for name, color, dash, curve in zip(names, COLORS * len(names), ("-", "--", "-.", ":") * len(names), curves):

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..positions.rope_forms import RopeForm, every_rope_form, halves, neighbours
 from .inputs import check_at_least, check_memory
 from .options import Forms
-from .report import Report, Table
+from .report import BLUE, ORANGE, Report, Table
 
 
 def run(options: Forms) -> Report:
@@ -73,10 +73,10 @@ def order(form: RopeForm, dim: int) -> str:
 def draw(figure: Any, table: Table) -> None:
     names = [row[0] for row in table.rows]
     left, right = figure.subplots(1, 2, sharey=True)
-    left.barh(names, [float(row[1]) for row in table.rows], log=True)
-    left.set_title("largest deviation from float64")
-    right.barh(names, [float(row[2]) for row in table.rows], color="C1")
-    right.set_title("milliseconds a call")
+    left.barh(names, [float(row[1]) for row in table.rows], log=True, color=BLUE)
+    left.set(title="deviation", xlabel="largest difference from float64", ylabel="form", xlim=(1e-7, 2))
+    right.barh(names, [float(row[2]) for row in table.rows], color=ORANGE)
+    right.set(title="time", xlabel="milliseconds per call (median)")
     left.invert_yaxis()
     for axes in (left, right):
         axes.grid(axis="x", alpha=0.3)

@@ -62,7 +62,10 @@ def open_model(path: Path | None) -> tuple[Transformer, Tokenizer, str]:
     """The model, its tokenizer, and its scheme. Raises ValueError for what is no model."""
     path = path or newest_run()
     if (path / NOTE).exists():
-        return load_study(path).eval(), load_tokenizer(path), read_note(path)["scheme"]
+        note = read_note(path)
+        positions = note["args"].max_seq_len
+        check_memory(32 * positions * note["args"].dim, f"{path / NOTE}: max_seq_len {positions}")
+        return load_study(path).eval(), load_tokenizer(path), note["scheme"]
     return load_model(path).float().eval(), load_tokenizer(path), "rope"
 
 

@@ -71,7 +71,7 @@ def draw_rotate(figure: Any, theta: float) -> None:
             axes.quiver(0, 0, *new, **style, label=f"position {m}")
         axes.set(xlim=(-1.6, 1.6), ylim=(-1.6, 1.6), aspect="equal")
         axes.set(xlabel=f"x{2 * number + 1} of the vector", ylabel=f"x{2 * number + 2} of the vector")
-        axes.set_title(f"pair {number + 1}: {theta ** (-number / 2):g} radians per position")
+        axes.set_title(f"pair {number + 1}: {theta ** (-number / 2):g} rad per position")
         axes.grid(alpha=0.3)
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncol=5)
@@ -110,12 +110,14 @@ def run_relative(options: Relative) -> Report:
     table = Table(
         f"One q and one k, {options.distance} apart, at positions further and further on",
         ("n", "m", "q and k rotated", "embedding rotated", "norm of q, rotated / plain"),
+        notes=[f"least, most, spread: of all n from 0 to {SHIFTS[-1]}."],
     )
     for i, shift in enumerate(SHIFTS):
-        numbers = (f"{found[name][i]:.4f}" for name in ("q and k", "the embedding", "norm"))
-        table.rows.append((shift, shift + options.distance, *numbers))
-    spread = {name: float(values.max() - values.min()) for name, values in found.items()}
-    table.rows.append(("spread", "", *(short(spread[name]) for name in ("q and k", "the embedding", "norm"))))
+        table.rows.append((shift, shift + options.distance, *(f"{values[i]:.4f}" for values in found.values())))
+    everywhere = scores(options, torch.arange(SHIFTS[-1] + 1)).values()
+    table.rows.append(("least", "", *(f"{values.min():.4f}" for values in everywhere)))
+    table.rows.append(("most", "", *(f"{values.max():.4f}" for values in everywhere)))
+    table.rows.append(("spread", "", *(short(float(values.max() - values.min())) for values in everywhere)))
     return Report([table, identities(options)], lambda figure: draw_relative(figure, options))
 
 
