@@ -1,7 +1,6 @@
 """Every position encoding in the same small model: bits per byte at the trained length and past it."""
 
 import json
-import os
 import statistics
 import sys
 from collections.abc import Iterable
@@ -28,9 +27,9 @@ def run(options: Compare) -> Report:
     lines = read(path, options)
     todo = [] if options.dry else missing(options, lines)
     if todo:
-        check_writable(path.parent)
+        append(path, [])  # what cannot be written to is found before anything is trained
         if options.keep:
-            check_writable(options.keep)
+            options.keep.mkdir(parents=True, exist_ok=True)
         text = prepare_text(options)
         for scheme, seed in todo:
             print(f"{scheme}, seed {seed} ...", file=sys.stderr, flush=True)
@@ -99,13 +98,6 @@ def append(path: Path, lines: list[Line]) -> None:
         file.seek(max(0, file.tell() - 1))
         cut_short = file.read() not in (b"", b"\n")
         file.write(b"\n" * cut_short + b"".join(json.dumps(line).encode() + b"\n" for line in lines))
-
-
-def check_writable(directory: Path) -> None:
-    """Raises ValueError before anything is trained for a place where nothing can be written."""
-    nearest = next(path for path in (directory, *directory.absolute().parents) if path.exists())
-    if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
-        raise ValueError(f"{nearest} cannot be written to: give another --results or --keep")
 
 
 def table(options: Compare, lines: list[Line]) -> Table:
