@@ -10,7 +10,7 @@ from torch import Tensor
 from ..positions.rope_forms import halves, rotate_half
 from ..rope import apply_rotary_emb, precompute_freqs_cis, reshape_for_broadcast
 from .options import Mistakes
-from .report import Report, Table
+from .report import BLUE, ORANGE, Report, Table
 
 Row = tuple[str, str, str, str]  # as written, correct, measured, found in
 COLUMNS = ("as written", "correct", "measured", "found in")
@@ -157,13 +157,13 @@ def draw(figure: Any) -> None:
     steps = torch.arange(HALF)
     left, right = figure.subplots(1, 2)
     exact, half = precompute_freqs_cis(64, HALF).real[:, pair], half_precision_cosines()[:, pair]
-    left.plot(steps[span], exact[span], "o-", color="C0", markersize=3, label="float64 angles")
-    left.plot(steps[span], half[span], "s--", color="C1", markersize=3, label="float16 angles")
+    left.plot(steps[span], exact[span], "o-", color=BLUE, markersize=3, label="float64 angles")
+    left.plot(steps[span], half[span], "s--", color=ORANGE, markersize=3, label="float16 angles")
     left.set(xlabel="position", ylabel="cosine of the angle", ylim=(-1.1, 1.4))
     left.set_title(f"pair i = {pair}, where it is furthest off")
     left.legend(loc="upper center", ncol=2)
     blocks = error.view(-1, 32, 32)  # (HALF / 32, positions, pairs)
-    right.step(steps[::32], blocks.amax((1, 2)), where="post", color="C1", label="largest of all pairs")
+    right.step(steps[::32], blocks.amax((1, 2)), where="post", color=ORANGE, label="largest of all pairs")
     right.step(steps[::32], blocks[:, :, pair].mean(1), where="post", color="black", label=f"mean of pair i = {pair}")
     right.annotate(f"{error.max():.2f}", (worst, error.max()), (-35, -3), textcoords="offset points")
     right.set(xlabel="position, in blocks of 32", ylabel="|error| of the cosine", title="error with float16 angles")
