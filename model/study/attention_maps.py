@@ -163,7 +163,7 @@ def show(axes: Any, weights: Tensor) -> Any:
     """One map, coloured by the square root of the weight, so that small ones can be seen."""
     from matplotlib.colors import PowerNorm
 
-    return axes.imshow(weights, cmap="viridis", norm=PowerNorm(0.5, 0, 1))
+    return axes.imshow(weights.numpy(), cmap="viridis", norm=PowerNorm(0.5, 0, 1))
 
 
 def enlarge(axes: Any, weights: Tensor, words: list[str]) -> None:
