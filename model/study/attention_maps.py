@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..cli.machine import check_memory
 from ..transformer import Transformer
-from .inputs import check_at_least, check_memory, open_model, open_text, windows_of
+from .inputs import check_at_least, open_model, open_text, windows_of
 from .options import Attention
 from .report import BLUE, ORANGE, Report, Table
 
