@@ -1,8 +1,9 @@
 # make demo: set up, train the demo, generate from it.   make test: set up, run the tests.
 # Both work on a fresh clone with Python 3.11 or newer; without make, see README.md.
 
-PYTHON ?= python3
-BIN := .venv/bin
+PYTHON ?= $(if $(filter Windows_NT,$(OS)),python,python3)
+BIN := .venv/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: demo test lint clean
 
@@ -19,17 +20,19 @@ lint: .venv/test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-.venv/bin/python:
+.venv/pyvenv.cfg:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Ropewalk needs Python 3.11 or newer: make PYTHON=python3.12 ..." >&2; exit 2; }
 	$(PYTHON) -m venv .venv
 
-.venv/run: requirements.txt | .venv/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+.venv/run: requirements.txt | .venv/pyvenv.cfg
+	$(PIP) -r requirements.txt
 	@touch $@
 
 .venv/test: requirements-dev.txt .venv/run
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	$(PIP) -r requirements-dev.txt
 	@touch $@
 
+# Trained models stay: they took longer to make than anything else here.
 clean:
-	rm -rf .venv runs
+	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache
+	@if [ -d runs ]; then echo "runs/ holds trained models and stays: rm -r runs removes them"; fi

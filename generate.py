@@ -5,22 +5,27 @@ python generate.py runs/demo --prompt "The list"    a continuation
 python generate.py --help                           everything else
 """
 
-import functools
+import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
+import torch
+from tqdm import tqdm
+
+from model import ModelArgs
 from model.cli import Parser, add_flags, build, read_flags, run_script
-from model.cli.machine import check_device
+from model.cli.machine import check_memory, has_native_bfloat16, pick_device, pick_dtype
+from model.decoding.batches import memory_needed
 from model.decoding.conversation import Conversation, converse
-from model.decoding.meter import Meter
-from model.decoding.prompts import encode, read_texts
-from model.decoding.samples import Sample, complete, in_order
-from model.decoding.settings import Sampling
-from model.decoding.stop import StopStrings
+from model.decoding.network import for_decoding
+from model.decoding.prompts import Prompt, encode, note, read_texts
+from model.decoding.samples import Sample, Speed, check_stop_strings, complete
+from model.decoding.sampling import Sampling
+from model.weights import find_network, open_checkpoint
 from model.weights.checkpoint import newest_run
 
 SEPARATOR = "\n" + 40 * "-"  # between the texts of several samples
@@ -37,31 +42,34 @@ class Options:
     num_samples: Annotated[int, "continuations of each prompt"] = 1
     batch_size: Annotated[int, "texts that are generated at the same time"] = 16
     tokenizer: Annotated[Path | None, "tokenizer file (default: the one beside the model)"] = None
+    network: Annotated[str | None, "module:Class of a model that is a subclass of Transformer"] = None
     jsonl: Annotated[bool, "one JSON object a sample: prompt, text, tokens, finish_reason"] = False
     logprobs: Annotated[bool, "with --jsonl: each token's log-probability, in nats"] = False
     interactive: Annotated[bool, "a text in turns: you write a line, the model goes on"] = False
-    no_cache: Annotated[bool, "read the whole text again for each token, to see what the cache saves"] = False
-    dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], "of weights and cache"] = "auto"
+    no_cache: Annotated[bool, "compute the whole text again for each token, to see what the cache saves"] = False
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"],
+        "of weights and cache; auto is the stored one where the device multiplies it natively, else float32",
+    ] = "auto"
     device: Annotated[str, "auto, cpu, cuda, cuda:N or mps"] = "auto"
-    compile: Annotated[bool, "compile the step: pays off from some thousand tokens on"] = False
+    compile: Annotated[bool, "compile the forward: pays off from some thousand tokens on"] = False
 
     def __post_init__(self) -> None:
         for name in ("max_new_tokens", "num_samples", "batch_size"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}: give at least 1")
-        check_device(self.device)
         if self.logprobs and not self.jsonl:
             raise ValueError("logprobs go into the JSON objects: add --jsonl")
         if self.compile and self.no_cache:
-            raise ValueError("compile is for the cached step: leave --no_cache out")
+            raise ValueError("compile is for decoding with the cache: leave --no_cache out")
         if self.interactive and (self.no_cache or self.jsonl or self.num_samples > 1):
             raise ValueError(
                 "interactive is one text, cached, for people: leave --no_cache, --jsonl, --num_samples out"
             )
 
 
-def main() -> int:
+def parse() -> tuple[argparse.Namespace, Options, Sampling]:
     parser = Parser(prog="generate.py", description="Continue a text. Text goes to stdout, all else to stderr.")
     parser.add_argument(
         "model", nargs="?", type=Path, metavar="MODEL", help="run directory or checkpoint (default: newest run)"
@@ -76,69 +84,69 @@ def main() -> int:
     add_flags(parser, Sampling, Options)
     flags = parser.parse_args()
     options = build(Options, read_flags(flags, Options))
-    sampling = build(Sampling, read_flags(flags, Sampling))
-    StopStrings(flags.stop)
+    check_stop_strings(flags.stop)
     if options.interactive and (flags.prompt or flags.prompt_file):
         raise ValueError("interactive takes its prompts from the terminal: leave --prompt and --prompt_file out")
-    path = flags.model or newest_run()
+    return flags, options, build(Sampling, read_flags(flags, Sampling))
 
-    from model import weights
 
-    weights.check(path, options.tokenizer)
-    args = weights.load_args(path)
-    tokenizer = weights.load_tokenizer(options.tokenizer or path, args.vocab_size)
+def main() -> int:
+    flags, options, sampling = parse()
+    device = pick_device(options.device)
+    checkpoint = open_checkpoint(flags.model or newest_run())
+    args, tokenizer = checkpoint.args, checkpoint.tokenizer(options.tokenizer)
+    dtype = pick_dtype(options.dtype, device, checkpoint.dtype)
+    if options.dtype == "bfloat16" and not has_native_bfloat16(device):
+        note(f"note: {device} has no bfloat16 instructions: arithmetic is emulated, --dtype auto chooses")
+    prompts, length = [], options.max_new_tokens or LENGTH
     if not options.interactive:
         texts = read_texts(flags.prompt, flags.prompt_file)
         prompts = encode(texts, tokenizer, args.max_seq_len, options.max_new_tokens)
-        prompts = [prompt for prompt in prompts for _ in range(options.num_samples)]
+        length = options.max_new_tokens or min(LENGTH, args.max_seq_len - max(len(p.tokens) for p in prompts))
+    if device.type == "cpu":
+        check_sizes(args, prompts, length, options, dtype)
 
-    from model import KVCache
-    from model.cli.machine import has_native_bfloat16, pick_device, pick_dtype
-    from model.generation import decode
-
-    device = pick_device(options.device)
-    dtype = pick_dtype(options.dtype, device)
-    if options.dtype == "bfloat16" and not has_native_bfloat16(device):
-        print(
-            f"note: {device} has no bfloat16 instructions: arithmetic is emulated, --dtype auto chooses",
-            file=sys.stderr,
-        )
-    model = weights.load_model(path, device=device, dtype=dtype)
-    loop = functools.partial(
-        decode,
-        model,
-        sampling=sampling,
-        eos_ids=tokenizer.eos_ids,
-        logprobs=options.logprobs,
-        compile=options.compile,
-        use_cache=not options.no_cache,
-    )
-    meter = Meter()
+    network_class = find_network(options.network) if options.network else None
+    network = for_decoding(checkpoint.model(device, dtype, network_class), options.compile)
+    speed = Speed()
     try:
         if options.interactive:
-            cache = KVCache(args, dtype=dtype, device=device)
-            converse(Conversation(meter.timed(loop), tokenizer, cache), options.max_new_tokens or LENGTH, flags.stop)
+            converse(Conversation(network, tokenizer, sampling, speed), length, flags.stop)
         else:
-            length = options.max_new_tokens or min(LENGTH, args.max_seq_len - max(len(p.tokens) for p in prompts))
-            samples = complete(meter.timed(loop), tokenizer, prompts, length, flags.stop, options.batch_size)
+            prompts = [prompt for prompt in prompts for _ in range(options.num_samples)]
+            samples = complete(
+                network,
+                tokenizer,
+                prompts,
+                length,
+                sampling,
+                speed,
+                stop=flags.stop,
+                batch_size=options.batch_size,
+                logprobs=options.logprobs,
+                use_cache=not options.no_cache,
+            )
             show(samples, len(prompts), options)
+    except torch.OutOfMemoryError:
+        raise ValueError(f"{device} has too little memory: lower --batch_size or --max_new_tokens") from None
     except KeyboardInterrupt:
         print(flush=True)  # the text so far stays; what comes next starts on a line of its own
-        print(meter, file=sys.stderr)
         raise
-    print(meter, file=sys.stderr)
+    finally:
+        if speed.prompt_tokens:
+            note(str(speed))
     return 0
 
 
 def show(samples: Iterator[Sample], count: int, options: Options) -> None:
     """Text to stdout as it comes, samples apart by a line; or JSON lines. A bar for what takes more than one batch."""
-    from tqdm import tqdm
-
-    with tqdm(total=count, unit="sample", disable=count <= options.batch_size, file=sys.stderr) as bar:
-        done = 0
-        for sample, text in in_order(samples):
+    hidden = count <= options.batch_size or sys.stderr is None
+    with tqdm(total=count, unit="sample", disable=hidden, file=sys.stderr) as bar:
+        done, begun = 0, None
+        for sample in samples:
             if not options.jsonl:
-                print(text, end="", flush=True)
+                print(sample.take() if sample is begun else sample.prompt.text + sample.take(), end="", flush=True)
+            begun = sample
             if sample.finish is None:
                 continue
             bar.update()
@@ -147,6 +155,16 @@ def show(samples: Iterator[Sample], count: int, options: Options) -> None:
                 print(json.dumps(sample.as_json(options.logprobs), ensure_ascii=False), flush=True)
             else:
                 print("" if done == count else SEPARATOR, flush=True)
+
+
+def check_sizes(args: ModelArgs, prompts: Sequence[Prompt], length: int, options: Options, dtype: torch.dtype) -> None:
+    """Raises ValueError when the texts cannot fit into the memory there is, before anything is allocated."""
+    count = max(1, len(prompts) * options.num_samples)
+    check_memory(8 * count, f"a list of {count} samples")
+    rows = min(options.batch_size, count)
+    longest = max((len(prompt.tokens) for prompt in prompts), default=0)
+    tokens = args.max_seq_len if options.interactive else longest + length
+    check_memory(memory_needed(args, rows, tokens, dtype), f"a batch of {rows} texts of {tokens} tokens")
 
 
 if __name__ == "__main__":

@@ -69,8 +69,8 @@ def main() -> None:
     processes = parser.parse_args().processes
     with tempfile.TemporaryDirectory() as scratch:
         text, config = Path(scratch, "text.txt"), Path(scratch, "config.toml")
-        text.write_text("".join(f"{n} times {n} is {n * n}.\n" for n in range(3000)))
-        config.write_text(CONFIG)
+        text.write_text("".join(f"{n} times {n} is {n * n}.\n" for n in range(3000)), encoding="utf-8")
+        config.write_text(CONFIG, encoding="utf-8")
         said = [str(config), "--data", str(text)]
         alone = Path(scratch, "alone")
         train("one", processes, *said, "--max_steps", "20", "--out_dir", str(alone))

@@ -114,8 +114,8 @@ def main() -> None:
     flags = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         text, config = Path(scratch, "text.txt"), Path(scratch, "config.toml")
-        text.write_text("".join(f"{n} times {n} is {n * n}.\n" for n in range(3000)))
-        config.write_text(SETTINGS + f"max_steps = {40 * flags.kills + 100}\n")
+        text.write_text("".join(f"{n} times {n} is {n * n}.\n" for n in range(3000)), encoding="utf-8")
+        config.write_text(SETTINGS + f"max_steps = {40 * flags.kills + 100}\n", encoding="utf-8")
         command = [sys.executable, str(ROOT / "train.py"), str(config), "--data", str(text), "--out_dir"]
         one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # so small a network is slower on two
         undisturbed, directory = Path(scratch, "undisturbed"), Path(scratch, "tormented")

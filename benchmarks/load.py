@@ -22,7 +22,9 @@ ARCHITECTURE = {"dim": 1536, "n_layers": 8, "n_heads": 16, "hidden_dim": 4096, "
 
 def memory(line: str) -> int:
     """A line of /proc/self/status, in bytes: VmRSS is the memory now, VmHWM the most there was."""
-    found = next(text for text in Path("/proc/self/status").read_text().splitlines() if text.startswith(line))
+    found = next(
+        text for text in Path("/proc/self/status").read_text(encoding="utf-8").splitlines() if text.startswith(line)
+    )
     return int(found.split()[1]) * 1024
 
 
@@ -35,7 +37,7 @@ def measure(path: Path, dtype: str) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as directory:  # what is imported on first use is not what is measured
         save_model(Transformer(ModelArgs(dim=8, n_layers=1, n_heads=1)), directory)
         load_model(directory)
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # forget the peak so far
     before, begin = memory("VmRSS"), time.perf_counter()
     model = load_model(path, dtype=getattr(torch, dtype))
     seconds = time.perf_counter() - begin

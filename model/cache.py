@@ -1,4 +1,4 @@
-"""What attention remembers of the tokens it has read, so that each is read once."""
+"""The KV cache: keys and values of all earlier tokens, so that a forward computes those of the new ones only."""
 
 import torch
 from torch import Tensor
@@ -9,8 +9,8 @@ from .config import ModelArgs
 class KVCache:
     """Keys, already rotated, and values of every layer, allocated once.
 
-    A cache does not count: the caller says where the new tokens go, so overwriting, forking and starting anew are
-    the caller's plain decisions. What lies beyond ``start_pos + T`` is never read, whatever it holds.
+    The cache has no position of its own: the caller passes ``start_pos``, and so may overwrite, fork or start anew.
+    What lies beyond ``start_pos + T`` is never read, whatever it holds.
     """
 
     def __init__(
@@ -30,6 +30,9 @@ class KVCache:
         shape = (args.n_layers, batch_size, args.n_kv_heads, self.max_seq_len, args.head_dim)
         self.keys = torch.zeros(shape, dtype=dtype, device=device)  # (L, B, K, max_seq_len, D)
         self.values = torch.zeros_like(self.keys)  # (L, B, K, max_seq_len, D)
+        # Views of each layer's part. A compiler writes in place only into a tensor that nothing else reads later on:
+        # with one tensor for all layers it would copy the whole cache at every second layer.
+        self.layers = list(zip(self.keys.unbind(), self.values.unbind()))  # L pairs of (B, K, max_seq_len, D)
 
     def update(self, layer: int, start_pos: int, xk: Tensor, xv: Tensor) -> tuple[Tensor, Tensor]:
         """Write keys and values of T new tokens, (B, K, T, D), and return those of all S = start_pos + T.
@@ -37,7 +40,7 @@ class KVCache:
         They are detached: a cache that held a graph would keep every step's activations alive.
         """
         end = start_pos + xk.shape[2]
-        keys, values = self.keys[layer], self.values[layer]  # (B, K, max_seq_len, D)
+        keys, values = self.layers[layer]  # (B, K, max_seq_len, D)
         keys[:, :, start_pos:end] = xk.detach()
         values[:, :, start_pos:end] = xv.detach()
         return keys[:, :, :end].type_as(xk), values[:, :, :end].type_as(xv)  # (B, K, S, D)

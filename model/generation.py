@@ -6,23 +6,18 @@ positions, but all off by the same amount, and RoPE's scores depend on the diffe
 """
 
 from collections.abc import Collection, Iterator
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .cache import KVCache
-from .decoding.reading import Prompts, Read, cached, check, left_padded, new_cache, uncached
-from .decoding.sampling import Chooser
-from .decoding.settings import Sampling
+from .decoding.batches import Prompts, check_prompts, left_padded, new_cache
+from .decoding.compiled import CompiledNetwork
+from .decoding.network import for_decoding
+from .decoding.sampling import Sampler, Sampling
 from .transformer import Transformer
 
-
-class Step(NamedTuple):
-    """What one turn of the loop gave each row; None where the row had ended."""
-
-    tokens: list[int | None]
-    logprobs: list[float | None]  # by the model itself, before temperature and the rest; None unless asked for
+CHUNK = 512  # prompt tokens in one forward: what bounds the memory a long prompt needs
 
 
 def generate(
@@ -44,78 +39,62 @@ def generate(
     A row gives what it would give alone. Raises ValueError for prompts and settings that cannot work.
     """
     sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed)
-    steps = decode(model, prompts, max_new_tokens, sampling, eos_ids, compile=compile, use_cache=use_cache)
-    return (step.tokens for step in steps)
-
-
-def decode(
-    model: Transformer,
-    prompts: Prompts,
-    max_new_tokens: int,
-    sampling: Sampling,
-    eos_ids: Collection[int] = (),
-    *,
-    ended: set[int] | None = None,
-    first_row: int = 0,
-    logprobs: bool = False,
-    cache: KVCache | None = None,
-    start_pos: int = 0,
-    earlier: Collection[int] = (),
-    compile: bool = False,
-    use_cache: bool = True,
-) -> Iterator[Step]:
-    """The loop behind ``generate``. A caller who puts a row's number into ``ended`` ends that row.
-
-    Each row draws from a random stream of its own; they are numbered from ``first_row``. With a ``cache``, the prompt
-    goes on after the ``start_pos`` tokens it holds, of which ``earlier`` tells the repetition penalty; a step's own
-    token is not in it yet, so it starts the next prompt.
-    """
-    check(model, prompts, max_new_tokens, start_pos, compile, use_cache)
+    check_prompts(model.args, prompts, max_new_tokens)
+    if compile and not use_cache:
+        raise ValueError("compile is for decoding with the cache: leave one of compile and use_cache=False out")
+    cache = new_cache(model, prompts, max_new_tokens) if use_cache else None
     device = model.tok_embeddings.weight.device
-    if not use_cache:
-        read = uncached(model, prompts)
-    else:
-        read = cached(model, cache or new_cache(model, prompts, max_new_tokens), start_pos, compile)
-    seen = [{*earlier, *prompt} for prompt in prompts]
-    choose = Chooser(sampling, seen, max_new_tokens, model.args.vocab_size, first_row, device)
-    ended = set() if ended is None else ended
-    return loop(model, left_padded(prompts).to(device), max_new_tokens, read, choose, set(eos_ids), ended, logprobs)
-
-
-def loop(
-    model: Transformer,
-    tokens: Tensor,
-    max_new_tokens: int,
-    read: Read,
-    choose: Chooser,
-    eos_ids: set[int],
-    ended: set[int],
-    logprobs: bool,
-) -> Iterator[Step]:
-    """Read, choose, hand out; what was chosen is read next."""
-    for _ in range(max_new_tokens):
-        logits = evaluate(model, read, tokens)  # (B, V)
-        tokens = choose(logits)  # (B, 1)
-        running = [row not in ended for row in range(len(tokens))]
-        ids = [token if runs else None for token, runs in zip(tokens[:, 0].tolist(), running)]
-        scores: list[float | None] = [None] * len(ids)
-        if logprobs:
-            likely = logits.log_softmax(-1).gather(-1, tokens)[:, 0]  # (B,)
-            scores = [score if runs else None for score, runs in zip(likely.tolist(), running)]
-        ended.update(row for row, token in enumerate(ids) if token in eos_ids)
-        yield Step(ids, scores)
-        if len(ended) == len(ids):
-            return
+    sampler = Sampler(sampling, prompts, max_new_tokens, model.args.vocab_size, device=device)
+    network = for_decoding(model, compile)
+    return (tokens for tokens, _ in decode(network, prompts, max_new_tokens, sampler, cache, eos_ids=eos_ids))
 
 
 @torch.no_grad()
-def evaluate(model: Transformer, read: Read, tokens: Tensor) -> Tensor:
-    """The next logits, float32 (B, V). Between two steps the model's training flag is as the caller has it."""
-    training = model.training
-    if training:
-        model.eval()
-    try:
-        return read(tokens).float()
-    finally:
-        if training:
-            model.train()
+def decode(
+    network: Transformer | CompiledNetwork,
+    prompts: Prompts,
+    max_new_tokens: int,
+    sampler: Sampler,
+    cache: KVCache | None,
+    start_pos: int = 0,
+    eos_ids: Collection[int] = (),
+    logprobs: bool = False,
+) -> Iterator[tuple[list[int | None], list[float | None]]]:
+    """Prefill, then sample, yield, forward. Each step yields every row's token and its log-probability.
+
+    ``network`` is what ``for_decoding`` built. The prompts go on after the ``start_pos`` tokens that ``cache`` holds;
+    the last token yielded is not in it yet. Without a cache every step goes over each row's whole text again. Tokens
+    and log-probabilities are None once the row has ended with one of ``eos_ids``. The latter are the model's own,
+    before temperature and filters, and None unless asked for.
+    """
+    if cache is None:
+        texts = [torch.tensor(prompt, device=sampler.device) for prompt in prompts]  # (T,) each
+        logits = forward_whole(network, texts)  # (B, V)
+    else:
+        for chunk in left_padded(prompts).to(sampler.device).split(CHUNK, dim=1):  # (B, up to CHUNK)
+            h = network.hidden(chunk, start_pos, cache)  # (B, T, dim)
+            start_pos += chunk.shape[1]
+        logits = network.logits(h[:, -1])  # (B, V)
+
+    ended = [False] * len(prompts)
+    for step in range(1, max_new_tokens + 1):
+        logits = logits.float()
+        tokens = sampler(logits)  # (B, 1)
+        ids = tokens[:, 0].tolist()
+        scores = logits.log_softmax(-1).gather(-1, tokens)[:, 0].tolist() if logprobs else [None] * len(ids)
+        yield [None if e else i for e, i in zip(ended, ids)], [None if e else s for e, s in zip(ended, scores)]
+
+        ended = [end or token in eos_ids for end, token in zip(ended, ids)]
+        if all(ended) or step == max_new_tokens:
+            return
+        if cache is None:
+            texts = [torch.cat(text_and_token) for text_and_token in zip(texts, tokens)]  # (T,) each
+            logits = forward_whole(network, texts)  # (B, V)
+        else:
+            logits = network(tokens, start_pos, cache)[:, -1]  # (B, V)
+            start_pos += 1
+
+
+def forward_whole(network: Transformer | CompiledNetwork, texts: list[Tensor]) -> Tensor:
+    """The logits after each text, (B, V), without a cache and each text by itself: what the cached ones must equal."""
+    return torch.cat([network.logits(network.hidden(text[None])[:, -1]) for text in texts])  # (B, V)

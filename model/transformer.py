@@ -68,7 +68,9 @@ class Transformer(nn.Module):
         self.tok_embeddings = nn.Embedding(args.vocab_size, args.dim)
         self.layers = nn.ModuleList(TransformerBlock(args, layer_id) for layer_id in range(args.n_layers))
         self.norm = RMSNorm(args.dim, args.norm_eps)
-        self.output = None if args.tie_embeddings else nn.Linear(args.dim, args.vocab_size, bias=False)
+        self.output: nn.Module | None = None
+        if not args.tie_embeddings:
+            self.output = nn.Linear(args.dim, args.vocab_size, bias=False)
         # Not a buffer: casting the model would cast it, and `.to(torch.bfloat16)` drops the imaginary part.
         self.freqs_cis = precompute_freqs_cis(args.head_dim, args.max_seq_len, args.rope_theta, args.rope_scaling)
         self.init_weights()
@@ -102,7 +104,7 @@ class Transformer(nn.Module):
         self.check_positions(tokens, start_pos, cache)
         T = tokens.shape[1]
         freqs_cis = self.freqs_cis[start_pos : start_pos + T].to(tokens.device)  # (T, D/2)
-        if torch.compiler.is_compiling() and freqs_cis.is_complex():
+        if torch.compiler.is_compiling():
             freqs_cis = torch.view_as_real(freqs_cis)  # (T, D/2, 2): compilers know no complex numbers
         mask = self.mask(start_pos, T)
         if cache is not None:

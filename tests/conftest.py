@@ -1,11 +1,16 @@
-"""One seed, one thread, and one small network for every test that wants it."""
+"""One seed, one thread, no accelerator, both kinds of processor, and one small network for every test that wants it."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+
+# Before torch is loaded, and for the processes that tests start: one thread, and the CPU where there is more.
+os.environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 import pytest
 import torch
 
 from model import ModelArgs, Transformer
+from model.cli import machine
 
 # All sizes differ, so that a transposed or broadcast axis cannot fit by accident.
 SMALL = {
@@ -23,11 +28,30 @@ SMALL = {
 @pytest.fixture(scope="session", autouse=True)
 def _few_threads() -> None:
     torch.set_num_threads(1)
+    torch.backends.mps.is_available = lambda: False  # what `auto` would otherwise take on a Mac
 
 
 @pytest.fixture(autouse=True)
 def _fixed_seed() -> None:
     torch.manual_seed(1337)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_processor_of_its_own() -> None:
+    """A test whose outcome could depend on the processor says so, by using ``each_processor``; others may not ask."""
+
+    def ask() -> bool:
+        pytest.fail("this test asks whether bfloat16 is native here: have it use the fixture each_processor")
+
+    machine.cpu_has_bfloat16 = ask
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["native", "emulated"])
+def each_processor(request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Run the test twice: on a processor with bfloat16 instructions, and on one without. Forked children inherit it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine, "cpu_has_bfloat16", lambda: request.param)
+        yield request.param
 
 
 @pytest.fixture

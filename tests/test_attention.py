@@ -3,7 +3,8 @@ import math
 import pytest
 import torch
 
-from model.attention import Attention
+from model import attention as forms
+from model.attention import LONGEST_WRITTEN_OUT, Attention
 from model.rope import apply_rotary_emb, precompute_freqs_cis
 
 
@@ -39,14 +40,14 @@ def test_equals_a_loop_over_heads_and_queries(small_args, n_kv_heads):
 
 
 @torch.no_grad()
-def test_values_are_not_turned(small_args):
+def test_values_are_not_rotated(small_args):
     args = small_args()
     attention = Attention(args, layer_id=0)
     attention.wq.weight.zero_()  # all scores are equal: what is left is the plain average of the values
     x = torch.randn(2, 6, args.dim)
     out = attention(x, 0, precompute_freqs_cis(args.head_dim, 6), None, None)
-    unturned = attention(x, 0, torch.ones(6, args.head_dim // 2, dtype=torch.complex64), None, None)
-    assert torch.equal(out, unturned)
+    unrotated = attention(x, 0, torch.ones(6, args.head_dim // 2, dtype=torch.complex64), None, None)
+    assert torch.equal(out, unrotated)
     groups = attention.wv(x).unflatten(-1, (args.n_kv_heads, args.head_dim))  # (B, T, K, D)
     values = groups.repeat_interleave(args.n_heads // args.n_kv_heads, dim=2).flatten(2)
     averages = values.cumsum(dim=1) / torch.arange(1, 7)[:, None]
@@ -74,3 +75,66 @@ def test_projections_have_metas_shapes_and_no_bias(small_args):
         "wv.weight": (20, 48),
         "wo.weight": (48, 60),
     }
+
+
+def queries_keys_values(B, H, K, T, S, dtype=torch.float32, D=10):
+    """Keys and values as a cache gives them: the first S of a longer tensor."""
+    xq = torch.randn(B, H, T, D).to(dtype)
+    return xq, *(torch.randn(B, K, S + 3, D).to(dtype)[:, :, :S] for _ in range(2))
+
+
+def masks(B, H, T, S):
+    """Every kind that the network, padded caches and the other position encodings pass."""
+    causal = torch.ones(T, S, dtype=torch.bool).tril(S - T)
+    own = torch.arange(S) == torch.arange(S - T, S)[:, None]  # padding sees itself, or there is nothing to average
+    padded = causal & (torch.arange(S) >= torch.arange(B)[:, None, None, None]) | own  # (B, 1, T, S)
+    biases = torch.randn(1, H, T, S).masked_fill(~causal, float("-inf"))
+    found = {"causal": causal, "padded": padded, "bias": biases, "both": biases.masked_fill(~padded, float("-inf"))}
+    return found | ({"none": None} if T in (1, S) else {})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("K", [1, 2, 3, 6])
+@pytest.mark.parametrize(("T", "S"), [(1, 1), (1, 9), (4, 9), (9, 9)])
+def test_written_out_and_fused_are_one_function(dtype, K, T, S):
+    B, H = 2, 6
+    q, k, v = queries_keys_values(B, H, K, T, S, dtype)
+    tolerance = 1e-5 if dtype == torch.float32 else 3e-2
+    for name, mask in masks(B, H, T, S).items():
+        mask = mask if mask is None or mask.dtype == torch.bool else mask.to(dtype)
+        found, expected = forms.attention(q, k, v, mask), forms.fused_attention(q, k, v, mask)
+        assert found.shape == expected.shape == q.shape, name
+        assert found.dtype == expected.dtype == dtype, name
+        torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("K", [1, 2, 6])
+def test_written_out_and_fused_have_the_same_gradients(K):
+    tensors = [t.requires_grad_() for t in queries_keys_values(3, 6, K, 7, 7)]
+    out = torch.randn(3, 6, 7, 10)
+    both = [
+        torch.autograd.grad(form(*tensors, None), tensors, out) for form in (forms.attention, forms.fused_attention)
+    ]
+    for found, expected in zip(*both, strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "T", "S", "written_out"),
+    [
+        (torch.bfloat16, 9, 9, True),
+        (torch.bfloat16, 3, LONGEST_WRITTEN_OUT, True),
+        (torch.bfloat16, 3, LONGEST_WRITTEN_OUT + 1, False),
+        (torch.bfloat16, 1, 9, False),
+        (torch.float32, 9, 9, False),
+        (torch.float16, 9, 9, False),
+    ],
+)
+def test_scores_are_written_out_only_for_short_bfloat16_windows_on_a_cpu(
+    small_args, monkeypatch, dtype, T, S, written_out
+):
+    taken = []
+    for name in ("attention", "fused_attention"):
+        monkeypatch.setattr(forms, name, lambda *_, name=name: taken.append(name))
+    Attention(small_args(), 0).attend(*queries_keys_values(1, 6, 2, T, S, dtype), None)
+    assert taken == ["attention" if written_out else "fused_attention"]

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 from letters import EOS, LETTERS
+from model.decoding.settings import Sampling
 
 from model import KVCache, generation
 from model.decoding.conversation import Conversation, converse
-from model.decoding.settings import Sampling
 
 
 @pytest.fixture

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from model.decoding.twins import FewRowsLinear, for_few_rows, sharing
 from torch import nn
 
 from model import KVCache, generate
-from model.decoding.twins import FewRowsLinear, for_few_rows, sharing
 
 
 @pytest.mark.parametrize("tied", [False, True])

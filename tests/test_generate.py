@@ -45,7 +45,9 @@ def run(monkeypatch, capfd, run_dir):
 
     def call(*arguments, model=run_dir, stdin=None):
         monkeypatch.setattr("sys.argv", ["generate.py", *([str(model)] if model else []), *map(str, arguments)])
-        monkeypatch.setattr("sys.stdin", None if stdin is None else io.TextIOWrapper(io.BytesIO(stdin)))
+        monkeypatch.setattr(
+            "sys.stdin", None if stdin is None else io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8")
+        )
         with pytest.raises(SystemExit) as ended:
             run_script(script.main, "generate.py")
         return (ended.value.code, *capfd.readouterr())

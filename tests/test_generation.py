@@ -4,10 +4,10 @@ import itertools
 
 import pytest
 import torch
+from model.decoding.settings import Sampling
 
 from model import KVCache, generate, generation
 from model.decoding import reading
-from model.decoding.settings import Sampling
 
 PROMPTS = [[1, 5, 7], [1], [3, 4, 5, 6, 7, 8, 9, 10], [2, 2]]
 

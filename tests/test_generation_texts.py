@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 from letters import EOS, LETTERS
-
 from model.decoding.meter import Meter
+from model.decoding.stop import StopStrings
+
 from model.decoding.prompts import Prompt
 from model.decoding.samples import Sample, complete, in_order
-from model.decoding.stop import StopStrings
 from model.generation import Step
 
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from model import KVCache, ModelArgs, Transformer, generate
-from model.decoding.padding import PaddedCache
+from model.decoding.batches import PaddedCache
 from model.positions import NOTE, SCALINGS, SCHEMES, build_model, load_study, read_note, save_study
 from model.positions.biases import alibi_slopes, t5_buckets
 from model.rope_scaling import RopeScaling
-from model.weights import save_model
+from model.weights import load_model, save_model
 
 V, T = 41, 12
 ARGS = ModelArgs(dim=24, n_layers=2, n_heads=3, n_kv_heads=1, head_dim=8, hidden_dim=32, vocab_size=V, max_seq_len=20)
@@ -86,11 +86,20 @@ def test_saved_and_loaded(model, scheme, tokens, tmp_path):
     assert torch.equal(again(tokens), logits)  # a copy shares nothing, not even what its layers share
 
 
-def test_hugging_face_export_takes_llamas_only(model, scheme, tmp_path):
-    if type(model) is Transformer:
-        save_model(model, tmp_path / "llama")
-        model.freqs_cis = torch.ones_like(model.freqs_cis)
-    with pytest.raises(ValueError, match=r"is not a Llama|freqs_cis is not what rope_theta"):
+@torch.no_grad()
+def test_a_scheme_is_saved_under_its_name_and_opened_by_its_class_alone(model, tokens, tmp_path):
+    save_model(model, tmp_path)
+    if type(model) is not Transformer:
+        with pytest.raises(ValueError, match=type(model).__name__):
+            load_model(tmp_path)
+    assert torch.equal(load_model(tmp_path, network=type(model))(tokens), model.eval()(tokens))
+
+
+def test_a_table_that_the_configuration_does_not_give_is_refused(model, tmp_path):
+    model.freqs_cis = model.freqs_cis * 1j
+    if type(model).__name__ == "LearnableRope":
+        return  # its table follows from its weights, whatever it is set to
+    with pytest.raises(ValueError, match=r"freqs_cis is not what"):
         save_model(model, tmp_path / "other")
     assert not (tmp_path / "other").exists()
 

@@ -5,6 +5,7 @@ import random
 
 import pytest
 import torch
+from model.decoding.settings import Sampling
 
 from model.decoding.sampling import (
     Chooser,
@@ -17,7 +18,6 @@ from model.decoding.sampling import (
     penalize,
     uniforms,
 )
-from model.decoding.settings import Sampling
 
 V = 50
 

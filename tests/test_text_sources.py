@@ -51,7 +51,9 @@ def folder(tmp_path):
     (tmp_path / "deep" / "c.txt.gz").write_bytes(gzip.compress(b"zipped\r\n"))
     (tmp_path / "deep" / "er" / "d.jsonl.gz").write_bytes(gzip.compress(b'{"text": "both", "body": "III"}'))
     (tmp_path / "deep" / "empty.txt").touch()
-    (tmp_path / "picture.png").write_bytes(b"\x89PNG")
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR")
+    (tmp_path / ".hidden").mkdir()
+    (tmp_path / ".hidden" / "x.txt").write_text("not wanted")
     return tmp_path
 
 
@@ -63,7 +65,8 @@ def test_files_keep_their_text(folder):
 
 
 def test_directories_and_globs(folder):
-    assert documents(folder) == [TEXT, "first", "sec\nond", "zipped\r\n", "both"]
+    with pytest.warns(UserWarning, match=r"4 text files; left out: 1 empty \(such as .*empty.txt\) and 1 binary .*png"):
+        assert documents(folder) == [TEXT, "first", "sec\nond", "zipped\r\n", "both"]
     assert documents(folder / "*.txt") == [TEXT]
     assert documents(folder / "**" / "*.gz") == ["zipped\r\n", "both"]
     (folder / "odd[1].md").write_text("a name that looks like a pattern")
@@ -72,14 +75,14 @@ def test_directories_and_globs(folder):
 
 def test_standard_input_can_be_read_twice(monkeypatch):
     sources._spool.cache_clear()
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode())))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode()), encoding="utf-8"))
     assert documents("-") == [TEXT]
     assert documents("-") == [TEXT]
     sources._spool.cache_clear()
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO()))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
     one_line("standard input is empty", "-")
     sources._spool.cache_clear()
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"ab\xff")))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"ab\xff"), encoding="utf-8"))
     one_line("standard input is not UTF-8 text: byte 2 is 0xff", "-")
     sources._spool.cache_clear()
 
@@ -176,7 +179,7 @@ def test_broken_gzip(tmp_path):
 def test_nothing_there(tmp_path):
     one_line("nowhere.txt does not exist", tmp_path / "nowhere.txt")
     one_line("matches no file", tmp_path / "*.txt")
-    one_line("directory without text", tmp_path)
+    one_line("holds no text files", tmp_path)
     (tmp_path / "a.txt").touch()
     one_line("a.txt is empty", tmp_path / "a.txt")
 

@@ -95,7 +95,8 @@ def test_what_was_learnt_is_kept(tmp_path, monkeypatch):
 def test_a_sample_is_bounded_and_from_everywhere():
     draw = random.Random(0)
     texts = [f"{number} " * draw.randint(1, 3000) for number in range(200)]
-    sample = spread_sample(iter(texts), limit=100_000)
+    sample, total = spread_sample(iter(texts), limit=100_000)
+    assert total == sum(map(len, texts))
     assert 50_000 - 4000 <= sum(map(len, sample)) <= 100_000
     numbers = [int(word) for piece in sample for word in piece.split()]
     assert {number // 20 for number in numbers} == set(range(10))

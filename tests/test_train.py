@@ -29,12 +29,14 @@ def _own_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("model.training.console.draw_losses", lambda directory: None)
     monkeypatch.chdir(tmp_path)
-    Path("text.txt").write_text(TEXT)
+    Path("text.txt").write_text(TEXT, encoding="utf-8")
     write_config("small.toml", SETTINGS)
 
 
 def write_config(name: str, settings: dict) -> None:
-    Path(name).write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()))
+    Path(name).write_text(
+        "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()), encoding="utf-8"
+    )
 
 
 def run(*argv: str) -> int:
@@ -69,7 +71,9 @@ def said(capsys, *argv: str) -> str:
 
 
 def steps(directory: str) -> list[int]:
-    return [json.loads(line)["step"] for line in Path(directory, "metrics.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line)["step"] for line in Path(directory, "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
 
 
 def test_a_run_leaves_a_directory_that_has_everything(capsys):
@@ -78,7 +82,9 @@ def test_a_run_leaves_a_directory_that_has_everything(capsys):
     names = {path.name for path in Path("out").iterdir()}
     assert names >= {"config.toml", "config.json", "model.safetensors", "tokenizer.model", "metrics.jsonl"}
     assert steps("out") == [1, 2, 3, 4]
-    keys = set().union(*(json.loads(line) for line in Path("out/metrics.jsonl").read_text().splitlines()))
+    keys = set().union(
+        *(json.loads(line) for line in Path("out/metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    )
     assert keys == {"step", "train_loss", "val_loss", "val_bits_per_byte", "lr", "grad_norm", "tokens_per_second"}
     tokenizer = load_tokenizer("out")
     assert load_model("out").args.vocab_size == tokenizer.vocab_size == 259 + len(set(TEXT))
@@ -158,7 +164,7 @@ def test_a_mistake_is_one_line_that_names_it(capsys, argv, message):
     ],
 )
 def test_a_mistake_in_a_config(capsys, line, message):
-    Path("bad.toml").write_text(line + "\n")
+    Path("bad.toml").write_text(line + "\n", encoding="utf-8")
     assert message in refused(capsys, "bad.toml", "--data", "text.txt")
 
 
@@ -167,10 +173,10 @@ def test_no_run_is_overwritten_and_none_goes_on_as_another(capsys):
     again = partial(refused, capsys, "small.toml", "--out_dir", "out", "--data")
     assert "give another --out_dir, or --resume" in again("text.txt")
     assert "cannot go on with dim 16 -> 32" in again("text.txt", "--resume", "--dim", "32")
-    Path("other.txt").write_text(TEXT + "more")
+    Path("other.txt").write_text(TEXT + "more", encoding="utf-8")
     assert "was trained on other text or as another model (data " in again("other.txt", "--resume")
     assert "data " in again("text.txt", "--resume", "--val_fraction", "0.2")
-    Path("moved.txt").write_text(TEXT)
+    Path("moved.txt").write_text(TEXT, encoding="utf-8")
     err = said(capsys, "small.toml", "--out_dir", "out", "--resume", "--data", "moved.txt", "--lr", "0.001")
     assert "data ('text.txt',) -> ('moved.txt',); lr 0.003 -> 0.001" in err
 
@@ -230,7 +236,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(capsys, monkeypatch):
 
 def test_fine_tuning_goes_on_from_the_given_weights_with_their_tokenizer(capsys):
     said(capsys, "small.toml", "--data", "text.txt", "--out_dir", "base", "--max_steps", "30")
-    Path("new.txt").write_text(TEXT.replace("and", "plus"))
+    Path("new.txt").write_text(TEXT.replace("and", "plus"), encoding="utf-8")
     argv = ["--data", "new.txt", "--init_from", "base", "--sample_every", "0", "--device", "cpu", "--batch_size", "2"]
     said(capsys, "small.toml", *argv, "--out_dir", "tuned", "--max_steps", "1", "--lr", "1e-9", "--muon_lr", "1e-9")
     base, tuned = (load_model(name) for name in ("base", "tuned"))

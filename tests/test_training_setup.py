@@ -34,7 +34,7 @@ def write_run(directory: str, **settings) -> Path:
 def test_defaults_then_the_file_then_flags():
     assert plan().train.lr == 0.5
     assert plan().train.muon_lr == TrainArgs().muon_lr
-    Path("mine.toml").write_text("dim = 64\n")
+    Path("mine.toml").write_text("dim = 64\n", encoding="utf-8")
     mine = plan("mine.toml", n_heads=2)
     assert (mine.model.dim, mine.model.n_heads, mine.train.lr) == (64, 2, TrainArgs().lr)
 
@@ -83,7 +83,9 @@ def test_resume_takes_the_runs_own_settings_and_says_what_changed():
 
 
 def test_resume_with_the_command_that_began_the_run_changes_nothing():
-    Path("c.toml").write_text('tokenizer = "char"\ndim = 16\nn_layers = 1\nn_heads = 2\nmax_seq_len = 8\nlr = 0.5\n')
+    Path("c.toml").write_text(
+        'tokenizer = "char"\ndim = 16\nn_layers = 1\nn_heads = 2\nmax_seq_len = 8\nlr = 0.5\n', encoding="utf-8"
+    )
     write_run("run", tokenizer="char", vocab_size=77, lr=0.5)
     resumed = plan("c.toml", resume=True, out_dir=Path("run"), vocab_size=2048)
     assert (resumed.changes, resumed.model.vocab_size) == ((), 77)

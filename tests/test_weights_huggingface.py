@@ -238,14 +238,3 @@ def test_only_a_pickle(run):
     (run[1] / "model.safetensors").rename(run[1] / "pytorch_model.bin")
     with pytest.raises(ValueError, match=r"only pytorch_model\.bin, a pickle"):
         load_args(run[1])
-
-
-def test_a_network_with_other_positions_is_not_written_as_a_llama(small_args, tmp_path):
-    from model import Transformer
-
-    class Other(Transformer):
-        pass
-
-    with pytest.raises(ValueError, match="Other is not a Llama"):
-        save_model(Other(small_args()), tmp_path)
-    assert not list(tmp_path.iterdir())

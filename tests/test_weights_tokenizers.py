@@ -43,6 +43,13 @@ def test_transformers_encodes_and_decodes_as_we_do(trained, tmp_path):
     assert (theirs.bos_token_id, theirs.eos_token_id) == (1, 2)
 
 
+def test_no_space_is_put_before_a_text_elsewhere(trained):
+    """llama.cpp's converter reads this key, and takes it for true where it is missing."""
+    config = json.loads((trained / "tokenizer_config.json").read_text())
+    assert config["add_prefix_space"] is False
+    assert (config["bos_token"], config["eos_token"], config["unk_token"]) == ("<s>", "</s>", "<unk>")
+
+
 def test_tokenizer_json_is_the_same_tokenizer_here(trained, tmp_path):
     pytest.importorskip("tokenizers")
     run = shutil.copytree(trained, tmp_path / "run")

@@ -1,4 +1,4 @@
-"""What the scripts share: settings out of dataclasses, and one way to end on a user's mistake. Imports no torch."""
+"""What the scripts share: settings from dataclasses, one way to end on a user's mistake, the machine, and files."""
 
 from .script import Parser, run_script
 from .settings import Settings, add_flags, build, read_flags, read_toml, write_toml

@@ -1,8 +1,9 @@
-"""Files that are either whole or not there: what a kill, a full disk or a foreign hand cannot leave half-done."""
+"""Files that are either whole or not there: a kill or a full disk never leaves one half-written."""
 
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     try:
         write(temporary)
         _sync(temporary)
-        os.replace(temporary, path)
+        _replace(temporary, path)
     finally:
         if temporary.is_dir():
             shutil.rmtree(temporary)
@@ -26,8 +27,20 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     _sync(path.parent)
 
 
+def _replace(temporary: Path, path: Path) -> None:
+    """``os.replace``, with patience on Windows, where a reader that has the old file open makes it fail."""
+    for _ in range(20 if os.name == "nt" else 0):
+        try:
+            return os.replace(temporary, path)
+        except PermissionError:
+            time.sleep(0.1)
+    os.replace(temporary, path)
+
+
 def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+    if os.name == "nt" and path.is_dir():  # Windows opens no directory, and keeps names safe by itself
+        return
+    descriptor = os.open(path, os.O_RDWR if path.is_file() else os.O_RDONLY)  # Windows syncs only what may be written
     try:
         os.fsync(descriptor)
     finally:

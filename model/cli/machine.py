@@ -1,22 +1,22 @@
-"""What this machine computes with: device, dtype and memory."""
+"""What this machine computes with: device, dtype, threads and memory."""
 
 import ctypes
+import os
 import re
+import sys
+from pathlib import Path
 
 import torch
 
-
-def check_device(name: str) -> None:
-    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", name):
-        raise ValueError(f"device is {name!r}: give auto, cpu, cuda, cuda:N or mps")
-
-
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+BFLOAT16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16", "bf16", "arm_bf16")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 def pick_device(name: str) -> torch.device:
     """``auto`` is CUDA, then MPS, then the CPU. Raises ValueError for a device this machine or PyTorch lacks."""
-    check_device(name)
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", name):
+        raise ValueError(f"device is {name!r}: give auto, cpu, cuda, cuda:N or mps")
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     device = torch.device(name)
@@ -26,28 +26,65 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def keep_freed_memory() -> None:
-    """Have the C library keep what one step frees for the next one, where it is glibc.
-
-    By default it gives large blocks back, and the system clears each page anew: 7% of a step's time (16 x 256 tokens,
-    5.2M parameters, two cores), and half of what neither the products nor attention take.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(M_MMAP_THRESHOLD, 2**30)
-        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+def cpu_has_bfloat16() -> bool:
+    """Whether this processor has instructions for bfloat16 products. The tests answer for it, both ways."""
+    return any(torch.cpu.get_capabilities().get(name) for name in BFLOAT16_INSTRUCTIONS)
 
 
 def has_native_bfloat16(device: torch.device) -> bool:
     """Whether bfloat16 matrix products are fast: on CUDA from Ampere on, and on CPUs with instructions for them."""
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
-    if device.type == "cpu":
-        return any(torch.cpu.get_capabilities().get(name) for name in ("avx512_bf16", "amx_bf16", "bf16", "arm_bf16"))
-    return False
+    return device.type == "cpu" and cpu_has_bfloat16()
 
 
-def pick_dtype(name: str, device: torch.device) -> torch.dtype:
-    if name == "auto":
-        return torch.bfloat16 if has_native_bfloat16(device) else torch.float32
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]
+def pick_dtype(name: str, device: torch.device, stored: torch.dtype = torch.bfloat16) -> torch.dtype:
+    """The dtype called ``name``; ``auto`` is ``stored`` where the device multiplies it natively, else float32.
+
+    To generate, ``stored`` is the dtype of the weights in the file: what is exact stays exact. To train it is bfloat16,
+    for the products under autocast.
+    """
+    if name != "auto":
+        return DTYPES[name]
+    native = {torch.bfloat16: has_native_bfloat16(device), torch.float16: device.type != "cpu"}
+    return stored if native.get(stored) else torch.float32
+
+
+def keep_freed_memory() -> None:
+    """Have the C library keep what one step frees for the next one, where it is glibc.
+
+    By default it gives large blocks back, and the system clears each page anew: 7% of a step's time (16 x 256 tokens,
+    5.2M parameters, two cores), and half of what neither the products nor attention take.
+    """
+    if sys.platform != "linux":  # elsewhere there is no mallopt, and on Windows no C library to be had by no name
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, 2**30)
+        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def count_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def available_memory() -> int | None:
+    """Bytes that can be had without swapping, None where the system does not tell."""
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return 1024 * int(line.split()[1])
+    except (OSError, ValueError):
+        pass
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    except (OSError, ValueError, AttributeError):  # macOS does not know the name, Windows not the function
+        return None
+
+
+def check_memory(needed: int, what: str) -> None:
+    """Ask before allocating. Raises ValueError when ``needed`` bytes are more than there are."""
+    available = available_memory()
+    if available is not None and needed > available:
+        raise ValueError(f"{what} needs about {needed / 1e9:.1f} GB, {available / 1e9:.1f} GB are free: give less")

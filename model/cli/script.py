@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import io
 import os
 import sys
 import warnings
@@ -23,6 +24,11 @@ class Parser(argparse.ArgumentParser):
             fail(self.prog, f"unknown argument {name!r}: {f'did you mean {close[0]!r}?' if close else 'try --help'}")
         return found
 
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        if action.option_strings and arg_strings == ["--"]:  # `--prompt=--`: older Pythons drop it and lack a value
+            return self._get_value(action, "--")
+        return super()._get_values(action, arg_strings)
+
     def error(self, message: str) -> NoReturn:
         fail(self.prog, message)
 
@@ -35,6 +41,9 @@ def fail(script: str, message: str) -> NoReturn:
 def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
     """Run ``main`` and exit: 2 with one line for a user's mistake, 130 after Ctrl-C, quietly when nobody reads on."""
     warnings.formatwarning = lambda message, *_, **__: f"{script}: warning: {message}\n"
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what a console or a pipe cannot encode is shown as ?
+            stream.reconfigure(errors="replace")
     try:
         code = main() or 0
         if sys.stdout:  # there is none when it was closed before the start (`>&-`)

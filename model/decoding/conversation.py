@@ -1,26 +1,30 @@
-"""A text in turns: a person writes a line, the model goes on. Whatever was read or written is never read again."""
+"""A text in turns: a person writes a line, the model goes on. The cache is kept, so no token is computed twice."""
 
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
+from ..cache import KVCache
+from ..generation import decode
 from ..text.tokenizer import Tokenizer
-from .prompts import Prompt, utf8
-from .samples import Decode, Sample
-from .stop import StopStrings
-
-if TYPE_CHECKING:
-    from ..cache import KVCache
+from ..transformer import Transformer
+from .compiled import CompiledNetwork
+from .prompts import Prompt, note, utf8
+from .samples import Sample, Speed, StopStrings
+from .sampling import Sampler, Sampling
 
 
 class Conversation:
-    """The text so far: ``length`` tokens of it are in the cache, and ``pending``, drawn last, go in with the next.
+    """The text so far: ``length`` tokens of it are in the cache, and ``pending``, sampled last, goes in with the next.
 
-    ``seen`` holds which tokens they are.
+    ``seen`` holds which tokens they are, for the repetition penalty.
     """
 
-    def __init__(self, decode: Decode, tokenizer: Tokenizer, cache: "KVCache") -> None:
-        self.decode, self.tokenizer, self.cache = decode, tokenizer, cache
+    def __init__(
+        self, network: Transformer | CompiledNetwork, tokenizer: Tokenizer, sampling: Sampling, speed: Speed
+    ) -> None:
+        weight = network.tok_embeddings.weight
+        self.cache = KVCache(network.args, dtype=weight.dtype, device=weight.device)
+        self.network, self.tokenizer, self.sampling, self.speed = network, tokenizer, sampling, speed
         self.turns = 0
         self.start_anew()
 
@@ -43,61 +47,54 @@ class Conversation:
                 f"the context is full: {self.length} of its {self.cache.max_seq_len} tokens are taken, "
                 f"and the line has {len(new)}"
             )
-        sample = Sample(Prompt(line, tokens), self.tokenizer, StopStrings(stop))
-        ended: set[int] = set()
-        self.turns += 1
-        steps = self.decode(
-            [tokens],
-            min(max_new_tokens, room),
-            cache=self.cache,
-            start_pos=self.length,
-            earlier=self.seen,
-            first_row=self.turns,  # other random numbers than the turn before
-            ended=ended,
-        )
-        start = self.length
+        n = min(max_new_tokens, room)
+        sample = Sample(Prompt(line, tokens), self.tokenizer, n, StopStrings(stop))
+        self.turns += 1  # and with it the random stream
         self.seen |= {*tokens}
-        for step in steps:
-            (token,), (logprob,) = step.tokens, step.logprobs
-            # A token that ends texts stays out of this one, or the next line would begin another.
+        vocab_size, device = self.network.args.vocab_size, self.cache.keys.device
+        sampler = Sampler(self.sampling, [self.seen], n, vocab_size, self.turns, device)
+        start = self.length
+        self.speed.start()
+        for (token,), _ in decode(self.network, [tokens], n, sampler, self.cache, start):
+            assert token is not None  # no end tokens were given
+            self.speed.stop(0 if sample.tokens else len(tokens), 1)
+            # What is sampled is in the cache one step later. A token that ends texts stays out of this one for good, or
+            # the next line would begin another.
+            self.length = start + len(tokens) + len(sample.tokens)
             self.pending = [] if token in self.tokenizer.eos_ids else [token]
             self.seen |= {*self.pending}
-            self.length = start + len(tokens) + len(sample.tokens)
-            sample.push(token, logprob)
+            sample.push(token, None)
+            yield sample
             if sample.finish:
-                ended.add(0)
-            yield sample
-        if sample.finish is None:
-            sample.end("length")
-            yield sample
+                return
+            self.speed.start()
 
 
 def converse(conversation: Conversation, max_new_tokens: int, stop: Sequence[str]) -> None:
-    """Lines from stdin until it ends. Ctrl-C ends a turn, not the conversation."""
+    """Lines from stdin until it ends. Ctrl-C ends a turn, not the conversation; nor does a line that is too long."""
     while True:
         try:
             note("> ", end="")
-            line = utf8(sys.stdin.buffer.readline(), "stdin")
+            line = sys.stdin.buffer.readline() if sys.stdin else b""
             if not line:
                 return
-            line = line.rstrip("\r\n")
             try:
-                speak(conversation.turn(line, max_new_tokens, stop))
+                text = utf8(line, "stdin").rstrip("\r\n")
+                try:
+                    speak(conversation.turn(text, max_new_tokens, stop))
+                except ValueError as error:
+                    if not conversation.length:
+                        raise  # it is too long for any context
+                    note(f"{error}; a new text begins")
+                    conversation.start_anew()
+                    speak(conversation.turn(text, max_new_tokens, stop))
             except ValueError as error:
-                note(f"{error}; a new text begins")
-                conversation.start_anew()
-                speak(conversation.turn(line, max_new_tokens, stop))
+                note(f"{error}: give another line")
         except KeyboardInterrupt:
             note("\n(Ctrl-D ends)")
 
 
 def speak(samples: Iterator[Sample]) -> None:
-    printed = 0
     for sample in samples:
-        print(sample.text[printed:], end="", flush=True)
-        printed = len(sample.text)
+        print(sample.take(), end="", flush=True)
     print(flush=True)
-
-
-def note(text: str, end: str = "\n") -> None:
-    print(text, end=end, file=sys.stderr, flush=True)

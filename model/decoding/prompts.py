@@ -1,9 +1,9 @@
-"""Where prompts come from, checked before the network is loaded. Imports no torch."""
+"""Where prompts come from: flags, a file, a pipe; checked before any weights are read."""
 
 import os
-import select
 import stat
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,31 +22,56 @@ class Prompt:
 def read_texts(prompts: Sequence[str], file: Path | None) -> list[str]:
     """The prompts' texts: as given, ``-`` being stdin; one for each line of ``file`` that is not blank; or piped in.
 
-    With nothing at all, the empty text: the model then begins one of its own.
+    With nothing at all, the empty text: the model then begins one of its own. Raises ValueError for what is no UTF-8.
     """
     texts = [read_stdin() if text == "-" else text for text in prompts]
     if file is not None:
-        lines = utf8(file.read_bytes(), str(file)).splitlines()
-        texts += (found := [line for line in lines if line.strip()])
-        if not found:
-            raise ValueError(f"{file} holds no prompt: write one a line")
+        texts += prompts_in(file)
     if prompts or file is not None:
         return texts
-    return [read_stdin() if stdin_has_text() else ""]
+    return [utf8(piped(), "stdin").removesuffix("\n")]
+
+
+def prompts_in(file: Path) -> list[str]:
+    """The lines of a file that are not blank; says how many were."""
+    if stat.S_ISCHR(file.stat().st_mode):
+        raise ValueError(f"{file} is a device: give a text file with one prompt a line")
+    lines = utf8(file.read_bytes(), str(file)).splitlines()
+    texts = [line for line in lines if line.strip()]
+    if not texts:
+        raise ValueError(f"{file} holds no prompt: write one a line")
+    if blank := len(lines) - len(texts):
+        note(f"{file}: {blank} blank line{'s' if blank > 1 else ''} skipped, {len(texts)} prompts")
+    return texts
 
 
 def read_stdin() -> str:
     return utf8(sys.stdin.buffer.read(), "stdin").removesuffix("\n") if sys.stdin else ""
 
 
-def stdin_has_text() -> bool:
-    """Whether somebody pipes a prompt in. A pipe may also be left open by whoever started us and never say a word."""
-    if sys.stdin is None or sys.stdin.closed:
-        return False
-    mode = os.fstat(sys.stdin.fileno()).st_mode
+def piped() -> bytes:
+    """What somebody pipes in unasked. Whoever started us may also have left a pipe open, and never write to it."""
+    try:
+        descriptor = sys.stdin.fileno()
+        mode = os.fstat(descriptor).st_mode
+    except (AttributeError, OSError, ValueError):  # closed, before the start or since
+        return b""
     if stat.S_ISREG(mode):
-        return True
-    return stat.S_ISFIFO(mode) and bool(select.select([sys.stdin], [], [], PATIENCE)[0])
+        return sys.stdin.buffer.read()
+    if not stat.S_ISFIFO(mode):
+        return b""
+    # A thread waits for the first byte, since `select` knows no pipes on Windows. It ends with the process.
+    first: list[bytes] = []
+    reader = threading.Thread(target=lambda: first.append(os.read(descriptor, 1)), daemon=True)
+    reader.start()
+    reader.join(PATIENCE)
+    return first[0] + sys.stdin.buffer.read() if first else b""
+
+
+def note(text: str, end: str = "\n") -> None:
+    """To stderr, where there is one."""
+    if sys.stderr:
+        print(text, end=end, file=sys.stderr, flush=True)
 
 
 def utf8(content: bytes, source: str) -> str:

@@ -1,12 +1,59 @@
 """Tokens to texts: prompts in batches through the decode loop, each row with its own text and its own end."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..generation import decode
 from ..text.tokenizer import Tokenizer
+from ..transformer import Transformer
+from .batches import new_cache
+from .compiled import CompiledNetwork
 from .prompts import Prompt
-from .stop import StopStrings
+from .sampling import Sampler, Sampling
+
+
+def check_stop_strings(strings: Sequence[str]) -> None:
+    if not all(strings):
+        raise ValueError("a stop string is empty: give text to stop at")
+
+
+class StopStrings:
+    """Passes text on up to the first stop string, and holds back what may still become one.
+
+    Of several, the one complete first counts, so the result does not depend on how the text is cut into pieces.
+    """
+
+    def __init__(self, strings: Sequence[str] = ()) -> None:
+        check_stop_strings(strings)
+        self._strings = tuple(strings)
+        self._held = ""
+        self.stopped = False
+
+    def push(self, text: str) -> str:
+        """What is certain to come before any stop string; nothing more once one has come."""
+        if self.stopped:
+            return ""
+        text = self._held + text
+        found = [(at + len(stop), at) for stop in self._strings if (at := text.find(stop)) >= 0]
+        if found:
+            self.stopped, self._held = True, ""
+            return text[: min(found)[1]]
+        begun = max((self._begun(text, stop) for stop in self._strings), default=0)
+        self._held = text[len(text) - begun :]
+        return text[: len(text) - begun]
+
+    def flush(self) -> str:
+        """What was held back, when no more text comes."""
+        held, self._held = self._held, ""
+        return held
+
+    @staticmethod
+    def _begun(text: str, stop: str) -> int:
+        """How many characters at the end of the text may begin the stop string."""
+        longest = min(len(text), len(stop) - 1)
+        return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
 
 
 @dataclass(eq=False)
@@ -15,6 +62,7 @@ class Sample:
 
     prompt: Prompt
     tokenizer: Tokenizer
+    max_new_tokens: int
     stops: StopStrings
     text: str = ""
     tokens: list[int] = field(default_factory=list)
@@ -26,20 +74,21 @@ class Sample:
         self._stream = self.tokenizer.stream()
         shown = sum(len(self._stream.push(token)) for token in self.prompt.tokens)
         self._prompt_left = len(self.tokenizer.decode(self.prompt.tokens)) - shown  # characters the stream still holds
+        self._taken = 0
 
-    def push(self, token: int, logprob: float | None) -> None:
+    def push(self, token: int | None, logprob: float | None) -> None:
+        """The row's next token. Nothing once the sample has finished, though its row may run on."""
+        if self.finish is not None or token is None:
+            return
         self.tokens.append(token)
         self.logprobs.append(logprob)
-        if token in self.tokenizer.eos_ids:
-            self.end("end")
-        else:
+        ends = token in self.tokenizer.eos_ids
+        if not ends:
             self._extend(self._stream.push(token))
-
-    def end(self, finish: str) -> None:
-        """No more tokens come: what was held back was text after all."""
-        self._extend(self._stream.flush())
-        self.text += self.stops.flush()
-        self.finish = self.finish or finish
+        if self.finish is None and (ends or len(self.tokens) == self.max_new_tokens):
+            self._extend(self._stream.flush())  # no more tokens come: what was held back was text after all
+            self.text += self.stops.flush()
+            self.finish = self.finish or ("end" if ends else "length")
 
     def _extend(self, text: str) -> None:
         of_prompt = min(self._prompt_left, len(text))
@@ -48,59 +97,84 @@ class Sample:
         if self.stops.stopped:
             self.finish = "stop"
 
+    def take(self) -> str:
+        """What came since the last call."""
+        text, self._taken = self.text[self._taken :], len(self.text)
+        return text
+
     def as_json(self, logprobs: bool) -> dict[str, Any]:
         found = {"prompt": self.prompt.text, "text": self.text, "tokens": self.tokens, "finish_reason": self.finish}
         return found | ({"logprobs": self.logprobs} if logprobs else {})
 
 
-Decode = Callable[..., Iterator[Any]]
+class Speed:
+    """Tokens and seconds of prompts and of new tokens: the two have different limits, arithmetic and memory.
+
+    Whoever runs the decode loop calls ``start`` before each of its steps and ``stop`` after, so its own work between
+    them is not counted. A first step prefills the prompts and gives a token each; it counts for the prompts.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.clock = clock
+        self.started = 0.0
+        self.prompt_tokens = self.new_tokens = 0
+        self.prompt_seconds = self.new_seconds = 0.0
+
+    def start(self) -> None:
+        self.started = self.clock()
+
+    def stop(self, prompt_tokens: int = 0, new_tokens: int = 0) -> None:
+        seconds = self.clock() - self.started
+        if prompt_tokens:
+            self.prompt_tokens += prompt_tokens
+            self.prompt_seconds += seconds
+        else:
+            self.new_tokens += new_tokens
+            self.new_seconds += seconds
+
+    def __str__(self) -> str:
+        parts = [("prompt", self.prompt_tokens, self.prompt_seconds), ("new", self.new_tokens, self.new_seconds)]
+        return "; ".join(f"{name}: {n} tokens, {s:.2f} s, {n / s:.0f} tokens/s" for name, n, s in parts if n and s)
 
 
 def complete(
-    decode: Decode,
+    network: Transformer | CompiledNetwork,
     tokenizer: Tokenizer,
     prompts: Sequence[Prompt],
     max_new_tokens: int,
-    stop: Sequence[str],
-    batch: int,
+    sampling: Sampling,
+    speed: Speed,
+    *,
+    stop: Sequence[str] = (),
+    batch_size: int = 16,
+    logprobs: bool = False,
+    use_cache: bool = True,
 ) -> Iterator[Sample]:
-    """Continue every prompt, ``batch`` of them at a time; yields a sample whenever its text or ``finish`` may be new.
+    """Continue every prompt, ``batch_size`` of them at a time, with the ``network`` that ``for_decoding`` built.
 
-    ``decode`` is the decode loop, with everything settled but prompts and rows.
+    Yields samples in the order of their prompts, each whenever it may have more text, the last time with ``finish``.
     """
-    for first in range(0, len(prompts), batch):
-        samples = [Sample(prompt, tokenizer, StopStrings(stop)) for prompt in prompts[first : first + batch]]
-        ended: set[int] = set()
-        rows = [sample.prompt.tokens for sample in samples]
-        for step in decode(rows, max_new_tokens, first_row=first, ended=ended):
-            for row, (sample, token, logprob) in enumerate(zip(samples, step.tokens, step.logprobs)):
-                if token is not None:
-                    sample.push(token, logprob)
-                    if sample.finish:
-                        ended.add(row)
-                    yield sample
-        for sample in samples:
-            if sample.finish is None:
-                sample.end("length")
-                yield sample
-
-
-def in_order(samples: Iterable[Sample]) -> Iterator[tuple[Sample, str]]:
-    """(sample, text to print), one sample after the other; those that run at the same time wait for their turn.
-
-    A sample's first text is its prompt. It is complete when its ``finish`` is set.
-    """
-    queue: list[Sample] = []
-    printed = 0
-    for sample in samples:
-        if sample not in queue:
-            queue.append(sample)
-        while queue:
-            head = queue[0]
-            text = head.prompt.text + head.text
-            yield head, text[printed:]
-            printed = len(text)
-            if head.finish is None:
+    device = network.tok_embeddings.weight.device
+    for first in range(0, len(prompts), batch_size):
+        batch = prompts[first : first + batch_size]
+        samples = [Sample(prompt, tokenizer, max_new_tokens, StopStrings(stop)) for prompt in batch]
+        rows = [prompt.tokens for prompt in batch]
+        cache = new_cache(network, rows, max_new_tokens) if use_cache else None
+        sampler = Sampler(sampling, rows, max_new_tokens, network.args.vocab_size, first, device)
+        steps = decode(network, rows, max_new_tokens, sampler, cache, eos_ids=tokenizer.eos_ids, logprobs=logprobs)
+        prompt_tokens = sum(map(len, rows))
+        waiting = list(samples)  # for those before them in the batch to finish
+        speed.start()
+        for tokens, scores in steps:
+            speed.stop(prompt_tokens, sum(sample.finish is None for sample in samples))
+            prompt_tokens = 0
+            for sample, token, score in zip(samples, tokens, scores):
+                sample.push(token, score)
+            while waiting:
+                yield waiting[0]
+                if waiting[0].finish is None:
+                    break
+                waiting.pop(0)
+            if not waiting:
                 break
-            queue.pop(0)
-            printed = 0
+            speed.start()

@@ -1,18 +1,52 @@
-"""From logits to a token: small functions that each take logits (B, V) and return logits, and the draw at the end.
+"""From logits to a token: the settings, small functions from logits (B, V) to logits, and the draw at the end.
 
 A token that is ruled out has the logit -inf. Each function keeps at least the likeliest token, so they compose in any
-order; ``filtered`` applies them in the customary one.
+order; ``apply_filters`` applies them in the customary one.
 """
 
 import random
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from .settings import Sampling
-
 RULED_OUT = float("-inf")
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Sampling: how the next token is sampled.
+
+    Raises ValueError that lists every problem at once, each with its value and the fix.
+    """
+
+    temperature: Annotated[float, "0 always takes the likeliest token, 1 keeps the model's probabilities"] = 0.8
+    top_k: Annotated[int | None, "draw among the K likeliest tokens; 0 is off"] = None
+    top_p: Annotated[float | None, "draw among the likeliest tokens that together have this probability"] = None
+    min_p: Annotated[float | None, "leave out tokens below this share of the likeliest one's probability"] = None
+    repetition_penalty: Annotated[float, "above 1 makes tokens the text already has less likely; 1 is off"] = 1.0
+    seed: Annotated[int | None, "the same seed gives the same text (default: a new one each time)"] = None
+
+    def __post_init__(self) -> None:
+        problems = list(self._problems())
+        if problems:
+            raise ValueError("; ".join(problems))
+
+    def _problems(self) -> Iterator[str]:
+        if not 0 <= self.temperature < float("inf"):
+            yield f"temperature is {self.temperature}: give 0 (always the likeliest token) or more"
+        if self.top_k is not None and self.top_k < 0:
+            yield f"top_k is {self.top_k}: give a number of tokens, or 0 for all"
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            yield f"top_p is {self.top_p}: give a probability above 0, up to 1"
+        if self.min_p is not None and not 0 <= self.min_p <= 1:
+            yield f"min_p is {self.min_p}: give a share from 0 to 1"
+        if not 0 < self.repetition_penalty < float("inf"):
+            yield f"repetition_penalty is {self.repetition_penalty}: give a number above 0, 1 for none"
+        if self.seed is not None and not 0 <= self.seed < 2**63:
+            yield f"seed is {self.seed}: give a whole number from 0 to 2**63 - 1"
 
 
 def penalize(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
@@ -23,7 +57,7 @@ def penalize(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
     return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
-def cool(logits: Tensor, temperature: float) -> Tensor:
+def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
     """Divide by the temperature, above 0. The largest logit is made 0 first, so a tiny temperature cannot overflow."""
     return (logits - logits.amax(-1, keepdim=True)) / temperature
 
@@ -51,9 +85,9 @@ def keep_min_p(logits: Tensor, p: float) -> Tensor:
     return logits.masked_fill(probs < p * probs.amax(-1, keepdim=True), RULED_OUT)
 
 
-def filtered(logits: Tensor, sampling: Sampling) -> Tensor:
+def apply_filters(logits: Tensor, sampling: Sampling) -> Tensor:
     """Everything but the penalty, in the order of Hugging Face and others: temperature, top_k, top_p, min_p."""
-    logits = cool(logits, sampling.temperature)
+    logits = apply_temperature(logits, sampling.temperature)
     if sampling.top_k:
         logits = keep_top_k(logits, sampling.top_k)
     if sampling.top_p is not None and sampling.top_p < 1:
@@ -83,25 +117,27 @@ def uniforms(seed: int | None, rows: Iterable[int], steps: int) -> Tensor:
     return torch.stack([torch.rand(steps, dtype=torch.float64, generator=stream) for stream in streams])  # (B, steps)
 
 
-class Chooser:
-    """Picks each row's next token; keeps what that needs between steps: random numbers, and the tokens already seen."""
+class Sampler:
+    """Samples each row's next token. Holds the random numbers to come, and the tokens that each row has so far."""
 
     def __init__(
         self,
         sampling: Sampling,
-        seen: Sequence[Collection[int]],
-        steps: int,
+        prompts: Sequence[Collection[int]],
+        max_new_tokens: int,
         vocab_size: int,
         first_row: int = 0,
         device: torch.device | str = "cpu",
     ) -> None:
+        """Each row has a random stream of its own, numbered from ``first_row``; ``prompts`` are the tokens it has."""
         self.sampling = sampling
-        rows = range(first_row, first_row + len(seen))
-        self.uniforms = iter(uniforms(sampling.seed, rows, steps).to(device).unbind(1))  # (B,) each
+        self.device = device
+        rows = range(first_row, first_row + len(prompts))
+        self.uniforms = iter(uniforms(sampling.seed, rows, max_new_tokens).to(device).unbind(1))  # (B,) each
         self.seen: Tensor | None = None
         if sampling.repetition_penalty != 1:
-            self.seen = torch.zeros(len(seen), vocab_size, dtype=torch.bool, device=device)  # (B, V)
-            for row, tokens in zip(self.seen, seen):
+            self.seen = torch.zeros(len(prompts), vocab_size, dtype=torch.bool, device=device)  # (B, V)
+            for row, tokens in zip(self.seen, prompts):
                 row[list(tokens)] = True
 
     @torch.no_grad()
@@ -113,7 +149,7 @@ class Chooser:
         if self.sampling.temperature == 0:
             tokens = logits.argmax(-1, keepdim=True)  # (B, 1)
         else:
-            tokens = draw(filtered(logits, self.sampling), uniform)[:, None]  # (B, 1)
+            tokens = draw(apply_filters(logits, self.sampling), uniform)[:, None]  # (B, 1)
         if self.seen is not None:
             self.seen.scatter_(-1, tokens, True)
         return tokens

@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..cli.machine import check_memory
 from ..transformer import Transformer
-from .inputs import check_at_least, check_memory, open_model, open_text, windows_of
+from .inputs import check_at_least, open_model, open_text, windows_of
 from .options import Attention
 from .report import BLUE, ORANGE, Report, Table
 
@@ -163,7 +164,7 @@ def show(axes: Any, weights: Tensor) -> Any:
     """One map, coloured by the square root of the weight, so that small ones can be seen."""
     from matplotlib.colors import PowerNorm
 
-    return axes.imshow(weights, cmap="viridis", norm=PowerNorm(0.5, 0, 1))
+    return axes.imshow(weights.numpy(), cmap="viridis", norm=PowerNorm(0.5, 0, 1))
 
 
 def enlarge(axes: Any, weights: Tensor, words: list[str]) -> None:

@@ -7,9 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..cli.machine import check_memory
 from ..positions import SCALINGS
 from ..transformer import Transformer
-from .inputs import check_at_least, check_memory, open_model, open_text, windows_of
+from .inputs import check_at_least, open_model, open_text, windows_of
 from .options import Extrapolate
 from .report import COLORS, DASHES, Report, Table, label_ends
 from .scheme_training import stretched

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..cli.machine import check_memory
 from ..positions.rope_forms import RopeForm, every_rope_form, halves, neighbours
-from .inputs import check_at_least, check_memory
+from .inputs import check_at_least
 from .options import Forms
 from .report import BLUE, ORANGE, Report, Table
 

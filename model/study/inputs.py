@@ -1,7 +1,6 @@
 """What topics are given, checked before anything is computed: numbers, memory, the trained model and its text."""
 
 import math
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,11 @@ import torch
 from torch import Tensor
 
 from ..cli import build, read_toml
+from ..cli.machine import check_memory
 from ..positions import NOTE, load_study, read_note
+from ..text.cache import cache_home
 from ..text.prepare import prepare
-from ..text.sources import cache_home, open_documents
+from ..text.sources import open_documents
 from ..text.tokenizer import Tokenizer
 from ..training.config import CLASSES, DataArgs
 from ..transformer import Transformer
@@ -38,24 +39,6 @@ def check_theta(theta: float) -> None:
     """The base of the frequencies: Raises ValueError for one whose angles would be NaN or meaningless."""
     if not (math.isfinite(theta) and 1 <= theta <= 1e30):
         raise ValueError(f"theta is {theta:g}: give a number from 1 to 1e30, such as 10000")
-
-
-def available_bytes() -> int | None:
-    """Memory that can be had without swapping, None where the system does not tell."""
-    try:
-        for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("MemAvailable:"):
-                return 1024 * int(line.split()[1])
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    except (OSError, ValueError, AttributeError):
-        return None
-
-
-def check_memory(needed: int, what: str) -> None:
-    """Raises ValueError when ``needed`` bytes are more than there are."""
-    available = available_bytes()
-    if available is not None and needed > available:
-        raise ValueError(f"{what} needs about {needed / 1e9:.1f} GB, {available / 1e9:.1f} GB are free: give less")
 
 
 def open_model(path: Path | None) -> tuple[Transformer, Tokenizer, str]:
@@ -97,6 +80,7 @@ def validation_text(path: Path, tokenizer: Tokenizer) -> tuple[np.ndarray, str]:
         dataset = prepare(
             said.data, tokenizer, context=1, cache_dir=cache_home(), val_fraction=said.val_fraction,
             val_specs=said.val_data or None, text_key=said.text_key, doc_separator=said.doc_separator or None,
+            patterns=said.glob,
         )  # fmt: skip
     except ValueError as error:
         raise ValueError(f"{path} was trained on another text ({error}): give the text with --data") from None

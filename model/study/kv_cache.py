@@ -10,10 +10,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..cache import KVCache
+from ..cli.machine import check_memory
 from ..config import ModelArgs
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
-from .inputs import check_at_least, check_memory, open_model
+from .inputs import check_at_least, open_model
 from .options import Cache
 from .report import ORANGE, SKY, Report, Table, short
 

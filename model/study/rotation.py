@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..cli.machine import check_memory
 from ..rope import apply_rotary_emb, precompute_freqs_cis
-from .inputs import check_at_least, check_even, check_memory, check_theta
+from .inputs import check_at_least, check_even, check_theta
 from .options import Relative, Rotate
 from .report import BLUE, COLORS, ORANGE, Report, Table, short
 

@@ -13,11 +13,13 @@ from torch import Tensor
 from ..cache import KVCache
 from ..cli import write_toml
 from ..cli.files import write_text
+from ..cli.machine import check_memory
 from ..config import ModelArgs
 from ..positions import SCALINGS, SCHEMES, build_model, check_length, save_study
+from ..text.cache import cache_home
 from ..text.dataset import Dataset
 from ..text.prepare import prepare
-from ..text.sources import cache_home, open_documents
+from ..text.sources import open_documents
 from ..text.tokenizer import Tokenizer
 from ..text.train_tokenizer import learn_tokenizer
 from ..training.config import DataArgs, TrainArgs
@@ -25,7 +27,7 @@ from ..training.loop import Trainer
 from ..training.metrics import bits_per_byte
 from ..transformer import Transformer
 from ..weights import load_tokenizer, save_tokenizer
-from .inputs import CONFIG, check_memory
+from .inputs import CONFIG
 from .options import Compare
 
 TIMES = (1, 2, 4, 8)  # the lengths of the test, as multiples of the trained one

@@ -18,10 +18,11 @@ from torch.overrides import TorchFunctionMode
 
 from ..attention import Attention
 from ..cache import KVCache
+from ..cli.machine import check_memory
 from ..config import ModelArgs
 from ..rope import _rotate, apply_rotary_emb, precompute_freqs_cis, reshape_for_broadcast
 from ..transformer import Transformer
-from .inputs import check_at_least, check_memory, open_model
+from .inputs import check_at_least, open_model
 from .options import Trace
 from .report import BLUE, ORANGE, Report, Table
 

@@ -30,9 +30,7 @@ class HFTokenizer:
         try:
             from tokenizers import Tokenizer
         except ImportError:
-            raise ValueError(
-                f"{path} needs the extra hf: pip install 'ropewalk[hf]', or give a tokenizer.model"
-            ) from None
+            raise ValueError(f"{path} needs the extra hf: pip install -e '.[hf]', or give a tokenizer.model") from None
         self.path = Path(path)
         content = self.path.read_bytes()
         try:
@@ -108,6 +106,10 @@ class Llama2cTokenizer:
         # llama2.c's models were trained on stories that BOS sets apart: it ends one, too.
         self.eos_ids: tuple[int, ...] = (EOS, BOS)
         self.adds_space = True
+
+    def entries(self) -> tuple[list[bytes], list[float]]:
+        """The pieces and their scores, token by token."""
+        return self._pieces, self._scores
 
     def encode(self, text: str, bos: bool = True) -> list[int]:
         return [BOS] * bos + self._merge(" " + text if text else "")

@@ -4,7 +4,6 @@ import hashlib
 import itertools
 import json
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,10 @@ import numpy as np
 from tqdm import tqdm
 
 from ..cli.files import read_json, write_json
+from .cache import make_entry, note_use
 from .dataset import Dataset
 from .readers import Piece
-from .sources import Documents, open_documents
+from .sources import Documents, as_list, open_documents
 from .tokenizer import Tokenizer
 
 BATCH = 2_000_000  # characters tokenized together
@@ -97,27 +97,35 @@ def prepare(
     val_specs: Sequence[str | Path] | None = None,
     text_key: str = "text",
     doc_separator: str | None = None,
+    patterns: Sequence[str] = (),
     workers: int | None = None,
+    run: Path | None = None,
 ) -> Dataset:
     """The token ids of the sources' text, BOS before each document, split into training and validation.
 
     Validation is the text of ``val_specs``, or else the last ``val_fraction`` of the characters; it begins with BOS,
     so that its first token too is predicted. The ids are kept below ``cache_dir``, found again by the files' paths,
-    sizes and times, the tokenizer and the split. Raises ValueError when either part is too short.
+    sizes and times, the tokenizer and the split; ``run`` is the run directory that uses them. Raises ValueError when
+    either part is too short.
     """
     if not val_specs and not 0 < val_fraction < 1:
         raise ValueError(f"val_fraction {val_fraction} leaves no training or no validation text: give one in (0, 1)")
-    documents = open_documents(specs, text_key, doc_separator)
-    val_documents = open_documents(val_specs, text_key, doc_separator) if val_specs else None
+    documents = open_documents(specs, text_key, doc_separator, patterns)
+    val_documents = open_documents(val_specs, text_key, doc_separator, patterns) if val_specs else None
     identity = [documents.identity(), val_documents.identity() if val_documents else val_fraction]
     key = _digest([FORMAT, *identity, tokenizer.fingerprint, tokenizer.bos_id])
     folder = Path(cache_dir) / f"tokens-{key[:32]}"
+    if _load(folder) is None:
+        sources = [*as_list(specs), *as_list(val_specs or [])]
+
+        def fill(place: Path) -> None:
+            _build(place, documents, val_documents, tokenizer, val_fraction, workers or _cores())
+
+        make_entry(folder, sources, fill, lambda: _load(folder) is not None)
     dataset = _load(folder)
     if dataset is None:
-        _build(folder, documents, val_documents, tokenizer, val_fraction, workers or _cores())
-        dataset = _load(folder)
-    if dataset is None:
         raise ValueError(f"{folder} vanished while it was read: run again")
+    note_use(folder, run)
     check_lengths(dataset, context, val_fraction)
     return dataset
 
@@ -136,7 +144,7 @@ def check_lengths(dataset: Dataset, context: int, val_fraction: float) -> None:
 
 def _build(folder: Path, documents: Documents, val_documents: Documents | None, tokenizer: Tokenizer,
            val_fraction: float, workers: int) -> None:  # fmt: skip
-    """Fill a directory beside ``folder``, then give it its name: it is whole or not there."""
+    """Fill the directory ``folder``."""
     digest, total = measure(documents)
     cut = total if val_documents else int(total * (1 - val_fraction))
     pieces = split_at(documents, cut)
@@ -144,21 +152,14 @@ def _build(folder: Path, documents: Documents, val_documents: Documents | None, 
         val_digest, val_total = measure(val_documents)
         pieces = itertools.chain(pieces, split_at(val_documents, 0))
         digest, total = _digest([digest, val_digest]), total + val_total
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    temporary.mkdir(parents=True)
-    try:
-        with tqdm(total=total, unit="char", unit_scale=True, desc="tokenizing", disable=None, delay=1) as bar:
-            val_bytes = write_tokens(temporary, pieces, tokenizer, workers, bar)
-        fingerprint = _digest([digest, cut, tokenizer.fingerprint])
-        write_json(temporary / "meta.json", {
-            "dtype": str(token_type(tokenizer)), "val_bytes": val_bytes, "fingerprint": fingerprint,
-            "sizes": [(temporary / f"{part}.bin").stat().st_size for part in ("train", "val")],
-        })  # fmt: skip
-        if folder.exists():
-            shutil.rmtree(folder)
-        os.rename(temporary, folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with tqdm(total=total, unit="char", unit_scale=True, desc="tokenizing", disable=None, delay=1) as bar:
+        val_bytes = write_tokens(folder, pieces, tokenizer, workers, bar)
+    write_json(folder / "meta.json", {
+        "dtype": str(token_type(tokenizer)),
+        "val_bytes": val_bytes,
+        "fingerprint": _digest([digest, cut, tokenizer.fingerprint]),
+        "sizes": [(folder / f"{part}.bin").stat().st_size for part in ("train", "val")],
+    })  # fmt: skip
 
 
 def _load(folder: Path) -> Dataset | None:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from .encodings import SAMPLE, remedy
+
 PIECE = 16_000  # characters: SentencePiece is fastest on some thousands at a time
 Piece = tuple[str, bool]  # text, and whether a document starts with it
 
@@ -61,7 +63,15 @@ def _mark(pieces: Iterable[str], starts: bool) -> Iterator[Piece]:
 
 BLOCK = 1 << 20  # bytes read at a time
 BOM = "\ufeff"
-REMEDY = "convert it to UTF-8 first, for example with iconv -f LATIN1 -t UTF-8"
+
+
+def first_bytes(path: Path) -> bytes:
+    """The start of a file, of a gzipped one after unpacking; what cannot be unpacked comes as it is."""
+    try:
+        with cast(BinaryIO, gzip.open(path) if path.name.endswith(".gz") else path.open("rb")) as file:
+            return file.read(SAMPLE)
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        return path.read_bytes()[:SAMPLE]
 
 
 def read_file(path: Path, name: str, text_key: str, separator: str | None) -> Iterator[Piece]:
@@ -88,7 +98,7 @@ def _blocks(file: BinaryIO, name: str) -> Iterator[str]:
         text = _decode(decoder, raw, name, position - waiting)
         if "\0" in text:
             place = position - waiting + len(text[: text.index("\0")].encode())
-            raise ValueError(f"{name} is not text: byte {place} is zero; if it is UTF-16, {REMEDY}")
+            raise ValueError(f"{name} is not text: byte {place} is zero; {remedy(raw, raw.index(0), name)}")
         yield text.removeprefix(BOM) if position == 0 else text
         position += len(raw)
         if not raw:
@@ -99,8 +109,8 @@ def _decode(decoder: codecs.IncrementalDecoder, raw: bytes, name: str, start: in
     try:
         return decoder.decode(raw, final=not raw)
     except UnicodeDecodeError as error:
-        value = error.object[error.start]
-        raise ValueError(f"{name} is not UTF-8 text: byte {start + error.start} is 0x{value:02x}; {REMEDY}") from None
+        what = f"byte {start + error.start} is 0x{error.object[error.start]:02x}"
+        raise ValueError(f"{name} is not UTF-8 text: {what}; {remedy(error.object, error.start, name)}") from None
 
 
 def _json_lines(file: BinaryIO, name: str, text_key: str) -> Iterator[str]:
@@ -111,10 +121,14 @@ def _json_lines(file: BinaryIO, name: str, text_key: str) -> Iterator[str]:
         if not line.strip():
             continue
         try:
-            text = json.loads(line)[text_key]
-            text.encode()  # a lone half of a surrogate pair is JSON, but not text
+            value = json.loads(line)
+            text = value.get(text_key) if isinstance(value, dict) else None
+            if isinstance(text, str):
+                text.encode()  # a lone half of a surrogate pair is JSON, but not text
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{name}:{number} is not valid JSON text ({error}): correct or remove the line") from None
-        except (KeyError, TypeError, AttributeError):
-            raise ValueError(f"{name}:{number} has no text under {text_key!r}: name the key with text_key") from None
+        if not isinstance(text, str):
+            texts = [key for key in value if isinstance(value[key], str)] if isinstance(value, dict) else []
+            there = f"give text_key one of {', '.join(map(ascii, texts[:8]))}" if texts else "no key of the line does"
+            raise ValueError(f"{name}:{number} has no text under {text_key!r}: {there}")
         yield text

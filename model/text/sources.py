@@ -11,19 +11,21 @@ import sys
 import tempfile
 import urllib.error
 import urllib.request
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import unquote, urldefrag, urlsplit
+from urllib.parse import urldefrag
 
 from tqdm import tqdm
 
 from ..cli.files import write_atomically
+from .cache import download_path, explained
+from .encodings import is_binary
 from .python_docs import corpus_files, python_docs
-from .readers import Piece, read_file, split_text
+from .readers import Piece, first_bytes, read_file, split_text
 
 DEFAULT = "python-docs"  # the text that every CPython brings along
-SUFFIXES = (".txt", ".jsonl", ".txt.gz", ".jsonl.gz")  # what is text in a directory
 
 
 class File(NamedTuple):
@@ -63,20 +65,29 @@ class Documents:
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
-def open_documents(specs: Sequence[str | Path], text_key: str = "text", doc_separator: str | None = None) -> Documents:
+def open_documents(
+    specs: Sequence[str | Path],
+    text_key: str = "text",
+    doc_separator: str | None = None,
+    patterns: Sequence[str] = (),
+) -> Documents:
     """The documents of files, directories, globs, URLs, ``-`` for standard input, or ``python-docs``.
 
-    A document is a file, a line of a .jsonl file (its ``text_key``), or what lies between two ``doc_separator``.
-    Raises ValueError when a source is missing or holds no text; what is not text is found when it is read.
+    A document is a file, a line of a .jsonl file (its ``text_key``), or what lies between two ``doc_separator``. Of
+    directories and globs, empty and binary files are left out, and one warning counts them; ``patterns``, such as
+    ``*.py``, choose among the files of directories. Raises ValueError when a source is missing or holds no text; what
+    is not UTF-8 is found when it is read.
     """
     if doc_separator == "":
         raise ValueError("doc_separator is empty: give the text that stands between two documents")
-    if isinstance(specs, str | Path):
-        specs = [specs]
-    return Documents([file for spec in specs for file in _find(str(spec))], text_key, doc_separator)
+    return Documents([file for spec in as_list(specs) for file in _find(str(spec), patterns)], text_key, doc_separator)
 
 
-def _find(spec: str) -> list[File | None]:
+def as_list(specs: Sequence[str | Path]) -> list[str | Path]:
+    return [specs] if isinstance(specs, str | Path) else list(specs)
+
+
+def _find(spec: str, patterns: Sequence[str]) -> list[File | None]:
     if spec == DEFAULT:
         return [None]
     if spec == "-":
@@ -86,20 +97,47 @@ def _find(spec: str) -> list[File | None]:
         return [File(path, path.name)]
     path = Path(spec).expanduser()
     if path.is_dir():
-        found = sorted(file for file in path.rglob("*") if file.name.endswith(SUFFIXES) and file.stat().st_size)
-        if not found:
-            raise ValueError(f"{spec} is a directory without text: it needs files that end in {', '.join(SUFFIXES)}")
-        return [File(file, str(file)) for file in found]
+        return _text_files(spec, [file for file in sorted(path.rglob("*")) if _is_wanted(file, path, patterns)])
     if not path.exists() and glob.has_magic(spec):
         matches = sorted(glob.glob(str(path), recursive=True))
         if not matches:
             raise ValueError(f"{spec} matches no file: check the pattern")
-        return [file for match in matches if os.path.isfile(match) for file in _find(match)]
+        return _text_files(spec, [Path(match) for match in matches])
     if not path.exists():
         raise ValueError(f"{spec} does not exist: give a text file, a directory, a glob, a URL, - or {DEFAULT}")
-    if path.is_file() and path.stat().st_size == 0:
+    if not path.is_file():
+        raise ValueError(f"{spec} is neither a file nor a directory: pipe its text into --data -")
+    if path.stat().st_size == 0:
         raise ValueError(f"{spec} is empty: give a file that holds text")
     return [File(path, str(path))]
+
+
+def _is_wanted(file: Path, folder: Path, patterns: Sequence[str]) -> bool:
+    """Whether a file of a directory is neither hidden, as .git is, nor of another kind than asked for."""
+    inside = file.relative_to(folder)
+    hidden = any(part.startswith(".") for part in inside.parts)
+    return not hidden and (not patterns or any(inside.match(pattern) for pattern in patterns))
+
+
+def _text_files(spec: str, files: Sequence[Path]) -> list[File | None]:
+    """Those that hold text. What is left out is counted in one warning, with an example."""
+    texts: list[File | None] = []
+    empty: list[Path] = []
+    binary: list[Path] = []
+    for file in files:
+        if file.is_file():
+            start = first_bytes(file)
+            kind = empty if not start else binary if is_binary(start) else None
+            texts.append(File(file, str(file))) if kind is None else kind.append(file)
+    left_out = [
+        f"{len(kind)} {name} (such as {kind[0]})" for name, kind in (("empty", empty), ("binary", binary)) if kind
+    ]
+    if not texts:
+        there = f", but {' and '.join(left_out)}" if left_out else ""
+        raise ValueError(f"{spec} holds no text files{there}: check the path, and --glob where it is given")
+    if left_out:
+        warnings.warn(f"{spec}: {len(texts)} text files; left out: {' and '.join(left_out)}", stacklevel=2)
+    return texts
 
 
 @functools.cache
@@ -116,11 +154,6 @@ def _spool() -> Path:
 TIMEOUT = 30  # seconds without a byte
 
 
-def cache_home() -> Path:
-    """Where this project keeps what it can make or fetch again: $XDG_CACHE_HOME/ropewalk or ~/.cache/ropewalk."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ropewalk"
-
-
 def fetch(url: str) -> Path:
     """The file behind ``url``, from the cache when it is there. ``#sha256=HEX`` is checked each time.
 
@@ -130,11 +163,11 @@ def fetch(url: str) -> Path:
     wanted = fragment.removeprefix("sha256=").lower()
     if fragment and (not fragment.startswith("sha256=") or len(wanted) != 64):
         raise ValueError(f"{url}: the part after # is to be sha256= and 64 hexadecimal digits")
-    name = os.path.basename(unquote(urlsplit(address).path)) or "index.txt"
-    path = cache_home() / "downloads" / f"{hashlib.sha256(address.encode()).hexdigest()[:16]}-{name}"
+    path = download_path(address)
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, lambda temporary: _download(address, temporary, wanted))
+        with explained(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, lambda temporary: _download(address, temporary, wanted))
     elif wanted:
         with path.open("rb") as file:
             _compare(

@@ -2,20 +2,26 @@
 
 import hashlib
 import io
+import itertools
 import json
-from collections.abc import Iterable
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
 from ..cli.files import write_atomically
+from .cache import make_entry, note_use
 from .readers import split_text
 from .sources import Documents
 
-FORMAT = 1  # of what is learnt: another number makes kept tokenizers unread
+FORMAT = 2  # of what is learnt: another number makes kept tokenizers unread
 KINDS = ("bpe", "char")
 SAMPLE = 10_000_000  # characters to learn from: more of them change the pieces little and the time much
+MOST = 32768  # pieces that are chosen; more can be asked for
+FEW, COVERAGE = 1000, 0.9995  # of more distinct characters, the rarest 0.05% of the text are spelt in bytes
 LINE = 4000  # characters; SentencePiece leaves out sentences over 4192 bytes unless told otherwise
 SPECIAL = 3 + 256  # <unk>, <s>, </s>, and one piece for each byte, for characters that are not in the vocabulary
 # SentencePiece's own signs, for a space and for the unknown; it would leave out each sentence with the second. Both
@@ -26,33 +32,41 @@ LOSSLESS: dict[str, Any] = {
     "normalization_rule_name": "identity",
     "remove_extra_whitespaces": False,
     "add_dummy_prefix": False,
-    "character_coverage": 1.0,
     "hard_vocab_limit": False,
 }
 
 
-def train_tokenizer(texts: Iterable[str], path: str | Path, kind: str = "bpe", vocab_size: int = 1024) -> Path:
+def train_tokenizer(texts: Iterable[str], path: str | Path, kind: str = "bpe", vocab_size: int | None = None) -> Path:
     """Learn the pieces of ``texts`` and write them to ``path``, a file or a directory for ``tokenizer.model``.
 
-    ``bpe`` learns exactly ``vocab_size`` pieces; ``char`` has one for each character that occurs, however many.
+    ``bpe`` learns exactly ``vocab_size`` pieces, by default as many as ``fitting_size`` says, or fewer where the text
+    has no more; ``char`` has one for each character that occurs, however many.
     The same text gives the same file. Memory is bounded by a sample spread evenly over the text.
     Raises ValueError when the text is empty, or when it has too many characters or too few words for ``vocab_size``.
     """
     if kind not in KINDS:
         raise ValueError(f"tokenizer kind {kind!r} is unknown: give one of {', '.join(KINDS)}")
-    sample = spread_sample(texts)
-    alphabet = set().union(*sample)
-    if not alphabet:
+    sample, total = spread_sample(texts)
+    counts = Counter(itertools.chain.from_iterable(sample))
+    if not counts:
         raise ValueError("there is no text to learn a tokenizer from: give a source that holds some")
-    least = SPECIAL + len(alphabet)
-    if kind == "bpe" and vocab_size < least:
-        raise ValueError(
-            f"vocab_size {vocab_size} is too small: {SPECIAL} special pieces and the text's {len(alphabet)} distinct "
-            f"characters need at least {least}"
-        )
-    proto = _train(sample, kind, least if kind == "char" else vocab_size)
+    least = SPECIAL + len(counts)
+    coverage = 1.0
+    if kind == "bpe" and vocab_size is None:
+        coverage = COVERAGE if len(counts) > FEW else 1.0
+        wanted = fitting_size(total, covered(counts, coverage))
+    elif kind == "bpe" and vocab_size is not None:
+        if vocab_size < least:
+            raise ValueError(
+                f"vocab_size {vocab_size} is too small: {SPECIAL} special pieces and the text's {len(counts)} distinct "
+                f"characters need at least {least}"
+            )
+        wanted = vocab_size
+    else:
+        wanted = least
+    proto = _train(sample, kind, wanted, coverage)
     got = SentencePieceProcessor(model_proto=proto).get_piece_size()
-    if kind == "bpe" and got < vocab_size:
+    if kind == "bpe" and vocab_size is not None and got < vocab_size:
         raise ValueError(f"vocab_size {vocab_size} is too large: the text gives {got} pieces; ask for at most {got}")
     path = Path(path)
     file = path / "tokenizer.model" if path.is_dir() or not path.suffix else path
@@ -61,36 +75,73 @@ def train_tokenizer(texts: Iterable[str], path: str | Path, kind: str = "bpe", v
     return file
 
 
-def learn_tokenizer(documents: Documents, cache_dir: str | Path, kind: str = "bpe", vocab_size: int = 1024) -> Path:
-    """``train_tokenizer`` on the documents, or what it made of the same files before: the path in ``cache_dir``."""
+def fitting_size(characters: int, distinct: int) -> int:
+    """A vocabulary for a text of so many characters, ``distinct`` of which get a piece of their own.
+
+    Longer texts can teach more pieces: the power of two next to 0.72 times the square root of their length, which is
+    1024 for 2 MB of English and 32768 for 2 GB. All characters, and half as many pieces again of several, fit in.
+    """
+    growth = min(2 ** round(math.log2(0.72 * math.sqrt(characters))), MOST)
+    return max(growth, 64 * -(-(SPECIAL + distinct + growth // 2) // 64))
+
+
+def covered(counts: Counter[str], share: float) -> int:
+    """How many of the characters, the most frequent first, make up this share of the text."""
+    so_far = itertools.accumulate(count for _, count in counts.most_common())
+    return 1 + sum(1 for count in so_far if count < share * counts.total())
+
+
+def learn_tokenizer(
+    documents: Documents,
+    cache_dir: str | Path,
+    kind: str = "bpe",
+    vocab_size: int | None = None,
+    specs: Sequence[str | Path] = (),
+    run: Path | None = None,
+) -> Path:
+    """``train_tokenizer`` on the documents, or what it made of the same files before: the path in ``cache_dir``.
+
+    ``specs`` are where the documents come from, and ``run`` is the run directory that uses the tokenizer.
+    """
     facts = [FORMAT, documents.identity(), kind, vocab_size]
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
-    file = Path(cache_dir) / f"tokenizer-{key[:32]}.model"
-    return file if file.exists() else train_tokenizer(documents.texts(), file, kind, vocab_size)
+    folder = Path(cache_dir) / f"tokenizer-{key[:32]}"
+    file = folder / "tokenizer.model"
+    if not file.exists():
+        make_entry(
+            folder, specs, lambda place: train_tokenizer(documents.texts(), place, kind, vocab_size), file.exists
+        )
+    note_use(folder, run)
+    return file
 
 
-def spread_sample(texts: Iterable[str], limit: int = SAMPLE) -> list[str]:
-    """Pieces from all over the text, at most ``limit`` characters: every second is dropped whenever they are more."""
+def spread_sample(texts: Iterable[str], limit: int = SAMPLE) -> tuple[list[str], int]:
+    """Pieces from all over the text, at most ``limit`` characters: every second is dropped whenever they are more.
+
+    Returns them, and how many characters the whole text has.
+    """
     kept: list[str] = []
-    size, stride = 0, 1
+    size, stride, total = 0, 1, 0
     pieces = (piece for text in texts for piece in split_text(text, LINE))
     for number, piece in enumerate(pieces):
+        total += len(piece)
         if number % stride == 0:
             kept.append(piece.translate(RESERVED))
             size += len(piece)
         while size > limit and len(kept) > 1:
             kept = kept[::2]
             size, stride = sum(map(len, kept)), stride * 2
-    return [piece for piece in kept if piece]
+    return [piece for piece in kept if piece], total
 
 
-def _train(sample: list[str], kind: str, vocab_size: int) -> bytes:
+def _train(sample: list[str], kind: str, vocab_size: int, coverage: float) -> bytes:
     proto = io.BytesIO()
     SentencePieceTrainer.train(
         sentence_iterator=iter(sample),
         model_writer=proto,
         model_type=kind,
         vocab_size=vocab_size,
+        character_coverage=coverage,
         allow_whitespace_only_pieces=True,  # indentation is a piece
         max_sentence_length=1 << 20,
         num_threads=1,  # it is written into the file, which is to be the same everywhere

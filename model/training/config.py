@@ -15,9 +15,10 @@ DEFAULT_STEPS = 2000
 class DataArgs:
     """The text, and how it becomes tokens."""
 
-    data: Annotated[tuple[str, ...], "text: files, folders, globs, URLs, - for stdin; .txt, .jsonl, also .gz"] = (
+    data: Annotated[tuple[str, ...], "text: files, folders, globs, URLs, - for stdin; .jsonl and .gz are unpacked"] = (
         "python-docs",
     )
+    glob: Annotated[tuple[str, ...], "which files of a folder are read, such as '*.py' (default: all text)"] = ()
     val_data: Annotated[tuple[str, ...], "validation text (default: the end of the data)"] = ()
     val_fraction: Annotated[float, "share of the data, from its end, that is kept for validation"] = 0.1
     text_key: Annotated[str, "the field of a .jsonl line that holds the text"] = "text"

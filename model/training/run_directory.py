@@ -1,6 +1,5 @@
 """The directory a run lives in: who may write there, and its latest state."""
 
-import fcntl
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 from torch import Tensor
 
 from ..transformer import Transformer
@@ -20,12 +20,12 @@ Optimizers = list[torch.optim.Optimizer]
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Keep a second trainer out. The lock is the kernel's: it goes with the process, however that ends."""
-    with (directory / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(f"{directory}: another trainer is at work there; give another --out_dir") from None
+    """Keep a second trainer out. The lock is the system's: it goes with the process, however that ends."""
+    try:
+        lock = FileLock(directory / ".lock").acquire(blocking=False)
+    except Timeout:
+        raise ValueError(f"{directory}: another trainer is at work there; give another --out_dir") from None
+    with lock:
         for unfinished in directory.glob(".*.tmp"):  # what a kill left half-written
             unfinished.unlink()
         yield

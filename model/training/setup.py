@@ -1,7 +1,4 @@
-"""From what the user said to a plan; what can be wrong is found before anything is written.
-
-Imports no torch, so that a mistake is answered at once.
-"""
+"""From what the user said to a plan; what can be wrong is found before anything is written."""
 
 import dataclasses
 import itertools
@@ -10,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..cli import Settings, build, read_toml
-from ..cli.machine import check_device
+from ..cli.machine import pick_device
 from ..config import ModelArgs
 from ..text.train_tokenizer import KINDS
 from ..weights import load_args
@@ -30,6 +27,7 @@ class Plan:
     train: TrainArgs
     directory: Path
     resume: bool = False
+    vocab_size: int | None = None  # of a tokenizer to be trained; None is what fits the text
     changes: tuple[str, ...] = ()  # when resuming: what is set differently from before
 
     @property
@@ -93,10 +91,10 @@ def adopt(settings: Settings, flags: Settings) -> Settings:
 
 def assemble(settings: Settings, directory: Path) -> Plan:
     data, model, train = (build(cls, settings | {"out_dir": directory}) for cls in CLASSES)
-    check_device(train.device)
+    pick_device(train.device)
     check_processes(data, train, int(os.environ.get("WORLD_SIZE", 1)))
     check_writable(directory)
-    return Plan(data, model, train, directory)
+    return Plan(data, model, train, directory, vocab_size=settings.get("vocab_size"))
 
 
 def check_processes(data: DataArgs, train: TrainArgs, processes: int) -> None:

@@ -1,6 +1,7 @@
 """Checkpoints on disk: a run directory, Hugging Face, Meta and llama2.c, all opened by looking at the path.
 
 checkpoint.py        any of them
+variants.py          subclasses of the network, saved under their name
 tensors.py           safetensors files
 layout.py            the tensors' names and shapes, and why query and key rows are permuted
 hf_config.py         config.json <-> ModelArgs
@@ -11,7 +12,19 @@ tokenizers.py        the tokenizer that belongs to the weights
 tokenizer_files.py   a SentencePiece tokenizer for transformers, for llama2.c
 """
 
-from .checkpoint import check, load_args, load_model, save_model
+from .checkpoint import Checkpoint, check, load_args, load_model, open_checkpoint, save_model
 from .tokenizers import find_tokenizer, load_tokenizer, save_tokenizer
+from .variants import find_network
 
-__all__ = ["check", "find_tokenizer", "load_args", "load_model", "load_tokenizer", "save_model", "save_tokenizer"]
+__all__ = [
+    "Checkpoint",
+    "check",
+    "find_network",
+    "find_tokenizer",
+    "load_args",
+    "load_model",
+    "load_tokenizer",
+    "open_checkpoint",
+    "save_model",
+    "save_tokenizer",
+]

@@ -1,4 +1,4 @@
-"""Any checkpoint, told by looking at the path: first what can be checked in no time, then the weights."""
+"""Any checkpoint, told by looking at the path: opened once, for its architecture, its tokenizer and its weights."""
 
 import warnings
 from collections.abc import Iterator, Mapping
@@ -6,29 +6,100 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import torch
-from torch import Tensor, device, dtype
-from torch.overrides import TorchFunctionMode
+from torch import Tensor
 
 from ..config import ModelArgs
+from ..rope import precompute_freqs_cis
+from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 from . import huggingface
 from .huggingface import HuggingFace
+from .layout import Shapes, check_context, compare
 from .llama2c import Llama2c
 from .meta import Meta
+from .tokenizers import find_tokenizer, load_tokenizer, read_ids
+from .variants import build, check_rebuilds, name_of
 
 
-class Checkpoint(Protocol):
-    path: Path
+class Format(Protocol):
+    """What opening a path of some format gives. No weights have been read yet."""
+
     args: ModelArgs
+    network: str | None  # the module:Class of a subclass of Transformer
+    shapes: Shapes  # of ``tensors``
 
-    def tensors(self) -> "Iterator[tuple[str, Tensor]]":
-        """Every tensor of ``Transformer(args)`` once, under its own name and in the file's dtype, for a moment only."""
+    @property
+    def dtype(self) -> torch.dtype:
+        """In which the matrices are stored."""
+        ...
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Every tensor of the state dict once, under the network's name and in the file's dtype, for a moment only."""
         ...
 
 
-def open_checkpoint(path: str | Path) -> Checkpoint:
-    """Raises ValueError when the path holds nothing that this network can be. Reads no weights."""
-    path = Path(path)
+class Checkpoint:
+    """An opened path: its configuration and headers are read and compared with each other, its weights are not.
+
+    Raises ValueError when the path holds nothing that this network can be.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._format = _open(self.path)
+        self.args = self._format.args
+        check_context(self.args, self.path)
+        self.network = self._format.network
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """In which the weights are stored."""
+        return self._format.dtype
+
+    def tokenizer(self, file: str | Path | None = None) -> Tokenizer:
+        """The one in ``file``, by default the one beside the weights. Raises ValueError when it is not this model's."""
+        return load_tokenizer(file or self.path, self.args.vocab_size)
+
+    def has_tokenizer(self) -> bool:
+        return find_tokenizer(self.path) is not None
+
+    def model(
+        self,
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype | Literal["stored"] | None = None,
+        network: type[Transformer] | None = None,
+    ) -> Transformer:
+        """As ``load_model``."""
+        model = build(self._pick(network), self.args)
+        if type(model) is not Transformer:
+            expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+            compare(expected, self._format.shapes, self.path)
+        wanted = None if dtype == "stored" else dtype or torch.float32
+        state, broken = {}, []
+        for name, tensor in self._format.tensors():
+            kept = wanted if tensor.is_floating_point() else None
+            state[name] = tensor = tensor.to(device, kept, copy=True)  # it may be a window on the file
+            # A sum is finite only if all are; where it is not, it may have overflowed: look closely, rows at a time.
+            if not tensor.sum().isfinite() and not all(rows.isfinite().all() for rows in tensor.split(256)):
+                broken.append(name)
+            del tensor
+        if broken:
+            warnings.warn(f"{self.path}: {len(broken)} tensors hold NaN or infinity, such as {broken[0]}", stacklevel=3)
+        model.load_state_dict(state, assign=True)
+        return model.to(device).requires_grad_(True).eval()
+
+    def _pick(self, network: type[Transformer] | None) -> type[Transformer]:
+        """The class to load into: what the file names has to be passed; a plain Llama's weights may go into any."""
+        if self.network is not None and (network is None or name_of(network) != self.network):
+            given = f", not of {name_of(network) or 'model:Transformer'}" if network else ""
+            raise ValueError(
+                f"{self.path} holds the weights of {self.network}{given}: only that network can read them; "
+                f"give it (--network {self.network})"
+            )
+        return network or Transformer
+
+
+def _open(path: Path) -> Format:
     if not path.exists():
         raise ValueError(f"{path} does not exist: give a run, Hugging Face or Meta directory, or a llama2.c .bin")
     if path.is_dir():
@@ -42,85 +113,58 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     return Llama2c(path)
 
 
-def check(path: str | Path, tokenizer: str | Path | None = None) -> None:
-    """Whatever of a checkpoint can be found wrong without torch: its tokenizer, or the one given, is compared, too."""
-    from .tokenizers import find_tokenizer, load_tokenizer
+def open_checkpoint(path: str | Path) -> Checkpoint:
+    """A run, Hugging Face or Meta directory, or a llama2.c .bin, opened once for all that is in it."""
+    return Checkpoint(path)
 
-    args, path = open_checkpoint(path).args, Path(path)
-    if tokenizer is not None or (path.is_dir() and find_tokenizer(path) is not None):
-        load_tokenizer(tokenizer or path, args.vocab_size)
+
+def check(path: str | Path, tokenizer: str | Path | None = None) -> None:
+    """Raise ValueError for whatever can be found wrong without reading weights, in the tokenizer, too."""
+    checkpoint = open_checkpoint(path)
+    if tokenizer is not None or checkpoint.has_tokenizer():
+        checkpoint.tokenizer(tokenizer)
 
 
 def load_args(path: str | Path) -> ModelArgs:
-    """The architecture only. Without torch, but for a Meta directory that leaves its vocabulary size open."""
+    """The architecture only."""
     return open_checkpoint(path).args
 
 
 def load_model(
-    path: str | Path, device: "str | device" = "cpu", dtype: "dtype | Literal['stored'] | None" = None
-) -> "Transformer":
+    path: str | Path,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype | Literal["stored"] | None = None,
+    network: type[Transformer] | None = None,
+) -> Transformer:
     """A network in eval mode. ``dtype`` None is float32, exact whatever the file holds; "stored" keeps the file's.
 
-    No weight is ever random: the network is built without memory, and takes the tensors one by one. The peak is the
-    network's size and one tensor. Warns of weights that are not finite.
+    A directory of a subclass of ``Transformer`` needs that class as ``network``; a plain Llama's weights can be loaded
+    into any subclass with the same tensors. No weight is ever random: the network takes the tensors one by one, and the
+    peak is its size and one tensor. Warns of weights that are not finite. Raises ValueError for what does not fit.
     """
-    checkpoint = open_checkpoint(path)
-    import torch
-
-    model = empty_network(checkpoint.args)
-    wanted = None if dtype == "stored" else dtype or torch.float32
-    state, broken = {}, []
-    for name, tensor in checkpoint.tensors():
-        state[name] = tensor = tensor.to(device, wanted, copy=True)  # it may be a window on the file
-        # A sum is finite only if all are; where it is not, it may have overflowed: look closely, some rows at a time.
-        if not tensor.sum().isfinite() and not all(rows.isfinite().all() for rows in tensor.split(256)):
-            broken.append(name)
-        del tensor
-    if broken:
-        warnings.warn(f"{path}: {len(broken)} tensors hold NaN or infinity, such as {broken[0]}", stacklevel=2)
-    model.load_state_dict(state, assign=True)
-    return model.requires_grad_(True).eval()
+    return open_checkpoint(path).model(device, dtype, network)
 
 
 def save_model(
-    model: "Transformer", directory: str | Path, *, dtype: "dtype | None" = None, ids: Mapping[str, Any] | None = None
+    model: Transformer, directory: str | Path, *, dtype: torch.dtype | None = None, ids: Mapping[str, Any] | None = None
 ) -> None:
-    """Write config.json and model.safetensors, in the Hugging Face layout, into a directory that may be new.
+    """Write config.json and model.safetensors into a directory that may be new.
 
-    ``dtype`` None keeps the weights'. ``ids`` are bos_token_id and eos_token_id; by default those that
-    ``save_tokenizer`` put there before. Raises ValueError for a network that is not this one.
+    The plain network goes into the Hugging Face layout. A subclass is written under its name, ``module:Class``, and
+    opened by that class alone. ``dtype`` None keeps the weights'. ``ids`` are bos_token_id and eos_token_id; by default
+    those that ``save_tokenizer`` put there before. Raises ValueError for what config.json could not say.
     """
-    from torch import equal
-
-    from ..rope import precompute_freqs_cis
-    from ..transformer import Transformer
-    from .tokenizers import read_ids
-
     model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
-    if type(model) is not Transformer:
-        raise ValueError(f"a {type(model).__name__} is not a Llama: other programs would take it for one")
     args = model.args
-    table = precompute_freqs_cis(args.head_dim, args.max_seq_len, args.rope_theta, args.rope_scaling)
-    if not equal(model.freqs_cis.to(table), table):
-        raise ValueError("freqs_cis is not what rope_theta and rope_scaling give: config.json has no words for it")
+    if type(model) is Transformer:
+        table = precompute_freqs_cis(args.head_dim, args.max_seq_len, args.rope_theta, args.rope_scaling)
+        if not torch.equal(model.freqs_cis.to(table), table):
+            raise ValueError("freqs_cis is not what rope_theta and rope_scaling give: config.json has no words for it")
+    else:
+        check_rebuilds(model)
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     huggingface.save(model, directory, dtype, read_ids(directory) if ids is None else ids)
-
-
-class _NoInit(TorchFunctionMode):
-    """Leaves out ``nn.init``: random numbers for tensors without memory would cost seconds of imports inside torch."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__module__", "") == "torch.nn.init":
-            return args[0] if args else (kwargs or {})["tensor"]
-        return func(*args, **(kwargs or {}))
-
-
-def empty_network(args: ModelArgs) -> Transformer:
-    """On the meta device: shapes and the rotation table, no weights."""
-    with torch.device("meta"), _NoInit():
-        return Transformer(args)
 
 
 RUNS = Path("runs")

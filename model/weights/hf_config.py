@@ -1,11 +1,14 @@
 """config.json of a Hugging Face Llama model <-> ModelArgs. What the network cannot do is refused, never ignored."""
 
+import dataclasses
+import json
 import math
 from collections.abc import Mapping
 from typing import Any, cast
 
 from ..config import DERIVED, ModelArgs
 from ..rope_scaling import RopeScaling, Type
+from .layout import check_read_back
 
 # What Llama configurations may say that this network does not do, with the value that means "not used".
 NOT_DONE: dict[str, Any] = {
@@ -32,6 +35,14 @@ NOT_DONE: dict[str, Any] = {
     "logit_scale": 1.0,
     "auto_map": None,
 }
+
+
+def read_config(config: Mapping[str, Any]) -> tuple[ModelArgs, str | None]:
+    """What config.json says: the architecture, and for a subclass of the network its name, ``module:Class``."""
+    kind = config.get("model_type")
+    if not (isinstance(kind, str) and ":" in kind):
+        return args_from(config), None
+    return args_from({**config, "model_type": "llama", "architectures": None}), kind
 
 
 def args_from(config: Mapping[str, Any]) -> ModelArgs:
@@ -71,15 +82,17 @@ def refuse_others(config: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} is {str(value)[:60]}: this network has no such thing, and would be wrong without")
 
 
-def config_from(args: ModelArgs, dtype: str, ids: Mapping[str, Any]) -> dict[str, Any]:
-    """The config.json of a network, in the spelling that old and new readers know. ``ids`` are of the tokenizer."""
-    theta, scaling = args.rope_theta, args.rope_scaling
-    if scaling is not None and scaling.type == "ntk":
-        # Not a type there, and no need of one: it is another base.
-        theta, scaling = theta * scaling.factor ** (args.head_dim / (args.head_dim - 2)), None
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
+def config_from(args: ModelArgs, dtype: str, ids: Mapping[str, Any], network: str | None = None) -> dict[str, Any]:
+    """The config.json of a network, in the spelling that old and new readers know. ``ids`` are of the tokenizer.
+
+    ``network`` is the ``module:Class`` of a subclass: no other program knows a model_type of that name. Raises
+    ValueError that names what config.json cannot say.
+    """
+    args = without_ntk(args)
+    scaling = args.rope_scaling
+    config = {
+        "architectures": [network.split(":")[1] if network else "LlamaForCausalLM"],
+        "model_type": network or "llama",
         "hidden_size": args.dim,
         "num_hidden_layers": args.n_layers,
         "num_attention_heads": args.n_heads,
@@ -89,7 +102,7 @@ def config_from(args: ModelArgs, dtype: str, ids: Mapping[str, Any]) -> dict[str
         "vocab_size": args.vocab_size,
         "max_position_embeddings": args.max_seq_len,
         "rms_norm_eps": args.norm_eps,
-        "rope_theta": theta,
+        "rope_theta": args.rope_theta,
         "rope_scaling": scaling and table_of(scaling),
         "tie_word_embeddings": args.tie_embeddings,
         "hidden_act": "silu",
@@ -98,6 +111,25 @@ def config_from(args: ModelArgs, dtype: str, ids: Mapping[str, Any]) -> dict[str
         "torch_dtype": dtype,
         **ids,
     }
+    check_read_back(args, read_config(json.loads(json.dumps(config)))[0], "config.json")
+    return config
+
+
+def without_ntk(args: ModelArgs) -> ModelArgs:
+    """The same network without that type of scaling, which config.json does not know and does not need: another base.
+
+    Raises ValueError when the base is no number any more.
+    """
+    scaling = args.rope_scaling
+    if scaling is None or scaling.type != "ntk":
+        return args
+    try:
+        theta = args.rope_theta * scaling.factor ** (args.head_dim / (args.head_dim - 2))
+    except OverflowError:
+        theta = math.inf
+    if math.isinf(theta):
+        raise ValueError(f"rope_scaling ntk with factor {scaling.factor:g} is a base beyond all numbers: lower it")
+    return dataclasses.replace(args, rope_theta=theta, rope_scaling=None)
 
 
 ROPE_KEYS = {  # of rope_scaling, beside the type and the base: Hugging Face's name -> ours

@@ -2,17 +2,18 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
 
 from ..cli.files import read_json, write_json
-from .hf_config import args_from, config_from
-from .layout import Shapes, compare, hugging_face_name, is_rotated, shapes, to_halves, to_pairs
+from ..transformer import Transformer
+from .hf_config import config_from, read_config
+from .layout import DTYPES, Shapes, check_layers, compare, hugging_face_name, is_rotated, shapes, to_halves, to_pairs
 from .tensors import Entry, read_header, save_tensors
-
-if TYPE_CHECKING:
-    from torch import Tensor, dtype
-
-    from ..transformer import Transformer
+from .variants import name_of
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -24,12 +25,17 @@ class HuggingFace:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self.args = args_from(read_json(path / "config.json"))
+            self.args, self.network = read_config(read_json(path / "config.json"))
         except (ValueError, TypeError) as error:
             raise ValueError(f"{path / 'config.json'}: {error}") from None
         self.files = files_of(path)  # tensor name -> the file that holds it
         entries = {name: entry for file in set(self.files.values()) for name, entry in read_header(file).items()}
-        self._check(entries)
+        check_layers(self.args, len(entries), path)
+        if self.network is None:
+            self._check(entries)
+        own = {name: entry.shape for name, entry in entries.items()}
+        self.shapes = shapes(self.args) if self.network is None else own
+        self.dtype = DTYPES[next(entry.dtype for entry in entries.values() if len(entry.shape) > 1)]
 
     def _check(self, entries: Mapping[str, Entry]) -> None:
         """Old files carry RoPE frequencies: they follow from the configuration, and are left alone."""
@@ -41,16 +47,17 @@ class HuggingFace:
             if EMBEDDING not in found:
                 del expected[EMBEDDING]
         compare(expected, found, self.path)
-        strange = [
-            f"{name} {entry.dtype}" for name, entry in entries.items() if entry.dtype not in ("F32", "BF16", "F16")
-        ]
+        strange = [f"{name} {entry.dtype}" for name, entry in entries.items() if entry.dtype not in DTYPES]
         if strange:
             raise ValueError(f"{self.path} stores {strange[0]}: only float32, bfloat16 and float16 weights are known")
         for name in expected.keys() - self.files.keys():
             raise ValueError(f"{self.path / INDEX} does not list {name}: get the index again")
 
-    def tensors(self) -> "Iterator[tuple[str, Tensor]]":
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """(Meta's name, tensor) one by one. The file is closed between two: what was read of it leaves the memory."""
+        if self.network is not None:  # stored as they are, since no other program reads them
+            yield from ((name, self._read(name)) for name in self.files)
+            return
         for name in shapes(self.args):
             theirs = hugging_face_name(name)
             tensor = self._read(theirs if theirs in self.files else HEAD)
@@ -58,13 +65,11 @@ class HuggingFace:
                 self._check_tied(tensor)
             yield name, to_pairs(tensor, self.args.head_dim) if is_rotated(name) else tensor  # as it was
 
-    def _read(self, name: str) -> "Tensor":
-        from safetensors import safe_open
-
+    def _read(self, name: str) -> Tensor:
         with safe_open(self.files[name], "pt") as file:
             return file.get_tensor(name)
 
-    def _check_tied(self, embedding: "Tensor") -> None:
+    def _check_tied(self, embedding: Tensor) -> None:
         if not embedding.equal(self._read(HEAD)):
             raise ValueError(
                 f"{self.path} says tie_word_embeddings, but {EMBEDDING} and {HEAD} differ: correct config.json"
@@ -91,18 +96,17 @@ def files_of(path: Path) -> dict[str, Path]:
     return {name: path / str(file) for name, file in listed.items()}
 
 
-def save(model: "Transformer", directory: Path, dtype: "dtype | None", ids: Mapping[str, Any]) -> None:
+def save(model: Transformer, directory: Path, dtype: torch.dtype | None, ids: Mapping[str, Any]) -> None:
     """config.json, then model.safetensors: where that is new, so is everything else."""
-    args = model.args
-    weights = {}
-    for name, tensor in model.state_dict().items():
-        tensor = to_halves(tensor, args.head_dim) if is_rotated(name) else tensor  # as it was
-        weights[hugging_face_name(name)] = tensor.detach().to(dtype=dtype)
-    compare(
-        {hugging_face_name(name): shape for name, shape in shapes(args).items()},
-        {name: tuple(tensor.shape) for name, tensor in weights.items()},
-        "the model",
-    )
-    stored = str(weights[EMBEDDING].dtype).removeprefix("torch.")
-    write_json(directory / "config.json", config_from(args, stored, ids))
+    args, network = model.args, name_of(type(model))
+    state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    if network is None:
+        compare(shapes(args), {name: tuple(tensor.shape) for name, tensor in state.items()}, "the model")
+        state = {
+            hugging_face_name(name): to_halves(tensor, args.head_dim) if is_rotated(name) else tensor  # as it was
+            for name, tensor in state.items()
+        }
+    weights = {name: tensor.to(dtype if tensor.is_floating_point() else None) for name, tensor in state.items()}
+    stored = str(model.tok_embeddings.weight.dtype if dtype is None else dtype).removeprefix("torch.")
+    write_json(directory / "config.json", config_from(args, stored, ids, network))
     save_tensors(directory / WEIGHTS, weights, {"format": "pt"})  # transformers wants to be told

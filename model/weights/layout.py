@@ -1,13 +1,17 @@
-"""The network's tensors: their names and shapes, what Hugging Face calls them, and the two orders of a head's rows."""
+"""What every format is compared with: the tensors' names and shapes, what Hugging Face calls them, the two orders of a
+head's rows, and the architecture as it reads back.
+"""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+import dataclasses
+from collections.abc import Collection, Mapping
+
+import torch
+from torch import Tensor
 
 from ..config import ModelArgs
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
+LARGEST_TABLE = 2**32  # bytes; that of Llama 3.1, of 131072 positions, takes 2**26
+DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}  # of weights, and as safetensors says it
 Shapes = dict[str, tuple[int, ...]]
 
 _TOP = {
@@ -50,6 +54,31 @@ def shapes(args: ModelArgs) -> Shapes:
     return found
 
 
+def check_layers(args: ModelArgs, tensors: int, where: object) -> None:
+    """Refuse a configuration with more layers than there are tensors, before anything of its size is built."""
+    if args.n_layers > tensors:
+        raise ValueError(f"{where} does not fit its configuration: {args.n_layers} layers, but {tensors} tensors")
+
+
+def check_context(args: ModelArgs, where: object) -> None:
+    """Refuse a context whose rotations alone would fill the memory: no tensor in the file tells how long it is."""
+    table = 4 * args.max_seq_len * args.head_dim  # bytes: complex64 (max_seq_len, D/2)
+    if table > LARGEST_TABLE:
+        size = f"{table / 2**30:.0f} GB"
+        raise ValueError(f"{where} has a context of {args.max_seq_len}, whose rotations take {size}: write a lower one")
+
+
+def check_read_back(args: ModelArgs, again: ModelArgs, form: str, lost: Collection[str] = ()) -> None:
+    """Refuse to write ``args`` where reading gives ``again``; the fields in ``lost`` are known to differ.
+
+    So a field that a format has no word for, or that somebody adds and forgets here, is never dropped silently.
+    """
+    for field in dataclasses.fields(ModelArgs):
+        before, after = getattr(args, field.name), getattr(again, field.name)
+        if before != after and field.name not in lost:
+            raise ValueError(f"{field.name} is {before}: {form} cannot say so, it would be read as {after}")
+
+
 def hugging_face_name(name: str) -> str:
     """Meta's name of a tensor -> Hugging Face's."""
     if name in _TOP:
@@ -83,12 +112,12 @@ def _some(names: list[str], most: int = 6) -> str:
 # Values and wo are never rotated and stay. Under GQA each key head is permuted by itself, as each query head is.
 
 
-def to_halves(weight: "Tensor", head_dim: int) -> "Tensor":
+def to_halves(weight: Tensor, head_dim: int) -> Tensor:
     """Rows of wq or wk, (heads * D, dim), from Meta's pairs to Hugging Face's halves."""
     return weight.unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten(0, 2)  # (heads * D, dim)
 
 
-def to_pairs(weight: "Tensor", head_dim: int) -> "Tensor":
+def to_pairs(weight: Tensor, head_dim: int) -> Tensor:
     """The way back."""
     return weight.unflatten(0, (-1, 2, head_dim // 2)).transpose(1, 2).flatten(0, 2)  # (heads * D, dim)
 

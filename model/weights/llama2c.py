@@ -5,20 +5,21 @@ Version 0 begins with the counts; a negative vocabulary size says that the outpu
 Positions are the plain rotation of base 10000, and the norm's epsilon is 1e-5: the format has no place for others.
 """
 
+import dataclasses
 import math
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from ..cli.files import write_atomically
 from ..config import ModelArgs
-from .layout import shapes
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from ..transformer import Transformer
+from ..transformer import Transformer
+from .layout import check_read_back, shapes
 
 MAGIC, HEADER = 0x616B3432, 256
 COUNTS = ("dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "max_seq_len")
@@ -37,20 +38,21 @@ class Header(NamedTuple):
 class Llama2c:
     """Opening one reads the header and compares what it announces with the size of the file."""
 
+    network: str | None = None
+    dtype = torch.float32  # also of what is stored quantized, once it is read
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.header = read_header(path)
         self.args = self.header.args
-        size, expected = (
-            path.stat().st_size,
-            self.header.start + sum(bytes_of(name, shape, self.header) for name, shape in order(self.header)),
-        )
+        size, expected = path.stat().st_size, file_size(self.header)
         if size != expected:
             raise ValueError(
                 f"{path} has {size} bytes, its header announces {expected}: not a llama2.c file, or cut short"
             )
+        self.shapes = shapes(self.args)
 
-    def tensors(self) -> "Iterator[tuple[str, Tensor]]":
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """(name, tensor) in the file's order, float32."""
         with self.path.open("rb") as file:
             file.seek(self.header.start)
@@ -63,9 +65,9 @@ class Llama2c:
                     yield name, _read(file, shape)
 
 
-def order(header: Header) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Names and shapes as they follow each other in the file."""
-    args = header.args
+def order(header: Header, layers: int | None = None) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Names and shapes as they follow each other in the file, or in one with another number of layers."""
+    args = header.args if layers is None else dataclasses.replace(header.args, n_layers=layers)
     known = shapes(args)
 
     def of_all_layers(*names: str) -> list[str]:
@@ -83,6 +85,14 @@ def order(header: Header) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield name, known[name] if name != ROPE else (2, args.max_seq_len, args.head_dim // 2)
 
 
+def file_size(header: Header) -> int:
+    """What a whole file has, in bytes. Layers are all alike, so that two tell the size of any number of them."""
+    one, two = (
+        sum(bytes_of(name, shape, header) for name, shape in order(header, layers)) for layers in (1, 2)
+    )  # fmt: skip
+    return header.start + one + (header.args.n_layers - 1) * (two - one)
+
+
 def bytes_of(name: str, shape: tuple[int, ...], header: Header) -> int:
     count = math.prod(shape)
     return count + 4 * (count // header.group) if header.group and len(shape) > 1 else 4 * count
@@ -92,23 +102,28 @@ def read_header(path: Path) -> Header:
     with path.open("rb") as file:
         raw = file.read(HEADER)
     try:
-        magic, version = struct.unpack_from("<Ii", raw)
-        if magic != MAGIC:
-            counts = struct.unpack_from("<7i", raw)
-            return Header(0, _args(counts, counts[5] > 0), 28, 0)
-        if version not in (1, 2):
-            raise ValueError(f"version {version}: known are 0, 1 and 2")
-        counts, shared = struct.unpack_from("<7i", raw, 8), bool(raw[36])
-        group = struct.unpack_from("<i", raw, 37)[0] if version == 2 else 0
-        args = _args(counts, shared)
-        matrices = [shape for shape in shapes(args).values() if len(shape) > 1]
-        if version == 2 and (group < 1 or any(math.prod(shape) % group for shape in matrices)):
-            raise ValueError(f"group size {group} does not divide the matrices")
-        return Header(version, args, HEADER, group)
+        return parse_header(raw)
     except (ValueError, struct.error, IndexError) as error:
         raise ValueError(
             f"{path} is not a llama2.c model ({error}): give a .bin that export.py or convert.py wrote"
         ) from None
+
+
+def parse_header(raw: bytes) -> Header:
+    """Raises ValueError, struct.error or IndexError on what is none."""
+    magic, version = struct.unpack_from("<Ii", raw)
+    if magic != MAGIC:
+        counts = struct.unpack_from("<7i", raw)
+        return Header(0, _args(counts, counts[5] > 0), 28, 0)
+    if version not in (1, 2):
+        raise ValueError(f"version {version}: known are 0, 1 and 2")
+    counts, shared = struct.unpack_from("<7i", raw, 8), bool(raw[36])
+    group = struct.unpack_from("<i", raw, 37)[0] if version == 2 else 0
+    args = _args(counts, shared)
+    matrices = [shape for shape in shapes(dataclasses.replace(args, n_layers=1)).values() if len(shape) > 1]
+    if version == 2 and (group < 1 or any(math.prod(shape) % group for shape in matrices)):
+        raise ValueError(f"group size {group} does not divide the matrices")
+    return Header(version, args, HEADER, group)
 
 
 def _args(counts: tuple[int, ...], shared: bool) -> ModelArgs:
@@ -119,45 +134,37 @@ def _args(counts: tuple[int, ...], shared: bool) -> ModelArgs:
     return ModelArgs(**values, norm_eps=1e-5, rope_theta=10000.0, tie_embeddings=shared)  # type: ignore[arg-type]
 
 
-def _read(file: BinaryIO, shape: tuple[int, ...]) -> "Tensor":
-    import numpy as np
-    import torch
-
+def _read(file: BinaryIO, shape: tuple[int, ...]) -> Tensor:
     return torch.from_numpy(np.fromfile(file, "<f4", math.prod(shape))).view(shape)
 
 
-def _read_quantized(file: BinaryIO, shape: tuple[int, ...], group: int) -> "Tensor":
+def _read_quantized(file: BinaryIO, shape: tuple[int, ...], group: int) -> Tensor:
     """Q8_0: an int8 each, and for every ``group`` of them, row after row, one float32 scale; the scales come last."""
-    import numpy as np
-    import torch
-
     count = math.prod(shape)
     whole = torch.from_numpy(np.fromfile(file, np.int8, count)).view(-1, group)  # (count / group, group)
     scales = torch.from_numpy(np.fromfile(file, "<f4", count // group))
     return (whole * scales[:, None]).view(shape)
 
 
-def save(model: "Transformer", path: Path) -> None:
+def save(model: Transformer, path: Path) -> None:
     """Version 0, float32: the one that llama2.c's run.c reads. Raises ValueError on what it cannot say."""
-    import torch
-
     args, state = model.args, model.state_dict()
-    refuse(args)
-    counts = {**vars(args), "vocab_size": args.vocab_size if args.tie_embeddings else -args.vocab_size}
+    header = header_of(args)
     table = torch.stack((model.freqs_cis.real, model.freqs_cis.imag))  # (2, max_seq_len, D/2)
 
     def write(temporary: Path) -> None:
         with temporary.open("wb") as file:
-            file.write(struct.pack("<7i", *(counts[name] for name in COUNTS)))
-            for name, _ in order(Header(0, args, 28, 0)):
+            file.write(header)
+            for name, _ in order(parse_header(header)):
                 tensor = table if name == ROPE else state[name]
                 tensor.detach().cpu().float().numpy().astype("<f4", copy=False).tofile(file)
 
     write_atomically(path, write)
 
 
-def refuse(args: ModelArgs) -> None:
-    fixed = {"norm_eps": 1e-5, "rope_theta": 10000.0, "rope_scaling": None, "head_dim": args.dim // args.n_heads}
-    for name, value in fixed.items():
-        if getattr(args, name) != value:
-            raise ValueError(f"{name} is {getattr(args, name)}: llama2.c's format always means {value}")
+def header_of(args: ModelArgs) -> bytes:
+    """Of version 0. Raises ValueError that names what it cannot say."""
+    counts = {**vars(args), "vocab_size": args.vocab_size if args.tie_embeddings else -args.vocab_size}
+    raw = struct.pack("<7i", *(counts[name] for name in COUNTS))
+    check_read_back(args, parse_header(raw).args, "llama2.c's format")
+    return raw

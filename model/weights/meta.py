@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..cli.files import read_json, write_atomically, write_json
 from ..config import DERIVED, ModelArgs
 from ..rope_scaling import RopeScaling
 from ..transformer import Transformer
-from .layout import compare, shapes
+from .layout import DTYPES, check_layers, check_read_back, compare, shapes
 
 PARAMS = {"dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "multiple_of", "ffn_dim_multiplier", "norm_eps"}
 PARAMS |= {"rope_theta", "use_scaled_rope", "rope_scaling_factor", "max_seq_len", "max_batch_size"}
@@ -62,12 +63,10 @@ def context(theta: float, scaling: RopeScaling | None) -> int:
 
 
 def params_from(args: ModelArgs) -> dict[str, Any]:
-    """ModelArgs -> params.json. Raises ValueError on what it has no words for."""
-    if args.n_heads * args.head_dim != args.dim:
-        raise ValueError(f"head_dim is {args.head_dim}, not dim / n_heads: Meta's format cannot say so")
-    scaling = args.rope_scaling
-    if scaling is not None and scaling != RopeScaling("llama3", scaling.factor, SCALED_ORIGINAL, 1.0, 4.0):
-        raise ValueError(f"rope_scaling is {scaling}: Meta's format knows only that of Llama 3.1")
+    """ModelArgs -> params.json. Raises ValueError that names what it has no words for.
+
+    But for the context, which is left to the reader, and for tied embeddings, which are written twice.
+    """
     plain = hidden_dim(args.dim, 1, None)
     multiplier = None if plain <= args.hidden_dim else args.hidden_dim / plain
     fits = [m for m in (256, 128, 64, 32, args.hidden_dim) if hidden_dim(args.dim, m, multiplier) == args.hidden_dim]
@@ -83,8 +82,10 @@ def params_from(args: ModelArgs) -> dict[str, Any]:
     }
     if multiplier is not None:
         params["ffn_dim_multiplier"] = multiplier
+    scaling = args.rope_scaling
     if scaling is not None:
         params |= {"use_scaled_rope": True, "rope_scaling_factor": scaling.factor}
+    check_read_back(args, args_from(params), "params.json", lost=("max_seq_len", "tie_embeddings"))
     return params
 
 
@@ -93,41 +94,47 @@ SPLIT_BY_ROW = ("wq.weight", "wk.weight", "wv.weight", "w1.weight", "w3.weight",
 
 
 class Meta:
-    """Opening one reads params.json, and looks whether the shards are archives as ``torch.save`` writes them."""
+    """Opening one reads params.json and the shards' names, and compares them."""
+
+    network: str | None = None
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.files = shards_of(path)
         params = read_json(path / "params.json")
+        shards = self._open()
         if params.get("vocab_size", -1) == -1:  # Llama 1 and 2 leave it to the tokenizer
-            params["vocab_size"] = self._vocab_size()
+            params["vocab_size"] = self._vocab_size(shards)
         try:
             self.args = args_from(params)
         except (ValueError, TypeError) as error:
             raise ValueError(f"{path / 'params.json'}: {error}") from None
+        check_layers(self.args, len(shards[0]), path)
+        self.shapes = shapes(self.args)
+        for file, shard in zip(self.files, shards):
+            compare(dict.fromkeys(self.shapes, ()), dict.fromkeys(shard, ()), file)
+        self.dtype = shards[0]["tok_embeddings.weight"].dtype
 
-    def _vocab_size(self) -> int:
+    def _vocab_size(self, shards: list[dict[str, Tensor]]) -> int:
         """Of the output matrix, whose rows are split over the shards."""
-        rows = [shard["output.weight"].shape[0] for shard in self._open() if "output.weight" in shard]
+        rows = [shard["output.weight"].shape[0] for shard in shards if "output.weight" in shard]
         if not rows:
             raise ValueError(f"{self.files[0]} has no output.weight: get the file again")
         return sum(rows)
 
-    def _open(self) -> "list[dict[str, Tensor]]":
+    def _open(self) -> list[dict[str, Tensor]]:
         return [read_shard(file) for file in self.files]
 
-    def tensors(self) -> "Iterator[tuple[str, Tensor]]":
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """(name, tensor) one by one, joined. Shards are opened anew for each few, to let go of what was read."""
-        group, expected = "", shapes(self.args)
-        for name in expected:
+        group = ""
+        for name, shape in self.shapes.items():
             if group != name.rsplit(".", 2)[0]:
                 group = name.rsplit(".", 2)[0]
                 shards = self._open()
-                for file, shard in zip(self.files, shards):
-                    compare(dict.fromkeys(expected, ()), dict.fromkeys(shard, ()), file)
             parts = [shard[name] for shard in shards]
-            joined = join(name, parts, expected[name])
-            compare({name: expected[name]}, {name: tuple(joined.shape)}, self.path)
+            joined = join(name, parts, shape)
+            compare({name: shape}, {name: tuple(joined.shape)}, self.path)
             del parts
             yield name, joined
 
@@ -143,10 +150,8 @@ def shards_of(path: Path) -> list[Path]:
     return files
 
 
-def read_shard(file: Path) -> "dict[str, Tensor]":
+def read_shard(file: Path) -> dict[str, Tensor]:
     """Tensors of a .pth, memory-mapped; a pickle of anything but tensors is refused and nothing of it is run."""
-    import torch
-
     try:
         state = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError:
@@ -155,14 +160,16 @@ def read_shard(file: Path) -> "dict[str, Tensor]":
         raise ValueError(f"{file} is corrupt ({str(error).splitlines()[0]}): get it again") from None
     if not isinstance(state, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in state.values()):
         raise ValueError(f"{file} holds no table of tensors: not a Llama checkpoint")
+    for name, tensor in state.items():
+        if tensor.dtype not in DTYPES.values() or tensor.layout != torch.strided or tensor.is_meta:
+            kind = f"{tensor.dtype}, {tensor.layout}, on {tensor.device}".replace("torch.", "")
+            raise ValueError(f"{file} has {name} as {kind}: only dense float32, bfloat16 and float16 weights are known")
     state.pop("rope.freqs", None)  # they follow from params.json
     return state
 
 
-def join(name: str, parts: "list[Tensor]", shape: tuple[int, ...]) -> "Tensor":
+def join(name: str, parts: list[Tensor], shape: tuple[int, ...]) -> Tensor:
     """One tensor from all shards' parts. Norms are the same in all; embeddings went either way, as the shape tells."""
-    import torch
-
     if len(parts) == 1 or not name.endswith((*SPLIT_BY_COLUMN, *SPLIT_BY_ROW, "tok_embeddings.weight")):
         return parts[0]
     by_column = name.endswith(SPLIT_BY_COLUMN) or (
@@ -171,10 +178,8 @@ def join(name: str, parts: "list[Tensor]", shape: tuple[int, ...]) -> "Tensor":
     return torch.cat(parts, dim=1 if by_column else 0)
 
 
-def save(model: "Transformer", directory: Path) -> None:
+def save(model: Transformer, directory: Path) -> None:
     """One shard. Tied weights are written twice: the format knows no other."""
-    import torch
-
     params = params_from(model.args)
     state = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
     state.setdefault("output.weight", state["tok_embeddings.weight"])

@@ -62,7 +62,7 @@ def _check_spans(entries: Mapping[str, Entry], spans: list[tuple[int, int, str]]
         raise ValueError(f"it describes {position} bytes of data, the file has {size}")
 
 
-def save_tensors(path: Path, tensors: "Mapping[str, Tensor]", metadata: dict[str, str] | None = None) -> None:
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
     """Write a safetensors file. Tensors are made contiguous; two names of one storage are the caller's mistake."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -81,7 +81,7 @@ def save_tensors(path: Path, tensors: "Mapping[str, Tensor]", metadata: dict[str
     write_atomically(path, write)
 
 
-def load_tensors(path: Path) -> "dict[str, Tensor]":
+def load_tensors(path: Path) -> dict[str, Tensor]:
     """All tensors of a safetensors file, on the CPU. Raises ValueError on a corrupt one."""
     from safetensors.torch import load_file
 

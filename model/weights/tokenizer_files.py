@@ -29,7 +29,8 @@ def describe(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
     prefix = model.encode("a", out_type=str)[0].startswith(SPACE)
     special = [i for i in range(len(pieces)) if model.is_control(i) or model.is_unknown(i)]
     names = {"bos_token": model.bos_id(), "eos_token": model.eos_id(), "unk_token": model.unk_id()}
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    config["add_prefix_space"] = prefix  # llama.cpp's converter takes it for true where it is not said
     config |= {name: pieces[i] for name, i in names.items() if i >= 0}
     return _whole(pieces, merges, special, model, prefix), config
 
@@ -102,6 +103,50 @@ def pack(model: SentencePieceProcessor, path: Path) -> bytes:
     pieces = [_bytes(model, i) for i in range(model.get_piece_size())]
     entries = [struct.pack("<fi", model.get_score(i), len(piece)) + piece for i, piece in enumerate(pieces)]
     return struct.pack("<i", max(map(len, pieces))) + b"".join(entries)
+
+
+def sentencepiece_model(tokenizer: Llama2cTokenizer) -> bytes:
+    """A tokenizer.bin as the tokenizer.model that encodes alike, for those who know only that.
+
+    The protocol buffer of sentencepiece_model.proto: the pieces with scores and types, then what is not the default:
+    BPE (model_type 2), the vocabulary size, byte_fallback; identity, with a space before the text as llama2.c has it.
+    """
+    pieces = b"".join(_field(1, entry) for entry in map(_entry, range(tokenizer.vocab_size), *tokenizer.entries()))
+    trainer = _field(3, 2) + _field(4, tokenizer.vocab_size) + _field(35, 1)
+    normalizer = _field(1, b"identity") + _field(3, 1) + _field(4, 0) + _field(5, 1)
+    proto = pieces + _field(2, trainer) + _field(3, normalizer)
+    try:
+        SentencePieceProcessor(model_proto=proto)
+    except RuntimeError:
+        raise ValueError(f"{tokenizer.path} holds pieces that SentencePiece cannot have") from None
+    return proto
+
+
+def _entry(token: int, piece: bytes, score: float) -> bytes:
+    normal, unknown, control, byte = 1, 2, 3, 6
+    if token < FIRST_BYTE:
+        text, kind = ("<unk>", "<s>", "</s>")[token], control if token else unknown
+    elif token < FIRST_BYTE + 256:
+        text, kind = f"<0x{token - FIRST_BYTE:02X}>", byte
+    else:
+        text, kind = piece.decode().replace(" ", SPACE), normal
+    return _field(1, text.encode()) + _field(2, struct.pack("<f", score), fixed=True) + _field(3, kind)
+
+
+def _field(number: int, value: int | bytes, fixed: bool = False) -> bytes:
+    """A field of a protocol buffer: a varint, four bytes that are ``fixed``, or as many bytes as are said before."""
+    if isinstance(value, int):
+        return _varint(number << 3) + _varint(value)
+    return _varint(number << 3 | 5) + value if fixed else _varint(number << 3 | 2) + _varint(len(value)) + value
+
+
+def _varint(value: int) -> bytes:
+    """Seven bits a byte, the lowest first; the highest bit says that more follow."""
+    raw = bytearray()
+    while value > 127:
+        raw.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*raw, value])
 
 
 def _bytes(model: SentencePieceProcessor, token: int) -> bytes:

@@ -8,25 +8,25 @@ from ..cli.files import read_json, write_atomically, write_json
 from ..text.foreign_tokenizers import HFTokenizer, Llama2cTokenizer
 from ..text.tokenizer import SentencePieceTokenizer, Tokenizer
 from .llama2c import Llama2c
-from .tokenizer_files import describe
+from .tokenizer_files import describe, sentencepiece_model
 
 PADDING = 128  # rows that a vocabulary may have been rounded up by
 
 
 def load_tokenizer(path: str | Path, model_vocab_size: int | None = None) -> Tokenizer:
-    """The tokenizer in a directory, or a tokenizer.model, tokenizer.json or tokenizer.bin.
+    """The tokenizer in a directory or beside a llama2.c model, or a tokenizer.model, tokenizer.json or tokenizer.bin.
 
     Its end ids are those of generation_config.json or config.json beside it, where these say any. Raises ValueError
     when it is not of a model with ``model_vocab_size`` tokens.
     """
     path = Path(path)
-    file = find_tokenizer(path) if path.is_dir() else path
-    if file is None:
+    file = find_tokenizer(path) or path
+    if file.is_dir():
         raise ValueError(f"{path} has neither tokenizer.model nor tokenizer.json: give one with --tokenizer")
     if not file.exists():
         raise ValueError(f"{file} does not exist: give a tokenizer.model, tokenizer.json or llama2.c tokenizer.bin")
     tokenizer = _open(file, model_vocab_size)
-    ends = read_ids(file.parent).get("eos_token_id")
+    ends = read_ids(file.parent).get("eos_token_id") if file.suffix != ".bin" else None
     if ends is not None:
         tokenizer.eos_ids = tuple(ends) if isinstance(ends, list) else (ends,)
     check_size(tokenizer, model_vocab_size, file)
@@ -44,12 +44,23 @@ def check_size(tokenizer: Tokenizer, model_vocab_size: int | None, file: Path) -
         )
 
 
-def find_tokenizer(directory: Path) -> Path | None:
-    """tokenizer.model needs no extra; where tokens were added to it later, only tokenizer.json knows them."""
-    pieces, whole = directory / "tokenizer.model", directory / "tokenizer.json"
-    if pieces.is_file() and not (whole.is_file() and (_has_added(directory) or _is_tiktoken(pieces))):
+def find_tokenizer(path: Path) -> Path | None:
+    """The tokenizer file of a model: in its directory, or of a llama2.c model, demo.bin, demo.tokenizer.bin beside it.
+
+    tokenizer.model needs no extra; where tokens were added to it later, only tokenizer.json knows them.
+    """
+    if not path.is_dir():
+        beside = tokenizer_bin(path)
+        return beside if path.suffix == ".bin" and beside.is_file() else None
+    pieces, whole = path / "tokenizer.model", path / "tokenizer.json"
+    if pieces.is_file() and not (whole.is_file() and (_has_added(path) or _is_tiktoken(pieces))):
         return pieces
     return whole if whole.is_file() else None
+
+
+def tokenizer_bin(model: Path) -> Path:
+    """Where the tokenizer of a llama2.c model is written, and looked for."""
+    return model.with_name(f"{model.stem}.tokenizer.bin")
 
 
 def _has_added(directory: Path) -> bool:
@@ -103,24 +114,29 @@ def save_tokenizer(tokenizer: Tokenizer, directory: str | Path) -> None:
     """Copy the tokenizer's file, with what transformers needs to use it alike, and the ids that begin and end texts."""
     directory, source = Path(directory), tokenizer.path
     directory.mkdir(parents=True, exist_ok=True)
-    copy_tokenizer(tokenizer, directory)
-    if isinstance(tokenizer, SentencePieceTokenizer) and (described := describe(source)):
-        for file, content in zip(("tokenizer.json", "tokenizer_config.json"), described):
-            write_json(directory / file, content)
+    file = copy_tokenizer(tokenizer, directory)
+    if file.suffix == ".model" and (described := describe(file)):
+        for name, content in zip(("tokenizer.json", "tokenizer_config.json"), described):
+            write_json(directory / name, content)
     if isinstance(tokenizer, HFTokenizer):
-        for file in ("tokenizer_config.json", "special_tokens_map.json"):
-            if (source.parent / file).is_file():
-                copy(source.parent / file, directory / file)
+        for name in ("tokenizer_config.json", "special_tokens_map.json"):
+            if (source.parent / name).is_file():
+                copy(source.parent / name, directory / name)
     ids = {"bos_token_id": tokenizer.bos_id, "eos_token_id": list(tokenizer.eos_ids)}
     write_json(directory / "generation_config.json", ids)
 
 
-def copy_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
-    """The file alone, under the name by which it is found."""
-    name = {HFTokenizer: "tokenizer.json", Llama2cTokenizer: "tokenizer.bin"}.get(type(tokenizer), "tokenizer.model")
-    copy(tokenizer.path, directory / name)
+def copy_tokenizer(tokenizer: Tokenizer, directory: Path) -> Path:
+    """The file alone, under the name by which it is found; llama2.c's as the tokenizer.model that encodes alike."""
+    file = directory / ("tokenizer.json" if isinstance(tokenizer, HFTokenizer) else "tokenizer.model")
+    if isinstance(tokenizer, Llama2cTokenizer):
+        proto = sentencepiece_model(tokenizer)
+        write_atomically(file, lambda temporary: temporary.write_bytes(proto))
+    else:
+        copy(tokenizer.path, file)
+    return file
 
 
 def copy(source: Path, target: Path) -> None:
     if not (target.exists() and target.samefile(source)):
-        write_atomically(target, lambda temporary: shutil.copyfile(source, temporary) and None)
+        write_atomically(target, lambda temporary: shutil.copyfile(source, temporary))

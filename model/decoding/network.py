@@ -1,0 +1,70 @@
+"""The decoding network: another Transformer over the same weights, built for one token of each text at a time."""
+
+import copy
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..transformer import Transformer
+from .compiled import CompiledNetwork
+
+SLICES = 8  # of a weight matrix, for as many cores; a few more slices than cores cost nothing
+
+
+def for_decoding(model: Transformer, compile: bool = False) -> "Transformer | CompiledNetwork":
+    """Build the decoding network of ``model``: a copy of its modules that shares its weights, in eval mode.
+
+    On a CPU its linear layers are ``FewRowsLinear``. With ``compile`` its forward for one token a row goes through
+    torch.compile; networks of equal architecture share what was compiled. The model itself is not touched, and a
+    change of its weights in place shows in the next token. Raises ValueError where nothing can be compiled.
+    """
+    shared = [*model.parameters(), model.freqs_cis]
+    network = copy.deepcopy(model, {id(tensor): tensor for tensor in shared}).eval()
+    if model.tok_embeddings.weight.device.type == "cpu":
+        use_few_rows_linear(network)
+    return CompiledNetwork(network) if compile else network
+
+
+def use_few_rows_linear(network: Transformer) -> None:
+    """Replace the network's plain linear layers; one with a hook, or of another class, is left as it is."""
+    for parent in list(network.modules()):
+        for name, module in list(parent.named_children()):
+            if type(module) is nn.Linear and module.bias is None and not has_hooks(module):
+                setattr(parent, name, FewRowsLinear(module.weight))
+    if network.output is None:  # tied: the embedding is the output matrix, too
+        network.output = FewRowsLinear(network.tok_embeddings.weight)
+
+
+def has_hooks(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+class FewRowsLinear(nn.Module):
+    """A linear layer that is fast for one token of each text, (B, 1, in) -> (B, 1, out), and equal for any shape.
+
+    Matrix libraries are built for many rows. With a few, the time goes into reading the weights, and this reads each
+    once, in order, with every core.
+    """
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.weight = weight  # (out, in), shared with the layer it replaces
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim != 3 or x.shape[1] != 1:
+            return F.linear(x, self.weight)  # (..., out)
+        rows = x.shape[0]
+        if rows == 1 and torch.compiler.is_compiling():
+            # Compilers make one loop over the weights of this, and it widens 16-bit ones on the way, which processors
+            # without 16-bit arithmetic need.
+            return (self.weight.float() * x.float()).sum(-1).type_as(x)[None]  # (1, 1, out)
+        if x.dtype != torch.float32:
+            return F.linear(x, self.weight)  # (B, 1, out)
+        # One product for each slice of the weights. Measured on two cores, for 32000 x 288 weights: 1.6 ms instead of
+        # the 3.5 of a single product for one row, 5.1 instead of 7.7 for sixteen, and the same from 256 rows on.
+        slices = math.gcd(self.weight.shape[0], SLICES)
+        weights = self.weight.unflatten(0, (slices, -1))  # (slices, out / slices, in)
+        products = torch.bmm(x[:, 0].expand(slices, -1, -1), weights.mT)  # (slices, B, out / slices)
+        return products.transpose(0, 1).contiguous().view(rows, 1, -1)  # (B, 1, out)

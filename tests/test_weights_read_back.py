@@ -1,0 +1,101 @@
+"""Whatever is written of an architecture reads back the same, or is refused by the field's name, in every format."""
+
+import dataclasses
+import json
+
+import pytest
+
+from model import ModelArgs, Transformer
+from model.rope_scaling import RopeScaling
+from model.weights import hf_config, llama2c, load_args, meta, save_model
+from model.weights.layout import check_read_back
+
+BASE = {"dim": 48, "n_layers": 2, "n_heads": 6, "vocab_size": 37, "max_seq_len": 24}
+CHANGES = {
+    "dim": 96, "n_layers": 3, "n_heads": 4, "n_kv_heads": 2, "head_dim": 10, "hidden_dim": 77, "vocab_size": 41,
+    "max_seq_len": 25, "norm_eps": 3e-6, "rope_theta": 123456.7, "rope_scaling": RopeScaling("yarn", 2.5, 12),
+    "tie_embeddings": True,
+}  # fmt: skip
+
+
+def from_config(args):
+    return hf_config.args_from(json.loads(json.dumps(hf_config.config_from(args, "float32", {}))))
+
+
+def from_params(args):
+    return meta.args_from(json.loads(json.dumps(meta.params_from(args))))
+
+
+def from_header(args):
+    return llama2c.parse_header(llama2c.header_of(args)).args
+
+
+FORMS = {
+    "hf": (from_config, set(), set()),
+    "meta": (from_params, {"head_dim", "rope_scaling"}, {"max_seq_len", "tie_embeddings"}),
+    "llama2c": (from_header, {"head_dim", "norm_eps", "rope_theta", "rope_scaling"}, set()),
+}
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(ModelArgs)])
+@pytest.mark.parametrize(("through", "refused", "lost"), FORMS.values(), ids=FORMS)
+def test_every_field_reads_back_or_is_refused_by_name(field, through, refused, lost):
+    base = {**BASE, **({"head_dim": 8} if field == "dim" and through is from_config else {})}
+    args = ModelArgs(**{**base, field: CHANGES[field]})
+    assert getattr(args, field) != getattr(ModelArgs(**BASE), field)
+    if field in refused:
+        with pytest.raises(ValueError, match=f"^{field} is "):
+            through(args)
+    else:
+        again = through(args)
+        for name, value in vars(args).items():
+            assert name in lost or getattr(again, name) == value
+
+
+def test_a_field_that_a_format_forgets_is_refused(monkeypatch, tmp_path, small_model):
+    """As if somebody had added norm_eps to ModelArgs and to nothing else."""
+    forgetful = hf_config.args_from
+    monkeypatch.setattr(
+        hf_config, "args_from", lambda said: forgetful({**said, "rms_norm_eps": ModelArgs.norm_eps})
+    )  # fmt: skip
+    save_model(small_model(), tmp_path / "new")
+    with pytest.raises(ValueError, match=r"^norm_eps is 3e-06: config.json cannot say so, .* read as 1e-05"):
+        save_model(small_model(norm_eps=3e-6), tmp_path / "other")
+    assert not list((tmp_path / "other").glob("*"))
+
+
+def test_only_what_is_known_to_be_lost_may_differ():
+    args = ModelArgs(**BASE)
+    check_read_back(args, dataclasses.replace(args, max_seq_len=9), "it", lost=["max_seq_len"])
+    with pytest.raises(ValueError, match="^max_seq_len is 24: it cannot say so"):
+        check_read_back(args, dataclasses.replace(args, max_seq_len=9), "it")
+
+
+def test_an_ntk_base_beyond_all_numbers_is_refused_before_it_is_written(tmp_path):
+    args = ModelArgs(**BASE, rope_scaling=RopeScaling("ntk", 1e300))
+    with pytest.raises(ValueError, match="ntk with factor 1e"):
+        hf_config.config_from(args, "float32", {})
+
+
+@pytest.mark.parametrize("name", ["num_hidden_layers", "max_position_embeddings"])
+def test_a_huge_number_in_a_small_file_is_refused_before_anything_of_its_size_is_built(small_model, tmp_path, name):
+    save_model(small_model(head_dim=8), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, name: 10**9}))
+    with pytest.raises(ValueError, match="1000000000"):
+        load_args(tmp_path)
+
+
+def test_a_huge_number_of_layers_is_refused_in_metas_and_llama2cs_files(small_model, tmp_path):
+    model: Transformer = small_model(head_dim=8)
+    meta.save(model, tmp_path)
+    params = json.loads((tmp_path / "params.json").read_text())
+    (tmp_path / "params.json").write_text(json.dumps({**params, "n_layers": 10**9}))
+    with pytest.raises(ValueError, match="1000000000 layers, but 21 tensors"):
+        load_args(tmp_path)
+    llama2c.save(model, tmp_path / "x.bin")
+    raw = bytearray((tmp_path / "x.bin").read_bytes())
+    raw[8:12] = (10**7).to_bytes(4, "little")
+    (tmp_path / "x.bin").write_bytes(raw)
+    with pytest.raises(ValueError, match="its header announces"):
+        load_args(tmp_path / "x.bin")

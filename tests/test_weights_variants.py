@@ -1,0 +1,190 @@
+"""Subclasses of the network: saved under their name, opened by their class alone, refused everywhere else."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from model import KVCache, Transformer, generate
+from model.weights import find_network, load_args, load_model, open_checkpoint, save_model
+from model.weights.tensors import read_header
+
+REPOSITORY = Path(__file__).parent.parent
+
+SLIDING = '''
+import torch
+from model import Transformer
+
+
+class SlidingTransformer(Transformer):
+    """Each token sees the last ``window`` tokens only, itself among them."""
+
+    window = 4
+
+    def mask(self, start_pos, T):
+        keys = torch.arange(start_pos + T, device=self.tok_embeddings.weight.device)
+        back = keys[start_pos:, None] - keys
+        return (0 <= back) & (back < self.window)
+
+
+class Other(Transformer):
+    pass
+
+
+number = 3
+'''
+
+
+class Scaled(Transformer):
+    """With a parameter, a buffer and a table of its own."""
+
+    def __init__(self, args, start=1.0):
+        super().__init__(args)
+        self.start = start
+        self.logit_scale = nn.Parameter(torch.full((args.vocab_size,), start))
+        self.register_buffer("steps", torch.arange(3))
+        self.table = torch.arange(args.max_seq_len) / 7
+
+    def logits(self, h):
+        return super().logits(h) * self.logit_scale
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A working directory with the user's own file, forgotten again afterwards."""
+    (tmp_path / "sliding.py").write_text(SLIDING)
+    (tmp_path / "broken.py").write_text("def (")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    yield tmp_path
+    sys.modules.pop("sliding", None)
+
+
+@pytest.fixture
+def sliding(here, small_args):
+    model = find_network("sliding:SlidingTransformer")(small_args(head_dim=8)).eval()
+    save_model(model, here / "out")
+    return model
+
+
+def test_a_variant_is_saved_loaded_and_generated_from(sliding):
+    tokens = torch.randint(0, 37, (2, 20))
+    loaded = load_model("out", network=find_network("sliding:SlidingTransformer"))
+    with torch.no_grad():
+        assert torch.equal(loaded(tokens), sliding(tokens))
+        cached = loaded(tokens, 0, KVCache(loaded.args, 2))
+        assert torch.equal(cached, loaded(tokens))
+        plain = Transformer(sliding.args).eval()
+        plain.load_state_dict(sliding.state_dict())
+        assert not torch.allclose(plain(tokens), sliding(tokens)), "the window matters"
+    texts = [list(generate(model, [[1, 2, 3, 4, 5, 6]], max_new_tokens=9)) for model in (sliding, loaded)]
+    assert texts[0] == texts[1]
+
+
+def test_a_variant_is_refused_without_its_class(sliding):
+    assert load_args("out") == sliding.args
+    assert open_checkpoint("out").network == "sliding:SlidingTransformer"
+    for network in (None, Transformer, find_network("sliding:Other"), Scaled):
+        with pytest.raises(ValueError, match=r"^out holds the weights of sliding:SlidingTransformer"):
+            load_model("out", network=network)
+
+
+def test_opening_a_variant_imports_nothing(sliding):
+    sys.modules.pop("sliding")
+    with pytest.raises(ValueError, match="sliding:SlidingTransformer"):
+        load_model("out")
+    assert "sliding" not in sys.modules
+
+
+def test_transformers_refuses_a_variant_by_name(sliding):
+    transformers = pytest.importorskip("transformers")
+    with pytest.raises(ValueError, match="sliding:SlidingTransformer"):
+        transformers.AutoModelForCausalLM.from_pretrained("out")
+    config = json.loads(Path("out/config.json").read_text())
+    assert (config["model_type"], config["architectures"]) == ("sliding:SlidingTransformer", ["SlidingTransformer"])
+
+
+@pytest.mark.parametrize("to", ["hf", "meta", "llama2c"])
+def test_convert_refuses_a_variant_by_name(sliding, to):
+    command = [sys.executable, REPOSITORY / "convert.py", "out", "new", "--to", to]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert ended.stderr.count("\n") == 1
+    assert "sliding:SlidingTransformer" in ended.stderr
+    assert not Path("new").exists()
+
+
+def test_tensors_of_its_own_keep_their_names(small_args, tmp_path):
+    model = Scaled(small_args()).eval()
+    with torch.no_grad():
+        model.logit_scale.uniform_(1, 2)
+    model.steps += 5
+    save_model(model, tmp_path, dtype=torch.bfloat16)
+    assert read_header(tmp_path / "model.safetensors").keys() == model.state_dict().keys()
+    loaded = load_model(tmp_path, network=Scaled, dtype="stored")
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor.bfloat16() if tensor.is_floating_point() else tensor), name
+    assert torch.equal(loaded.table, model.table)
+
+
+def test_a_plain_llama_is_where_a_variant_may_start(small_model, here, tmp_path):
+    model = small_model(head_dim=8).eval()
+    save_model(model, tmp_path / "llama")
+    loaded = load_model(tmp_path / "llama", network=find_network("sliding:SlidingTransformer"))
+    assert all(torch.equal(loaded.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
+    with pytest.raises(ValueError, match="missing: logit_scale"):
+        load_model(tmp_path / "llama", network=Scaled)
+
+
+def test_what_the_constructor_was_told_beside_args_is_refused_by_name(small_args, tmp_path):
+    model = Scaled(small_args(), start=2.0)
+    with pytest.raises(ValueError, match=r"^start is not what test_weights_variants:Scaled\(args\) makes it"):
+        save_model(model, tmp_path / "new")
+    model = Scaled(small_args())
+    model.table = model.table + 1
+    with pytest.raises(ValueError, match=r"^table is not what"):
+        save_model(model, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_loading_and_saving_a_variant_draw_no_random_number_of_the_caller(sliding, here):
+    state = torch.get_rng_state()
+    save_model(sliding, "again")
+    load_model("again", network=type(sliding))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("sliding", "give module:Class"),
+        (":X", "give module:Class"),
+        ("sliding:", "give module:Class"),
+        ("sliding:Missing", "there is no Missing in sliding"),
+        ("sliding:number", "give a subclass of model.Transformer"),
+        ("sliding:torch", "give a subclass of model.Transformer"),
+        ("nowhere:X", "nowhere cannot be imported .ModuleNotFoundError"),
+        ("broken:X", "broken cannot be imported .SyntaxError"),
+        ("..x:X", "cannot be imported"),
+    ],
+)
+def test_a_name_that_is_no_network_says_why(here, name, words):
+    with pytest.raises(ValueError, match=words) as error:
+        find_network(name)
+    assert "\n" not in str(error.value)
+
+
+def test_a_script_names_its_own_class_as_others_import_it(here):
+    script = SLIDING + (
+        "from model import ModelArgs\nfrom model.weights import save_model\n"
+        "if __name__ == '__main__':\n    save_model(SlidingTransformer(ModelArgs(n_layers=1, vocab_size=9)), 'out')\n"
+    )
+    Path("mine.py").write_text(script)
+    shutil.copytree(REPOSITORY / "model", "model", ignore=shutil.ignore_patterns("__pycache__"))
+    subprocess.run([sys.executable, "mine.py"], check=True)
+    assert open_checkpoint("out").network == "mine:SlidingTransformer"
