@@ -8,7 +8,11 @@ import os
 from pathlib import Path
 
 from model.cli import Parser, add_flags, read_flags, run_script
+from model.cli.machine import keep_freed_memory
 from model.training.config import CLASSES
+from model.training.distributed import torchrun_ranks
+from model.training.plan import prepare_text, resolve
+from model.training.run import run
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "demo.toml"
 
@@ -18,19 +22,13 @@ def main() -> int:
     parser.add_argument("config", nargs="?", type=Path, metavar="CONFIG.toml", help="(default: configs/demo.toml)")
     parser.add_argument("--resume", action="store_true", help="go on with the run in --out_dir (default: the newest)")
     add_flags(parser, *CLASSES)
-    said = parser.parse_args()
-    flags = read_flags(said, *CLASSES)
+    flags = parser.parse_args()
 
-    # Only now: the text room takes half a second to import, and PyTorch more than two.
-    from model.training.setup import resolve
-    from model.training.text import prepare_text
-
-    plan = resolve(said.config, DEFAULT_CONFIG, flags, said.resume)
+    keep_freed_memory()
+    ranks = torchrun_ranks(os.environ)
+    plan = resolve(flags.config, DEFAULT_CONFIG, read_flags(flags, *CLASSES), flags.resume, ranks)
     # Under torchrun the first process prepares the text, and the others read what it has written.
-    text = prepare_text(plan) if os.environ.get("RANK", "0") == "0" else None
-
-    from model.training.run import run
-
+    text = prepare_text(plan) if ranks.is_first else None
     return run(plan, text)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from model.training.metrics import read_metrics
+from model.training.run_directory import read_metrics
 
 # nanoGPT's README, for the same text and split: its CPU setting, and its GPU setting after three minutes of an A100.
 PUBLISHED = {"nanoGPT, CPU setting: 1.88": 1.88, "nanoGPT, 3 minutes of an A100: 1.4697": 1.4697}

@@ -33,7 +33,7 @@ sample_every = 0
 dtype = "float32"
 device = "cpu"
 warmup = 0.0
-hold = 0.99
+decay_start = 0.99
 """
 # Name: how the first ten steps and how the last ten are taken.
 RUNS = {
@@ -71,15 +71,15 @@ def main() -> None:
         text, config = Path(scratch, "text.txt"), Path(scratch, "config.toml")
         text.write_text("".join(f"{n} times {n} is {n * n}.\n" for n in range(3000)), encoding="utf-8")
         config.write_text(CONFIG, encoding="utf-8")
-        said = [str(config), "--data", str(text)]
+        settings = [str(config), "--data", str(text)]
         alone = Path(scratch, "alone")
-        train("one", processes, *said, "--max_steps", "20", "--out_dir", str(alone))
+        train("one", processes, *settings, "--max_steps", "20", "--out_dir", str(alone))
         for number, (name, (first, second)) in enumerate(RUNS.items()):
             directory = Path(scratch, str(number))
             began = time.monotonic()
             # The schedule is flat, so that ten steps of twenty are ten steps of ten.
-            train(first, processes, *said, "--out_dir", str(directory), "--max_steps", "10")
-            train(second, processes, *said, "--out_dir", str(directory), "--max_steps", "20", "--resume")
+            train(first, processes, *settings, "--out_dir", str(directory), "--max_steps", "10")
+            train(second, processes, *settings, "--out_dir", str(directory), "--max_steps", "20", "--resume")
             worst = max(abs(a - b) for a, b in zip(losses(directory), losses(alone), strict=True))
             print(f"{name:<34} {worst:.1e}   {time.monotonic() - began:4.0f} s")
             assert worst < 1e-5, "the losses differ"

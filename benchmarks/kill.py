@@ -51,18 +51,20 @@ class Process(Protocol):
     def kill(self) -> None: ...
 
 
-def torment(start: Callable[[], Process], directory: Path, kills: int, patience: float, seed: int) -> Counter[str]:
+def kill_repeatedly(
+    start: Callable[[], Process], directory: Path, kills: int, patience: float, seed: int
+) -> Counter[str]:
     """Start the trainer and kill it, ``kills`` times, at most ``patience`` seconds after it went on; then let it end.
 
     Returns where the kills hit. Raises AssertionError when a kill costs more than the steps since the last checkpoint.
     """
-    chance, hits, last = random.Random(seed), Counter[str](), 0
+    generator, hits, last = random.Random(seed), Counter[str](), 0
     for number in range(kills):
         before = age(directory)
         process = start()
         while process.poll() is None and age(directory) == before:
             time.sleep(0.001)
-        time.sleep(chance.uniform(0, patience))
+        time.sleep(generator.uniform(0, patience))
         while number % 2 and process.poll() is None and not any(directory.glob(".*.tmp")):
             pass  # a file is half-written for a millisecond or two
         process.kill()
@@ -118,7 +120,7 @@ def main() -> None:
         config.write_text(SETTINGS + f"max_steps = {40 * flags.kills + 100}\n", encoding="utf-8")
         command = [sys.executable, str(ROOT / "train.py"), str(config), "--data", str(text), "--out_dir"]
         one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # so small a network is slower on two
-        undisturbed, directory = Path(scratch, "undisturbed"), Path(scratch, "tormented")
+        undisturbed, directory = Path(scratch, "undisturbed"), Path(scratch, "killed")
 
         def start() -> Process:
             resume = ["--resume"] if (directory / "config.toml").exists() else []
@@ -126,7 +128,7 @@ def main() -> None:
 
         subprocess.run([*command, str(undisturbed)], check=True, stderr=subprocess.DEVNULL, env=one_thread)
         began = time.monotonic()
-        hits = torment(start, directory, flags.kills, 0.5, flags.seed)
+        hits = kill_repeatedly(start, directory, flags.kills, 0.5, flags.seed)
         compare(directory, undisturbed)
         print(f"{flags.kills} kills in {time.monotonic() - began:.0f} seconds; {dict(hits)}")
         print(f"all {saved_step(directory)} steps, weights, optimizer state and metrics as in the undisturbed run")

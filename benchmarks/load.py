@@ -80,7 +80,9 @@ def main() -> None:
         print("| checkpoint | network, MB | peak, MB | peak / network | seconds |\n|---|---|---|---|---|")
         for name, path, dtype in write(Path(directory)):
             command = [sys.executable, __file__, "--measure", str(path), dtype]
-            found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+            found = json.loads(
+                subprocess.run(command, check=True, capture_output=True, text=True, encoding="utf-8").stdout
+            )
             size, peak = found["size"] / 1e6, found["peak"] / 1e6
             print(f"| {name} | {size:.0f} | {peak:.0f} | {peak / size:.2f} | {found['seconds']:.1f} |", flush=True)
 

@@ -3,7 +3,7 @@
 
     python benchmarks/time_to_loss.py --data tinyshakespeare.txt [--target 1.8857] [--config CONFIG.toml]
 
-The rival is transformers' GPT-2 in nanoGPT's setting for a CPU: 4 layers, 4 heads, 128 wide, context 64, batch 12,
+The other is transformers' GPT-2 in nanoGPT's setting for a CPU: 4 layers, 4 heads, 128 wide, context 64, batch 12,
 2000 steps, AdamW at 1e-3 down to 1e-4 over a cosine. Both take steps in turn, so that a noisy machine is noisy for
 both; evaluation, on the whole validation text, is not counted. Losses are nats per character.
 """
@@ -28,8 +28,8 @@ from model.text.sources import open_documents
 from model.text.tokenizer import SentencePieceTokenizer
 from model.text.train_tokenizer import train_tokenizer
 from model.training.config import DataArgs, TrainArgs
-from model.training.evaluation import evaluate, loss_of
-from model.training.loop import Trainer, Watcher
+from model.training.evaluation import cross_entropy, evaluate
+from model.training.trainer import Trainer
 
 STEPS, WARMUP, PEAK, FLOOR = 2000, 100, 1e-3, 1e-4
 
@@ -60,11 +60,12 @@ class GPT2(nn.Module):
         batch = self.dataset.batch(self.step_number, batch_size=12, context=64, seed=1337)
         rate = PEAK * (self.step_number + 1) / WARMUP
         if self.step_number >= WARMUP:
-            share = (self.step_number - WARMUP) / (STEPS - WARMUP)
-            rate = FLOOR + 0.5 * (1 + math.cos(math.pi * share)) * (PEAK - FLOOR)
+            done = (self.step_number - WARMUP) / (STEPS - WARMUP)
+            rate = FLOOR + 0.5 * (1 + math.cos(math.pi * done)) * (PEAK - FLOOR)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        loss_of(self, *(torch.from_numpy(part) for part in batch)).backward()
+        inputs, targets = (torch.from_numpy(part) for part in batch)
+        cross_entropy(self(inputs), targets).backward()
         nn.utils.clip_grad_norm_(self.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -72,33 +73,37 @@ class GPT2(nn.Module):
         self.seconds += time.perf_counter() - started
 
 
-class Race(Watcher):
-    """After each of our steps the rival takes one; what each reached, and when, is noted."""
+class Race:
+    """After each of our steps GPT-2 takes one; what each reached, and when, is noted."""
 
-    def __init__(self, rival: GPT2, target: float) -> None:
-        self.rival, self.target = rival, target
+    def __init__(self, trainer: Trainer, gpt2: GPT2, target: float) -> None:
+        self.trainer, self.gpt2, self.target = trainer, gpt2, target
         self.ours = self.theirs = math.inf
         self.curve: list[tuple[float, float]] = []
 
-    def after_step(self, trainer: Trainer, figures: dict[str, float]) -> None:
-        if "val_loss" in figures:
-            seconds, loss = trainer.progress.train_seconds, figures["val_loss"]
-            self.curve.append((seconds, loss))
-            print(f"ropewalk  step {trainer.progress.step:5} {seconds:7.1f} s  {loss:.4f}", flush=True)
-            if loss <= self.target:
-                self.ours = min(self.ours, seconds)
-        self.rival_step(trainer)
+    def run(self) -> None:
+        progress = self.trainer.progress
+        for measured in self.trainer.steps():
+            if "val_loss" in measured:
+                seconds, loss = progress.train_seconds, measured["val_loss"]
+                self.curve.append((seconds, loss))
+                print(f"ropewalk  step {progress.step:5} {seconds:7.1f} s  {loss:.4f}", flush=True)
+                if loss <= self.target:
+                    self.ours = min(self.ours, seconds)
+            self.gpt2_step()
+        while self.theirs == math.inf and self.gpt2_step():
+            pass
 
-    def rival_step(self, trainer: Trainer, every: int = 100) -> bool:
-        rival = self.rival
-        if rival.step_number >= STEPS:
+    def gpt2_step(self, every: int = 100) -> bool:
+        gpt2 = self.gpt2
+        if gpt2.step_number >= STEPS:
             return False
-        rival.step()
-        if rival.step_number % every == 0:
-            loss = evaluate(rival, rival, trainer.dataset, TrainArgs(batch_size=64), trainer.ranks)
-            print(f"GPT-2     step {rival.step_number:5} {rival.seconds:7.1f} s  {loss:.4f}", flush=True)
+        gpt2.step()
+        if gpt2.step_number % every == 0:
+            loss = evaluate(gpt2, gpt2, self.trainer.dataset, TrainArgs(batch_size=64), self.trainer.ranks)
+            print(f"GPT-2     step {gpt2.step_number:5} {gpt2.seconds:7.1f} s  {loss:.4f}", flush=True)
             if loss <= self.target:
-                self.theirs = min(self.theirs, rival.seconds)
+                self.theirs = min(self.theirs, gpt2.seconds)
         return True
 
 
@@ -116,11 +121,9 @@ def main() -> None:
         args = build(ModelArgs, settings | {"vocab_size": tokenizer.vocab_size})
         dataset = prepare([given.data], tokenizer, context=args.max_seq_len, cache_dir=scratch)
         torch.manual_seed(1337)
-        race = Race(GPT2(tokenizer.vocab_size, dataset), given.target)
-        trainer = Trainer(Transformer(args), dataset, build(TrainArgs, settings), Path(scratch), watcher=race)
-        trainer.run()
-        while race.theirs == math.inf and race.rival_step(trainer):
-            pass
+        gpt2 = GPT2(tokenizer.vocab_size, dataset)
+        race = Race(Trainer(Transformer(args), dataset, build(TrainArgs, settings), Path(scratch)), gpt2, given.target)
+        race.run()
     ours, theirs = race.ours, race.theirs
     print(f"to {given.target}: GPT-2 {theirs:.1f} s, ropewalk {ours:.1f} s, {theirs / ours:.1f} times faster")
     within = min((loss for seconds, loss in race.curve if seconds <= race.theirs), default=math.inf)

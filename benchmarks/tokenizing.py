@@ -29,7 +29,9 @@ def resident(process: str = "self") -> int:
     """Bytes of memory that a process and its children hold, mapped files and libraries included. Linux only."""
     status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
     total = sum(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS"))
-    children = "".join(file.read_text() for file in Path(f"/proc/{process}/task").glob("*/children")).split()
+    children = "".join(
+        file.read_text(encoding="utf-8") for file in Path(f"/proc/{process}/task").glob("*/children")
+    ).split()
     return total + sum(resident(child) for child in children)
 
 

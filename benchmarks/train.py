@@ -4,7 +4,7 @@
     python benchmarks/train.py [--rounds 7] [--compile]
 
 Each round takes one optimizer step of every contender in turn, so that a noisy machine is noisy for all of them. The
-medians, their ratio to transformers, and the share of the machine's measured matrix-product rate are printed.
+medians, their ratio to transformers, and the fraction of the machine's measured matrix-product rate are printed.
 """
 
 import argparse
@@ -21,9 +21,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from model import ModelArgs, Transformer
 from model.cli.machine import keep_freed_memory, pick_device, pick_dtype
-from model.training.attention import choose_attention
 from model.training.config import TrainArgs
-from model.training.evaluation import loss_of
+from model.training.evaluation import cross_entropy
 from model.training.optimizer import build_optimizers
 
 ROWS, CONTEXT = 16, 256
@@ -51,7 +50,7 @@ def stepper(
 ) -> Callable[[Tensor, Tensor], None]:
     def step(x: Tensor, y: Tensor) -> None:
         with autocast:
-            loss = loss_of(forward, x, y)
+            loss = cross_entropy(forward(x), y)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:
@@ -93,12 +92,10 @@ def main() -> None:
     device = pick_device(given.device)
     dtype = pick_dtype(given.dtype, device)
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16)
-    keep_freed_memory()  # as in training; the rival gains by it, too
+    keep_freed_memory()  # as in training; transformers gains by it, too
 
     torch.manual_seed(0)
     ours, with_muon, compiled = (Transformer(ARGS).to(device) for _ in range(3))
-    for model in (ours, with_muon, compiled):
-        choose_attention(model, dtype)
     theirs = transformers_llama(device)
     adamw = TrainArgs(optimizer="adamw")
 
@@ -108,7 +105,7 @@ def main() -> None:
     contenders = {
         "transformers, AdamW": stepper(lambda x: theirs(x).logits, theirs, fused_adamw(theirs), autocast),
         "ropewalk, AdamW": stepper(ours, ours, build_optimizers(ours, adamw), autocast),
-        "ropewalk, Muon": stepper(with_muon, with_muon, build_optimizers(with_muon, TrainArgs()), autocast),
+        "ropewalk, Muon": stepper(with_muon, with_muon, build_optimizers(with_muon, TrainArgs(), dtype), autocast),
     }
     if given.compile:
         contenders["ropewalk compiled, AdamW"] = stepper(
@@ -130,8 +127,8 @@ def main() -> None:
     for name, measured in seconds.items():
         median = statistics.median(measured)
         speed = ROWS * CONTEXT / median
-        share = speed * flops_per_token(ours) / rate
-        print(f"{name:26}{median * 1e3:9.0f}{speed:10,.0f}{base / median:7.2f}{share:15.0%}")
+        fraction = speed * flops_per_token(ours) / rate
+        print(f"{name:26}{median * 1e3:9.0f}{speed:10,.0f}{base / median:7.2f}{fraction:15.0%}")
 
 
 if __name__ == "__main__":

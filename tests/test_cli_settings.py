@@ -180,7 +180,7 @@ def test_a_file_written_is_the_file_read(tmp_path):
 def test_the_architecture_survives_the_round_trip(tmp_path):
     args = ModelArgs(dim=96, n_heads=6, n_kv_heads=2, rope_theta=500000.0, norm_eps=1e-6, tie_embeddings=True)
     written = write_toml(args)
-    (tmp_path / "my.toml").write_text(written)
+    (tmp_path / "my.toml").write_text(written, encoding="utf-8")
     assert build(ModelArgs, read_toml(tmp_path / "my.toml", ModelArgs)) == args
     stated = {name for name, value in vars(args).items() if value is not None}
     assert set(tomllib.loads(written)) == stated

@@ -7,9 +7,9 @@ import torch
 
 from model import Transformer
 from model.training.config import TrainArgs
-from model.training.evaluation import loss_of
+from model.training.evaluation import cross_entropy
 from model.training.optimizer import build_optimizers
-from model.training.setup import resolve
+from model.training.plan import resolve
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
@@ -25,12 +25,12 @@ def test_a_config_builds_and_takes_a_step(config, tmp_path):
     model = Transformer(plan.model)
     optimizers = build_optimizers(model, plan.train)
     tokens = torch.randint(plan.model.vocab_size, (1, 17))  # (B, T + 1)
-    before = loss_of(model, tokens[:, :-1], tokens[:, 1:])
+    before = cross_entropy(model(tokens[:, :-1]), tokens[:, 1:])
     before.backward()
     for optimizer in optimizers:
         optimizer.step()
     assert all(p.isfinite().all() for p in model.parameters())
-    assert loss_of(model, tokens[:, :-1], tokens[:, 1:]) < before
+    assert cross_entropy(model(tokens[:, :-1]), tokens[:, 1:]) < before
 
 
 def test_nanogpts_published_setting():

@@ -219,7 +219,9 @@ def test_a_reader_that_goes_is_a_quiet_end(run_dir):
 
 def test_help_answers_quickly_and_names_every_flag():
     started = time.monotonic()
-    done = subprocess.run([sys.executable, ROOT / "generate.py", "--help"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, ROOT / "generate.py", "--help"], capture_output=True, text=True, check=True, encoding="utf-8"
+    )
     assert time.monotonic() - started < 3
     for flag in ("prompt", "max_new_tokens", "temperature", "top_k", "top_p", "seed", "tokenizer", "no_cache"):
         assert f"--{flag}" in done.stdout

@@ -22,7 +22,7 @@ class Forked:
 
 
 def test_a_run_that_is_killed_again_and_again_ends_as_if_nobody_had(tmp_path):
-    for name in ("tormented", "undisturbed"):
+    for name in ("killed", "undisturbed"):
         (tmp_path / name).mkdir()
 
     def work(directory: Path) -> None:
@@ -30,8 +30,8 @@ def test_a_run_that_is_killed_again_and_again_ends_as_if_nobody_had(tmp_path):
             trainer(directory, resume=True, max_steps=60, eval_every=3, dropout=0.1).run()
 
     work(tmp_path / "undisturbed")
-    directory = tmp_path / "tormented"
-    hits = kill.torment(lambda: Forked(lambda: work(directory)), directory, kills=4, patience=0.05, seed=1)
+    directory = tmp_path / "killed"
+    hits = kill.kill_repeatedly(lambda: Forked(lambda: work(directory)), directory, kills=4, patience=0.05, seed=1)
     assert hits.total() == 4
     assert hits["in the midst of writing a file"] >= 1
     kill.compare(directory, tmp_path / "undisturbed")

@@ -108,7 +108,7 @@ def hf_tokenizer(folder: Path, name: str) -> HFTokenizer:
     model.post_processor = processors.TemplateProcessing(single="<begin> $A", special_tokens=[("<begin>", 1)])
     (folder / name).mkdir(exist_ok=True)
     model.save(str(folder / name / "tokenizer.json"))
-    (folder / name / "tokenizer_config.json").write_text('{"eos_token": {"content": "<end>"}}')
+    (folder / name / "tokenizer_config.json").write_text('{"eos_token": {"content": "<end>"}}', encoding="utf-8")
     return HFTokenizer(folder / name / "tokenizer.json")
 
 
@@ -211,11 +211,11 @@ def test_hf_bos_from_the_settings_beside(folder, tmp_path):
     with pytest.raises(ValueError, match="names no BOS"):
         HFTokenizer(tmp_path / "tokenizer.json")
     settings = tmp_path / "tokenizer_config.json"
-    settings.write_text('{"bos_token": "<begin>"}')
+    settings.write_text('{"bos_token": "<begin>"}', encoding="utf-8")
     tokenizer = HFTokenizer(tmp_path / "tokenizer.json")
     assert tokenizer.encode("it")[0] != 1  # the file's own post-processor puts nothing first
     assert tokenizer.encode("") == [1]
-    settings.write_text('{"bos_token": "<begin>", "add_bos_token": true}')
+    settings.write_text('{"bos_token": "<begin>", "add_bos_token": true}', encoding="utf-8")
     assert HFTokenizer(tmp_path / "tokenizer.json").encode("it")[0] == 1
 
 

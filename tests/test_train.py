@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,6 +17,8 @@ from training_helpers import forked
 
 import train
 from model.cli import run_script
+from model.training import trainer as training
+from model.training.run_directory import locked
 from model.weights import load_model, load_tokenizer, save_model
 
 ROOT = Path(__file__).parent.parent
@@ -28,6 +31,7 @@ TEXT = "".join(f"{n} and {n} are {n + n}.\n" for n in range(200))
 def _own_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("model.training.console.draw_losses", lambda directory: None)
+    monkeypatch.setattr("model.training.estimate.available_memory", lambda device: 64 * 10**9)
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text(TEXT, encoding="utf-8")
     write_config("small.toml", SETTINGS)
@@ -95,11 +99,11 @@ def test_a_run_leaves_a_directory_that_has_everything(capsys):
 
 def test_runs_get_names_and_the_newest_is_resumed(capsys):
     for directory in ("runs/small", "runs/small-2"):
-        assert f"; {directory}" in said(capsys, "small.toml", "--data", "text.txt")
+        assert f"directory      {directory}\n" in said(capsys, "small.toml", "--data", "text.txt")
     os.utime("runs/small/config.toml", (1e9, 1e9))
     err = said(capsys, "--resume", "--max_steps", "6")
     assert "runs/small-2" in err
-    assert "going on after step 4; max_steps 4 -> 6" in err
+    assert "after step 4; max_steps 4 -> 6" in err
     assert steps("runs/small-2") == [1, 2, 3, 4, 5, 6]
 
 
@@ -137,6 +141,11 @@ def test_a_text_that_cannot_be_trained_on(capsys, name):
         (["--tokenizer", "no.model"], "no.model does not exist"),
         (["--tokenizer", "text.txt"], "text.txt"),
         (["--max_seq_len", "100000"], "a context of 100000 needs 100001"),
+        (["--dim", str(2**20)], "this run needs about"),
+        (["--batch_size", str(10**8)], "lower micro_batch_size (by default all of batch_size), batch_size or max_seq"),
+        (["--n_layers", str(10**9)], "n_layers (1000000000)"),
+        (["--dropout", "0.999999"], "dropout is 0.999999: give a number from 0 to 0.95"),
+        (["--network", "nowhere:Net"], "nowhere cannot be imported"),
         (["--val_fraction", "0"], "val_fraction is 0.0"),
         (["--device", "abacus"], "device is 'abacus'"),
         (["--device", "cuda:77"], "device is 'cuda:77'"),
@@ -190,25 +199,21 @@ def test_a_damaged_state_is_refused(capsys, damage):
 
 
 def test_a_second_trainer_is_refused(capsys):
-    from model.training.run_directory import locked
-
     said(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
     with locked(Path("out")):
         assert "out: another trainer is at work there" in refused(capsys, "--resume", "--out_dir", "out")
 
 
 def test_a_disk_that_fills_up_ends_the_run_with_one_line_and_the_last_checkpoint(capsys, monkeypatch):
-    from model.training import loop
-
     said(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
-    real = loop.save_state
+    real = training.save_state
 
     def full(directory, tensors, notes) -> None:
         if notes["progress"]["step"] > 6:
             raise OSError(28, "No space left on device", str(directory / "training_state.safetensors"))
         real(directory, tensors, notes)
 
-    monkeypatch.setattr(loop, "save_state", full)
+    monkeypatch.setattr(training, "save_state", full)
     assert run("--resume", "--out_dir", "out", "--max_steps", "10") == 2
     err = capsys.readouterr().err.splitlines()[-1]
     assert err.endswith(
@@ -221,14 +226,16 @@ def test_too_little_memory_ends_the_run(capsys, monkeypatch):
     def too_much(*_):
         raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 7 GiB")
 
-    monkeypatch.setattr("model.training.loop.loss_of", too_much)
+    monkeypatch.setattr("model.training.trainer.cross_entropy", too_much)
     assert run("small.toml", "--data", "text.txt", "--out_dir", "out") == 2
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.endswith("error: cpu has no memory for 4 sequences at once: lower --micro_batch_size")
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(capsys, monkeypatch):
-    monkeypatch.setattr("model.training.loop.loss_of", lambda *_: torch.tensor(float("nan"), requires_grad=True))
+    monkeypatch.setattr(
+        "model.training.trainer.cross_entropy", lambda *_: torch.tensor(float("nan"), requires_grad=True)
+    )
     assert run("small.toml", "--data", "text.txt", "--out_dir", "out") == 2
     assert "error: step 1: the loss is nan" in capsys.readouterr().err.splitlines()[-1]
     assert not Path("out/training_state.safetensors").exists()
@@ -246,7 +253,7 @@ def test_fine_tuning_goes_on_from_the_given_weights_with_their_tokenizer(capsys)
     save_model(base, "copy", ids={})
     assert "copy has neither tokenizer" in refused(capsys, *argv, "--init_from", "copy")
     said(capsys, "--resume", "--out_dir", "tuned", "--max_steps", "2")
-    assert steps("tuned") == [1, 2]
+    assert steps("tuned") == [0, 1, 2]  # validation before the first step, too
 
 
 def test_two_processes_make_one_run(capfd, monkeypatch):
@@ -273,6 +280,48 @@ def test_two_processes_make_one_run(capfd, monkeypatch):
 def script(*argv: str, **options) -> subprocess.Popen:
     command = [sys.executable, str(ROOT / "train.py"), *argv]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+def test_a_sample_that_cannot_be_encoded_or_that_nobody_reads_ends_no_run():
+    Path("boats.txt").write_text("🛶 rows ⛵\n" * 500, encoding="utf-8")
+    argv = ["small.toml", "--data", "boats.txt", "--sample_every", "1", "--sample_prompt", "🛶"]
+    narrow = script(*argv, "--out_dir", "narrow", env=os.environ | {"PYTHONIOENCODING": "cp1252"})
+    out, err = narrow.communicate(timeout=100)
+    assert narrow.returncode == 0, err
+    assert out.count("--- sample at step") == 4
+    assert "?" in out
+    unread = script(*argv, "--out_dir", "unread")
+    unread.stdout.close()
+    unread.stderr.close()
+    assert unread.wait(100) == 0
+    closed = subprocess.Popen(
+        [shutil.which("sh"), "-c", 'exec "$0" "$@" 2>&- >&-', sys.executable, str(ROOT / "train.py"), *argv,
+         "--out_dir", "closed"]
+    )  # fmt: skip
+    assert closed.wait(100) == 0
+    assert [steps(name) for name in ("narrow", "unread", "closed")] == [[1, 2, 3, 4]] * 3
+
+
+def test_minutes_that_are_over_at_once_end_in_a_validation_and_a_summary(capsys):
+    err = said(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out", "--minutes", "1e-7")
+    assert "trained        0 steps, 0 tokens" in err
+    assert "validation     5." in err
+    assert load_model("out")
+    assert run("--resume", "--out_dir", "out", "--minutes", "10", "--max_steps", "2") == 0
+    assert steps("out") == [0, 1, 2]
+
+
+def test_fine_tuning_shows_what_it_starts_from_and_its_lower_rates(capsys):
+    said(capsys, "small.toml", "--data", "text.txt", "--out_dir", "base", "--max_steps", "60", "--eval_every", "60")
+    tune = ["--data", "text.txt", "--init_from", "base", "--max_steps", "1", "--eval_tokens", "100"]
+    err = said(capsys, *tune, "--out_dir", "tuned")
+    assert "fine-tuning    base, lr 0.002, muon_lr 0.002\n" in err  # the default config's 0.02 and 0.02
+    first, *_ = (json.loads(line) for line in Path("tuned/metrics.jsonl").read_text().splitlines())
+    *_, last = (json.loads(line) for line in Path("base/metrics.jsonl").read_text().splitlines())
+    assert first["step"] == 0
+    assert first["val_loss"] == pytest.approx(last["val_loss"], rel=0.01)
+    assert f"before the first step: validation {first['val_loss']:.3f} nats per token" in err
+    assert "lr 0.5, muon_lr 0.002" in said(capsys, *tune, "--lr", "0.5", "--out_dir", "own")
 
 
 def test_ctrl_c_saves_exits_130_and_the_run_goes_on():

@@ -25,7 +25,7 @@ def test_the_defaults_are_valid():
         ("lr", math.nan),
         ("muon_lr", 0.0),
         ("warmup", 1.0),
-        ("hold", -0.1),
+        ("decay_start", -0.1),
         ("min_lr", 1.5),
         ("beta1", 1.0),
         ("beta2", math.nan),
@@ -34,6 +34,13 @@ def test_the_defaults_are_valid():
         ("seed", 2**63),
         ("sample_every", -1),
         ("weight_decay", math.inf),
+        ("weight_decay", 1e18),
+        ("dropout", 0.999999),
+        ("lr", 1e-300),
+        ("muon_lr", 1e308),
+        ("grad_clip", 1e-300),
+        ("max_steps", 2**64),
+        ("batch_size", 10**30),
         ("grad_clip", -1.0),
     ],
 )
@@ -52,9 +59,9 @@ def test_a_batch_is_made_of_whole_micro_batches():
         TrainArgs(batch_size=10, micro_batch_size=4)
 
 
-@pytest.mark.parametrize("fraction", [0.0, 1.0, -1.0, math.nan])
+@pytest.mark.parametrize("fraction", [0.0, 1.0, -1.0, math.nan, 1e-9])
 def test_some_text_is_kept_for_validation(fraction):
-    with pytest.raises(ValueError, match=f"val_fraction is {fraction}: give a share above 0 and below 1"):
+    with pytest.raises(ValueError, match=f"val_fraction is {fraction}: give a fraction from 0.00001 to 0.9"):
         DataArgs(val_fraction=fraction)
     DataArgs(val_fraction=fraction, val_data=("other.txt",))
 
@@ -65,11 +72,11 @@ def test_data_is_needed():
 
 
 def test_a_run_is_done_by_steps_or_by_the_clock_whichever_is_further():
-    assert TrainArgs().share_done(DEFAULT_STEPS // 4, 1e9) == 0.25
-    assert TrainArgs(max_steps=10).share_done(5, 1e9) == 0.5
-    assert TrainArgs(minutes=2).share_done(10**9, 30) == 0.25
-    assert TrainArgs(minutes=2, max_steps=10).share_done(5, 30) == 0.5
-    assert TrainArgs(minutes=2, max_steps=10).share_done(5, 90) == 0.75
+    assert TrainArgs().fraction_done(DEFAULT_STEPS // 4, 1e9) == 0.25
+    assert TrainArgs(max_steps=10).fraction_done(5, 1e9) == 0.5
+    assert TrainArgs(minutes=2).fraction_done(10**9, 30) == 0.25
+    assert TrainArgs(minutes=2, max_steps=10).fraction_done(5, 30) == 0.5
+    assert TrainArgs(minutes=2, max_steps=10).fraction_done(5, 90) == 0.75
 
 
 def test_every_setting_says_what_it_is_for():

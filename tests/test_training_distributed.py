@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_helpers import StopAt, same, together, trainer
+from training_helpers import same, stop_at, together, trainer
 
-from model.training.distributed import own_device
+from model.training.distributed import Ranks, own_device, torchrun_ranks
 from model.weights import load_model
 from model.weights.tensors import load_tensors
 
@@ -20,8 +20,9 @@ def column(directory: Path, name: str) -> list[float]:
     return [line[name] for line in lines if name in line]
 
 
-def part(ranks, directory: Path, **settings) -> None:
-    trainer(directory, ranks=ranks, **SETTINGS | settings).run()
+def part(ranks, directory: Path, until: int = 20, **settings) -> None:
+    run = trainer(directory, ranks=ranks, **SETTINGS | settings)
+    stop_at(run, until) if until < 20 else run.run()
 
 
 @pytest.fixture(scope="module")
@@ -50,22 +51,22 @@ def test_two_copies_train_as_one_process_does(tmp_path, alone):
 
 
 def test_a_sharded_run_goes_on_in_one_process(tmp_path, alone):
-    assert together(2, partial(part, directory=tmp_path, fsdp=True, watcher=StopAt(10))) == [0, 0]
+    assert together(2, partial(part, directory=tmp_path, fsdp=True, until=10)) == [0, 0]
     assert column(tmp_path, "step") == list(range(1, 11))
     part(None, tmp_path, resume=True)
     assert_same_run(tmp_path, alone)
 
 
 def test_a_run_of_one_process_goes_on_sharded(tmp_path, alone):
-    part(None, tmp_path, watcher=StopAt(10))
+    part(None, tmp_path, until=10)
     assert together(2, partial(part, directory=tmp_path, fsdp=True, resume=True)) == [0, 0]
     assert_same_run(tmp_path, alone)
 
 
 def test_a_signal_to_one_process_and_the_slowest_clock_stop_all_of_them_after_the_same_step(tmp_path):
     def signalled(ranks) -> None:
-        run = trainer(tmp_path, ranks=ranks, **SETTINGS, watcher=StopAt(3 if ranks.rank == 1 else 1000, 2))
-        assert (run.run().step, run.signal) == (3, 2)
+        run = stop_at(trainer(tmp_path, ranks=ranks, **SETTINGS), 3 if ranks.rank == 1 else 1000, 2)
+        assert (run.progress.step, run.stopped_by) == (3, 2)
 
     def timed(ranks) -> None:
         now = iter(range(0, 10_000, 1 + 4 * ranks.rank))  # seconds; the second process's pass five times as fast
@@ -88,11 +89,20 @@ def test_only_the_first_process_writes(tmp_path):
     assert not list(tmp_path.glob("1/*"))
 
 
-def test_each_process_of_a_machine_has_its_own_gpu(monkeypatch):
-    monkeypatch.setenv("LOCAL_RANK", "3")
-    assert own_device(torch.device("cuda")) == torch.device("cuda:3")
-    assert own_device(torch.device("cuda:1")) == torch.device("cuda:1")
-    assert own_device(torch.device("cpu")) == torch.device("cpu")
+def test_each_process_of_a_machine_has_its_own_gpu():
+    ranks = torchrun_ranks({"RANK": "11", "WORLD_SIZE": "16", "LOCAL_RANK": "3"})
+    assert own_device(torch.device("cuda"), ranks) == torch.device("cuda:3")
+    assert own_device(torch.device("cuda:1"), ranks) == torch.device("cuda:1")
+    assert own_device(torch.device("cpu"), ranks) == torch.device("cpu")
+    assert own_device(torch.device("cuda"), Ranks()) == torch.device("cuda")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("WORLD_SIZE", "0"), ("WORLD_SIZE", "two"), ("RANK", "-1"), ("LOCAL_RANK", ""), ("RANK", "2")]
+)
+def test_an_environment_that_torchrun_did_not_write_is_refused(name, value):
+    with pytest.raises(ValueError, match=rf"{name} is '?{value}"):
+        torchrun_ranks({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"} | {name: value})
 
 
 def test_the_same_seed_gives_the_same_run(tmp_path, alone):

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from model.text.dataset import Dataset
-from model.training.metrics import Metrics, bits_per_byte, read_metrics
+from model.training.evaluation import bits_per_byte
+from model.training.run_directory import Metrics, read_metrics
 
 
 def test_a_line_a_step_with_what_was_measured(tmp_path):

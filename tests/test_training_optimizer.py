@@ -2,11 +2,11 @@ import dataclasses
 
 import pytest
 import torch
-from training_helpers import ARGS
+from training_helpers import ARGS, trainer
 
 from model import Transformer
 from model.training.config import TrainArgs
-from model.training.optimizer import Muon, build_optimizers, orthogonalize, set_rate
+from model.training.optimizer import Muon, build_optimizers, orthogonalize, set_learning_rate
 
 
 def members(model: Transformer, optimizer: torch.optim.Optimizer) -> list[set[str]]:
@@ -37,23 +37,23 @@ def test_plain_adamw_has_everything():
 
 def test_the_rate_scales_each_optimizers_own_peak():
     optimizers = build_optimizers(Transformer(ARGS), TrainArgs(lr=0.004, muon_lr=0.08))
-    set_rate(optimizers, 0.5)
-    set_rate(optimizers, 0.25)
+    set_learning_rate(optimizers, 0.5)
+    set_learning_rate(optimizers, 0.25)
     assert [group["lr"] for o in optimizers for group in o.param_groups] == pytest.approx([0.001, 0.001, 0.02])
 
 
 @pytest.mark.parametrize("shape", [(3, 8, 20), (2, 20, 8), (1, 8, 8)])
 def test_orthogonalized_matrices_keep_their_singular_vectors_and_have_singular_values_near_1(shape):
     stack = torch.randn(shape)
-    turned = orthogonalize(stack, (3.4445, -4.775, 2.0315), 5, 1e-7)
+    orthogonal = orthogonalize(stack, (3.4445, -4.775, 2.0315), 5, 1e-7)
     u, _, v = torch.linalg.svd(stack, full_matrices=False)
-    inner = u.mT @ turned @ v.mT  # diagonal, if the vectors are the same
+    inner = u.mT @ orthogonal @ v.mT  # diagonal, if the vectors are the same
     values = inner.diagonal(dim1=1, dim2=2)
     assert (inner - values.diag_embed()).abs().max() < 1e-3
     assert ((values > 0.3) & (values < 1.3)).all()
 
 
-def test_a_matrix_is_turned_the_same_alone_and_in_a_stack():
+def test_a_matrix_is_orthogonal_the_same_alone_and_in_a_stack():
     stack = torch.randn(4, 6, 9)
     together = orthogonalize(stack, (3.4445, -4.775, 2.0315), 5, 1e-7)
     alone = torch.cat([orthogonalize(one[None], (3.4445, -4.775, 2.0315), 5, 1e-7) for one in stack])
@@ -74,3 +74,18 @@ def test_muon_steps_like_torchs_own_up_to_its_lower_precision():
         outcomes.append(weights)
     for mine, theirs, before in zip(*outcomes, start):
         assert (mine - theirs).norm() < 0.02 * (mine - before).norm()  # theirs multiplies in bfloat16
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_muons_products_have_the_dtype_of_the_run_on_every_machine(tmp_path, monkeypatch, native, dtype):
+    monkeypatch.setattr("model.cli.machine.has_native_bfloat16", lambda device: native)
+    dtypes = set()
+
+    def noted(stack, *args):
+        dtypes.add(stack.dtype)
+        return orthogonalize(stack, *args)
+
+    monkeypatch.setattr("model.training.optimizer.orthogonalize", noted)
+    trainer(tmp_path, dtype=dtype, max_steps=1).run()
+    assert dtypes == {getattr(torch, dtype)}

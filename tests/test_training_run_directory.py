@@ -1,13 +1,14 @@
 import json
 import resource
 from contextlib import contextmanager
+from typing import get_type_hints
 
 import pytest
 import torch
 from training_helpers import ARGS, forked, same, trainer, weights
 
-from model.training.loop import Trainer
-from model.training.run_directory import STATE, load_state, locked, named_states, read_notes
+from model.training.run_directory import STATE, load_state, locked, optimizer_states, read_notes
+from model.training.trainer import Progress, Trainer
 from model.weights.tensors import load_tensors, save_tensors
 
 
@@ -22,7 +23,7 @@ def test_the_state_holds_every_weight_and_every_optimizer_state_by_name_and_the_
         name for name in names if name.startswith("layers.") and "norm" not in name
     }
     assert "optimizer.exp_avg_sq.tok_embeddings.weight" in tensors
-    notes = read_notes(tmp_path)
+    notes = read_notes(tmp_path, get_type_hints(Progress))
     assert notes["identity"] == {"dim": 16}
     assert (notes["progress"]["step"], notes["progress"]["tokens"]) == (2, 2 * 8 * ARGS.max_seq_len)
 
@@ -33,16 +34,16 @@ def test_loading_puts_everything_back_bit_for_bit(tmp_path):
     other = trainer(tmp_path, seed=99, max_steps=1)
     load_state(tmp_path, other.model, other.optimizers)
     assert same(weights(run.model), weights(other.model))
-    mine, theirs = (dict(named_states(r.model, r.optimizers)) for r in (run, other))
+    mine, theirs = (optimizer_states(r.model, r.optimizers) for r in (run, other))
     for name, state in mine.items():
         assert same(state, theirs[name])
 
 
 def test_no_checkpoint_is_no_progress_and_a_foreign_one_is_refused(tmp_path):
-    assert read_notes(tmp_path) is None
+    assert read_notes(tmp_path, get_type_hints(Progress)) is None
     save_tensors(tmp_path / STATE, {"a": torch.zeros(1)}, {"format": "pt"})
     with pytest.raises(ValueError, match="was not written by this trainer"):
-        read_notes(tmp_path)
+        read_notes(tmp_path, get_type_hints(Progress))
 
 
 def test_a_state_without_all_weights_is_refused(tmp_path):
@@ -103,3 +104,86 @@ def test_a_full_disk_leaves_the_last_checkpoint_as_it_was(tmp_path):
     assert {path.name: path.read_bytes() for path in tmp_path.glob("*.safetensors")} == before
     assert not list(tmp_path.glob(".*.tmp"))
     assert trainer(tmp_path, resume=True, max_steps=20).run().step == 20
+
+
+PROGRESS = {"step": 2, "tokens": 9, "train_seconds": 1.5, "wall_seconds": 2.0, "val_loss": 1.0, "best_val_loss": None}
+PROGRESS |= {"best_step": 0}
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [
+        "", "nothing", "[]", "7", "null", '{"progress": 1}', '{"progress": {}, "identity": {}}', "[" * 10_000,
+        {"progress": PROGRESS, "identity": []},
+        {"progress": PROGRESS | {"step": "2"}, "identity": {}},
+        {"progress": PROGRESS | {"step": 1.5}, "identity": {}},
+        {"progress": PROGRESS | {"step": -1}, "identity": {}},
+        {"progress": PROGRESS | {"step": True}, "identity": {}},
+        {"progress": PROGRESS | {"wall_seconds": float("nan")}, "identity": {}},
+        {"progress": PROGRESS | {"best_val_loss": [1.0]}, "identity": {}},
+        {"progress": PROGRESS | {"more": 1}, "identity": {}},
+        {"progress": {name: PROGRESS[name] for name in PROGRESS if name != "tokens"}, "identity": {}},
+    ],
+)  # fmt: skip
+def test_damaged_notes_are_one_line(tmp_path, notes):
+    text = notes if isinstance(notes, str) else json.dumps(notes)
+    save_tensors(tmp_path / STATE, {"a": torch.zeros(1)}, {"notes": text})
+    with pytest.raises(ValueError, match=r"^[^\n]*damaged notes: restore the file, or start a new run$"):
+        read_notes(tmp_path, get_type_hints(Progress))
+
+
+def test_sound_notes_are_read(tmp_path):
+    save_tensors(tmp_path / STATE, {"a": torch.zeros(1)}, {"notes": json.dumps({"progress": PROGRESS, "identity": {}})})
+    assert read_notes(tmp_path, get_type_hints(Progress)) == {"progress": PROGRESS, "identity": {}}
+
+
+WQ = "layers.1.attention.wq.weight"
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "message"),
+    [
+        (
+            f"optimizer.momentum_buffer.{WQ}",
+            torch.zeros(16),
+            r"wq.weight is torch.float32 of shape \(16,\)",
+        ),
+        (f"optimizer.momentum_buffer.{WQ}", torch.zeros(16, 16).double(), "torch.float64"),
+        ("optimizer.exp_avg.norm.weight", torch.zeros(1), r"not torch.float32 of \(16,\)"),
+        ("optimizer.step.norm.weight", torch.zeros(2), r"not torch.float32 of \(\)"),
+        (f"model.{WQ}", torch.zeros(1, 16), r"not torch.float32 of \(16, 16\)"),
+        ("model.layers.7.attention.wq.weight", torch.zeros(2), "which this model and optimizer have not"),
+        ("optimizer.exp_avg.nothing", torch.zeros(2), "which this model and optimizer have not"),
+        (f"optimizer.hessian.{WQ}", torch.zeros(16, 16), "which this model and optimizer have not"),
+        ("nonsense", torch.zeros(2), "holds nonsense"),
+    ],
+)
+def test_a_tensor_that_does_not_fit_is_refused_by_name(tmp_path, name, tensor, message):
+    run = trainer(tmp_path, max_steps=1)
+    run.run()
+    tensors = load_tensors(tmp_path / STATE)
+    tensors[name] = tensor
+    save_tensors(tmp_path / STATE, tensors, {"notes": "{}"})
+    before = weights(run.model)
+    with pytest.raises(ValueError, match=message):
+        load_state(tmp_path, run.model, run.optimizers)
+    assert same(weights(run.model), before)
+
+
+def test_nothing_of_the_file_stays_in_use_after_loading(tmp_path, monkeypatch):
+    """On Windows a mapped file could not be replaced by the next checkpoint."""
+    trainer(tmp_path, max_steps=2).run()
+    mapped = []
+
+    def remembered(path):
+        tensors = load_tensors(path)
+        mapped.extend(tensors.values())
+        return tensors
+
+    monkeypatch.setattr("model.training.run_directory.load_tensors", remembered)
+    run = trainer(tmp_path, resume=True)
+    storages = {tensor.untyped_storage().data_ptr() for tensor in mapped}
+    assert storages
+    used = [*run.model.parameters()]
+    used += [t for state in optimizer_states(run.model, run.optimizers).values() for t in state.values()]
+    assert not storages & {tensor.untyped_storage().data_ptr() for tensor in used}

@@ -138,7 +138,7 @@ def test_tokenizer_and_weights_are_compared(small_model, tokenizers, tmp_path):
     save_tokenizer(load_tokenizer(tokenizers / "300"), tmp_path)
     save_model(small_model(vocab_size=300), tmp_path)
     check(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
+    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
     assert (config["bos_token_id"], config["eos_token_id"]) == (1, [2, 1])
     with pytest.raises(ValueError, match="290 tokens, the model 300"):
         check(tmp_path, tokenizers / "290" / "tokenizer.model")

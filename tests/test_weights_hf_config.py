@@ -91,7 +91,7 @@ REFUSED = {
 @pytest.mark.parametrize(("changes", "words"), REFUSED.values(), ids=REFUSED)
 def test_what_would_be_wrong_is_refused_by_name(tmp_path, changes, words):
     config = {name: value for name, value in {**LLAMA, **changes}.items() if value is not ...}
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     with pytest.raises(ValueError, match=words) as error:
         load_args(tmp_path)
     assert "config.json" in str(error.value)

@@ -35,7 +35,7 @@ def test_round_trip_is_bit_equal(saved):
 def test_written_keys_are_metas(saved):
     state = torch.load(saved[1] / "consolidated.00.pth", weights_only=True)
     assert equal(state, saved[0].state_dict())
-    assert json.loads((saved[1] / "params.json").read_text())["n_kv_heads"] == 2
+    assert json.loads((saved[1] / "params.json").read_text(encoding="utf-8"))["n_kv_heads"] == 2
 
 
 def split(model, directory, count, embedding_dim, **extra):
@@ -61,8 +61,8 @@ def test_vocabulary_left_open_is_taken_from_the_tensors(small_model, tmp_path):
     model = small_model(head_dim=8, vocab_size=38)
     meta.save(model, tmp_path)
     split(model, tmp_path, 2, 1)
-    params = json.loads((tmp_path / "params.json").read_text())
-    (tmp_path / "params.json").write_text(json.dumps({**params, "vocab_size": -1}))
+    params = json.loads((tmp_path / "params.json").read_text(encoding="utf-8"))
+    (tmp_path / "params.json").write_text(json.dumps({**params, "vocab_size": -1}), encoding="utf-8")
     assert load_args(tmp_path).vocab_size == 38
     assert equal(load_model(tmp_path).state_dict(), model.state_dict())
 
@@ -147,7 +147,7 @@ def test_tensors_that_do_not_fit_are_listed(saved):
 )
 def test_params_that_are_not_a_llamas(saved, changes, words):
     path = saved[1] / "params.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **changes}), encoding="utf-8")
     with pytest.raises(ValueError, match=words) as error:
         load_args(saved[1])
     assert "\n" not in str(error.value)

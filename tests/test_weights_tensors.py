@@ -21,12 +21,12 @@ def test_failed_write_keeps_the_old_file(tmp_path):
     files.write_text(path, "old")
 
     def half(temporary):
-        temporary.write_text("ne")
+        temporary.write_text("ne", encoding="utf-8")
         raise RuntimeError("disk full")
 
     with pytest.raises(RuntimeError):
         files.write_atomically(path, half)
-    assert path.read_text() == "old"
+    assert path.read_text(encoding="utf-8") == "old"
     assert os.listdir(tmp_path) == ["a.txt"]
 
 

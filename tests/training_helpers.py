@@ -5,7 +5,7 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import torch
@@ -13,10 +13,9 @@ import torch
 from model import ModelArgs, Transformer
 from model.text.dataset import Dataset
 from model.training.config import TrainArgs
-from model.training.distributed import Ranks, join_ranks
-from model.training.loop import Trainer
-from model.training.progress import Progress, Watcher
+from model.training.distributed import Ranks, process_group, torchrun_ranks
 from model.training.run_directory import read_notes
+from model.training.trainer import Progress, Trainer
 
 ARGS = ModelArgs(dim=16, n_layers=2, n_heads=2, hidden_dim=24, vocab_size=11, max_seq_len=8)
 
@@ -29,17 +28,17 @@ def dataset(tokens: int = 600) -> Dataset:
 
 
 def trainer(directory: Path, *, resume: bool = False, model_args: ModelArgs = ARGS, text: Dataset | None = None,
-            watcher: Watcher | None = None, ranks: Ranks | None = None, **settings: Any) -> Trainer:  # fmt: skip
+            ranks: Ranks | None = None, **settings: Any) -> Trainer:  # fmt: skip
     """A trainer as ``train.py`` makes it; ``resume`` goes on from what ``directory`` holds."""
     clock = {"clock": settings.pop("clock")} if "clock" in settings else {}
     small = {"batch_size": 8, "eval_every": 10, "max_steps": 20, "sample_every": 0}
     wanted = small | {"device": "cpu", "dtype": "float32"} | settings
     args = TrainArgs(out_dir=directory, **wanted)
-    notes = read_notes(directory) if resume else None
+    notes = read_notes(directory, get_type_hints(Progress)) if resume else None
     torch.manual_seed(args.seed)
     return Trainer(
         Transformer(model_args), text or dataset(), args, directory,
-        progress=Progress(**notes["progress"]) if notes else None, watcher=watcher, ranks=ranks, **clock,
+        progress=Progress(**notes["progress"]) if notes else None, ranks=ranks, **clock,
     )  # fmt: skip
 
 
@@ -52,18 +51,14 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-class StopAt(Watcher):
-    """Asks for the end, as a signal would, once a step is done."""
-
-    def __init__(self, step: int, number: int = 15) -> None:
-        self.step, self.number, self.seen = step, number, 0
-
-    def after_step(self, trainer: Trainer, figures: dict[str, float]) -> None:
-        self.seen = trainer.progress.step
-
-    def signal(self) -> int:
-        # It is asked within the step, before after_step of the same one.
-        return self.number if self.seen >= self.step - 1 else 0
+def stop_at(trainer: Trainer, step: int, number: int = 15) -> Trainer:
+    """Run until a signal comes in the midst of ``step``."""
+    if step == 1:
+        trainer.stop_signal = number
+    for _ in trainer.steps():
+        if trainer.progress.step == step - 1:
+            trainer.stop_signal = number
+    return trainer
 
 
 def forked(work: Callable[[], object]) -> multiprocessing.Process:
@@ -82,7 +77,8 @@ def together(world_size: int, work: Callable[[Ranks], object]) -> list[int | Non
     def member(rank: int) -> None:
         os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_RANK": str(rank)}
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        with join_ranks(torch.device("cpu")) as ranks:
+        ranks = torchrun_ranks(os.environ)
+        with process_group(ranks, torch.device("cpu")):
             work(ranks)
 
     children = [forked(lambda rank=rank: member(rank)) for rank in range(world_size)]

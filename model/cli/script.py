@@ -38,8 +38,22 @@ def fail(script: str, message: str) -> NoReturn:
     sys.exit(2)
 
 
+def make_streams_safe() -> None:
+    """What stdout or stderr cannot encode becomes ``?``, and one that was closed (``2>&-``) swallows what it is told.
+
+    Output is never a reason to lose work.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
 def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
     """Run ``main`` and exit: 2 with one line for a user's mistake, 130 after Ctrl-C, quietly when nobody reads on."""
+    make_streams_safe()
     warnings.formatwarning = lambda message, *_, **__: f"{script}: warning: {message}\n"
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # what a console or a pipe cannot encode is shown as ?

@@ -1,6 +1,5 @@
 """Train one model with one position encoding, and test it at longer lengths. The loop is the library's."""
 
-import tempfile
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -23,8 +22,8 @@ from ..text.sources import open_documents
 from ..text.tokenizer import Tokenizer
 from ..text.train_tokenizer import learn_tokenizer
 from ..training.config import DataArgs, TrainArgs
-from ..training.loop import Trainer
-from ..training.metrics import bits_per_byte
+from ..training.evaluation import bits_per_byte
+from ..training.trainer import Trainer
 from ..transformer import Transformer
 from ..weights import load_tokenizer, save_tokenizer
 from .inputs import CONFIG
@@ -32,16 +31,6 @@ from .options import Compare
 
 TIMES = (1, 2, 4, 8)  # the lengths of the test, as multiples of the trained one
 Line = dict[str, Any]
-
-
-class Unsaved(Trainer):
-    """The training loop without validation and checkpoints, for models that are tested once, at the end."""
-
-    def _validate(self) -> dict[str, float]:
-        return {}
-
-    def _save(self) -> None:
-        pass
 
 
 NOT_BUDGET = ("schemes", "seeds", "results", "keep", "dry")
@@ -80,8 +69,8 @@ def train_one(scheme: str, seed: int, text: Text, options: Compare) -> list[Line
     torch.manual_seed(seed)
     model = build_model(text.args, scheme)
     begin = {name: weight.detach().clone() for name, weight in model.named_parameters() if name == "frequencies"}
-    with tempfile.TemporaryDirectory() as scratch:
-        progress = Unsaved(model, text.dataset, train, Path(scratch), clock=time.process_time).run()
+    # Without a directory: nothing is validated or kept on the way.
+    progress = Trainer(model, text.dataset, train, clock=time.process_time).run()
     if options.keep:
         directory = kept(options, scheme, seed)
         directory.mkdir(parents=True, exist_ok=True)

@@ -1,20 +1,15 @@
-"""From data to a trained model. Read config.py for what can be set, and loop.py for what happens.
+"""From text to a trained model. Read config.py for what can be set, and trainer.py for the one training step.
 
-config.py          what can be set, and in which ranges
-setup.py           what the user said, as a checked plan
-text.py            the plan's text, as tokens
+config.py          every setting of a run, and its range
+plan.py            settings to a checked plan, with the text as tokens
+estimate.py        parameters and memory of a run, before anything is allocated
 run.py             the plan, carried out
-loop.py            the one training loop
-progress.py        how far a run is, and who is told
-evaluation.py      the loss, and its mean on validation text
-optimizer.py       Muon and AdamW
-schedule.py        the learning rate over a run
-attention.py       the form of it that trains fastest
-dropout.py         dropout, hung on from outside
-device.py          where to compute, and in what precision
-distributed.py     several processes as one
-run_directory.py   the lock, and the latest state
-metrics.py         metrics.jsonl
-console.py         the bar, the samples, the signals, the last words
+trainer.py         the training loop, and the step: forward, loss, backward, clip, optimizer
+optimizer.py       Muon and AdamW, and the learning rate over a run
+evaluation.py      the loss, its mean on validation text, and what guessing costs
+distributed.py     several processes as one: DDP and FSDP
+run_directory.py   the lock, the latest state, metrics.jsonl
+console.py         the terminal: progress bar, samples, signals, summary
+summary.py         what is said of a run before and after it
 plot.py            loss.png
 """

@@ -1,4 +1,4 @@
-"""What can be set about a training run. Imports no torch: a wrong setting is answered at once."""
+"""Every setting of a training run, and its range."""
 
 import math
 from collections.abc import Iterator
@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from ..config import ModelArgs
 
 DEFAULT_STEPS = 2000
+FINE_TUNING = 0.1  # of the learning rates for training from scratch: those of 0.02 destroy what a model has learnt
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class DataArgs:
     )
     glob: Annotated[tuple[str, ...], "which files of a folder are read, such as '*.py' (default: all text)"] = ()
     val_data: Annotated[tuple[str, ...], "validation text (default: the end of the data)"] = ()
-    val_fraction: Annotated[float, "share of the data, from its end, that is kept for validation"] = 0.1
+    val_fraction: Annotated[float, "fraction of the data, from its end, that is kept for validation"] = 0.1
     text_key: Annotated[str, "the field of a .jsonl line that holds the text"] = "text"
     doc_separator: Annotated[str, "a string that separates the documents inside a file"] = ""
     tokenizer: Annotated[str, "bpe or char: train one on the data; or the FILE of a trained one"] = "bpe"
@@ -28,8 +29,8 @@ class DataArgs:
     def __post_init__(self) -> None:
         if not self.data:
             raise ValueError("data is empty: name at least one file")
-        if not 0 < self.val_fraction < 1 and not self.val_data:
-            raise ValueError(f"val_fraction is {self.val_fraction}: give a share above 0 and below 1, such as 0.1")
+        if not 1e-5 <= self.val_fraction <= 0.9 and not self.val_data:
+            raise ValueError(f"val_fraction is {self.val_fraction}: give a fraction from 0.00001 to 0.9, such as 0.1")
 
 
 @dataclass(frozen=True)
@@ -40,33 +41,34 @@ class TrainArgs:
     """
 
     out_dir: Annotated[Path | None, "the run directory (default: a new one below runs/)"] = None
-    seed: Annotated[int, "everything random follows from it"] = 1337
+    seed: Annotated[int, "of the initial weights, the batches and dropout"] = 1337
     batch_size: Annotated[int, "sequences of one optimizer step, over all micro-batches and processes"] = 32
     micro_batch_size: Annotated[int | None, "sequences in memory at once, per process (default: all)"] = None
     max_steps: Annotated[int | None, "optimizer steps (default: 2000, or no limit if minutes is given)"] = None
-    minutes: Annotated[float | None, "stop after so long; the schedule follows the clock"] = None
+    minutes: Annotated[float | None, "stop after so long; the learning rate follows the clock"] = None
     eval_every: Annotated[int, "steps between validations, each with a checkpoint"] = 250
-    eval_tokens: Annotated[int, "validation reads at most so many tokens"] = 200_000
-    sample_every: Annotated[int, "steps between samples, written where validation is (0: none)"] = 500
-    sample_prompt: Annotated[str, "what the samples continue"] = ""
+    eval_tokens: Annotated[int, "validate on at most so many tokens"] = 200_000
+    sample_every: Annotated[int, "steps between samples, written at the same time as validation (0: none)"] = 500
+    sample_prompt: Annotated[str, "the prompt of the samples"] = ""
 
     optimizer: Annotated[Literal["muon", "adamw"], "muon: Muon for hidden matrices, AdamW for the rest"] = "muon"
-    lr: Annotated[float, "peak learning rate of AdamW"] = 3e-3
-    muon_lr: Annotated[float, "peak learning rate of Muon"] = 0.02
-    warmup: Annotated[float, "share of the run in which the rate rises"] = 0.02
-    hold: Annotated[float, "share of the run after which the rate decays"] = 0.3
-    schedule: Annotated[Literal["linear", "cosine"], "the form of the decay"] = "linear"
-    min_lr: Annotated[float, "where the decay ends, as a share of the peak"] = 0.0
-    weight_decay: Annotated[float, "pulls matrices towards zero"] = 0.1
-    beta1: Annotated[float, "AdamW's memory of gradients"] = 0.9
-    beta2: Annotated[float, "AdamW's memory of their squares"] = 0.95
-    grad_clip: Annotated[float, "longest gradient; longer ones are shortened (0: never)"] = 1.0
-    dropout: Annotated[float, "share of activations dropped in training; helps on small data"] = 0.0
+    lr: Annotated[float, "peak learning rate of AdamW (with init_from a tenth of it)"] = 3e-3
+    muon_lr: Annotated[float, "peak learning rate of Muon (with init_from a tenth of it)"] = 0.02
+    warmup: Annotated[float, "fraction of the run in which the learning rate rises"] = 0.02
+    decay_start: Annotated[float, "fraction of the run after which the learning rate decays"] = 0.3
+    schedule: Annotated[Literal["linear", "cosine"], "shape of the learning rate decay"] = "linear"
+    min_lr: Annotated[float, "learning rate at the end of the decay, as a fraction of the peak"] = 0.0
+    weight_decay: Annotated[float, "weight decay of matrices, decoupled"] = 0.1
+    beta1: Annotated[float, "AdamW beta1"] = 0.9
+    beta2: Annotated[float, "AdamW beta2"] = 0.95
+    grad_clip: Annotated[float, "clip the gradient norm to this (0: no clipping)"] = 1.0
+    dropout: Annotated[float, "dropout probability; helps when the text is small"] = 0.0
 
     device: Annotated[str, "auto, cpu, cuda, cuda:1, mps"] = "auto"
-    dtype: Annotated[Literal["auto", "float32", "bfloat16"], "of products; auto: bfloat16 where native"] = "auto"
+    dtype: Annotated[Literal["auto", "float32", "bfloat16"], "of matrix products; auto: bfloat16 where native"] = "auto"
     compile: Annotated[bool, "compile the network: a minute's wait, then faster steps"] = False
-    init_from: Annotated[Path | None, "start from this model instead of random weights"] = None
+    init_from: Annotated[Path | None, "fine-tune: start from this model instead of random weights"] = None
+    network: Annotated[str | None, "train this subclass of Transformer: MODULE:CLASS"] = None
     fsdp: Annotated[bool, "under torchrun: shard the model (FSDP2) instead of copying it (DDP)"] = False
 
     def __post_init__(self) -> None:
@@ -77,25 +79,35 @@ class TrainArgs:
     def _problems(self) -> Iterator[str]:
         for name in ("batch_size", "micro_batch_size", "max_steps", "eval_every", "eval_tokens"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                yield f"{name} is {value}: give at least 1"
-        for name in ("minutes", "lr", "muon_lr"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                yield f"{name} is {value}: give a number above 0"
-        for name in ("warmup", "hold", "min_lr", "beta1", "beta2", "dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                yield f"{name} is {getattr(self, name)}: give a number from 0 up to, but below, 1"
-        for name in ("seed", "sample_every", "weight_decay", "grad_clip"):
+            if value is not None and not 1 <= value < 2**63:
+                yield f"{name} is {value}: give at least 1{' and less than 2**63' if value > 1 else ''}"
+        for name in ("seed", "sample_every"):
             if not 0 <= getattr(self, name) < 2**63:
                 yield f"{name} is {getattr(self, name)}: give a number from 0 up to, but below, 2**63"
+        if self.minutes is not None and not 0 < self.minutes <= 1e6:
+            yield f"minutes is {self.minutes}: give a number above 0, at most 1000000"
+        for name in ("lr", "muon_lr"):
+            if not 1e-12 <= getattr(self, name) <= 100:
+                yield f"{name} is {getattr(self, name)}: give a number from 1e-12 to 100, such as 0.003"
+        for name in ("warmup", "decay_start", "min_lr"):
+            if not 0 <= getattr(self, name) < 1:
+                yield f"{name} is {getattr(self, name)}: give a number from 0 up to, but below, 1"
+        for name, highest in {"beta1": 0.9999, "beta2": 0.99999, "dropout": 0.95, "weight_decay": 100.0}.items():
+            if not 0 <= getattr(self, name) <= highest:
+                yield f"{name} is {getattr(self, name)}: give a number from 0 to {highest}"
+        if self.grad_clip != 0 and not 1e-6 <= self.grad_clip <= 1e6:
+            yield f"grad_clip is {self.grad_clip}: give a number from 1e-6 to 1e6, or 0 for no clipping"
         if self.micro_batch_size and self.batch_size % self.micro_batch_size:
             yield f"batch_size is {self.batch_size}, not a multiple of micro_batch_size {self.micro_batch_size}"
 
-    def share_done(self, step: int, seconds: float) -> float:
+    @property
+    def step_limit(self) -> float:
+        """The most steps of the run; infinity where the minutes alone end it."""
+        return self.max_steps or (math.inf if self.minutes else DEFAULT_STEPS)
+
+    def fraction_done(self, step: int, seconds: float) -> float:
         """How much of the run is done, 1 at its end: by steps or by the clock, whichever is further."""
-        max_steps = self.max_steps or (math.inf if self.minutes else DEFAULT_STEPS)
-        return max(step / max_steps, seconds / (60 * self.minutes) if self.minutes else 0.0)
+        return max(step / self.step_limit, seconds / (60 * self.minutes) if self.minutes else 0.0)
 
 
 CLASSES = (DataArgs, ModelArgs, TrainArgs)  # whose fields a TOML file and the flags may set

@@ -4,8 +4,8 @@ DDP keeps a whole copy in each process and averages gradients. FSDP2 (``fully_sh
 parameter, gradient and optimizer state, and gathers a block's weights just before it runs.
 """
 
-import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,10 +23,11 @@ from ..transformer import Transformer
 
 @dataclass(frozen=True)
 class Ranks:
-    """Which of how many processes this is."""
+    """Which of how many processes this is. ``local_rank`` counts those of this machine."""
 
     rank: int = 0
     world_size: int = 1
+    local_rank: int = 0
 
     @property
     def is_first(self) -> bool:
@@ -46,7 +47,7 @@ class Ranks:
         dist.all_reduce(tensor, op)
         return tensor.tolist()
 
-    def share(self, text: str) -> str:
+    def broadcast(self, text: str) -> str:
         """The first process's text, in all of them, which wait for it."""
         texts = [text]
         if self.world_size > 1:
@@ -54,25 +55,38 @@ class Ranks:
         return texts[0]
 
 
-def own_device(device: torch.device) -> torch.device:
+def torchrun_ranks(environment: Mapping[str, str]) -> Ranks:
+    """What torchrun tells each process it starts; one process where it did not. Raises ValueError for nonsense."""
+    numbers = {}
+    for name, default in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0")):
+        text = environment.get(name, default)
+        numbers[name] = int(text) if re.fullmatch(r"\d{1,6}", text) else -1
+        if numbers[name] < (name == "WORLD_SIZE"):
+            raise ValueError(f"{name} is {text!r} in the environment: start with torchrun, or unset it")
+    if numbers["RANK"] >= numbers["WORLD_SIZE"]:
+        raise ValueError(f"RANK is {numbers['RANK']} of WORLD_SIZE {numbers['WORLD_SIZE']}: start with torchrun")
+    return Ranks(numbers["RANK"], numbers["WORLD_SIZE"], numbers["LOCAL_RANK"])
+
+
+def own_device(device: torch.device, ranks: Ranks) -> torch.device:
     """Under torchrun each process of a machine has a GPU of its own."""
-    if device.type == "cuda" and device.index is None and "LOCAL_RANK" in os.environ:
-        return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    if device.type == "cuda" and device.index is None and ranks.world_size > 1:
+        return torch.device("cuda", ranks.local_rank)
     return device
 
 
 @contextmanager
-def join_ranks(device: torch.device) -> Iterator[Ranks]:
-    """The process group that torchrun's environment describes; without torchrun, one process and no group."""
-    if "WORLD_SIZE" not in os.environ:
-        yield Ranks()
+def process_group(ranks: Ranks, device: torch.device) -> Iterator[None]:
+    """The group in which the processes talk to each other; none for one process alone."""
+    if ranks.world_size == 1:
+        yield
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
     # The others wait while the first process tokenizes, which takes as long as the text is.
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(hours=3))
     try:
-        yield Ranks(dist.get_rank(), dist.get_world_size())
+        yield
     finally:
         dist.destroy_process_group()
 
@@ -112,12 +126,15 @@ def sync_gradients(network: nn.Module, on: bool) -> None:
         network.set_requires_gradient_sync(on)
 
 
-def whole(model: Transformer) -> Transformer:
-    """``model``, or a copy with whole parameters if they are sharded. Every process must call it."""
+def whole(model: Transformer, network_class: type[Transformer]) -> Transformer:
+    """``model``, or a copy with whole parameters if they are sharded. Every process must call it.
+
+    ``network_class`` is what ``model`` was before it was sharded.
+    """
     weights: dict[str, Any] = dict(model.named_parameters())
     if not any(isinstance(p, DTensor) for p in weights.values()):
         return model
     with torch.device("meta"):
-        copy = Transformer(model.args)
+        copy = network_class(model.args)
     copy.load_state_dict({name: gather(p).detach() for name, p in weights.items()}, assign=True)
     return copy

@@ -1,13 +1,13 @@
-"""Muon for the hidden matrices, AdamW for the rest."""
+"""Muon for the hidden matrices, AdamW for the rest, and the learning rate over a run."""
 
+import math
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ..cli.machine import has_native_bfloat16
 from ..transformer import Transformer
 from .config import TrainArgs
 from .distributed import gather, shard_like
@@ -30,12 +30,17 @@ def orthogonalize(stack: Tensor, coefficients: tuple[float, float, float], steps
 
 
 class Muon(torch.optim.Muon):
-    """torch's Muon, with its products in float32 where bfloat16 is not native, and matrices of one shape stacked.
+    """torch's Muon, with its products in the run's ``dtype``, and matrices of one shape stacked.
 
-    Emulated bfloat16 products ran at 0.3 GFLOP/s where float32 ran at 160 (AVX2, two cores): a step would take
-    minutes. State and hyperparameters are the parent's. A sharded matrix is gathered first, and each process keeps its
-    part of the outcome: half a matrix has other singular vectors.
+    The parent always multiplies in bfloat16. A float32 run is to be float32 throughout, and where bfloat16 is not
+    native its products are slow: 0.3 GFLOP/s where float32 ran at 160 (AVX2, two cores). State and hyperparameters are
+    the parent's. A sharded matrix is gathered first, and each process keeps its part of the result: half a matrix has
+    other singular vectors.
     """
+
+    def __init__(self, params: list[nn.Parameter], dtype: torch.dtype = torch.float32, **hyperparameters: Any) -> None:
+        super().__init__(params, **hyperparameters)
+        self.dtype = dtype
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -58,18 +63,22 @@ class Muon(torch.optim.Muon):
         torch._foreach_lerp_(momenta, grads, 1 - group["momentum"])
         ahead = torch._foreach_lerp(grads, momenta, group["momentum"]) if group["nesterov"] else momenta
 
-        stack = torch.stack([gather(momentum) for momentum in ahead])  # (N, rows, columns)
-        stack = stack.bfloat16() if has_native_bfloat16(stack.device) else stack.float()
-        turned = orthogonalize(stack, group["ns_coefficients"], group["ns_steps"], group["eps"])
+        stack = torch.stack([gather(momentum) for momentum in ahead]).to(self.dtype)  # (N, rows, columns)
+        orthogonal = orthogonalize(stack, group["ns_coefficients"], group["ns_steps"], group["eps"])
         rows, columns = weights[0].shape
         lr = group["lr"] * max(1, rows / columns) ** 0.5
         torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
-        updates = [shard_like(update, p) for update, p in zip(turned.to(weights[0].dtype).unbind(), weights)]
+        updates = [shard_like(update, p) for update, p in zip(orthogonal.to(weights[0].dtype).unbind(), weights)]
         torch._foreach_add_(weights, updates, alpha=-lr)
 
 
-def build_optimizers(model: Transformer, args: TrainArgs) -> list[torch.optim.Optimizer]:
-    """Each group remembers its peak rate as ``peak_lr``; ``set_rate`` scales from there. Only matrices decay."""
+def build_optimizers(
+    model: Transformer, args: TrainArgs, dtype: torch.dtype = torch.float32
+) -> list[torch.optim.Optimizer]:
+    """AdamW, and Muon where ``args`` say so, its products in ``dtype``. Only matrices have weight decay.
+
+    Each group keeps its peak learning rate as ``peak_lr``; ``set_learning_rate`` scales from there.
+    """
     hidden = [p for p in model.layers.parameters() if p.ndim == 2] if args.optimizer == "muon" else []
     taken = {id(p) for p in hidden}
     rest = [p for p in model.parameters() if p.requires_grad and id(p) not in taken]
@@ -80,14 +89,29 @@ def build_optimizers(model: Transformer, args: TrainArgs) -> list[torch.optim.Op
     betas = (args.beta1, args.beta2)
     optimizers: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, lr=args.lr, betas=betas, fused=True)]
     if hidden:
-        optimizers.append(Muon(hidden, lr=args.muon_lr, weight_decay=args.weight_decay))
+        optimizers.append(Muon(hidden, dtype, lr=args.muon_lr, weight_decay=args.weight_decay))
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["peak_lr"] = group["lr"]
     return optimizers
 
 
-def set_rate(optimizers: list[torch.optim.Optimizer], share: float) -> None:
+def learning_rate(args: TrainArgs, fraction_done: float) -> float:
+    """The learning rate as a fraction of its peak: up over ``warmup``, flat until ``decay_start``, then down.
+
+    The first step already moves, and the floor ``min_lr`` is reached at the end of the run.
+    """
+    if fraction_done < args.warmup:
+        return max(fraction_done / args.warmup, 0.05)
+    start = max(args.decay_start, args.warmup)
+    left = 1 - min(max(fraction_done - start, 0) / (1 - start), 1)
+    if args.schedule == "cosine":
+        left = 0.5 * (1 - math.cos(math.pi * left))
+    return args.min_lr + (1 - args.min_lr) * left
+
+
+def set_learning_rate(optimizers: list[torch.optim.Optimizer], fraction: float) -> None:
+    """Every group's learning rate, as a fraction of its peak."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            group["lr"] = group["peak_lr"] * share
+            group["lr"] = group["peak_lr"] * fraction

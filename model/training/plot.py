@@ -5,12 +5,12 @@ from itertools import accumulate
 from pathlib import Path
 
 from ..cli.files import write_atomically
-from .metrics import read_metrics
+from .run_directory import METRICS, read_metrics
 
 
 def draw_losses(directory: Path) -> None:
     """``loss.png`` beside ``metrics.jsonl``; nothing without matplotlib."""
-    metrics = read_metrics(directory / "metrics.jsonl") if find_spec("matplotlib") else []
+    metrics = read_metrics(directory / METRICS) if find_spec("matplotlib") else []
     if not metrics:
         return
     from matplotlib.figure import Figure

@@ -1,37 +1,39 @@
-"""One run from a checked plan to its last words."""
+"""One run from a checked plan to its summary."""
 
 import dataclasses
 from contextlib import ExitStack
 from pathlib import Path
+from typing import get_type_hints
 
 import torch
 
 from ..cli import Settings, write_toml
 from ..cli.files import write_text
 from ..cli.machine import pick_device
+from ..config import ModelArgs
 from ..transformer import Transformer
 from ..weights import load_model, save_tokenizer
-from .config import TrainArgs
+from ..weights.variants import build
 from .console import Console, how_to_resume
-from .distributed import Ranks, join_ranks, own_device
-from .loop import Trainer
-from .progress import Progress
+from .distributed import own_device, process_group
+from .estimate import check_memory
+from .plan import CONFIG, Plan, Text, differences, reread_text
 from .run_directory import locked, read_notes
-from .setup import CONFIG, Plan, differences
-from .text import Text, reread_text
+from .trainer import Progress, Trainer
 
 
 def run(plan: Plan, text: Text | None) -> int:
     """Train as planned; ``text`` is None in every process but the first. Returns the exit code."""
-    device = own_device(pick_device(plan.train.device))
+    device = own_device(pick_device(plan.train.device), plan.ranks)
     with ExitStack() as stack:
         if text:  # before the others are met: a mistake ends here, and they are still waiting
+            check_memory(text.model, plan.train, device, plan.ranks.world_size)
             plan.directory.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(plan.directory))
             write_run(plan, text)
-        ranks = stack.enter_context(join_ranks(device))
-        plan = dataclasses.replace(plan, directory=Path(ranks.share(str(plan.directory))))
-        return train(plan, text or reread_text(plan.directory), device, ranks)
+        stack.enter_context(process_group(plan.ranks, device))
+        plan = dataclasses.replace(plan, directory=Path(plan.ranks.broadcast(str(plan.directory))))
+        return train(plan, text or reread_text(plan.directory, plan.ranks), device)
 
 
 def write_run(plan: Plan, text: Text) -> None:
@@ -42,41 +44,41 @@ def write_run(plan: Plan, text: Text) -> None:
     write_text(plan.directory / CONFIG, write_toml(plan.data, text.model, plan.train))
 
 
-def train(plan: Plan, text: Text, device: torch.device, ranks: Ranks) -> int:
+def train(plan: Plan, text: Text, device: torch.device) -> int:
     progress = restore_progress(plan, text)
     torch.manual_seed(plan.train.seed)
-    model = build_model(plan.train, text, fresh=progress is None).to(device)
-    console = Console(plan.train, text.tokenizer, ranks)
+    model = build_model(plan, text.model, fresh=progress is None).to(device)
     trainer = Trainer(
         model, text.dataset, plan.train, plan.directory,
-        identity=identity_of(plan, text), progress=progress, watcher=console, ranks=ranks,
+        identity=identity_of(plan, text), progress=progress, ranks=plan.ranks,
     )  # fmt: skip
+    console = Console(trainer, text.tokenizer)
+    console.announce(plan.changes)
     try:
-        with console.watching(trainer, plan.changes):
-            trainer.run()
+        with console:
+            for measured in trainer.steps():
+                console.show(measured)
     except OSError as error:
         raise ValueError(
             f"{error.filename or plan.directory}: {error.strerror or error}; the state of step {trainer.saved_step} "
             f"stays; to go on from there: {how_to_resume(plan.directory)}"
         ) from None
     except torch.OutOfMemoryError:
-        size = plan.train.micro_batch_size or plan.train.batch_size // ranks.world_size
+        size = plan.train.micro_batch_size or plan.train.batch_size // plan.ranks.world_size
         raise ValueError(f"{device} has no memory for {size} sequences at once: lower --micro_batch_size") from None
-    console.farewell(trainer)
-    return 128 + trainer.signal if trainer.signal else 0
+    console.finish()
+    return 128 + trainer.stopped_by if trainer.stopped_by else 0
 
 
-def build_model(args: TrainArgs, text: Text, fresh: bool) -> Transformer:
+def build_model(plan: Plan, args: ModelArgs, fresh: bool) -> Transformer:
     """Random weights, or those of ``init_from`` in a context that may be shorter than theirs.
 
-    A run that goes on needs neither: its state brings all weights.
+    A run that is resumed needs neither: its state brings all weights.
     """
-    if args.init_from is None or not fresh:
-        return Transformer(text.model)
-    source = load_model(args.init_from)
-    with torch.device("meta"):
-        model = Transformer(text.model)
-    model.load_state_dict(source.state_dict(), assign=True)
+    if not (plan.train.init_from and fresh):
+        return plan.network(args)
+    model = build(plan.network, args)
+    model.load_state_dict(load_model(plan.train.init_from, network=plan.network).state_dict(), assign=True)
     return model.requires_grad_(True)
 
 
@@ -86,7 +88,7 @@ def identity_of(plan: Plan, text: Text) -> Settings:
 
 def restore_progress(plan: Plan, text: Text) -> Progress | None:
     """How far the run is, if it is one to go on with. Raises ValueError when its model or its text was another."""
-    notes = read_notes(plan.directory) if plan.resume else None
+    notes = read_notes(plan.directory, get_type_hints(Progress)) if plan.resume else None
     if notes is None:
         return None
     refused = differences(notes["identity"], identity_of(plan, text))

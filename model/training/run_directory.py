@@ -1,7 +1,9 @@
-"""The directory a run lives in: who may write there, and its latest state."""
+"""The directory a run lives in: who may write there, its latest state, and metrics.jsonl."""
 
 import json
-from collections.abc import Iterator
+import math
+import os
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,17 +12,20 @@ import torch
 from filelock import FileLock, Timeout
 from torch import Tensor
 
+from ..cli.files import write_text
 from ..transformer import Transformer
 from ..weights.tensors import load_tensors, read_metadata, save_tensors
 from .distributed import gather, shard_like
 
 STATE = "training_state.safetensors"
+METRICS = "metrics.jsonl"
+STATE_KEYS = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")  # of AdamW, and of Muon
 Optimizers = list[torch.optim.Optimizer]
 
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Keep a second trainer out. The lock is the system's: it goes with the process, however that ends."""
+    """Keep a second trainer out. The lock is the operating system's: it goes with the process, however that ends."""
     try:
         lock = FileLock(directory / ".lock").acquire(blocking=False)
     except Timeout:
@@ -31,13 +36,21 @@ def locked(directory: Path) -> Iterator[None]:
         yield
 
 
-def named_states(model: Transformer, optimizers: Optimizers) -> Iterator[tuple[str, dict[str, Any]]]:
+def optimizer_states(model: Transformer, optimizers: Optimizers) -> dict[str, dict[str, Any]]:
     """Each parameter's optimizer state, under the parameter's name: no grouping or order to go wrong."""
     names = {id(p): name for name, p in model.named_parameters()}
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            for p in group["params"]:
-                yield names[id(p)], optimizer.state[p]
+    return {
+        names[id(p)]: optimizer.state[p]
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for p in group["params"]
+    }
+
+
+def weights_of(model: Transformer) -> dict[str, Tensor]:
+    """Parameters, shared ones once, and the buffers that belong to the weights; the plain network has none of these."""
+    saved = model.state_dict()
+    return dict(model.named_parameters()) | {name: b for name, b in model.named_buffers() if name in saved}
 
 
 def full_state(model: Transformer, optimizers: Optimizers, keep: bool = True) -> dict[str, Tensor]:
@@ -45,8 +58,8 @@ def full_state(model: Transformer, optimizers: Optimizers, keep: bool = True) ->
 
     Every process must call it. One tensor at a time is whole on the device.
     """
-    parts = {f"model.{name}": p for name, p in model.named_parameters()}
-    for name, state in named_states(model, optimizers):
+    parts = {f"model.{name}": weight for name, weight in weights_of(model).items()}
+    for name, state in optimizer_states(model, optimizers).items():
         parts |= {f"optimizer.{key}.{name}": value for key, value in state.items()}
     tensors = {}
     for name, part in parts.items():
@@ -62,28 +75,103 @@ def save_state(directory: Path, tensors: dict[str, Tensor], notes: dict[str, Any
 
 
 def load_state(directory: Path, model: Transformer, optimizers: Optimizers) -> None:
-    """Put back what ``full_state`` took, bit for bit, however the model is sharded now."""
+    """Put back what ``full_state`` took, bit for bit, however the model is sharded now.
+
+    Every tensor is copied: the file is mapped, and a mapped file cannot be replaced on Windows. Raises ValueError for
+    a tensor that this model and its optimizers do not have, or have in another shape.
+    """
     tensors = load_tensors(directory / STATE)
-    weights = dict(model.named_parameters())
-    missing = [name for name in weights if f"model.{name}" not in tensors]
-    if missing:
-        raise ValueError(f"{directory / STATE} has no {missing[0]}: it is of another model; start a new run")
+    weights, states = weights_of(model), optimizer_states(model, optimizers)
+    check_state(directory / STATE, tensors, weights, states)
     with torch.no_grad():
         for name, p in weights.items():
             p.copy_(shard_like(tensors.pop(f"model.{name}"), p))
-    states = dict(named_states(model, optimizers))
-    for name, value in tensors.items():
+    for name in list(tensors):
         _, key, parameter = name.split(".", 2)
-        p = weights[parameter]
+        value, p = tensors.pop(name).clone(), weights[parameter]
         states[parameter][key] = shard_like(value, p) if value.shape == p.shape else value.to(p.device)
 
 
-def read_notes(directory: Path) -> dict[str, Any] | None:
-    """``progress`` and ``identity`` of the saved state, without reading a tensor; None before the first checkpoint."""
+def check_state(
+    path: Path, tensors: Mapping[str, Tensor], weights: Mapping[str, Tensor], states: Mapping[str, Any]
+) -> None:
+    """Raises ValueError at the first tensor that is missing, unknown or of another shape or dtype."""
+    missing = [name for name in weights if f"model.{name}" not in tensors]
+    if missing:
+        raise ValueError(f"{path} has no {missing[0]}: it is of another model; start a new run")
+    for name, tensor in tensors.items():
+        kind, _, rest = name.partition(".")
+        key, _, parameter = rest.partition(".") if kind == "optimizer" else ("", "", rest)
+        known = parameter in states and key in STATE_KEYS if kind == "optimizer" else kind == "model"
+        if not (known and parameter in weights):
+            raise ValueError(f"{path} holds {name}, which this model and optimizer have not: start a new run")
+        shape, dtype = () if key == "step" else tuple(weights[parameter].shape), weights[parameter].dtype
+        if tuple(tensor.shape) != shape or tensor.dtype != dtype:
+            raise ValueError(
+                f"{path}: {name} is {tensor.dtype} of shape {tuple(tensor.shape)}, not {dtype} of {shape}: "
+                "the file is damaged or of another model; start a new run"
+            )
+
+
+def read_notes(directory: Path, progress_types: Mapping[str, Any]) -> dict[str, Any] | None:
+    """``progress`` and ``identity`` of the saved state, without reading a tensor; None before the first checkpoint.
+
+    ``progress_types`` has the type of each number in ``progress``. Raises ValueError for anything else.
+    """
     path = directory / STATE
     if not path.exists():
         return None
-    notes = read_metadata(path).get("notes")
-    if notes is None:
+    text = read_metadata(path).get("notes")
+    if text is None:
         raise ValueError(f"{path} was not written by this trainer: give another --out_dir")
-    return json.loads(notes)
+    try:
+        notes = json.loads(text)
+        progress, identity = notes["progress"], notes["identity"]
+        fine = isinstance(identity, dict) and progress.keys() == progress_types.keys()
+        fine = fine and all(_is_number(progress[name], kind) for name, kind in progress_types.items())
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        fine = False
+    if not fine:
+        raise ValueError(f"{path} has damaged notes: restore the file, or start a new run")
+    return {"progress": progress, "identity": identity}
+
+
+def _is_number(value: Any, kind: Any) -> bool:
+    if value is None or isinstance(value, bool):
+        return value is None and isinstance(None, kind)
+    return isinstance(value, kind) and 0 <= value < math.inf
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of a metrics file, without a last one that a kill cut short. Raises ValueError on a foreign one."""
+    try:
+        lines = [{"step": 0} | json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
+        fine = all(isinstance(value, int | float) for line in lines for value in line.values())
+    except (ValueError, TypeError, RecursionError):
+        fine = False
+    if not fine:
+        raise ValueError(f"{path} is damaged: restore or remove it") from None
+    return lines
+
+
+class Metrics:
+    """``metrics.jsonl``: one line a step with what was measured in it.
+
+    Continuing after ``last_step`` drops the lines of later steps, which run again.
+    """
+
+    def __init__(self, path: Path, last_step: int | None = None) -> None:
+        self.path = path
+        earlier = read_metrics(path) if last_step is not None and path.exists() else []
+        kept = [line for line in earlier if last_step is not None and line["step"] <= last_step]
+        write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
+
+    def write(self, step: int, measured: Mapping[str, float]) -> None:
+        line = {"step": step} | {name: float(f"{value:.7g}") for name, value in measured.items()}
+        with self.path.open("ab") as file:
+            file.write(json.dumps(line).encode() + b"\n")
+
+    def sync(self) -> None:
+        """A saved state must not outlive the lines before it, even in a power cut."""
+        with self.path.open("ab") as file:
+            os.fsync(file.fileno())

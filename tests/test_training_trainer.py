@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 import torch
 from torch._dynamo.utils import counters
-from training_helpers import ARGS, StopAt, dataset, same, trainer, weights
+from training_helpers import ARGS, dataset, same, stop_at, trainer, weights
 
 from model import Transformer, generate
 from model.text.dataset import Dataset
 from model.training.distributed import Ranks
-from model.training.dropout import add_dropout
-from model.training.evaluation import evaluate, loss_of
-from model.training.progress import Watcher
+from model.training.evaluation import cross_entropy, evaluate
+from model.training.trainer import add_dropout
 from model.weights import load_model
 
 SHALLOW = dataclasses.replace(ARGS, n_layers=1)
@@ -24,7 +23,7 @@ THOROUGH = {"eval_every": 30, "batch_size": 8, "micro_batch_size": 4, "dropout":
 
 
 def lines(directory) -> list[dict]:
-    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def without_speed(directory) -> list[dict]:
@@ -48,7 +47,7 @@ def test_a_run_is_its_two_halves_bit_for_bit(tmp_path, optimizer, steps):
     settings = {"optimizer": optimizer, "max_steps": steps, **THOROUGH}
     whole = trainer(tmp_path / "whole", **settings)
     whole.run()
-    assert trainer(tmp_path / "parts", **settings, watcher=StopAt(steps // 2)).run().step == steps // 2
+    assert stop_at(trainer(tmp_path / "parts", **settings), steps // 2).progress.step == steps // 2
     rest = trainer(tmp_path / "parts", resume=True, **settings)
     assert rest.progress.step == steps // 2
     rest.run()
@@ -65,29 +64,20 @@ def test_a_run_that_lost_its_last_steps_takes_them_again(tmp_path):
     state = (tmp_path / "training_state.safetensors").read_bytes()
     trainer(tmp_path, resume=True, max_steps=24, eval_every=8).run()
     (tmp_path / "training_state.safetensors").write_bytes(state)  # as if killed after step 24, before its checkpoint
-    with (tmp_path / "metrics.jsonl").open("a") as file:
+    with (tmp_path / "metrics.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"step": 25, "train_l')
     trainer(tmp_path, resume=True, max_steps=20, eval_every=8)
     assert without_speed(tmp_path) == expected
 
 
-class Curious(Watcher):
-    """Looks wherever one can: draws samples and random numbers, and validates."""
-
-    def after_step(self, trainer, figures) -> None:
-        list(generate(trainer.model, [[1, 2]], max_new_tokens=3, temperature=1.0, seed=trainer.progress.step))
-        torch.rand(3), np.random.rand(3)
-        evaluate(trainer.network, trainer.model, trainer.dataset, trainer.args, Ranks())
-
-
 def test_looking_does_not_change_a_run(tmp_path):
-    runs = [
-        trainer(tmp_path, dropout=0.1, max_steps=8, eval_every=100),
-        trainer(tmp_path, dropout=0.1, max_steps=8, eval_every=4, watcher=Curious()),
-    ]
-    for run in runs:
-        run.run()
-    assert same(*(weights(run.model) for run in runs))
+    quiet, watched = (trainer(tmp_path, dropout=0.1, max_steps=8, eval_every=every) for every in (100, 4))
+    quiet.run()
+    for _ in watched.steps():
+        list(generate(watched.model, [[1, 2]], max_new_tokens=3, temperature=1.0, seed=watched.progress.step))
+        torch.rand(3), np.random.rand(3)
+        evaluate(watched.network, watched.model, watched.dataset, watched.args, Ranks())
+    assert same(weights(quiet.model), weights(watched.model))
 
 
 def test_micro_batches_add_up_to_the_batch_even_when_they_do_not_fit(tmp_path):
@@ -99,8 +89,7 @@ def test_micro_batches_add_up_to_the_batch_even_when_they_do_not_fit(tmp_path):
     assert np.allclose(norms[0], norms[2], atol=1e-5)
     odd = trainer(tmp_path, batch_size=6, micro_batch_size=2, max_steps=1, ranks=None)
     object.__setattr__(odd.args, "micro_batch_size", 4)  # as with several processes: 6 rows, 4 and 2
-    uneven = odd._backpropagate()
-    even = trainer(tmp_path, batch_size=6, max_steps=1)._backpropagate()
+    uneven, even = odd.step(1.0), trainer(tmp_path, batch_size=6, max_steps=1).step(1.0)
     assert uneven == pytest.approx(even, abs=1e-6)
 
 
@@ -129,14 +118,10 @@ def test_the_speed_is_tokens_of_the_step_over_its_seconds(tmp_path):
 def test_minutes_end_a_run_and_the_rate_follows_them(tmp_path):
     now = 50.0
 
-    class Slow(Watcher):
-        def after_step(self, trainer, figures) -> None:
-            nonlocal now
-            now += 6
-
-    run = trainer(tmp_path, max_steps=None, minutes=1, warmup=0, hold=0.5, eval_every=4, clock=lambda: now,
-                  watcher=Slow())  # fmt: skip
-    assert run.run().step == 11  # the first to end when 60 seconds have gone
+    run = trainer(tmp_path, max_steps=None, minutes=1, warmup=0, decay_start=0.5, eval_every=4, clock=lambda: now)
+    for _ in run.steps():
+        now += 6
+    assert run.progress.step == 11  # the first to end when 60 seconds have gone
     rates = [line["lr"] / run.args.lr for line in lines(tmp_path)]
     assert rates == pytest.approx([1] * 7 + [0.8, 0.6, 0.4, 0.2], abs=1e-6)
     assert "val_loss" in lines(tmp_path)[-1]
@@ -144,7 +129,7 @@ def test_minutes_end_a_run_and_the_rate_follows_them(tmp_path):
 
 def test_a_resumed_budget_has_used_what_it_has_used(tmp_path):
     ticks = count(0.0, 1.0)
-    trainer(tmp_path, max_steps=None, minutes=1, clock=lambda: next(ticks), watcher=StopAt(10)).run()
+    stop_at(trainer(tmp_path, max_steps=None, minutes=1, clock=lambda: next(ticks)), 10)
     resumed = trainer(tmp_path, resume=True, max_steps=None, minutes=1, clock=lambda: next(ticks))
     used = resumed.progress.wall_seconds
     assert 20 < used < 45
@@ -172,15 +157,9 @@ def test_more_steps_another_rate_and_another_batch_go_on_from_the_same_state(tmp
 
 def test_the_model_kept_for_generating_is_the_best_on_validation(tmp_path, monkeypatch):
     losses = iter([3.0, 1.0, 2.0])
-    monkeypatch.setattr("model.training.loop.evaluate", lambda *_: next(losses))
-    kept = {}
-
-    class Keep(Watcher):
-        def after_step(self, trainer, figures) -> None:
-            kept[trainer.progress.step] = weights(trainer.model)
-
-    run = trainer(tmp_path, max_steps=3, eval_every=1, watcher=Keep())
-    run.run()
+    monkeypatch.setattr("model.training.trainer.evaluate", lambda *_: next(losses))
+    run = trainer(tmp_path, max_steps=3, eval_every=1)
+    kept = {number: weights(run.model) for number, _ in enumerate(run.steps(), 1)}
     assert (run.progress.best_step, run.progress.best_val_loss, run.progress.val_loss) == (2, 1.0, 2.0)
     assert same(weights(load_model(tmp_path)), kept[2])
     assert same(weights(trainer(tmp_path, resume=True, max_steps=3).model), kept[3])
@@ -190,15 +169,14 @@ def test_the_model_kept_for_generating_is_the_best_on_validation(tmp_path, monke
 def test_a_loss_that_is_not_finite_stops_and_leaves_the_last_good_state(tmp_path, bad):
     run = trainer(tmp_path, max_steps=50, eval_every=4)
 
-    class Poison(Watcher):
-        def after_step(self, trainer, figures) -> None:
-            if trainer.progress.step == 6:
+    def poison() -> None:
+        for _ in run.steps():
+            if run.progress.step == 6:
                 with torch.no_grad():
-                    trainer.model.norm.weight[0] = bad
+                    run.model.norm.weight[0] = bad
 
-    run.watcher = Poison()
     with pytest.raises(ValueError, match=r"step 7: the loss is nan.*state of step 4 stays.*half of --lr and --muon_lr"):
-        run.run()
+        poison()
     resumed = trainer(tmp_path, resume=True, max_steps=8, eval_every=4)
     assert resumed.progress.step == 4
     assert all(p.isfinite().all() for p in resumed.model.parameters())
@@ -208,7 +186,7 @@ def test_a_loss_that_is_not_finite_stops_and_leaves_the_last_good_state(tmp_path
 def test_a_validation_loss_that_is_not_finite_is_never_saved(tmp_path, monkeypatch):
     run = trainer(tmp_path, max_steps=4, eval_every=2)
     losses = iter([1.0, math.nan])
-    monkeypatch.setattr("model.training.loop.evaluate", lambda *_: next(losses))
+    monkeypatch.setattr("model.training.trainer.evaluate", lambda *_: next(losses))
     with pytest.raises(ValueError, match="step 4: the validation loss is nan; the good state of step 2"):
         run.run()
     assert trainer(tmp_path, resume=True).progress.step == 2
@@ -221,7 +199,7 @@ def test_validation_counts_each_token_once(tmp_path):
     total = 0.0
     for start in range(0, len(ids) - 1, ARGS.max_seq_len):
         window = ids[start : start + ARGS.max_seq_len + 1]
-        total += loss_of(model, window[None, :-1], window[None, 1:], "sum").item()
+        total += cross_entropy(model(window[None, :-1]), window[None, 1:], "sum").item()
     add_dropout(model, 0.5)  # which is for training alone
     model.train()
     loss = evaluate(model, model, text, args, Ranks())
@@ -250,7 +228,7 @@ def test_dropout_differs_between_steps_and_seeds(tmp_path):
         object.__setattr__(run.args, "seed", seed)
         for step in (0, 1):
             run.progress.step = step
-            losses.add(run._backpropagate())
+            losses.add(run.step(1e-9)["train_loss"])
     assert len(losses) == 4
 
 

@@ -5,7 +5,8 @@ import pytest
 from model import ModelArgs, Transformer
 from model.cli import write_toml
 from model.training.config import DataArgs, TrainArgs
-from model.training.setup import CONFIG, resolve
+from model.training.distributed import Ranks
+from model.training.plan import ALONE, CONFIG, resolve
 from model.weights import save_model
 
 SMALL = {"dim": 16, "n_layers": 1, "n_heads": 2, "vocab_size": 300, "max_seq_len": 8}
@@ -14,11 +15,11 @@ SMALL = {"dim": 16, "n_layers": 1, "n_heads": 2, "vocab_size": 300, "max_seq_len
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "default.toml").write_text("dim = 32\nn_heads = 4\nlr = 0.5\n")
+    (tmp_path / "default.toml").write_text("dim = 32\nn_heads = 4\nlr = 0.5\n", encoding="utf-8")
 
 
-def plan(config=None, resume=False, **flags):
-    return resolve(config and Path(config), Path("default.toml"), flags, resume)
+def plan(config=None, resume=False, ranks=ALONE, **flags):
+    return resolve(config and Path(config), Path("default.toml"), flags, resume, ranks)
 
 
 def write_run(directory: str, **settings) -> Path:
@@ -27,7 +28,9 @@ def write_run(directory: str, **settings) -> Path:
     path.mkdir(parents=True)
     data = {name: settings.pop(name) for name in ("data", "tokenizer") if name in settings}
     model = ModelArgs(**SMALL | {name: settings.pop(name) for name in ("vocab_size",) if name in settings})
-    (path / CONFIG).write_text(write_toml(DataArgs(**data), model, TrainArgs(out_dir=path, **settings)))
+    (path / CONFIG).write_text(
+        write_toml(DataArgs(**data), model, TrainArgs(out_dir=path, **settings)), encoding="utf-8"
+    )
     return path
 
 
@@ -47,6 +50,37 @@ def test_a_run_gets_a_directory_of_its_own_and_nothing_is_written():
     assert plan().train.out_dir == Path("runs/default-3")
     assert plan(out_dir=Path("elsewhere")).directory == Path("elsewhere")
     assert not Path("elsewhere").exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "data", "name"),
+    [
+        ("mine.toml", ("a/b.txt",), "mine"),
+        (None, ("books/dickens.txt.gz",), "dickens"),
+        (None, ("books/",), "books"),
+        (None, ("stories/*.jsonl.gz", "more.txt"), "stories"),
+        (None, ("https://example.org/a%20b/tale.txt?x=1#sha256=00",), "tale"),
+        (None, ("-",), "text"),
+        (None, ("*.txt",), "text"),
+        (None, ("..",), "text"),
+        (None, ("红楼梦.txt",), "红楼梦"),
+        (None, ("a b&c.txt",), "a-b-c"),
+        (None, None, "default"),
+    ],
+)
+def test_a_run_is_called_after_its_config_or_its_text(config, data, name):
+    Path("mine.toml").write_text("dim = 64\n")
+    assert plan(config, **({"data": data} if data else {})).directory == Path("runs") / name
+
+
+def test_fine_tuning_takes_the_rates_that_are_said_for_it_and_else_a_tenth(published):
+    Path("tune.toml").write_text('init_from = "published"\nlr = 0.5\n')
+    assert (plan("tune.toml").train.lr, plan("tune.toml").train.muon_lr) == (0.5, 0.002)
+    Path("mine.toml").write_text("lr = 0.04\nmuon_lr = 0.3\n")
+    tuned = plan("mine.toml", init_from=published, muon_lr=0.25).train
+    assert (tuned.lr, tuned.muon_lr) == (0.004, 0.25)
+    write_run("run", lr=0.5, init_from=published)
+    assert plan(resume=True, out_dir=Path("run")).train.lr == 0.5  # not a tenth of a tenth
 
 
 @pytest.mark.parametrize("held", ["training_state.safetensors", "model.safetensors", "config.json"])
@@ -134,7 +168,7 @@ def published() -> Path:
 def test_fine_tuning_takes_architecture_and_tokenizer_from_the_model(published):
     tuned = plan(init_from=published)
     assert (tuned.model.dim, tuned.model.rope_theta, tuned.data.tokenizer) == (16, 123.0, "published")
-    assert tuned.train.lr == 0.5
+    assert (tuned.train.lr, tuned.train.muon_lr) == (0.05, 0.002)  # a tenth of those for training from scratch
     assert plan(init_from=published, max_seq_len=4).model.max_seq_len == 4
     assert plan(init_from=published, tokenizer="my.model", dim=16).data.tokenizer == "my.model"
 
@@ -152,11 +186,11 @@ def test_fine_tuning_cannot_change_what_the_model_is(published, flags, message):
         plan(init_from=published, **flags)
 
 
-def test_several_processes_share_what_can_be_shared(monkeypatch):
+def test_several_processes_divide_what_can_be_divided():
     assert plan(fsdp=True).train.fsdp  # of one process: what several began, one may go on with
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    assert plan(batch_size=8).train.batch_size == 8
+    four = Ranks(rank=1, world_size=4)
+    assert plan(batch_size=8, ranks=four).train.batch_size == 8
     with pytest.raises(ValueError, match="batch_size is 6, for 4 processes: give a multiple"):
-        plan(batch_size=6)
+        plan(batch_size=6, ranks=four)
     with pytest.raises(ValueError, match="data is -"):
-        plan(data=("-",))
+        plan(data=("-",), ranks=four)

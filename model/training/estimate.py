@@ -1,0 +1,71 @@
+"""What a run will take, computed before anything is allocated: parameters, memory."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+import torch
+
+from ..cli.machine import pick_dtype
+from ..config import ModelArgs
+from ..weights.layout import shapes
+from .config import TrainArgs
+
+
+def count_parameters(args: ModelArgs) -> tuple[int, int]:
+    """All parameters, and those of them in the layers' matrices, without building the network."""
+    one = {name: math.prod(shape) for name, shape in shapes(dataclasses.replace(args, n_layers=1)).items()}
+    layer = sum(count for name, count in one.items() if name.startswith("layers."))
+    norms = sum(count for name, count in one.items() if name.startswith("layers.") and "norm" in name)
+    return sum(one.values()) + (args.n_layers - 1) * layer, args.n_layers * (layer - norms)
+
+
+def memory_needed(model: ModelArgs, train: TrainArgs, dtype: torch.dtype, world_size: int = 1) -> tuple[int, int]:
+    """Bytes of one process for weights, gradients and optimizer state, and for the activations of one micro-batch.
+
+    Weights and gradients have 4 bytes a parameter, AdamW's state 8, Muon's 4. The activations are those that the
+    backward pass needs, measured for ``hidden_dim`` of 8/3 ``dim`` (docs/scaling.md); the batch itself is int64.
+    """
+    parameters, hidden = count_parameters(model)
+    state = 16 * parameters - (4 * hidden if train.optimizer == "muon" else 0)
+    if world_size > 1:
+        state = state // world_size if train.fsdp else state + 4 * parameters  # DDP's buckets hold the gradients again
+    rows = train.batch_size // world_size
+    tokens = min(train.micro_batch_size or rows, rows) * model.max_seq_len
+    by_dim, by_hidden = (41, 16) if dtype == torch.float32 else (46, 8)
+    activations = tokens * (model.n_layers * (by_dim * model.dim + by_hidden * model.hidden_dim) + 6 * model.vocab_size)
+    return state, activations + 24 * rows * (model.max_seq_len + 1)
+
+
+def available_memory(device: torch.device) -> int | None:
+    """Bytes that can be had on this device, in main memory with what can be swapped; None where nothing tells."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        lines = (line.split() for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
+        kilobytes = {words[0]: int(words[1]) for words in lines}
+        return 1024 * (kilobytes["MemAvailable:"] + kilobytes["SwapFree:"])
+    except (OSError, ValueError, KeyError, IndexError):
+        return None
+
+
+def check_memory(model: ModelArgs, train: TrainArgs, device: torch.device, world_size: int = 1) -> None:
+    """Raises ValueError when the run needs more memory than there is, with what to lower."""
+    state, activations = memory_needed(model, train, pick_dtype(train.dtype, device), world_size)
+    available = available_memory(device)
+    if available is None or state + activations <= available:
+        return
+    if state > available:
+        what = f"{count_parameters(model)[0]:,} parameters with gradients and optimizer state are too many"
+        advice = f"lower dim ({model.dim}), n_layers ({model.n_layers}) or vocab_size ({model.vocab_size})"
+    else:
+        rows = train.micro_batch_size or train.batch_size // world_size
+        what = f"{rows:,} sequences of {model.max_seq_len:,} tokens at once are too many"
+        advice = "lower micro_batch_size (by default all of batch_size), batch_size or max_seq_len"
+    needed, free = readable_size(state + activations), readable_size(available)
+    raise ValueError(f"this run needs about {needed} of memory, {free} are free on {device}; {what}: {advice}")
+
+
+def readable_size(size: int) -> str:
+    """A size as people say it."""
+    return f"{math.ceil(size / 1e6):,} MB" if size < 1e9 else f"{size / 1e9:,.1f} GB"

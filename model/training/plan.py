@@ -1,0 +1,202 @@
+"""From settings to a checked plan with its text; what can be wrong is found before anything is written."""
+
+import dataclasses
+import itertools
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from ..cli import Settings, build, read_toml
+from ..cli.machine import pick_device
+from ..config import ModelArgs
+from ..text.cache import cache_home
+from ..text.dataset import Dataset
+from ..text.prepare import prepare
+from ..text.sources import open_documents
+from ..text.tokenizer import Tokenizer
+from ..text.train_tokenizer import KINDS, learn_tokenizer
+from ..transformer import Transformer
+from ..weights import find_network, load_tokenizer, open_checkpoint
+from ..weights.checkpoint import RUNS, newest_run
+from .config import CLASSES, FINE_TUNING, DataArgs, TrainArgs
+from .distributed import Ranks, own_device
+from .estimate import check_memory
+
+CONFIG = "config.toml"
+ALONE = Ranks()
+MODEL_FILES = ("training_state.safetensors", "model.safetensors", "config.json")  # any of them: a model lives here
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run, resolved and checked, of which nothing has been written yet."""
+
+    data: DataArgs
+    model: ModelArgs
+    train: TrainArgs
+    directory: Path
+    network: type[Transformer] = Transformer
+    ranks: Ranks = ALONE
+    resume: bool = False
+    vocab_size: int | None = None  # of a tokenizer to be trained; None is what fits the text
+    changes: tuple[str, ...] = ()  # when resuming: what is set differently from before
+
+    @property
+    def identity(self) -> Settings:
+        """What a resume must agree with, beside the text."""
+        train = {name: str(getattr(self.train, name) or "") for name in ("init_from", "network")}
+        others = {"tokenizer": self.data.tokenizer, "optimizer": self.train.optimizer}
+        return dataclasses.asdict(self.model) | others | train
+
+
+def resolve(config: Path | None, default_config: Path, flags: Settings, resume: bool, ranks: Ranks = ALONE) -> Plan:
+    """Defaults < file < flags; when resuming, the run's own settings lie between defaults and file."""
+    if resume:
+        return resolve_resume(read_toml(config, *CLASSES) if config else {}, flags, ranks)
+    file = read_toml(config or default_config, *CLASSES)
+    settings = file | flags
+    if "init_from" in settings:
+        given = settings if config and "init_from" in file else flags
+        settings = fine_tuning(settings, given, flags)
+    directory = settings.get("out_dir") or unused(RUNS / run_name(config, flags.get("data"), default_config))
+    held = next((name for name in MODEL_FILES if (directory / name).exists()), None)
+    if held:
+        raise ValueError(f"{directory} holds {held}: give another --out_dir, or --resume to go on with that run")
+    return assemble(settings, directory, ranks)
+
+
+def resolve_resume(file: Settings, flags: Settings, ranks: Ranks) -> Plan:
+    given = file | flags
+    directory = given.get("out_dir") or newest_run(CONFIG)
+    if not (directory / CONFIG).exists():
+        raise ValueError(f"{directory} holds no run ({CONFIG} is missing): start one without --resume")
+    own = read_toml(directory / CONFIG, *CLASSES)
+    if own.get("tokenizer") != "bpe":
+        given.pop("vocab_size", None)  # it was only a wish: the tokenizer has as many as it has
+    before, after = assemble(own, directory, ranks), assemble(own | given, directory, ranks)
+    refused = differences(before.identity, after.identity)
+    if refused:
+        raise ValueError(f"{directory} cannot go on with {'; '.join(refused)}: leave that out, or start a new run")
+    changes = differences(vars(before.data) | vars(before.train), vars(after.data) | vars(after.train))
+    return dataclasses.replace(after, resume=True, changes=changes)
+
+
+def differences(before: Settings, after: Settings) -> tuple[str, ...]:
+    """What is set in both, and differently: ``name old -> new``."""
+    changed = [name for name in before if name in after and before[name] != after[name]]
+    return tuple(f"{name} {before[name]} -> {after[name]}" for name in changed)
+
+
+def fine_tuning(settings: Settings, given: Settings, flags: Settings) -> Settings:
+    """Architecture and tokenizer are those of ``init_from``; only the context may be set, and only to less.
+
+    Learning rates that are not among the ``given`` ones are a tenth of those for training from scratch.
+    """
+    source = settings["init_from"]
+    checkpoint = open_checkpoint(source)
+    if checkpoint.network not in (None, settings.get("network")):
+        raise ValueError(f"{source} holds the weights of {checkpoint.network}: give --network {checkpoint.network}")
+    own = vars(checkpoint.args)
+    for name in own.keys() & flags.keys() - {"max_seq_len"}:
+        if flags[name] != own[name]:
+            raise ValueError(f"{name} is {flags[name]}, but {source} has {own[name]}: leave it out with init_from")
+    context = flags.get("max_seq_len", own["max_seq_len"])
+    if context > own["max_seq_len"]:
+        raise ValueError(f"max_seq_len is {context}: {source} was made for {own['max_seq_len']}; give at most that")
+    tokenizer = flags.get("tokenizer", str(source))
+    if tokenizer in KINDS:
+        raise ValueError(f"tokenizer is {tokenizer}: {source} reads only its own; leave it out, or give its FILE")
+    rates = {name: settings.get(name, getattr(TrainArgs, name)) for name in ("lr", "muon_lr") if name not in given}
+    rates = {name: float(f"{FINE_TUNING * rate:.6g}") for name, rate in rates.items()}
+    return settings | own | rates | {"max_seq_len": context, "tokenizer": tokenizer}
+
+
+def assemble(settings: Settings, directory: Path, ranks: Ranks) -> Plan:
+    data, model, train = (build(cls, settings | {"out_dir": directory}) for cls in CLASSES)
+    device = own_device(pick_device(train.device), ranks)
+    network = find_network(train.network) if train.network else Transformer
+    check_processes(data, train, ranks.world_size)
+    check_memory(model, train, device, ranks.world_size)
+    check_writable(directory)
+    return Plan(data, model, train, directory, network, ranks, vocab_size=settings.get("vocab_size"))
+
+
+def check_processes(data: DataArgs, train: TrainArgs, processes: int) -> None:
+    """``processes`` is torchrun's number of them, on all machines."""
+    if train.batch_size % processes:
+        raise ValueError(f"batch_size is {train.batch_size}, for {processes} processes: give a multiple of them")
+    if processes > 1 and "-" in (*data.data, *data.val_data):
+        raise ValueError("data is -, which only one of several processes could read: save the text to a file")
+
+
+def check_writable(directory: Path) -> None:
+    if directory.exists() and not directory.is_dir():
+        raise ValueError(f"out_dir is {directory}, a file: give a directory")
+    nearest = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
+        raise ValueError(f"{nearest} cannot be written to: give another --out_dir")
+
+
+def run_name(config: Path | None, data: tuple[str, ...] | None, default_config: Path) -> str:
+    """A run is called after its config, or else its text, or else the default config."""
+    if config or not data:
+        return (config or default_config).stem
+    parts = [part for part in Path(urlsplit(data[0]).path).parts if not set(part) & set("*?[")]
+    name = re.sub(r"[^\w.-]+", "-", parts[-1] if parts else "").split(".")[0].strip("-")
+    return name or "text"
+
+
+def unused(directory: Path) -> Path:
+    """``directory``, or the first of directory-2, directory-3 … that does not exist."""
+    numbered = (directory.with_name(f"{directory.name}-{n}") for n in itertools.count(2))
+    return next(path for path in itertools.chain([directory], numbered) if not path.exists())
+
+
+@dataclass(frozen=True)
+class Text:
+    """A plan's text as tokens, and the model for it."""
+
+    tokenizer: Tokenizer
+    dataset: Dataset
+    model: ModelArgs  # the plan's, with the vocabulary the tokenizer really has
+
+
+def prepare_text(plan: Plan) -> Text:
+    """Train or load the tokenizer, tokenize, split. What was done before with the same files comes from the cache."""
+    data, model = plan.data, plan.model
+    sources: dict[str, Any] = {"text_key": data.text_key, "doc_separator": data.doc_separator or None}
+    sources["patterns"] = data.glob
+    if plan.resume:
+        tokenizer = load_tokenizer(plan.directory, model.vocab_size)
+    elif data.tokenizer in KINDS:
+        documents = open_documents(data.data, **sources)
+        file = learn_tokenizer(documents, cache_home(), data.tokenizer, plan.vocab_size, data.data, plan.directory)
+        tokenizer = load_tokenizer(file)
+    else:
+        tokenizer = load_tokenizer(data.tokenizer, model.vocab_size if plan.train.init_from else None)
+    if not (plan.resume or plan.train.init_from):
+        model = dataclasses.replace(model, vocab_size=tokenizer.vocab_size)
+    if plan.train.sample_every:
+        check_prompt(len(tokenizer.encode(plan.train.sample_prompt)), model.max_seq_len)
+    dataset = prepare(
+        data.data, tokenizer, context=model.max_seq_len, cache_dir=cache_home(),
+        val_fraction=data.val_fraction, val_specs=data.val_data or None, run=plan.directory, **sources,
+    )  # fmt: skip
+    return Text(tokenizer, dataset, model)
+
+
+def check_prompt(tokens: int, context: int) -> None:
+    if tokens >= context:
+        raise ValueError(
+            f"sample_prompt is {tokens} tokens long, which leaves none of the {context} positions (max_seq_len) to "
+            "write in: shorten it, or give --sample_every 0"
+        )
+
+
+def reread_text(directory: Path, ranks: Ranks) -> Text:
+    """What the first of several processes prepared, for the others: its run directory and its cache hold it."""
+    plan = assemble(read_toml(directory / CONFIG, *CLASSES), directory, ranks)
+    return prepare_text(dataclasses.replace(plan, resume=True))

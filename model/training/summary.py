@@ -1,0 +1,108 @@
+"""What is said of a run: before it, what it will take; after it, what came out. Text only; console.py shows it."""
+
+import math
+from pathlib import Path
+from shlex import quote
+
+from ..text.cache import cache_home
+from .estimate import available_memory, memory_needed, readable_size
+from .evaluation import bits_per_byte
+from .trainer import Progress, Trainer
+
+
+def announcement(trainer: Trainer, unigram: float, changes: tuple[str, ...]) -> str:
+    """What the run will take, as far as it is known before the first step; ``unigram`` is the loss of a guess."""
+    args, model, data = trainer.args, trainer.model.args, trainer.dataset
+    dtype = str(trainer.dtype).removeprefix("torch.")
+    needed = sum(memory_needed(model, args, trainer.dtype, trainer.ranks.world_size))
+    there = available_memory(trainer.device)
+    memory = f"about {readable_size(needed)} of memory{f', {readable_size(there)} free' if there else ''}"
+    length = f"{args.batch_size} x {model.max_seq_len} tokens a step"
+    if args.step_limit < math.inf:
+        tokens = tokens_of(args.step_limit, trainer)
+        length += f", {args.step_limit:,} steps: {tokens:,.0f} tokens, {passes(args.step_limit, trainer)}"
+    if args.minutes:
+        length += f", {duration(60 * args.minutes)} {'at most' if args.max_steps else 'in all'}"
+    rows = {
+        "model": f"{parameters(trainer):,} parameters on {trainer.device} in {dtype}, {memory}",
+        "text": f"{len(data.train):,} tokens to train on, {len(data.val):,} for validation, vocabulary of "
+        f"{model.vocab_size:,}; cached in {cache_home()}",
+        "guessing": f"costs {math.log(model.vocab_size):.3f} nats per token uniformly, {unigram:.3f} by frequency",
+        "training": length,
+        "directory": f"{trainer.directory}",
+    }
+    if args.init_from:
+        rows["fine-tuning"] = f"{args.init_from}, lr {args.lr:g}, muon_lr {args.muon_lr:g}"
+    if trainer.progress.step or changes:
+        rows["resuming"] = "; ".join((f"after step {trainer.progress.step}", *changes))
+    return table(rows)
+
+
+def table(rows: dict[str, str]) -> str:
+    return "\n".join(f"{name:<14} {value}" for name, value in rows.items())
+
+
+def duration(seconds: float) -> str:
+    """90 seconds are "1:30"."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def parameters(trainer: Trainer) -> int:
+    return sum(p.numel() for p in trainer.model.parameters())
+
+
+def tokens_of(steps: float, trainer: Trainer) -> float:
+    return steps * trainer.args.batch_size * trainer.context
+
+
+def passes(steps: float, trainer: Trainer) -> str:
+    """How often the training text is seen in so many steps."""
+    count = tokens_of(steps, trainer) / len(trainer.dataset.train)
+    return f"{count:,.0f} passes over the text" if count >= 10 else f"{count:.2g} passes over the text"
+
+
+def overfitting(progress: Progress, train_loss: float | None) -> str | None:
+    """What to say of a run that learns its text by heart; ``train_loss`` is a mean over the last steps.
+
+    A validation loss 3% above its best has left it by more than the noise between two validations. A training loss
+    below 0.7 of the validation loss is no gap that a run has which is still learning something general.
+    """
+    loss, best = progress.val_loss, progress.best_val_loss
+    advice = "more text, --dropout 0.1, a smaller --dim or --n_layers, or fewer steps help"
+    if loss is None or best is None:
+        return None
+    if loss > 1.03 * best:
+        return f"the run overfits: validation rose to {loss:.3f} from {best:.3f} at step {progress.best_step}; {advice}"
+    if train_loss is not None and train_loss < 0.7 * loss:
+        return f"the run overfits: the training loss is {train_loss:.3f}, validation {loss:.3f}; {advice}"
+    return None
+
+
+def how_to_resume(directory: Path) -> str:
+    return f"python train.py --resume --out_dir {quote(str(directory))}"
+
+
+def summary(trainer: Trainer, unigram: float, train_loss: float | None = None) -> str:
+    """What came out, where it is, what to type next."""
+    progress, best, seconds = trainer.progress, trainer.progress.best_val_loss, trainer.progress.wall_seconds
+    seen = f"{progress.tokens:,} tokens, {passes(progress.step, trainer)}"
+    rows = {
+        "parameters": f"{parameters(trainer):,}",
+        "trained": f"{progress.step:,} steps, {seen}, {seconds:.0f} seconds",
+        "speed": f"{progress.tokens / max(progress.train_seconds, 1e-9):,.0f} tokens/s",
+    }
+    if best is not None:
+        rows["validation"] = (
+            f"{best:.4f} nats per token, {bits_per_byte(best, trainer.dataset):.3f} bits per byte "
+            f"(best, at step {progress.best_step:,}); guessing by frequency {unigram:.4f}"
+        )
+        if best >= unigram:
+            rows["note"] = "no better than guessing: train longer, on more text, or with other --lr and --muon_lr"
+    if warning := overfitting(progress, train_loss):
+        rows["overfitting"] = warning
+    network = f" --network {quote(trainer.args.network)}" if trainer.args.network else ""
+    rows["run directory"] = f"{trainer.directory}"
+    rows["next"] = f'python generate.py {quote(str(trainer.directory))}{network} --prompt "Once"'
+    return table(rows)

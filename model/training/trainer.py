@@ -1,0 +1,212 @@
+"""The training loop, and the one step in it: forward, loss, backward, clip, optimizer."""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+
+from ..attention import Attention
+from ..cli.machine import pick_dtype
+from ..text.dataset import Dataset
+from ..transformer import FeedForward, Transformer
+from ..weights import save_model
+from .config import TrainArgs
+from .distributed import Ranks, gather, spread, sync_gradients, whole
+from .evaluation import bits_per_byte, cross_entropy, evaluate
+from .optimizer import build_optimizers, learning_rate, set_learning_rate
+from .run_directory import METRICS, Metrics, full_state, load_state, save_state
+
+
+@dataclass
+class Progress:
+    """The state of a run that is neither weights nor optimizer. Batches and dropout follow from seed and step."""
+
+    step: int = 0
+    tokens: int = 0
+    train_seconds: float = 0.0  # in training steps alone
+    wall_seconds: float = 0.0  # with validation, samples and checkpoints
+    val_loss: float | None = None
+    best_val_loss: float | None = None
+    best_step: int = 0
+
+
+class Trainer:
+    """Trains ``model`` in place and keeps ``directory`` such that a kill at any moment loses little.
+
+    The directory gets metrics.jsonl, the best model on validation text, and the latest state with ``identity`` in
+    it: what a resume must agree with. Without a directory nothing is validated or written.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        dataset: Dataset,
+        args: TrainArgs,
+        directory: Path | None = None,
+        *,
+        identity: dict[str, Any] | None = None,
+        progress: Progress | None = None,
+        ranks: Ranks | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """With ``progress``, that of the state in ``directory``, the state is loaded and continued."""
+        self.model, self.dataset, self.args, self.directory = model, dataset, args, directory
+        self.identity, self.clock, self.ranks = identity or {}, clock, ranks or Ranks()
+        self.progress = progress or Progress()
+        self.saved_step = self.progress.step
+        self.stop_signal = 0  # the number of a signal: whoever sets it, in any process, ends the run after a step
+        self.stopped_by = 0  # the signal that all processes have agreed to stop for
+        self.context = model.args.max_seq_len
+        self.device = model.tok_embeddings.weight.device
+        self.dtype = pick_dtype(args.dtype, self.device)
+        self.autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16)
+
+        self.network_class = type(model)  # FSDP makes a subclass of it
+        add_dropout(model, args.dropout)
+        self.spread = spread(model, self.ranks, args.fsdp)
+        self.optimizers = build_optimizers(model, args, self.dtype)
+        if progress and directory:
+            load_state(directory, model, self.optimizers)
+        self.network = torch.compile(self.spread) if args.compile else self.spread
+        self.metrics: Metrics | None = None
+        if directory and self.ranks.is_first:
+            self.metrics = Metrics(directory / METRICS, progress.step if progress else None)
+
+    def run(self) -> Progress:
+        """All steps, for those who need not see each."""
+        for _ in self.steps():
+            pass
+        return self.progress
+
+    def steps(self) -> Iterator[dict[str, float]]:
+        """Step until the steps or the minutes are used up, or ``stop_signal`` is set; yields what each step measured.
+
+        The state is saved before a step that validated is yielded, and at the end. Raises ValueError when the loss is
+        not finite; what is saved is then the last good state.
+        """
+        begin = self.clock() - self.progress.wall_seconds
+        self.model.train()
+        fraction_done = self._agree(begin)
+        unknown = self.directory is not None and self.progress.best_val_loss is None
+        if unknown and (self.args.init_from or fraction_done >= 1):  # fine-tuning shows what it starts from
+            yield self._keep(self.validate(), begin)
+        while fraction_done < 1 and not self.stopped_by:
+            started = self.clock()
+            measured = self.step(learning_rate(self.args, fraction_done))
+            measured["tokens_per_second"] = self._count(self.clock() - started)
+            fraction_done = self._agree(begin)
+            validating = self.progress.step % self.args.eval_every == 0 or fraction_done >= 1
+            if validating:
+                measured |= self.validate()
+            yield self._keep(measured, begin, save=bool(validating or self.stopped_by))
+
+    def step(self, lr_fraction: float) -> dict[str, float]:
+        """One optimizer step on the batch that belongs to this step; its learning rate is a fraction of the peak."""
+        args, ranks = self.args, self.ranks
+        inputs, targets = self._batch(self.progress.step)  # (B, T) each, this process's rows
+        if args.dropout:
+            torch.manual_seed(dropout_seed(args.seed, self.progress.step, ranks.rank))
+        rows = args.micro_batch_size or len(inputs)
+        micro_batches = list(zip(inputs.split(rows), targets.split(rows)))
+        total = torch.zeros((), device=self.device)
+        for number, (x, y) in enumerate(micro_batches, 1):
+            sync_gradients(self.spread, number == len(micro_batches))
+            with self.autocast:
+                logits = self.network(x)  # (B, T, V)
+                loss = cross_entropy(logits, y) * (len(x) / len(inputs))
+            loss.backward()
+            total += loss.detach()
+        norm = gather(clip_grad_norm_(self.model.parameters(), args.grad_clip or math.inf)).item()
+        train_loss = ranks.sum([total.item() / ranks.world_size], self.device)[0]
+        self._check_finite(train_loss + norm, f"the loss is {train_loss} and the gradient norm {norm}", 1)
+
+        set_learning_rate(self.optimizers, lr_fraction)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        return {"train_loss": train_loss, "lr": args.lr * lr_fraction, "grad_norm": norm}
+
+    def validate(self) -> dict[str, float]:
+        """The loss on validation text. The best model so far is written at once; without a directory, nothing is."""
+        progress = self.progress
+        if self.directory is None:
+            return {}
+        with self.autocast:
+            loss = evaluate(self.network, self.model, self.dataset, self.args, self.ranks)
+        self._check_finite(loss, f"the validation loss is {loss}")
+        progress.val_loss = loss
+        if progress.best_val_loss is None or loss < progress.best_val_loss:
+            progress.best_val_loss, progress.best_step = loss, progress.step
+            best = whole(self.model, self.network_class)
+            if self.ranks.is_first:
+                save_model(best, self.directory)
+        return {"val_loss": loss, "val_bits_per_byte": bits_per_byte(loss, self.dataset)}
+
+    def _batch(self, step: int) -> tuple[Tensor, Tensor]:
+        args, ranks = self.args, self.ranks
+        batch = self.dataset.batch(
+            step, batch_size=args.batch_size, context=self.context, seed=args.seed,
+            rank=ranks.rank, world_size=ranks.world_size,
+        )  # fmt: skip
+        inputs, targets = (torch.from_numpy(part).to(self.device, non_blocking=True) for part in batch)
+        return inputs, targets
+
+    def _agree(self, begin: float) -> float:
+        """The fraction of the run that is done, and whether a signal ends it: the same answer in every process."""
+        self.progress.wall_seconds = self.clock() - begin
+        fraction_done = self.args.fraction_done(self.progress.step, self.progress.wall_seconds)
+        fraction_done, signal = self.ranks.highest([fraction_done, self.stop_signal], self.device)
+        self.stopped_by = int(signal)
+        return fraction_done
+
+    def _count(self, seconds: float) -> float:
+        """Add the step to the progress; returns its tokens per second."""
+        tokens = self.args.batch_size * self.context
+        self.progress.step += 1
+        self.progress.tokens += tokens
+        self.progress.train_seconds += seconds
+        return tokens / max(seconds, 1e-9)
+
+    def _check_finite(self, value: float, what: str, steps_on: int = 0) -> None:
+        if not math.isfinite(value):
+            raise ValueError(
+                f"step {self.progress.step + steps_on}: {what}; the good state of step {self.saved_step} stays in "
+                f"{self.directory}: resume it with half of --lr and --muon_lr, or a smaller --grad_clip"
+            )
+
+    def _keep(self, measured: dict[str, float], begin: float, save: bool = True) -> dict[str, float]:
+        """Write what the step measured and, if ``save``, the state. Weights are collected in every process."""
+        if self.metrics:
+            self.metrics.write(self.progress.step, measured)
+        if save and self.directory is not None:
+            self.progress.wall_seconds = self.clock() - begin
+            state = full_state(self.model, self.optimizers, keep=self.ranks.is_first)
+            if self.metrics:
+                self.metrics.sync()
+                save_state(self.directory, state, {"progress": asdict(self.progress), "identity": self.identity})
+            self.saved_step = self.progress.step
+        return measured
+
+
+def dropout_seed(seed: int, step: int, rank: int) -> int:
+    """Dropout is a pure function of (seed, step, rank), so that resuming needs no generator state."""
+    return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0])
+
+
+def add_dropout(model: Transformer, probability: float) -> None:
+    """Dropout on the embedding and on what each block adds to the residual stream, in training mode only.
+
+    Forward hooks, PyTorch's own means for this, so that the network itself needs no setting that only training has.
+    """
+    if probability:
+        for module in model.modules():
+            if isinstance(module, nn.Embedding | Attention | FeedForward):
+                module.register_forward_hook(lambda module, _, out: F.dropout(out, probability, module.training))

@@ -1,0 +1,107 @@
+"""The README's network of one's own, put in by name: trained, resumed and generated from by the scripts themselves."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from model.weights import find_network, load_model
+
+ROOT = Path(__file__).parent.parent
+NAME = "sliding:SlidingTransformer"
+SETTINGS = ["--tokenizer", "char", "--dim", "16", "--n_layers", "2", "--n_heads", "2", "--max_seq_len", "96"]
+SETTINGS += [
+    "--batch_size",
+    "2",
+    "--max_steps",
+    "2",
+    "--eval_every",
+    "1",
+    "--eval_tokens",
+    "200",
+    "--sample_every",
+    "2",
+]
+
+
+def readme_example() -> str:
+    """The code block of the README that defines the class."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    (example,) = [block for block in blocks if "class SlidingTransformer" in block]
+    return example
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("variant")
+    (folder / "sliding.py").write_text(readme_example(), encoding="utf-8")
+    (folder / "text.txt").write_text("".join(f"{n} and {n} are {n + n}.\n" for n in range(300)), encoding="utf-8")
+    return folder
+
+
+def script(folder: Path, name: str, *argv: str) -> subprocess.CompletedProcess:
+    environment = os.environ | {"XDG_CACHE_HOME": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(ROOT / name), *argv]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def trained(folder) -> Path:
+    ended = script(folder, "train.py", "--data", "text.txt", "--network", NAME, "--out_dir", "out", *SETTINGS)
+    assert ended.returncode == 0, ended.stderr
+    assert f"python generate.py out --network {NAME}" in ended.stderr
+    assert "--- sample at step 2 ---" in ended.stdout
+    return folder / "out"
+
+
+def test_its_directory_names_it_and_it_is_resumed_without_being_named_again(folder, trained):
+    assert f'network = "{NAME}"' in (trained / "config.toml").read_text(encoding="utf-8")
+    assert json.loads((trained / "config.json").read_text(encoding="utf-8"))["architectures"] == ["SlidingTransformer"]
+    ended = script(folder, "train.py", "--resume", "--out_dir", "out", "--max_steps", "3")
+    assert ended.returncode == 0, ended.stderr
+    lines = (trained / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
+
+
+def test_what_is_loaded_attends_to_the_last_tokens_only(folder, trained, monkeypatch):
+    monkeypatch.chdir(folder)
+    network = find_network(NAME)
+    model = load_model(trained, network=network)
+    assert isinstance(model, network)
+    tokens = torch.randint(model.args.vocab_size, (1, 96))
+    earlier = tokens.clone()
+    earlier[0, :20] = 5
+    two_layers = 2 * 63  # a token sees 63 others in each layer, so all 96 through two of them
+    assert two_layers > 96
+    first = model.layers[0].attention
+    caught = []
+    first.register_forward_hook(lambda module, inputs, out: caught.append(out.detach()))
+    model(tokens), model(earlier)
+    assert torch.equal(caught[0][:, 83:], caught[1][:, 83:])
+    assert not torch.allclose(caught[0][:, 82], caught[1][:, 82])
+
+
+def test_generate_takes_it_by_name_and_refuses_the_directory_without(folder, trained):
+    argv = ["out", "--prompt", "1 and", "--max_new_tokens", "8", "--temperature", "0"]
+    ended = script(folder, "generate.py", *argv, "--network", NAME)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith("1 and")
+    refused = script(folder, "generate.py", *argv)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert NAME in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [("sliding", "give module:Class"), ("sliding:Nothing", "there is no Nothing"), ("json:loads", "give a subclass")],
+)
+def test_a_name_that_is_no_network_is_one_line(folder, network, message):
+    ended = script(folder, "train.py", "--data", "text.txt", "--network", network, "--out_dir", "none")
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended.stderr
+    assert message in ended.stderr
+    assert not (folder / "none").exists()

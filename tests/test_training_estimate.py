@@ -1,0 +1,103 @@
+"""What a run is said to take is what it takes, and what cannot fit is refused before it is allocated."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from model import ModelArgs, Transformer
+from model.training import estimate
+from model.training.config import TrainArgs
+from model.training.estimate import check_memory, count_parameters, memory_needed, readable_size
+from model.training.evaluation import cross_entropy
+from model.training.optimizer import build_optimizers
+
+ARGS = ModelArgs(dim=64, n_layers=3, n_heads=4, n_kv_heads=2, vocab_size=300, max_seq_len=96)
+CPU = torch.device("cpu")
+
+
+def step(model: Transformer, optimizers: list, rows: int, autocast: bool) -> int:
+    """One optimizer step; returns the bytes that the forward pass kept for the backward pass."""
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = (storage.nbytes(), tensor)
+        return tensor
+
+    tokens = torch.randint(model.args.vocab_size, (rows, model.args.max_seq_len + 1))
+    with (
+        torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
+        torch.autocast("cpu", torch.bfloat16, enabled=autocast),
+    ):
+        loss = cross_entropy(model(tokens[:, :-1]), tokens[:, 1:])
+    loss.backward()
+    for optimizer in optimizers:
+        optimizer.step()
+    return sum(size for size, _ in kept.values())
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_parameters_are_counted_without_building_the_network(tied):
+    args = dataclasses.replace(ARGS, tie_embeddings=tied)
+    model = Transformer(args)
+    total, hidden = count_parameters(args)
+    assert total == sum(p.numel() for p in model.parameters())
+    assert hidden == sum(p.numel() for p in model.layers.parameters() if p.ndim == 2)
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_estimate_is_what_a_step_allocates(optimizer, dtype):
+    train = TrainArgs(batch_size=8, micro_batch_size=4, optimizer=optimizer)
+    model = Transformer(ARGS)
+    optimizers = build_optimizers(model, train, dtype)
+    activations = step(model, optimizers, rows=4, autocast=dtype == torch.bfloat16)
+    tensors = [tensor for p in model.parameters() for tensor in (p, p.grad)]
+    tensors += [t for o in optimizers for state in o.state.values() for name, t in state.items() if name != "step"]
+    state, expected = memory_needed(ARGS, train, dtype)
+    assert state == sum(tensor.nbytes for tensor in tensors)
+    assert expected == pytest.approx(activations, rel=0.25)
+
+
+def test_shards_divide_the_state_and_copies_do_not():
+    state = {fsdp: memory_needed(ARGS, TrainArgs(fsdp=fsdp), torch.float32, world_size=4)[0] for fsdp in (False, True)}
+    alone = memory_needed(ARGS, TrainArgs(), torch.float32)[0]
+    assert state[True] == alone // 4
+    assert state[False] > alone
+
+
+@pytest.mark.parametrize(
+    ("model", "train", "advice"),
+    [
+        ({"n_layers": 10**9}, {}, "lower dim (64), n_layers (1000000000) or vocab_size (300)"),
+        ({"dim": 2**20}, {}, "lower dim (1048576)"),
+        ({"vocab_size": 2**40}, {}, "vocab_size (1099511627776)"),
+        ({}, {"batch_size": 10**7}, "10,000,000 sequences of 96 tokens at once"),
+        ({}, {"batch_size": 10**10, "micro_batch_size": 1}, "batch_size or max_seq_len"),
+        ({"max_seq_len": 10**9}, {"batch_size": 1}, "1 sequences of 1,000,000,000 tokens at once"),
+    ],
+)
+def test_what_cannot_fit_is_one_line_with_what_to_lower(monkeypatch, model, train, advice):
+    monkeypatch.setattr(estimate, "available_memory", lambda device: 8 * 10**9)
+    with pytest.raises(ValueError, match=r"^this run needs about [\d,.]+ GB of memory, 8\.0 GB are free") as refused:
+        check_memory(dataclasses.replace(ARGS, **model), TrainArgs(**train), CPU)
+    assert advice in str(refused.value)
+
+
+def test_what_fits_and_what_nobody_can_tell_is_the_users_choice(monkeypatch):
+    needed = sum(memory_needed(ARGS, TrainArgs(), torch.float32))
+    for available in (needed, None):
+        monkeypatch.setattr(estimate, "available_memory", lambda device, free=available: free)
+        check_memory(ARGS, TrainArgs(dtype="float32"), CPU)
+    monkeypatch.setattr(estimate, "available_memory", lambda device: needed - 1)
+    with pytest.raises(ValueError, match="this run needs"):
+        check_memory(ARGS, TrainArgs(dtype="float32"), CPU)
+
+
+def test_a_size_reads_like_a_size():
+    assert [readable_size(n) for n in (4_784_000, 999_000_000, 1_234_000_000, 10**13)] == [
+        "5 MB", "999 MB", "1.2 GB", "10,000.0 GB",
+    ]  # fmt: skip
