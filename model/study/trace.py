@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from ..attention import Attention
+from ..attention import Attention, attention
 from ..cache import KVCache
 from ..cli.machine import check_memory
 from ..config import ModelArgs
@@ -33,7 +33,7 @@ WATCHED: list[Callable[..., Any]] = [
     _rotate,
     apply_rotary_emb,
     Attention.forward,
-    Attention.attend,
+    attention,
     KVCache.update,
     Transformer.hidden,
 ]
@@ -113,6 +113,7 @@ def run(options: Trace) -> Report:
         if not 0 <= value < limit:
             raise ValueError(f"{name} is {getattr(options, name)}: give one of 0 to {limit - 1}")
     model.layers = model.layers[:1]  # one attention call
+    model.layers[0].attention.attend = attention  # type: ignore[union-attr]  # written out, to see the softmax
     cache = KVCache(args, B)
 
     def call() -> None:
@@ -123,8 +124,9 @@ def run(options: Trace) -> Report:
     watched = Watched(args, T, place, options.head, options.pair)
     table = Table(
         f"One attention call: B={B} T={T} H={args.n_heads} K={args.n_kv_heads} D={args.head_dim}; "
-        f"values: row 0, position {place}, head {options.head}, pair {options.pair}",
-        ("line", "expression", "shape", "dtype", "the pair"),
+        f"values: row 0, position {place}, head {options.head}, pair {options.pair}; of scores, "
+        f"keys {watched.keys.start} to {watched.keys.stop - 1}",
+        ("line", "expression", "shape", "dtype", "values"),
         [
             (step.place, _cut(step.expression), tuple(step.value.shape), str(step.value.dtype)[6:], watched(step.value))
             for step in steps
@@ -140,7 +142,7 @@ def _random(options: Trace) -> tuple[Transformer, Tensor]:
         head_dim=options.head_dim, max_seq_len=2 * options.length,
     )  # fmt: skip
     scores = options.batch * options.heads * options.length**2
-    check_memory(4 * (scores + 20 * options.batch * options.length * args.dim), f"length {options.length}")
+    check_memory(4 * (4 * scores + 20 * options.batch * options.length * args.dim), f"length {options.length}")
     torch.manual_seed(0)
     return Transformer(args), torch.randint(256, (options.batch, options.length))
 
@@ -160,10 +162,11 @@ class Watched:
     """Finds one pair of one head at one position, row 0, in tensors of every shape on the way."""
 
     def __init__(self, args: ModelArgs, T: int, position: int, head: int, pair: int) -> None:
-        if T in (args.n_heads, args.n_kv_heads):
-            raise ValueError(f"{T} tokens and {T} heads cannot be told apart by shape: give one token more")
+        if T in (args.n_heads, args.n_kv_heads, args.head_dim, args.head_dim // 2):
+            raise ValueError(f"{T} tokens and {T} heads or channels cannot be told apart by shape: give one token more")
         self.args, self.T = args, T
         self.position, self.head, self.pair = position, head, pair
+        self.keys = slice(max(position - 2, 0), min(position + 2, T))
 
     def __call__(self, value: Tensor) -> str:
         found = self.find(value)
@@ -172,8 +175,12 @@ class Watched:
     def find(self, value: Tensor) -> Tensor | None:
         D, p, i = self.args.head_dim, self.position, self.pair
         start = self.head * D + 2 * i
+        if value.shape[-2:] == (self.T, self.T):  # (B, H, T, S) or (T, S)
+            return (value[0, self.head] if value.ndim == 4 else value)[p, self.keys]
         if value.ndim == 5:
             return value[0, p, self.head, i]  # of (B, T, H, D/2, 2)
+        if value.ndim == 4 and self.T not in value.shape[1:3]:  # heads that share keys, as rows of one product
+            return None
         if value.ndim == 4:  # of (B, T, H, D), (B, T, H, D/2), (1, T, 1, D/2) or (B, H, T, D)
             rows = value[0] if value.shape[1] == self.T else value[0].transpose(0, 1)
             channels = slice(2 * i, 2 * i + 2) if value.shape[-1] == D else slice(i, i + 1)
