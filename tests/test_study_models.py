@@ -9,7 +9,7 @@ from model import ModelArgs, Transformer
 from model.cli import write_toml
 from model.positions import NOTE, SCALINGS, build_model, save_study
 from model.study import TOPICS, run
-from model.study.attention_maps import look, profile, readable
+from model.study.attention_maps import look, profile, readable, watched
 from model.study.extrapolate import full, spans, windowed
 from model.study.inputs import open_model, open_text, windows_of
 from model.study.report import save_plot
@@ -140,10 +140,22 @@ def test_cache_of_a_trained_model(trained, tmp_path):
 
 
 def test_trace_of_a_trained_model(trained):
-    directory, _ = trained
-    (table,) = run("trace", TOPICS["trace"](model=directory, prompt="a rope of 9 yards")).tables
+    directory, model = trained
+    options = TOPICS["trace"](model=directory, prompt="a rope of 9 yards or more", position=5, head=3, pair=2)
+    (table,) = run("trace", options).tables
     assert "H=4 K=2 D=8" in table.title
-    assert any(row[2] == (1, 2, 32, 8) for row in table.rows)  # the cache: two key heads, 32 slots
+    tokens = torch.tensor([load_tokenizer(directory).encode(options.prompt)])
+    T = tokens.shape[1]
+    shown = {row[1]: row[4] for row in table.rows}
+    with watched(model) as maps, torch.no_grad():
+        model(tokens)
+    expected = " ".join(f"{weight:+.4f}" for weight in maps[0][0, 3, 5, 4:7].tolist())
+    assert shown["(scores + mask).softmax(-1)"] == expected
+    key = shown["keys[:, :, :end]"]  # of the second key head, which the last two query heads share
+    assert key == next(row[4] for row in table.rows if row[1] == "keys.mT")
+    assert next(row[2] for row in table.rows if row[1] == "keys.mT") == (1, 2, 8, T)
+    xk = [row[4] for row in table.rows if row[1] == "xk.detach()"]
+    assert xk == [key]
 
 
 @torch.no_grad()

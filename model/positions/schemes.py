@@ -72,9 +72,9 @@ def build_model(args: ModelArgs, scheme: str, factor: float = 1.0, **options: An
     if scheme in SCALINGS:
         if not (isinstance(factor, int | float) and 1 <= factor <= args.max_seq_len):
             raise ValueError(f"factor is {factor!r}: give a number from 1 to max_seq_len {args.max_seq_len}")
-        # At factor 1 all three are plain RoPE; yarn asks for the trained length, from which it counts rotations.
-        original = max(1, round(args.max_seq_len / factor))
-        args = replace(args, rope_scaling=RopeScaling(cast(Type, scheme), factor, original))
+        # At factor 1 all three are plain RoPE; yarn alone asks for the trained length, from which it counts rotations.
+        original = {"original_max_seq_len": max(1, round(args.max_seq_len / factor))} if scheme == "yarn" else {}
+        args = replace(args, rope_scaling=RopeScaling(cast(Type, scheme), float(factor), **original))
     elif factor != 1:
         raise ValueError(f"factor is {factor!r}: it is for {', '.join(SCALINGS)}, leave it out for {scheme}")
     elif scheme != "rope" and args.rope_scaling is not None:
