@@ -210,7 +210,7 @@ def test_extrapolate_topic(trained, text, tmp_path):
         ("extrapolate", {"factor": 1_000_000}, "GB are free"),
         ("attention", {"prompt": "rope " * 300}, "tokens: give 2 to 32"),
         ("attention", {"windows": 10**9}, "GB are free"),
-        ("cache", {"prompt": "rope " * 300}, "together they must fit into max_seq_len 32"),
+        ("cache", {"prompt": "rope " * 300}, "max_seq_len is 32, give fewer"),
         ("trace", {"position": -40}, "position is -40"),
     ],
 )

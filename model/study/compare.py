@@ -123,7 +123,7 @@ def table(options: Compare, lines: list[Line]) -> Table:
         rows,
         [
             f"{options.steps} steps of {options.batch_size} x {options.length} tokens, {options.n_layers} layers of "
-            f"{options.dim}, {options.n_heads} heads; each column reads the same validation text.",
+            f"{options.dim}, {options.n_heads} heads; each column is of the same validation text.",
             "linear, ntk and yarn are rope's weights, scaled by the multiple when tested; nothing is fine-tuned.",
             "tokens/s: in training, per second of processor time, so that a busy machine does not count.",
             "-: the scheme has no vector for those positions.",

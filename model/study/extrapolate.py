@@ -106,5 +106,5 @@ def draw(figure: Any, losses: dict[str, Tensor], length: int) -> None:
     axes.annotate(" end of the trained length", (length, 1), xycoords=("data", "axes fraction"), va="top", fontsize=9)
     label_ends(axes, lines)
     axes.set(xlim=(0, longest), xlabel=f"position, in tokens (mean over {width} positions)")
-    axes.set(ylabel="loss, nats per token", title=f"a model trained on {length} tokens, read up to {longest}")
+    axes.set(ylabel="loss, nats per token", title=f"a model trained on {length} tokens, tested up to {longest}")
     axes.grid(alpha=0.3)

@@ -64,17 +64,14 @@ def run(options: Cache) -> Report:
     sizes = (tokens.shape[1] - sum(options.calls), *options.calls)
     cache = RecordingCache(model.args)
     calls = follow(model, tokens, sizes, cache, tokenizer)
-    off_by_one = mistaken(model, tokens, calls[-1], cache)
-    tables = [table(calls), facts(cache, model.args, calls, off_by_one)]
+    tables = [table(calls), facts(cache, model.args, calls, mistaken(model, tokens, calls[-1], cache))]
     return Report(tables, lambda figure: draw(figure, calls, cache.max_seq_len))
 
 
 def check_fit(first: int, options: Cache, limit: int) -> None:
-    if first + sum(options.calls) > limit:
-        raise ValueError(
-            f"the first call has {first} tokens and calls {sum(options.calls)} more: together they must fit into "
-            f"max_seq_len {limit}"
-        )
+    more = sum(options.calls)
+    if first + more > limit:
+        raise ValueError(f"the first call has {first} tokens and calls {more} more: max_seq_len is {limit}, give fewer")
 
 
 def random_text(options: Cache) -> tuple[Transformer, None, Tensor]:
@@ -165,8 +162,7 @@ def table(calls: list[Call]) -> Table:
         for call in calls
     ]  # fmt: skip
     cached, uncached = sum(call.cached for call in calls), sum(call.uncached for call in calls)
-    worst = max(call.difference for call in calls)
-    total = (f"{cached:,}", f"{uncached:,}", f"{uncached / cached:.1f}", short(worst))
+    total = (f"{cached:,}", f"{uncached:,}", f"{uncached / cached:.1f}", short(max(call.difference for call in calls)))
     rows.append(("all", *[""] * texts, sum(call.T for call in calls), "", "", "", "", *total))
     return Table(
         "Each forward call: T new tokens at start_pos",
