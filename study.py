@@ -7,6 +7,7 @@ from pathlib import Path
 from model.cli import Parser, add_flags, build, read_flags, run_script
 from model.cli.settings import hints, nearest
 from model.study import TOPICS, run
+from model.study.report import check_plot, save_plot
 
 POSITIONAL = ("model", "file", "directory")  # options that are also given without their flag
 
@@ -39,11 +40,11 @@ def main() -> int:
     for name in POSITIONAL:
         if getattr(flags, name.upper(), None) is not None:
             setattr(flags, name, getattr(flags, name.upper()))
+    if flags.plot is not None:
+        check_plot(flags.plot)
     report = run(topic, build(TOPICS[topic], read_flags(flags, TOPICS[topic])))
     print(report)
     if flags.plot is not None:
-        from model.study.report import save_plot
-
         sys.stdout.flush()
         save_plot(report.draw, flags.plot)
         print(f"drawn: {flags.plot}", file=sys.stderr)

@@ -1,11 +1,15 @@
-"""The walk holds what it says: outputs, quoted lines, pictures, links, and each number in the text between.
+"""The page holds what it says: outputs, quoted lines, pictures, links, and each number in the text between.
 
-``python tests/test_docs_rope.py`` puts what the commands print now into the pages.
+``python tests/test_docs_rope.py`` puts what the commands print now, and what the code says now, into both pages, and
+with ``--pictures`` draws the pictures of commands that need no trained model. A block that shows only "..." is filled;
+a quote keeps its ends, and "..." in it stands for lines that are left out.
 """
 
 import contextlib
 import difflib
+import importlib.util
 import io
+import itertools
 import re
 import shlex
 import sys
@@ -25,7 +29,7 @@ NUMBER = re.compile(r"(?<![\w.^])[-+−]?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?![\w^])")
 # Digits that are part of a name, a symbol or a reference, and so claim nothing.
 NAMES = re.compile(
     r"arXiv:\S+|ChatGLM\d?-\d+\w*|ChatGLM\d|Llama \d|section [\d.]+|[Ss]tep \d+|step \d+ |第 ?[\d.]+ ?[节步]"
-    r"|[xqk]\d|2-D|10000\^\(.*?\)|float\d+|complex\d+|T5|GPT-2|\(#\S*?\)|\(images/\S*?\)|-?2i/D"
+    r"|[xqk]\d|2-D|10000\^\(.*?\)|float\d+|complex\d+|T5|GPT-2|\(#\S*?\)|\(images/\S*?\)|-?[24]i/D"
 )
 
 
@@ -53,13 +57,13 @@ def output(command: str) -> list[str]:
     """What a command prints: run here, or recorded where a model must be trained first."""
     import study
 
-    script, topic, *words = shlex.split(command)[1:]
-    assert script == "study.py"
-    if topic in RECORDED:
-        first, *rest = RECORDED[topic].read_text(encoding="utf-8").splitlines()
+    words = shlex.split(command)[1:]
+    assert words[0] == "study.py"
+    if words[1] in RECORDED:
+        first, *rest = RECORDED[words[1]].read_text(encoding="utf-8").splitlines()
         assert first == f"$ {command}"
         return rest
-    argv, sys.argv = sys.argv, [script, topic, *words]
+    argv, sys.argv = sys.argv, words
     try:
         with contextlib.redirect_stdout(io.StringIO()) as text:
             study.main()
@@ -89,6 +93,7 @@ def test_commands_print_what_the_page_shows(page):
         if not shown:
             continue
         ran += 1
+        assert shown != ["..."], f"{command}: run python tests/test_docs_rope.py to fill the block"
         rest = iter(output(command))
         for line in shown:
             if line != "...":
@@ -115,9 +120,15 @@ def test_quoted_lines_are_in_the_code(page):
     assert len(quotes) >= 6
     for quote in quotes:
         first, *lines = quote.splitlines()
-        source = iter((REPO / first.removeprefix("# ")).read_text(encoding="utf-8").splitlines())
-        for line in lines:
-            assert line in source, f"{first}: {line}"
+        source = (REPO / first.removeprefix("# ")).read_text(encoding="utf-8").splitlines()
+        done = 0
+        for gap, group in itertools.groupby(lines, lambda line: line.strip() == "..."):
+            part = list(group)
+            if gap:
+                continue
+            places = [i for i in range(done, len(source)) if source[i : i + len(part)] == part]
+            assert places, f"{first} has no such lines after line {done}:\n" + "\n".join(part)
+            done = places[0] + len(part)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -139,13 +150,21 @@ def test_pictures_and_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#][^)]*)\)", text):
         file = page.parent / target
         assert file.is_file(), target
-        assert file.suffix != ".png" or file.stat().st_size < 100_000
+        assert file.suffix != ".png" or file.stat().st_size < 250_000
     slugs = {
         re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
         for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     }
     for anchor in re.findall(r"\]\(#([^)]*)\)", text):
         assert anchor in slugs, anchor
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_walk_types_every_command_of_the_page(page):
+    spec = importlib.util.spec_from_file_location("walk", REPO / "benchmarks" / "walk.py")
+    walk = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(walk)
+    assert [*walk.commands(page.read_text(encoding="utf-8"))] == [command for command, _ in commands(page)]
 
 
 def test_both_pages_show_the_same():
@@ -157,23 +176,91 @@ def test_both_pages_show_the_same():
     assert images == images_zh
 
 
-def refresh(page: Path) -> None:
-    """Replace what is shown by the present output; of a part, each line by the one that is most like it."""
+def test_refreshing_follows_changed_lines_and_leaves_out_what_was_left_out():
+    printed = ["head", "a.py:3  x.float()  +1.0", "a.py:4  x.sum()  +2.0", "b.py:9  y  +3.0", "b.py:9  y  +3.0", "end"]
+    shown = ["head", "...", "a.py:7  x.double().sum()  +2.5", "b.py:1  y  +3.0", "c.py:1  gone"]
+    assert present(shown, printed) == ["head", "...", "a.py:4  x.sum()  +2.0", "b.py:9  y  +3.0"]
+    assert present(["..."], printed) == present(["head", "old"], printed) == printed
+
+
+def test_refreshing_a_quote_follows_the_code():
+    now = "# model/rope.py\n    if dim % 2:\n    ...\n    length = 1.0\n    if scaling is not None:\n"
+    old = now.replace("dim % 2", "dim % 2 != 0").replace("length = 1.0", "length = 1")
+    assert quoted_now(old) == quoted_now(now) == now
+    with pytest.raises(ValueError, match="no lines like 'nothing of the kind'"):
+        quoted_now("# model/rope.py\nnothing of the kind\n")
+
+
+def refresh(page: Path, pictures: bool) -> None:
+    """Put the present output and the present code into a page; what cannot be had is left and said on stderr.
+
+    A picture is drawn by the same run as its table. ``benchmarks/walk.py --record`` draws those of trained models.
+    """
     text = page.read_text(encoding="utf-8")
     for command, shown in commands(page):
-        if shown:
-            printed = output(command)
-            new = printed
-            if len(shown) != len(printed):
-                new = [
-                    line if line == "..." else (difflib.get_close_matches(line, printed, 1, 0.3) or [line])[0]
-                    for line in shown
-                ]
-            before, after = ("\n".join([f"$ {command}", *lines]) for lines in (shown, new))
-            text = text.replace(before, after)
+        if not shown:
+            continue
+        try:
+            topic = shlex.split(command)[2]
+            drawn = pictures and topic not in RECORDED and f"(images/{topic}.png)" in text
+            plot = f" --plot {shlex.quote(str(page.parent / 'images' / f'{topic}.png'))}" if drawn else ""
+            new = present(shown, output(command + plot))
+        except ValueError as error:
+            print(f"{page.name}: {command}: {error}; left as it is", file=sys.stderr)
+            continue
+        before, after = ("\n".join([f"$ {command}", *lines]) + "\n" for lines in (shown, new))
+        text = text.replace(before, after)
+    for quote in blocks(page, "python"):
+        try:
+            text = text.replace(quote, quoted_now(quote))
+        except ValueError as error:
+            print(f"{page.name}: {error}; left as it is", file=sys.stderr)
     page.write_text(text, encoding="utf-8")
+
+
+def present(shown: list[str], printed: list[str]) -> list[str]:
+    """What to show of ``printed``: all of it, or, where ``shown`` leaves lines out, those like the ones it has."""
+    if "..." not in shown or shown == ["..."]:
+        return printed
+    kept = alike([line for line in shown if line != "..."], printed)
+    new: list[str] = []
+    for place, following in zip(kept, [*kept[1:], None]):
+        new.append(printed[place])
+        left_out = following is not None and following > place + 1
+        new += ["..."] * (left_out or (following is None and shown[-1] == "..."))
+    return new
+
+
+def alike(wanted: list[str], lines: list[str]) -> list[int]:
+    """For each wanted line the index of the one most like it, in order, none used twice; without one alike, none."""
+    best: list[list[tuple[float, list[int]]]] = [[(0.0, [])] * (len(lines) + 1) for _ in range(len(wanted) + 1)]
+    for i, want in enumerate(wanted):
+        for j, line in enumerate(lines):
+            ratio = difflib.SequenceMatcher(None, want, line, autojunk=False).ratio()
+            total, taken = best[i][j]
+            taking = (total + ratio, [*taken, j]) if ratio > 0.6 else (0.0, [])
+            best[i + 1][j + 1] = max(best[i][j + 1], best[i + 1][j], taking, key=lambda found: found[0])
+    return best[-1][-1][1]
+
+
+def quoted_now(quote: str) -> str:
+    """The quote as the code has it now: each run of lines from the line like its first to the line like its last."""
+    first, *lines = quote.splitlines()
+    source = (REPO / first.removeprefix("# ")).read_text(encoding="utf-8").splitlines()
+    new, done = [first], 0
+    for gap, group in itertools.groupby(lines, lambda line: line.strip() == "..."):
+        part = list(group)
+        if gap:
+            new += part
+            continue
+        ends = alike([part[0], part[-1]] if len(part) > 1 else part, source[done:])
+        if len(ends) != min(len(part), 2):
+            raise ValueError(f"{first} has no lines like {part[0].strip()!r} .. {part[-1].strip()!r}")
+        new += source[done + ends[0] : done + ends[-1] + 1]
+        done += ends[-1] + 1
+    return "\n".join(new) + "\n"
 
 
 if __name__ == "__main__":
     for path in PAGES:
-        refresh(path)
+        refresh(path, pictures="--pictures" in sys.argv[1:])

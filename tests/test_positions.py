@@ -1,6 +1,8 @@
 """Every scheme: causal, cached == uncached, trained by its gradients, saved and loaded; and each its own oracle."""
 
 import copy
+import dataclasses
+import json
 import math
 
 import pytest
@@ -8,9 +10,9 @@ import torch
 
 from model import KVCache, ModelArgs, Transformer, generate
 from model.decoding.batches import PaddedCache
-from model.positions import SCALINGS, SCHEMES, build_model
+from model.positions import NOTE, SCALINGS, SCHEMES, build_model, load_study, read_note, save_study
 from model.positions.biases import alibi_slopes, t5_buckets
-from model.positions.files import load_study, save_study
+from model.rope_scaling import RopeScaling
 from model.weights import load_model, save_model
 
 V, T = 41, 12
@@ -106,7 +108,7 @@ def test_a_table_that_the_configuration_does_not_give_is_refused(model, tmp_path
 def test_longer_than_trained(model, scheme, tokens, tmp_path):
     save_study(model, scheme, tmp_path, **options(scheme))
     if not SCHEMES[scheme].any_length:
-        with pytest.raises(ValueError, match=f"{scheme} has one vector for each of 20 positions: it cannot read 40"):
+        with pytest.raises(ValueError, match=f"{scheme} has one vector for each of 20 positions: it cannot encode 40"):
             load_study(tmp_path, 40)
         return
     longer = load_study(tmp_path, 40).eval()
@@ -348,9 +350,73 @@ def test_scalings_are_the_networks_own():
         ("partial", {"rotary_dim": 3}, "rotary_dim is 3: give an even number from 2 to head_dim 8"),
         ("partial", {"rotary_dim": 10}, "rotary_dim is 10"),
         ("2d", {"width": 0}, "width is 0"),
-        ("linear", {"factor": 0.5}, "factor is 0.5"),
+        ("linear", {"factor": 0.5}, "factor is 0.5: give a number from 1 to max_seq_len 20"),
+        ("yarn", {"factor": math.nan}, "factor is nan"),
+        ("ntk", {"factor": "2"}, "factor is '2'"),
+        ("rope", {"factor": 2.0}, "factor is 2.0: it is for linear, ntk, yarn"),
+        ("t5", {"farthest": 16}, "farthest is 16: give at least 17: half of the 32 buckets hold one distance each"),
+        ("t5", {"farthest": 0}, "farthest is 0: give at least 17"),
+        ("t5", {"buckets": 1}, "buckets is 1: give at least 2"),
+        ("t5", {"buckets": 0}, "buckets is 0"),
+        ("t5", {"buckets": -4}, "buckets is -4"),
+        ("t5", {"buckets": 2.5}, "buckets is 2.5: give a whole number"),
+        ("shaw", {"farthest": -1}, "farthest is -1: give at least 0"),
+        ("deberta", {"k": 0}, "k is 0: give at least 1"),
+        ("deberta", {"k": -3}, "k is -3"),
+        ("deberta", {"k": 10**12}, "k is 1000000000000: give at most 1048576"),
+        ("alibi", {"slope": 3}, "scheme alibi has no option 'slope'"),
+        ("deberta", {"kk": 3}, "scheme deberta has no option 'kk': did you mean 'k'"),
     ],
 )
 def test_mistakes(scheme, more, message):
     with pytest.raises(ValueError, match=message):
         build_model(ARGS, scheme, **more)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "more"), [("t5", {"buckets": 2, "farthest": 2}), ("t5", {"buckets": 3, "farthest": 2}),
+                         ("shaw", {"farthest": 0}), ("deberta", {"k": 1}), ("2d", {"width": 1})]
+)  # fmt: skip
+@torch.no_grad()
+def test_the_least_options_work(scheme, more, tokens):
+    assert build_model(ARGS, scheme, **more)(tokens).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda note: note.pop("scheme"), "study.json: scheme is None"),
+        (lambda note: note.update(scheme=["rope"]), "scheme is "),
+        (lambda note: note.update(scheme="roep"), "unknown scheme 'roep': did you mean 'rope'"),
+        (lambda note: note.update(options=3), "options is 3"),
+        (lambda note: note.update(options={"kk": 3}), "scheme deberta has no option 'kk'"),
+        (lambda note: note.update(options={"k": "4"}), "k is '4': give a whole number"),
+        (lambda note: note.update(options={"k": 5}), "weights.safetensors is not what study.json says"),
+        (lambda note: note.update(scheme="rope", options={}), "weights.safetensors is not what study.json says"),
+        (lambda note: note.update(args=[]), r"args is \[\]"),
+        (lambda note: note["args"].update(dim="24"), "dim is '24'"),
+        (lambda note: note["args"].update(dim=True), "dim is True"),
+        (lambda note: note["args"].update(dim=32), "tok_embeddings.weight is .41, 32., but the weights have .41, 24."),
+        (lambda note: note["args"].update(n_layers=10**9), "n_layers is 1000000000, but the weights have 2"),
+        (lambda note: note["args"].update(vocab_size=10**12), "tok_embeddings.weight is "),
+        (lambda note: note["args"].update(n_head=3), "unknown setting 'n_head'"),
+        (lambda note: note["args"].update(rope_scaling={"type": "liner"}), "type is 'liner'"),
+        (lambda note: note["args"].update(rope_theta=-1.0), "rope_theta is -1.0"),
+    ],
+)
+def test_a_damaged_note_is_refused_in_one_line(change, message, tmp_path):
+    save_study(build_model(ARGS, "deberta", k=4), "deberta", tmp_path, k=4)
+    note = json.loads((tmp_path / NOTE).read_text())
+    change(note)
+    (tmp_path / NOTE).write_text(json.dumps(note))
+    with pytest.raises(ValueError, match=message) as error:
+        load_study(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_note_keeps_the_scaling_and_the_options(tmp_path):
+    scaled = dataclasses.replace(ARGS, rope_scaling=RopeScaling("linear", 2.0))
+    save_study(build_model(scaled, "rope"), "rope", tmp_path / "a")
+    save_study(build_model(ARGS, "t5", buckets=6), "t5", tmp_path / "b", buckets=6)
+    assert read_note(tmp_path / "a")["args"] == scaled
+    assert read_note(tmp_path / "b") == {"scheme": "t5", "options": {"buckets": 6}, "args": ARGS}

@@ -16,7 +16,7 @@ NETWORK = ["__init__", "config", "rope", "cache", "attention", "transformer"]  #
 # Each room may import from those before it and from the network; `generation` is the root's file above decoding.
 ROOMS = ["network", "cli", "text", "weights", "decoding", "generation", "training", "positions", "study", "scripts"]
 MIRRORS = {"__init__.py", "config.py"}  # what is set about the network, and what about training
-EXTRAS = {"matplotlib", "tokenizers", "transformers"}  # what may be missing, and so is imported where it is used
+EXTRAS = {"matplotlib", "PIL", "tokenizers", "transformers"}  # what may be missing, and so is imported where it is used
 
 
 def name_of(path: Path) -> str:

@@ -1,5 +1,6 @@
 """study.py: every topic prints, draws, and answers a mistake in one line."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,11 +12,12 @@ import torch
 
 import study as study_script
 from model.cli import run_script
-from model.study import TOPICS, run
+from model.study import RUN, TOPICS, run
+from model.study.decay import FIRST, bound, inner, smoothed
 from model.study.report import Table, save_plot
 
 REPO = Path(__file__).parent.parent
-PLAIN = ("rotate", "forms", "relative", "decay", "notes")
+PLAIN = ("rotate", "forms", "relative", "decay", "cache", "mistakes")
 
 
 class Done(NamedTuple):
@@ -49,8 +51,37 @@ def study(monkeypatch, capsys) -> Callable[..., Done]:
         (["trace", "--length", "10000000"], "GB are free"),
         (["forms", "--length", "1000000000"], "GB are free"),
         (["decay", "--length", "1000000000"], "GB are free"),
-        (["rotate", "--plot", "/nowhere/x.png"], "/nowhere"),
+        (["rotate", "--plot", "/nowhere/x.png"], "--plot is /nowhere/x.png: give a file in a directory that exists"),
         (["rotate", "--plot", "x.nonsense"], "its ending must be one of"),
+        (["compare", "--plot", "x"], "--plot is x: its ending must be one of"),
+        (["rotate", "--theta=0"], "theta is 0: give a number from 1"),
+        (["rotate", "--theta=-10000"], "theta is -10000"),
+        (["rotate", "--theta=nan"], "theta is nan"),
+        (["rotate", "--theta=1e300"], "theta is 1e+300"),
+        (["relative", "--theta=inf"], "theta is inf"),
+        (["relative", "--theta=5e-324"], "theta is 4.94066e-324"),
+        (["relative", "--head_dim=65536"], "GB are free"),
+        (["relative", "--distance=-1"], "distance is -1: give at least 0"),
+        (["relative", "--distance=1000000000000"], "GB are free"),
+        (["relative", "--seed=-1"], "seed is -1"),
+        (["decay", "--thetas", "100", "nan"], "theta is nan"),
+        (["decay", "--head_dim=0"], "head_dim is 0"),
+        (["forms", "--heads=-1"], "heads is -1: give at least 1"),
+        (["forms", "--head_dim=0"], "head_dim is 0: give at least 4"),
+        (["forms", "--length=0"], "length is 0: give at least 1"),
+        (["forms", "--repeats=0"], "repeats is 0"),
+        (["forms", "--ratio=nan"], "ratio is nan: give a number of at least 1"),
+        (["trace", "--batch=0"], "batch is 0: give at least 1"),
+        (["trace", "--head_dim=7"], "head_dim is 7"),
+        (["cache", "--calls", "1", "0"], "calls is [1, 0]"),
+        (["cache", "--length=0"], "length is 0"),
+        (["cache", "--length=12"], "the first call has 12 tokens and calls 7 more"),
+        (["cache", "--max_seq_len=1000000000"], "GB are free"),
+        (["compare", "--seeds=0"], "seeds is 0: give at least 1"),
+        (["compare", "--results", "/proc/nowhere/x.jsonl", "--length=8"], "/proc/nowhere: "),
+        (["compare", "--keep", "/proc/nowhere/x", "--results", os.devnull], "/proc/nowhere"),
+        (["attention", "--tokens=1", "nowhere"], "tokens is 1: give at least 2"),
+        (["extrapolate", "nowhere"], "nowhere does not exist"),
     ],
 )
 def test_mistakes_end_in_one_line(study, words, message):
@@ -62,6 +93,15 @@ def test_mistakes_end_in_one_line(study, words, message):
     assert not (REPO / "x.nonsense").exists()
 
 
+def test_every_topic_has_options_and_code():
+    assert list(RUN) == list(TOPICS)
+
+
+def test_committed_results_are_found_from_any_directory(study, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "transformer_xl" in study("compare", "--dry").stdout
+
+
 def test_help_lists_every_topic(study):
     done = study("--help")
     assert done.returncode == 0
@@ -69,14 +109,15 @@ def test_help_lists_every_topic(study):
     assert "--head_dim" in study("relative", "--help").stdout
 
 
-def test_without_matplotlib_the_table_still_prints(tmp_path):
+def test_without_matplotlib_a_plot_is_refused_before_anything_is_computed(tmp_path):
     (tmp_path / "matplotlib").mkdir()
     (tmp_path / "matplotlib" / "__init__.py").write_text("raise ImportError('hidden')", encoding="utf-8")
     words = [sys.executable, "study.py", "rotate", "--plot", str(tmp_path / "x.png")]
     done = subprocess.run(
         words, cwd=REPO, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)}, encoding="utf-8"
     )
-    assert "-1.3254, 0.4932" in done.stdout
+    assert done.returncode == 2
+    assert done.stdout == ""
     assert done.stderr == "study.py: error: --plot needs matplotlib: pip install -e '.[plot]'\n"
 
 
@@ -94,27 +135,28 @@ def test_table_aligns_numbers_right_and_text_left():
     assert str(table) == "title\nname     n\na        5\nbcdef  100\nnote"
 
 
-def test_rotate_marks_the_notes_wrong_digits():
+def test_rotate_marks_digits_that_are_often_printed_wrong():
     (table,) = run("rotate", TOPICS["rotate"]()).tables
     marked = [cell for row in table.rows for cell in row if "*" in str(cell)]
     assert marked == ["[-0.0100, 0.9999*]", "[1.0295*, -0.9696]"]
     assert [note.split(";")[0] for note in table.notes] == [
-        "* position 1: the notes print 0.9999",
-        "* position 3: the notes print 1.0296",
+        "* position 1: often printed as 0.9999",
+        "* position 3: often printed as 1.0296",
     ]
 
 
 def test_relative_finds_what_rope_promises_and_what_the_embedding_loses():
     first, second = run("relative", TOPICS["relative"]()).tables
     assert len({row[2] for row in first.rows[:-1]}) == 1
+    least, most = (float(row[3]) for row in first.rows[-3:-1])
+    assert all(least <= float(row[3]) <= most for row in first.rows[:-3])
+    assert most - least == pytest.approx(float(first.rows[-1][3]), abs=2e-4)
     assert {row[4] for row in first.rows[:-1]} == {"1.0000"}
     assert float(first.rows[-1][3]) > 1
     assert [row[2] for row in second.rows] == ["yes", "NO", "yes", "NO"]
 
 
-def test_decay_is_the_cosine_sum_and_swings():
-    from model.study.decay import bound, inner
-
+def test_decay_is_the_cosine_sum_and_oscillates():
     curve, dim, theta = inner(8, 50, 100.0), 8, 100.0
     for n in (0, 1, 7, 50):
         cosines = [torch.cos(torch.tensor(n * theta ** (-2 * i / dim), dtype=torch.float64)) for i in range(4)]
@@ -122,6 +164,9 @@ def test_decay_is_the_cosine_sum_and_swings():
     assert bound(8, 4, 100.0)[0] == pytest.approx(2.5)
     curves, swings, even = run("decay", TOPICS["decay"]()).tables
     assert even.rows[-1] == (402, "+0.997")
+    parts = smoothed(torch.arange(301.0))
+    assert all(low <= mean <= high for _, mean, low, high in parts)
+    assert (parts[0][2], parts[-1][3]) == (FIRST, 300)
     assert all(row[2] != "0%" for row in swings.rows)
     assert curves.rows[0][1:4] == ("+1.000",) * 3
 
@@ -140,7 +185,7 @@ def test_trace_records_the_running_code():
         source = (REPO / "model" / name).read_text(encoding="utf-8").splitlines()[int(line) - 1]
         assert expression.removesuffix("...") in source
     by_expression = {row[1]: row[4] for row in table.rows[:-1]}
-    before, turn, after = (
+    before, rotation, after = (
         complex(by_expression[expression].replace(" ", ""))
         for expression in (
             "torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))",
@@ -148,11 +193,15 @@ def test_trace_records_the_running_code():
             "pairs * reshape_for_broadcast(freqs_cis, pairs)",
         )
     )
-    assert before * turn == pytest.approx(after, abs=2e-4)
+    assert before * rotation == pytest.approx(after, abs=2e-4)
+    weights = next(row for row in table.rows if row[1] == "(scores + mask).softmax(-1)")
+    assert weights[2] == (2, 3, 10, 10)
+    assert weights[4].endswith("+0.0000")  # position 5 is hidden from position 4
+    assert table.notes == ["of mask, scores and weights: for the keys at 3, 4, 5."]
 
 
-def test_the_notes_page_measures_what_it_claims():
-    rows = {row[0]: row[2] for table in run("notes", TOPICS["notes"]()).tables for row in table.rows}
+def test_mistakes_are_measured():
+    rows = {row[0]: row[2] for table in run("mistakes", TOPICS["mistakes"]()).tables for row in table.rows}
     assert rows["torch.polar(...) is (1024, 64)"] == "(1024, 32)"
-    assert rows["R turns (x_(2i-1), x_(2i-1))"] == "norm of (3, 4): 5.0000, theirs 4.2426"
-    assert rows["arange(32768) in the model's half precision"] == "6145 positions of 32768 differ"
+    assert rows["R rotates (x_(2i-1), x_(2i-1))"] == "norm of (3, 4): 5.0000, as written 4.2426"
+    assert rows["arange(32768, dtype=float16)"] == "6145 distinct values for 32768 positions"

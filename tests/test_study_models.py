@@ -1,19 +1,21 @@
-"""The topics that look at a model: attention, extrapolate, trace --model, compare."""
+"""The topics that open a trained model: attention, extrapolate, trace and cache."""
 
-import dataclasses
-import json
+import shutil
 
 import pytest
 import torch
 
 from model import ModelArgs, Transformer
-from model.positions import SCALINGS, SCHEMES
+from model.cli import write_toml
+from model.positions import NOTE, SCALINGS, build_model, save_study
 from model.study import TOPICS, run
-from model.study.attention import look, profile
+from model.study.attention_maps import look, profile, readable, watched
 from model.study.extrapolate import full, spans, windowed
+from model.study.inputs import open_model, open_text, windows_of
 from model.study.report import save_plot
-from model.study.rivals import stretched
+from model.study.scheme_training import stretched
 from model.text.train_tokenizer import train_tokenizer
+from model.training.config import DataArgs
 from model.weights import load_tokenizer, save_model, save_tokenizer
 
 TEXT = "".join(f"line {n}: a rope of {n * n} yards, laid in {n % 7} strands.\n" for n in range(900))
@@ -44,40 +46,120 @@ def trained(tmp_path_factory, text):
     return directory, model.eval()
 
 
+@pytest.fixture
+def run_directory(trained, text, tmp_path, monkeypatch):
+    """The model as a run directory, whose config.toml names its text."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    directory = tmp_path / "run"
+    shutil.copytree(trained[0], directory)
+    (directory / "config.toml").write_text(write_toml(DataArgs(data=(str(text),), val_fraction=0.25)), encoding="utf-8")
+    return directory
+
+
 @torch.no_grad()
 def test_watching_changes_nothing_and_weights_are_softmax_rows(trained):
     _, model = trained
-    tokens = torch.randint(300, (1, 9), generator=torch.Generator().manual_seed(2))
+    tokens = torch.randint(300, (3, 9), generator=torch.Generator().manual_seed(2))
     before = model(tokens)
     maps, loss = look(model, tokens)
-    assert maps.shape == (2, 4, 9, 9)
-    torch.testing.assert_close(maps.sum(-1), torch.ones(2, 4, 9), atol=1e-5, rtol=0)
+    assert maps.shape == (2, 3, 4, 9, 9)
+    torch.testing.assert_close(maps.sum(-1), torch.ones(2, 3, 4, 9), atol=1e-5, rtol=0)
     assert (maps.triu(1) == 0).all()
     assert torch.equal(model(tokens), before)
-    expected = torch.nn.functional.cross_entropy(before[0, :-1], tokens[0, 1:]).item()
-    assert loss == pytest.approx(expected, abs=1e-6)
+    expected = [torch.nn.functional.cross_entropy(row[:-1], text[1:]).item() for row, text in zip(before, tokens)]
+    assert loss == pytest.approx(sum(expected) / 3, abs=1e-6)
     assert profile(maps)[3] == pytest.approx(float(maps.diagonal(-3, -2, -1).mean()))
 
 
-def test_attention_topic(trained, tmp_path):
+def test_attention_of_a_prompt(trained, tmp_path):
     directory, _ = trained
-    report = run("attention", TOPICS["attention"](model=directory, prompt="a rope of 9 yards"))
+    report = run("attention", TOPICS["attention"](model=directory, prompt="a rope of 9 yards\nand $1$"))
     heads, curve = report.tables
     assert len(heads.rows) == 8
+    assert "on the prompt" in heads.title
     assert [row[1] for row in curve.rows] != [row[2] for row in curve.rows]
     pytest.importorskip("matplotlib")
     save_plot(report.draw, tmp_path / "x.png")
 
 
-def test_trace_of_a_trained_model(trained):
+def test_tokens_are_readable_on_a_picture():
+    assert [readable(token) for token in (" a", "\n", "$", "")] == ["·a", "\\n", r"\$", "·"]
+
+
+def test_attention_takes_windows_of_the_models_own_validation_text(run_directory, text):
+    heads, curve = run("attention", TOPICS["attention"](model=run_directory, windows=5)).tables
+    assert f"5 windows of 32 tokens of the validation text of {text}" in heads.title
+    assert curve.rows[-1][0] == 24
+    _, tokenizer, _ = open_model(run_directory)
+    ids, _ = open_text(run_directory, (), tokenizer, 100)
+    assert ids[0] == tokenizer.bos_id
+    assert tokenizer.decode(ids.tolist()) == TEXT[int(0.75 * len(TEXT)) :]
+
+
+def test_windows_are_spread_over_the_text():
+    assert windows_of(torch.arange(100).numpy(), 3, 10)[:, 0].tolist() == [0, 45, 90]
+    assert windows_of(torch.arange(30).numpy(), 1, 10).shape == (1, 10)
+
+
+def test_a_model_of_unknown_text_asks_for_one(trained, run_directory, text):
     directory, _ = trained
-    (table,) = run("trace", TOPICS["trace"](model=directory, prompt="a rope of 9 yards")).tables
+    for topic in ("attention", "extrapolate"):
+        with pytest.raises(ValueError, match=r"has no config.toml .* give the text with --data"):
+            run(topic, TOPICS[topic](model=directory))
+    config = run_directory / "config.toml"
+    config.write_text(write_toml(DataArgs(data=("gone.txt",))), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"gone.txt does not exist.*give the text with --data"):
+        run("extrapolate", TOPICS["extrapolate"](model=run_directory))
+    config.write_text(write_toml(DataArgs(data=("-",))), encoding="utf-8")
+    with pytest.raises(ValueError, match="standard input, which is gone: give the text with --data"):
+        run("extrapolate", TOPICS["extrapolate"](model=run_directory))
+    table, _ = run("attention", TOPICS["attention"](model=run_directory, data=(str(text),), windows=2)).tables
+    assert f"of the end of {text}" in table.title
+
+
+def test_a_note_of_impossible_length_is_refused_before_anything_is_allocated(trained, tmp_path):
+    args = ModelArgs(dim=32, n_layers=1, n_heads=4, vocab_size=300, max_seq_len=32)
+    save_study(build_model(args, "alibi"), "alibi", tmp_path)
+    note = (tmp_path / NOTE).read_text(encoding="utf-8").replace('"max_seq_len": 32', '"max_seq_len": 1000000000000')
+    (tmp_path / NOTE).write_text(note, encoding="utf-8")
+    with pytest.raises(ValueError, match="max_seq_len 1000000000000 needs about"):
+        open_model(tmp_path)
+
+
+def test_cache_of_a_trained_model(trained, tmp_path):
+    directory, _ = trained
+    options = TOPICS["cache"](model=directory, prompt="a rope of 9 yards", calls=(1, 2, 1))
+    report = run("cache", options)
+    calls, facts = report.tables
+    assert [row[0] for row in calls.rows] == ["prefill", "decode", "chunk", "decode", "all"]
+    assert calls.rows[0][1] == "'a rope of 9 yards'"
+    assert all(float(row[-1]) < 1e-4 for row in calls.rows)
+    assert facts.rows[0][1] == "(2, 1, 2, 32, 8) float32"
+    pytest.importorskip("matplotlib")
+    save_plot(report.draw, tmp_path / "x.png")
+
+
+def test_trace_of_a_trained_model(trained):
+    directory, model = trained
+    options = TOPICS["trace"](model=directory, prompt="a rope of 9 yards or more", position=5, head=3, pair=2)
+    (table,) = run("trace", options).tables
     assert "H=4 K=2 D=8" in table.title
-    assert any(row[2] == (1, 2, 32, 8) for row in table.rows)  # the cache: two key heads, 32 slots
+    tokens = torch.tensor([load_tokenizer(directory).encode(options.prompt)])
+    T = tokens.shape[1]
+    shown = {row[1]: row[4] for row in table.rows}
+    with watched(model) as maps, torch.no_grad():
+        model(tokens)
+    expected = " ".join(f"{weight:+.4f}" for weight in maps[0][0, 3, 5, 4:7].tolist())
+    assert shown["(scores + mask).softmax(-1)"] == expected
+    key = shown["keys[:, :, :end]"]  # of the second key head, which the last two query heads share
+    assert key == next(row[4] for row in table.rows if row[1] == "keys.mT")
+    assert next(row[2] for row in table.rows if row[1] == "keys.mT") == (1, 2, 8, T)
+    xk = [row[4] for row in table.rows if row[1] == "xk.detach()"]
+    assert xk == [key]
 
 
 @torch.no_grad()
-def test_windows_read_what_a_reader_would(trained):
+def test_windows_give_each_token_its_own_context(trained):
     _, model = trained
     texts = torch.randint(300, (2, 81), generator=torch.Generator().manual_seed(4))
     apart, sliding = windowed(model, texts, 32), windowed(model, texts, 16)
@@ -114,6 +196,7 @@ def test_extrapolate_topic(trained, text, tmp_path):
     first = {row[0]: row[1] for row in table.rows}
     assert first["rope, as it is"] == first["windows of 32"] == first["sliding by 16"]
     assert first["position interpolation"] != first["rope, as it is"]
+    assert table.notes[0] == f"text: 2 pieces of 128 tokens of the end of {text}."
     pytest.importorskip("matplotlib")
     save_plot(report.draw, tmp_path / "x.png")
 
@@ -121,70 +204,18 @@ def test_extrapolate_topic(trained, text, tmp_path):
 @pytest.mark.parametrize(
     ("topic", "settings", "message"),
     [
-        ("extrapolate", {"windows": 10_000}, "are needed: give more text"),
+        ("extrapolate", {"windows": 10_000}, "are needed: give more text with --data, or ask for less"),
+        ("extrapolate", {"windows": 0}, "windows is 0"),
         ("extrapolate", {"factor": 1}, "factor is 1"),
         ("extrapolate", {"factor": 1_000_000}, "GB are free"),
         ("attention", {"prompt": "rope " * 300}, "tokens: give 2 to 32"),
+        ("attention", {"windows": 10**9}, "GB are free"),
+        ("cache", {"prompt": "rope " * 300}, "max_seq_len is 32, give fewer"),
+        ("trace", {"position": -40}, "position is -40"),
     ],
 )
 def test_mistakes(trained, text, topic, settings, message):
     directory, _ = trained
-    data = {"data": (str(text),)} if topic == "extrapolate" else {}
+    data = {"data": (str(text),)} if topic in ("extrapolate", "attention") else {}
     with pytest.raises(ValueError, match=message):
         run(topic, TOPICS[topic](model=directory, **data | settings))
-
-
-@pytest.fixture
-def small(text, tmp_path):
-    return TOPICS["compare"](
-        schemes=("rope", "yarn", "learned", "learnable"), seeds=2, results=tmp_path / "results.jsonl", windows=2,
-        keep=tmp_path / "kept", data=(str(text),), steps=2, batch_size=2, length=8, dim=16, n_layers=1, n_heads=2,
-        vocab_size=300,
-    )  # fmt: skip
-
-
-def test_compare_resumes_where_it_was_cut(small, monkeypatch, tmp_path):
-    report = run("compare", small)
-    table, moved = report.tables
-    assert {row[0] for row in table.rows} == {"rope", "yarn", "learned", "learnable"}
-    assert [row[3:6] for row in table.rows if row[0] == "learned"] == [("-", "-", "-")]
-    assert moved.title.startswith("learnable")
-    lines = [json.loads(line) for line in small.results.read_text(encoding="utf-8").splitlines()]
-    assert len(lines) == 2 * (4 + 2)  # rope brings its three scalings, yarn among them
-    rope, yarn = (next(line for line in lines if line["scheme"] == name) for name in ("rope", "yarn"))
-    assert rope["bits_per_byte"]["1"] == yarn["bits_per_byte"]["1"]
-    assert rope["bits_per_byte"]["8"] != yarn["bits_per_byte"]["8"]
-    assert rope["cache_bytes_per_token"] == 2 * 1 * 2 * 8 * 4
-
-    whole = small.results.read_text(encoding="utf-8")
-    small.results.write_text(whole[: whole.rstrip().rfind("\n") + 30], encoding="utf-8")  # killed in the last line
-    calls = []
-    from model.study import compare
-
-    real = compare.run_one
-    monkeypatch.setattr(compare, "run_one", lambda *words: calls.append(words[:2]) or real(*words))
-    run("compare", small)
-    assert calls == [("learnable", 1)]
-    again = [json.loads(line) for line in small.results.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
-    assert [line["bits_per_byte"] for line in again] == [line["bits_per_byte"] for line in lines]
-
-    other = dataclasses.replace(small, steps=3, dry=True)
-    assert run("compare", other).tables[0].rows == []  # another budget shares nothing
-
-    reached = run("extrapolate", TOPICS["extrapolate"](model=tmp_path / "kept/learnable-0", data=small.data, windows=1))
-    assert reached.tables[0].rows[0][0] == "learnable, as it is"
-    with pytest.raises(ValueError, match="learned has one vector for each of 8 positions: it cannot read 64"):
-        run("extrapolate", TOPICS["extrapolate"](model=tmp_path / "kept/learned-0", data=small.data, windows=1))
-
-
-def test_compare_mistakes(small):
-    with pytest.raises(ValueError, match="unknown scheme 'ropee': did you mean 'rope'"):
-        run("compare", dataclasses.replace(small, schemes=("ropee",)))
-    with pytest.raises(ValueError, match="GB are free"):
-        run("compare", dataclasses.replace(small, length=1_000_000))
-
-
-def test_the_committed_results_hold_every_scheme():
-    report = run("compare", TOPICS["compare"](dry=True))
-    assert {row[0] for row in report.tables[0].rows} == set(SCHEMES)
-    assert {row[6] for row in report.tables[0].rows} == {3}

@@ -6,12 +6,17 @@ import torch
 from torch import Tensor, nn
 
 from ..config import ModelArgs
-from .scores import distances
-from .tables import NoPositions
+from .tables import NoPositions, check_at_least
+
+
+def distances(T: int, S: int, device: torch.device | None = None) -> Tensor:
+    """How far back each key lies from each of the last T positions: int64 (T, S), negative for later keys."""
+    keys = torch.arange(S, device=device)
+    return keys[S - T :, None] - keys
 
 
 class Biased(NoPositions):
-    """Where the mask would be, a bias with the mask in it: float (1, H, T, S), -inf for keys to come."""
+    """Where the mask would be, a bias with the mask in it: float (1, H, T, S), -inf for later keys."""
 
     def bias(self, distance: Tensor) -> Tensor:
         """distance (T, S), none negative -> (H, T, S)."""
@@ -25,11 +30,14 @@ class Biased(NoPositions):
 
 
 def t5_buckets(distance: Tensor, buckets: int = 32, farthest: int = 128) -> Tensor:
-    """Half of the buckets hold one distance each, the rest ever wider spans up to ``farthest``, then all: int64.
+    """Half of the buckets hold one distance each, the rest wider and wider spans up to ``farthest``: int64.
 
-    Section 2.1 of arXiv:1910.10683, for a decoder: keys lie behind only.
+    What is farther still is in the last bucket. Section 2.1 of arXiv:1910.10683, for a decoder, whose keys all lie
+    behind. Raises ValueError for fewer than 2 buckets, or a ``farthest`` within the first half.
     """
+    check_at_least("buckets", buckets, 2)
     exact = buckets // 2
+    check_at_least("farthest", farthest, exact + 1, f": half of the {buckets} buckets hold one distance each")
     octaves = (distance.clamp(min=1) / exact).log() / math.log(farthest / exact)
     wide = exact + (octaves * (buckets - exact)).long()
     return torch.where(distance < exact, distance, wide.clamp(max=buckets - 1))
@@ -42,6 +50,7 @@ class T5(Biased):
     """
 
     def __init__(self, args: ModelArgs, buckets: int = 32, farthest: int = 128) -> None:
+        t5_buckets(torch.arange(1), buckets, farthest)  # refuses what is no number of buckets
         super().__init__(args)
         self.farthest = farthest
         self.relative_bias = nn.Embedding(buckets, args.n_heads)

@@ -17,7 +17,7 @@ def sinusoids(dim: int, end: int, theta: float = 10000.0) -> Tensor:
 
 
 class Sinusoidal(NoPositions):
-    """Fixed sinusoids. The embedding is scaled by sqrt(dim), from dim^-1/2 wide, so that both are of one size."""
+    """Fixed sinusoids. The embedding has std dim^-1/2 and is scaled by sqrt(dim), so that both are of one size."""
 
     shift_invariant = False
 
@@ -34,7 +34,7 @@ class Sinusoidal(NoPositions):
 
 
 class Learned(NoPositions):
-    """A vector for each position, trained like any weight (GPT-2, BERT). Beyond the last one there is nothing."""
+    """A vector for each position, trained like any weight (GPT-2, BERT). There is none beyond the last."""
 
     shift_invariant = False
 

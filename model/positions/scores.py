@@ -1,20 +1,18 @@
-"""What the schemes share that look at distances: how far each key is, and an attention that scores by itself."""
+"""Schemes that compute the scores from positions too: Shaw, Transformer-XL, TUPE, DeBERTa."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..attention import Attention
+from ..config import ModelArgs
 from ..transformer import Transformer
-
-
-def distances(T: int, S: int, device: torch.device | None = None) -> Tensor:
-    """How far back each key lies from each of the last T positions: int64 (T, S), negative for keys to come."""
-    keys = torch.arange(S, device=device)
-    return keys[S - T :, None] - keys
+from .biases import distances, t5_buckets
+from .embeddings import sinusoids
+from .tables import check_at_least
 
 
 def by_distance(scores: Tensor, index: Tensor) -> Tensor:
-    """Scores for each of N distances, (B, H, T, N), laid on the keys: ``index`` (T, S) says which -> (B, H, T, S)."""
+    """Scores for each of N distances, (B, H, T, N), picked for each key by ``index`` (T, S) -> (B, H, T, S)."""
     return scores.gather(-1, index.expand(*scores.shape[:2], *index.shape))
 
 
@@ -41,9 +39,160 @@ class ScoringAttention(Attention):
 
 
 def replace_attention(model: Transformer, attentions: list[ScoringAttention]) -> None:
-    """Put them in place of the layers' own, whose matrices they take over. Nothing turns any more."""
+    """Put them in place of the layers' own, whose matrices they take over. Nothing is rotated any more."""
     for layer, attention in zip(model.layers, attentions, strict=True):
         for name in ("wq", "wk", "wv", "wo"):
             setattr(attention, name, getattr(layer.attention, name))
         layer.attention = attention
     model.freqs_cis = torch.ones_like(model.freqs_cis)
+
+
+class ShawAttention(ScoringAttention):
+    """e_ij = q_i (k_j + a^K_ij) / sqrt(D), and a^V_ij goes along with the values.
+
+    Each layer has its own a, shared by its heads as in the paper's big model (its base model has one for each head).
+    RoFormer's account adds the embedding before W_k; the paper, and this, after it.
+    """
+
+    def __init__(self, args: ModelArgs, layer_id: int, farthest: int) -> None:
+        super().__init__(args, layer_id)
+        # Keys behind only, so distances 0 .. farthest. One tensor of three axes: no matrix, for the optimizer.
+        self.relative = nn.Parameter(0.02 * torch.randn(2, farthest + 1, args.head_dim))  # for keys, for values
+
+    def clipped(self, distance: Tensor) -> Tensor:
+        return distance.clamp(0, self.relative.shape[1] - 1)
+
+    def scores(self, xq: Tensor, keys: Tensor, distance: Tensor) -> Tensor:
+        relative = by_distance(xq @ self.relative[0].T, self.clipped(distance))  # (B, H, T, S)
+        return (xq @ keys.mT + relative) * self.head_dim**-0.5
+
+    def mix(self, weights: Tensor, values: Tensor, distance: Tensor) -> Tensor:
+        relative = self.relative[1][self.clipped(distance)]  # (T, S, D)
+        return weights @ values + torch.einsum("bhts,tsd->bhtd", weights, relative)
+
+
+class Shaw(Transformer):
+    """A learned vector for each distance up to ``farthest``, beyond which all are one."""
+
+    def __init__(self, args: ModelArgs, farthest: int = 16) -> None:
+        check_at_least("farthest", farthest, 0)
+        super().__init__(args)
+        replace_attention(self, [ShawAttention(args, layer_id, farthest) for layer_id in range(args.n_layers)])
+
+
+class TransformerXLAttention(ScoringAttention):
+    """(q_i + u) k_j + (q_i + v) W_kR r_(i-j): terms a and c, b and d of the paper.
+
+    u and v replace W_q p_i, so they are not multiplied by W_q. Each layer has its own,
+    as in the authors' TensorFlow runs (untie_r); their PyTorch code shares them.
+    """
+
+    def __init__(self, args: ModelArgs, layer_id: int) -> None:
+        super().__init__(args, layer_id)
+        self.wr = nn.Linear(args.dim, args.n_heads * args.head_dim, bias=False)
+        self.u = nn.Parameter(torch.zeros(args.n_heads, 1, args.head_dim))
+        self.v = nn.Parameter(torch.zeros(args.n_heads, 1, args.head_dim))
+        nn.init.normal_(self.wr.weight, std=0.02)
+        self.sinusoids = sinusoids(args.dim, args.max_seq_len)  # (max_seq_len, dim): row n for distance n
+
+    def scores(self, xq: Tensor, keys: Tensor, distance: Tensor) -> Tensor:
+        encoded = self.wr(self.sinusoids[: keys.shape[2]].to(xq)).unflatten(-1, (-1, self.head_dim))  # (S, H, D)
+        content = (xq + self.u) @ keys.mT  # (B, H, T, S)
+        position = by_distance((xq + self.v) @ encoded.permute(1, 2, 0), distance.clamp(min=0))  # (B, H, T, S)
+        return (content + position) * self.head_dim**-0.5
+
+
+class TransformerXL(Transformer):
+    """Sinusoids of the distance, through a matrix of their own. The KV cache takes the place of the segment memory."""
+
+    def __init__(self, args: ModelArgs) -> None:
+        if args.dim % 2:
+            raise ValueError(f"dim is {args.dim}: make it even, because a sine and a cosine share a frequency")
+        super().__init__(args)
+        replace_attention(self, [TransformerXLAttention(args, layer_id) for layer_id in range(args.n_layers)])
+
+
+class PositionTerm(nn.Module):
+    """p_i U_Q (p_j U_K)^T / sqrt(2 D) + b_(i-j), the same for all layers: its matrices and its numbers.
+
+    The norm of p is the authors' code's, not the paper's. b has T5's buckets, for keys behind only.
+    """
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__()
+        self.head_dim = args.head_dim
+        self.pos_embeddings = nn.Embedding(args.max_seq_len, args.dim)
+        self.norm = nn.LayerNorm(args.dim)
+        self.uq = nn.Linear(args.dim, args.n_heads * args.head_dim, bias=False)
+        self.uk = nn.Linear(args.dim, args.n_heads * args.head_dim, bias=False)
+        self.relative_bias = nn.Embedding(32, args.n_heads)
+        for part in (self.pos_embeddings, self.uq, self.uk, self.relative_bias):
+            nn.init.normal_(part.weight, std=0.02)
+
+    def forward(self, distance: Tensor) -> Tensor:
+        """distance (T, S) -> (H, T, S)."""
+        T, S = distance.shape
+        p = self.norm(self.pos_embeddings.weight[:S])  # (S, dim)
+        q, k = (u(p).unflatten(-1, (-1, self.head_dim)).transpose(0, 1) for u in (self.uq, self.uk))  # (H, S, D)
+        bias = self.relative_bias(t5_buckets(distance.clamp(min=0))).permute(2, 0, 1)  # (H, T, S)
+        return q[:, S - T :] @ k.mT * (2 * self.head_dim) ** -0.5 + bias
+
+
+class TupeAttention(ScoringAttention):
+    """The content term, over sqrt(2 D) since two terms of one size are added, and the model's one position term."""
+
+    def __init__(self, args: ModelArgs, layer_id: int, term: PositionTerm) -> None:
+        super().__init__(args, layer_id)
+        self.term = (term,)  # in a tuple, because it belongs to the model and not to each layer
+
+    def scores(self, xq: Tensor, keys: Tensor, distance: Tensor) -> Tensor:
+        return xq @ keys.mT * (2 * self.head_dim) ** -0.5 + self.term[0](distance)
+
+
+class Tupe(Transformer):
+    """TUPE-R: absolute and relative. What the paper unties for [CLS] has no counterpart in a decoder."""
+
+    shift_invariant = False
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__(args)
+        self.position_term = PositionTerm(args)
+        attentions = [TupeAttention(args, layer_id, self.position_term) for layer_id in range(args.n_layers)]
+        replace_attention(self, list(attentions))
+
+
+class DebertaAttention(ScoringAttention):
+    """(Qc_i Kc_j + Qc_i Kr_d(i,j) + Kc_j Qr_d(j,i)) / sqrt(3 D), with d(i, j) = i - j + k clipped to 0 .. 2k - 1.
+
+    That is the paper; its authors' code comes to d(i, j) in the third term too. Their biases of q and v are left out.
+    """
+
+    def __init__(self, args: ModelArgs, layer_id: int, table: nn.Embedding) -> None:
+        super().__init__(args, layer_id)
+        self.table = (table,)  # in a tuple, because it belongs to the model and not to each layer
+        self.wqr = nn.Linear(args.dim, args.n_heads * args.head_dim, bias=False)
+        self.wkr = nn.Linear(args.dim, args.n_heads * args.head_dim, bias=False)
+        for matrix in (self.wqr, self.wkr):
+            nn.init.normal_(matrix.weight, std=0.02)
+
+    def scores(self, xq: Tensor, keys: Tensor, distance: Tensor) -> Tensor:
+        table = self.table[0].weight  # (2k, dim)
+        k = table.shape[0] // 2
+        qr, kr = (w(table).unflatten(-1, (-1, self.head_dim)).permute(1, 2, 0) for w in (self.wqr, self.wkr))
+        to_position = by_distance(xq @ kr, (distance + k).clamp(0, 2 * k - 1))  # (B, H, T, S), from (B, H, T, 2k)
+        from_position = by_distance(keys @ qr, (k - distance.T).clamp(0, 2 * k - 1))  # (B, H, S, T)
+        return (xq @ keys.mT + to_position + from_position.mT) * (3 * self.head_dim) ** -0.5
+
+
+class Deberta(Transformer):
+    """Disentangled attention over distances up to ``k`` (the paper's is 512, as long as its texts). The absolute
+    positions that DeBERTa's mask decoder adds at the end belong to its training task and have no counterpart here.
+    """
+
+    def __init__(self, args: ModelArgs, k: int = 64) -> None:
+        check_at_least("k", k, 1)
+        super().__init__(args)
+        self.rel_embeddings = nn.Embedding(2 * k, args.dim)
+        nn.init.normal_(self.rel_embeddings.weight, std=0.02)
+        attentions = [DebertaAttention(args, layer_id, self.rel_embeddings) for layer_id in range(args.n_layers)]
+        replace_attention(self, list(attentions))

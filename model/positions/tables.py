@@ -1,4 +1,4 @@
-"""Schemes that put something else into the rotation table: complex (max_seq_len, D/2), turned into q and k as ever."""
+"""Schemes with another rotation table: complex (max_seq_len, D/2), by which q and k are rotated as in the network."""
 
 import torch
 from torch import Tensor, nn
@@ -8,8 +8,14 @@ from ..rope import precompute_freqs_cis
 from ..transformer import Transformer
 
 
+def check_at_least(name: str, value: int, least: int, why: str = "") -> None:
+    """Raises ValueError for an option of a scheme that is too small."""
+    if value < least:
+        raise ValueError(f"{name} is {value}: give at least {least}{why}")
+
+
 class NoPositions(Transformer):
-    """No turn at all: order is seen through the causal mask only (NoPE, arXiv:2305.19466)."""
+    """No rotation at all: order is seen through the causal mask only (NoPE, arXiv:2305.19466)."""
 
     def __init__(self, args: ModelArgs) -> None:
         super().__init__(args)
@@ -17,21 +23,21 @@ class NoPositions(Transformer):
 
 
 class PartialRope(Transformer):
-    """The first ``rotary_dim`` channels of a head turn, by default half (ChatGLM2; GPT-J a quarter), the rest pass."""
+    """Only the first ``rotary_dim`` channels of a head are rotated, by default half (ChatGLM2; GPT-J a quarter)."""
 
     def __init__(self, args: ModelArgs, rotary_dim: int | None = None) -> None:
-        turning = args.head_dim // 2 if rotary_dim is None else rotary_dim
-        if turning % 2 or not 2 <= turning <= args.head_dim:
-            raise ValueError(f"rotary_dim is {turning}: give an even number from 2 to head_dim {args.head_dim}")
+        rotated = args.head_dim // 2 if rotary_dim is None else rotary_dim
+        if rotated % 2 or not 2 <= rotated <= args.head_dim:
+            raise ValueError(f"rotary_dim is {rotated}: give an even number from 2 to head_dim {args.head_dim}")
         super().__init__(args)
         self.freqs_cis = torch.ones_like(self.freqs_cis)
-        self.freqs_cis[:, : turning // 2] = precompute_freqs_cis(turning, args.max_seq_len, args.rope_theta)
+        self.freqs_cis[:, : rotated // 2] = precompute_freqs_cis(rotated, args.max_seq_len, args.rope_theta)
 
 
 class GridRope(Transformer):
     """Two position ids, each for half of the head, as ChatGLM-6B has them: here the row and column of a grid.
 
-    ChatGLM counts places outside and inside the blank it fills; running text has no blank, so it is laid in lines of
+    ChatGLM counts positions outside and inside the blank it fills; running text has no blank, so it is laid in lines of
     ``width`` tokens. A shift moves tokens across line ends: scores depend on more than the distance.
     """
 
@@ -40,23 +46,22 @@ class GridRope(Transformer):
     def __init__(self, args: ModelArgs, width: int = 16) -> None:
         if args.head_dim % 4:
             raise ValueError(f"head_dim is {args.head_dim}: each half must hold whole pairs, give a multiple of 4")
-        if width < 1:
-            raise ValueError(f"width is {width}: give at least 1")
+        check_at_least("width", width, 1)
         super().__init__(args)
         positions = torch.arange(args.max_seq_len)
-        half = precompute_freqs_cis(args.head_dim // 2, max(args.max_seq_len, width), args.rope_theta)  # (.., D/4)
+        half = precompute_freqs_cis(args.head_dim // 2, args.max_seq_len, args.rope_theta)  # (max_seq_len, D/4)
         self.freqs_cis = torch.cat((half[positions // width], half[positions % width]), -1)  # (max_seq_len, D/2)
 
 
 class LearnableRope(Transformer):
-    """Frequencies that train, from RoPE's on; the table is made anew from them whenever it is asked for."""
+    """Frequencies that are trained, starting from RoPE's; the table is made from them whenever it is asked for."""
 
     def __init__(self, args: ModelArgs) -> None:
         if args.rope_theta < 1:
-            raise ValueError(f"rope_theta is {args.rope_theta}: give at least 1, so that no pair turns past one radian")
+            raise ValueError(f"rope_theta is {args.rope_theta}: give at least 1, so that no pair passes one radian")
         super().__init__(args)
-        first_turn = precompute_freqs_cis(args.head_dim, 2, args.rope_theta)[1]  # (D/2,)
-        self.frequencies = nn.Parameter(first_turn.angle())
+        first = precompute_freqs_cis(args.head_dim, 2, args.rope_theta)[1]  # (D/2,): the angles of position 1
+        self.frequencies = nn.Parameter(first.angle())
 
     @property
     def freqs_cis(self) -> Tensor:  # type: ignore[override]

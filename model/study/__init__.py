@@ -1,19 +1,41 @@
-"""Taking RoPE apart: one small file a topic, each with ``run(options) -> Report``, on the library's own functions.
+"""Taking RoPE apart: one file a topic, each with ``run(options) -> Report``, on the library's own functions.
 
 Read ``report.py`` for what a topic gives back and ``options.py`` for what it lets one choose; study.py prints both.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
+from . import (
+    attention_maps,
+    compare,
+    decay,
+    extrapolate,
+    form_table,
+    kv_cache,
+    mistakes,
+    rotation,
+    trace,
+)
 from .options import TOPICS
-
-if TYPE_CHECKING:
-    from .report import Report
+from .report import Report
 
 __all__ = ["TOPICS", "run"]
 
+RUN: dict[str, Callable[[Any], Report]] = {
+    "rotate": rotation.run_rotate,
+    "trace": trace.run,
+    "forms": form_table.run,
+    "relative": rotation.run_relative,
+    "decay": decay.run,
+    "cache": kv_cache.run,
+    "attention": attention_maps.run,
+    "extrapolate": extrapolate.run,
+    "compare": compare.run,
+    "mistakes": mistakes.run,
+}
 
-def run(topic: str, options: Any) -> "Report":
+
+def run(topic: str, options: Any) -> Report:
     """The report of a topic for an instance of ``TOPICS[topic]``. Raises ValueError for what cannot be shown."""
-    return importlib.import_module(f".{topic}", __name__).run(options)
+    return RUN[topic](options)

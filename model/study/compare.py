@@ -1,64 +1,103 @@
-"""Every scheme against every other: who is best at the trained length, and who survives past it."""
+"""Every position encoding in the same small model: bits per byte at the trained length and past it."""
 
 import json
 import statistics
 import sys
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ..cli.settings import nearest
-from ..positions import SCALINGS, SCHEMES
+from ..positions import NOTE, SCALINGS, SCHEMES, check_scheme
+from .inputs import check_at_least
 from .options import Compare
-from .report import Report, Table
-from .rivals import TIMES, Line, budget, prepare_text, run_one
+from .report import COLORS, DASHES, Report, Table
+from .scheme_training import TIMES, Line, budget, kept, prepare_text, train_one
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "compare.jsonl"  # committed
+PANEL = 4  # schemes in one panel of the picture
 
 
 def run(options: Compare) -> Report:
     for scheme in options.schemes:
-        if scheme not in SCHEMES:
-            raise ValueError(f"unknown scheme {scheme!r}{nearest(scheme, SCHEMES)}")
-    for name in ("seeds", "steps", "batch_size", "length", "windows"):
-        if getattr(options, name) < 1:
-            raise ValueError(f"{name} is {getattr(options, name)}: give at least 1")
-    lines = read(options)
+        check_scheme(scheme)
+    check_at_least(1, options, "seeds", "steps", "batch_size", "length", "windows")
+    if not options.data:
+        raise ValueError("data is empty: name at least one text")
+    path = options.results or RESULTS
+    lines = read(path, options)
     todo = [] if options.dry else missing(options, lines)
     if todo:
-        with tempfile.TemporaryDirectory() as scratch:
-            text = prepare_text(options, Path(scratch))
-            for scheme, seed in todo:
-                print(f"{scheme}, seed {seed} ...", file=sys.stderr, flush=True)
-                new = run_one(scheme, seed, text, options)
-                append(options.results, new)
-                lines += new
+        append(path, [])  # what cannot be written to is found before anything is trained
+        if options.keep:
+            options.keep.mkdir(parents=True, exist_ok=True)
+        text = prepare_text(options)
+        for scheme, seed in todo:
+            print(f"{scheme}, seed {seed} ...", file=sys.stderr, flush=True)
+            known = {(line["scheme"], line["seed"]) for line in lines}
+            new = [line for line in train_one(scheme, seed, text, options) if (line["scheme"], seed) not in known]
+            append(path, new)
+            lines += new
     return Report([table(options, lines), *moved(lines)], lambda figure: draw(figure, lines))
 
 
-def read(options: Compare) -> list[Line]:
-    """The finished runs of this very budget. A line that a kill cut short is none."""
-    if not options.results.exists():
+def read(path: Path, options: Compare) -> list[Line]:
+    """The finished runs of this very budget. A last line that a kill cut short is none.
+
+    Raises ValueError that names the line for one that is no result.
+    """
+    if not path.exists():
         return []
-    whole = [
-        line for line in options.results.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("}\n")
-    ]
-    wanted = json.loads(json.dumps(budget(options)))
-    return [line for line in map(json.loads, whole) if line["budget"] == wanted]
+    wanted, found = json.loads(json.dumps(budget(options))), []
+    for number, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True), 1):
+        if not text.endswith("}\n"):
+            continue
+        try:
+            line = checked(json.loads(text))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path}, line {number}: {error}; remove the line, and the run is made again") from None
+        if line["budget"] == wanted:
+            found.append(line)
+    return found
+
+
+FIELDS = {"scheme": str, "seed": int, "bits_per_byte": dict, "tokens_per_second": int, "cache_bytes_per_token": int,
+          "parameters": int, "budget": dict}  # fmt: skip
+
+
+def checked(line: Any) -> Line:
+    if not isinstance(line, dict):
+        raise ValueError(f"{type(line).__name__} where a result is needed")
+    for name, kind in FIELDS.items():
+        if type(line.get(name)) is not kind:
+            raise ValueError(f"{name} is {line.get(name)!r}")
+    for value in (line["bits_per_byte"].get("1"), line.get("moved", 0.0)):
+        if type(value) is not float:
+            raise ValueError(f"{value!r} where a number is needed")
+    for times in TIMES:
+        if not isinstance(line["bits_per_byte"].get(str(times), 0), float | None):
+            raise ValueError(f"bits_per_byte at {times} x is {line['bits_per_byte'].get(str(times), 'missing')!r}")
+    check_scheme(line["scheme"])
+    return line
 
 
 def missing(options: Compare, lines: list[Line]) -> list[tuple[str, int]]:
-    """Seed by seed, so that a table of all schemes is there early. The scalings come with rope."""
+    """Seed by seed, so that a table of all schemes is there early. The scalings come with rope.
+
+    Where models are to be kept, a run is done only if its model is there: study.json is written last.
+    """
     done = {(line["scheme"], line["seed"]) for line in lines}
     asked = options.schemes or tuple(SCHEMES)
     trained = dict.fromkeys("rope" if scheme in SCALINGS else scheme for scheme in asked)
-    return [(scheme, seed) for seed in range(options.seeds) for scheme in trained if (scheme, seed) not in done]
+    runs = [(scheme, seed) for seed in range(options.seeds) for scheme in trained]
+    return [run for run in runs if run not in done or (options.keep and not (kept(options, *run) / NOTE).exists())]
 
 
 def append(path: Path, lines: list[Line]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    cut_short = path.exists() and not path.read_bytes().endswith(b"\n") and path.stat().st_size > 0
-    with path.open("a", encoding="utf-8") as file:
-        file.write("\n" * cut_short + "".join(json.dumps(line) + "\n" for line in lines))
+    with path.open("ab+") as file:
+        file.seek(max(0, file.tell() - 1))
+        cut_short = file.read() not in (b"", b"\n")
+        file.write(b"\n" * cut_short + b"".join(json.dumps(line).encode() + b"\n" for line in lines))
 
 
 def table(options: Compare, lines: list[Line]) -> Table:
@@ -84,7 +123,7 @@ def table(options: Compare, lines: list[Line]) -> Table:
         rows,
         [
             f"{options.steps} steps of {options.batch_size} x {options.length} tokens, {options.n_layers} layers of "
-            f"{options.dim}, {options.n_heads} heads; each column reads the same validation text.",
+            f"{options.dim}, {options.n_heads} heads; each column is of the same validation text.",
             "linear, ntk and yarn are rope's weights, scaled by the multiple when tested; nothing is fine-tuned.",
             "tokens/s: in training, per second of processor time, so that a busy machine does not count.",
             "-: the scheme has no vector for those positions.",
@@ -115,18 +154,36 @@ def moved(lines: list[Line]) -> list[Table]:
 
 
 def draw(figure: Any, lines: list[Line]) -> None:
-    from matplotlib import colormaps
+    """Four schemes a panel, their points side by side, so that none hides another; RoPE in grey for comparison."""
+    found = {scheme: [line["bits_per_byte"] for line in lines if line["scheme"] == scheme] for scheme in SCHEMES}
+    shown = [scheme for scheme in SCHEMES if found[scheme]]
+    panels = [shown[i : i + PANEL] for i in range(0, len(shown), PANEL)] or [[]]
+    figure.set_size_inches(8.5, 1 + 2.9 * -(-len(panels) // 2))
+    grid = figure.subplots(-(-len(panels) // 2), 2, sharex=True, sharey=True, squeeze=False)
+    for axes, schemes in zip(grid.flat, panels):
+        if found["rope"] and "rope" not in schemes:
+            axes.plot(TIMES, points(found["rope"])[1], color="0.7", linewidth=4, label="rope", zorder=0)
+        for number, scheme in enumerate(schemes):
+            times, means, deviations = points(found[scheme])
+            beside = [time * 2 ** (0.09 * (number - 1.5)) for time in times]
+            axes.errorbar(
+                beside, means, deviations, color=COLORS[number], marker="osD^"[number], linestyle=DASHES[number],
+                linewidth=1.2, markersize=6, capsize=3, label=scheme,
+            )  # fmt: skip
+        axes.set_title(f"slot: {', '.join(dict.fromkeys(SCHEMES[scheme].slot for scheme in schemes))}", fontsize=10)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(TIMES, [f"{times} x" for times in TIMES])
+        axes.grid(alpha=0.3)
+        axes.legend(loc="upper left", fontsize=9)
+    figure.supxlabel(
+        "length of the test windows, as a multiple of the trained length (points side by side)", fontsize=10
+    )
+    figure.supylabel("validation bits per byte (mean, standard deviation)", fontsize=10)
 
-    axes = figure.subplots()
-    for number, scheme in enumerate(SCHEMES):
-        runs = [line["bits_per_byte"] for line in lines if line["scheme"] == scheme]
-        points = [
-            (times, statistics.mean(run[str(times)] for run in runs)) for times in TIMES if runs and runs[0][str(times)]
-        ]
-        if points:
-            axes.plot(*zip(*points), marker="ov^s"[number % 4], label=scheme, color=colormaps["tab20"](number))
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(TIMES, [f"{times} x" for times in TIMES])
-    axes.set(xlabel="text read at a time, as a multiple of the trained length", ylabel="validation bits per byte")
-    axes.grid(alpha=0.3)
-    axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
+
+def points(runs: list[dict[str, float | None]]) -> tuple[list[int], list[float], list[float]]:
+    """The lengths at which a scheme was tested, with the mean and the standard deviation of its seeds."""
+    times = [time for time in TIMES if runs[0].get(str(time)) is not None]
+    values = [[value for run in runs if (value := run[str(time)]) is not None] for time in times]
+    spread = [statistics.stdev(part) if len(part) > 1 else 0.0 for part in values]
+    return times, [statistics.mean(part) for part in values], spread

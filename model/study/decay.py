@@ -1,26 +1,30 @@
-"""Does attention fade with distance by itself? The bound says so; the inner product swings (RoFormer, 3.4.3)."""
+"""Does attention decay with distance by itself? RoFormer's bound and the inner product, over distance (3.4.3)."""
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..cli.machine import check_memory
 from ..rope import apply_rotary_emb, precompute_freqs_cis
-from .memory import check_memory
+from .inputs import check_at_least, check_even, check_theta
 from .options import Decay
-from .report import Report, Table
+from .report import COLORS, Report, Table
+
+FIRST = 64  # the picture shows each distance up to here, and farther ones as a mean with a band
 
 
 def inner(dim: int, length: int, theta: float) -> Tensor:
     """q . k for q = k = ones, by distance, as a share of what it is at distance 0: (length + 1,)."""
     ones = torch.ones(1, length + 1, 1, dim)  # (1, length + 1, 1, D)
-    turned = apply_rotary_emb(ones, ones, precompute_freqs_cis(dim, length + 1, theta))[0]
-    return turned.sum(-1).flatten() / dim  # (length + 1,): row 0 is not turned, so this is its product with row n
+    rotated = apply_rotary_emb(ones, ones, precompute_freqs_cis(dim, length + 1, theta))[0]
+    return rotated.sum(-1).flatten() / dim  # (length + 1,): row 0 is not rotated, so this is its product with row n
 
 
 def bound(dim: int, length: int, theta: float) -> Tensor:
-    """Mean of |S_j|, by distance n: (length + 1,). S_j is the sum of the first j pairs' turns, e^(i n theta).
+    """Mean of |S_j|, by distance n: (length + 1,). S_j is the sum of e^(i n theta_i) over the first j pairs.
 
     Equation 37 bounds the product by max |h_(i+1) - h_i| times their sum. At distance 0 the mean is (D/2 + 1) / 2.
     """
@@ -29,11 +33,13 @@ def bound(dim: int, length: int, theta: float) -> Tensor:
 
 
 def run(options: Decay) -> Report:
-    if options.head_dim < 2 or options.head_dim % 2:
-        raise ValueError(f"head_dim is {options.head_dim}: make it even, because RoPE turns pairs")
-    if options.length < 2:
-        raise ValueError(f"length is {options.length}: give at least 2")
-    check_memory(30 * options.length * options.head_dim, f"length {options.length}")
+    check_even(options, "head_dim")
+    check_at_least(2, options, "length")
+    if not options.thetas:
+        raise ValueError("thetas is empty: give at least one base, such as 10000")
+    for theta in options.thetas:
+        check_theta(theta)
+    check_memory(30 * options.length * options.head_dim * len(options.thetas), f"length {options.length}")
     names = [f"{theta:g}" for theta in options.thetas]
     distances = [0, 1, *(2**i for i in range(1, options.length.bit_length()) if 2**i <= options.length)]
     products = [inner(options.head_dim, options.length, theta) for theta in options.thetas]
@@ -44,10 +50,10 @@ def run(options: Decay) -> Report:
         [(d, *(f"{curve[d]:+.3f}" for curve in products), *(f"{curve[d]:.2f}" for curve in bounds)) for d in distances],
     )
     swings = Table(
-        "How it swings",
+        "How it oscillates",
         ("theta", "first rise", "rises", "first below 0", "lowest", "bound rises"),
         [
-            (name, *_swings(product), f"{_rises(limit).float().mean():.0%}")
+            (name, *_oscillation(product), f"{_rises(limit).float().mean():.0%}")
             for name, product, limit in zip(names, products, bounds)
         ],
         ["first rise: the first distance whose product exceeds the one before. rises: the share of steps that go up."],
@@ -56,7 +62,7 @@ def run(options: Decay) -> Report:
 
 
 def even_spacing(options: Decay) -> Table:
-    """Is any smooth, falling choice of frequencies as good? Evenly spaced ones come round together, as a clock does."""
+    """Is any smooth, falling choice of frequencies as good? Evenly spaced ones come back in phase."""
     D = options.head_dim
     distances = torch.arange(round(math.pi * D) + 2)
     product = torch.cos(torch.outer(distances, 1 - torch.arange(D // 2) / (D / 2))).mean(-1)  # (distances,)
@@ -65,7 +71,7 @@ def even_spacing(options: Decay) -> Table:
         "Frequencies 1 - 2i/D instead: evenly spaced",
         ("distance", "q.k"),
         [(d, f"{product[d]:+.3f}") for d in sorted({1, D // 8, D // 2, beyond})],
-        [f"At distance {beyond}, about pi D, all pairs are together again: the far token looks like the token itself."],
+        [f"At distance {beyond}, about pi D, all pairs are in phase again: that token scores like the token itself."],
     )
 
 
@@ -73,7 +79,7 @@ def _rises(curve: Tensor) -> Tensor:
     return curve[1:] > curve[:-1]
 
 
-def _swings(curve: Tensor) -> tuple[str, str, str, str]:
+def _oscillation(curve: Tensor) -> tuple[str, str, str, str]:
     rises, below = _rises(curve), curve < 0
     first = str(int(rises.nonzero()[0]) + 1) if rises.any() else "-"
     return (
@@ -84,15 +90,31 @@ def _swings(curve: Tensor) -> tuple[str, str, str, str]:
     )
 
 
+def smoothed(curve: Tensor) -> list[tuple[float, float, float, float]]:
+    """From FIRST on, for each quarter of an octave: its middle, and the mean, least and largest value there."""
+    edges, last = [min(FIRST, len(curve) - 2)], len(curve) - 1
+    while edges[-1] < last:
+        edges.append(min(last, math.ceil(edges[-1] * 2 ** (1 / 4) + 1)))
+    parts = [(math.sqrt(a * b), curve[a : b + 1]) for a, b in pairwise(edges)]
+    return [(middle, part.mean().item(), part.min().item(), part.max().item()) for middle, part in parts]
+
+
 def draw(figure: Any, names: list[str], products: list[Tensor], bounds: list[Tensor]) -> None:
+    figure.set_size_inches(9, 4.5)
     left, right = figure.subplots(1, 2)
-    for name, product, limit in zip(names, products, bounds):
-        left.plot(product, label=f"theta {name}", linewidth=0.8)
-        right.plot(limit, label=f"theta {name}", linewidth=0.8)
-    left.set(title="inner product, q = k = ones", xlabel="distance m - n", xscale="symlog")
-    right.set(title="RoFormer's bound, mean |S_j|", xlabel="distance m - n", xscale="symlog")
-    left.axhline(0, color="black", linewidth=0.5)
-    for axes in (left, right):
-        axes.set_xlim(left=0)
+    for axes, curves in ((left, products), (right, bounds)):
+        for name, color, dash, curve in zip(names, COLORS * len(names), ("-", "--", "-.", ":") * len(names), curves):
+            near = curve[: FIRST + 1]
+            middles, means, least, most = zip(*smoothed(curve))
+            axes.plot(near, color=color, linewidth=1, linestyle=dash)
+            axes.plot(middles, means, color=color, linewidth=2, linestyle=dash, label=f"theta = {name}")
+            axes.fill_between(middles, least, most, color=color, alpha=0.2, linewidth=0)
+        axes.set_xscale("symlog", linthresh=1)
+        axes.set_xlim(0, len(curves[0]) - 1)
+        axes.set_xlabel("distance m - n, in tokens")
         axes.grid(alpha=0.3)
+    left.set(title="inner product for q = k = ones", ylabel="q . k, as a share of distance 0")
+    left.axhline(0, color="black", linewidth=0.8)
+    right.set(title="RoFormer's bound", ylabel="mean |S_j|")
     right.legend()
+    figure.suptitle(f"thin: each distance up to {FIRST}; thick: mean of nearby distances, with the band they lie in")

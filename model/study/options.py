@@ -1,4 +1,4 @@
-"""What each topic lets its reader choose: one frozen dataclass a topic, which is also its flags. Imports no torch."""
+"""What each topic lets its reader choose: one frozen dataclass a topic, which is also its flags."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Annotated
 
 @dataclass(frozen=True)
 class Rotate:
-    """The worked example: five vectors of length 4, turned pair by pair."""
+    """The worked example: five vectors of length 4, rotated pair by pair."""
 
     theta: Annotated[float, "base of the frequencies"] = 10000.0
 
@@ -25,7 +25,7 @@ class Forms:
 
 @dataclass(frozen=True)
 class Relative:
-    """Scores see m - n only, norms stay, and why it is q and k that turn, not the embedding."""
+    """Scores depend on m - n only, norms are kept, and why q and k are rotated, not the embedding."""
 
     head_dim: Annotated[int, "width of the vectors"] = 64
     distance: Annotated[int, "m - n"] = 7
@@ -46,28 +46,44 @@ class Decay:
 class Trace:
     """One attention call step by step: expression, shape, dtype and the values of one pair."""
 
-    model: Annotated[Path | None, "a trained model (default: the notes' sizes with random weights)"] = None
-    prompt: Annotated[str, "what the trained model reads"] = "Once upon a time"
+    model: Annotated[Path | None, "a trained model (default: random weights)"] = None
+    prompt: Annotated[str, "what the trained model is given"] = "Once upon a time"
     batch: Annotated[int, "rows"] = 2
     length: Annotated[int, "tokens"] = 512
     heads: Annotated[int, "heads"] = 12
     head_dim: Annotated[int, "width of one head"] = 64
-    position: Annotated[int, "token that is watched (a negative one counts from the end)"] = 2
-    head: Annotated[int, "head that is watched"] = 0
-    pair: Annotated[int, "pair that is watched"] = 1
+    position: Annotated[int, "token whose values are shown (a negative one counts from the end)"] = 2
+    head: Annotated[int, "head whose values are shown"] = 0
+    pair: Annotated[int, "pair whose values are shown"] = 1
 
 
 @dataclass(frozen=True)
-class Notes:
-    """What the notes this project grew from get wrong, each with its number."""
+class Cache:
+    """The KV cache, call by call: slots written and read, work saved, and the logits it leaves as they are."""
+
+    model: Annotated[Path | None, "a trained model (default: a small random network)"] = None
+    prompt: Annotated[str, "what the first call gives a trained model, which then continues it greedily"] = (
+        "Once upon a time"
+    )
+    length: Annotated[int, "tokens of the first call of the random network"] = 6
+    calls: Annotated[tuple[int, ...], "tokens of each of the calls that follow"] = (1, 1, 1, 3, 1)
+    max_seq_len: Annotated[int, "slots of the random network's cache"] = 16
+
+
+@dataclass(frozen=True)
+class Mistakes:
+    """Common mistakes about RoPE, found in published tutorials and code, each with its number."""
 
 
 @dataclass(frozen=True)
 class Attention:
-    """Who looks at whom in a trained model, by layer and head, with its rotation and without."""
+    """Which tokens each head of a trained model attends to, with its rotation and without."""
 
     model: Annotated[Path | None, "a trained model (default: the newest run)"] = None
-    prompt: Annotated[str, "what it reads"] = "The rope is as long as the walk it was made in, and no longer than that."
+    prompt: Annotated[str | None, "one text (default: windows of the model's own validation text)"] = None
+    data: Annotated[tuple[str, ...], "text to take the windows from; its end is taken"] = ()
+    tokens: Annotated[int, "tokens of a window, at most the model's context"] = 64
+    windows: Annotated[int, "windows over which weights are averaged"] = 16
 
 
 @dataclass(frozen=True)
@@ -75,20 +91,20 @@ class Extrapolate:
     """Loss by position, inside and far past the trained length, and what scaling and windows do about it."""
 
     model: Annotated[Path | None, "a trained model (default: the newest run)"] = None
-    data: Annotated[tuple[str, ...], "text it is tested on; its end is taken"] = ("python-docs",)
+    data: Annotated[tuple[str, ...], "text it is tested on; its end is taken (default: its own validation text)"] = ()
     factor: Annotated[int, "how many times the trained length"] = 8
     windows: Annotated[int, "pieces of text of that length"] = 16
 
 
 @dataclass(frozen=True)
 class Compare:
-    """The same small model trained under each scheme, several seeds, tested at 1, 2, 4 and 8 times its length."""
+    """The same small model with each position encoding, several seeds, tested at 1, 2, 4 and 8 times its length."""
 
     schemes: Annotated[tuple[str, ...], "which (default: all)"] = ()
     seeds: Annotated[int, "runs of each"] = 3
-    results: Annotated[Path, "a JSON line for each finished run; those in it are not run again"] = Path(
-        "benchmarks/compare.jsonl"
-    )
+    results: Annotated[
+        Path | None, "a JSON line for each finished run, which is not run again (default: benchmarks/compare.jsonl)"
+    ] = None
     steps: Annotated[int, "optimizer steps"] = 600
     batch_size: Annotated[int, "sequences a step"] = 16
     length: Annotated[int, "trained length, in tokens"] = 64
@@ -98,7 +114,10 @@ class Compare:
     vocab_size: Annotated[int, "tokens of the BPE tokenizer trained on the data"] = 512
     data: Annotated[tuple[str, ...], "text, whose last tenth is for validation"] = ("python-docs",)
     windows: Annotated[int, "validation windows, each of 8 times the trained length"] = 32
-    keep: Annotated[Path | None, "save each trained model below this directory, for the topics that take one"] = None
+    keep: Annotated[
+        Path | None,
+        "have each trained model below this directory, for the topics that take one; trains what is not there",
+    ] = None
     dry: Annotated[bool, "only print what is in the results file"] = False
 
 
@@ -124,10 +143,11 @@ TOPICS = {
     "forms": Forms,
     "relative": Relative,
     "decay": Decay,
+    "cache": Cache,
     "attention": Attention,
     "extrapolate": Extrapolate,
     "compare": Compare,
-    "notes": Notes,
     "exercise": Exercise,
     "check": Check,
+    "mistakes": Mistakes,
 }

@@ -1,75 +1,141 @@
-"""One attention call, followed step by step through the library's own lines: what each expression makes of one pair."""
+"""One attention call, followed step by step through the library's own lines: what each expression makes of one pair.
 
+Nothing is copied out of the library. Every torch call passes through a ``TorchFunctionMode``; from there the stack
+leads back to the library's line, whose code object knows from which column to which the running expression reaches.
+"""
+
+import linecache
+import sys
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
-from ..attention import Attention
+from ..attention import Attention, attention
 from ..cache import KVCache
+from ..cli.machine import check_memory
 from ..config import ModelArgs
 from ..rope import _rotate, apply_rotary_emb, precompute_freqs_cis, reshape_for_broadcast
 from ..transformer import Transformer
-from .memory import check_memory
-from .models import open_model
+from .inputs import check_at_least, open_model
 from .options import Trace
-from .recorder import Step, watch
-from .report import Report, Table
+from .report import BLUE, ORANGE, Report, Table
 
+ROOT = Path(__file__).parent.parent
 WATCHED: list[Callable[..., Any]] = [
     precompute_freqs_cis,
     reshape_for_broadcast,
     _rotate,
     apply_rotary_emb,
     Attention.forward,
-    Attention.attend,
+    attention,
     KVCache.update,
     Transformer.hidden,
 ]
 
 
+@dataclass(frozen=True)
+class Step:
+    place: str  # file:line
+    expression: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    values: list[Any]  # the few that are shown
+
+
+class Recorder(TorchFunctionMode):
+    """Keeps the steps in which watched functions of the library make a tensor, with what ``find`` picks of each."""
+
+    def __init__(self, functions: list[Callable[..., Any]], find: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.watched: set[CodeType] = {function.__code__ for function in functions}
+        self.find = find
+        self.steps: list[Step] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        frame = self._library_frame(sys._getframe(1))
+        if frame is not None and isinstance(result, Tensor):
+            self.steps.append(Step(*_expression(frame), tuple(result.shape), result.dtype, self.find(result).tolist()))
+        return result
+
+    def _library_frame(self, frame: FrameType | None) -> FrameType | None:
+        """The innermost frame of the library, if it is a watched function: torch's own frames are looked through."""
+        while frame is not None:
+            if frame.f_code in self.watched:
+                return frame
+            if Path(frame.f_code.co_filename).is_relative_to(ROOT):
+                return None if frame.f_code.co_name not in ("<genexpr>", "<listcomp>") else self._around(frame)
+            frame = frame.f_back
+        return None
+
+    def _around(self, frame: FrameType) -> FrameType | None:
+        """A generator expression belongs to the function that runs it, and keeps its own place in the text."""
+        outer = frame.f_back
+        while outer is not None and Path(outer.f_code.co_filename) != Path(frame.f_code.co_filename):
+            outer = outer.f_back
+        return frame if outer is not None and outer.f_code in self.watched else None
+
+
+def _expression(frame: FrameType) -> tuple[str, str]:
+    """(file:line, source text) of what the frame is evaluating."""
+    positions = list(frame.f_code.co_positions())
+    first, last, start, end = positions[frame.f_lasti // 2]
+    if first is None or last is None:  # no columns were compiled in: the whole line
+        first = last = frame.f_lineno
+        start, end = 0, None
+    lines = [linecache.getline(frame.f_code.co_filename, n).rstrip("\n") for n in range(first, last + 1)]
+    lines[-1] = lines[-1][:end]
+    lines[0] = lines[0][start:]
+    return f"{Path(frame.f_code.co_filename).name}:{first}", " ".join(line.strip() for line in lines)
+
+
 def run(options: Trace) -> Report:
+    check_at_least(1, options, "batch", "length", "heads", "head_dim")
     model, tokens = _given(options) if options.model else _random(options)
     B, T = tokens.shape
     place = options.position + T * (options.position < 0)
     args = model.args
     for name, value, limit in (
         ("position", place, T),
-        ("head", options.head, args.n_kv_heads),
+        ("head", options.head, args.n_heads),
         ("pair", options.pair, args.head_dim // 2),
     ):
         if not 0 <= value < limit:
             raise ValueError(f"{name} is {getattr(options, name)}: give one of 0 to {limit - 1}")
-    model.layers = model.layers[:1]  # one attention call
-    cache = KVCache(args, B)
-
-    def call() -> None:
+    model.layers = model.layers[:1]  # one attention call, written out whatever its size: a kernel shows no softmax
+    layer: Any = model.layers[0]
+    layer.attention.attend = attention
+    picked = Picked(args, T, place, options.head, options.pair)
+    with torch.no_grad(), Recorder(WATCHED, picked.find) as recorder:
         model.freqs_cis = precompute_freqs_cis(args.head_dim, args.max_seq_len, args.rope_theta, args.rope_scaling)
-        model.hidden(tokens, 0, cache)
-
-    steps = watch(WATCHED, call)
-    watched = Watched(args, T, place, options.head, options.pair)
+        model.hidden(tokens, 0, KVCache(args, B))
     table = Table(
         f"One attention call: B={B} T={T} H={args.n_heads} K={args.n_kv_heads} D={args.head_dim}; "
         f"values: row 0, position {place}, head {options.head}, pair {options.pair}",
-        ("line", "expression", "shape", "dtype", "the pair"),
+        ("line", "expression", "shape", "dtype", "values"),
         [
-            (step.place, _cut(step.expression), tuple(step.value.shape), str(step.value.dtype)[6:], watched(step.value))
-            for step in steps
+            (step.place, _cut(step.expression), step.shape, str(step.dtype)[6:], " ".join(map(_number, step.values)))
+            for step in recorder.steps
         ],
+        [f"of mask, scores and weights: for the keys at {', '.join(map(str, picked.keys()))}."],
     )
-    return Report([table], lambda figure: draw(figure, steps, watched))
+    return Report([table], lambda figure: draw(figure, recorder.steps, picked))
 
 
 def _random(options: Trace) -> tuple[Transformer, Tensor]:
-    """The sizes of the notes, random weights: the table is made for twice the length, as they have it."""
+    """Random weights; the table is made for twice the length, so that its slice is seen."""
     args = ModelArgs(
         dim=options.heads * options.head_dim, n_heads=options.heads, n_layers=1, vocab_size=256,
         head_dim=options.head_dim, max_seq_len=2 * options.length,
     )  # fmt: skip
     scores = options.batch * options.heads * options.length**2
-    check_memory(4 * (scores + 20 * options.batch * options.length * args.dim), f"length {options.length}")
+    check_memory(4 * (6 * scores + 20 * options.batch * options.length * args.dim), f"length {options.length}")
     torch.manual_seed(0)
     return Transformer(args), torch.randint(256, (options.batch, options.length))
 
@@ -85,50 +151,65 @@ def _cut(text: str, width: int = 72) -> str:
     return text if len(text) <= width else text[: width - 3] + "..."
 
 
-class Watched:
-    """Finds one pair of one head at one position, row 0, in tensors of every shape on the way."""
+class Picked:
+    """Picks one pair of one head at one position, row 0, from tensors of every shape on the way."""
 
     def __init__(self, args: ModelArgs, T: int, position: int, head: int, pair: int) -> None:
-        if T in (args.n_heads, args.n_kv_heads):
-            raise ValueError(f"{T} tokens and {T} heads cannot be told apart by shape: give one token more")
+        if T in (args.n_heads, args.n_kv_heads, args.head_dim, args.head_dim // 2):
+            raise ValueError(f"{T} tokens cannot be told apart by shape from heads or channels: give one token more")
         self.args, self.T = args, T
         self.position, self.head, self.pair = position, head, pair
 
-    def __call__(self, value: Tensor) -> str:
-        found = self.find(value)
-        return "-" if found is None else " ".join(map(_number, found.tolist()))
+    def keys(self) -> range:
+        """The key before the position, its own, and the one after it, which is hidden from it."""
+        return range(max(self.position - 1, 0), min(self.position + 2, self.T))
 
-    def find(self, value: Tensor) -> Tensor | None:
-        D, p, i = self.args.head_dim, self.position, self.pair
-        start = self.head * D + 2 * i
+    def find(self, value: Tensor) -> Tensor:
+        """One or two numbers of the pair, or those of a few keys, of a tensor that ends in the keys: (1 to 3,)."""
+        p, i = self.position, self.pair
+        group = self.args.n_heads // self.args.n_kv_heads
+        # Of the H query heads, or of the K key/value heads, or of a table's one axis for all.
+        heads = {self.args.n_heads: self.head, self.args.n_kv_heads: self.head // group, 1: 0}
         if value.ndim == 5:
-            return value[0, p, self.head, i]  # of (B, T, H, D/2, 2)
-        if value.ndim == 4:  # of (B, T, H, D), (B, T, H, D/2), (1, T, 1, D/2) or (B, H, T, D)
-            rows = value[0] if value.shape[1] == self.T else value[0].transpose(0, 1)
-            channels = slice(2 * i, 2 * i + 2) if value.shape[-1] == D else slice(i, i + 1)
-            return rows[p, min(self.head, rows.shape[1] - 1), channels]
-        if value.ndim == 3:
-            return value[0, p, start : start + 2]  # of (B, T, H * D)
-        if value.ndim == 2:
-            return value[p, i : i + 1]  # of (T, D/2)
-        return value[i : i + 1] if len(value) == D // 2 else value[p : p + 1]  # of (D/2,) or (T,)
+            return value[0, p, heads[value.shape[2]], i]  # (B, T, H, D/2, 2)
+        if value.ndim == 4 and value.shape[1] == self.T:  # (B, T, H, ..)
+            row = value[0, p, heads[value.shape[2]]]
+        elif value.ndim == 4 and value.shape[2] == self.T:  # (B, H, T, ..)
+            row = value[0, heads[value.shape[1]], p]
+        elif value.ndim == 4 and value.shape[2] == group * self.T:  # (B, K, H/K * T, ..)
+            row = value[0, self.head // group, self.head % group * self.T + p]
+        elif value.ndim == 4:  # keys.mT: (B, K, D, S)
+            row = value[0, heads[value.shape[1]], :, p]
+        elif value.ndim == 3:  # (B, T, H * D)
+            row = value[0, p].unflatten(-1, (-1, self.args.head_dim))
+            row = row[heads[len(row)]]
+        else:  # (T, ..), (D/2,) or (T,)
+            row = value[p] if value.ndim == 2 else value
+        if row.shape[-1] == self.args.head_dim:
+            return row[2 * i : 2 * i + 2]
+        if row.shape[-1] == self.args.head_dim // 2:
+            return row[i : i + 1]
+        return row[self.keys().start : self.keys().stop] if value.ndim > 1 else row[p : p + 1]
 
 
 def _number(value: complex) -> str:
     return f"{value.real:+.4f}{value.imag:+.4f}j" if isinstance(value, complex) else f"{value:+.4f}"
 
 
-def draw(figure: Any, steps: list[Step], watched: Watched) -> None:
-    """The pair of q and of k before and after the turn."""
+def draw(figure: Any, steps: list[Step], picked: Picked) -> None:
+    """The pair of q and of k before and after the rotation."""
     axes, longest = figure.subplots(), 0.0
-    before = [step.value for step in steps if step.expression.startswith("torch.view_as_complex")]
-    after = [step.value for step in steps if step.expression.startswith("pairs *")]
-    for name, color, old, new in zip("qk", ("C0", "C1"), before, after):
-        for value, style in ((old, {"alpha": 0.35, "label": name}), (new, {"label": f"{name}, turned"})):
-            point = complex(watched.find(value))  # type: ignore[arg-type]
+    before = [step.values[0] for step in steps if step.expression.startswith("torch.view_as_complex")]
+    after = [step.values[0] for step in steps if step.expression.startswith("pairs *")]
+    for name, color, old, new in zip("qk", (BLUE, ORANGE), before, after):
+        for point, style in (
+            (old, {"alpha": 0.35, "label": f"{name}, as projected"}),
+            (new, {"label": f"{name}, rotated"}),
+        ):
             longest = max(longest, abs(point))
             axes.quiver(0, 0, point.real, point.imag, angles="xy", scale_units="xy", scale=1, color=color, **style)
     axes.set(xlim=(-1.2 * longest, 1.2 * longest), ylim=(-1.2 * longest, 1.2 * longest), aspect="equal")
-    axes.set_title(f"position {watched.position}, head {watched.head}, pair {watched.pair}")
+    axes.set(xlabel=f"channel {2 * picked.pair}", ylabel=f"channel {2 * picked.pair + 1}")
+    axes.set_title(f"position {picked.position}, head {picked.head}, pair {picked.pair}")
     axes.grid(alpha=0.3)
-    axes.legend(loc="upper left")
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))

@@ -1,4 +1,4 @@
-"""Train one model under one scheme, and test it at lengths it has not seen. The loop is the library's."""
+"""Train one model with one position encoding, and test it at longer lengths. The loop is the library's."""
 
 import time
 from dataclasses import asdict, replace
@@ -10,29 +10,35 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..cache import KVCache
+from ..cli import write_toml
+from ..cli.files import write_text
+from ..cli.machine import check_memory
 from ..config import ModelArgs
-from ..positions import SCALINGS, SCHEMES, build_model
-from ..positions.files import check_length, save_study
+from ..positions import SCALINGS, SCHEMES, build_model, check_length, save_study
+from ..text.cache import cache_home
 from ..text.dataset import Dataset
 from ..text.prepare import prepare
 from ..text.sources import open_documents
 from ..text.tokenizer import Tokenizer
-from ..text.train_tokenizer import train_tokenizer
-from ..training.config import TrainArgs
+from ..text.train_tokenizer import learn_tokenizer
+from ..training.config import DataArgs, TrainArgs
 from ..training.evaluation import bits_per_byte
 from ..training.trainer import Trainer
 from ..transformer import Transformer
 from ..weights import load_tokenizer, save_tokenizer
-from .memory import check_memory
+from .inputs import CONFIG
 from .options import Compare
 
 TIMES = (1, 2, 4, 8)  # the lengths of the test, as multiples of the trained one
 Line = dict[str, Any]
 
 
+NOT_BUDGET = ("schemes", "seeds", "results", "keep", "dry")
+
+
 def budget(options: Compare) -> Line:
     """What makes two runs comparable: all but what is trained, how often, and where it is written."""
-    return {k: v for k, v in asdict(options).items() if k not in ("schemes", "seeds", "results", "keep", "dry")}
+    return {name: value for name, value in asdict(options).items() if name not in NOT_BUDGET}
 
 
 class Text(NamedTuple):
@@ -41,24 +47,23 @@ class Text(NamedTuple):
     tokenizer: Tokenizer
 
 
-def prepare_text(options: Compare, directory: Path) -> Text:
-    """A tokenizer trained on the data, and the data in its tokens, both below ``directory``."""
+def prepare_text(options: Compare) -> Text:
+    """A tokenizer trained on the data, and the data in its tokens, both from the cache where they are known."""
     longest = TIMES[-1] * options.length
     check_memory(4 * 8 * options.n_heads * longest**2, f"length {options.length}, tested up to {longest} tokens,")
-    documents = open_documents(options.data).texts()
-    train_tokenizer(documents, directory / "tokenizer.model", "bpe", options.vocab_size)
-    tokenizer = load_tokenizer(directory / "tokenizer.model")
+    learned = learn_tokenizer(open_documents(options.data), cache_home(), "bpe", options.vocab_size)
+    tokenizer = load_tokenizer(learned)
     args = ModelArgs(
         dim=options.dim, n_layers=options.n_layers, n_heads=options.n_heads, vocab_size=tokenizer.vocab_size,
         max_seq_len=options.length,
     )  # fmt: skip
-    dataset = prepare(options.data, tokenizer, context=longest, cache_dir=directory)
+    dataset = prepare(options.data, tokenizer, context=longest, cache_dir=cache_home())
     if len(dataset.val) <= longest:
         raise ValueError(f"the validation text has {len(dataset.val)} tokens, {longest + 1} are needed: give more text")
     return Text(args, dataset, tokenizer)
 
 
-def run_one(scheme: str, seed: int, text: Text, options: Compare) -> list[Line]:
+def train_one(scheme: str, seed: int, text: Text, options: Compare) -> list[Line]:
     """Train and test; ``rope`` also gives the lines of its scalings, whose training would be the very same."""
     train = TrainArgs(batch_size=options.batch_size, max_steps=options.steps, seed=seed, device="cpu", dtype="float32")
     torch.manual_seed(seed)
@@ -67,8 +72,11 @@ def run_one(scheme: str, seed: int, text: Text, options: Compare) -> list[Line]:
     # Without a directory: nothing is validated or kept on the way.
     progress = Trainer(model, text.dataset, train, clock=time.process_time).run()
     if options.keep:
-        save_study(model, scheme, options.keep / f"{scheme}-{seed}")
-        save_tokenizer(text.tokenizer, options.keep / f"{scheme}-{seed}")
+        directory = kept(options, scheme, seed)
+        directory.mkdir(parents=True, exist_ok=True)
+        save_tokenizer(text.tokenizer, directory)
+        write_text(directory / CONFIG, write_toml(DataArgs(data=options.data), text.args, train))
+        save_study(model, scheme, directory)
     cache = KVCache(text.args)
     common = {
         "seed": seed,
@@ -84,9 +92,15 @@ def run_one(scheme: str, seed: int, text: Text, options: Compare) -> list[Line]:
     return [{"scheme": name, "bits_per_byte": test(model, name, text, options)} | common for name in names]
 
 
+def kept(options: Compare, scheme: str, seed: int) -> Path:
+    """The directory of a trained model that ``--keep`` asks for."""
+    assert options.keep is not None
+    return options.keep / f"{scheme}-{seed}"
+
+
 @torch.no_grad()
 def test(model: Transformer, scheme: str, text: Text, options: Compare) -> dict[str, float | None]:
-    """Bits per byte of the same validation tokens, read in windows of each length; None where a scheme has no room."""
+    """Bits per byte of the same validation tokens, in windows of each length; None past a scheme's last position."""
     longest = TIMES[-1] * options.length
     batches = text.dataset.val_batches(options.windows, longest, options.windows * longest)
     inputs, targets = (torch.from_numpy(part) for part in next(iter(batches)))  # (windows, longest) each

@@ -5,13 +5,11 @@ import cmath
 import pytest
 import torch
 
-from model.positions.chatglm import chatglm_learnable
-from model.positions.form import exact_angles
-from model.positions.forms import forms
+from model.positions.rope_forms import chatglm_learnable, every_rope_form, exact_angles
 from model.rope import apply_rotary_emb, precompute_freqs_cis
 
 T, D = 13, 16
-EVERY = list(forms(D, T, blocks=3))
+EVERY = list(every_rope_form(D, T, blocks=3))
 NAMES = [form.name for form in EVERY]
 
 
@@ -45,7 +43,7 @@ def test_permutation_maps_it_to_llama(form, x):
     torch.testing.assert_close(form.exact(x)[..., order].float(), llama, atol=1e-5, rtol=0)
 
 
-def test_the_one_dimensional_forms_turn_by_llamas_angles(x):
+def test_the_one_dimensional_forms_have_llamas_angles(x):
     for form in EVERY[:6]:
         table = torch.polar(torch.ones_like(form.angles), form.angles).to(torch.complex64)
         torch.testing.assert_close(table, precompute_freqs_cis(D, T), atol=1e-6, rtol=0)
@@ -54,9 +52,9 @@ def test_the_one_dimensional_forms_turn_by_llamas_angles(x):
 def test_chatglm_ids_reach_their_own_half(x):
     form = next(form for form in EVERY if form.name == "ChatGLM-6B")
     first_of_second_block = 5  # 13 positions in 3 blocks of 5: the second id starts anew
-    turned = form.rotate(x)[:, first_of_second_block]
-    assert not torch.allclose(turned[..., : D // 2], x[:, first_of_second_block, :, : D // 2])
-    torch.testing.assert_close(turned[..., D // 2 :], x[:, first_of_second_block, :, D // 2 :])
+    rotated = form.rotate(x)[:, first_of_second_block]
+    assert not torch.allclose(rotated[..., : D // 2], x[:, first_of_second_block, :, : D // 2])
+    torch.testing.assert_close(rotated[..., D // 2 :], x[:, first_of_second_block, :, D // 2 :])
 
 
 def test_chatglm2_passes_half_the_head(x):
@@ -74,4 +72,4 @@ def test_learnable_frequencies_learn(x):
 
 def test_a_head_that_cannot_be_halved_is_refused():
     with pytest.raises(ValueError, match=r"head_dim is 6.*multiple of 4"):
-        list(forms(6, 4))
+        list(every_rope_form(6, 4))

@@ -1,5 +1,6 @@
-"""Every form of RoPE that model.positions.forms writes down, measured."""
+"""Every form of RoPE in model/positions/rope_forms.py, measured: deviation, time, memory."""
 
+import math
 import statistics
 import time
 from typing import Any
@@ -7,36 +8,40 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..positions.form import Form, halves, neighbours
-from ..positions.forms import forms
-from .memory import check_memory
+from ..cli.machine import check_memory
+from ..positions.rope_forms import RopeForm, every_rope_form, halves, neighbours
+from .inputs import check_at_least
 from .options import Forms
-from .report import Report, Table
+from .report import BLUE, ORANGE, Report, Table
 
 
 def run(options: Forms) -> Report:
+    check_at_least(1, options, "length", "heads", "repeats")
+    check_at_least(4, options, "head_dim")
+    if not (math.isfinite(options.ratio) and options.ratio >= 1):
+        raise ValueError(f"ratio is {options.ratio:g}: give a number of at least 1")
     size = options.length * options.head_dim
     check_memory(4 * size * (options.head_dim + 8 * options.heads + 40), f"length {options.length}")
     x = torch.randn(1, options.length, options.heads, options.head_dim, generator=torch.manual_seed(0))  # (1, T, H, D)
     table = Table(
         f"RoPE on {options.length} positions, {options.heads} heads of {options.head_dim}, float32",
-        ("form", "off by", "ms/call", "bytes kept", "to LLaMA's order", "pairs turn by"),
+        ("form", "off by", "ms/call", "bytes kept", "to LLaMA's order", "angle of pair i"),
         notes=[
             "off by: largest deviation from the same rotation in float64.",
             "to LLaMA's order: x[..., order] has the pairs where LLaMA has them; numbers are its first four and last.",
         ],
     )
-    every = list(forms(options.head_dim, options.length, ratio=options.ratio))
+    every = list(every_rope_form(options.head_dim, options.length, ratio=options.ratio))
     with torch.no_grad():
         for form in every:
             off, kept = f"{deviation(form, x):.1e}", sum(t.nbytes for t in form.kept)
             took = f"{milliseconds(form, x, options.repeats):.2f}"
-            table.rows.append((form.name, off, took, kept, order(form, options.head_dim), turns(form, every[0])))
+            table.rows.append((form.name, off, took, kept, order(form, options.head_dim), angle(form, every[0])))
     return Report([table], lambda figure: draw(figure, table))
 
 
-def turns(form: Form, llama: Form) -> str:
-    """By which angles a form turns, beside LLaMA's p theta^(-2i/D)."""
+def angle(form: RopeForm, llama: RopeForm) -> str:
+    """By which angle a form rotates pair i at position p; LLaMA's is p theta^(-2i/D)."""
     if torch.equal(form.angles, llama.angles):
         return "p theta^(-2i/D)"
     if form.name.startswith("ChatGLM-6B"):
@@ -45,11 +50,11 @@ def turns(form: Form, llama: Form) -> str:
     return "p theta^(-4i/D), 0" if ratio == 1 else f"p/{ratio:g} theta^(-4i/D), 0"
 
 
-def deviation(form: Form, x: Tensor) -> float:
+def deviation(form: RopeForm, x: Tensor) -> float:
     return float((form.rotate(x).double() - form.exact(x)).abs().max())
 
 
-def milliseconds(form: Form, x: Tensor, repeats: int) -> float:
+def milliseconds(form: RopeForm, x: Tensor, repeats: int) -> float:
     times = []
     for _ in range(repeats + 2):
         start = time.perf_counter()
@@ -58,7 +63,7 @@ def milliseconds(form: Form, x: Tensor, repeats: int) -> float:
     return 1000 * statistics.median(times[2:])
 
 
-def order(form: Form, dim: int) -> str:
+def order(form: RopeForm, dim: int) -> str:
     if torch.equal(form.pairs, neighbours(dim)):
         return "none needed"
     permutation = form.pairs.flatten().tolist()
@@ -69,10 +74,10 @@ def order(form: Form, dim: int) -> str:
 def draw(figure: Any, table: Table) -> None:
     names = [row[0] for row in table.rows]
     left, right = figure.subplots(1, 2, sharey=True)
-    left.barh(names, [float(row[1]) for row in table.rows], log=True)
-    left.set_title("largest deviation from float64")
-    right.barh(names, [float(row[2]) for row in table.rows], color="C1")
-    right.set_title("milliseconds a call")
+    left.barh(names, [float(row[1]) for row in table.rows], log=True, color=BLUE)
+    left.set(title="deviation", xlabel="largest difference from float64", ylabel="form", xlim=(1e-7, 2))
+    right.barh(names, [float(row[2]) for row in table.rows], color=ORANGE)
+    right.set(title="time", xlabel="milliseconds per call (median)")
     left.invert_yaxis()
     for axes in (left, right):
         axes.grid(axis="x", alpha=0.3)

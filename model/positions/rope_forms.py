@@ -1,0 +1,164 @@
+"""Every form in which RoPE is written. A form is a choice of pairs and of angles, and nothing else.
+
+So each is LLaMA's rotation on reordered channels with a table of its own, which is what the tests hold it to.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..rope import apply_rotary_emb, apply_rotary_emb_real, precompute_freqs_cis
+
+
+@dataclass(frozen=True)
+class RopeForm:
+    """One way of writing RoPE, for T positions and a head of D channels."""
+
+    name: str
+    rotate: Callable[[Tensor], Tensor]  # (B, T, H, D) -> (B, T, H, D)
+    kept: tuple[Tensor, ...]  # what it keeps between calls
+    pairs: Tensor  # (D/2, 2): the channels of each pair, in LLaMA's order
+    angles: Tensor  # float64 (T, D/2): by how much each pair is rotated
+
+    def exact(self, x: Tensor) -> Tensor:
+        """What ``rotate`` would give without rounding: 2 x 2 rotations in float64."""
+        a, b = (x.double()[..., channels] for channels in self.pairs.T)  # (B, T, H, D/2) each
+        cos, sin = (f(self.angles)[None, :, None] for f in (torch.cos, torch.sin))  # (1, T, 1, D/2) each
+        rotated = torch.empty_like(x, dtype=torch.float64)
+        rotated[..., self.pairs[:, 0]] = a * cos - b * sin
+        rotated[..., self.pairs[:, 1]] = a * sin + b * cos
+        return rotated
+
+
+def exact_angles(dim: int, positions: Tensor, theta: float = 10000.0) -> Tensor:
+    """float64 (T, dim/2): position times theta^(-2i/dim), written apart from the library's table to check it."""
+    rows = [[p * theta ** (-2 * i / dim) for i in range(dim // 2)] for p in positions.tolist()]
+    return torch.tensor(rows, dtype=torch.float64)  # (T, dim/2)
+
+
+def neighbours(dim: int) -> Tensor:
+    """(dim/2, 2): channels (0, 1), (2, 3) ..., as in RoFormer and LLaMA."""
+    return torch.arange(dim).view(-1, 2)  # (dim/2, 2)
+
+
+def halves(dim: int) -> Tensor:
+    """(dim/2, 2): channels (0, dim/2), (1, dim/2 + 1) ..., as in GPT-NeoX and Hugging Face."""
+    return torch.arange(dim).view(2, -1).T  # (dim/2, 2)
+
+
+def rotate_half(x: Tensor) -> Tensor:
+    a, b = x.chunk(2, -1)  # (..., D/2) each
+    return torch.cat((-b, a), -1)  # (..., D)
+
+
+def half_split(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Channel i pairs with channel i + D/2. cos and sin: (T, D), the angles written one after the other, twice."""
+    return x * cos[:, None] + rotate_half(x) * sin[:, None]
+
+
+def block_diagonal(freqs_cis: Tensor) -> Tensor:
+    """R_m of every position, zeros included: complex (T, D/2) -> (T, D, D) (RoFormer, equation 15)."""
+    cos, sin = freqs_cis.real, freqs_cis.imag  # (T, D/2) each
+    blocks = torch.stack((cos, -sin, sin, cos), -1).unflatten(-1, (2, 2))  # (T, D/2, 2, 2)
+    return torch.stack([torch.block_diag(*row) for row in blocks])  # (T, D, D)
+
+
+def matrix(x: Tensor, R: Tensor) -> Tensor:
+    return torch.einsum("tij,bthj->bthi", R, x)
+
+
+def elementwise(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x * cos + [-x1, x0, -x3, x2 ...] * sin, with (T, D/2) tables doubled on the way (RoFormer, equation 34)."""
+    return doubled(x, *(table.repeat_interleave(2, -1)[None, :, None] for table in (cos, sin)))
+
+
+def doubled(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """The same with tables of (1, T, 1, D), in which every angle already stands twice."""
+    swapped = torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)  # (B, T, H, D)
+    return x * cos + swapped * sin
+
+
+def repeated(angles: Tensor) -> tuple[Tensor, Tensor]:
+    """(T, D/2) -> cosine and sine, (T, D) each, in the angles' own precision."""
+    wide = torch.cat((angles, angles), -1)  # (T, D)
+    return wide.cos(), wide.sin()
+
+
+def chatglm(x: Tensor, ids: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """ChatGLM-6B: ids (2, T) hold a position and a position within the block, one for each half of the head."""
+    parts = zip(x.chunk(2, -1), ids)
+    return torch.cat([half_split(part, F.embedding(row, cos), F.embedding(row, sin)) for part, row in parts], -1)
+
+
+def chatglm_learnable(x: Tensor, ids: Tensor, inv_freq: Tensor) -> Tensor:
+    """The same with frequencies that train: nothing can be kept, the tables are made in every call."""
+    steps = torch.arange(int(ids.max()) + 1, dtype=inv_freq.dtype)  # (T,)
+    return chatglm(x, ids, *repeated(torch.outer(steps, inv_freq)))
+
+
+def chatglm2(x: Tensor, table: Tensor) -> Tensor:
+    """ChatGLM2: the first half of the head is rotated, in neighbouring pairs, the rest passes. table: (T, D/4, 2)."""
+    rotated_half, passed = x.chunk(2, -1)  # (B, T, H, D/2) each
+    a, b = rotated_half.unflatten(-1, (-1, 2)).unbind(-1)  # (B, T, H, D/4) each
+    cos, sin = table[None, :, None].unbind(-1)  # (1, T, 1, D/4) each
+    rotated = torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2)  # (B, T, H, D/2)
+    return torch.cat((rotated, passed), -1)  # (B, T, H, D)
+
+
+def chatglm_forms(dim: int, positions: Tensor, theta: float, blocks: int) -> Iterator[RopeForm]:
+    ids = torch.stack((positions, positions % -(-len(positions) // blocks)))  # (2, T)
+    inv_freq = 1 / theta ** (torch.arange(0, dim // 2, 2).float() / (dim // 2))  # (D/4,)
+    pairs = torch.cat((halves(dim // 2), halves(dim // 2) + dim // 2))  # (D/2, 2)
+    angles = torch.cat([exact_angles(dim // 2, row, theta) for row in ids], -1)  # (T, D/2)
+    for name, dtype in (("ChatGLM-6B", torch.float32), ("ChatGLM-6B, half", torch.float16)):
+        tables = repeated(torch.outer(positions.to(dtype), inv_freq.to(dtype)))  # (T, D/2) each
+        yield RopeForm(name, partial(chatglm, ids=ids, cos=tables[0], sin=tables[1]), tables, pairs, angles)
+    learned = torch.nn.Parameter(inv_freq)
+    rotate = partial(chatglm_learnable, ids=ids, inv_freq=learned)
+    yield RopeForm("ChatGLM-6B, learnable", rotate, (learned,), pairs, angles)
+
+
+def chatglm2_forms(dim: int, positions: Tensor, theta: float, ratio: float) -> Iterator[RopeForm]:
+    freqs = 1 / theta ** (torch.arange(0, dim // 2, 2).float() / (dim // 2))  # (D/4,)
+    for name, divisor in (("ChatGLM2", 1.0), ("ChatGLM2-32k", ratio)):
+        rounded = torch.outer(positions.float() / divisor, freqs)  # (T, D/4)
+        table = torch.stack((rounded.cos(), rounded.sin()), -1)  # (T, D/4, 2)
+        exact = exact_angles(dim // 2, positions / divisor, theta)  # (T, D/4)
+        angles = torch.cat((exact, torch.zeros_like(exact)), -1)  # (T, D/2)
+        yield RopeForm(name, partial(chatglm2, table=table), (table,), neighbours(dim), angles)
+
+
+def every_rope_form(
+    dim: int, length: int, theta: float = 10000.0, ratio: float = 16.0, blocks: int = 4
+) -> Iterator[RopeForm]:
+    """All of them for positions 0 .. length - 1 and a head of ``dim`` channels.
+
+    ``ratio`` is ChatGLM2-32k's rope_ratio. ChatGLM-6B's second position id starts anew in each of ``blocks`` blocks.
+    Raises ValueError for a ``dim`` that is no multiple of 4.
+    """
+    if dim % 4 or dim < 4:
+        raise ValueError(f"head_dim is {dim}: half of the head must hold whole pairs, give a multiple of 4")
+    positions = torch.arange(length)  # (T,)
+    freqs_cis = precompute_freqs_cis(dim, length, theta)  # (T, D/2)
+    cos, sin = freqs_cis.real.contiguous(), freqs_cis.imag.contiguous()  # (T, D/2) each
+    angles, side, across = exact_angles(dim, positions, theta), neighbours(dim), halves(dim)
+
+    R = block_diagonal(freqs_cis)  # (T, D, D)
+    yield RopeForm("matrix R_m", partial(matrix, R=R), (R,), side, angles)
+    yield RopeForm("elementwise", partial(elementwise, cos=cos, sin=sin), (cos, sin), side, angles)
+    twice = [torch.cat((t[..., None], t[..., None]), -1).flatten(1)[None, :, None] for t in (cos, sin)]  # (1, T, 1, D)
+    yield RopeForm("doubled angles", partial(doubled, cos=twice[0], sin=twice[1]), tuple(twice), side, angles)
+    # The library rotates q and k in one call; x is q here, and k as small as possible.
+    yield RopeForm(
+        "complex (LLaMA)", lambda x: apply_rotary_emb(x, x[:, :, :1], freqs_cis)[0], (freqs_cis,), side, angles
+    )
+    real = torch.view_as_real(freqs_cis)  # (T, D/2, 2)
+    yield RopeForm("real arithmetic", lambda x: apply_rotary_emb_real(x, x[:, :, :1], real)[0], (real,), side, angles)
+    wide = torch.cat((cos, cos), -1), torch.cat((sin, sin), -1)  # (T, D) each
+    yield RopeForm("half-split", partial(half_split, cos=wide[0], sin=wide[1]), wide, across, angles)
+    yield from chatglm_forms(dim, positions, theta, blocks)
+    yield from chatglm2_forms(dim, positions, theta, ratio)

@@ -1,0 +1,177 @@
+"""Attention weights of a trained model, with rotation and without, as the network's own ``attend`` computes them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..cli.machine import check_memory
+from ..transformer import Transformer
+from .inputs import check_at_least, open_model, open_text, windows_of
+from .options import Attention
+from .report import BLUE, ORANGE, Report, Table
+
+
+@contextmanager
+def watched(model: Transformer) -> Iterator[list[Tensor]]:
+    """Collect each layer's attention weights (B, H, T, S) while the model runs.
+
+    ``attend`` gives weights times values; asked a second time, with the identity for values, it gives the weights.
+    """
+    maps: list[Tensor] = []
+
+    def watch(attend: Any) -> Any:
+        def both(xq: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+            S = keys.shape[2]
+            identity = torch.eye(S).to(values).expand(*keys.shape[:2], S, S)  # (B, K, S, S)
+            maps.append(attend(xq, keys, identity, mask))  # (B, H, T, S)
+            return attend(xq, keys, values, mask)
+
+        return both
+
+    attentions: list[Any] = [layer.attention for layer in model.layers]
+    for attention in attentions:
+        attention.attend = watch(attention.attend)
+    try:
+        yield maps
+    finally:
+        for attention in attentions:
+            del attention.attend  # the class's own is visible again
+
+
+@torch.no_grad()
+def look(model: Transformer, tokens: Tensor) -> tuple[Tensor, float]:
+    """Attention weights (L, B, H, T, S) of B texts (B, T), and the loss on them in nats per token."""
+    with watched(model) as maps:
+        logits = model(tokens)  # (B, T, V)
+    return torch.stack(maps), F.cross_entropy(logits[:, :-1].float().flatten(0, 1), tokens[:, 1:].flatten()).item()
+
+
+def run(options: Attention) -> Report:
+    check_at_least(2, options, "tokens")
+    check_at_least(1, options, "windows")
+    model, tokenizer, scheme = open_model(options.model)
+    args = model.args
+    if scheme == "learnable" or torch.equal(model.freqs_cis, torch.ones_like(model.freqs_cis)):
+        raise ValueError(f"scheme {scheme} has no rotation table that could be switched off: name another model")
+    if options.prompt is None:
+        T = min(options.tokens, args.max_seq_len)
+        check_memory(
+            16 * options.windows * args.n_layers * args.n_heads * T**2, f"{options.windows} windows of {T} tokens"
+        )
+        ids, name = open_text(options.model, options.data, tokenizer, options.windows * T)
+        tokens = windows_of(ids, options.windows, T)  # (windows, T)
+        name = f"{options.windows} windows of {T} tokens of {name}"
+    else:
+        tokens = torch.tensor([tokenizer.encode(options.prompt)])  # (1, T)
+        T, name = tokens.shape[1], "the prompt"
+        if not 2 <= T <= args.max_seq_len:
+            raise ValueError(f"the prompt has {T} tokens: give 2 to {args.max_seq_len}, the model's context")
+        check_memory(16 * args.n_layers * args.n_heads * T**2, f"a prompt of {T} tokens")
+    rotated, loss = look(model, tokens)
+    model.freqs_cis = torch.ones_like(model.freqs_cis)
+    plain, plain_loss = look(model, tokens)
+    tables = [by_head(rotated.mean(1), plain.mean(1), name), by_distance(rotated.mean(1), plain.mean(1))]
+    tables[1].notes.append(f"loss, nats per token: {loss:.3f} with rotation, {plain_loss:.3f} without.")
+    words = [readable(tokenizer.decode([token])) for token in tokens[0].tolist()]
+    return Report(tables, lambda figure: draw(figure, rotated, plain, words))
+
+
+def readable(token: str) -> str:
+    """A token as a picture can label it: line ends and spaces visible, no mathematics."""
+    return token.replace("\n", "\\n").replace(" ", "·").replace("$", r"\$") or "·"
+
+
+def mean_distance(weights: Tensor) -> Tensor:
+    """(..., T, S) -> (...): how many tokens back the weight lies on average."""
+    T = weights.shape[-1]
+    distance = (torch.arange(T)[:, None] - torch.arange(T)).clamp(min=0)
+    return (weights * distance).sum(-1).mean(-1)
+
+
+def by_head(rotated: Tensor, plain: Tensor, name: str) -> Table:
+    """Of mean weights (L, H, T, S) each."""
+    table = Table(
+        f"Each head on {name}: how far back its weight lies (tokens), and its share on self, before, first",
+        ("layer", "head", "far", "self", "before", "first", "far, off", "self, off", "before, off", "first, off"),
+        notes=[
+            "self, before, first: the token itself, the one before it, the first one of the window.",
+            "off: the same weights of the network with the rotation switched off.",
+        ],
+    )
+    for layer in range(rotated.shape[0]):
+        for head in range(rotated.shape[1]):
+            cells = [cell for maps in (rotated, plain) for cell in _shares(maps[layer, head])]
+            table.rows.append((layer, head, *cells))
+    return table
+
+
+def _shares(weights: Tensor) -> tuple[str, ...]:
+    itself, before = weights.diagonal()[1:].mean(), weights.diagonal(-1).mean()
+    return f"{mean_distance(weights):.1f}", f"{itself:.0%}", f"{before:.0%}", f"{weights[1:, 0].mean():.0%}"
+
+
+def profile(maps: Tensor) -> Tensor:
+    """Mean weight at each distance, over layers, heads and the tokens that have a key so far back: (T,)."""
+    return torch.stack([maps.diagonal(-n, -2, -1).mean() for n in range(maps.shape[-1])])
+
+
+def by_distance(rotated: Tensor, plain: Tensor) -> Table:
+    on, off = profile(rotated), profile(plain)
+    steps = [n for n in (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256) if n < len(on)]
+    rows = [(n, f"{on[n]:.4f}", f"{off[n]:.4f}") for n in steps]
+    return Table("Mean weight by distance, over all layers and heads", ("distance", "rotation", "off"), rows)
+
+
+MOST = (4, 8, 16)  # layers, heads and labelled tokens that a picture has room for
+
+
+def draw(figure: Any, rotated: Tensor, plain: Tensor, words: list[str]) -> None:
+    """Maps of the first window with rotation and without, one head enlarged, and the weight by distance."""
+    L, H = min(rotated.shape[0], MOST[0]), min(rotated.shape[2], MOST[1])
+    figure.set_size_inches(max(5.5, 1.3 * H) + 4, max(5.0, 2.6 * L))
+    left, right = figure.subfigures(1, 2, width_ratios=(max(5.5, 1.3 * H), 4))
+    grid = left.subplots(2 * L, H, squeeze=False, sharex=True, sharey=True)
+    for row in range(2 * L):
+        for head in range(H):
+            axes = grid[row, head]
+            picture = show(axes, (plain if row % 2 else rotated)[row // 2, 0, head])
+            if head == 0:
+                axes.set_ylabel(f"layer {row // 2}\n{'rotation off' if row % 2 else 'rotation'}", fontsize=8)
+            if row == 0:
+                axes.set_title(f"head {head}", fontsize=8)
+    left.supxlabel("position of the key", fontsize=9)
+    left.supylabel("position of the query", fontsize=9)
+    left.suptitle("attention weights of the first window", fontsize=10)
+    left.colorbar(picture, ax=grid, label="attention weight", shrink=0.6, aspect=40)
+    upper, lower = right.subplots(2, 1)
+    drop = (rotated - plain)[:L, :, :H].diagonal(-1, -2, -1).mean((1, 3))  # (L, H): weight on the token before
+    layer, head = divmod(int(drop.argmax()), drop.shape[1])
+    enlarge(upper, rotated[layer, 0, head], words)
+    upper.set_title(f"layer {layer}, head {head}, with rotation, enlarged", fontsize=10)
+    lower.plot(profile(rotated), color=BLUE, label="rotation")
+    lower.plot(profile(plain), color=ORANGE, linestyle="--", label="rotation off")
+    lower.set(xlabel="distance from query to key, in tokens", ylabel="mean attention weight", yscale="log")
+    lower.set_title("all layers, heads and windows", fontsize=10)
+    lower.legend()
+    lower.grid(alpha=0.3)
+
+
+def show(axes: Any, weights: Tensor) -> Any:
+    """One map, coloured by the square root of the weight, so that small ones can be seen."""
+    from matplotlib.colors import PowerNorm
+
+    return axes.imshow(weights.numpy(), cmap="viridis", norm=PowerNorm(0.5, 0, 1))
+
+
+def enlarge(axes: Any, weights: Tensor, words: list[str]) -> None:
+    """The last tokens of one map (T, S), with the tokens as labels."""
+    T = len(words)
+    n = min(T, MOST[2])
+    show(axes, weights[-n:, -n:])
+    axes.set_xticks(range(n), words[-n:], rotation=90, fontsize=7)
+    axes.set_yticks(range(n), words[-n:], fontsize=7)
+    axes.set(xlabel=f"key, positions {T - n} to {T - 1}", ylabel="query")

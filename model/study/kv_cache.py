@@ -1,0 +1,220 @@
+"""The KV cache, forward call by forward call: slots written and read, work saved, and the same logits."""
+
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from ..cache import KVCache
+from ..cli.machine import check_memory
+from ..config import ModelArgs
+from ..text.tokenizer import Tokenizer
+from ..transformer import Transformer
+from .inputs import check_at_least, open_model
+from .options import Cache
+from .report import ORANGE, SKY, Report, Table, short
+
+
+class RecordingCache(KVCache):
+    """A cache that is full of NaN at first, and notes which slots the latest call filled and got back."""
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__(args)
+        self.keys.fill_(torch.nan)
+        self.values.fill_(torch.nan)
+        self.written, self.read = range(0), range(0)
+
+    def update(self, layer: int, start_pos: int, xk: Tensor, xv: Tensor) -> tuple[Tensor, Tensor]:
+        empty = self.keys[layer].isnan()  # (B, K, max_seq_len, D)
+        keys, values = super().update(layer, start_pos, xk, xv)
+        slots = (empty & ~self.keys[layer].isnan()).nonzero()[:, 2].tolist()
+        if slots:
+            self.written, self.read = range(min(slots), max(slots) + 1), range(keys.shape[2])
+        return keys, values
+
+
+@dataclass(frozen=True)
+class Call:
+    """One forward call, measured: multiplications with the cache and without, and how far the logits are apart."""
+
+    name: str
+    text: str
+    start_pos: int
+    written: range  # slots
+    read: range
+    visible: int  # query-key pairs that the mask lets through
+    cached: int  # multiplications
+    uncached: int
+    difference: float
+
+    @property
+    def T(self) -> int:
+        return len(self.written)
+
+
+def run(options: Cache) -> Report:
+    check_at_least(1, options, "length", "max_seq_len")
+    if not options.calls or min(options.calls) < 1:
+        raise ValueError(f"calls is {list(options.calls)}: give the tokens of each call, each at least 1")
+    model, tokenizer, tokens = trained_text(options) if options.model else random_text(options)
+    sizes = (tokens.shape[1] - sum(options.calls), *options.calls)
+    cache = RecordingCache(model.args)
+    calls = follow(model, tokens, sizes, cache, tokenizer)
+    tables = [table(calls), facts(cache, model.args, calls, mistaken(model, tokens, calls[-1], cache))]
+    return Report(tables, lambda figure: draw(figure, calls, cache.max_seq_len))
+
+
+def check_fit(first: int, options: Cache, limit: int) -> None:
+    more = sum(options.calls)
+    if first + more > limit:
+        raise ValueError(f"the first call has {first} tokens and calls {more} more: max_seq_len is {limit}, give fewer")
+
+
+def random_text(options: Cache) -> tuple[Transformer, None, Tensor]:
+    """A small network with weights wide enough for logits of about 1, and random tokens: (1, T)."""
+    check_fit(options.length, options, options.max_seq_len)
+    check_memory(options.max_seq_len * (16 * options.max_seq_len + 4000), f"max_seq_len {options.max_seq_len}")
+    torch.manual_seed(0)
+    args = ModelArgs(64, n_layers=2, n_heads=4, n_kv_heads=2, vocab_size=256, max_seq_len=options.max_seq_len)
+    model = Transformer(args)
+    for weight in model.parameters():
+        if weight.ndim == 2:
+            torch.nn.init.normal_(weight, std=weight.shape[1] ** -0.5)
+    return model.eval(), None, torch.randint(args.vocab_size, (1, options.length + sum(options.calls)))
+
+
+@torch.no_grad()
+def trained_text(options: Cache) -> tuple[Transformer, Tokenizer, Tensor]:
+    """The model, and the prompt with its greedy continuation, computed without a cache: (1, T)."""
+    model, tokenizer, _ = open_model(options.model)
+    tokens = torch.tensor([tokenizer.encode(options.prompt)])
+    args = model.args
+    check_fit(tokens.shape[1], options, args.max_seq_len)
+    check_memory(4 * args.max_seq_len * (args.n_heads * args.max_seq_len + 3 * args.vocab_size), "the whole text")
+    for _ in range(sum(options.calls)):
+        tokens = torch.cat((tokens, model(tokens)[:, -1].argmax(-1, keepdim=True)), 1)
+    return model, tokenizer, tokens
+
+
+@torch.no_grad()
+def follow(
+    model: Transformer, tokens: Tensor, sizes: tuple[int, ...], cache: RecordingCache, tokenizer: Tokenizer | None
+) -> list[Call]:
+    """Pass ``tokens`` (1, T) in calls of these sizes, each beside a call without a cache on all tokens so far."""
+    calls: list[Call] = []
+    start = 0
+    for size in sizes:
+        end = start + size
+        new, whole = tokens[:, start:end], tokens[:, :end]
+        logits, cached = counted(model, new, start, cache)  # (1, size, V)
+        again, uncached = counted(model, whole)  # (1, end, V)
+        name = "prefill" if start == 0 else "decode" if size == 1 else "chunk"
+        text = "" if tokenizer is None else repr(tokenizer.decode(new[0].tolist()))
+        visible = seen(model.mask(start, size), start, size)
+        difference = (logits - again[:, start:]).abs().max().item()
+        calls.append(Call(name, text, start, cache.written, cache.read, visible, cached, uncached, difference))
+        start = end
+    return calls
+
+
+def seen(mask: Tensor | None, start_pos: int, T: int) -> int:
+    """Scores that count: of a bool mask (T, S), of a bias (1, H, T, S) that is -inf elsewhere, or by causality."""
+    if mask is None:
+        return sum(range(start_pos + 1, start_pos + T + 1))
+    return int((mask if mask.dtype == torch.bool else mask[0, 0].isfinite()).sum())
+
+
+def counted(model: Transformer, *inputs: Any) -> tuple[Tensor, int]:
+    """The logits, and the multiplications of all matrix products on the way, counted by PyTorch.
+
+    Its counter does not look into fused attention kernels, so attention is computed in its written-out form.
+    """
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        logits = model(*inputs)
+    return logits, counter.get_total_flops() // 2  # a flop is a multiplication or an addition, as many of each
+
+
+@torch.no_grad()
+def mistaken(model: Transformer, tokens: Tensor, last: Call, cache: KVCache) -> float:
+    """How far the logits of the last call are off when its start_pos is one too small."""
+    new, copy = tokens[:, last.start_pos :], deepcopy(cache)
+    right = model(new, last.start_pos, copy)
+    return (model(new, last.start_pos - 1, copy) - right).abs().max().item()
+
+
+def span(slots: range) -> str:
+    return str(slots[0]) if len(slots) == 1 else f"{slots[0]}-{slots[-1]}"
+
+
+def table(calls: list[Call]) -> Table:
+    """The calls, and what they sum up to."""
+    texts = any(call.text for call in calls)
+    rows = [
+        (
+            *((call.name, call.text) if texts else (call.name,)),
+            call.T, call.start_pos, span(call.written), span(call.read), f"{call.visible} of {call.T * len(call.read)}",
+            f"{call.cached:,}", f"{call.uncached:,}", f"{call.uncached / call.cached:.1f}", short(call.difference),
+        )
+        for call in calls
+    ]  # fmt: skip
+    cached, uncached = sum(call.cached for call in calls), sum(call.uncached for call in calls)
+    total = (f"{cached:,}", f"{uncached:,}", f"{uncached / cached:.1f}", short(max(call.difference for call in calls)))
+    rows.append(("all", *[""] * texts, sum(call.T for call in calls), "", "", "", "", *total))
+    return Table(
+        "Each forward call: T new tokens at start_pos",
+        ("call", *["text"] * texts, "T", "start_pos", "slots written", "slots read", "scores seen", "multiplications",
+         "without cache", "times", "logits differ by"),
+        rows,
+        [
+            "scores seen: what the mask lets through of T x S scores; a chunk of several tokens sees a triangle at its "
+            "right end.",
+            "multiplications: of all matrix products; without cache: the same logits from a call on all tokens so far.",
+            "logits differ by: largest difference of any logit between the two.",
+        ],
+    )  # fmt: skip
+
+
+def facts(cache: RecordingCache, args: ModelArgs, calls: list[Call], off_by_one: float) -> Table:
+    """What the cache holds after the last call."""
+    slots, filled = cache.max_seq_len, len(calls[-1].read)
+    held = cache.keys.nbytes + cache.values.nbytes
+    every = held // slots * args.n_heads // args.n_kv_heads
+    untouched = cache.keys[:, :, :, filled:].isnan().all() and cache.values[:, :, :, filled:].isnan().all()
+    rows = [
+        ("keys and values, each (L, B, K, max_seq_len, D)", f"{tuple(cache.keys.shape)} {str(cache.keys.dtype)[6:]}"),
+        ("bytes a slot: 2 x L x K x D numbers", f"{held // slots:,}"),
+        (f"bytes a slot if all {args.n_heads} query heads had keys and values of their own", f"{every:,}"),
+        (f"bytes held, {slots} slots", f"{held:,}"),
+        (f"bytes in use, {filled} slots", f"{held // slots * filled:,}"),
+        ("slots not in use, NaN since the start", "untouched, and no logit is NaN" if untouched else "WRITTEN"),
+        ("the last call with start_pos one too small: logits differ by", short(off_by_one)),
+    ]
+    return Table("The cache after the last call", ("what", "how much"), rows)
+
+
+def draw(figure: Any, calls: list[Call], slots: int) -> None:
+    figure.set_size_inches(10.5, 1.9 + 0.4 * len(calls))
+    left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
+    rows = list(range(len(calls)))
+    starts, sizes = [call.start_pos for call in calls], [call.T for call in calls]
+    edge: dict[str, Any] = {"height": 0.8, "edgecolor": "0.7"}
+    left.barh(rows, slots, left=-0.5, color="white", label="empty", **edge)
+    left.barh(rows, starts, left=-0.5, color=SKY, label="written earlier, read now", **edge)
+    left.barh(rows, sizes, left=[start - 0.5 for start in starts], color=ORANGE, label="written now, then read", **edge)
+    if slots <= 64:
+        left.vlines([slot + 0.5 for slot in range(slots - 1)], -0.4, len(calls) - 0.6, color="0.7", linewidth=0.8)
+    left.set_yticks(rows, [f"{call.name}, T = {call.T}, start_pos = {call.start_pos}" for call in calls])
+    left.set(xlabel="slot of the cache, the position of its token", ylabel="forward call", title="slots")
+    left.xaxis.get_major_locator().set_params(integer=True)
+    left.invert_yaxis()
+    for offset, color, label in ((-0.2, ORANGE, "with the cache"), (0.2, "0.6", "without a cache")):
+        work = [(call.cached if offset < 0 else call.uncached) / 1e6 for call in calls]
+        right.barh([row + offset for row in rows], work, 0.4, color=color, label=label)
+    right.set(xlabel="multiplications of the call, in millions", title="work")
+    right.grid(axis="x", alpha=0.3)
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower left", ncol=3)
+    figure.legend(*right.get_legend_handles_labels(), loc="outside lower right", ncol=2)

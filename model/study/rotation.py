@@ -1,0 +1,161 @@
+"""The rotation itself: the worked example of five vectors, and why a score depends on the distance only."""
+
+import cmath
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..cli.machine import check_memory
+from ..rope import apply_rotary_emb, precompute_freqs_cis
+from .inputs import check_at_least, check_even, check_theta
+from .options import Relative, Rotate
+from .report import BLUE, COLORS, ORANGE, Report, Table, short
+
+VECTORS = ((1, 0, 1, 0), (0, 1, 0, 1), (1, 1, 1, 1), (1, -1, 1, -1), (0.5, 0.5, 0.5, 0.5))
+
+# What a published tutorial prints in its two columns of rotated pairs.
+PRINTED = (
+    ("1", "0", "1", "0"),
+    ("-0.8415", "0.5403", "-0.0100", "0.9999"),
+    ("-1.3254", "0.4932", "0.9798", "1.0198"),
+    ("-0.8489", "1.1311", "1.0296", "-0.9696"),
+    ("0.0516", "-0.7052", "0.4796", "0.5196"),
+)
+
+SHIFTS = (0, 1, 10, 100, 1000, 4000)
+
+
+def five_rotated(theta: float) -> Tensor:
+    """The five vectors, rotated to positions 0 .. 4: (5, 4)."""
+    x = torch.tensor(VECTORS)[None, :, None]  # (1, 5, 1, 4)
+    return apply_rotary_emb(x, x, precompute_freqs_cis(4, 5, theta))[0][0, :, 0]  # (5, 4)
+
+
+def exact(m: int, vector: tuple[float, ...], theta: float) -> list[float]:
+    """The four numbers of position m in float64, for the last digit's sake."""
+    numbers = []
+    for i in (0, 1):
+        new = complex(*vector[2 * i : 2 * i + 2]) * cmath.rect(1, m * theta ** (-2 * i / 4))
+        numbers += [new.real, new.imag]
+    return numbers
+
+
+def run_rotate(options: Rotate) -> Report:
+    check_theta(options.theta)
+    angles = precompute_freqs_cis(4, 5, options.theta).angle() % (2 * torch.pi)  # (5, 2)
+    table = Table(
+        "The five vectors, rotated",
+        ("position", "vector", "pair 1", "pair 2", "angles", "pair 1 rotated", "pair 2 rotated"),
+    )
+    for m, (vector, new) in enumerate(zip(VECTORS, five_rotated(options.theta).tolist())):
+        cells = [f"{value:.4f}" for value in new]
+        for i, (value, printed) in enumerate(zip(exact(m, vector, options.theta), PRINTED[m])):
+            if options.theta == Rotate.theta and float(printed) != round(value, 4):
+                cells[i] += "*"
+                table.notes.append(f"* position {m}: often printed as {printed}; {value:.7f} rounds to {value:.4f}")
+        old = [f"{value:g}" for value in vector]
+        by = ", ".join(f"{angle:.4g}" for angle in angles[m].tolist())
+        pairs = [f"[{a}, {b}]" for a, b in (old[:2], old[2:], cells[:2], cells[2:])]
+        table.rows.append((m, f"[{', '.join(old)}]", *pairs[:2], by, *pairs[2:]))
+    return Report([table], lambda figure: draw_rotate(figure, options.theta))
+
+
+def draw_rotate(figure: Any, theta: float) -> None:
+    figure.set_size_inches(9, 5.2)
+    after = five_rotated(theta)  # (5, 4)
+    for number, axes in enumerate(figure.subplots(1, 2)):
+        for m, vector in enumerate(VECTORS):
+            old, new = vector[2 * number : 2 * number + 2], after[m, 2 * number : 2 * number + 2].tolist()
+            style = {"angles": "xy", "scale_units": "xy", "scale": 1, "color": COLORS[m], "width": 0.009}
+            axes.quiver(0, 0, *old, **style | {"alpha": 0.3})
+            axes.quiver(0, 0, *new, **style, label=f"position {m}")
+        axes.set(xlim=(-1.6, 1.6), ylim=(-1.6, 1.6), aspect="equal")
+        axes.set(xlabel=f"x{2 * number + 1} of the vector", ylabel=f"x{2 * number + 2} of the vector")
+        axes.set_title(f"pair {number + 1}: {theta ** (-number / 2):g} rad per position")
+        axes.grid(alpha=0.3)
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncol=5)
+    figure.suptitle("pale: the pair before the rotation; full colour: rotated by position x frequency", fontsize=11)
+
+
+def at(x: Tensor, positions: Tensor, table: Tensor) -> Tensor:
+    """One vector (D,) rotated to each of the positions: (positions, D)."""
+    rows = x.expand(1, len(positions), 1, -1)  # (1, positions, 1, D)
+    return apply_rotary_emb(rows, rows, table[positions])[0][0, :, 0]  # (positions, D)
+
+
+def scores(options: Relative, shifts: Tensor) -> dict[str, Tensor]:
+    """The score of one pair of tokens, ``distance`` apart, at each shift, by what is rotated -> (shifts,) each."""
+    D = options.head_dim
+    x, y, wq, wk = torch.randn(2 * D + 2, D, generator=torch.Generator().manual_seed(options.seed)).split((1, 1, D, D))
+    wq, wk = wq / D**0.5, wk / D**0.5
+    table = precompute_freqs_cis(D, int(shifts.max()) + options.distance + 1, options.theta)  # (end, D/2)
+    m, n = shifts + options.distance, shifts  # (shifts,) each
+    x, y = x[0], y[0]  # (D,) each
+    return {
+        "q and k": (at(wq @ x, m, table) * at(wk @ y, n, table)).sum(-1),
+        "the embedding": ((at(x, m, table) @ wq.T) * (at(y, n, table) @ wk.T)).sum(-1),
+        "norm": at(x, m, table).norm(dim=-1) / x.norm(),
+    }
+
+
+def run_relative(options: Relative) -> Report:
+    check_theta(options.theta)
+    check_even(options, "head_dim")
+    check_at_least(0, options, "distance", "seed")
+    end = SHIFTS[-1] + options.distance
+    check_memory(24 * options.head_dim * (end + 2 * options.head_dim), f"distance and head_dim {options.head_dim}")
+    shifts = torch.tensor(SHIFTS)
+    found = scores(options, shifts)
+    table = Table(
+        f"One q and one k, {options.distance} apart, at positions further and further on",
+        ("n", "m", "q and k rotated", "embedding rotated", "norm of q, rotated / plain"),
+        notes=[f"least, most, spread: of all n from 0 to {SHIFTS[-1]}."],
+    )
+    for i, shift in enumerate(SHIFTS):
+        table.rows.append((shift, shift + options.distance, *(f"{values[i]:.4f}" for values in found.values())))
+    everywhere = scores(options, torch.arange(SHIFTS[-1] + 1)).values()
+    table.rows.append(("least", "", *(f"{values.min():.4f}" for values in everywhere)))
+    table.rows.append(("most", "", *(f"{values.max():.4f}" for values in everywhere)))
+    table.rows.append(("spread", "", *(short(float(values.max() - values.min())) for values in everywhere)))
+    return Report([table, identities(options)], lambda figure: draw_relative(figure, options))
+
+
+def identities(options: Relative) -> Table:
+    """R_m^T R_n = R_(n-m), as matrices; and that orthogonality alone would not give it."""
+    D, m, n = options.head_dim, options.distance + 5, 5
+    table = precompute_freqs_cis(D, m + 1, options.theta)  # (m + 1, D/2)
+    R = {p: rotation_matrix(table[p]) for p in (m, n, m - n)}
+    product = R[m].T @ R[n]
+    generator = torch.Generator().manual_seed(options.seed)
+    Q = [torch.linalg.qr(torch.randn(D, D, generator=generator))[0] for _ in range(4)]  # orthogonal, one a position
+    rows = [
+        ("R_m^T R_n = R_(n-m)", product - R[m - n].T),
+        ("R_m^T R_n = R_(m-n), the opposite sign", product - R[m - n]),
+        ("R_m^T R_m = 1, orthogonal", R[m].T @ R[m] - torch.eye(D)),
+        ("Q_0^T Q_1 = Q_2^T Q_3, for any orthogonal Q", Q[0].T @ Q[1] - Q[2].T @ Q[3]),
+    ]
+    return Table(
+        f"As matrices, m = {m} and n = {n}",
+        ("claim", "largest difference", "holds"),
+        [(claim, f"{gap.abs().max():.1e}", "yes" if gap.abs().max() < 1e-4 else "NO") for claim, gap in rows],
+    )
+
+
+def rotation_matrix(freqs_cis: Tensor) -> Tensor:
+    """R of one position, from rotating the unit vectors by its row of the table: (D/2,) -> (D, D)."""
+    unit = torch.eye(2 * len(freqs_cis))[:, None, None]  # (D, 1, 1, D): a batch of unit vectors
+    return apply_rotary_emb(unit, unit, freqs_cis[None])[0][:, 0, 0].T  # (D, D)
+
+
+def draw_relative(figure: Any, options: Relative) -> None:
+    shifts = torch.arange(200)
+    found = scores(options, shifts)
+    axes = figure.subplots()
+    axes.plot(shifts, found["the embedding"], color=ORANGE, label="the embedding is rotated")
+    axes.plot(shifts, found["q and k"], color=BLUE, linewidth=2, label="q and k are rotated")
+    axes.set(xlabel=f"n, position of the key (the query is at n + {options.distance})", ylabel="score q . k")
+    axes.set_title(f"the same two tokens, {options.distance} apart, moved along the text")
+    axes.grid(alpha=0.3)
+    axes.legend()

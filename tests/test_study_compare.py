@@ -1,0 +1,153 @@
+"""The topic compare: runs are trained once, kept where asked, resumed where they were cut, and read with care."""
+
+import dataclasses
+import json
+
+import pytest
+import torch
+
+from model.positions import NOTE, SCHEMES
+from model.study import TOPICS, compare, run
+from model.study.report import save_plot
+from model.weights import load_tokenizer
+
+TEXT = "".join(f"line {n}: a rope of {n * n} yards, laid in {n % 7} strands.\n" for n in range(900))
+
+
+@pytest.fixture
+def text(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def small(text, tmp_path):
+    return TOPICS["compare"](
+        schemes=("rope", "yarn", "learned", "learnable"), seeds=2, results=tmp_path / "results.jsonl", windows=2,
+        keep=tmp_path / "kept", data=(str(text),), steps=2, batch_size=2, length=8, dim=16, n_layers=1, n_heads=2,
+        vocab_size=300,
+    )  # fmt: skip
+
+
+def test_compare_resumes_where_it_was_cut(small, monkeypatch, tmp_path):
+    report = run("compare", small)
+    table, moved = report.tables
+    assert {row[0] for row in table.rows} == {"rope", "yarn", "learned", "learnable"}
+    assert [row[3:6] for row in table.rows if row[0] == "learned"] == [("-", "-", "-")]
+    assert moved.title.startswith("learnable")
+    lines = [json.loads(line) for line in small.results.read_text(encoding="utf-8").splitlines()]
+    assert len(lines) == 2 * (4 + 2)  # rope brings its three scalings, yarn among them
+    rope, yarn = (next(line for line in lines if line["scheme"] == name) for name in ("rope", "yarn"))
+    assert rope["bits_per_byte"]["1"] == yarn["bits_per_byte"]["1"]
+    assert rope["bits_per_byte"]["8"] != yarn["bits_per_byte"]["8"]
+    assert rope["cache_bytes_per_token"] == 2 * 1 * 2 * 8 * 4
+
+    whole = small.results.read_text(encoding="utf-8")
+    small.results.write_text(whole[: whole.rstrip().rfind("\n") + 30], encoding="utf-8")  # killed in the last line
+    trained = count_training(monkeypatch)
+    run("compare", small)
+    assert trained == [("learnable", 1)]
+    again = [json.loads(line) for line in small.results.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
+    assert [line["bits_per_byte"] for line in again] == [line["bits_per_byte"] for line in lines]
+
+    other = dataclasses.replace(small, steps=3, dry=True)
+    assert run("compare", other).tables[0].rows == []  # another budget shares nothing
+
+
+def count_training(monkeypatch) -> list[tuple[str, int]]:
+    """Scheme and seed of each model that is trained from now on."""
+    trained: list[tuple[str, int]] = []
+    real = compare.train_one
+    monkeypatch.setattr(compare, "train_one", lambda *words: trained.append(words[:2]) or real(*words))
+    return trained
+
+
+def test_keep_trains_what_is_not_kept_though_its_result_is_known(small, monkeypatch, tmp_path):
+    one = dataclasses.replace(small, schemes=("learnable",), keep=None)
+    run("compare", one)
+    before = one.results.read_bytes()
+    trained = count_training(monkeypatch)
+    kept = dataclasses.replace(one, keep=tmp_path / "models", seeds=1)
+    run("compare", kept)
+    assert trained == [("learnable", 0)]
+    assert one.results.read_bytes() == before  # the known result stays the only one
+    (tmp_path / "models" / "learnable-0" / NOTE).unlink()  # killed while it was saved
+    run("compare", kept)
+    run("compare", kept)
+    assert trained == [("learnable", 0)] * 2
+
+
+def test_kept_models_are_opened_by_the_other_topics(small, tmp_path):
+    run("compare", small)
+    for scheme in ("learnable", "rope"):
+        table = run("extrapolate", TOPICS["extrapolate"](model=tmp_path / f"kept/{scheme}-0", windows=1)).tables[0]
+        assert table.rows[0][0] == f"{scheme}, as it is"
+        assert f"validation text of {small.data[0]}" in table.notes[0]
+    assert load_tokenizer(tmp_path / "kept/rope-0").decode([1]) == ""
+    with pytest.raises(ValueError, match="learned has one vector for each of 8 positions: it cannot encode 64"):
+        run("extrapolate", TOPICS["extrapolate"](model=tmp_path / "kept/learned-0", windows=1))
+    with pytest.raises(ValueError, match="no rotation table that could be switched off"):
+        run("attention", TOPICS["attention"](model=tmp_path / "kept/learned-0"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"scheme": "roep"}, "unknown scheme 'roep'"),
+        ({"scheme": ["rope"]}, "scheme is"),
+        ({"seed": "0"}, "seed is '0'"),
+        ({"bits_per_byte": {}}, "None where a number is needed"),
+        ({"bits_per_byte": {"1": 2.0, "2": "2"}}, "bits_per_byte at 2 x is '2'"),
+        ({"bits_per_byte": [2.0]}, "bits_per_byte is"),
+        ({"tokens_per_second": None}, "tokens_per_second is None"),
+        ({"cache_bytes_per_token": 1.5}, "cache_bytes_per_token is 1.5"),
+        ({"parameters": True}, "parameters is True"),
+        ({"budget": 3}, "budget is 3"),
+        ({"moved": "far"}, "'far' where a number is needed"),
+    ],
+)
+def test_a_damaged_result_is_refused_in_one_line(change, message, tmp_path):
+    good = json.loads(compare.RESULTS.read_text(encoding="utf-8").splitlines()[1])
+    path = tmp_path / "results.jsonl"
+    path.write_text(json.dumps(good) + "\n" + json.dumps(good | change) + "\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=rf"results.jsonl, line 2: .*{message}.*remove the line") as error:
+        run("compare", TOPICS["compare"](dry=True, results=path))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "damage", [b"{}\n", b"[{}\n", b"\xff\xfe}\n", b'{"scheme": ' + b"[" * 100_000 + b"}\n", b"{NaN}\n"]
+)
+def test_a_line_that_is_no_result_is_refused_in_one_line(damage, tmp_path):
+    path = tmp_path / "results.jsonl"
+    path.write_bytes(damage)
+    with pytest.raises(ValueError, match=r"results.jsonl, line 1: "):
+        run("compare", TOPICS["compare"](dry=True, results=path))
+
+
+def test_the_picture_hides_no_point(tmp_path):
+    figure_module = pytest.importorskip("matplotlib.figure")
+    report = run("compare", TOPICS["compare"](dry=True))
+    figure = figure_module.Figure()
+    report.draw(figure)
+    for axes in figure.axes:
+        points = [tuple(point) for container in axes.containers for point in container.lines[0].get_xydata()]
+        places = axes.transData.transform(points)
+        gaps = torch.cdist(torch.tensor(places), torch.tensor(places)) + 100 * torch.eye(len(places))
+        assert gaps.min() > 3  # pixels
+    save_plot(report.draw, tmp_path / "x.png")
+
+
+def test_compare_mistakes(small):
+    with pytest.raises(ValueError, match="unknown scheme 'ropee': did you mean 'rope'"):
+        run("compare", dataclasses.replace(small, schemes=("ropee",)))
+    with pytest.raises(ValueError, match="GB are free"):
+        run("compare", dataclasses.replace(small, length=1_000_000))
+
+
+def test_the_committed_results_hold_every_scheme():
+    report = run("compare", TOPICS["compare"](dry=True))
+    assert {row[0] for row in report.tables[0].rows} == set(SCHEMES)
+    assert {row[6] for row in report.tables[0].rows} == {3}
