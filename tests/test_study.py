@@ -27,8 +27,9 @@ class Done(NamedTuple):
 
 
 @pytest.fixture
-def study(monkeypatch, capsys) -> Callable[..., Done]:
-    """The script, in this process: starting Python anew takes two seconds."""
+def study(monkeypatch, capsys, tmp_path) -> Callable[..., Done]:
+    """The script, in this process: starting Python anew takes two seconds. No results are known."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     def call(*words: str) -> Done:
         monkeypatch.setattr(sys, "argv", ["study.py", *words])
@@ -70,6 +71,12 @@ def study(monkeypatch, capsys) -> Callable[..., Done]:
         (["forms", "--head_dim=0"], "head_dim is 0: give at least 4"),
         (["forms", "--length=0"], "length is 0: give at least 1"),
         (["forms", "--repeats=0"], "repeats is 0"),
+        (["forms", "--repeats=4294967296"], "repeats is 4294967296: give at most 10000"),
+        (["forms", "--heads=100000000"], "GB are free"),
+        (["decay", "--head_dim=65536"], "GB are free"),
+        (["compare", "--dim=2", "--n_heads=1", "--seeds=1"], "rope_theta 10000.0 and head_dim 2 leave one frequency"),
+        (["compare", "--dim=6", "--n_heads=1", "--schemes", "2d"], "head_dim is 6: each half must hold whole pairs"),
+        (["compare", "--dim=1048576", "--seeds=1"], "GB"),
         (["forms", "--ratio=nan"], "ratio is nan: give a number of at least 1"),
         (["trace", "--batch=0"], "batch is 0: give at least 1"),
         (["trace", "--head_dim=7"], "head_dim is 7"),
@@ -91,6 +98,17 @@ def test_mistakes_end_in_one_line(study, words, message):
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
     assert not (REPO / "x.nonsense").exists()
+
+
+def test_memory_that_runs_out_ends_in_one_line(study, monkeypatch):
+    def greedy(options):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+
+    monkeypatch.setitem(RUN, "rotate", greedy)
+    done = study("rotate")
+    assert done.stderr == (
+        "study.py: error: rotate with these settings needs more memory than is free: give smaller sizes\n"
+    )
 
 
 def test_every_topic_has_options_and_code():

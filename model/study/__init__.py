@@ -38,4 +38,9 @@ RUN: dict[str, Callable[[Any], Report]] = {
 
 def run(topic: str, options: Any) -> Report:
     """The report of a topic for an instance of ``TOPICS[topic]``. Raises ValueError for what cannot be shown."""
-    return RUN[topic](options)
+    try:
+        return RUN[topic](options)
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
+            raise
+        raise ValueError(f"{topic} with these settings needs more memory than is free: give smaller sizes") from None

@@ -30,7 +30,7 @@ def run(options: Compare) -> Report:
         append(path, [])  # what cannot be written to is found before anything is trained
         if options.keep:
             options.keep.mkdir(parents=True, exist_ok=True)
-        text = prepare_text(options)
+        text = prepare_text(options, dict(todo))
         for scheme, seed in todo:
             print(f"{scheme}, seed {seed} ...", file=sys.stderr, flush=True)
             known = {(line["scheme"], line["seed"]) for line in lines}

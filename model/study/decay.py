@@ -39,7 +39,8 @@ def run(options: Decay) -> Report:
         raise ValueError("thetas is empty: give at least one base, such as 10000")
     for theta in options.thetas:
         check_theta(theta)
-    check_memory(30 * options.length * options.head_dim * len(options.thetas), f"length {options.length}")
+    D = options.head_dim
+    check_memory(90 * options.length * D + 24 * D**2, f"length {options.length} with head_dim {D}")
     names = [f"{theta:g}" for theta in options.thetas]
     distances = [0, 1, *(2**i for i in range(1, options.length.bit_length()) if 2**i <= options.length)]
     products = [inner(options.head_dim, options.length, theta) for theta in options.thetas]

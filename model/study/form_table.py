@@ -14,14 +14,21 @@ from .inputs import check_at_least
 from .options import Forms
 from .report import BLUE, ORANGE, Report, Table
 
+MOST_REPEATS = 10_000
+
 
 def run(options: Forms) -> Report:
     check_at_least(1, options, "length", "heads", "repeats")
     check_at_least(4, options, "head_dim")
     if not (math.isfinite(options.ratio) and options.ratio >= 1):
         raise ValueError(f"ratio is {options.ratio:g}: give a number of at least 1")
+    if options.repeats > MOST_REPEATS:
+        raise ValueError(f"repeats is {options.repeats}: give at most {MOST_REPEATS}")
     size = options.length * options.head_dim
-    check_memory(4 * size * (options.head_dim + 8 * options.heads + 40), f"length {options.length}")
+    check_memory(
+        size * (16 * options.head_dim + 100 * options.heads + 160),
+        f"length {options.length} with {options.heads} heads of {options.head_dim}",
+    )
     x = torch.randn(1, options.length, options.heads, options.head_dim, generator=torch.manual_seed(0))  # (1, T, H, D)
     table = Table(
         f"RoPE on {options.length} positions, {options.heads} heads of {options.head_dim}, float32",

@@ -1,6 +1,7 @@
 """Train one model with one position encoding, and test it at longer lengths. The loop is the library's."""
 
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from ..text.prepare import prepare
 from ..text.sources import open_documents
 from ..text.tokenizer import Tokenizer
 from ..text.train_tokenizer import learn_tokenizer
+from ..training import estimate
 from ..training.config import DataArgs, TrainArgs
 from ..training.evaluation import bits_per_byte
 from ..training.trainer import Trainer
@@ -47,25 +49,37 @@ class Text(NamedTuple):
     tokenizer: Tokenizer
 
 
-def prepare_text(options: Compare) -> Text:
-    """A tokenizer trained on the data, and the data in its tokens, both from the cache where they are known."""
+def prepare_text(options: Compare, schemes: Iterable[str]) -> Text:
+    """A tokenizer trained on the data, and the data in its tokens, both from the cache where they are known.
+
+    Raises ValueError, before anything is computed, for sizes that one of the schemes cannot have.
+    """
     longest = TIMES[-1] * options.length
-    check_memory(4 * 8 * options.n_heads * longest**2, f"length {options.length}, tested up to {longest} tokens,")
-    learned = learn_tokenizer(open_documents(options.data), cache_home(), "bpe", options.vocab_size)
-    tokenizer = load_tokenizer(learned)
     args = ModelArgs(
-        dim=options.dim, n_layers=options.n_layers, n_heads=options.n_heads, vocab_size=tokenizer.vocab_size,
+        dim=options.dim, n_layers=options.n_layers, n_heads=options.n_heads, vocab_size=options.vocab_size,
         max_seq_len=options.length,
     )  # fmt: skip
+    check_memory(4 * 8 * options.n_heads * longest**2, f"length {options.length}, tested up to {longest} tokens,")
+    estimate.check_memory(args, training(options, 0), torch.device("cpu"))
+    for scheme in schemes:
+        for name in (scheme, *(SCALINGS if scheme == "rope" else ())):
+            stretched(build_model(args, scheme), name, TIMES[-1] if SCHEMES[name].any_length else 1)
+    learned = learn_tokenizer(open_documents(options.data), cache_home(), "bpe", options.vocab_size)
+    tokenizer = load_tokenizer(learned)
+    args = replace(args, vocab_size=tokenizer.vocab_size)
     dataset = prepare(options.data, tokenizer, context=longest, cache_dir=cache_home())
     if len(dataset.val) <= longest:
         raise ValueError(f"the validation text has {len(dataset.val)} tokens, {longest + 1} are needed: give more text")
     return Text(args, dataset, tokenizer)
 
 
+def training(options: Compare, seed: int) -> TrainArgs:
+    return TrainArgs(batch_size=options.batch_size, max_steps=options.steps, seed=seed, device="cpu", dtype="float32")
+
+
 def train_one(scheme: str, seed: int, text: Text, options: Compare) -> list[Line]:
     """Train and test; ``rope`` also gives the lines of its scalings, whose training would be the very same."""
-    train = TrainArgs(batch_size=options.batch_size, max_steps=options.steps, seed=seed, device="cpu", dtype="float32")
+    train = training(options, seed)
     torch.manual_seed(seed)
     model = build_model(text.args, scheme)
     begin = {name: weight.detach().clone() for name, weight in model.named_parameters() if name == "frequencies"}
