@@ -102,6 +102,16 @@ class Compare:
     dry: Annotated[bool, "only print what is in the results file"] = False
 
 
+@dataclass(frozen=True)
+class Page:
+    """One HTML file with the model inside: type, step, and watch it rotate, score and fill its cache."""
+
+    model: Annotated[Path | None, "a trained model of up to 20M parameters (default: the newest run)"] = None
+    out: Annotated[Path, "the file to write"] = Path("page.html")
+    prompt: Annotated[str, "what the model reads first"] = "Return the number of"
+    tokenizer: Annotated[Path | None, "tokenizer.model (default: the one beside the model)"] = None
+
+
 TOPICS = {
     "rotate": Rotate,
     "trace": Trace,
@@ -112,4 +122,5 @@ TOPICS = {
     "extrapolate": Extrapolate,
     "compare": Compare,
     "notes": Notes,
+    "page": Page,
 }
