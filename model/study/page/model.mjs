@@ -277,8 +277,9 @@ export class Transformer {
 
 // The page's bytes -> { name: { data, rows, columns } }. Float16 is widened by a table of all its 65,536 numbers.
 export function unpack(bytes, shapes, dtype) {
-  const half = dtype === "float16" ? new Uint16Array(bytes) : null, table = half && widen();
-  const all = half ? Float32Array.from({ length: half.length }, (_, i) => table[half[i]]) : new Float32Array(bytes);
+  const half = dtype === "float16", numbers = half ? new Uint16Array(bytes) : new Float32Array(bytes);
+  const all = half ? new Float32Array(numbers.length) : numbers, table = half && widen();
+  for (let i = 0; half && i < all.length; i++) all[i] = table[numbers[i]];
   const tensors = {};
   let at = 0;
   for (const [name, rows, columns] of shapes) {

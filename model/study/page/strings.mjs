@@ -1,1 +1,212 @@
-export const STRINGS = {};
+// Every word of the page: key: [English, Chinese]. {name} is filled in by t.
+
+export const STRINGS = {
+  skip: ["Skip to the model", "跳到模型"],
+  theme: ["Theme", "外观"],
+  themeSystem: ["system", "跟随系统"],
+  themeLight: ["light", "浅色"],
+  themeDark: ["dark", "深色"],
+  otherLanguage: ["中文", "English"],
+  sizes: [
+    "{parameters} parameters ({dtype}), {layers} layers, {heads} query heads on {kvHeads} key/value heads of {dim}, context {context}, theta {theta}, {tied}, scaling: {scaling}",
+    "{parameters} 个参数（{dtype}），{layers} 层，{heads} 个查询头共用 {kvHeads} 个键/值头，每头 {dim} 维，上下文 {context}，theta {theta}，{tied}，缩放：{scaling}",
+  ],
+  tied: ["tied embeddings", "词嵌入与输出共享"],
+  untied: ["untied embeddings", "词嵌入与输出不共享"],
+  scalingNone: ["none", "无"],
+  player: ["Generation, and what is looked at", "生成与查看"],
+  back: ["Back", "后退"],
+  step: ["Step", "单步"],
+  play: ["Play", "播放"],
+  pause: ["Pause", "暂停"],
+  speed: ["Tokens", "词元"],
+  speedMax: ["all it can", "全速"],
+  layer: ["Layer", "层"],
+  head: ["Head", "头"],
+  query: ["Query q at", "查询 q 位于"],
+  key: ["Key k at", "键 k 位于"],
+  place: ["{position} {token}", "{position} {token}"],
+  document: ["docs/rope.md, step {step}", "docs/rope.zh.md，第 {step} 节"],
+  dataTable: ["Data table", "数据表"],
+  loading: ["Reading the weights …", "正在读取权重……"],
+
+  tokensTitle: ["1. Tokens", "1. 词元"],
+  tokensLead: [
+    "The prompt as the model gets it: one box per token, then the probability of each possible next token. Step samples one of them; a click on a bar takes that one.",
+    "提示词在模型眼中的样子：每个方框是一个词元，旁边是下一个词元的概率。“单步”按概率抽取一个；点击某一条则选定它。",
+  ],
+  prompt: ["Prompt", "提示词"],
+  chips: ["Tokens of the text; the arrow keys move the query", "文本的词元；方向键移动查询"],
+  chipsLegend: [
+    "· is a space, ⏎ a new line. Dashed: sampled or chosen. Outlined twice: the query looked at below.",
+    "· 表示空格，⏎ 表示换行。虚线框：生成或选定的词元。双线框：下文所看的查询。",
+  ],
+  counts: ["{count} tokens, of {limit} that fit", "{count} 个词元，最多 {limit} 个"],
+  capped: [
+    "; the network allows {context}, the page keeps {limit} so that every attention weight stays in memory",
+    "；网络允许 {context} 个，本页只保留 {limit} 个，以便把全部注意力权重留在内存里",
+  ],
+  tooLong: [
+    "The prompt has {count} tokens, the page holds {limit}: shorten it. Only the first {limit} are read.",
+    "提示词有 {count} 个词元，本页最多 {limit} 个：请缩短。目前只读取前 {limit} 个。",
+  ],
+  ended: ["The model ended the text here.", "模型在这里结束了文本。"],
+  full: ["The context is full: go back, shorten the prompt, or switch on endless below.", "上下文已满：请后退、缩短提示词，或在下方打开“无尽”。"],
+  distribution: ["Next token", "下一个词元"],
+  bars: ["The likeliest next tokens; choose one", "最可能的下一个词元；可选择其一"],
+  barLabel: ["{token}, probability {before} %, {state}", "{token}，概率 {before} %，{state}"],
+  kept: ["{after} % after the cuts", "筛选后 {after} %"],
+  cutTopK: ["cut by top_k", "被 top_k 去掉"],
+  cutTopP: ["cut by top_p", "被 top_p 去掉"],
+  cutGreedy: ["not the likeliest", "不是最可能的"],
+  rest: [
+    "{others} more tokens share {share} %. {kept} of {all} can be drawn; striped: cut. The draws of a seed are this page's own, other than generate.py's.",
+    "其余 {others} 个词元共占 {share} %。{all} 个中有 {kept} 个可能被抽到；条纹表示被去掉。同一种子在本页与 generate.py 中抽取的结果不同。",
+  ],
+
+  rotationTitle: ["2. Rotation", "2. 旋转"],
+  rotationLead: [
+    "One pair of numbers of the chosen head as an arrow: the query, and every key in the cache, each rotated by its position times the pair's speed. Shift all positions and all arrows rotate together, so the angles between them, and the scores, stay.",
+    "所选注意力头中的一对数画成一支箭头：查询，以及缓存中的每个键，各自旋转“位置 × 该对的转速”。移动所有位置时，箭头一起旋转，彼此的夹角与得分都不变。",
+  ],
+  planeCaption: [
+    "Thick: the query q. Dashed: the key k looked at. Thin: all other keys, fainter the older. Dotted: q and k before rotation. Axes: the pair's two numbers, no unit.",
+    "粗线：查询 q。虚线：所看的键 k。细线：其余的键，越早越淡。点线：旋转之前的 q 与 k。坐标：这一对的两个数，无单位。",
+  ],
+  planeLabel: [
+    "Layer {layer}, head {head}, pair {pair}: q at position {q} points to {qa}°, k at position {k} to {ka}°",
+    "第 {layer} 层，头 {head}，第 {pair} 对：位置 {q} 的 q 指向 {qa}°，位置 {k} 的 k 指向 {ka}°",
+  ],
+  shift: ["start_pos: shift all positions by", "start_pos：所有位置平移"],
+  advance: ["Let positions advance", "让位置前进"],
+  stop: ["Stop", "停止"],
+  shiftScores: [
+    "q · k / √D of the two arrows' heads: {plain} at start_pos 0, {shifted} at start_pos {shift}. Over all {count} keys the scores differ by at most {difference}.",
+    "两支箭头所在头的 q · k / √D：start_pos 为 0 时 {plain}，为 {shift} 时 {shifted}。在全部 {count} 个键上，得分最多相差 {difference}。",
+  ],
+  clocksTitle: ["All pairs of the head, at the query's position", "该头的所有对，位于查询的位置"],
+  clocksLegend: [
+    "Hand: the angle at this position. Arc: what training has shown of the circle. Below: tokens for a full turn. Choose a clock to see its pair.",
+    "指针：此位置的角度。弧线：训练中出现过的那段圆周。下方：转一整圈所需的词元数。选择一个表盘以查看该对。",
+  ],
+  clockLabel: [
+    "Pair {pair}: {speed} radians per token, a full turn in {period} tokens, now at {angle}°",
+    "第 {pair} 对：每词元 {speed} 弧度，{period} 个词元转一圈，现在 {angle}°",
+  ],
+
+  scoreTitle: ["3. Score", "3. 得分"],
+  scoreLead: [
+    "The score of one query and one key is a sum over pairs: left, what each pair adds; right, what the same two vectors would score at every other distance. Below, the lines of attention.py with what they give for this query.",
+    "一个查询与一个键的得分是对各对求和：左图是每一对的贡献，右图是同样两个向量在其他距离上的得分。下面是 attention.py 的代码行，以及它们对这个查询给出的数值。",
+  ],
+  scoreText: [
+    "q at {q}, k at {k}, distance {distance}: {score} = q · k / √D, and after softmax this key has {weight} of the attention. Pair {pair} adds most: {most}.",
+    "q 位于 {q}，k 位于 {k}，距离 {distance}：q · k / √D = {score}，softmax 之后此键占注意力的 {weight}。贡献最大的是第 {pair} 对：{most}。",
+  ],
+  pairsCaption: ["What each pair adds to q · k / √D (no unit); the fastest pair is 0.", "每一对对 q · k / √D 的贡献（无单位）；第 0 对最快。"],
+  distanceCaption: [
+    "q · k / √D of this q and k if they stood so many tokens apart. Circle: where they are. Dashed: the trained length.",
+    "这对 q 与 k 相隔若干词元时的 q · k / √D。圆圈：实际距离。虚线：训练长度。",
+  ],
+  pairAxis: ["pair", "对"],
+  distanceAxis: ["distance q − k, tokens", "距离 q − k（词元）"],
+  scoreAxis: ["q · k / √D", "q · k / √D"],
+  speedColumn: ["radians per token", "弧度/词元"],
+  addsColumn: ["adds", "贡献"],
+  linesTitle: ["attention.py, and what its lines give here", "attention.py 各行在此给出的数值"],
+  scoresTable: ["Scores of this query against every key", "此查询对每个键的得分"],
+  maskColumn: ["mask", "掩码"],
+  weightColumn: ["softmax", "softmax"],
+  valueColumn: ["weight × |v|", "权重 × |v|"],
+  positionColumn: ["position", "位置"],
+  tokenColumn: ["token", "词元"],
+  lineProject: ["q, k, v of token {q}: {H} query heads, {K} key/value heads, {D} numbers each; head {head} uses key/value head {kv}", "位置 {q} 的 q、k、v：{H} 个查询头、{K} 个键/值头，各 {D} 维；头 {head} 使用键/值头 {kv}"],
+  lineRotate: ["pair {pair} of q: ({a}, {b}) rotated by {q} × {speed} gives ({c}, {d})", "q 的第 {pair} 对：({a}, {b}) 旋转 {q} × {speed} 得到 ({c}, {d})"],
+  lineCache: ["keys and values of S = {S} positions", "S = {S} 个位置的键与值"],
+  lineAttend: ["the table beside: q · k, / √{D}, masked, softmaxed; weighted values of this head begin {out}", "旁边的表：q · k，除以 √{D}，加掩码，softmax；此头的加权值开头为 {out}"],
+  lineOut: ["all {H} heads side by side, mixed by wo into {dim} numbers", "{H} 个头并排，由 wo 混合为 {dim} 个数"],
+
+  mapsTitle: ["4. Attention maps", "4. 注意力图"],
+  mapsLead: [
+    "Who looks at whom: each row is a query, each column a key, and the darker the cell the larger the weight. Choose a head on the right; point at a cell, or move with the arrow keys, for its weight.",
+    "谁在看谁：每行是一个查询，每列是一个键，格子越深权重越大。在右侧选择一个头；把鼠标移到格子上，或用方向键移动，即可读出权重。",
+  ],
+  mapKeys: ["Rows: queries. Columns: keys. Arrow keys: up and down change the query, left and right the key.", "行：查询。列：键。方向键：上下改变查询，左右改变键。"],
+  mapLabel: ["Attention of layer {layer}, head {head}", "第 {layer} 层头 {head} 的注意力"],
+  mapText: ["Query {q} {qt} gives key {k} {kt} the weight {weight} (layer {layer}, head {head}).", "查询 {q} {qt} 给键 {k} {kt} 的权重为 {weight}（第 {layer} 层，头 {head}）。"],
+  thumbsTitle: ["All heads: a row for each layer", "所有的头：每层一行"],
+  thumbLabel: ["layer {layer}, head {head}", "第 {layer} 层，头 {head}"],
+  queryAxis: ["query position", "查询位置"],
+  keyAxis: ["key position", "键位置"],
+
+  cacheTitle: ["5. KV cache", "5. KV 缓存"],
+  cacheLead: [
+    "Keys and values of earlier tokens are kept, already rotated, so a new token costs one row instead of the whole text. The strips are the slots of each layer; the charts count what every pass cost.",
+    "先前词元的键与值被保留下来，而且已经旋转过，所以一个新词元只需算一行，而不是整段文本。横条是每层的槽位；图表统计每次前向的开销。",
+  ],
+  useCache: ["use the cache", "使用缓存"],
+  endless: ["endless: when full, drop the oldest quarter and rotate the kept keys back", "无尽：装满时丢弃最早的四分之一，并把留下的键旋转回来"],
+  both: ["Compute the last token both ways", "用两种方式计算最后一个词元"],
+  slice: [
+    "Last pass: start_pos = {start}, T = {T}. Written: slots {start} : {end} of every layer. Read: slots 0 : {end}. {perLayer} bytes per layer, {bytes} of {total} bytes held in all ({L} layers × 2 × {K} heads × {D} × 4 bytes a token).",
+    "最近一次前向：start_pos = {start}，T = {T}。写入：每层的槽位 {start} : {end}。读取：槽位 0 : {end}。每层 {perLayer} 字节，共占 {total} 字节中的 {bytes}（每词元 {L} 层 × 2 × {K} 头 × {D} × 4 字节）。",
+  ],
+  sliceOff: [
+    "Last pass, without the cache: all {T} tokens again. Nothing was written or read.",
+    "最近一次前向未用缓存：重新计算全部 {T} 个词元，没有写入，也没有读取。",
+  ],
+  slotsCaption: ["A row for each layer, a column for each slot. Striped: written by the last pass. Filled: read. Empty: never read.", "每层一行，每个槽位一列。条纹：最近一次前向写入。实心：读取。空白：从不读取。"],
+  slotsLabel: ["{filled} of {limit} slots are filled in each of {L} layers", "{L} 层中，每层 {limit} 个槽位已填 {filled} 个"],
+  slotAxis: ["slot", "槽位"],
+  workCaption: ["Millions of multiplications of each pass. Dots: with cache. Squares: without.", "每次前向的乘法次数（百万）。圆点：用缓存。方块：不用。"],
+  timeCaption: ["Milliseconds of each pass. Dots: with cache. Squares: without.", "每次前向的毫秒数。圆点：用缓存。方块：不用。"],
+  lengthAxis: ["text length, tokens", "文本长度（词元）"],
+  workAxis: ["millions of multiplications", "百万次乘法"],
+  timeAxis: ["milliseconds", "毫秒"],
+  withCache: ["with cache", "用缓存"],
+  without: ["without cache", "不用缓存"],
+  rate: ["Last run: {count} tokens in {ms} ms, {rate} tokens/s, sampling included.", "最近一轮：{ms} 毫秒内 {count} 个词元，每秒 {rate} 个（含采样）。"],
+  dropped: ["{count} oldest tokens were dropped so far.", "至今已丢弃最早的 {count} 个词元。"],
+
+  whatIfTitle: ["6. What if", "6. 如果"],
+  whatIfLead: [
+    "The same weights under another table of rotations, nothing fine-tuned: see the next token and the loss change. Shifting all positions changes nothing even past the trained length; distances past it do.",
+    "同样的权重，换一张旋转表，不做任何微调：看下一个词元与损失如何变化。平移所有位置，即使超出训练长度也毫无影响；距离超出训练长度才有影响。",
+  ],
+  change: ["Rotation", "旋转"],
+  changeNone: ["as it is", "不变"],
+  changeOff: ["off", "关闭"],
+  changeTheta: ["another theta", "换 theta"],
+  changeLinear: ["interpolation", "位置插值"],
+  changeNtk: ["NTK-aware", "NTK-aware"],
+  changeYarn: ["YaRN", "YaRN"],
+  factor: ["factor", "倍数"],
+  offset: ["shift positions by", "位置平移"],
+  stretch: ["stretch distances by", "距离拉伸"],
+  long: ["repeat the text up to {length} tokens, {times} times the trained length", "把文本重复到 {length} 个词元，即训练长度的 {times} 倍"],
+  whatIfText: [
+    "Loss on the text: {before} nats per token as trained, {after} with the change ({difference}). Farthest two tokens: {distance} positions apart; trained: {context}.",
+    "文本上的损失：训练时的设置为每词元 {before} nat，改变后为 {after}（{difference}）。最远的两个词元相距 {distance} 个位置；训练长度：{context}。",
+  ],
+  whatIfShort: ["Type at least two tokens.", "请至少输入两个词元。"],
+  whatIfBars: ["Next token, before and after", "下一个词元：改变前与改变后"],
+  beforeColumn: ["before", "改变前"],
+  afterColumn: ["after", "改变后"],
+  lossCaption: ["Loss of each token. Solid: as trained. Dashed with dots: with the change. Vertical: the trained length.", "每个词元的损失。实线：训练时的设置。带点虚线：改变后。竖线：训练长度。"],
+  lossAxis: ["loss, nats", "损失（nat）"],
+  positionAxis: ["token", "词元序号"],
+
+  footer: ["All of this runs in this page: nothing is sent, and nothing is stored but in the address.", "一切都在本页中运行：不发送任何数据，除网址之外不保存任何内容。"],
+  encodingExact: [
+    "Text is encoded by the tokenizer's own rule ({kind} merges, bytes for unknown characters), id for id as SentencePiece does.",
+    "文本按分词器自己的规则编码（{kind}，未知字符用字节），逐个编号与 SentencePiece 相同。",
+  ],
+};
+
+const LANGUAGES = ["en", "zh"];
+
+// The words of a key in a language, its blanks filled.
+export function translate(language, key, blanks = {}) {
+  const words = STRINGS[key][LANGUAGES.indexOf(language)];
+  return words.replace(/\{(\w+)\}/g, (_, name) => blanks[name]);
+}
