@@ -83,7 +83,7 @@ export function axes(canvas, { xs: [x0, x1], ys: [y0, y1], xName, yName, whole =
   return [context, x, y];
 }
 
-const tidy = (tick) => String(Number(tick.toPrecision(6))).replace("-", "−");
+export const tidy = (tick) => String(Number(tick.toPrecision(6))).replace("-", "−");
 
 export function line(context, x0, y0, x1, y1) {
   context.beginPath();
@@ -103,13 +103,14 @@ export function vertical(context, x, y, at, [low, high]) {
 export function table(target, columns, rows, mark = () => "") {
   const details = target.closest("details");
   if (details && !details.open) return;
-  const cell = (tag, value) => {
-    const made = element(tag, value?.text === undefined ? {} : { className: "text" });
+  const cell = (tag, value, i) => {
+    const isText = (rows[0]?.[i] ?? value)?.text !== undefined;
+    const made = element(tag, isText ? { className: "text" } : {});
     if (tag === "th") made.scope = "col";
     made.textContent = value?.text ?? value;
     return made;
   };
-  const head = element("thead", {}, element("tr", {}, ...columns.map((name) => cell("th", name))));
-  const body = rows.map((row, i) => element("tr", { className: mark(i) }, ...row.map((value) => cell("td", value))));
+  const head = element("thead", {}, element("tr", {}, ...columns.map((name, i) => cell("th", name, i))));
+  const body = rows.map((row, i) => element("tr", { className: mark(i) }, ...row.map((value, column) => cell("td", value, column))));
   target.replaceChildren(head, element("tbody", {}, ...body));
 }

@@ -40,14 +40,17 @@ export function drawMaps() {
 function drawThumbs() {
   const thumbs = $("thumbs"), n = state.tokens.length;
   if (!thumbs.childElementCount) {
-    thumbs.style.gridTemplateColumns = `repeat(${args.nHeads}, minmax(2rem, 7rem))`;
+    thumbs.style.gridTemplateColumns = `auto repeat(${args.nHeads}, minmax(2rem, 7rem))`;
     pictures.forEach((_, i) => {
+      if (i % args.nHeads === 0) thumbs.append(element("span"));
       const where = { "data-layer": Math.floor(i / args.nHeads), "data-head": i % args.nHeads };
       thumbs.append(element("button", { type: "button", ...where }, element("canvas", { "aria-hidden": "true" })));
     });
   }
+  thumbs.querySelectorAll("span").forEach((label, layer) => (label.textContent = `${t("layer")} ${layer}`));
+  const buttons = thumbs.querySelectorAll("button");
   pictures.forEach((picture, i) => {
-    const button = thumbs.children[i], layer = Math.floor(i / args.nHeads), head = i % args.nHeads;
+    const button = buttons[i], layer = Math.floor(i / args.nHeads), head = i % args.nHeads;
     button.setAttribute("aria-label", t("thumbLabel", { layer, head }));
     button.setAttribute("aria-pressed", layer === state.layer && head === state.head);
     const [context, width, height] = surface(button.firstChild);

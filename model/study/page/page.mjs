@@ -26,9 +26,9 @@ function draw() {
   if (!state.tokens.length) return;
   drawPlayer();
   for (const view of [...stale]) {
-    if (!visible.has(view)) continue;
+    if (view && !visible.has(view)) continue;
     stale.delete(view);
-    VIEWS[view]();
+    VIEWS[view]?.();
   }
 }
 
@@ -316,7 +316,7 @@ function setLanguage(language) {
 // The docs of the page's language; without them beside the page, only their name.
 function link(place) {
   const step = Number(place.dataset.step), found = facts.steps[state.language].find(([heading]) => heading.startsWith(`${step}.`));
-  place.textContent = t("document", { step }) + (found ? `: ${found[0].replace(/^\d+\. /, "")}` : "");
+  place.textContent = found ? t("document", { step, title: found[0].replace(/^\d+\. /, "") }) : t("documentOnly", { step });
   if (found) place.href = found[1];
 }
 
@@ -346,8 +346,8 @@ async function start() {
 
 const watcher = new IntersectionObserver((entries) => {
   for (const { target, isIntersecting } of entries) visible[isIntersecting ? "add" : "delete"](target.id);
-  if (visible.has("whatIf")) refreshWhatIf();
-  changed(...stale);
+  if (visible.has("whatIf") && !state.whatIf) refreshWhatIf();
+  changed("");
 }, { rootMargin: "200px" });
 for (const view of Object.keys(VIEWS)) watcher.observe($(view));
 start();

@@ -1,7 +1,7 @@
 // View 2: one pair of a head as arrows in its plane, and all its pairs as clocks.
 
 import { dot, applyRotaryEmb, precomputeFreqsCis } from "./model.mjs";
-import { $, element, line, number, surface, table, ticks } from "./draw.mjs";
+import { $, element, line, number, surface, table, ticks, tidy } from "./draw.mjs";
 import { args, freqs, keyAt, keyOf, query, queryOf, shown, state, t } from "./state.mjs";
 
 const length = args.ropeScaling ? args.ropeScaling.attentionFactor : 1; // of what is rotated; YaRN's is above 1
@@ -48,16 +48,17 @@ function drawPlane(asks, arrows, q, k) {
   const canvas = $("plane"), c = state.colors, [context, size] = surface(canvas);
   const longest = Math.max(...[asks, ...arrows].map(({ rotated: [a, b] }) => Math.hypot(a, b))) * 1.15 || 1;
   const x = (value) => size / 2 + (value / longest) * (size / 2 - 26), y = (value) => size / 2 - (value / longest) * (size / 2 - 26);
-  context.strokeStyle = c.line;
-  context.fillStyle = c.quiet;
-  context.textBaseline = "top";
-  context.textAlign = "center";
+  Object.assign(context, { strokeStyle: c.line, fillStyle: c.quiet, lineWidth: 1 });
   line(context, x(-longest), y(0), x(longest), y(0));
   line(context, x(0), y(-longest), x(0), y(longest));
   for (const tick of ticks(-longest, longest, 6)) {
     line(context, x(tick), y(0) - 3, x(tick), y(0) + 3);
     line(context, x(0) - 3, y(tick), x(0) + 3, y(tick));
-    if (tick) context.fillText(number(tick, 1), x(tick), size - 16);
+    if (!tick) continue;
+    Object.assign(context, { textBaseline: "top", textAlign: "center" });
+    context.fillText(tidy(tick), x(tick), y(0) + 5);
+    Object.assign(context, { textBaseline: "middle", textAlign: "right" });
+    context.fillText(tidy(tick), x(0) - 6, y(tick));
   }
   const arrow = ([a, b], color, width, dash = [], alpha = 1) => {
     Object.assign(context, { strokeStyle: color, fillStyle: color, lineWidth: width, globalAlpha: alpha });

@@ -34,7 +34,7 @@ export function drawScore() {
 function drawPairs(adds) {
   const low = Math.min(0, ...adds), high = Math.max(0, ...adds), c = state.colors;
   const [context, x, y] = axes($("pairs"), {
-    xs: [-0.6, adds.length - 0.4], ys: [low, high || 1], xName: t("pairAxis"), yName: t("scoreAxis"), whole: true,
+    xs: [-0.6, adds.length - 0.4], ys: [1.06 * low, 1.06 * high || 1], xName: t("pairAxis"), yName: t("scoreAxis"), whole: true,
   });
   adds.forEach((value, i) => {
     const edge = Math.max(1, (x(1) - x(0)) * 0.38);
@@ -108,8 +108,8 @@ function drawTable(q, k) {
   const products = Array.from({ length: last + 1 }, (_, p) => total(parts(xq, keyAt(layer, head, p), q - p)));
   const weights = softmax(products.map((score, p) => (p > q ? -Infinity : score)));
   const rows = products.map((score, p) => [
-    p, { text: shown(state.tokens[p]) }, number(score * Math.sqrt(D)), number(score), p > q ? "−∞" : "0", number(weights[p], 4),
-    number(weights[p] * Math.hypot(...valueAt(layer, head, p))),
+    p, { text: shown(state.tokens[p]) }, number(score * Math.sqrt(D), 4), number(score, 4), p > q ? "−∞" : "0", number(weights[p], 4),
+    number(weights[p] * Math.hypot(...valueAt(layer, head, p)), 4),
   ]);
   const columns = [t("positionColumn"), t("tokenColumn"), "q · k", "÷ √D", t("maskColumn"), t("weightColumn"), t("valueColumn")];
   table($("scores"), columns, rows, (p) => (p > q ? "masked" : p === k ? "here" : ""));

@@ -13,7 +13,7 @@ export const limit = Math.min(args.maxSeqLen, 512, Math.floor(Math.sqrt(LARGEST 
 
 const DEFAULTS = {
   language: navigator.language.startsWith("zh") ? "zh" : "en", theme: "", prompt: facts.prompt, speed: "8",
-  layer: 0, head: 0, pair: 0, temperature: 0.8, topK: 0, topP: 0.95, seed: 1, useCache: true, endless: false, shift: 0,
+  layer: Math.min(1, args.nLayers - 1), head: 0, pair: 0, temperature: 0.8, topK: 0, topP: 0.95, seed: 1, useCache: true, endless: false, shift: 0,
   change: "off", theta: args.ropeTheta * 100, factor: 2, offset: 0, stretch: 1, long: false,
 };
 

@@ -26,7 +26,8 @@ export const STRINGS = {
   query: ["Query q at", "查询 q 位于"],
   key: ["Key k at", "键 k 位于"],
   place: ["{position} {token}", "{position} {token}"],
-  document: ["docs/rope.md, step {step}", "docs/rope.zh.md，第 {step} 节"],
+  document: ["docs/rope.md, step {step}: {title}", "docs/rope.zh.md 第 {step} 节：{title}"],
+  documentOnly: ["docs/rope.md, step {step}", "docs/rope.zh.md 第 {step} 节"],
   dataTable: ["Data table", "数据表"],
   loading: ["Reading the weights …", "正在读取权重……"],
 
@@ -70,7 +71,7 @@ export const STRINGS = {
     "所选注意力头中的一对数画成一支箭头：查询，以及缓存中的每个键，各自旋转“位置 × 该对的转速”。移动所有位置时，箭头一起旋转，彼此的夹角与得分都不变。",
   ],
   planeCaption: [
-    "Thick: the query q. Dashed: the key k looked at. Thin: all other keys, fainter the older. Dotted: q and k before rotation. Axes: the pair's two numbers, no unit.",
+    "Thick: the query q. Dashed: the key k looked at. Thin: all other keys, fainter the older. Dotted: q and k before rotation. Axes: the pair's two numbers (no unit).",
     "粗线：查询 q。虚线：所看的键 k。细线：其余的键，越早越淡。点线：旋转之前的 q 与 k。坐标：这一对的两个数，无单位。",
   ],
   planeLabel: [
@@ -131,7 +132,7 @@ export const STRINGS = {
     "Who looks at whom: each row is a query, each column a key, and the darker the cell the larger the weight. Choose a head on the right; point at a cell, or move with the arrow keys, for its weight.",
     "谁在看谁：每行是一个查询，每列是一个键，格子越深权重越大。在右侧选择一个头；把鼠标移到格子上，或用方向键移动，即可读出权重。",
   ],
-  mapKeys: ["Rows: queries. Columns: keys. Arrow keys: up and down change the query, left and right the key.", "行：查询。列：键。方向键：上下改变查询，左右改变键。"],
+  mapKeys: ["Rows: queries. Columns: keys. Empty is 0, full colour 1; colour goes with the square root. Arrow keys: up and down change the query, left and right the key.", "行：查询。列：键。空白为 0，满色为 1，颜色按平方根变化。方向键：上下改变查询，左右改变键。"],
   mapLabel: ["Attention of layer {layer}, head {head}", "第 {layer} 层头 {head} 的注意力"],
   mapText: ["Query {q} {qt} gives key {k} {kt} the weight {weight} (layer {layer}, head {head}).", "查询 {q} {qt} 给键 {k} {kt} 的权重为 {weight}（第 {layer} 层，头 {head}）。"],
   thumbsTitle: ["All heads: a row for each layer", "所有的头：每层一行"],
@@ -165,7 +166,7 @@ export const STRINGS = {
   timeAxis: ["milliseconds", "毫秒"],
   withCache: ["with cache", "用缓存"],
   without: ["without cache", "不用缓存"],
-  rate: ["Last run: {count} tokens in {ms} ms, {rate} tokens/s, sampling included.", "最近一轮：{ms} 毫秒内 {count} 个词元，每秒 {rate} 个（含采样）。"],
+  rate: ["Last run: {rate} tokens/s (sampled and read: {count} in {ms} ms).", "最近一轮：每秒 {rate} 个词元（{ms} 毫秒内抽取并读入 {count} 个）。"],
   dropped: ["{count} oldest tokens were dropped so far.", "至今已丢弃最早的 {count} 个词元。"],
 
   whatIfTitle: ["6. What if", "6. 如果"],
