@@ -16,7 +16,7 @@ export function drawCache() {
   drawSlots(filled, pass.useCache ? pass.startPos : end, pass.useCache ? end : end);
   drawCost("work", "workAxis", (each) => each.multiplications / 1e6);
   drawCost("time", "timeAxis", (each) => each.ms);
-  table($("passesData"), [t("lengthAxis"), "T", "", t("workAxis"), t("timeAxis")], state.passes.slice(-200).reverse().map((each) => [
+  table($("passesData"), [t("lengthAxis"), "T", t("passColumn"), t("workAxis"), t("timeAxis")], state.passes.slice(-200).reverse().map((each) => [
     each.length, each.T, t(each.useCache ? "withCache" : "without"), number(each.multiplications / 1e6, 2), number(each.ms, 2),
   ]));
   const { count: tokens, ms } = state.run ?? {};

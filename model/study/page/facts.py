@@ -78,7 +78,7 @@ def lines(code: type) -> list[tuple[int, str]]:
 
 
 def steps(out: Path) -> dict[str, list[tuple[str, str]]]:
-    """For each language, heading and address of every step of docs/rope.md, as seen from the page; none without docs."""
+    """For each language, heading and address of every step of docs/rope.md as seen from the page; none without docs."""
     found: dict[str, list[tuple[str, str]]] = {}
     for language, page in PAGES.items():
         file = DOCS / page

@@ -30,7 +30,7 @@ export function drawRotation() {
   $("shiftScores").textContent = t("shiftScores", { ...blanks, count: q + 1, difference: difference ? difference.toExponential(0) : 0 });
   const point = ([a, b]) => `${number(a)}, ${number(b)}`;
   const row = (name, p, { plain, rotated }) => [name, p, { text: shown(state.tokens[p]) }, point(plain), degrees((p + shift) * freqs[state.pair]) + "°", point(rotated)];
-  table($("planeData"), ["", t("positionColumn"), t("tokenColumn"), "x", "∠", "x · e^(jpθ)"],
+  table($("planeData"), [t("arrowColumn"), t("positionColumn"), t("tokenColumn"), "x", "∠", "x · e^(jpθ)"],
     [row("q", q, asks), ...arrows.map((arrow, p) => row("k", p, arrow))], (i) => (i === k + 1 ? "here" : ""));
 }
 
@@ -103,7 +103,7 @@ function drawClocks(q) {
     button.querySelector(".hand").setAttribute("transform", `rotate(${-degrees(angle)} 20 20)`);
     const period = TURN / speed, chosen = pair === state.pair;
     button.setAttribute("aria-pressed", chosen);
-    button.setAttribute("aria-label", t("clockLabel", { pair, speed: number(speed, 4), period: period.toPrecision(3), angle: degrees(angle) }));
+    button.setAttribute("aria-label", t("clockLabel", { pair, speed: number(speed, 4), period: rounded(period), angle: degrees(angle) }));
   });
 }
 
@@ -122,5 +122,7 @@ function clock(pair) {
     shape("line", { class: "hand", x1: 20, y1: 20, x2: 34, y2: 20 }),
   );
   const period = TURN / freqs[pair];
-  return element("button", { type: "button", "data-pair": pair }, svg, `${pair}: ${period < 1000 ? period.toPrecision(3) : Math.round(period)}`);
+  return element("button", { type: "button", "data-pair": pair }, svg, `${pair}: ${rounded(period)}`);
 }
+
+const rounded = (period) => (period < 1000 ? period.toPrecision(3) : String(Math.round(period)));

@@ -54,10 +54,8 @@ function drawBars() {
   order.forEach((id, i) => {
     const row = rows.children[i] ?? rows.appendChild(bar());
     const button = row.firstChild, [token, track, amount] = button.children, cut = reason(id);
-    const state_ = cut ? t(cut) : t("kept", { after: greedy ? 100 : percent(after[id]) });
     row.className = cut ? "cut" : "";
     button.dataset.token = id;
-    button.setAttribute("aria-label", t("barLabel", { token: shown(id), before: percent(before[id]), state: state_ }));
     token.textContent = shown(id);
     track.firstChild.style.width = `${(100 * before[id]) / before[order[0]]}%`;
     amount.textContent = `${percent(before[id])} %${cut ? ` ${t(cut)}` : greedy ? "" : ` → ${percent(after[id])} %`}`;

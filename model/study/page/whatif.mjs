@@ -57,7 +57,7 @@ function drawNext(before, after) {
   const [p, q] = [before, after].map(({ logits }) => softmax(Float64Array.from(logits)));
   const ids = [...new Set([...likeliest(p, 7), ...likeliest(q, 7)])].sort((a, b) => p[b] - p[a]);
   const target = $("whatIfNext"), most = Math.max(...ids.flatMap((id) => [p[id], q[id]]));
-  table(target, [t("tokenColumn"), t("beforeColumn"), t("afterColumn"), ""], ids.map((id) => [{ text: shown(id) }, `${percent(p[id])} %`, `${percent(q[id])} %`, ""]));
+  table(target, [t("tokenColumn"), t("beforeColumn"), t("afterColumn"), t("chartColumn")], ids.map((id) => [{ text: shown(id) }, `${percent(p[id])} %`, `${percent(q[id])} %`, ""]));
   ids.forEach((id, i) => {
     const cell = target.tBodies[0].rows[i].cells[3];
     cell.className = "bar";

@@ -32,7 +32,7 @@ function read(tokens, startPos, useCache) {
   };
 }
 
-const answers = {
+export const answers = {
   load({ facts, weights, limit }) {
     model = new Transformer(facts.args, unpack(decodeBase64(weights), facts.shapes, facts.dtype));
     cache = new KVCache(model.args, limit);
