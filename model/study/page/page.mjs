@@ -51,6 +51,7 @@ function drawPlayer() {
   for (const [id, digits] of [["temperature", 2], ["topP", 2], ["factor", 1], ["stretch", 1]]) {
     $(`${id}Text`).textContent = state[id].toFixed(digits);
   }
+  $("shiftText").textContent = state.shift.toFixed(state.advancing ? 1 : 0);
 }
 
 // ---- the text: every change goes through the worker, one after another
@@ -129,6 +130,7 @@ function goBack() {
 
 async function play() {
   state.playing = true;
+  drawPlayer(); // at once, so that a second click finds the button as it is
   while (state.playing && !isFull() && !state.ended) {
     const rate = Number(state.speed), start = performance.now();
     await enqueue(() => step([], rate ? 1 : 16));
@@ -204,8 +206,16 @@ function wire() {
   on("key", "input", () => choose({ key: Number($("key").value) }));
   on("back", "click", goBack);
   on("step", "click", () => enqueue(() => step([], 1)).then(refreshWhatIf));
-  on("play", "click", () => (state.playing ? (state.playing = false) : play()));
-  on("advance", "click", () => (state.advancing ? (state.advancing = false) : advance()));
+  on("play", "click", () => {
+    if (!state.playing) return void play();
+    state.playing = false;
+    drawPlayer();
+  });
+  on("advance", "click", () => {
+    if (!state.advancing) return advance();
+    state.advancing = false;
+    drawPlayer();
+  });
   on("both", "click", () => enqueue(bothWays));
   on("language", "click", () => setLanguage(state.language === "en" ? "zh" : "en"));
   on("bars", "click", ({ target }) => {
@@ -274,6 +284,7 @@ function advance() {
   const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
   let last = performance.now();
   state.advancing = true;
+  drawPlayer();
   const frame = (now) => {
     const moved = ((now - last) / 1000) * 2;
     if (!still || moved >= 2) {

@@ -24,9 +24,8 @@ export function drawRotation() {
   drawClocks(q);
   const plain = scores(q, 0), shifted = scores(q, shift);
   const difference = plain.reduce((most, score, p) => Math.max(most, Math.abs(score - shifted[p])), 0);
-  $("shiftText").textContent = shift.toFixed(shift % 1 ? 1 : 0);
   if (document.activeElement !== $("shift")) $("shift").value = shift;
-  const blanks = { plain: number(plain[k], 4), shifted: number(shifted[k], 4), shift: $("shiftText").textContent };
+  const blanks = { plain: number(plain[k], 4), shifted: number(shifted[k], 4), shift: number(shift, state.advancing ? 1 : 0) };
   $("shiftScores").textContent = t("shiftScores", { ...blanks, count: q + 1, difference: difference ? difference.toExponential(0) : 0 });
   const point = ([a, b]) => `${number(a)}, ${number(b)}`;
   const row = (name, p, { plain, rotated }) => [name, p, { text: shown(state.tokens[p]) }, point(plain), degrees((p + shift) * freqs[state.pair]) + "°", point(rotated)];
