@@ -68,11 +68,8 @@ def opened(browser, address):
     contexts = []
 
     def open_page(choices: str = "", **options) -> Page:
-        contexts.append(
-            browser.new_context(
-                offline=True, **({"viewport": {"width": 1200, "height": 900}, "reduced_motion": "reduce"} | options)
-            )
-        )
+        defaults = {"viewport": {"width": 1200, "height": 900}, "reduced_motion": "reduce", "offline": True}
+        contexts.append(browser.new_context(**(defaults | options)))
         page = contexts[-1].new_page()
         page.on("console", lambda message: troubles.append(message.text))
         page.on("pageerror", lambda error: troubles.append(str(error)))
@@ -225,6 +222,7 @@ def test_every_control_works_by_keyboard(opened):
         page.focus(place)
         page.keyboard.press(key)
 
+    look(page, "tokens")
     count = len(tokens(page))
     press("#step", "Enter")
     page.wait_for_function("count => document.querySelectorAll('#chips button').length > count", arg=count)
