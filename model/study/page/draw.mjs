@@ -100,17 +100,26 @@ export function vertical(context, x, y, at, [low, high]) {
 }
 
 // Rows of cells under column names; a cell { text } is a token. `mark` gives a row's class. Only an open one is filled.
+// Cells are kept and only what differs is written: a table of all keys is drawn again with every token.
 export function table(target, columns, rows, mark = () => "") {
   const details = target.closest("details");
   if (details && !details.open) return;
-  const cell = (tag, value, i) => {
-    const isText = (rows[0]?.[i] ?? value)?.text !== undefined;
-    const made = element(tag, isText ? { className: "text" } : {});
-    if (tag === "th") made.scope = "col";
-    made.textContent = value?.text ?? value;
-    return made;
-  };
-  const head = element("thead", {}, element("tr", {}, ...columns.map((name, i) => cell("th", name, i))));
-  const body = rows.map((row, i) => element("tr", { className: mark(i) }, ...row.map((value, column) => cell("td", value, column))));
-  target.replaceChildren(head, element("tbody", {}, ...body));
+  if (!target.tHead) target.append(element("thead", {}, element("tr")), element("tbody"));
+  const isText = columns.map((_, i) => rows[0]?.[i]?.text !== undefined);
+  fill(target.tHead.rows[0], columns, isText, () => element("th", { scope: "col" }));
+  const body = target.tBodies[0];
+  while (body.rows.length > rows.length) body.lastChild.remove();
+  rows.forEach((row, i) => {
+    const line = body.rows[i] ?? body.appendChild(element("tr"));
+    if (line.className !== mark(i)) line.className = mark(i);
+    fill(line, row, isText, () => element("td"));
+  });
+}
+
+function fill(row, values, isText, make) {
+  values.forEach((value, i) => {
+    const cell = row.cells[i] ?? row.appendChild(make()), text = String(value?.text ?? value);
+    if (isText[i]) cell.className = "text";
+    if (cell.textContent !== text) cell.textContent = text;
+  });
 }

@@ -6,13 +6,9 @@ export const work = { multiplications: 0 }; // of the matrix products and the at
 
 // ---- rope_scaling.py: functions from frequencies to frequencies, (D/2), in radians per token, fastest pair first
 
-export function linear(freqs, { factor }) {
-  return freqs.map((freq) => freq / factor);
-}
+export const linear = (freqs, { factor }) => freqs.map((freq) => freq / factor);
 
-export function ntk(freqs, { factor }) {
-  return freqs.map((freq, i) => freq * factor ** -(i / (freqs.length - 1)));
-}
+export const ntk = (freqs, { factor }) => freqs.map((freq, i) => freq * factor ** -(i / (freqs.length - 1)));
 
 export function llama3(freqs, { factor, originalMaxSeqLen, low, high }) {
   const turns = freqs.map((freq) => (originalMaxSeqLen * freq) / (2 * Math.PI));
@@ -132,17 +128,21 @@ export class Attention {
   // softmax(q k^T / sqrt(D) + mask) v. The mask is where the loop over keys ends: a token sees startPos + t + 1.
   attend(xq, keys, values, startPos) {
     const { nHeads: H, nKvHeads: K, headDim: D } = this.args;
-    const T = xq.length / (H * D), S = startPos + T, group = H / K;
+    const T = xq.length / (H * D), S = startPos + T, group = H / K, scale = 1 / Math.sqrt(D);
     const out = new Float32Array(T * H * D), weights = new Float32Array(T * H * S);
     for (let t = 0; t < T; t++) {
       for (let h = 0; h < H; h++) {
         const q = (t * H + h) * D, first = Math.floor(h / group) * D, visible = startPos + t + 1;
         const row = weights.subarray((t * H + h) * S, (t * H + h) * S + visible); // the rest stays 0
-        for (let s = 0; s < visible; s++) row[s] = dot(xq, q, keys, s * K * D + first, D) / Math.sqrt(D);
+        for (let s = 0; s < visible; s++) row[s] = scale * dot(xq, q, keys, s * K * D + first, D);
         softmax(row);
-        for (let s = 0; s < visible; s++) {
-          const weight = row[s], v = s * K * D + first;
-          for (let d = 0; d < D; d++) out[q + d] += weight * values[v + d];
+        for (let d = 0; d < D; d += 2) {
+          let even = 0, odd = 0;
+          for (let s = 0, v = first + d; s < visible; s++, v += K * D) {
+            even += row[s] * values[v];
+            odd += row[s] * values[v + 1];
+          }
+          (out[q + d] = even), (out[q + d + 1] = odd);
         }
         work.multiplications += 2 * visible * D;
       }
@@ -152,9 +152,12 @@ export class Attention {
 }
 
 export function dot(a, i, b, j, length) {
-  let sum = 0;
-  for (let d = 0; d < length; d++) sum += a[i + d] * b[j + d];
-  return sum;
+  let even = 0, odd = 0, d = 0; // two sums at a time: neither waits for the other
+  for (; d + 2 <= length; d += 2) {
+    even += a[i + d] * b[j + d];
+    odd += a[i + d + 1] * b[j + d + 1];
+  }
+  return d < length ? even + odd + a[i + d] * b[j + d] : even + odd;
 }
 
 export function softmax(row) {

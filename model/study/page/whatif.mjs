@@ -61,6 +61,7 @@ function drawNext(before, after) {
   ids.forEach((id, i) => {
     const cell = target.tBodies[0].rows[i].cells[3];
     cell.className = "bar";
+    cell.replaceChildren();
     for (const prob of [p[id], q[id]]) {
       const bar = element("div");
       bar.style.width = `${(100 * prob) / most}%`;
