@@ -9,6 +9,7 @@ import hashlib
 import html
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,7 @@ from .facts import architecture, lines, steps, vocabulary
 
 WEB = Path(__file__).parent
 WORKER = ("model", "sampling", "worker")  # the modules of each script, in the order in which they need each other
-PAGE = ("strings", "tokenizer", "model", "sampling", "draw", "state", "tokens", "rotation", "score", "maps", "cache")
-PAGE += ("whatif", "page")
+PAGE = tuple("strings tokenizer model sampling draw state tokens rotation score maps cache whatif page".split())
 LARGEST = 20_000_000  # parameters: above it, the file and each token take too long
 HALF = 1_000_000  # parameters: above it, weights are written in float16
 
@@ -115,7 +115,7 @@ def read(file: str) -> str:
     return (WEB / file).read_text(encoding="utf-8")
 
 
-def script(modules: tuple[str, ...]) -> str:
+def script(modules: Iterable[str]) -> str:
     """The modules as one script: imports go, for all names are in one scope then, and so does the word export."""
     whole = "\n".join(read(f"{module}.mjs") for module in modules)
     return '"use strict";\n' + re.sub(r"^import .*?;\n|^export (?=\w)", "", whole, flags=re.MULTILINE | re.DOTALL)

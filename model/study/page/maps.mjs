@@ -61,7 +61,8 @@ function drawThumbs() {
 const LEFT = 46, TOP = 34;
 
 function drawMap() {
-  const { layer, head } = state, q = query(), k = keyOf(q), n = state.tokens.length, c = state.colors;
+  const { layer, head } = state, n = state.tokens.length, c = state.colors;
+  const { q, k } = state.hover && state.hover.q < n ? state.hover : { q: query(), k: keyOf(query()) };
   const canvas = $("map"), [context, width] = surface(canvas), cell = (width - LEFT - 4) / n;
   context.imageSmoothingEnabled = false;
   context.drawImage(pictures[layer * args.nHeads + head].canvas, 0, 0, n, n, LEFT, TOP, cell * n, cell * n);

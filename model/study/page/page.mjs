@@ -1,7 +1,7 @@
 // The page at work: words into places, controls to state, state to pictures.
 
 import { $, colors, element } from "./draw.mjs";
-import { args, ask, facts, forget, keep, keyOf, limit, query, shown, state, t, tokenizer, writeHash } from "./state.mjs";
+import { DEFAULTS, args, ask, facts, forget, keep, keyOf, limit, query, shown, state, t, tokenizer, writeHash } from "./state.mjs";
 import { drawTokens, sampling } from "./tokens.mjs";
 import { drawRotation } from "./rotation.mjs";
 import { drawScore } from "./score.mjs";
@@ -44,6 +44,7 @@ function drawPlayer() {
   $("head").value = state.head;
   $("back").disabled = state.tokens.length <= 1;
   $("step").disabled = isFull() || state.ended;
+  $("play").disabled = !state.playing && (isFull() || state.ended);
   $("play").textContent = t(state.playing ? "pause" : "play");
   $("play").setAttribute("aria-pressed", state.playing);
   $("advance").textContent = t(state.advancing ? "stop" : "advance");
@@ -72,7 +73,7 @@ const isFull = () => state.tokens.length >= limit && !state.endless;
 // Reads `tokens` behind `earlier`, samples `count` more, and keeps what the passes gave.
 async function extend(earlier, tokens, count) {
   const { useCache } = state;
-  const answer = await ask("run", { earlier, tokens, count, sampling: sampling(), useCache, eosIds: facts.tokenizer.eosIds });
+  const answer = await ask("run", { earlier, tokens, count, dropped: state.dropped, sampling: sampling(), useCache, eosIds: facts.tokenizer.eosIds });
   for (const pass of answer.passes) {
     keep(pass);
     state.passes.push({ ...pass, trace: null, length: pass.startPos + pass.T });
@@ -169,12 +170,13 @@ function choose(changes, ...views) {
 
 // A control whose value is a choice of the state's of the same name. What is no number leaves the choice as it was.
 function bind(id, views, read = (input) => input.value, after = () => {}) {
-  const input = $(id);
+  const input = $(id), fits = (value) => value >= Number(input.min || 0) && value <= Number(input.max || Infinity);
+  if (typeof state[id] === "number" && !fits(state[id])) state[id] = DEFAULTS[id]; // the address may hold anything
   if (input.type === "checkbox") input.checked = state[id];
   else input.value = state[id];
   input.addEventListener("input", () => {
     const value = read(input);
-    if (typeof value === "number" && !(Number.isFinite(value) && value >= Number(input.min || 0))) return;
+    if (typeof value === "number" && !(Number.isFinite(value) && fits(value))) return;
     choose({ [id]: value }, ...views);
     after();
   });
@@ -231,8 +233,16 @@ function wire() {
   on("chips", "keydown", moveChip);
   on("map", "keydown", moveCell);
   on("map", "pointermove", (event) => {
+    state.hover = cellAt(event);
+    changed("maps");
+  });
+  on("map", "pointerleave", () => {
+    state.hover = null;
+    changed("maps");
+  });
+  on("map", "click", (event) => {
     const cell = cellAt(event);
-    if (cell && !state.playing) choose({ position: cell.q, key: cell.k });
+    if (cell) choose({ position: cell.q, key: cell.k });
   });
   for (const details of document.querySelectorAll("details")) details.addEventListener("toggle", () => changed());
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", setTheme);
@@ -344,6 +354,9 @@ async function start() {
     $(id).append(...Array.from({ length: count }, (_, i) => element("option", { value: i }, String(i))));
   }
   $("shift").max = 4 * args.maxSeqLen;
+  for (const value of ["ntk", "yarn"]) {
+    $("change").querySelector(`[value=${value}]`).disabled = args.headDim === 2 || args.ropeTheta === 1; // one frequency
+  }
   setTheme();
   setLanguage(state.language);
   $("counts").textContent = t("loading");

@@ -102,7 +102,9 @@ function drawClocks(q) {
     button.querySelector(".hand").setAttribute("transform", `rotate(${-degrees(angle)} 20 20)`);
     const period = TURN / speed, chosen = pair === state.pair;
     button.setAttribute("aria-pressed", chosen);
-    button.setAttribute("aria-label", t("clockLabel", { pair, speed: number(speed, 4), period: rounded(period), angle: degrees(angle) }));
+    const says = t("clockLabel", { pair, speed: number(speed, 4), period: rounded(period), angle: degrees(angle) });
+    button.setAttribute("aria-label", says);
+    button.title = says;
   });
 }
 

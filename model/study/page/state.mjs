@@ -11,7 +11,7 @@ export const freqs = ropeFreqs(args.headDim, args.ropeTheta, args.ropeScaling); 
 const LARGEST = 2 ** 24; // attention weights that are kept, of all heads
 export const limit = Math.min(args.maxSeqLen, 512, Math.floor(Math.sqrt(LARGEST / (args.nLayers * args.nHeads))));
 
-const DEFAULTS = {
+export const DEFAULTS = {
   language: navigator.language.startsWith("zh") ? "zh" : "en", theme: "", prompt: facts.prompt, speed: "8",
   layer: Math.min(1, args.nLayers - 1), head: 0, pair: 0, temperature: 0.8, topK: 0, topP: 0.95, seed: 1, useCache: true, endless: false, shift: 0,
   change: "off", theta: args.ropeTheta * 100, factor: 2, offset: 0, stretch: 1, long: false,
@@ -20,7 +20,7 @@ const DEFAULTS = {
 export const state = { ...DEFAULTS, ...readHash() };
 Object.assign(state, {
   tokens: [], promptLength: 0, logits: null, passes: [], run: null, ended: false, dropped: 0,
-  position: null, key: null, // null: the newest token; the key with the largest weight
+  position: null, key: null, hover: null, // null: the newest token; the key with the largest weight
   playing: false, advancing: false, whatIf: null,
 });
 

@@ -1,7 +1,7 @@
 // View 6: the same text under another table of rotations.
 
 import { softmax } from "./model.mjs";
-import { $, axes, element, number, percent, table, vertical } from "./draw.mjs";
+import { $, axes, element, number, percent, surface, table, vertical } from "./draw.mjs";
 import { args, ask, shown, state, t } from "./state.mjs";
 import { likeliest } from "./tokens.mjs";
 
@@ -26,8 +26,8 @@ function settings() {
 
 // Asks for both runs, the unchanged one and the changed one, at the same positions of the same text.
 export async function compare() {
+  if (state.tokens.length < 2) return null;
   const tokens = text();
-  if (tokens.length < 2) return null;
   const same = { theta: args.ropeTheta, scaling: args.ropeScaling, offset: 0, stretch: 1, off: false };
   const before = await ask("whatIf", { tokens, ...same });
   return { tokens, before, after: await ask("whatIf", { tokens, ...settings() }) };
@@ -41,7 +41,9 @@ export function drawWhatIf() {
   }
   const { whatIf } = state;
   if (!whatIf) {
-    if (state.tokens.length < 2) $("whatIfText").textContent = t("whatIfShort");
+    $("whatIfText").textContent = state.tokens.length < 2 ? t("whatIfShort") : "";
+    $("whatIfNext").replaceChildren();
+    surface($("loss"));
     return;
   }
   const { tokens, before, after } = whatIf, [a, b] = [mean(before.losses), mean(after.losses)];

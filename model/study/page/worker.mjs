@@ -40,7 +40,7 @@ export const answers = {
   },
 
   // Reads `tokens` behind `earlier`, then samples and reads `count` more, until one ends the text.
-  run({ earlier, tokens, count, sampling, useCache, eosIds }) {
+  run({ earlier, tokens, count, dropped = 0, sampling, useCache, eosIds }) {
     const all = [...earlier], passes = [], start = performance.now();
     const take = (more) => {
       all.push(...more);
@@ -48,7 +48,7 @@ export const answers = {
     };
     if (tokens.length) take(tokens);
     for (let n = 0; n < count && all.length < cache.maxSeqLen; n++) {
-      const token = choose(logits, sampling, uniformOf(sampling.seed, all.length));
+      const token = choose(logits, sampling, uniformOf(sampling.seed, dropped + all.length));
       take([token]);
       if (eosIds.includes(token)) break;
     }
