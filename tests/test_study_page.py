@@ -407,6 +407,15 @@ def test_what_the_page_cannot_hold_is_refused_in_one_line(toy, tmp_path, monkeyp
     assert "train a smaller model" in refused()
 
 
+def test_there_is_no_picture_to_plot_and_no_folder_is_made(toy, tmp_path):
+    report = run("page", TOPICS["page"](model=toy, out=tmp_path / "page.html"))
+    with pytest.raises(ValueError, match="leave --plot out"):
+        report.draw(None)
+    for out in (tmp_path / "nowhere" / "page.html", toy):
+        with pytest.raises(ValueError, match="name a file in a directory that exists"):
+            run("page", TOPICS["page"](model=toy, out=out))
+
+
 def test_a_tokenizer_of_another_kind_is_refused(toy, tmp_path):
     for kind, rule in (("unigram", "identity"), ("bpe", "nmt_nfkc")):
         SentencePieceTrainer.train(

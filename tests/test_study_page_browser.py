@@ -251,6 +251,22 @@ def test_every_control_works_by_keyboard(opened):
     assert "language=zh" in page.url
 
 
+def test_choices_live_in_the_address_and_nonsense_there_is_left_out(opened):
+    page = opened("head=3&pair=2&temperature=1.25&topK=7&language=zh&theta=-1&shift=x&topP=44&layer=9&junk=%3Cb%3E")
+    assert page.input_value("#head") == "3"
+    assert page.input_value("#topK") == "7"
+    assert text(page, "#temperatureText") == "1.25"
+    assert text(page, "#topPText") == "0.95"
+    assert page.input_value("#layer") == "1"
+    page.fill("#prompt", "the walk")
+    page.select_option("#head", "5")
+    assert "head=5" in page.url
+    assert "prompt=the+walk" in page.url
+    assert "junk" not in page.url
+    page.fill("#topK", "-3")
+    assert "topK=7" in page.url
+
+
 def test_foreign_text_is_shown_and_never_run(opened):
     page = opened()
     page.fill("#prompt", PROMPT + TEXT[:60])

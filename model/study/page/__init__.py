@@ -28,7 +28,8 @@ from .facts import architecture, lines, steps, vocabulary
 
 WEB = Path(__file__).parent
 WORKER = ("model", "sampling", "worker")  # the modules of each script, in the order in which they need each other
-PAGE = tuple("strings tokenizer model sampling draw state tokens rotation score maps cache whatif page".split())
+PAGE: tuple[str, ...] = ("strings", "tokenizer", "model", "sampling", "draw", "state", "tokens", "rotation", "score")
+PAGE += ("maps", "cache", "whatif", "page")
 LARGEST = 20_000_000  # parameters: above it, the file and each token take too long
 HALF = 1_000_000  # parameters: above it, weights are written in float16
 
@@ -43,6 +44,8 @@ def run(options: Page) -> Report:
             f"{path} has {count:,} parameters: the page runs up to {LARGEST:,}; train a smaller model "
             "(--dim, --n_layers, --vocab_size) and name its run"
         )
+    if not options.out.parent.is_dir() or options.out.is_dir():
+        raise ValueError(f"out is {options.out}: name a file in a directory that exists")
     tokenizer = load_tokenizer(options.tokenizer or path, args.vocab_size)
     vocabulary(tokenizer)  # refuses what cannot be told to the page
     text = build(load_model(path), tokenizer, path.resolve().name, options.prompt, options.out)

@@ -92,8 +92,10 @@ export function line(context, x0, y0, x1, y1) {
   context.stroke();
 }
 
-export function vertical(context, x, y, at, [low, high]) {
-  context.strokeStyle = state.colors.ink;
+// A dashed line across the chart, with its name at the top.
+export function vertical(context, x, y, at, [low, high], name) {
+  Object.assign(context, { strokeStyle: state.colors.ink, fillStyle: state.colors.ink, lineWidth: 1, textAlign: "center" });
+  context.fillText(name, x(at), y(high) - 16);
   context.setLineDash([4, 4]);
   line(context, x(at), y(low), x(at), y(high));
   context.setLineDash([]);

@@ -40,7 +40,7 @@ export function drawMaps() {
 function drawThumbs() {
   const thumbs = $("thumbs"), n = state.tokens.length;
   if (!thumbs.childElementCount) {
-    thumbs.style.gridTemplateColumns = `auto repeat(${args.nHeads}, minmax(2rem, 7rem))`;
+    thumbs.style.gridTemplateColumns = `max-content repeat(${args.nHeads}, minmax(2rem, 7rem))`;
     pictures.forEach((_, i) => {
       if (i % args.nHeads === 0) thumbs.append(element("span"));
       const where = { "data-layer": Math.floor(i / args.nHeads), "data-head": i % args.nHeads };
@@ -80,9 +80,10 @@ function drawMap() {
   context.fillText(`${t("keyAxis")} →`, width - 4, 13);
   context.textAlign = "left";
   context.fillText(`↓ ${t("queryAxis")}`, 2, 13);
-  context.lineWidth = 2;
+  context.lineWidth = cell < 6 ? 1 : 2;
   context.strokeStyle = c.ink;
   context.strokeRect(LEFT, TOP + q * cell, cell * n, cell);
+  context.lineWidth = 2;
   context.strokeStyle = c.key;
   context.strokeRect(LEFT + k * cell - 1, TOP + q * cell - 1, Math.max(cell + 2, 5), Math.max(cell + 2, 5));
   canvas.setAttribute("aria-label", t("mapLabel", { layer, head }));

@@ -54,7 +54,7 @@ function drawDistance(xq, xk, distance) {
   const far = Math.max(2 * args.maxSeqLen, distance), curve = Array.from({ length: far + 1 }, (_, n) => total(parts(xq, xk, n)));
   const span = [Math.min(...curve), Math.max(...curve)], c = state.colors;
   const [context, x, y] = axes($("distance"), { xs: [0, far], ys: span, xName: t("distanceAxis"), yName: t("scoreAxis") });
-  vertical(context, x, y, args.maxSeqLen, span);
+  vertical(context, x, y, args.maxSeqLen, span, t("trained", { length: args.maxSeqLen }));
   context.strokeStyle = c.query;
   context.lineWidth = 1.5;
   context.beginPath();
@@ -108,7 +108,7 @@ function drawTable(q, k) {
   const products = Array.from({ length: last + 1 }, (_, p) => total(parts(xq, keyAt(layer, head, p), q - p)));
   const weights = softmax(products.map((score, p) => (p > q ? -Infinity : score)));
   const rows = products.map((score, p) => [
-    p, { text: shown(state.tokens[p]) }, number(score * Math.sqrt(D), 4), number(score, 4), p > q ? "−∞" : "0", number(weights[p], 4),
+    p, { text: shown(state.tokens[p]) }, number(score * Math.sqrt(D)), number(score), p > q ? "−∞" : "0", number(weights[p], 4),
     number(weights[p] * Math.hypot(...valueAt(layer, head, p)), 4),
   ]);
   const columns = [t("positionColumn"), t("tokenColumn"), "q · k", "÷ √D", t("maskColumn"), t("weightColumn"), t("valueColumn")];

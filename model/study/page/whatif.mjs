@@ -77,7 +77,7 @@ function drawLoss(before, after) {
   const grouped = (losses) => Array.from({ length: Math.ceil(n / group) }, (_, i) => mean(losses.slice(i * group, (i + 1) * group)));
   const [a, b] = [grouped(before), grouped(after)], span = [0, Math.max(...a, ...b) * 1.05];
   const [context, x, y] = axes($("loss"), { xs: [1, Math.max(n, 2)], ys: span, xName: t("positionAxis"), yName: t("lossAxis"), whole: true });
-  if (n > args.maxSeqLen) vertical(context, x, y, args.maxSeqLen, span);
+  if (n > args.maxSeqLen) vertical(context, x, y, args.maxSeqLen, span, t("trained", { length: args.maxSeqLen }));
   const curve = (values, color, dash) => {
     Object.assign(context, { strokeStyle: color, fillStyle: color, lineWidth: 2 });
     context.setLineDash(dash);
