@@ -26,7 +26,7 @@ export function drawRotation() {
   const difference = plain.reduce((most, score, p) => Math.max(most, Math.abs(score - shifted[p])), 0);
   if (document.activeElement !== $("shift")) $("shift").value = shift;
   const blanks = { plain: number(plain[k], 4), shifted: number(shifted[k], 4), shift: number(shift, state.advancing ? 1 : 0) };
-  $("shiftScores").textContent = t("shiftScores", { ...blanks, count: q + 1, difference: difference ? difference.toExponential(0) : 0 });
+  $("shiftScores").textContent = t("shiftScores", { ...blanks, count: q + 1, difference: difference ? difference.toExponential(0).replace("-", "−") : 0 });
   const point = ([a, b]) => `${number(a)}, ${number(b)}`;
   const row = (name, p, { plain, rotated }) => [name, p, { text: shown(state.tokens[p]) }, point(plain), degrees((p + shift) * freqs[state.pair]) + "°", point(rotated)];
   table($("planeData"), [t("arrowColumn"), t("positionColumn"), t("tokenColumn"), "x", "∠", "x · e^(jpθ)"],
