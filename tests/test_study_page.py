@@ -375,6 +375,27 @@ def test_links_lead_to_headings_of_the_docs(toy, tmp_path):
             assert anchor.startswith(heading.split(".")[0])
 
 
+@pytest.mark.parametrize("modules", [page_topic.PAGE, page_topic.WORKER])
+def test_modules_joined_into_one_scope_share_no_name_and_import_what_is_there(modules):
+    sources = [(WEB / f"{name}.mjs").read_text(encoding="utf-8") for name in modules]
+    declared = r"^(export )?(?:async )?(?:function|const|let|class) (\w+|\$)"
+    names = [name for source in sources for _, name in re.findall(declared, source, re.MULTILINE)]
+    assert sorted(names) == sorted(set(names))
+    exported = {file: {n for e, n in re.findall(declared, s, re.MULTILINE) if e} for file, s in zip(modules, sources)}
+    imported = [
+        each for source in sources for each in re.findall(r'^import \{ (.*?) \} from "\./(\w+)\.mjs";', source, re.M)
+    ]
+    assert len(imported) == sum(source.count("\nimport ") for source in sources) > 0
+    for wanted, file in imported:
+        assert set(wanted.split(", ")) <= exported[file], file
+
+
+def test_each_picture_has_its_numbers_in_a_table():
+    for section in re.findall(r"<section.*?</section>", (WEB / "page.html").read_text(encoding="utf-8"), re.DOTALL):
+        for picture in re.finditer(r"<canvas ", section):
+            assert "<table " in section[picture.start() :], section[picture.start() :][:60]
+
+
 @needs_node
 def test_every_word_is_there_in_both_languages():
     table = node("return U.STRINGS;", None)

@@ -29,7 +29,7 @@ from .facts import architecture, lines, steps, vocabulary
 WEB = Path(__file__).parent
 WORKER = ("model", "sampling", "worker")  # the modules of each script, in the order in which they need each other
 PAGE: tuple[str, ...] = ("strings", "tokenizer", "model", "sampling", "draw", "state", "tokens", "rotation", "score")
-PAGE += ("maps", "cache", "whatif", "page")
+PAGE += ("maps", "cache", "whatif", "frame", "text", "words", "controls", "page")
 LARGEST = 20_000_000  # parameters: above it, the file and each token take too long
 HALF = 1_000_000  # parameters: above it, weights are written in float16
 

@@ -5,7 +5,7 @@ import { ropeFreqs } from "./model.mjs";
 import { translate } from "./strings.mjs";
 
 export const facts = JSON.parse(document.getElementById("facts").textContent);
-export const { args } = facts;
+export const args = facts.args;
 export const tokenizer = new Tokenizer(facts.tokenizer);
 export const freqs = ropeFreqs(args.headDim, args.ropeTheta, args.ropeScaling); // (D/2), radians per token
 const LARGEST = 2 ** 24; // attention weights that are kept, of all heads
@@ -56,6 +56,8 @@ export function shown(id) {
   const text = facts.tokenizer.kinds[id] === "n" ? facts.tokenizer.pieces[id].replaceAll("\u2581", "·") : facts.tokenizer.pieces[id];
   return text.replaceAll("\n", "⏎").replaceAll("\t", "⇥").replaceAll("\r", "␍");
 }
+
+export const isFull = () => state.tokens.length >= limit && !state.endless;
 
 export const query = () => Math.min(state.position ?? Infinity, state.tokens.length - 1);
 
