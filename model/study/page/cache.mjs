@@ -6,27 +6,58 @@ import { args, limit, state, t } from "./state.mjs";
 export function drawCache() {
   const pass = state.passes.at(-1);
   if (!pass) return;
-  const perToken = 2 * args.nKvHeads * args.headDim * 4, filled = state.cached, L = args.nLayers; // float32
-  const end = pass.startPos + pass.T - (state.droppedSince ?? 0), count = (value) => value.toLocaleString("en");
+  const perToken = 2 * args.nKvHeads * args.headDim * 4;
+  const filled = state.cached;
+  const L = args.nLayers; // float32
+  const end = pass.startPos + pass.T - (state.droppedSince ?? 0);
+  const count = (value) => value.toLocaleString("en");
   const blanks = {
-    start: pass.startPos, T: pass.T, end: pass.startPos + pass.T, perLayer: count(filled * perToken), L, K: args.nKvHeads,
-    D: args.headDim, bytes: count(filled * perToken * L), total: count(limit * perToken * L),
+    start: pass.startPos,
+    T: pass.T,
+    end: pass.startPos + pass.T,
+    perLayer: count(filled * perToken),
+    L,
+    K: args.nKvHeads,
+    D: args.headDim,
+    bytes: count(filled * perToken * L),
+    total: count(limit * perToken * L),
   };
-  $("slice").textContent = t(pass.useCache ? "slice" : "sliceOff", blanks) + (state.dropped ? ` ${t("dropped", { count: state.dropped })}` : "");
+  $("slice").textContent =
+    t(pass.useCache ? "slice" : "sliceOff", blanks) +
+    (state.dropped ? ` ${t("dropped", { count: state.dropped })}` : "");
   drawSlots(filled, pass.useCache ? pass.startPos : end, pass.useCache ? end : end);
   drawCost("work", "workAxis", (each) => each.multiplications / 1e6);
   drawCost("time", "timeAxis", (each) => each.ms);
-  table($("passesData"), [t("lengthAxis"), "T", t("passColumn"), t("workAxis"), t("timeAxis")], state.passes.slice(-200).reverse().map((each) => [
-    each.length, each.T, t(each.useCache ? "withCache" : "without"), number(each.multiplications / 1e6, 2), number(each.ms, 2),
-  ]));
+  table(
+    $("passesData"),
+    [t("lengthAxis"), "T", t("passColumn"), t("workAxis"), t("timeAxis")],
+    state.passes
+      .slice(-200)
+      .reverse()
+      .map((each) => [
+        each.length,
+        each.T,
+        t(each.useCache ? "withCache" : "without"),
+        number(each.multiplications / 1e6, 2),
+        number(each.ms, 2),
+      ]),
+  );
   const { count: tokens, ms } = state.run ?? {};
-  $("rate").textContent = tokens ? t("rate", { count: tokens, ms: number(ms, 1), rate: Math.round((1000 * tokens) / ms) }) : "";
+  $("rate").textContent = tokens
+    ? t("rate", { count: tokens, ms: number(ms, 1), rate: Math.round((1000 * tokens) / ms) })
+    : "";
 }
 
 function drawSlots(filled, start, end) {
-  const canvas = $("slots"), c = state.colors, row = args.nLayers > 12 ? 8 : 16, left = 76, right = 8;
+  const canvas = $("slots");
+  const c = state.colors;
+  const row = args.nLayers > 12 ? 8 : 16;
+  const left = 76;
+  const right = 8;
   canvas.style.height = `${args.nLayers * (row + 3) + 44}px`;
-  const [context, width] = surface(canvas), slot = (width - left - right) / limit, top = 18;
+  const [context, width] = surface(canvas);
+  const slot = (width - left - right) / limit;
+  const top = 18;
   const gap = slot > 3 ? 1 : 0;
   for (let layer = 0; layer < args.nLayers; layer++) {
     const y = top + layer * (row + 3);
@@ -43,11 +74,16 @@ function drawSlots(filled, start, end) {
   context.fillStyle = c.quiet;
   context.textBaseline = "top";
   context.textAlign = "center";
-  for (const part of [0, 0.25, 0.5, 0.75, 1]) context.fillText(Math.round(part * limit), left + part * limit * slot - (part === 1 ? 6 : 0), bottom + 3);
+  for (const part of [0, 0.25, 0.5, 0.75, 1])
+    context.fillText(Math.round(part * limit), left + part * limit * slot - (part === 1 ? 6 : 0), bottom + 3);
   context.textAlign = "right";
   context.fillText(t("slotAxis"), width - right, bottom + 17);
   if (end > start) {
-    Object.assign(context, { fillStyle: c.key, textAlign: start > limit / 2 ? "right" : "left", textBaseline: "bottom" });
+    Object.assign(context, {
+      fillStyle: c.key,
+      textAlign: start > limit / 2 ? "right" : "left",
+      textBaseline: "bottom",
+    });
     context.fillText(`${start} : ${end}`, left + (start > limit / 2 ? end : start) * slot, top - 3);
   }
   canvas.setAttribute("aria-label", t("slotsLabel", { filled, limit, L: args.nLayers }));
@@ -63,9 +99,17 @@ function stripes(context, x, y, width, height, color) {
 }
 
 function drawCost(id, axis, value) {
-  const c = state.colors, passes = state.passes.slice(-1024);
-  const longest = Math.max(8, ...passes.map((each) => each.length)), most = Math.max(...passes.map(value)) || 1;
-  const [context, x, y] = axes($(id), { xs: [0, longest], ys: [0, most * 1.08], xName: t("lengthAxis"), yName: t(axis), whole: true });
+  const c = state.colors;
+  const passes = state.passes.slice(-1024);
+  const longest = Math.max(8, ...passes.map((each) => each.length));
+  const most = Math.max(...passes.map(value)) || 1;
+  const [context, x, y] = axes($(id), {
+    xs: [0, longest],
+    ys: [0, most * 1.08],
+    xName: t("lengthAxis"),
+    yName: t(axis),
+    whole: true,
+  });
   for (const each of passes) {
     const [px, py] = [x(each.length), y(value(each))];
     if (each.useCache) {

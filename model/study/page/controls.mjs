@@ -19,7 +19,8 @@ function update(changes, ...views) {
 
 // A control whose value is a choice of the state's of the same name. What is no number leaves the choice as it was.
 function bind(id, views, read = (input) => input.value, after = () => {}) {
-  const input = $(id), fits = (value) => value >= Number(input.min || 0) && value <= Number(input.max || Infinity);
+  const input = $(id);
+  const fits = (value) => value >= Number(input.min || 0) && value <= Number(input.max || Infinity);
   if (typeof state[id] === "number" && !fits(state[id])) state[id] = DEFAULTS[id]; // the address may hold anything
   if (input.type === "checkbox") input.checked = state[id];
   else input.value = state[id];
@@ -73,12 +74,20 @@ export function wire() {
     const button = target.closest("button");
     if (button && !state.playing) enqueue(() => step([Number(button.dataset.token)], 0)).then(refreshWhatIf);
   });
-  on("clocks", "click", ({ target }) => target.closest("button") && update({ pair: Number(target.closest("button").dataset.pair) }));
+  on(
+    "clocks",
+    "click",
+    ({ target }) => target.closest("button") && update({ pair: Number(target.closest("button").dataset.pair) }),
+  );
   on("thumbs", "click", ({ target }) => {
     const button = target.closest("button");
     if (button) update({ layer: Number(button.dataset.layer), head: Number(button.dataset.head), key: null });
   });
-  on("chips", "click", ({ target }) => target.closest("button") && select([...$("chips").children].indexOf(target.closest("button"))));
+  on(
+    "chips",
+    "click",
+    ({ target }) => target.closest("button") && select([...$("chips").children].indexOf(target.closest("button"))),
+  );
   on("chips", "keydown", moveChip);
   on("map", "keydown", moveCell);
   on("map", "pointermove", (event) => {

@@ -32,7 +32,8 @@ export function colors() {
 
 // The canvas at its size on the screen, cleared: [context, width, height] in CSS pixels.
 export function surface(canvas) {
-  const { clientWidth: width, clientHeight: height } = canvas, ratio = devicePixelRatio || 1;
+  const { clientWidth: width, clientHeight: height } = canvas;
+  const ratio = devicePixelRatio || 1;
   if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
     canvas.width = Math.round(width * ratio);
     canvas.height = Math.round(height * ratio);
@@ -46,16 +47,22 @@ export function surface(canvas) {
 
 // Round numbers that divide [low, high] into some `count` parts.
 export function ticks(low, high, count) {
-  const rough = (high - low) / count || 1, power = 10 ** Math.floor(Math.log10(rough));
+  const rough = (high - low) / count || 1;
+  const power = 10 ** Math.floor(Math.log10(rough));
   const step = power * [1, 2, 5, 10].find((multiple) => multiple * power >= rough * 0.999);
-  const first = Math.ceil(low / step - 1e-9), last = Math.floor(high / step + 1e-9);
+  const first = Math.ceil(low / step - 1e-9);
+  const last = Math.floor(high / step + 1e-9);
   return Array.from({ length: last - first + 1 }, (_, i) => (first + i) * step);
 }
 
 // A chart's frame, ticks and axis names. Returns [context, x, y]: functions from values to pixels.
 export function axes(canvas, { xs: [x0, x1], ys: [y0, y1], xName, yName, whole = false }) {
-  const [context, width, height] = surface(canvas), c = state.colors;
-  const left = 52, right = 12, top = 22, bottom = 38;
+  const [context, width, height] = surface(canvas);
+  const c = state.colors;
+  const left = 52;
+  const right = 12;
+  const top = 22;
+  const bottom = 38;
   const x = (value) => left + ((value - x0) / (x1 - x0 || 1)) * (width - left - right);
   const y = (value) => height - bottom - ((value - y0) / (y1 - y0 || 1)) * (height - top - bottom);
   const xTicks = ticks(x0, x1, Math.min(8, Math.floor(width / 60))).filter((tick) => !whole || Number.isInteger(tick));
@@ -94,7 +101,12 @@ export function line(context, x0, y0, x1, y1) {
 
 // A dashed line across the chart, with its name at the top.
 export function vertical(context, x, y, at, [low, high], name) {
-  Object.assign(context, { strokeStyle: state.colors.ink, fillStyle: state.colors.ink, lineWidth: 1, textAlign: "center" });
+  Object.assign(context, {
+    strokeStyle: state.colors.ink,
+    fillStyle: state.colors.ink,
+    lineWidth: 1,
+    textAlign: "center",
+  });
   context.fillText(name, x(at), y(high) - 16);
   context.setLineDash([4, 4]);
   line(context, x(at), y(low), x(at), y(high));
@@ -120,7 +132,8 @@ export function table(target, columns, rows, mark = () => "") {
 
 function fill(row, values, isText, make) {
   values.forEach((value, i) => {
-    const cell = row.cells[i] ?? row.appendChild(make()), text = String(value?.text ?? value);
+    const cell = row.cells[i] ?? row.appendChild(make());
+    const text = String(value?.text ?? value);
     if (isText[i]) cell.className = "text";
     if (cell.textContent !== text) cell.textContent = text;
   });

@@ -9,7 +9,14 @@ import { drawMaps } from "./maps.mjs";
 import { drawCache } from "./cache.mjs";
 import { drawWhatIf } from "./whatif.mjs";
 
-export const VIEWS = { tokens: drawTokens, rotation: drawRotation, score: drawScore, maps: drawMaps, cache: drawCache, whatIf: drawWhatIf };
+export const VIEWS = {
+  tokens: drawTokens,
+  rotation: drawRotation,
+  score: drawScore,
+  maps: drawMaps,
+  cache: drawCache,
+  whatIf: drawWhatIf,
+};
 export const visible = new Set();
 const stale = new Set();
 let scheduled = false;
@@ -32,8 +39,13 @@ function draw() {
 }
 
 export function drawPlayer() {
-  const q = query(), k = keyOf(q), place = (p) => `${p} ${shown(state.tokens[p])}`;
-  for (const [id, value, most] of [["position", q, state.tokens.length - 1], ["key", k, q]]) {
+  const q = query();
+  const k = keyOf(q);
+  const place = (p) => `${p} ${shown(state.tokens[p])}`;
+  for (const [id, value, most] of [
+    ["position", q, state.tokens.length - 1],
+    ["key", k, q],
+  ]) {
     $(id).max = most;
     $(id).value = value;
     $(id).setAttribute("aria-valuetext", place(value));
@@ -48,7 +60,12 @@ export function drawPlayer() {
   $("play").setAttribute("aria-pressed", state.playing);
   $("advance").textContent = t(state.advancing ? "stop" : "advance");
   $("advance").setAttribute("aria-pressed", state.advancing);
-  for (const [id, digits] of [["temperature", 2], ["topP", 2], ["factor", 1], ["stretch", 1]]) {
+  for (const [id, digits] of [
+    ["temperature", 2],
+    ["topP", 2],
+    ["factor", 1],
+    ["stretch", 1],
+  ]) {
     $(`${id}Text`).textContent = state[id].toFixed(digits);
   }
   $("shiftText").textContent = state.shift.toFixed(state.advancing ? 1 : 0);

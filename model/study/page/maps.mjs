@@ -5,7 +5,8 @@ import { args, keyOf, limit, query, record, shown, state, t, weightsOf } from ".
 
 // A picture for each head, a pixel for each weight. Rows are painted as they come, and all when the colours change.
 const pictures = Array.from({ length: args.nLayers * args.nHeads }, () => null);
-let painted = 0, color = "";
+let painted = 0;
+let color = "";
 
 function paint() {
   if (color !== state.colors.query) [painted, color] = [0, state.colors.query];
@@ -14,7 +15,9 @@ function paint() {
   if (painted >= n) return;
   for (let l = 0; l < args.nLayers; l++) {
     for (let h = 0; h < args.nHeads; h++) {
-      const context = (pictures[l * args.nHeads + h] ??= element("canvas", { width: limit, height: limit }).getContext("2d"));
+      const context = (pictures[l * args.nHeads + h] ??= element("canvas", { width: limit, height: limit }).getContext(
+        "2d",
+      ));
       const image = context.createImageData(limit, n - painted);
       for (let q = painted; q < n; q++) {
         const row = record[l].weights.subarray((h * limit + q) * limit, (h * limit + q) * limit + q + 1);
@@ -38,7 +41,8 @@ export function drawMaps() {
 }
 
 function drawThumbs() {
-  const thumbs = $("thumbs"), n = state.tokens.length;
+  const thumbs = $("thumbs");
+  const n = state.tokens.length;
   if (!thumbs.childElementCount) {
     thumbs.style.gridTemplateColumns = `max-content repeat(${args.nHeads}, minmax(2rem, 7rem))`;
     pictures.forEach((_, i) => {
@@ -50,7 +54,9 @@ function drawThumbs() {
   thumbs.querySelectorAll("span").forEach((label, layer) => (label.textContent = `${t("layer")} ${layer}`));
   const buttons = thumbs.querySelectorAll("button");
   pictures.forEach((picture, i) => {
-    const button = buttons[i], layer = Math.floor(i / args.nHeads), head = i % args.nHeads;
+    const button = buttons[i];
+    const layer = Math.floor(i / args.nHeads);
+    const head = i % args.nHeads;
     button.setAttribute("aria-label", t("thumbLabel", { layer, head }));
     button.setAttribute("aria-pressed", layer === state.layer && head === state.head);
     const [context, width, height] = surface(button.firstChild);
@@ -58,18 +64,26 @@ function drawThumbs() {
   });
 }
 
-const LEFT = 46, TOP = 34;
+const LEFT = 46;
+const TOP = 34;
 
 function drawMap() {
-  const { layer, head } = state, n = state.tokens.length, c = state.colors;
+  const { layer, head } = state;
+  const n = state.tokens.length;
+  const c = state.colors;
   const { q, k } = state.hover && state.hover.q < n ? state.hover : { q: query(), k: keyOf(query()) };
-  const canvas = $("map"), [context, width] = surface(canvas), cell = (width - LEFT - 4) / n;
+  const canvas = $("map");
+  const [context, width] = surface(canvas);
+  const cell = (width - LEFT - 4) / n;
   context.imageSmoothingEnabled = false;
   context.drawImage(pictures[layer * args.nHeads + head].canvas, 0, 0, n, n, LEFT, TOP, cell * n, cell * n);
   context.strokeStyle = c.control;
   context.strokeRect(LEFT, TOP, cell * n, cell * n);
   context.fillStyle = c.quiet;
-  const every = Math.max(1, [1, 2, 5, 10, 20, 50, 100].find((step) => step * cell >= 22));
+  const every = Math.max(
+    1,
+    [1, 2, 5, 10, 20, 50, 100].find((step) => step * cell >= 22),
+  );
   for (let p = 0; p < n; p += every) {
     Object.assign(context, { textAlign: "right", textBaseline: "middle" });
     context.fillText(p, LEFT - 6, TOP + (p + 0.5) * cell);
@@ -87,9 +101,18 @@ function drawMap() {
   context.strokeStyle = c.key;
   context.strokeRect(LEFT + k * cell - 1, TOP + q * cell - 1, Math.max(cell + 2, 5), Math.max(cell + 2, 5));
   canvas.setAttribute("aria-label", t("mapLabel", { layer, head }));
-  const weights = weightsOf(layer, head, q), token = (p) => `“${shown(state.tokens[p])}”`;
+  const weights = weightsOf(layer, head, q);
+  const token = (p) => `“${shown(state.tokens[p])}”`;
   if (!state.playing) {
-    $("mapText").textContent = t("mapText", { q, qt: token(q), k, kt: token(k), weight: number(weights[k], 4), layer, head });
+    $("mapText").textContent = t("mapText", {
+      q,
+      qt: token(q),
+      k,
+      kt: token(k),
+      weight: number(weights[k], 4),
+      layer,
+      head,
+    });
   }
   const rows = [...weights].map((weight, p) => [p, { text: shown(state.tokens[p]) }, number(weight, 4)]);
   table($("mapData"), [t("keyAxis"), t("tokenColumn"), t("weightColumn")], rows, (p) => (p === k ? "here" : ""));
@@ -97,8 +120,11 @@ function drawMap() {
 
 // Query and key under the pointer, or null outside the triangle.
 export function cellAt(event) {
-  const canvas = $("map"), box = canvas.getBoundingClientRect(), n = state.tokens.length;
+  const canvas = $("map");
+  const box = canvas.getBoundingClientRect();
+  const n = state.tokens.length;
   const cell = (canvas.clientWidth - LEFT - 4) / n;
-  const k = Math.floor((event.clientX - box.left - LEFT) / cell), q = Math.floor((event.clientY - box.top - TOP) / cell);
+  const k = Math.floor((event.clientX - box.left - LEFT) / cell);
+  const q = Math.floor((event.clientY - box.top - TOP) / cell);
   return q >= 0 && q < n && k >= 0 && k <= q ? { q, k } : null;
 }

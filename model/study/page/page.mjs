@@ -9,7 +9,10 @@ import { wire } from "./controls.mjs";
 
 async function start() {
   $("name").textContent = facts.name;
-  for (const [id, count] of [["layer", args.nLayers], ["head", args.nHeads]]) {
+  for (const [id, count] of [
+    ["layer", args.nLayers],
+    ["head", args.nHeads],
+  ]) {
     $(id).append(...Array.from({ length: count }, (_, i) => element("option", { value: i }, String(i))));
   }
   $("shift").max = 4 * args.maxSeqLen;
@@ -27,10 +30,13 @@ async function start() {
   document.documentElement.dataset.ready = "yes";
 }
 
-const watcher = new IntersectionObserver((entries) => {
-  for (const { target, isIntersecting } of entries) visible[isIntersecting ? "add" : "delete"](target.id);
-  if (visible.has("whatIf") && !state.whatIf) refreshWhatIf();
-  changed("");
-}, { rootMargin: "200px" });
+const watcher = new IntersectionObserver(
+  (entries) => {
+    for (const { target, isIntersecting } of entries) visible[isIntersecting ? "add" : "delete"](target.id);
+    if (visible.has("whatIf") && !state.whatIf) refreshWhatIf();
+    changed("");
+  },
+  { rootMargin: "200px" },
+);
 for (const view of Object.keys(VIEWS)) watcher.observe($(view));
 start();

@@ -7,36 +7,62 @@ import { args, freqs, keyAt, keyOf, query, queryOf, shown, state, t } from "./st
 const length = args.ropeScaling ? args.ropeScaling.attentionFactor : 1; // of what is rotated; YaRN's is above 1
 const TURN = 2 * Math.PI;
 
-const degrees = (angle) => Math.round((((angle * 180) / Math.PI) % 360 + 360) % 360);
+const degrees = (angle) => Math.round(((((angle * 180) / Math.PI) % 360) + 360) % 360);
 
 // The pair's plane: [x, y] of a head's vector at position p, before and after its rotation.
 function pairAt(vector, p) {
-  const [a, b] = vector.subarray(2 * state.pair, 2 * state.pair + 2), angle = p * freqs[state.pair];
-  const cos = length * Math.cos(angle), sin = length * Math.sin(angle);
+  const [a, b] = vector.subarray(2 * state.pair, 2 * state.pair + 2);
+  const angle = p * freqs[state.pair];
+  const cos = length * Math.cos(angle);
+  const sin = length * Math.sin(angle);
   return { plain: [a, b], rotated: [a * cos - b * sin, a * sin + b * cos] };
 }
 
 export function drawRotation() {
-  const { layer, head, shift } = state, q = query(), k = keyOf(q);
+  const { layer, head, shift } = state;
+  const q = query();
+  const k = keyOf(q);
   const arrows = Array.from({ length: q + 1 }, (_, p) => pairAt(keyAt(layer, head, p), p + shift));
   const asks = pairAt(queryOf(layer, head, q), q + shift);
   drawPlane(asks, arrows, q, k);
   drawClocks(q);
-  const plain = scores(q, 0), shifted = scores(q, shift);
+  const plain = scores(q, 0);
+  const shifted = scores(q, shift);
   const difference = plain.reduce((most, score, p) => Math.max(most, Math.abs(score - shifted[p])), 0);
   if (document.activeElement !== $("shift")) $("shift").value = shift;
-  const blanks = { plain: number(plain[k], 4), shifted: number(shifted[k], 4), shift: number(shift, state.advancing ? 1 : 0) };
-  $("shiftScores").textContent = t("shiftScores", { ...blanks, count: q + 1, difference: difference ? difference.toExponential(0).replace("-", "−") : 0 });
+  const blanks = {
+    plain: number(plain[k], 4),
+    shifted: number(shifted[k], 4),
+    shift: number(shift, state.advancing ? 1 : 0),
+  };
+  $("shiftScores").textContent = t("shiftScores", {
+    ...blanks,
+    count: q + 1,
+    difference: difference ? difference.toExponential(0).replace("-", "−") : 0,
+  });
   const point = ([a, b]) => `${number(a)}, ${number(b)}`;
-  const row = (name, p, { plain, rotated }) => [name, p, { text: shown(state.tokens[p]) }, point(plain), degrees((p + shift) * freqs[state.pair]) + "°", point(rotated)];
-  table($("planeData"), [t("arrowColumn"), t("positionColumn"), t("tokenColumn"), "x", "∠", "x · e^(jpθ)"],
-    [row("q", q, asks), ...arrows.map((arrow, p) => row("k", p, arrow))], (i) => (i === k + 1 ? "here" : ""));
+  const row = (name, p, { plain, rotated }) => [
+    name,
+    p,
+    { text: shown(state.tokens[p]) },
+    point(plain),
+    degrees((p + shift) * freqs[state.pair]) + "°",
+    point(rotated),
+  ];
+  table(
+    $("planeData"),
+    [t("arrowColumn"), t("positionColumn"), t("tokenColumn"), "x", "∠", "x · e^(jpθ)"],
+    [row("q", q, asks), ...arrows.map((arrow, p) => row("k", p, arrow))],
+    (i) => (i === k + 1 ? "here" : ""),
+  );
 }
 
 // The real products, through the same functions as the network: what one query scores against all keys.
 function scores(q, shift) {
-  const D = args.headDim, table = precomputeFreqsCis(D, q + 1, args.ropeTheta, args.ropeScaling, (p) => p + shift);
-  const keys = new Float32Array((q + 1) * D), queries = new Float32Array((q + 1) * D);
+  const D = args.headDim;
+  const table = precomputeFreqsCis(D, q + 1, args.ropeTheta, args.ropeScaling, (p) => p + shift);
+  const keys = new Float32Array((q + 1) * D);
+  const queries = new Float32Array((q + 1) * D);
   for (let p = 0; p <= q; p++) keys.set(keyAt(state.layer, state.head, p), p * D);
   queries.set(queryOf(state.layer, state.head, q), q * D);
   const [xq, xk] = applyRotaryEmb(queries, keys, table, D);
@@ -44,9 +70,12 @@ function scores(q, shift) {
 }
 
 function drawPlane(asks, arrows, q, k) {
-  const canvas = $("plane"), c = state.colors, [context, size] = surface(canvas);
+  const canvas = $("plane");
+  const c = state.colors;
+  const [context, size] = surface(canvas);
   const longest = Math.max(...[asks, ...arrows].map(({ rotated: [a, b] }) => Math.hypot(a, b))) * 1.15 || 1;
-  const x = (value) => size / 2 + (value / longest) * (size / 2 - 26), y = (value) => size / 2 - (value / longest) * (size / 2 - 26);
+  const x = (value) => size / 2 + (value / longest) * (size / 2 - 26);
+  const y = (value) => size / 2 - (value / longest) * (size / 2 - 26);
   Object.assign(context, { strokeStyle: c.line, fillStyle: c.quiet, lineWidth: 1 });
   line(context, x(-longest), y(0), x(longest), y(0));
   line(context, x(0), y(-longest), x(0), y(longest));
@@ -69,7 +98,12 @@ function drawPlane(asks, arrows, q, k) {
   };
   const label = (words, [a, b], color) => {
     const angle = Math.atan2(b, a);
-    Object.assign(context, { fillStyle: color, font: "bold 14px system-ui, sans-serif", textAlign: "center", textBaseline: "middle" });
+    Object.assign(context, {
+      fillStyle: color,
+      font: "bold 14px system-ui, sans-serif",
+      textAlign: "center",
+      textBaseline: "middle",
+    });
     context.fillText(words, x(a) + 17 * Math.cos(angle), y(b) - 17 * Math.sin(angle));
   };
   arrows.forEach(({ rotated }, p) => p !== k && arrow(rotated, c.key, 1, [], 0.2 + 0.5 * ((p + 1) / (q + 1)) ** 2));
@@ -80,9 +114,18 @@ function drawPlane(asks, arrows, q, k) {
   label(`k${k}`, arrows[k].rotated, c.key);
   label(`q${q}`, asks.rotated, c.query);
   const towards = ([a, b]) => degrees(Math.atan2(b, a));
-  canvas.setAttribute("aria-label", t("planeLabel", {
-    layer: state.layer, head: state.head, pair: state.pair, q, k, qa: towards(asks.rotated), ka: towards(arrows[k].rotated),
-  }));
+  canvas.setAttribute(
+    "aria-label",
+    t("planeLabel", {
+      layer: state.layer,
+      head: state.head,
+      pair: state.pair,
+      q,
+      k,
+      qa: towards(asks.rotated),
+      ka: towards(arrows[k].rotated),
+    }),
+  );
 }
 
 function tip(context, x, y, angle, size) {
@@ -98,9 +141,11 @@ function drawClocks(q) {
   const clocks = $("clocks");
   if (!clocks.childElementCount) freqs.forEach((_, pair) => clocks.append(clock(pair)));
   freqs.forEach((speed, pair) => {
-    const button = clocks.children[pair], angle = (q + state.shift) * speed;
+    const button = clocks.children[pair];
+    const angle = (q + state.shift) * speed;
     button.querySelector(".hand").setAttribute("transform", `rotate(${-degrees(angle)} 20 20)`);
-    const period = TURN / speed, chosen = pair === state.pair;
+    const period = TURN / speed;
+    const chosen = pair === state.pair;
     button.setAttribute("aria-pressed", chosen);
     const says = t("clockLabel", { pair, speed: number(speed, 4), period: rounded(period), angle: degrees(angle) });
     button.setAttribute("aria-label", says);
@@ -115,7 +160,8 @@ function clock(pair) {
     return made;
   };
   const seen = Math.min(args.maxSeqLen * freqs[pair], TURN * 0.9999);
-  const x = 20 + 17 * Math.cos(seen), y = 20 - 17 * Math.sin(seen);
+  const x = 20 + 17 * Math.cos(seen);
+  const y = 20 - 17 * Math.sin(seen);
   const svg = shape("svg", { viewBox: "0 0 40 40", "aria-hidden": "true" });
   svg.append(
     shape("circle", { class: "face", cx: 20, cy: 20, r: 17 }),

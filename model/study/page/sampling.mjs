@@ -13,8 +13,10 @@ export function keepTopK(logits, k) {
 }
 
 export function keepTopP(logits, p) {
-  const probs = softmax(Float64Array.from(logits)), falling = Float64Array.from(probs).sort().reverse();
-  let before = 0, last = 1;
+  const probs = softmax(Float64Array.from(logits));
+  const falling = Float64Array.from(probs).sort().reverse();
+  let before = 0;
+  let last = 1;
   for (const prob of falling) {
     if (before >= p) break;
     last = prob;
@@ -56,7 +58,8 @@ export function uniformOf(seed, step) {
 export function losses(logits, tokens) {
   const V = logits.length / tokens.length;
   return tokens.slice(1).map((token, t) => {
-    const row = logits.subarray(t * V, (t + 1) * V), largest = largestOf(row);
+    const row = logits.subarray(t * V, (t + 1) * V);
+    const largest = largestOf(row);
     return Math.log(row.reduce((sum, logit) => sum + Math.exp(logit - largest), 0)) + largest - row[token];
   });
 }

@@ -2,14 +2,31 @@
 
 import { softmax } from "./model.mjs";
 import { $, axes, element, number, percent, table, vertical } from "./draw.mjs";
-import { args, facts, freqs, keyAt, keyOf, outOf, query, queryOf, shown, state, t, valueAt, weightsOf } from "./state.mjs";
+import {
+  args,
+  facts,
+  freqs,
+  keyAt,
+  keyOf,
+  outOf,
+  query,
+  queryOf,
+  shown,
+  state,
+  t,
+  valueAt,
+  weightsOf,
+} from "./state.mjs";
 
-const D = args.headDim, square = args.ropeScaling ? args.ropeScaling.attentionFactor ** 2 : 1;
+const D = args.headDim;
+const square = args.ropeScaling ? args.ropeScaling.attentionFactor ** 2 : 1;
 
 // What each pair adds to q . k / sqrt(D) when the two stand `distance` apart: Re(q conj(k) e^(j distance theta)).
 function parts(xq, xk, distance) {
   return freqs.map((speed, i) => {
-    const [a, b] = [xq[2 * i], xq[2 * i + 1]], [c, d] = [xk[2 * i], xk[2 * i + 1]], angle = distance * speed;
+    const [a, b] = [xq[2 * i], xq[2 * i + 1]];
+    const [c, d] = [xk[2 * i], xk[2 * i + 1]];
+    const angle = distance * speed;
     return (square * ((a * c + b * d) * Math.cos(angle) - (b * c - a * d) * Math.sin(angle))) / Math.sqrt(D);
   });
 }
@@ -17,12 +34,22 @@ function parts(xq, xk, distance) {
 const total = (values) => values.reduce((a, b) => a + b, 0);
 
 export function drawScore() {
-  const { layer, head } = state, q = query(), k = keyOf(q), distance = q - k;
-  const xq = queryOf(layer, head, q), xk = keyAt(layer, head, k), adds = parts(xq, xk, distance);
+  const { layer, head } = state;
+  const q = query();
+  const k = keyOf(q);
+  const distance = q - k;
+  const xq = queryOf(layer, head, q);
+  const xk = keyAt(layer, head, k);
+  const adds = parts(xq, xk, distance);
   const pair = adds.reduce((best, value, i) => (Math.abs(value) > Math.abs(adds[best]) ? i : best), 0);
   const place = (p) => `${p} ${shown(state.tokens[p])}`;
   $("scoreText").textContent = t("scoreText", {
-    q: place(q), k: place(k), distance, score: number(total(adds), 4), pair, most: number(adds[pair]),
+    q: place(q),
+    k: place(k),
+    distance,
+    score: number(total(adds), 4),
+    pair,
+    most: number(adds[pair]),
     weight: `${percent(weightsOf(layer, head, q)[k])} %`,
   });
   drawPairs(adds);
@@ -32,9 +59,15 @@ export function drawScore() {
 }
 
 function drawPairs(adds) {
-  const low = Math.min(0, ...adds), high = Math.max(0, ...adds), c = state.colors;
+  const low = Math.min(0, ...adds);
+  const high = Math.max(0, ...adds);
+  const c = state.colors;
   const [context, x, y] = axes($("pairs"), {
-    xs: [-0.6, adds.length - 0.4], ys: [1.06 * low, 1.06 * high || 1], xName: t("pairAxis"), yName: t("scoreAxis"), whole: true,
+    xs: [-0.6, adds.length - 0.4],
+    ys: [1.06 * low, 1.06 * high || 1],
+    xName: t("pairAxis"),
+    yName: t("scoreAxis"),
+    whole: true,
   });
   adds.forEach((value, i) => {
     const edge = Math.max(1, (x(1) - x(0)) * 0.38);
@@ -47,13 +80,24 @@ function drawPairs(adds) {
     }
   });
   $("pairs").setAttribute("aria-label", `${t("pairsCaption")} ${number(total(adds))}`);
-  table($("pairsData"), [t("pairAxis"), t("speedColumn"), t("addsColumn")], adds.map((value, i) => [i, number(freqs[i], 5), number(value, 4)]));
+  table(
+    $("pairsData"),
+    [t("pairAxis"), t("speedColumn"), t("addsColumn")],
+    adds.map((value, i) => [i, number(freqs[i], 5), number(value, 4)]),
+  );
 }
 
 function drawDistance(xq, xk, distance) {
-  const far = Math.max(2 * args.maxSeqLen, distance), curve = Array.from({ length: far + 1 }, (_, n) => total(parts(xq, xk, n)));
-  const span = [Math.min(...curve), Math.max(...curve)], c = state.colors;
-  const [context, x, y] = axes($("distance"), { xs: [0, far], ys: span, xName: t("distanceAxis"), yName: t("scoreAxis") });
+  const far = Math.max(2 * args.maxSeqLen, distance);
+  const curve = Array.from({ length: far + 1 }, (_, n) => total(parts(xq, xk, n)));
+  const span = [Math.min(...curve), Math.max(...curve)];
+  const c = state.colors;
+  const [context, x, y] = axes($("distance"), {
+    xs: [0, far],
+    ys: span,
+    xName: t("distanceAxis"),
+    yName: t("scoreAxis"),
+  });
   vertical(context, x, y, args.maxSeqLen, span, t("trained", { length: args.maxSeqLen }));
   context.strokeStyle = c.query;
   context.lineWidth = 1.5;
@@ -80,11 +124,27 @@ export const STEPS = [
 ];
 
 function drawLines(q) {
-  const { layer, head, pair } = state, xq = queryOf(layer, head, q), angle = q * freqs[pair], scale = Math.sqrt(square);
-  const [a, b] = [xq[2 * pair], xq[2 * pair + 1]], [cos, sin] = [scale * Math.cos(angle), scale * Math.sin(angle)];
+  const { layer, head, pair } = state;
+  const xq = queryOf(layer, head, q);
+  const angle = q * freqs[pair];
+  const scale = Math.sqrt(square);
+  const [a, b] = [xq[2 * pair], xq[2 * pair + 1]];
+  const [cos, sin] = [scale * Math.cos(angle), scale * Math.sin(angle)];
   const blanks = {
-    q, S: q + 1, H: args.nHeads, K: args.nKvHeads, D, dim: args.dim, head, pair, kv: Math.floor((head * args.nKvHeads) / args.nHeads),
-    speed: number(freqs[pair], 4), a: number(a), b: number(b), c: number(a * cos - b * sin), d: number(a * sin + b * cos),
+    q,
+    S: q + 1,
+    H: args.nHeads,
+    K: args.nKvHeads,
+    D,
+    dim: args.dim,
+    head,
+    pair,
+    kv: Math.floor((head * args.nKvHeads) / args.nHeads),
+    speed: number(freqs[pair], 4),
+    a: number(a),
+    b: number(b),
+    c: number(a * cos - b * sin),
+    d: number(a * sin + b * cos),
     out: [...outOf(layer, head, q).subarray(0, 3)].map((value) => number(value)).join(", "),
   };
   const list = $("lines");
@@ -104,13 +164,28 @@ function drawLines(q) {
 
 // Every key's way from product to share, and the next token's, which the mask hides.
 function drawTable(q, k) {
-  const { layer, head } = state, xq = queryOf(layer, head, q), last = Math.min(q + 1, state.tokens.length - 1);
+  const { layer, head } = state;
+  const xq = queryOf(layer, head, q);
+  const last = Math.min(q + 1, state.tokens.length - 1);
   const products = Array.from({ length: last + 1 }, (_, p) => total(parts(xq, keyAt(layer, head, p), q - p)));
   const weights = softmax(products.map((score, p) => (p > q ? -Infinity : score)));
   const rows = products.map((score, p) => [
-    p, { text: shown(state.tokens[p]) }, number(score * Math.sqrt(D)), number(score), p > q ? "−∞" : "0", number(weights[p], 4),
+    p,
+    { text: shown(state.tokens[p]) },
+    number(score * Math.sqrt(D)),
+    number(score),
+    p > q ? "−∞" : "0",
+    number(weights[p], 4),
     number(weights[p] * Math.hypot(...valueAt(layer, head, p)), 4),
   ]);
-  const columns = [t("positionColumn"), t("tokenColumn"), "q · k", "÷ √D", t("maskColumn"), t("weightColumn"), t("valueColumn")];
+  const columns = [
+    t("positionColumn"),
+    t("tokenColumn"),
+    "q · k",
+    "÷ √D",
+    t("maskColumn"),
+    t("weightColumn"),
+    t("valueColumn"),
+  ];
   table($("scores"), columns, rows, (p) => (p > q ? "masked" : p === k ? "here" : ""));
 }

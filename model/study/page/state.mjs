@@ -12,16 +12,43 @@ const LARGEST = 2 ** 24; // attention weights that are kept, of all heads
 export const limit = Math.min(args.maxSeqLen, 512, Math.floor(Math.sqrt(LARGEST / (args.nLayers * args.nHeads))));
 
 export const DEFAULTS = {
-  language: navigator.language.startsWith("zh") ? "zh" : "en", theme: "", prompt: facts.prompt, speed: "8",
-  layer: Math.min(1, args.nLayers - 1), head: 0, pair: 0, temperature: 0.8, topK: 0, topP: 0.95, seed: 1, useCache: true, endless: false, shift: 0,
-  change: "off", theta: args.ropeTheta * 100, factor: 2, offset: 0, stretch: 1, long: false,
+  language: navigator.language.startsWith("zh") ? "zh" : "en",
+  theme: "",
+  prompt: facts.prompt,
+  speed: "8",
+  layer: Math.min(1, args.nLayers - 1),
+  head: 0,
+  pair: 0,
+  temperature: 0.8,
+  topK: 0,
+  topP: 0.95,
+  seed: 1,
+  useCache: true,
+  endless: false,
+  shift: 0,
+  change: "off",
+  theta: args.ropeTheta * 100,
+  factor: 2,
+  offset: 0,
+  stretch: 1,
+  long: false,
 };
 
 export const state = { ...DEFAULTS, ...readHash() };
 Object.assign(state, {
-  tokens: [], promptLength: 0, logits: null, passes: [], run: null, ended: false, dropped: 0,
-  position: null, key: null, hover: null, // null: the newest token; the key with the largest weight
-  playing: false, advancing: false, whatIf: null,
+  tokens: [],
+  promptLength: 0,
+  logits: null,
+  passes: [],
+  run: null,
+  ended: false,
+  dropped: 0,
+  position: null,
+  key: null,
+  hover: null, // null: the newest token; the key with the largest weight
+  playing: false,
+  advancing: false,
+  whatIf: null,
 });
 
 // Choices live in the address only, so a link keeps them and nothing else does.
@@ -34,7 +61,11 @@ function readHash() {
     else if (kind === "boolean") read[name] = text === "true";
     else if (text !== "" && Number.isFinite(Number(text))) read[name] = Number(text);
   }
-  for (const [name, size] of [["layer", args.nLayers], ["head", args.nHeads], ["pair", args.headDim / 2]]) {
+  for (const [name, size] of [
+    ["layer", args.nLayers],
+    ["head", args.nHeads],
+    ["pair", args.headDim / 2],
+  ]) {
     if (name in read && !(Number.isInteger(read[name]) && read[name] >= 0 && read[name] < size)) delete read[name];
   }
   if (!["en", "zh"].includes(read.language ?? "en")) delete read.language;
@@ -53,7 +84,10 @@ export function t(key, blanks) {
 
 // A token as the page writes it: a space as a dot, a new line as its sign.
 export function shown(id) {
-  const text = facts.tokenizer.kinds[id] === "n" ? facts.tokenizer.pieces[id].replaceAll("\u2581", "·") : facts.tokenizer.pieces[id];
+  const text =
+    facts.tokenizer.kinds[id] === "n"
+      ? facts.tokenizer.pieces[id].replaceAll("\u2581", "·")
+      : facts.tokenizer.pieces[id];
   return text.replaceAll("\n", "⏎").replaceAll("\t", "⇥").replaceAll("\r", "␍");
 }
 
@@ -70,14 +104,19 @@ export function keyOf(q) {
 
 // ---- what the passes gave: for each layer, per position, queries and keys before rotation, values, and weights
 
-const width = args.nKvHeads * args.headDim, wide = args.nHeads * args.headDim;
+const width = args.nKvHeads * args.headDim;
+const wide = args.nHeads * args.headDim;
 export const record = Array.from({ length: args.nLayers }, () => ({
-  xq: new Float32Array(limit * wide), xk: new Float32Array(limit * width), xv: new Float32Array(limit * width),
-  weights: new Float32Array(args.nHeads * limit * limit), out: new Float32Array(limit * wide),
+  xq: new Float32Array(limit * wide),
+  xk: new Float32Array(limit * width),
+  xv: new Float32Array(limit * width),
+  weights: new Float32Array(args.nHeads * limit * limit),
+  out: new Float32Array(limit * wide),
 }));
 
 export function keep({ startPos, T, trace }) {
-  const S = startPos + T, H = args.nHeads;
+  const S = startPos + T;
+  const H = args.nHeads;
   trace.forEach((layer, l) => {
     for (const name of ["xq", "out"]) record[l][name].set(layer[name], startPos * wide);
     for (const name of ["xk", "xv"]) record[l][name].set(layer[name], startPos * width);

@@ -21,7 +21,15 @@ export function enqueue(job) {
 // Reads `tokens` behind `earlier`, samples `count` more, and keeps what the passes gave.
 async function extend(earlier, tokens, count) {
   const { useCache } = state;
-  const answer = await ask("run", { earlier, tokens, count, dropped: state.dropped, sampling: sampling(), useCache, eosIds: facts.tokenizer.eosIds });
+  const answer = await ask("run", {
+    earlier,
+    tokens,
+    count,
+    dropped: state.dropped,
+    sampling: sampling(),
+    useCache,
+    eosIds: facts.tokenizer.eosIds,
+  });
   for (const pass of answer.passes) {
     keep(pass);
     state.passes.push({ ...pass, trace: null, length: pass.startPos + pass.T });
@@ -56,7 +64,8 @@ export async function step(tokens, count) {
 }
 
 async function makeRoom() {
-  const count = Math.floor(limit / 4), length = state.tokens.length;
+  const count = Math.floor(limit / 4);
+  const length = state.tokens.length;
   if (state.cached === length) await ask("drop", { count, length });
   forget(count);
   state.tokens = state.tokens.slice(count);
@@ -81,7 +90,8 @@ export async function play() {
   state.playing = true;
   drawPlayer(); // at once, so that a second click finds the button as it is
   while (state.playing && !isFull() && !state.ended) {
-    const rate = Number(state.speed), start = performance.now();
+    const rate = Number(state.speed);
+    const start = performance.now();
     await enqueue(() => step([], rate ? 1 : 16));
     const left = rate ? 1000 / rate - (performance.now() - start) : 0;
     await new Promise((resolve) => (left > 4 ? setTimeout(resolve, left) : requestAnimationFrame(resolve)));
@@ -113,9 +123,13 @@ let wanted = 0;
 
 export function refreshWhatIf() {
   const mine = ++wanted;
-  setTimeout(() => enqueue(async () => {
-    if (mine !== wanted || state.playing || !visible.has("whatIf")) return;
-    state.whatIf = await compare();
-    changed("whatIf");
-  }), 80);
+  setTimeout(
+    () =>
+      enqueue(async () => {
+        if (mine !== wanted || state.playing || !visible.has("whatIf")) return;
+        state.whatIf = await compare();
+        changed("whatIf");
+      }),
+    80,
+  );
 }

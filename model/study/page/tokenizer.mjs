@@ -57,13 +57,16 @@ export class Tokenizer {
 
   // The text of these ids; control pieces have none.
   decode(ids) {
-    let text = "", bytes = [], first = this.addsSpace;
+    let text = "";
+    let bytes = [];
+    let first = this.addsSpace;
     const flush = () => {
       text += readBytes(bytes);
       bytes = [];
     };
     for (const id of ids) {
-      const kind = this.kinds[id], piece = this.pieces[id];
+      const kind = this.kinds[id];
+      const piece = this.pieces[id];
       if (kind === "b") {
         bytes.push(parseInt(piece.slice(3, 5), 16));
         first = false;
@@ -71,7 +74,8 @@ export class Tokenizer {
       }
       flush();
       if (kind === "c") continue;
-      text += kind === "u" ? " \u2047 " : (first && piece.startsWith(SPACE) ? piece.slice(1) : piece).replaceAll(SPACE, " ");
+      text +=
+        kind === "u" ? " \u2047 " : (first && piece.startsWith(SPACE) ? piece.slice(1) : piece).replaceAll(SPACE, " ");
       first = false;
     }
     flush();
@@ -83,8 +87,9 @@ export class Tokenizer {
 function readBytes(bytes) {
   const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
   let text = "";
-  for (let at = 0; at < bytes.length; ) {
-    const lead = bytes[at], length = lead < 0x80 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
+  for (let at = 0; at < bytes.length;) {
+    const lead = bytes[at];
+    const length = lead < 0x80 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
     try {
       text += decoder.decode(Uint8Array.from(bytes.slice(at, at + length)));
       at += length;

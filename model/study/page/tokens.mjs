@@ -17,14 +17,19 @@ export function drawTokens() {
   $("counts").textContent = count + (limit < args.maxSeqLen ? t("capped", { context: args.maxSeqLen, limit }) : "");
   const full = state.tokens.length >= limit && !state.endless;
   $("ended").textContent = [
-    state.tooLong ? t("tooLong", { count: state.tooLong, limit }) : "", full && !state.tooLong ? t("full") : "", state.ended ? t("ended") : "",
-  ].filter(Boolean).join(" ");
+    state.tooLong ? t("tooLong", { count: state.tooLong, limit }) : "",
+    full && !state.tooLong ? t("full") : "",
+    state.ended ? t("ended") : "",
+  ]
+    .filter(Boolean)
+    .join(" ");
   if (state.logits) drawBars();
 }
 
 // Buttons are kept and reused: at full speed tokens come faster than elements can be made.
 function drawChips() {
-  const chips = $("chips"), chosen = query();
+  const chips = $("chips");
+  const chosen = query();
   while (chips.childElementCount > state.tokens.length) chips.lastChild.remove();
   state.tokens.forEach((id, p) => {
     let chip = chips.children[p];
@@ -43,17 +48,22 @@ function drawChips() {
 
 function drawBars() {
   const [cooled, topped, left] = stages(state.logits, sampling());
-  const greedy = !state.temperature, best = cooled.indexOf(0);
-  const before = softmax(Float64Array.from(cooled)), after = softmax(Float64Array.from(left));
+  const greedy = !state.temperature;
+  const best = cooled.indexOf(0);
+  const before = softmax(Float64Array.from(cooled));
+  const after = softmax(Float64Array.from(left));
   const reason = (id) => {
     if (greedy) return id === best ? "" : "cutGreedy";
     return topped[id] === -Infinity ? "cutTopK" : left[id] === -Infinity ? "cutTopP" : "";
   };
-  const order = likeliest(before, BARS), rows = $("bars");
+  const order = likeliest(before, BARS);
+  const rows = $("bars");
   while (rows.childElementCount > order.length) rows.lastChild.remove();
   order.forEach((id, i) => {
     const row = rows.children[i] ?? rows.appendChild(bar());
-    const button = row.firstChild, [token, track, amount] = button.children, cut = reason(id);
+    const button = row.firstChild;
+    const [token, track, amount] = button.children;
+    const cut = reason(id);
     row.className = cut ? "cut" : "";
     button.dataset.token = id;
     token.textContent = shown(id);
@@ -62,12 +72,21 @@ function drawBars() {
   });
   const share = 1 - order.reduce((sum, id) => sum + before[id], 0);
   const kept = greedy ? 1 : left.reduce((count, logit) => count + (logit > -Infinity), 0);
-  $("rest").textContent = t("rest", { others: before.length - order.length, share: percent(Math.max(0, share)), kept, all: before.length });
+  $("rest").textContent = t("rest", {
+    others: before.length - order.length,
+    share: percent(Math.max(0, share)),
+    kept,
+    all: before.length,
+  });
 }
 
 function bar() {
   const track = element("div", { className: "track" }, element("div", { className: "fill" }));
-  return element("li", {}, element("button", { type: "button" }, element("code"), track, element("span", { className: "amount" })));
+  return element(
+    "li",
+    {},
+    element("button", { type: "button" }, element("code"), track, element("span", { className: "amount" })),
+  );
 }
 
 // The `count` largest, largest first.

@@ -15,12 +15,22 @@ function text() {
 }
 
 function settings() {
-  const { change, factor, offset, stretch } = state, plain = { theta: args.ropeTheta, scaling: args.ropeScaling };
+  const { change, factor, offset, stretch } = state;
+  const plain = { theta: args.ropeTheta, scaling: args.ropeScaling };
   const scaling = { type: change, factor, attentionFactor: 1 };
   if (change === "yarn") {
-    Object.assign(scaling, { originalMaxSeqLen: args.maxSeqLen, low: 1, high: 32, attentionFactor: 0.1 * Math.log(factor) + 1 });
+    Object.assign(scaling, {
+      originalMaxSeqLen: args.maxSeqLen,
+      low: 1,
+      high: 32,
+      attentionFactor: 0.1 * Math.log(factor) + 1,
+    });
   }
-  const changed = ["linear", "ntk", "yarn"].includes(change) ? { ...plain, scaling } : change === "theta" ? { ...plain, theta: state.theta } : plain;
+  const changed = ["linear", "ntk", "yarn"].includes(change)
+    ? { ...plain, scaling }
+    : change === "theta"
+      ? { ...plain, theta: state.theta }
+      : plain;
   return { ...changed, offset, stretch, off: change === "off" };
 }
 
@@ -36,7 +46,10 @@ export async function compare() {
 const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
 
 export function drawWhatIf() {
-  for (const [id, shownWhen] of [["theta", ["theta"]], ["factor", ["linear", "ntk", "yarn"]]]) {
+  for (const [id, shownWhen] of [
+    ["theta", ["theta"]],
+    ["factor", ["linear", "ntk", "yarn"]],
+  ]) {
     $(id).closest("label").hidden = !shownWhen.includes(state.change);
   }
   const { whatIf } = state;
@@ -46,9 +59,13 @@ export function drawWhatIf() {
     surface($("loss"));
     return;
   }
-  const { tokens, before, after } = whatIf, [a, b] = [mean(before.losses), mean(after.losses)];
+  const { tokens, before, after } = whatIf;
+  const [a, b] = [mean(before.losses), mean(after.losses)];
   $("whatIfText").textContent = t("whatIfText", {
-    before: number(a), after: number(b), difference: (b < a ? "" : "+") + number(b - a), context: args.maxSeqLen,
+    before: number(a),
+    after: number(b),
+    difference: (b < a ? "" : "+") + number(b - a),
+    context: args.maxSeqLen,
     distance: state.change === "off" ? 0 : number((tokens.length - 1) * state.stretch, 0),
   });
   drawNext(before, after);
@@ -58,8 +75,13 @@ export function drawWhatIf() {
 function drawNext(before, after) {
   const [p, q] = [before, after].map(({ logits }) => softmax(Float64Array.from(logits)));
   const ids = [...new Set([...likeliest(p, 7), ...likeliest(q, 7)])].sort((a, b) => p[b] - p[a]);
-  const target = $("whatIfNext"), most = Math.max(...ids.flatMap((id) => [p[id], q[id]]));
-  table(target, [t("tokenColumn"), t("beforeColumn"), t("afterColumn"), t("chartColumn")], ids.map((id) => [{ text: shown(id) }, `${percent(p[id])} %`, `${percent(q[id])} %`, ""]));
+  const target = $("whatIfNext");
+  const most = Math.max(...ids.flatMap((id) => [p[id], q[id]]));
+  table(
+    target,
+    [t("tokenColumn"), t("beforeColumn"), t("afterColumn"), t("chartColumn")],
+    ids.map((id) => [{ text: shown(id) }, `${percent(p[id])} %`, `${percent(q[id])} %`, ""]),
+  );
   ids.forEach((id, i) => {
     const cell = target.tBodies[0].rows[i].cells[3];
     cell.className = "bar";
@@ -73,10 +95,20 @@ function drawNext(before, after) {
 }
 
 function drawLoss(before, after) {
-  const n = before.length, group = Math.max(1, Math.round(n / 64)), c = state.colors; // long texts: means of groups
-  const grouped = (losses) => Array.from({ length: Math.ceil(n / group) }, (_, i) => mean(losses.slice(i * group, (i + 1) * group)));
-  const [a, b] = [grouped(before), grouped(after)], span = [0, Math.max(...a, ...b) * 1.05];
-  const [context, x, y] = axes($("loss"), { xs: [1, Math.max(n, 2)], ys: span, xName: t("positionAxis"), yName: t("lossAxis"), whole: true });
+  const n = before.length;
+  const group = Math.max(1, Math.round(n / 64));
+  const c = state.colors; // long texts: means of groups
+  const grouped = (losses) =>
+    Array.from({ length: Math.ceil(n / group) }, (_, i) => mean(losses.slice(i * group, (i + 1) * group)));
+  const [a, b] = [grouped(before), grouped(after)];
+  const span = [0, Math.max(...a, ...b) * 1.05];
+  const [context, x, y] = axes($("loss"), {
+    xs: [1, Math.max(n, 2)],
+    ys: span,
+    xName: t("positionAxis"),
+    yName: t("lossAxis"),
+    whole: true,
+  });
   if (n > args.maxSeqLen) vertical(context, x, y, args.maxSeqLen, span, t("trained", { length: args.maxSeqLen }));
   const curve = (values, color, dash) => {
     Object.assign(context, { strokeStyle: color, fillStyle: color, lineWidth: 2 });

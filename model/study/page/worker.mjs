@@ -8,7 +8,9 @@ let model, cache, logits;
 // Base64 by a table, which is some five times faster than atob.
 export function decodeBase64(text) {
   const table = new Uint8Array(128);
-  [..."ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"].forEach((c, i) => (table[c.charCodeAt(0)] = i));
+  [..."ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"].forEach(
+    (c, i) => (table[c.charCodeAt(0)] = i),
+  );
   const padding = text.endsWith("==") ? 2 : text.endsWith("=") ? 1 : 0;
   const bytes = new Uint8Array((text.length / 4) * 3 - padding);
   for (let i = 0, at = 0; i < text.length; i += 4) {
@@ -23,11 +25,17 @@ export function decodeBase64(text) {
 
 // One forward pass, with what the page draws of it.
 function read(tokens, startPos, useCache) {
-  const trace = [], before = work.multiplications, start = performance.now();
+  const trace = [];
+  const before = work.multiplications;
+  const start = performance.now();
   const h = model.hidden(tokens, startPos, useCache ? cache : null, trace); // (T, dim)
   logits = model.logits(h.subarray(h.length - model.args.dim)); // (V), of the last token
   return {
-    startPos, T: tokens.length, useCache, trace, ms: performance.now() - start,
+    startPos,
+    T: tokens.length,
+    useCache,
+    trace,
+    ms: performance.now() - start,
     multiplications: work.multiplications - before,
   };
 }
@@ -42,7 +50,9 @@ export const answers = {
 
   // Reads `tokens` behind `earlier`, then samples and reads `count` more, until one ends the text.
   run({ earlier, tokens, count, dropped = 0, sampling, useCache, eosIds }) {
-    const all = [...earlier], passes = [], start = performance.now();
+    const all = [...earlier];
+    const passes = [];
+    const start = performance.now();
     const take = (more) => {
       all.push(...more);
       passes.push(useCache ? read(more, all.length - more.length, true) : read(all, 0, false));
@@ -59,7 +69,11 @@ export const answers = {
   drop({ count, length }) {
     const { headDim, ropeTheta, ropeScaling } = model.args;
     const plain = ropeScaling && { ...ropeScaling, attentionFactor: 1 };
-    cache.drop(count, length, precomputeFreqsCis(headDim, 1, ropeTheta, plain, () => -count));
+    cache.drop(
+      count,
+      length,
+      precomputeFreqsCis(headDim, 1, ropeTheta, plain, () => -count),
+    );
     return {};
   },
 
