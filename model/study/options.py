@@ -137,6 +137,16 @@ class Exercise:
     directory: Annotated[Path | None, "where they go; what is there is not overwritten"] = None
 
 
+@dataclass(frozen=True)
+class Page:
+    """One HTML file with the model inside: type, step, and watch it rotate, score and fill its cache."""
+
+    model: Annotated[Path | None, "a trained model of up to 20M parameters (default: the newest run)"] = None
+    out: Annotated[Path, "the file to write"] = Path("page.html")
+    prompt: Annotated[str, "what the model reads first"] = "Return the number of"
+    tokenizer: Annotated[Path | None, "tokenizer.model (default: the one beside the model)"] = None
+
+
 TOPICS = {
     "rotate": Rotate,
     "trace": Trace,
@@ -150,4 +160,5 @@ TOPICS = {
     "exercise": Exercise,
     "check": Check,
     "mistakes": Mistakes,
+    "page": Page,
 }
