@@ -8,6 +8,7 @@ from model.cli import Parser, add_flags, build, read_flags, run_script
 from model.cli.settings import hints, nearest
 from model.study import TOPICS, run
 
+PLAIN = ("exercise", "check")  # topics without a picture
 POSITIONAL = ("model", "file", "directory")  # options that are also given without their flag
 
 
@@ -23,7 +24,8 @@ def parser(topic: str) -> Parser:
     flags = Parser(prog="study.py", usage=f"study.py {topic} [flags]")
     for name in hints(options).keys() & set(POSITIONAL):
         flags.add_argument(name.upper(), nargs="?", help=f"the same as --{name}")
-    flags.add_argument("--plot", metavar="PATH", type=Path, help="draw the picture into this file (extra `plot`)")
+    if topic not in PLAIN:
+        flags.add_argument("--plot", metavar="PATH", type=Path, help="draw the picture into this file (extra `plot`)")
     add_flags(flags, options)
     return flags
 
@@ -41,7 +43,7 @@ def main() -> int:
             setattr(flags, name, getattr(flags, name.upper()))
     report = run(topic, build(TOPICS[topic], read_flags(flags, TOPICS[topic])))
     print(report)
-    if flags.plot is not None:
+    if getattr(flags, "plot", None) is not None:
         from model.study.report import save_plot
 
         sys.stdout.flush()
