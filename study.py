@@ -9,6 +9,7 @@ from model.cli.settings import hints, nearest
 from model.study import TOPICS, run
 from model.study.report import check_plot, save_plot
 
+PLAIN = ("exercise", "check", "page")  # topics without a picture
 POSITIONAL = ("model", "file", "directory")  # options that are also given without their flag
 
 
@@ -24,7 +25,8 @@ def parser(topic: str) -> Parser:
     flags = Parser(prog="study.py", usage=f"study.py {topic} [flags]")
     for name in hints(options).keys() & set(POSITIONAL):
         flags.add_argument(name.upper(), nargs="?", help=f"the same as --{name}")
-    flags.add_argument("--plot", metavar="PATH", type=Path, help="draw the picture into this file (extra `plot`)")
+    if topic not in PLAIN:
+        flags.add_argument("--plot", metavar="PATH", type=Path, help="draw the picture into this file (extra `plot`)")
     add_flags(flags, options)
     return flags
 
@@ -40,14 +42,15 @@ def main() -> int:
     for name in POSITIONAL:
         if getattr(flags, name.upper(), None) is not None:
             setattr(flags, name, getattr(flags, name.upper()))
-    if flags.plot is not None:
-        check_plot(flags.plot)
+    plot = getattr(flags, "plot", None)
+    if plot is not None:
+        check_plot(plot)
     report = run(topic, build(TOPICS[topic], read_flags(flags, TOPICS[topic])))
     print(report)
-    if flags.plot is not None:
+    if plot is not None:
         sys.stdout.flush()
-        save_plot(report.draw, flags.plot)
-        print(f"drawn: {flags.plot}", file=sys.stderr)
+        save_plot(report.draw, plot)
+        print(f"drawn: {plot}", file=sys.stderr)
     return report.code
 
 

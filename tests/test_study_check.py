@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import study
 from model.study import check, exercise
 from model.study.check import NAMES, Verdict, faults, python_files, run
 from model.study.check.child import verdicts
@@ -242,6 +243,21 @@ def test_hint_says_what_fails_and_not_why():
     full = re.sub(r"\s+", " ", " ".join(verdict.lines(hint_only=False)))
     assert full.startswith(f"{TABLE}: wrong: {faults.SIGN.name} Something: yours 1, expected 2. {faults.SIGN.why}")
     assert full.endswith(" See docs/rope.md, step 1.")
+
+
+def test_the_script_takes_the_file_and_the_directory_without_their_flags(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["study.py", "exercise", str(tmp_path / "mine")])
+    assert study.main() == 0
+    assert capsys.readouterr().out.endswith(f"python study.py check {tmp_path / 'mine'} --hint\n")
+    wrong = [Verdict(TABLE, "wrong", "hint", "fault", "why", 3)]
+    monkeypatch.setattr(check, "judge", lambda files, seconds: wrong)
+    monkeypatch.setattr(sys, "argv", ["study.py", "check", "--hint", str(tmp_path / "mine")])
+    assert study.main() == 1
+    assert capsys.readouterr().out == f"{TABLE}: wrong\n  hint\n"
+    monkeypatch.setattr(sys, "argv", ["study.py", "check", str(tmp_path / "mine"), "--plot", "x.png"])
+    with pytest.raises(SystemExit, match="2"):
+        study.main()
+    assert "unknown argument '--plot'" in capsys.readouterr().err
 
 
 def test_exercise_writes_files_that_are_not_written_yet_and_never_overwrites(tmp_path):

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from model.decoding.settings import Sampling
 from sentencepiece import SentencePieceTrainer
 
 from model import KVCache, ModelArgs, Transformer, attention, generate
 from model.decoding.sampling import filtered
-from model.decoding.settings import Sampling
 from model.rope import precompute_freqs_cis
 from model.rope_scaling import RopeScaling
 from model.study import TOPICS, run

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..options import Check
 from .faults import Fault
@@ -119,9 +119,6 @@ class Answer:
 
     def __str__(self) -> str:
         return self.text
-
-    def draw(self, figure: Any) -> None:
-        raise ValueError("this topic has no picture: leave --plot out")
 
 
 def run(options: Check) -> Answer:

@@ -7,6 +7,7 @@ before.
 
 import json
 import math
+import os
 import sys
 import traceback
 import types
@@ -46,11 +47,13 @@ def main(notes: Path, seconds: float, skipped: set[str], files: list[Path]) -> N
     sys.path.insert(0, str(files[0].resolve().parent))
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    limit_memory()
+    if resource:
+        limit_memory()
     try:
         for step in verdicts(files, skipped):
             note(**(asdict(step) if isinstance(step, Verdict) else {"at": step}))
-            limit_time(seconds)
+            if resource:
+                limit_time(seconds)
     except ValueError as error:
         note(error=str(error))
 
@@ -80,17 +83,22 @@ def verdicts(files: list[Path], skipped: Collection[str] = ()) -> Iterator[str |
 
 def limit_time(seconds: float) -> None:
     """Let the process be killed once it has worked that much longer: a busy machine does not count."""
-    if resource:
-        used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
-        resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(used + seconds), resource.getrlimit(resource.RLIMIT_CPU)[1]))
+    used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+    limit(resource.RLIMIT_CPU, math.ceil(used + seconds))
 
 
 def limit_memory() -> None:
-    """Let a function that takes ever more memory fail, before the machine does."""
+    """Let a function that takes ever more memory fail, before the machine does; and let no crash leave a core file."""
+    limit(resource.RLIMIT_CORE, 0)
     statistics = Path("/proc/self/statm")
-    if resource and statistics.exists():
+    if statistics.exists() and not torch.cuda.is_available():  # CUDA reserves far more addresses than it uses
         used = int(statistics.read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + SPARE_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
+        limit(resource.RLIMIT_AS, used + SPARE_BYTES)
+
+
+def limit(kind: int, value: int) -> None:
+    hard = resource.getrlimit(kind)[1]
+    resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -98,6 +106,7 @@ def load(path: Path) -> dict[str, Any]:
     module = types.ModuleType(path.stem)
     module.__file__ = str(path)
     sys.modules.setdefault(path.stem, module)
+    sys.argv = [str(path)]
     exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
     return vars(module)
 
@@ -105,12 +114,11 @@ def load(path: Path) -> dict[str, Any]:
 def judge(function: str, names: dict[str, Any], path: Path, spelling: Spelling) -> Verdict:
     """One function's verdict; whatever it raises belongs to it."""
     try:
-        with torch.enable_grad():
+        with torch.enable_grad(), torch.device("cpu"):  # whatever the file set
             return JUDGES[function](names, spelling, lambda error: describe(error, path))
     except Exception as error:
-        if isinstance(error, NotImplementedError) and traceback.extract_tb(error.__traceback__)[-1].filename == str(
-            path
-        ):
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        if isinstance(error, NotImplementedError) and last.filename == str(path):
             return Verdict(function, "unwritten")
         # The judge's own, over something that no function like this returns.
         return Verdict(function, "stopped", f"what it returns cannot be judged: {describe(error, path)}")
@@ -132,3 +140,4 @@ def describe(error: BaseException, path: Path) -> str:
 if __name__ == "__main__":
     skipped = set(filter(None, sys.argv[3].split(",")))
     main(Path(sys.argv[1]), float(sys.argv[2]), skipped, [Path(name) for name in sys.argv[4:]])
+    os._exit(0)  # at once: the file may have started threads

@@ -54,10 +54,15 @@ def read_masks(masks: list[Any]) -> tuple[list[Tensor | None], str]:
     return read, way
 
 
+def needless(raw: Any, start: int, T: int) -> bool:
+    """Whether None stands where no mask is needed: one token sees everything, and a whole text is plainly causal."""
+    return raw is None and (T == 1 or start == 0)
+
+
 def mask_properties(masks: list[Tensor | None], raws: list[Any]) -> Iterator[Property]:
     for (start, T), mask, raw in zip(CHUNKS, masks, raws):
         of = f"start_pos {start}, T {T}"
-        if mask is not None or T > 1:
+        if not needless(raw, start, T):
             shape = str(tuple(mask.shape)) if mask is not None else type(raw).__name__
             yield Property(f"{of}: the mask covers T new tokens and all start_pos + T keys; its shape", shape,
                            str((T, start + T)))  # fmt: skip
@@ -75,13 +80,16 @@ def judge_mask(names: dict[str, Any], spelling: Spelling, describe: Describe) ->
     masks, way = read_masks(raws)
 
     def match(formula: Callable[[int, int], Tensor]) -> bool:
-        """Whether that is how all the masks were made; one token sees everything, so that it needs none."""
+        """Whether that is how all the masks were made."""
         return all(
-            (chunk[1] == 1 and raw is None) or (mask is not None and torch.equal(mask, formula(*chunk)))
+            needless(raw, *chunk) or (mask is not None and torch.equal(mask, formula(*chunk)))
             for mask, raw, chunk in zip(masks, raws, CHUNKS)
         )
 
     right = match(visible)
     spelling.mask = way if right else ""
     faults = ((fault, match(formula)) for fault, formula in MASK_FAULTS)
-    return decide("causal_mask", [("right", right)], faults, mask_properties(masks, raws), problem, 7)
+    verdict = decide("causal_mask", [("right", right)], faults, mask_properties(masks, raws), problem, 7)
+    if right and raws[0] is None:
+        verdict.remarks.append("At start_pos 0 it gives None: then attention itself has to hide the future there.")
+    return verdict
