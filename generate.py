@@ -5,7 +5,7 @@ python generate.py runs/demo --prompt "The list"    a continuation
 python generate.py --help                           everything else
 """
 
-import startup  # noqa: F401  before torch is loaded
+import startup  # before torch is loaded
 
 # isort: split
 import argparse
@@ -140,7 +140,8 @@ def main() -> int:
         raise
     finally:
         if speed.prompt_tokens:
-            note(f"{speed}; {device.type}, {threads} thread{'s' if threads > 1 else ''}")
+            busy = ", busy machine" if startup.BUSY else ""
+            note(f"{speed}; {device.type}, {threads} thread{'s' if threads > 1 else ''}{busy}")
     return 0
 
 

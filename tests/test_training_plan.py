@@ -9,6 +9,8 @@ from model.training.distributed import Ranks
 from model.training.plan import ALONE, CONFIG, resolve
 from model.weights import save_model
 
+pytestmark = pytest.mark.usefixtures("each_processor")
+
 SMALL = {"dim": 16, "n_layers": 1, "n_heads": 2, "vocab_size": 300, "max_seq_len": 8}
 
 

@@ -13,6 +13,8 @@ import torch
 import train
 from model.training.trainer import Trainer
 
+pytestmark = pytest.mark.usefixtures("each_processor")
+
 ROOT = Path(train.__file__).parent
 FLAGS = ["--data", "text.txt", "--out_dir", "out", "--tokenizer", "char", "--dim", "16", "--n_layers", "1"]
 FLAGS += ["--n_heads", "2", "--max_seq_len", "16", "--batch_size", "2", "--max_steps", "2", "--sample_every", "0"]
