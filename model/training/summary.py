@@ -7,7 +7,7 @@ from shlex import quote
 import torch
 
 from ..text.cache import cache_home
-from .estimate import available_memory, memory_needed, readable_size
+from .estimate import free_memory, memory_needed, readable_size
 from .evaluation import bits_per_byte
 from .trainer import Progress, Trainer
 
@@ -18,7 +18,7 @@ def announcement(trainer: Trainer, unigram: float, changes: tuple[str, ...]) -> 
     dtype = str(trainer.dtype).removeprefix("torch.")
     threads = f", {torch.get_num_threads()} threads" if trainer.device.type == "cpu" else ""
     needed = sum(memory_needed(model, args, trainer.dtype, trainer.ranks.world_size))
-    there = available_memory(trainer.device)
+    there = free_memory(trainer.device)
     memory = f"about {readable_size(needed)} of memory{f', {readable_size(there)} free' if there else ''}"
     length = f"{args.batch_size} x {model.max_seq_len} tokens a step"
     if args.step_limit < math.inf:
