@@ -5,9 +5,9 @@ import math
 
 import pytest
 import torch
-from model.decoding.padding import PaddedCache
 
 from model import KVCache, ModelArgs, Transformer, generate
+from model.decoding.batches import PaddedCache
 from model.positions import SCALINGS, SCHEMES, build_model
 from model.positions.biases import alibi_slopes, t5_buckets
 from model.positions.files import load_study, save_study

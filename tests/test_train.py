@@ -280,7 +280,9 @@ def test_two_processes_make_one_run(capfd, monkeypatch):
 
 def script(*argv: str, **options) -> subprocess.Popen:
     command = [sys.executable, str(ROOT / "train.py"), *argv]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options, encoding="utf-8"
+    )
 
 
 def test_a_sample_that_cannot_be_encoded_or_that_nobody_reads_ends_no_run():
@@ -317,8 +319,8 @@ def test_fine_tuning_shows_what_it_starts_from_and_its_lower_rates(capsys):
     tune = ["--data", "text.txt", "--init_from", "base", "--max_steps", "1", "--eval_tokens", "100"]
     err = said(capsys, *tune, "--out_dir", "tuned")
     assert "fine-tuning    base, lr 0.002, muon_lr 0.002\n" in err  # the default config's 0.02 and 0.02
-    first, *_ = (json.loads(line) for line in Path("tuned/metrics.jsonl").read_text().splitlines())
-    *_, last = (json.loads(line) for line in Path("base/metrics.jsonl").read_text().splitlines())
+    first, *_ = (json.loads(line) for line in Path("tuned/metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    *_, last = (json.loads(line) for line in Path("base/metrics.jsonl").read_text(encoding="utf-8").splitlines())
     assert first["step"] == 0
     assert first["val_loss"] == pytest.approx(last["val_loss"], rel=0.01)
     assert f"before the first step: validation {first['val_loss']:.3f} nats per token" in err

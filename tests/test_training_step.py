@@ -30,7 +30,7 @@ def run(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("model.training.console.draw_losses", lambda directory: None)
     monkeypatch.chdir(tmp_path)
-    Path("text.txt").write_text("".join(f"{n} and {n} are {n + n}.\n" for n in range(200)))
+    Path("text.txt").write_text("".join(f"{n} and {n} are {n + n}.\n" for n in range(200)), encoding="utf-8")
     monkeypatch.setattr(sys, "argv", ["train.py", *FLAGS])
     return train.main
 
