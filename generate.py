@@ -5,7 +5,7 @@ python generate.py runs/demo --prompt "The list"    a continuation
 python generate.py --help                           everything else
 """
 
-import startup  # noqa: F401  before torch is loaded
+import startup  # before torch is loaded
 
 # isort: split
 import argparse
@@ -131,7 +131,9 @@ def main() -> int:
         raise
     finally:
         if speed.prompt_tokens:
-            note(f"{speed}; threads: {torch.get_num_threads()}")
+            threads = torch.get_num_threads()
+            busy = ", busy machine" if startup.BUSY else ""
+            note(f"{speed}; {threads} thread{'s' if threads > 1 else ''}{busy}")
     return 0
 
 

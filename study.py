@@ -4,6 +4,7 @@
 import sys
 from pathlib import Path
 
+import startup  # noqa: F401  before torch is loaded
 from model.cli import Parser, add_flags, build, read_flags, run_script
 from model.cli.settings import hints, nearest
 from model.study import TOPICS, run

@@ -37,9 +37,8 @@ SETTINGS: dict[str, dict[str, str]] = {
     "one thread": {"OMP_NUM_THREADS": "1"},
     "a thread per core": {"OMP_NUM_THREADS": str(count_cores())},
     "OMP_WAIT_POLICY=PASSIVE": {"OMP_WAIT_POLICY": "PASSIVE"},
-    "GOMP_SPINCOUNT=1000": {"GOMP_SPINCOUNT": "1000"},
-    "GOMP_SPINCOUNT=100000": {"GOMP_SPINCOUNT": "100000"},
 }
+SETTINGS |= {f"GOMP_SPINCOUNT={count}": {"GOMP_SPINCOUNT": str(count)} for count in (1000, 3000, 10_000, 30_000)}
 SIZES = {
     "0.7M": ModelArgs(dim=128, n_layers=3, n_heads=4, vocab_size=1024, max_seq_len=256, tie_embeddings=True),
     "4M": ModelArgs(dim=256, n_layers=4, n_heads=4, vocab_size=2048, max_seq_len=256, tie_embeddings=True),

@@ -177,7 +177,7 @@ def test_the_script_itself(source, flags):
         [sys.executable, REPOSITORY / "convert.py", *flags],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         encoding="utf-8",
     )
     assert "Traceback" not in ended.stderr

@@ -270,7 +270,7 @@ def test_two_processes_make_one_run(capfd, monkeypatch):
         monkeypatch.setenv("MASTER_PORT", str(free.getsockname()[1]))
     children = [forked(lambda rank=rank: member(rank)) for rank in range(2)]
     for child in children:
-        child.join(60)
+        child.join(300)
     assert [child.exitcode for child in children] == [0, 0]
     out, err = capfd.readouterr()
     assert steps("out") == [1, 2, 3, 4]
@@ -289,7 +289,7 @@ def test_a_sample_that_cannot_be_encoded_or_that_nobody_reads_ends_no_run():
     Path("boats.txt").write_text("🛶 rows ⛵\n" * 500, encoding="utf-8")
     argv = ["small.toml", "--data", "boats.txt", "--sample_every", "1", "--sample_prompt", "🛶"]
     narrow = script(*argv, "--out_dir", "narrow", env=os.environ | {"PYTHONIOENCODING": "cp1252"})
-    out, err = narrow.communicate(timeout=100)
+    out, err = narrow.communicate(timeout=300)
     assert narrow.returncode == 0, err
     assert out.count("--- sample at step") == 4
     assert "?" in out
@@ -332,7 +332,7 @@ def test_ctrl_c_saves_exits_130_and_the_run_goes_on():
     while not (Path("out/metrics.jsonl").exists() and Path("out/metrics.jsonl").stat().st_size) and not running.poll():
         time.sleep(0.01)
     running.send_signal(signal.SIGINT)
-    _, err = running.communicate(timeout=60)
+    _, err = running.communicate(timeout=300)
     assert running.returncode == 130, err
     assert "stopped by SIGINT" in err
     assert "python train.py --resume --out_dir out" in err

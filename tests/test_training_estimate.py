@@ -12,6 +12,8 @@ from model.training.estimate import check_memory, count_parameters, memory_neede
 from model.training.evaluation import cross_entropy
 from model.training.optimizer import build_optimizers
 
+pytestmark = pytest.mark.usefixtures("each_processor")
+
 ARGS = ModelArgs(dim=64, n_layers=3, n_heads=4, n_kv_heads=2, vocab_size=300, max_seq_len=96)
 CPU = torch.device("cpu")
 

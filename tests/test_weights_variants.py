@@ -14,6 +14,8 @@ from model import KVCache, Transformer, generate
 from model.weights import find_network, load_args, load_model, open_checkpoint, save_model
 from model.weights.tensors import read_header
 
+pytestmark = pytest.mark.usefixtures("each_processor")
+
 REPOSITORY = Path(__file__).parent.parent
 
 SLIDING = '''
