@@ -70,7 +70,7 @@ def make_entry(
             temporary.mkdir()
             try:
                 fill(temporary)
-                sources = [os.path.abspath(spec) if os.path.exists(spec) else str(spec) for spec in specs]
+                sources = [printable(os.path.abspath(spec) if os.path.exists(spec) else str(spec)) for spec in specs]
                 write_json(temporary / ABOUT, {"sources": sources})
                 if folder.exists():
                     shutil.rmtree(folder)
@@ -100,6 +100,11 @@ def note_use(folder: Path, run: Path | None) -> None:
     if run is not None and str(run.absolute()) not in users(folder):
         with explained(folder.parent), (folder / USED_BY).open("a", encoding="utf-8", errors="surrogateescape") as file:
             file.write(f"{run.absolute()}\n")
+
+
+def printable(name: str) -> str:
+    """A file name that may not be UTF-8, as JSON can hold it."""
+    return os.fsencode(name).decode(errors="backslashreplace")
 
 
 def users(folder: Path) -> list[str]:
