@@ -111,3 +111,22 @@ def test_a_full_or_read_only_disk_says_where_the_cache_is(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="XDG_CACHE_HOME"):
         make_entry(tmp_path / "file" / "tokens-1", ["x"], fill, lambda: False)
+
+
+def test_a_text_that_may_not_be_read_is_not_taken_for_the_cache(tmp_path):
+    def fill(place):
+        raise PermissionError(13, "Permission denied", "/elsewhere/text.txt")
+
+    with pytest.raises(PermissionError, match=r"/elsewhere/text\.txt"):
+        make_entry(tmp_path / "tokens-1", ["x"], fill, lambda: False)
+
+
+def test_file_names_that_are_not_utf8_can_be_cached_and_listed(used, tmp_path):
+    name = os.fsdecode(b"caf\xe9.txt")
+    try:
+        Path(name).write_text(TEXT)
+    except OSError:
+        pytest.skip("this file system takes UTF-8 names only")
+    file = learn_tokenizer(open_documents([name]), cache_home(), "bpe", 300, [name], tmp_path)
+    prepare([name], load_tokenizer(file), context=8, cache_dir=cache_home(), run=tmp_path)
+    assert [entry.sources for entry in entries(cache_home())] == 2 * [[str(tmp_path / "caf\\xe9.txt")]]

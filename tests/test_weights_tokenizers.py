@@ -52,6 +52,22 @@ def test_no_space_is_put_before_a_text_elsewhere(trained):
     assert (config["bos_token"], config["eos_token"], config["unk_token"]) == ("<s>", "</s>", "<unk>")
 
 
+def test_the_gguf_package_reads_the_same_tokens(trained):
+    """What llama.cpp's converter is made of."""
+    gguf = pytest.importorskip("gguf")
+    special = gguf.SpecialVocab(trained, load_merges=False)
+    assert special.special_token_ids == {"bos": 1, "eos": 2, "unk": 0}
+    ours = load_tokenizer(trained)
+    tokens = list(gguf.SentencePieceVocab(trained).all_tokens())
+    assert len(tokens) == ours.vocab_size
+    kinds = gguf.TokenType
+    assert [kind for _, _, kind in tokens[:3]] == [kinds.UNKNOWN, kinds.CONTROL, kinds.CONTROL]
+    assert {kind for _, _, kind in tokens[3:259]} == {kinds.BYTE}
+    assert all(
+        text.decode().replace("\u2581", " ") == ours.decode([i]) for i, (text, *_) in enumerate(tokens) if i > 258
+    )
+
+
 def test_tokenizer_json_is_the_same_tokenizer_here(trained, tmp_path):
     pytest.importorskip("tokenizers")
     run = shutil.copytree(trained, tmp_path / "run")

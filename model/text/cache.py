@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote, urldefrag, urlsplit
@@ -45,7 +45,8 @@ def explained(cache_dir: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in NO_ROOM:
+        elsewhere = error.filename is not None and not Path(os.fsdecode(error.filename)).is_relative_to(cache_dir)
+        if error.errno not in NO_ROOM or elsewhere:
             raise
         raise ValueError(
             f"{error.filename or cache_dir}: {error.strerror}: the cache is kept there; set XDG_CACHE_HOME to have it "
@@ -70,7 +71,7 @@ def make_entry(
             temporary.mkdir()
             try:
                 fill(temporary)
-                sources = [os.path.abspath(spec) if os.path.exists(spec) else str(spec) for spec in specs]
+                sources = [printable(os.path.abspath(spec) if os.path.exists(spec) else str(spec)) for spec in specs]
                 write_json(temporary / ABOUT, {"sources": sources})
                 if folder.exists():
                     shutil.rmtree(folder)
@@ -96,10 +97,18 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def note_use(folder: Path, run: Path | None) -> None:
-    """Write down that the run directory uses the entry, so that it is not removed before the run is."""
+    """Write down that the run directory uses the entry, so that it is not removed before the run is.
+
+    In a cache that may only be read, shared by many perhaps, nothing is removed either.
+    """
     if run is not None and str(run.absolute()) not in users(folder):
-        with explained(folder.parent), (folder / USED_BY).open("a", encoding="utf-8", errors="surrogateescape") as file:
+        with suppress(OSError), (folder / USED_BY).open("a", encoding="utf-8", errors="surrogateescape") as file:
             file.write(f"{run.absolute()}\n")
+
+
+def printable(name: str) -> str:
+    """A file name that may not be UTF-8, as JSON can hold it."""
+    return os.fsencode(name).decode(errors="backslashreplace")
 
 
 def users(folder: Path) -> list[str]:

@@ -36,7 +36,9 @@ class HFTokenizer:
         content = self.path.read_bytes()
         try:
             self._model = Tokenizer.from_str(content.decode())
-        except Exception as error:  # the library raises bare Exceptions
+        except BaseException as error:  # the library raises bare Exceptions, and where its Rust panics not even these
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
             raise ValueError(f"{path} is not a tokenizer.json ({error}): get the file again") from None
         self.fingerprint = hashlib.sha256(content).hexdigest()
         self.vocab_size = max(self._model.get_vocab().values()) + 1

@@ -2,6 +2,7 @@
 
 import codecs
 import gzip
+import itertools
 import json
 import zlib
 from collections.abc import Iterable, Iterator
@@ -62,6 +63,7 @@ def _mark(pieces: Iterable[str], starts: bool) -> Iterator[Piece]:
 
 
 BLOCK = 1 << 20  # bytes read at a time
+LONGEST_LINE = 100_000_000  # bytes of a .jsonl, which is read line by line
 BOM = "\ufeff"
 
 
@@ -117,7 +119,12 @@ def _decode(decoder: codecs.IncrementalDecoder, raw: bytes, name: str, start: in
 
 def _json_lines(file: BinaryIO, name: str, text_key: str) -> Iterator[str]:
     position = 0
-    for number, raw in enumerate(file, 1):
+    for number in itertools.count(1):
+        raw = file.readline(LONGEST_LINE + 1)
+        if len(raw) > LONGEST_LINE:
+            raise ValueError(f"{name}:{number} is over {LONGEST_LINE // 1_000_000} MB long: split the line")
+        if not raw:
+            return
         line = _decode(codecs.getincrementaldecoder("utf-8")(), raw, name, position).removeprefix(BOM)
         position += len(raw)
         if not line.strip():

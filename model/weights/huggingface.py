@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from ..cli.files import read_json, write_json
@@ -13,7 +12,7 @@ from ..cli.foreign import TABLE, TEXT, check_fields
 from ..transformer import Transformer
 from .hf_config import config_from, read_config
 from .layout import DTYPES, Shapes, check_layers, compare, hugging_face_name, is_rotated, shapes, to_halves, to_pairs
-from .tensors import Entry, read_header, save_tensors
+from .tensors import Entry, read_header, read_tensor, save_tensors
 from .variants import name_of
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -55,7 +54,7 @@ class HuggingFace:
             raise ValueError(f"{self.path / INDEX} does not list {name}: get the index again")
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """(Meta's name, tensor) one by one. The file is closed between two: what was read of it leaves the memory."""
+        """(Meta's name, tensor) one by one."""
         if self.network is not None:  # stored as they are, since no other program reads them
             yield from ((name, self._read(name)) for name in self.files)
             return
@@ -67,8 +66,7 @@ class HuggingFace:
             yield name, to_pairs(tensor, self.args.head_dim) if is_rotated(name) else tensor  # as it was
 
     def _read(self, name: str) -> Tensor:
-        with safe_open(self.files[name], "pt") as file:
-            return file.get_tensor(name)
+        return read_tensor(self.files[name], name)
 
     def _check_tied(self, embedding: Tensor) -> None:
         if not embedding.equal(self._read(HEAD)):
