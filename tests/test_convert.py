@@ -158,7 +158,9 @@ def test_mistakes_end_in_one_line_with_nothing_written(source, small_model, run,
 
 
 def test_a_failed_write_leaves_no_directory(source, run, monkeypatch):
-    monkeypatch.setattr("safetensors.torch.save_file", lambda *_: (_ for _ in ()).throw(OSError(28, "disk full", "x")))
+    monkeypatch.setattr(
+        "model.weights.tensors.save_file", lambda *_: (_ for _ in ()).throw(OSError(28, "disk full", "x"))
+    )
     before = sorted(Path().rglob("*"))
     code, said = run("run", "new", "--to", "hf")
     assert (code, said) == (2, "convert.py: error: x: disk full\n")

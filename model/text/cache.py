@@ -22,7 +22,9 @@ from filelock import FileLock, Timeout
 
 from ..cli import Parser, run_script
 from ..cli.files import read_json, write_json
+from ..cli.foreign import TEXTS
 
+NO_ROOM = {errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST}
 ABOUT, USED_BY, DOWNLOADS = "about.json", "used_by", "downloads"
 
 
@@ -43,7 +45,7 @@ def explained(cache_dir: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR):
+        if error.errno not in NO_ROOM:
             raise
         raise ValueError(
             f"{error.filename or cache_dir}: {error.strerror}: the cache is kept there; set XDG_CACHE_HOME to have it "
@@ -68,7 +70,7 @@ def make_entry(
             temporary.mkdir()
             try:
                 fill(temporary)
-                sources = [os.path.abspath(spec) if os.path.exists(spec) else str(spec) for spec in specs]
+                sources = [printable(os.path.abspath(spec) if os.path.exists(spec) else str(spec)) for spec in specs]
                 write_json(temporary / ABOUT, {"sources": sources})
                 if folder.exists():
                     shutil.rmtree(folder)
@@ -100,6 +102,11 @@ def note_use(folder: Path, run: Path | None) -> None:
             file.write(f"{run.absolute()}\n")
 
 
+def printable(name: str) -> str:
+    """A file name that may not be UTF-8, as JSON can hold it."""
+    return os.fsencode(name).decode(errors="backslashreplace")
+
+
 def users(folder: Path) -> list[str]:
     file = folder / USED_BY
     return file.read_text(encoding="utf-8", errors="surrogateescape").splitlines() if file.exists() else []
@@ -117,8 +124,8 @@ def entries(home: Path) -> list[Entry]:
     found = []
     for path in sorted([*home.glob("tokens-*"), *home.glob("tokenizer-*")]):
         try:
-            sources = [str(source) for source in read_json(path / ABOUT)["sources"]]
-        except (OSError, ValueError, KeyError, TypeError):
+            sources = read_json(path / ABOUT, {"sources": TEXTS})["sources"]
+        except (OSError, ValueError, KeyError):
             sources = ["?"]
         found.append(Entry(path, _size(path), sources, [run for run in users(path) if Path(run).is_dir()]))
     for path in sorted((home / DOWNLOADS).glob("*")):

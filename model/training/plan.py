@@ -21,6 +21,7 @@ from ..text.train_tokenizer import KINDS, learn_tokenizer
 from ..transformer import Transformer
 from ..weights import find_network, load_tokenizer, open_checkpoint
 from ..weights.checkpoint import RUNS, newest_run
+from ..weights.hf_config import config_from
 from .config import CLASSES, FINE_TUNING, DataArgs, TrainArgs
 from .distributed import Ranks, own_device
 from .estimate import check_memory
@@ -118,6 +119,7 @@ def assemble(settings: Settings, directory: Path, ranks: Ranks) -> Plan:
     data, model, train = (build(cls, settings | {"out_dir": directory}) for cls in CLASSES)
     device = own_device(pick_device(train.device), ranks)
     network = find_network(train.network) if train.network else Transformer
+    config_from(model, "float32", {})  # what no checkpoint could say is refused before the work, not after it
     check_processes(data, train, ranks.world_size)
     check_memory(model, train, device, ranks.world_size)
     check_writable(directory)
