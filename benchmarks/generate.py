@@ -21,10 +21,9 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from model import KVCache, ModelArgs, Transformer, generate
 from model.decoding.network import for_decoding
 from model.generation import forward_whole
-
-from model import KVCache, ModelArgs, Transformer, generate
 from model.weights import save_model
 
 ARGS = ModelArgs(dim=288, n_layers=6, n_heads=6, hidden_dim=768, vocab_size=32000, max_seq_len=256)
