@@ -3,6 +3,7 @@
 import math
 import os
 import signal
+from shlex import quote
 
 import pytest
 from training_helpers import trainer
@@ -77,7 +78,7 @@ def test_the_summary_says_what_came_out_and_what_to_type(tmp_path):
     assert "4 steps, 256 tokens, 0.51 passes over the text, 7 seconds" in said
     assert "128 tokens/s" in said
     assert "0.6931 nats per token, 1.000 bits per byte (best, at step 3); guessing by frequency 2.5000" in said
-    assert f"python generate.py {tmp_path}" in said
+    assert f"python generate.py {quote(str(tmp_path))}" in said
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -100,7 +101,7 @@ def test_a_signal_lets_the_step_end_saves_and_says_how_to_go_on(tmp_path, capfd,
     steps = run.progress.step
     assert steps in (2, 3)
     assert f"stopped by {number.name}; step {steps} is saved" in err
-    assert f"python train.py --resume --out_dir {tmp_path}" in err
+    assert f"python train.py --resume --out_dir {quote(str(tmp_path))}" in err
     assert trainer(tmp_path, resume=True).progress.step == steps
 
 
