@@ -1,6 +1,7 @@
 """Any path: what it is told to be, what is said when it is nothing, and how it is loaded."""
 
 import json
+import os
 import pickle
 import warnings
 from pathlib import Path
@@ -53,6 +54,22 @@ def test_what_is_no_checkpoint_says_what_is(everywhere, tmp_path, name, words):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=words):
         load_args(tmp_path / name)
+
+
+def test_a_pipe_or_a_device_is_refused_without_waiting(everywhere, tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    for path in (tmp_path / "fifo", "/dev/zero"):
+        with pytest.raises(ValueError, match="neither a file nor a directory"):
+            load_args(path)
+    for path, name in zip(everywhere[1], ("model.safetensors", "consolidated.00.pth")):
+        for file in (name, "config.json" if name.startswith("model") else "params.json"):
+            kept = (path / file).read_bytes()
+            (path / file).unlink()
+            os.mkfifo(path / file)
+            with pytest.raises(ValueError, match=r"is needed|neither|is not"):
+                load_args(path)
+            (path / file).unlink()
+            (path / file).write_bytes(kept)
 
 
 def test_nothing_random_is_ever_made(everywhere, monkeypatch):

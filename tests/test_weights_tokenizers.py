@@ -208,3 +208,16 @@ def test_tokenizer_bin_refuses_other_orders(tmp_path):
     with pytest.raises(ValueError, match="elsewhere"):
         save_bin(load_tokenizer(tmp_path), tmp_path / "x.bin")
     assert not (tmp_path / "x.bin").exists()
+
+
+def test_tokenizer_bin_refuses_a_vocabulary_without_a_space(tmp_path):
+    """llama2.c spells the space in its own byte, SentencePiece in the bytes of the sign for it."""
+    from sentencepiece import SentencePieceTrainer
+
+    (tmp_path / "t.txt").write_text("abcabcabd" * 50)
+    SentencePieceTrainer.train(
+        input=str(tmp_path / "t.txt"), model_prefix=str(tmp_path / "tokenizer"), vocab_size=270, model_type="bpe",
+        byte_fallback=True, add_dummy_prefix=False, hard_vocab_limit=False, minloglevel=2,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="no piece for the space"):
+        save_bin(load_tokenizer(tmp_path), tmp_path / "x.bin")

@@ -28,9 +28,9 @@ class Dataset:
         """
         if batch_size % world_size:
             raise ValueError(f"batch_size {batch_size} cannot be shared by {world_size} ranks: give a multiple")
-        share = batch_size // world_size
-        first = step * batch_size + rank * share
-        starts = [window_start(row, len(self.train), context, seed) for row in range(first, first + share)]
+        rows = batch_size // world_size
+        first = step * batch_size + rank * rows
+        starts = [window_start(row, len(self.train), context, seed) for row in range(first, first + rows)]
         return _windows(self.train, np.array(starts), context)
 
     def val_batches(self, batch_size: int, context: int, max_tokens: int | None = None) -> Iterator[Batch]:
@@ -53,13 +53,13 @@ class Dataset:
 def window_start(row: int, tokens: int, context: int, seed: int) -> int:
     """Where the ``row``-th window of a run begins, in a text of so many tokens.
 
-    The text is cut into windows side by side, which come in random order. The next time round the cut begins elsewhere,
-    so that no token stands first in its window for ever.
+    The text is cut into windows side by side, which come in random order. In the next epoch the cut begins elsewhere,
+    so that no token is the first of its window in every epoch.
     """
     windows = max(1, (tokens - 1) // context - 1)
     epoch, place = divmod(row, windows)
-    order, luck = _shuffled(windows, seed, epoch)
-    return int(order[place]) * context + luck % (tokens - windows * context)
+    order, random = _shuffled(windows, seed, epoch)
+    return int(order[place]) * context + random % (tokens - windows * context)
 
 
 @lru_cache(maxsize=2)  # the batch at the end of an epoch needs two

@@ -1,4 +1,4 @@
-"""Tokenizers: what turns text into ids, and ids into the same text again."""
+"""Tokenizers: text to ids, and ids back to the same text."""
 
 import hashlib
 from collections.abc import Callable, Sequence

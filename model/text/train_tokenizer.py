@@ -17,7 +17,7 @@ from .cache import make_entry, note_use
 from .readers import split_text
 from .sources import Documents
 
-FORMAT = 2  # of what is learnt: another number makes kept tokenizers unread
+FORMAT = 3  # of what is learnt: another number makes kept tokenizers unread
 KINDS = ("bpe", "char")
 SAMPLE = 10_000_000  # characters to learn from: more of them change the pieces little and the time much
 MOST = 32768  # pieces that are chosen; more can be asked for

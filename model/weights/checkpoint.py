@@ -110,6 +110,8 @@ def _open(path: Path) -> Format:
         raise ValueError(f"{path} has neither config.json nor params.json: give a run, Hugging Face or Meta directory")
     if path.suffix in (".safetensors", ".pth", ".pt", ".json", ".gguf"):
         raise ValueError(f"{path} is one file of a model: give the directory with its configuration")
+    if not path.is_file():  # a pipe would be waited for
+        raise ValueError(f"{path} is neither a file nor a directory: give a directory, or a llama2.c .bin")
     return Llama2c(path)
 
 

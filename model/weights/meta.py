@@ -153,7 +153,7 @@ def shards_of(path: Path) -> list[Path]:
     for file in wanted:
         if file not in files:
             raise ValueError(f"{file} is missing: all shards are needed")
-        if not zipfile.is_zipfile(file):
+        if not file.is_file() or not zipfile.is_zipfile(file):
             raise ValueError(f"{file} is not an archive that torch.save writes, or is cut short: it is not read")
     return files
 

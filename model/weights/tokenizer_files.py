@@ -99,6 +99,8 @@ def pack(model: SentencePieceProcessor, path: Path) -> bytes:
     if ids != [0, 1, 2] or [i for i in range(model.get_piece_size()) if model.is_byte(i)] != list(range(3, 259)):
         raise ValueError(f"{path} has its special pieces elsewhere than llama2.c, whose first 259 tokens are fixed")
     pieces = [_bytes(model, i) for i in range(model.get_piece_size())]
+    if model.is_unknown(model.piece_to_id(SPACE)):
+        raise ValueError(f"{path} has no piece for the space, which llama2.c would spell in other bytes")
     entries = [struct.pack("<fi", model.get_score(i), len(piece)) + piece for i, piece in enumerate(pieces)]
     return struct.pack("<i", max(map(len, pieces))) + b"".join(entries)
 
@@ -109,6 +111,8 @@ def sentencepiece_model(tokenizer: Llama2cTokenizer) -> bytes:
     The protocol buffer of sentencepiece_model.proto: the pieces with scores and types, then what is not the default:
     BPE (model_type 2), the vocabulary size, byte_fallback; identity, with a space before the text as llama2.c has it.
     """
+    if b" " not in tokenizer.entries()[0][FIRST_BYTE + 256 :]:
+        raise ValueError(f"{tokenizer.path} has no piece for the space: no tokenizer.model would encode alike")
     pieces = b"".join(_field(1, entry) for entry in map(_entry, range(tokenizer.vocab_size), *tokenizer.entries()))
     trainer = _field(3, 2) + _field(4, tokenizer.vocab_size) + _field(35, 1)
     normalizer = _field(1, b"identity") + _field(3, 1) + _field(4, 0) + _field(5, 1)
