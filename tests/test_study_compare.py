@@ -107,6 +107,7 @@ def test_kept_models_are_opened_by_the_other_topics(small, tmp_path):
         ({"cache_bytes_per_token": 1.5}, "cache_bytes_per_token is 1.5"),
         ({"parameters": True}, "parameters is True"),
         ({"budget": 3}, "budget is 3"),
+        ({"moved": None}, "moved is None"),
         ({"moved": "far"}, "moved is 'far'"),
     ],
 )

@@ -72,9 +72,9 @@ def checked(line: Any) -> Line:
         if type(line.get(name)) is not kind:
             raise ValueError(f"{name} is {line.get(name)!r}")
     bits = {f"bits_per_byte at {times} x": line["bits_per_byte"].get(str(times), "missing") for times in TIMES}
-    for name, value in (bits | {"moved": line.get("moved")}).items():
-        known = type(value) is float and math.isfinite(value)
-        if not known and (value is not None or name == "bits_per_byte at 1 x"):
+    for name, value in (bits | {"moved": line.get("moved", 0.0)}).items():
+        absent = value is None and name in list(bits)[1:]  # past what the scheme can encode
+        if not absent and not (type(value) is float and math.isfinite(value)):
             raise ValueError(f"{name} is {value!r}: a number is needed")
     check_scheme(line["scheme"])
     return line
