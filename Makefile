@@ -5,15 +5,21 @@ PYTHON ?= $(if $(filter Windows_NT,$(OS)),python,python3)
 BIN := .venv/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint clean
+.PHONY: demo test test-page lint clean
 
 demo: .venv/run
 	$(BIN)/python train.py configs/demo.toml
 	@echo
 	$(BIN)/python generate.py --prompt "Return the number of" --num_samples 2 --temperature 0.6
+	@echo
+	$(BIN)/python study.py page --out runs/page.html
 
 test: .venv/test
 	$(BIN)/python -m pytest
+
+# What runs in node and in a browser: apt-get install nodejs chromium
+test-page: .venv/test
+	$(BIN)/python -m pytest tests/test_study_page.py tests/test_study_page_browser.py -rs
 
 lint: .venv/test
 	$(BIN)/ruff check .

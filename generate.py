@@ -5,10 +5,12 @@ python generate.py runs/demo --prompt "The list"    a continuation
 python generate.py --help                           everything else
 """
 
+import startup  # before torch is loaded
+
+# isort: split
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -16,19 +18,22 @@ from typing import Annotated, Literal
 import torch
 from tqdm import tqdm
 
-from model import ModelArgs
+from model import Transformer
 from model.cli import Parser, add_flags, build, read_flags, run_script
-from model.cli.machine import check_memory, has_native_bfloat16, pick_device, pick_dtype
+from model.cli.machine import check_memory, choose_threads, has_native_bfloat16, pick_device, pick_dtype
 from model.decoding.batches import memory_needed
+from model.decoding.compiled import CompiledNetwork
 from model.decoding.conversation import Conversation, converse
 from model.decoding.network import for_decoding
 from model.decoding.prompts import Prompt, encode, note, read_texts
 from model.decoding.samples import Sample, Speed, check_stop_strings, complete
 from model.decoding.sampling import Sampling
+from model.text.tokenizer import Tokenizer
 from model.weights import find_network, open_checkpoint
 from model.weights.checkpoint import newest_run
 
 SEPARATOR = "\n" + 40 * "-"  # between the texts of several samples
+MAX_SAMPLES = 1_000_000  # of a prompt
 LENGTH = 256  # new tokens, unless the user says otherwise or the context is shorter
 
 
@@ -59,6 +64,8 @@ class Options:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}: give at least 1")
+        if self.num_samples > MAX_SAMPLES:
+            raise ValueError(f"num_samples is {self.num_samples}: give at most {MAX_SAMPLES}")
         if self.logprobs and not self.jsonl:
             raise ValueError("logprobs go into the JSON objects: add --jsonl")
         if self.compile and self.no_cache:
@@ -92,79 +99,82 @@ def parse() -> tuple[argparse.Namespace, Options, Sampling]:
 
 def main() -> int:
     flags, options, sampling = parse()
-    device = pick_device(options.device)
-    checkpoint = open_checkpoint(flags.model or newest_run())
-    args, tokenizer = checkpoint.args, checkpoint.tokenizer(options.tokenizer)
-    dtype = pick_dtype(options.dtype, device, checkpoint.dtype)
-    if options.dtype == "bfloat16" and not has_native_bfloat16(device):
-        note(f"note: {device} has no bfloat16 instructions: arithmetic is emulated, --dtype auto chooses")
-    prompts, length = [], options.max_new_tokens or LENGTH
-    if not options.interactive:
-        texts = read_texts(flags.prompt, flags.prompt_file)
-        prompts = encode(texts, tokenizer, args.max_seq_len, options.max_new_tokens)
-        length = options.max_new_tokens or min(LENGTH, args.max_seq_len - max(len(p.tokens) for p in prompts))
-    if device.type == "cpu":
-        check_sizes(args, prompts, length, options, dtype)
-
-    network_class = find_network(options.network) if options.network else None
-    network = for_decoding(checkpoint.model(device, dtype, network_class), options.compile)
+    network, tokenizer, prompts, length = load(flags, options)
     speed = Speed()
     try:
         if options.interactive:
             converse(Conversation(network, tokenizer, sampling, speed), length, flags.stop)
-        else:
-            prompts = [prompt for prompt in prompts for _ in range(options.num_samples)]
-            samples = complete(
-                network,
-                tokenizer,
-                prompts,
-                length,
-                sampling,
-                speed,
-                stop=flags.stop,
-                batch_size=options.batch_size,
-                logprobs=options.logprobs,
-                use_cache=not options.no_cache,
-            )
-            show(samples, len(prompts), options)
+            return 0
+        samples = complete(
+            network,
+            tokenizer,
+            prompts,
+            length,
+            sampling,
+            speed,
+            stop=flags.stop,
+            batch_size=options.batch_size,
+            logprobs=options.logprobs,
+            use_cache=not options.no_cache,
+        )
+        few = len(prompts) <= options.batch_size or sys.stderr is None
+        with tqdm(total=len(prompts), unit="sample", disable=few, file=sys.stderr) as bar:
+            left = len(prompts)
+            for sample in samples:
+                left -= sample.finish is not None
+                show(sample, options, last=left == 0)
+                bar.update(sample.finish is not None)
     except torch.OutOfMemoryError:
-        raise ValueError(f"{device} has too little memory: lower --batch_size or --max_new_tokens") from None
+        raise ValueError(f"{options.device} has too little memory: lower --batch_size or --max_new_tokens") from None
     except KeyboardInterrupt:
         print(flush=True)  # the text so far stays; what comes next starts on a line of its own
         raise
     finally:
         if speed.prompt_tokens:
-            note(str(speed))
+            threads = torch.get_num_threads()
+            busy = ", busy machine" if startup.BUSY else ""
+            note(f"{speed}; {threads} thread{'s' if threads > 1 else ''}{busy}")
     return 0
 
 
-def show(samples: Iterator[Sample], count: int, options: Options) -> None:
-    """Text to stdout as it comes, samples apart by a line; or JSON lines. A bar for what takes more than one batch."""
-    hidden = count <= options.batch_size or sys.stderr is None
-    with tqdm(total=count, unit="sample", disable=hidden, file=sys.stderr) as bar:
-        done, begun = 0, None
-        for sample in samples:
-            if not options.jsonl:
-                print(sample.take() if sample is begun else sample.prompt.text + sample.take(), end="", flush=True)
-            begun = sample
-            if sample.finish is None:
-                continue
-            bar.update()
-            done += 1
-            if options.jsonl:
-                print(json.dumps(sample.as_json(options.logprobs), ensure_ascii=False), flush=True)
-            else:
-                print("" if done == count else SEPARATOR, flush=True)
+def load(
+    flags: argparse.Namespace, options: Options
+) -> tuple[Transformer | CompiledNetwork, Tokenizer, list[Prompt], int]:
+    """The decoding network, the tokenizer, each prompt once for each of its samples, and how many new tokens they get.
+
+    Whatever can be wrong is found before the weights are read.
+    """
+    device = pick_device(options.device)
+    checkpoint = open_checkpoint(flags.model or newest_run())
+    tokenizer = checkpoint.tokenizer(options.tokenizer)
+    variant = find_network(options.network) if options.network else None
+    dtype = pick_dtype(options.dtype, device, checkpoint.dtype)
+    if options.dtype == "bfloat16" and not has_native_bfloat16(device):
+        note(f"note: {device} has no bfloat16 instructions: arithmetic is emulated, --dtype auto chooses")
+
+    args, length = checkpoint.args, options.max_new_tokens or LENGTH
+    prompts: list[Prompt] = []
+    if not options.interactive:
+        texts = read_texts(flags.prompt, flags.prompt_file)
+        prompts = encode(texts, tokenizer, args.max_seq_len, options.max_new_tokens)
+        length = options.max_new_tokens or min(LENGTH, args.max_seq_len - max(len(p.tokens) for p in prompts))
+        prompts = [prompt for prompt in prompts for _ in range(options.num_samples)]
+    rows = max(1, min(options.batch_size, len(prompts)))
+    if device.type == "cpu":
+        tokens = max((len(p.tokens) + length for p in prompts), default=args.max_seq_len)
+        check_memory(memory_needed(args, rows, tokens, dtype), f"a batch of {rows} texts of {tokens} tokens")
+    model = checkpoint.model(device, dtype, variant)
+    choose_threads(device, rows * sum(weight.numel() for weight in model.parameters()))
+    return for_decoding(model, options.compile), tokenizer, prompts, length
 
 
-def check_sizes(args: ModelArgs, prompts: Sequence[Prompt], length: int, options: Options, dtype: torch.dtype) -> None:
-    """Raises ValueError when the texts cannot fit into the memory there is, before anything is allocated."""
-    count = max(1, len(prompts) * options.num_samples)
-    check_memory(8 * count, f"a list of {count} samples")
-    rows = min(options.batch_size, count)
-    longest = max((len(prompt.tokens) for prompt in prompts), default=0)
-    tokens = args.max_seq_len if options.interactive else longest + length
-    check_memory(memory_needed(args, rows, tokens, dtype), f"a batch of {rows} texts of {tokens} tokens")
+def show(sample: Sample, options: Options, last: bool) -> None:
+    """Its new text to stdout, and a line after it where others follow; or, once it has finished, a JSON line."""
+    if not options.jsonl:
+        print(sample.take(with_prompt=True), end="", flush=True)
+    if sample.finish is not None:
+        line = json.dumps(sample.as_json(options.logprobs), ensure_ascii=False)
+        print(line if options.jsonl else "" if last else SEPARATOR, flush=True)
 
 
 if __name__ == "__main__":

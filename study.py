@@ -4,10 +4,14 @@
 import sys
 from pathlib import Path
 
+import startup  # noqa: F401  before torch is loaded
 from model.cli import Parser, add_flags, build, read_flags, run_script
 from model.cli.settings import hints, nearest
 from model.study import TOPICS, run
 from model.study.report import check_plot, save_plot
+
+PLAIN = ("exercise", "check", "page")  # topics without a picture
+POSITIONAL = ("model", "file", "directory")  # options that are also given without their flag
 
 
 def overview() -> str:
@@ -20,31 +24,35 @@ def overview() -> str:
 def parser(topic: str) -> Parser:
     options = TOPICS[topic]
     flags = Parser(prog="study.py", usage=f"study.py {topic} [flags]")
-    if "model" in hints(options):
-        flags.add_argument("MODEL", nargs="?", help="the same as --model")
-    flags.add_argument("--plot", metavar="PATH", type=Path, help="draw the picture into this file (extra `plot`)")
+    for name in hints(options).keys() & set(POSITIONAL):
+        flags.add_argument(name.upper(), nargs="?", help=f"the same as --{name}")
+    if topic not in PLAIN:
+        flags.add_argument("--plot", metavar="PATH", type=Path, help="draw the picture into this file (extra `plot`)")
     add_flags(flags, options)
     return flags
 
 
-def main() -> None:
+def main() -> int:
     if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
         print(overview())
-        return
+        return 0
     topic = sys.argv[1]
     if topic not in TOPICS:
         raise ValueError(f"unknown topic {topic!r}{nearest(topic, TOPICS)}")
     flags = parser(topic).parse_args(sys.argv[2:])
-    if getattr(flags, "MODEL", None) is not None:
-        flags.model = flags.MODEL
-    if flags.plot is not None:
-        check_plot(flags.plot)
+    for name in POSITIONAL:
+        if getattr(flags, name.upper(), None) is not None:
+            setattr(flags, name, getattr(flags, name.upper()))
+    plot = getattr(flags, "plot", None)
+    if plot is not None:
+        check_plot(plot)
     report = run(topic, build(TOPICS[topic], read_flags(flags, TOPICS[topic])))
     print(report)
-    if flags.plot is not None:
+    if plot is not None:
         sys.stdout.flush()
-        save_plot(report.draw, flags.plot)
-        print(f"drawn: {flags.plot}", file=sys.stderr)
+        save_plot(report.draw, plot)
+        print(f"drawn: {plot}", file=sys.stderr)
+    return report.code
 
 
 if __name__ == "__main__":

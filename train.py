@@ -7,6 +7,7 @@ Settings come from the defaults, then the TOML file, then flags.
 import os
 from pathlib import Path
 
+import startup  # noqa: F401  before torch is loaded
 from model.cli import Parser, add_flags, read_flags, run_script
 from model.cli.machine import keep_freed_memory
 from model.training.config import CLASSES

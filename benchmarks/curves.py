@@ -21,7 +21,7 @@ PUBLISHED = {"nanoGPT, CPU setting: 1.88": 1.88, "nanoGPT, 3 minutes of an A100:
 
 def curve(run: Path) -> tuple[list[float], list[float]]:
     """Minutes, and the validation loss after them."""
-    settings = tomllib.loads((run / "config.toml").read_text())
+    settings = tomllib.loads((run / "config.toml").read_text(encoding="utf-8"))
     seconds, minutes, losses = 0.0, [], []
     for line in read_metrics(run / "metrics.jsonl"):
         seconds += settings["batch_size"] * settings["max_seq_len"] / line["tokens_per_second"]

@@ -52,13 +52,13 @@ def train(spread: str, processes: int, *arguments: str) -> None:
     start = [sys.executable] if spread == "one" else torchrun
     command = [*start, str(ROOT / "train.py"), *arguments, *(["--fsdp"] if spread == "fsdp" else [])]
     one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
-    ended = subprocess.run(command, env=one_thread, capture_output=True, text=True, check=False)
+    ended = subprocess.run(command, env=one_thread, capture_output=True, text=True, check=False, encoding="utf-8")
     if ended.returncode:
         sys.exit(f"{' '.join(command)} ended with {ended.returncode}:\n{ended.stderr}")
 
 
 def losses(directory: Path) -> list[float]:
-    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [line["step"] for line in lines] == list(range(1, 21)), "the metrics have gaps or repeats"
     return [line["train_loss"] for line in lines]
 

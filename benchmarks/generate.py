@@ -15,14 +15,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from model.decoding.reading import Read, cached, uncached
-
 from model import KVCache, ModelArgs, Transformer, generate
+from model.decoding.network import for_decoding
+from model.generation import forward_whole
 from model.weights import save_model
 
 ARGS = ModelArgs(dim=288, n_layers=6, n_heads=6, hidden_dim=768, vocab_size=32000, max_seq_len=256)
@@ -117,24 +118,20 @@ def length(model: Transformer, repeats: int) -> None:
     text = torch.randint(ARGS.vocab_size, (ARGS.max_seq_len,)).tolist()
     print("\n| tokens before | ms, cached | ms, compiled | ms, --no_cache |\n|---|---|---|---|")
     cache = KVCache(ARGS, device=device)
+    eager, compiled = for_decoding(model), for_decoding(model, compile=True)
     model(torch.tensor([text], device=device), cache=cache)
     for before in (3, 15, 63, 127, 255):
         token = torch.tensor([text[before : before + 1]], device=device)
-        ways: dict[str, Callable[[int], Read]] = {
-            "cached": lambda before: cached(model, cache, before, compile=False),
-            "compiled": lambda before: cached(model, cache, before, compile=True),
-            "without": lambda before: uncached(model, [text[: before + 1]]),
+        whole = torch.tensor(text[: before + 1], device=device)
+        ways: dict[str, Callable[[], torch.Tensor]] = {
+            "cached": partial(eager, token, before, cache),
+            "compiled": partial(compiled, token, before, cache),
+            "without": partial(forward_whole, eager, [whole]),
         }
-        found = alternate({name: reading(way, before, token) for name, way in ways.items()}, 10 * repeats)
+        found = alternate(
+            {name: partial(seconds, lambda way=way: way().sum().item()) for name, way in ways.items()}, 10 * repeats
+        )
         print(f"| {before} | " + " | ".join(f"{1e3 * figure:.1f}" for figure in found.values()) + " |", flush=True)
-
-
-def reading(way: Callable[[int], Read], before: int, token: torch.Tensor) -> Turn:
-    def turn() -> float:
-        read = way(before)
-        return seconds(lambda: read(token).sum().item())
-
-    return turn
 
 
 OURS = """

@@ -101,7 +101,9 @@ def compare(directory: Path, undisturbed: Path) -> None:
         mine, theirs = load_tensors(directory / name), load_tensors(undisturbed / name)
         assert mine.keys() == theirs.keys(), f"{name} holds other tensors"
         assert all(mine[key].equal(theirs[key]) for key in mine), f"{name} differs"
-    lines, expected = ([without_times(line) for line in (path / METRICS).open()] for path in (directory, undisturbed))
+    lines, expected = (
+        [without_times(line) for line in (path / METRICS).open(encoding="utf-8")] for path in (directory, undisturbed)
+    )
     assert lines == expected, f"{METRICS} differs"
 
 

@@ -17,6 +17,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+import torch
+
+from model import ModelArgs, Transformer
+from model.weights import llama2c, load_model, meta, save_model
+
 ARCHITECTURE = {"dim": 1536, "n_layers": 8, "n_heads": 16, "hidden_dim": 4096, "vocab_size": 16000, "max_seq_len": 512}
 
 
@@ -29,11 +34,6 @@ def memory(line: str) -> int:
 
 
 def measure(path: Path, dtype: str) -> dict[str, float]:
-    import torch
-
-    from model import ModelArgs, Transformer
-    from model.weights import load_model, save_model
-
     with tempfile.TemporaryDirectory() as directory:  # what is imported on first use is not what is measured
         save_model(Transformer(ModelArgs(dim=8, n_layers=1, n_heads=1)), directory)
         load_model(directory)
@@ -47,11 +47,6 @@ def measure(path: Path, dtype: str) -> dict[str, float]:
 
 def write(directory: Path) -> Iterator[tuple[str, Path, str]]:
     """(name, checkpoint, dtype to load it in): one at a time, to spare the disk."""
-    import torch
-
-    from model import ModelArgs, Transformer
-    from model.weights import llama2c, meta, save_model
-
     model = Transformer(ModelArgs(**ARCHITECTURE))
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters", file=sys.stderr)
     llama2c.save(model, directory / "model.bin")

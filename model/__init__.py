@@ -3,11 +3,11 @@
 Read in this order:
 
     config.py        ModelArgs: every number that shapes the network
-    rope.py          where a token is, as a rotation (rope_scaling.py: slowed, for texts longer than trained on)
-    cache.py         what attention remembers of earlier tokens
-    attention.py     who looks at whom
-    transformer.py   the rest of the block, and the whole
-    generation.py    from logits to text
+    rope.py          rotary position embedding (rope_scaling.py: for contexts longer than trained on)
+    cache.py         keys and values of earlier tokens
+    attention.py     grouped-query attention, with the softmax written out and fused
+    transformer.py   the block around it, and the whole network
+    generation.py    the decode loop: prefill, then sample, yield, forward
 
 Shape letters, used at the end of every line that changes a shape:
 

@@ -60,10 +60,11 @@ class ModelArgs:
             yield f"head_dim is {self.head_dim}: make it even, because RoPE rotates pairs"
         if self._are_counts("n_heads", "n_kv_heads") and self.n_heads % self.n_kv_heads:
             yield f"n_heads is {self.n_heads}, not a multiple of n_kv_heads {self.n_kv_heads}: give a divisor of it"
-        for name in ("norm_eps", "rope_theta"):
+        # Beyond these, RMSNorm would give zeros, and the angles numbers that no float holds.
+        for name, least, most in (("norm_eps", 0, 1), ("rope_theta", 1e-6, 1e15)):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-                yield f"{name} is {value!r}: give a number above 0"
+            if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most or not value:
+                yield f"{name} is {value!r}: give a number above {least}, at most {most:g}"
         if not isinstance(self.tie_embeddings, bool):
             yield f"tie_embeddings is {self.tie_embeddings!r}: give true or false"
         if isinstance(self.rope_scaling, RopeScaling):

@@ -1,8 +1,8 @@
-"""Rotary position embedding: a token's position turns its queries and keys (RoFormer, arXiv:2104.09864, section 3.2).
+"""Rotary position embedding: queries and keys are rotated by their position (RoFormer, arXiv:2104.09864, section 3.2).
 
-Two neighbouring numbers of a head are the plane's x and y, or one complex number. At position p the i-th pair turns
-by p * theta^(-2i/D): the first pair by one radian a token, the last hardly at all. A dot product of two turned
-vectors depends on the difference of their angles only, which is how attention comes to see distances.
+Two neighbouring numbers of a head are the coordinates of a plane, or one complex number. At position p the i-th pair
+is rotated by p * theta^(-2i/D): the first pair by one radian a token, the last hardly at all. The dot product of two
+rotated vectors depends on the difference of their positions only, so the scores are relative.
 """
 
 import torch
@@ -16,7 +16,7 @@ def precompute_freqs_cis(dim: int, end: int, theta: float = 10000.0, scaling: Ro
 
     ``dim`` is the width of one head. The angles are taken in float64 and on the CPU whatever the default dtype and
     device are: at position 2047 a bfloat16 angle is off by radians, and on the meta device there would be none.
-    ``scaling`` changes the frequencies, and YaRN's also the length of what is turned.
+    ``scaling`` changes the frequencies, and YaRN's also the length of the rotated vectors.
     """
     if dim % 2:
         raise ValueError(f"dim is {dim}: make it even, because RoPE rotates pairs")
@@ -43,21 +43,21 @@ def reshape_for_broadcast(freqs_cis: Tensor, x: Tensor) -> Tensor:
 
 
 def apply_rotary_emb(xq: Tensor, xk: Tensor, freqs_cis: Tensor) -> tuple[Tensor, Tensor]:
-    """Turn queries (B, T, H, D) and keys (B, T, K, D) to their positions; shapes and dtypes stay.
+    """Rotate queries (B, T, H, D) and keys (B, T, K, D) by their positions; shapes and dtypes stay.
 
-    Pairs are (2i, 2i + 1). Turning is one complex product, in float32 whatever the dtype of the input.
+    Pairs are (2i, 2i + 1). The rotation is one complex product, in float32 whatever the dtype of the input.
     """
     return _rotate(xq, freqs_cis), _rotate(xk, freqs_cis)
 
 
 def _rotate(x: Tensor, freqs_cis: Tensor) -> Tensor:
     pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))  # (B, T, H, D/2)
-    turned = pairs * reshape_for_broadcast(freqs_cis, pairs)
-    return torch.view_as_real(turned).flatten(3).type_as(x)  # (B, T, H, D)
+    rotated = pairs * reshape_for_broadcast(freqs_cis, pairs)
+    return torch.view_as_real(rotated).flatten(3).type_as(x)  # (B, T, H, D)
 
 
 def apply_rotary_emb_real(xq: Tensor, xk: Tensor, freqs: Tensor) -> tuple[Tensor, Tensor]:
-    """The real twin of ``apply_rotary_emb``, for compilers without complex numbers.
+    """``apply_rotary_emb`` in real arithmetic, which the network takes under torch.compile: it has no complex numbers.
 
     ``freqs`` is ``torch.view_as_real(freqs_cis)``: (T, D/2, 2), cosine and sine. In eager mode it is the slower one.
     """

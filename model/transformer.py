@@ -28,7 +28,7 @@ class RMSNorm(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """SwiGLU: w1, through silu, decides how much of w3 passes on to w2 (arXiv:2002.05202)."""
+    """SwiGLU: silu of w1 gates w3, and w2 projects the product back (arXiv:2002.05202)."""
 
     def __init__(self, args: ModelArgs) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class FeedForward(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Two steps on the residual stream: look at other tokens, then think each on its own. Both read normed input."""
+    """Pre-norm residual block: attention, then feed-forward."""
 
     def __init__(self, args: ModelArgs, layer_id: int) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class TransformerBlock(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Token ids in, logits out. Positions enter once, in ``hidden``, and the state is the caller's cache."""
+    """Token ids in, logits out. Positions enter once, in ``hidden``; the only state is the cache the caller passes."""
 
     shift_invariant = True  # whether moving all positions by the same amount leaves the logits as they are
 
@@ -76,7 +76,7 @@ class Transformer(nn.Module):
         self.init_weights()
 
     def init_weights(self) -> None:
-        """Normal, 0.02 wide; what ends in the residual stream is narrower, since 2 L of them add up (GPT-2)."""
+        """Normal, std 0.02; wo and w2 get 0.02 / sqrt(2 L), since 2 L of them add up in the residual stream (GPT-2)."""
         for name, weight in self.named_parameters():
             if weight.ndim == 1:
                 nn.init.ones_(weight)
@@ -85,7 +85,7 @@ class Transformer(nn.Module):
                 nn.init.normal_(weight, std=0.02 / math.sqrt(2 * self.args.n_layers) if into_residual else 0.02)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Transformer":
-        """What ``to``, ``half`` and the like do. The table follows to another device, but never to another dtype."""
+        """Called by ``to``, ``half`` and the like. The table moves to another device, but never to another dtype."""
         super()._apply(fn, recurse)
         device = self.tok_embeddings.weight.device
         if device.type != "meta":
@@ -120,9 +120,9 @@ class Transformer(nn.Module):
         return self.tok_embeddings(tokens)
 
     def mask(self, start_pos: int, T: int) -> Tensor | None:
-        """Which keys each new token may see, True or False, (T, S); None where ``attend`` needs no telling.
+        """Which keys each new token may see, True or False, (T, S); None where ``attend`` is causal by itself.
 
-        A chunk of T tokens sees all start_pos cached ones, and of itself the triangle up to each token.
+        Each of T new tokens sees all start_pos cached ones, and of the new ones those up to and including itself.
         """
         if start_pos == 0 or T == 1:
             return None
@@ -134,7 +134,7 @@ class Transformer(nn.Module):
         return F.linear(h, self.tok_embeddings.weight) if self.output is None else self.output(h)
 
     def check_positions(self, tokens: Tensor, start_pos: int, cache: KVCache | None) -> None:
-        """A table sliced past its end would quietly be shorter, and one row of it would fit any T."""
+        """Raises ValueError. A table sliced past its end would be shorter, and one row of it broadcasts to any T."""
         if tokens.ndim != 2:
             raise ValueError(f"tokens have shape {tuple(tokens.shape)}: give (B, T), a batch of rows")
         B, T = tokens.shape

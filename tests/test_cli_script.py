@@ -68,7 +68,7 @@ def test_a_reader_who_leaves_early_is_no_error():
         assert script.stdout.readline() == b"many words\n"
         script.stdout.close()
         assert script.stderr.read() == b""
-        assert script.wait(timeout=30) == 0
+        assert script.wait(timeout=300) == 0
 
 
 def parser() -> Parser:

@@ -11,6 +11,7 @@ from model.training.evaluation import cross_entropy
 from model.training.optimizer import build_optimizers
 from model.training.plan import resolve
 
+pytestmark = pytest.mark.usefixtures("each_processor")
 ROOT = Path(__file__).parent.parent
 CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
 

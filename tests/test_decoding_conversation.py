@@ -4,28 +4,26 @@ import io
 from types import SimpleNamespace
 
 import pytest
-from letters import EOS, LETTERS
-from model.decoding.settings import Sampling
+from letters import LETTERS
 
-from model import KVCache, generation
+from model import generation
 from model.decoding.conversation import Conversation, converse
+from model.decoding.network import for_decoding
+from model.decoding.samples import Speed
+from model.decoding.sampling import Sampling
 
 
 @pytest.fixture
 def talk(small_model):
+    """A conversation, and what its network computed: (start_pos, tokens) of each forward."""
     model = small_model(vocab_size=258, max_seq_len=64).eval()
     read = []
     hidden = model.hidden
     model.hidden = lambda tokens, start_pos, cache: (
         read.append((start_pos, tokens.tolist()[0])) or hidden(tokens, start_pos, cache)
     )
-
-    def decode(*args, **kwargs):
-        return generation.decode(model, *args, sampling=talk.sampling, eos_ids=[EOS], **kwargs)
-
-    conversation = Conversation(decode, LETTERS, KVCache(model.args))
-    talk = SimpleNamespace(model=model, read=read, conversation=conversation, sampling=Sampling(0.0))
-    return talk
+    conversation = Conversation(for_decoding(model), LETTERS, Sampling(0.0), Speed())
+    return SimpleNamespace(model=model, read=read, conversation=conversation)
 
 
 def said(samples):
@@ -45,7 +43,7 @@ def test_turns_continue_one_text_and_read_nothing_twice(talk):
 
 
 def test_the_repetition_penalty_knows_the_turns_before(talk):
-    talk.sampling = Sampling(0.0, repetition_penalty=1e6)
+    talk.conversation.sampling = Sampling(0.0, repetition_penalty=1e6)
     given = [token for line in ("ab", "cd", "ef") for token in said(talk.conversation.turn(line, 5, [])).tokens]
     assert len(set(given)) == len(given) == 15
 
@@ -84,3 +82,31 @@ def test_ctrl_c_ends_the_turn_and_not_the_conversation(talk, monkeypatch, capsys
     converse(talk.conversation, 5, [])
     assert asked == ["one", "two"]
     assert "Ctrl-D ends" in capsys.readouterr().err
+
+
+def test_a_line_that_fits_no_context_does_not_end_the_conversation(talk, monkeypatch, capsys):
+    lines = io.BytesIO(b"a" * 400 + b"\n" + b"ok\n" + b"b" * 400 + b"\n\xff\nthe last\n")
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=lines))
+    converse(talk.conversation, 5, [])
+    out, notes = capsys.readouterr()
+    assert notes.count("and the line has 401: give another line") == 2
+    assert "stdin is not UTF-8 at byte 0" in notes
+    assert talk.conversation.turns == 2
+    assert out.count("\n") >= 2
+
+
+def test_without_stdin_a_conversation_is_over(talk, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", None)
+    converse(talk.conversation, 5, [])
+    assert capsys.readouterr().out == ""
+
+
+def test_a_turn_ends_at_a_stop_string_and_the_next_continues_the_text(talk):
+    first = said(talk.conversation.turn("ab", 9, []))
+    talk.conversation.start_anew()
+    stop = first.text[3:5]
+    cut = said(talk.conversation.turn("ab", 9, [stop]))
+    assert (cut.finish, cut.text) == ("stop", first.text[: first.text.index(stop)])
+    second = said(talk.conversation.turn("cd", 2, []))
+    whole = LETTERS.encode("ab") + cut.tokens + LETTERS.encode("\ncd", bos=False)
+    assert second.tokens == [step[0] for step in generation.generate(talk.model, [whole], 2)]

@@ -1,6 +1,7 @@
 """Where prompts come from, and which are refused."""
 
 import os
+from pathlib import Path
 
 import pytest
 from letters import LETTERS
@@ -69,3 +70,36 @@ def test_prompts_that_pass_the_context_are_named():
         encode(["", "abcde"], LETTERS, 5, None)
     with pytest.raises(ValueError, match=r"prompt 1 has 3 tokens, and with 3 new ones .* lower --max_new_tokens"):
         encode(["ab"], LETTERS, 5, 3)
+
+
+def test_a_pipe_is_read_to_its_end_without_select(monkeypatch):
+    """Windows has no select for pipes."""
+    reading, writing = os.pipe()
+    os.write(writing, "piped é\n".encode())
+    os.close(writing)
+    with os.fdopen(reading, encoding="utf-8") as pipe:
+        monkeypatch.setattr("sys.stdin", pipe)
+        assert read_texts([], None) == ["piped é"]
+
+
+def test_a_closed_stdin_is_no_prompt(monkeypatch, tmp_path):
+    (tmp_path / "x").write_text("never", encoding="utf-8")
+    closed = (tmp_path / "x").open(encoding="utf-8")
+    closed.close()
+    monkeypatch.setattr("sys.stdin", closed)
+    assert read_texts([], None) == [""]
+
+
+def test_skipped_blank_lines_are_counted(tmp_path, capsys):
+    (tmp_path / "p").write_text("one\n\n  \ntwo\n", encoding="utf-8")
+    assert read_texts([], tmp_path / "p") == ["one", "two"]
+    assert "2 blank lines skipped, 2 prompts" in capsys.readouterr().err
+    (tmp_path / "p").write_text("one\ntwo\n", encoding="utf-8")
+    read_texts([], tmp_path / "p")
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="no such device")
+def test_a_device_is_no_prompt_file():
+    with pytest.raises(ValueError, match="/dev/zero is a device"):
+        read_texts([], Path("/dev/zero"))

@@ -1,11 +1,13 @@
 """The page holds what it says: outputs, quoted lines, pictures, links, and each number in the text between.
 
-``python tests/test_docs_rope.py`` puts what the commands print now, and what the code says now, into both pages. A
-block that shows only "..." is filled; a quote keeps its ends, and "..." in it stands for lines that are left out.
+``python tests/test_docs_rope.py`` puts what the commands print now, and what the code says now, into both pages, and
+with ``--pictures`` draws the pictures of commands that need no trained model. A block that shows only "..." is filled;
+a quote keeps its ends, and "..." in it stands for lines that are left out.
 """
 
 import contextlib
 import difflib
+import importlib.util
 import io
 import itertools
 import re
@@ -27,7 +29,7 @@ NUMBER = re.compile(r"(?<![\w.^])[-+−]?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?![\w^])")
 # Digits that are part of a name, a symbol or a reference, and so claim nothing.
 NAMES = re.compile(
     r"arXiv:\S+|ChatGLM\d?-\d+\w*|ChatGLM\d|Llama \d|section [\d.]+|[Ss]tep \d+|step \d+ |第 ?[\d.]+ ?[节步]"
-    r"|[xqk]\d|2-D|10000\^\(.*?\)|float\d+|complex\d+|T5|GPT-2|\(#\S*?\)|\(images/\S*?\)|-?2i/D"
+    r"|[xqk]\d|2-D|10000\^\(.*?\)|float\d+|complex\d+|T5|GPT-2|\(#\S*?\)|\(images/\S*?\)|-?[24]i/D"
 )
 
 
@@ -55,13 +57,13 @@ def output(command: str) -> list[str]:
     """What a command prints: run here, or recorded where a model must be trained first."""
     import study
 
-    script, topic, *words = shlex.split(command)[1:]
-    assert script == "study.py"
-    if topic in RECORDED:
-        first, *rest = RECORDED[topic].read_text(encoding="utf-8").splitlines()
+    words = shlex.split(command)[1:]
+    assert words[0] == "study.py"
+    if words[1] in RECORDED:
+        first, *rest = RECORDED[words[1]].read_text(encoding="utf-8").splitlines()
         assert first == f"$ {command}"
         return rest
-    argv, sys.argv = sys.argv, [script, topic, *words]
+    argv, sys.argv = sys.argv, words
     try:
         with contextlib.redirect_stdout(io.StringIO()) as text:
             study.main()
@@ -148,13 +150,21 @@ def test_pictures_and_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#][^)]*)\)", text):
         file = page.parent / target
         assert file.is_file(), target
-        assert file.suffix != ".png" or file.stat().st_size < 100_000
+        assert file.suffix != ".png" or file.stat().st_size < 250_000
     slugs = {
         re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
         for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     }
     for anchor in re.findall(r"\]\(#([^)]*)\)", text):
         assert anchor in slugs, anchor
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_walk_types_every_command_of_the_page(page):
+    spec = importlib.util.spec_from_file_location("walk", REPO / "benchmarks" / "walk.py")
+    walk = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(walk)
+    assert [*walk.commands(page.read_text(encoding="utf-8"))] == [command for command, _ in commands(page)]
 
 
 def test_both_pages_show_the_same():
@@ -181,14 +191,20 @@ def test_refreshing_a_quote_follows_the_code():
         quoted_now("# model/rope.py\nnothing of the kind\n")
 
 
-def refresh(page: Path) -> None:
-    """Put the present output and the present code into a page; what cannot be had is left and said on stderr."""
+def refresh(page: Path, pictures: bool) -> None:
+    """Put the present output and the present code into a page; what cannot be had is left and said on stderr.
+
+    A picture is drawn by the same run as its table. ``benchmarks/walk.py --record`` draws those of trained models.
+    """
     text = page.read_text(encoding="utf-8")
     for command, shown in commands(page):
         if not shown:
             continue
         try:
-            new = present(shown, output(command))
+            topic = shlex.split(command)[2]
+            drawn = pictures and topic not in RECORDED and f"(images/{topic}.png)" in text
+            plot = f" --plot {shlex.quote(str(page.parent / 'images' / f'{topic}.png'))}" if drawn else ""
+            new = present(shown, output(command + plot))
         except ValueError as error:
             print(f"{page.name}: {command}: {error}; left as it is", file=sys.stderr)
             continue
@@ -247,4 +263,4 @@ def quoted_now(quote: str) -> str:
 
 if __name__ == "__main__":
     for path in PAGES:
-        refresh(path)
+        refresh(path, pictures="--pictures" in sys.argv[1:])

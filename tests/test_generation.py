@@ -4,10 +4,11 @@ import itertools
 
 import pytest
 import torch
-from model.decoding.settings import Sampling
 
 from model import KVCache, generate, generation
-from model.decoding import reading
+from model.decoding.batches import new_cache
+from model.decoding.network import for_decoding
+from model.decoding.sampling import Sampler, Sampling
 
 PROMPTS = [[1, 5, 7], [1], [3, 4, 5, 6, 7, 8, 9, 10], [2, 2]]
 
@@ -40,7 +41,7 @@ def test_every_row_of_a_batch_is_that_prompt_alone(small_model, changes, use_cac
 
 def test_padding_leaves_the_logits_of_a_row(model):
     """Closer than equal tokens: the padded row's logits are the lone row's."""
-    padded = reading.new_cache(model, [[3] * 9, [1, 5, 7]], 4)
+    padded = new_cache(model, [[3] * 9, [1, 5, 7]], 4)
     tokens = torch.tensor([[3] * 9, [0] * 6 + [1, 5, 7]])
     alone = model(torch.tensor([[1, 5, 7]]), cache=KVCache(model.args))
     together = model(tokens, cache=padded)
@@ -49,7 +50,7 @@ def test_padding_leaves_the_logits_of_a_row(model):
 
 
 def test_a_padded_row_ignores_what_the_padding_holds(model):
-    cache = reading.new_cache(model, [[3] * 9, [1, 5, 7]], 4)
+    cache = new_cache(model, [[3] * 9, [1, 5, 7]], 4)
     tokens = torch.tensor([[3] * 9, [0] * 6 + [1, 5, 7]])
     other = torch.tensor([[3] * 9, [9] * 6 + [1, 5, 7]])
     assert torch.equal(model(tokens, cache=cache)[1, 6:], model(other, cache=cache)[1, 6:])
@@ -58,7 +59,7 @@ def test_a_padded_row_ignores_what_the_padding_holds(model):
 @pytest.mark.parametrize("chunk", [1, 3, 8])
 def test_a_prompt_read_in_chunks_is_the_prompt(model, monkeypatch, chunk):
     expected = rows(generate(model, PROMPTS, 10))
-    monkeypatch.setattr(reading, "CHUNK", chunk)
+    monkeypatch.setattr(generation, "CHUNK", chunk)
     widths = []
     hidden = model.hidden
     monkeypatch.setattr(model, "hidden", lambda tokens, *rest: widths.append(tokens.shape[1]) or hidden(tokens, *rest))
@@ -123,55 +124,55 @@ def test_it_stops_when_all_rows_have_ended(model):
     assert len(steps) <= 3
 
 
-def test_the_caller_can_end_a_row(model):
-    ended = set()
-    found = []
-    for step in generation.decode(model, PROMPTS[:2], 5, Sampling(0.0), ended=ended):
-        found.append(step.tokens)
-        ended.add(1)
-    assert [tokens[1] for tokens in found[1:]] == [None] * 4
-    assert [tokens[0] for tokens in found] == greedy(model, PROMPTS[0], 5)
+def decode(model, prompts, n, sampling, cache=None, **options):
+    """The loop behind ``generate``, with the defaults of its caller."""
+    sampler = Sampler(sampling, prompts, n, model.args.vocab_size)
+    return generation.decode(for_decoding(model), prompts, n, sampler, cache or new_cache(model, prompts, n), **options)
 
 
 def test_log_probabilities_are_the_models_own(model):
-    steps = list(generation.decode(model, PROMPTS[:2], 4, Sampling(0.7, top_k=3, seed=1), logprobs=True))
+    steps = list(decode(model, PROMPTS[:2], 4, Sampling(0.7, top_k=3, seed=1), logprobs=True))
     for row, prompt in enumerate(PROMPTS[:2]):
-        text = prompt + [step.tokens[row] for step in steps]
+        text = prompt + [tokens[row] for tokens, _ in steps]
         expected = model(torch.tensor([text])).log_softmax(-1)[0]
-        for at, step in enumerate(steps, len(prompt)):
-            assert step.logprobs[row] == pytest.approx(expected[at - 1, text[at]].item(), abs=1e-4)
+        for at, (_, logprobs) in enumerate(steps, len(prompt)):
+            assert logprobs[row] == pytest.approx(expected[at - 1, text[at]].item(), abs=1e-4)
 
 
 def test_a_text_goes_on_from_its_cache(model):
     whole = greedy(model, [1, 2, 3], 10)
     cache = KVCache(model.args)
-    first = [step.tokens[0] for step in generation.decode(model, [[1, 2, 3]], 4, Sampling(0.0), cache=cache)]
-    then = generation.decode(model, [first[-1:]], 6, Sampling(0.0), cache=cache, start_pos=6)
-    assert first + [step.tokens[0] for step in then] == whole
+    first = [tokens[0] for tokens, _ in decode(model, [[1, 2, 3]], 4, Sampling(0.0), cache)]
+    then = decode(model, [first[-1:]], 6, Sampling(0.0), cache, start_pos=6)
+    assert first + [tokens[0] for tokens, _ in then] == whole
 
 
-def test_the_caller_gets_model_and_autograd_back_as_they_were(model):
+def test_the_model_and_autograd_stay_as_they_were(model):
     model.train()
-    flags = []
-    hidden = model.hidden
-    model.hidden = lambda *args: flags.append((model.training, torch.is_grad_enabled())) or hidden(*args)
     steps = generate(model, PROMPTS, 5)
     next(steps)
     assert model.training
     assert torch.is_grad_enabled(), "also between two steps"
     steps.close()
-    assert flags == [(False, False)]
     for _ in range(2):
         model(torch.tensor([[1, 2, 3]])).logsumexp(-1).sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
-def test_a_failing_step_leaves_the_training_flag(model, monkeypatch):
+def test_a_model_in_training_is_decoded_in_eval_mode_without_a_graph(model):
     model.train()
-    monkeypatch.setattr(model, "logits", lambda h: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        next(generate(model, [[1]], 1))
-    assert model.training
+    seen = []
+    model.norm.register_forward_hook(lambda module, _, out: seen.append((module.training, out.requires_grad)))
+    list(generate(model, PROMPTS, 3))
+    assert seen == [(False, False)] * 3
+    assert model.norm.training
+
+
+def test_no_forward_follows_the_last_token(model):
+    calls = []
+    model.norm.register_forward_hook(lambda *_: calls.append(1))
+    list(generate(model, [[1, 2]], 4))
+    assert len(calls) == 4, "one for the prompt and one for each token but the last"
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -47,7 +47,7 @@ def folder(tmp_path_factory) -> Path:
 def script(folder: Path, name: str, *argv: str) -> subprocess.CompletedProcess:
     environment = os.environ | {"XDG_CACHE_HOME": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(ROOT / name), *argv]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

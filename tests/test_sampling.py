@@ -5,13 +5,13 @@ import random
 
 import pytest
 import torch
-from model.decoding.settings import Sampling
 
 from model.decoding.sampling import (
-    Chooser,
-    cool,
+    Sampler,
+    Sampling,
+    apply_filters,
+    apply_temperature,
     draw,
-    filtered,
     keep_min_p,
     keep_top_k,
     keep_top_p,
@@ -82,23 +82,25 @@ def test_the_penalty_lowers_what_was_seen_and_nothing_else(logits):
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 4.0])
 def test_temperature_divides(logits, temperature):
     expected = torch.tensor([softmax([value / temperature for value in row]) for row in logits.tolist()])
-    assert torch.allclose(cool(logits, temperature).softmax(-1), expected, atol=1e-6)
+    assert torch.allclose(apply_temperature(logits, temperature).softmax(-1), expected, atol=1e-6)
 
 
 def test_a_tiny_temperature_is_nearly_greedy_and_finite(logits):
-    assert draw(cool(logits, 1e-30), torch.full((4,), 0.99)).tolist() == logits.argmax(-1).tolist()
+    assert draw(apply_temperature(logits, 1e-30), torch.full((4,), 0.99)).tolist() == logits.argmax(-1).tolist()
 
 
 def test_the_filters_come_in_their_customary_order(logits):
     """top_p is measured on what temperature and top_k leave."""
     sampling = Sampling(temperature=2.0, top_k=5, top_p=0.7, min_p=0.2)
-    expected = keep_min_p(keep_top_p(keep_top_k(cool(logits, 2.0), 5), 0.7), 0.2)
-    assert torch.equal(filtered(logits, sampling), expected)
+    expected = keep_min_p(keep_top_p(keep_top_k(apply_temperature(logits, 2.0), 5), 0.7), 0.2)
+    assert torch.equal(apply_filters(logits, sampling), expected)
     assert any(kept(expected)[row] != kept(keep_top_p(logits, 0.7))[row] for row in range(4))
 
 
 def test_off_is_off(logits):
-    assert torch.equal(filtered(logits, Sampling(1.0, top_k=0, top_p=1.0, min_p=0.0)), cool(logits, 1.0))
+    assert torch.equal(
+        apply_filters(logits, Sampling(1.0, top_k=0, top_p=1.0, min_p=0.0)), apply_temperature(logits, 1.0)
+    )
 
 
 def test_the_draw_inverts_the_summed_probabilities():
@@ -134,14 +136,14 @@ def test_a_row_has_random_numbers_of_its_own():
 
 def test_no_global_generator_is_touched(logits):
     before = torch.random.get_rng_state(), random.getstate()
-    Chooser(Sampling(1.0), [[1]] * 4, 2, V)(logits)
+    Sampler(Sampling(1.0), [[1]] * 4, 2, V)(logits)
     assert torch.equal(torch.random.get_rng_state(), before[0])
     assert random.getstate() == before[1]
 
 
 def test_the_penalty_counts_the_prompt_and_what_was_drawn():
     logits = torch.zeros(1, 4) + torch.tensor([4.0, 3.0, 2.0, 1.0])
-    choose = Chooser(Sampling(0.0, repetition_penalty=10.0), [[0]], 4, 4)
+    choose = Sampler(Sampling(0.0, repetition_penalty=10.0), [[0]], 4, 4)
     assert [int(choose(logits)) for _ in range(4)] == [1, 2, 3, 0]
 
 

@@ -129,9 +129,11 @@ def test_help_lists_every_topic(study):
 
 def test_without_matplotlib_a_plot_is_refused_before_anything_is_computed(tmp_path):
     (tmp_path / "matplotlib").mkdir()
-    (tmp_path / "matplotlib" / "__init__.py").write_text("raise ImportError('hidden')")
+    (tmp_path / "matplotlib" / "__init__.py").write_text("raise ImportError('hidden')", encoding="utf-8")
     words = [sys.executable, "study.py", "rotate", "--plot", str(tmp_path / "x.png")]
-    done = subprocess.run(words, cwd=REPO, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)})
+    done = subprocess.run(
+        words, cwd=REPO, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)}, encoding="utf-8"
+    )
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == "study.py: error: --plot needs matplotlib: pip install -e '.[plot]'\n"

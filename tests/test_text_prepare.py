@@ -66,7 +66,7 @@ def test_tinyshakespeare_is_split_as_nanogpt_splits_it(tmp_path):
 
 def test_bos_before_each_document(tmp_path, tokenizer):
     lines = [f"document {number} it was" for number in range(100)]
-    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": line}) for line in lines))
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": line}) for line in lines), encoding="utf-8")
     data = prepare([tmp_path / "a.jsonl"], tokenizer, context=8, cache_dir=tmp_path, val_fraction=0.5)
     assert data.train.tolist()[: 2 * len(tokenizer.encode(lines[0]))] == [
         *tokenizer.encode(lines[0]),
@@ -78,7 +78,7 @@ def test_bos_before_each_document(tmp_path, tokenizer):
 
 
 def test_validation_text_of_its_own(tmp_path, tokenizer):
-    (tmp_path / "val.txt").write_text("another text")
+    (tmp_path / "val.txt").write_text("another text", encoding="utf-8")
     data = prepared(tmp_path, tokenizer, ENGLISH, val_specs=[tmp_path / "val.txt"])
     assert tokenizer.decode(data.train.tolist()) == ENGLISH
     assert tokenizer.decode(data.val.tolist()) == "another text"
@@ -130,7 +130,7 @@ def test_second_start_reads_no_text(tmp_path, tokenizer, monkeypatch):
         assert again.fingerprint == first.fingerprint
         assert np.array_equal(again.train, first.train)
         assert isinstance(again.train, np.memmap)
-        (tmp_path / "text.txt").write_text(ENGLISH.upper())
+        (tmp_path / "text.txt").write_text(ENGLISH.upper(), encoding="utf-8")
         os.utime(tmp_path / "text.txt", ns=(status.st_atime_ns, status.st_mtime_ns + 1))
         with pytest.raises(AssertionError, match="again"):
             prepare([tmp_path / "text.txt"], tokenizer, context=8, cache_dir=tmp_path / "cache")
@@ -151,7 +151,7 @@ def test_a_damaged_or_unfinished_cache_is_made_anew(tmp_path, tokenizer, monkeyp
     expected = first.train.tolist()
     (folder / "train.bin").write_bytes(b"xx")
     assert prepare([tmp_path / "text.txt"], tokenizer, context=8, cache_dir=folder.parent).train.tolist() == expected
-    (folder / "meta.json").write_text('{"dtype": ')
+    (folder / "meta.json").write_text('{"dtype": ', encoding="utf-8")
     assert prepare([tmp_path / "text.txt"], tokenizer, context=8, cache_dir=folder.parent).train.tolist() == expected
 
     def fail(*_):
@@ -176,9 +176,11 @@ for file in sys.argv[2:]:
 def test_memory_does_not_grow_with_the_text(tmp_path, tokenizer):
     pytest.importorskip("resource")
     for name, count in (("small", 50_000), ("large", 500_000)):  # 1.3 and 13 MB: 2.5 million tokens and more
-        (tmp_path / name).write_text("It was the best of times, " * count)
+        (tmp_path / name).write_text("It was the best of times, " * count, encoding="utf-8")
     command = [sys.executable, "-c", MEMORY, tokenizer.path, tmp_path / "small", tmp_path / "large"]
-    done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True, encoding="utf-8"
+    )
     small, large = map(int, done.stdout.split())
     assert large < small + 30  # MB; the list of the large text's ids alone would take over 100
 

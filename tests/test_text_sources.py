@@ -47,13 +47,15 @@ def folder(tmp_path):
     """A tree with each kind of text file, and things beside them that are none."""
     (tmp_path / "deep" / "er").mkdir(parents=True)
     (tmp_path / "a.txt").write_bytes(TEXT.encode())
-    (tmp_path / "b.jsonl").write_text('{"text": "first", "body": "I"}\n\n{"text": "sec\\nond", "body": "II"}\n')
+    (tmp_path / "b.jsonl").write_text(
+        '{"text": "first", "body": "I"}\n\n{"text": "sec\\nond", "body": "II"}\n', encoding="utf-8"
+    )
     (tmp_path / "deep" / "c.txt.gz").write_bytes(gzip.compress(b"zipped\r\n"))
     (tmp_path / "deep" / "er" / "d.jsonl.gz").write_bytes(gzip.compress(b'{"text": "both", "body": "III"}'))
     (tmp_path / "deep" / "empty.txt").touch()
     (tmp_path / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR")
     (tmp_path / ".hidden").mkdir()
-    (tmp_path / ".hidden" / "x.txt").write_text("not wanted")
+    (tmp_path / ".hidden" / "x.txt").write_text("not wanted", encoding="utf-8")
     return tmp_path
 
 
@@ -69,8 +71,49 @@ def test_directories_and_globs(folder):
         assert documents(folder) == [TEXT, "first", "sec\nond", "zipped\r\n", "both"]
     assert documents(folder / "*.txt") == [TEXT]
     assert documents(folder / "**" / "*.gz") == ["zipped\r\n", "both"]
-    (folder / "odd[1].md").write_text("a name that looks like a pattern")
+    (folder / "odd[1].md").write_text("a name that looks like a pattern", encoding="utf-8")
     assert documents(folder / "odd[1].md") == ["a name that looks like a pattern"]
+
+
+def test_a_folder_of_any_endings_is_text(tmp_path):
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "a.py").write_text("code")
+    (tmp_path / "b.md").write_text("prose")
+    (tmp_path / "c").write_text("no ending")
+    assert documents(tmp_path) == ["prose", "no ending", "code"]
+    assert documents(tmp_path, patterns=["*.py"]) == ["code"]
+    assert documents(tmp_path, patterns=["*.py", "b.*"]) == ["prose", "code"]
+    assert documents(tmp_path / "*", patterns=["*.py"]) == ["prose", "no ending"], "a glob has its own pattern"
+    one_line("holds no text files: check the path, and --glob", tmp_path, patterns=["*.rs"])
+
+
+def test_a_glob_with_an_empty_file_takes_the_others(folder):
+    with pytest.warns(UserWarning, match=r"left out: 1 empty \(such as .*empty.txt\)$"):
+        assert documents(folder / "**" / "*.txt") == [TEXT]
+
+
+def test_a_folder_of_binary_files_holds_no_text(tmp_path):
+    (tmp_path / "x.bin").write_bytes(bytes(9))
+    one_line(r"holds no text files, but 1 binary \(such as .*x.bin\)", tmp_path)
+
+
+def test_a_text_in_another_encoding_is_not_skipped_as_binary(tmp_path):
+    (tmp_path / "a.txt").write_text("fine")
+    (tmp_path / "b.txt").write_bytes("天下大势，分久必合，合久必分。这是我们的国家。".encode("gb18030"))
+    one_line(r"b.txt is not UTF-8 text.* GB18030", tmp_path)
+
+
+def test_what_is_no_file_is_refused_without_waiting(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    one_line("neither a file nor a directory: pipe its text into --data -", tmp_path / "fifo")
+    one_line("neither a file nor a directory", "/dev/zero")
+
+
+def test_a_text_key_that_is_not_there_lists_those_that_are(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"story": "x", "number": 3, "title": "y"}\n')
+    one_line(r"a.jsonl:1 has no text under 'text': give text_key one of 'story', 'title'$", tmp_path / "a.jsonl")
+    (tmp_path / "b.jsonl").write_text('{"number": 3}\n')
+    one_line(r"b.jsonl:1 has no text under 'text': it has no text at all", tmp_path / "b.jsonl")
 
 
 def test_standard_input_can_be_read_twice(monkeypatch):
@@ -104,14 +147,14 @@ def test_separators_wherever_blocks_are_cut():
 
 
 def test_separator_option(tmp_path):
-    (tmp_path / "a.txt").write_text("one\n\ntwo\n\n\n\nthree\n")
+    (tmp_path / "a.txt").write_text("one\n\ntwo\n\n\n\nthree\n", encoding="utf-8")
     assert documents(tmp_path / "a.txt", doc_separator="\n\n") == ["one", "two", "three\n"]
     one_line("doc_separator is empty", tmp_path / "a.txt", doc_separator="")
 
 
 def test_a_large_document_comes_in_pieces_and_little_memory(tmp_path):
     line = "It was the best of times, 日本 it was the worst.\n"
-    (tmp_path / "a.txt").write_text(line * 200_000)  # 10 MB
+    (tmp_path / "a.txt").write_text(line * 200_000, encoding="utf-8")  # 10 MB
     tracemalloc.start()
     length = starts = 0
     for text, start in open_documents([tmp_path / "a.txt"]):
@@ -159,10 +202,10 @@ def test_a_character_across_blocks_is_text(tmp_path):
 def test_bad_json_names_the_line(tmp_path):
     file = tmp_path / "a.jsonl"
     for line in ('{"text": "cut', "[" * 99_999, '{"text": "\\ud800"}'):
-        file.write_text('{"text": "good"}\n\n' + line + "\n")
+        file.write_text('{"text": "good"}\n\n' + line + "\n", encoding="utf-8")
         one_line(r"a.jsonl:3 is not valid JSON", file)
     for line in ('{"body": "x"}', '["text"]', '{"text": 3}', '{"text": null}', '"text"', "3"):
-        file.write_text('{"text": "good"}\n' + line)
+        file.write_text('{"text": "good"}\n' + line, encoding="utf-8")
         one_line(r"a.jsonl:2 has no text under 'text'", file)
     file.write_bytes(b'{"text": "good"}\n{"text": "\xe9"}\n')
     one_line("a.jsonl is not UTF-8 text: byte 27 is 0xe9", file)
@@ -186,11 +229,11 @@ def test_nothing_there(tmp_path):
 
 def test_identity_follows_the_files(tmp_path):
     file = tmp_path / "a.txt"
-    file.write_text("one")
+    file.write_text("one", encoding="utf-8")
     first = open_documents([file]).identity()
     assert first == open_documents([file]).identity()
     assert first != open_documents([file], doc_separator="\n").identity()
-    file.write_text("other")
+    file.write_text("other", encoding="utf-8")
     assert first != open_documents([file]).identity()
 
 

@@ -8,7 +8,7 @@ import pytest
 from model.text import train_tokenizer as trainer
 from model.text.sources import open_documents
 from model.text.tokenizer import SentencePieceTokenizer
-from model.text.train_tokenizer import learn_tokenizer, spread_sample, train_tokenizer
+from model.text.train_tokenizer import fitting_size, learn_tokenizer, spread_sample, train_tokenizer
 
 SHAKESPEARE = Path(__file__).parents[2] / "shared/data/tinyshakespeare.txt"
 ENGLISH = "It was the best of times,\n\tit was the worst of times;\r\n\n    it was the age of wisdom.\n"
@@ -79,7 +79,7 @@ def test_tinyshakespeare_has_65_characters(tmp_path):
 
 def test_what_was_learnt_is_kept(tmp_path, monkeypatch):
     source, cache = tmp_path / "a.txt", tmp_path / "cache"
-    source.write_text(ENGLISH * 20)
+    source.write_text(ENGLISH * 20, encoding="utf-8")
     first = learn_tokenizer(open_documents([source]), cache, vocab_size=300)
     assert SentencePieceTokenizer(first).vocab_size == 300
     others = {learn_tokenizer(open_documents([source]), cache, vocab_size=301)}
@@ -87,7 +87,7 @@ def test_what_was_learnt_is_kept(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(trainer, "train_tokenizer", lambda *_: pytest.fail("trained again"))
         assert learn_tokenizer(open_documents([source]), cache, vocab_size=300) == first
-    source.write_text(ENGLISH * 21)
+    source.write_text(ENGLISH * 21, encoding="utf-8")
     others |= {learn_tokenizer(open_documents([source]), cache, vocab_size=300)}
     assert len(others - {first}) == 3
 
@@ -100,3 +100,28 @@ def test_a_sample_is_bounded_and_from_everywhere():
     assert 50_000 - 4000 <= sum(map(len, sample)) <= 100_000
     numbers = [int(word) for piece in sample for word in piece.split()]
     assert {number // 20 for number in numbers} == set(range(10))
+
+
+def test_a_vocabulary_that_is_not_given_fits_the_text(tmp_path):
+    chinese = "".join(random.Random(3).choices([chr(0x4E00 + i) for i in range(2000)], range(2000, 0, -1), k=60_000))
+    for text in (ENGLISH, ENGLISH * 300, chinese, "a", "\n" * 500, "日本語\n" * 50):
+        tokenizer = SentencePieceTokenizer(train_tokenizer([text], tmp_path))
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+        assert tokenizer.decode(tokenizer.encode("天 x\t😀")) == "天 x\t😀"
+    assert 259 + 1900 < SentencePieceTokenizer(train_tokenizer([chinese], tmp_path)).vocab_size < 3000
+
+
+def test_the_size_that_fits_grows_with_the_text_and_is_bounded():
+    sizes = [fitting_size(characters, 100) for characters in (1, 10**4, 10**5, 2 * 10**6, 10**8, 10**9, 10**12)]
+    assert sizes == [384, 448, 512, 1024, 8192, 16384, 32768]
+    assert fitting_size(400_000, 3500) == 3500 + 259 + 256 + 1 + 32 * 0 or fitting_size(400_000, 3500) % 64 == 0
+    assert fitting_size(400_000, 3500) >= 3500 + 259 + 256
+
+
+def test_the_rarest_of_many_characters_are_spelt_in_bytes(tmp_path):
+    common = "".join(chr(0x4E00 + i) for i in range(1000))
+    text = common * 100 + "龜龘"
+    tokenizer = SentencePieceTokenizer(train_tokenizer([text], tmp_path))
+    assert len(tokenizer.encode(common, bos=False)) <= 1000
+    assert len(tokenizer.encode("龘", bos=False)) == 3
+    assert tokenizer.decode(tokenizer.encode(text)) == text

@@ -155,6 +155,16 @@ def test_the_time_left_is_foretold_after_some_steps_and_does_not_jump(tmp_path):
     assert pace == "pace           about 60 steps, 7.7 passes over the text, 1:38 left"
 
 
+def test_a_limit_in_minutes_is_no_time_left_where_the_steps_end_first(tmp_path):
+    run, shown_left = timed(tmp_path, first=2.0, others=2.0, max_steps=6, minutes=9.0), []
+    screen = Console(run, Letters())
+    with screen:
+        screen.bar.set_postfix_str = lambda text, refresh: shown_left.append(text.split(",")[0])
+        for measured in run.steps():
+            screen.show(measured)
+    assert [text for text in shown_left if text.endswith("left")] == ["0:04 left", "0:02 left", "0:00 left"]
+
+
 def test_minutes_are_foretold_in_steps_and_passes(tmp_path):
     run, notes = timed(tmp_path, first=5.0, others=5.0, max_steps=None, minutes=10, eval_every=1000), []
     screen = Console(run, Letters())

@@ -16,7 +16,7 @@ SETTINGS = {"max_steps": 20, "eval_every": 10, "batch_size": 12, "micro_batch_si
 
 
 def column(directory: Path, name: str) -> list[float]:
-    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     return [line[name] for line in lines if name in line]
 
 

@@ -12,6 +12,8 @@ from model.training.estimate import check_memory, count_parameters, memory_neede
 from model.training.evaluation import cross_entropy
 from model.training.optimizer import build_optimizers
 
+pytestmark = pytest.mark.usefixtures("each_processor")
+
 ARGS = ModelArgs(dim=64, n_layers=3, n_heads=4, n_kv_heads=2, vocab_size=300, max_seq_len=96)
 CPU = torch.device("cpu")
 
@@ -81,18 +83,18 @@ def test_shards_divide_the_state_and_copies_do_not():
     ],
 )
 def test_what_cannot_fit_is_one_line_with_what_to_lower(monkeypatch, model, train, advice):
-    monkeypatch.setattr(estimate, "available_memory", lambda device: 8 * 10**9)
+    monkeypatch.setattr(estimate, "free_memory", lambda device: 8 * 10**9)
     with pytest.raises(ValueError, match=r"^this run needs about [\d,.]+ GB of memory, 8\.0 GB are free") as refused:
-        check_memory(dataclasses.replace(ARGS, **model), TrainArgs(**train), CPU)
+        check_memory(dataclasses.replace(ARGS, **model), TrainArgs(**train, dtype="bfloat16"), CPU)
     assert advice in str(refused.value)
 
 
 def test_what_fits_and_what_nobody_can_tell_is_the_users_choice(monkeypatch):
     needed = sum(memory_needed(ARGS, TrainArgs(), torch.float32))
     for available in (needed, None):
-        monkeypatch.setattr(estimate, "available_memory", lambda device, free=available: free)
+        monkeypatch.setattr(estimate, "free_memory", lambda device, free=available: free)
         check_memory(ARGS, TrainArgs(dtype="float32"), CPU)
-    monkeypatch.setattr(estimate, "available_memory", lambda device: needed - 1)
+    monkeypatch.setattr(estimate, "free_memory", lambda device: needed - 1)
     with pytest.raises(ValueError, match="this run needs"):
         check_memory(ARGS, TrainArgs(dtype="float32"), CPU)
 

@@ -13,7 +13,7 @@ def test_a_line_a_step_with_what_was_measured(tmp_path):
     metrics = Metrics(tmp_path / "metrics.jsonl")
     metrics.write(1, {"train_loss": 2.5, "lr": 0.001})
     metrics.write(2, {"train_loss": 2.25, "val_loss": 1 / 3})
-    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    lines = (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line) for line in lines] == [
         {"step": 1, "train_loss": 2.5, "lr": 0.001},
         {"step": 2, "train_loss": 2.25, "val_loss": 0.3333333},
@@ -22,25 +22,27 @@ def test_a_line_a_step_with_what_was_measured(tmp_path):
 
 def test_going_on_drops_later_lines_and_a_torn_one(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    path.write_text("".join(f'{{"step": {n}, "train_loss": {n}.5}}\n' for n in range(1, 6)) + '{"step": 6, "tr')
+    path.write_text(
+        "".join(f'{{"step": {n}, "train_loss": {n}.5}}\n' for n in range(1, 6)) + '{"step": 6, "tr', encoding="utf-8"
+    )
     Metrics(path, last_step=3).write(4, {"train_loss": 9.0})
     assert [(line["step"], line["train_loss"]) for line in read_metrics(path)] == [(1, 1.5), (2, 2.5), (3, 3.5), (4, 9)]
 
 
 def test_starting_anew_forgets_what_was_there(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1}\n')
+    path.write_text('{"step": 1}\n', encoding="utf-8")
     Metrics(path)
-    assert path.read_text() == ""
+    assert path.read_text(encoding="utf-8") == ""
 
 
 @pytest.mark.parametrize("foreign", ["step 1 was fine\n", "[1]\n", "\n", '{"step": 1}\n{"st\n{"step": 3}\n'])
 def test_a_foreign_file_is_named(tmp_path, foreign):
     path = tmp_path / "metrics.jsonl"
-    path.write_text(foreign)
+    path.write_text(foreign, encoding="utf-8")
     with pytest.raises(ValueError, match=r"metrics\.jsonl is damaged"):
         Metrics(path, last_step=5)
-    assert path.read_text() == foreign
+    assert path.read_text(encoding="utf-8") == foreign
 
 
 def test_bits_per_byte_do_not_depend_on_the_tokenizer():

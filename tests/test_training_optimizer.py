@@ -76,10 +76,8 @@ def test_muon_steps_like_torchs_own_up_to_its_lower_precision():
         assert (mine - theirs).norm() < 0.02 * (mine - before).norm()  # theirs multiplies in bfloat16
 
 
-@pytest.mark.parametrize("native", [True, False])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_muons_products_have_the_dtype_of_the_run_on_every_machine(tmp_path, monkeypatch, native, dtype):
-    monkeypatch.setattr("model.cli.machine.has_native_bfloat16", lambda device: native)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "auto"])
+def test_muons_products_have_the_dtype_of_the_run_on_every_machine(tmp_path, monkeypatch, each_processor, dtype):
     dtypes = set()
 
     def noted(stack, *args):
@@ -88,4 +86,5 @@ def test_muons_products_have_the_dtype_of_the_run_on_every_machine(tmp_path, mon
 
     monkeypatch.setattr("model.training.optimizer.orthogonalize", noted)
     trainer(tmp_path, dtype=dtype, max_steps=1).run()
-    assert dtypes == {getattr(torch, dtype)}
+    said = {"auto": "bfloat16" if each_processor else "float32"}.get(dtype, dtype)
+    assert dtypes == {getattr(torch, said)}

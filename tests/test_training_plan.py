@@ -9,6 +9,7 @@ from model.training.distributed import Ranks
 from model.training.plan import ALONE, CONFIG, resolve
 from model.weights import save_model
 
+pytestmark = pytest.mark.usefixtures("each_processor")
 SMALL = {"dim": 16, "n_layers": 1, "n_heads": 2, "vocab_size": 300, "max_seq_len": 8}
 
 
@@ -69,14 +70,14 @@ def test_a_run_gets_a_directory_of_its_own_and_nothing_is_written():
     ],
 )
 def test_a_run_is_called_after_its_config_or_its_text(config, data, name):
-    Path("mine.toml").write_text("dim = 64\n")
+    Path("mine.toml").write_text("dim = 64\n", encoding="utf-8")
     assert plan(config, **({"data": data} if data else {})).directory == Path("runs") / name
 
 
 def test_fine_tuning_takes_the_rates_that_are_said_for_it_and_else_a_tenth(published):
-    Path("tune.toml").write_text('init_from = "published"\nlr = 0.5\n')
+    Path("tune.toml").write_text('init_from = "published"\nlr = 0.5\n', encoding="utf-8")
     assert (plan("tune.toml").train.lr, plan("tune.toml").train.muon_lr) == (0.5, 0.002)
-    Path("mine.toml").write_text("lr = 0.04\nmuon_lr = 0.3\n")
+    Path("mine.toml").write_text("lr = 0.04\nmuon_lr = 0.3\n", encoding="utf-8")
     tuned = plan("mine.toml", init_from=published, muon_lr=0.25).train
     assert (tuned.lr, tuned.muon_lr) == (0.004, 0.25)
     write_run("run", lr=0.5, init_from=published)

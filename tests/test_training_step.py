@@ -13,6 +13,7 @@ import torch
 import train
 from model.training.trainer import Trainer
 
+pytestmark = pytest.mark.usefixtures("each_processor")
 ROOT = Path(train.__file__).parent
 FLAGS = ["--data", "text.txt", "--out_dir", "out", "--tokenizer", "char", "--dim", "16", "--n_layers", "1"]
 FLAGS += ["--n_heads", "2", "--max_seq_len", "16", "--batch_size", "2", "--max_steps", "2", "--sample_every", "0"]
@@ -29,7 +30,7 @@ def run(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("model.training.console.draw_losses", lambda directory: None)
     monkeypatch.chdir(tmp_path)
-    Path("text.txt").write_text("".join(f"{n} and {n} are {n + n}.\n" for n in range(200)))
+    Path("text.txt").write_text("".join(f"{n} and {n} are {n + n}.\n" for n in range(200)), encoding="utf-8")
     monkeypatch.setattr(sys, "argv", ["train.py", *FLAGS])
     return train.main
 

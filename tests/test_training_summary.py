@@ -51,7 +51,7 @@ def test_a_run_that_is_worse_than_guessing_says_so(tmp_path):
 
 
 def test_before_the_first_step_it_says_what_the_run_will_take(tmp_path, monkeypatch):
-    monkeypatch.setattr("model.training.summary.available_memory", lambda device: 3 * 10**9)
+    monkeypatch.setattr("model.training.summary.free_memory", lambda device: 3 * 10**9)
     text = announcement(trainer(tmp_path, max_steps=50, minutes=1.5), 2.345, ())
     assert "4,784 parameters on cpu in float32, about 1 MB of memory, 3.0 GB free" in text
     assert "500 tokens to train on, 100 for validation, vocabulary of 11; cached in " in text

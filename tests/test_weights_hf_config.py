@@ -83,7 +83,7 @@ REFUSED = {
     "not a table": ({"rope_scaling": "linear"}, "table"),
     "theta": ({"rope_theta": -1.0}, "rope_theta is -1"),
     "odd head": ({"head_dim": 15}, "head_dim is 15"),
-    "text": ({"hidden_size": "64"}, "dim is '64'"),
+    "text": ({"hidden_size": "64"}, "hidden_size is '64': a whole number is needed"),
     "missing": ({"vocab_size": ...}, "vocab_size missing"),
 }
 

@@ -122,8 +122,8 @@ def run(small_model, tmp_path):
 
 def edit(directory, **changes):
     path = directory / "config.json"
-    config = {**json.loads(path.read_text()), **changes}
-    path.write_text(json.dumps({name: value for name, value in config.items() if value is not ...}))
+    config = {**json.loads(path.read_text(encoding="utf-8")), **changes}
+    path.write_text(json.dumps({name: value for name, value in config.items() if value is not ...}), encoding="utf-8")
 
 
 def retouch(directory, change):
@@ -199,7 +199,7 @@ def shard(directory, weight_map):
     (directory / "model.safetensors").rename(directory / "a.safetensors")
     names = read_header(directory / "a.safetensors")
     listed = dict.fromkeys(names, "a.safetensors") | weight_map
-    (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": listed}))
+    (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": listed}), encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -223,13 +223,13 @@ def test_an_index_that_lies(run, changes, words):
 def test_an_index_without_one_of_the_tensors(run):
     shard(run[1], {})
     index = run[1] / "model.safetensors.index.json"
-    listed = json.loads(index.read_text())["weight_map"]
+    listed = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
     load_args(run[1])
     del listed["model.norm.weight"]
-    index.write_text(json.dumps({"weight_map": listed}))
+    index.write_text(json.dumps({"weight_map": listed}), encoding="utf-8")
     with pytest.raises(ValueError, match=r"model\.norm\.weight"):
         load_args(run[1])
-    index.write_text("{}")
+    index.write_text("{}", encoding="utf-8")
     with pytest.raises(ValueError, match="weight_map"):
         load_args(run[1])
 

@@ -203,3 +203,36 @@ def test_a_file_of_something_else(saved, content):
     torch.save(content, saved[1] / "consolidated.00.pth")
     with pytest.raises(ValueError, match="no table of tensors"):
         load_model(saved[1])
+
+
+FIELDS = ["dim", "n_layers", "multiple_of", "ffn_dim_multiplier", "norm_eps", "use_scaled_rope"]
+
+
+@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("value", [0, -1, 10**400, "7", [1], {}, float("nan"), float("inf"), 1e308])
+def test_odd_values_in_params_end_in_one_line(saved, field, value):
+    path = saved[1] / "params.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
+    if (field, value) in [("ffn_dim_multiplier", 0), ("norm_eps", 1e308)]:
+        return  # as if it were not there, and a number like others
+    with pytest.raises(ValueError, match=r"params.json|does not fit") as error:
+        load_model(saved[1])
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: torch.ones(48).to_sparse(), "sparse"),
+        (lambda: torch.ones(48, dtype=torch.complex64), "complex64"),
+        (lambda: torch.ones(48, dtype=torch.int64), "int64"),
+        (lambda: torch.quantize_per_tensor(torch.ones(48), 0.1, 0, torch.qint8), "qint8"),
+        (lambda: torch.ones(48, device="meta"), "on meta"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_tensors_of_another_sort_are_named(saved, make, words):
+    model, directory = saved
+    torch.save({**model.state_dict(), "norm.weight": make()}, directory / "consolidated.00.pth")
+    with pytest.raises(ValueError, match=f"norm.weight as .*{words}|more than tensors"):
+        load_args(directory)

@@ -79,7 +79,7 @@ GOOD = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
         (safetensors_bytes(b"[1, 2]"), "corrupt header"),
         (safetensors_bytes(b"[" * 100_000), "corrupt header"),
         (safetensors_bytes({"a": {"dtype": "F32"}}), "corrupt header"),
-        (safetensors_bytes({"a": {**GOOD, "dtype": "X9"}}, bytes(8)), "a has dtype X9"),
+        (safetensors_bytes({"a": {**GOOD, "dtype": "X9"}}, bytes(8)), "a has dtype 'X9'"),
         (safetensors_bytes({"a": {**GOOD, "shape": [3]}}, bytes(8)), "does not fit bytes 0 to 8"),
         (safetensors_bytes({"a": {**GOOD, "shape": [-2]}}, bytes(8)), "shape"),
         (safetensors_bytes({"a": GOOD, "b": GOOD}, bytes(8)), "does not fit"),

@@ -31,7 +31,9 @@ def test_transformers_encodes_and_decodes_as_we_do(trained, tmp_path):
     transformers = pytest.importorskip("transformers")
     # What AutoTokenizer asks of the model's own configuration.
     run = shutil.copytree(trained, tmp_path / "run")
-    (run / "config.json").write_text(json.dumps({"model_type": "llama", "architectures": ["LlamaForCausalLM"]}))
+    (run / "config.json").write_text(
+        json.dumps({"model_type": "llama", "architectures": ["LlamaForCausalLM"]}), encoding="utf-8"
+    )
     ours, theirs = load_tokenizer(run), transformers.AutoTokenizer.from_pretrained(run)
     chance = random.Random(0)
     words = ["".join(chance.choice(" \n\tdefr1(") for _ in range(100)) for _ in range(50)]
@@ -45,9 +47,25 @@ def test_transformers_encodes_and_decodes_as_we_do(trained, tmp_path):
 
 def test_no_space_is_put_before_a_text_elsewhere(trained):
     """llama.cpp's converter reads this key, and takes it for true where it is missing."""
-    config = json.loads((trained / "tokenizer_config.json").read_text())
+    config = json.loads((trained / "tokenizer_config.json").read_text(encoding="utf-8"))
     assert config["add_prefix_space"] is False
     assert (config["bos_token"], config["eos_token"], config["unk_token"]) == ("<s>", "</s>", "<unk>")
+
+
+def test_the_gguf_package_reads_the_same_tokens(trained):
+    """What llama.cpp's converter is made of."""
+    gguf = pytest.importorskip("gguf")
+    special = gguf.SpecialVocab(trained, load_merges=False)
+    assert special.special_token_ids == {"bos": 1, "eos": 2, "unk": 0}
+    ours = load_tokenizer(trained)
+    tokens = list(gguf.SentencePieceVocab(trained).all_tokens())
+    assert len(tokens) == ours.vocab_size
+    kinds = gguf.TokenType
+    assert [kind for _, _, kind in tokens[:3]] == [kinds.UNKNOWN, kinds.CONTROL, kinds.CONTROL]
+    assert {kind for _, _, kind in tokens[3:259]} == {kinds.BYTE}
+    assert all(
+        text.decode().replace("\u2581", " ") == ours.decode([i]) for i, (text, *_) in enumerate(tokens) if i > 258
+    )
 
 
 def test_tokenizer_json_is_the_same_tokenizer_here(trained, tmp_path):
@@ -65,7 +83,7 @@ def test_a_space_before_the_text_is_kept_where_the_model_wants_it(tmp_path):
     transformers = pytest.importorskip("transformers")
     from sentencepiece import SentencePieceTrainer
 
-    (tmp_path / "t.txt").write_text(TEXT)
+    (tmp_path / "t.txt").write_text(TEXT, encoding="utf-8")
     SentencePieceTrainer.train(
         input=str(tmp_path / "t.txt"), model_prefix=str(tmp_path / "tokenizer"), vocab_size=330, model_type="bpe",
         byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False, minloglevel=2,
@@ -73,7 +91,7 @@ def test_a_space_before_the_text_is_kept_where_the_model_wants_it(tmp_path):
     )  # fmt: skip
     ours = load_tokenizer(tmp_path)
     save_tokenizer(ours, tmp_path / "run")
-    (tmp_path / "run" / "config.json").write_text('{"model_type": "llama"}')
+    (tmp_path / "run" / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "run")
     for text in ("return 1", "  two", "a\nb"):
         assert theirs(text)["input_ids"] == ours.encode(text)
@@ -83,7 +101,7 @@ def test_a_space_before_the_text_is_kept_where_the_model_wants_it(tmp_path):
 def test_a_kind_that_does_not_merge_gets_no_tokenizer_json(tmp_path):
     from sentencepiece import SentencePieceTrainer
 
-    (tmp_path / "t.txt").write_text(TEXT)
+    (tmp_path / "t.txt").write_text(TEXT, encoding="utf-8")
     SentencePieceTrainer.train(
         input=str(tmp_path / "t.txt"), model_prefix=str(tmp_path / "tokenizer"), vocab_size=60, model_type="unigram",
         hard_vocab_limit=False, minloglevel=2,
@@ -105,7 +123,7 @@ def test_a_kind_that_does_not_merge_gets_no_tokenizer_json(tmp_path):
 def test_end_ids_are_the_checkpoints(trained, tmp_path, files, expected):
     shutil.copy(trained / "tokenizer.model", tmp_path)
     for name, content in files.items():
-        (tmp_path / name).write_text(json.dumps(content))
+        (tmp_path / name).write_text(json.dumps(content), encoding="utf-8")
     assert load_tokenizer(tmp_path).eos_ids == expected
 
 
@@ -130,7 +148,7 @@ def test_added_tokens_are_only_in_tokenizer_json(trained, tmp_path):
     pytest.importorskip("tokenizers")
     run = shutil.copytree(trained, tmp_path / "run")
     assert load_tokenizer(run).path.name == "tokenizer.model"
-    (run / "added_tokens.json").write_text('{"<|im_end|>": 330}')
+    (run / "added_tokens.json").write_text('{"<|im_end|>": 330}', encoding="utf-8")
     assert load_tokenizer(run).path.name == "tokenizer.json"
 
 
@@ -182,7 +200,7 @@ def test_tokenizer_bin_has_the_exporters_layout(trained, tmp_path):
 def test_tokenizer_bin_refuses_other_orders(tmp_path):
     from sentencepiece import SentencePieceTrainer
 
-    (tmp_path / "t.txt").write_text(TEXT)
+    (tmp_path / "t.txt").write_text(TEXT, encoding="utf-8")
     SentencePieceTrainer.train(
         input=str(tmp_path / "t.txt"), model_prefix=str(tmp_path / "tokenizer"), vocab_size=60, model_type="bpe",
         hard_vocab_limit=False, minloglevel=2,

@@ -14,6 +14,8 @@ from model import KVCache, Transformer, generate
 from model.weights import find_network, load_args, load_model, open_checkpoint, save_model
 from model.weights.tensors import read_header
 
+pytestmark = pytest.mark.usefixtures("each_processor")
+
 REPOSITORY = Path(__file__).parent.parent
 
 SLIDING = '''
@@ -57,8 +59,8 @@ class Scaled(Transformer):
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     """A working directory with the user's own file, forgotten again afterwards."""
-    (tmp_path / "sliding.py").write_text(SLIDING)
-    (tmp_path / "broken.py").write_text("def (")
+    (tmp_path / "sliding.py").write_text(SLIDING, encoding="utf-8")
+    (tmp_path / "broken.py").write_text("def (", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path[:])
     yield tmp_path
@@ -105,14 +107,14 @@ def test_transformers_refuses_a_variant_by_name(sliding):
     transformers = pytest.importorskip("transformers")
     with pytest.raises(ValueError, match="sliding:SlidingTransformer"):
         transformers.AutoModelForCausalLM.from_pretrained("out")
-    config = json.loads(Path("out/config.json").read_text())
+    config = json.loads(Path("out/config.json").read_text(encoding="utf-8"))
     assert (config["model_type"], config["architectures"]) == ("sliding:SlidingTransformer", ["SlidingTransformer"])
 
 
 @pytest.mark.parametrize("to", ["hf", "meta", "llama2c"])
 def test_convert_refuses_a_variant_by_name(sliding, to):
     command = [sys.executable, REPOSITORY / "convert.py", "out", "new", "--to", to]
-    ended = subprocess.run(command, capture_output=True, text=True)
+    ended = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
     assert ended.returncode == 2
     assert ended.stderr.count("\n") == 1
     assert "sliding:SlidingTransformer" in ended.stderr
@@ -184,7 +186,7 @@ def test_a_script_names_its_own_class_as_others_import_it(here):
         "from model import ModelArgs\nfrom model.weights import save_model\n"
         "if __name__ == '__main__':\n    save_model(SlidingTransformer(ModelArgs(n_layers=1, vocab_size=9)), 'out')\n"
     )
-    Path("mine.py").write_text(script)
+    Path("mine.py").write_text(script, encoding="utf-8")
     shutil.copytree(REPOSITORY / "model", "model", ignore=shutil.ignore_patterns("__pycache__"))
     subprocess.run([sys.executable, "mine.py"], check=True)
     assert open_checkpoint("out").network == "mine:SlidingTransformer"

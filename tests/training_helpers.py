@@ -83,5 +83,5 @@ def together(world_size: int, work: Callable[[Ranks], object]) -> list[int | Non
 
     children = [forked(lambda rank=rank: member(rank)) for rank in range(world_size)]
     for child in children:
-        child.join(60)
+        child.join(300)
     return [child.exitcode for child in children]

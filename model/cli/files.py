@@ -3,10 +3,13 @@
 import json
 import os
 import shutil
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from .foreign import Kind, check_fields
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -29,7 +32,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
 def _replace(temporary: Path, path: Path) -> None:
     """``os.replace``, with patience on Windows, where a reader that has the old file open makes it fail."""
-    for _ in range(20 if os.name == "nt" else 0):
+    for _ in range(20 if sys.platform == "win32" else 0):
         try:
             return os.replace(temporary, path)
         except PermissionError:
@@ -38,7 +41,7 @@ def _replace(temporary: Path, path: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    if os.name == "nt" and path.is_dir():  # Windows opens no directory, and keeps names safe by itself
+    if sys.platform == "win32" and path.is_dir():  # Windows opens no directory, and keeps names safe by itself
         return
     descriptor = os.open(path, os.O_RDWR if path.is_file() else os.O_RDONLY)  # Windows syncs only what may be written
     try:
@@ -55,12 +58,26 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in the file. Raises ValueError that names the file, FileNotFoundError when there is none."""
+LARGEST = 200_000_000  # bytes of JSON; the largest tokenizer.json there are have some 20 million
+
+
+def read_json(path: Path, kinds: Mapping[str, Kind] | None = None) -> dict[str, Any]:
+    """The object in the file, with the fields in ``kinds`` checked.
+
+    Raises ValueError that names the file, FileNotFoundError when there is none.
+    """
+    if path.exists() and not path.is_file():  # a pipe would be waited for, a device never end
+        raise ValueError(f"{path} is not a file: restore it")
+    if path.stat().st_size > LARGEST:
+        raise ValueError(f"{path} has {path.stat().st_size} bytes, more than any such file: restore it")
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
         raise ValueError(f"{path} is not valid JSON ({error}): restore the file") from None
     if not isinstance(value, dict):
         raise ValueError(f"{path} holds a {type(value).__name__}: a JSON object is needed")
+    try:
+        check_fields(value, kinds or {})
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
     return value

@@ -10,6 +10,7 @@ import torch
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 BFLOAT16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16", "bf16", "arm_bf16")
+THREADS_PAY_FROM = 4_000_000  # weights that a step of generation multiplies; benchmarks/busy.py compares
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
@@ -67,6 +68,19 @@ def keep_freed_memory() -> None:
 def count_cores() -> int:
     """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def choose_threads(device: torch.device, weights_per_step: int | None = None) -> int:
+    """Set how many threads PyTorch computes with, and return it. What the user has set (OMP_NUM_THREADS) stays.
+
+    ``weights_per_step`` is the work of a step of generation: parameters times rows. Below THREADS_PAY_FROM a second
+    thread gains nothing, and costs everything when something else runs: each of its few microseconds of work ends in
+    waiting for the other thread. None, for training, takes a thread per core.
+    """
+    small = weights_per_step is not None and weights_per_step < THREADS_PAY_FROM
+    if device.type == "cpu" and small and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)
+    return torch.get_num_threads()
 
 
 def available_memory() -> int | None:

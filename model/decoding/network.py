@@ -21,9 +21,10 @@ def for_decoding(model: Transformer, compile: bool = False) -> "Transformer | Co
     change of its weights in place shows in the next token. Raises ValueError where nothing can be compiled.
     """
     shared = [*model.parameters(), model.freqs_cis]
-    network = copy.deepcopy(model, {id(tensor): tensor for tensor in shared}).eval()
+    network = copy.deepcopy(model, {id(tensor): tensor for tensor in shared})
     if model.tok_embeddings.weight.device.type == "cpu":
         use_few_rows_linear(network)
+    network.eval()
     return CompiledNetwork(network) if compile else network
 
 

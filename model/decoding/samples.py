@@ -74,7 +74,7 @@ class Sample:
         self._stream = self.tokenizer.stream()
         shown = sum(len(self._stream.push(token)) for token in self.prompt.tokens)
         self._prompt_left = len(self.tokenizer.decode(self.prompt.tokens)) - shown  # characters the stream still holds
-        self._taken = 0
+        self._taken: int | None = None
 
     def push(self, token: int | None, logprob: float | None) -> None:
         """The row's next token. Nothing once the sample has finished, though its row may run on."""
@@ -97,10 +97,11 @@ class Sample:
         if self.stops.stopped:
             self.finish = "stop"
 
-    def take(self) -> str:
-        """What came since the last call."""
-        text, self._taken = self.text[self._taken :], len(self.text)
-        return text
+    def take(self, with_prompt: bool = False) -> str:
+        """The text since the last call; the first time after the prompt's, if wanted."""
+        begin = self.prompt.text if with_prompt and self._taken is None else ""
+        new, self._taken = self.text[self._taken or 0 :], len(self.text)
+        return begin + new
 
     def as_json(self, logprobs: bool) -> dict[str, Any]:
         found = {"prompt": self.prompt.text, "text": self.text, "tokens": self.tokens, "finish_reason": self.finish}

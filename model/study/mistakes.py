@@ -10,7 +10,7 @@ from torch import Tensor
 from ..positions.rope_forms import halves, rotate_half
 from ..rope import apply_rotary_emb, precompute_freqs_cis, reshape_for_broadcast
 from .options import Mistakes
-from .report import Report, Table
+from .report import BLUE, ORANGE, Report, Table
 
 Row = tuple[str, str, str, str]  # as written, correct, measured, found in
 COLUMNS = ("as written", "correct", "measured", "found in")
@@ -62,8 +62,8 @@ def angles() -> Iterator[Row]:
 
     one = torch.tensor([[0.0, 1.0]])  # (1, 2)
     right, wrong = rotate(one, precompute_freqs_cis(2, 2)[1:])[0], matrix(1).T @ one[0]
-    measured = f"(0, 1) to {_pair(right)}, as written {_pair(wrong)}"
-    yield "[cos sin; -sin cos] rotates a column", "rows (x R^T), not columns", measured, "tutorial; its code is right"
+    measured = f"column (0, 1) to {_pair(right)}, as written {_pair(wrong)}"
+    yield "rotation matrix [cos sin; -sin cos]", "for row vectors only", measured, "tutorial; its code is right"
 
     euler = torch.polar(torch.ones(()), torch.ones(()))
     measured = f"x=1: {euler.real:.4f}{euler.imag:+.4f}i, the sum {euler.real * 2:.4f}"
@@ -92,7 +92,7 @@ def scores() -> Iterator[Row]:
     at_7, at_4 = (torch.view_as_complex(rotate(v, table[p].expand(1000, 1))) for v, p in zip(pairs, (7, 4)))
     between = (at_7 * at_4.conj()).angle().abs()
     measured = f"distance 3: {between.min():.2f} to {between.max():.2f}"
-    yield "the angle between q and k is the distance", "their own angle adds to it", measured, "tutorial"
+    yield "the angle between q and k shows the distance", "their own angle adds to it", measured, "tutorial"
 
     vector, order = torch.arange(1.0, 9.0), halves(8).flatten()
     interleaved = torch.stack((-vector[1::2], vector[::2]), -1).flatten()  # (8,)
@@ -115,7 +115,12 @@ def precision() -> Iterator[Row]:
 
     x = torch.randn(4, 2)
     off = (torch.view_as_real(torch.view_as_complex(x)) - x).abs().max()
-    yield "view_as_real(view_as_complex(x)) prints other digits", "the exact inverse", f"off by {off:.0f}", "tutorial"
+    yield (
+        "view_as_real(view_as_complex(x)) prints other digits",
+        "the exact inverse",
+        f"off by {off:.0f}",
+        "tutorial; its text is right",
+    )
 
 
 def rotate(x: Tensor, table: Tensor) -> Tensor:
@@ -152,13 +157,13 @@ def draw(figure: Any) -> None:
     steps = torch.arange(HALF)
     left, right = figure.subplots(1, 2)
     exact, half = precompute_freqs_cis(64, HALF).real[:, pair], half_precision_cosines()[:, pair]
-    left.plot(steps[span], exact[span], "o-", color="C0", markersize=3, label="float64 angles")
-    left.plot(steps[span], half[span], "s--", color="C1", markersize=3, label="float16 angles")
+    left.plot(steps[span], exact[span], "o-", color=BLUE, markersize=3, label="float64 angles")
+    left.plot(steps[span], half[span], "s--", color=ORANGE, markersize=3, label="float16 angles")
     left.set(xlabel="position", ylabel="cosine of the angle", ylim=(-1.1, 1.4))
     left.set_title(f"pair i = {pair}, where it is furthest off")
     left.legend(loc="upper center", ncol=2)
     blocks = error.view(-1, 32, 32)  # (HALF / 32, positions, pairs)
-    right.step(steps[::32], blocks.amax((1, 2)), where="post", color="C1", label="largest of all pairs")
+    right.step(steps[::32], blocks.amax((1, 2)), where="post", color=ORANGE, label="largest of all pairs")
     right.step(steps[::32], blocks[:, :, pair].mean(1), where="post", color="black", label=f"mean of pair i = {pair}")
     right.annotate(f"{error.max():.2f}", (worst, error.max()), (-35, -3), textcoords="offset points")
     right.set(xlabel="position, in blocks of 32", ylabel="|error| of the cosine", title="error with float16 angles")

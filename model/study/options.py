@@ -121,6 +121,32 @@ class Compare:
     dry: Annotated[bool, "only print what is in the results file"] = False
 
 
+@dataclass(frozen=True)
+class Check:
+    """Your own RoPE, mask, cache and attention: right, or wrong and which mistake it is."""
+
+    file: Annotated[Path | None, "a Python file, or a directory of them (`exercise` writes some to start from)"] = None
+    hint: Annotated[bool, "only the property that fails, with two numbers"] = False
+    seconds: Annotated[float, "processor time that one function may take"] = 10.0
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """Files with docstrings and no bodies, to write RoPE, a mask, a cache and attention yourself."""
+
+    directory: Annotated[Path | None, "where they go; what is there is not overwritten"] = None
+
+
+@dataclass(frozen=True)
+class Page:
+    """One HTML file with the model inside: type, step, and watch it rotate, score and fill its cache."""
+
+    model: Annotated[Path | None, "a trained model of up to 20M parameters (default: the newest run)"] = None
+    out: Annotated[Path, "the file to write"] = Path("page.html")
+    prompt: Annotated[str, "what the model reads first"] = "Return the number of"
+    tokenizer: Annotated[Path | None, "tokenizer.model (default: the one beside the model)"] = None
+
+
 TOPICS = {
     "rotate": Rotate,
     "trace": Trace,
@@ -131,5 +157,8 @@ TOPICS = {
     "attention": Attention,
     "extrapolate": Extrapolate,
     "compare": Compare,
+    "exercise": Exercise,
+    "check": Check,
     "mistakes": Mistakes,
+    "page": Page,
 }

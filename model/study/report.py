@@ -42,6 +42,7 @@ def _is_number(cell: str) -> bool:
 class Report:
     tables: list[Table]
     draw: Callable[[Any], None]  # fills an empty matplotlib Figure
+    code: int = 0  # the status the script ends with
 
     def __str__(self) -> str:
         return "\n\n".join(map(str, self.tables))

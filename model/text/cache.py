@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote, urldefrag, urlsplit
@@ -22,7 +22,9 @@ from filelock import FileLock, Timeout
 
 from ..cli import Parser, run_script
 from ..cli.files import read_json, write_json
+from ..cli.foreign import TEXTS
 
+NO_ROOM = {errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST}
 ABOUT, USED_BY, DOWNLOADS = "about.json", "used_by", "downloads"
 
 
@@ -43,7 +45,8 @@ def explained(cache_dir: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR):
+        elsewhere = error.filename is not None and not Path(os.fsdecode(error.filename)).is_relative_to(cache_dir)
+        if error.errno not in NO_ROOM or elsewhere:
             raise
         raise ValueError(
             f"{error.filename or cache_dir}: {error.strerror}: the cache is kept there; set XDG_CACHE_HOME to have it "
@@ -68,7 +71,7 @@ def make_entry(
             temporary.mkdir()
             try:
                 fill(temporary)
-                sources = [os.path.abspath(spec) if os.path.exists(spec) else str(spec) for spec in specs]
+                sources = [printable(os.path.abspath(spec) if os.path.exists(spec) else str(spec)) for spec in specs]
                 write_json(temporary / ABOUT, {"sources": sources})
                 if folder.exists():
                     shutil.rmtree(folder)
@@ -94,10 +97,18 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def note_use(folder: Path, run: Path | None) -> None:
-    """Write down that the run directory uses the entry, so that it is not removed before the run is."""
+    """Write down that the run directory uses the entry, so that it is not removed before the run is.
+
+    In a cache that may only be read, shared by many perhaps, nothing is removed either.
+    """
     if run is not None and str(run.absolute()) not in users(folder):
-        with explained(folder.parent), (folder / USED_BY).open("a", encoding="utf-8", errors="surrogateescape") as file:
+        with suppress(OSError), (folder / USED_BY).open("a", encoding="utf-8", errors="surrogateescape") as file:
             file.write(f"{run.absolute()}\n")
+
+
+def printable(name: str) -> str:
+    """A file name that may not be UTF-8, as JSON can hold it."""
+    return os.fsencode(name).decode(errors="backslashreplace")
 
 
 def users(folder: Path) -> list[str]:
@@ -117,8 +128,8 @@ def entries(home: Path) -> list[Entry]:
     found = []
     for path in sorted([*home.glob("tokens-*"), *home.glob("tokenizer-*")]):
         try:
-            sources = [str(source) for source in read_json(path / ABOUT)["sources"]]
-        except (OSError, ValueError, KeyError, TypeError):
+            sources = read_json(path / ABOUT, {"sources": TEXTS})["sources"]
+        except (OSError, ValueError, KeyError):
             sources = ["?"]
         found.append(Entry(path, _size(path), sources, [run for run in users(path) if Path(run).is_dir()]))
     for path in sorted((home / DOWNLOADS).glob("*")):

@@ -15,6 +15,7 @@ COMMON = {
     "KOI8-R": "оеаинтсрвлкмдпуяыьгзбчйхжшю",
     "CP1252": "éèàâêîôûçëïüöäßñáíóúåøæãõÉÀÜÖÄ«»’‘“”–—…°€£œ",
 }
+SINGLE = ("CP1252", "CP1251", "KOI8-R")  # a byte for each character
 MARKS = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
 SAMPLE = 1 << 16  # bytes that are looked at
 
@@ -51,9 +52,11 @@ def _score(raw: bytes, name: str, common: str) -> float:
     wide = [character for character in text if character > "\x7f"]
     # Accents stand alone among Latin letters, Cyrillic letters stand together; the bytes are the same.
     together = sum(a > "\x7f" and b > "\x7f" for a, b in itertools.pairwise(text))
-    if name in ("CP1252", "CP1251", "KOI8-R") and (name == "CP1252") == (2 * together > len(wide)):
+    if name in SINGLE and (name == "CP1252") == (2 * together > len(wide)):
         return 0.0
-    return sum(character in common for character in wide) / max(1, len(wide))
+    share = sum(character in common for character in wide) / max(1, len(wide))
+    # Any bytes are text in an encoding of single bytes, and a third of them common by chance.
+    return share if name not in SINGLE else max(0.0, share - 0.4)
 
 
 def _utf16_score(raw: bytes, name: str) -> float:
@@ -74,7 +77,7 @@ def is_binary(raw: bytes) -> bool:
     return 10 * control > len(raw)
 
 
-def remedy(raw: bytes, place: int, name: str) -> str:
+def how_to_convert(raw: bytes, place: int, name: str) -> str:
     """How to convert the file called ``name``, of which ``raw`` is a part with the first wrong byte at ``place``."""
     start = raw.rfind(b"\n", max(0, place - SAMPLE // 2), place) + 1 or max(0, place - SAMPLE // 2)
     encoding = guess_encoding(raw if place < SAMPLE // 2 else raw[start:])

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..cli.files import read_json
+from ..cli.foreign import FLAG, TOKEN, Kind
 from .tokenizer import TextStream
 
 BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
@@ -35,7 +36,9 @@ class HFTokenizer:
         content = self.path.read_bytes()
         try:
             self._model = Tokenizer.from_str(content.decode())
-        except Exception as error:  # the library raises bare Exceptions
+        except BaseException as error:  # the library raises bare Exceptions, and where its Rust panics not even these
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
             raise ValueError(f"{path} is not a tokenizer.json ({error}): get the file again") from None
         self.fingerprint = hashlib.sha256(content).hexdigest()
         self.vocab_size = max(self._model.get_vocab().values()) + 1
@@ -78,11 +81,15 @@ class HFTokenizer:
         return piece is None or token in self._special or BYTE_PIECE.fullmatch(piece) is not None
 
 
+KINDS: dict[str, Kind] = {"bos_token": TOKEN, "eos_token": TOKEN, "add_bos_token": FLAG}
+
+
 def _settings_beside(path: Path) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (path.parent / name).is_file():
-            settings |= {key: value for key, value in read_json(path.parent / name).items() if value is not None}
+            said = read_json(path.parent / name, KINDS)
+            settings |= {key: value for key, value in said.items() if value is not None}
     return settings
 
 

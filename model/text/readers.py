@@ -2,13 +2,14 @@
 
 import codecs
 import gzip
+import itertools
 import json
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from .encodings import SAMPLE, remedy
+from .encodings import SAMPLE, how_to_convert
 
 PIECE = 16_000  # characters: SentencePiece is fastest on some thousands at a time
 Piece = tuple[str, bool]  # text, and whether a document starts with it
@@ -62,6 +63,7 @@ def _mark(pieces: Iterable[str], starts: bool) -> Iterator[Piece]:
 
 
 BLOCK = 1 << 20  # bytes read at a time
+LONGEST_LINE = 100_000_000  # bytes of a .jsonl, which is read line by line
 BOM = "\ufeff"
 
 
@@ -98,7 +100,7 @@ def _blocks(file: BinaryIO, name: str) -> Iterator[str]:
         text = _decode(decoder, raw, name, position - waiting)
         if "\0" in text:
             place = position - waiting + len(text[: text.index("\0")].encode())
-            raise ValueError(f"{name} is not text: byte {place} is zero; {remedy(raw, raw.index(0), name)}")
+            raise ValueError(f"{name} is not text: byte {place} is zero; {how_to_convert(raw, raw.index(0), name)}")
         yield text.removeprefix(BOM) if position == 0 else text
         position += len(raw)
         if not raw:
@@ -110,12 +112,19 @@ def _decode(decoder: codecs.IncrementalDecoder, raw: bytes, name: str, start: in
         return decoder.decode(raw, final=not raw)
     except UnicodeDecodeError as error:
         what = f"byte {start + error.start} is 0x{error.object[error.start]:02x}"
-        raise ValueError(f"{name} is not UTF-8 text: {what}; {remedy(error.object, error.start, name)}") from None
+        raise ValueError(
+            f"{name} is not UTF-8 text: {what}; {how_to_convert(error.object, error.start, name)}"
+        ) from None
 
 
 def _json_lines(file: BinaryIO, name: str, text_key: str) -> Iterator[str]:
     position = 0
-    for number, raw in enumerate(file, 1):
+    for number in itertools.count(1):
+        raw = file.readline(LONGEST_LINE + 1)
+        if len(raw) > LONGEST_LINE:
+            raise ValueError(f"{name}:{number} is over {LONGEST_LINE // 1_000_000} MB long: split the line")
+        if not raw:
+            return
         line = _decode(codecs.getincrementaldecoder("utf-8")(), raw, name, position).removeprefix(BOM)
         position += len(raw)
         if not line.strip():
@@ -129,6 +138,6 @@ def _json_lines(file: BinaryIO, name: str, text_key: str) -> Iterator[str]:
             raise ValueError(f"{name}:{number} is not valid JSON text ({error}): correct or remove the line") from None
         if not isinstance(text, str):
             texts = [key for key in value if isinstance(value[key], str)] if isinstance(value, dict) else []
-            there = f"give text_key one of {', '.join(map(ascii, texts[:8]))}" if texts else "no key of the line does"
+            there = f"give text_key one of {', '.join(map(ascii, texts[:8]))}" if texts else "it has no text at all"
             raise ValueError(f"{name}:{number} has no text under {text_key!r}: {there}")
         yield text

@@ -4,6 +4,7 @@ import atexit
 import functools
 import glob
 import hashlib
+import http.client
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ import urllib.error
 import urllib.request
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urldefrag
@@ -90,12 +92,14 @@ def as_list(specs: Sequence[str | Path]) -> list[str | Path]:
 def _find(spec: str, patterns: Sequence[str]) -> list[File | None]:
     if spec == DEFAULT:
         return [None]
-    if spec == "-":
-        return [File(_spool(), "standard input")]
+    if spec in ("-", "/dev/stdin"):
+        return [File(_spool("-"), "standard input")]
+    if spec.startswith(("/dev/fd/", "/proc/self/fd/")):  # a shell's <(command)
+        return [File(_spool(spec), spec)]
     if spec.startswith(("http://", "https://")):
         path = fetch(spec)
         return [File(path, path.name)]
-    path = Path(spec).expanduser()
+    path = Path(os.path.expanduser(spec))  # which leaves alone what is no user's home
     if path.is_dir():
         return _text_files(spec, [file for file in sorted(path.rglob("*")) if _is_wanted(file, path, patterns)])
     if not path.exists() and glob.has_magic(spec):
@@ -141,13 +145,19 @@ def _text_files(spec: str, files: Sequence[Path]) -> list[File | None]:
 
 
 @functools.cache
-def _spool() -> Path:
-    """Standard input, which can be read but once, as a file that lives as long as the process."""
+def _spool(spec: str) -> Path:
+    """Standard input or another pipe, which can be read but once, as a file that lives as long as the process."""
+    if spec == "-" and sys.stdin is None:
+        raise ValueError("standard input is closed: pipe some text in")
     with tempfile.NamedTemporaryFile(prefix="ropewalk-stdin-", delete=False) as file:
         atexit.register(os.unlink, file.name)
-        shutil.copyfileobj(sys.stdin.buffer, file)
+        try:
+            with nullcontext(sys.stdin.buffer) if spec == "-" else open(spec, "rb") as pipe:
+                shutil.copyfileobj(pipe, file)
+        except OSError as error:
+            raise ValueError(f"{spec} cannot be read into {file.name} ({error.strerror}): see TMPDIR") from None
         if not file.tell():
-            raise ValueError("standard input is empty: pipe some text in")
+            raise ValueError(f"{'standard input' if spec == '-' else spec} is empty: pipe some text in")
         return Path(file.name)
 
 
@@ -188,7 +198,7 @@ def _download(address: str, path: Path, wanted: str) -> None:
                     bar.update(len(block))
             if size and file.tell() != size:
                 raise ValueError(f"{address} broke off after {file.tell()} of {size} bytes: try again")
-    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+    except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
         raise ValueError(f"{address} cannot be fetched ({error}): check the address and the connection") from None
     _compare(address, digest.hexdigest(), wanted, "")
 

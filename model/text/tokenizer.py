@@ -84,6 +84,8 @@ class SentencePieceTokenizer:
         self.path = Path(path)
         proto = self.path.read_bytes()
         try:
+            if not proto:
+                raise ValueError("empty")  # which the library takes, and complains of later
             self._model = SentencePieceProcessor(model_proto=proto)
         except (RuntimeError, ValueError):
             raise ValueError(f"{path} is not a SentencePiece model: give a tokenizer.model file") from None

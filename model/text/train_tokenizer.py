@@ -50,6 +50,7 @@ def train_tokenizer(texts: Iterable[str], path: str | Path, kind: str = "bpe", v
     counts = Counter(itertools.chain.from_iterable(sample))
     if not counts:
         raise ValueError("there is no text to learn a tokenizer from: give a source that holds some")
+    counts[" "] += 1  # always a piece of its own: in bytes it would come back as the sign it is written with
     least = SPECIAL + len(counts)
     coverage = 1.0
     if kind == "bpe" and vocab_size is None:
@@ -135,13 +136,16 @@ def spread_sample(texts: Iterable[str], limit: int = SAMPLE) -> tuple[list[str],
 
 
 def _train(sample: list[str], kind: str, vocab_size: int, coverage: float) -> bytes:
+    ends = [end for end in "\n\r" if any(end in piece for piece in sample)]
+    required = "".join(["\u2581", *ends])  # the sign for a space, and what it drops at the end of a sentence
     proto = io.BytesIO()
     SentencePieceTrainer.train(
-        sentence_iterator=iter(sample),
+        sentence_iterator=iter([*sample, " "]),  # it wants one that is not empty
         model_writer=proto,
         model_type=kind,
         vocab_size=vocab_size,
         character_coverage=coverage,
+        required_chars=required,
         allow_whitespace_only_pieces=True,  # indentation is a piece
         max_sentence_length=1 << 20,
         num_threads=1,  # it is written into the file, which is to be the same everywhere

@@ -97,7 +97,7 @@ class Console:
         self.first = self.first or (progress.step, progress.wall_seconds)
         steps, seconds = progress.step - self.first[0], progress.wall_seconds - self.first[1]
         left = self._steps_left() * seconds / steps if steps >= 3 else math.inf
-        if self.args.minutes:
+        if self.args.minutes and (self.by_clock or left < math.inf):  # else the steps may end it long before
             left = min(left, max(60 * self.args.minutes - progress.wall_seconds, 0))
         if not self.pace_shown and steps >= 3 and (steps >= PACE_STEPS or seconds >= PACE_STEPS):
             self.pace_shown = True

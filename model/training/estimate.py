@@ -2,11 +2,10 @@
 
 import dataclasses
 import math
-from pathlib import Path
 
 import torch
 
-from ..cli.machine import pick_dtype
+from ..cli.machine import available_memory, pick_dtype
 from ..config import ModelArgs
 from ..weights.layout import shapes
 from .config import TrainArgs
@@ -37,22 +36,15 @@ def memory_needed(model: ModelArgs, train: TrainArgs, dtype: torch.dtype, world_
     return state, activations + 24 * rows * (model.max_seq_len + 1)
 
 
-def available_memory(device: torch.device) -> int | None:
-    """Bytes that can be had on this device, in main memory with what can be swapped; None where nothing tells."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    try:
-        lines = (line.split() for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
-        kilobytes = {words[0]: int(words[1]) for words in lines}
-        return 1024 * (kilobytes["MemAvailable:"] + kilobytes["SwapFree:"])
-    except (OSError, ValueError, KeyError, IndexError):
-        return None
+def free_memory(device: torch.device) -> int | None:
+    """Bytes that can be had on this device; None where nothing tells."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
 
 
 def check_memory(model: ModelArgs, train: TrainArgs, device: torch.device, world_size: int = 1) -> None:
     """Raises ValueError when the run needs more memory than there is, with what to lower."""
     state, activations = memory_needed(model, train, pick_dtype(train.dtype, device), world_size)
-    available = available_memory(device)
+    available = free_memory(device)
     if available is None or state + activations <= available:
         return
     if state > available:

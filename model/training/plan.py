@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import os
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from ..text.train_tokenizer import KINDS, learn_tokenizer
 from ..transformer import Transformer
 from ..weights import find_network, load_tokenizer, open_checkpoint
 from ..weights.checkpoint import RUNS, newest_run
+from ..weights.hf_config import config_from
 from .config import CLASSES, FINE_TUNING, DataArgs, TrainArgs
 from .distributed import Ranks, own_device
 from .estimate import check_memory
@@ -118,6 +120,7 @@ def assemble(settings: Settings, directory: Path, ranks: Ranks) -> Plan:
     data, model, train = (build(cls, settings | {"out_dir": directory}) for cls in CLASSES)
     device = own_device(pick_device(train.device), ranks)
     network = find_network(train.network) if train.network else Transformer
+    config_from(model, "float32", {})  # what no checkpoint could say is refused before the work, not after it
     check_processes(data, train, ranks.world_size)
     check_memory(model, train, device, ranks.world_size)
     check_writable(directory)
@@ -175,6 +178,8 @@ def prepare_text(plan: Plan) -> Text:
         documents = open_documents(data.data, **sources)
         file = learn_tokenizer(documents, cache_home(), data.tokenizer, plan.vocab_size, data.data, plan.directory)
         tokenizer = load_tokenizer(file)
+        if data.tokenizer == "bpe" and plan.vocab_size is None:
+            print(f"vocab_size     {tokenizer.vocab_size}, chosen to fit the text", file=sys.stderr)
     else:
         tokenizer = load_tokenizer(data.tokenizer, model.vocab_size if plan.train.init_from else None)
     if not (plan.resume or plan.train.init_from):

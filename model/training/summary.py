@@ -4,8 +4,10 @@ import math
 from pathlib import Path
 from shlex import quote
 
+import torch
+
 from ..text.cache import cache_home
-from .estimate import available_memory, memory_needed, readable_size
+from .estimate import free_memory, memory_needed, readable_size
 from .evaluation import bits_per_byte
 from .trainer import Progress, Trainer
 
@@ -14,8 +16,9 @@ def announcement(trainer: Trainer, unigram: float, changes: tuple[str, ...]) -> 
     """What the run will take, as far as it is known before the first step; ``unigram`` is the loss of a guess."""
     args, model, data = trainer.args, trainer.model.args, trainer.dataset
     dtype = str(trainer.dtype).removeprefix("torch.")
+    threads = f", {torch.get_num_threads()} threads" if trainer.device.type == "cpu" else ""
     needed = sum(memory_needed(model, args, trainer.dtype, trainer.ranks.world_size))
-    there = available_memory(trainer.device)
+    there = free_memory(trainer.device)
     memory = f"about {readable_size(needed)} of memory{f', {readable_size(there)} free' if there else ''}"
     length = f"{args.batch_size} x {model.max_seq_len} tokens a step"
     if args.step_limit < math.inf:
@@ -24,7 +27,7 @@ def announcement(trainer: Trainer, unigram: float, changes: tuple[str, ...]) -> 
     if args.minutes:
         length += f", {duration(60 * args.minutes)} {'at most' if args.max_steps else 'in all'}"
     rows = {
-        "model": f"{parameters(trainer):,} parameters on {trainer.device} in {dtype}, {memory}",
+        "model": f"{parameters(trainer):,} parameters on {trainer.device} in {dtype}, {memory}{threads}",
         "text": f"{len(data.train):,} tokens to train on, {len(data.val):,} for validation, vocabulary of "
         f"{model.vocab_size:,}; cached in {cache_home()}",
         "guessing": f"costs {math.log(model.vocab_size):.3f} nats per token uniformly, {unigram:.3f} by frequency",

@@ -5,6 +5,7 @@ variants.py          subclasses of the network, saved under their name
 tensors.py           safetensors files
 layout.py            the tensors' names and shapes, and why query and key rows are permuted
 hf_config.py         config.json <-> ModelArgs
+hf_rope.py           its part about RoPE
 huggingface.py       Hugging Face's directories, and so our own runs
 meta.py              Meta's directories
 llama2c.py           llama2.c's .bin files

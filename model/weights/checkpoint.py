@@ -163,7 +163,6 @@ def save_model(
     else:
         check_rebuilds(model)
     directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
     huggingface.save(model, directory, dtype, read_ids(directory) if ids is None else ids)
 
 

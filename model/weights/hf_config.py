@@ -1,14 +1,24 @@
 """config.json of a Hugging Face Llama model <-> ModelArgs. What the network cannot do is refused, never ignored."""
 
-import dataclasses
 import json
-import math
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
+from ..cli.foreign import FLAG, NUMBER, TABLE, TEXT, TEXTS, WHOLE, Kind, check_fields, shortened
 from ..config import DERIVED, ModelArgs
-from ..rope_scaling import RopeScaling, Type
+from .hf_rope import rope_from, table_of, without_ntk
 from .layout import check_read_back
+
+KINDS: dict[str, Kind] = {
+    **dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"), WHOLE),
+    **dict.fromkeys(("vocab_size", "num_key_value_heads", "head_dim", "max_position_embeddings"), WHOLE),
+    **dict.fromkeys(("rms_norm_eps", "rope_theta"), NUMBER),
+    **dict.fromkeys(("rope_scaling", "rope_parameters"), TABLE),
+    **dict.fromkeys(("model_type", "hidden_act"), TEXT),
+    **dict.fromkeys(("architectures", "layer_types"), TEXTS),
+    "tie_word_embeddings": FLAG,
+    "original_max_position_embeddings": WHOLE,
+}
 
 # What Llama configurations may say that this network does not do, with the value that means "not used".
 NOT_DONE: dict[str, Any] = {
@@ -39,6 +49,7 @@ NOT_DONE: dict[str, Any] = {
 
 def read_config(config: Mapping[str, Any]) -> tuple[ModelArgs, str | None]:
     """What config.json says: the architecture, and for a subclass of the network its name, ``module:Class``."""
+    check_fields(config, KINDS)
     kind = config.get("model_type")
     if not (isinstance(kind, str) and ":" in kind):
         return args_from(config), None
@@ -73,13 +84,16 @@ def args_from(config: Mapping[str, Any]) -> ModelArgs:
 def refuse_others(config: Mapping[str, Any]) -> None:
     kind, classes = config.get("model_type"), config.get("architectures") or ["LlamaForCausalLM"]
     if kind != "llama" or classes != ["LlamaForCausalLM"]:
-        raise ValueError(f"model_type is {kind!r} and architectures {classes}: only llama, LlamaForCausalLM, is known")
+        said = f"model_type is {shortened(kind)} and architectures {shortened(classes)}"
+        raise ValueError(f"{said}: only llama, LlamaForCausalLM, is known")
     if config.get("hidden_act", "silu") not in ("silu", "swish"):
-        raise ValueError(f"hidden_act is {config['hidden_act']!r}: only silu is known")
+        raise ValueError(f"hidden_act is {shortened(config['hidden_act'])}: only silu is known")
     for name, unused in NOT_DONE.items():
         value = config.get(name)
         if value is not None and value != unused and not (name == "layer_types" and set(value) == {"full_attention"}):
-            raise ValueError(f"{name} is {str(value)[:60]}: this network has no such thing, and would be wrong without")
+            raise ValueError(
+                f"{name} is {shortened(value)}: this network has no such thing, and would be wrong without"
+            )
 
 
 def config_from(args: ModelArgs, dtype: str, ids: Mapping[str, Any], network: str | None = None) -> dict[str, Any]:
@@ -113,93 +127,3 @@ def config_from(args: ModelArgs, dtype: str, ids: Mapping[str, Any], network: st
     }
     check_read_back(args, read_config(json.loads(json.dumps(config)))[0], "config.json")
     return config
-
-
-def without_ntk(args: ModelArgs) -> ModelArgs:
-    """The same network without that type of scaling, which config.json does not know and does not need: another base.
-
-    Raises ValueError when the base is no number any more.
-    """
-    scaling = args.rope_scaling
-    if scaling is None or scaling.type != "ntk":
-        return args
-    try:
-        theta = args.rope_theta * scaling.factor ** (args.head_dim / (args.head_dim - 2))
-    except OverflowError:
-        theta = math.inf
-    if math.isinf(theta):
-        raise ValueError(f"rope_scaling ntk with factor {scaling.factor:g} is a base beyond all numbers: lower it")
-    return dataclasses.replace(args, rope_theta=theta, rope_scaling=None)
-
-
-ROPE_KEYS = {  # of rope_scaling, beside the type and the base: Hugging Face's name -> ours
-    "linear": {"factor": "factor"},
-    "llama3": {
-        "factor": "factor",
-        "original_max_position_embeddings": "original_max_seq_len",
-        "low_freq_factor": "low",
-        "high_freq_factor": "high",
-    },
-    "yarn": {
-        "factor": "factor",
-        "original_max_position_embeddings": "original_max_seq_len",
-        "beta_slow": "low",
-        "beta_fast": "high",
-        "attention_factor": "attention_factor",
-    },
-}
-
-
-def rope_from(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
-    """Base and scaling, from ``rope_parameters`` (new spelling) or ``rope_theta`` and ``rope_scaling`` (old)."""
-    new, old = config.get("rope_parameters") or {}, config.get("rope_scaling") or {}
-    if not isinstance(new, dict) or not isinstance(old, dict):
-        raise ValueError(f"rope_scaling is {old or new!r}: a table is needed")
-    if new and old and new.items() - old.items() - {("rope_theta", new.get("rope_theta"))}:
-        raise ValueError(f"rope_parameters {new} and rope_scaling {old} disagree: keep one")
-    said = dict(new or old)
-    theta = said.pop("rope_theta", config.get("rope_theta", 10000.0))
-    if config.get("rope_theta", theta) != theta:
-        raise ValueError(f"rope_theta is both {config['rope_theta']} and {theta}: keep one")
-    kinds = {said.pop(key) for key in ("type", "rope_type") if said.get(key) is not None} or {"default"}
-    kind = kinds.pop()
-    if kind == "default" and not kinds and not said.get("factor"):
-        said.pop("factor", None)
-        _check_keys(said, set(), kind)
-        return theta, None
-    if kinds or kind not in ROPE_KEYS:
-        raise ValueError(f"RoPE scaling is {', '.join(map(str, [kind, *kinds]))}: known are {', '.join(ROPE_KEYS)}")
-    return theta, _scaling(kind, said, config)
-
-
-def _scaling(kind: str, said: dict[str, Any], config: Mapping[str, Any]) -> RopeScaling:
-    names = ROPE_KEYS[kind]
-    if "original_max_position_embeddings" in names:
-        trained = said.get("original_max_position_embeddings") or config.get("max_position_embeddings", 2048)
-        # Where the file has it outside of the table, that one counts.
-        said["original_max_position_embeddings"] = config.get("original_max_position_embeddings") or trained
-    said.pop("finetuned", None)  # says how the weights came to be
-    m, m_all = said.pop("mscale", None), said.pop("mscale_all_dim", None)
-    values = {names[key]: value for key, value in said.items() if key in names and value is not None}
-    _check_keys(said, names.keys(), kind)
-    needed = {"factor"} if kind != "llama3" else {"factor", "low", "high"}
-    if needed - values.keys():
-        raise ValueError(f"RoPE scaling {kind} lacks {', '.join(sorted(needed - values.keys()))}: complete config.json")
-    if kind == "yarn" and m and m_all and "attention_factor" not in values:
-        log = 0.1 * math.log(values["factor"])
-        values["attention_factor"] = (m * log + 1) / (m_all * log + 1)
-    return RopeScaling(type=cast(Type, kind), **values)
-
-
-def _check_keys(said: Mapping[str, Any], known: Any, kind: str) -> None:
-    neutral = {"partial_rotary_factor": 1.0, "truncate": True}
-    strange = [key for key, value in said.items() if key not in known and value != neutral.get(key)]
-    if strange:
-        raise ValueError(
-            f"RoPE scaling {kind} has {strange[0]} = {str(said[strange[0]])[:60]}, which is not known here"
-        )
-
-
-def table_of(scaling: RopeScaling) -> dict[str, Any]:
-    names = ROPE_KEYS[scaling.type]
-    return {"rope_type": scaling.type} | {theirs: getattr(scaling, ours) for theirs, ours in names.items()}

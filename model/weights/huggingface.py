@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from ..cli.files import read_json, write_json
+from ..cli.foreign import TABLE, TEXT, check_fields
 from ..transformer import Transformer
 from .hf_config import config_from, read_config
 from .layout import DTYPES, Shapes, check_layers, compare, hugging_face_name, is_rotated, shapes, to_halves, to_pairs
-from .tensors import Entry, read_header, save_tensors
+from .tensors import Entry, read_header, read_tensor, save_tensors
 from .variants import name_of
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -54,7 +54,7 @@ class HuggingFace:
             raise ValueError(f"{self.path / INDEX} does not list {name}: get the index again")
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """(Meta's name, tensor) one by one. The file is closed between two: what was read of it leaves the memory."""
+        """(Meta's name, tensor) one by one."""
         if self.network is not None:  # stored as they are, since no other program reads them
             yield from ((name, self._read(name)) for name in self.files)
             return
@@ -66,8 +66,7 @@ class HuggingFace:
             yield name, to_pairs(tensor, self.args.head_dim) if is_rotated(name) else tensor  # as it was
 
     def _read(self, name: str) -> Tensor:
-        with safe_open(self.files[name], "pt") as file:
-            return file.get_tensor(name)
+        return read_tensor(self.files[name], name)
 
     def _check_tied(self, embedding: Tensor) -> None:
         if not embedding.equal(self._read(HEAD)):
@@ -85,15 +84,18 @@ def files_of(path: Path) -> dict[str, Path]:
         pickled = next(path.glob("*.bin"), None)
         there = f"only {pickled.name}, a pickle, which is not read" if pickled else "no weights"
         raise ValueError(f"{path} has {there}: {WEIGHTS} is needed")
-    listed = read_json(index).get("weight_map")
-    if not isinstance(listed, dict) or not listed:
+    listed = read_json(index, {"weight_map": TABLE}).get("weight_map")
+    if not listed:
         raise ValueError(f"{index} has no weight_map: get it again")
-    for file in set(map(str, listed.values())):
+    check_fields(listed, dict.fromkeys(listed, TEXT))
+    if None in listed.values():
+        raise ValueError(f"{index} names no file for some tensors, which are missing: get it again")
+    for file in set(listed.values()):
         if Path(file).name != file or "\\" in file:
             raise ValueError(f"{index} names {file!r}: only files beside it are opened")
         if not (path / file).is_file():
             raise ValueError(f"{index} names {file}, which is missing: get it, too")
-    return {name: path / str(file) for name, file in listed.items()}
+    return {name: path / file for name, file in listed.items()}
 
 
 def save(model: Transformer, directory: Path, dtype: torch.dtype | None, ids: Mapping[str, Any]) -> None:
@@ -108,5 +110,7 @@ def save(model: Transformer, directory: Path, dtype: torch.dtype | None, ids: Ma
         }
     weights = {name: tensor.to(dtype if tensor.is_floating_point() else None) for name, tensor in state.items()}
     stored = str(model.tok_embeddings.weight.dtype if dtype is None else dtype).removeprefix("torch.")
-    write_json(directory / "config.json", config_from(args, stored, ids, network))
+    config = config_from(args, stored, ids, network)
+    directory.mkdir(parents=True, exist_ok=True)
+    write_json(directory / "config.json", config)
     save_tensors(directory / WEIGHTS, weights, {"format": "pt"})  # transformers wants to be told

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..config import ModelArgs
 
-LARGEST_TABLE = 2**32  # bytes; that of Llama 3.1, of 131072 positions, takes 2**26
+LARGEST_TABLE = 2**29  # bytes: a million positions of 128-wide heads; that of Llama 3.1 takes 2**26
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}  # of weights, and as safetensors says it
 Shapes = dict[str, tuple[int, ...]]
 
@@ -64,7 +64,7 @@ def check_context(args: ModelArgs, where: object) -> None:
     """Refuse a context whose rotations alone would fill the memory: no tensor in the file tells how long it is."""
     table = 4 * args.max_seq_len * args.head_dim  # bytes: complex64 (max_seq_len, D/2)
     if table > LARGEST_TABLE:
-        size = f"{table / 2**30:.0f} GB"
+        size = f"{table >> 20} MB"
         raise ValueError(f"{where} has a context of {args.max_seq_len}, whose rotations take {size}: write a lower one")
 
 

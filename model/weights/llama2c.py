@@ -6,6 +6,7 @@ Positions are the plain rotation of base 10000, and the norm's epsilon is 1e-5: 
 """
 
 import dataclasses
+import errno
 import math
 import struct
 from collections.abc import Iterator
@@ -159,7 +160,10 @@ def save(model: Transformer, path: Path) -> None:
                 tensor = table if name == ROPE else state[name]
                 tensor.detach().cpu().float().numpy().astype("<f4", copy=False).tofile(file)
 
-    write_atomically(path, write)
+    try:
+        write_atomically(path, write)
+    except OSError as error:  # numpy's names no file
+        raise OSError(error.errno or errno.EIO, error.strerror or str(error), str(path)) from None
 
 
 def header_of(args: ModelArgs) -> bytes:

@@ -1,5 +1,6 @@
 """Meta's own directories: params.json and consolidated.NN.pth, one file for each model-parallel shard."""
 
+import errno
 import pickle
 import zipfile
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..cli.files import read_json, write_atomically, write_json
+from ..cli.foreign import FLAG, NUMBER, WHOLE, Kind
 from ..config import DERIVED, ModelArgs
 from ..rope_scaling import RopeScaling
 from ..transformer import Transformer
@@ -17,6 +19,10 @@ from .layout import DTYPES, check_layers, check_read_back, compare, shapes
 
 PARAMS = {"dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "multiple_of", "ffn_dim_multiplier", "norm_eps"}
 PARAMS |= {"rope_theta", "use_scaled_rope", "rope_scaling_factor", "max_seq_len", "max_batch_size"}
+KINDS: dict[str, Kind] = dict.fromkeys(PARAMS, WHOLE) | {
+    **dict.fromkeys(("ffn_dim_multiplier", "norm_eps", "rope_theta", "rope_scaling_factor"), NUMBER),
+    "use_scaled_rope": FLAG,
+}
 SCALED_ORIGINAL = 8192  # positions
 
 
@@ -35,6 +41,8 @@ def args_from(params: dict[str, Any]) -> ModelArgs:
         raise ValueError(
             f"unknown: {sorted(strange)}, missing: {sorted(missing)}: not the parameters of a Llama 1 to 3"
         )
+    if (params["multiple_of"] or 0) < 1 or not 0 < (params.get("ffn_dim_multiplier") or 1) < 1000:
+        raise ValueError("multiple_of or ffn_dim_multiplier is out of range: the feed-forward width follows from them")
     theta, scaling = params.get("rope_theta", 10000.0), None
     if params.get("use_scaled_rope"):
         # The factor is not in the file: Llama 3.2, told by its sizes, was published with 32, Llama 3.1 and 3.3 with 8.
@@ -101,7 +109,7 @@ class Meta:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.files = shards_of(path)
-        params = read_json(path / "params.json")
+        params = read_json(path / "params.json", KINDS)
         shards = self._open()
         if params.get("vocab_size", -1) == -1:  # Llama 1 and 2 leave it to the tokenizer
             params["vocab_size"] = self._vocab_size(shards)
@@ -184,4 +192,8 @@ def save(model: Transformer, directory: Path) -> None:
     state = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
     state.setdefault("output.weight", state["tok_embeddings.weight"])
     write_json(directory / "params.json", params)
-    write_atomically(directory / "consolidated.00.pth", lambda temporary: torch.save(state, temporary))
+    file = directory / "consolidated.00.pth"
+    try:
+        write_atomically(file, lambda temporary: torch.save(state, temporary))
+    except RuntimeError as error:  # a full disk, but neither an OSError nor with the file's name
+        raise OSError(errno.EIO, str(error).splitlines()[0], str(file)) from None

@@ -3,13 +3,17 @@
 import errno
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ..cli.files import write_atomically
+from ..cli.foreign import TABLE, TEXT, check_fields, shortened
 
 MAX_HEADER = 100_000_000  # bytes of JSON that the safetensors format allows
 
@@ -39,8 +43,10 @@ def read_header(path: Path) -> dict[str, Entry]:
             raise ValueError(f"{path} is not a safetensors file, or is cut short ({size} bytes): get it again")
         raw = file.read(length)
     try:
-        header = json.loads(raw)
-        header.pop("__metadata__", None)
+        header = json.loads(raw, parse_constant=_refuse_constant)
+        check_fields(header, dict.fromkeys(header, TABLE))
+        metadata = header.pop("__metadata__", None) or {}
+        check_fields(metadata, dict.fromkeys(metadata, TEXT))
         entries = {name: Entry(info["dtype"], tuple(info["shape"])) for name, info in header.items()}
         spans = sorted((*info["data_offsets"], name) for name, info in header.items())
         _check_spans(entries, spans, size - 8 - length)
@@ -49,12 +55,18 @@ def read_header(path: Path) -> dict[str, Entry]:
     return entries
 
 
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no JSON")
+
+
 def _check_spans(entries: Mapping[str, Entry], spans: list[tuple[int, int, str]], size: int) -> None:
     position = 0
     for begin, end, name in spans:
         dtype, shape = entries[name]
-        if dtype not in BYTES or any(not isinstance(n, int) or n < 0 for n in shape):
-            raise ValueError(f"{name} has dtype {dtype} and shape {shape}")
+        if dtype not in BYTES or any(type(n) is not int or not 0 <= n < 2**63 for n in (*shape, begin, end)):
+            raise ValueError(
+                f"{name} has dtype {shortened(dtype)}, shape {shortened(shape)}, bytes {shortened([begin, end])}"
+            )
         if begin != position or end - begin != BYTES[dtype] * math.prod(shape):
             raise ValueError(f"{name} of {shape} {dtype} does not fit bytes {begin} to {end}")
         position = end
@@ -64,9 +76,6 @@ def _check_spans(entries: Mapping[str, Entry], spans: list[tuple[int, int, str]]
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
     """Write a safetensors file. Tensors are made contiguous; two names of one storage are the caller's mistake."""
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
     def write(temporary: Path) -> None:
@@ -81,18 +90,30 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, 
     write_atomically(path, write)
 
 
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """What the library refuses in a file that looked sound here."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise ValueError(f"{path} is corrupt ({error}): get the file again") from None
+
+
+def read_tensor(path: Path, name: str) -> Tensor:
+    """One tensor of a safetensors file, which is closed again: what was read of it leaves the memory."""
+    with _explained(path), safe_open(path, "pt") as file:
+        return file.get_tensor(name)
+
+
 def load_tensors(path: Path) -> dict[str, Tensor]:
     """All tensors of a safetensors file, on the CPU. Raises ValueError on a corrupt one."""
-    from safetensors.torch import load_file
-
     read_header(path)
-    return load_file(path)
+    with _explained(path):
+        return load_file(path)
 
 
 def read_metadata(path: Path) -> dict[str, str]:
     """The texts that ``save_tensors`` put beside the tensors."""
-    from safetensors import safe_open
-
     read_header(path)
-    with safe_open(path, "numpy") as file:
+    with _explained(path), safe_open(path, "numpy") as file:
         return file.metadata() or {}

@@ -11,9 +11,7 @@ from sentencepiece import SentencePieceProcessor
 
 from ..cli.files import write_atomically
 from ..text.foreign_tokenizers import EOS, FIRST_BYTE, Llama2cTokenizer
-from ..text.tokenizer import SentencePieceTokenizer, Tokenizer
-
-SPACE = "\u2581"  # how SentencePiece writes a space inside a piece
+from ..text.tokenizer import SPACE, SentencePieceTokenizer, Tokenizer
 
 
 def describe(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
@@ -155,4 +153,4 @@ def _bytes(model: SentencePieceProcessor, token: int) -> bytes:
     if token < FIRST_BYTE + 256:
         # The exporter writes bytes above 127 as the character of that number; readers know them by their place.
         return chr(token - FIRST_BYTE).encode()
-    return model.id_to_piece(token).replace("\u2581", " ").encode()
+    return model.id_to_piece(token).replace(SPACE, " ").encode()

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ..cli.files import read_json, write_atomically, write_json
+from ..cli.foreign import IDS, TABLE
 from ..text.foreign_tokenizers import HFTokenizer, Llama2cTokenizer
 from ..text.tokenizer import SentencePieceTokenizer, Tokenizer
 from .llama2c import Llama2c
@@ -23,8 +24,9 @@ def load_tokenizer(path: str | Path, model_vocab_size: int | None = None) -> Tok
     file = find_tokenizer(path) or path
     if file.is_dir():
         raise ValueError(f"{path} has neither tokenizer.model nor tokenizer.json: give one with --tokenizer")
-    if not file.exists():
-        raise ValueError(f"{file} does not exist: give a tokenizer.model, tokenizer.json or llama2.c tokenizer.bin")
+    if not file.is_file():
+        is_not = "is not a file" if file.exists() else "does not exist"
+        raise ValueError(f"{file} {is_not}: give a tokenizer.model, tokenizer.json or llama2.c tokenizer.bin")
     tokenizer = _open(file, model_vocab_size)
     ends = read_ids(file.parent).get("eos_token_id") if file.suffix != ".bin" else None
     if ends is not None:
@@ -67,8 +69,8 @@ def _has_added(directory: Path) -> bool:
     if (directory / "added_tokens.json").is_file():
         return True
     config = directory / "tokenizer_config.json"
-    added = read_json(config).get("added_tokens_decoder", {}) if config.is_file() else {}
-    return len(added) > 3  # unknown, BOS and EOS are in the tokenizer.model itself
+    added = read_json(config, {"added_tokens_decoder": TABLE}).get("added_tokens_decoder") if config.is_file() else {}
+    return len(added or {}) > 3  # unknown, BOS and EOS are in the tokenizer.model itself
 
 
 def _is_tiktoken(file: Path) -> bool:
@@ -105,7 +107,7 @@ def read_ids(directory: Path) -> dict[str, Any]:
     ids: dict[str, Any] = {}
     for name in ("config.json", "generation_config.json"):
         if (directory / name).is_file():
-            said = read_json(directory / name)
+            said = read_json(directory / name, {"bos_token_id": IDS, "eos_token_id": IDS})
             ids |= {key: said[key] for key in ("bos_token_id", "eos_token_id") if said.get(key) is not None}
     return ids
 

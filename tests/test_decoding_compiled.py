@@ -7,7 +7,6 @@ import torch
 from torch._dynamo.utils import counters
 
 from model import generate
-from model.decoding import compiled
 
 PROMPTS = [[1, 5, 7], [1], [3, 4, 5, 6, 7, 8, 9, 10]]
 
@@ -45,13 +44,17 @@ def test_a_batch_has_a_graph_of_its_own_and_padding_another(small_model, graphs)
     assert graphs() == 2
 
 
-def test_the_step_follows_the_weights(small_model):
-    model, other = small_model(), small_model()
-    step = compiled.compiled_step(model)
-    model.load_state_dict(other.state_dict())
-    assert compiled.compiled_step(model) is step
-    model.load_state_dict(copy.deepcopy(small_model().state_dict()), assign=True)
-    assert compiled.compiled_step(model) is not step
+def test_the_forward_follows_the_weights(small_model, graphs):
+    model, other = small_model(n_layers=1), small_model(n_layers=1)
+    for state, assign in ((model.state_dict(), False), (other.state_dict(), False), (other.state_dict(), True)):
+        model.load_state_dict(copy.deepcopy(state), assign=assign)
+        assert list(generate(model, [[1, 2]], 9, compile=True)) == list(generate(model, [[1, 2]], 9))
+    assert graphs() == 1, "other numbers in the same network are no reason to compile"
+
+
+def test_complex_numbers_do_not_reach_the_compiler(small_model, graphs, recwarn):
+    list(generate(small_model(n_layers=1), [[1, 2]], 5, compile=True))
+    assert not [warning for warning in recwarn if "complex" in str(warning.message)]
 
 
 def test_without_a_compiler_it_says_so(small_model, monkeypatch):

@@ -1,28 +1,30 @@
-"""The network made over for one token of each text: the same weights, the same logits, the caller's model as it was."""
+"""The decoding network: the same weights, the same logits, the caller's model as it was."""
 
 import pytest
 import torch
-from model.decoding.twins import FewRowsLinear, for_few_rows, sharing
 from torch import nn
 
 from model import KVCache, generate
+from model.decoding.network import FewRowsLinear, for_decoding
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_the_twin_has_the_same_weights_and_logits(small_model, tied):
-    model = small_model(tie_embeddings=tied)
-    twin = for_few_rows(sharing(model))
+def test_it_has_the_same_weights_and_logits_and_leaves_the_model_alone(small_model, tied):
+    model = small_model(tie_embeddings=tied).train()
+    network = for_decoding(model)
     caches = [KVCache(model.args) for _ in range(2)]
     for position, token in enumerate([3, 1, 4]):
         tokens = torch.tensor([[token]])
-        ours, theirs = twin(tokens, position, caches[0]), model(tokens, position, caches[1])
+        ours, theirs = network(tokens, position, caches[0]), model(tokens, position, caches[1])
         assert ours.shape == theirs.shape
         assert torch.allclose(ours, theirs, atol=1e-5)
-    assert {id(p) for p in twin.parameters()} == {id(p) for p in model.parameters()}
-    assert twin.freqs_cis is model.freqs_cis
-    assert type(twin.layers[0].attention.wq) is FewRowsLinear
+    assert {id(p) for p in network.parameters()} == {id(p) for p in model.parameters()}
+    assert network.freqs_cis is model.freqs_cis
+    assert type(network.layers[0].attention.wq) is type(network.output) is FewRowsLinear
     assert type(model.layers[0].attention.wq) is nn.Linear
     assert (model.output is None) == tied
+    assert model.training
+    assert not any(module.training for module in network.modules())
 
 
 @pytest.mark.parametrize("out_features", [1, 7, 8, 12, 32, 1000])
@@ -35,7 +37,7 @@ def test_a_layer_for_few_rows_is_the_linear_layer(out_features, dtype, rows, tra
         layer.weight.data = layer.weight.data.t().contiguous().t()
     x = torch.randn(rows, 1, 24, dtype=dtype)
     expected = layer(x)
-    layer.__class__ = FewRowsLinear
+    layer = FewRowsLinear(layer.weight)
     for forward in (layer, torch.compile(layer, backend="eager")):
         found = forward(x)
         assert found.shape == expected.shape
@@ -48,7 +50,7 @@ def test_a_layer_for_few_rows_is_the_linear_layer(out_features, dtype, rows, tra
 def test_other_shapes_go_the_usual_way(shape):
     layer, x = nn.Linear(24, 16, bias=False), torch.randn(shape)
     expected = layer(x)
-    layer.__class__ = FewRowsLinear
+    layer = FewRowsLinear(layer.weight)
     for forward in (layer, torch.compile(layer, backend="eager")):
         assert torch.equal(forward(x), expected)
 
@@ -67,7 +69,9 @@ def test_what_was_put_into_the_model_takes_part(small_model):
         def forward(self, x):
             return -super().forward(x)
 
-    model.output.__class__ = Louder
+    louder = Louder(model.args.dim, model.args.vocab_size, bias=False)
+    louder.weight = model.output.weight
+    model.output = louder
     assert list(generate(model, [[1]], 6)) == list(generate(model, [[1]], 6, use_cache=False)) != plain
 
 

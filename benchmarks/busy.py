@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""Speed on a quiet machine, and beside one endless loop per core, for each setting of the threads.
+
+python benchmarks/busy.py                              all of it, half an hour on two cores that have nothing else to do
+python benchmarks/busy.py --cases train 15M --seconds 3 --rounds 1     a first look
+
+Trains the demo's network with the real script and generates with random weights, each in a process of its own: what
+libgomp reads, it reads when it is loaded. The bars: what the scripts choose is within 3% of the best setting when the
+machine is quiet, and keeps 0.35 of that when it is busy. Exit code 1 where one is missed.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+import startup  # noqa: F401  as the scripts do, before torch
+
+# isort: split
+import torch
+
+from model import ModelArgs, Transformer, generate
+from model.cli.machine import choose_threads, count_cores
+
+CHOSEN = "as the scripts choose"
+SETTINGS: dict[str, dict[str, str]] = {
+    CHOSEN: {},
+    "one thread": {"OMP_NUM_THREADS": "1"},
+    "a thread per core": {"OMP_NUM_THREADS": str(count_cores())},
+    "OMP_WAIT_POLICY=PASSIVE": {"OMP_WAIT_POLICY": "PASSIVE"},
+}
+SETTINGS |= {f"GOMP_SPINCOUNT={count}": {"GOMP_SPINCOUNT": str(count)} for count in (1000, 3000, 10_000, 30_000)}
+SIZES = {
+    "0.7M": ModelArgs(dim=128, n_layers=3, n_heads=4, vocab_size=1024, max_seq_len=256, tie_embeddings=True),
+    "4M": ModelArgs(dim=256, n_layers=4, n_heads=4, vocab_size=2048, max_seq_len=256, tie_embeddings=True),
+    "15M": ModelArgs(
+        dim=288, n_layers=6, n_heads=6, hidden_dim=768, vocab_size=32000, max_seq_len=256, tie_embeddings=True
+    ),
+    "1.1B": ModelArgs(
+        dim=2048, n_layers=22, n_heads=32, n_kv_heads=4, hidden_dim=5632, vocab_size=32000, max_seq_len=2048
+    ),
+}
+CASES = ["train", "0.7M", "15M", "1.1B"]
+BEST, BUSY = 0.97, 0.35  # the bars
+
+
+def generation_speed(size: str, seconds: float) -> float:
+    """Tokens a second of one greedy text, prefill and two tokens apart."""
+    dtype = torch.bfloat16 if size == "1.1B" else torch.float32
+    with torch.device("meta"):
+        model = Transformer(SIZES[size]).to(dtype)
+    model.load_state_dict({name: torch.full(p.shape, 0.01, dtype=dtype) for name, p in model.state_dict().items()},
+                          assign=True)  # fmt: skip
+    choose_threads(torch.device("cpu"), sum(p.numel() for p in model.parameters()))
+    tokens, spent = 0, 0.0
+    while spent < seconds:
+        steps = generate(model, [[1, 2, 3, 4]], model.args.max_seq_len - 4)
+        for _ in range(3):
+            next(steps)
+        begin = time.perf_counter()
+        for _ in steps:
+            tokens += 1
+            if spent + time.perf_counter() - begin > seconds:
+                break
+        spent += time.perf_counter() - begin
+    return tokens / spent
+
+
+def training_speed(seconds: float) -> float:
+    """Tokens a second of the median step of ``train.py configs/demo.toml``."""
+    with tempfile.TemporaryDirectory() as directory:
+        flags = ["--out_dir", f"{directory}/run", "--minutes", f"{seconds / 60:.4f}", "--device", "cpu"]
+        flags += ["--eval_every", "1000000", "--sample_every", "0", "--eval_tokens", "1000"]
+        command = [sys.executable, ROOT / "train.py", ROOT / "configs" / "demo.toml", *flags]
+        done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
+        if done.returncode:
+            raise RuntimeError(done.stderr)
+        lines = Path(directory, "run", "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    speeds = [json.loads(line)["tokens_per_second"] for line in lines]
+    return statistics.median(speeds[min(10, len(speeds) - 1) :])
+
+
+@contextmanager
+def endless_loops(count: int) -> Iterator[None]:
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+def measure(case: str, setting: str, seconds: float) -> float:
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_", "KMP_", "MKL_"))}
+    command = [sys.executable, __file__, "--one", case, "--seconds", str(seconds)]
+    done = subprocess.run(
+        command, env=own | SETTINGS[setting], stdout=subprocess.PIPE, text=True, check=True, encoding="utf-8"
+    )
+    return float(done.stdout)
+
+
+def compare(case: str, seconds: float, rounds: int) -> bool:
+    """Print the case's rows and what became of the bars; the settings take turns, so that drift meets all alike."""
+    found: dict[tuple[str, bool], list[float]] = {(setting, busy): [] for setting in SETTINGS for busy in (False, True)}
+    for busy in (False, True):
+        with endless_loops(count_cores() if busy else 0):
+            for _ in range(rounds):
+                for setting in SETTINGS:
+                    found[setting, busy].append(measure(case, setting, seconds))
+    speed = {key: statistics.median(values) for key, values in found.items()}
+    for setting in SETTINGS:
+        quiet, busy_speed = speed[setting, False], speed[setting, True]
+        print(f"{case:6} {setting:24} {quiet:10,.1f} {busy_speed:10,.1f} {busy_speed / quiet:6.2f}", flush=True)
+    best = speed[CHOSEN, False] / max(speed[setting, False] for setting in SETTINGS)
+    kept = speed[CHOSEN, True] / speed[CHOSEN, False]
+    good = best >= BEST and kept >= BUSY
+    print(f"{case:6} {'held' if good else 'MISSED'}: {best:.2f} of the best when quiet (bar {BEST}), "
+          f"{kept:.2f} of its own speed when busy (bar {BUSY})\n", flush=True)  # fmt: skip
+    return good
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", nargs="+", choices=["train", *SIZES], default=CASES)
+    parser.add_argument("--seconds", type=float, default=15, help="of each measurement")
+    parser.add_argument("--rounds", type=int, default=3, help="measurements of each setting; the median counts")
+    parser.add_argument("--one", choices=["train", *SIZES], help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.one:
+        print(training_speed(given.seconds) if given.one == "train" else generation_speed(given.one, given.seconds))
+        return 0
+    print(f"{count_cores()} cores, load {os.getloadavg()[0]:.1f}, torch {torch.__version__}\n")
+    print(f"{'case':6} {'setting':24} {'quiet':>10} {'busy':>10}  share   (tokens/s)")
+    held = [compare(case, given.seconds, given.rounds) for case in given.cases]
+    return 0 if all(held) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,201 @@
+"""Checking the reader's own functions: they run in a process of their own, and here is said what came of it.
+
+``child.py`` runs them; ``table.py``, ``rotation.py`` and ``attention.py`` judge them. A mistake gets a name only when
+its formula gives what the reader's function gave, on every probe; otherwise the first property that fails is all
+that is said.
+"""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from ..options import Check
+from .faults import Fault
+
+NAMES = (
+    "precompute_freqs_cis",
+    "reshape_for_broadcast",
+    "apply_rotary_emb",
+    "causal_mask",
+    "KVCache",
+    "attention",
+)
+
+
+class Property(NamedTuple):
+    """One sentence about a right function, with what was measured and what it should have been."""
+
+    sentence: str
+    measured: float | str
+    expected: float | str
+    tolerance: float = 3e-3
+
+    def holds(self) -> bool:
+        if isinstance(self.measured, str) or isinstance(self.expected, str):
+            return self.measured == self.expected
+        return math.isfinite(self.measured) and abs(self.measured - self.expected) <= self.tolerance
+
+    def __str__(self) -> str:
+        measured, expected = (v if isinstance(v, str) else f"{v:.4g}" for v in (self.measured, self.expected))
+        if measured == expected:  # a difference that four digits do not show
+            measured, expected = f"{self.measured:.8g}", f"{self.expected:.8g}"
+        return f"{self.sentence}: yours {measured}, expected {expected}."
+
+
+@dataclass
+class Verdict:
+    """What came of one function. ``outcome`` is right, half-split, wrong, stopped or unwritten."""
+
+    function: str
+    outcome: str
+    hint: str = ""
+    fault: str = ""
+    why: str = ""
+    step: int = 0
+    remarks: list[str] = field(default_factory=list)
+
+    def lines(self, hint_only: bool) -> Iterator[str]:
+        head = {
+            "right": "right",
+            "half-split": "right, in the half-split layout (channel i pairs with i + D/2, as in Hugging Face)",
+            "wrong": "wrong" if hint_only or not self.fault else f"wrong: {self.fault}",
+            "stopped": f"stopped: {self.hint}",
+            "unwritten": "not written yet",
+        }
+        yield f"{self.function}: {head[self.outcome]}"
+        if self.outcome == "wrong":
+            yield from _wrapped(self.hint)
+            if not hint_only:
+                yield from _wrapped(f"{self.why} See docs/rope.md, step {self.step}.")
+        if not hint_only:
+            for remark in self.remarks:
+                yield from _wrapped(remark)
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, 100, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+
+
+def decide(
+    function: str,
+    right: Iterable[tuple[str, bool]],
+    faults: Iterable[tuple[Fault, bool]],
+    properties: Iterable[Property],
+    problem: str,
+    step: int,
+) -> Verdict:
+    """The verdict from what matches. All but ``problem``, an exception, are made as they are needed.
+
+    ``right`` pairs an outcome, ``faults`` a mistake, with whether it gives what the reader's function gave.
+    """
+    for outcome, matches in right:
+        if matches:
+            return Verdict(function, outcome)
+    known = next((fault for fault, matches in faults if matches), None)
+    failing = next((str(each) for each in properties if not each.holds()), "")
+    if known:
+        return Verdict(function, "wrong", failing or f"It ends in {problem}.", known.name, known.why, known.step)
+    if problem:
+        return Verdict(function, "stopped", problem)
+    return Verdict(function, "wrong", failing, "", "No known mistake gives these numbers.", step)
+
+
+@dataclass
+class Answer:
+    """What study.py prints, and the status it ends with: 1 where something is wrong."""
+
+    text: str
+    code: int = 0
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def run(options: Check) -> Answer:
+    """Judge ``options.file``, a file or a directory of them. Raises ValueError where nothing could be judged."""
+    if options.file is None:
+        raise ValueError("which file? give it: study.py check FILE.py; study.py exercise DIR writes some to start from")
+    if options.seconds <= 0:
+        raise ValueError(f"seconds is {options.seconds:g}: give more than 0")
+    verdicts = judge(python_files(options.file), options.seconds)
+    if not verdicts:
+        raise ValueError(f"{options.file} defines none of {', '.join(NAMES)}: write one, or see study.py exercise DIR")
+    lines = [line for verdict in verdicts for line in verdict.lines(options.hint)]
+    return Answer("\n".join(lines), int(any(verdict.outcome in ("wrong", "stopped") for verdict in verdicts)))
+
+
+def python_files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        path.open("rb").close()  # an OSError names the file
+        return [path]
+    order = ("rope", "cache", "attention")  # as study.py exercise writes them; a later one may use an earlier one
+    files = sorted(path.glob("*.py"), key=lambda file: (order.index(file.stem) if file.stem in order else 9, file.stem))
+    if not files:
+        raise ValueError(f"{path} holds no Python file: study.py exercise {path} writes some to start from")
+    return files
+
+
+def judge(files: list[Path], seconds: float) -> list[Verdict]:
+    """Run the child on them and collect its verdicts. A function that ends the child is left out of the next try.
+
+    Raises ValueError where a file cannot even be loaded.
+    """
+    stopped: dict[str, Verdict] = {}
+    with tempfile.TemporaryDirectory() as directory:
+        while True:
+            notes = Path(directory) / "notes.jsonl"
+            notes.write_text("")
+            status = _run_child(files, list(stopped), notes, seconds)
+            found, at = dict(stopped), str(files[0])
+            for line in notes.read_text(encoding="utf-8").splitlines():
+                note = json.loads(line)
+                at = note.get("at", at)
+                if "error" in note:
+                    raise ValueError(note["error"])
+                if "function" in note:
+                    found[note["function"]] = Verdict(**note)
+            if at == "end":
+                return [found[name] for name in NAMES if name in found]
+            if at not in NAMES or at in found:
+                raise ValueError(f"{at}: {status}")
+            stopped[at] = Verdict(at, "stopped", status)
+
+
+def _run_child(files: list[Path], skipped: list[str], notes: Path, seconds: float) -> str:
+    """Wait for the child, which limits its own processor time; this clock is for one that sleeps, or cannot.
+
+    Returns in words how it ended.
+    """
+    root = Path(__file__).parents[3]
+    path = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
+    words = [sys.executable, "-m", f"{__name__}.child", str(notes), str(seconds), ",".join(skipped), *map(str, files)]
+    endless = f"it did not end within {seconds:g} seconds; is there an endless loop? (--seconds N waits longer)"
+    quiet = subprocess.DEVNULL  # input() ends at once, and what the file prints is not an answer
+    child = subprocess.Popen(words, stdin=quiet, stdout=quiet, stderr=quiet, env={**os.environ, "PYTHONPATH": path})
+    try:
+        seen, since = 0, time.monotonic()
+        while child.poll() is None:
+            size = notes.stat().st_size
+            if size != seen or size == 0:  # before the first note Python and torch are starting: not the reader's time
+                seen, since = size, time.monotonic()
+            if time.monotonic() - since > 10 * seconds:
+                return endless
+            time.sleep(0.02)
+    finally:
+        child.kill()
+        child.wait()
+    if child.returncode == -getattr(signal, "SIGXCPU", 0) < 0:
+        return endless
+    if child.returncode < 0:
+        return f"the process was killed by signal {-child.returncode}; did it use all the memory, or recurse in C?"
+    return f"it ended the process with status {child.returncode} (os._exit?)"

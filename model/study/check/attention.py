@@ -1,0 +1,143 @@
+"""``attention`` with grouped heads: what it must give, and what each known mistake makes of it."""
+
+import math
+from collections.abc import Iterator
+from functools import partial
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import Property, Verdict, decide
+from . import faults as known
+from .faults import Fault
+from .forms import FORMS, Attempt, Describe, Form, Spelling, best, close, observe
+from .mask import write_mask
+from .rotation import LAYOUTS, OUTCOMES, ROTATION_FAULTS, Probe, probes, rotate, worst
+from .table import lay, unit
+
+Case = tuple[Probe, Tensor, Tensor]  # queries and keys; values (B, T, K, D); mask (T, T)
+
+
+def cases() -> list[Case]:
+    generator = torch.Generator().manual_seed(1)
+    found = []
+    for number, probe in enumerate(probes()):
+        T = probe.xq.shape[1]
+        values = torch.randn(probe.xk.shape, generator=generator, dtype=torch.float32)
+        mask = torch.ones(T, T, dtype=torch.bool).tril()
+        if number == 2:  # one vector at all positions: its values are 1, and it sees what it likes
+            values, mask = torch.ones_like(values), (torch.rand(T, T, generator=generator) < 0.6) | mask.T.logical_not()
+            mask |= torch.eye(T, dtype=torch.bool)
+        found.append((probe, values, mask))
+    return [*found, (found[-1][0]._replace(start=3), *found[-1][1:])]  # the last one at other positions
+
+
+def attend(
+    case: Case, tile: bool = False, rotate_values: bool = False, scale: bool = True, q: bool = True, k: bool = True,
+    masked: bool = True, softmax: int = -1, regroup: bool = False, **rotation: Any,
+) -> Tensor:  # fmt: skip
+    """(B, T, H, D) in float64, right or with the mistakes asked for."""
+    (xq, xk, *_), xv, mask = case
+    angle = case[0].angle
+    xq = rotate(xq, angle, **rotation) if q else xq.double()
+    xk = rotate(xk, angle, **rotation) if k else xk.double()
+    xv = rotate(xv, angle, **rotation) if rotate_values else xv.double()
+    groups = xq.shape[2] // xk.shape[2]
+    xk, xv = (x.repeat(1, 1, groups, 1) if tile else x.repeat_interleave(groups, 2) for x in (xk, xv))  # (B, T, H, D)
+    scores = torch.einsum("bthd,bshd->bhts", xq, xk) / (math.sqrt(xq.shape[3]) if scale else 1)
+    if masked:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    weights = scores.softmax(softmax).nan_to_num()
+    out = torch.einsum("bhts,bshd->bthd", weights, xv)
+    return out.unflatten(2, (groups, -1)).transpose(2, 3).flatten(2, 3) if regroup else out
+
+
+ATTENTION_FAULTS: list[tuple[Fault, dict[str, Any]]] = [
+    *(
+        (fault, {"pairs": pairs, **change})
+        for pairs in LAYOUTS
+        for fault, change in (
+            (known.TILED, {"tile": True}),
+            (known.TILED, {"tile": True, "regroup": True}),  # queries cut into (H / K, K) heads
+            (known.VALUES, {"rotate_values": True}),
+            (known.UNSCALED, {"scale": False}),
+            (known.UNROTATED, {"q": False, "k": False}),
+            (known.ONE_ROTATED, {"q": False}),
+            (known.ONE_ROTATED, {"k": False}),
+            (known.MASK_UNUSED, {"masked": False}),
+            (known.SOFTMAX, {"softmax": -2}),
+        )
+    ),
+    *ROTATION_FAULTS,
+]
+
+
+def gives(values: list[Any], raised: list[bool], asked: list[Case], change: dict[str, Any]) -> bool:
+    for value, failed, case in zip(values, raised, asked):
+        _, T, H, _ = case[0].xq.shape
+        if failed and change.get("axis") == 2 and T != H:
+            continue
+        try:
+            expected = attend(case, **change)
+        except RuntimeError:  # more heads than positions
+            return False
+        if not (close(value, expected) or close(value, expected.flatten(2))):
+            return False
+    return True
+
+
+def properties(values: list[Any], raised: list[bool], asked: list[Case]) -> Iterator[Property]:
+    ran = [(value, case) for value, failed, case in zip(values, raised, asked) if not failed]
+    for value, ((xq, *_), _, _) in ran:
+        shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        if shape != tuple(xq.flatten(2).shape):
+            yield Property("The output has the shape of xq", str(shape), str(tuple(xq.shape)))
+    shaped = [(value.reshape(case[0].xq.shape), case) for value, case in ran]
+    for value, ((xq, xk, start, _), xv, mask) in shaped:
+        groups = xq.shape[2] // xk.shape[2]
+        if mask[0].sum() == 1:
+            right = xv[:, 0].repeat_interleave(groups, 1)  # (B, H, D)
+            _, h, i = at = worst(value[:, 0], right)
+            yield Property(f"A token that sees only itself gets its own value, head {h} of {xq.shape[2]} that of "
+                           f"key/value head {h // groups} of {xk.shape[2]}; at position {start}, channel {i}",
+                           float(value[:, 0][at]), float(right[at]))  # fmt: skip
+        else:
+            _, t, *_ = at = worst(value, torch.ones_like(value))
+            yield Property(f"Weights sum to 1, so values of 1 give 1; at position {start + t}", float(value[at]), 1.0)
+    if len(shaped) == len(asked):
+        *_, (late, (probe, *_)), (early, _) = shaped
+        _, t, h, i = at = worst(late, early)
+        yield Property(f"Only distances count: at positions from {probe.start} on comes out what does from 3 on; "
+                       f"token {t}, head {h}, channel {i}", float(late[at]), float(early[at]))  # fmt: skip
+    for value, case in shaped:
+        right = min((attend(case, pairs=pairs) for pairs in LAYOUTS), key=lambda r: (value - r).abs().max())
+        _, t, h, i = at = worst(value, right)
+        yield Property(f"softmax(q k^T / sqrt(D)) v over visible keys, q and k rotated, H = {value.shape[2]}, "
+                       f"D = {value.shape[3]}; position {case[0].start + t}, head {h}, channel {i}",
+                       float(value[at]), float(right[at]))  # fmt: skip
+
+
+def judge_attention(names: dict[str, Any], spelling: Spelling, describe: Describe) -> Verdict:
+    asked, attempts = cases(), []
+    ways = [spelling.mask] if spelling.mask else ("bool", "additive", "ones", "inverted")
+    for form, way in product([spelling.table] if spelling.table else FORMS, ways):
+        call = partial(_call, names, spelling, form, way)
+        values, problem, raised = observe(call, [[case] for case in asked], describe)
+        outcomes = [(outcome, gives(values, raised, asked, {"pairs": pairs})) for outcome, pairs in OUTCOMES]
+        attempts.append(Attempt(outcomes, values, problem, raised))
+    outcomes, values, problem, raised, _ = best(attempts)
+    faults = ((fault, gives(values, raised, asked, change)) for fault, change in ATTENTION_FAULTS)
+    return decide("attention", outcomes, faults, properties(values, raised, asked), problem, 5)
+
+
+def _call(names: dict[str, Any], spelling: Spelling, form: Form, way: str, case: Case) -> Any:
+    """The reader's attention, with right functions in the place of those that were judged and are not."""
+    (xq, xk, *_), xv, mask = case
+    angle = case[0].angle
+    if "reshape_for_broadcast" in spelling.broken:
+        names["reshape_for_broadcast"] = lay
+    if "apply_rotary_emb" in spelling.broken:
+        names["apply_rotary_emb"] = lambda xq, xk, *_: (rotate(xq, angle).type_as(xq), rotate(xk, angle).type_as(xk))
+    return names["attention"](xq.clone(), xk.clone(), xv.clone(), form.write(unit(angle)), write_mask(mask, way))

@@ -1,0 +1,143 @@
+"""The process in which the reader's file runs: ``python -m model.study.check.child NOTES SECONDS SKIPPED FILE...``.
+
+It appends a line of JSON to NOTES before and after each step, so that whoever waits knows how far it came, however it
+ends. A step may take SECONDS of processor time. SKIPPED are functions, separated by commas, that ended such a process
+before.
+"""
+
+import json
+import math
+import os
+import sys
+import traceback
+import types
+import warnings
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import NAMES, Verdict
+from .attention import judge_attention
+from .cache import judge_cache
+from .forms import Spelling
+from .mask import judge_mask
+from .rotation import judge_rotation
+from .table import judge_reshape, judge_table
+
+try:
+    import resource
+except ImportError:  # only Unix can limit memory
+    resource = None  # type: ignore[assignment]
+
+SPARE_BYTES = 4 << 30  # address space the reader's file may take beyond what Python and torch have
+JUDGES: dict[str, Callable[..., Verdict]] = dict(
+    zip(NAMES, (judge_table, judge_reshape, judge_rotation, judge_mask, judge_cache, judge_attention))
+)
+
+
+def main(notes: Path, seconds: float, skipped: set[str], files: list[Path]) -> None:
+    def note(**values: Any) -> None:
+        with notes.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(values) + "\n")
+
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, str(files[0].resolve().parent))
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    if resource:
+        limit_memory()
+    try:
+        for step in verdicts(files, skipped):
+            note(**(asdict(step) if isinstance(step, Verdict) else {"at": step}))
+            if resource:
+                limit_time(seconds)
+    except ValueError as error:
+        note(error=str(error))
+
+
+def verdicts(files: list[Path], skipped: Collection[str] = ()) -> Iterator[str | Verdict]:
+    """Before each step its name, after each function its verdict, and "end".
+
+    Raises ValueError, in one line, for a file that cannot be loaded.
+    """
+    spelling, judged = Spelling(broken=set(skipped)), set(skipped)
+    for path in files:
+        yield str(path)
+        try:
+            names = load(path)
+        except BaseException as error:  # SystemExit too
+            raise ValueError(describe(error, path)) from None
+        for function in NAMES:
+            if callable(names.get(function)) and function not in judged:
+                yield function
+                verdict = judge(function, names, path, spelling)
+                judged.add(function)
+                if verdict.outcome not in ("right", "half-split"):
+                    spelling.broken.add(function)
+                yield verdict
+    yield "end"
+
+
+def limit_time(seconds: float) -> None:
+    """Let the process be killed once it has worked that much longer: a busy machine does not count."""
+    used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+    limit(resource.RLIMIT_CPU, math.ceil(used + seconds))
+
+
+def limit_memory() -> None:
+    """Let a function that takes ever more memory fail, before the machine does; and let no crash leave a core file."""
+    limit(resource.RLIMIT_CORE, 0)
+    statistics = Path("/proc/self/statm")
+    if statistics.exists() and not torch.cuda.is_available():  # CUDA reserves far more addresses than it uses
+        used = int(statistics.read_text().split()[0]) * resource.getpagesize()
+        limit(resource.RLIMIT_AS, used + SPARE_BYTES)
+
+
+def limit(kind: int, value: int) -> None:
+    hard = resource.getrlimit(kind)[1]
+    resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Run the file as a module of its name, which its neighbours may import, and return what it defines."""
+    module = types.ModuleType(path.stem)
+    module.__file__ = str(path)
+    sys.modules.setdefault(path.stem, module)
+    sys.argv = [str(path)]
+    exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
+    return vars(module)
+
+
+def judge(function: str, names: dict[str, Any], path: Path, spelling: Spelling) -> Verdict:
+    """One function's verdict; whatever it raises belongs to it."""
+    try:
+        with torch.enable_grad(), torch.device("cpu"):  # whatever the file set
+            return JUDGES[function](names, spelling, lambda error: describe(error, path))
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        if isinstance(error, NotImplementedError) and last.filename == str(path):
+            return Verdict(function, "unwritten")
+        # The judge's own, over something that no function like this returns.
+        return Verdict(function, "stopped", f"what it returns cannot be judged: {describe(error, path)}")
+
+
+def describe(error: BaseException, path: Path) -> str:
+    """Where and what, on one line."""
+    if isinstance(error, SyntaxError):
+        place = f"{error.filename or path} line {error.lineno}" if error.lineno else str(path)
+        return f"{place}: {type(error).__name__}: {error.msg}"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    where = f"{path} line {lines[-1]}" if lines else str(path)
+    text = " ".join(str(error).split())
+    if isinstance(error, EOFError) and not text:
+        text = "nothing can be typed in while it is checked"
+    return f"{where}: {type(error).__name__}{': ' if text else ''}{text[:300]}"
+
+
+if __name__ == "__main__":
+    skipped = set(filter(None, sys.argv[3].split(",")))
+    main(Path(sys.argv[1]), float(sys.argv[2]), skipped, [Path(name) for name in sys.argv[4:]])
+    os._exit(0)  # at once: the file may have started threads

@@ -1,0 +1,132 @@
+"""The forms in which a reader may write a table of rotations, told from each other by what is in it."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+Describe = Callable[[BaseException], str]
+
+
+class Form(NamedTuple):
+    """How a table is written. The right one can be written in the reader's form, so each function is judged alone."""
+
+    container: str = "complex"  # complex, last (…, 2), tuple (cos, sin), or stack (2, …)
+    width: str = "single"  # each angle once; or twice: halves (a0, a1 .. a0, a1 ..), neighbours (a0, a0, a1, a1 ..)
+    sin_first: bool = False
+    before: int = 0  # axes of size 1 before the positions
+    between: int = 0  # and between these and the pairs
+
+    def write(self, table: Tensor) -> Any:
+        """Complex128 (T, D/2) in this form."""
+        if self.container == "complex":
+            return self.lay(table.to(torch.complex64))
+        parts = [self.lay(spread(part.float(), self.width)) for part in (table.real, table.imag)]
+        parts = parts[::-1] if self.sin_first else parts
+        if self.container == "tuple":
+            return tuple(parts)
+        return torch.stack(parts, -1 if self.container == "last" else 0)
+
+    def lay(self, part: Tensor) -> Tensor:
+        return part.reshape(*(1,) * self.before, len(part), *(1,) * self.between, -1)
+
+
+FORMS = [Form(), *(Form("tuple", width) for width in ("single", "halves", "neighbours")), Form("last")]
+
+
+@dataclass
+class Spelling:
+    """What is known of the reader's ways from the functions judged so far."""
+
+    table: Form | None = None
+    mask: str = ""
+    broken: set[str] = field(default_factory=set)  # functions that others cannot be built on
+
+
+def spread(x: Tensor, width: str) -> Tensor:
+    """(…, D/2) -> (…, D), each number twice; or as it is."""
+    return {"single": x, "halves": torch.cat((x, x), -1), "neighbours": x.repeat_interleave(2, -1)}[width]
+
+
+def read_table(result: Any, dim: int, end: int) -> tuple[Tensor | None, Form | None]:
+    """Complex128 (end, dim/2) and the form it came in, or nothing where it is in no known one."""
+    if isinstance(result, Tensor) and result.is_complex():
+        fits = [size for size in result.shape if size != 1] == [end, dim // 2]
+        table = result.detach().to(torch.complex128).reshape(end, dim // 2) if fits else None
+        return table, Form("complex", "single", False, *ones(result, end)) if fits else None
+    container = "tuple"
+    if isinstance(result, Tensor):
+        container = "last" if result.shape[-1:] == (2,) else "stack"
+        result = result.unbind(-1 if container == "last" else 0) if result.ndim > 2 else []
+    if not isinstance(result, list | tuple) or len(result) != 2 or not all(isinstance(r, Tensor) for r in result):
+        return None, None
+    parts = [part.detach().double().squeeze() for part in result]
+    if any(part.shape not in ((end, dim // 2), (end, dim)) for part in parts) or parts[0].shape != parts[1].shape:
+        return None, None
+    width = "single"
+    if parts[0].shape[1] == dim:
+        width = "halves" if torch.equal(*parts[0].chunk(2, -1)) else "neighbours"
+        step = slice(None, dim // 2) if width == "halves" else slice(None, None, 2)
+        if any(not torch.equal(part, spread(part[:, step], width)) for part in parts):
+            return None, None
+        parts = [part[:, step] for part in parts]
+    sin_first = bool(parts[0][0].abs().sum() < parts[1][0].abs().sum())
+    parts = parts[::-1] if sin_first else parts
+    return torch.complex(*parts), Form(container, width, sin_first, *ones(result[0], end))
+
+
+def ones(part: Tensor, end: int) -> tuple[int, int]:
+    before = part.shape.index(end)
+    return before, part.ndim - 2 - before
+
+
+class Attempt(NamedTuple):
+    """One way of calling the reader's function on every probe, and what came of it."""
+
+    outcomes: list[tuple[str, bool]]  # what it is if right, and whether it is
+    values: list[Any]  # None where it raised
+    problem: str  # the first exception, in words
+    raised: list[bool]
+    form: Any = None
+
+
+def best(attempts: list[Attempt]) -> Attempt:
+    """The first one that is right, else the first of those with fewest exceptions."""
+    return min(attempts, key=lambda a: (not any(matches for _, matches in a.outcomes), sum(a.raised)))
+
+
+def observe(
+    call: Callable[..., Any], probes: Iterable[Sequence[Any]], describe: Describe
+) -> tuple[list[Any], str, list[bool]]:
+    """What ``call`` gives for each probe (None where it raised), the first exception in words, and which raised."""
+    values, problem, raised = [], "", []
+    for probe in probes:
+        value, failed = None, False
+        try:
+            value = plain(call(*(x.clone() if isinstance(x, Tensor) else x for x in probe)))
+        except NotImplementedError:
+            raise
+        except BaseException as error:
+            problem, failed = problem or describe(error), True
+        values.append(value)
+        raised.append(failed)
+    return values, problem, raised
+
+
+def plain(value: Any) -> Any:
+    """Copies of the tensors in it, dense and on the CPU: later calls may write to what was returned."""
+    if isinstance(value, tuple | list):
+        return type(value)(map(plain, value)) if type(value) in (tuple, list) else tuple(map(plain, value))
+    if not isinstance(value, Tensor):
+        return value
+    if value.is_meta:
+        raise ValueError("it returns a tensor on the meta device, which holds no numbers")
+    return (value if value.layout == torch.strided else value.to_dense()).cpu().clone()
+
+
+def close(value: Any, expected: Tensor, tolerance: float = 3e-3) -> bool:
+    if not isinstance(value, Tensor) or value.shape != expected.shape or value.is_complex() != expected.is_complex():
+        return False
+    return bool(((value.detach().to(expected.dtype) - expected).abs() <= tolerance).all())

@@ -1,0 +1,195 @@
+"""``precompute_freqs_cis`` and ``reshape_for_broadcast``: what they must give, and what known mistakes make of it."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import Property, Verdict, decide
+from .faults import ANGLES, EXPONENT, HEADS, INVERTED, POLAR, REAL, ROUNDED, SHIFTED, SIGN, SWAPPED, UNUSED, Fault
+from .forms import FORMS, Attempt, Describe, Spelling, best, close, observe, read_table, spread
+
+HALF = (torch.float16, torch.bfloat16)
+TABLES = ((8, 13, 10000.0), (6, 7, 500.0), (16, 2051, 10000.0))  # dim, end, theta
+
+
+def angles(
+    dim: int, end: int, theta: float, exponent: Callable[[Tensor, int], Tensor] = lambda i, dim: -2 * i / dim,
+    shift: int = 0,
+) -> Tensor:  # fmt: skip
+    """float64 (end, dim/2): position times theta^(-2i/dim), or by another exponent, or from another first position."""
+    i = torch.arange(dim // 2, dtype=torch.float64)
+    positions = torch.arange(end, dtype=torch.float64) + shift
+    return torch.outer(positions, theta ** exponent(i, dim))
+
+
+def unit(angle: Tensor) -> Tensor:
+    return torch.polar(torch.ones_like(angle), angle)
+
+
+EXPONENTS: tuple[Callable[[Tensor, int], Tensor], ...] = (
+    lambda i, dim: -4 * i / dim,  # divided by dim // 2
+    lambda i, dim: -i / dim,  # arange(dim // 2)
+    lambda i, dim: -2 * (i - 1) / dim,
+    lambda i, dim: -2 * (i + 1) / dim,
+    lambda i, dim: -i / (dim // 2 - 1),  # linspace(0, 1, dim // 2)
+    lambda i, dim: -(i + 1) / (dim // 2),
+    lambda i, dim: -i,
+    lambda i, dim: -2 * i,
+)
+
+
+WIDTHS = ("single", "halves", "neighbours")
+
+
+def table_faults(tables: list[Any], raws: list[Any]) -> Iterator[tuple[Fault, bool]]:
+    def all_are(formula: Callable[[int, int, float], Tensor], limit: float = 1e4) -> bool:
+        """Whether every table is exp(j formula); angles so large that float32 cannot hold them are not compared."""
+        for table, probe in zip(tables, TABLES):
+            angle = formula(*probe)
+            if table is None or not (((table - unit(angle)).abs() <= 5e-3) | (angle.abs() > limit)).all():
+                return False
+        return True
+
+    yield SIGN, all_are(lambda *probe: -angles(*probe))
+    yield INVERTED, all_are(partial(angles, exponent=lambda i, dim: 2 * i / dim))
+    for exponent in EXPONENTS:
+        yield EXPONENT, all_are(partial(angles, exponent=exponent))
+    yield SHIFTED, all_are(partial(angles, shift=1)) or all_are(partial(angles, shift=-1))
+    yield UNUSED, all_are(lambda dim, end, theta: angles(dim, end, 10000.0))
+    yield SWAPPED, all_are(lambda *probe: torch.pi / 2 - angles(*probe))
+    exchanged = [torch.polar(angle := angles(*probe), torch.ones_like(angle)) for probe in TABLES]
+    yield POLAR, all(table is not None and close(table, other, 1e-2) for table, other in zip(tables, exchanged))
+    plain = [angles(*probe) for probe in TABLES]
+    real = [raw.squeeze() if isinstance(raw, Tensor) else raw for raw in raws]
+    yield ANGLES, any(all(close(raw, spread(a, w), 5e-3) for raw, a in zip(real, plain)) for w in WIDTHS)
+    yield REAL, any(all(close(raw, spread(a.cos(), w), 8e-3) for raw, a in zip(real, plain)) for w in WIDTHS)
+    yield REAL, all(table is not None and close(table, a.cos() + 0j, 8e-3) for table, a in zip(tables, plain))
+    yield ROUNDED, tables[2] is not None and rounded(tables[2], *TABLES[2])
+
+
+def rounded(table: Tensor, dim: int, end: int, theta: float) -> bool:
+    """Whether the long table is what 16-bit positions, frequencies or angles give.
+
+    The frequencies are taken from its own row 1, so that it does not matter how they came to be rounded.
+    """
+    right = angles(dim, end, theta)
+    found = table[1].angle()  # (dim/2,) radians per position
+    if not ((found - right[1]).abs() <= 0.05 * right[1]).all():
+        return False
+    positions = torch.arange(end, dtype=torch.float64)
+    for dtype in HALF:
+        snapped = found.to(dtype).double()
+        rates = [right[1], right[1].to(dtype).double(), *([snapped] if (snapped - found).abs().max() < 1e-6 else [])]
+        for steps, freqs, cast in product((positions, positions.to(dtype).double()), rates, (torch.float64, dtype)):
+            angle = torch.outer(steps, freqs).to(cast).double()
+            if ((table - unit(angle)).abs() <= 1e-2).double().mean() >= 0.99:
+                return True
+    return False
+
+
+def table_properties(tables: list[Any], raws: list[Any]) -> Iterator[Property]:
+    for (dim, end, theta), table, raw in zip(TABLES, tables, raws):
+        if table is None:
+            shape = f"{tuple(raw.shape)}" if isinstance(raw, Tensor) else type(raw).__name__
+            yield Property(f"dim {dim} and end {end} give one complex number for each position and pair; the shape",
+                           shape, f"({end}, {dim // 2})")  # fmt: skip
+            found = f"{raw.flatten(1)[1, 0].item():.4f}" if isinstance(raw, Tensor) and raw.ndim > 1 else shape
+            yield Property("Row 1, column 0 is exp(j) = cos 1 + j sin 1", found, "0.5403+0.8415j")
+            return
+        of = f"(dim {dim}, theta {theta:g})"
+        right = unit(angles(dim, end, theta))
+        yield Property("A rotation keeps lengths; the modulus of row 1, column 0", float(table[1, 0].abs()), 1.0, 5e-3)
+        yield Property(f"Position 0 is not rotated {of}; the angle of pair 0", float(table[0, 0].angle()), 0.0)
+        for i in range(dim // 2):
+            expected = float(right[1, i].angle())
+            yield Property(f"Pair {i} rotates by theta^(-2*{i}/dim) radians a position {of}; its angle at position 1",
+                           float(table[1, i].angle()), expected, 3e-3 * expected)  # fmt: skip
+        p, i = divmod(int((table - right).abs().argmax()), dim // 2)
+        for name, part in (("cosine", torch.real), ("sine", torch.imag)):
+            yield Property(f"At position {p} pair {i} has rotated by {p} theta^(-2*{i}/dim) {of}; the {name}",
+                           float(part(table)[p, i]), float(part(right)[p, i]), 5e-3)  # fmt: skip
+
+
+def judge_table(names: dict[str, Any], spelling: Spelling, describe: Describe) -> Verdict:
+    raws, problem, _ = observe(names["precompute_freqs_cis"], TABLES, describe)
+    read = [read_table(raw, dim, end) for raw, (dim, end, _) in zip(raws, TABLES)]
+    tables = [table for table, _ in read]
+    if all(form == read[0][1] for _, form in read):
+        spelling.table = read[0][1]
+    parts = [part for raw in raws for part in (raw if isinstance(raw, tuple) else [raw]) if isinstance(part, Tensor)]
+    tolerance = 1e-2 if any(part.dtype in HALF for part in parts) else 5e-3
+    right = all(
+        table is not None and close(table, unit(angles(*probe)), tolerance) for table, probe in zip(tables, TABLES)
+    )
+    verdict = decide("precompute_freqs_cis", [("right", right)], table_faults(tables, raws),
+                     table_properties(tables, raws), problem, 3)  # fmt: skip
+    if right and tolerance > 5e-3:
+        verdict.remarks.append("The table itself is rounded to 16 bits: keep it in float32, it is small.")
+    return verdict
+
+
+# How the table is laid along x: B, T, H and D; in the first every axis fits.
+LAID = ((1, 3, 3, 6), (2, 5, 4, 8), (1, 7, 6, 10))
+
+
+def lay(table: Any, x: Tensor) -> Any:
+    """(T, D/2) -> (1, T, 1, D/2), and each part of a tuple so."""
+    return tuple(part[None, :, None] for part in table) if isinstance(table, tuple) else table[None, :, None]
+
+
+def fits(value: Any, table: Tensor, x: Tensor, axis: int) -> bool:
+    """Whether ``value``, broadcast, is the table (T, D/2) laid along that axis of x (B, T, H, D/2)."""
+    if not isinstance(value, Tensor):
+        return False
+    if axis == 2 and value.numel() == table.numel() and value.shape[-2:] == (x.shape[1], x.shape[3]):
+        return True  # though it meets no x unless T equals H
+    rows = table[: x.shape[axis]].reshape(-1, x.shape[-1])
+    shape = [1, 1, 1, x.shape[-1]]
+    shape[axis] = len(rows)
+    try:
+        return torch.equal(value.expand(x.shape), rows.reshape(shape).expand(x.shape))
+    except RuntimeError:
+        return False
+
+
+def judge_reshape(names: dict[str, Any], spelling: Spelling, describe: Describe) -> Verdict:
+    function, attempts = names["reshape_for_broadcast"], []
+    forms = [form for form in (spelling.table, *FORMS) if form and form.container != "last"]
+    for form, whole in product(dict.fromkeys(forms), (False, True)):
+        pair = form.container in ("tuple", "stack")  # of cosines and sines: the reader may lay both at once
+        tables = [form.write(unit(angles(D, T, 10000.0))) for _, T, _, D in LAID]
+        parts = [list(table) if pair and whole else [table[0] if pair else table] for table in tables]
+        xs = [torch.ones(*size[:3], part.shape[-1], dtype=part.dtype) for size, (part, *_) in zip(LAID, parts)]
+        given = [(table if whole else part, x) for table, (part, *_), x in zip(tables, parts, xs)]
+        values, problem, raised = observe(function, given, describe)
+        laid = [list(value) if len(part) == 2 and isinstance(value, tuple | list) else [value]
+                for value, part in zip(values, parts)]  # fmt: skip
+        outcomes = [("right", all(map(fit, laid, parts, xs)))]
+        attempts.append(Attempt(outcomes, laid, problem, raised, (parts, given)))
+    outcomes, laid, problem, raised, (parts, given) = best(attempts)
+    xs = [x for _, x in given]
+    heads = [failed or fit(value, part, x, axis=2) for value, part, x, failed in zip(laid, parts, xs, raised)]
+    properties = (
+        Property(f"For x of {tuple(x.shape)} the table lies along axis 1; its shape",
+                 str(tuple(v.shape)) if isinstance(v, Tensor) else type(v).__name__,
+                 str((1, x.shape[1], 1, x.shape[3])))
+        for value, x, failed in zip(laid, xs, raised) for v in value if not failed
+    )  # fmt: skip
+    faults = [(HEADS, all(heads) and not raised[0])]
+    verdict = decide("reshape_for_broadcast", outcomes, faults, properties, problem, 6)
+    table, x = given[1]
+    row = tuple(part[:1] for part in table) if isinstance(table, tuple) else table[:1]
+    if verdict.outcome == "right" and not observe(function, [(row, x)], describe)[2][0]:
+        verdict.remarks.append(
+            f"It takes a table of 1 row for T = {x.shape[1]} and would stretch it over all positions: raise "
+            "ValueError unless freqs_cis.shape == (x.shape[1], x.shape[3])."
+        )
+    return verdict
+
+
+def fit(laid: list[Any], parts: list[Tensor], x: Tensor, axis: int = 1) -> bool:
+    return len(laid) == len(parts) and all(fits(value, part, x, axis) for value, part in zip(laid, parts))

@@ -1,0 +1,107 @@
+"""The files to start from: the functions of RoPE, the cache and attention, with everything but their bodies."""
+
+from ..weights.files import write_text
+from .check import Answer
+from .options import Exercise
+
+ROPE = '''"""Exercise: rotary position embedding. Write the bodies, then run: python study.py check {path}
+
+B batch, T tokens, H query heads, K key/value heads, D width of one head. Complex numbers are one way to write this;
+tables of cosines and sines are another, and the half-split layout a third. Each is fine if all three functions agree.
+"""
+
+import torch
+from torch import Tensor
+
+
+def precompute_freqs_cis(dim: int, end: int, theta: float = 10000.0) -> Tensor:
+    """The rotations of positions 0 .. end - 1: (end, dim // 2).
+
+    Row p, column i is exp(j p theta^(-2i / dim)) = cos(...) + j sin(...). dim is the width of one head. A real table
+    is the tuple (cos, sin), each (end, dim // 2), or (end, dim) with every angle twice.
+    """
+    raise NotImplementedError
+
+
+def reshape_for_broadcast(freqs_cis: Tensor, x: Tensor) -> Tensor:
+    """Lay the table (T, D/2) along x of (B, T, H, D/2): (1, T, 1, D/2). ValueError for any other shape."""
+    raise NotImplementedError
+
+
+def apply_rotary_emb(xq: Tensor, xk: Tensor, freqs_cis: Tensor) -> tuple[Tensor, Tensor]:
+    """Rotate queries (B, T, H, D) and keys (B, T, K, D) to their positions; shapes and dtypes stay.
+
+    freqs_cis are the rows of the table that belong to these T tokens. Pair (x, y) at angle a becomes
+    (x cos a - y sin a, x sin a + y cos a).
+    """
+    raise NotImplementedError
+'''
+
+CACHE = '''"""Exercise: a causal mask and a KV cache. Write the bodies, then run: python study.py check {path}
+
+B batch, T new tokens, S = start_pos + T keys, K key/value heads, D width of one head, L layers.
+"""
+
+import torch
+from torch import Tensor
+
+
+def causal_mask(start_pos: int, T: int) -> Tensor:
+    """Which keys each of T new tokens may see behind start_pos cached ones: bool (T, S), True where it may."""
+    raise NotImplementedError
+
+
+class KVCache:
+    """Keys, already rotated, and values of every layer, allocated once."""
+
+    def __init__(self, args, batch_size: int = 1) -> None:
+        """args has n_layers, n_kv_heads, max_seq_len and head_dim."""
+        shape = (args.n_layers, batch_size, args.n_kv_heads, args.max_seq_len, args.head_dim)
+        self.max_seq_len = args.max_seq_len
+        self.keys = torch.zeros(shape)  # (L, B, K, max_seq_len, D)
+        self.values = torch.zeros(shape)  # (L, B, K, max_seq_len, D)
+
+    def update(self, layer: int, start_pos: int, xk: Tensor, xv: Tensor) -> tuple[Tensor, Tensor]:
+        """Write keys and values of T new tokens, (B, K, T, D), and return those of all S: (B, K, S, D) each.
+
+        They go to slots start_pos .. start_pos + T - 1. A cache does not count, and a text may start anew at 0.
+        No gradient flows through what is stored. Raises ValueError where there are not that many slots.
+        """
+        raise NotImplementedError
+'''
+
+ATTENTION = '''"""Exercise: attention with grouped heads. Write the body, then run: python study.py check {path}
+
+Write the softmax out: no scaled_dot_product_attention. The functions of rope.py may be used.
+"""
+
+import torch
+from torch import Tensor
+
+# from rope import apply_rotary_emb
+
+
+def attention(xq: Tensor, xk: Tensor, xv: Tensor, freqs_cis: Tensor, mask: Tensor) -> Tensor:
+    """Rotate, score, mask, softmax, mix: xq (B, T, H, D), xk and xv (B, T, K, D) -> (B, T, H, D).
+
+    Each of the K key/value heads is shared by H / K neighbouring query heads: 0 and 1 use 0, 2 and 3 use 1, and so on
+    if H / K is 2. freqs_cis are the rows of these T tokens; mask is (T, T), True where a key may be seen.
+    """
+    raise NotImplementedError
+'''
+
+
+def run(options: Exercise) -> Answer:
+    """Write the files into ``options.directory``. Raises ValueError, and writes nothing, where one is there already."""
+    if options.directory is None:
+        raise ValueError("which directory? give it: study.py exercise DIR")
+    texts = {options.directory / f"{name}.py": text for name, text in
+             (("rope", ROPE), ("cache", CACHE), ("attention", ATTENTION))}  # fmt: skip
+    for path in texts:
+        if path.exists():
+            raise ValueError(f"{path} is there already and is not overwritten: give another directory")
+    options.directory.mkdir(parents=True, exist_ok=True)
+    for path, text in texts.items():
+        write_text(path, text.replace("{path}", str(path)))
+    lines = [f"written: {path}" for path in texts]
+    return Answer("\n".join([*lines, f"Write the bodies, then: python study.py check {options.directory} --hint"]))

@@ -1,0 +1,133 @@
+"""`study.py page`: one HTML file with the reader's model inside, which a browser runs from disk, offline.
+
+The page's sources lie beside this file: page.html, page.css and the modules of ``PAGE`` and ``WORKER``. They are put
+into one file here; model.mjs is the network once more, to be read beside ``model/``.
+"""
+
+import base64
+import hashlib
+import html
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...attention import Attention
+from ...config import ModelArgs
+from ...text.tokenizer import Tokenizer
+from ...transformer import Transformer
+from ...weights import load_args, load_model, load_tokenizer
+from ...weights.files import write_text
+from ...weights.runs import newest_run
+from ..options import Page
+from ..report import Report, Table
+from .facts import architecture, lines, steps, vocabulary
+
+WEB = Path(__file__).parent
+WORKER = ("model", "sampling", "worker")  # the modules of each script, in the order in which they need each other
+PAGE: tuple[str, ...] = ("strings", "tokenizer", "model", "sampling", "draw", "state", "tokens", "rotation", "score")
+PAGE += ("maps", "cache", "whatif", "frame", "text", "words", "controls", "page")
+LARGEST = 20_000_000  # parameters: above it, the file and each token take too long
+HALF = 1_000_000  # parameters: above it, weights are written in float16
+
+
+def run(options: Page) -> Report:
+    """Write the page. Raises ValueError for a model or a tokenizer that it cannot hold, before weights are read."""
+    path = options.model or newest_run()
+    args = load_args(path)
+    count = parameters(args)
+    if count > LARGEST:
+        raise ValueError(
+            f"{path} has {count:,} parameters: the page runs up to {LARGEST:,}; train a smaller model "
+            "(--dim, --n_layers, --vocab_size) and name its run"
+        )
+    if not options.out.parent.is_dir() or options.out.is_dir():
+        raise ValueError(f"out is {options.out}: name a file in a directory that exists")
+    tokenizer = load_tokenizer(options.tokenizer or path, args.vocab_size)
+    vocabulary(tokenizer)  # refuses what cannot be told to the page
+    text = build(load_model(path), tokenizer, path.resolve().name, options.prompt, options.out)
+    write_text(options.out, text)
+    table = Table(
+        f"{options.out}: open it in a browser; it needs no server and no network",
+        ("part", "what", "bytes"),
+        [
+            ("weights", f"{count:,} parameters, {stored(count)}", count * stored(count).itemsize),
+            ("tokenizer", f"{tokenizer.vocab_size} pieces", len(json.dumps(vocabulary(tokenizer)))),
+            ("whole file", "", options.out.stat().st_size),
+        ],
+    )
+    return Report([table], no_picture)
+
+
+def no_picture(figure: Any) -> None:
+    raise ValueError("page draws in the browser: open the file that --out names, and leave --plot out")
+
+
+def parameters(args: ModelArgs) -> int:
+    with torch.device("meta"):
+        return sum(weight.numel() for weight in Transformer(args).parameters())
+
+
+def stored(count: int) -> torch.dtype:
+    return torch.float16 if count > HALF else torch.float32
+
+
+def build(model: Transformer, tokenizer: Tokenizer, name: str, prompt: str, out: Path) -> str:
+    """The whole page as text. ``name`` and ``prompt`` are shown; ``out`` is where links start from."""
+    net = network(model, stored(sum(weight.numel() for weight in model.parameters())))
+    weights = net.pop("weights")
+    facts = {
+        "name": name,
+        "prompt": prompt,
+        **net,
+        "tokenizer": vocabulary(tokenizer),
+        "steps": steps(out),
+        "lines": lines(Attention),
+    }
+    main, worker, style = script(PAGE), script(WORKER), read("page.css")
+    blanks = {
+        "policy": policy(main, style),
+        "title": html.escape(name),
+        "style": style,
+        "facts": json.dumps(facts).replace("<", "\\u003c"),  # so that no text in it can end the element
+        "weights": weights,
+        "worker": worker,
+        "script": main,
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda blank: blanks[blank[1]], read("page.html"))
+
+
+def network(model: Transformer, dtype: torch.dtype) -> dict[str, Any]:
+    """Sizes, names and shapes of the weights, and all of them in base64; in float32 where float16 has no room."""
+    state = model.state_dict()
+    flat = torch.cat([weight.float().flatten() for weight in state.values()])
+    if flat.abs().max() <= torch.finfo(dtype).max:
+        flat = flat.to(dtype)
+    return {
+        "args": architecture(model.args),
+        "dtype": str(flat.dtype).removeprefix("torch."),
+        "shapes": [(name, *(1, *weight.shape)[-2:]) for name, weight in state.items()],
+        "weights": base64.b64encode(flat.numpy().tobytes()).decode(),
+    }
+
+
+def read(file: str) -> str:
+    return (WEB / file).read_text(encoding="utf-8")
+
+
+def script(modules: Iterable[str]) -> str:
+    """The modules as one script: imports go, for all names are in one scope then, and so does the word export."""
+    whole = "\n".join(read(f"{module}.mjs") for module in modules)
+    return '"use strict";\n' + re.sub(r"^import .*?;\n|^export (?=\w)", "", whole, flags=re.MULTILINE | re.DOTALL)
+
+
+def policy(main: str, style: str) -> str:
+    """Nothing from outside: this script, this style and a worker made of the page's own text."""
+    main, style = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (main, style))
+    return (
+        f"default-src 'none'; script-src 'sha256-{main}'; style-src 'sha256-{style}'; worker-src blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )

@@ -1,0 +1,127 @@
+// View 5: the slots of the KV cache as they fill, and what each pass cost with it and without.
+
+import { $, axes, number, surface, table } from "./draw.mjs";
+import { args, limit, state, t } from "./state.mjs";
+
+export function drawCache() {
+  const pass = state.passes.at(-1);
+  if (!pass) return;
+  const perToken = 2 * args.nKvHeads * args.headDim * 4;
+  const filled = state.cached;
+  const L = args.nLayers; // float32
+  const end = pass.startPos + pass.T - (state.droppedSince ?? 0);
+  const count = (value) => value.toLocaleString("en");
+  const blanks = {
+    start: pass.startPos,
+    T: pass.T,
+    end: pass.startPos + pass.T,
+    perLayer: count(filled * perToken),
+    L,
+    K: args.nKvHeads,
+    D: args.headDim,
+    bytes: count(filled * perToken * L),
+    total: count(limit * perToken * L),
+  };
+  $("slice").textContent =
+    t(pass.useCache ? "slice" : "sliceOff", blanks) +
+    (state.dropped ? ` ${t("dropped", { count: state.dropped })}` : "");
+  drawSlots(filled, pass.useCache ? pass.startPos : end, pass.useCache ? end : end);
+  drawCost("work", "workAxis", (each) => each.multiplications / 1e6);
+  drawCost("time", "timeAxis", (each) => each.ms);
+  table(
+    $("passesData"),
+    [t("lengthAxis"), "T", t("passColumn"), t("workAxis"), t("timeAxis")],
+    state.passes
+      .slice(-200)
+      .reverse()
+      .map((each) => [
+        each.length,
+        each.T,
+        t(each.useCache ? "withCache" : "without"),
+        number(each.multiplications / 1e6, 2),
+        number(each.ms, 2),
+      ]),
+  );
+  const { count: tokens, ms } = state.run ?? {};
+  $("rate").textContent = tokens
+    ? t("rate", { count: tokens, ms: number(ms, 1), rate: Math.round((1000 * tokens) / ms) })
+    : "";
+}
+
+function drawSlots(filled, start, end) {
+  const canvas = $("slots");
+  const c = state.colors;
+  const row = args.nLayers > 12 ? 8 : 16;
+  const left = 76;
+  const right = 8;
+  canvas.style.height = `${args.nLayers * (row + 3) + 44}px`;
+  const [context, width] = surface(canvas);
+  const slot = (width - left - right) / limit;
+  const top = 18;
+  const gap = slot > 3 ? 1 : 0;
+  for (let layer = 0; layer < args.nLayers; layer++) {
+    const y = top + layer * (row + 3);
+    Object.assign(context, { fillStyle: c.quiet, textAlign: "right", textBaseline: "middle" });
+    context.fillText(`${t("layer")} ${layer}`, left - 8, y + row / 2);
+    context.strokeStyle = c.line;
+    context.lineWidth = 1;
+    context.strokeRect(left, y + 0.5, slot * limit, row - 1);
+    context.fillStyle = c.query;
+    for (let p = 0; p < Math.min(filled, start); p++) context.fillRect(left + p * slot, y, slot - gap, row);
+    for (let p = start; p < end; p++) stripes(context, left + p * slot, y, slot - gap, row, c.key);
+  }
+  const bottom = top + args.nLayers * (row + 3);
+  context.fillStyle = c.quiet;
+  context.textBaseline = "top";
+  context.textAlign = "center";
+  for (const part of [0, 0.25, 0.5, 0.75, 1])
+    context.fillText(Math.round(part * limit), left + part * limit * slot - (part === 1 ? 6 : 0), bottom + 3);
+  context.textAlign = "right";
+  context.fillText(t("slotAxis"), width - right, bottom + 17);
+  if (end > start) {
+    Object.assign(context, {
+      fillStyle: c.key,
+      textAlign: start > limit / 2 ? "right" : "left",
+      textBaseline: "bottom",
+    });
+    context.fillText(`${start} : ${end}`, left + (start > limit / 2 ? end : start) * slot, top - 3);
+  }
+  canvas.setAttribute("aria-label", t("slotsLabel", { filled, limit, L: args.nLayers }));
+  const rows = Array.from({ length: args.nLayers }, (_, layer) => [layer, filled, `${start} : ${end}`, `0 : ${end}`]);
+  table($("slotsData"), [t("layer"), "S", "start_pos : start_pos + T", "0 : S"], rows);
+}
+
+function stripes(context, x, y, width, height, color) {
+  context.strokeStyle = context.fillStyle = color;
+  context.lineWidth = 1;
+  context.strokeRect(x + 0.5, y + 0.5, Math.max(width - 1, 1), height - 1);
+  for (let at = y + 1; at < y + height; at += 4) context.fillRect(x, at, Math.max(width, 2), 2);
+}
+
+function drawCost(id, axis, value) {
+  const c = state.colors;
+  const passes = state.passes.slice(-1024);
+  const longest = Math.max(8, ...passes.map((each) => each.length));
+  const most = Math.max(...passes.map(value)) || 1;
+  const [context, x, y] = axes($(id), {
+    xs: [0, longest],
+    ys: [0, most * 1.08],
+    xName: t("lengthAxis"),
+    yName: t(axis),
+    whole: true,
+  });
+  for (const each of passes) {
+    const [px, py] = [x(each.length), y(value(each))];
+    if (each.useCache) {
+      context.fillStyle = c.query;
+      context.beginPath();
+      context.arc(px, py, 2.5, 0, 2 * Math.PI);
+      context.fill();
+    } else {
+      context.strokeStyle = c.key;
+      context.lineWidth = 1.5;
+      context.strokeRect(px - 3, py - 3, 6, 6);
+    }
+  }
+  $(id).setAttribute("aria-label", `${t(`${id}Caption`)} ${number(value(passes.at(-1)), 2)}`);
+}

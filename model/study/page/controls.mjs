@@ -1,0 +1,155 @@
+// The controls: each changes the state, and what it changes is drawn again.
+
+import { $ } from "./draw.mjs";
+import { DEFAULTS, keyOf, query, state, writeHash } from "./state.mjs";
+import { changed, drawPlayer } from "./frame.mjs";
+import { bothWays, catchUp, enqueue, goBack, play, readPrompt, refreshWhatIf, step } from "./text.mjs";
+import { cellAt } from "./maps.mjs";
+import { setLanguage, setTheme } from "./words.mjs";
+
+function on(id, event, handler) {
+  $(id).addEventListener(event, handler);
+}
+
+function update(changes, ...views) {
+  Object.assign(state, changes);
+  writeHash();
+  changed(...views);
+}
+
+// A control whose value is a choice of the state's of the same name. What is no number leaves the choice as it was.
+function bind(id, views, read = (input) => input.value, after = () => {}) {
+  const input = $(id);
+  const fits = (value) => value >= Number(input.min || 0) && value <= Number(input.max || Infinity);
+  if (typeof state[id] === "number" && !fits(state[id])) state[id] = DEFAULTS[id]; // the address may hold anything
+  if (input.type === "checkbox") input.checked = state[id];
+  else input.value = state[id];
+  input.addEventListener("input", () => {
+    const value = read(input);
+    if (typeof value === "number" && !(Number.isFinite(value) && fits(value))) return;
+    update({ [id]: value }, ...views);
+    after();
+  });
+}
+
+const asNumber = (input) => (input.value === "" ? NaN : Number(input.value));
+const asWhole = (input) => (input.value === "" ? 0 : Math.floor(Number(input.value)));
+const asChecked = (input) => input.checked;
+
+export function wire() {
+  let typing;
+  bind("prompt", [], undefined, () => {
+    clearTimeout(typing);
+    typing = setTimeout(readPrompt, 250);
+  });
+  for (const id of ["temperature", "topP"]) bind(id, ["tokens"], asNumber);
+  for (const id of ["topK", "seed"]) bind(id, ["tokens"], asWhole);
+  bind("speed", []);
+  bind("useCache", ["cache"], asChecked, () => enqueue(catchUp));
+  bind("endless", [], asChecked);
+  bind("theme", [], undefined, setTheme);
+  for (const id of ["theta", "factor", "offset", "stretch"]) bind(id, ["whatIf"], asNumber, refreshWhatIf);
+  bind("change", ["whatIf"], undefined, refreshWhatIf);
+  bind("long", ["whatIf"], asChecked, refreshWhatIf);
+  bind("shift", ["rotation"], asNumber);
+  bind("layer", [], asNumber, () => update({ key: null }));
+  bind("head", [], asNumber, () => update({ key: null }));
+  on("position", "input", () => select(Number($("position").value)));
+  on("key", "input", () => update({ key: Number($("key").value) }));
+  on("back", "click", goBack);
+  on("step", "click", () => enqueue(() => step([], 1)).then(refreshWhatIf));
+  on("play", "click", () => {
+    if (!state.playing) return void play();
+    state.playing = false;
+    drawPlayer();
+  });
+  on("advance", "click", () => {
+    if (!state.advancing) return advance();
+    state.advancing = false;
+    drawPlayer();
+  });
+  on("both", "click", () => enqueue(bothWays));
+  on("language", "click", () => setLanguage(state.language === "en" ? "zh" : "en"));
+  on("bars", "click", ({ target }) => {
+    const button = target.closest("button");
+    if (button && !state.playing) enqueue(() => step([Number(button.dataset.token)], 0)).then(refreshWhatIf);
+  });
+  on(
+    "clocks",
+    "click",
+    ({ target }) => target.closest("button") && update({ pair: Number(target.closest("button").dataset.pair) }),
+  );
+  on("thumbs", "click", ({ target }) => {
+    const button = target.closest("button");
+    if (button) update({ layer: Number(button.dataset.layer), head: Number(button.dataset.head), key: null });
+  });
+  on(
+    "chips",
+    "click",
+    ({ target }) => target.closest("button") && select([...$("chips").children].indexOf(target.closest("button"))),
+  );
+  on("chips", "keydown", moveChip);
+  on("map", "keydown", moveCell);
+  on("map", "pointermove", (event) => {
+    state.hover = cellAt(event);
+    changed("maps");
+  });
+  on("map", "pointerleave", () => {
+    state.hover = null;
+    changed("maps");
+  });
+  on("map", "click", (event) => {
+    const cell = cellAt(event);
+    if (cell) update({ position: cell.q, key: cell.k });
+  });
+  for (const details of document.querySelectorAll("details")) details.addEventListener("toggle", () => changed());
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", setTheme);
+  new ResizeObserver(() => changed()).observe(document.body);
+}
+
+// The newest position follows the text; any other stays.
+function select(position) {
+  update({ position: position >= state.tokens.length - 1 ? null : Math.max(0, position), key: null });
+}
+
+const STEPS_OF_KEYS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+
+function moveChip(event) {
+  const step = STEPS_OF_KEYS[event.key];
+  if (!step) return;
+  event.preventDefault();
+  const position = Math.min(Math.max(query() + step[0] + step[1], 0), state.tokens.length - 1);
+  select(position);
+  $("chips").children[position].focus();
+}
+
+function moveCell(event) {
+  const step = STEPS_OF_KEYS[event.key];
+  if (!step) return;
+  event.preventDefault();
+  const q = Math.min(Math.max(query() + step[0], 0), state.tokens.length - 1);
+  update({ position: q, key: Math.min(Math.max(keyOf(query()) + step[1], 0), q) });
+}
+
+// Positions advance two a second; where motion is to be reduced, by one whole step a second.
+function advance() {
+  const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  let last = performance.now();
+  state.advancing = true;
+  drawPlayer();
+  const frame = (now) => {
+    const moved = ((now - last) / 1000) * 2;
+    if (!still || moved >= 2) {
+      state.shift = (state.shift + (still ? 1 : moved)) % Number($("shift").max);
+      last = now;
+      changed("rotation");
+    }
+    if (state.advancing) requestAnimationFrame(frame);
+    else {
+      state.shift = Math.round(state.shift);
+      writeHash();
+      changed("rotation");
+    }
+  };
+  requestAnimationFrame(frame);
+}

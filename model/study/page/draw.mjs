@@ -1,0 +1,140 @@
+// Pictures and tables: small helpers that every view uses. Text is set as text, never as markup.
+
+import { state } from "./state.mjs";
+
+export const $ = (id) => document.getElementById(id);
+
+export function element(tag, properties = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (name.includes("-") || name === "role") made.setAttribute(name, value);
+    else made[name] = value;
+  }
+  made.append(...children);
+  return made;
+}
+
+export function number(value, digits = 3) {
+  if (value === -Infinity) return "−∞";
+  const size = Math.abs(value);
+  const text = value && (size < 10 ** -digits || size >= 1e6) ? value.toExponential(1) : value.toFixed(digits);
+  return text.replace("-", "−");
+}
+
+export const percent = (share) => number(100 * share, share && share < 0.001 ? 3 : 1);
+
+// Colours by the names of page.css; read again when the theme changes.
+export function colors() {
+  const style = getComputedStyle(document.documentElement);
+  const names = ["paper", "card", "ink", "quiet", "line", "control", "query", "key", "third", "wash"];
+  return Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+}
+
+// The canvas at its size on the screen, cleared: [context, width, height] in CSS pixels.
+export function surface(canvas) {
+  const { clientWidth: width, clientHeight: height } = canvas;
+  const ratio = devicePixelRatio || 1;
+  if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
+    canvas.width = Math.round(width * ratio);
+    canvas.height = Math.round(height * ratio);
+  }
+  const context = canvas.getContext("2d");
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  context.clearRect(0, 0, width, height);
+  context.font = "12px system-ui, sans-serif";
+  return [context, width, height];
+}
+
+// Round numbers that divide [low, high] into some `count` parts.
+export function ticks(low, high, count) {
+  const rough = (high - low) / count || 1;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = power * [1, 2, 5, 10].find((multiple) => multiple * power >= rough * 0.999);
+  const first = Math.ceil(low / step - 1e-9);
+  const last = Math.floor(high / step + 1e-9);
+  return Array.from({ length: last - first + 1 }, (_, i) => (first + i) * step);
+}
+
+// A chart's frame, ticks and axis names. Returns [context, x, y]: functions from values to pixels.
+export function axes(canvas, { xs: [x0, x1], ys: [y0, y1], xName, yName, whole = false }) {
+  const [context, width, height] = surface(canvas);
+  const c = state.colors;
+  const left = 52;
+  const right = 12;
+  const top = 22;
+  const bottom = 38;
+  const x = (value) => left + ((value - x0) / (x1 - x0 || 1)) * (width - left - right);
+  const y = (value) => height - bottom - ((value - y0) / (y1 - y0 || 1)) * (height - top - bottom);
+  const xTicks = ticks(x0, x1, Math.min(8, Math.floor(width / 60))).filter((tick) => !whole || Number.isInteger(tick));
+  context.lineWidth = 1;
+  context.strokeStyle = c.line;
+  context.fillStyle = c.quiet;
+  context.textAlign = "right";
+  context.textBaseline = "middle";
+  for (const tick of ticks(y0, y1, 5)) {
+    line(context, left, y(tick), width - right, y(tick));
+    context.fillText(tidy(tick), left - 6, y(tick));
+  }
+  context.textAlign = "center";
+  context.textBaseline = "top";
+  for (const tick of xTicks) {
+    line(context, x(tick), height - bottom, x(tick), height - bottom + 4);
+    context.fillText(tidy(tick), x(tick), height - bottom + 6);
+  }
+  context.textAlign = "right";
+  context.fillText(xName, width - right, height - 15);
+  context.textAlign = "left";
+  context.fillText(yName, 4, 3);
+  context.strokeStyle = c.control;
+  if (y0 < 0 && y1 > 0) line(context, left, y(0), width - right, y(0));
+  return [context, x, y];
+}
+
+export const tidy = (tick) => String(Number(tick.toPrecision(6))).replace("-", "−");
+
+export function line(context, x0, y0, x1, y1) {
+  context.beginPath();
+  context.moveTo(x0, y0);
+  context.lineTo(x1, y1);
+  context.stroke();
+}
+
+// A dashed line across the chart, with its name at the top.
+export function vertical(context, x, y, at, [low, high], name) {
+  Object.assign(context, {
+    strokeStyle: state.colors.ink,
+    fillStyle: state.colors.ink,
+    lineWidth: 1,
+    textAlign: "center",
+  });
+  context.fillText(name, x(at), y(high) - 16);
+  context.setLineDash([4, 4]);
+  line(context, x(at), y(low), x(at), y(high));
+  context.setLineDash([]);
+}
+
+// Rows of cells under column names; a cell { text } is a token. `mark` gives a row's class. Only an open one is filled.
+// Cells are kept and only what differs is written: a table of all keys is drawn again with every token.
+export function table(target, columns, rows, mark = () => "") {
+  const details = target.closest("details");
+  if (details && !details.open) return;
+  if (!target.tHead) target.append(element("thead", {}, element("tr")), element("tbody"));
+  const isText = columns.map((_, i) => rows[0]?.[i]?.text !== undefined);
+  fill(target.tHead.rows[0], columns, isText, () => element("th", { scope: "col" }));
+  const body = target.tBodies[0];
+  while (body.rows.length > rows.length) body.lastChild.remove();
+  rows.forEach((row, i) => {
+    const line = body.rows[i] ?? body.appendChild(element("tr"));
+    if (line.className !== mark(i)) line.className = mark(i);
+    fill(line, row, isText, () => element("td"));
+  });
+}
+
+function fill(row, values, isText, make) {
+  values.forEach((value, i) => {
+    const cell = row.cells[i] ?? row.appendChild(make());
+    const text = String(value?.text ?? value);
+    if (isText[i]) cell.className = "text";
+    if (cell.textContent !== text) cell.textContent = text;
+  });
+}

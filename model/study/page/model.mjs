@@ -1,0 +1,300 @@
+// The network of model/ once more, with its names and in its order: rope_scaling, rope, cache, attention, transformer.
+// One text at a time, so no batch axis. Every array is flat; its shape stands at the end of the line that makes it:
+// T new tokens, S = startPos + T keys, H query heads, K key/value heads, D headDim, L layers, V vocabulary.
+
+export const work = { multiplications: 0 }; // of the matrix products and the attention, counted as they are done
+
+// ---- rope_scaling.py: functions from frequencies to frequencies, (D/2), in radians per token, fastest pair first
+
+export const linear = (freqs, { factor }) => freqs.map((freq) => freq / factor);
+
+export const ntk = (freqs, { factor }) => freqs.map((freq, i) => freq * factor ** -(i / (freqs.length - 1)));
+
+export function llama3(freqs, { factor, originalMaxSeqLen, low, high }) {
+  const turns = freqs.map((freq) => (originalMaxSeqLen * freq) / (2 * Math.PI));
+  return blend(freqs, factor, turns.map((n) => (n - low) / (high - low)));
+}
+
+export function yarn(freqs, { factor, originalMaxSeqLen, low, high }) {
+  const pairs = freqs.length, step = Math.log(freqs[1]);
+  const first = Math.max(Math.floor(Math.log((2 * Math.PI * high) / originalMaxSeqLen) / step), 0);
+  const last = Math.min(Math.ceil(Math.log((2 * Math.PI * low) / originalMaxSeqLen) / step), 2 * pairs - 1);
+  return blend(freqs, factor, freqs.map((_, i) => 1 - (i - first) / (last - first || 1)));
+}
+
+function blend(freqs, factor, keep) {
+  return freqs.map((freq, i) => {
+    const kept = Math.min(Math.max(keep[i], 0), 1);
+    return freq * kept + (freq / factor) * (1 - kept);
+  });
+}
+
+const SCALINGS = { linear, ntk, llama3, yarn };
+
+// ---- rope.py
+
+export function ropeFreqs(dim, theta = 10000, scaling = null) {
+  const freqs = Array.from({ length: dim / 2 }, (_, i) => theta ** -((2 * i) / dim)); // (D/2)
+  return scaling ? SCALINGS[scaling.type](freqs, scaling) : freqs;
+}
+
+// Row p, column i is e^(j p theta^(-2i/dim)), as cosine and sine. `place` is for experiments: where position p is put.
+export function precomputeFreqsCis(dim, end, theta = 10000, scaling = null, place = (p) => p) {
+  const freqs = ropeFreqs(dim, theta, scaling), length = scaling ? scaling.attentionFactor : 1;
+  const freqsCis = new Float32Array(end * dim); // (end, D/2, 2)
+  for (let p = 0; p < end; p++) {
+    for (let i = 0; i < dim / 2; i++) {
+      const angle = place(p) * freqs[i]; // in float64, as Python has it
+      freqsCis[p * dim + 2 * i] = length * Math.cos(angle);
+      freqsCis[p * dim + 2 * i + 1] = length * Math.sin(angle);
+    }
+  }
+  return freqsCis;
+}
+
+// Rotates xq (T, H, D) and xk (T, K, D) to the positions of the table (T, D/2, 2). Pairs are (2i, 2i + 1).
+export function applyRotaryEmb(xq, xk, freqsCis, dim) {
+  return [rotate(xq, freqsCis, dim), rotate(xk, freqsCis, dim)];
+}
+
+function rotate(x, freqsCis, dim) {
+  const T = freqsCis.length / dim, heads = x.length / (T * dim), out = new Float32Array(x.length);
+  for (let t = 0; t < T; t++) {
+    for (let h = 0; h < heads; h++) {
+      const at = (t * heads + h) * dim;
+      for (let i = 0; i < dim; i += 2) {
+        const cos = freqsCis[t * dim + i], sin = freqsCis[t * dim + i + 1];
+        out[at + i] = x[at + i] * cos - x[at + i + 1] * sin; // (a + jb)(cos + j sin)
+        out[at + i + 1] = x[at + i] * sin + x[at + i + 1] * cos;
+      }
+    }
+  }
+  return out;
+}
+
+// ---- cache.py
+
+export class KVCache {
+  constructor(args, maxSeqLen = args.maxSeqLen) {
+    this.maxSeqLen = maxSeqLen;
+    this.width = args.nKvHeads * args.headDim;
+    this.headDim = args.headDim;
+    const allocate = () => new Float32Array(maxSeqLen * this.width); // (maxSeqLen, K, D), a slot's heads side by side
+    this.keys = Array.from({ length: args.nLayers }, allocate);
+    this.values = Array.from({ length: args.nLayers }, allocate);
+  }
+
+  // Writes T new keys and values behind startPos old ones; returns those of all S, (S, K, D).
+  update(layer, startPos, xk, xv) {
+    const end = startPos * this.width + xk.length;
+    this.keys[layer].set(xk, startPos * this.width);
+    this.values[layer].set(xv, startPos * this.width);
+    return [this.keys[layer].subarray(0, end), this.values[layer].subarray(0, end)];
+  }
+
+  // Not in cache.py: forgets the `count` oldest of `length` tokens. What stays moves to the front, and its keys are
+  // rotated back by `count` positions, so that they lie as if the text began here. `back` is that rotation (D/2, 2).
+  drop(count, length, back) {
+    const heads = this.width / this.headDim, from = count * this.width, to = length * this.width;
+    for (const values of this.values) values.copyWithin(0, from, to);
+    for (const keys of this.keys) {
+      for (let at = from; at < to; at += this.headDim) {
+        keys.set(rotate(keys.subarray(at, at + this.headDim), back, this.headDim), at - heads * count * this.headDim);
+      }
+    }
+  }
+}
+
+// ---- attention.py
+
+export class Attention {
+  constructor(args, layerId, weights) {
+    this.layerId = layerId;
+    this.args = args;
+    [this.wq, this.wk, this.wv, this.wo] = ["wq", "wk", "wv", "wo"].map((name) => weights(`attention.${name}`));
+  }
+
+  // x (T, dim) -> (T, dim). `trace` collects what the page draws: see TransformerBlock.
+  forward(x, startPos, freqsCis, cache, trace) {
+    const before = [this.wq, this.wk].map((w) => multiply(w, x)); // (T, H, D), (T, K, D)
+    const xv = multiply(this.wv, x); // (T, K, D)
+    const [xq, xk] = applyRotaryEmb(...before, freqsCis, this.args.headDim);
+    const [keys, values] = cache ? cache.update(this.layerId, startPos, xk, xv) : [xk, xv]; // (S, K, D)
+    const [out, weights] = this.attend(xq, keys, values, startPos); // (T, H, D), (T, H, S)
+    if (trace) trace.push({ xq: before[0], xk: before[1], xv, weights, out });
+    return multiply(this.wo, out); // (T, dim)
+  }
+
+  // softmax(q k^T / sqrt(D) + mask) v. The mask is where the loop over keys ends: a token sees startPos + t + 1.
+  attend(xq, keys, values, startPos) {
+    const { nHeads: H, nKvHeads: K, headDim: D } = this.args;
+    const T = xq.length / (H * D), S = startPos + T, group = H / K, scale = 1 / Math.sqrt(D);
+    const out = new Float32Array(T * H * D), weights = new Float32Array(T * H * S);
+    for (let t = 0; t < T; t++) {
+      for (let h = 0; h < H; h++) {
+        const q = (t * H + h) * D, first = Math.floor(h / group) * D, visible = startPos + t + 1;
+        const row = weights.subarray((t * H + h) * S, (t * H + h) * S + visible); // the rest stays 0
+        for (let s = 0; s < visible; s++) row[s] = scale * dot(xq, q, keys, s * K * D + first, D);
+        softmax(row);
+        for (let d = 0; d < D; d += 2) {
+          let even = 0, odd = 0;
+          for (let s = 0, v = first + d; s < visible; s++, v += K * D) {
+            even += row[s] * values[v];
+            odd += row[s] * values[v + 1];
+          }
+          (out[q + d] = even), (out[q + d + 1] = odd);
+        }
+        work.multiplications += 2 * visible * D;
+      }
+    }
+    return [out, weights];
+  }
+}
+
+export function dot(a, i, b, j, length) {
+  let even = 0, odd = 0, d = 0; // two sums at a time: neither waits for the other
+  for (; d + 2 <= length; d += 2) {
+    even += a[i + d] * b[j + d];
+    odd += a[i + d + 1] * b[j + d + 1];
+  }
+  return d < length ? even + odd + a[i + d] * b[j + d] : even + odd;
+}
+
+export function softmax(row) {
+  let largest = -Infinity, sum = 0;
+  for (const value of row) largest = Math.max(largest, value);
+  for (let i = 0; i < row.length; i++) sum += row[i] = Math.exp(row[i] - largest);
+  for (let i = 0; i < row.length; i++) row[i] /= sum;
+  return row;
+}
+
+// x (T, columns) times the transpose of w (rows, columns) -> (T, rows). Four rows at a time: each x is loaded once.
+function multiply({ data, rows, columns }, x) {
+  const T = x.length / columns, out = new Float32Array(T * rows);
+  for (let t = 0; t < T; t++) {
+    const row = x.subarray(t * columns, (t + 1) * columns);
+    let r = 0;
+    for (; r + 4 <= rows; r += 4) {
+      let a = 0, b = 0, c = 0, d = 0, w = r * columns;
+      for (let i = 0; i < columns; i++, w++) {
+        const value = row[i];
+        a += data[w] * value;
+        b += data[w + columns] * value;
+        c += data[w + 2 * columns] * value;
+        d += data[w + 3 * columns] * value;
+      }
+      const at = t * rows + r;
+      (out[at] = a), (out[at + 1] = b), (out[at + 2] = c), (out[at + 3] = d);
+    }
+    for (; r < rows; r++) out[t * rows + r] = dot(data, r * columns, row, 0, columns);
+  }
+  work.multiplications += T * rows * columns;
+  return out;
+}
+
+// ---- transformer.py
+
+class RMSNorm {
+  constructor(weight, eps) {
+    this.weight = weight.data;
+    this.eps = eps;
+  }
+
+  forward(x) {
+    const dim = this.weight.length, out = new Float32Array(x.length);
+    for (let at = 0; at < x.length; at += dim) {
+      const scale = 1 / Math.sqrt(dot(x, at, x, at, dim) / dim + this.eps);
+      for (let i = 0; i < dim; i++) out[at + i] = x[at + i] * scale * this.weight[i];
+    }
+    return out;
+  }
+}
+
+class FeedForward {
+  constructor(weights) {
+    [this.w1, this.w2, this.w3] = ["w1", "w2", "w3"].map((name) => weights(`feed_forward.${name}`));
+  }
+
+  forward(x) {
+    const gate = multiply(this.w1, x), up = multiply(this.w3, x); // (T, hiddenDim)
+    return multiply(this.w2, up.map((value, i) => (value * gate[i]) / (1 + Math.exp(-gate[i])))); // silu(w1 x) * w3 x
+  }
+}
+
+class TransformerBlock {
+  constructor(args, layerId, weights) {
+    this.attention = new Attention(args, layerId, weights);
+    this.feedForward = new FeedForward(weights);
+    this.attentionNorm = new RMSNorm(weights("attention_norm"), args.normEps);
+    this.ffnNorm = new RMSNorm(weights("ffn_norm"), args.normEps);
+  }
+
+  forward(x, startPos, freqsCis, cache, trace) {
+    x = add(x, this.attention.forward(this.attentionNorm.forward(x), startPos, freqsCis, cache, trace));
+    return add(x, this.feedForward.forward(this.ffnNorm.forward(x)));
+  }
+}
+
+function add(a, b) {
+  return a.map((value, i) => value + b[i]);
+}
+
+export class Transformer {
+  // `tensors` maps the state dict's names to { data, rows, columns }; a norm's weight is one row.
+  constructor(args, tensors) {
+    this.args = args;
+    this.tokEmbeddings = tensors["tok_embeddings.weight"];
+    this.layers = Array.from({ length: args.nLayers },
+      (_, id) => new TransformerBlock(args, id, (name) => tensors[`layers.${id}.${name}.weight`]));
+    this.norm = new RMSNorm(tensors["norm.weight"], args.normEps);
+    this.output = tensors["output.weight"] ?? this.tokEmbeddings; // tied where the file has no output matrix
+    this.freqsCis = precomputeFreqsCis(args.headDim, args.maxSeqLen, args.ropeTheta, args.ropeScaling);
+  }
+
+  // tokens (T) at positions startPos .. startPos + T - 1 -> logits (T, V)
+  forward(tokens, startPos = 0, cache = null, trace = null) {
+    return this.logits(this.hidden(tokens, startPos, cache, trace));
+  }
+
+  // Everything but the output matrix: (T) -> (T, dim). `freqsCis` may be another table than the network's own.
+  hidden(tokens, startPos = 0, cache = null, trace = null, table = this.freqsCis) {
+    const { dim, headDim } = this.args, T = tokens.length;
+    const limit = cache ? cache.maxSeqLen : table.length / headDim;
+    if (startPos < 0 || T < 1 || startPos + T > limit) {
+      throw new RangeError(`startPos ${startPos} with T = ${T} new tokens: they must lie in the ${limit} positions`);
+    }
+    const freqsCis = table.subarray(startPos * headDim, (startPos + T) * headDim); // (T, D/2, 2)
+    let h = new Float32Array(T * dim); // (T, dim)
+    tokens.forEach((token, t) => h.set(this.tokEmbeddings.data.subarray(token * dim, (token + 1) * dim), t * dim));
+    for (const layer of this.layers) h = layer.forward(h, startPos, freqsCis, cache, trace);
+    return this.norm.forward(h);
+  }
+
+  // (..., dim) -> (..., V)
+  logits(h) {
+    return multiply(this.output, h);
+  }
+}
+
+// ---- weights
+
+// The page's bytes -> { name: { data, rows, columns } }. Float16 is widened by a table of all its 65,536 numbers.
+export function unpack(bytes, shapes, dtype) {
+  const half = dtype === "float16", numbers = half ? new Uint16Array(bytes) : new Float32Array(bytes);
+  const all = half ? new Float32Array(numbers.length) : numbers, table = half && widen();
+  for (let i = 0; half && i < all.length; i++) all[i] = table[numbers[i]];
+  const tensors = {};
+  let at = 0;
+  for (const [name, rows, columns] of shapes) {
+    tensors[name] = { data: all.subarray(at, (at += rows * columns)), rows, columns };
+  }
+  return tensors;
+}
+
+function widen() {
+  return Float32Array.from({ length: 65536 }, (_, bits) => {
+    const sign = bits >> 15 ? -1 : 1, exponent = (bits >> 10) & 31, fraction = bits & 1023;
+    if (exponent === 31) return fraction ? NaN : sign * Infinity;
+    return sign * (exponent ? 2 ** (exponent - 15) * (1 + fraction / 1024) : 2 ** -24 * fraction);
+  });
+}

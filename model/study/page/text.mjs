@@ -1,0 +1,135 @@
+// The text: every change of it goes through the worker, one after another.
+
+import { $ } from "./draw.mjs";
+import { ask, facts, forget, isFull, keep, limit, state, tokenizer } from "./state.mjs";
+import { changed, drawPlayer, visible } from "./frame.mjs";
+import { repaint } from "./maps.mjs";
+import { sampling } from "./tokens.mjs";
+import { compare } from "./whatif.mjs";
+
+let queue = Promise.resolve();
+
+export function enqueue(job) {
+  queue = queue.then(job).catch((error) => {
+    $("error").hidden = false;
+    $("error").textContent = error.message;
+    state.playing = false;
+  });
+  return queue;
+}
+
+// Reads `tokens` behind `earlier`, samples `count` more, and keeps what the passes gave.
+async function extend(earlier, tokens, count) {
+  const { useCache } = state;
+  const answer = await ask("run", {
+    earlier,
+    tokens,
+    count,
+    dropped: state.dropped,
+    sampling: sampling(),
+    useCache,
+    eosIds: facts.tokenizer.eosIds,
+  });
+  for (const pass of answer.passes) {
+    keep(pass);
+    state.passes.push({ ...pass, trace: null, length: pass.startPos + pass.T });
+    if (useCache) state.cached = pass.startPos + pass.T;
+  }
+  repaint(useCache ? earlier.length : 0);
+  state.tokens = [...earlier, ...answer.tokens];
+  state.logits = answer.logits;
+  const sampled = answer.tokens.length - tokens.length;
+  if (sampled) state.run = { count: sampled, ms: answer.ms };
+  state.ended = sampled > 0 && facts.tokenizer.eosIds.includes(state.tokens.at(-1));
+  changed();
+}
+
+export function readPrompt() {
+  state.playing = false;
+  return enqueue(async () => {
+    const tokens = tokenizer.encode(state.prompt);
+    state.tooLong = tokens.length > limit ? tokens.length : 0;
+    Object.assign(state, { passes: [], run: null, dropped: 0, cached: 0, position: null, key: null });
+    await extend([], tokens.slice(0, limit), 0);
+    state.promptLength = state.tokens.length;
+    refreshWhatIf();
+  });
+}
+
+// What is cached of the text; without the cache all of it is read again.
+export async function step(tokens, count) {
+  if (state.tokens.length >= limit && state.endless) await makeRoom();
+  if (isFull()) return;
+  await extend(state.tokens, tokens, Math.min(count, limit - state.tokens.length));
+}
+
+async function makeRoom() {
+  const count = Math.floor(limit / 4);
+  const length = state.tokens.length;
+  if (state.cached === length) await ask("drop", { count, length });
+  forget(count);
+  state.tokens = state.tokens.slice(count);
+  state.promptLength = Math.max(0, state.promptLength - count);
+  state.dropped += count;
+  state.cached = Math.max(0, state.cached - count);
+  repaint(0);
+}
+
+export function goBack() {
+  return enqueue(async () => {
+    if (state.tokens.length <= 1) return;
+    const kept = state.tokens.slice(0, -1);
+    state.promptLength = Math.min(state.promptLength, kept.length);
+    await extend(kept.slice(0, -1), kept.slice(-1), 0);
+    state.ended = false;
+    refreshWhatIf();
+  });
+}
+
+export async function play() {
+  state.playing = true;
+  drawPlayer(); // at once, so that a second click finds the button as it is
+  while (state.playing && !isFull() && !state.ended) {
+    const rate = Number(state.speed);
+    const start = performance.now();
+    await enqueue(() => step([], rate ? 1 : 16));
+    const left = rate ? 1000 / rate - (performance.now() - start) : 0;
+    await new Promise((resolve) => (left > 4 ? setTimeout(resolve, left) : requestAnimationFrame(resolve)));
+  }
+  state.playing = false;
+  changed();
+  refreshWhatIf();
+}
+
+// The cache missed what was read without it; it reads that now, in one chunk.
+export async function catchUp() {
+  if (!state.useCache || state.cached === state.tokens.length) return;
+  await extend(state.tokens.slice(0, state.cached), state.tokens.slice(state.cached), 0);
+}
+
+export async function bothWays() {
+  const chosen = state.useCache;
+  for (const useCache of [true, false]) {
+    state.useCache = useCache;
+    if (useCache) await catchUp();
+    await extend(state.tokens.slice(0, -1), state.tokens.slice(-1), 0);
+  }
+  state.useCache = chosen;
+}
+
+// What if: asked when the view is seen and nothing plays
+
+let wanted = 0;
+
+export function refreshWhatIf() {
+  const mine = ++wanted;
+  setTimeout(
+    () =>
+      enqueue(async () => {
+        if (mine !== wanted || state.playing || !visible.has("whatIf")) return;
+        state.whatIf = await compare();
+        changed("whatIf");
+      }),
+    80,
+  );
+}

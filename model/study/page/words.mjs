@@ -1,0 +1,51 @@
+// The page's words in a language, and its colours in a theme.
+
+import { $, colors } from "./draw.mjs";
+import { args, facts, state, t, writeHash } from "./state.mjs";
+import { changed } from "./frame.mjs";
+import { longLength } from "./whatif.mjs";
+
+export function setLanguage(language) {
+  state.language = language;
+  document.documentElement.lang = language === "zh" ? "zh-Hans" : "en";
+  for (const place of document.querySelectorAll("[data-t]")) place.textContent = t(place.dataset.t);
+  for (const place of document.querySelectorAll("[data-label]"))
+    place.setAttribute("aria-label", t(place.dataset.label));
+  $("language").textContent = t("otherLanguage");
+  $("language").lang = language === "zh" ? "en" : "zh-Hans";
+  for (const place of document.querySelectorAll(".doc")) link(place);
+  const parameters = facts.shapes.reduce((sum, [, rows, columns]) => sum + rows * columns, 0).toLocaleString("en");
+  $("sizes").textContent = t("sizes", {
+    parameters,
+    dtype: facts.dtype,
+    layers: args.nLayers,
+    heads: args.nHeads,
+    kvHeads: args.nKvHeads,
+    dim: args.headDim,
+    context: args.maxSeqLen,
+    theta: args.ropeTheta,
+    tied: t(args.tieEmbeddings ? "tied" : "untied"),
+    scaling: args.ropeScaling ? args.ropeScaling.type : t("scalingNone"),
+  });
+  $("longText").textContent = t("long", { length: longLength, times: longLength / args.maxSeqLen });
+  $("encoding").textContent = t("encodingExact", { kind: facts.tokenizer.kind });
+  writeHash();
+  changed();
+}
+
+// The docs of the page's language; without them beside the page, only their name.
+function link(place) {
+  const step = Number(place.dataset.step);
+  const found = facts.steps[state.language].find(([heading]) => heading.startsWith(`${step}.`));
+  place.textContent = found
+    ? t("document", { step, title: found[0].replace(/^\d+\. /, "") })
+    : t("documentOnly", { step });
+  if (found) place.href = found[1];
+}
+
+export function setTheme() {
+  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+  document.documentElement.dataset.theme = state.theme || (dark ? "dark" : "light");
+  state.colors = colors();
+  changed();
+}

@@ -1,0 +1,56 @@
+"""Which dtype, and how much memory, on machines of all kinds."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from model.cli import machine
+from model.cli.machine import available_memory, check_memory, keep_freed_memory, pick_device, pick_dtype
+
+CPU = torch.device("cpu")
+HALF, FULL = torch.bfloat16, torch.float32
+
+
+@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16, torch.float16])
+def test_auto_is_what_is_stored_where_that_is_native_and_else_float32(each_processor, stored):
+    assert pick_dtype("auto", CPU, stored) == (HALF if stored == HALF and each_processor else FULL)
+
+
+def test_what_is_said_is_taken_on_every_processor(each_processor):
+    for name, dtype in machine.DTYPES.items():
+        assert pick_dtype(name, CPU, torch.float16) == dtype
+
+
+def test_auto_trains_with_bfloat16_where_it_is_native(each_processor):
+    assert pick_dtype("auto", CPU) == (HALF if each_processor else FULL)
+
+
+@pytest.mark.parametrize("name", ["abacus", "cuda:77", "cpu:1", "", "cuda:-1"])
+def test_a_device_that_is_not_there_is_named(name):
+    with pytest.raises(ValueError, match=f"^device is {name!r}: "):
+        pick_device(name)
+
+
+def test_memory_that_nobody_tells_of_is_not_judged(monkeypatch):
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "MemTotal: 9 kB\nMemAvailable:  3000 kB\n")
+    assert available_memory() == 3_072_000
+    check_memory(3_072_000, "this")
+    with pytest.raises(ValueError, match=r"this needs about 4\.0 GB, 0\.0 GB are free"):
+        check_memory(4_000_000_000, "this")
+
+    def missing(*_, **__):
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "read_text", missing)
+    monkeypatch.delattr(os, "sysconf", raising=False)
+    assert available_memory() is None
+    check_memory(10**18, "this")
+
+
+def test_where_there_is_no_glibc_nothing_is_asked_of_it(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr("ctypes.CDLL", lambda name: pytest.fail("Windows has no library without a name"))
+    keep_freed_memory()

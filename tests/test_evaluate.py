@@ -1,0 +1,135 @@
+import json
+import math
+
+import pytest
+import torch
+
+import evaluate
+from evaluate import Score, documents, windows
+from model import ModelArgs, Transformer
+from model.cli import run_script
+from model.text.sources import open_documents
+from model.text.train_tokenizer import train_tokenizer
+from model.weights import load_model, load_tokenizer, save_model, save_tokenizer
+
+TEXT = "The rope was laid along the lane, and the lane was long. " * 9
+CONTEXT = 13
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    tokenizer = load_tokenizer(train_tokenizer([TEXT], tmp_path / "tokenizer.model", "bpe", 300))
+    save_tokenizer(tokenizer, tmp_path / "run")
+    args = ModelArgs(dim=24, n_layers=2, n_heads=3, n_kv_heads=1, vocab_size=300, max_seq_len=CONTEXT)
+    model = Transformer(args)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(5 if weight.ndim == 2 else 1)  # a sharper, so a more telling distribution
+    save_model(model, tmp_path / "run")
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def evaluated(run_dir, monkeypatch, capsys):
+    def call(*words, stdin=None):
+        monkeypatch.setattr("sys.argv", ["evaluate.py", str(run_dir), *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            run_script(evaluate.main, "evaluate.py")
+        out, err = capsys.readouterr()
+        return ended.value.code, out, err
+
+    return call
+
+
+@pytest.mark.parametrize("length", [2, 5, CONTEXT, CONTEXT + 1, CONTEXT + 2, 50, 53])
+@pytest.mark.parametrize("stride", [1, 4, 12, CONTEXT])
+def test_each_token_but_the_first_is_scored_once_and_sees_what_the_stride_promises(length, stride):
+    tokens = list(range(length))
+    seen = []
+    for window in windows(0, tokens, CONTEXT, stride):
+        assert len(window.tokens) <= CONTEXT + 1
+        scored = window.tokens[-window.scored :]
+        seen += scored
+        for token in scored:
+            assert token - window.tokens[0] >= min(token, CONTEXT - stride + 1)
+    assert seen == tokens[1:]
+
+
+@pytest.mark.parametrize("stride", [3, 7, None])
+def test_the_loss_is_that_of_transformers_on_the_same_windows(run_dir, tmp_path, evaluated, stride):
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(run_dir, dtype=torch.float32).eval()
+    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
+    tokens = load_tokenizer(run_dir).encode(TEXT)
+    total, count = 0.0, len(tokens) - 1
+    for window in windows(0, tokens, CONTEXT, stride or CONTEXT):
+        ids = torch.tensor([window.tokens])
+        labels = ids.clone()
+        labels[:, : -window.scored] = -100  # not counted
+        with torch.no_grad():
+            total += theirs(ids, labels=labels).loss.item() * window.scored
+    words = [] if stride is None else ["--stride", stride]
+    code, out, _ = evaluated("--data", tmp_path / "text.txt", "--json", *words, "--dtype", "float32")
+    assert code == 0
+    ours = json.loads(out.splitlines()[-1])
+    assert ours["tokens"] == count
+    assert ours["nats_per_token"] == pytest.approx(total / count, abs=1e-4)
+    assert ours["bits_per_byte"] == pytest.approx(total / math.log(2) / len(TEXT.encode()), abs=1e-4)
+    assert ours["perplexity"] == pytest.approx(math.exp(total / count), rel=1e-4)
+
+
+def test_windows_do_not_cross_documents_and_batches_change_no_score(run_dir, tmp_path):
+    texts = ["A rope.", "", TEXT[:90], "x", TEXT[100:260]]
+    file = tmp_path / "texts.jsonl"
+    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+    model, tokenizer = load_model(run_dir), load_tokenizer(run_dir)
+    found = list(documents(open_documents([file]), tokenizer))
+    assert [tokens for tokens, _ in found] == [tokenizer.encode(text) for text in texts if text]
+    alone = [evaluate.evaluate(model, [item], 5, 1)[0] for item in found]
+    for size in (1, 3, 50):
+        together = evaluate.evaluate(model, found, 5, size)
+        assert [item.tokens for item in together] == [item.tokens for item in alone]
+        assert [item.nats for item in together] == pytest.approx([item.nats for item in alone], abs=1e-4)
+
+
+def test_a_line_a_document_and_a_table_that_agrees(evaluated, tmp_path):
+    file = tmp_path / "texts.jsonl"
+    file.write_text("".join(json.dumps({"text": TEXT[:n]}) + "\n" for n in (60, 150)), encoding="utf-8")
+    _, out, _ = evaluated("--data", file, "--json")
+    first, second, total = map(json.loads, out.splitlines())
+    assert (first["document"], second["document"], total["documents"]) == (1, 2, 2)
+    assert total["bytes"] == first["bytes"] + second["bytes"] == 210
+    mean = (first["nats_per_token"] * first["tokens"] + second["nats_per_token"] * second["tokens"]) / total["tokens"]
+    assert total["nats_per_token"] == pytest.approx(mean)
+    _, out, _ = evaluated("--data", file)
+    assert f"nats per token {total['nats_per_token']:.4f}" in out
+    assert "documents      2; nats per token from" in out
+
+
+def test_a_context_longer_than_the_text_and_a_text_of_one_token_are_fine():
+    model = Transformer(ModelArgs(dim=16, n_layers=1, n_heads=2, vocab_size=30, max_seq_len=CONTEXT))
+    (item,) = evaluate.evaluate(model, [([1, 7], 1)])
+    with torch.no_grad():
+        expected = -model(torch.tensor([[1]])).log_softmax(-1)[0, 0, 7].item()
+    assert item == Score(pytest.approx(expected, abs=1e-6), 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ((), "data is empty: name the text with --data"),
+        (("--data", "EMPTY"), "is empty"),
+        (("--data", "TEXT", "--stride", "0"), "stride is 0: give at least 1"),
+        (("--data", "TEXT", "--stride", "14"), "stride is 14: windows are 13 tokens long"),
+        (("--data", "TEXT", "--batch_size", "0"), "batch_size is 0: give at least 1"),
+        (("--data", "MISSING"), "does not exist"),
+    ],
+)
+def test_mistakes_are_one_line(evaluated, tmp_path, words, complaint):
+    (tmp_path / "EMPTY").touch()
+    (tmp_path / "TEXT").write_text(TEXT, encoding="utf-8")
+    code, out, err = evaluated(*(tmp_path / word if word.isupper() else word for word in words))
+    assert (code, out) == (2, "")
+    assert err.startswith("evaluate.py: error: ")
+    assert err.count("\n") == 1
+    assert complaint in err

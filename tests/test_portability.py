@@ -1,0 +1,46 @@
+"""Other systems, locales and places to start from, as far as this one can act them."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCES = [path for path in ROOT.rglob("*.py") if not {".venv", "runs", "build"} & {*path.relative_to(ROOT).parts}]
+FORCED_ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+def opens_text(call: ast.Call) -> bool:
+    """Whether a call reads or writes text in an encoding that it does not name."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    owner = getattr(getattr(call.func, "value", None), "id", "")
+    named = {keyword.arg for keyword in call.keywords}
+    modes = [word.value for word in call.args if isinstance(word, ast.Constant) and isinstance(word.value, str)]
+    if "encoding" in named or owner in ("os", "gzip", "files"):
+        return False
+    if name in ("run", "Popen", "check_output"):
+        return "text" in named
+    if name in ("read_text", "write_text"):
+        return isinstance(call.func, ast.Attribute)
+    return name in ("open", "fdopen", "TextIOWrapper") and not any("b" in mode for mode in modes)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_text_is_read_or_written_in_the_machines_own_encoding(path):
+    calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+    assert [f"line {call.lineno}: {ast.unparse(call)}" for call in calls if opens_text(call)] == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="acts Windows with the help of /proc")
+def test_training_resuming_generating_and_converting_need_nothing_that_only_posix_has(tmp_path):
+    folder = tmp_path / "a folder"  # with a space, as many on Windows have
+    folder.mkdir()
+    code_page = {"PYTHONIOENCODING": "cp1252", "XDG_CACHE_HOME": str(folder / "cache"), "TMPDIR": str(folder)}
+    command = [sys.executable, str(ROOT / "tests" / "windows.py")]
+    done = subprocess.run(command, cwd=folder, env=os.environ | FORCED_ASCII | code_page, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode("cp1252")
+    assert b"--- sample at step 2" in done.stdout
+    assert b"?" in done.stdout  # what the code page lacks

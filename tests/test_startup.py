@@ -1,0 +1,86 @@
+"""How the scripts set up the threads: before torch is loaded, and by the size of the work."""
+
+import ast
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import startup
+from model.cli import machine
+from model.cli.machine import choose_threads
+
+ROOT = Path(__file__).parent.parent
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    """Loads ``startup`` with these variables and that many running processes; gives what it added to them."""
+
+    def load(running: int, **variables: str) -> dict[str, str]:
+        monkeypatch.setattr(os, "environ", dict(variables))
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+        monkeypatch.setattr(Path, "read_text", lambda *_, **__: f"0.5 0.4 0.3 {running}/321 12345\n")
+        importlib.reload(startup)
+        return {name: value for name, value in os.environ.items() if name not in variables}
+
+    return load
+
+
+def test_threads_spin_briefly_and_sleep_where_the_machine_is_busy(environment):
+    assert environment(running=1) == environment(running=2) == {"GOMP_SPINCOUNT": "10000"}
+    assert environment(running=3) == environment(running=9) == {"OMP_WAIT_POLICY": "PASSIVE"}
+
+
+@pytest.mark.parametrize("name", startup.USER_SETTINGS)
+def test_what_the_user_has_set_wins(environment, name):
+    assert environment(running=1, **{name: "7"}) == environment(running=9, **{name: "7"}) == {}
+
+
+def test_a_system_that_does_not_tell_is_taken_for_quiet(monkeypatch):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    assert not startup.machine_is_busy()
+
+
+def test_it_does_not_load_torch_and_what_it_sets_reaches_the_threads():
+    program = "import sys, startup; assert 'torch' not in sys.modules; import torch"
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=own | {"OMP_DISPLAY_ENV": "VERBOSE"},
+                          capture_output=True, text=True, encoding="utf-8", check=True)  # fmt: skip
+    if "GOMP_SPINCOUNT" in done.stderr:  # libgomp says what it has read; other libraries have other variables
+        assert "GOMP_SPINCOUNT = '10000'" in done.stderr or "OMP_WAIT_POLICY = 'PASSIVE'" in done.stderr
+
+
+@pytest.mark.parametrize("script", ["train.py", "generate.py", "study.py", "benchmarks/busy.py"])
+def test_it_comes_before_whatever_loads_torch(script):
+    body = ast.parse((ROOT / script).read_text(encoding="utf-8")).body
+    names = [node.module if isinstance(node, ast.ImportFrom) else node.names[0].name for node in body
+             if isinstance(node, ast.Import | ast.ImportFrom)]  # fmt: skip
+    loading = [name for name in names if name.split(".")[0] in ("model", "torch", "tqdm", "numpy")]
+    assert names.index("startup") < names.index(loading[0])
+
+
+@pytest.fixture
+def threads(monkeypatch):
+    """What PyTorch is told, without telling it."""
+    told = [8]
+    monkeypatch.setattr(torch, "set_num_threads", told.append)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: told[-1])
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+
+
+def test_small_work_gets_one_thread_and_large_work_all(threads):
+    assert choose_threads(CPU, machine.THREADS_PAY_FROM) == 8
+    assert choose_threads(CPU) == 8  # training
+    assert choose_threads(torch.device("cuda"), 10) == 8
+    assert choose_threads(CPU, machine.THREADS_PAY_FROM - 1) == 1
+
+
+def test_the_users_number_of_threads_stays(threads, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    assert choose_threads(CPU, 10) == 8

@@ -1,0 +1,274 @@
+"""study.py check: right solutions are right in every style, and each planted mistake is called by its name."""
+
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import study
+from model.study import check, exercise
+from model.study.check import NAMES, Verdict, faults, python_files, run
+from model.study.check.child import verdicts
+from model.study.options import Check, Exercise
+
+REPO = Path(__file__).parent.parent
+SOLUTIONS = REPO / "tests/solutions"
+STYLES = {name: (SOLUTIONS / f"{name}.py").read_text() for name in ("complex", "real", "halves")}
+TABLE, LAY, ROTATE, MASK, CACHE, ATTEND = NAMES
+FAULTS = {name: value for name, value in vars(faults).items() if isinstance(value, faults.Fault)}
+
+
+def changes(name: str) -> list[tuple[str, str, str, str, str]]:
+    """(title, function, style, old, new) of each change to a right solution that the file holds.
+
+    A change begins with ``@@ title | function style``; its ``-`` lines are to be replaced by its ``+`` lines.
+    """
+    found = []
+    for block in (SOLUTIONS / name).read_text().split("@@ ")[1:]:
+        head, *lines = block.splitlines()
+        title, _, rest = head.rpartition(" | ")
+        function, style = rest.split()
+        old, new = ("\n".join(line[1:] for line in lines if line[0] == sign) for sign in "-+")
+        found.append((title, function, style, old, new))
+    return found
+
+
+def changed(style: str, old: str, new: str) -> str:
+    text = STYLES[style]
+    for before, after in zip(old.split("\n...\n"), new.split("\n...\n"), strict=True):
+        assert before in text, f"{style} has no {before!r}"
+        text = text.replace(before, after)
+    return text
+
+
+def judged(tmp_path: Path, text: str) -> dict[str, Verdict]:
+    """The verdicts on a file, made in this process."""
+    path = tmp_path / "mine.py"
+    path.write_text(text)
+    return {step.function: step for step in verdicts([path]) if isinstance(step, Verdict)}
+
+
+@pytest.fixture(autouse=True)
+def _forget_modules(monkeypatch):
+    """The names of the files that are judged here must stay free for others."""
+    for name in ("mine", "rope", "cache", "attention"):
+        monkeypatch.setitem(sys.modules, name, None)
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_right_solution_is_right_in_every_style(tmp_path, style):
+    found = judged(tmp_path, STYLES[style])
+    assert list(found) == list(NAMES)
+    layout = "half-split" if style == "halves" else "right"
+    expected = dict.fromkeys(NAMES, "right") | {ROTATE: layout, ATTEND: layout}
+    assert {name: verdict.outcome for name, verdict in found.items()} == expected
+    assert not any(verdict.hint or verdict.fault for verdict in found.values())
+
+
+@pytest.mark.parametrize(("title", "function", "style", "old", "new"), changes("right.diff"))
+def test_a_right_function_may_be_written_in_other_ways(tmp_path, title, function, style, old, new):
+    found = judged(tmp_path, changed(style, old, new))
+    assert function in found
+    assert {verdict.outcome for verdict in found.values()} <= {"right", "half-split"}, (title, found)
+
+
+@pytest.mark.parametrize("function", NAMES)
+@pytest.mark.parametrize("style", STYLES)
+def test_a_function_alone_in_its_file_is_judged_too(tmp_path, style, function):
+    text = STYLES[style]
+    for other in set(NAMES) - {function}:
+        text = re.sub(rf"\b{other}\b", f"_{other}", text)
+    found = judged(tmp_path, text)
+    assert list(found) == [function]
+    assert found[function].outcome in ("right", "half-split"), found
+
+
+@pytest.mark.parametrize(("title", "function", "style", "old", "new"), changes("planted.diff"))
+def test_a_planted_mistake_is_called_by_its_name_and_nothing_else_is_wrong(tmp_path, title, function, style, old, new):
+    found = judged(tmp_path, changed(style, old, new))
+    verdict = found.pop(function)
+    assert (verdict.outcome, verdict.fault) == ("wrong", FAULTS[title].name), verdict
+    assert "yours" in verdict.hint
+    assert (verdict.why, verdict.step) == FAULTS[title][1:]
+    assert {each.outcome for each in found.values()} <= {"right", "half-split"}, found
+
+
+def test_every_named_mistake_is_planted_in_two_disguises():
+    times = Counter(title for title, *_ in changes("planted.diff"))
+    assert times.keys() == FAULTS.keys()
+    assert min(times.values()) >= 2, times
+
+
+@pytest.mark.parametrize(("hint", "function", "style", "old", "new"), changes("unknown.diff"))
+def test_an_unknown_mistake_is_wrong_by_its_first_failing_property(tmp_path, hint, function, style, old, new):
+    verdict = judged(tmp_path, changed(style, old, new))[function]
+    assert (verdict.outcome, verdict.fault) == ("wrong", ""), verdict
+    assert hint in verdict.hint
+    assert "yours" in verdict.hint
+
+
+def test_every_step_that_is_referred_to_is_on_the_page_and_about_that():
+    headings = dict(re.findall(r"^## (\d+)\. (.*)$", (REPO / "docs/rope.md").read_text(), re.MULTILINE))
+    about = {1: "pair", 2: "distances", 3: "speeds", 4: "spellings", 5: "attention", 6: "slots in", 7: "cache"}
+    about[11] = "wrong"
+    for fault in FAULTS.values():
+        assert about[fault.step] in headings[str(fault.step)], fault
+
+
+@pytest.mark.parametrize("function", NAMES)
+def test_a_strange_result_is_wrong_and_never_ends_the_judge(tmp_path, function):
+    results = [
+        "None", "1", "'x'", "[]", "{}", "()", "(1, 2)", "(None, None)", "torch.zeros(())", "torch.zeros(3)",
+        "torch.zeros(2, 2)", "torch.zeros(0, 3)", "torch.zeros(2, 5, 4, 8) / 0", "torch.zeros(2, 3).to_sparse()",
+        "(torch.zeros(3), torch.zeros(4))", "[torch.zeros(2, 3)] * 3", "args[-1]",
+        "args", "args[-2:]", "torch.zeros(4, 4, dtype=torch.int8)", "torch.zeros(1, 1, dtype=torch.bool)", "object()",
+        "type('T', (tuple,), {})((1, 2))",
+    ]  # fmt: skip
+    for result in results:
+        text = f"def {function}(*args):\n    return {result}\n"
+        if function == CACHE:
+            text = f"class KVCache:\n    __init__ = lambda *a, **k: None\n    update = lambda self, *args: {result}\n"
+        verdict = judged(tmp_path, f"import torch\n{text}")[function]
+        assert (verdict.outcome, verdict.fault) == ("wrong", ""), (result, verdict)
+        assert "yours" in verdict.hint, (result, verdict)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("return 1 / 0", "line 2: ZeroDivisionError: division by zero"),
+        ("raise SystemExit", "line 2: SystemExit"),
+        ("return causal_mask(start_pos, T)", "line 2: RecursionError: "),
+    ],
+)
+def test_an_exception_is_one_line_with_its_place(tmp_path, body, message):
+    verdict = judged(tmp_path, f"def causal_mask(start_pos, T):\n    {body}\n")[MASK]
+    assert verdict.outcome == "stopped"
+    assert message in verdict.hint
+    assert len(list(verdict.lines(hint_only=False))) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("import sys\nsys.exit('bye')\n", "line 2: SystemExit: bye"),
+        ("def f(:\n", "line 1: SyntaxError: "),
+        ("raise ValueError('two\\nlines')\n", "line 1: ValueError: two lines"),
+        ("\udcff", "SyntaxError"),
+        ("x = '\0'", "source code string cannot contain null bytes"),
+    ],
+)
+def test_a_file_that_cannot_be_loaded_ends_in_one_line(tmp_path, text, message):
+    path = tmp_path / "mine.py"
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(ValueError, match=r"mine\.py") as error:
+        list(verdicts([path]))
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_what_ends_the_process_is_the_verdict_of_one_function_and_the_others_are_judged(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        STYLES["halves"] + "import os, signal\n"
+        "def causal_mask(start_pos, T):\n    while True:\n        pass\n"
+        "KVCache.update = lambda *values: os._exit(0)\n"
+        "def attention(*values):\n    os.kill(os.getpid(), signal.SIGSEGV)\n"
+    )
+    answer = run(Check(file=tmp_path / "mine.py", seconds=1.0))
+    lines = [line for line in str(answer).splitlines() if line[0] != " "]
+    assert answer.code == 1
+    assert sum(": right" in line for line in lines) == 3
+    assert lines[3].startswith("causal_mask: stopped: it did not end within 1 seconds")
+    assert lines[4].startswith("KVCache: stopped: it ended the process with status 0")
+    assert lines[5].startswith("attention: stopped: the process was killed by signal 11")
+
+
+def test_an_endless_loop_on_loading_ends_in_one_line(tmp_path):
+    (tmp_path / "mine.py").write_text("while True:\n    pass\n")
+    with pytest.raises(ValueError, match=r"^\S*mine.py: it did not end within 1 seconds; is there an endless loop"):
+        run(Check(file=tmp_path / "mine.py", seconds=1.0))
+
+
+def test_memory_is_limited_nothing_can_be_typed_and_what_a_file_prints_is_not_shown(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import torch\nprint('hello')\ndef causal_mask(start_pos, T):\n    return input('name? ')\n"
+        "def attention(*values):\n    kept = []\n    while True:\n        kept.append(torch.empty(1 << 28))\n"
+    )
+    words = [sys.executable, "study.py", "check", str(tmp_path / "mine.py")]
+    ended = subprocess.run(words, cwd=REPO, capture_output=True, text=True)
+    typed, memory = ended.stdout.splitlines()
+    assert (ended.returncode, ended.stderr) == (1, "")
+    assert typed.startswith("causal_mask: stopped: ")
+    assert "line 4: EOFError" in typed
+    assert memory.startswith("attention: stopped: ")
+    assert "memory" in memory
+
+
+def test_files_of_a_directory_may_import_each_other_and_leave_nothing_behind(tmp_path):
+    text = STYLES["complex"]
+    start = text.index("def causal_mask"), text.index("def attention")
+    mixed = text[: start[0]].replace("-1, 2)", "2, -1).mT.contiguous()")
+    (tmp_path / "rope.py").write_text(mixed)
+    (tmp_path / "cache.py").write_text("import torch\n" + text[start[0] : start[1]])
+    (tmp_path / "attention.py").write_text("import math\nfrom rope import apply_rotary_emb\n" + text[start[1] :])
+    answer = run(Check(file=tmp_path))
+    outcomes = [line.partition(": ")[2] for line in str(answer).splitlines() if line[0] != " "]
+    assert outcomes == ["right", "right", f"wrong: {faults.MIXED.name}", "right", "right", "right"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["attention.py", "cache.py", "rope.py"]
+
+
+def test_nothing_to_judge_is_a_mistake(tmp_path, monkeypatch):
+    monkeypatch.setattr(check, "judge", lambda files, seconds: [])
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "mine.py").write_text("x = 1\n")
+    for options, message in (
+        (Check(), "which file"),
+        (Check(file=tmp_path / "mine.py"), "defines none of precompute_freqs_cis, "),
+        (Check(file=tmp_path / "mine.py", seconds=0.0), "seconds is 0: give more than 0"),
+        (Check(file=tmp_path / "empty"), "holds no Python file"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            run(options)
+    with pytest.raises(FileNotFoundError):
+        run(Check(file=tmp_path / "missing.py"))
+
+
+def test_hint_says_what_fails_and_not_why():
+    verdict = Verdict(TABLE, "wrong", "Something: yours 1, expected 2.", *faults.SIGN)
+    assert list(verdict.lines(hint_only=True)) == [f"{TABLE}: wrong", "  Something: yours 1, expected 2."]
+    full = re.sub(r"\s+", " ", " ".join(verdict.lines(hint_only=False)))
+    assert full.startswith(f"{TABLE}: wrong: {faults.SIGN.name} Something: yours 1, expected 2. {faults.SIGN.why}")
+    assert full.endswith(" See docs/rope.md, step 1.")
+
+
+def test_the_script_takes_the_file_and_the_directory_without_their_flags(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["study.py", "exercise", str(tmp_path / "mine")])
+    assert study.main() == 0
+    assert capsys.readouterr().out.endswith(f"python study.py check {tmp_path / 'mine'} --hint\n")
+    wrong = [Verdict(TABLE, "wrong", "hint", "fault", "why", 3)]
+    monkeypatch.setattr(check, "judge", lambda files, seconds: wrong)
+    monkeypatch.setattr(sys, "argv", ["study.py", "check", "--hint", str(tmp_path / "mine")])
+    assert study.main() == 1
+    assert capsys.readouterr().out == f"{TABLE}: wrong\n  hint\n"
+    monkeypatch.setattr(sys, "argv", ["study.py", "check", str(tmp_path / "mine"), "--plot", "x.png"])
+    with pytest.raises(SystemExit, match="2"):
+        study.main()
+    assert "unknown argument '--plot'" in capsys.readouterr().err
+
+
+def test_exercise_writes_files_that_are_not_written_yet_and_never_overwrites(tmp_path):
+    directory = tmp_path / "mine" / "deep"
+    exercise.run(Exercise(directory=directory))
+    assert sorted(path.name for path in directory.iterdir()) == ["attention.py", "cache.py", "rope.py"]
+    found = [step for step in verdicts(python_files(directory)) if isinstance(step, Verdict)]
+    assert [(each.function, each.outcome) for each in found] == [(name, "unwritten") for name in NAMES]
+    (directory / "cache.py").write_text("mine = 1\n")
+    (directory / "rope.py").unlink()
+    with pytest.raises(ValueError, match=r"cache\.py is there already"):
+        exercise.run(Exercise(directory=directory))
+    assert (directory / "cache.py").read_text() == "mine = 1\n"
+    assert not (directory / "rope.py").exists()

@@ -1,0 +1,446 @@
+"""The page's arithmetic in node, held to Python's: logits, greedy tokens, tokenizers; and what the file may hold."""
+
+import base64
+import hashlib
+import json
+import random
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from model.decoding.settings import Sampling
+from sentencepiece import SentencePieceTrainer
+
+from model import KVCache, ModelArgs, Transformer, attention, generate
+from model.decoding.sampling import filtered
+from model.rope import precompute_freqs_cis
+from model.rope_scaling import RopeScaling
+from model.study import TOPICS, run
+from model.study import page as page_topic
+from model.study.page.facts import architecture, vocabulary
+from model.text.tokenizer import SentencePieceTokenizer, train_tokenizer
+from model.weights import load_model, save_model, save_tokenizer
+
+WEB = Path(page_topic.__file__).parent
+NODE = shutil.which("node")
+needs_node = pytest.mark.skipif(NODE is None, reason="node is not installed")
+
+SCALINGS = {
+    "none": None,
+    "linear": RopeScaling("linear", 2.5),
+    "ntk": RopeScaling("ntk", 3.0),
+    "llama3": RopeScaling("llama3", 4.0, original_max_seq_len=9, low=1.0, high=3.0),
+    "yarn": RopeScaling("yarn", 4.0, original_max_seq_len=10, low=0.5, high=2.0),
+}
+
+
+def node(script: str, given: object) -> object:
+    """What the script, the body of a function of ``given``, returns; the page's modules are in scope."""
+    names = {"model": "M", "sampling": "S", "tokenizer": "T", "worker": "W", "strings": "U"}
+    imports = "".join(f"import * as {short} from '{(WEB / name).as_uri()}.mjs';" for name, short in names.items())
+    program = f"""{imports} import {{ readFileSync }} from 'node:fs';
+        const answer = ((given) => {{ {script} }})(JSON.parse(readFileSync(0, 'utf8')));
+        process.stdout.write(JSON.stringify(answer));"""
+    words = [NODE, "--input-type=module", "-e", program]
+    done = subprocess.run(words, input=json.dumps(given), capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def packed(model: Transformer, dtype: torch.dtype = torch.float32) -> dict[str, object]:
+    """The model as the page holds it, and the same rounding in the model itself."""
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.copy_(weight.to(dtype))
+    return page_topic.network(model, dtype)
+
+
+LOAD = "const model = new M.Transformer(m.args, M.unpack(W.decodeBase64(m.weights), m.shapes, m.dtype));"
+
+
+@needs_node
+def test_logits_are_pythons_at_every_position_for_every_kind_of_network(small_model):
+    kinds = [{"rope_scaling": scaling} for scaling in SCALINGS.values()]
+    kinds += [{"tie_embeddings": True}, {"n_kv_heads": 1}, {"n_kv_heads": 6, "rope_theta": 500.0}]
+    networks = [small_model(**kind).eval() for kind in kinds]
+    rounded = small_model(dim=30, hidden_dim=35, head_dim=6, n_heads=5, n_kv_heads=5, tie_embeddings=True).eval()
+    given = [packed(network) for network in networks] + [packed(rounded, torch.float16)]
+    tokens = torch.randint(0, 37, (24,)).tolist()
+    answers = node(
+        f"""return given.models.map((m) => {{ {LOAD}
+            const cache = new M.KVCache(m.args), {{ tokens }} = given;
+            return [[24], [1, 6, 17], Array(24).fill(1)].map((chunks) => {{
+                let at = 0;
+                return chunks.flatMap((T) => [...model.forward(tokens.slice(at, at += T), at - T, cache)]);
+            }}).concat([[...model.forward(tokens)]]); }});""",
+        {"models": given, "tokens": tokens},
+    )
+    for network, ways in zip([*networks, rounded], answers):
+        with torch.no_grad():
+            expected = network(torch.tensor([tokens]))[0]
+        assert expected.std() > 0.3  # logits that differ, so that a fault would show
+        for way in ways:
+            assert torch.allclose(torch.tensor(way).view(24, 37), expected, atol=1e-4, rtol=0)
+
+
+@needs_node
+def test_the_table_of_rotations_is_pythons_for_every_scaling():
+    args = [ModelArgs(dim=24, n_heads=1, max_seq_len=2048, rope_theta=700.0, rope_scaling=s) for s in SCALINGS.values()]
+    tables = node(
+        "return given.map((a) => [...M.precomputeFreqsCis(24, 2048, a.ropeTheta, a.ropeScaling)]);",
+        [architecture(each) for each in args],
+    )
+    for each, table in zip(args, tables):
+        expected = torch.view_as_real(precompute_freqs_cis(24, 2048, 700.0, each.rope_scaling))
+        assert torch.allclose(torch.tensor(table).view(2048, 12, 2), expected, atol=1e-6, rtol=0)
+
+
+TEXT = (
+    "The rope is laid in the ropewalk, and the walk is as long as the rope. " * 20
+    + "Ünïcode: 绳子 and\n\ttabs  here.\n"
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizers(tmp_path_factory) -> dict[str, SentencePieceTokenizer]:
+    home = tmp_path_factory.mktemp("tokenizers")
+    return {
+        kind: SentencePieceTokenizer(train_tokenizer([TEXT], home / f"{kind}.model", kind, 330))
+        for kind in ("bpe", "char")
+    }
+
+
+def strings(count: int) -> list[str]:
+    """Words, spaces, foreign signs and broken habits, at random."""
+    draw = random.Random(7)
+    parts = [
+        *TEXT.split(),
+        "  ",
+        "\n",
+        "\t",
+        "\r\n",
+        " ",
+        "\u2581",
+        "é",
+        "绳",
+        "索",
+        "🧵",
+        "\u0000",
+        "<s>",
+        "<0x41>",
+        "\ufeff",
+    ]
+    made = ["", " ", "\u2581", "  rope", "rope  ", "a\u2581b", "</script>", *TEXT.split("."), TEXT]
+    made += [
+        "".join(draw.choice(["", " "]) + draw.choice(parts) for _ in range(draw.randint(1, 12))) for _ in range(count)
+    ]
+    ranges = [(32, 126), (160, 0xD7FF), (0x10000, 0x1FFFF)]
+    signs = [[chr(draw.randint(*draw.choice(ranges))) for _ in range(draw.randint(1, 9))] for _ in range(count // 4)]
+    return ["".join(each) for each in signs] + made[: count - len(signs)]
+
+
+@needs_node
+@pytest.mark.parametrize("kind", ["bpe", "char"])
+def test_a_thousand_strings_are_encoded_and_decoded_as_sentencepiece_does(tokenizers, kind):
+    tokenizer, texts = tokenizers[kind], strings(1000)
+    draw = random.Random(5)
+    rows = [[draw.randrange(tokenizer.vocab_size) for _ in range(draw.randint(0, 9))] for _ in range(500)]
+    rows += [[draw.randrange(3, 259) for _ in range(6)] for _ in range(500)]  # bytes that are seldom a character
+    rows += [[3 + byte for byte in text.encode()] for text in texts[:200]]
+    answer = node(
+        """const tokenizer = new T.Tokenizer(given.vocabulary);
+        return [given.texts.map((text) => tokenizer.encode(text)), given.rows.map((ids) => tokenizer.decode(ids))];""",
+        {"vocabulary": vocabulary(tokenizer), "texts": texts, "rows": rows},
+    )
+    assert answer[0] == [tokenizer.encode(text) for text in texts]
+    assert answer[1] == [tokenizer.decode(ids) for ids in rows]
+
+
+@needs_node
+def test_a_space_before_the_text_is_added_and_dropped_as_llama_2_does(tmp_path):
+    SentencePieceTrainer.train(
+        sentence_iterator=iter([TEXT]), model_prefix=str(tmp_path / "llama"), vocab_size=320, model_type="bpe",
+        byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False, minloglevel=2,
+        character_coverage=1.0, hard_vocab_limit=False,
+    )  # fmt: skip
+    tokenizer = SentencePieceTokenizer(tmp_path / "llama.model")
+    assert tokenizer.adds_space
+    texts = strings(300)
+    rows = [tokenizer.encode(text) for text in texts] + [[5, 200, 300], [1, 1, 310], [300, 1, 300]]
+    answer = node(
+        """const tokenizer = new T.Tokenizer(given.vocabulary);
+        return [given.texts.map((text) => tokenizer.encode(text)), given.rows.map((ids) => tokenizer.decode(ids))];""",
+        {"vocabulary": vocabulary(tokenizer), "texts": texts, "rows": rows},
+    )
+    assert answer == [rows[:300], [tokenizer.decode(ids) for ids in rows]]
+
+
+@needs_node
+@pytest.mark.parametrize("changes", [{"n_kv_heads": 2}, {"n_kv_heads": 6, "rope_scaling": SCALINGS["yarn"]}])
+def test_64_greedy_tokens_are_those_of_generate(small_model, changes):
+    model = small_model(max_seq_len=80, **changes).eval()
+    prompt = [1, 5, 9, 30]
+    (steps,) = zip(*generate(model, [prompt], 64))
+    answer = node(
+        """W.answers.load({ facts: given.net, weights: given.net.weights, limit: 80 });
+        const sampling = { temperature: 0, topK: 0, topP: 1, seed: 1 };
+        const ask = { earlier: [], tokens: given.prompt, count: 64, sampling, eosIds: [] };
+        return [true, false].map((useCache) => W.answers.run({ ...ask, useCache }).tokens);""",
+        {"net": packed(model), "prompt": prompt},
+    )
+    assert answer == [prompt + list(steps)] * 2
+    assert len(set(steps)) > 3
+
+
+@needs_node
+def test_what_if_is_the_network_under_another_table(small_model):
+    model = small_model(rope_scaling=SCALINGS["llama3"]).eval()
+    tokens = torch.randint(0, 37, (17,)).tolist()
+    plain = {
+        "theta": 10000.0,
+        "scaling": architecture(model.args)["ropeScaling"],
+        "offset": 0,
+        "stretch": 1,
+        "off": False,
+    }
+    yarn = RopeScaling("yarn", 2.0, original_max_seq_len=24)
+    changes = {
+        "none": ({}, model.freqs_cis),
+        "off": ({"off": True}, torch.ones_like(model.freqs_cis)),
+        "theta": ({"theta": 50.0, "scaling": None}, precompute_freqs_cis(10, 24, 50.0)),
+        "linear": ({"scaling": {"type": "linear", "factor": 4, "attentionFactor": 1}},
+                   precompute_freqs_cis(10, 24, scaling=RopeScaling("linear", 4.0))),
+        "yarn": ({"scaling": architecture(ModelArgs(rope_scaling=yarn))["ropeScaling"]},
+                 precompute_freqs_cis(10, 24, scaling=yarn)),
+        "stretched": ({"stretch": 3, "offset": 2, "scaling": None}, precompute_freqs_cis(10, 80)[2::3][:24]),
+        "shifted": ({"offset": 1000}, model.freqs_cis),
+    }  # fmt: skip
+    answers = node(
+        """W.answers.load({ facts: given.net, weights: given.net.weights, limit: 24 });
+        return given.changes.map((change) => {
+            const { logits, losses } = W.answers.whatIf({ tokens: given.tokens, ...change });
+            return [[...logits], [...losses]];
+        });""",
+        {"net": packed(model), "tokens": tokens, "changes": [plain | change for change, _ in changes.values()]},
+    )
+    found = []
+    for (_, table), (logits, losses) in zip(changes.values(), answers):
+        model.freqs_cis = table
+        with torch.no_grad():
+            expected = model(torch.tensor([tokens]))[0]
+        cost = torch.nn.functional.cross_entropy(expected[:-1], torch.tensor(tokens[1:]), reduction="none")
+        assert torch.allclose(torch.tensor(logits), expected[-1], atol=1e-4, rtol=0)
+        assert torch.allclose(torch.tensor(losses), cost, atol=1e-4, rtol=0)
+        found.append(sum(losses))
+    assert abs(found[0] - found[-1]) < 1e-3  # moving every position changes nothing
+    assert all(abs(each - found[0]) > 0.01 for each in found[1:-1])
+
+
+@needs_node
+@pytest.mark.parametrize("scaling", ["none", "yarn"])
+def test_dropping_the_oldest_tokens_rotates_the_kept_keys_back(small_model, scaling):
+    model = small_model(n_layers=1, rope_scaling=SCALINGS[scaling]).eval()  # with more, values know the dropped tokens
+    tokens = torch.randint(0, 37, (20,)).tolist()
+    logits = node(
+        """W.answers.load({ facts: given.net, weights: given.net.weights, limit: 24 });
+        const run = (earlier, tokens) => W.answers.run(
+            { earlier, tokens, count: 0, sampling: { temperature: 0 }, useCache: true, eosIds: [] });
+        run([], given.tokens.slice(0, 19));
+        W.answers.drop({ count: 7, length: 19 });
+        return [...run(given.tokens.slice(7, 19), given.tokens.slice(19)).logits];""",
+        {"net": packed(model), "tokens": tokens},
+    )
+    with torch.no_grad():
+        expected = model(torch.tensor([tokens[7:]]), cache=KVCache(model.args))[0, -1]
+    assert torch.allclose(torch.tensor(logits), expected, atol=1e-4, rtol=0)
+
+
+@needs_node
+def test_sampling_cuts_what_generate_cuts_and_draws_by_probability():
+    logits = (torch.randn(3, 50) * 3).tolist()
+    settings = [(0.7, 0, 1.0), (1.3, 5, 1.0), (0.9, 0, 0.6), (1.0, 20, 0.8)]
+    kept, drawn, uniform = node(
+        """const stages = (row, [temperature, topK, topP]) => S.stages(row, { temperature, topK, topP })[2];
+        const left = given.settings.map(
+            (each) => given.logits.map((row) => stages(row, each).map((x) => x > -Infinity)));
+        const sampling = { temperature: 1, topK: 3, topP: 1 }, counts = Array(50).fill(0);
+        for (let n = 0; n < 20000; n++) counts[S.choose(given.logits[0], sampling, S.uniformOf(3, n))]++;
+        return [left, counts, Array.from({ length: 1000 }, (_, seed) => S.uniformOf(seed, 7))];""",
+        {"logits": logits, "settings": settings},
+    )
+    for (temperature, top_k, top_p), rows in zip(settings, kept):
+        expected = filtered(torch.tensor(logits), Sampling(temperature, top_k or None, top_p))
+        assert rows == expected.isfinite().tolist()
+    probs = filtered(torch.tensor(logits[:1]), Sampling(1.0, 3))[0].softmax(0)
+    assert torch.allclose(torch.tensor(drawn) / 20000, probs, atol=0.02)
+    assert min(uniform) >= 0
+    assert max(uniform) < 1
+    assert 0.45 < sum(uniform) / 1000 < 0.55
+
+
+@needs_node
+def test_base64_and_float16_are_read_exactly():
+    halves = torch.arange(65536, dtype=torch.int32).to(torch.int16).view(torch.float16)
+    finite = halves[halves.isfinite()]
+    data = base64.b64encode(finite.numpy().tobytes()).decode()
+    lengths = [base64.b64encode(bytes(range(n))).decode() for n in range(7)]
+    numbers, read = node(
+        """const [bytes, lengths] = given;
+        const { all } = M.unpack(W.decodeBase64(bytes), [["all", 1, 63488]], "float16");
+        return [[...all.data], lengths.map((text) => [...new Uint8Array(W.decodeBase64(text))])];""",
+        [data, lengths],
+    )
+    assert torch.equal(torch.tensor(numbers), finite.float())
+    assert read == [list(range(n)) for n in range(7)]
+
+
+def saved(model: Transformer, tokenizer: SentencePieceTokenizer, home: Path) -> Path:
+    save_tokenizer(tokenizer, home)
+    save_model(model, home)
+    return home
+
+
+def written(home: Path, out: Path, **options) -> str:
+    run("page", TOPICS["page"](model=home, out=out, **options))
+    return out.read_text(encoding="utf-8")
+
+
+def block(page: str, name: str) -> str:
+    return re.search(rf'<script type="[\w/]+" id="{name}">(.*?)</script>', page, re.DOTALL)[1]
+
+
+@pytest.fixture
+def toy(small_model, tokenizers, tmp_path) -> Path:
+    tokenizer = tokenizers["bpe"]
+    return saved(small_model(vocab_size=tokenizer.vocab_size), tokenizer, tmp_path / "toy")
+
+
+def test_the_file_holds_the_model_and_nothing_from_outside(toy, tmp_path):
+    page = written(toy, tmp_path / "page.html", prompt="</script><b>")
+    assert "http:" not in page.replace("http://www.w3.org/2000/svg", "")
+    assert "https:" not in page
+    facts = json.loads(block(page, "facts"))
+    assert facts["prompt"] == "</script><b>"
+    assert (facts["name"], facts["dtype"]) == ("toy", "float32")
+    state = load_model(toy).state_dict()
+    assert [shape[0] for shape in facts["shapes"]] == list(state)
+    weights = torch.frombuffer(bytearray(base64.b64decode(block(page, "weights"))), dtype=torch.float32)
+    assert torch.equal(weights, torch.cat([weight.flatten() for weight in state.values()]))
+    for tag in ("style", "script"):
+        text = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)[0]
+        assert f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" in page
+    assert "unsafe" not in re.search(r'Content-Security-Policy" content="(.*?)"', page)[1]
+
+
+def test_text_is_never_markup_and_nothing_is_stored_or_sent():
+    sources = "".join(path.read_text(encoding="utf-8") for path in WEB.glob("*.mjs"))
+    forbidden = (
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function|localStorage|cookie\b|indexedDB"
+    )
+    assert not re.search(forbidden + r"|fetch\(|XMLHttpRequest|WebSocket|sendBeacon|sessionStorage", sources)
+
+
+def test_float16_is_for_large_models_and_only_where_it_has_room(small_model):
+    assert page_topic.stored(1_000_000) == torch.float32
+    assert page_topic.stored(1_000_001) == torch.float16
+    model = small_model()
+    assert page_topic.network(model, torch.float16)["dtype"] == "float16"
+    with torch.no_grad():
+        model.norm.weight[0] = 1e5
+    assert page_topic.network(model, torch.float16)["dtype"] == "float32"
+
+
+def test_every_line_that_says_something_is_found_once_in_attention_py(toy, tmp_path):
+    facts = json.loads(block(written(toy, tmp_path / "page.html"), "facts"))
+    source = (WEB / "score.mjs").read_text(encoding="utf-8")
+    patterns = re.findall(r'\["line\w+", /(.*)/\],', source)
+    assert len(patterns) == 5
+    for pattern in patterns:
+        assert len([text for _, text in facts["lines"] if re.search(pattern, text)]) == 1, pattern
+    code = Path(attention.__file__).read_text(encoding="utf-8").splitlines()
+    assert all(code[number - 1].rstrip() == text for number, text in facts["lines"])
+
+
+def test_links_lead_to_headings_of_the_docs(toy, tmp_path):
+    facts = json.loads(block(written(toy, tmp_path / "page.html"), "facts"))
+    steps = {int(step) for step in re.findall(r'data-step="(\d+)"', (WEB / "page.html").read_text(encoding="utf-8"))}
+    for headings in facts["steps"].values():
+        assert steps <= {int(heading.split(".")[0]) for heading, _ in headings}
+        for heading, address in headings:
+            file, anchor = address.split("#")
+            assert f"## {heading}\n" in (tmp_path / file).read_text(encoding="utf-8")
+            assert anchor.startswith(heading.split(".")[0])
+
+
+@pytest.mark.parametrize("modules", [page_topic.PAGE, page_topic.WORKER])
+def test_modules_joined_into_one_scope_share_no_name_and_import_what_is_there(modules):
+    sources = [(WEB / f"{name}.mjs").read_text(encoding="utf-8") for name in modules]
+    declared = r"^(export )?(?:async )?(?:function|const|let|class) (\w+|\$)"
+    names = [name for source in sources for _, name in re.findall(declared, source, re.MULTILINE)]
+    assert sorted(names) == sorted(set(names))
+    exported = {file: {n for e, n in re.findall(declared, s, re.MULTILINE) if e} for file, s in zip(modules, sources)}
+    pattern = re.compile(r'^import \{\s(.*?),?\s\} from "\./(\w+)\.mjs";', re.MULTILINE | re.DOTALL)
+    imported = [each for source in sources for each in pattern.findall(source)]
+    assert len(imported) == sum(source.count("\nimport ") for source in sources) > 0
+    for wanted, file in imported:
+        assert set(re.findall(r"[\w$]+", wanted)) <= exported[file], file
+
+
+def test_each_picture_has_its_numbers_in_a_table():
+    for section in re.findall(r"<section.*?</section>", (WEB / "page.html").read_text(encoding="utf-8"), re.DOTALL):
+        for picture in re.finditer(r"<canvas ", section):
+            assert "<table " in section[picture.start() :], section[picture.start() :][:60]
+
+
+@needs_node
+def test_every_word_is_there_in_both_languages():
+    table = node("return U.STRINGS;", None)
+    sources = [path.read_text(encoding="utf-8") for path in [*WEB.glob("*.mjs"), WEB / "page.html"]]
+    used = set(re.findall(r'data-(?:t|label)="(\w+)"', sources[-1]))
+    used |= {key for source in sources for key in re.findall(r'\bt\(\s*"(\w+)"', source)}
+    assert used <= set(table)
+    for key, (english, chinese) in table.items():
+        assert sum(f'"{key}"' in source for source in sources), f"{key} is unused"
+        assert sorted(set(re.findall(r"\{(\w+)\}", english))) == sorted(set(re.findall(r"\{(\w+)\}", chinese))), key
+        assert english.strip()
+        assert chinese.strip()
+
+
+def test_the_network_in_javascript_is_as_short_as_promised():
+    assert len((WEB / "model.mjs").read_text(encoding="utf-8").splitlines()) <= 300
+
+
+def test_what_the_page_cannot_hold_is_refused_in_one_line(toy, tmp_path, monkeypatch):
+    def refused(**options) -> str:
+        with pytest.raises(ValueError) as caught:  # noqa: PT011
+            run("page", TOPICS["page"](**({"model": toy, "out": tmp_path / "page.html"} | options)))
+        assert not (tmp_path / "page.html").exists()
+        return str(caught.value)
+
+    assert "tokenizer.model" in refused(tokenizer=toy / "tokenizer.json")
+    monkeypatch.setattr(page_topic, "LARGEST", 20_000)
+    count = sum(weight.numel() for weight in load_model(toy).parameters())
+    assert f"{count:,} parameters" in refused()
+    assert "train a smaller model" in refused()
+
+
+def test_there_is_no_picture_to_plot_and_no_folder_is_made(toy, tmp_path):
+    report = run("page", TOPICS["page"](model=toy, out=tmp_path / "page.html"))
+    with pytest.raises(ValueError, match="leave --plot out"):
+        report.draw(None)
+    for out in (tmp_path / "nowhere" / "page.html", toy):
+        with pytest.raises(ValueError, match="name a file in a directory that exists"):
+            run("page", TOPICS["page"](model=toy, out=out))
+
+
+def test_a_tokenizer_of_another_kind_is_refused(toy, tmp_path):
+    for kind, rule in (("unigram", "identity"), ("bpe", "nmt_nfkc")):
+        SentencePieceTrainer.train(
+            sentence_iterator=iter([TEXT]), model_prefix=str(tmp_path / kind), vocab_size=320, model_type=kind,
+            byte_fallback=True, normalization_rule_name=rule, minloglevel=2, hard_vocab_limit=False,
+        )  # fmt: skip
+        with pytest.raises(ValueError, match="the page encodes"):
+            vocabulary(SentencePieceTokenizer(tmp_path / f"{kind}.model"))

@@ -1,0 +1,346 @@
+"""The page in a real browser, from disk and offline: it is right, works by keyboard, and runs no foreign text."""
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from model import ModelArgs, Transformer, generate
+from model.study import TOPICS, run
+from model.text.tokenizer import SentencePieceTokenizer, train_tokenizer
+from model.weights import load_model, load_tokenizer, save_model, save_tokenizer
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+try:
+    from playwright.sync_api import Browser, Page, sync_playwright
+except ImportError:
+    pytest.skip("playwright is not installed: pip install playwright", allow_module_level=True)
+if CHROMIUM is None:
+    pytest.skip("there is no Chromium: apt-get install chromium", allow_module_level=True)
+
+# Text whose pieces, learnt by the tokenizer, would be markup.
+TEXT = "<img src=x onerror=alert(1)> the rope & the walk </script><script>alert(2)</script> {{facts}} \"'` " * 9
+PROMPT = "the rope </script><script>alert(3)</script><img src=x onerror=alert(4)> & walk"
+HOSTILE = "<img src=x onerror=alert(5)>"  # the directory's name, which the page shows
+VIEWS = ("tokens", "rotation", "score", "maps", "cache", "whatIf")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> Path:
+    """A run whose sizes all differ, and whose pieces are hostile."""
+    home = tmp_path_factory.mktemp("page") / HOSTILE
+    save_tokenizer(SentencePieceTokenizer(train_tokenizer([TEXT], home.parent / "bpe.model", "bpe", 330)), home)
+    torch.manual_seed(3)
+    args = ModelArgs(dim=24, n_layers=2, n_heads=6, n_kv_heads=2, head_dim=8, hidden_dim=40, vocab_size=330,
+                     max_seq_len=120)  # fmt: skip
+    model = Transformer(args)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim == 2:
+                weight.normal_(std=1.5 / weight.shape[1] ** 0.5)
+    save_model(model, home)
+    return home
+
+
+@pytest.fixture(scope="module")
+def address(home) -> str:
+    out = home.parent / "page.html"
+    run("page", TOPICS["page"](model=home, out=out, prompt=PROMPT))
+    return out.as_uri()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def opened(browser, address):
+    """``opened("language=zh")`` is the page, ready; whatever it logs, asks for or pops up fails the test at its end."""
+    troubles: list[str] = []
+    contexts = []
+
+    def open_page(choices: str = "", **options) -> Page:
+        defaults = {"viewport": {"width": 1200, "height": 900}, "reduced_motion": "reduce", "offline": True}
+        contexts.append(browser.new_context(**(defaults | options)))
+        page = contexts[-1].new_page()
+        page.on("console", lambda message: troubles.append(message.text))
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on("dialog", lambda dialog: (troubles.append(dialog.message), dialog.dismiss()))
+        page.on(
+            "request", lambda request: None if request.url[:5] in ("file:", "blob:") else troubles.append(request.url)
+        )
+        page.goto(f"{address}#{choices}")
+        page.wait_for_selector("html[data-ready]", timeout=20_000)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert troubles == []
+
+
+def tokens(page: Page) -> list[int]:
+    return page.eval_on_selector_all("#chips button", "chips => chips.map((chip) => Number(chip.dataset.token))")
+
+
+def look(page: Page, view: str) -> None:
+    page.evaluate(
+        "view => document.getElementById(view).scrollIntoView({ behavior: 'instant' })",
+        view,
+    )
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def text(page: Page, place: str) -> str:
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    return page.inner_text(place)
+
+
+def step(page: Page, button: str = "#step") -> None:
+    count = len(tokens(page))
+    page.click(button)
+    page.wait_for_function("count => document.querySelectorAll('#chips button').length !== count", arg=count)
+
+
+def test_64_greedy_tokens_are_those_of_generate(opened, home):
+    page = opened("temperature=0&speed=0&prompt=the+rope")
+    page.click("#play")
+    page.wait_for_function("() => document.querySelectorAll('#chips button').length > 75", timeout=20_000)
+    prompt = load_tokenizer(home).encode("the rope")
+    (expected,) = zip(*generate(load_model(home), [prompt], 64))
+    assert tokens(page)[: len(prompt) + 64] == [*prompt, *expected]
+
+
+def test_the_bars_are_the_models_probabilities_and_the_controls_cut_them(opened, home):
+    page = opened("temperature=0.5&topP=1&prompt=the+rope")
+    with torch.no_grad():
+        logits = load_model(home)(torch.tensor([load_tokenizer(home).encode("the rope")]))[0, -1]
+    likeliest = (logits / 0.5).softmax(0).topk(12)
+    amounts = page.eval_on_selector_all("#bars .amount", "all => all.map((amount) => parseFloat(amount.textContent))")
+    assert amounts == pytest.approx((100 * likeliest.values).tolist(), abs=0.051)
+    page.fill("#topK", "3")
+    assert "cut by top_k" in text(page, "#bars li:nth-child(4)")
+    assert "cut" not in text(page, "#bars li:nth-child(3)")
+    assert "3 of 330 can be drawn" in text(page, "#rest")
+    chosen = page.get_attribute("#bars li:nth-child(5) button", "data-token")
+    step(page, "#bars li:nth-child(5) button")
+    assert tokens(page)[-1] == int(chosen)
+
+
+def test_shifting_all_positions_moves_the_arrows_and_keeps_the_scores(opened):
+    page = opened()
+    look(page, "rotation")
+    arrows = page.get_attribute("#plane", "aria-label")
+    page.fill("#shift", "37")
+    moved = text(page, "#shiftScores")
+    plain, shifted = re.search(r": (\S+) at start_pos 0, (\S+) at start_pos 37", moved).groups()
+    assert plain == shifted
+    assert float(re.search(r"at most (\S+?)\.$", moved)[1].replace("−", "-")) < 1e-5
+    assert page.get_attribute("#plane", "aria-label") != arrows
+
+
+def test_a_token_computed_without_the_cache_is_the_same_and_costs_more(opened):
+    page = opened()
+    look(page, "cache")
+    before = text(page, "#bars")
+    page.click("#both")
+    page.click("#cache > details summary")
+    page.wait_for_function("() => document.querySelectorAll('#passesData tbody tr').length > 2")
+    assert text(page, "#bars") == before
+    rows = page.eval_on_selector_all(
+        "#passesData tbody tr", "rows => rows.map((row) => [...row.cells].map((c) => c.textContent))"
+    )
+    (without, cached) = rows[:2]
+    assert (without[2], cached[2]) == ("without cache", "with cache")
+    assert float(without[3]) > 10 * float(cached[3])
+    assert int(without[1]) == int(without[0]) == len(tokens(page))
+
+
+def test_the_context_ends_and_endless_goes_on(opened):
+    page = opened("speed=0&temperature=1.5&topP=1")
+    for _ in range(40):
+        page.click("#play")
+        page.wait_for_selector("#play[aria-pressed=false]", timeout=20_000)
+        if len(tokens(page)) == 120:
+            break
+        step(page, "#bars li:first-child button")  # the model ended the text: choose what does not
+    assert len(tokens(page)) == 120
+    assert "context is full" in text(page, "#ended")
+    assert page.is_disabled("#step")
+    page.check("#endless")
+    kept = tokens(page)[30:]
+    look(page, "tokens")
+    step(page)
+    assert tokens(page)[:-1] == kept
+    look(page, "cache")
+    assert "30 oldest tokens were dropped" in text(page, "#slice")
+    assert "start_pos = 90, T = 1" in text(page, "#slice")
+
+
+def test_what_if_changes_the_loss_but_shifting_does_not(opened):
+    page = opened("change=none&prompt=the+rope+%26+the+walk")
+    look(page, "whatIf")
+
+    def loss() -> list[float]:
+        page.wait_for_timeout(400)
+        page.wait_for_function("() => document.getElementById('whatIfText').textContent !== ''")
+        return [float(n) for n in re.findall(r"(\d+\.\d+)", text(page, "#whatIfText"))[:2]]
+
+    before, after = loss()
+    assert before == after
+    page.fill("#offset", "5000")
+    assert loss() == pytest.approx([before, before], abs=0.002)
+    for change in ("off", "theta", "linear", "ntk", "yarn"):
+        page.select_option("#change", change)
+        same, changed = loss()
+        assert same == before
+        assert changed != before, change
+
+
+def test_every_control_works_by_keyboard(opened):
+    page = opened()
+    controls = "button[id], select, input, textarea, canvas[tabindex]"
+    wanted = set(page.eval_on_selector_all(controls, "all => all.map((each) => each.id)"))
+    reached, order = set(), 0
+    while order < 400:
+        page.keyboard.press("Tab")
+        order += 1
+        reached.add(page.evaluate("() => document.activeElement.id"))
+        if page.evaluate("() => document.activeElement === document.body"):
+            break
+    assert wanted <= reached | {"theta", "factor"}  # which are shown with the change that uses them
+
+    def press(place: str, key: str) -> None:
+        page.focus(place)
+        page.keyboard.press(key)
+
+    look(page, "tokens")
+    count = len(tokens(page))
+    press("#step", "Enter")
+    page.wait_for_function("count => document.querySelectorAll('#chips button').length > count", arg=count)
+    press("#back", "Space")
+    page.wait_for_function("count => document.querySelectorAll('#chips button').length === count", arg=count)
+    press("#chips button[tabindex='0']", "ArrowLeft")
+    assert text(page, "#positionText").startswith(f"{count - 2} ")
+    look(page, "maps")
+    press("#map", "ArrowUp")
+    assert f"Query {count - 3} " in text(page, "#mapText")
+    press("#map", "ArrowLeft")
+    press("#shift", "ArrowRight")
+    assert text(page, "#shiftText") == "1"
+    press("#temperature", "ArrowLeft")
+    assert text(page, "#temperatureText") == "0.75"
+    press("#clocks button:nth-child(3)", "Enter")
+    assert page.get_attribute("#clocks button:nth-child(3)", "aria-pressed") == "true"
+    press("#thumbs [data-layer='0'][data-head='4']", "Enter")
+    assert page.input_value("#head") == "4"
+    press("#layer", "ArrowDown")
+    press("#useCache", "Space")
+    assert not page.is_checked("#useCache")
+    press("#language", "Enter")
+    assert page.get_attribute("html", "lang") == "zh-Hans"
+    assert "head=4" in page.url
+    assert "language=zh" in page.url
+
+
+def test_choices_live_in_the_address_and_nonsense_there_is_left_out(opened):
+    page = opened("head=3&pair=2&temperature=1.25&topK=7&language=zh&theta=-1&shift=x&topP=44&layer=9&junk=%3Cb%3E")
+    assert page.input_value("#head") == "3"
+    assert page.input_value("#topK") == "7"
+    assert text(page, "#temperatureText") == "1.25"
+    assert text(page, "#topPText") == "0.95"
+    assert page.input_value("#layer") == "1"
+    page.fill("#prompt", "the walk")
+    page.select_option("#head", "5")
+    assert "head=5" in page.url
+    assert "prompt=the+walk" in page.url
+    assert "junk" not in page.url
+    page.fill("#topK", "-3")
+    assert "topK=7" in page.url
+
+
+def test_foreign_text_is_shown_and_never_run(opened):
+    page = opened()
+    page.fill("#prompt", PROMPT + TEXT[:60])
+    page.wait_for_timeout(600)
+    for view in VIEWS:
+        look(page, view)
+        page.wait_for_timeout(50)
+    for details in page.query_selector_all("summary"):
+        details.click()
+    assert page.locator("img").count() == 0
+    assert page.locator("script:not([type])").count() == 1
+    assert HOSTILE in text(page, "h1")
+    assert "".join(page.eval_on_selector_all("#chips button", "all => all.map((c) => c.textContent)")).startswith(
+        "<s>the·rope·</"
+    )
+
+
+def test_the_page_may_ask_for_nothing_from_outside(browser, address):
+    context = browser.new_context()
+    page = context.new_page()
+    refused: list[str] = []
+    page.on("console", lambda message: refused.append(message.text))
+    page.goto(address)
+    for try_it in ("fetch('https://example.org')", "new Image().src = 'https://example.org/x.png'", "inline()"):
+        refused.clear()
+        page.evaluate(
+            f"""async () => {{
+                const inline = () => document.head.appendChild(document.createElement('script')).append('1');
+                try {{ await ({try_it}); }} catch {{ }}
+                await new Promise(requestAnimationFrame); }}"""
+        )
+        assert "Content Security Policy" in " ".join(refused), try_it
+    context.close()
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_nothing_overflows_a_phone_and_no_word_is_missing(opened, language, theme):
+    page = opened(f"language={language}&theme={theme}", viewport={"width": 390, "height": 844})
+    for view in VIEWS:
+        look(page, view)
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
+    words = page.inner_text("body")
+    assert "undefined" not in words
+    assert "NaN" not in words
+    assert page.get_attribute("html", "data-theme") == theme
+    empty = page.eval_on_selector_all("[data-t]", "all => all.filter((e) => !e.textContent).length")
+    assert empty == 0
+
+
+def test_reduced_motion_advances_by_whole_positions(opened):
+    page = opened()
+    look(page, "rotation")
+    page.click("#advance")
+    page.wait_for_function("() => document.getElementById('shiftText').textContent === '1.0'", timeout=5000)
+    page.click("#advance")
+    page.wait_for_selector("#advance[aria-pressed=false]")
+
+
+def test_axe_finds_nothing(browser, address):
+    axe = os.environ.get("AXE_CORE", "")  # path of axe-core's axe.min.js: npm install axe-core
+    if not axe:
+        pytest.skip("AXE_CORE does not name axe.min.js: npm install axe-core")
+    for choices in ("language=en&theme=light", "language=zh&theme=dark"):
+        context = browser.new_context(bypass_csp=True)
+        page = context.new_page()
+        page.goto(f"{address}#{choices}&topK=3")
+        page.wait_for_selector("html[data-ready]")
+        for summary in page.query_selector_all("summary"):
+            summary.click()
+        for view in VIEWS:
+            look(page, view)
+            page.wait_for_timeout(300)
+        page.evaluate(Path(axe).read_text(encoding="utf-8"))
+        found = page.evaluate("() => axe.run().then((result) => result.violations.map((each) => each.id))")
+        context.close()
+        assert found == []

@@ -1,0 +1,132 @@
+"""The cache: made once by whoever comes first, listed with its users, and rid of what no run uses."""
+
+import multiprocessing
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from model.cli import run_script
+from model.text import cache
+from model.text.cache import cache_home, entries, make_entry
+from model.text.prepare import prepare
+from model.text.sources import open_documents
+from model.text.train_tokenizer import learn_tokenizer
+from model.weights import load_tokenizer
+
+TEXT = "It was the best of times, it was the worst of times.\n" * 200
+
+
+@pytest.fixture
+def used(tmp_path, monkeypatch):
+    """use(run, text) -> what a run in the directory ``run`` puts into the cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+    def use(run, text, context=8):
+        Path(run).mkdir(exist_ok=True)
+        Path(f"{run}.txt").write_text(text)
+        documents = open_documents([f"{run}.txt"])
+        file = learn_tokenizer(documents, cache_home(), "bpe", 300, [f"{run}.txt"], Path(run))
+        return prepare([f"{run}.txt"], load_tokenizer(file), context=context, cache_dir=cache_home(), run=Path(run))
+
+    return use
+
+
+def test_entries_are_listed_with_size_source_and_runs(used, tmp_path):
+    data = used("one", TEXT)
+    used("one", TEXT)
+    found = {entry.path.name.split("-")[0]: entry for entry in entries(cache_home())}
+    assert found.keys() == {"tokens", "tokenizer"}
+    assert found["tokens"].size > 2 * (len(data.train) + len(data.val))
+    for entry in found.values():
+        assert entry.sources == [str(tmp_path / "one.txt")]
+        assert entry.runs == [str(tmp_path / "one")]
+
+
+def test_only_what_no_run_uses_is_removed(used, capsys, monkeypatch, tmp_path):
+    used("kept", TEXT)
+    used("gone", TEXT.upper())
+    before = {entry.path for entry in entries(cache_home())}
+    shutil.rmtree("gone")
+
+    def run(*flags):
+        monkeypatch.setattr(sys, "argv", ["model.text.cache", *flags])
+        with pytest.raises(SystemExit) as ended:
+            run_script(cache.main, "model.text.cache")
+        assert ended.value.code == 0
+        return capsys.readouterr().out
+
+    said = run()
+    assert said.count("used by no run\n") == 2
+    assert said.count(f"used by {tmp_path / 'kept'}\n") == 2
+    assert {entry.path for entry in entries(cache_home())} == before
+    assert run("--remove_unused").count("used by no run, removed\n") == 2
+    left = entries(cache_home())
+    assert [entry.runs for entry in left] == 2 * [[str(tmp_path / "kept")]]
+    assert all((entry.path / "used_by").exists() for entry in left)
+
+
+def _make(folder, log, delay):
+    def fill(place):
+        with open(log, "a") as file:
+            file.write(f"{os.getpid()}\n")
+        time.sleep(delay)
+        (place / "content").write_text("whole")
+
+    make_entry(folder, ["x"], fill, lambda: (folder / "content").exists())
+    assert (folder / "content").read_text() == "whole"
+
+
+def test_of_many_processes_one_makes_the_entry_and_the_others_wait(tmp_path):
+    folder, log = tmp_path / "cache" / "tokens-1", tmp_path / "log"
+    spawn = multiprocessing.get_context("fork")
+    workers = [spawn.Process(target=_make, args=(folder, log, 0.3)) for _ in range(5)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0] * 5
+    assert len(log.read_text().splitlines()) == 1
+    assert [path.name for path in folder.parent.iterdir() if path.name != "locks"] == ["tokens-1"]
+
+
+def test_what_a_killed_process_left_is_cleared(tmp_path):
+    (tmp_path / ".tokens-1.tmp").mkdir()
+    (tmp_path / ".tokens-1.tmp" / "half").write_text("x")
+    _make(tmp_path / "tokens-1", tmp_path / "log", 0)
+    assert sorted(path.name for path in (tmp_path / "tokens-1").iterdir()) == ["about.json", "content"]
+
+
+def test_a_full_or_read_only_disk_says_where_the_cache_is(tmp_path):
+    def fill(place):
+        raise OSError(28, "No space left on device", str(place / "train.bin"))
+
+    with pytest.raises(ValueError, match=r"train.bin: No space left on device: .* XDG_CACHE_HOME"):
+        make_entry(tmp_path / "tokens-1", ["x"], fill, lambda: False)
+    assert [path.name for path in tmp_path.iterdir()] == ["locks"]
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="XDG_CACHE_HOME"):
+        make_entry(tmp_path / "file" / "tokens-1", ["x"], fill, lambda: False)
+
+
+def test_a_text_that_may_not_be_read_is_not_taken_for_the_cache(tmp_path):
+    def fill(place):
+        raise PermissionError(13, "Permission denied", "/elsewhere/text.txt")
+
+    with pytest.raises(PermissionError, match=r"/elsewhere/text\.txt"):
+        make_entry(tmp_path / "tokens-1", ["x"], fill, lambda: False)
+
+
+def test_file_names_that_are_not_utf8_can_be_cached_and_listed(used, tmp_path):
+    name = os.fsdecode(b"caf\xe9.txt")
+    try:
+        Path(name).write_text(TEXT)
+    except OSError:
+        pytest.skip("this file system takes UTF-8 names only")
+    file = learn_tokenizer(open_documents([name]), cache_home(), "bpe", 300, [name], tmp_path)
+    prepare([name], load_tokenizer(file), context=8, cache_dir=cache_home(), run=tmp_path)
+    assert [entry.sources for entry in entries(cache_home())] == 2 * [[str(tmp_path / "caf\\xe9.txt")]]
