@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 
 import pytest
 import torch
@@ -98,14 +99,16 @@ def test_kept_models_are_opened_by_the_other_topics(small, tmp_path):
         ({"scheme": "roep"}, "unknown scheme 'roep'"),
         ({"scheme": ["rope"]}, "scheme is"),
         ({"seed": "0"}, "seed is '0'"),
-        ({"bits_per_byte": {}}, "None where a number is needed"),
+        ({"bits_per_byte": {}}, "bits_per_byte at 1 x is 'missing': a number is needed"),
+        ({"bits_per_byte": {"1": math.nan, "2": None, "4": None, "8": None}}, "bits_per_byte at 1 x is nan"),
         ({"bits_per_byte": {"1": 2.0, "2": "2"}}, "bits_per_byte at 2 x is '2'"),
         ({"bits_per_byte": [2.0]}, "bits_per_byte is"),
         ({"tokens_per_second": None}, "tokens_per_second is None"),
         ({"cache_bytes_per_token": 1.5}, "cache_bytes_per_token is 1.5"),
         ({"parameters": True}, "parameters is True"),
         ({"budget": 3}, "budget is 3"),
-        ({"moved": "far"}, "'far' where a number is needed"),
+        ({"moved": None}, "moved is None"),
+        ({"moved": "far"}, "moved is 'far'"),
     ],
 )
 def test_a_damaged_result_is_refused_in_one_line(change, message, tmp_path):

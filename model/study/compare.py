@@ -1,6 +1,7 @@
 """Every position encoding in the same small model: bits per byte at the trained length and past it."""
 
 import json
+import math
 import statistics
 import sys
 from collections.abc import Iterable
@@ -70,12 +71,11 @@ def checked(line: Any) -> Line:
     for name, kind in FIELDS.items():
         if type(line.get(name)) is not kind:
             raise ValueError(f"{name} is {line.get(name)!r}")
-    for value in (line["bits_per_byte"].get("1"), line.get("moved", 0.0)):
-        if type(value) is not float:
-            raise ValueError(f"{value!r} where a number is needed")
-    for times in TIMES:
-        if not isinstance(line["bits_per_byte"].get(str(times), 0), float | None):
-            raise ValueError(f"bits_per_byte at {times} x is {line['bits_per_byte'].get(str(times), 'missing')!r}")
+    bits = {f"bits_per_byte at {times} x": line["bits_per_byte"].get(str(times), "missing") for times in TIMES}
+    for name, value in (bits | {"moved": line.get("moved", 0.0)}).items():
+        absent = value is None and name in list(bits)[1:]  # past what the scheme can encode
+        if not absent and not (type(value) is float and math.isfinite(value)):
+            raise ValueError(f"{name} is {value!r}: a number is needed")
     check_scheme(line["scheme"])
     return line
 
