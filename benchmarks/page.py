@@ -44,9 +44,9 @@ def measure(browser: Browser, address: str) -> None:
     page.goto(f"{address}#speed=0&temperature=1&topP=1")
     page.wait_for_selector("html[data-ready]")
     print(f"  opened in {time.perf_counter() - start:.2f} s")
-    rates = []
+    rates = []  # of each run until the context is full or the model ends the text
     page.evaluate("document.getElementById('cache').scrollIntoView({ behavior: 'instant' })")
-    for _ in range(6):  # until the context is full, or the model ends the text
+    for _ in range(6):
         page.click("#play")
         page.wait_for_selector("#play[aria-pressed=false]")
         page.wait_for_timeout(200)

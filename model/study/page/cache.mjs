@@ -42,7 +42,7 @@ export function drawCache() {
         number(each.ms, 2),
       ]),
   );
-  const { count: tokens, ms } = state.run ?? {};
+  const { count: tokens, ms } = state.run;
   $("rate").textContent = tokens
     ? t("rate", { count: tokens, ms: number(ms, 1), rate: Math.round((1000 * tokens) / ms) })
     : "";

@@ -57,7 +57,10 @@ export function wire() {
   on("position", "input", () => select(Number($("position").value)));
   on("key", "input", () => update({ key: Number($("key").value) }));
   on("back", "click", goBack);
-  on("step", "click", () => enqueue(() => step([], 1)).then(refreshWhatIf));
+  on("step", "click", () => {
+    state.run = { count: 0, ms: 0 };
+    enqueue(() => step([], 1)).then(refreshWhatIf);
+  });
   on("play", "click", () => {
     if (!state.playing) return void play();
     state.playing = false;

@@ -40,7 +40,7 @@ Object.assign(state, {
   promptLength: 0,
   logits: null,
   passes: [],
-  run: null,
+  run: { count: 0, ms: 0 },
   ended: false,
   dropped: 0,
   position: null,

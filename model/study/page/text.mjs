@@ -39,7 +39,7 @@ async function extend(earlier, tokens, count) {
   state.tokens = [...earlier, ...answer.tokens];
   state.logits = answer.logits;
   const sampled = answer.tokens.length - tokens.length;
-  if (sampled) state.run = { count: sampled, ms: answer.ms };
+  if (sampled) state.run = { count: state.run.count + sampled, ms: state.run.ms + answer.ms };
   state.ended = sampled > 0 && facts.tokenizer.eosIds.includes(state.tokens.at(-1));
   changed();
 }
@@ -49,7 +49,7 @@ export function readPrompt() {
   return enqueue(async () => {
     const tokens = tokenizer.encode(state.prompt);
     state.tooLong = tokens.length > limit ? tokens.length : 0;
-    Object.assign(state, { passes: [], run: null, dropped: 0, cached: 0, position: null, key: null });
+    Object.assign(state, { passes: [], run: { count: 0, ms: 0 }, dropped: 0, cached: 0, position: null, key: null });
     await extend([], tokens.slice(0, limit), 0);
     state.promptLength = state.tokens.length;
     refreshWhatIf();
@@ -88,6 +88,7 @@ export function goBack() {
 
 export async function play() {
   state.playing = true;
+  state.run = { count: 0, ms: 0 };
   drawPlayer(); // at once, so that a second click finds the button as it is
   while (state.playing && !isFull() && !state.ended) {
     const rate = Number(state.speed);
