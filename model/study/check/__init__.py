@@ -74,7 +74,10 @@ class Verdict:
         }
         yield f"{self.function}: {head[self.outcome]}"
         if self.outcome == "wrong":
-            yield from _wrapped(self.hint)
+            sentence, _, numbers = self.hint.rpartition(": yours ")
+            yield from _wrapped(f"{sentence}:" if sentence else self.hint)
+            if sentence:
+                yield f"    yours {numbers}"
             if not hint_only:
                 yield from _wrapped(f"{self.why} See docs/rope.md, step {self.step}.")
         if not hint_only:
