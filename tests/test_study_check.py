@@ -230,7 +230,7 @@ def test_nothing_to_judge_is_a_mistake(tmp_path, monkeypatch):
     for options, message in (
         (Check(), "which file"),
         (Check(file=tmp_path / "mine.py"), "defines none of precompute_freqs_cis, "),
-        (Check(file=tmp_path / "mine.py", seconds=0.0), "seconds is 0: give more than 0"),
+        (Check(file=tmp_path / "mine.py", seconds=0.0), "seconds is 0: give a number above 0"),
         (Check(file=tmp_path / "empty"), "holds no Python file"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -14,7 +14,7 @@ from . import faults as known
 from .faults import Fault
 from .forms import FORMS, Attempt, Describe, Form, Spelling, best, close, observe
 from .mask import write_mask
-from .rotation import LAYOUTS, OUTCOMES, ROTATION_FAULTS, Probe, probes, rotate, worst
+from .rotation import LAYOUTS, OUTCOMES, ROTATION_FAULTS, Probe, gap, probes, rotate, worst
 from .table import lay, unit
 
 Case = tuple[Probe, Tensor, Tensor]  # queries and keys; values (B, T, K, D); mask (T, T)
@@ -116,8 +116,9 @@ def properties(values: list[Any], raised: list[bool], asked: list[Case]) -> Iter
         _, t, h, i = at = worst(late, early)
         yield Property(f"Only distances count: at positions from {probe.start} on comes out what does from 3 on; "
                        f"token {t}, head {h}, channel {i}", float(late[at]), float(early[at]))  # fmt: skip
+    layout = min(LAYOUTS, key=lambda each: sum(gap(value, attend(case, pairs=each)) for value, case in shaped))
     for value, case in shaped:
-        right = min((attend(case, pairs=pairs) for pairs in LAYOUTS), key=lambda r: (value - r).abs().max())
+        right = attend(case, pairs=layout)
         _, t, h, i = at = worst(value, right)
         yield Property(f"softmax(q k^T / sqrt(D)) v over visible keys, q and k rotated, H = {value.shape[2]}, "
                        f"D = {value.shape[3]}; position {case[0].start + t}, head {h}, channel {i}",

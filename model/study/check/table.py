@@ -111,7 +111,7 @@ def table_properties(tables: list[Any], raws: list[Any]) -> Iterator[Property]:
         p, i = divmod(int((table - right).abs().argmax()), dim // 2)
         for name, part in (("cosine", torch.real), ("sine", torch.imag)):
             yield Property(f"At position {p} pair {i} has rotated by {p} theta^(-2*{i}/dim) {of}; the {name}",
-                           float(part(table)[p, i]), float(part(right)[p, i]), 5e-3)  # fmt: skip
+                           float(part(table)[p, i]), float(part(right)[p, i]))  # fmt: skip
 
 
 def judge_table(names: dict[str, Any], spelling: Spelling, describe: Describe) -> Verdict:
