@@ -17,6 +17,8 @@ from model.study.options import Check, Exercise
 REPO = Path(__file__).parent.parent
 SOLUTIONS = REPO / "tests/solutions"
 STYLES = {name: (SOLUTIONS / f"{name}.py").read_text() for name in ("complex", "real", "halves")}
+pytestmark = pytest.mark.filterwarnings("ignore:Casting complex values")
+
 TABLE, LAY, ROTATE, MASK, CACHE, ATTEND = NAMES
 FAULTS = {name: value for name, value in vars(faults).items() if isinstance(value, faults.Fault)}
 
@@ -228,7 +230,7 @@ def test_nothing_to_judge_is_a_mistake(tmp_path, monkeypatch):
     for options, message in (
         (Check(), "which file"),
         (Check(file=tmp_path / "mine.py"), "defines none of precompute_freqs_cis, "),
-        (Check(file=tmp_path / "mine.py", seconds=0.0), "seconds is 0: give more than 0"),
+        (Check(file=tmp_path / "mine.py", seconds=0.0), "seconds is 0: give a number above 0"),
         (Check(file=tmp_path / "empty"), "holds no Python file"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -239,7 +241,7 @@ def test_nothing_to_judge_is_a_mistake(tmp_path, monkeypatch):
 
 def test_hint_says_what_fails_and_not_why():
     verdict = Verdict(TABLE, "wrong", "Something: yours 1, expected 2.", *faults.SIGN)
-    assert list(verdict.lines(hint_only=True)) == [f"{TABLE}: wrong", "  Something: yours 1, expected 2."]
+    assert list(verdict.lines(hint_only=True)) == [f"{TABLE}: wrong", "  Something:", "    yours 1, expected 2."]
     full = re.sub(r"\s+", " ", " ".join(verdict.lines(hint_only=False)))
     assert full.startswith(f"{TABLE}: wrong: {faults.SIGN.name} Something: yours 1, expected 2. {faults.SIGN.why}")
     assert full.endswith(" See docs/rope.md, step 1.")

@@ -74,7 +74,10 @@ class Verdict:
         }
         yield f"{self.function}: {head[self.outcome]}"
         if self.outcome == "wrong":
-            yield from _wrapped(self.hint)
+            sentence, _, numbers = self.hint.rpartition(": yours ")
+            yield from _wrapped(f"{sentence}:" if sentence else self.hint)
+            if sentence:
+                yield f"    yours {numbers}"
             if not hint_only:
                 yield from _wrapped(f"{self.why} See docs/rope.md, step {self.step}.")
         if not hint_only:
@@ -125,8 +128,8 @@ def run(options: Check) -> Answer:
     """Judge ``options.file``, a file or a directory of them. Raises ValueError where nothing could be judged."""
     if options.file is None:
         raise ValueError("which file? give it: study.py check FILE.py; study.py exercise DIR writes some to start from")
-    if options.seconds <= 0:
-        raise ValueError(f"seconds is {options.seconds:g}: give more than 0")
+    if not 0 < options.seconds < math.inf:
+        raise ValueError(f"seconds is {options.seconds:g}: give a number above 0")
     verdicts = judge(python_files(options.file), options.seconds)
     if not verdicts:
         raise ValueError(f"{options.file} defines none of {', '.join(NAMES)}: write one, or see study.py exercise DIR")

@@ -108,13 +108,14 @@ def load(path: Path) -> dict[str, Any]:
     sys.modules.setdefault(path.stem, module)
     sys.argv = [str(path)]
     exec(compile(path.read_bytes(), str(path), "exec"), vars(module))
+    torch.set_default_device(None)  # the judge's tensors are on the CPU
     return vars(module)
 
 
 def judge(function: str, names: dict[str, Any], path: Path, spelling: Spelling) -> Verdict:
     """One function's verdict; whatever it raises belongs to it."""
     try:
-        with torch.enable_grad(), torch.device("cpu"):  # whatever the file set
+        with torch.enable_grad():
             return JUDGES[function](names, spelling, lambda error: describe(error, path))
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]

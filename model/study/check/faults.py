@@ -95,7 +95,8 @@ DIAGONAL = Fault(
 )
 INVERTED_MASK = Fault(
     "True and False exchanged",
-    "Here True means that the key may be seen, as in scaled_dot_product_attention. Return the mask negated (~).",
+    "Here True means that the key may be seen, as in scaled_dot_product_attention. Negate the mask (~): where it is "
+    "made, or in masked_fill(~mask, -inf).",
     7,
 )
 NO_MASK = Fault(
