@@ -16,7 +16,8 @@ from playwright.sync_api import Browser, sync_playwright
 from model import ModelArgs, Transformer
 from model.study import TOPICS, run
 from model.text.sources import open_documents
-from model.text.tokenizer import SentencePieceTokenizer, train_tokenizer
+from model.text.tokenizer import SentencePieceTokenizer
+from model.text.train_tokenizer import train_tokenizer
 from model.weights import save_model, save_tokenizer
 
 SIZES = {

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from model.decoding.settings import Sampling
 from sentencepiece import SentencePieceTrainer
 
 from model import KVCache, ModelArgs, Transformer, attention, generate
-from model.decoding.sampling import filtered
+from model.decoding.sampling import Sampling, apply_filters
 from model.rope import precompute_freqs_cis
 from model.rope_scaling import RopeScaling
 from model.study import TOPICS, run
 from model.study import page as page_topic
 from model.study.page.facts import architecture, vocabulary
-from model.text.tokenizer import SentencePieceTokenizer, train_tokenizer
+from model.text.tokenizer import SentencePieceTokenizer
+from model.text.train_tokenizer import train_tokenizer
 from model.weights import load_model, save_model, save_tokenizer
 
 WEB = Path(page_topic.__file__).parent
@@ -272,9 +272,9 @@ def test_sampling_cuts_what_generate_cuts_and_draws_by_probability():
         {"logits": logits, "settings": settings},
     )
     for (temperature, top_k, top_p), rows in zip(settings, kept):
-        expected = filtered(torch.tensor(logits), Sampling(temperature, top_k or None, top_p))
+        expected = apply_filters(torch.tensor(logits), Sampling(temperature, top_k or None, top_p))
         assert rows == expected.isfinite().tolist()
-    probs = filtered(torch.tensor(logits[:1]), Sampling(1.0, 3))[0].softmax(0)
+    probs = apply_filters(torch.tensor(logits[:1]), Sampling(1.0, 3))[0].softmax(0)
     assert torch.allclose(torch.tensor(drawn) / 20000, probs, atol=0.02)
     assert min(uniform) >= 0
     assert max(uniform) < 1

@@ -11,7 +11,8 @@ import torch
 
 from model import ModelArgs, Transformer, generate
 from model.study import TOPICS, run
-from model.text.tokenizer import SentencePieceTokenizer, train_tokenizer
+from model.text.tokenizer import SentencePieceTokenizer
+from model.text.train_tokenizer import train_tokenizer
 from model.weights import load_model, load_tokenizer, save_model, save_tokenizer
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
