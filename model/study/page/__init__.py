@@ -20,8 +20,8 @@ from ...config import ModelArgs
 from ...text.tokenizer import Tokenizer
 from ...transformer import Transformer
 from ...weights import load_args, load_model, load_tokenizer
-from ...weights.files import write_text
-from ...weights.runs import newest_run
+from ...cli.files import write_text
+from ...weights.checkpoint import newest_run
 from ..options import Page
 from ..report import Report, Table
 from .facts import architecture, lines, steps, vocabulary
