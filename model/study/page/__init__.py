@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 from ...attention import Attention
+from ...cli.files import write_text
 from ...config import ModelArgs
 from ...text.tokenizer import Tokenizer
 from ...transformer import Transformer
 from ...weights import load_args, load_model, load_tokenizer
-from ...cli.files import write_text
 from ...weights.checkpoint import newest_run
 from ..options import Page
 from ..report import Report, Table
