@@ -8,13 +8,16 @@ from typing import Any
 
 from . import (
     attention_maps,
+    check,
     compare,
     decay,
+    exercise,
     extrapolate,
     form_table,
     kv_cache,
     mistakes,
-    rotation,
+    page,
+    rotation_examples,
     trace,
 )
 from .options import TOPICS
@@ -22,17 +25,20 @@ from .report import Report
 
 __all__ = ["TOPICS", "run"]
 
-RUN: dict[str, Callable[[Any], Report]] = {
-    "rotate": rotation.run_rotate,
+RUN: dict[str, Callable[[Any], Any]] = {
+    "rotate": rotation_examples.run_rotate,
     "trace": trace.run,
     "forms": form_table.run,
-    "relative": rotation.run_relative,
+    "relative": rotation_examples.run_relative,
     "decay": decay.run,
     "cache": kv_cache.run,
     "attention": attention_maps.run,
     "extrapolate": extrapolate.run,
     "compare": compare.run,
     "mistakes": mistakes.run,
+    "exercise": exercise.run,
+    "check": check.run,
+    "page": page.run,
 }
 
 
