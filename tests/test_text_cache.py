@@ -81,6 +81,7 @@ def _make(folder, log, delay):
     assert (folder / "content").read_text() == "whole"
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
 def test_of_many_processes_one_makes_the_entry_and_the_others_wait(tmp_path):
     folder, log = tmp_path / "cache" / "tokens-1", tmp_path / "log"
     spawn = multiprocessing.get_context("fork")

@@ -103,6 +103,7 @@ def test_a_text_in_another_encoding_is_not_skipped_as_binary(tmp_path):
     one_line(r"b.txt is not UTF-8 text.* GB18030", tmp_path)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
 def test_what_is_no_file_is_refused_without_waiting(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     one_line("neither a file nor a directory: pipe its text into --data -", tmp_path / "fifo")
