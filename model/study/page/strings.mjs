@@ -190,6 +190,7 @@ export const STRINGS = {
     "Loss on the text: {before} nats per token as trained, {after} with the change ({difference}). Farthest two tokens: {distance} positions apart; trained: {context}.",
     "文本上的损失：训练时的设置为每词元 {before} nat，改变后为 {after}（{difference}）。最远的两个词元相距 {distance} 个位置；训练长度：{context}。",
   ],
+  computing: ["Computing …", "正在计算……"],
   whatIfShort: ["Type at least two tokens.", "请至少输入两个词元。"],
   whatIfBars: ["Next token at temperature 1, before and after", "下一个词元（temperature 为 1）：改变前与改变后"],
   beforeColumn: ["before", "改变前"],
