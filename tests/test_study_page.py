@@ -19,7 +19,7 @@ from model.rope import precompute_freqs_cis
 from model.rope_scaling import RopeScaling
 from model.study import TOPICS, run
 from model.study import page as page_topic
-from model.study.page.facts import architecture, vocabulary
+from model.study.page.facts import architecture, camel, vocabulary
 from model.text.tokenizer import SentencePieceTokenizer
 from model.text.train_tokenizer import train_tokenizer
 from model.weights import load_model, save_model, save_tokenizer
@@ -409,8 +409,18 @@ def test_every_word_is_there_in_both_languages():
         assert chinese.strip()
 
 
-def test_the_network_in_javascript_is_as_short_as_promised():
-    assert len((WEB / "model.mjs").read_text(encoding="utf-8").splitlines()) <= 300
+def test_the_network_in_javascript_is_short_and_reads_in_the_order_of_the_python_files():
+    code = (WEB / "model.mjs").read_text(encoding="utf-8")
+    assert len(code.splitlines()) <= 300
+    places = []
+    for file in ("rope_scaling", "rope", "cache", "attention", "transformer"):
+        source = (WEB.parents[1] / f"{file}.py").read_text(encoding="utf-8")
+        names = re.findall(r"^(?:    def|def|class) ([a-zA-Z]\w*)", source, re.MULTILINE)
+        shared = re.compile(r"^(?:  |export const |(?:export )?(?:class|function) )(\w+)(?: = )?\b.*[{(]", re.MULTILINE)
+        found = {name: place.start() for place in shared.finditer(code) for name in [place[1]]}
+        places += [found[camel(name)] for name in dict.fromkeys(names) if camel(name) in found and name != "forward"]
+    assert len(places) >= 15
+    assert places == sorted(places)
 
 
 def test_what_the_page_cannot_hold_is_refused_in_one_line(toy, tmp_path, monkeypatch):

@@ -130,8 +130,8 @@ export const STRINGS = {
 
   mapsTitle: ["4. Attention maps", "4. 注意力图"],
   mapsLead: [
-    "Who looks at whom: each row is a query, each column a key, and the darker the cell the larger the weight. Choose a head on the right; point at a cell, or move with the arrow keys, for its weight.",
-    "谁在看谁：每行是一个查询，每列是一个键，格子越深权重越大。在右侧选择一个头；把鼠标移到格子上，或用方向键移动，即可读出权重。",
+    "Who looks at whom: each row is a query, each column a key, and the stronger its colour the larger the weight. Choose a head on the right; point at a cell, or move with the arrow keys, for its weight.",
+    "谁在看谁：每行是一个查询，每列是一个键，颜色越浓权重越大。在右侧选择一个头；把鼠标移到格子上，或用方向键移动，即可读出权重。",
   ],
   mapKeys: ["Rows: queries. Columns: keys. Empty is 0, full colour 1; colour goes with the square root. Arrow keys: up and down change the query, left and right the key.", "行：查询。列：键。空白为 0，满色为 1，颜色按平方根变化。方向键：上下改变查询，左右改变键。"],
   mapLabel: ["Attention of layer {layer}, head {head}", "第 {layer} 层头 {head} 的注意力"],
@@ -190,6 +190,7 @@ export const STRINGS = {
     "Loss on the text: {before} nats per token as trained, {after} with the change ({difference}). Farthest two tokens: {distance} positions apart; trained: {context}.",
     "文本上的损失：训练时的设置为每词元 {before} nat，改变后为 {after}（{difference}）。最远的两个词元相距 {distance} 个位置；训练长度：{context}。",
   ],
+  computing: ["Computing …", "正在计算……"],
   whatIfShort: ["Type at least two tokens.", "请至少输入两个词元。"],
   whatIfBars: ["Next token at temperature 1, before and after", "下一个词元（temperature 为 1）：改变前与改变后"],
   beforeColumn: ["before", "改变前"],
