@@ -45,7 +45,9 @@ def node(script: str, given: object) -> object:
         const answer = ((given) => {{ {script} }})(JSON.parse(readFileSync(0, 'utf8')));
         process.stdout.write(JSON.stringify(answer));"""
     words = [NODE, "--input-type=module", "-e", program]
-    done = subprocess.run(words, input=json.dumps(given), capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        words, input=json.dumps(given), capture_output=True, text=True, check=False, timeout=60, encoding="utf-8"
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

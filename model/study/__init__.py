@@ -1,6 +1,19 @@
 """Taking RoPE apart: one file a topic, each with ``run(options) -> Report``, on the library's own functions.
 
-Read ``report.py`` for what a topic gives back and ``options.py`` for what it lets one choose; study.py prints both.
+report.py              what a topic gives back: tables, and a picture
+options.py             what it lets one choose; study.py prints both
+rotation_examples.py   rotate and relative: five vectors rotated; one score at many places
+decay.py               scores over distance
+form_table.py          every form in which RoPE is written, side by side
+trace.py               one attention call, line by line
+kv_cache.py            what each forward call writes and reads
+inputs.py              the models and texts of the topics below
+attention_maps.py      what a trained model attends to, with and without rotation
+extrapolate.py         a trained model past its trained length
+compare.py             position encodings trained side by side (scheme_training.py: one of these trainings)
+mistakes.py            common mistakes about RoPE, each with its number
+exercise.py            files to write RoPE into; check/ judges them
+page/                  one HTML file that runs the reader's own model
 """
 
 from collections.abc import Callable

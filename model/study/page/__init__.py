@@ -1,7 +1,8 @@
 """`study.py page`: one HTML file with the reader's model inside, which a browser runs from disk, offline.
 
 The page's sources lie beside this file: page.html, page.css and the modules of ``PAGE`` and ``WORKER``. They are put
-into one file here; model.mjs is the network once more, to be read beside ``model/``.
+into one file here, with what facts.py knows of the model; model.mjs is the network once more, to be read beside
+``model/``.
 """
 
 import base64
