@@ -73,7 +73,7 @@ export function drawWhatIf() {
 }
 
 function drawNext(before, after) {
-  const [p, q] = [before, after].map(({ logits }) => softmax(Float64Array.from(logits)));
+  const [p, q] = [before, after].map(({ logits }) => softmax(new Float64Array(logits)));
   const ids = [...new Set([...likeliest(p, 7), ...likeliest(q, 7)])].sort((a, b) => p[b] - p[a]);
   const target = $("whatIfNext");
   const most = Math.max(...ids.flatMap((id) => [p[id], q[id]]));
