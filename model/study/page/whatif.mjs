@@ -52,6 +52,10 @@ export function drawWhatIf() {
   ]) {
     $(id).closest("label").hidden = !shownWhen.includes(state.change);
   }
+  if (state.computing) {
+    $("whatIfText").textContent = t("computing");
+    return;
+  }
   const { whatIf } = state;
   if (!whatIf) {
     $("whatIfText").textContent = state.tokens.length < 2 ? t("whatIfShort") : "";
