@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ...attention import Attention
+from ...attention import Attention, attention
 from ...cli.files import write_text
 from ...config import ModelArgs
 from ...transformer import Transformer
@@ -51,7 +51,13 @@ def run(options: Page) -> Report:
     net = network(load_model(path), stored(count))
     weights = net.pop("weights")
     facts = {"name": path.resolve().name, "prompt": options.prompt, **net, "tokenizer": pieces}
-    write_text(options.out, build(facts | {"steps": steps(options.out), "lines": lines(Attention)}, weights))
+    write_text(
+        options.out,
+        build(
+            facts | {"steps": steps(options.out), "lines": lines(Attention.forward, Attention.attend, attention)},
+            weights,
+        ),
+    )
     table = Table(
         f"{options.out}: open it in a browser; it needs no server and no network",
         ("part", "what", "bytes"),
