@@ -1,4 +1,4 @@
-"""The front page holds what it says: its code runs, its flags exist, its map is complete, its quotations are verbatim."""
+"""The front page holds what it says: its code runs, its flags exist, its map is complete, its quotations are exact."""
 
 import importlib
 import re
