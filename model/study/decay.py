@@ -57,7 +57,7 @@ def run(options: Decay) -> Report:
             (name, *_oscillation(product), f"{_rises(limit).float().mean():.0%}")
             for name, product, limit in zip(names, products, bounds)
         ],
-        ["first rise: the first distance whose product exceeds the one before. rises: the fraction of steps that go up."],
+        ["first rise: the first distance whose product exceeds the one before. rises: how many steps go up."],
     )
     return Report([curves, swings, even_spacing(options)], lambda figure: draw(figure, names, products, bounds))
 
