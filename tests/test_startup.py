@@ -56,6 +56,14 @@ def test_it_does_not_load_torch_and_what_it_sets_reaches_the_threads():
         assert "GOMP_SPINCOUNT = '10000'" in done.stderr or "OMP_WAIT_POLICY = 'PASSIVE'" in done.stderr
 
 
+def test_a_mistake_costs_little_more_than_loading_torch():
+    """What takes long to import is imported by the one run that uses it: sharding brings sympy, plots a library."""
+    program = "import sys, train, generate, convert, evaluate, study; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, encoding="utf-8")
+    assert done.returncode == 0, done.stderr
+    assert not {"torch.distributed.fsdp", "sympy", "matplotlib", "transformers", "torch._dynamo"} & {*done.stdout.split()}
+
+
 @pytest.mark.parametrize("script", ["train.py", "generate.py", "study.py", "benchmarks/busy.py"])
 def test_it_comes_before_whatever_loads_torch(script):
     body = ast.parse((ROOT / script).read_text(encoding="utf-8")).body
