@@ -61,7 +61,9 @@ def test_a_mistake_costs_little_more_than_loading_torch():
     program = "import sys, train, generate, convert, evaluate, study; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, encoding="utf-8")
     assert done.returncode == 0, done.stderr
-    assert not {"torch.distributed.fsdp", "sympy", "matplotlib", "transformers", "torch._dynamo"} & {*done.stdout.split()}
+    assert not {"torch.distributed.fsdp", "sympy", "matplotlib", "transformers", "torch._dynamo"} & {
+        *done.stdout.split()
+    }
 
 
 @pytest.mark.parametrize("script", ["train.py", "generate.py", "study.py", "benchmarks/busy.py"])
