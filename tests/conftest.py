@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterator
 
 # Before torch is loaded, and for the processes that tests start: one thread, and the CPU where there is more.
 os.environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-# Started in the background (`make test &`), this process ignores Ctrl-C, and so would those that tests start and stop.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest
 import torch
 
 from model import ModelArgs, Transformer
 from model.cli import machine
+
+# Started in the background (`make test &`), this process ignores Ctrl-C, and so would those that tests start and stop.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # All sizes differ, so that a transposed or broadcast axis cannot fit by accident.
 SMALL = {
