@@ -37,6 +37,13 @@ def test_threads_spin_briefly_and_sleep_where_the_machine_is_busy(environment):
     assert environment(running=3) == environment(running=9) == {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
+def test_a_moments_work_is_no_busy_machine(environment, monkeypatch):
+    assert environment(running=9) == startup.WHEN_BUSY
+    running = iter([9, 9, 9, 2, 9])
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: f"0.5 0.4 0.3 {next(running)}/321 12345\n")
+    assert not startup.machine_is_busy()
+
+
 @pytest.mark.parametrize("name", startup.USER_SETTINGS)
 def test_what_the_user_has_set_wins(environment, name):
     assert environment(running=1, **{name: "7"}) == environment(running=9, **{name: "7"}) == {}
