@@ -359,7 +359,7 @@ def test_every_line_that_says_something_is_found_once_in_attention_py(toy, tmp_p
     facts = json.loads(block(written(toy, tmp_path / "page.html"), "facts"))
     source = (WEB / "score.mjs").read_text(encoding="utf-8")
     patterns = re.findall(r'\["line\w+", /(.*)/\],', source)
-    assert len(patterns) == 5
+    assert len(patterns) == 8
     for pattern in patterns:
         assert len([text for _, text in facts["lines"] if re.search(pattern, text)]) == 1, pattern
     code = Path(attention.__file__).read_text(encoding="utf-8").splitlines()

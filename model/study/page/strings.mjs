@@ -125,7 +125,10 @@ export const STRINGS = {
   lineProject: ["q, k, v of token {q}: {H} query heads, {K} key/value heads, {D} numbers each; head {head} uses key/value head {kv}", "位置 {q} 的 q、k、v：{H} 个查询头、{K} 个键/值头，各 {D} 维；头 {head} 使用键/值头 {kv}"],
   lineRotate: ["pair {pair} of q: ({a}, {b}) rotated by {q} × {speed} gives ({c}, {d})", "q 的第 {pair} 对：({a}, {b}) 旋转 {q} × {speed} 得到 ({c}, {d})"],
   lineCache: ["keys and values of S = {S} positions", "S = {S} 个位置的键与值"],
-  lineAttend: ["the table beside: q · k, / √{D}, masked, softmaxed; weighted values of this head begin {out}", "旁边的表：q · k，除以 √{D}，加掩码，softmax；此头的加权值开头为 {out}"],
+  lineAttend: ["as written out below, head {head}; the table beside has every key", "展开写法见下，第 {head} 个头；旁边的表列出所有的键"],
+  lineScores: ["scaled scores of token {q} with keys 0, 1, 2 …: {scores}", "位置 {q} 与键 0、1、2 … 的缩放后分数：{scores}"],
+  lineSoftmax: ["keys after {q} are masked; weights of keys 0, 1, 2 …: {weights}", "位置 {q} 之后的键被掩蔽；键 0、1、2 … 的权重：{weights}"],
+  lineWeighted: ["the weighted sum of the values begins {out}", "加权求和后的值开头为 {out}"],
   lineOut: ["all {H} heads side by side, mixed by wo into {dim} numbers", "{H} 个头并排，由 wo 混合为 {dim} 个数"],
 
   mapsTitle: ["4. Attention maps", "4. 注意力图"],

@@ -1,7 +1,7 @@
 // The text: every change of it goes through the worker, one after another.
 
 import { $ } from "./draw.mjs";
-import { ask, facts, forget, isFull, keep, limit, state, t, tokenizer } from "./state.mjs";
+import { ask, facts, forget, isFull, keep, limit, state, tokenizer } from "./state.mjs";
 import { changed, drawPlayer, visible } from "./frame.mjs";
 import { repaint } from "./maps.mjs";
 import { sampling } from "./tokens.mjs";
@@ -128,8 +128,14 @@ export function refreshWhatIf() {
     () =>
       enqueue(async () => {
         if (mine !== wanted || state.playing || !visible.has("whatIf")) return;
-        const slow = setTimeout(() => ($("whatIfText").textContent = t("computing")), 300);
-        state.whatIf = await compare().finally(() => clearTimeout(slow));
+        const slow = setTimeout(() => {
+          state.computing = true;
+          changed("whatIf");
+        }, 300);
+        state.whatIf = await compare().finally(() => {
+          clearTimeout(slow);
+          state.computing = false;
+        });
         changed("whatIf");
       }),
     80,
