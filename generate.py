@@ -21,7 +21,7 @@ from tqdm import tqdm
 from model import Transformer
 from model.cli import Parser, add_flags, build, read_flags, run_script
 from model.cli.machine import check_memory, choose_threads, has_native_bfloat16, pick_device, pick_dtype
-from model.decoding.batches import memory_needed
+from model.decoding.batches import check_endless, memory_needed
 from model.decoding.compiled import CompiledNetwork
 from model.decoding.conversation import Conversation, converse
 from model.decoding.network import for_decoding
@@ -57,6 +57,7 @@ class Options:
         "of weights and cache; auto is the stored one where the device multiplies it natively, else float32",
     ] = "auto"
     device: Annotated[str, "auto, cpu, cuda, cuda:N or mps"] = "auto"
+    endless: Annotated[bool, "go on past the context: the cache forgets the oldest part of the text"] = False
     compile: Annotated[bool, "compile the forward: pays off from some thousand tokens on"] = False
 
     def __post_init__(self) -> None:
@@ -68,8 +69,9 @@ class Options:
             raise ValueError(f"num_samples is {self.num_samples}: give at most {MAX_SAMPLES}")
         if self.logprobs and not self.jsonl:
             raise ValueError("logprobs go into the JSON objects: add --jsonl")
-        if self.compile and self.no_cache:
-            raise ValueError("compile is for decoding with the cache: leave --no_cache out")
+        for name in ("compile", "endless"):
+            if getattr(self, name) and self.no_cache:
+                raise ValueError(f"{name} is for decoding with the cache: leave --no_cache out")
         if self.interactive and (self.no_cache or self.jsonl or self.num_samples > 1):
             raise ValueError(
                 "interactive is one text, cached, for people: leave --no_cache, --jsonl, --num_samples out"
@@ -116,6 +118,7 @@ def main() -> int:
             batch_size=options.batch_size,
             logprobs=options.logprobs,
             use_cache=not options.no_cache,
+            endless=options.endless,
         )
         few = len(prompts) <= options.batch_size or sys.stderr is None
         with tqdm(total=len(prompts), unit="sample", disable=few, file=sys.stderr) as bar:
@@ -156,12 +159,15 @@ def load(
     prompts: list[Prompt] = []
     if not options.interactive:
         texts = read_texts(flags.prompt, flags.prompt_file)
-        prompts = encode(texts, tokenizer, args.max_seq_len, options.max_new_tokens)
-        length = options.max_new_tokens or min(LENGTH, args.max_seq_len - max(len(p.tokens) for p in prompts))
+        prompts = encode(texts, tokenizer.encode, args.max_seq_len, 0 if options.endless else options.max_new_tokens)
+        if not options.endless:
+            length = options.max_new_tokens or min(LENGTH, args.max_seq_len - max(len(p.tokens) for p in prompts))
         prompts = [prompt for prompt in prompts for _ in range(options.num_samples)]
+    for first in range(0, len(prompts), options.batch_size) if options.endless else ():
+        check_endless(variant or Transformer, [p.tokens for p in prompts[first : first + options.batch_size]])
     rows = max(1, min(options.batch_size, len(prompts)))
     if device.type == "cpu":
-        tokens = max((len(p.tokens) + length for p in prompts), default=args.max_seq_len)
+        tokens = min(args.max_seq_len, max((len(p.tokens) + length for p in prompts), default=args.max_seq_len))
         check_memory(memory_needed(args, rows, tokens, dtype), f"a batch of {rows} texts of {tokens} tokens")
     model = checkpoint.model(device, dtype, variant)
     choose_threads(device, rows * sum(weight.numel() for weight in model.parameters()))
