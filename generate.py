@@ -22,6 +22,7 @@ from model import Transformer
 from model.cli import Parser, add_flags, build, read_flags, run_script
 from model.cli.machine import check_memory, choose_threads, has_native_bfloat16, pick_device, pick_dtype
 from model.decoding.batches import check_endless, memory_needed
+from model.decoding.chat import Chat, open_chat, user
 from model.decoding.compiled import CompiledNetwork
 from model.decoding.conversation import Conversation, converse
 from model.decoding.network import for_decoding
@@ -50,7 +51,9 @@ class Options:
     network: Annotated[str | None, "module:Class of a model that is a subclass of Transformer"] = None
     jsonl: Annotated[bool, "one JSON object a sample: prompt, text, tokens, finish_reason"] = False
     logprobs: Annotated[bool, "with --jsonl: each token's log-probability, in nats"] = False
-    interactive: Annotated[bool, "a text in turns: you write a line, the model goes on"] = False
+    interactive: Annotated[bool, "a text in turns: you write a line, the model goes on, or answers"] = False
+    chat: Annotated[bool, "apply the model's chat template: to each prompt, or without any to what you write"] = False
+    system: Annotated[str | None, "the system's message, before all others of a chat"] = None
     no_cache: Annotated[bool, "compute the whole text again for each token, to see what the cache saves"] = False
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"],
@@ -72,6 +75,8 @@ class Options:
         for name in ("compile", "endless"):
             if getattr(self, name) and self.no_cache:
                 raise ValueError(f"{name} is for decoding with the cache: leave --no_cache out")
+        if self.system is not None and not (self.chat or self.interactive):
+            raise ValueError("system is the first message of a chat: add --chat")
         if self.interactive and (self.no_cache or self.jsonl or self.num_samples > 1):
             raise ValueError(
                 "interactive is one text, cached, for people: leave --no_cache, --jsonl, --num_samples out"
@@ -94,6 +99,8 @@ def parse() -> tuple[argparse.Namespace, Options, Sampling]:
     flags = parser.parse_args()
     options = build(Options, read_flags(flags, Options))
     check_stop_strings(flags.stop)
+    if options.chat and not (flags.prompt or flags.prompt_file):
+        options = build(Options, read_flags(flags, Options) | {"interactive": True})
     if options.interactive and (flags.prompt or flags.prompt_file):
         raise ValueError("interactive takes its prompts from the terminal: leave --prompt and --prompt_file out")
     return flags, options, build(Sampling, read_flags(flags, Sampling))
@@ -101,11 +108,12 @@ def parse() -> tuple[argparse.Namespace, Options, Sampling]:
 
 def main() -> int:
     flags, options, sampling = parse()
-    network, tokenizer, prompts, length = load(flags, options)
+    network, tokenizer, prompts, length, chat = load(flags, options)
     speed = Speed()
     try:
         if options.interactive:
-            converse(Conversation(network, tokenizer, sampling, speed), length, flags.stop)
+            endless = options.endless or network.shift_invariant
+            converse(Conversation(network, tokenizer, sampling, speed, chat, endless), length, flags.stop)
             return 0
         samples = complete(
             network,
@@ -142,8 +150,9 @@ def main() -> int:
 
 def load(
     flags: argparse.Namespace, options: Options
-) -> tuple[Transformer | CompiledNetwork, Tokenizer, list[Prompt], int]:
-    """The decoding network, the tokenizer, each prompt once for each of its samples, and how many new tokens they get.
+) -> tuple[Transformer | CompiledNetwork, Tokenizer, list[Prompt], int, Chat | None]:
+    """The decoding network, the tokenizer, each prompt once for each of its samples, how many new tokens they get, and
+    the chat template, where one is to be applied.
 
     Whatever can be wrong is found before the weights are read.
     """
@@ -156,10 +165,12 @@ def load(
         note(f"note: {device} has no bfloat16 instructions: arithmetic is emulated, --dtype auto chooses")
 
     args, length = checkpoint.args, options.max_new_tokens or LENGTH
+    chat = find_chat(checkpoint.path, tokenizer, options)
     prompts: list[Prompt] = []
     if not options.interactive:
         texts = read_texts(flags.prompt, flags.prompt_file)
-        prompts = encode(texts, tokenizer.encode, args.max_seq_len, 0 if options.endless else options.max_new_tokens)
+        encoded = (lambda text: chat.encode([user(text)])) if chat else tokenizer.encode
+        prompts = encode(texts, encoded, args.max_seq_len, 0 if options.endless else options.max_new_tokens)
         if not options.endless:
             length = options.max_new_tokens or min(LENGTH, args.max_seq_len - max(len(p.tokens) for p in prompts))
         prompts = [prompt for prompt in prompts for _ in range(options.num_samples)]
@@ -171,13 +182,28 @@ def load(
         check_memory(memory_needed(args, rows, tokens, dtype), f"a batch of {rows} texts of {tokens} tokens")
     model = checkpoint.model(device, dtype, variant)
     choose_threads(device, rows * sum(weight.numel() for weight in model.parameters()))
-    return for_decoding(model, options.compile), tokenizer, prompts, length
+    return for_decoding(model, options.compile), tokenizer, prompts, length, chat
+
+
+def find_chat(model: Path, tokenizer: Tokenizer, options: Options) -> Chat | None:
+    """The model's chat template, with ``--chat``, or in a conversation where there is one; its end tokens end texts."""
+    if not (options.chat or options.interactive):
+        return None
+    chat = open_chat(model, tokenizer, options.system)
+    if chat is not None:
+        tokenizer.eos_ids = chat.eos_ids
+    elif options.chat or options.system is not None:
+        raise ValueError(
+            f"{model} has no chat template, neither in tokenizer_config.json nor as chat_template.jinja: "
+            "leave --chat and --system out"
+        )
+    return chat
 
 
 def show(sample: Sample, options: Options, last: bool) -> None:
     """Its new text to stdout, and a line after it where others follow; or, once it has finished, a JSON line."""
     if not options.jsonl:
-        print(sample.take(with_prompt=True), end="", flush=True)
+        print(sample.take(with_prompt=not options.chat), end="", flush=True)
     if sample.finish is not None:
         line = json.dumps(sample.as_json(options.logprobs), ensure_ascii=False)
         print(line if options.jsonl else "" if last else SEPARATOR, flush=True)

@@ -63,9 +63,9 @@ class EndlessCache(KVCache):
     """A cache for texts beyond the context: when it is full it drops its oldest quarter, but the first ``keep`` tokens.
 
     Keys are cached rotated, and rotations add: to move a key to a position n lower, it is rotated by -n. Nothing is
-    computed anew. The first tokens stay, because heads give them the weight they have no use for: without these
-    "attention sinks" the loss explodes (StreamingLLM, arXiv:2309.17453). Of ``freqs_cis``, the network's table, it takes
-    those rotations, so it is for networks whose scores depend on distances only (``Transformer.shift_invariant``).
+    computed anew. The first tokens stay, because heads give them the weight that they have no other use for (attention
+    sinks, StreamingLLM, arXiv:2309.17453). The rotations are those of ``freqs_cis``, the network's table, so this is for
+    networks whose scores depend on distances only (``Transformer.shift_invariant``).
     """
 
     def __init__(
@@ -87,8 +87,9 @@ class EndlessCache(KVCache):
 
     def make_room(self, start_pos: int, T: int = 1) -> int:
         """Drop quarters of the ``start_pos`` tokens until T more fit; raises ValueError where they never do."""
-        if T > self.max_seq_len - self.keep:
-            raise ValueError(f"{T} tokens do not fit beside the first {self.keep} of {self.max_seq_len}: give fewer")
+        room = self.max_seq_len - self.keep
+        if T > room:
+            raise ValueError(f"{T} tokens do not fit into a context of {self.max_seq_len}: give at most {room}")
         while start_pos + T > self.max_seq_len:
             start_pos -= self.drop(min(self.quarter, start_pos - self.keep), start_pos)
         return start_pos
@@ -96,7 +97,9 @@ class EndlessCache(KVCache):
     def drop(self, count: int, length: int) -> int:
         """Forget ``count`` of the ``length`` tokens: the oldest ones after the first ``keep``. Returns ``count``."""
         back = self.freqs_cis[count].to(self.keys.device)  # (D/2,)
-        back = (back / back.abs()).conj()  # of length 1: YaRN's table also lengthens, and that has been done to the keys
+        back = (
+            back / back.abs()
+        ).conj()  # of length 1: YaRN's table also lengthens, and that has been done to the keys
         old, new = slice(self.keep + count, length), slice(self.keep, length - count)
         for keys, values in self.layers:  # (B, K, max_seq_len, D)
             pairs = torch.view_as_complex(keys[:, :, old].float().unflatten(-1, (-1, 2)))  # (B, K, N, D/2)

@@ -63,7 +63,7 @@ def test_a_full_context_is_said_and_a_new_text_begins(talk, monkeypatch, capsys)
     converse(talk.conversation, 5, [])
     notes = capsys.readouterr().err
     assert "the context is full: 45 of its 64 tokens are taken, and the line has 41; a new text begins" in notes
-    assert talk.conversation.length == 41 + 4
+    assert talk.conversation.forwarded == 41 + 4
 
 
 def test_ctrl_c_ends_the_turn_and_not_the_conversation(talk, monkeypatch, capsys):

@@ -68,7 +68,9 @@ def new_cache(
 def check_endless(network: Transformer | CompiledNetwork | type[Transformer], prompts: Prompts) -> None:
     """Raises ValueError where a cache that drops tokens would give other scores, or rows would drop unlike ones."""
     if not network.shift_invariant:
-        raise ValueError("endless moves tokens to other positions, and this network's scores depend on them: leave it out")
+        raise ValueError(
+            "endless moves tokens to other positions, and this network's scores depend on them: leave it out"
+        )
     lengths = [*map(len, prompts)]
     if len({*lengths}) > 1:
         raise ValueError(
