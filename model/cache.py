@@ -64,8 +64,8 @@ class EndlessCache(KVCache):
 
     Keys are cached rotated, and rotations add: to move a key to a position n lower, it is rotated by -n. Nothing is
     computed anew. The first tokens stay, because heads give them the weight that they have no other use for (attention
-    sinks, StreamingLLM, arXiv:2309.17453). The rotations are those of ``freqs_cis``, the network's table, so this is for
-    networks whose scores depend on distances only (``Transformer.shift_invariant``).
+    sinks, StreamingLLM, arXiv:2309.17453). The rotations are those of ``freqs_cis``, the network's table, so this is
+    for networks whose scores depend on distances only (``Transformer.shift_invariant``).
     """
 
     def __init__(
@@ -87,9 +87,9 @@ class EndlessCache(KVCache):
 
     def make_room(self, start_pos: int, T: int = 1) -> int:
         """Drop quarters of the ``start_pos`` tokens until T more fit; raises ValueError where they never do."""
-        room = self.max_seq_len - self.keep
-        if T > room:
-            raise ValueError(f"{T} tokens do not fit into a context of {self.max_seq_len}: give at most {room}")
+        if self.keep + T > self.max_seq_len:
+            most = self.max_seq_len - self.keep
+            raise ValueError(f"{T} tokens do not fit into a context of {self.max_seq_len}: give at most {most}")
         while start_pos + T > self.max_seq_len:
             start_pos -= self.drop(min(self.quarter, start_pos - self.keep), start_pos)
         return start_pos

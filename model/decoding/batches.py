@@ -69,7 +69,7 @@ def check_endless(network: Transformer | CompiledNetwork | type[Transformer], pr
     """Raises ValueError where a cache that drops tokens would give other scores, or rows would drop unlike ones."""
     if not network.shift_invariant:
         raise ValueError(
-            "endless moves tokens to other positions, and this network's scores depend on them: leave it out"
+            "an endless text moves tokens to other positions, on which this network's scores depend: leave endless out"
         )
     lengths = [*map(len, prompts)]
     if len({*lengths}) > 1:

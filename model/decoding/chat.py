@@ -110,7 +110,7 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
 def open_chat(directory: Path, tokenizer: Tokenizer, system: str | None = None) -> Chat | None:
     """The chat template in a directory: of chat_template.jinja or else tokenizer_config.json; None without one."""
     source, config = directory / "chat_template.jinja", directory / "tokenizer_config.json"
-    settings = {}
+    settings: dict[str, Any] = {}
     for file in (directory / "special_tokens_map.json", config):
         settings |= read_json(file) if file.is_file() else {}
     if source.is_file():

@@ -10,6 +10,7 @@ from . import (
     attention_maps,
     compare,
     decay,
+    endless,
     extrapolate,
     form_table,
     kv_cache,
@@ -31,6 +32,7 @@ RUN: dict[str, Callable[[Any], Report]] = {
     "cache": kv_cache.run,
     "attention": attention_maps.run,
     "extrapolate": extrapolate.run,
+    "endless": endless.run,
     "compare": compare.run,
     "mistakes": mistakes.run,
 }
