@@ -87,8 +87,8 @@ class EndlessCache(KVCache):
 
     def make_room(self, start_pos: int, T: int = 1) -> int:
         """Drop quarters of the ``start_pos`` tokens until T more fit; raises ValueError where they never do."""
-        if self.keep + T > self.max_seq_len:
-            most = self.max_seq_len - self.keep
+        most = self.max_seq_len - min(self.keep, start_pos)
+        if most < T:
             raise ValueError(f"{T} tokens do not fit into a context of {self.max_seq_len}: give at most {most}")
         while start_pos + T > self.max_seq_len:
             start_pos -= self.drop(min(self.quarter, start_pos - self.keep), start_pos)
