@@ -8,19 +8,23 @@ stdout: a JSON object with ``texts``, one for each conversation, or with ``error
 """
 
 import json
+import re
 import sys
 from datetime import datetime
+from importlib.metadata import version
 from typing import Any, NoReturn
 
 import jinja2.ext
 import jinja2.nodes
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+import jinja2.utils
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
 
 try:
     import resource
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
+SAFE = (3, 1, 6)  # jinja2 from here on: templates got out of the sandboxes before
 SECONDS = 5  # of processor time
 MEMORY = 1 << 30  # bytes
 LONGEST = 4_000_000  # characters of a text
@@ -36,14 +40,35 @@ class Generation(jinja2.ext.Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)  # type: ignore[no-any-return]
 
 
-def environment() -> ImmutableSandboxedEnvironment:
+class Sandbox(ImmutableSandboxedEnvironment):
+    """Jinja's own gives an undefined value for what must not be reached, which prints as nothing: this one refuses."""
+
+    def unsafe_undefined(self, obj: Any, attribute: str) -> NoReturn:
+        raise SecurityError(f"it reaches for {attribute!r} of a {type(obj).__name__}")
+
+
+class Namespace(jinja2.utils.Namespace):
+    """What a template may write to, but for names that mean something to Python."""
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name.startswith("_"):
+            raise SecurityError(f"it sets {name!r} of a namespace")
+        super().__setitem__(name, value)
+
+
+def environment() -> Sandbox:
     """As transformers has it: its settings, its extensions, its ``tojson``, and two functions."""
-    made = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
-    )
+    installed = version("jinja2")
+    if tuple(int(number) for number in re.findall(r"\d+", installed)[:3]) < SAFE:
+        raise ValueError(f"jinja2 {installed} has known holes: pip install --upgrade jinja2")
+    made = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols])
     made.filters["tojson"] = to_json
-    made.globals |= {"raise_exception": raise_exception, "strftime_now": lambda text: datetime.now().strftime(text)}
+    made.globals |= {"raise_exception": raise_exception, "strftime_now": strftime_now, "namespace": Namespace}
     return made
+
+
+def strftime_now(text: str) -> str:
+    return datetime.now().strftime(text)
 
 
 def to_json(
