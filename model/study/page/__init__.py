@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ...attention import Attention
+from ...cache import SINKS
 from ...config import ModelArgs
 from ...text.tokenizer import Tokenizer
 from ...transformer import Transformer
@@ -86,6 +87,7 @@ def build(model: Transformer, tokenizer: Tokenizer, name: str, prompt: str, out:
         "tokenizer": vocabulary(tokenizer),
         "steps": steps(out),
         "lines": lines(Attention),
+        "sinks": SINKS,
     }
     main, worker, style = script(PAGE), script(WORKER), read("page.css")
     blanks = {
