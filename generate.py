@@ -128,7 +128,7 @@ def main() -> int:
             use_cache=not options.no_cache,
             endless=options.endless,
         )
-        few = len(prompts) <= options.batch_size or sys.stderr is None
+        few = len(prompts) <= options.batch_size
         with tqdm(total=len(prompts), unit="sample", disable=few, file=sys.stderr) as bar:
             left = len(prompts)
             for sample in samples:

@@ -128,7 +128,7 @@ def test_all_problems_are_listed_at_once():
     [
         (RopeScaling("dynamic", 2.0), "'dynamic'.*linear, ntk, llama3, yarn"),
         (RopeScaling("linear", float("inf")), "factor is inf"),
-        (RopeScaling("linear", 1e300), "factor is 1e+300: give a number from 1 to a million"),
+        (RopeScaling("linear", 1e300), r"factor is 1e\+300: give a number from 1 to a million"),
         (RopeScaling("yarn", 2.0, 10**24), f"original_max_seq_len is {10**24}"),
         (RopeScaling("yarn", 2.0, 64, attention_factor=1e-300), "attention_factor is 1e-300"),
         (RopeScaling("linear", "2"), "factor is '2'"),

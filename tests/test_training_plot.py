@@ -2,8 +2,8 @@ import sys
 
 import pytest
 
-from model.training.plot import draw_losses, smoothed
 from model.training.run_directory import Metrics
+from model.training.summary import draw_losses, smoothed
 
 
 def test_the_smoothed_loss_is_a_mean_of_neighbours_that_does_not_lag():
