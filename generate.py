@@ -22,7 +22,7 @@ from model import Transformer
 from model.cli import Parser, add_flags, build, read_flags, run_script
 from model.cli.machine import check_memory, choose_threads, has_native_bfloat16, pick_device, pick_dtype
 from model.decoding.batches import check_endless, memory_needed
-from model.decoding.chat import Chat, open_chat, user
+from model.decoding.chat import Chat, open_chat
 from model.decoding.compiled import CompiledNetwork
 from model.decoding.conversation import Conversation, converse
 from model.decoding.network import for_decoding
@@ -165,12 +165,13 @@ def load(
         note(f"note: {device} has no bfloat16 instructions: arithmetic is emulated, --dtype auto chooses")
 
     args, length = checkpoint.args, options.max_new_tokens or LENGTH
-    chat = find_chat(checkpoint.path, tokenizer, options)
+    wanted = options.chat or options.interactive
+    chat = open_chat(checkpoint.path, tokenizer, options.system, required=options.chat) if wanted else None
     prompts: list[Prompt] = []
     if not options.interactive:
         texts = read_texts(flags.prompt, flags.prompt_file)
-        encoded = (lambda text: chat.encode([user(text)])) if chat else tokenizer.encode
-        prompts = encode(texts, encoded, args.max_seq_len, 0 if options.endless else options.max_new_tokens)
+        tokens_of = chat.encode_questions(texts) if chat else map(tokenizer.encode, texts)
+        prompts = encode(texts, tokens_of, args.max_seq_len, 0 if options.endless else options.max_new_tokens)
         if not options.endless:
             length = options.max_new_tokens or min(LENGTH, args.max_seq_len - max(len(p.tokens) for p in prompts))
         prompts = [prompt for prompt in prompts for _ in range(options.num_samples)]
@@ -183,21 +184,6 @@ def load(
     model = checkpoint.model(device, dtype, variant)
     choose_threads(device, rows * sum(weight.numel() for weight in model.parameters()))
     return for_decoding(model, options.compile), tokenizer, prompts, length, chat
-
-
-def find_chat(model: Path, tokenizer: Tokenizer, options: Options) -> Chat | None:
-    """The model's chat template, with ``--chat``, or in a conversation where there is one; its end tokens end texts."""
-    if not (options.chat or options.interactive):
-        return None
-    chat = open_chat(model, tokenizer, options.system)
-    if chat is not None:
-        tokenizer.eos_ids = chat.eos_ids
-    elif options.chat or options.system is not None:
-        raise ValueError(
-            f"{model} has no chat template, neither in tokenizer_config.json nor as chat_template.jinja: "
-            "leave --chat and --system out"
-        )
-    return chat
 
 
 def show(sample: Sample, options: Options, last: bool) -> None:

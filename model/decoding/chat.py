@@ -9,15 +9,16 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..cli.files import read_json
-from ..cli.foreign import shortened
+from ..cli.files import read_json, shortened
 from ..text.tokenizer import Tokenizer
 from . import template as renderer
+from .prompts import utf8
 
+AT_ONCE = 500  # conversations that one process renders
 PATIENCE = 60.0  # seconds, on a machine so busy that its limit of processor time is not reached
 START, END = (
     "\ufdd0",
@@ -55,6 +56,12 @@ class Chat:
     def encode(self, messages: Sequence[Message]) -> list[int]:
         """The tokens of the whole conversation, the system's message before it, up to where the answer begins."""
         return self._encode(self._render([(messages, True)])[0])
+
+    def encode_questions(self, questions: Sequence[str]) -> Iterator[list[int]]:
+        """The same of conversations that each begin with one question, in few processes."""
+        for first in range(0, len(questions), AT_ONCE):
+            texts = self._render([([user(question)], True) for question in questions[first : first + AT_ONCE]])
+            yield from map(self._encode, texts)
 
     def _render(self, conversations: Sequence[tuple[Sequence[Message], bool]]) -> list[str]:
         """The text of each conversation, with or without the beginning of an answer, in one process for all."""
@@ -107,23 +114,34 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     return next((at for at, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
 
 
-def open_chat(directory: Path, tokenizer: Tokenizer, system: str | None = None) -> Chat | None:
-    """The chat template in a directory: of chat_template.jinja or else tokenizer_config.json; None without one."""
+def open_chat(directory: Path, tokenizer: Tokenizer, system: str | None = None, required: bool = False) -> Chat | None:
+    """The chat template in a directory: chat_template.jinja, or else that of tokenizer_config.json; None without one.
+
+    The tokenizer's ``eos_ids`` become those of the chat. Raises ValueError for a template that fails, and without one
+    where it is ``required`` or a ``system`` message is given.
+    """
     source, config = directory / "chat_template.jinja", directory / "tokenizer_config.json"
     settings: dict[str, Any] = {}
     for file in (directory / "special_tokens_map.json", config):
         settings |= read_json(file) if file.is_file() else {}
     if source.is_file():
-        template: Any = source.read_text(encoding="utf-8")
+        template: Any = utf8(source.read_bytes(), str(source))
     else:
         source, template = config, settings.get("chat_template")
         if isinstance(template, list):  # several, by name
             named = [each for each in template if isinstance(each, dict) and each.get("name") == "default"]
             template = named[0].get("template") if named else template
     if template is None:
+        if required or system is not None:
+            raise ValueError(
+                f"{directory} has no chat template, neither in tokenizer_config.json nor as chat_template.jinja: "
+                "leave --chat and --system out"
+            )
         return None
     if not isinstance(template, str):
         raise ValueError(f"{source}: chat_template is {shortened(template)}: a text is needed")
     values = {name: value.get("content") if isinstance(value, dict) else value for name, value in settings.items()}
     variables = {name: value for name, value in values.items() if name.endswith("_token") and isinstance(value, str)}
-    return Chat(template, variables, tokenizer, source, system)
+    chat = Chat(template, variables, tokenizer, source, system)
+    tokenizer.eos_ids = chat.eos_ids
+    return chat

@@ -4,7 +4,7 @@ import os
 import stat
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,21 +78,25 @@ def utf8(content: bytes, source: str) -> str:
 
 
 def encode(
-    texts: Sequence[str], encoded: Callable[[str], list[int]], context: int, max_new_tokens: int | None
+    texts: Sequence[str],
+    tokens_of: Iterable[list[int]],
+    context: int,
+    max_new_tokens: int | None,
 ) -> list[Prompt]:
-    """The prompts' tokens. Raises ValueError for one that leaves no room in the context for so many new tokens.
+    """The prompts, each with its tokens, which are asked for in order, and after all texts have been checked.
 
+    Raises ValueError for one that leaves no room in the context for so many new tokens.
     ``max_new_tokens`` is 0 where the text need not fit, and None where any number will do.
     """
     least = 1 if max_new_tokens is None else max_new_tokens
-    prompts = []
     for number, text in enumerate(texts, 1):
         try:
             text.encode()
         except UnicodeEncodeError:
             raise ValueError(f"prompt {number} is not UTF-8 text: {text!r}") from None
-        prompts.append(Prompt(text, encoded(text)))
-        length = len(prompts[-1].tokens)
+    prompts = [Prompt(text, tokens) for text, tokens in zip(texts, tokens_of)]
+    for number, prompt in enumerate(prompts, 1):
+        length = len(prompt.tokens)
         if length + least > context:
             passes = f"and with {least} new ones it passes" if least else "more than"
             lower = " or lower --max_new_tokens, or add --endless" if max_new_tokens else ""
