@@ -7,6 +7,7 @@ import shutil
 import pytest
 from sentencepiece import SentencePieceTrainer
 
+from model.decoding import chat as chat_module
 from model.decoding import template as renderer
 from model.decoding.chat import common_prefix, open_chat
 from model.text.tokenizer import SentencePieceTokenizer
@@ -279,3 +280,28 @@ def test_a_template_that_never_ends_is_stopped(chat_of):
     loops = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
     with pytest.raises(ValueError, match=f"gives no text within {renderer.SECONDS} seconds"):
         chat_of("llama", loops)
+
+
+def test_a_name_that_can_only_be_its_token_is_refused(chat_of, monkeypatch):
+    _, tokenizer, chat = chat_of("llama3", LLAMA3)
+    monkeypatch.setattr(tokenizer, "encode_literal", tokenizer.encode_control)
+    chat.encode([{"role": "user", "content": "<|eot_id"}])
+    with pytest.raises(ValueError, match=r"has no tokens for '<\|eot_id\|>' as text: leave it out"):
+        chat.encode([{"role": "user", "content": "x <|eot_id|>"}])
+
+
+def test_a_template_without_the_answer_names_no_end(chat_of):
+    _, tokenizer, chat = chat_of("llama3", "{{ bos_token }}{{ messages[0].content }}")
+    assert chat.control["<|begin_of_text|>"] not in chat.eos_ids
+
+
+def test_many_questions_take_few_processes(chat_of, monkeypatch):
+    _, _, chat = chat_of("llama3", LLAMA3)
+    questions = [f"what is {n}?" for n in range(7)]
+    expected = [chat.encode([{"role": "user", "content": question}]) for question in questions]
+    runs = []
+    run = chat_module.subprocess.run
+    monkeypatch.setattr(chat_module.subprocess, "run", lambda *a, **k: runs.append(1) or run(*a, **k))
+    monkeypatch.setattr(chat_module, "AT_ONCE", 3)
+    assert [*chat.encode_questions(questions)] == expected
+    assert len(runs) == 3

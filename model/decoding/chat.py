@@ -20,10 +20,8 @@ from .prompts import utf8
 
 AT_ONCE = 500  # conversations that one process renders
 PATIENCE = 60.0  # seconds, on a machine so busy that its limit of processor time is not reached
-START, END = (
-    "\ufdd0",
-    "\ufdd1",
-)  # around control names in a message while it is rendered: Unicode has no such characters
+# Around control names in a message while it is rendered: Unicode has no characters of these numbers.
+START, END = "\ufdd0", "\ufdd1"
 MARK = re.compile(f"[{START}{END}]")
 
 Message = dict[str, str]  # role (system, user or assistant) and content
@@ -49,7 +47,8 @@ class Chat:
         first, other, answered = self._render([([question], True), ([user("B")], True), ([question, answer], False)])
         # What stands before the first message, the system's included: an endless text keeps it.
         self.head = common_prefix(self._encode(first), self._encode(other))
-        end = self._name.match(answered.rpartition(answer["content"])[2].lstrip())
+        said, _, after = answered.rpartition(answer["content"])
+        end = self._name.match(after.lstrip()) if said else None
         ends = [self.control[end[0]]] if end else []
         self.eos_ids = tuple(dict.fromkeys([*tokenizer.eos_ids, *ends]))
 
@@ -77,7 +76,9 @@ class Chat:
                 raise ValueError(f"the chat template of {self.source} fails: {answer['error']}")
             texts: list[str] = answer["texts"]
             "".join(texts).encode()
-        except (subprocess.TimeoutExpired, json.JSONDecodeError, UnicodeEncodeError):
+        except UnicodeEncodeError:
+            raise ValueError(f"the chat template of {self.source} writes what is no Unicode text") from None
+        except (subprocess.TimeoutExpired, json.JSONDecodeError):
             raise ValueError(
                 f"the chat template of {self.source} gives no text within {renderer.SECONDS} seconds and "
                 f"{renderer.MEMORY >> 20} MiB of memory: get the file again, or leave --chat out"
@@ -99,9 +100,13 @@ class Chat:
         newline = self.tokenizer.encode_literal("\n")
         for number, piece in enumerate(others):
             if piece:
-                encode = self.tokenizer.encode_control if number % 2 else self.tokenizer.encode_literal
+                typed = number % 2 == 0
+                encode = self.tokenizer.encode_literal if typed else self.tokenizer.encode_control
                 after = encode("\n" + piece)
-                ids += after[len(newline) :] if after[: len(newline)] == newline else encode(piece)
+                after = after[len(newline) :] if after[: len(newline)] == newline else encode(piece)
+                if typed and not {*after}.isdisjoint(self.control.values()):
+                    raise ValueError(f"{self.tokenizer.path} has no tokens for {piece!r} as text: leave it out")
+                ids += after
         return ids
 
 

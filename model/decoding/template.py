@@ -114,7 +114,7 @@ def main() -> None:
     try:
         answer: dict[str, Any] = {"texts": render(**asked)}
     except Exception as error:  # whatever a template may raise
-        answer = {"error": f"{type(error).__name__}: {error}"[:300]}
+        answer = {"error": f"{type(error).__name__}: {error}"[:300].rstrip(": ")}
     sys.stdout.write(json.dumps(answer))
 
 
