@@ -291,7 +291,7 @@ def test_a_name_that_can_only_be_its_token_is_refused(chat_of, monkeypatch):
 
 
 def test_a_template_without_the_answer_names_no_end(chat_of):
-    _, tokenizer, chat = chat_of("llama3", "{{ bos_token }}{{ messages[0].content }}")
+    _, _, chat = chat_of("llama3", "{{ bos_token }}{{ messages[0].content }}")
     assert chat.control["<|begin_of_text|>"] not in chat.eos_ids
 
 
