@@ -21,7 +21,8 @@ from tqdm import tqdm
 from model import Transformer
 from model.cli import Parser, add_flags, build, read_flags, run_script, typed_text
 from model.cli.machine import check_memory, choose_threads, has_native_bfloat16, pick_device, pick_dtype
-from model.decoding.batches import memory_needed
+from model.decoding.batches import check_endless, memory_needed
+from model.decoding.chat import Chat, open_chat
 from model.decoding.compiled import CompiledNetwork
 from model.decoding.conversation import Conversation, converse
 from model.decoding.network import for_decoding
@@ -50,13 +51,16 @@ class Options:
     network: Annotated[str | None, "module:Class of a model that is a subclass of Transformer"] = None
     jsonl: Annotated[bool, "one JSON object a sample: prompt, text, tokens, finish_reason"] = False
     logprobs: Annotated[bool, "with --jsonl: each token's log-probability, in nats"] = False
-    interactive: Annotated[bool, "a text in turns: you write a line, the model goes on"] = False
+    interactive: Annotated[bool, "a text in turns: you write a line, the model goes on, or answers"] = False
+    chat: Annotated[bool, "apply the model's chat template: to each prompt, or without any to what you write"] = False
+    system: Annotated[str | None, "the system's message, before all others of a chat"] = None
     no_cache: Annotated[bool, "compute the whole text again for each token, to see what the cache saves"] = False
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"],
         "of weights and cache; auto is the stored one where the device multiplies it natively, else float32",
     ] = "auto"
     device: Annotated[str, "auto, cpu, cuda, cuda:N or mps"] = "auto"
+    endless: Annotated[bool, "go on past the context: the cache forgets the oldest part of the text"] = False
     compile: Annotated[bool, "compile the forward: pays off from some thousand tokens on"] = False
 
     def __post_init__(self) -> None:
@@ -68,8 +72,11 @@ class Options:
             raise ValueError(f"num_samples is {self.num_samples}: give at most {MAX_SAMPLES}")
         if self.logprobs and not self.jsonl:
             raise ValueError("logprobs go into the JSON objects: add --jsonl")
-        if self.compile and self.no_cache:
-            raise ValueError("compile is for decoding with the cache: leave --no_cache out")
+        for name in ("compile", "endless"):
+            if getattr(self, name) and self.no_cache:
+                raise ValueError(f"{name} is for decoding with the cache: leave --no_cache out")
+        if self.system is not None and not (self.chat or self.interactive):
+            raise ValueError("system is the first message of a chat: add --chat")
         if self.interactive and (self.no_cache or self.jsonl or self.num_samples > 1):
             raise ValueError(
                 "interactive is one text, cached, for people: leave --no_cache, --jsonl, --num_samples out"
@@ -93,6 +100,8 @@ def parse() -> tuple[argparse.Namespace, Options, Sampling]:
     flags.prompt, flags.stop = ([typed_text(text) for text in texts] for texts in (flags.prompt, flags.stop))
     options = build(Options, read_flags(flags, Options))
     check_stop_strings(flags.stop)
+    if options.chat and not (flags.prompt or flags.prompt_file):
+        options = build(Options, read_flags(flags, Options) | {"interactive": True})
     if options.interactive and (flags.prompt or flags.prompt_file):
         raise ValueError("interactive takes its prompts from the terminal: leave --prompt and --prompt_file out")
     return flags, options, build(Sampling, read_flags(flags, Sampling))
@@ -100,11 +109,12 @@ def parse() -> tuple[argparse.Namespace, Options, Sampling]:
 
 def main() -> int:
     flags, options, sampling = parse()
-    network, tokenizer, prompts, length = load(flags, options)
+    network, tokenizer, prompts, length, chat = load(flags, options)
     speed = Speed()
     try:
         if options.interactive:
-            converse(Conversation(network, tokenizer, sampling, speed), length, flags.stop)
+            endless = options.endless or network.shift_invariant
+            converse(Conversation(network, tokenizer, sampling, speed, chat, endless), length, flags.stop)
             return 0
         samples = complete(
             network,
@@ -117,6 +127,7 @@ def main() -> int:
             batch_size=options.batch_size,
             logprobs=options.logprobs,
             use_cache=not options.no_cache,
+            endless=options.endless,
         )
         few = len(prompts) <= options.batch_size
         with tqdm(total=len(prompts), unit="sample", disable=few, file=sys.stderr) as bar:
@@ -140,8 +151,9 @@ def main() -> int:
 
 def load(
     flags: argparse.Namespace, options: Options
-) -> tuple[Transformer | CompiledNetwork, Tokenizer, list[Prompt], int]:
-    """The decoding network, the tokenizer, each prompt once for each of its samples, and how many new tokens they get.
+) -> tuple[Transformer | CompiledNetwork, Tokenizer, list[Prompt], int, Chat | None]:
+    """The decoding network, the tokenizer, each prompt once for each of its samples, how many new tokens they get, and
+    the chat template, where one is to be applied.
 
     Whatever can be wrong is found before the weights are read.
     """
@@ -154,25 +166,31 @@ def load(
         note(f"note: {device} has no bfloat16 instructions: arithmetic is emulated, --dtype auto chooses")
 
     args, length = checkpoint.args, options.max_new_tokens or LENGTH
+    wanted = options.chat or options.interactive
+    chat = open_chat(checkpoint.path, tokenizer, options.system, required=options.chat) if wanted else None
     prompts: list[Prompt] = []
     if not options.interactive:
         texts = read_texts(flags.prompt, flags.prompt_file)
-        prompts = encode(texts, tokenizer, args.max_seq_len, options.max_new_tokens)
-        length = options.max_new_tokens or min(LENGTH, args.max_seq_len - max(len(p.tokens) for p in prompts))
+        tokens_of = chat.encode_questions(texts) if chat else map(tokenizer.encode, texts)
+        prompts = encode(texts, tokens_of, args.max_seq_len, 0 if options.endless else options.max_new_tokens)
+        if not options.endless:
+            length = options.max_new_tokens or min(LENGTH, args.max_seq_len - max(len(p.tokens) for p in prompts))
         prompts = [prompt for prompt in prompts for _ in range(options.num_samples)]
+    for first in range(0, len(prompts), options.batch_size) if options.endless else ():
+        check_endless(variant or Transformer, [p.tokens for p in prompts[first : first + options.batch_size]])
     rows = max(1, min(options.batch_size, len(prompts)))
     if device.type == "cpu":
-        tokens = max((len(p.tokens) + length for p in prompts), default=args.max_seq_len)
+        tokens = min(args.max_seq_len, max((len(p.tokens) + length for p in prompts), default=args.max_seq_len))
         check_memory(memory_needed(args, rows, tokens, dtype), f"a batch of {rows} texts of {tokens} tokens")
     model = checkpoint.model(device, dtype, variant)
     choose_threads(device, rows * sum(weight.numel() for weight in model.parameters()))
-    return for_decoding(model, options.compile), tokenizer, prompts, length
+    return for_decoding(model, options.compile), tokenizer, prompts, length, chat
 
 
 def show(sample: Sample, options: Options, last: bool) -> None:
     """Its new text to stdout, and a line after it where others follow; or, once it has finished, a JSON line."""
     if not options.jsonl:
-        print(sample.take(with_prompt=True), end="", flush=True)
+        print(sample.take(with_prompt=not options.chat), end="", flush=True)
     if sample.finish is not None:
         line = json.dumps(sample.as_json(options.logprobs), ensure_ascii=False)
         print(line if options.jsonl else "" if last else SEPARATOR, flush=True)

@@ -8,7 +8,7 @@ page expects its reader to have, a text or a checkpoint, is put in place: Python
 Training that takes longer than --train_seconds is stopped with Ctrl-C. The walk fails if any command fails.
 
 --packages takes the packages from an existing environment instead of downloading them. --record puts what study.py
-attention and extrapolate print, and draw, into benchmarks/ and docs/images/: they need the model trained on the page.
+attention, extrapolate and endless print and draw into benchmarks/ and docs/images/: they need the page's own model.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "docs/rope.md", "docs/rope.zh.md")
 PROGRAMS = {"make", "python", "python3", "pip", "torchrun"}
-RECORDED = ("attention", "extrapolate")
+RECORDED = ("attention", "extrapolate", "endless")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 HOUR = 3600.0
 

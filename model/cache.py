@@ -13,6 +13,8 @@ class KVCache:
     What lies beyond ``start_pos + T`` is never read, whatever it holds.
     """
 
+    dropped = 0  # tokens that it has forgotten: none, but for EndlessCache
+
     def __init__(
         self,
         args: ModelArgs,
@@ -48,3 +50,60 @@ class KVCache:
     def restrict(self, mask: Tensor | None, start_pos: int, T: int) -> Tensor | None:
         """The network's mask, (T, S) or None, less what this cache hides: nothing, since all its slots are filled."""
         return mask
+
+    def make_room(self, start_pos: int, T: int = 1) -> int:
+        """The ``start_pos`` at which T more tokens fit: as it is, since this cache forgets nothing."""
+        return start_pos
+
+
+SINKS = 4  # first tokens of a text that an endless cache keeps
+
+
+class EndlessCache(KVCache):
+    """A cache for texts beyond the context: when it is full it drops its oldest quarter, but the first ``keep`` tokens.
+
+    Keys are cached rotated, and rotations add: to move a key to a position n lower, it is rotated by -n. Nothing is
+    computed anew. The first tokens stay, because heads give them the weight that they have no other use for (attention
+    sinks, StreamingLLM, arXiv:2309.17453). The rotations are those of ``freqs_cis``, the network's table, so this is
+    for networks whose scores depend on distances only (``Transformer.shift_invariant``).
+    """
+
+    def __init__(
+        self,
+        args: ModelArgs,
+        freqs_cis: Tensor,
+        batch_size: int = 1,
+        max_seq_len: int | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        keep: int = SINKS,
+    ) -> None:
+        super().__init__(args, batch_size, max_seq_len, dtype, device)
+        if self.max_seq_len < 2:
+            raise ValueError("max_seq_len is 1: an endless text needs a context of at least 2 tokens")
+        self.freqs_cis = freqs_cis.detach()
+        self.quarter = max(1, self.max_seq_len // 4)
+        self.keep = min(keep, self.max_seq_len - self.quarter - 1)
+
+    def make_room(self, start_pos: int, T: int = 1) -> int:
+        """Drop quarters of the ``start_pos`` tokens until T more fit; raises ValueError where they never do."""
+        most = self.max_seq_len - min(self.keep, start_pos)
+        if most < T:
+            raise ValueError(f"{T} tokens do not fit into a context of {self.max_seq_len}: give at most {most}")
+        while start_pos + T > self.max_seq_len:
+            start_pos -= self.drop(min(self.quarter, start_pos - self.keep), start_pos)
+        return start_pos
+
+    def drop(self, count: int, length: int) -> int:
+        """Forget ``count`` of the ``length`` tokens: the oldest ones after the first ``keep``. Returns ``count``."""
+        back = self.freqs_cis[count].to(self.keys.device)  # (D/2,)
+        back = (
+            back / back.abs()
+        ).conj()  # of length 1: YaRN's table also lengthens, and that has been done to the keys
+        old, new = slice(self.keep + count, length), slice(self.keep, length - count)
+        for keys, values in self.layers:  # (B, K, max_seq_len, D)
+            pairs = torch.view_as_complex(keys[:, :, old].float().unflatten(-1, (-1, 2)))  # (B, K, N, D/2)
+            keys[:, :, new] = torch.view_as_real(pairs * back).flatten(3).type_as(keys)  # (B, K, N, D)
+            values[:, :, new] = values[:, :, old].clone()  # values are not rotated
+        self.dropped += count
+        return count

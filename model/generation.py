@@ -33,16 +33,19 @@ def generate(
     repetition_penalty: float = 1.0,
     eos_ids: Collection[int] = (),
     use_cache: bool = True,
+    endless: bool = False,
 ) -> Iterator[list[int | None]]:
     """Continue every prompt; each step yields one id a row, None once a row has ended with one of ``eos_ids``.
 
-    A row gives what it would give alone. Raises ValueError for prompts and settings that cannot work.
+    A row gives what it would give alone. With ``endless`` a text may pass ``max_seq_len``: its oldest part is then
+    forgotten (``EndlessCache``). Raises ValueError for prompts and settings that cannot work.
     """
     sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty, seed)
-    check_prompts(model.args, prompts, max_new_tokens)
-    if compile and not use_cache:
-        raise ValueError("compile is for decoding with the cache: leave one of compile and use_cache=False out")
-    cache = new_cache(model, prompts, max_new_tokens) if use_cache else None
+    check_prompts(model.args, prompts, max_new_tokens, endless)
+    for name, asked in (("compile", compile), ("endless", endless)):
+        if asked and not use_cache:
+            raise ValueError(f"{name} is for decoding with the cache: leave one of {name} and use_cache=False out")
+    cache = new_cache(model, prompts, max_new_tokens, endless) if use_cache else None
     device = model.tok_embeddings.weight.device
     sampler = Sampler(sampling, prompts, max_new_tokens, model.args.vocab_size, device=device)
     network = for_decoding(model, compile)
@@ -91,6 +94,7 @@ def decode(
             texts = [torch.cat(text_and_token) for text_and_token in zip(texts, tokens)]  # (T,) each
             logits = forward_whole(network, texts)  # (B, V)
         else:
+            start_pos = cache.make_room(start_pos)  # an EndlessCache that is full forgets its oldest part
             logits = network(tokens, start_pos, cache)[:, -1]  # (B, V)
             start_pos += 1
 

@@ -4,6 +4,7 @@ import io
 from types import SimpleNamespace
 
 import pytest
+import torch
 from letters import LETTERS
 
 from model import generation
@@ -63,7 +64,7 @@ def test_a_full_context_is_said_and_a_new_text_begins(talk, monkeypatch, capsys)
     converse(talk.conversation, 5, [])
     notes = capsys.readouterr().err
     assert "the context is full: 45 of its 64 tokens are taken, and the line has 41; a new text begins" in notes
-    assert talk.conversation.length == 41 + 4
+    assert talk.conversation.forwarded == 41 + 4
 
 
 def test_ctrl_c_ends_the_turn_and_not_the_conversation(talk, monkeypatch, capsys):
@@ -110,3 +111,147 @@ def test_a_turn_ends_at_a_stop_string_and_the_next_continues_the_text(talk):
     second = said(talk.conversation.turn("cd", 2, []))
     whole = LETTERS.encode("ab") + cut.tokens + LETTERS.encode("\ncd", bos=False)
     assert second.tokens == [step[0] for step in generation.generate(talk.model, [whole], 2)]
+
+
+@pytest.fixture
+def endless(small_model):
+    model = small_model(vocab_size=258, max_seq_len=64).eval()
+    return SimpleNamespace(
+        model=model, conversation=Conversation(for_decoding(model), LETTERS, Sampling(0.0), Speed(), endless=True)
+    )
+
+
+def test_an_endless_conversation_forgets_and_goes_on(endless, monkeypatch, capsys):
+    lines = io.BytesIO(b"a" * 40 + b"\n" + b"b" * 40 + b"\n" + b"c" * 61 + b"\nd\n")
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=lines))
+    converse(endless.conversation, 30, [])
+    notes = capsys.readouterr().err
+    assert "(the context of 64 tokens is full: 16 are forgotten)" in notes
+    assert "the line has 63 tokens, more than the context of 64 can take: give another line" in notes
+    assert "a new text begins" not in notes
+    whole = 41 + 30 + 41 + 30 + 2 + 30
+    assert endless.conversation.forwarded == whole - 1
+    assert len(endless.conversation.text) == whole
+    assert 0 < endless.conversation.forwarded - endless.conversation.cache.dropped <= 64
+
+
+def test_an_endless_turn_is_an_endless_text(endless):
+    given = said(endless.conversation.turn("ab", 150, []))
+    steps = generation.generate(endless.model, [LETTERS.encode("ab")], 150, endless=True, eos_ids=LETTERS.eos_ids)
+    assert given.tokens == [step[0] for step in steps]
+    assert len(given.tokens) > 64
+
+
+class Turns:
+    """What a chat template does, by hand: every message between its own marks; thoughts are left out of old answers."""
+
+    head = 0
+
+    def __init__(self, forgets=()):
+        self.forgets, self.asked = forgets, []
+
+    def encode(self, messages):
+        self.asked.append([*messages])
+        return self.tokens(messages)
+
+    def tokens(self, messages):
+        parts = []
+        for at, message in enumerate(messages):
+            content = message["content"] if at >= len(messages) - 1 or at not in self.forgets else "-"
+            parts += [
+                250 if message["role"] == "user" else 251,
+                *LETTERS.encode(content, bos=False),
+                LETTERS.eos_ids[0],
+            ]
+        return [LETTERS.bos_id, *parts, 251]
+
+
+@pytest.fixture
+def chatting(small_model):
+    """``chatting(chat, **options)`` -> (conversation, what its network computed, the model): it says letters only."""
+
+    def build(chat, max_seq_len=96, **options):
+        model, read = small_model(vocab_size=258, max_seq_len=max_seq_len).eval(), []
+        letters = slice(2 + ord("a"), 2 + ord("z") + 1)
+        with torch.no_grad():  # what is sampled is then encoded as it was
+            wide = model.output.weight[letters] * 9
+            model.output.weight.zero_()[letters] = wide
+        conversation = Conversation(for_decoding(model), LETTERS, Sampling(0.0), Speed(), chat, **options)
+        hidden = conversation.network.hidden
+        conversation.network.hidden = lambda tokens, start_pos, cache: (
+            read.append((start_pos, tokens.tolist()[0])) or hidden(tokens, start_pos, cache)
+        )
+        return conversation, read, model
+
+    return build
+
+
+@pytest.mark.parametrize("forgets", [(), (1,)], ids=["same", "changed"])
+def test_a_chat_forwards_only_what_the_cache_lacks(chatting, forgets):
+    """Also where the template later writes an answer in another way: then from the first difference on."""
+    chat = Turns(forgets)
+    conversation, read, model = chatting(chat)
+    for number, line in enumerate(("ab", "cd", "ef")):
+        cached = conversation.text[: conversation.forwarded]
+        read.clear()
+        answer = said(conversation.turn(line, 7, []))
+        assert answer.text.isalpha()
+        whole = chat.tokens(chat.asked[number])
+        assert answer.tokens == [step[0] for step in generation.generate(model, [whole], 7)]
+        start = len(chat.tokens(chat.asked[0])) if forgets and number == 1 else len(cached)
+        assert read[0] == (start, whole[start:])
+        assert [message["role"] for message in conversation.messages] == ["user", "assistant"] * (number + 1)
+    assert [message["content"] for message in conversation.messages[::2]] == ["ab", "cd", "ef"]
+
+
+def test_a_question_that_was_not_answered_is_not_in_the_chat(chatting):
+    conversation, _, _ = chatting(Turns())
+    said(conversation.turn("ab", 5, []))
+    conversation.turn("cd", 5, []).close()
+    assert len(conversation.messages) == 2
+    turn = conversation.turn("ef", 5, [])
+    begun = next(turn)
+    turn.close()
+    assert conversation.messages[-1] == {"role": "assistant", "content": begun.text}
+
+
+def test_a_chat_ends_with_the_context_and_begins_anew(chatting, monkeypatch, capsys):
+    lines = io.BytesIO(b"a" * 40 + b"\n" + b"b" * 40 + b"\n")
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=lines))
+    conversation, _, _ = chatting(Turns(), 64)
+    converse(conversation, 5, [])
+    assert "the context is full: 48 of its 64 tokens are taken, and the line has 44; a new" in capsys.readouterr().err
+    assert [message["content"][0] for message in conversation.messages[:1]] == ["b"]
+
+
+def test_an_endless_chat_keeps_its_head_and_goes_on(chatting):
+    chat = Turns()
+    chat.head = 9
+    conversation, _, _ = chatting(chat, 64, endless=True)
+    assert conversation.cache.keep == 9
+    first = said(conversation.turn("a" * 30, 40, []))
+    head = conversation.cache.keys[..., :9, :].clone()
+    second = said(conversation.turn("b", 40, []))
+    assert len(first.tokens) == len(second.tokens) == 40
+    assert 48 < conversation.forwarded - conversation.cache.dropped <= 64 < conversation.forwarded
+    assert torch.equal(conversation.cache.keys[..., :9, :], head)
+    assert len(conversation.messages) == 4
+
+
+def test_what_an_endless_chat_has_to_compute_again_and_cannot_hold_it_forgets_by_the_turn(chatting):
+    """Once tokens were dropped, a text that begins otherwise is computed from its start, and may not fit."""
+    chat = Turns(forgets=(3,))
+    conversation, read, _ = chatting(chat, 64, endless=True)
+    for line in ("a" * 20, "b" * 20):
+        said(conversation.turn(line, 30, []))
+    assert conversation.cache.dropped
+    read.clear()
+    said(conversation.turn("c" * 20, 30, []))
+    assert read[0][0] == 0
+    assert [message["content"][0] for message in conversation.messages[::2]] == ["c"]
+
+
+def test_a_head_of_more_than_half_of_the_context_is_not_kept(chatting):
+    chat = Turns()
+    chat.head = 33
+    assert chatting(chat, 64, endless=True)[0].cache.keep == 4

@@ -53,6 +53,10 @@ def test_an_empty_prompt_file_is_an_error(tmp_path, content):
         read_texts([], tmp_path / "p")
 
 
+def encoded(texts, *limits):
+    return encode(texts, map(LETTERS.encode, texts), *limits)
+
+
 def test_other_encodings_are_an_error(tmp_path, stdin):
     (tmp_path / "p").write_bytes("naïve".encode("latin-1"))
     with pytest.raises(ValueError, match="not UTF-8 at byte 2"):
@@ -61,15 +65,18 @@ def test_other_encodings_are_an_error(tmp_path, stdin):
     with pytest.raises(ValueError, match="stdin is not UTF-8"):
         read_texts(["-"], None)
     with pytest.raises(ValueError, match="prompt 2 is not UTF-8"):
-        encode(["a", "\udcff"], LETTERS, 10, None)
+        encoded(["a", "\udcff"], 10, None)
 
 
 def test_prompts_that_pass_the_context_are_named():
-    assert [len(p.tokens) for p in encode(["", "abc"], LETTERS, 5, None)] == [1, 4]
+    assert [len(p.tokens) for p in encoded(["", "abc"], 5, None)] == [1, 4]
     with pytest.raises(ValueError, match=r"prompt 2 has 6 tokens.* context of 5: shorten it$"):
-        encode(["", "abcde"], LETTERS, 5, None)
+        encoded(["", "abcde"], 5, None)
     with pytest.raises(ValueError, match=r"prompt 1 has 3 tokens, and with 3 new ones .* lower --max_new_tokens"):
-        encode(["ab"], LETTERS, 5, 3)
+        encoded(["ab"], 5, 3)
+    assert len(encoded(["abcd"], 5, 0)) == 1, "where the text need not fit, the prompt alone must"
+    with pytest.raises(ValueError, match=r"prompt 1 has 6 tokens, more than the model's context of 5: shorten it$"):
+        encoded(["abcde"], 5, 0)
 
 
 def test_a_pipe_is_read_to_its_end_without_select(monkeypatch):

@@ -22,7 +22,7 @@ import pytest
 REPO = Path(__file__).parent.parent
 sys.path.insert(0, str(REPO))
 PAGES = [REPO / "docs" / name for name in ("rope.md", "rope.zh.md")]
-RECORDED = {"attention": REPO / "benchmarks/attention.txt", "extrapolate": REPO / "benchmarks/extrapolate.txt"}
+RECORDED = {topic: REPO / "benchmarks" / f"{topic}.txt" for topic in ("attention", "extrapolate", "endless")}
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"(?<![\w.^])[-+−]?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?![\w^])")

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import generate as script
-from model import ModelArgs, Transformer
+from model import ModelArgs, Transformer, generate
 from model.cli import run_script
 from model.text.train_tokenizer import train_tokenizer
 from model.weights import checkpoint, load_model, load_tokenizer, save_model, save_tokenizer
@@ -328,3 +328,94 @@ def test_from_main_to_the_attention_kernel_are_nine_frames_and_twelve_files(run,
         walk = stack[names.index("main") :]
         assert len(walk) <= 9, [f"{Path(frame.filename).name} {frame.name}" for frame in walk]
         assert len({frame.filename for frame in walk}) <= 12
+
+
+def test_an_endless_text_passes_the_context(run):
+    arguments = ["--prompt", "The quick", "--temperature", 0.8, "--seed", 1, "--jsonl", "--logprobs"]
+    code, out, _ = run(*arguments, "--max_new_tokens", 3 * CONTEXT, "--endless", "--stop", "no such text")
+    assert code == 0
+    (sample,) = objects(out)
+    assert len(sample["tokens"]) == len(sample["logprobs"]) > CONTEXT or sample["finish_reason"] == "end"
+    (plain,) = objects(run(*arguments)[1])
+    assert sample["tokens"][: len(plain["tokens"])] == plain["tokens"]
+
+
+def test_what_cannot_be_endless_is_one_line(run):
+    for arguments, message in (
+        (["--no_cache"], "endless is for decoding with the cache: leave --no_cache out"),
+        (["--prompt", "The", "--prompt", "I am a fox"], "endless is for prompts of equal length"),
+        (["--prompt", "fox " * CONTEXT], f"more than the model's context of {CONTEXT}: shorten it"),
+    ):
+        code, out, err = run("--endless", *arguments)
+        assert (code, out) == (2, "")
+        assert message in err
+        assert err.count("\n") == 1
+    code, out, _ = run("--endless", "--prompt", "The", "--prompt", "I am a fox", "--batch_size", 1, "--seed", 3)
+    assert code == 0
+
+
+TEMPLATE = """{% for message in messages %}
+{{ '<|' + message['role'] + '|>\\n' + message['content'] + eos_token }}
+{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"""
+
+
+@pytest.fixture(scope="module")
+def chat_dir(run_dir, tmp_path_factory):
+    path = shutil.copytree(run_dir, tmp_path_factory.mktemp("chat") / "model")
+    (path / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
+    return path
+
+
+def test_chat_applies_the_template_to_each_prompt(run, chat_dir):
+    arguments = ["--max_new_tokens", 9, "--seed", 1, "--jsonl"]
+    rendered = "<|system|>\nBe brief.</s>\n<|user|>\nA fox</s>\n<|assistant|>"
+    code, out, _ = run("--chat", "--prompt", "A fox", "--system", "Be brief.", *arguments, model=chat_dir)
+    assert code == 0
+    (sample,) = objects(out)
+    assert sample["prompt"] == "A fox"
+    tokenizer = load_tokenizer(chat_dir)
+    tokens = [token for part in rendered.split("</s>") for token in [*tokenizer.encode(part, bos=False), 2]][:-1]
+    seed = next(iter(load_and_generate(chat_dir, tokens)))
+    assert sample["tokens"] == seed
+    shown = run("--chat", "--prompt", "A fox", "--max_new_tokens", 9, "--seed", 1, model=chat_dir)[1]
+    assert not shown.startswith("A fox"), "an answer does not begin with the question"
+
+
+def load_and_generate(path, tokens):
+    yield [step[0] for step in generate(load_model(path), [tokens], 9, temperature=0.8, seed=1, eos_ids=[0, 1, 2])]
+
+
+def test_a_conversation_of_a_chat_model_is_a_chat(run, chat_dir, run_dir):
+    lines = b"Who?\nWhy?\n"
+    plain = run("--interactive", "--seed", 1, "--max_new_tokens", 9, stdin=lines)[1]
+    chats = [
+        run(flag, "--seed", 1, "--max_new_tokens", 9, stdin=lines, model=chat_dir)
+        for flag in ("--interactive", "--chat")
+    ]
+    assert chats[0][:2] == chats[1][:2]
+    assert chats[0][0] == 0
+    assert chats[0][1] != plain
+
+
+def test_chat_without_a_template_is_one_line(run, chat_dir):
+    for arguments, message in (
+        (
+            ["--chat", "--prompt", "x"],
+            "has no chat template, neither in tokenizer_config.json nor as chat_template.jinja",
+        ),
+        (["--interactive", "--system", "x"], "has no chat template"),
+        (["--prompt", "x", "--system", "x"], "system is the first message of a chat: add --chat"),
+    ):
+        code, out, err = run(*arguments)
+        assert (code, out) == (2, "")
+        assert message in err
+        assert err.count("\n") == 1
+
+
+def test_a_template_that_fails_is_one_line_and_no_weights_are_read(run, chat_dir, tmp_path):
+    broken = shutil.copytree(chat_dir, tmp_path / "broken")
+    (broken / "model.safetensors").write_bytes((broken / "model.safetensors").read_bytes()[:-8])
+    (broken / "chat_template.jinja").write_text("{{ messages.__class__ }}", encoding="utf-8")
+    code, out, err = run("--chat", "--prompt", "x", model=broken)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1

@@ -251,12 +251,13 @@ def test_dropping_the_oldest_tokens_rotates_the_kept_keys_back(small_model, scal
         const run = (earlier, tokens) => W.answers.run(
             { earlier, tokens, count: 0, sampling: { temperature: 0 }, useCache: true, eosIds: [] });
         run([], given.tokens.slice(0, 19));
-        W.answers.drop({ count: 7, length: 19 });
-        return [...run(given.tokens.slice(7, 19), given.tokens.slice(19)).logits];""",
+        W.answers.drop({ kept: 3, count: 7, length: 19 });
+        const held = [...given.tokens.slice(0, 3), ...given.tokens.slice(10, 19)];
+        return [...run(held, given.tokens.slice(19)).logits];""",
         {"net": packed(model), "tokens": tokens},
     )
     with torch.no_grad():
-        expected = model(torch.tensor([tokens[7:]]), cache=KVCache(model.args))[0, -1]
+        expected = model(torch.tensor([tokens[:3] + tokens[10:]]), cache=KVCache(model.args))[0, -1]
     assert torch.allclose(torch.tensor(logits), expected, atol=1e-4, rtol=0)
 
 

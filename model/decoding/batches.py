@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..cache import KVCache
+from ..cache import EndlessCache, KVCache
 from ..config import ModelArgs
 from ..transformer import Transformer
 from .compiled import CompiledNetwork
@@ -41,32 +41,57 @@ class PaddedCache(KVCache):
         return mask.masked_fill(~visible, float("-inf"))  # (B, 1 or H, T, S)
 
 
-def new_cache(network: Transformer | CompiledNetwork, prompts: Prompts, max_new_tokens: int) -> KVCache:
-    """Room for exactly these prompts and their continuations, in the dtype and on the device of the weights."""
+def new_cache(
+    network: Transformer | CompiledNetwork, prompts: Prompts, max_new_tokens: int, endless: bool = False
+) -> KVCache:
+    """Room for exactly these prompts and their continuations, in the dtype and on the device of the weights.
+
+    ``endless``: of no more than the context, and what it lacks then is made by forgetting.
+    """
     lengths = torch.tensor([len(prompt) for prompt in prompts])
-    weight = network.tok_embeddings.weight
-    room = (int(lengths.max()) + max_new_tokens, weight.dtype, weight.device)
+    weight, args = network.tok_embeddings.weight, network.args
+    room = int(lengths.max()) + max_new_tokens
+    if endless:
+        check_endless(network, prompts)
+        room = min(room, args.max_seq_len)
+        return EndlessCache(args, network.freqs_cis, len(prompts), room, weight.dtype, weight.device)
     if lengths.min() == lengths.max():
-        return KVCache(network.args, len(prompts), *room)
+        return KVCache(args, len(prompts), room, weight.dtype, weight.device)
     if not network.shift_invariant:
         raise ValueError(
             "prompts of unequal length cannot share a batch where scores depend on absolute positions: "
             "give them one by one, or use_cache=False"
         )
-    return PaddedCache(network.args, lengths.max() - lengths, *room)
+    return PaddedCache(args, lengths.max() - lengths, room, weight.dtype, weight.device)
 
 
-def check_prompts(args: ModelArgs, prompts: Prompts, max_new_tokens: int) -> None:
+def check_endless(network: Transformer | CompiledNetwork | type[Transformer], prompts: Prompts) -> None:
+    """Raises ValueError where a cache that drops tokens would give other scores, or rows would drop unlike ones."""
+    if not network.shift_invariant:
+        raise ValueError(
+            "an endless text moves tokens to other positions, on which this network's scores depend: leave endless out"
+        )
+    lengths = [*map(len, prompts)]
+    if len({*lengths}) > 1:
+        raise ValueError(
+            f"endless is for prompts of equal length, and these have {min(lengths)} to {max(lengths)} tokens: "
+            "give them one by one (batch_size 1)"
+        )
+
+
+def check_prompts(args: ModelArgs, prompts: Prompts, max_new_tokens: int, endless: bool = False) -> None:
     """Raises ValueError for an empty prompt, a token outside the vocabulary, and a text longer than the context."""
     if not prompts or not all(prompts):
         raise ValueError("a prompt is empty: give each row at least one token, such as the tokenizer's bos_id")
     if max_new_tokens < 1:
         raise ValueError(f"max_new_tokens is {max_new_tokens}: give at least 1")
     longest, limit, V = max(map(len, prompts)), args.max_seq_len, args.vocab_size
-    if longest + max_new_tokens > limit:
+    if endless and longest > limit:
+        raise ValueError(f"a prompt of {longest} tokens is longer than the context of {limit}: shorten it")
+    if not endless and longest + max_new_tokens > limit:
         raise ValueError(
             f"a prompt of {longest} tokens and {max_new_tokens} new ones pass the {limit} positions of the "
-            "network (max_seq_len): shorten the prompt or lower max_new_tokens"
+            "network (max_seq_len): shorten the prompt, lower max_new_tokens, or let it be endless"
         )
     for token in {min(map(min, prompts)), max(map(max, prompts))}:
         if not 0 <= token < V:

@@ -26,7 +26,7 @@ class CompiledNetwork:
         if on_cpu and not any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "c++", "clang++")):
             raise ValueError("compile needs a C++ compiler, and there is none: install g++ or leave compile out")
         self.network = network
-        self.args, self.shift_invariant = network.args, network.shift_invariant
+        self.args, self.shift_invariant, self.freqs_cis = network.args, network.shift_invariant, network.freqs_cis
         self.tok_embeddings, self.hidden, self.logits = network.tok_embeddings, network.hidden, network.logits
         # Without the second option, what a product reads, such as the norm before it, is computed anew for every
         # row of its weights: 3.1 ms a token in bfloat16 instead of 2.5, for 15M parameters on two cores.

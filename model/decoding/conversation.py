@@ -3,10 +3,11 @@
 import sys
 from collections.abc import Iterator, Sequence
 
-from ..cache import KVCache
+from ..cache import SINKS, EndlessCache, KVCache
 from ..generation import decode
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
+from .chat import Chat, Message, common_prefix, user
 from .compiled import CompiledNetwork
 from .prompts import Prompt, note, utf8
 from .samples import Sample, Speed, StopStrings
@@ -14,60 +15,99 @@ from .sampling import Sampler, Sampling
 
 
 class Conversation:
-    """The text so far: ``length`` tokens of it are in the cache, and ``pending``, sampled last, goes in with the next.
+    """One text, ``text``, of which the cache has the first ``forwarded`` tokens, less those that it has dropped.
 
-    ``seen`` holds which tokens they are, for the repetition penalty.
+    With a ``chat`` template the text is what the template makes of all messages, again at each turn; what the cache has
+    of it stays as long as it is the beginning of the new text. Without one a line is simply appended. In an
+    ``endless`` conversation the oldest part is forgotten when the context is full; another one ends there.
     """
 
     def __init__(
-        self, network: Transformer | CompiledNetwork, tokenizer: Tokenizer, sampling: Sampling, speed: Speed
+        self,
+        network: Transformer | CompiledNetwork,
+        tokenizer: Tokenizer,
+        sampling: Sampling,
+        speed: Speed,
+        chat: Chat | None = None,
+        endless: bool = False,
     ) -> None:
-        weight = network.tok_embeddings.weight
-        self.cache = KVCache(network.args, dtype=weight.dtype, device=weight.device)
+        args, weight = network.args, network.tok_embeddings.weight
+        self.cache = KVCache(args, dtype=weight.dtype, device=weight.device)
+        if endless:
+            # The system's message stays, unless it takes up half of the context.
+            keep = chat.head if chat and SINKS < chat.head <= args.max_seq_len // 2 else SINKS
+            self.cache = EndlessCache(args, network.freqs_cis, 1, None, weight.dtype, weight.device, keep)
         self.network, self.tokenizer, self.sampling, self.speed = network, tokenizer, sampling, speed
+        self.chat, self.endless = chat, endless
         self.turns = 0
         self.start_anew()
 
     def start_anew(self) -> None:
-        self.length = 0
-        self.pending: list[int] = []
-        self.seen: set[int] = set()
+        self.text: list[int] = []
+        self.forwarded = self.cache.dropped = 0
+        self.messages: list[Message] = []
 
     def turn(self, line: str, max_new_tokens: int, stop: Sequence[str]) -> Iterator[Sample]:
         """Append a line, and continue: the sample each time its text grew. Ending it early leaves all consistent.
 
-        Raises ValueError when the line does not fit into what is left of the context.
+        Raises ValueError when the line does not fit into the context, or what is left of it.
         """
-        begins = not self.length
-        new = self.tokenizer.encode(line if begins else "\n" + line, bos=begins)
-        tokens = self.pending + new
-        room = self.cache.max_seq_len - self.length - len(tokens)
-        if room < 1:
-            raise ValueError(
-                f"the context is full: {self.length} of its {self.cache.max_seq_len} tokens are taken, "
-                f"and the line has {len(new)}"
-            )
-        n = min(max_new_tokens, room)
-        sample = Sample(Prompt(line, tokens), self.tokenizer, n, StopStrings(stop))
+        text = self._with(line)
+        start_pos = self._place(text)
+        new, room = text[self.forwarded :], self.cache.max_seq_len - start_pos
+        n = max_new_tokens if self.endless else min(max_new_tokens, room - len(new))
+        sample = Sample(Prompt(line, new), self.tokenizer, n, StopStrings(stop))
         self.turns += 1  # and with it the random stream
-        self.seen |= {*tokens}
+        before = list(self.messages)
         vocab_size, device = self.network.args.vocab_size, self.cache.keys.device
-        sampler = Sampler(self.sampling, [self.seen], n, vocab_size, self.turns, device)
-        start = self.length
+        sampler = Sampler(self.sampling, [{*text}], n, vocab_size, self.turns, device)
         self.speed.start()
-        for (token,), _ in decode(self.network, [tokens], n, sampler, self.cache, start):
+        for (token,), _ in decode(self.network, [new], n, sampler, self.cache, start_pos):
             assert token is not None  # no end tokens were given
-            self.speed.stop(0 if sample.tokens else len(tokens), 1)
-            # What is sampled is in the cache one step later. A token that ends texts stays out of this one for good, or
-            # the next line would begin another.
-            self.length = start + len(tokens) + len(sample.tokens)
-            self.pending = [] if token in self.tokenizer.eos_ids else [token]
-            self.seen |= {*self.pending}
+            self.speed.stop(0 if sample.tokens else len(new), 1)
+            self.forwarded = len(text) + len(sample.tokens)  # what is sampled is in the cache one step later
             sample.push(token, None)
+            # A token that ends texts stays out of this one for good, or the next line would begin another.
+            self.text = text + [token for token in sample.tokens if token not in self.tokenizer.eos_ids]
+            self.messages = [*before, user(line), {"role": "assistant", "content": sample.text}]
             yield sample
             if sample.finish:
                 return
             self.speed.start()
+
+    def _with(self, line: str) -> list[int]:
+        """The whole text, with the line. An endless conversation forgets messages that would never fit together."""
+        if self.chat is None:
+            begins = not self.text
+            return self.text + self.tokenizer.encode(line if begins else "\n" + line, bos=begins)
+        while True:
+            text = self.chat.encode([*self.messages, user(line)])
+            if not self.endless or not self.messages or self._fits(text):
+                return text
+            del self.messages[:2]
+
+    def _kept(self, text: list[int]) -> int:
+        """How many tokens of the text are in the cache. The last one is not: its logits are to be computed."""
+        kept = min(common_prefix(self.text[: self.forwarded], text), len(text) - 1)
+        return 0 if self.cache.dropped and kept < self.forwarded else kept
+
+    def _fits(self, text: list[int]) -> bool:
+        room = self.cache.max_seq_len - (self.cache.keep if isinstance(self.cache, EndlessCache) else 0)
+        return len(text) - self._kept(text) <= room
+
+    def _place(self, text: list[int]) -> int:
+        """The ``start_pos`` of what the cache does not have yet of the text; raises ValueError where there is none."""
+        kept = self._kept(text)
+        new, limit = len(text) - kept, self.cache.max_seq_len
+        if not self.endless and len(text) >= limit:
+            taken = f"{self.forwarded} of its {limit} tokens are taken"
+            raise ValueError(f"the context is full: {taken}, and the line has {len(text) - len(self.text)}")
+        if not self._fits(text):
+            raise ValueError(f"the line has {new} tokens, more than the context of {limit} can take")
+        self.forwarded = kept
+        if not kept:
+            self.cache.dropped = 0
+        return self.cache.make_room(kept - self.cache.dropped, new)
 
 
 def converse(conversation: Conversation, max_new_tokens: int, stop: Sequence[str]) -> None:
@@ -80,14 +120,17 @@ def converse(conversation: Conversation, max_new_tokens: int, stop: Sequence[str
                 return
             try:
                 text = utf8(line, "stdin").rstrip("\r\n")
+                before = conversation.cache.dropped
                 try:
                     speak(conversation.turn(text, max_new_tokens, stop))
                 except ValueError as error:
-                    if not conversation.length:
+                    if conversation.endless or not conversation.forwarded:
                         raise  # it is too long for any context
                     note(f"{error}; a new text begins")
                     conversation.start_anew()
                     speak(conversation.turn(text, max_new_tokens, stop))
+                if (dropped := conversation.cache.dropped) > before:
+                    note(f"(the context of {conversation.cache.max_seq_len} tokens is full: {dropped} are forgotten)")
             except ValueError as error:
                 note(f"{error}: give another line")
         except KeyboardInterrupt:

@@ -4,11 +4,9 @@ import os
 import stat
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from ..text.tokenizer import Tokenizer
 
 PATIENCE = 1.0  # seconds to wait for a pipe nobody said to read
 
@@ -79,19 +77,30 @@ def utf8(content: bytes, source: str) -> str:
         raise ValueError(f"{source} is not UTF-8 at byte {error.start}: convert it to UTF-8") from None
 
 
-def encode(texts: Sequence[str], tokenizer: Tokenizer, context: int, max_new_tokens: int | None) -> list[Prompt]:
-    """The prompts' tokens. Raises ValueError for one that leaves no room in the context."""
-    prompts = []
+def encode(
+    texts: Sequence[str],
+    tokens_of: Iterable[list[int]],
+    context: int,
+    max_new_tokens: int | None,
+) -> list[Prompt]:
+    """The prompts, each with its tokens, which are asked for in order, and after all texts have been checked.
+
+    Raises ValueError for one that leaves no room in the context for so many new tokens.
+    ``max_new_tokens`` is 0 where the text need not fit, and None where any number will do.
+    """
+    least = 1 if max_new_tokens is None else max_new_tokens
     for number, text in enumerate(texts, 1):
         try:
             text.encode()
         except UnicodeEncodeError:
             raise ValueError(f"prompt {number} is not UTF-8 text: {text!r}") from None
-        prompts.append(Prompt(text, tokenizer.encode(text)))
-        length = len(prompts[-1].tokens)
-        if length + (max_new_tokens or 1) > context:
+    prompts = [Prompt(text, tokens) for text, tokens in zip(texts, tokens_of)]
+    for number, prompt in enumerate(prompts, 1):
+        length = len(prompt.tokens)
+        if length + least > context:
+            passes = f"and with {least} new ones it passes" if least else "more than"
+            lower = " or lower --max_new_tokens, or add --endless" if max_new_tokens else ""
             raise ValueError(
-                f"prompt {number} has {length} tokens, and with {max_new_tokens or 1} new ones it passes the model's "
-                f"context of {context}: shorten it" + (" or lower --max_new_tokens" if max_new_tokens else "")
+                f"prompt {number} has {length} tokens, {passes} the model's context of {context}: shorten it{lower}"
             )
     return prompts

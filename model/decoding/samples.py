@@ -150,6 +150,7 @@ def complete(
     batch_size: int = 16,
     logprobs: bool = False,
     use_cache: bool = True,
+    endless: bool = False,
 ) -> Iterator[Sample]:
     """Continue every prompt, ``batch_size`` of them at a time, with the ``network`` that ``for_decoding`` built.
 
@@ -160,7 +161,7 @@ def complete(
         batch = prompts[first : first + batch_size]
         samples = [Sample(prompt, tokenizer, max_new_tokens, StopStrings(stop)) for prompt in batch]
         rows = [prompt.tokens for prompt in batch]
-        cache = new_cache(network, rows, max_new_tokens) if use_cache else None
+        cache = new_cache(network, rows, max_new_tokens, endless) if use_cache else None
         sampler = Sampler(sampling, rows, max_new_tokens, network.args.vocab_size, first, device)
         steps = decode(network, rows, max_new_tokens, sampler, cache, eos_ids=tokenizer.eos_ids, logprobs=logprobs)
         prompt_tokens = sum(map(len, rows))

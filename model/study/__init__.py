@@ -10,6 +10,7 @@ kv_cache.py            what each forward call writes and reads
 inputs.py              the models and texts of the topics below
 attention_maps.py      what a trained model attends to, with and without rotation
 extrapolate.py         a trained model past its trained length
+endless.py             past its context, with a cache that forgets
 compare.py             position encodings trained side by side (scheme_training.py: one of these trainings)
 mistakes.py            common mistakes about RoPE, each with its number
 exercise.py            files to write RoPE into; check/ judges them
@@ -24,6 +25,7 @@ from . import (
     check,
     compare,
     decay,
+    endless,
     exercise,
     extrapolate,
     form_table,
@@ -47,6 +49,7 @@ RUN: dict[str, Callable[[Any], Any]] = {
     "cache": kv_cache.run,
     "attention": attention_maps.run,
     "extrapolate": extrapolate.run,
+    "endless": endless.run,
     "compare": compare.run,
     "mistakes": mistakes.run,
     "exercise": exercise.run,

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from ..cache import SINKS
+
 
 @dataclass(frozen=True)
 class Rotate:
@@ -97,6 +99,17 @@ class Extrapolate:
 
 
 @dataclass(frozen=True)
+class Endless:
+    """Loss far past the context with a cache that forgets, and what is remembered of what it forgot."""
+
+    model: Annotated[Path | None, "a trained model (default: the newest run)"] = None
+    data: Annotated[tuple[str, ...], "text it is tested on; its end is taken (default: its own validation text)"] = ()
+    factor: Annotated[int, "how many times the trained length"] = 8
+    windows: Annotated[int, "pieces of text of that length"] = 16
+    keep: Annotated[int, "first tokens of a text that are never dropped (attention sinks)"] = SINKS
+
+
+@dataclass(frozen=True)
 class Compare:
     """The same small model with each position encoding, several seeds, tested at 1, 2, 4 and 8 times its length."""
 
@@ -156,6 +169,7 @@ TOPICS = {
     "cache": Cache,
     "attention": Attention,
     "extrapolate": Extrapolate,
+    "endless": Endless,
     "compare": Compare,
     "exercise": Exercise,
     "check": Check,

@@ -68,6 +68,22 @@ class HFTokenizer:
         """Many texts at once. The library takes all cores whatever ``threads`` says."""
         return [row.ids for row in self._model.encode_batch(list(texts), add_special_tokens=False)]
 
+    def control_tokens(self, template: str) -> dict[str, int]:
+        """The special tokens, and of the other added ones those that the template names."""
+        added = self._model.get_added_tokens_decoder().items()
+        return {each.content: token for token, each in added if each.special or each.content in template}
+
+    def encode_control(self, text: str) -> list[int]:
+        return self.encode_batch([text])[0]
+
+    def encode_literal(self, text: str) -> list[int]:
+        """Without the library's first step, which finds added tokens wherever their names stand."""
+        if self._model.normalizer is not None:
+            text = self._model.normalizer.normalize_str(text)
+        split = self._model.pre_tokenizer
+        words = [text] if split is None else [word for word, _ in split.pre_tokenize_str(text)]
+        return [token.id for word in words for token in self._model.model.tokenize(word)]
+
     def decode(self, ids: Sequence[int]) -> str:
         return self._model.decode(list(ids), skip_special_tokens=True)
 
@@ -122,6 +138,14 @@ class Llama2cTokenizer:
 
     def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
         return [self.encode(text, bos=False) for text in texts]
+
+    def control_tokens(self, template: str) -> dict[str, int]:
+        return {}
+
+    def encode_control(self, text: str) -> list[int]:
+        return self.encode(text, bos=False)
+
+    encode_literal = encode_control
 
     def _merge(self, text: str) -> list[int]:
         """Join the neighbours whose piece has the best score, the leftmost of equals, until none makes a piece."""

@@ -1,6 +1,7 @@
 """Tokenizers: text to ids, and ids back to the same text."""
 
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -70,6 +71,18 @@ class Tokenizer(Protocol):
         """``encode(text, bos=False)`` of many texts."""
         ...
 
+    def control_tokens(self, template: str) -> dict[str, int]:
+        """The tokens that a chat template may name, by name: BOS, EOS, and what was added for it."""
+        ...
+
+    def encode_control(self, text: str) -> list[int]:
+        """The tokens of what a chat template wrote: in it the name of a control token is that token."""
+        ...
+
+    def encode_literal(self, text: str) -> list[int]:
+        """The tokens of what somebody typed: in it the name of a control token is text."""
+        ...
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text, without what BOS, EOS and other control ids stand for."""
         ...
@@ -111,6 +124,19 @@ class SentencePieceTokenizer:
                 first, *others = self._model.encode(text.split(SPACE))
                 rows[row] = first + [i for part in others for i in self._sign + part]
         return rows
+
+    def control_tokens(self, template: str = "") -> dict[str, int]:
+        pieces = ((self._model.id_to_piece(i), i) for i in range(self.vocab_size) if self._model.is_control(i))
+        return dict(pieces)
+
+    def encode_control(self, text: str) -> list[int]:
+        names = self.control_tokens()
+        parts = re.split("(" + "|".join(map(re.escape, names)) + ")", text)
+        ids = [[names[part]] if at % 2 else self.encode_literal(part) for at, part in enumerate(parts) if part]
+        return [token for part in ids for token in part]
+
+    def encode_literal(self, text: str) -> list[int]:
+        return self.encode_batch([text])[0]
 
     def decode(self, ids: Sequence[int]) -> str:
         ids = list(ids)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from ...attention import Attention, attention
+from ...cache import SINKS
 from ...cli.files import write_text
 from ...config import ModelArgs
 from ...transformer import Transformer
@@ -50,7 +51,7 @@ def run(options: Page) -> Report:
     pieces = vocabulary(tokenizer)  # refuses what cannot be told to the page
     net = network(load_model(path), stored(count))
     weights = net.pop("weights")
-    facts = {"name": path.resolve().name, "prompt": options.prompt, **net, "tokenizer": pieces}
+    facts = {"name": path.resolve().name, "prompt": options.prompt, **net, "tokenizer": pieces, "sinks": SINKS}
     write_text(
         options.out,
         build(

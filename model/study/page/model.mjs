@@ -92,11 +92,11 @@ export class KVCache {
     return [this.keys[layer].subarray(0, end), this.values[layer].subarray(0, end)];
   }
 
-  // Not in cache.py: forgets the `count` oldest of `length` tokens. What stays moves to the front, and its keys are
-  // rotated back by `count` positions, so that they lie as if the text began here. `back` is that rotation (D/2, 2).
-  drop(count, length, back) {
-    const heads = this.width / this.headDim, from = count * this.width, to = length * this.width;
-    for (const values of this.values) values.copyWithin(0, from, to);
+  // As EndlessCache: forgets `count` of `length` tokens, the oldest ones after the first `kept`. What follows moves to
+  // their place, and its keys are rotated back by `count` positions. `back` is that rotation (D/2, 2).
+  drop(kept, count, length, back) {
+    const heads = this.width / this.headDim, from = (kept + count) * this.width, to = length * this.width;
+    for (const values of this.values) values.copyWithin(kept * this.width, from, to);
     for (const keys of this.keys) {
       for (let at = from; at < to; at += this.headDim) {
         keys.set(rotate(keys.subarray(at, at + this.headDim), back, this.headDim), at - heads * count * this.headDim);

@@ -9,6 +9,7 @@ export const args = facts.args;
 export const tokenizer = new Tokenizer(facts.tokenizer);
 export const freqs = ropeFreqs(args.headDim, args.ropeTheta, args.ropeScaling); // (D/2), radians per token
 const LARGEST = 2 ** 24; // attention weights that are kept, of all heads
+export const sinks = facts.sinks; // first tokens that are never dropped
 export const limit = Math.min(args.maxSeqLen, 512, Math.floor(Math.sqrt(LARGEST / (args.nLayers * args.nHeads))));
 
 export const DEFAULTS = {
@@ -130,15 +131,16 @@ export function keep({ startPos, T, trace }) {
   });
 }
 
-// The oldest `count` tokens go, here as in the cache.
-export function forget(count) {
+// The oldest `count` tokens after the first `kept` go, here as in the cache.
+export function forget(kept, count) {
   for (const layer of record) {
-    for (const name of ["xq", "out"]) layer[name].copyWithin(0, count * wide);
-    for (const name of ["xk", "xv"]) layer[name].copyWithin(0, count * width);
+    for (const name of ["xq", "out"]) layer[name].copyWithin(kept * wide, (kept + count) * wide);
+    for (const name of ["xk", "xv"]) layer[name].copyWithin(kept * width, (kept + count) * width);
     for (let h = 0; h < args.nHeads; h++) {
-      for (let q = count; q < limit; q++) {
-        const from = (h * limit + q) * limit;
-        layer.weights.copyWithin((h * limit + q - count) * limit, from + count, from + limit);
+      for (let q = kept + count; q < limit; q++) {
+        const from = (h * limit + q) * limit, to = from - count * limit;
+        layer.weights.copyWithin(to, from, from + kept);
+        layer.weights.copyWithin(to + kept, from + kept + count, from + limit);
       }
     }
   }

@@ -150,7 +150,7 @@ export const STRINGS = {
     "先前词元的键与值被保留下来，而且已经旋转过，所以一个新词元只需算一行，而不是整段文本。横条是每层的槽位；图表统计每次前向的开销。",
   ],
   useCache: ["use the cache", "使用缓存"],
-  endless: ["endless: when full, drop the oldest quarter and rotate the kept keys back", "无尽：装满时丢弃最早的四分之一，并把留下的键旋转回来"],
+  endless: ["endless: when full, drop the oldest quarter, but not the first few tokens, and rotate the kept keys back", "无尽：装满时丢弃最早的四分之一（最开头的几个词元除外），并把留下的键旋转回来"],
   both: ["Compute the last token both ways", "用两种方式计算最后一个词元"],
   slice: [
     "Last pass: start_pos = {start}, T = {T}. Written: slots {start} : {end} of every layer. Read: slots 0 : {end}. {perLayer} bytes per layer, {bytes} of {total} bytes held in all ({L} layers × 2 × {K} heads × {D} × 4 bytes a token).",

@@ -1,7 +1,7 @@
 // The text: every change of it goes through the worker, one after another.
 
 import { $ } from "./draw.mjs";
-import { ask, facts, forget, isFull, keep, limit, state, tokenizer } from "./state.mjs";
+import { ask, facts, forget, isFull, keep, limit, sinks, state, tokenizer } from "./state.mjs";
 import { changed, drawPlayer, visible } from "./frame.mjs";
 import { repaint } from "./maps.mjs";
 import { sampling } from "./tokens.mjs";
@@ -70,14 +70,16 @@ export async function step(tokens, count) {
   await extend(state.tokens, tokens, Math.min(count, limit - state.tokens.length));
 }
 
+// The same as EndlessCache drops.
 async function makeRoom() {
-  const count = Math.floor(limit / 4);
+  const count = Math.max(1, Math.floor(limit / 4));
+  const kept = Math.min(sinks, limit - count - 1);
   const length = state.tokens.length;
-  if (state.cached === length) await ask("drop", { count, length });
+  if (state.cached === length) await ask("drop", { kept, count, length });
   state.cached = state.cached === length ? length - count : 0; // a cache that missed tokens starts anew
-  forget(count);
-  state.tokens = state.tokens.slice(count);
-  state.promptLength = Math.max(0, state.promptLength - count);
+  forget(kept, count);
+  state.tokens = [...state.tokens.slice(0, kept), ...state.tokens.slice(kept + count)];
+  if (state.promptLength > kept) state.promptLength = Math.max(kept, state.promptLength - count);
   state.dropped += count;
   repaint(0);
 }

@@ -66,10 +66,11 @@ export const answers = {
     return { tokens: all.slice(earlier.length), passes, logits, ms: performance.now() - start };
   },
 
-  drop({ count, length }) {
+  drop({ kept, count, length }) {
     const { headDim, ropeTheta, ropeScaling } = model.args;
     const plain = ropeScaling && { ...ropeScaling, attentionFactor: 1 };
     cache.drop(
+      kept,
       count,
       length,
       precomputeFreqsCis(headDim, 1, ropeTheta, plain, () => -count),

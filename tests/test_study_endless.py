@@ -1,0 +1,121 @@
+"""study.py endless: the loss through a cache that forgets, and what is remembered of what it forgot."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from model import ModelArgs
+from model.cache import EndlessCache
+from model.positions import build_model, save_study
+from model.study import TOPICS, run
+from model.study.endless import logits, losses_of, steps
+from model.study.report import save_plot
+from model.text.train_tokenizer import train_tokenizer
+from model.weights import load_tokenizer, save_model, save_tokenizer
+
+TEXT = "".join(f"line {n}: a rope of {n * n} yards, laid in {n % 7} strands.\n" for n in range(900))
+
+
+@pytest.fixture
+def model(small_model):
+    return small_model().eval()  # 2 layers, 24 tokens of context: 6 are dropped at a time, and 4 kept
+
+
+@torch.no_grad()
+def test_the_forwards_give_what_one_token_at_a_time_gives(model):
+    text = torch.randint(37, (77,))
+    cache, start_pos, alone = EndlessCache(model.args, model.freqs_cis), 0, []
+    for token in text:
+        start_pos = cache.make_room(start_pos)
+        alone.append(model(token[None, None], start_pos, cache)[0, 0])
+        start_pos += 1
+    torch.testing.assert_close(logits(model, text, keep=4), torch.stack(alone), atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("keep", [0, 4])
+def test_computed_anew_is_a_plain_forward_over_what_the_cache_holds(model, keep):
+    text = torch.randint(37, (50,))
+    anew = logits(model, text, keep, anew=True)
+    done = 0
+    for start_pos, held, _ in steps(model, 50, keep):
+        assert held[:keep] == [*range(keep)][: len(held)]
+        assert len(held) <= 24
+        expected = model(text[None, held])[0, start_pos:]
+        torch.testing.assert_close(anew[done : held[-1] + 1], expected, atol=1e-5, rtol=0)
+        done = held[-1] + 1
+    assert done == 50
+
+
+def test_up_to_the_context_the_loss_is_the_plain_one(model):
+    texts = torch.randint(37, (3, 61))
+    with torch.no_grad():
+        plain = F.cross_entropy(model(texts[:, :24]).transpose(1, 2), texts[:, 1:25], reduction="none")
+    for anew in (False, True):
+        losses = losses_of(model, texts, 4, anew)
+        assert losses.shape == (3, 60)
+        torch.testing.assert_close(losses[:, :24], plain, atol=1e-5, rtol=0)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """``saved(scheme)``: a random model of that scheme on disk, with weights so wide that positions matter."""
+    home = tmp_path_factory.mktemp("models")
+    tokenizer = load_tokenizer(train_tokenizer([TEXT], home / "tokenizer.model", "bpe", 300))
+    (home / "text.txt").write_text(TEXT, encoding="utf-8")
+
+    def make(scheme):
+        args = ModelArgs(dim=32, n_layers=2, n_heads=4, n_kv_heads=2, vocab_size=tokenizer.vocab_size, max_seq_len=32)
+        torch.manual_seed(0)
+        model = build_model(args, scheme)
+        with torch.no_grad():
+            for weight in model.parameters():
+                if weight.ndim > 1:
+                    weight.normal_(std=0.3)
+        save_model(model, home / scheme) if scheme == "rope" else save_study(model, scheme, home / scheme)
+        save_tokenizer(tokenizer, home / scheme)
+        return home / scheme, home / "text.txt"
+
+    return make
+
+
+@pytest.mark.parametrize("scheme", ["rope", "alibi", "partial"])
+def test_the_topic(saved, scheme, tmp_path):
+    path, text = saved(scheme)
+    report = run("endless", TOPICS["endless"](model=path, data=(str(text),), factor=4, windows=2))
+    losses, remembered = report.tables
+    assert [row[0] for row in losses.rows] == [
+        f"{scheme}, as it is", "windows of 32", "endless, none kept", "endless, first 4 kept",
+        "the same, computed anew",
+    ]  # fmt: skip
+    assert len({tuple(row[1:3]) for row in losses.rows}) == 1, "up to the context all are one"
+    assert len({row[3] for row in losses.rows}) > 2
+    assert losses.notes[1] == "A full cache drops 8 tokens and rotates the keys of the later ones back by as many."
+
+    rows = {back: (state, endless, anew) for back, state, endless, anew in remembered.rows}
+    assert rows[127][0] == rows[2][0] == "yes"
+    assert all((anew == "0") == (state == "no") for state, _, anew in rows.values()), "what is gone is gone"
+    assert rows[32][0] == "no"
+    assert float(rows[32][1]) > 0, "the second layer's keys know of it"
+    assert rows[64][1] == rows[80][1] == "0", "two layers know of two lengths at most"
+    pytest.importorskip("matplotlib")
+    save_plot(report.draw, tmp_path / "x.png")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "settings", "message"),
+    [
+        ("rope", {"factor": 1}, "factor is 1"),
+        ("rope", {"windows": 0}, "windows is 0"),
+        ("rope", {"keep": -1}, "keep is -1"),
+        ("rope", {"windows": 10_000}, "are needed: give more text with --data, or ask for less"),
+        ("rope", {"factor": 1_000_000}, "GB are free"),
+        ("learned", {}, "on which this network's scores depend"),
+        ("2d", {}, "on which this network's scores depend"),
+    ],
+)
+def test_mistakes(saved, scheme, settings, message):
+    path, text = saved(scheme)
+    with pytest.raises(ValueError, match=message) as raised:
+        run("endless", TOPICS["endless"](model=path, data=(str(text),), **settings))
+    assert "\n" not in str(raised.value)
