@@ -38,7 +38,7 @@ class Options:
     batch_size: Annotated[int, "windows that are scored at the same time"] = 8
     tokenizer: Annotated[Path | None, "tokenizer file (default: the one beside the model)"] = None
     json: Annotated[bool, "JSON lines instead of a table: one a document, then the total"] = False
-    dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], "of the weights"] = "auto"
+    dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16", "int8"], "of the weights"] = "auto"
     device: Annotated[str, "auto, cpu, cuda, cuda:N or mps"] = "auto"
 
     def __post_init__(self) -> None:
@@ -180,7 +180,7 @@ def main() -> None:
     path = flags.model or newest_run()
     source = open_documents(options.data, options.text_key, options.doc_separator or None)
     device = pick_device(options.device)
-    model = load_model(path, device=device, dtype=pick_dtype(options.dtype, device))
+    model = load_model(path, device, pick_dtype(options.dtype, device), int8=options.dtype == "int8")
     tokenizer = load_tokenizer(options.tokenizer or path, model.args.vocab_size)
     with tqdm(unit="tok", unit_scale=True, file=sys.stderr, delay=1) as bar:
         scores = evaluate(model, documents(source, tokenizer), options.stride, options.batch_size, bar.update)

@@ -53,8 +53,9 @@ class Options:
     interactive: Annotated[bool, "a text in turns: you write a line, the model goes on"] = False
     no_cache: Annotated[bool, "compute the whole text again for each token, to see what the cache saves"] = False
     dtype: Annotated[
-        Literal["auto", "float32", "bfloat16", "float16"],
-        "of weights and cache; auto is the stored one where the device multiplies it natively, else float32",
+        Literal["auto", "float32", "bfloat16", "float16", "int8"],
+        "of weights and cache; auto is the stored one where the device multiplies it natively, else float32; "
+        "int8 holds the matrices in eight bits",
     ] = "auto"
     device: Annotated[str, "auto, cpu, cuda, cuda:N or mps"] = "auto"
     compile: Annotated[bool, "compile the forward: pays off from some thousand tokens on"] = False
@@ -163,8 +164,8 @@ def load(
     if device.type == "cpu":
         tokens = max((len(p.tokens) + length for p in prompts), default=args.max_seq_len)
         check_memory(memory_needed(args, rows, tokens, dtype), f"a batch of {rows} texts of {tokens} tokens")
-    model = checkpoint.model(device, dtype, variant)
-    choose_threads(device, rows * sum(weight.numel() for weight in model.parameters()))
+    model = checkpoint.model(device, dtype, variant, int8=options.dtype == "int8")
+    choose_threads(device, rows * sum(weight.numel() for weight in model.state_dict().values()))
     return for_decoding(model, options.compile), tokenizer, prompts, length
 
 

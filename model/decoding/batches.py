@@ -44,7 +44,7 @@ class PaddedCache(KVCache):
 def new_cache(network: Transformer | CompiledNetwork, prompts: Prompts, max_new_tokens: int) -> KVCache:
     """Room for exactly these prompts and their continuations, in the dtype and on the device of the weights."""
     lengths = torch.tensor([len(prompt) for prompt in prompts])
-    weight = network.tok_embeddings.weight
+    weight = network.norm.weight
     room = (int(lengths.max()) + max_new_tokens, weight.dtype, weight.device)
     if lengths.min() == lengths.max():
         return KVCache(network.args, len(prompts), *room)

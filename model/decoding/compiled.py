@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ..cache import KVCache
-from ..transformer import Transformer, TransformerBlock
+from ..transformer import Transformer
 
 FIRST_COMPILED = 2  # compilers take the numbers 0 and 1 for constants: at those positions the network runs as it is
 # Weights in a layer. From here on one layer is compiled, and its code runs for all: 22 layers of 44 million weights
@@ -65,7 +65,7 @@ def forward_one(network: Transformer, tokens: Tensor, start_pos: int, cache: KVC
 def compile_layers(network: Transformer, on_cpu: bool) -> None:
     """Put compiled blocks and a compiled output matrix into a network that is the caller's own copy."""
     block, product = compiled(forward_block, on_cpu), compiled(forward_output, on_cpu)
-    network.layers = nn.ModuleList(CompiledBlock(layer, block) for layer in network.layers)
+    network.layers = nn.ModuleList(CompiledBlock(layer, number, block) for number, layer in enumerate(network.layers))
     if network.output is not None:
         network.output = CompiledOutput(network.output, product)
 
@@ -73,16 +73,17 @@ def compile_layers(network: Transformer, on_cpu: bool) -> None:
 class CompiledBlock(nn.Module):
     """A block whose forward for one token a row is compiled. All blocks of a network run the same code."""
 
-    def __init__(self, block: TransformerBlock, compiled: Callable[..., Tensor]) -> None:
+    def __init__(self, block: nn.Module, number: int, compiled: Callable[..., Tensor]) -> None:
         super().__init__()
-        self.block, self.compiled = block, compiled
+        self.block, self.number, self.compiled = block, number, compiled
 
     def forward(
         self, x: Tensor, start_pos: int, freqs_cis: Tensor, mask: Tensor | None, cache: KVCache | None
     ) -> Tensor:
         if cache is None or x.shape[1] > 1 or start_pos < FIRST_COMPILED:
-            return self.block(x, start_pos, freqs_cis, mask, cache)  # (B, T, dim)
-        keys, values = cache.layers[self.block.attention.layer_id]  # (B, K, max_seq_len, D)
+            out: Tensor = self.block(x, start_pos, freqs_cis, mask, cache)  # (B, T, dim)
+            return out
+        keys, values = cache.layers[self.number]  # (B, K, max_seq_len, D)
         return self.compiled(self.block, x, start_pos, torch.view_as_real(freqs_cis), mask, keys, values)
 
 
@@ -107,16 +108,12 @@ class OneLayerCache(KVCache):
 
 
 def forward_block(
-    block: TransformerBlock,
-    x: Tensor,
-    start_pos: int,
-    freqs_cis: Tensor,
-    mask: Tensor | None,
-    keys: Tensor,
-    values: Tensor,
+    block: nn.Module, x: Tensor, start_pos: int, freqs_cis: Tensor, mask: Tensor | None, keys: Tensor, values: Tensor
 ) -> Tensor:
-    return block(x, start_pos, freqs_cis, mask, OneLayerCache(keys, values))  # (B, 1, dim)
+    out: Tensor = block(x, start_pos, freqs_cis, mask, OneLayerCache(keys, values))  # (B, 1, dim)
+    return out
 
 
 def forward_output(output: nn.Module, h: Tensor) -> Tensor:
-    return output(h)  # (B, 1, V)
+    logits: Tensor = output(h)  # (B, 1, V)
+    return logits

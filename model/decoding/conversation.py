@@ -22,7 +22,7 @@ class Conversation:
     def __init__(
         self, network: Transformer | CompiledNetwork, tokenizer: Tokenizer, sampling: Sampling, speed: Speed
     ) -> None:
-        weight = network.tok_embeddings.weight
+        weight = network.norm.weight
         self.cache = KVCache(network.args, dtype=weight.dtype, device=weight.device)
         self.network, self.tokenizer, self.sampling, self.speed = network, tokenizer, sampling, speed
         self.turns = 0
