@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..transformer import Transformer
 
+MULTIPLE = 32  # of numbers in a row: PyTorch's product goes over them in steps, and beyond the end of what is left
 FEW_ROWS = 8  # of x: up to here the product with eight-bit numbers is faster than widening them
 
 
@@ -86,7 +87,8 @@ class Int8Linear(Int8Matrix):
             groups = self.scales.shape[1]
             products = self.weight.unflatten(1, (groups, -1)).float() * x.float().view(groups, -1)
             return (products.sum(-1) * self.scales.float()).sum(-1).type_as(x).view(*x.shape[:-1], -1)  # (1, 1, out)
-        if rows <= FEW_ROWS and self.scales.shape[1] == 1 and self.scales.dtype == torch.bfloat16:
+        by_rows = self.scales.shape[1] == 1 and self.scales.dtype == torch.bfloat16
+        if rows <= FEW_ROWS and by_rows and x.shape[-1] % MULTIPLE == 0:
             flat = x.reshape(rows, -1).bfloat16()
             out = torch._weight_int8pack_mm(flat, self.weight, self.scales[:, 0])  # (rows, out)
             return out.type_as(x).view(*x.shape[:-1], -1)  # (..., out)
