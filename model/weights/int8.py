@@ -34,14 +34,18 @@ def quantize(weight: Tensor, group: int | None = None) -> Quantized:
     Scales of rows are rounded to bfloat16 first, as the product in eight bits wants them. Some rows at a time, so
     that little memory is needed besides the result.
     """
-    parts = []
-    for rows in weight.split(256):
-        groups = rows.float().unflatten(1, (-1, group or rows.shape[1]))  # (rows, groups, group)
-        scales = groups.abs().amax(-1) / 127
-        scales = scales if group else scales.bfloat16()  # (rows, groups)
-        divisors = scales.float().masked_fill(scales == 0, 1)[..., None]
-        parts.append(((groups / divisors).round_().clamp_(-127, 127).to(torch.int8).flatten(1), scales))
-    return Quantized(*map(torch.cat, zip(*parts)))
+    scale_dtype = torch.float32 if group else torch.bfloat16
+    out, columns = weight.shape
+    group = group or columns
+    numbers = torch.empty(out, columns, dtype=torch.int8, device=weight.device)
+    scales = torch.empty(out, columns // group, dtype=scale_dtype, device=weight.device)
+    wide = torch.empty(min(out, 256), columns // group, group, device=weight.device)  # used again for all parts
+    for rows, to, scale in zip(weight.split(256), numbers.split(256), scales.split(256)):
+        part = wide[: len(rows)].copy_(rows.unflatten(1, (-1, group)))  # (rows, groups, group)
+        scale.copy_(torch.maximum(part.amax(-1), -part.amin(-1)) / 127)  # (rows, groups)
+        part.div_(scale.float().masked_fill(scale == 0, 1)[..., None])
+        to.copy_(part.round_().clamp_(-127, 127).flatten(1))
+    return Quantized(numbers, scales)
 
 
 def check_device(device: torch.device) -> None:
