@@ -1,10 +1,12 @@
 """Rewrite a model in another program's format; what the target cannot express is refused, not dropped.
 
 python convert.py runs/demo demo.bin --to llama2c           for llama2.c's run.c, with demo.tokenizer.bin beside it
+python convert.py runs/demo demo.bin --to llama2c --version 2     in eight bits, for llama2.c's runq.c
 python convert.py meta-llama/original my-llama --to hf      for transformers, vLLM, llama.cpp's converter
 python convert.py my-llama consolidated --to meta --dtype bfloat16
 """
 
+import math
 import sys
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from model.cli import Parser, run_script
 from model.cli.files import write_atomically
 from model.text.tokenizer import Tokenizer
 from model.weights import Checkpoint, llama2c, meta, open_checkpoint, save_model, save_tokenizer, tokenizer_files
+from model.weights.layout import shapes
 from model.weights.tokenizers import copy_tokenizer, read_ids, tokenizer_bin
 
 
@@ -24,22 +27,28 @@ def main() -> None:
     parser.add_argument("target", type=Path, metavar="DST", help="a new directory; for llama2c a new file")
     parser.add_argument("--to", choices=("hf", "meta", "llama2c"), required=True, help="the format of DST")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="of weights (default: SRC's)")
+    parser.add_argument(
+        "--version", type=int, choices=(0, 2), default=0, help="of llama2.c's format: 0 is float32, 2 int8 (default: 0)"
+    )
     parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="tokenizer file (default: the one beside SRC)")
     flags = parser.parse_args()
     check_target(flags.target, flags.to)
     checkpoint = open_checkpoint(flags.source)
-    check_format(checkpoint, flags.to, flags.dtype)
+    check_format(checkpoint, flags.to, flags.dtype, flags.version)
     found = flags.tokenizer or checkpoint.has_tokenizer()
     tokenizer = checkpoint.tokenizer(flags.tokenizer) if found else None
     if tokenizer is None:
         note(f"{flags.source} has no tokenizer beside it: the weights only; name one with --tokenizer")
-    model = checkpoint.model(dtype=getattr(torch, flags.dtype) if flags.dtype else "stored")
+    if flags.version == 2:
+        model = checkpoint.model(int8=True, group=llama2c.group_for(checkpoint.args))
+    else:
+        model = checkpoint.model(dtype=getattr(torch, flags.dtype) if flags.dtype else "stored")
     if flags.to == "llama2c":
         write_file(model, tokenizer, flags.target)
     else:
         ids = read_ids(flags.source) if flags.source.is_dir() and not tokenizer else None
         write_atomically(flags.target, lambda directory: write_directory(model, tokenizer, directory, flags.to, ids))
-    size = sum(tensor.numel() for tensor in model.parameters())
+    size = sum(math.prod(shape) for shape in shapes(checkpoint.args).values())
     print(f"{flags.target}: {size:,} parameters, read back with MODEL = {flags.target}", file=sys.stderr)
 
 
@@ -53,9 +62,11 @@ def check_target(target: Path, to: str) -> None:
         raise ValueError(f"{tokenizer_bin(target)} exists: it would be written, too; name another file, or remove it")
 
 
-def check_format(checkpoint: Checkpoint, to: str, dtype: str | None) -> None:
+def check_format(checkpoint: Checkpoint, to: str, dtype: str | None, version: int) -> None:
     """Whether the format has words for the architecture."""
     args = checkpoint.args
+    if version and to != "llama2c":
+        raise ValueError(f"version is {version}: versions are llama2.c's, add --to llama2c")
     if checkpoint.network:
         raise ValueError(f"{checkpoint.path} holds the weights of {checkpoint.network}: no format can say what that is")
     if to == "meta":
@@ -66,7 +77,7 @@ def check_format(checkpoint: Checkpoint, to: str, dtype: str | None) -> None:
     if to == "llama2c":
         llama2c.header_of(args)
         if dtype not in (None, "float32"):
-            raise ValueError(f"dtype is {dtype}: llama2.c's files are float32")
+            raise ValueError(f"dtype is {dtype}: llama2.c's files are float32, and int8 with --version 2")
 
 
 def note(text: str) -> None:

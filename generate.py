@@ -56,8 +56,9 @@ class Options:
     system: Annotated[str | None, "the system's message, before all others of a chat"] = None
     no_cache: Annotated[bool, "compute the whole text again for each token, to see what the cache saves"] = False
     dtype: Annotated[
-        Literal["auto", "float32", "bfloat16", "float16"],
-        "of weights and cache; auto is the stored one where the device multiplies it natively, else float32",
+        Literal["auto", "float32", "bfloat16", "float16", "int8"],
+        "of weights and cache; auto is the stored one where the device multiplies it natively, else float32; "
+        "int8 holds the matrices in eight bits",
     ] = "auto"
     device: Annotated[str, "auto, cpu, cuda, cuda:N or mps"] = "auto"
     endless: Annotated[bool, "go on past the context: the cache forgets the oldest part of the text"] = False
@@ -182,8 +183,8 @@ def load(
     if device.type == "cpu":
         tokens = min(args.max_seq_len, max((len(p.tokens) + length for p in prompts), default=args.max_seq_len))
         check_memory(memory_needed(args, rows, tokens, dtype), f"a batch of {rows} texts of {tokens} tokens")
-    model = checkpoint.model(device, dtype, variant)
-    choose_threads(device, rows * sum(weight.numel() for weight in model.parameters()))
+    model = checkpoint.model(device, dtype, variant, int8=options.dtype == "int8")
+    choose_threads(device, rows * sum(weight.numel() for weight in model.state_dict().values()))
     return for_decoding(model, options.compile), tokenizer, prompts, length, chat
 
 

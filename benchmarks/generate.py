@@ -2,6 +2,7 @@
 
     python benchmarks/generate.py                      everything; some minutes
     python benchmarks/generate.py --only speed --dtypes float32
+    python benchmarks/generate.py --shape 1.1B         TinyLlama's shape in bfloat16 (large.py)
 
 A machine's absolute figures change from minute to minute: what counts is the ratio of medians of runs that took turns.
 The network has the shape of llama2.c's stories15M with random weights; 255 tokens are sampled after BOS.
@@ -21,12 +22,13 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from model import KVCache, ModelArgs, Transformer, generate
+import large
+from model import KVCache, Transformer, generate
 from model.decoding.network import for_decoding
 from model.generation import forward_whole
 from model.weights import save_model
 
-ARGS = ModelArgs(dim=288, n_layers=6, n_heads=6, hidden_dim=768, vocab_size=32000, max_seq_len=256)
+ARGS = large.SHAPES["15M"]
 NEW = 255
 BOS = 1
 Turn = Callable[[], float]  # runs once, returns its figure
@@ -173,6 +175,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--no_compile", action="store_true")
+    parser.add_argument("--shape", choices=large.SHAPES, help="the table of large.py: decode, prefill, load, compile")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="with --shape: where the model is, or is made")
+    parser.add_argument("--ways", nargs="+", default=[], help="with --shape: transformers, eager, compiled, int8, ...")
     options = parser.parse_args()
     if options.device.startswith("cuda") and not torch.cuda.is_available():
         parser.error("this machine has no CUDA device that PyTorch can use: leave --device out")
@@ -182,6 +187,9 @@ def main() -> None:
     logging.set_verbosity_error()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
+    if options.shape:
+        large.run(options.shape, options.only, options.repeats, options.keep, options.ways)
+        return
     model = Transformer(ARGS).to(options.device).eval()
     with tempfile.TemporaryDirectory() as directory:
         save_model(model, directory)

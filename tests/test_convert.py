@@ -64,6 +64,20 @@ def test_round_trips_are_bit_equal(source, run):
     assert Path("back/config.json").read_text(encoding="utf-8") == Path("run/config.json").read_text(encoding="utf-8")
 
 
+def test_eight_bits_for_llama2c_and_back_bit_by_bit(source, run):
+    code, said = run("run", "x.bin", "--to", "llama2c", "--version", 2)
+    assert code == 0, said
+    parameters = sum(tensor.numel() for tensor in source.parameters())
+    assert f"{parameters:,} parameters" in said
+    assert Path("x.bin").stat().st_size < 1.5 * parameters
+    assert run("x.bin", "again.bin", "--to", "llama2c", "--version", 2, "--tokenizer", "run/tokenizer.model")[0] == 0
+    assert Path("x.bin").read_bytes() == Path("again.bin").read_bytes()
+    code, said = run("x.bin", "wide", "--to", "hf", "--tokenizer", "run/tokenizer.model")
+    assert code == 0, said
+    for name, tensor in load_model("wide").state_dict().items():
+        assert (tensor - source.state_dict()[name]).abs().max() <= source.state_dict()[name].abs().max() / 254 + 1e-6
+
+
 def test_the_tokenizer_goes_along(source, run):
     text = "the rope"
     ours = load_tokenizer("run")

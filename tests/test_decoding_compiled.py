@@ -57,6 +57,17 @@ def test_complex_numbers_do_not_reach_the_compiler(small_model, graphs, recwarn)
     assert not [warning for warning in recwarn if "complex" in str(warning.message)]
 
 
+def test_of_a_large_network_one_layer_is_compiled_and_runs_for_all(small_model, graphs, monkeypatch):
+    monkeypatch.setattr("model.decoding.compiled.ONE_LAYER_FROM", 1)
+    model = small_model(n_layers=5)
+    for prompts, n in [([[1]], 20), ([[4] * 9], 12), ([[1, 2, 3]], 5)]:
+        assert list(generate(model, prompts, n, compile=True)) == list(generate(model, prompts, n))
+        assert graphs() == 2, "a layer and the output matrix"
+    for prompts in (PROMPTS, [[1, 2]] * 3):
+        assert list(generate(model, prompts, 9, compile=True)) == list(generate(model, prompts, 9))
+    assert not counters["graph_break"]
+
+
 def test_without_a_compiler_it_says_so(small_model, monkeypatch):
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(ValueError, match="needs a C\\+\\+ compiler"):

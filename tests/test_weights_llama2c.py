@@ -8,7 +8,7 @@ import torch
 
 from model import ModelArgs
 from model.rope_scaling import RopeScaling
-from model.weights import llama2c, load_args, load_model
+from model.weights import llama2c, load_args, load_model, open_checkpoint
 
 COUNTS = {"dim": 48, "hidden_dim": 64, "n_layers": 2, "n_heads": 6, "n_kv_heads": 2, "vocab_size": 40, "max_seq_len": 9}
 SHAPES = {  # one layer's; sizes as the C program computes them
@@ -119,6 +119,44 @@ def test_round_trip_is_bit_equal(small_model, tmp_path, tied):
     loaded = load_model(tmp_path / "x.bin")
     assert loaded.args == model.args
     assert all(torch.equal(loaded.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("group", [8, 16])
+def test_eight_bits_stay_as_they_are_and_are_written_again_bit_by_bit(tmp_path, weights, shared, group):
+    content, rounded = version2(weights, shared, group)
+    (tmp_path / "x.bin").write_bytes(content)
+    model = open_checkpoint(tmp_path / "x.bin").model(int8=True, group=4)
+    numbers, scales = model.layers[1].feed_forward.w2.quantized
+    assert (numbers.dtype, scales.shape) == (torch.int8, (48, 64 // group))
+    widened = model.layers[1].feed_forward.w2.quantized.dequantize(torch.float32)
+    assert np.array_equal(widened.numpy(), rounded["w2"][1])
+    llama2c.save(model, tmp_path / "y.bin")
+    assert (tmp_path / "y.bin").read_bytes() == content
+
+
+def test_groups_that_go_on_in_the_next_row_are_quantized_anew(tmp_path, weights):
+    content, rounded = version2(weights, True, 48)  # rows of w2 are 64 numbers long
+    (tmp_path / "x.bin").write_bytes(content)
+    model = load_model(tmp_path / "x.bin", int8=True)
+    widened = model.layers[1].feed_forward.w2.quantized.dequantize(torch.float32)
+    assert np.allclose(widened.numpy(), rounded["w2"][1], atol=0.03)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_what_is_quantized_here_is_the_file_built_by_hand(tmp_path, weights, tied):
+    (tmp_path / "x.bin").write_bytes(version0(weights, tied))
+    source = open_checkpoint(tmp_path / "x.bin")
+    assert llama2c.group_for(source.args) == 16, "dim is 48, hidden_dim is 64"
+    llama2c.save(source.model(int8=True, group=16), tmp_path / "y.bin")
+    assert (tmp_path / "y.bin").read_bytes() == version2(weights, tied, 16)[0]
+
+
+def test_scales_of_whole_rows_are_no_llama2c_file(tmp_path, weights):
+    (tmp_path / "x.bin").write_bytes(version0(weights, True))
+    with pytest.raises(ValueError, match=r"scales are for \[48, 64\] numbers"):
+        llama2c.save(load_model(tmp_path / "x.bin", int8=True), tmp_path / "y.bin")
+    assert not (tmp_path / "y.bin").exists()
 
 
 @pytest.mark.parametrize(

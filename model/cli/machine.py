@@ -43,10 +43,11 @@ def pick_dtype(name: str, device: torch.device, stored: torch.dtype = torch.bflo
     """The dtype called ``name``; ``auto`` is ``stored`` where the device multiplies it natively, else float32.
 
     To generate, ``stored`` is the dtype of the weights in the file: what is exact stays exact. To train it is bfloat16,
-    for the products under autocast.
+    for the products under autocast. ``int8`` is for matrices: this is then what all else is computed in.
     """
-    if name != "auto":
+    if name not in ("auto", "int8"):
         return DTYPES[name]
+    stored = torch.bfloat16 if name == "int8" else stored
     native = {torch.bfloat16: has_native_bfloat16(device), torch.float16: device.type != "cpu"}
     return stored if native.get(stored) else torch.float32
 

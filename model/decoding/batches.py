@@ -49,7 +49,7 @@ def new_cache(
     ``endless``: of no more than the context, and what it lacks then is made by forgetting.
     """
     lengths = torch.tensor([len(prompt) for prompt in prompts])
-    weight, args = network.tok_embeddings.weight, network.args
+    weight, args = network.norm.weight, network.args
     room = int(lengths.max()) + max_new_tokens
     if endless:
         check_endless(network, prompts)

@@ -31,7 +31,7 @@ class Conversation:
         chat: Chat | None = None,
         endless: bool = False,
     ) -> None:
-        args, weight = network.args, network.tok_embeddings.weight
+        args, weight = network.args, network.norm.weight
         self.cache = KVCache(args, dtype=weight.dtype, device=weight.device)
         if endless:
             # The system's message stays, unless it takes up half of the context.

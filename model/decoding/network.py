@@ -20,7 +20,7 @@ def for_decoding(model: Transformer, compile: bool = False) -> "Transformer | Co
     torch.compile; networks of equal architecture share what was compiled. The model itself is not touched, and a
     change of its weights in place shows in the next token. Raises ValueError where nothing can be compiled.
     """
-    shared = [*model.parameters(), model.freqs_cis]
+    shared = [*model.parameters(), *model.buffers(), model.freqs_cis]
     network = copy.deepcopy(model, {id(tensor): tensor for tensor in shared})
     if model.tok_embeddings.weight.device.type == "cpu":
         use_few_rows_linear(network)

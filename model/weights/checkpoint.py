@@ -14,6 +14,7 @@ from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 from . import huggingface
 from .huggingface import HuggingFace
+from .int8 import Quantized, check_device, put_in, quantize
 from .layout import Shapes, check_context, compare
 from .llama2c import Llama2c
 from .meta import Meta
@@ -68,25 +69,46 @@ class Checkpoint:
         device: str | torch.device = "cpu",
         dtype: torch.dtype | Literal["stored"] | None = None,
         network: type[Transformer] | None = None,
+        int8: bool = False,
+        group: int | None = None,
     ) -> Transformer:
-        """As ``load_model``."""
+        """As ``load_model``. With ``group``, so many numbers share a scale in int8, instead of a row."""
+        if int8:
+            check_device(torch.device(device))
         model = build(self._pick(network), self.args)
         if type(model) is not Transformer:
             expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
             compare(expected, self._format.shapes, self.path)
         wanted = None if dtype == "stored" else dtype or torch.float32
-        state, broken = {}, []
-        for name, tensor in self._format.tensors():
-            kept = wanted if tensor.is_floating_point() else None
-            state[name] = tensor = tensor.to(device, kept, copy=True)  # it may be a window on the file
+        state: dict[str, Tensor] = {}
+        matrices: dict[str, Quantized] = {}
+        broken = []
+        for name, tensor in self._tensors(model, int8):
+            if int8 and isinstance(tensor, Tensor) and tensor.ndim > 1:
+                tensor = quantize(tensor, group)
+            if isinstance(tensor, Quantized):
+                matrices[name] = Quantized(*(part.to(device) for part in tensor))
+                tensor = tensor.scales
+            else:
+                kept = wanted if tensor.is_floating_point() else None
+                state[name] = tensor = tensor.to(device, kept, copy=True)  # it may be a window on the file
             # A sum is finite only if all are; where it is not, it may have overflowed: look closely, rows at a time.
             if not tensor.sum().isfinite() and not all(rows.isfinite().all() for rows in tensor.split(256)):
                 broken.append(name)
             del tensor
         if broken:
             warnings.warn(f"{self.path}: {len(broken)} tensors hold NaN or infinity, such as {broken[0]}", stacklevel=3)
+        if int8:
+            put_in(model, matrices, state["norm.weight"].dtype)
+            state = model.state_dict() | state
         model.load_state_dict(state, assign=True)
-        return model.to(device).requires_grad_(True).eval()
+        return model.to(device).requires_grad_(not int8).eval()
+
+    def _tensors(self, model: Transformer, int8: bool) -> Iterator[tuple[str, Tensor | Quantized]]:
+        """Those of the file; what it holds in eight bits stays so for ``int8``."""
+        if int8 and type(model) is not Transformer:
+            raise ValueError(f"int8 is for the plain network, not for {name_of(type(model))}: leave it out")
+        yield from self._format.stored() if int8 and isinstance(self._format, Llama2c) else self._format.tensors()
 
     def _pick(self, network: type[Transformer] | None) -> type[Transformer]:
         """The class to load into: what the file names has to be passed; a plain Llama's weights may go into any."""
@@ -137,14 +159,17 @@ def load_model(
     device: str | torch.device = "cpu",
     dtype: torch.dtype | Literal["stored"] | None = None,
     network: type[Transformer] | None = None,
+    int8: bool = False,
 ) -> Transformer:
     """A network in eval mode. ``dtype`` None is float32, exact whatever the file holds; "stored" keeps the file's.
+
+    ``int8`` is for generating and scoring: the matrices are held in eight bits, and ``dtype`` is for all else.
 
     A directory of a subclass of ``Transformer`` needs that class as ``network``; a plain Llama's weights can be loaded
     into any subclass with the same tensors. No weight is ever random: the network takes the tensors one by one, and the
     peak is its size and one tensor. Warns of weights that are not finite. Raises ValueError for what does not fit.
     """
-    return open_checkpoint(path).model(device, dtype, network)
+    return open_checkpoint(path).model(device, dtype, network, int8)
 
 
 def save_model(

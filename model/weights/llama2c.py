@@ -9,7 +9,7 @@ import dataclasses
 import errno
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -20,10 +20,12 @@ from torch import Tensor
 from ..cli.files import write_atomically
 from ..config import ModelArgs
 from ..transformer import Transformer
+from .int8 import Quantized
 from .layout import check_read_back, shapes
 
 MAGIC, HEADER = 0x616B3432, 256
 COUNTS = ("dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "max_seq_len")
+LARGEST_GROUP = 64  # as llama2.c's export.py has it
 ROPE = "rope"  # version 0 stores cosines and sines between the norm and the output matrix; nobody reads them
 MATRICES = tuple(f"attention.{w}.weight" for w in ("wq", "wk", "wv", "wo"))
 FEED_FORWARD = tuple(f"feed_forward.{w}.weight" for w in ("w1", "w2", "w3"))
@@ -55,13 +57,21 @@ class Llama2c:
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """(name, tensor) in the file's order, float32."""
+        for name, tensor in self.stored():
+            yield name, tensor.dequantize(torch.float32) if isinstance(tensor, Quantized) else tensor
+
+    def stored(self) -> Iterator[tuple[str, Tensor | Quantized]]:
+        """The same in eight bits where the file has them, unless its groups go on from one row to the next."""
+        group = self.header.group
+        rows = group and all(shape[-1] % group == 0 for shape in self.shapes.values() if len(shape) > 1)
         with self.path.open("rb") as file:
             file.seek(self.header.start)
             for name, shape in order(self.header):
                 if name == ROPE:
                     file.seek(bytes_of(name, shape, self.header), 1)
-                elif self.header.group and len(shape) > 1:
-                    yield name, _read_quantized(file, shape, self.header.group)
+                elif group and len(shape) > 1:
+                    quantized = _read_quantized(file, shape if rows else (math.prod(shape) // group, group), group)
+                    yield name, quantized if rows else quantized.dequantize(torch.float32).view(shape)
                 else:
                     yield name, _read(file, shape)
 
@@ -139,18 +149,20 @@ def _read(file: BinaryIO, shape: tuple[int, ...]) -> Tensor:
     return torch.from_numpy(np.fromfile(file, "<f4", math.prod(shape))).view(shape)
 
 
-def _read_quantized(file: BinaryIO, shape: tuple[int, ...], group: int) -> Tensor:
+def _read_quantized(file: BinaryIO, shape: tuple[int, ...], group: int) -> Quantized:
     """Q8_0: an int8 each, and for every ``group`` of them, row after row, one float32 scale; the scales come last."""
-    count = math.prod(shape)
-    whole = torch.from_numpy(np.fromfile(file, np.int8, count)).view(-1, group)  # (count / group, group)
-    scales = torch.from_numpy(np.fromfile(file, "<f4", count // group))
-    return (whole * scales[:, None]).view(shape)
+    numbers = torch.from_numpy(np.fromfile(file, np.int8, math.prod(shape))).view(shape)
+    scales = torch.from_numpy(np.fromfile(file, "<f4", math.prod(shape) // group)).view(shape[0], -1)
+    return Quantized(numbers, scales)
 
 
 def save(model: Transformer, path: Path) -> None:
-    """Version 0, float32: the one that llama2.c's run.c reads. Raises ValueError on what it cannot say."""
+    """Version 0, float32, which llama2.c's run.c reads; version 2 of a model in int8 with groups, which runq.c reads.
+
+    Raises ValueError on what neither can say.
+    """
     args, state = model.args, model.state_dict()
-    header = header_of(args)
+    header = header_of(args, _group_of(state))
     table = torch.stack((model.freqs_cis.real, model.freqs_cis.imag))  # (2, max_seq_len, D/2)
 
     def write(temporary: Path) -> None:
@@ -158,6 +170,9 @@ def save(model: Transformer, path: Path) -> None:
             file.write(header)
             for name, _ in order(parse_header(header)):
                 tensor = table if name == ROPE else state[name]
+                if tensor.dtype == torch.int8:
+                    tensor.cpu().numpy().tofile(file)
+                    tensor = state[name.removesuffix("weight") + "scales"]
                 tensor.detach().cpu().float().numpy().astype("<f4", copy=False).tofile(file)
 
     try:
@@ -166,9 +181,28 @@ def save(model: Transformer, path: Path) -> None:
         raise OSError(error.errno or errno.EIO, error.strerror or str(error), str(path)) from None
 
 
-def header_of(args: ModelArgs) -> bytes:
-    """Of version 0. Raises ValueError that names what it cannot say."""
-    counts = {**vars(args), "vocab_size": args.vocab_size if args.tie_embeddings else -args.vocab_size}
-    raw = struct.pack("<7i", *(counts[name] for name in COUNTS))
+def _group_of(state: Mapping[str, Tensor]) -> int:
+    """How many numbers share a scale, 0 where there are no scales."""
+    scales = {name.removesuffix("scales"): tensor for name, tensor in state.items() if name.endswith(".scales")}
+    groups = {state[f"{name}weight"].shape[1] // tensor.shape[1] for name, tensor in scales.items()} or {0}
+    if len(groups) > 1:
+        raise ValueError(
+            f"scales are for {sorted(groups)} numbers: a file has groups of one size; load it with a group"
+        )
+    return groups.pop()
+
+
+def header_of(args: ModelArgs, group: int = 0) -> bytes:
+    """Of version 0, and with groups of version 2. Raises ValueError that names what it cannot say."""
+    signed = args.vocab_size if args.tie_embeddings or group else -args.vocab_size
+    raw = struct.pack("<7i", *({**vars(args), "vocab_size": signed}[name] for name in COUNTS))
+    if group:
+        raw = struct.pack("<Ii", MAGIC, 2) + raw + struct.pack("<Bi", args.tie_embeddings, group)
+        raw = raw.ljust(HEADER, b"\0")
     check_read_back(args, parse_header(raw).args, "llama2.c's format")
     return raw
+
+
+def group_for(args: ModelArgs) -> int:
+    """How many numbers share a scale in a file we write: 64 or less, so that groups end where rows do."""
+    return math.gcd(LARGEST_GROUP, args.dim, args.hidden_dim, args.n_heads * args.head_dim)

@@ -1,0 +1,179 @@
+"""Generation at a size that people download, next to transformers on the same file: the table of generate.py --shape.
+
+All contenders are in memory at once and take turns. Loading and compiling are measured in processes of their own.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from model import KVCache, ModelArgs, Transformer, precompute_freqs_cis
+from model.decoding.network import for_decoding
+from model.decoding.sampling import Sampler, Sampling
+from model.generation import decode
+from model.weights import load_model, save_model
+
+SHAPES = {
+    "15M": ModelArgs(dim=288, n_layers=6, n_heads=6, hidden_dim=768, vocab_size=32000, max_seq_len=256),
+    "1.1B": ModelArgs(
+        dim=2048, n_layers=22, n_heads=32, n_kv_heads=4, hidden_dim=5632, vocab_size=32000, max_seq_len=2048
+    ),
+}
+STEPS = 8  # tokens that are timed after each length
+Tokens = Callable[[list[int]], Iterator[Any]]  # a text -> its next tokens, the first one after prefill
+
+
+def write_model(args: ModelArgs, directory: Path) -> None:
+    """Random weights in bfloat16, unless the directory holds a model already."""
+    if (directory / "model.safetensors").exists():
+        return
+    with torch.device("meta"):
+        model = Transformer(args).to(torch.bfloat16)
+    model.to_empty(device="cpu")
+    model.freqs_cis = precompute_freqs_cis(args.head_dim, args.max_seq_len, args.rope_theta)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.uniform_(-0.03, 0.03) if weight.ndim > 1 else weight.fill_(1)
+    save_model(model, directory)
+
+
+def ours(directory: Path, compile: bool, int8: bool, model: Transformer | None = None) -> tuple[Transformer, Tokens]:
+    model = model or load_model(directory, dtype=torch.bfloat16, int8=int8)
+    network, args = for_decoding(model, compile), model.args
+
+    def tokens(text: list[int]) -> Iterator[Any]:
+        cache = KVCache(args, 1, len(text) + STEPS + 1, torch.bfloat16)
+        sampler = Sampler(Sampling(temperature=0.0), [text], STEPS + 1, args.vocab_size)
+        return decode(network, [text], STEPS + 1, sampler, cache)
+
+    return model, tokens
+
+
+def theirs(directory: Path) -> Tokens:
+    from transformers import LlamaForCausalLM
+
+    reference = LlamaForCausalLM.from_pretrained(directory, dtype=torch.bfloat16).eval()
+
+    @torch.no_grad()
+    def tokens(text: list[int]) -> Iterator[Any]:
+        ids, past = torch.tensor([text]), None
+        for _ in range(STEPS + 1):
+            out = reference(ids, past_key_values=past, use_cache=True, logits_to_keep=1)
+            ids, past = out.logits[:, -1].argmax(-1, keepdim=True), out.past_key_values
+            yield ids
+
+    return tokens
+
+
+def speed(directory: Path, lengths: list[int], repeats: int, ways: list[str]) -> None:
+    """Decode tokens/s after each length, and prefill tokens/s, as medians of turns; with times transformers."""
+    model, eager = ours(directory, False, False)
+    contenders: dict[str, Tokens] = {"transformers": theirs(directory), "eager": eager}
+    contenders["compiled"] = ours(directory, True, False, model)[1]
+    model, contenders["int8, eager"] = ours(directory, False, True)
+    contenders["int8, compiled"] = ours(directory, True, True, model)[1]
+    contenders = {name: tokens for name, tokens in contenders.items() if name in ways or not ways}
+    text = torch.randint(3, model.args.vocab_size, (max(lengths),)).tolist()
+    for tokens in contenders.values():
+        list(tokens(text[: lengths[0]]))  # compiles, and reads every page once
+    found: dict[tuple[str, str, int], list[float]] = {}
+    for _ in range(repeats):
+        for length in lengths:
+            for name, tokens in contenders.items():
+                started = time.perf_counter()
+                steps = tokens(text[:length])
+                next(steps)
+                prefilled = time.perf_counter()
+                count = sum(1 for _ in steps)
+                ended = time.perf_counter()
+                found.setdefault((name, "decode", length), []).append(count / (ended - prefilled))
+                found.setdefault((name, "prefill", length), []).append(length / (prefilled - started))
+    columns = [("decode", length) for length in lengths] + [("prefill", length) for length in lengths[1:]]
+    print("\n| tokens/s | " + " | ".join(f"{kind} {length}" for kind, length in columns) + " |")
+    print("|---" * (1 + len(columns)) + "|")
+    base = next(iter(contenders))
+    for name in contenders:
+        cells = []
+        for column in columns:
+            figure, other = (statistics.median(found[who, *column]) for who in (name, base))
+            cells.append(f"{figure:.1f} ({figure / other:.2f})")
+        print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
+
+
+PROCESS = """
+import json, resource, sys, time
+way, directory = sys.argv[1:]
+import torch
+torch.set_num_threads({threads})
+if way == "transformers":
+    from transformers import LlamaForCausalLM as Theirs
+else:
+    from model import KVCache
+    from model.decoding.network import for_decoding
+    from model.weights import load_model
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+before, started = peak(), time.perf_counter()
+if way == "transformers":
+    model = Theirs.from_pretrained(directory, dtype=torch.bfloat16)
+else:
+    model = load_model(directory, dtype=torch.bfloat16, int8="int8" in way)
+found = {{"load": time.perf_counter() - started, "peak": peak() - before}}
+if "compiled" in way:
+    cache, token, seconds = KVCache(model.args, dtype=torch.bfloat16), torch.tensor([[5]]), []
+    network = for_decoding(model, compile=True)
+    with torch.no_grad():
+        for position in (2, 3):
+            started = time.perf_counter()
+            network(token, position, cache)
+            seconds.append(time.perf_counter() - started)
+    found["compile"] = seconds[0] - seconds[1]
+print(json.dumps(found))
+"""
+
+
+def launch(directory: Path, repeats: int, ways: list[str]) -> None:
+    """Seconds to load with the file in the page cache, the memory that takes, and seconds to compile, cold and warm."""
+    size = (directory / "model.safetensors").stat().st_size
+    names = [
+        name for name in ("transformers", "eager", "int8", "compiled", "int8, compiled") if not ways or name in ways
+    ]
+    print("\n| | load s | peak memory / file | compile s, cold | warm |\n|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as compiler_cache:
+        env = os.environ | {"PYTHONPATH": str(ROOT), "TORCHINDUCTOR_CACHE_DIR": compiler_cache}
+        script = PROCESS.format(threads=torch.get_num_threads())
+
+        def measure(name: str) -> dict[str, float]:
+            command = [sys.executable, "-c", script, name, str(directory)]
+            found: dict[str, float] = json.loads(
+                subprocess.run(command, check=True, capture_output=True, env=env).stdout
+            )
+            return found
+
+        turns: list[dict[str, dict[str, float]]] = [{name: measure(name) for name in names} for _ in range(repeats + 1)]
+    for name in names:
+        load, peak = (statistics.median(turn[name][key] for turn in turns[1:]) for key in ("load", "peak"))
+        compile = [f"{turn[name]['compile']:.1f}" for turn in turns[:2]] if "compiled" in name else ["", ""]
+        print(f"| {name} | {load:.2f} | {peak / size:.2f} | {compile[0]} | {compile[1]} |", flush=True)
+
+
+def run(shape: str, only: str | None, repeats: int, keep: Path | None, ways: list[str]) -> None:
+    args = SHAPES[shape]
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = keep or Path(temporary)
+        write_model(args, directory)
+        if only in (None, "speed"):
+            speed(directory, [8, 512, 1900] if shape == "1.1B" else [8, 128, 240], repeats, ways)
+        if only in (None, "launch"):
+            launch(directory, repeats, ways)

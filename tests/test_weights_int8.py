@@ -1,0 +1,162 @@
+"""Matrices in eight bits: every way of multiplying by them is the product with the widened ones."""
+
+import pytest
+import torch
+from torch import nn
+
+from model import KVCache, Transformer, generate
+from model.decoding.network import for_decoding
+from model.weights import load_model, save_model
+from model.weights.int8 import Int8Embedding, Int8Linear, Quantized, quantize
+
+
+def off(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """The difference as a share of all numbers. PyTorch's product of few rows rounds x to bfloat16: 0.003 a product."""
+    return float((found.float() - expected.float()).norm() / expected.float().norm())
+
+
+@pytest.fixture
+def loaded(small_model, tmp_path):
+    """(the same network in eight bits, a plain one of the numbers that those stand for), by sizes and dtype."""
+
+    def load(dtype=torch.float32, **changes) -> tuple[Transformer, Transformer]:
+        original = small_model(**{"dim": 64, "head_dim": 16, "hidden_dim": 160} | changes)
+        save_model(original, tmp_path / "model")
+        model = load_model(tmp_path / "model", dtype=dtype, int8=True)
+        plain = Transformer(model.args)
+        plain.load_state_dict({name: widened(model, name) for name in original.state_dict()})
+        return model, plain.to(dtype).eval()
+
+    def widened(model, name):
+        tensor = model.get_parameter(name) if "norm" in name else model.get_submodule(name.removesuffix(".weight"))
+        return tensor if isinstance(tensor, torch.Tensor) else tensor.quantized.dequantize(torch.float32)
+
+    return load
+
+
+@pytest.mark.parametrize("group", [None, 4, 24])
+def test_numbers_are_rounded_to_the_nearest_multiple_of_their_scale(group):
+    weight = torch.randn(300, 24) * torch.logspace(-6, 3, 300)[:, None]
+    weight[7] = 0
+    quantized = quantize(weight, group)
+    assert quantized.weight.dtype == torch.int8
+    assert quantized.scales.shape == (300, 24 // (group or 24))
+    steps = quantized.scales.float().repeat_interleave(group or 24, 1)
+    assert ((quantized.dequantize(torch.float32) - weight).abs() <= steps * 0.75).all(), "half, and bfloat16's rounding"
+    again = quantize(quantized.dequantize(torch.float32), group)
+    assert torch.equal(again.weight, quantized.weight)
+
+
+@pytest.mark.parametrize("group", [None, 8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(1, 1, 24), (3, 1, 32), (1, 32), (2, 9, 24), (96,)])
+@pytest.mark.parametrize("scales", [None, torch.float32])
+def test_a_layer_is_the_product_with_the_widened_matrix(group, dtype, shape, scales):
+    quantized = quantize(torch.randn(37, shape[-1]), group)
+    layer = Int8Linear(Quantized(quantized.weight, quantized.scales.to(scales)))
+    x = torch.randn(shape).to(dtype)
+    expected = x.float() @ quantized.dequantize(torch.float32).T
+    for forward in (layer, torch.compile(layer, backend="eager")):
+        found = forward(x)
+        assert found.dtype == dtype
+        assert found.shape == expected.shape
+        assert off(found, expected) < 0.005
+
+
+def test_few_rows_are_multiplied_in_eight_bits_and_no_matrix_is_widened_for_them(loaded, monkeypatch):
+    network = for_decoding(loaded()[0])
+    cache = KVCache(network.args)
+    network(torch.tensor([[1, 2, 3]]), 0, cache)
+    monkeypatch.setattr(Int8Linear, "quantized", property(lambda layer: pytest.fail("a matrix was widened")))
+    network(torch.tensor([[4]]), 3, cache)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_logits_are_those_of_the_widened_network_with_cache_and_without(loaded, tied, dtype):
+    model, plain = loaded(dtype, tie_embeddings=tied)
+    tokens = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])
+    expected = plain(tokens)
+    assert off(model(tokens), expected) < 0.02
+    cache, network = KVCache(model.args, dtype=dtype), for_decoding(model)
+    one_by_one = [network(tokens[:, [at]], at, cache) for at in range(tokens.shape[1])]
+    assert off(torch.cat(one_by_one, 1), expected) < 0.02
+
+
+def test_rows_of_unequal_prompts_give_what_they_give_alone(loaded):
+    model, plain = loaded()
+    prompts = [[1, 5, 7], [1], [3, 4, 5, 6, 7, 8]]
+    together = list(zip(*generate(model, prompts, 6)))
+    assert together == [tuple(step[0] for step in generate(model, [prompt], 6)) for prompt in prompts]
+    assert together == list(zip(*generate(plain, prompts, 6)))
+
+
+def test_generating_shares_the_numbers_and_keeps_the_cache_in_floating_point(loaded):
+    model, _ = loaded()
+    network = for_decoding(model)
+    assert {t.data_ptr() for t in network.buffers()} == {t.data_ptr() for t in model.buffers()}
+    conversation_dtype = network.norm.weight.dtype
+    assert conversation_dtype == torch.float32
+    assert len(list(generate(model, [[1]], 5))) == 5
+
+
+def test_all_matrices_are_in_eight_bits_and_norms_are_not(loaded):
+    for tied in (False, True):
+        model, _ = loaded(torch.bfloat16, tie_embeddings=tied)
+        assert not [m for m in model.modules() if type(m) in (nn.Linear, nn.Embedding)]
+        assert type(model.tok_embeddings) is Int8Embedding
+        assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+        assert all("norm" in name for name, _ in model.named_parameters())
+        if tied:
+            assert model.output.weight.data_ptr() == model.tok_embeddings.weight.data_ptr()
+
+
+def test_while_loading_never_two_matrices_are_wide(small_model, tmp_path, monkeypatch):
+    """The file is read a tensor at a time, and what was quantized is not kept in floating point."""
+    save_model(small_model(), tmp_path)
+    wide = []
+
+    def counted(weight, group):
+        wide.append(weight.untyped_storage().nbytes())
+        return quantize(weight, group)
+
+    monkeypatch.setattr("model.weights.checkpoint.quantize", counted)
+    model = load_model(tmp_path, int8=True)
+    kept = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in model.state_dict().values()}
+    assert sum(kept.values()) < 0.4 * sum(wide), "a quarter, norms and scales"
+
+
+def test_training_is_refused(loaded):
+    with pytest.raises(ValueError, match="int8 cannot be trained"):
+        loaded()[0].train()
+
+
+def test_a_device_without_the_product_is_refused(small_model, tmp_path, monkeypatch):
+    save_model(small_model(), tmp_path)
+
+    def missing(*_):
+        raise NotImplementedError("Could not run 'aten::_weight_int8pack_mm'")
+
+    monkeypatch.setattr(torch, "_weight_int8pack_mm", missing)
+    with pytest.raises(ValueError, match="cannot multiply by eight-bit weights on cpu; give --dtype auto") as error:
+        load_model(tmp_path, int8=True)
+    assert "\n" not in str(error.value)
+
+
+class Other(Transformer):
+    pass
+
+
+def test_a_network_of_ones_own_is_refused(small_model, tmp_path):
+    save_model(small_model(), tmp_path)
+    with pytest.raises(ValueError, match="int8 is for the plain network, not for .*Other"):
+        load_model(tmp_path, network=Other, int8=True)
+
+
+def test_weights_that_are_not_finite_are_told(small_model, tmp_path):
+    model = small_model()
+    with torch.no_grad():
+        model.layers[0].attention.wq.weight[3, 5] = float("nan")
+    save_model(model, tmp_path)
+    with pytest.warns(UserWarning, match="1 tensors hold NaN"):
+        load_model(tmp_path, int8=True)
