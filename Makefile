@@ -5,7 +5,7 @@ PYTHON ?= $(if $(filter Windows_NT,$(OS)),python,python3)
 BIN := .venv/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-page lint clean
+.PHONY: demo test fuzz test-page lint clean
 
 demo: .venv/run
 	$(BIN)/python train.py configs/demo.toml
@@ -16,6 +16,10 @@ demo: .venv/run
 
 test: .venv/test
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# The properties of tests/test_properties*.py on other inputs each time, for hours; Ctrl-C ends it
+fuzz: .venv/test
+	$(BIN)/python -m pytest tests/test_properties.py tests/test_properties_files.py --hypothesis-profile=fuzz --timeout=0
 
 # What runs in node and in a browser: apt-get install nodejs chromium
 test-page: .venv/test

@@ -10,6 +10,7 @@ os.environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from model import ModelArgs, Transformer
 from model.cli import machine
@@ -28,6 +29,13 @@ SMALL = {
     "vocab_size": 37,
     "max_seq_len": 24,
 }
+
+
+# The same few examples each time; `make fuzz` has many, and new ones (--hypothesis-profile).
+always = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+settings.register_profile("test", max_examples=15, derandomize=True, database=None, **always)
+settings.register_profile("fuzz", max_examples=20_000, print_blob=True, **always)
+settings.load_profile("test")
 
 
 @pytest.fixture(scope="session", autouse=True)

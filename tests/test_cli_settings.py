@@ -187,6 +187,20 @@ def test_the_architecture_survives_the_round_trip(tmp_path):
     assert set(tomllib.loads(written)) == stated
 
 
+@pytest.mark.parametrize("value", ["[" * 2000 + "]" * 2000, "9" * 400, "9" * 5000], ids=["deep", "large", "endless"])
+def test_a_value_that_no_type_can_hold_is_refused(tmp_path, value):
+    (tmp_path / "my.toml").write_text(f"norm_eps = {value}\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"my\.toml"):
+        read_toml(tmp_path / "my.toml", ModelArgs)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no such pipes here")
+def test_a_pipe_that_nobody_writes_to_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "my.toml")
+    with pytest.raises(ValueError, match="is not a file"):
+        read_toml(tmp_path / "my.toml", ModelArgs)
+
+
 def test_help_is_the_fields_themselves():
     parser = argparse.ArgumentParser(prog="script.py")
     add_flags(parser, *CLASSES)

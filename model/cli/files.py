@@ -69,13 +69,16 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let ``write`` make a temporary neighbour of ``path``, file or directory, then put it in place in one step.
 
     The content reaches the disk before the name does, so whoever reads ``path``, even after a power cut, finds the
-    old file or the new one. When ``write`` fails, the old one stays and the neighbour goes.
+    old file or the new one. When ``write`` fails, the old one stays and the neighbour goes; an OSError names the file.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         write(temporary)
         _sync(temporary)
         _replace(temporary, path)
+    except OSError as error:  # a write to an open file, on a full disk, does not say which
+        error.filename = error.filename or str(path)
+        raise
     finally:
         if temporary.is_dir():
             shutil.rmtree(temporary)

@@ -15,6 +15,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from .files import shortened
+
 Settings = dict[str, Any]  # what the user said, by field name, and only that
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", Path: "a path"}
 
@@ -71,10 +73,19 @@ def read_flags(flags: argparse.Namespace, *classes: type) -> Settings:
 
 def read_toml(path: Path, *classes: type) -> Settings:
     """The settings a file holds. Raises ValueError that names the file and the key, and suggests the nearest name."""
+    if path.exists() and not path.is_file():  # a pipe would be waited for, a device never end
+        raise ValueError(f"{path} is not a file: give a TOML file")
     try:
-        return from_table(tomllib.loads(path.read_text(encoding="utf-8")), *classes)
+        return from_table(parse_toml(path.read_text(encoding="utf-8")), *classes)
     except ValueError as error:  # a TOML or UTF-8 error is one too
         raise ValueError(f"{path}: {error}") from None
+
+
+def parse_toml(text: str) -> Settings:
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("its tables or lists are nested too deeply: no setting needs that") from None
 
 
 def from_table(table: Settings, *classes: type) -> Settings:
@@ -100,7 +111,7 @@ def from_text(text: Any, kind: Any) -> Any:
         if kind in (int, float):
             return kind(text)
         if dataclasses.is_dataclass(kind):
-            return tomllib.loads(f"value = {text}")["value"]
+            return parse_toml(f"value = {text}")["value"]
     except ValueError:
         pass
     return text
@@ -129,13 +140,13 @@ def convert(name: str, value: Any, kind: Any) -> Any:
         return tuple(convert(name, item, get_args(kind)[0]) for item in items)
     if get_origin(kind) is Literal:
         if value not in get_args(kind):
-            raise ValueError(f"{name} is {value!r}: give one of {', '.join(get_args(kind))}")
+            raise ValueError(f"{name} is {shortened(value)}: give one of {', '.join(get_args(kind))}")
         return value
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         if not isinstance(value, dict):
-            raise ValueError(f"{name} is {value!r}: give a table, such as {{ name = value }}")
+            raise ValueError(f"{name} is {shortened(value)}: give a table, such as {{ name = value }}")
         return build(kind, from_table(value, kind))
-    if kind is float and type(value) is int:
+    if kind is float and type(value) is int and abs(value) < 2**63:  # TOML and JSON have integers beyond any float
         return float(value)
     if kind is Path and isinstance(value, str):
         path = Path(typed_text(value))
@@ -144,7 +155,7 @@ def convert(name: str, value: Any, kind: Any) -> Any:
     if kind is str and isinstance(value, str):
         return typed_text(value)
     if type(value) is not kind and not (kind is Path and isinstance(value, Path)):
-        raise ValueError(f"{name} is {value!r}: give {WORDS[kind]}")
+        raise ValueError(f"{name} is {shortened(value)}: give {WORDS[kind]}")
     return value
 
 

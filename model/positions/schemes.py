@@ -10,6 +10,7 @@ from ..cli.settings import build, from_table, nearest
 from ..config import ModelArgs
 from ..rope_scaling import RopeScaling, Type
 from ..transformer import Transformer
+from ..weights.layout import check_context
 from ..weights.tensors import load_tensors, save_tensors
 from .biases import T5, Alibi
 from .scores import Deberta, Shaw, TransformerXL, Tupe
@@ -123,7 +124,9 @@ def load_study(directory: Path, max_seq_len: int | None = None) -> Transformer:
     args, tensors = note["args"], load_tensors(directory / WEIGHTS)
     check_sizes(args, tensors, directory / NOTE)
     check_length(note["scheme"], args.max_seq_len, max_seq_len or args.max_seq_len)
-    model = build_model(replace(args, max_seq_len=max_seq_len or args.max_seq_len), note["scheme"], **note["options"])
+    args = replace(args, max_seq_len=max_seq_len or args.max_seq_len)
+    check_context(args, directory / NOTE)
+    model = build_model(args, note["scheme"], **note["options"])
     try:
         model.load_state_dict(tensors)
     except RuntimeError as error:

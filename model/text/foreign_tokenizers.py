@@ -6,9 +6,12 @@ unknown, BOS and EOS, 3 to 258 the bytes. It does not say how many tokens there 
 
 import hashlib
 import heapq
+import os
 import re
 import struct
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +36,15 @@ class HFTokenizer:
             raise ValueError(f"{path} needs the extra hf: pip install -e '.[hf]', or give a tokenizer.model") from None
         self.path = Path(path)
         content = self.path.read_bytes()
-        try:
+        with _silent(), self._explained():
             self._model = Tokenizer.from_str(content.decode())
-        except BaseException as error:  # the library raises bare Exceptions, and where its Rust panics not even these
-            if isinstance(error, KeyboardInterrupt | SystemExit):
-                raise
-            raise ValueError(f"{path} is not a tokenizer.json ({error}): get the file again") from None
+            self.vocab_size = max(self._model.get_vocab().values()) + 1
+            self._special = {token for token, added in self._model.get_added_tokens_decoder().items() if added.special}
+            added = self._model.encode("", add_special_tokens=True).ids
+            probe = self._model.encode("a", add_special_tokens=False).tokens
+            self._model.decode(range(min(self.vocab_size, 1000)))
         self.fingerprint = hashlib.sha256(content).hexdigest()
-        self.vocab_size = max(self._model.get_vocab().values()) + 1
-        self._special = {token for token, added in self._model.get_added_tokens_decoder().items() if added.special}
         settings = _settings_beside(self.path)
-        added = self._model.encode("", add_special_tokens=True).ids
         bos = added[0] if added else self._id_of(settings.get("bos_token"))
         if bos is None:
             raise ValueError(f"{path} names no BOS token: put its tokenizer_config.json beside it")
@@ -53,7 +54,6 @@ class HFTokenizer:
         # A file with a post-processor that adds nothing is of a model that was trained without BOS.
         without = read_json(self.path).get("post_processor") is not None or settings.get("add_bos_token") is False
         self._starts = bool(added) or settings.get("add_bos_token") is True or not without
-        probe = self._model.encode("a", add_special_tokens=False).tokens
         self.adds_space = bool(probe) and probe[0][0] in "\u2581\u0120 "
 
     def _id_of(self, token: Any) -> int | None:
@@ -66,7 +66,8 @@ class HFTokenizer:
 
     def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
         """Many texts at once. The library takes all cores whatever ``threads`` says."""
-        return [row.ids for row in self._model.encode_batch(list(texts), add_special_tokens=False)]
+        with self._explained():
+            return [row.ids for row in self._model.encode_batch(list(texts), add_special_tokens=False)]
 
     def control_tokens(self, template: str) -> dict[str, int]:
         """The special tokens, and of the other added ones those that the template names."""
@@ -85,7 +86,18 @@ class HFTokenizer:
         return [token.id for word in words for token in self._model.model.tokenize(word)]
 
     def decode(self, ids: Sequence[int]) -> str:
-        return self._model.decode(list(ids), skip_special_tokens=True)
+        with self._explained():
+            return self._model.decode(list(ids), skip_special_tokens=True)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """A damaged file as a ValueError: the library raises bare Exceptions, where its Rust panics not even these."""
+        try:
+            yield
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
+                raise
+            raise ValueError(f"{self.path} is not a sound tokenizer.json ({error}): get the file again") from None
 
     def stream(self) -> TextStream:
         return TextStream(self.decode, self._is_open)
@@ -94,6 +106,27 @@ class HFTokenizer:
         """A byte piece, as a wrong one spoils the whole run for the decoder; and what it skips, which ends no run."""
         piece = self._model.id_to_token(token)
         return piece is None or token in self._special or BYTE_PIECE.fullmatch(piece) is not None
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Keep what native code prints when it panics off stderr: the error that is raised says the same."""
+    try:
+        saved = os.dup(2)
+    except OSError:  # stderr is closed
+        saved = None
+    if saved is None:
+        yield
+        return
+    sys.stderr.flush()
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(nowhere)
 
 
 KINDS: dict[str, Kind] = {"bos_token": TOKEN, "eos_token": TOKEN, "add_bos_token": FLAG}

@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 from ..cli import Parser, run_script
 from ..cli.files import TEXTS, read_json, write_json
 
-NO_ROOM = {errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST}
+NO_ROOM = {errno.ENOSPC, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST}
 ABOUT, USED_BY, DOWNLOADS = "about.json", "used_by", "downloads"
 
 
@@ -44,8 +44,9 @@ def explained(cache_dir: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        elsewhere = error.filename is not None and not Path(os.fsdecode(error.filename)).is_relative_to(cache_dir)
-        if error.errno not in NO_ROOM or elsewhere:
+        place = Path(os.fsdecode(error.filename)) if error.filename is not None else cache_dir
+        concerned = place.is_relative_to(cache_dir) or cache_dir.is_relative_to(place)  # or what it would lie in
+        if error.errno not in NO_ROOM or not concerned:
             raise
         raise ValueError(
             f"{error.filename or cache_dir}: {error.strerror}: the cache is kept there; set XDG_CACHE_HOME to have it "

@@ -195,4 +195,6 @@ def save(model: Transformer, directory: Path) -> None:
     try:
         write_atomically(file, lambda temporary: torch.save(state, temporary))
     except RuntimeError as error:  # a full disk, but neither an OSError nor with the file's name
-        raise OSError(errno.EIO, str(error).splitlines()[0], str(file)) from None
+        raise OSError(
+            errno.EIO, f"not written whole ({str(error).splitlines()[0]}): is the disk full?", str(file)
+        ) from None
