@@ -3,6 +3,7 @@
 checkpoint.py        any of them
 variants.py          subclasses of the network, saved under their name
 tensors.py           safetensors files
+int8.py              matrices in eight bits, quantized while loading
 layout.py            the tensors' names and shapes, and why query and key rows are permuted
 hf_config.py         config.json <-> ModelArgs
 hf_rope.py           its part about RoPE
