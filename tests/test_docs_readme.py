@@ -48,7 +48,9 @@ def test_every_config_and_image_it_names_exists():
 
 def test_the_layout_names_every_script_and_directory():
     (layout,) = (text for _, text in BLOCKS if text.startswith("train.py generate.py"))
-    there = subprocess.run(["git", "ls-files"], cwd=REPO, capture_output=True, text=True, check=False).stdout.split()
+    there = subprocess.run(
+        ["git", "ls-files"], cwd=REPO, capture_output=True, encoding="utf-8", check=False
+    ).stdout.split()
     files = [Path(name) for name in there]
     if not files:
         pytest.skip("not a git checkout")

@@ -165,8 +165,8 @@ def test_each_scheme_fills_its_slot_only(slot):
             continue
         cls = type(build_model(ARGS, scheme))
         model = build_model(ARGS, scheme)
-        turns = not torch.equal(model.freqs_cis, torch.ones_like(model.freqs_cis))
-        assert turns == (slot == "table" and scheme != "none"), scheme
+        rotates = not torch.equal(model.freqs_cis, torch.ones_like(model.freqs_cis))
+        assert rotates == (slot == "table" and scheme != "none"), scheme
         assert (cls.embed is not Transformer.embed) == (slot == "embedding"), scheme
         assert (cls.mask is not Transformer.mask) == (slot == "bias"), scheme
         plain = type(model.layers[0].attention).__name__ == "Attention"

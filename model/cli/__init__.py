@@ -7,6 +7,16 @@ files.py      files written whole or not at all, JSON read with checks
 """
 
 from .script import Parser, run_script
-from .settings import Settings, add_flags, build, read_flags, read_toml, write_toml
+from .settings import Settings, add_flags, build, read_flags, read_toml, typed_text, write_toml
 
-__all__ = ["Parser", "Settings", "add_flags", "build", "read_flags", "read_toml", "run_script", "write_toml"]
+__all__ = [
+    "Parser",
+    "Settings",
+    "add_flags",
+    "build",
+    "read_flags",
+    "read_toml",
+    "run_script",
+    "typed_text",
+    "write_toml",
+]

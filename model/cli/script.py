@@ -65,6 +65,8 @@ def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
     except OSError as error:
         fail(script, f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
     except ValueError as error:
+        if isinstance(error, UnicodeEncodeError) and error.encoding != "utf-8":  # the name of a file
+            fail(script, f"this locale's encoding ({error.encoding}) lacks {error.object!r}: set PYTHONUTF8=1")
         fail(script, str(error))
     except KeyboardInterrupt:
         code = 130
