@@ -255,3 +255,24 @@ def test_a_head_of_more_than_half_of_the_context_is_not_kept(chatting):
     chat = Turns()
     chat.head = 33
     assert chatting(chat, 64, endless=True)[0].cache.keep == 4
+
+
+class Interrupted(list):
+    """The layers of a cache, where somebody types Ctrl-C after the first has been moved."""
+
+    def __iter__(self):
+        yield self[0]
+        raise KeyboardInterrupt
+
+
+def test_an_interruption_while_tokens_are_moved_begins_a_new_text(endless, capsys):
+    conversation = endless.conversation
+    expected = said(conversation.turn("cd", 5, [])).tokens
+    conversation.start_anew()
+    layers = conversation.cache.layers
+    conversation.cache.layers = Interrupted(layers)
+    with pytest.raises(KeyboardInterrupt):
+        said(conversation.turn("ab", 90, []))
+    conversation.cache.layers = layers
+    assert said(conversation.turn("cd", 5, [])).tokens == expected
+    assert "a new text begins" in capsys.readouterr().err

@@ -52,6 +52,9 @@ class Conversation:
 
         Raises ValueError when the line does not fit into the context, or what is left of it.
         """
+        if self.cache.dropped < 0:
+            note("(it was interrupted while tokens were dropped: a new text begins)")
+            self.start_anew()
         text = self._with(line)
         start_pos = self._place(text)
         new, room = text[self.forwarded :], self.cache.max_seq_len - start_pos
