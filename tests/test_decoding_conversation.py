@@ -238,7 +238,7 @@ def test_an_endless_chat_keeps_its_head_and_goes_on(chatting):
     assert len(conversation.messages) == 4
 
 
-def test_what_an_endless_chat_has_to_compute_again_and_cannot_hold_it_forgets_by_the_turn(chatting):
+def test_what_an_endless_chat_has_to_compute_again_and_cannot_hold_it_forgets_by_the_turn(chatting, capsys):
     """Once tokens were dropped, a text that begins otherwise is computed from its start, and may not fit."""
     chat = Turns(forgets=(3,))
     conversation, read, _ = chatting(chat, 64, endless=True)
@@ -249,6 +249,7 @@ def test_what_an_endless_chat_has_to_compute_again_and_cannot_hold_it_forgets_by
     said(conversation.turn("c" * 20, 30, []))
     assert read[0][0] == 0
     assert [message["content"][0] for message in conversation.messages[::2]] == ["c"]
+    assert capsys.readouterr().err.count("the oldest question and its answer are forgotten") == 2
 
 
 def test_a_head_of_more_than_half_of_the_context_is_not_kept(chatting):
