@@ -101,9 +101,10 @@ class EndlessCache(KVCache):
             back / back.abs()
         ).conj()  # of length 1: YaRN's table also lengthens, and that has been done to the keys
         old, new = slice(self.keep + count, length), slice(self.keep, length - count)
+        dropped, self.dropped = self.dropped, -1  # whoever interrupts the move finds out that there is no text
         for keys, values in self.layers:  # (B, K, max_seq_len, D)
             pairs = torch.view_as_complex(keys[:, :, old].float().unflatten(-1, (-1, 2)))  # (B, K, N, D/2)
             keys[:, :, new] = torch.view_as_real(pairs * back).flatten(3).type_as(keys)  # (B, K, N, D)
             values[:, :, new] = values[:, :, old].clone()  # values are not rotated
-        self.dropped += count
+        self.dropped = dropped + count
         return count

@@ -238,7 +238,7 @@ def test_an_endless_chat_keeps_its_head_and_goes_on(chatting):
     assert len(conversation.messages) == 4
 
 
-def test_what_an_endless_chat_has_to_compute_again_and_cannot_hold_it_forgets_by_the_turn(chatting):
+def test_what_an_endless_chat_has_to_compute_again_and_cannot_hold_it_forgets_by_the_turn(chatting, capsys):
     """Once tokens were dropped, a text that begins otherwise is computed from its start, and may not fit."""
     chat = Turns(forgets=(3,))
     conversation, read, _ = chatting(chat, 64, endless=True)
@@ -249,9 +249,31 @@ def test_what_an_endless_chat_has_to_compute_again_and_cannot_hold_it_forgets_by
     said(conversation.turn("c" * 20, 30, []))
     assert read[0][0] == 0
     assert [message["content"][0] for message in conversation.messages[::2]] == ["c"]
+    assert capsys.readouterr().err.count("the oldest question and its answer are forgotten") == 2
 
 
 def test_a_head_of_more_than_half_of_the_context_is_not_kept(chatting):
     chat = Turns()
     chat.head = 33
     assert chatting(chat, 64, endless=True)[0].cache.keep == 4
+
+
+class Interrupted(list):
+    """The layers of a cache, where somebody types Ctrl-C after the first has been moved."""
+
+    def __iter__(self):
+        yield self[0]
+        raise KeyboardInterrupt
+
+
+def test_an_interruption_while_tokens_are_moved_begins_a_new_text(endless, capsys):
+    conversation = endless.conversation
+    expected = said(conversation.turn("cd", 5, [])).tokens
+    conversation.start_anew()
+    layers = conversation.cache.layers
+    conversation.cache.layers = Interrupted(layers)
+    with pytest.raises(KeyboardInterrupt):
+        said(conversation.turn("ab", 90, []))
+    conversation.cache.layers = layers
+    assert said(conversation.turn("cd", 5, [])).tokens == expected
+    assert "a new text begins" in capsys.readouterr().err

@@ -8,6 +8,7 @@ from letters import EOS, LETTERS
 
 from model import ModelArgs, Transformer
 from model.decoding import samples as module
+from model.decoding.network import for_decoding
 from model.decoding.prompts import Prompt
 from model.decoding.samples import Sample, Speed, StopStrings, complete
 from model.decoding.sampling import Sampling
@@ -153,3 +154,32 @@ def test_a_sample_decodes_after_its_prompt():
     for token in LETTERS.encode(" you", bos=False):
         sample.push(token, None)
     assert sample.text == " you"
+
+
+def test_past_the_context_stop_strings_streams_and_log_probabilities_hold(small_model):
+    """Several rows, four times the context: each is what it is alone, and its pieces are the whole decoded at once."""
+    model = small_model(vocab_size=258, max_seq_len=24).eval()
+    network = for_decoding(model)
+    prompts = [Prompt(text, LETTERS.encode(text)) for text in ("one", "two", "six")]
+
+    def texts(given, **options):
+        found = {}
+        shown = {}
+        for sample in complete(network, LETTERS, given, 96, Sampling(0.0), Speed(), endless=True, **options):
+            shown[sample.prompt.text] = shown.get(sample.prompt.text, "") + sample.take()
+            found[sample.prompt.text] = sample
+        assert shown == {name: sample.text for name, sample in found.items()}
+        return found
+
+    whole = texts(prompts, logprobs=True)
+    assert max(len(sample.tokens) for sample in whole.values()) == 96
+    for prompt in prompts:
+        sample = whole[prompt.text]
+        assert texts([prompt])[prompt.text].tokens == sample.tokens
+        assert len(sample.logprobs) == len(sample.tokens)
+        assert all(score < 0 for score in sample.logprobs)
+    long = max(whole.values(), key=lambda sample: len(sample.text))
+    stop = long.text[-6:-3]
+    cut = texts(prompts, stop=[stop])[long.prompt.text]
+    assert cut.text == long.text[: long.text.index(stop)]
+    assert cut.finish == "stop"

@@ -32,11 +32,13 @@ class Conversation:
         endless: bool = False,
     ) -> None:
         args, weight = network.args, network.norm.weight
-        self.cache = KVCache(args, dtype=weight.dtype, device=weight.device)
-        if endless:
-            # The system's message stays, unless it takes up half of the context.
-            keep = chat.head if chat and SINKS < chat.head <= args.max_seq_len // 2 else SINKS
-            self.cache = EndlessCache(args, network.freqs_cis, 1, None, weight.dtype, weight.device, keep)
+        # The system's message stays in an endless one, unless it takes up half of the context.
+        keep = chat.head if chat and SINKS < chat.head <= args.max_seq_len // 2 else SINKS
+        self.cache = (
+            EndlessCache(args, network.freqs_cis, 1, None, weight.dtype, weight.device, keep)
+            if endless
+            else KVCache(args, dtype=weight.dtype, device=weight.device)
+        )
         self.network, self.tokenizer, self.sampling, self.speed = network, tokenizer, sampling, speed
         self.chat, self.endless = chat, endless
         self.turns = 0
@@ -52,23 +54,27 @@ class Conversation:
 
         Raises ValueError when the line does not fit into the context, or what is left of it.
         """
+        if self.cache.dropped < 0:
+            note("(it was interrupted while tokens were dropped: a new text begins)")
+            self.start_anew()
         text = self._with(line)
         start_pos = self._place(text)
         new, room = text[self.forwarded :], self.cache.max_seq_len - start_pos
         n = max_new_tokens if self.endless else min(max_new_tokens, room - len(new))
         sample = Sample(Prompt(line, new), self.tokenizer, n, StopStrings(stop))
         self.turns += 1  # and with it the random stream
-        before = list(self.messages)
+        before, given = list(self.messages), len(text)
         vocab_size, device = self.network.args.vocab_size, self.cache.keys.device
         sampler = Sampler(self.sampling, [{*text}], n, vocab_size, self.turns, device)
         self.speed.start()
         for (token,), _ in decode(self.network, [new], n, sampler, self.cache, start_pos):
             assert token is not None  # no end tokens were given
             self.speed.stop(0 if sample.tokens else len(new), 1)
-            self.forwarded = len(text) + len(sample.tokens)  # what is sampled is in the cache one step later
+            self.forwarded = given + len(sample.tokens)  # what is sampled is in the cache one step later
             sample.push(token, None)
             # A token that ends texts stays out of this one for good, or the next line would begin another.
-            self.text = text + [token for token in sample.tokens if token not in self.tokenizer.eos_ids]
+            text += [] if token in self.tokenizer.eos_ids else [token]
+            self.text = text
             self.messages = [*before, user(line), {"role": "assistant", "content": sample.text}]
             yield sample
             if sample.finish:
@@ -84,6 +90,7 @@ class Conversation:
             text = self.chat.encode([*self.messages, user(line)])
             if not self.endless or not self.messages or self._fits(text):
                 return text
+            note("(the context is full: the oldest question and its answer are forgotten)")
             del self.messages[:2]
 
     def _kept(self, text: list[int]) -> int:
