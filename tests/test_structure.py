@@ -120,7 +120,7 @@ def lines_of(path: Path) -> int:
 
 def test_there_are_few_files_of_moderate_length():
     teaching = [path for path in FILES if path.parent.name in TEACHING]
-    assert len(FILES) - len(teaching) <= 88
+    assert len(FILES) - len(teaching) <= 89
     assert len(teaching) <= 12
     assert {name_of(path): lines_of(path) for path in FILES if lines_of(path) > 220} == {}
 

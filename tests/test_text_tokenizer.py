@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import sentencepiece
 
-from model.text.foreign_tokenizers import HFTokenizer, Llama2cTokenizer
+from model.text.hf_tokenizer import HFTokenizer
+from model.text.llama2c_tokenizer import Llama2cTokenizer
 from model.text.tokenizer import SentencePieceTokenizer
 from model.text.train_tokenizer import train_tokenizer
 

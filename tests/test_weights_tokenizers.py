@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from model.text.foreign_tokenizers import Llama2cTokenizer
+from model.text.llama2c_tokenizer import Llama2cTokenizer
 from model.text.train_tokenizer import train_tokenizer
 from model.weights import load_tokenizer, save_tokenizer
 from model.weights.tokenizer_files import save as save_bin

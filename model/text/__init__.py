@@ -6,7 +6,8 @@ encodings.py            what else text may be that is not UTF-8, and how to conv
 python_docs.py          the text that every CPython brings along
 train_tokenizer.py      a new SentencePiece tokenizer from any text
 tokenizer.py            what a tokenizer is, and SentencePiece's
-foreign_tokenizers.py   Hugging Face's tokenizer.json and llama2.c's tokenizer.bin
+hf_tokenizer.py         Hugging Face's tokenizer.json
+llama2c_tokenizer.py    llama2.c's tokenizer.bin
 token_cache.py          where tokens and tokenizers are kept, and what no run uses any more
 prepare.py              documents to token ids on disk
 dataset.py              batches of them

@@ -10,7 +10,7 @@ from typing import Any
 from sentencepiece import SentencePieceProcessor
 
 from ..cli.files import write_atomically
-from ..text.foreign_tokenizers import EOS, FIRST_BYTE, Llama2cTokenizer
+from ..text.llama2c_tokenizer import EOS, FIRST_BYTE, Llama2cTokenizer
 from ..text.tokenizer import SPACE, SentencePieceTokenizer, Tokenizer
 
 

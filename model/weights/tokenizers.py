@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from ..cli.files import IDS, TABLE, read_json, write_atomically, write_json
-from ..text.foreign_tokenizers import HFTokenizer, Llama2cTokenizer
+from ..text.hf_tokenizer import HFTokenizer
+from ..text.llama2c_tokenizer import Llama2cTokenizer
 from ..text.tokenizer import SentencePieceTokenizer, Tokenizer
 from .llama2c import Llama2c
 from .tokenizer_files import describe, sentencepiece_model

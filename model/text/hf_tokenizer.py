@@ -1,14 +1,8 @@
-"""Tokenizers of other programs: Hugging Face's tokenizer.json and llama2.c's tokenizer.bin.
-
-tokenizer.bin: int32 longest piece, then for each token float32 score, int32 length, that many bytes. Tokens 0 to 2 are
-unknown, BOS and EOS, 3 to 258 the bytes. It does not say how many tokens there are: the model does.
-"""
+"""Hugging Face's tokenizer.json, through the optional ``tokenizers`` package."""
 
 import hashlib
-import heapq
 import os
 import re
-import struct
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -139,102 +133,3 @@ def _settings_beside(path: Path) -> dict[str, Any]:
             said = read_json(path.parent / name, KINDS)
             settings |= {key: value for key, value in said.items() if value is not None}
     return settings
-
-
-BOS, EOS, FIRST_BYTE = 1, 2, 3
-GONE = -1  # where a token was that has been joined to its left neighbour
-
-
-class Llama2cTokenizer:
-    """Byte-pair merging by best score, as llama2.c does it: a space before the text, bytes for unknown characters."""
-
-    def __init__(self, path: str | Path, vocab_size: int):
-        self.path = Path(path)
-        content = self.path.read_bytes()
-        self._pieces, self._scores = _read(content, vocab_size, self.path)
-        self._pieces[FIRST_BYTE : FIRST_BYTE + 256] = [bytes([byte]) for byte in range(256)]
-        first = FIRST_BYTE + 256
-        self._ids = {piece: token for token, piece in reversed(list(enumerate(self._pieces))) if token >= first}
-        self.fingerprint = hashlib.sha256(content).hexdigest()
-        self.vocab_size = vocab_size
-        self.bos_id = BOS
-        # llama2.c's models were trained on stories that BOS sets apart: it ends one, too.
-        self.eos_ids: tuple[int, ...] = (EOS, BOS)
-        self.adds_space = True
-
-    def entries(self) -> tuple[list[bytes], list[float]]:
-        """The pieces and their scores, token by token."""
-        return self._pieces, self._scores
-
-    def encode(self, text: str, bos: bool = True) -> list[int]:
-        return [BOS] * bos + self._merge(" " + text if text else "")
-
-    def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
-        return [self.encode(text, bos=False) for text in texts]
-
-    def control_tokens(self, template: str) -> dict[str, int]:
-        return {}
-
-    def encode_control(self, text: str) -> list[int]:
-        return self.encode(text, bos=False)
-
-    encode_literal = encode_control
-
-    def _merge(self, text: str) -> list[int]:
-        """Join the neighbours whose piece has the best score, the leftmost of equals, until none makes a piece."""
-        tokens: list[int] = []
-        for character in text:
-            raw = character.encode()
-            found = self._ids.get(raw)
-            tokens += [byte + FIRST_BYTE for byte in raw] if found is None else [found]
-        left, right = list(range(-1, len(tokens) - 1)), list(range(1, len(tokens) + 1))
-        heap: list[tuple[float, int, int, int, int]] = []
-
-        def offer(i: int, j: int) -> None:
-            if i >= 0 and j < len(tokens):
-                a, b = tokens[i], tokens[j]
-                joined = self._ids.get(self._pieces[a] + self._pieces[b])
-                if joined is not None:
-                    heapq.heappush(heap, (-self._scores[joined], i, a, b, joined))
-
-        for i in range(len(tokens) - 1):
-            offer(i, i + 1)
-        while heap:
-            _, i, a, b, joined = heapq.heappop(heap)
-            j = right[i]
-            if tokens[i] != a or j >= len(tokens) or tokens[j] != b:
-                continue  # one of the two has been joined to something else since
-            tokens[i], tokens[j] = joined, GONE
-            right[i] = right[j]
-            if right[i] < len(tokens):
-                left[right[i]] = i
-            offer(left[i], i)
-            offer(i, right[i])
-        return [token for token in tokens if token != GONE]
-
-    def decode(self, ids: Sequence[int]) -> str:
-        if any(not 0 <= token < self.vocab_size for token in ids):
-            raise ValueError(f"a token of {list(ids)} is not among the {self.vocab_size} of {self.path}")
-        raw = b"".join(self._pieces[token] for token in ids if token not in (BOS, EOS))
-        return raw.removeprefix(b" ").decode(errors="replace")
-
-    def stream(self) -> TextStream:
-        return TextStream(self.decode)
-
-
-def _read(content: bytes, vocab_size: int, path: Path) -> tuple[list[bytes], list[float]]:
-    pieces, scores, position = [], [], 4
-    try:
-        for _ in range(vocab_size):
-            score, length = struct.unpack_from("<fi", content, position)
-            position += 8
-            if not 0 <= length <= len(content) - position:
-                raise struct.error
-            pieces.append(content[position : position + length])
-            scores.append(score)
-            position += length
-    except struct.error:
-        raise ValueError(f"{path} ends after {len(pieces)} of {vocab_size} tokens: give the model's own file") from None
-    if position != len(content) or vocab_size < FIRST_BYTE + 256:
-        raise ValueError(f"{path} does not hold {vocab_size} tokens: give the tokenizer.bin of the model's vocabulary")
-    return pieces, scores
