@@ -23,6 +23,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import large
+
 from model import KVCache, Transformer, generate
 from model.decoding.network import for_decoding
 from model.generation import forward_whole

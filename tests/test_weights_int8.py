@@ -149,7 +149,7 @@ class Other(Transformer):
 
 def test_a_network_of_ones_own_is_refused(small_model, tmp_path):
     save_model(small_model(), tmp_path)
-    with pytest.raises(ValueError, match="int8 is for the plain network, not for .*Other"):
+    with pytest.raises(ValueError, match=r"int8 is for the plain network, not for .*Other"):
         load_model(tmp_path, network=Other, int8=True)
 
 
