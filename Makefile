@@ -15,7 +15,7 @@ demo: .venv/run
 	$(BIN)/python study.py page --out runs/page.html
 
 test: .venv/test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # What runs in node and in a browser: apt-get install nodejs chromium
 test-page: .venv/test

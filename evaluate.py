@@ -5,6 +5,9 @@ python evaluate.py runs/demo --data test.txt
 python evaluate.py path/to/Llama-3.2-1B --data books/ --stride 512 --json
 """
 
+import startup  # noqa: F401  before torch is loaded
+
+# isort: split
 import itertools
 import json
 import math
@@ -23,7 +26,7 @@ from model.cli import Parser, add_flags, build, read_flags, run_script
 from model.cli.machine import pick_device, pick_dtype
 from model.text.sources import Documents, open_documents
 from model.text.tokenizer import Tokenizer
-from model.weights import load_model, load_tokenizer
+from model.weights import find_network, open_checkpoint
 from model.weights.checkpoint import newest_run
 
 
@@ -32,13 +35,17 @@ class Options:
     """The text, and how it is scored."""
 
     data: Annotated[tuple[str, ...], "text: files, folders, globs, URLs, - for stdin, python-docs"] = ()
+    glob: Annotated[tuple[str, ...], "which files of a folder are read, such as '*.py' (default: all text)"] = ()
     text_key: Annotated[str, "the field of a .jsonl line that holds the text"] = "text"
     doc_separator: Annotated[str, "a string that separates the documents inside a file"] = ""
     stride: Annotated[int | None, "tokens scored per window; fewer give each more context (default: all)"] = None
     batch_size: Annotated[int, "windows that are scored at the same time"] = 8
+    network: Annotated[str | None, "module:Class of a model that is a subclass of Transformer"] = None
     tokenizer: Annotated[Path | None, "tokenizer file (default: the one beside the model)"] = None
     json: Annotated[bool, "JSON lines instead of a table: one a document, then the total"] = False
-    dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16", "int8"], "of the weights"] = "auto"
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16", "int8"], "of the weights; auto: as stored, where native"
+    ] = "auto"
     device: Annotated[str, "auto, cpu, cuda, cuda:N or mps"] = "auto"
 
     def __post_init__(self) -> None:
@@ -177,11 +184,13 @@ def main() -> None:
     add_flags(parser, Options)
     flags = parser.parse_args()
     options: Options = build(Options, read_flags(flags, Options))
-    path = flags.model or newest_run()
-    source = open_documents(options.data, options.text_key, options.doc_separator or None)
+    source = open_documents(options.data, options.text_key, options.doc_separator or None, options.glob)
     device = pick_device(options.device)
-    model = load_model(path, device, pick_dtype(options.dtype, device), int8=options.dtype == "int8")
-    tokenizer = load_tokenizer(options.tokenizer or path, model.args.vocab_size)
+    checkpoint = open_checkpoint(flags.model or newest_run())
+    variant = find_network(options.network) if options.network else None
+    tokenizer = checkpoint.tokenizer(options.tokenizer)
+    dtype = pick_dtype(options.dtype, device, checkpoint.dtype)
+    model = checkpoint.model(device, dtype, variant, int8=options.dtype == "int8")
     with tqdm(unit="tok", unit_scale=True, file=sys.stderr, delay=1) as bar:
         scores = evaluate(model, documents(source, tokenizer), options.stride, options.batch_size, bar.update)
     if not scores:

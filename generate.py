@@ -19,7 +19,7 @@ import torch
 from tqdm import tqdm
 
 from model import Transformer
-from model.cli import Parser, add_flags, build, read_flags, run_script
+from model.cli import Parser, add_flags, build, read_flags, run_script, typed_text
 from model.cli.machine import check_memory, choose_threads, has_native_bfloat16, pick_device, pick_dtype
 from model.decoding.batches import memory_needed
 from model.decoding.compiled import CompiledNetwork
@@ -91,6 +91,7 @@ def parse() -> tuple[argparse.Namespace, Options, Sampling]:
     )
     add_flags(parser, Sampling, Options)
     flags = parser.parse_args()
+    flags.prompt, flags.stop = ([typed_text(text) for text in texts] for texts in (flags.prompt, flags.stop))
     options = build(Options, read_flags(flags, Options))
     check_stop_strings(flags.stop)
     if options.interactive and (flags.prompt or flags.prompt_file):
@@ -118,7 +119,7 @@ def main() -> int:
             logprobs=options.logprobs,
             use_cache=not options.no_cache,
         )
-        few = len(prompts) <= options.batch_size or sys.stderr is None
+        few = len(prompts) <= options.batch_size
         with tqdm(total=len(prompts), unit="sample", disable=few, file=sys.stderr) as bar:
             left = len(prompts)
             for sample in samples:

@@ -4,24 +4,36 @@ Threads of libgomp (PyTorch's OpenMP on Linux) that wait for each other spin for
 another busy process that time is taken from the very thread they wait for, and speed falls to a twentieth. Spinning for
 about a tenth of a millisecond bridges the gap between two products and no more; where the machine is busy already, the
 threads sleep at once. The user's own settings win.
+
+Only this is chosen by what else runs. The number of threads is not: with it the sums of a product change in their last
+bits, and the same command and seed must give the same text and the same weights whatever the machine does meanwhile.
 """
 
 import os
+import time
 from pathlib import Path
 
 USER_SETTINGS = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # any of them: the user has decided
 
 
-def machine_is_busy() -> bool:
-    """Whether, beside this process, as many want to run as there are cores. False where the system does not tell."""
+def machine_is_busy(readings: int = 5) -> bool:
+    """Whether, beside this process, as many want to run as there are cores; several times, for a moment's work is none.
+
+    False where the system does not tell.
+    """
     try:
-        running = Path("/proc/loadavg").read_text(encoding="ascii").split()[3].partition("/")[0]
-        return int(running) - 1 >= len(os.sched_getaffinity(0))
+        for reading in range(readings):
+            time.sleep(0.01 if reading else 0)
+            running = Path("/proc/loadavg").read_text(encoding="ascii").split()[3].partition("/")[0]
+            if int(running) - 1 < len(os.sched_getaffinity(0)):
+                return False
     except (OSError, ValueError, IndexError, AttributeError):
         return False
+    return True
 
 
 BUSY = machine_is_busy()
+WHEN_QUIET, WHEN_BUSY = {"GOMP_SPINCOUNT": "10000"}, {"OMP_WAIT_POLICY": "PASSIVE"}  # benchmarks/busy.py compares
 
 if not any(name in os.environ for name in USER_SETTINGS):
-    os.environ |= {"OMP_WAIT_POLICY": "PASSIVE"} if BUSY else {"GOMP_SPINCOUNT": "10000"}  # benchmarks/busy.py compares
+    os.environ |= WHEN_BUSY if BUSY else WHEN_QUIET

@@ -16,7 +16,8 @@ from playwright.sync_api import Browser, sync_playwright
 from model import ModelArgs, Transformer
 from model.study import TOPICS, run
 from model.text.sources import open_documents
-from model.text.tokenizer import SentencePieceTokenizer, train_tokenizer
+from model.text.tokenizer import SentencePieceTokenizer
+from model.text.train_tokenizer import train_tokenizer
 from model.weights import save_model, save_tokenizer
 
 SIZES = {
@@ -44,17 +45,18 @@ def measure(browser: Browser, address: str) -> None:
     page.goto(f"{address}#speed=0&temperature=1&topP=1")
     page.wait_for_selector("html[data-ready]")
     print(f"  opened in {time.perf_counter() - start:.2f} s")
-    rates = []  # of each run until the context is full or the model ends the text
+    rates = []
     page.evaluate("document.getElementById('cache').scrollIntoView({ behavior: 'instant' })")
-    for _ in range(6):
-        page.click("#play")
+    for run_number in range(5):  # each until the context is full, or the model ends the text
+        page.evaluate(f"document.getElementById('prompt').value = 'Return {run_number}'")
+        page.dispatch_event("#prompt", "input")
+        page.wait_for_function("() => tokenizer.encode(state.prompt).length === state.tokens.length")
+        page.dispatch_event("#play", "click")
         page.wait_for_selector("#play[aria-pressed=false]")
+        page.wait_for_function("() => state.run.count && document.getElementById('rate').textContent")
         page.wait_for_timeout(200)
         rates.append(int(page.inner_text("#rate").split()[2]))
-        for _ in range(3):
-            page.click("#back")
-        page.wait_for_timeout(500)
-    print(f"  tokens/s in the worker: {min(rates)} to {max(rates)}")
+    print(f"  tokens/s in the worker: {', '.join(map(str, rates))}")
     for view in VIEWS:
         page.goto("about:blank")
         page.goto(f"{address}#speed=30&temperature=1&topP=1")

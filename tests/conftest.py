@@ -1,7 +1,9 @@
 """One seed, one thread, no accelerator, both kinds of processor, and one small network for every test that wants it."""
 
 import os
+import signal
 from collections.abc import Callable, Iterator
+from functools import cache
 
 # Before torch is loaded, and for the processes that tests start: one thread, and the CPU where there is more.
 os.environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -11,6 +13,9 @@ import torch
 
 from model import ModelArgs, Transformer
 from model.cli import machine
+
+# Started in the background (`make test &`), this process ignores Ctrl-C, and so would those that tests start and stop.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # All sizes differ, so that a transposed or broadcast axis cannot fit by accident.
 SMALL = {
@@ -28,7 +33,8 @@ SMALL = {
 @pytest.fixture(scope="session", autouse=True)
 def _few_threads() -> None:
     torch.set_num_threads(1)
-    torch.backends.mps.is_available = lambda: False  # what `auto` would otherwise take on a Mac
+    # What `auto` would otherwise take on a Mac. The real one is cached, too, and torch's compiler looks inside it.
+    torch.backends.mps.is_available = cache(lambda: False)
 
 
 @pytest.fixture(autouse=True)

@@ -38,6 +38,7 @@ def test_a_good_end(capsys):
         (FileNotFoundError(2, "No such file or directory", "a.txt"), "a.txt: No such file or directory"),
         (OSError("disk went away"), "disk went away"),
         (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), "invalid start byte"),
+        (UnicodeEncodeError("ascii", "é.txt", 0, 1, "why"), "(ascii) lacks 'é.txt': set PYTHONUTF8=1"),
     ],
 )
 def test_a_users_mistake_is_one_line_and_exit_code_2(capsys, error, line):

@@ -1,4 +1,5 @@
 import argparse
+import os
 import tomllib
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Annotated, Literal
 import pytest
 
 from model import ModelArgs
-from model.cli import Parser, add_flags, build, read_flags, read_toml, write_toml
+from model.cli import Parser, add_flags, build, read_flags, read_toml, typed_text, write_toml
 
 
 @dataclass(frozen=True)
@@ -201,3 +202,21 @@ def test_help_is_the_fields_themselves():
     assert "One field of each type" in text
     assert "not for --help" not in text
     assert "None" not in text
+
+
+def test_text_typed_in_a_locale_without_its_letters_is_read_as_utf_8():
+    arrived = "日é".encode().decode("ascii", "surrogateescape")  # as Python's argv has it there
+    assert typed_text(arrived) == typed_text("日é") == "日é"
+    with pytest.raises(ValueError, match=r"^'caf\\udce9' is not UTF-8: "):
+        typed_text(b"caf\xe9".decode("ascii", "surrogateescape"))
+
+
+def test_a_path_that_the_locale_cannot_name_is_refused_where_it_is_read(monkeypatch):
+    parser = argparse.ArgumentParser()
+    add_flags(parser, Everything)
+    flags = parser.parse_args(["--file", "日é"])
+    monkeypatch.setattr(os, "fsencode", lambda path: str(path).encode("utf-8"))
+    assert read_flags(flags, Everything) == {"file": Path("日é")}
+    monkeypatch.setattr(os, "fsencode", lambda path: str(path).encode("ascii"))
+    with pytest.raises(UnicodeEncodeError):
+        read_flags(flags, Everything)

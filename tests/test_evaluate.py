@@ -12,6 +12,7 @@ from model.text.sources import open_documents
 from model.text.train_tokenizer import train_tokenizer
 from model.weights import load_model, load_tokenizer, save_model, save_tokenizer
 
+pytestmark = pytest.mark.usefixtures("each_processor")
 TEXT = "The rope was laid along the lane, and the lane was long. " * 9
 CONTEXT = 13
 

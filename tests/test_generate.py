@@ -198,7 +198,9 @@ def test_no_model_is_one_line(run, monkeypatch, tmp_path):
 
 
 def start(run_dir, *arguments, **options):
-    command = [sys.executable, ROOT / "generate.py", run_dir, *arguments]
+    # As UTF-8 whatever the locale of whoever runs the tests.
+    words = [word.encode() if isinstance(word, str) else word for word in arguments]
+    command = [sys.executable, ROOT / "generate.py", run_dir, *words]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
 
 
@@ -275,6 +277,7 @@ def test_checkpoint_and_tokenizer_are_opened_once(run, monkeypatch):
 
 def test_text_that_stdout_cannot_encode_is_shown_all_the_same(run_dir):
     env = os.environ | {"PYTHONIOENCODING": "cp1252", "PYTHONUTF8": "0"}
+    env |= {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}  # so that the prompt arrives as bytes that ASCII lacks
     process = start(run_dir, "--prompt", "日本 fox", "--max_new_tokens", "3", env=env, stdin=subprocess.DEVNULL)
     out, err = process.communicate(timeout=300)
     assert (process.returncode, out[:6]) == (0, b"?? fox"), err

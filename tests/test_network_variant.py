@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,11 +38,12 @@ def readme_example() -> str:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def folder(tmp_path_factory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("variant")
     (folder / "sliding.py").write_text(readme_example(), encoding="utf-8")
     (folder / "text.txt").write_text("".join(f"{n} and {n} are {n + n}.\n" for n in range(300)), encoding="utf-8")
-    return folder
+    yield folder
+    sys.modules.pop("sliding", None)  # other tests have another module of this name
 
 
 def script(folder: Path, name: str, *argv: str) -> subprocess.CompletedProcess:

@@ -19,7 +19,7 @@ def opens_text(call: ast.Call) -> bool:
     owner = getattr(getattr(call.func, "value", None), "id", "")
     named = {keyword.arg for keyword in call.keywords}
     modes = [word.value for word in call.args if isinstance(word, ast.Constant) and isinstance(word.value, str)]
-    if "encoding" in named or owner in ("os", "gzip", "files"):
+    if "encoding" in named or owner in ("os", "gzip", "files", "Image"):
         return False
     if name in ("run", "Popen", "check_output"):
         return "text" in named

@@ -165,8 +165,8 @@ def test_each_scheme_fills_its_slot_only(slot):
             continue
         cls = type(build_model(ARGS, scheme))
         model = build_model(ARGS, scheme)
-        turns = not torch.equal(model.freqs_cis, torch.ones_like(model.freqs_cis))
-        assert turns == (slot == "table" and scheme != "none"), scheme
+        rotates = not torch.equal(model.freqs_cis, torch.ones_like(model.freqs_cis))
+        assert rotates == (slot == "table" and scheme != "none"), scheme
         assert (cls.embed is not Transformer.embed) == (slot == "embedding"), scheme
         assert (cls.mask is not Transformer.mask) == (slot == "bias"), scheme
         plain = type(model.layers[0].attention).__name__ == "Attention"
@@ -307,7 +307,7 @@ def test_t5_buckets():
 
 
 def test_sinusoids_are_the_papers():
-    from model.positions.embeddings import sinusoids
+    from model.positions.tables import sinusoids
 
     table = sinusoids(6, 30)
     for t in range(3):
@@ -406,9 +406,9 @@ def test_the_least_options_work(scheme, more, tokens):
 )
 def test_a_damaged_note_is_refused_in_one_line(change, message, tmp_path):
     save_study(build_model(ARGS, "deberta", k=4), "deberta", tmp_path, k=4)
-    note = json.loads((tmp_path / NOTE).read_text())
+    note = json.loads((tmp_path / NOTE).read_text(encoding="utf-8"))
     change(note)
-    (tmp_path / NOTE).write_text(json.dumps(note))
+    (tmp_path / NOTE).write_text(json.dumps(note), encoding="utf-8")
     with pytest.raises(ValueError, match=message) as error:
         load_study(tmp_path)
     assert "\n" not in str(error.value)

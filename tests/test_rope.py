@@ -13,7 +13,7 @@ def queries_and_keys(dtype=torch.float32, heads=(H, K), length=T):
     return tuple(torch.randn(B, length, n, D).to(dtype) for n in heads)
 
 
-def turned_one_by_one(x: torch.Tensor, start: int, theta: float = 10000.0) -> torch.Tensor:
+def rotated_one_by_one(x: torch.Tensor, start: int, theta: float = 10000.0) -> torch.Tensor:
     """The definition, without a table, without complex numbers, in float64: a 2x2 rotation for each pair."""
     out = torch.empty(x.shape, dtype=torch.float64)
     for b, t, h in torch.cartesian_prod(*(torch.arange(n) for n in x.shape[:3])).tolist():
@@ -56,9 +56,9 @@ def test_table_ignores_the_default_dtype_and_device(dtype):
 def test_the_first_pair_turns_by_one_radian_counterclockwise():
     x = torch.zeros(1, 2, 1, 4)
     x[..., 0] = 1.0
-    turned, _ = apply_rotary_emb(x, x, precompute_freqs_cis(4, 2))
-    assert turned[0, 0, 0].tolist() == [1, 0, 0, 0]
-    assert turned[0, 1, 0].tolist() == pytest.approx([math.cos(1), math.sin(1), 0, 0])
+    rotated, _ = apply_rotary_emb(x, x, precompute_freqs_cis(4, 2))
+    assert rotated[0, 0, 0].tolist() == [1, 0, 0, 0]
+    assert rotated[0, 1, 0].tolist() == pytest.approx([math.cos(1), math.sin(1), 0, 0])
 
 
 @pytest.mark.parametrize("length", [T, H, K, 1], ids=["T", "T==H", "T==K", "T==1"])
@@ -66,8 +66,8 @@ def test_the_first_pair_turns_by_one_radian_counterclockwise():
 def test_equals_a_loop_of_rotations(length, start):
     xq, xk = queries_and_keys(length=length)
     table = precompute_freqs_cis(D, 20)[start : start + length]
-    for given, turned in zip((xq, xk), apply_rotary_emb(xq, xk, table), strict=True):
-        torch.testing.assert_close(turned.double(), turned_one_by_one(given, start), atol=1e-5, rtol=0)
+    for given, rotated in zip((xq, xk), apply_rotary_emb(xq, xk, table), strict=True):
+        torch.testing.assert_close(rotated.double(), rotated_one_by_one(given, start), atol=1e-5, rtol=0)
 
 
 def test_transposed_input_is_turned_the_same():
@@ -91,21 +91,21 @@ def test_scores_depend_on_the_distance_only():
 
 def test_norm_is_kept_and_position_zero_stays():
     xq, xk = queries_and_keys()
-    for given, turned in zip((xq, xk), apply_rotary_emb(xq, xk, precompute_freqs_cis(D, T)), strict=True):
-        torch.testing.assert_close(turned.norm(dim=-1), given.norm(dim=-1))
-        assert torch.equal(turned[:, 0], given[:, 0])
+    for given, rotated in zip((xq, xk), apply_rotary_emb(xq, xk, precompute_freqs_cis(D, T)), strict=True):
+        torch.testing.assert_close(rotated.norm(dim=-1), given.norm(dim=-1))
+        assert torch.equal(rotated[:, 0], given[:, 0])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
-@pytest.mark.parametrize("twin", [False, True])
-def test_shape_and_dtype_stay_and_the_turning_is_exact(dtype, twin):
+@pytest.mark.parametrize("real", [False, True])
+def test_shape_and_dtype_stay_and_the_rotation_is_exact(dtype, real):
     xq, xk = queries_and_keys(dtype)
     table = precompute_freqs_cis(D, 2048)[-T:]  # far out, where low-precision angles would be off by radians
-    turned = apply_rotary_emb_real(xq, xk, torch.view_as_real(table)) if twin else apply_rotary_emb(xq, xk, table)
-    for given, out in zip((xq, xk), turned, strict=True):
+    rotated = apply_rotary_emb_real(xq, xk, torch.view_as_real(table)) if real else apply_rotary_emb(xq, xk, table)
+    for given, out in zip((xq, xk), rotated, strict=True):
         assert out.dtype == dtype
         assert out.shape == given.shape
-        exact = turned_one_by_one(given, 2048 - T).to(dtype)
+        exact = rotated_one_by_one(given, 2048 - T).to(dtype)
         tolerance = 4 * torch.finfo(dtype).eps if dtype != torch.float64 else 1e-6
         torch.testing.assert_close(out, exact, atol=max(tolerance, 2e-6), rtol=max(tolerance, 2e-6))
 
@@ -115,9 +115,9 @@ def test_real_twin_equals_the_complex_form_also_backwards():
     grads = []
     outs = []
     xq, xk = queries_and_keys()
-    for turn, rotations in ((apply_rotary_emb, table), (apply_rotary_emb_real, torch.view_as_real(table))):
+    for rotate, rotations in ((apply_rotary_emb, table), (apply_rotary_emb_real, torch.view_as_real(table))):
         q, k = (x.clone().requires_grad_() for x in (xq, xk))
-        out = turn(q, k, rotations)
+        out = rotate(q, k, rotations)
         (out[0].pow(3).sum() + out[1].pow(3).sum()).backward()
         outs.append(out)
         grads.append((q.grad, k.grad))

@@ -43,8 +43,8 @@ def test_llama3_follows_its_three_cases():
 def test_yarn_keeps_fast_pairs_slows_slow_ones_and_is_even_between():
     factor, original = 4.0, 2048
     ratio = (yarn(FREQS, factor, original, 1.0, 32.0) / FREQS).tolist()
-    # The pairs that turn 32 times and once in 2048 tokens, by the paper's formula: between 8 and 9, and 20 and 21.
-    first, last = (D * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(THETA)) for turns in (32, 1))
+    # The pairs that rotate 32 times and once in 2048 tokens, by the paper's formula: between 8 and 9, and 20 and 21.
+    first, last = (D * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(THETA)) for rotations in (32, 1))
     first, last = math.floor(first), math.ceil(last)
     assert 0 < first < last < D // 2 - 1
     assert ratio[: first + 1] == pytest.approx([1.0] * (first + 1))
@@ -128,7 +128,7 @@ def test_all_problems_are_listed_at_once():
     [
         (RopeScaling("dynamic", 2.0), "'dynamic'.*linear, ntk, llama3, yarn"),
         (RopeScaling("linear", float("inf")), "factor is inf"),
-        (RopeScaling("linear", 1e300), "factor is 1e+300: give a number from 1 to a million"),
+        (RopeScaling("linear", 1e300), r"factor is 1e\+300: give a number from 1 to a million"),
         (RopeScaling("yarn", 2.0, 10**24), f"original_max_seq_len is {10**24}"),
         (RopeScaling("yarn", 2.0, 64, attention_factor=1e-300), "attention_factor is 1e-300"),
         (RopeScaling("linear", "2"), "factor is '2'"),

@@ -37,6 +37,13 @@ def test_threads_spin_briefly_and_sleep_where_the_machine_is_busy(environment):
     assert environment(running=3) == environment(running=9) == {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
+def test_a_moments_work_is_no_busy_machine(environment, monkeypatch):
+    assert environment(running=9) == startup.WHEN_BUSY
+    running = iter([9, 9, 9, 2, 9])
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: f"0.5 0.4 0.3 {next(running)}/321 12345\n")
+    assert not startup.machine_is_busy()
+
+
 @pytest.mark.parametrize("name", startup.USER_SETTINGS)
 def test_what_the_user_has_set_wins(environment, name):
     assert environment(running=1, **{name: "7"}) == environment(running=9, **{name: "7"}) == {}
@@ -54,6 +61,16 @@ def test_it_does_not_load_torch_and_what_it_sets_reaches_the_threads():
                           capture_output=True, text=True, encoding="utf-8", check=True)  # fmt: skip
     if "GOMP_SPINCOUNT" in done.stderr:  # libgomp says what it has read; other libraries have other variables
         assert "GOMP_SPINCOUNT = '10000'" in done.stderr or "OMP_WAIT_POLICY = 'PASSIVE'" in done.stderr
+
+
+def test_a_mistake_costs_little_more_than_loading_torch():
+    """What takes long to import is imported by the one run that uses it: sharding brings sympy, plots a library."""
+    program = "import sys, train, generate, convert, evaluate, study; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, encoding="utf-8")
+    assert done.returncode == 0, done.stderr
+    assert not {"torch.distributed.fsdp", "sympy", "matplotlib", "transformers", "torch._dynamo"} & {
+        *done.stdout.split()
+    }
 
 
 @pytest.mark.parametrize("script", ["train.py", "generate.py", "study.py", "benchmarks/busy.py"])

@@ -16,7 +16,7 @@ from model.study.options import Check, Exercise
 
 REPO = Path(__file__).parent.parent
 SOLUTIONS = REPO / "tests/solutions"
-STYLES = {name: (SOLUTIONS / f"{name}.py").read_text() for name in ("complex", "real", "halves")}
+STYLES = {name: (SOLUTIONS / f"{name}.py").read_text(encoding="utf-8") for name in ("complex", "real", "halves")}
 pytestmark = pytest.mark.filterwarnings("ignore:Casting complex values")
 
 TABLE, LAY, ROTATE, MASK, CACHE, ATTEND = NAMES
@@ -29,7 +29,7 @@ def changes(name: str) -> list[tuple[str, str, str, str, str]]:
     A change begins with ``@@ title | function style``; its ``-`` lines are to be replaced by its ``+`` lines.
     """
     found = []
-    for block in (SOLUTIONS / name).read_text().split("@@ ")[1:]:
+    for block in (SOLUTIONS / name).read_text(encoding="utf-8").split("@@ ")[1:]:
         head, *lines = block.splitlines()
         title, _, rest = head.rpartition(" | ")
         function, style = rest.split()
@@ -49,7 +49,7 @@ def changed(style: str, old: str, new: str) -> str:
 def judged(tmp_path: Path, text: str) -> dict[str, Verdict]:
     """The verdicts on a file, made in this process."""
     path = tmp_path / "mine.py"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     return {step.function: step for step in verdicts([path]) if isinstance(step, Verdict)}
 
 
@@ -114,9 +114,9 @@ def test_an_unknown_mistake_is_wrong_by_its_first_failing_property(tmp_path, hin
 
 
 def test_every_step_that_is_referred_to_is_on_the_page_and_about_that():
-    headings = dict(re.findall(r"^## (\d+)\. (.*)$", (REPO / "docs/rope.md").read_text(), re.MULTILINE))
-    about = {1: "pair", 2: "distances", 3: "speeds", 4: "spellings", 5: "attention", 6: "slots in", 7: "cache"}
-    about[11] = "wrong"
+    headings = dict(re.findall(r"^## (\d+)\. (.*)$", (REPO / "docs/rope.md").read_text(encoding="utf-8"), re.MULTILINE))
+    about = {1: "pair", 2: "relative", 4: "frequencies", 5: "ways to write", 6: "attention", 7: "enters", 8: "cache"}
+    about[12] = "mistakes"
     for fault in FAULTS.values():
         assert about[fault.step] in headings[str(fault.step)], fault
 
@@ -178,7 +178,8 @@ def test_what_ends_the_process_is_the_verdict_of_one_function_and_the_others_are
         STYLES["halves"] + "import os, signal\n"
         "def causal_mask(start_pos, T):\n    while True:\n        pass\n"
         "KVCache.update = lambda *values: os._exit(0)\n"
-        "def attention(*values):\n    os.kill(os.getpid(), signal.SIGSEGV)\n"
+        "def attention(*values):\n    os.kill(os.getpid(), signal.SIGSEGV)\n",
+        encoding="utf-8",
     )
     answer = run(Check(file=tmp_path / "mine.py", seconds=1.0))
     lines = [line for line in str(answer).splitlines() if line[0] != " "]
@@ -190,18 +191,19 @@ def test_what_ends_the_process_is_the_verdict_of_one_function_and_the_others_are
 
 
 def test_an_endless_loop_on_loading_ends_in_one_line(tmp_path):
-    (tmp_path / "mine.py").write_text("while True:\n    pass\n")
-    with pytest.raises(ValueError, match=r"^\S*mine.py: it did not end within 1 seconds; is there an endless loop"):
+    (tmp_path / "mine.py").write_text("while True:\n    pass\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"^.*mine\.py: it did not end within 1 seconds; is there an endless loop"):
         run(Check(file=tmp_path / "mine.py", seconds=1.0))
 
 
 def test_memory_is_limited_nothing_can_be_typed_and_what_a_file_prints_is_not_shown(tmp_path):
     (tmp_path / "mine.py").write_text(
         "import torch\nprint('hello')\ndef causal_mask(start_pos, T):\n    return input('name? ')\n"
-        "def attention(*values):\n    kept = []\n    while True:\n        kept.append(torch.empty(1 << 28))\n"
+        "def attention(*values):\n    kept = []\n    while True:\n        kept.append(torch.empty(1 << 28))\n",
+        encoding="utf-8",
     )
     words = [sys.executable, "study.py", "check", str(tmp_path / "mine.py")]
-    ended = subprocess.run(words, cwd=REPO, capture_output=True, text=True)
+    ended = subprocess.run(words, cwd=REPO, capture_output=True, text=True, encoding="utf-8")
     typed, memory = ended.stdout.splitlines()
     assert (ended.returncode, ended.stderr) == (1, "")
     assert typed.startswith("causal_mask: stopped: ")
@@ -214,9 +216,11 @@ def test_files_of_a_directory_may_import_each_other_and_leave_nothing_behind(tmp
     text = STYLES["complex"]
     start = text.index("def causal_mask"), text.index("def attention")
     mixed = text[: start[0]].replace("-1, 2)", "2, -1).mT.contiguous()")
-    (tmp_path / "rope.py").write_text(mixed)
-    (tmp_path / "cache.py").write_text("import torch\n" + text[start[0] : start[1]])
-    (tmp_path / "attention.py").write_text("import math\nfrom rope import apply_rotary_emb\n" + text[start[1] :])
+    (tmp_path / "rope.py").write_text(mixed, encoding="utf-8")
+    (tmp_path / "cache.py").write_text("import torch\n" + text[start[0] : start[1]], encoding="utf-8")
+    (tmp_path / "attention.py").write_text(
+        "import math\nfrom rope import apply_rotary_emb\n" + text[start[1] :], encoding="utf-8"
+    )
     answer = run(Check(file=tmp_path))
     outcomes = [line.partition(": ")[2] for line in str(answer).splitlines() if line[0] != " "]
     assert outcomes == ["right", "right", f"wrong: {faults.MIXED.name}", "right", "right", "right"]
@@ -226,7 +230,7 @@ def test_files_of_a_directory_may_import_each_other_and_leave_nothing_behind(tmp
 def test_nothing_to_judge_is_a_mistake(tmp_path, monkeypatch):
     monkeypatch.setattr(check, "judge", lambda files, seconds: [])
     (tmp_path / "empty").mkdir()
-    (tmp_path / "mine.py").write_text("x = 1\n")
+    (tmp_path / "mine.py").write_text("x = 1\n", encoding="utf-8")
     for options, message in (
         (Check(), "which file"),
         (Check(file=tmp_path / "mine.py"), "defines none of precompute_freqs_cis, "),
@@ -268,9 +272,9 @@ def test_exercise_writes_files_that_are_not_written_yet_and_never_overwrites(tmp
     assert sorted(path.name for path in directory.iterdir()) == ["attention.py", "cache.py", "rope.py"]
     found = [step for step in verdicts(python_files(directory)) if isinstance(step, Verdict)]
     assert [(each.function, each.outcome) for each in found] == [(name, "unwritten") for name in NAMES]
-    (directory / "cache.py").write_text("mine = 1\n")
+    (directory / "cache.py").write_text("mine = 1\n", encoding="utf-8")
     (directory / "rope.py").unlink()
     with pytest.raises(ValueError, match=r"cache\.py is there already"):
         exercise.run(Exercise(directory=directory))
-    assert (directory / "cache.py").read_text() == "mine = 1\n"
+    assert (directory / "cache.py").read_text(encoding="utf-8") == "mine = 1\n"
     assert not (directory / "rope.py").exists()

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from model.decoding.settings import Sampling
 from sentencepiece import SentencePieceTrainer
 
 from model import KVCache, ModelArgs, Transformer, attention, generate
-from model.decoding.sampling import filtered
+from model.decoding.sampling import Sampling, apply_filters
 from model.rope import precompute_freqs_cis
 from model.rope_scaling import RopeScaling
 from model.study import TOPICS, run
 from model.study import page as page_topic
-from model.study.page.facts import architecture, vocabulary
-from model.text.tokenizer import SentencePieceTokenizer, train_tokenizer
+from model.study.page.facts import architecture, camel, vocabulary
+from model.text.tokenizer import SentencePieceTokenizer
+from model.text.train_tokenizer import train_tokenizer
 from model.weights import load_model, save_model, save_tokenizer
 
 WEB = Path(page_topic.__file__).parent
@@ -45,7 +45,9 @@ def node(script: str, given: object) -> object:
         const answer = ((given) => {{ {script} }})(JSON.parse(readFileSync(0, 'utf8')));
         process.stdout.write(JSON.stringify(answer));"""
     words = [NODE, "--input-type=module", "-e", program]
-    done = subprocess.run(words, input=json.dumps(given), capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        words, input=json.dumps(given), capture_output=True, text=True, check=False, timeout=60, encoding="utf-8"
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -272,9 +274,9 @@ def test_sampling_cuts_what_generate_cuts_and_draws_by_probability():
         {"logits": logits, "settings": settings},
     )
     for (temperature, top_k, top_p), rows in zip(settings, kept):
-        expected = filtered(torch.tensor(logits), Sampling(temperature, top_k or None, top_p))
+        expected = apply_filters(torch.tensor(logits), Sampling(temperature, top_k or None, top_p))
         assert rows == expected.isfinite().tolist()
-    probs = filtered(torch.tensor(logits[:1]), Sampling(1.0, 3))[0].softmax(0)
+    probs = apply_filters(torch.tensor(logits[:1]), Sampling(1.0, 3))[0].softmax(0)
     assert torch.allclose(torch.tensor(drawn) / 20000, probs, atol=0.02)
     assert min(uniform) >= 0
     assert max(uniform) < 1
@@ -357,7 +359,7 @@ def test_every_line_that_says_something_is_found_once_in_attention_py(toy, tmp_p
     facts = json.loads(block(written(toy, tmp_path / "page.html"), "facts"))
     source = (WEB / "score.mjs").read_text(encoding="utf-8")
     patterns = re.findall(r'\["line\w+", /(.*)/\],', source)
-    assert len(patterns) == 5
+    assert len(patterns) == 8
     for pattern in patterns:
         assert len([text for _, text in facts["lines"] if re.search(pattern, text)]) == 1, pattern
     code = Path(attention.__file__).read_text(encoding="utf-8").splitlines()
@@ -409,8 +411,18 @@ def test_every_word_is_there_in_both_languages():
         assert chinese.strip()
 
 
-def test_the_network_in_javascript_is_as_short_as_promised():
-    assert len((WEB / "model.mjs").read_text(encoding="utf-8").splitlines()) <= 300
+def test_the_network_in_javascript_is_short_and_reads_in_the_order_of_the_python_files():
+    code = (WEB / "model.mjs").read_text(encoding="utf-8")
+    assert len(code.splitlines()) <= 300
+    places = []
+    for file in ("rope_scaling", "rope", "cache", "attention", "transformer"):
+        source = (WEB.parents[1] / f"{file}.py").read_text(encoding="utf-8")
+        names = re.findall(r"^(?:    def|def|class) ([a-zA-Z]\w*)", source, re.MULTILINE)
+        shared = re.compile(r"^(?:  |export const |(?:export )?(?:class|function) )(\w+)(?: = )?\b.*[{(]", re.MULTILINE)
+        found = {name: place.start() for place in shared.finditer(code) for name in [place[1]]}
+        places += [found[camel(name)] for name in dict.fromkeys(names) if camel(name) in found and name != "forward"]
+    assert len(places) >= 15
+    assert places == sorted(places)
 
 
 def test_what_the_page_cannot_hold_is_refused_in_one_line(toy, tmp_path, monkeypatch):

@@ -11,7 +11,8 @@ import torch
 
 from model import ModelArgs, Transformer, generate
 from model.study import TOPICS, run
-from model.text.tokenizer import SentencePieceTokenizer, train_tokenizer
+from model.text.tokenizer import SentencePieceTokenizer
+from model.text.train_tokenizer import train_tokenizer
 from model.weights import load_model, load_tokenizer, save_model, save_tokenizer
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -158,10 +159,29 @@ def test_a_token_computed_without_the_cache_is_the_same_and_costs_more(opened):
     rows = page.eval_on_selector_all(
         "#passesData tbody tr", "rows => rows.map((row) => [...row.cells].map((c) => c.textContent))"
     )
-    (without, cached) = rows[:2]
+    (cached, without) = rows[:2]
     assert (without[2], cached[2]) == ("without cache", "with cache")
     assert float(without[3]) > 10 * float(cached[3])
     assert int(without[1]) == int(without[0]) == len(tokens(page))
+
+
+def test_the_cache_never_serves_what_another_text_left_in_it(opened, home):
+    page = opened("temperature=1&topP=1&prompt=the+rope")
+    for button in ("#step", "#step", "#step"):
+        step(page, button)
+    look(page, "cache")
+    page.uncheck("#useCache")
+    look(page, "tokens")
+    for button in ("#back", "#back", "#bars li:nth-child(7) button", "#bars li:nth-child(9) button"):
+        step(page, button)
+    look(page, "cache")
+    page.check("#useCache")
+    look(page, "tokens")
+    step(page, "#bars li:nth-child(4) button")
+    with torch.no_grad():
+        expected = load_model(home)(torch.tensor([tokens(page)]))[0, -1]
+    logits = page.evaluate("() => [...state.logits]")
+    assert torch.allclose(torch.tensor(logits), expected, atol=1e-4, rtol=0)
 
 
 def test_the_context_ends_and_endless_goes_on(opened):

@@ -77,9 +77,9 @@ def test_directories_and_globs(folder):
 
 def test_a_folder_of_any_endings_is_text(tmp_path):
     (tmp_path / "src").mkdir()
-    (tmp_path / "src" / "a.py").write_text("code")
-    (tmp_path / "b.md").write_text("prose")
-    (tmp_path / "c").write_text("no ending")
+    (tmp_path / "src" / "a.py").write_text("code", encoding="utf-8")
+    (tmp_path / "b.md").write_text("prose", encoding="utf-8")
+    (tmp_path / "c").write_text("no ending", encoding="utf-8")
     assert documents(tmp_path) == ["prose", "no ending", "code"]
     assert documents(tmp_path, patterns=["*.py"]) == ["code"]
     assert documents(tmp_path, patterns=["*.py", "b.*"]) == ["prose", "code"]
@@ -98,11 +98,12 @@ def test_a_folder_of_binary_files_holds_no_text(tmp_path):
 
 
 def test_a_text_in_another_encoding_is_not_skipped_as_binary(tmp_path):
-    (tmp_path / "a.txt").write_text("fine")
+    (tmp_path / "a.txt").write_text("fine", encoding="utf-8")
     (tmp_path / "b.txt").write_bytes("天下大势，分久必合，合久必分。这是我们的国家。".encode("gb18030"))
     one_line(r"b.txt is not UTF-8 text.* GB18030", tmp_path)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
 def test_what_is_no_file_is_refused_without_waiting(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     one_line("neither a file nor a directory: pipe its text into --data -", tmp_path / "fifo")
@@ -110,9 +111,9 @@ def test_what_is_no_file_is_refused_without_waiting(tmp_path):
 
 
 def test_a_text_key_that_is_not_there_lists_those_that_are(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"story": "x", "number": 3, "title": "y"}\n')
+    (tmp_path / "a.jsonl").write_text('{"story": "x", "number": 3, "title": "y"}\n', encoding="utf-8")
     one_line(r"a.jsonl:1 has no text under 'text': give text_key one of 'story', 'title'$", tmp_path / "a.jsonl")
-    (tmp_path / "b.jsonl").write_text('{"number": 3}\n')
+    (tmp_path / "b.jsonl").write_text('{"number": 3}\n', encoding="utf-8")
     one_line(r"b.jsonl:1 has no text under 'text': it has no text at all", tmp_path / "b.jsonl")
 
 

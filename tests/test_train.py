@@ -279,7 +279,8 @@ def test_two_processes_make_one_run(capfd, monkeypatch):
 
 
 def script(*argv: str, **options) -> subprocess.Popen:
-    command = [sys.executable, str(ROOT / "train.py"), *argv]
+    """Arguments go as UTF-8 whatever the locale of whoever runs the tests."""
+    command = [sys.executable, str(ROOT / "train.py"), *(word.encode() for word in argv)]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options, encoding="utf-8"
     )
@@ -298,8 +299,8 @@ def test_a_sample_that_cannot_be_encoded_or_that_nobody_reads_ends_no_run():
     unread.stderr.close()
     assert unread.wait(100) == 0
     closed = subprocess.Popen(
-        [shutil.which("sh"), "-c", 'exec "$0" "$@" 2>&- >&-', sys.executable, str(ROOT / "train.py"), *argv,
-         "--out_dir", "closed"]
+        [shutil.which("sh"), "-c", 'exec "$0" "$@" 2>&- >&-', sys.executable, str(ROOT / "train.py"),
+         *(word.encode() for word in argv), "--out_dir", "closed"]
     )  # fmt: skip
     assert closed.wait(100) == 0
     assert [steps(name) for name in ("narrow", "unread", "closed")] == [[1, 2, 3, 4]] * 3

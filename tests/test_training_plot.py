@@ -2,8 +2,8 @@ import sys
 
 import pytest
 
-from model.training.plot import draw_losses, smoothed
 from model.training.run_directory import Metrics
+from model.training.summary import draw_losses, smoothed
 
 
 def test_the_smoothed_loss_is_a_mean_of_neighbours_that_does_not_lag():
@@ -29,7 +29,7 @@ def test_the_picture_lies_beside_the_metrics(tmp_path):
 
 def test_without_matplotlib_there_is_no_picture(tmp_path, monkeypatch):
     Metrics(tmp_path / "metrics.jsonl").write(1, {"train_loss": 1.0})
-    monkeypatch.setattr("model.training.plot.find_spec", lambda name: None)
+    monkeypatch.setattr("model.training.summary.find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     draw_losses(tmp_path)
     assert not (tmp_path / "loss.png").exists()

@@ -97,7 +97,7 @@ def test_the_table_survives_every_cast(small_args, cast):
 
 
 def test_the_network_sees_positions_511_and_512_apart_in_low_precision(small_model):
-    """The layer-0 keys of one token at neighbouring positions differ by one turn, under every cast and autocast."""
+    """The layer-0 keys of one token at neighbouring positions differ by one rotation, under every cast and autocast."""
     model = small_model(max_seq_len=520)
     keys = {}
     for cast in (None, *CASTS, "autocast"):

@@ -56,6 +56,7 @@ def test_what_is_no_checkpoint_says_what_is(everywhere, tmp_path, name, words):
         load_args(tmp_path / name)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
 def test_a_pipe_or_a_device_is_refused_without_waiting(everywhere, tmp_path):
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", "/dev/zero"):

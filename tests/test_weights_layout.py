@@ -33,12 +33,12 @@ def test_both_layouts_give_the_same_scores():
     x, y = torch.randn(2, dim, dtype=torch.float64)
     angles = torch.rand(D // 2, dtype=torch.float64)
 
-    def pairs(v, turn):
-        return torch.view_as_real(torch.view_as_complex(v.view(-1, 2)) * torch.exp(1j * turn * angles)).flatten()
+    def pairs(v, angle):
+        return torch.view_as_real(torch.view_as_complex(v.view(-1, 2)) * torch.exp(1j * angle * angles)).flatten()
 
-    def halves(v, turn):
+    def halves(v, angle):
         a, b = v.chunk(2)
-        cos, sin = torch.cos(turn * angles), torch.sin(turn * angles)
+        cos, sin = torch.cos(angle * angles), torch.sin(angle * angles)
         return torch.cat((a * cos - b * sin, a * sin + b * cos))
 
     ours = pairs(wq @ x, 3) @ pairs(wk @ y, 7)

@@ -212,7 +212,7 @@ FIELDS = ["dim", "n_layers", "multiple_of", "ffn_dim_multiplier", "norm_eps", "u
 @pytest.mark.parametrize("value", [0, -1, 10**400, "7", [1], {}, float("nan"), float("inf"), 1e308])
 def test_odd_values_in_params_end_in_one_line(saved, field, value):
     path = saved[1] / "params.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
+    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), field: value}), encoding="utf-8")
     if (field, value) in [("ffn_dim_multiplier", 0), ("norm_eps", 1e308)]:
         return  # as if it were not there, and a number like others
     with pytest.raises(ValueError, match=r"params.json|does not fit") as error:

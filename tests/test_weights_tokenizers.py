@@ -214,7 +214,7 @@ def test_tokenizer_bin_refuses_a_vocabulary_without_a_space(tmp_path):
     """llama2.c spells the space in its own byte, SentencePiece in the bytes of the sign for it."""
     from sentencepiece import SentencePieceTrainer
 
-    (tmp_path / "t.txt").write_text("abcabcabd" * 50)
+    (tmp_path / "t.txt").write_text("abcabcabd" * 50, encoding="utf-8")
     SentencePieceTrainer.train(
         input=str(tmp_path / "t.txt"), model_prefix=str(tmp_path / "tokenizer"), vocab_size=270, model_type="bpe",
         byte_fallback=True, add_dummy_prefix=False, hard_vocab_limit=False, minloglevel=2,

@@ -18,7 +18,7 @@ from pathlib import Path
 ABSENT = ["fcntl", "grp", "posix", "pwd", "resource", "termios", "tty", "pty", "syslog"]
 # What others wrote has its own care for Windows: it is loaded before the acting begins.
 FOREIGN = ["torch", "torch.distributed", "torch.testing", "numpy.testing", "filelock", "sentencepiece", "tqdm"]
-FOREIGN += ["safetensors.torch", "torch.distributed.fsdp", "torch.nn.parallel"]
+FOREIGN += ["safetensors.torch", "torch.nn.parallel"]
 SETTINGS = {"tokenizer": "char", "dim": 16, "n_layers": 1, "n_heads": 2, "max_seq_len": 16, "batch_size": 4}
 SETTINGS |= {"max_steps": 4, "eval_every": 2, "sample_every": 2, "eval_tokens": 100, "device": "cpu"}
 TEXT = "".join(f"{n} é {n} 🐍 {n + n}.\n" for n in range(200))

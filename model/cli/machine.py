@@ -76,7 +76,8 @@ def choose_threads(device: torch.device, weights_per_step: int | None = None) ->
 
     ``weights_per_step`` is the work of a step of generation: parameters times rows. Below THREADS_PAY_FROM a second
     thread gains nothing, and costs everything when something else runs: each of its few microseconds of work ends in
-    waiting for the other thread. None, for training, takes a thread per core.
+    waiting for the other thread. None, for training, takes a thread per core. It is not timed, nor changed on the way:
+    with another number of threads float32 logits differ by 5e-7, and the text would depend on the clock.
     """
     small = weights_per_step is not None and weights_per_step < THREADS_PAY_FROM
     if device.type == "cpu" and small and "OMP_NUM_THREADS" not in os.environ:

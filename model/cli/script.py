@@ -25,7 +25,7 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
-        if action.option_strings and arg_strings == ["--"]:  # `--prompt=--`: some Pythons drop it, and lack a value
+        if action.option_strings and arg_strings == ["--"]:  # `--prompt=--`: older Pythons drop it and lack a value
             return self._get_value(action, "--")
         return super()._get_values(action, arg_strings)
 
@@ -38,16 +38,26 @@ def fail(script: str, message: str) -> NoReturn:
     sys.exit(2)
 
 
+def make_streams_safe() -> None:
+    """What stdout or stderr cannot encode becomes ``?``, and one that was closed (``2>&-``) swallows what it is told.
+
+    Output is never a reason to lose work.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
 def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
     """Run ``main`` and exit: 2 with one line for a user's mistake, 130 after Ctrl-C, quietly when nobody reads on."""
+    make_streams_safe()
     warnings.formatwarning = lambda message, *_, **__: f"{script}: warning: {message}\n"
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # what a console or a pipe cannot encode is shown as ?
-            stream.reconfigure(errors="replace")
     try:
         code = main() or 0
-        if sys.stdout:  # there is none when it was closed before the start (`>&-`)
-            sys.stdout.flush()
+        sys.stdout.flush()
     except BrokenPipeError:
         # The reader (`| head`) has gone: a normal end. Python would complain once more when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -55,6 +65,8 @@ def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
     except OSError as error:
         fail(script, f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
     except ValueError as error:
+        if isinstance(error, UnicodeEncodeError) and error.encoding != "utf-8":  # the name of a file
+            fail(script, f"this locale's encoding ({error.encoding}) lacks {error.object!r}: set PYTHONUTF8=1")
         fail(script, str(error))
     except KeyboardInterrupt:
         code = 130

@@ -8,6 +8,7 @@ import argparse
 import dataclasses
 import difflib
 import json
+import os
 import tomllib
 import types
 from collections.abc import Iterable
@@ -105,6 +106,22 @@ def from_text(text: Any, kind: Any) -> Any:
     return text
 
 
+def typed_text(text: str) -> str:
+    """An argument as the text that was typed: where the locale's encoding lacks its letters, its bytes are UTF-8.
+
+    Raises ValueError for what is no UTF-8 either: a run writes its settings down, and writes UTF-8.
+    """
+    try:
+        text.encode()
+        return text
+    except UnicodeEncodeError:  # Python holds bytes that it cannot decode as lone surrogates
+        pass
+    try:
+        return text.encode(errors="surrogateescape").decode()
+    except UnicodeError:
+        raise ValueError(f"{text!r} is not UTF-8: write or name it in UTF-8") from None
+
+
 def convert(name: str, value: Any, kind: Any) -> Any:
     """``value`` as the field's type. Raises ValueError that says what to give instead."""
     if get_origin(kind) is tuple:
@@ -121,7 +138,11 @@ def convert(name: str, value: Any, kind: Any) -> Any:
     if kind is float and type(value) is int:
         return float(value)
     if kind is Path and isinstance(value, str):
-        return Path(value)
+        path = Path(typed_text(value))
+        os.fsencode(path)  # raises where the locale has no bytes for this name
+        return path
+    if kind is str and isinstance(value, str):
+        return typed_text(value)
     if type(value) is not kind and not (kind is Path and isinstance(value, Path)):
         raise ValueError(f"{name} is {value!r}: give {WORDS[kind]}")
     return value

@@ -69,9 +69,7 @@ def piped() -> bytes:
 
 
 def note(text: str, end: str = "\n") -> None:
-    """To stderr, where there is one."""
-    if sys.stderr:
-        print(text, end=end, file=sys.stderr, flush=True)
+    print(text, end=end, file=sys.stderr, flush=True)
 
 
 def utf8(content: bytes, source: str) -> str:

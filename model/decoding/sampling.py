@@ -25,7 +25,7 @@ class Sampling:
     temperature: Annotated[float, "0 always takes the likeliest token, 1 keeps the model's probabilities"] = 0.8
     top_k: Annotated[int | None, "draw among the K likeliest tokens; 0 is off"] = None
     top_p: Annotated[float | None, "draw among the likeliest tokens that together have this probability"] = None
-    min_p: Annotated[float | None, "leave out tokens below this share of the likeliest one's probability"] = None
+    min_p: Annotated[float | None, "leave out tokens below this fraction of the likeliest one's probability"] = None
     repetition_penalty: Annotated[float, "above 1 makes tokens the text already has less likely; 1 is off"] = 1.0
     seed: Annotated[int | None, "the same seed gives the same text (default: a new one each time)"] = None
 

@@ -7,8 +7,7 @@ from ..attention import Attention
 from ..config import ModelArgs
 from ..transformer import Transformer
 from .biases import distances, t5_buckets
-from .embeddings import sinusoids
-from .tables import check_at_least
+from .tables import check_at_least, sinusoids
 
 
 def by_distance(scores: Tensor, index: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ FIRST = 64  # the picture shows each distance up to here, and farther ones as a 
 
 
 def inner(dim: int, length: int, theta: float) -> Tensor:
-    """q . k for q = k = ones, by distance, as a share of what it is at distance 0: (length + 1,)."""
+    """q . k for q = k = ones, by distance, as a fraction of what it is at distance 0: (length + 1,)."""
     ones = torch.ones(1, length + 1, 1, dim)  # (1, length + 1, 1, D)
     rotated = apply_rotary_emb(ones, ones, precompute_freqs_cis(dim, length + 1, theta))[0]
     return rotated.sum(-1).flatten() / dim  # (length + 1,): row 0 is not rotated, so this is its product with row n
@@ -46,7 +46,7 @@ def run(options: Decay) -> Report:
     products = [inner(options.head_dim, options.length, theta) for theta in options.thetas]
     bounds = [bound(options.head_dim, options.length, theta) for theta in options.thetas]
     curves = Table(
-        f"q . k for q = k = ones, head_dim {options.head_dim}, as a share of distance 0; and the bound's mean |S_j|",
+        f"q . k for q = k = ones, head_dim {options.head_dim}, relative to distance 0; and the bound's mean |S_j|",
         ("distance", *(f"q.k {name}" for name in names), *(f"bound {name}" for name in names)),
         [(d, *(f"{curve[d]:+.3f}" for curve in products), *(f"{curve[d]:.2f}" for curve in bounds)) for d in distances],
     )
@@ -57,7 +57,7 @@ def run(options: Decay) -> Report:
             (name, *_oscillation(product), f"{_rises(limit).float().mean():.0%}")
             for name, product, limit in zip(names, products, bounds)
         ],
-        ["first rise: the first distance whose product exceeds the one before. rises: the share of steps that go up."],
+        ["first rise: the first distance whose product exceeds the one before. rises: how many steps go up."],
     )
     return Report([curves, swings, even_spacing(options)], lambda figure: draw(figure, names, products, bounds))
 
@@ -114,7 +114,7 @@ def draw(figure: Any, names: list[str], products: list[Tensor], bounds: list[Ten
         axes.set_xlim(0, len(curves[0]) - 1)
         axes.set_xlabel("distance m - n, in tokens")
         axes.grid(alpha=0.3)
-    left.set(title="inner product for q = k = ones", ylabel="q . k, as a share of distance 0")
+    left.set(title="inner product for q = k = ones", ylabel="q . k, relative to distance 0")
     left.axhline(0, color="black", linewidth=0.8)
     right.set(title="RoFormer's bound", ylabel="mean |S_j|")
     right.legend()

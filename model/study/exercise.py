@@ -1,6 +1,6 @@
 """The files to start from: the functions of RoPE, the cache and attention, with everything but their bodies."""
 
-from ..weights.files import write_text
+from ..cli.files import write_text
 from .check import Answer
 from .options import Exercise
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from ..cli import build, read_toml
 from ..cli.machine import check_memory
 from ..positions import NOTE, load_study, read_note
-from ..text.cache import cache_home
 from ..text.prepare import prepare
 from ..text.sources import open_documents
+from ..text.token_cache import cache_home
 from ..text.tokenizer import Tokenizer
 from ..training.config import CLASSES, DataArgs
 from ..transformer import Transformer

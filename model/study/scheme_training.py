@@ -16,10 +16,10 @@ from ..cli.files import write_text
 from ..cli.machine import check_memory
 from ..config import ModelArgs
 from ..positions import SCALINGS, SCHEMES, build_model, check_length, save_study
-from ..text.cache import cache_home
 from ..text.dataset import Dataset
 from ..text.prepare import prepare
 from ..text.sources import open_documents
+from ..text.token_cache import cache_home
 from ..text.tokenizer import Tokenizer
 from ..text.train_tokenizer import learn_tokenizer
 from ..training import estimate

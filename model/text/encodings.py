@@ -45,7 +45,7 @@ def _decode(raw: bytes, name: str) -> str | None:
 
 
 def _score(raw: bytes, name: str, common: str) -> float:
-    """The share of common characters among those beyond ASCII."""
+    """The fraction of common characters among those beyond ASCII."""
     text = _decode(raw, name)
     if text is None or "\0" in text:
         return 0.0
@@ -60,7 +60,7 @@ def _score(raw: bytes, name: str, common: str) -> float:
 
 
 def _utf16_score(raw: bytes, name: str) -> float:
-    """The share of spaces, line ends and the common characters of all languages, which is high for the right half."""
+    """The fraction of spaces, line ends and common characters of all languages: high for the right half."""
     text = _decode(raw, name)
     if not text or any(character < " " and character not in "\t\n\r\f" for character in text):
         return 0.0

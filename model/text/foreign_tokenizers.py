@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..cli.files import read_json
-from ..cli.foreign import FLAG, TOKEN, Kind
+from ..cli.files import FLAG, TOKEN, Kind, read_json
 from .tokenizer import TextStream
 
 BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")

@@ -12,10 +12,10 @@ import numpy as np
 from tqdm import tqdm
 
 from ..cli.files import read_json, write_json
-from .cache import make_entry, note_use
 from .dataset import Dataset
 from .readers import Piece
 from .sources import Documents, as_list, open_documents
+from .token_cache import make_entry, note_use
 from .tokenizer import Tokenizer
 
 BATCH = 2_000_000  # characters tokenized together

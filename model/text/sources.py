@@ -22,10 +22,10 @@ from urllib.parse import urldefrag
 from tqdm import tqdm
 
 from ..cli.files import write_atomically
-from .cache import download_path, explained
 from .encodings import is_binary
 from .python_docs import corpus_files, python_docs
 from .readers import Piece, first_bytes, read_file, split_text
+from .token_cache import download_path, explained
 
 DEFAULT = "python-docs"  # the text that every CPython brings along
 
@@ -100,6 +100,7 @@ def _find(spec: str, patterns: Sequence[str]) -> list[File | None]:
         path = fetch(spec)
         return [File(path, path.name)]
     path = Path(os.path.expanduser(spec))  # which leaves alone what is no user's home
+    os.fsencode(path)  # raises where the locale has no bytes for this name; such a file would seem to be missing
     if path.is_dir():
         return _text_files(spec, [file for file in sorted(path.rglob("*")) if _is_wanted(file, path, patterns)])
     if not path.exists() and glob.has_magic(spec):

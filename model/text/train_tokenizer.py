@@ -13,9 +13,9 @@ from typing import Any
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
 from ..cli.files import write_atomically
-from .cache import make_entry, note_use
 from .readers import split_text
 from .sources import Documents
+from .token_cache import make_entry, note_use
 
 FORMAT = 3  # of what is learnt: another number makes kept tokenizers unread
 KINDS = ("bpe", "char")
@@ -87,7 +87,7 @@ def fitting_size(characters: int, distinct: int) -> int:
 
 
 def covered(counts: Counter[str], share: float) -> int:
-    """How many of the characters, the most frequent first, make up this share of the text."""
+    """How many of the characters, the most frequent first, make up this fraction of the text."""
     so_far = itertools.accumulate(count for _, count in counts.most_common())
     return 1 + sum(1 for count in so_far if count < share * counts.total())
 

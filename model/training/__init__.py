@@ -10,6 +10,5 @@ evaluation.py      the loss, its mean on validation text, and what guessing cost
 distributed.py     several processes as one: DDP and FSDP
 run_directory.py   the lock, the latest state, metrics.jsonl
 console.py         the terminal: progress bar, samples, signals, summary
-summary.py         what is said of a run before and after it
-plot.py            loss.png
+summary.py         what is said of a run before and after it, and loss.png
 """

@@ -13,8 +13,7 @@ from ..generation import generate
 from ..text.tokenizer import Tokenizer
 from .distributed import whole
 from .evaluation import unigram_loss
-from .plot import draw_losses
-from .summary import announcement, duration, how_to_resume, overfitting, passes, summary, table
+from .summary import announcement, draw_losses, duration, how_to_resume, overfitting, passes, summary, table
 from .trainer import Trainer
 
 SAMPLE_TOKENS = 120

@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 from ..cli import Settings, build, read_toml
 from ..cli.machine import pick_device
 from ..config import ModelArgs
-from ..text.cache import cache_home
 from ..text.dataset import Dataset
 from ..text.prepare import prepare
 from ..text.sources import open_documents
+from ..text.token_cache import cache_home
 from ..text.tokenizer import Tokenizer
 from ..text.train_tokenizer import KINDS, learn_tokenizer
 from ..transformer import Transformer

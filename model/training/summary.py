@@ -1,14 +1,18 @@
-"""What is said of a run: before it, what it will take; after it, what came out. Text only; console.py shows it."""
+"""What is said of a run: before it, what it will take; after it, what came out. console.py shows it."""
 
 import math
+from importlib.util import find_spec
+from itertools import accumulate
 from pathlib import Path
 from shlex import quote
 
 import torch
 
-from ..text.cache import cache_home
+from ..cli.files import write_atomically
+from ..text.token_cache import cache_home
 from .estimate import free_memory, memory_needed, readable_size
 from .evaluation import bits_per_byte
+from .run_directory import METRICS, read_metrics
 from .trainer import Progress, Trainer
 
 
@@ -109,3 +113,33 @@ def summary(trainer: Trainer, unigram: float, train_loss: float | None = None) -
     rows["run directory"] = f"{trainer.directory}"
     rows["next"] = f'python generate.py {quote(str(trainer.directory))}{network} --prompt "Once"'
     return table(rows)
+
+
+def draw_losses(directory: Path) -> None:
+    """``loss.png`` beside ``metrics.jsonl``; nothing without matplotlib."""
+    metrics = read_metrics(directory / METRICS) if find_spec("matplotlib") else []
+    if not metrics:
+        return
+    from matplotlib.figure import Figure
+
+    train = [(line["step"], line["train_loss"]) for line in metrics if "train_loss" in line]
+    validation = [(line["step"], line["val_loss"]) for line in metrics if "val_loss" in line]
+    figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
+    axes = figure.subplots()
+    axes.plot(*zip(*train), color="tab:blue", alpha=0.2, linewidth=0.7)
+    axes.plot([step for step, _ in train], smoothed([loss for _, loss in train]), color="tab:blue", label="training")
+    if validation:
+        best = min(loss for _, loss in validation)
+        axes.plot(*zip(*validation), "o-", color="tab:orange", markersize=3, label=f"validation, best {best:.3f}")
+    axes.set(xlabel="step", ylabel="loss in nats per token", title=directory.absolute().name)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    write_atomically(directory / "loss.png", lambda temporary: figure.savefig(temporary, format="png"))
+
+
+def smoothed(values: list[float]) -> list[float]:
+    """Each value's mean with its neighbours, a fiftieth of the run in all; at both ends there are fewer of them."""
+    reach = len(values) // 100
+    sums = [0.0, *accumulate(values)]
+    windows = [(max(n - reach, 0), min(n + reach + 1, len(values))) for n in range(len(values))]
+    return [(sums[end] - sums[start]) / (end - start) for start, end in windows]

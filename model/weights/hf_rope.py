@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, cast
 
-from ..cli.foreign import NUMBER, TEXT, WHOLE, Kind, check_fields, shortened
+from ..cli.files import NUMBER, TEXT, WHOLE, Kind, check_fields, shortened
 from ..config import ModelArgs
 from ..rope_scaling import RopeScaling, Type
 
@@ -96,10 +96,5 @@ def without_ntk(args: ModelArgs) -> ModelArgs:
     scaling = args.rope_scaling
     if scaling is None or scaling.type != "ntk":
         return args
-    try:
-        theta = args.rope_theta * scaling.factor ** (args.head_dim / (args.head_dim - 2))
-    except OverflowError:
-        theta = math.inf
-    if math.isinf(theta):
-        raise ValueError(f"rope_scaling ntk with factor {scaling.factor:g} is a base beyond all numbers: lower it")
+    theta = args.rope_theta * scaling.factor ** (args.head_dim / (args.head_dim - 2))
     return dataclasses.replace(args, rope_theta=theta, rope_scaling=None)

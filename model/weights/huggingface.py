@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..cli.files import read_json, write_json
-from ..cli.foreign import TABLE, TEXT, check_fields
+from ..cli.files import TABLE, TEXT, check_fields, read_json, write_json
 from ..transformer import Transformer
 from .hf_config import config_from, read_config
 from .layout import DTYPES, Shapes, check_layers, compare, hugging_face_name, is_rotated, shapes, to_halves, to_pairs

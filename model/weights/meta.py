@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..cli.files import read_json, write_atomically, write_json
-from ..cli.foreign import FLAG, NUMBER, WHOLE, Kind
+from ..cli.files import FLAG, NUMBER, WHOLE, Kind, read_json, write_atomically, write_json
 from ..config import DERIVED, ModelArgs
 from ..rope_scaling import RopeScaling
 from ..transformer import Transformer

@@ -12,8 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ..cli.files import write_atomically
-from ..cli.foreign import TABLE, TEXT, check_fields, shortened
+from ..cli.files import TABLE, TEXT, check_fields, shortened, write_atomically
 
 MAX_HEADER = 100_000_000  # bytes of JSON that the safetensors format allows
 

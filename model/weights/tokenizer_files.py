@@ -16,7 +16,7 @@ from ..text.tokenizer import SPACE, SentencePieceTokenizer, Tokenizer
 
 def describe(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """tokenizer.json and tokenizer_config.json of a BPE or character model; None of a kind that is not merged."""
-    model = SentencePieceProcessor(model_file=str(path))
+    model = SentencePieceProcessor(model_proto=path.read_bytes())
     pieces = [model.id_to_piece(i) for i in range(model.get_piece_size())]
     plain = {i for i in range(len(pieces)) if not (model.is_control(i) or model.is_unknown(i) or model.is_byte(i))}
     merged = [i for i in plain if len(pieces[i]) > 1]
@@ -88,7 +88,7 @@ def save(tokenizer: Tokenizer, path: Path) -> None:
     if isinstance(tokenizer, Llama2cTokenizer):
         content = tokenizer.path.read_bytes()
     elif isinstance(tokenizer, SentencePieceTokenizer):
-        content = pack(SentencePieceProcessor(model_file=str(tokenizer.path)), tokenizer.path)
+        content = pack(SentencePieceProcessor(model_proto=tokenizer.path.read_bytes()), tokenizer.path)
     else:
         raise ValueError(f"{tokenizer.path} is no SentencePiece model: llama2.c has no form for it")
     write_atomically(path, lambda temporary: temporary.write_bytes(content) and None)

@@ -4,8 +4,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from ..cli.files import read_json, write_atomically, write_json
-from ..cli.foreign import IDS, TABLE
+from ..cli.files import IDS, TABLE, read_json, write_atomically, write_json
 from ..text.foreign_tokenizers import HFTokenizer, Llama2cTokenizer
 from ..text.tokenizer import SentencePieceTokenizer, Tokenizer
 from .llama2c import Llama2c

@@ -1,6 +1,7 @@
 """Checking the reader's own functions: they run in a process of their own, and here is said what came of it.
 
-``child.py`` runs them; ``table.py``, ``rotation.py`` and ``attention.py`` judge them. A mistake gets a name only when
+``child.py`` runs them; ``table.py``, ``rotation.py``, ``mask.py``, ``cache.py`` and ``attention.py`` judge them, in any
+of the forms of ``forms.py``; ``faults.py`` has the mistakes that are known by name. A mistake gets a name only when
 its formula gives what the reader's function gave, on every probe; otherwise the first property that fails is all
 that is said.
 """
@@ -157,7 +158,7 @@ def judge(files: list[Path], seconds: float) -> list[Verdict]:
     with tempfile.TemporaryDirectory() as directory:
         while True:
             notes = Path(directory) / "notes.jsonl"
-            notes.write_text("")
+            notes.write_text("", encoding="utf-8")
             status = _run_child(files, list(stopped), notes, seconds)
             found, at = dict(stopped), str(files[0])
             for line in notes.read_text(encoding="utf-8").splitlines():

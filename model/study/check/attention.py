@@ -137,7 +137,7 @@ def judge_attention(names: dict[str, Any], spelling: Spelling, describe: Describ
         attempts.append(Attempt(outcomes, values, problem, raised))
     outcomes, values, problem, raised, _ = best(attempts)
     faults = ((fault, gives(values, raised, asked, change)) for fault, change in ATTENTION_FAULTS)
-    return decide("attention", outcomes, faults, properties(values, raised, asked), problem, 5)
+    return decide("attention", outcomes, faults, properties(values, raised, asked), problem, 6)
 
 
 def _call(names: dict[str, Any], spelling: Spelling, form: Form, way: str, case: Case) -> Any:

@@ -126,7 +126,7 @@ def judge_cache(names: dict[str, Any], spelling: Spelling, describe: Describe) -
             yield fault, all(map(same_slots, values, simulate(**change)))
 
     verdict = decide("KVCache", [("right", fine and not attached and not by_T)], faults(),
-                     cache_properties(values, right, attached, refused), problem, 7)  # fmt: skip
+                     cache_properties(values, right, attached, refused), problem, 8)  # fmt: skip
     if verdict.outcome == "right" and refused[1] not in DELIBERATE:
         verdict.remarks.append(
             "A token at start_pos 12 of 12 slots " + ("is lost without a word" if refused[1] == "no exception" else

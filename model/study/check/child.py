@@ -92,7 +92,7 @@ def limit_memory() -> None:
     limit(resource.RLIMIT_CORE, 0)
     statistics = Path("/proc/self/statm")
     if statistics.exists() and not torch.cuda.is_available():  # CUDA reserves far more addresses than it uses
-        used = int(statistics.read_text().split()[0]) * resource.getpagesize()
+        used = int(statistics.read_text(encoding="utf-8").split()[0]) * resource.getpagesize()
         limit(resource.RLIMIT_AS, used + SPARE_BYTES)
 
 

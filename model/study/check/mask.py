@@ -89,7 +89,7 @@ def judge_mask(names: dict[str, Any], spelling: Spelling, describe: Describe) ->
     right = match(visible)
     spelling.mask = way if right else ""
     faults = ((fault, match(formula)) for fault, formula in MASK_FAULTS)
-    verdict = decide("causal_mask", [("right", right)], faults, mask_properties(masks, raws), problem, 7)
+    verdict = decide("causal_mask", [("right", right)], faults, mask_properties(masks, raws), problem, 8)
     if right and raws[0] is None:
         verdict.remarks.append("At start_pos 0 it gives None: then attention itself has to hide the future there.")
     return verdict

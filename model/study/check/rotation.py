@@ -174,7 +174,7 @@ def judge_rotation(names: dict[str, Any], spelling: Spelling, describe: Describe
         attempts.append(Attempt(outcomes, values, problem, raised, form))
     outcomes, values, problem, raised, spelling.table = best(attempts)
     faults = ((fault, gives(values, raised, cases, change)) for fault, change in ROTATION_FAULTS)
-    verdict = decide("apply_rotary_emb", outcomes, faults, rotation_properties(values, raised, cases), problem, 4)
+    verdict = decide("apply_rotary_emb", outcomes, faults, rotation_properties(values, raised, cases), problem, 5)
     if verdict.outcome in ("right", "half-split"):
         verdict.remarks.extend(remarks(partial(call, spelling.table), cases[1]))
     return verdict

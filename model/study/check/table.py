@@ -126,7 +126,7 @@ def judge_table(names: dict[str, Any], spelling: Spelling, describe: Describe) -
         table is not None and close(table, unit(angles(*probe)), tolerance) for table, probe in zip(tables, TABLES)
     )
     verdict = decide("precompute_freqs_cis", [("right", right)], table_faults(tables, raws),
-                     table_properties(tables, raws), problem, 3)  # fmt: skip
+                     table_properties(tables, raws), problem, 4)  # fmt: skip
     if right and tolerance > 5e-3:
         verdict.remarks.append("The table itself is rounded to 16 bits: keep it in float32, it is small.")
     return verdict
@@ -180,7 +180,7 @@ def judge_reshape(names: dict[str, Any], spelling: Spelling, describe: Describe)
         for value, x, failed in zip(laid, xs, raised) for v in value if not failed
     )  # fmt: skip
     faults = [(HEADS, all(heads) and not raised[0])]
-    verdict = decide("reshape_for_broadcast", outcomes, faults, properties, problem, 6)
+    verdict = decide("reshape_for_broadcast", outcomes, faults, properties, problem, 7)
     table, x = given[1]
     row = tuple(part[:1] for part in table) if isinstance(table, tuple) else table[:1]
     if verdict.outcome == "right" and not observe(function, [(row, x)], describe)[2][0]:

@@ -1,7 +1,8 @@
 """`study.py page`: one HTML file with the reader's model inside, which a browser runs from disk, offline.
 
 The page's sources lie beside this file: page.html, page.css and the modules of ``PAGE`` and ``WORKER``. They are put
-into one file here; model.mjs is the network once more, to be read beside ``model/``.
+into one file here, with what facts.py knows of the model; model.mjs is the network once more, to be read beside
+``model/``.
 """
 
 import base64
@@ -15,13 +16,12 @@ from typing import Any
 
 import torch
 
-from ...attention import Attention
+from ...attention import Attention, attention
+from ...cli.files import write_text
 from ...config import ModelArgs
-from ...text.tokenizer import Tokenizer
 from ...transformer import Transformer
 from ...weights import load_args, load_model, load_tokenizer
-from ...weights.files import write_text
-from ...weights.runs import newest_run
+from ...weights.checkpoint import newest_run
 from ..options import Page
 from ..report import Report, Table
 from .facts import architecture, lines, steps, vocabulary
@@ -47,15 +47,23 @@ def run(options: Page) -> Report:
     if not options.out.parent.is_dir() or options.out.is_dir():
         raise ValueError(f"out is {options.out}: name a file in a directory that exists")
     tokenizer = load_tokenizer(options.tokenizer or path, args.vocab_size)
-    vocabulary(tokenizer)  # refuses what cannot be told to the page
-    text = build(load_model(path), tokenizer, path.resolve().name, options.prompt, options.out)
-    write_text(options.out, text)
+    pieces = vocabulary(tokenizer)  # refuses what cannot be told to the page
+    net = network(load_model(path), stored(count))
+    weights = net.pop("weights")
+    facts = {"name": path.resolve().name, "prompt": options.prompt, **net, "tokenizer": pieces}
+    write_text(
+        options.out,
+        build(
+            facts | {"steps": steps(options.out), "lines": lines(Attention.forward, Attention.attend, attention)},
+            weights,
+        ),
+    )
     table = Table(
         f"{options.out}: open it in a browser; it needs no server and no network",
         ("part", "what", "bytes"),
         [
-            ("weights", f"{count:,} parameters, {stored(count)}", count * stored(count).itemsize),
-            ("tokenizer", f"{tokenizer.vocab_size} pieces", len(json.dumps(vocabulary(tokenizer)))),
+            ("weights", f"{count:,} parameters in {net['dtype']}", 3 * len(weights) // 4 - weights[-2:].count("=")),
+            ("tokenizer", f"{tokenizer.vocab_size} pieces", len(json.dumps(pieces))),
             ("whole file", "", options.out.stat().st_size),
         ],
     )
@@ -75,22 +83,12 @@ def stored(count: int) -> torch.dtype:
     return torch.float16 if count > HALF else torch.float32
 
 
-def build(model: Transformer, tokenizer: Tokenizer, name: str, prompt: str, out: Path) -> str:
-    """The whole page as text. ``name`` and ``prompt`` are shown; ``out`` is where links start from."""
-    net = network(model, stored(sum(weight.numel() for weight in model.parameters())))
-    weights = net.pop("weights")
-    facts = {
-        "name": name,
-        "prompt": prompt,
-        **net,
-        "tokenizer": vocabulary(tokenizer),
-        "steps": steps(out),
-        "lines": lines(Attention),
-    }
+def build(facts: dict[str, Any], weights: str) -> str:
+    """The whole page as text: page.html with its blanks filled."""
     main, worker, style = script(PAGE), script(WORKER), read("page.css")
     blanks = {
         "policy": policy(main, style),
-        "title": html.escape(name),
+        "title": html.escape(facts["name"]),
         "style": style,
         "facts": json.dumps(facts).replace("<", "\\u003c"),  # so that no text in it can end the element
         "weights": weights,

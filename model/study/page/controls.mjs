@@ -3,7 +3,7 @@
 import { $ } from "./draw.mjs";
 import { DEFAULTS, keyOf, query, state, writeHash } from "./state.mjs";
 import { changed, drawPlayer } from "./frame.mjs";
-import { bothWays, catchUp, enqueue, goBack, play, readPrompt, refreshWhatIf, step } from "./text.mjs";
+import { bothWays, enqueue, goBack, play, readPrompt, refreshWhatIf, step } from "./text.mjs";
 import { cellAt } from "./maps.mjs";
 import { setLanguage, setTheme } from "./words.mjs";
 
@@ -45,7 +45,7 @@ export function wire() {
   for (const id of ["temperature", "topP"]) bind(id, ["tokens"], asNumber);
   for (const id of ["topK", "seed"]) bind(id, ["tokens"], asWhole);
   bind("speed", []);
-  bind("useCache", ["cache"], asChecked, () => enqueue(catchUp));
+  bind("useCache", ["cache"], asChecked);
   bind("endless", [], asChecked);
   bind("theme", [], undefined, setTheme);
   for (const id of ["theta", "factor", "offset", "stretch"]) bind(id, ["whatIf"], asNumber, refreshWhatIf);

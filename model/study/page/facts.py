@@ -3,6 +3,7 @@
 import inspect
 import os
 import re
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -66,11 +67,10 @@ def kind(model: SentencePieceProcessor, token: int) -> str:
     return next((letter for letter, test in tests.items() if test(token)), "n")
 
 
-def lines(code: type) -> list[tuple[int, str]]:
-    """Number and text of each line of ``forward`` and ``attend`` that does something."""
+def lines(*functions: Callable[..., Any]) -> list[tuple[int, str]]:
+    """Number and text of each line of the functions that does something."""
     found = []
-    for name in ("forward", "attend"):
-        function = getattr(code, name)
+    for function in functions:
         source, start = inspect.getsourcelines(function)
         body = re.sub(r'""".*?"""', lambda text: "\n" * text[0].count("\n"), "".join(source), flags=re.DOTALL)
         found += [(start + i, line.rstrip()) for i, line in enumerate(body.splitlines()) if line.strip()]

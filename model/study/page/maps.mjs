@@ -66,6 +66,7 @@ function drawThumbs() {
 
 const LEFT = 46;
 const TOP = 34;
+const RIGHT = 12;
 
 function drawMap() {
   const { layer, head } = state;
@@ -74,7 +75,7 @@ function drawMap() {
   const { q, k } = state.hover && state.hover.q < n ? state.hover : { q: query(), k: keyOf(query()) };
   const canvas = $("map");
   const [context, width] = surface(canvas);
-  const cell = (width - LEFT - 4) / n;
+  const cell = (width - LEFT - RIGHT) / n;
   context.imageSmoothingEnabled = false;
   context.drawImage(pictures[layer * args.nHeads + head].canvas, 0, 0, n, n, LEFT, TOP, cell * n, cell * n);
   context.strokeStyle = c.control;
@@ -123,7 +124,7 @@ export function cellAt(event) {
   const canvas = $("map");
   const box = canvas.getBoundingClientRect();
   const n = state.tokens.length;
-  const cell = (canvas.clientWidth - LEFT - 4) / n;
+  const cell = (canvas.clientWidth - LEFT - RIGHT) / n;
   const k = Math.floor((event.clientX - box.left - LEFT) / cell);
   const q = Math.floor((event.clientY - box.top - TOP) / cell);
   return q >= 0 && q < n && k >= 0 && k <= q ? { q, k } : null;

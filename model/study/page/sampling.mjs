@@ -8,13 +8,13 @@ export function cool(logits, temperature) {
 }
 
 export function keepTopK(logits, k) {
-  const kth = Float32Array.from(logits).sort()[Math.max(0, logits.length - k)];
+  const kth = new Float32Array(logits).sort()[Math.max(0, logits.length - k)];
   return logits.map((logit) => (logit < kth ? -Infinity : logit));
 }
 
 export function keepTopP(logits, p) {
-  const probs = softmax(Float64Array.from(logits));
-  const falling = Float64Array.from(probs).sort().reverse();
+  const probs = softmax(new Float64Array(logits));
+  const falling = new Float64Array(probs).sort().reverse();
   let before = 0;
   let last = 1;
   for (const prob of falling) {
@@ -35,7 +35,7 @@ export function stages(logits, { temperature, topK, topP }) {
 // The next token: the likeliest at temperature 0, else where `uniform` in [0, 1) falls among the summed probabilities.
 export function choose(logits, sampling, uniform) {
   if (!sampling.temperature) return logits.indexOf(largestOf(logits));
-  const probs = softmax(Float64Array.from(stages(logits, sampling)[2]));
+  const probs = softmax(new Float64Array(stages(logits, sampling)[2]));
   let sum = 0;
   for (let token = 0; token < probs.length; token++) {
     sum += probs[token];

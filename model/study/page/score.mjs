@@ -121,6 +121,9 @@ export const STEPS = [
   ["lineCache", /cache\.update\(/],
   ["lineAttend", /self\.attend\(/],
   ["lineOut", /self\.wo\(/],
+  ["lineScores", /^ *scores = /],
+  ["lineSoftmax", /\.softmax\(-1\)/],
+  ["lineWeighted", /weights\.view.*@ values/],
 ];
 
 function drawLines(q) {
@@ -130,6 +133,8 @@ function drawLines(q) {
   const scale = Math.sqrt(square);
   const [a, b] = [xq[2 * pair], xq[2 * pair + 1]];
   const [cos, sin] = [scale * Math.cos(angle), scale * Math.sin(angle)];
+  const scores = Array.from({ length: q + 1 }, (_, p) => total(parts(xq, keyAt(layer, head, p), q - p)));
+  const first = (values) => [...values.slice(0, 3)].map((value) => number(value)).join(", ");
   const blanks = {
     q,
     S: q + 1,
@@ -145,7 +150,9 @@ function drawLines(q) {
     b: number(b),
     c: number(a * cos - b * sin),
     d: number(a * sin + b * cos),
-    out: [...outOf(layer, head, q).subarray(0, 3)].map((value) => number(value)).join(", "),
+    out: first(outOf(layer, head, q)),
+    scores: first(scores),
+    weights: first(softmax(scores)),
   };
   const list = $("lines");
   if (!list.childElementCount) {

@@ -49,6 +49,7 @@ Object.assign(state, {
   playing: false,
   advancing: false,
   whatIf: null,
+  computing: false,
 });
 
 // Choices live in the address only, so a link keeps them and nothing else does.

@@ -18,12 +18,15 @@ export function enqueue(job) {
   return queue;
 }
 
-// Reads `tokens` behind `earlier`, samples `count` more, and keeps what the passes gave.
+// Reads `tokens` behind `earlier`, samples `count` more, and keeps what the passes gave. What the cache lacks of
+// `earlier`, because it was read without it, is read with `tokens`.
 async function extend(earlier, tokens, count) {
   const { useCache } = state;
+  const all = [...earlier, ...tokens];
+  const known = useCache ? Math.min(state.cached, earlier.length) : earlier.length;
   const answer = await ask("run", {
-    earlier,
-    tokens,
+    earlier: all.slice(0, known),
+    tokens: all.slice(known),
     count,
     dropped: state.dropped,
     sampling: sampling(),
@@ -33,20 +36,24 @@ async function extend(earlier, tokens, count) {
   for (const pass of answer.passes) {
     keep(pass);
     state.passes.push({ ...pass, trace: null, length: pass.startPos + pass.T });
-    if (useCache) state.cached = pass.startPos + pass.T;
   }
-  repaint(useCache ? earlier.length : 0);
-  state.tokens = [...earlier, ...answer.tokens];
+  state.tokens = [...all.slice(0, known), ...answer.tokens];
+  state.cached = useCache ? state.tokens.length : Math.min(state.cached, earlier.length);
+  repaint(useCache ? known : 0);
   state.logits = answer.logits;
-  const sampled = answer.tokens.length - tokens.length;
+  const sampled = state.tokens.length - all.length;
   if (sampled) state.run = { count: state.run.count + sampled, ms: state.run.ms + answer.ms };
   state.ended = sampled > 0 && facts.tokenizer.eosIds.includes(state.tokens.at(-1));
   changed();
 }
 
+let typed = 0;
+
 export function readPrompt() {
+  const mine = ++typed;
   state.playing = false;
   return enqueue(async () => {
+    if (mine !== typed) return; // typed on while an earlier text was read
     const tokens = tokenizer.encode(state.prompt);
     state.tooLong = tokens.length > limit ? tokens.length : 0;
     Object.assign(state, { passes: [], run: { count: 0, ms: 0 }, dropped: 0, cached: 0, position: null, key: null });
@@ -67,11 +74,11 @@ async function makeRoom() {
   const count = Math.floor(limit / 4);
   const length = state.tokens.length;
   if (state.cached === length) await ask("drop", { count, length });
+  state.cached = state.cached === length ? length - count : 0; // a cache that missed tokens starts anew
   forget(count);
   state.tokens = state.tokens.slice(count);
   state.promptLength = Math.max(0, state.promptLength - count);
   state.dropped += count;
-  state.cached = Math.max(0, state.cached - count);
   repaint(0);
 }
 
@@ -102,17 +109,10 @@ export async function play() {
   refreshWhatIf();
 }
 
-// The cache missed what was read without it; it reads that now, in one chunk.
-export async function catchUp() {
-  if (!state.useCache || state.cached === state.tokens.length) return;
-  await extend(state.tokens.slice(0, state.cached), state.tokens.slice(state.cached), 0);
-}
-
 export async function bothWays() {
   const chosen = state.useCache;
-  for (const useCache of [true, false]) {
+  for (const useCache of [false, true]) {
     state.useCache = useCache;
-    if (useCache) await catchUp();
     await extend(state.tokens.slice(0, -1), state.tokens.slice(-1), 0);
   }
   state.useCache = chosen;
@@ -128,7 +128,14 @@ export function refreshWhatIf() {
     () =>
       enqueue(async () => {
         if (mine !== wanted || state.playing || !visible.has("whatIf")) return;
-        state.whatIf = await compare();
+        const slow = setTimeout(() => {
+          state.computing = true;
+          changed("whatIf");
+        }, 300);
+        state.whatIf = await compare().finally(() => {
+          clearTimeout(slow);
+          state.computing = false;
+        });
         changed("whatIf");
       }),
     80,

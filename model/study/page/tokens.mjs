@@ -50,8 +50,8 @@ function drawBars() {
   const [cooled, topped, left] = stages(state.logits, sampling());
   const greedy = !state.temperature;
   const best = cooled.indexOf(0);
-  const before = softmax(Float64Array.from(cooled));
-  const after = softmax(Float64Array.from(left));
+  const before = softmax(new Float64Array(cooled));
+  const after = softmax(new Float64Array(left));
   const reason = (id) => {
     if (greedy) return id === best ? "" : "cutGreedy";
     return topped[id] === -Infinity ? "cutTopK" : left[id] === -Infinity ? "cutTopP" : "";
@@ -91,7 +91,7 @@ function bar() {
 
 // The `count` largest, largest first.
 export function likeliest(probs, count) {
-  const least = Float64Array.from(probs).sort()[Math.max(0, probs.length - count)];
+  const least = new Float64Array(probs).sort()[Math.max(0, probs.length - count)];
   const found = [];
   probs.forEach((prob, id) => prob >= least && found.push(id));
   return found.sort((a, b) => probs[b] - probs[a]).slice(0, count);

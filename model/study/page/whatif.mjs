@@ -52,6 +52,10 @@ export function drawWhatIf() {
   ]) {
     $(id).closest("label").hidden = !shownWhen.includes(state.change);
   }
+  if (state.computing) {
+    $("whatIfText").textContent = t("computing");
+    return;
+  }
   const { whatIf } = state;
   if (!whatIf) {
     $("whatIfText").textContent = state.tokens.length < 2 ? t("whatIfShort") : "";
@@ -73,7 +77,7 @@ export function drawWhatIf() {
 }
 
 function drawNext(before, after) {
-  const [p, q] = [before, after].map(({ logits }) => softmax(Float64Array.from(logits)));
+  const [p, q] = [before, after].map(({ logits }) => softmax(new Float64Array(logits)));
   const ids = [...new Set([...likeliest(p, 7), ...likeliest(q, 7)])].sort((a, b) => p[b] - p[a]);
   const target = $("whatIfNext");
   const most = Math.max(...ids.flatMap((id) => [p[id], q[id]]));

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from model.cli import run_script
-from model.text import cache
-from model.text.cache import cache_home, entries, make_entry
+from model.text import token_cache as cache
 from model.text.prepare import prepare
 from model.text.sources import open_documents
+from model.text.token_cache import cache_home, entries, make_entry
 from model.text.train_tokenizer import learn_tokenizer
 from model.weights import load_tokenizer
 
@@ -28,7 +28,7 @@ def used(tmp_path, monkeypatch):
 
     def use(run, text, context=8):
         Path(run).mkdir(exist_ok=True)
-        Path(f"{run}.txt").write_text(text)
+        Path(f"{run}.txt").write_text(text, encoding="utf-8")
         documents = open_documents([f"{run}.txt"])
         file = learn_tokenizer(documents, cache_home(), "bpe", 300, [f"{run}.txt"], Path(run))
         return prepare([f"{run}.txt"], load_tokenizer(file), context=context, cache_dir=cache_home(), run=Path(run))
@@ -54,9 +54,9 @@ def test_only_what_no_run_uses_is_removed(used, capsys, monkeypatch, tmp_path):
     shutil.rmtree("gone")
 
     def run(*flags):
-        monkeypatch.setattr(sys, "argv", ["model.text.cache", *flags])
+        monkeypatch.setattr(sys, "argv", ["model.text.token_cache", *flags])
         with pytest.raises(SystemExit) as ended:
-            run_script(cache.main, "model.text.cache")
+            run_script(cache.main, "model.text.token_cache")
         assert ended.value.code == 0
         return capsys.readouterr().out
 
@@ -72,15 +72,16 @@ def test_only_what_no_run_uses_is_removed(used, capsys, monkeypatch, tmp_path):
 
 def _make(folder, log, delay):
     def fill(place):
-        with open(log, "a") as file:
+        with open(log, "a", encoding="utf-8") as file:
             file.write(f"{os.getpid()}\n")
         time.sleep(delay)
-        (place / "content").write_text("whole")
+        (place / "content").write_text("whole", encoding="utf-8")
 
     make_entry(folder, ["x"], fill, lambda: (folder / "content").exists())
-    assert (folder / "content").read_text() == "whole"
+    assert (folder / "content").read_text(encoding="utf-8") == "whole"
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
 def test_of_many_processes_one_makes_the_entry_and_the_others_wait(tmp_path):
     folder, log = tmp_path / "cache" / "tokens-1", tmp_path / "log"
     spawn = multiprocessing.get_context("fork")
@@ -90,13 +91,13 @@ def test_of_many_processes_one_makes_the_entry_and_the_others_wait(tmp_path):
     for worker in workers:
         worker.join()
     assert [worker.exitcode for worker in workers] == [0] * 5
-    assert len(log.read_text().splitlines()) == 1
+    assert len(log.read_text(encoding="utf-8").splitlines()) == 1
     assert [path.name for path in folder.parent.iterdir() if path.name != "locks"] == ["tokens-1"]
 
 
 def test_what_a_killed_process_left_is_cleared(tmp_path):
     (tmp_path / ".tokens-1.tmp").mkdir()
-    (tmp_path / ".tokens-1.tmp" / "half").write_text("x")
+    (tmp_path / ".tokens-1.tmp" / "half").write_text("x", encoding="utf-8")
     _make(tmp_path / "tokens-1", tmp_path / "log", 0)
     assert sorted(path.name for path in (tmp_path / "tokens-1").iterdir()) == ["about.json", "content"]
 
@@ -124,7 +125,7 @@ def test_a_text_that_may_not_be_read_is_not_taken_for_the_cache(tmp_path):
 def test_file_names_that_are_not_utf8_can_be_cached_and_listed(used, tmp_path):
     name = os.fsdecode(b"caf\xe9.txt")
     try:
-        Path(name).write_text(TEXT)
+        Path(name).write_text(TEXT, encoding="utf-8")
     except OSError:
         pytest.skip("this file system takes UTF-8 names only")
     file = learn_tokenizer(open_documents([name]), cache_home(), "bpe", 300, [name], tmp_path)

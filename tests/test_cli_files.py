@@ -6,8 +6,7 @@ import os
 
 import pytest
 
-from model.cli.files import read_json
-from model.cli.foreign import FLAG, IDS, NUMBER, TABLE, TEXT, TEXTS, TOKEN, WHOLE, check_fields
+from model.cli.files import FLAG, IDS, NUMBER, TABLE, TEXT, TEXTS, TOKEN, WHOLE, check_fields, read_json
 from model.weights import load_args, load_tokenizer, save_model
 from model.weights.hf_config import KINDS, NOT_DONE
 
@@ -48,11 +47,12 @@ def refusal(read, path):
     return ""
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
 @pytest.mark.parametrize("name", ["fifo", "folder", "large"])
 def test_only_files_of_a_sane_size_are_read(tmp_path, name, monkeypatch):
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "folder").mkdir()
-    (tmp_path / "large").write_text("{}  ")
+    (tmp_path / "large").write_text("{}  ", encoding="utf-8")
     monkeypatch.setattr("model.cli.files.LARGEST", 3)
     with pytest.raises(ValueError, match=f"{name} (is not a file|has 4 bytes)"):
         read_json(tmp_path / name)
@@ -61,9 +61,9 @@ def test_only_files_of_a_sane_size_are_read(tmp_path, name, monkeypatch):
 @pytest.mark.parametrize("field", [*KINDS, *NOT_DONE, "bos_token_id", "eos_token_id"])
 def test_any_value_in_any_field_of_a_configuration_ends_in_one_line(small_model, tmp_path, field):
     save_model(small_model(head_dim=8), tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
+    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
     for value in ODD:
-        (tmp_path / "config.json").write_text(json.dumps({**config, field: value}))
+        (tmp_path / "config.json").write_text(json.dumps({**config, field: value}), encoding="utf-8")
         for read in (load_args, load_tokenizer):
             said = refusal(read, tmp_path)
             assert "\n" not in said

@@ -1,7 +1,7 @@
 """The cache of what can be made or fetched again: token ids, tokenizers, downloads.
 
-    python -m model.text.cache                    what is there, how large, made of what, and which runs used it
-    python -m model.text.cache --remove_unused    remove what no run directory that still exists has used
+    python -m model.text.token_cache                    what is there, how large, made of what, and which runs used it
+    python -m model.text.token_cache --remove_unused    remove what no run directory that still exists has used
 
 It lies in $XDG_CACHE_HOME/ropewalk, by default ~/.cache/ropewalk. An entry is a directory, with about.json and used_by
 in it, which comes into being under a lock: of two processes that want the same one, the second waits for the first.
@@ -21,8 +21,7 @@ from urllib.parse import unquote, urldefrag, urlsplit
 from filelock import FileLock, Timeout
 
 from ..cli import Parser, run_script
-from ..cli.files import read_json, write_json
-from ..cli.foreign import TEXTS
+from ..cli.files import TEXTS, read_json, write_json
 
 NO_ROOM = {errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST}
 ABOUT, USED_BY, DOWNLOADS = "about.json", "used_by", "downloads"
@@ -50,7 +49,7 @@ def explained(cache_dir: Path) -> Iterator[None]:
             raise
         raise ValueError(
             f"{error.filename or cache_dir}: {error.strerror}: the cache is kept there; set XDG_CACHE_HOME to have it "
-            "elsewhere, or see `python -m model.text.cache`"
+            "elsewhere, or see `python -m model.text.token_cache`"
         ) from None
 
 
@@ -155,7 +154,7 @@ def remove(entry: Entry) -> None:
 
 
 def main() -> None:
-    parser = Parser(prog="model.text.cache", description="List what the cache of texts and tokenizers holds.")
+    parser = Parser(prog="model.text.token_cache", description="List what the cache of texts and tokenizers holds.")
     parser.add_argument("--remove_unused", action="store_true", help="remove what no existing run directory has used")
     flags = parser.parse_args()
     home, freed = cache_home(), 0
@@ -171,4 +170,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run_script(main, "model.text.cache")
+    run_script(main, "model.text.token_cache")
