@@ -43,7 +43,9 @@ class Options:
     network: Annotated[str | None, "module:Class of a model that is a subclass of Transformer"] = None
     tokenizer: Annotated[Path | None, "tokenizer file (default: the one beside the model)"] = None
     json: Annotated[bool, "JSON lines instead of a table: one a document, then the total"] = False
-    dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16", "int8"], "of weights; auto: as stored"] = "auto"
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16", "int8"], "of the weights; auto: as stored, where native"
+    ] = "auto"
     device: Annotated[str, "auto, cpu, cuda, cuda:N or mps"] = "auto"
 
     def __post_init__(self) -> None:
@@ -187,9 +189,8 @@ def main() -> None:
     checkpoint = open_checkpoint(flags.model or newest_run())
     variant = find_network(options.network) if options.network else None
     tokenizer = checkpoint.tokenizer(options.tokenizer)
-    model = checkpoint.model(
-        device, pick_dtype(options.dtype, device, checkpoint.dtype), variant, int8=options.dtype == "int8"
-    )
+    dtype = pick_dtype(options.dtype, device, checkpoint.dtype)
+    model = checkpoint.model(device, dtype, variant, int8=options.dtype == "int8")
     with tqdm(unit="tok", unit_scale=True, file=sys.stderr, delay=1) as bar:
         scores = evaluate(model, documents(source, tokenizer), options.stride, options.batch_size, bar.update)
     if not scores:

@@ -27,7 +27,7 @@ import large
 from model import KVCache, Transformer, generate
 from model.decoding.network import for_decoding
 from model.generation import forward_whole
-from model.weights import save_model
+from model.weights import load_model, save_model
 
 ARGS = large.SHAPES["15M"]
 NEW = 255
@@ -95,11 +95,13 @@ def bytes_per_token(model: Transformer) -> int:
     return (weights + cache) * model.tok_embeddings.weight.element_size()
 
 
-def speed(model: Transformer, reference, dtype: torch.dtype, repeats: int, compile: bool) -> None:
+def speed(model: Transformer, int8: Transformer, reference, dtype: torch.dtype, repeats: int, compile: bool) -> None:
     model, reference = model.to(dtype), reference.to(dtype)
     turns = {"transformers": theirs(reference), "eager": ours(model)}
     if compile:
         turns["compiled"] = ours(model, compile=True)
+        if dtype == torch.float32:
+            turns["int8, compiled"] = ours(int8, compile=True)
     if dtype == torch.float32:
         turns["batch 16"] = ours(model, rows=16)
     found = alternate(turns, repeats)
@@ -107,7 +109,7 @@ def speed(model: Transformer, reference, dtype: torch.dtype, repeats: int, compi
     print(f"\n{dtype}: {size / 1e6:.1f} MB a token, memory reads {limit / 1e9:.1f} GB/s")
     print("| | tokens/s | times transformers | share of the memory's speed |\n|---|---|---|---|")
     for name, figure in found.items():
-        share = "" if name == "batch 16" else f"{figure * size / limit:.0%}"
+        share = "" if name in ("batch 16", "int8, compiled") else f"{figure * size / limit:.0%}"
         print(f"| {name} | {figure:.0f} | {figure / found['transformers']:.2f} | {share} |", flush=True)
     if "batch 16" in found:
         print(f"batch 16 gives {found['batch 16'] / found['eager']:.1f} times the tokens/s of batch 1")
@@ -170,7 +172,7 @@ def launch(model: Transformer, repeats: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--only", choices=("speed", "length", "launch"))
+    parser.add_argument("--only", choices=("speed", "length", "launch", "products"))
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
@@ -194,10 +196,11 @@ def main() -> None:
     model = Transformer(ARGS).to(options.device).eval()
     with tempfile.TemporaryDirectory() as directory:
         save_model(model, directory)
+        int8 = load_model(directory, options.device, int8=True)
         reference = LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32).to(options.device).eval()
     if options.only in (None, "speed"):
         for name in options.dtypes:
-            speed(model, reference, getattr(torch, name), options.repeats, not options.no_compile)
+            speed(model, int8, reference, getattr(torch, name), options.repeats, not options.no_compile)
     if options.only in (None, "length"):
         length(model, options.repeats)
     if options.only in (None, "launch"):

@@ -126,6 +126,23 @@ def test_a_compiled_model_is_saved_under_its_own_names(everywhere, tmp_path):
     assert load_model(tmp_path / "compiled").state_dict().keys() == model.state_dict().keys()
 
 
+@pytest.mark.parametrize("copied", [False, True])
+def test_loaded_weights_and_their_file_change_each_on_its_own(everywhere, small_model, monkeypatch, copied):
+    monkeypatch.setattr("model.weights.checkpoint.COPIED", copied)
+    model, paths = everywhere
+    for path in paths:
+        first, second = load_model(path), load_model(path)
+        with torch.no_grad():
+            first.tok_embeddings.weight.zero_()
+        assert torch.equal(load_model(path).tok_embeddings.weight, model.tok_embeddings.weight)
+        assert torch.equal(second.tok_embeddings.weight, model.tok_embeddings.weight)
+    kept = load_model(paths[0])
+    save_model(small_model(head_dim=8), paths[0])
+    assert all(torch.equal(kept.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
+    save_model(kept, paths[0])
+    assert torch.equal(load_model(paths[0]).norm.weight, model.norm.weight)
+
+
 def test_a_failed_save_keeps_the_last_weights(everywhere, monkeypatch):
     model, (path, *_) = everywhere
     before = (path / "model.safetensors").read_bytes()

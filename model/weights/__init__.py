@@ -10,6 +10,7 @@ hf_rope.py           its part about RoPE
 huggingface.py       Hugging Face's directories, and so our own runs
 meta.py              Meta's directories
 llama2c.py           llama2.c's .bin files
+int8.py              matrices in eight bits, and the product with them
 tokenizers.py        the tokenizer that belongs to the weights
 tokenizer_files.py   a SentencePiece tokenizer for transformers, for llama2.c
 """

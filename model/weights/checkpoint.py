@@ -1,5 +1,6 @@
 """Any checkpoint, told by looking at the path: opened once, for its architecture, its tokenizer and its weights."""
 
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,6 +22,10 @@ from .meta import Meta
 from .tokenizers import find_tokenizer, load_tokenizer, read_ids
 from .variants import build, check_rebuilds, name_of
 
+# What stays on the CPU in the file's dtype is the file itself, mapped into memory: loading copies nothing, and writing
+# to a weight does not reach the file. Windows does not let a file be replaced while it is mapped.
+COPIED = sys.platform == "win32"
+
 
 class Format(Protocol):
     """What opening a path of some format gives. No weights have been read yet."""
@@ -35,7 +40,7 @@ class Format(Protocol):
         ...
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Every tensor of the state dict once, under the network's name and in the file's dtype, for a moment only."""
+        """Every tensor of the state dict once, under the network's name and in the file's dtype, or a window on it."""
         ...
 
 
@@ -91,7 +96,7 @@ class Checkpoint:
                 tensor = tensor.scales
             else:
                 kept = wanted if tensor.is_floating_point() else None
-                state[name] = tensor = tensor.to(device, kept, copy=True)  # it may be a window on the file
+                state[name] = tensor = tensor.to(device, kept, copy=COPIED)
             # A sum is finite only if all are; where it is not, it may have overflowed: look closely, rows at a time.
             if not tensor.sum().isfinite() and not all(rows.isfinite().all() for rows in tensor.split(256)):
                 broken.append(name)
@@ -167,7 +172,8 @@ def load_model(
 
     A directory of a subclass of ``Transformer`` needs that class as ``network``; a plain Llama's weights can be loaded
     into any subclass with the same tensors. No weight is ever random: the network takes the tensors one by one, and the
-    peak is its size and one tensor. Warns of weights that are not finite. Raises ValueError for what does not fit.
+    peak is its size and one tensor. What keeps its dtype is the file itself, mapped into memory, but on Windows. Warns
+    of weights that are not finite. Raises ValueError for what does not fit.
     """
     return open_checkpoint(path).model(device, dtype, network, int8)
 
