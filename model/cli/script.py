@@ -38,11 +38,24 @@ def fail(script: str, message: str) -> NoReturn:
     sys.exit(2)
 
 
+class Unfailing(io.FileIO):
+    """A file that forgets what it cannot write, on a full disk or into a pipe that nobody reads."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data) or 0
+        except OSError:
+            return len(data)
+
+
 def make_streams_safe() -> None:
     """What stdout or stderr cannot encode becomes ``?``, and one that was closed (``2>&-``) swallows what it is told.
 
-    Output is never a reason to lose work.
+    Messages are never a reason to lose work: stderr swallows what it cannot write, too. The text on stdout is the work.
     """
+    if sys.stderr is not None and sys.stderr is sys.__stderr__:
+        raw = io.BufferedWriter(Unfailing(sys.stderr.fileno(), "wb", closefd=False))
+        sys.stderr = io.TextIOWrapper(raw, sys.stderr.encoding, line_buffering=True)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
