@@ -3,6 +3,7 @@
 import ast
 import importlib
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -56,7 +57,9 @@ def test_it_does_not_load_torch_and_what_it_sets_reaches_the_threads():
         assert "GOMP_SPINCOUNT = '10000'" in done.stderr or "OMP_WAIT_POLICY = 'PASSIVE'" in done.stderr
 
 
-@pytest.mark.parametrize("script", ["train.py", "generate.py", "study.py", "benchmarks/busy.py"])
+@pytest.mark.parametrize(
+    "script", ["train.py", "generate.py", "study.py", "convert.py", "evaluate.py", "benchmarks/busy.py"]
+)
 def test_it_comes_before_whatever_loads_torch(script):
     body = ast.parse((ROOT / script).read_text(encoding="utf-8")).body
     names = [node.module if isinstance(node, ast.ImportFrom) else node.names[0].name for node in body
@@ -84,3 +87,17 @@ def test_small_work_gets_one_thread_and_large_work_all(threads):
 def test_the_users_number_of_threads_stays(threads, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
     assert choose_threads(CPU, 10) == 8
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there Ctrl-C reaches a whole group of processes")
+@pytest.mark.parametrize("script", ["train.py", "generate.py", "convert.py", "study.py", "evaluate.py"])
+def test_ctrl_c_while_everything_is_imported_leaves_no_traceback(tmp_path, script):
+    """A module that is found instead of torch, and says when it is being imported."""
+    (tmp_path / "torch.py").write_text("import os, time\nos.write(1, b'importing')\ntime.sleep(60)\n", encoding="utf-8")
+    command = f"import runpy, sys; sys.path.insert(0, {str(tmp_path)!r}); sys.argv = [{str(ROOT / script)!r}]; "
+    command += f"sys.path.insert(1, {str(ROOT)!r}); runpy.run_path(sys.argv[0], run_name='__main__')"
+    child = subprocess.Popen([sys.executable, "-c", command], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    child.stdout.read(len("importing"))
+    child.send_signal(signal.SIGINT)
+    assert child.communicate()[1] == b""
+    assert child.returncode == -signal.SIGINT

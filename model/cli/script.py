@@ -4,6 +4,7 @@ import argparse
 import difflib
 import io
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable
@@ -66,6 +67,8 @@ def make_streams_safe() -> None:
 
 def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
     """Run ``main`` and exit: 2 with one line for a user's mistake, 130 after Ctrl-C, quietly when nobody reads on."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # startup.py
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     make_streams_safe()
     warnings.formatwarning = lambda message, *_, **__: f"{script}: warning: {message}\n"
     try:
