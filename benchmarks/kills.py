@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -55,14 +56,23 @@ class Group:
     """A script and all processes that it starts, as torchrun does, killed together."""
 
     def __init__(self, *command: object, cache: Path) -> None:
-        self.process = subprocess.Popen(
-            list(map(str, command)), start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            env=environment(cache),
-        )  # fmt: skip
+        words, nowhere = list(map(str, command)), subprocess.DEVNULL
+        self.process = subprocess.Popen(words, stdout=nowhere, stderr=nowhere, env=environment(cache))
         self.poll = self.process.poll
 
     def kill(self) -> None:
-        os.killpg(self.process.pid, 9)
+        """Children first found, then all killed: those of torchrun have sessions of their own."""
+        for pid in family(self.process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, 9)
+
+
+def family(pid: int) -> list[int]:
+    """The process and its descendants, as /proc has them; alone where there is no /proc."""
+    found = [pid]
+    for file in Path("/proc").glob(f"{pid}/task/*/children"):
+        found += [each for child in file.read_text(encoding="ascii").split() for each in family(int(child))]
+    return found
 
 
 def environment(cache: Path) -> dict[str, str]:
@@ -141,7 +151,7 @@ def trained(directory: Path) -> Files:
 
 
 def converted(directory: Path) -> Files:
-    state = load_model(next(directory.glob("new*[!bin]"), directory / "new.bin")).state_dict()
+    state = load_model(next(path for path in directory.iterdir() if path.name in ("new", "new.bin"))).state_dict()
     return {name: tensor.numpy().tobytes() for name, tensor in state.items()}
 
 

@@ -16,6 +16,7 @@ from model.cli import machine
 from model.cli.machine import choose_threads
 
 ROOT = Path(__file__).parent.parent
+SCRIPTS = ["train.py", "generate.py", "convert.py", "study.py", "evaluate.py"]
 CPU = torch.device("cpu")
 
 
@@ -57,9 +58,7 @@ def test_it_does_not_load_torch_and_what_it_sets_reaches_the_threads():
         assert "GOMP_SPINCOUNT = '10000'" in done.stderr or "OMP_WAIT_POLICY = 'PASSIVE'" in done.stderr
 
 
-@pytest.mark.parametrize(
-    "script", ["train.py", "generate.py", "study.py", "convert.py", "evaluate.py", "benchmarks/busy.py"]
-)
+@pytest.mark.parametrize("script", [*SCRIPTS, "benchmarks/busy.py"])
 def test_it_comes_before_whatever_loads_torch(script):
     body = ast.parse((ROOT / script).read_text(encoding="utf-8")).body
     names = [node.module if isinstance(node, ast.ImportFrom) else node.names[0].name for node in body
@@ -90,7 +89,7 @@ def test_the_users_number_of_threads_stays(threads, monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there Ctrl-C reaches a whole group of processes")
-@pytest.mark.parametrize("script", ["train.py", "generate.py", "convert.py", "study.py", "evaluate.py"])
+@pytest.mark.parametrize("script", SCRIPTS)
 def test_ctrl_c_while_everything_is_imported_leaves_no_traceback(tmp_path, script):
     """A module that is found instead of torch, and says when it is being imported."""
     (tmp_path / "torch.py").write_text("import os, time\nos.write(1, b'importing')\ntime.sleep(60)\n", encoding="utf-8")

@@ -54,9 +54,10 @@ def make_streams_safe() -> None:
 
     Messages are never a reason to lose work: stderr swallows what it cannot write, too. The text on stdout is the work.
     """
-    if sys.stderr is not None and sys.stderr is sys.__stderr__:
-        raw = io.BufferedWriter(Unfailing(sys.stderr.fileno(), "wb", closefd=False))
-        sys.stderr = io.TextIOWrapper(raw, sys.stderr.encoding, line_buffering=True)
+    own = sys.stderr
+    if isinstance(own, io.TextIOWrapper) and own is sys.__stderr__:
+        raw = io.BufferedWriter(Unfailing(own.fileno(), "wb", closefd=False))
+        sys.stderr = io.TextIOWrapper(raw, own.encoding, line_buffering=True)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
