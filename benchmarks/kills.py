@@ -22,23 +22,17 @@ sys.path.insert(0, str(ROOT))
 from model.weights import load_model
 from model.weights.tensors import load_tensors
 
-TINY = [
-    "--dim",
-    "32",
-    "--n_layers",
-    "2",
-    "--n_heads",
-    "2",
-    "--max_seq_len",
-    "32",
-    "--batch_size",
-    "8",
-    "--micro_batch_size",
-    "4",
-    "--dropout",
-    "0.1",
-]
-TINY += ["--eval_every", "5", "--eval_tokens", "500", "--sample_every", "0", "--dtype", "float32", "--device", "cpu"]
+SIZES = {"dim": 32, "n_layers": 2, "n_heads": 2, "max_seq_len": 32, "batch_size": 8}
+SIZES |= {
+    "micro_batch_size": 4,
+    "dropout": 0.1,
+    "eval_every": 5,
+    "eval_tokens": 500,
+    "sample_every": 0,
+    "dtype": "float32",
+}
+SIZES["device"] = "cpu"
+TINY = [f"--{name}={value}" for name, value in SIZES.items()]
 STATE, BEST, METRICS = "training_state.safetensors", "model.safetensors", "metrics.jsonl"
 WRITING, ELSEWHERE = "while writing a file", "elsewhere"
 Files = dict[str, object]
@@ -202,29 +196,12 @@ def converting(source: Path, to: str, cache: Path) -> Callable[[Path], Process |
 
 
 def comparing(text: Path, cache: Path) -> Callable[[Path], Process | None]:
-    sizes = [
-        "--schemes",
-        "rope",
-        "none",
-        "alibi",
-        "--seeds",
-        "2",
-        "--steps",
-        "8",
-        "--batch_size",
-        "2",
-        "--length",
-        "8",
-        "--dim",
-        "16",
-        "--n_layers",
-        "1",
-    ]
-    sizes += ["--vocab_size", "320", "--windows", "2"]
+    sizes = {"steps": 8, "batch_size": 2, "length": 8, "dim": 16, "n_layers": 1, "vocab_size": 320, "windows": 2}
+    words = ["--schemes", "rope", "none", "--seeds", 2, *(f"--{name}={value}" for name, value in sizes.items())]
 
     def start(directory: Path) -> Process | None:
         directory.mkdir(exist_ok=True)
         where = ["--data", text, "--results", directory / "results.jsonl", "--keep", directory / "models"]
-        return Group(sys.executable, ROOT / "study.py", "compare", *sizes, *where, cache=cache)
+        return Group(sys.executable, ROOT / "study.py", "compare", *words, *where, cache=cache)
 
     return start

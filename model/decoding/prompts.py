@@ -43,7 +43,7 @@ def prompts_in(file: Path) -> list[str]:
     if not texts:
         raise ValueError(f"{file} holds no prompt: write one a line")
     if blank := len(lines) - len(texts):
-        note(f"{file}: {blank} blank line{'s' if blank > 1 else ''} skipped, {len(texts)} prompts")
+        note(f"note: {file}: {blank} blank line{'s' if blank > 1 else ''} skipped, {len(texts)} prompts")
     return texts
 
 
