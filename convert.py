@@ -6,6 +6,9 @@ python convert.py meta-llama/original my-llama --to hf      for transformers, vL
 python convert.py my-llama consolidated --to meta --dtype bfloat16
 """
 
+import startup  # noqa: F401  before torch is loaded
+
+# isort: split
 import math
 import sys
 from pathlib import Path

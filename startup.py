@@ -7,11 +7,19 @@ threads sleep at once. The user's own settings win.
 
 Only this is chosen by what else runs. The number of threads is not: with it the sums of a product change in their last
 bits, and the same command and seed must give the same text and the same weights whatever the machine does meanwhile.
+
+Until the script's work begins (``run_script``), Ctrl-C ends the process at once: no traceback from within an import.
 """
 
 import os
+import signal
+import sys
 import time
 from pathlib import Path
+
+is_script = Path(sys.argv[0]).resolve().parent == Path(__file__).resolve().parent  # and not a test that imports one
+if is_script and signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not under nohup
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 USER_SETTINGS = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # any of them: the user has decided
 

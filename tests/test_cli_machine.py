@@ -28,7 +28,7 @@ def test_auto_trains_with_bfloat16_where_it_is_native(each_processor):
     assert pick_dtype("auto", CPU) == (HALF if each_processor else FULL)
 
 
-@pytest.mark.parametrize("name", ["abacus", "cuda:77", "cpu:1", "", "cuda:-1"])
+@pytest.mark.parametrize("name", ["abacus", "cuda:77", "cuda:99999999999999999999", "cpu:1", "", "cuda:-1"])
 def test_a_device_that_is_not_there_is_named(name):
     with pytest.raises(ValueError, match=f"^device is {name!r}: "):
         pick_device(name)

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -107,3 +108,12 @@ def test_a_wrong_flag_is_one_line_and_exit_code_2(capsys, words, said):
 def test_good_flags_are_read():
     found = parser().parse_args(["my.toml", "--vocab_size", "3"])
     assert (found.config, found.vocab_size, found.batch_size) == ("my.toml", 3, None)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no such device")
+def test_what_a_full_disk_under_stderr_cannot_hold_costs_no_work():
+    program = "import sys\nfrom model.cli import run_script\n"
+    program += "def main():\n    print('a note', file=sys.stderr)\n    print('the work')\nrun_script(main, 'x.py')"
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=full, cwd=ROOT)
+    assert (done.returncode, done.stdout.strip()) == (0, b"the work")

@@ -194,11 +194,12 @@ def test_a_value_that_no_type_can_hold_is_refused(tmp_path, value):
         read_toml(tmp_path / "my.toml", ModelArgs)
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no such pipes here")
-def test_a_pipe_that_nobody_writes_to_is_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "my.toml")
-    with pytest.raises(ValueError, match="is not a file"):
-        read_toml(tmp_path / "my.toml", ModelArgs)
+def test_a_text_that_no_file_could_hold_is_refused():
+    parser = Parser(prog="script.py")
+    add_flags(parser, Everything)
+    name = next(field.name for field in fields(Everything) if field.type.__origin__ is str)
+    with pytest.raises(ValueError, match=f"{name} is .* not UTF-8"):
+        read_flags(parser.parse_args([f"--{name}=\udce9"]), Everything)
 
 
 def test_help_is_the_fields_themselves():

@@ -108,5 +108,5 @@ def test_skipped_blank_lines_are_counted(tmp_path, capsys):
 
 @pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="no such device")
 def test_a_device_is_no_prompt_file():
-    with pytest.raises(ValueError, match="/dev/zero is a device"):
+    with pytest.raises(ValueError, match="/dev/zero is not a file"):
         read_texts([], Path("/dev/zero"))

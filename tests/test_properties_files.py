@@ -1,7 +1,9 @@
 """Every reader of foreign bytes: whatever a file holds, it is read, or refused by a ValueError that says something."""
 
 import json
+import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from training_helpers import trainer
 
 from model import ModelArgs, Transformer
 from model.cli import read_toml
+from model.decoding.prompts import read_texts
 from model.positions import build_model, load_study, save_study
 from model.study.compare import read
 from model.study.options import Compare
@@ -123,3 +126,21 @@ def test_a_damaged_file_is_read_or_refused(sound, place, file, damage):
 @given(damage=broken_json())
 def test_a_file_with_another_value_somewhere_is_read_or_refused(sound, place, file, damage):
     try_to_read(sound, place, file, damage)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no such pipes here")
+@pytest.mark.parametrize(("place", "file"), CASES)
+def test_a_pipe_that_nobody_writes_to_is_not_waited_for(sound, tmp_path, place, file):
+    copy = Path(shutil.copytree(sound / place.split("/")[0], tmp_path / "copy"))
+    pipe = copy / Path(file).name
+    pipe.unlink()
+    os.mkfifo(pipe)
+    with suppress(ValueError):  # some are then taken for absent
+        READERS[place][0](copy / "model.bin" if place.startswith("llama2c") else copy)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no such pipes here")
+def test_a_prompt_file_that_is_such_a_pipe_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "prompts")
+    with pytest.raises(ValueError, match="is not a file"):
+        read_texts([], tmp_path / "prompts")

@@ -3,6 +3,7 @@
 import ast
 import importlib
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from model.cli import machine
 from model.cli.machine import choose_threads
 
 ROOT = Path(__file__).parent.parent
+SCRIPTS = ["train.py", "generate.py", "convert.py", "study.py", "evaluate.py"]
 CPU = torch.device("cpu")
 
 
@@ -73,7 +75,7 @@ def test_a_mistake_costs_little_more_than_loading_torch():
     }
 
 
-@pytest.mark.parametrize("script", ["train.py", "generate.py", "study.py", "benchmarks/busy.py"])
+@pytest.mark.parametrize("script", [*SCRIPTS, "benchmarks/busy.py"])
 def test_it_comes_before_whatever_loads_torch(script):
     body = ast.parse((ROOT / script).read_text(encoding="utf-8")).body
     names = [node.module if isinstance(node, ast.ImportFrom) else node.names[0].name for node in body
@@ -101,3 +103,17 @@ def test_small_work_gets_one_thread_and_large_work_all(threads):
 def test_the_users_number_of_threads_stays(threads, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
     assert choose_threads(CPU, 10) == 8
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there Ctrl-C reaches a whole group of processes")
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_ctrl_c_while_everything_is_imported_leaves_no_traceback(tmp_path, script):
+    """A module that is found instead of torch, and says when it is being imported."""
+    (tmp_path / "torch.py").write_text("import os, time\nos.write(1, b'importing')\ntime.sleep(60)\n", encoding="utf-8")
+    command = f"import runpy, sys; sys.path.insert(0, {str(tmp_path)!r}); sys.argv = [{str(ROOT / script)!r}]; "
+    command += f"sys.path.insert(1, {str(ROOT)!r}); runpy.run_path(sys.argv[0], run_name='__main__')"
+    child = subprocess.Popen([sys.executable, "-c", command], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    child.stdout.read(len("importing"))
+    child.send_signal(signal.SIGINT)
+    assert child.communicate()[1] == b""
+    assert child.returncode == -signal.SIGINT

@@ -114,6 +114,12 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
+def check_is_file(path: Path) -> None:
+    """Raise ValueError for a pipe, which would be waited for, and for a device, which may never end."""
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is not a file: give one, or restore it")
+
+
 LARGEST = 200_000_000  # bytes of JSON; the largest tokenizer.json there are have some 20 million
 
 
@@ -122,8 +128,7 @@ def read_json(path: Path, kinds: Mapping[str, Kind] | None = None) -> dict[str, 
 
     Raises ValueError that names the file, FileNotFoundError when there is none.
     """
-    if path.exists() and not path.is_file():  # a pipe would be waited for, a device never end
-        raise ValueError(f"{path} is not a file: restore it")
+    check_is_file(path)
     if path.stat().st_size > LARGEST:
         raise ValueError(f"{path} has {path.stat().st_size} bytes, more than any such file: restore it")
     try:

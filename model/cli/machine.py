@@ -16,7 +16,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 def pick_device(name: str) -> torch.device:
     """``auto`` is CUDA, then MPS, then the CPU. Raises ValueError for a device this machine or PyTorch lacks."""
-    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", name):
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d{1,3})?", name):
         raise ValueError(f"device is {name!r}: give auto, cpu, cuda, cuda:N or mps")
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"

@@ -4,6 +4,7 @@ import argparse
 import difflib
 import io
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable
@@ -38,11 +39,25 @@ def fail(script: str, message: str) -> NoReturn:
     sys.exit(2)
 
 
+class Unfailing(io.FileIO):
+    """A file that forgets what it cannot write, on a full disk or into a pipe that nobody reads."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data) or 0
+        except OSError:
+            return len(data)
+
+
 def make_streams_safe() -> None:
     """What stdout or stderr cannot encode becomes ``?``, and one that was closed (``2>&-``) swallows what it is told.
 
-    Output is never a reason to lose work.
+    Messages are never a reason to lose work: stderr swallows what it cannot write, too. The text on stdout is the work.
     """
+    own = sys.stderr
+    if isinstance(own, io.TextIOWrapper) and own is sys.__stderr__:
+        raw = io.BufferedWriter(Unfailing(own.fileno(), "wb", closefd=False))
+        sys.stderr = io.TextIOWrapper(raw, own.encoding, line_buffering=True)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -53,6 +68,8 @@ def make_streams_safe() -> None:
 
 def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
     """Run ``main`` and exit: 2 with one line for a user's mistake, 130 after Ctrl-C, quietly when nobody reads on."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # startup.py
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     make_streams_safe()
     warnings.formatwarning = lambda message, *_, **__: f"{script}: warning: {message}\n"
     try:

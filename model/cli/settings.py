@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from .files import shortened
+from .files import check_is_file, shortened
 
 Settings = dict[str, Any]  # what the user said, by field name, and only that
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", Path: "a path"}
@@ -73,8 +73,7 @@ def read_flags(flags: argparse.Namespace, *classes: type) -> Settings:
 
 def read_toml(path: Path, *classes: type) -> Settings:
     """The settings a file holds. Raises ValueError that names the file and the key, and suggests the nearest name."""
-    if path.exists() and not path.is_file():  # a pipe would be waited for, a device never end
-        raise ValueError(f"{path} is not a file: give a TOML file")
+    check_is_file(path)
     try:
         return from_table(parse_toml(path.read_text(encoding="utf-8")), *classes)
     except ValueError as error:  # a TOML or UTF-8 error is one too
@@ -156,6 +155,8 @@ def convert(name: str, value: Any, kind: Any) -> Any:
         return typed_text(value)
     if type(value) is not kind and not (kind is Path and isinstance(value, Path)):
         raise ValueError(f"{name} is {shortened(value)}: give {WORDS[kind]}")
+    if kind in (str, Path) and any("\ud800" <= character <= "\udfff" for character in str(value)):
+        raise ValueError(f"{name} is {shortened(str(value))}, which is not UTF-8: give UTF-8 text, and rename files")
     return value
 
 

@@ -8,6 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..cli.files import check_is_file
+
+SUBSTITUTED = ("/dev/fd/", "/proc/self/fd/")  # a shell's <(command), which somebody writes to
 PATIENCE = 1.0  # seconds to wait for a pipe nobody said to read
 
 
@@ -32,14 +35,14 @@ def read_texts(prompts: Sequence[str], file: Path | None) -> list[str]:
 
 def prompts_in(file: Path) -> list[str]:
     """The lines of a file that are not blank; says how many were."""
-    if stat.S_ISCHR(file.stat().st_mode):
-        raise ValueError(f"{file} is a device: give a text file with one prompt a line")
+    if not str(file).startswith(SUBSTITUTED):
+        check_is_file(file)
     lines = utf8(file.read_bytes(), str(file)).splitlines()
     texts = [line for line in lines if line.strip()]
     if not texts:
         raise ValueError(f"{file} holds no prompt: write one a line")
     if blank := len(lines) - len(texts):
-        note(f"{file}: {blank} blank line{'s' if blank > 1 else ''} skipped, {len(texts)} prompts")
+        note(f"note: {file}: {blank} blank line{'s' if blank > 1 else ''} skipped, {len(texts)} prompts")
     return texts
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from ..cli.files import check_is_file
 from ..positions import NOTE, SCALINGS, SCHEMES, check_scheme
 from .inputs import check_at_least
 from .options import Compare
@@ -48,6 +49,7 @@ def read(path: Path, options: Compare) -> list[Line]:
     """
     if not path.exists():
         return []
+    check_is_file(path)
     wanted, found = json.loads(json.dumps(budget(options))), []
     for number, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True), 1):
         if not text.endswith("}\n"):

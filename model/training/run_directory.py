@@ -12,7 +12,7 @@ import torch
 from filelock import FileLock, Timeout
 from torch import Tensor
 
-from ..cli.files import write_text
+from ..cli.files import check_is_file, write_text
 from ..transformer import Transformer
 from ..weights.tensors import load_tensors, read_metadata, save_tensors
 from .distributed import gather, shard_like
@@ -144,6 +144,7 @@ def _is_number(value: Any, kind: Any) -> bool:
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of a metrics file, without a last one that a kill cut short. Raises ValueError on a foreign one."""
+    check_is_file(path)
     try:
         lines = [{"step": 0} | json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
         fine = all(isinstance(value, int | float) for line in lines for value in line.values())

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ..cli.files import TABLE, TEXT, check_fields, shortened, write_atomically
+from ..cli.files import TABLE, TEXT, check_fields, check_is_file, shortened, write_atomically
 
 MAX_HEADER = 100_000_000  # bytes of JSON that the safetensors format allows
 
@@ -34,6 +34,7 @@ def read_header(path: Path) -> dict[str, Entry]:
     The format: 8 bytes with the header's length, a JSON header, then the data; ``data_offsets`` of all tensors
     together cover the data without gap or overlap. Raises ValueError on anything else.
     """
+    check_is_file(path)
     size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(8)
