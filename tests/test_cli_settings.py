@@ -198,7 +198,7 @@ def test_a_text_that_no_file_could_hold_is_refused():
     parser = Parser(prog="script.py")
     add_flags(parser, Everything)
     name = next(field.name for field in fields(Everything) if field.type.__origin__ is str)
-    with pytest.raises(ValueError, match=f"{name} is .* not UTF-8"):
+    with pytest.raises(ValueError, match="is not UTF-8"):
         read_flags(parser.parse_args([f"--{name}=\udce9"]), Everything)
 
 

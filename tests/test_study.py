@@ -1,8 +1,8 @@
 """study.py: every topic prints, draws, and answers a mistake in one line."""
 
-import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -86,7 +86,7 @@ def study(monkeypatch, capsys, tmp_path) -> Callable[..., Done]:
         (["cache", "--max_seq_len=1000000000"], "GB are free"),
         (["compare", "--seeds=0"], "seeds is 0: give at least 1"),
         (["compare", "--results", "/proc/nowhere/x.jsonl", "--length=8"], "/proc/nowhere: "),
-        (["compare", "--keep", "/proc/nowhere/x", "--results", os.devnull], "/proc/nowhere"),
+        (["compare", "--keep", "/proc/nowhere/x", "--results", f"{tempfile.gettempdir()}/none.jsonl"], "/proc/nowhere"),
         (["attention", "--tokens=1", "nowhere"], "tokens is 1: give at least 2"),
         (["extrapolate", "nowhere"], "nowhere does not exist"),
     ],

@@ -146,7 +146,7 @@ def test_loaded_weights_and_their_file_change_each_on_its_own(everywhere, small_
 def test_a_failed_save_keeps_the_last_weights(everywhere, monkeypatch):
     model, (path, *_) = everywhere
     before = (path / "model.safetensors").read_bytes()
-    monkeypatch.setattr("model.weights.tensors.save_file", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr("model.weights.tensors.save_file", lambda *_: (_ for _ in ()).throw(OSError(28, "disk full")))
     with torch.no_grad():
         model.norm.weight.add_(1)
     with pytest.raises(OSError, match="disk full"):

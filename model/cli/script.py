@@ -57,7 +57,7 @@ def make_streams_safe() -> None:
     own = sys.stderr
     if isinstance(own, io.TextIOWrapper) and own is sys.__stderr__:
         raw = io.BufferedWriter(Unfailing(own.fileno(), "wb", closefd=False))
-        sys.stderr = io.TextIOWrapper(raw, own.encoding, line_buffering=True)
+        sys.stderr = io.TextIOWrapper(raw, encoding=own.encoding, line_buffering=True)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
