@@ -260,16 +260,15 @@ def test_every_control_works_by_keyboard(opened):
     press("#temperature", "ArrowLeft")
     assert text(page, "#temperatureText") == "0.75"
     press("#clocks button:nth-child(3)", "Enter")
-    assert page.get_attribute("#clocks button:nth-child(3)", "aria-pressed") == "true"
+    page.wait_for_selector("#clocks button:nth-child(3)[aria-pressed='true']")
     press("#thumbs [data-layer='0'][data-head='4']", "Enter")
-    assert page.input_value("#head") == "4"
+    page.wait_for_function("() => document.getElementById('head').value === '4'")
     press("#layer", "ArrowDown")
     press("#useCache", "Space")
     assert not page.is_checked("#useCache")
     press("#language", "Enter")
     assert page.get_attribute("html", "lang") == "zh-Hans"
-    assert "head=4" in page.url
-    assert "language=zh" in page.url
+    page.wait_for_function("() => location.hash.includes('head=4') && location.hash.includes('language=zh')")
 
 
 def test_choices_live_in_the_address_and_nonsense_there_is_left_out(opened):
