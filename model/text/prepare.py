@@ -12,6 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 from ..cli.files import read_json, write_json
+from ..cli.machine import count_cores
 from .dataset import Dataset
 from .readers import Piece
 from .sources import Documents, as_list, open_documents
@@ -119,7 +120,7 @@ def prepare(
         sources = [*as_list(specs), *as_list(val_specs or [])]
 
         def fill(place: Path) -> None:
-            _build(place, documents, val_documents, tokenizer, val_fraction, workers or _cores())
+            _build(place, documents, val_documents, tokenizer, val_fraction, workers or count_cores())
 
         make_entry(folder, sources, fill, lambda: _load(folder) is not None)
     dataset = _load(folder)
@@ -180,7 +181,3 @@ def _load(folder: Path) -> Dataset | None:
 
 def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
