@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from .cache import KVCache
-from .decoding.batches import Prompts, check_prompts, left_padded, new_cache
 from .decoding.compiled import CompiledNetwork
 from .decoding.network import for_decoding
+from .decoding.prompts import Prompts, check_prompts, left_padded, new_cache
 from .decoding.sampling import Sampler, Sampling
 from .transformer import Transformer
 

@@ -5,8 +5,8 @@ import torch
 
 from model import ModelArgs, generate
 from model.cache import SINKS, EndlessCache
-from model.decoding.batches import check_endless
 from model.decoding.network import for_decoding
+from model.decoding.prompts import check_endless
 from model.decoding.sampling import Sampler, Sampling
 from model.generation import decode
 from model.positions import SCHEMES, build_model

@@ -16,7 +16,8 @@ from model.cli.settings import hints
 from model.decoding.samples import StopStrings
 from model.decoding.sampling import Sampling, apply_filters, draw
 from model.study import TOPICS
-from model.text.readers import split_documents, split_text
+from model.text.readers import split_documents
+from model.text.tokenizer import split_text
 from model.text.train_tokenizer import train_tokenizer
 from model.training.config import CLASSES
 from model.weights import load_tokenizer, save_tokenizer, tokenizer_files

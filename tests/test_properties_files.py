@@ -16,8 +16,7 @@ from model import ModelArgs, Transformer
 from model.cli import read_toml
 from model.decoding.prompts import read_texts
 from model.positions import build_model, load_study, save_study
-from model.study.compare import read
-from model.study.options import Compare
+from model.study.compare import Compare, read
 from model.study.scheme_training import TIMES, budget
 from model.text.train_tokenizer import train_tokenizer
 from model.training.config import CLASSES

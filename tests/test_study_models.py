@@ -11,9 +11,8 @@ from model.positions import NOTE, SCALINGS, build_model, save_study
 from model.study import TOPICS, run
 from model.study.attention_maps import look, profile, readable, watched
 from model.study.extrapolate import full, spans, windowed
-from model.study.inputs import open_model, open_text, windows_of
-from model.study.report import save_plot
 from model.study.scheme_training import stretched
+from model.study.topic import open_model, open_text, save_plot, windows_of
 from model.text.train_tokenizer import train_tokenizer
 from model.training.config import DataArgs
 from model.weights import load_tokenizer, save_model, save_tokenizer

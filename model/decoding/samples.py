@@ -8,9 +8,8 @@ from typing import Any
 from ..generation import decode
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
-from .batches import new_cache
 from .compiled import CompiledNetwork
-from .prompts import Prompt
+from .prompts import Prompt, new_cache
 from .sampling import Sampler, Sampling
 
 

@@ -12,9 +12,8 @@ from ..rope_scaling import RopeScaling, Type
 from ..transformer import Transformer
 from ..weights.layout import check_context
 from ..weights.tensors import load_tensors, save_tensors
-from .biases import T5, Alibi
+from .encodings import T5, Alibi, GridRope, LearnableRope, Learned, NoPositions, PartialRope, Sinusoidal
 from .scores import Deberta, Shaw, TransformerXL, Tupe
-from .tables import GridRope, LearnableRope, Learned, NoPositions, PartialRope, Sinusoidal
 
 
 class Scheme(NamedTuple):

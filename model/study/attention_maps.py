@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
@@ -10,9 +12,18 @@ from torch import Tensor
 
 from ..cli.machine import check_memory
 from ..transformer import Transformer
-from .inputs import check_at_least, open_model, open_text, windows_of
-from .options import Attention
-from .report import BLUE, ORANGE, Report, Table
+from .topic import BLUE, ORANGE, Report, Table, check_at_least, open_model, open_text, windows_of
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Which tokens each head of a trained model attends to, with its rotation and without."""
+
+    model: Annotated[Path | None, "a trained model (default: the newest run)"] = None
+    prompt: Annotated[str | None, "one text (default: windows of the model's own validation text)"] = None
+    data: Annotated[tuple[str, ...], "text to take the windows from; its end is taken"] = ()
+    tokens: Annotated[int, "tokens of a window, at most the model's context"] = 64
+    windows: Annotated[int, "windows over which weights are averaged"] = 16
 
 
 @contextmanager

@@ -10,10 +10,8 @@ from typing import Any
 
 from ..cli.files import check_is_file
 from ..positions import NOTE, SCALINGS, SCHEMES, check_scheme
-from .inputs import check_at_least
-from .options import Compare
-from .report import COLORS, DASHES, Report, Table
-from .scheme_training import TIMES, Line, budget, kept, prepare_text, train_one
+from .scheme_training import TIMES, Compare, Line, budget, kept, prepare_text, train_one
+from .topic import COLORS, DASHES, Report, Table, check_at_least
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "compare.jsonl"  # committed
 PANEL = 4  # schemes in one panel of the picture

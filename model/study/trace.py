@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -22,21 +22,27 @@ from ..cli.machine import check_memory
 from ..config import ModelArgs
 from ..rope import _rotate, apply_rotary_emb, precompute_freqs_cis, reshape_for_broadcast
 from ..transformer import Transformer
-from .inputs import check_at_least, open_model
-from .options import Trace
-from .report import BLUE, ORANGE, Report, Table
+from .topic import BLUE, ORANGE, Report, Table, check_at_least, open_model
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One attention call step by step: expression, shape, dtype and the values of one pair."""
+
+    model: Annotated[Path | None, "a trained model (default: random weights)"] = None
+    prompt: Annotated[str, "what the trained model is given"] = "Once upon a time"
+    batch: Annotated[int, "rows"] = 2
+    length: Annotated[int, "tokens"] = 512
+    heads: Annotated[int, "heads"] = 12
+    head_dim: Annotated[int, "width of one head"] = 64
+    position: Annotated[int, "token whose values are shown (a negative one counts from the end)"] = 2
+    head: Annotated[int, "head whose values are shown"] = 0
+    pair: Annotated[int, "pair whose values are shown"] = 1
+
 
 ROOT = Path(__file__).parent.parent
-WATCHED: list[Callable[..., Any]] = [
-    precompute_freqs_cis,
-    reshape_for_broadcast,
-    _rotate,
-    apply_rotary_emb,
-    Attention.forward,
-    attention,
-    KVCache.update,
-    Transformer.hidden,
-]
+WATCHED: list[Callable[..., Any]] = [precompute_freqs_cis, reshape_for_broadcast, _rotate, apply_rotary_emb]
+WATCHED += [Attention.forward, attention, KVCache.update, Transformer.hidden]
 
 
 @dataclass(frozen=True)
@@ -101,11 +107,8 @@ def run(options: Trace) -> Report:
     B, T = tokens.shape
     place = options.position + T * (options.position < 0)
     args = model.args
-    for name, value, limit in (
-        ("position", place, T),
-        ("head", options.head, args.n_heads),
-        ("pair", options.pair, args.head_dim // 2),
-    ):
+    limits = {"position": (place, T), "head": (options.head, args.n_heads), "pair": (options.pair, args.head_dim // 2)}
+    for name, (value, limit) in limits.items():
         if not 0 <= value < limit:
             raise ValueError(f"{name} is {getattr(options, name)}: give one of 0 to {limit - 1}")
     model.layers = model.layers[:1]  # one attention call, written out whatever its size: a kernel shows no softmax

@@ -1,8 +1,7 @@
 """Text in, token ids out.
 
 sources.py              files, folders, globs, stdin, URLs: documents
-readers.py              one file: its documents in pieces
-encodings.py            what else text may be that is not UTF-8, and how to convert it
+readers.py              one file: its documents in pieces, or which encoding it is in and how to convert it
 python_docs.py          the text that every CPython brings along
 train_tokenizer.py      a new SentencePiece tokenizer from any text
 tokenizer.py            what a tokenizer is, and SentencePiece's

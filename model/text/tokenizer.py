@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -146,3 +146,30 @@ class SentencePieceTokenizer:
 
     def stream(self) -> TextStream:
         return TextStream(self.decode)
+
+
+PIECE = 16_000  # characters: SentencePiece is fastest on some thousands at a time
+
+
+def split_text(text: str, size: int = PIECE) -> Iterator[str]:
+    """Pieces of at most ``size`` characters; joined they are ``text``."""
+    start = 0
+    while len(text) - start > size:
+        end = _cut_point(text, start, start + size)
+        yield text[start:end]
+        start = end
+    if start < len(text):
+        yield text[start:]
+
+
+def _cut_point(text: str, start: int, end: int) -> int:
+    """The last place up to ``end`` where no token lies across: before a space that follows something visible.
+
+    Common tokenizers put a space only at the start of a piece. Text without such a place in its second half (Chinese,
+    a table of numbers) is cut at ``end``.
+    """
+    place = end + 1
+    while (place := text.rfind(" ", start + (end - start) // 2, place)) > start:
+        if not text[place - 1].isspace():
+            return place
+    return end

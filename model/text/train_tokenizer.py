@@ -13,9 +13,9 @@ from typing import Any
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
 from ..cli.files import write_atomically
-from .readers import split_text
 from .sources import Documents
 from .token_cache import make_entry, note_use
+from .tokenizer import split_text
 
 FORMAT = 3  # of what is learnt: another number makes kept tokenizers unread
 KINDS = ("bpe", "char")

@@ -3,10 +3,8 @@
 checkpoint.py        any of them
 variants.py          subclasses of the network, saved under their name
 tensors.py           safetensors files
-int8.py              matrices in eight bits, quantized while loading
 layout.py            the tensors' names and shapes, and why query and key rows are permuted
 hf_config.py         config.json <-> ModelArgs
-hf_rope.py           its part about RoPE
 huggingface.py       Hugging Face's directories, and so our own runs
 meta.py              Meta's directories
 llama2c.py           llama2.c's .bin files

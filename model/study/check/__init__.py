@@ -1,7 +1,7 @@
 """Checking the reader's own functions: they run in a process of their own, and here is said what came of it.
 
-``child.py`` runs them; ``table.py``, ``rotation.py``, ``mask.py``, ``cache.py`` and ``attention.py`` judge them, in any
-of the forms of ``forms.py``; ``faults.py`` has the mistakes that are known by name. A mistake gets a name only when
+``child.py`` runs them; ``table.py``, ``rotation.py``, ``cache.py`` and ``attention.py`` judge them, in any of the forms
+of ``forms.py``; ``faults.py`` has the mistakes that are known by name. A mistake gets a name only when
 its formula gives what the reader's function gave, on every probe; otherwise the first property that fails is all
 that is said.
 """
@@ -18,10 +18,20 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from ..options import Check
+from ..topic import Report
 from .faults import Fault
+
+
+@dataclass(frozen=True)
+class Check:
+    """Your own RoPE, mask, cache and attention: right, or wrong and which mistake it is."""
+
+    file: Annotated[Path | None, "a Python file, or a directory of them (`exercise` writes some to start from)"] = None
+    hint: Annotated[bool, "only the property that fails, with two numbers"] = False
+    seconds: Annotated[float, "processor time that one function may take"] = 10.0
+
 
 NAMES = (
     "precompute_freqs_cis",
@@ -114,19 +124,11 @@ def decide(
     return Verdict(function, "wrong", failing, "", "No known mistake gives these numbers.", step)
 
 
-@dataclass
-class Answer:
-    """What study.py prints, and the status it ends with: 1 where something is wrong."""
+def run(options: Check) -> Report:
+    """Judge ``options.file``, a file or a directory of them; the exit status is 1 where something is wrong.
 
-    text: str
-    code: int = 0
-
-    def __str__(self) -> str:
-        return self.text
-
-
-def run(options: Check) -> Answer:
-    """Judge ``options.file``, a file or a directory of them. Raises ValueError where nothing could be judged."""
+    Raises ValueError where nothing could be judged.
+    """
     if options.file is None:
         raise ValueError("which file? give it: study.py check FILE.py; study.py exercise DIR writes some to start from")
     if not 0 < options.seconds < math.inf:
@@ -135,7 +137,8 @@ def run(options: Check) -> Answer:
     if not verdicts:
         raise ValueError(f"{options.file} defines none of {', '.join(NAMES)}: write one, or see study.py exercise DIR")
     lines = [line for verdict in verdicts for line in verdict.lines(options.hint)]
-    return Answer("\n".join(lines), int(any(verdict.outcome in ("wrong", "stopped") for verdict in verdicts)))
+    wrong = any(verdict.outcome in ("wrong", "stopped") for verdict in verdicts)
+    return Report(["\n".join(lines)], code=int(wrong))
 
 
 def python_files(path: Path) -> list[Path]:

@@ -1,7 +1,7 @@
-"""``attention`` with grouped heads: what it must give, and what each known mistake makes of it."""
+"""``causal_mask`` and ``attention`` with grouped heads: what they must give, and what known mistakes make of them."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
 from typing import Any
@@ -12,10 +12,69 @@ from torch import Tensor
 from . import Property, Verdict, decide
 from . import faults as known
 from .faults import Fault
-from .forms import FORMS, Attempt, Describe, Form, Spelling, best, close, observe
-from .mask import write_mask
+from .forms import FORMS, Attempt, Describe, Form, Spelling, best, close, observe, read_masks, write_mask
 from .rotation import LAYOUTS, OUTCOMES, ROTATION_FAULTS, Probe, gap, probes, rotate, worst
 from .table import lay, unit
+
+CHUNKS = ((0, 4), (3, 5), (7, 2), (2, 1), (5, 3))  # start_pos, T
+
+
+def visible(start: int, T: int, diagonal: int = 0) -> Tensor:
+    return torch.ones(T, start + T, dtype=torch.bool).tril(start + diagonal)  # (T, S)
+
+
+MASK_FAULTS: list[tuple[Fault, Callable[[int, int], Tensor]]] = [
+    (known.CORNER, lambda start, T: visible(start, T, -start)),
+    (known.CORNER, lambda start, T: visible(start, T).roll(-start, 1)),  # the cached keys put behind the triangle
+    (known.SQUARE, lambda start, T: visible(0, T)),
+    (known.DIAGONAL, lambda start, T: visible(start, T, -1)),
+    (known.DIAGONAL, lambda start, T: visible(start, T, 1)),
+    (known.INVERTED_MASK, lambda start, T: ~visible(start, T)),
+    (known.NO_MASK, lambda start, T: visible(start, T, T)),
+    (known.CACHED_HIDDEN, lambda start, T: visible(start, T) & (torch.arange(start + T) >= start)),
+]
+
+
+def needless(raw: Any, start: int, T: int) -> bool:
+    """Whether None stands where no mask is needed: one token sees everything, and a whole text is plainly causal."""
+    return raw is None and (T == 1 or start == 0)
+
+
+def mask_properties(masks: list[Tensor | None], raws: list[Any]) -> Iterator[Property]:
+    for (start, T), mask, raw in zip(CHUNKS, masks, raws):
+        of = f"start_pos {start}, T {T}"
+        if not needless(raw, start, T):
+            shape = str(tuple(mask.shape)) if mask is not None else type(raw).__name__
+            yield Property(f"{of}: the mask covers T new tokens and all start_pos + T keys; its shape", shape,
+                           str((T, start + T)))  # fmt: skip
+    for (start, T), mask in zip(CHUNKS, masks):
+        for t in range(T if mask is not None and mask.shape == (T, start + T) else 0):
+            of = f"start_pos {start}, T {T}: token {t} is at position {start + t}"
+            assert mask is not None
+            yield Property(f"{of}; the number of keys it sees", int(mask[t].sum()), start + t + 1)
+            last = int(mask[t].nonzero().max())
+            yield Property(f"{of}; the last key it sees", last, start + t)
+
+
+def judge_mask(names: dict[str, Any], spelling: Spelling, describe: Describe) -> Verdict:
+    raws, problem, _ = observe(names["causal_mask"], CHUNKS, describe)
+    masks, way = read_masks(raws)
+
+    def match(formula: Callable[[int, int], Tensor]) -> bool:
+        """Whether that is how all the masks were made."""
+        return all(
+            needless(raw, *chunk) or (mask is not None and torch.equal(mask, formula(*chunk)))
+            for mask, raw, chunk in zip(masks, raws, CHUNKS)
+        )
+
+    right = match(visible)
+    spelling.mask = way if right else ""
+    faults = ((fault, match(formula)) for fault, formula in MASK_FAULTS)
+    verdict = decide("causal_mask", [("right", right)], faults, mask_properties(masks, raws), problem, 8)
+    if right and raws[0] is None:
+        verdict.remarks.append("At start_pos 0 it gives None: then attention itself has to hide the future there.")
+    return verdict
+
 
 Case = tuple[Probe, Tensor, Tensor]  # queries and keys; values (B, T, K, D); mask (T, T)
 

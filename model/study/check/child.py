@@ -20,10 +20,9 @@ from typing import Any
 import torch
 
 from . import NAMES, Verdict
-from .attention import judge_attention
+from .attention import judge_attention, judge_mask
 from .cache import judge_cache
 from .forms import Spelling
-from .mask import judge_mask
 from .rotation import judge_rotation
 from .table import judge_reshape, judge_table
 

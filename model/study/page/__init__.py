@@ -11,8 +11,9 @@ import html
 import json
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
@@ -23,9 +24,19 @@ from ...config import ModelArgs
 from ...transformer import Transformer
 from ...weights import load_args, load_model, load_tokenizer
 from ...weights.checkpoint import newest_run
-from ..options import Page
-from ..report import Report, Table
+from ..topic import Report, Table
 from .facts import architecture, lines, steps, vocabulary
+
+
+@dataclass(frozen=True)
+class Page:
+    """One HTML file with the model inside: type, step, and watch it rotate, score and fill its cache."""
+
+    model: Annotated[Path | None, "a trained model of up to 20M parameters (default: the newest run)"] = None
+    out: Annotated[Path, "the file to write"] = Path("page.html")
+    prompt: Annotated[str, "what the model reads first"] = "Return the number of"
+    tokenizer: Annotated[Path | None, "tokenizer.model (default: the one beside the model)"] = None
+
 
 WEB = Path(__file__).parent
 WORKER = ("model", "sampling", "worker")  # the modules of each script, in the order in which they need each other
@@ -68,11 +79,7 @@ def run(options: Page) -> Report:
             ("whole file", "", options.out.stat().st_size),
         ],
     )
-    return Report([table], no_picture)
-
-
-def no_picture(figure: Any) -> None:
-    raise ValueError("page draws in the browser: open the file that --out names, and leave --plot out")
+    return Report([table])
 
 
 def parameters(args: ModelArgs) -> int:
