@@ -155,13 +155,11 @@ def complete(
 
     Yields samples in the order of their prompts, each whenever it may have more text, the last time with ``finish``.
     """
-    device = network.tok_embeddings.weight.device
     for first in range(0, len(prompts), batch_size):
-        batch = prompts[first : first + batch_size]
-        samples = [Sample(prompt, tokenizer, max_new_tokens, StopStrings(stop)) for prompt in batch]
-        rows = [prompt.tokens for prompt in batch]
+        samples = [Sample(p, tokenizer, max_new_tokens, StopStrings(stop)) for p in prompts[first : first + batch_size]]
+        rows = [sample.prompt.tokens for sample in samples]
         cache = new_cache(network, rows, max_new_tokens, endless) if use_cache else None
-        sampler = Sampler(sampling, rows, max_new_tokens, network.args.vocab_size, first, device)
+        sampler = Sampler(sampling, rows, max_new_tokens, network.args.vocab_size, first, network.norm.weight.device)
         steps = decode(network, rows, max_new_tokens, sampler, cache, eos_ids=tokenizer.eos_ids, logprobs=logprobs)
         prompt_tokens = sum(map(len, rows))
         waiting = list(samples)  # for those before them in the batch to finish
