@@ -18,8 +18,9 @@ import torch
 from model import Transformer
 from model.cli import Parser, run_script
 from model.cli.files import write_atomically
+from model.text import llama2c_tokenizer
 from model.text.tokenizer import Tokenizer
-from model.weights import Checkpoint, llama2c, meta, open_checkpoint, save_model, save_tokenizer, tokenizer_files
+from model.weights import Checkpoint, llama2c, meta, open_checkpoint, save_model, save_tokenizer
 from model.weights.layout import shapes
 from model.weights.tokenizers import copy_tokenizer, read_ids, tokenizer_bin
 
@@ -106,7 +107,7 @@ def write_file(model: Transformer, tokenizer: Tokenizer | None, path: Path) -> N
     """The tokenizer first: once the weights are there, all is."""
     if tokenizer:
         try:
-            tokenizer_files.save(tokenizer, tokenizer_bin(path))
+            llama2c_tokenizer.save(tokenizer, tokenizer_bin(path))
         except ValueError as error:
             note(f"the weights only: {error}")
         else:

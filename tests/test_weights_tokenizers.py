@@ -8,9 +8,9 @@ import struct
 import pytest
 
 from model.text.llama2c_tokenizer import Llama2cTokenizer
+from model.text.llama2c_tokenizer import save as save_bin
 from model.text.train_tokenizer import train_tokenizer
 from model.weights import load_tokenizer, save_tokenizer
-from model.weights.tokenizer_files import save as save_bin
 
 TEXT = "".join(f"def f{i}(self):\n    return {i}  # the ropewalk, day {i}\n\n\n" for i in range(400))
 SAMPLES = [

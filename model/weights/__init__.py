@@ -10,7 +10,6 @@ meta.py              Meta's directories
 llama2c.py           llama2.c's .bin files
 int8.py              matrices in eight bits, and the product with them
 tokenizers.py        the tokenizer that belongs to the weights
-tokenizer_files.py   a SentencePiece tokenizer for transformers, for llama2.c
 """
 
 from .checkpoint import Checkpoint, check, load_args, load_model, open_checkpoint, save_model

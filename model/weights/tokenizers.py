@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from ..cli.files import IDS, TABLE, read_json, write_atomically, write_json
-from ..text.hf_tokenizer import HFTokenizer
-from ..text.llama2c_tokenizer import Llama2cTokenizer
+from ..text.hf_tokenizer import HFTokenizer, describe
+from ..text.llama2c_tokenizer import Llama2cTokenizer, sentencepiece_model
 from ..text.tokenizer import SentencePieceTokenizer, Tokenizer
 from .llama2c import Llama2c
-from .tokenizer_files import describe, sentencepiece_model
 
 PADDING = 128  # rows that a vocabulary may have been rounded up by
 

@@ -20,7 +20,7 @@ import torch
 from ...attention import Attention, attention
 from ...cache import SINKS
 from ...cli.files import write_text
-from ...config import ModelArgs
+from ...training.estimate import count_parameters
 from ...transformer import Transformer
 from ...weights import load_args, load_model, load_tokenizer
 from ...weights.checkpoint import newest_run
@@ -50,7 +50,7 @@ def run(options: Page) -> Report:
     """Write the page. Raises ValueError for a model or a tokenizer that it cannot hold, before weights are read."""
     path = options.model or newest_run()
     args = load_args(path)
-    count = parameters(args)
+    count, _ = count_parameters(args)
     if count > LARGEST:
         raise ValueError(
             f"{path} has {count:,} parameters: the page runs up to {LARGEST:,}; train a smaller model "
@@ -80,11 +80,6 @@ def run(options: Page) -> Report:
         ],
     )
     return Report([table])
-
-
-def parameters(args: ModelArgs) -> int:
-    with torch.device("meta"):
-        return sum(weight.numel() for weight in Transformer(args).parameters())
 
 
 def stored(count: int) -> torch.dtype:
