@@ -1,4 +1,4 @@
-"""Hugging Face's tokenizer.json: read, through the optional ``tokenizers`` package, and written for SentencePiece models.
+"""Hugging Face's tokenizer.json: read with the optional ``tokenizers`` package, written for SentencePiece models.
 
 From tokenizer.model alone transformers would guess: it puts a space before every text, whatever the model says.
 """
