@@ -9,6 +9,7 @@ from .config import ModelArgs
 from .rope import apply_rotary_emb, apply_rotary_emb_real
 
 LONGEST_WRITTEN_OUT = 512  # keys: up to here the (T, S) scores take less memory than the rest of a layer
+MOST_WRITTEN_OUT = 2**23  # scores, B x H x T x S: 16 MB in bfloat16; more leave the processor's caches
 
 
 class Attention(nn.Module):
@@ -49,12 +50,22 @@ class Attention(nn.Module):
         one, T == S is causal, and a single query sees every key.
 
         One rule chooses between two forms of the same thing. Written out, it forms all T x S scores: only in bfloat16
-        on a CPU, for up to LONGEST_WRITTEN_OUT keys. Forward and backward of 16 x 256 tokens with 8 heads took 19 ms
-        so, 40 fused, on two cores with native bfloat16; 1024 tokens 76 and 36. In float32 fused was never slower from
-        256 tokens on, and on CUDA it never forms the scores.
+        on a CPU, for up to LONGEST_WRITTEN_OUT keys and MOST_WRITTEN_OUT scores. Milliseconds of forward and backward
+        on two cores with native bfloat16, written out / fused:
+
+            B x T      4 heads of 32   8 heads of 32   4 heads of 64   8 heads of 64
+            8 x 256        5 / 11         10 / 23          7 / 16         15 / 32
+            16 x 256      11 / 21         21 / 41         15 / 31         38 / 66
+            32 x 256      30 / 41         82 / 82         45 / 61        110 / 122
+            8 x 512       38 / 37         90 / 75         43 / 54        105 / 109
+            1 x 1024      15 / 10         24 / 19         21 / 15         50 / 30
+
+        Beside other processes the ratios are 1.4 to 1.9 at 16 x 256, as long as threads sleep while they wait
+        (startup.py). In float32 fused was never slower from 256 tokens on, and on CUDA it never forms the scores.
         """
-        T, S = xq.shape[2], keys.shape[2]
-        if xq.device.type == "cpu" and xq.dtype == torch.bfloat16 and T > 1 and S <= LONGEST_WRITTEN_OUT:
+        (B, H, T, _), S = xq.shape, keys.shape[2]
+        bfloat16_on_cpu = xq.device.type == "cpu" and xq.dtype == torch.bfloat16
+        if bfloat16_on_cpu and T > 1 and S <= LONGEST_WRITTEN_OUT and B * H * T * S <= MOST_WRITTEN_OUT:
             return attention(xq, keys, values, mask)
         return fused_attention(xq, keys, values, mask)
 

@@ -120,21 +120,23 @@ def test_written_out_and_fused_have_the_same_gradients(K):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "T", "S", "written_out"),
+    ("dtype", "B", "T", "S", "written_out"),
     [
-        (torch.bfloat16, 9, 9, True),
-        (torch.bfloat16, 3, LONGEST_WRITTEN_OUT, True),
-        (torch.bfloat16, 3, LONGEST_WRITTEN_OUT + 1, False),
-        (torch.bfloat16, 1, 9, False),
-        (torch.float32, 9, 9, False),
-        (torch.float16, 9, 9, False),
+        (torch.bfloat16, 1, 9, 9, True),
+        (torch.bfloat16, 1, 3, LONGEST_WRITTEN_OUT, True),
+        (torch.bfloat16, 1, 3, LONGEST_WRITTEN_OUT + 1, False),
+        (torch.bfloat16, 5, 512, 512, True),
+        (torch.bfloat16, 6, 512, 512, False),  # 9.4 million scores of 6 heads
+        (torch.bfloat16, 1, 1, 9, False),
+        (torch.float32, 1, 9, 9, False),
+        (torch.float16, 1, 9, 9, False),
     ],
 )
-def test_scores_are_written_out_only_for_short_bfloat16_windows_on_a_cpu(
-    small_args, monkeypatch, dtype, T, S, written_out
+def test_scores_are_written_out_only_for_few_short_bfloat16_windows_on_a_cpu(
+    small_args, monkeypatch, dtype, B, T, S, written_out
 ):
     taken = []
     for name in ("attention", "fused_attention"):
         monkeypatch.setattr(forms, name, lambda *_, name=name: taken.append(name))
-    Attention(small_args(), 0).attend(*queries_keys_values(1, 6, 2, T, S, dtype), None)
+    Attention(small_args(), 0).attend(*queries_keys_values(B, 6, 2, T, S, dtype), None)
     assert taken == ["attention" if written_out else "fused_attention"]
