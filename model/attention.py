@@ -56,9 +56,9 @@ class Attention(nn.Module):
         scores.
         """
         T, S = xq.shape[2], keys.shape[2]
-        if xq.device.type == "cpu" and xq.dtype == torch.bfloat16 and T > 1:
-            if S <= LONGEST_WRITTEN_OUT or not xq.requires_grad:
-                return attention_in_blocks(xq, keys, values, mask)
+        kept = S <= LONGEST_WRITTEN_OUT or not xq.requires_grad
+        if xq.device.type == "cpu" and xq.dtype == torch.bfloat16 and T > 1 and kept:
+            return attention_in_blocks(xq, keys, values, mask)
         return fused_attention(xq, keys, values, mask)
 
 

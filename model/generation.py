@@ -68,7 +68,7 @@ def decode(
     ``network`` is what ``for_decoding`` built. The prompts go on after the ``start_pos`` tokens that ``cache`` holds;
     the last token yielded is not in it yet. Without a cache every step goes over each row's whole text again. Tokens
     and log-probabilities are None once the row has ended with one of ``eos_ids``. The latter are the model's own,
-    before temperature and filters, and None unless asked for.
+    before temperature and filters, and None unless asked for. Raises ValueError for NaN after the prompts.
     """
     if cache is None:
         texts = [torch.tensor(prompt, device=sampler.device) for prompt in prompts]  # (T,) each
@@ -78,6 +78,8 @@ def decode(
             h = network.hidden(chunk, start_pos, cache)  # (B, T, dim)
             start_pos += chunk.shape[1]
         logits = network.logits(h[:, -1])  # (B, V)
+    if logits.isnan().any():
+        raise ValueError("the logits are NaN: the weights hold NaN or infinity, or overflow; try --dtype float32")
 
     ended = [False] * len(prompts)
     for step in range(1, max_new_tokens + 1):

@@ -96,7 +96,10 @@ class Checkpoint:
                 tensor = tensor.scales
             else:
                 kept = wanted if tensor.is_floating_point() else None
-                state[name] = tensor = tensor.to(device, kept, copy=COPIED)
+                state[name] = tensor.to(device, kept, copy=COPIED)
+                if state[name] is tensor:  # still in the file, and not read yet: ``decode`` refuses NaN
+                    continue
+                tensor = state[name]
             # A sum is finite only if all are; where it is not, it may have overflowed: look closely, rows at a time.
             if not tensor.sum().isfinite() and not all(rows.isfinite().all() for rows in tensor.split(256)):
                 broken.append(name)
@@ -172,8 +175,9 @@ def load_model(
 
     A directory of a subclass of ``Transformer`` needs that class as ``network``; a plain Llama's weights can be loaded
     into any subclass with the same tensors. No weight is ever random: the network takes the tensors one by one, and the
-    peak is its size and one tensor. What keeps its dtype is the file itself, mapped into memory, but on Windows. Warns
-    of weights that are not finite. Raises ValueError for what does not fit.
+    peak is its size and one tensor. What keeps its dtype is the file itself, mapped into memory, but on Windows: it is
+    read when it is used. Warns of weights that are not finite in what is converted; in what is not, generating refuses
+    NaN. Raises ValueError for what does not fit.
     """
     return open_checkpoint(path).model(device, dtype, network, int8)
 
