@@ -65,8 +65,8 @@ def decode(
 ) -> Iterator[tuple[list[int | None], list[float | None]]]:
     """Prefill, then sample, yield, forward. Each step yields every row's token and its log-probability.
 
-    The prompts continue the ``start_pos`` tokens in ``cache``; the last token yielded is not in it yet. Without a cache
-    every step forwards each row's whole text. A row that has ended with one of ``eos_ids`` yields None.
+    The prompts continue the ``start_pos`` tokens in ``cache``; the last token yielded is not in it yet. A row that has
+    ended yields None. Without a cache every step forwards whole texts. Raises ValueError for NaN after the prompts.
     """
     if cache is None:
         texts = [torch.tensor(prompt, device=sampler.device) for prompt in prompts]  # (T,) each
@@ -76,7 +76,7 @@ def decode(
             h = network.hidden(chunk, start_pos, cache)  # (B, T, dim)
             start_pos += chunk.shape[1]
         logits = network.logits(h[:, -1])  # (B, V)
-
+    check_numbers(logits)
     ended = [False] * len(prompts)
     for step in range(1, max_new_tokens + 1):
         tokens = sampler(logits.float())  # (B, 1)
@@ -93,6 +93,11 @@ def decode(
             start_pos = cache.make_room(start_pos)  # an EndlessCache that is full forgets its oldest part
             logits = network(tokens, start_pos, cache)[:, -1]  # (B, V)
             start_pos += 1
+
+
+def check_numbers(logits: Tensor) -> None:
+    if logits.isnan().any():
+        raise ValueError("the logits are NaN: the weights hold NaN or infinity, or overflow; try --dtype float32")
 
 
 def forward_whole(network: Transformer | CompiledNetwork, texts: list[Tensor]) -> Tensor:
