@@ -51,7 +51,7 @@ class Options:
     jsonl: Annotated[bool, "one JSON object a sample: prompt, text, tokens, finish_reason"] = False
     logprobs: Annotated[bool, "with --jsonl: each token's log-probability, in nats"] = False
     interactive: Annotated[bool, "you write a line, the model continues or answers, and so on"] = False
-    chat: Annotated[bool, "apply the model's chat template: to each prompt, or without any to what you write"] = False
+    chat: Annotated[bool, "apply the model's chat template to each prompt; without prompts, to what you type"] = False
     system: Annotated[str | None, "the system's message, before all others of a chat"] = None
     no_cache: Annotated[bool, "compute the whole text again for each token, to see what the cache saves"] = False
     dtype: Annotated[
