@@ -79,8 +79,8 @@ export const STRINGS = {
   advance: ["Let positions advance", "让位置前进"],
   stop: ["Stop", "停止"],
   shiftScores: [
-    "q · k / √D of the two arrows' heads: {plain} at start_pos 0, {shifted} at start_pos {shift}. Over all {count} keys the scores differ by at most {difference}.",
-    "两支箭头所在头的 q · k / √D：start_pos 为 0 时 {plain}，为 {shift} 时 {shifted}。在全部 {count} 个键上，得分最多相差 {difference}。",
+    "q · k / √D of the selected q and k: {plain} at start_pos 0, {shifted} at start_pos {shift}. Over all {count} keys the scores differ by at most {difference}.",
+    "所选 q 与 k 的 q · k / √D：start_pos 为 0 时 {plain}，为 {shift} 时 {shifted}。在全部 {count} 个键上，得分最多相差 {difference}。",
   ],
   clocksTitle: ["All pairs of the head, at the query's position", "该头的所有对，位于查询的位置"],
   clocksLegend: [
