@@ -67,12 +67,14 @@ def check_target(target: Path, to: str) -> None:
 
 
 def check_format(checkpoint: Checkpoint, to: str, dtype: str | None, version: int) -> None:
-    """Whether the format has words for the architecture."""
+    """Refuse what the format cannot express."""
     args = checkpoint.args
     if version and to != "llama2c":
         raise ValueError(f"version is {version}: versions are llama2.c's, add --to llama2c")
     if checkpoint.network:
-        raise ValueError(f"{checkpoint.path} holds the weights of {checkpoint.network}: no format can say what that is")
+        raise ValueError(
+            f"{checkpoint.path} holds the weights of {checkpoint.network}: no format describes that network"
+        )
     if to == "meta":
         meta.params_from(args)
         context = meta.context(args.rope_theta, args.rope_scaling)

@@ -59,7 +59,7 @@ def fail(script: str, message: str) -> NoReturn:
 
 
 class Unfailing(io.FileIO):
-    """A file that forgets what it cannot write, on a full disk or into a pipe that nobody reads."""
+    """A file that ignores what it cannot write, on a full disk or into a pipe without a reader."""
 
     def write(self, data: Any) -> int:
         try:
@@ -69,9 +69,9 @@ class Unfailing(io.FileIO):
 
 
 def make_streams_safe() -> None:
-    """What stdout or stderr cannot encode becomes ``?``, and one that was closed (``2>&-``) swallows what it is told.
+    """What stdout or stderr cannot encode becomes ``?``; what is written to one that was closed (``2>&-``) is lost.
 
-    Messages are never a reason to lose work: stderr swallows what it cannot write, too. The text on stdout is the work.
+    A message that cannot be written must not end a run, so errors of stderr are ignored, but not those of stdout.
     """
     own = sys.stderr
     if isinstance(own, io.TextIOWrapper) and own is sys.__stderr__:
@@ -86,7 +86,7 @@ def make_streams_safe() -> None:
 
 
 def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
-    """Run ``main`` and exit: 2 with one line for a user's mistake, 130 after Ctrl-C, quietly when nobody reads on."""
+    """Run ``main`` and exit: 2 with one line for a user's mistake, 130 after Ctrl-C, 0 for a broken pipe."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # startup.py
         signal.signal(signal.SIGINT, signal.default_int_handler)
     make_streams_safe()

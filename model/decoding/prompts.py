@@ -1,4 +1,4 @@
-"""Where prompts come from: flags, a file, a pipe; checked before any weights are read."""
+"""Where prompts come from: flags, a file, a pipe; and those of unequal length as one batch, with its cache."""
 
 import os
 import stat
@@ -19,7 +19,7 @@ from ..transformer import Transformer
 from .compiled import CompiledNetwork
 
 SUBSTITUTED = ("/dev/fd/", "/proc/self/fd/")  # a shell's <(command), which somebody writes to
-PATIENCE = 1.0  # seconds to wait for a pipe nobody said to read
+PIPE_TIMEOUT = 1.0  # seconds to wait for the first byte of a pipe that no flag names
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def read_stdin() -> str:
 
 
 def piped() -> bytes:
-    """What somebody pipes in unasked. Whoever started us may also have left a pipe open, and never write to it."""
+    """What is piped in though no flag asks for it. A pipe may also be open with nobody who writes to it."""
     try:
         descriptor = sys.stdin.fileno()
         mode = os.fstat(descriptor).st_mode
@@ -73,7 +73,7 @@ def piped() -> bytes:
     first: list[bytes] = []
     reader = threading.Thread(target=lambda: first.append(os.read(descriptor, 1)), daemon=True)
     reader.start()
-    reader.join(PATIENCE)
+    reader.join(PIPE_TIMEOUT)
     return first[0] + sys.stdin.buffer.read() if first else b""
 
 
@@ -152,7 +152,7 @@ def new_cache(
 ) -> KVCache:
     """Room for exactly these prompts and their continuations, in the dtype and on the device of the weights.
 
-    ``endless``: of no more than the context, and what it lacks then is made by forgetting.
+    ``endless``: no more than the context; when it is full the oldest tokens are dropped.
     """
     lengths = torch.tensor([len(prompt) for prompt in prompts])
     weight, args = network.norm.weight, network.args
@@ -172,7 +172,7 @@ def new_cache(
 
 
 def check_endless(network: Transformer | CompiledNetwork | type[Transformer], prompts: Prompts) -> None:
-    """Raises ValueError where a cache that drops tokens would give other scores, or rows would drop unlike ones."""
+    """Raises ValueError where dropping tokens would change scores, or rows would drop different numbers of tokens."""
     if not network.shift_invariant:
         raise ValueError(
             "an endless text moves tokens to other positions, on which this network's scores depend: leave endless out"

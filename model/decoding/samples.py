@@ -97,7 +97,7 @@ class Sample:
             self.finish = "stop"
 
     def take(self, with_prompt: bool = False) -> str:
-        """The text since the last call; the first time after the prompt's, if wanted."""
+        """The text since the last call; on the first one the prompt's before it, if wanted."""
         begin = self.prompt.text if with_prompt and self._taken is None else ""
         new, self._taken = self.text[self._taken or 0 :], len(self.text)
         return begin + new
@@ -110,7 +110,7 @@ class Sample:
 class Speed:
     """Tokens and seconds of prompts and of new tokens: the two have different limits, arithmetic and memory.
 
-    Whoever runs the decode loop calls ``start`` before each of its steps and ``stop`` after, so its own work between
+    The caller of the decode loop calls ``start`` before each of its steps and ``stop`` after, so its own work between
     them is not counted. A first step prefills the prompts and gives a token each; it counts for the prompts.
     """
 

@@ -141,14 +141,14 @@ def spread(values: Iterable[float | None]) -> str:
 
 def moved(lines: list[Line]) -> list[Table]:
     """How far the learnable frequencies went from where RoPE has them."""
-    shares = [line["moved"] for line in lines if "moved" in line]
-    if not shares:
+    changes = [line["moved"] for line in lines if "moved" in line]
+    if not changes:
         return []
     return [
         Table(
             "learnable: median relative change of a frequency",
             ("mean of the seeds",),
-            [(f"{statistics.mean(shares):.1%}",)],
+            [(f"{statistics.mean(changes):.1%}",)],
         )
     ]
 

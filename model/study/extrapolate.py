@@ -1,6 +1,6 @@
 """Past the length a model was trained on: loss by position, and the remedies.
 
-``extrapolate``: RoPE as it is, its scalings, and windows. ``endless``: a cache that forgets, and what is remembered.
+``extrapolate``: RoPE as it is, its scalings, and windows. ``endless``: a cache that drops the oldest tokens.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ class Extrapolate:
 
 @dataclass(frozen=True)
 class Endless(Extrapolate):
-    """Loss far past the context with a cache that forgets, and what is remembered of what it forgot."""
+    """Loss far past the context with a cache that drops old tokens, and what is remembered of them."""
 
     keep: Annotated[int, "first tokens of a text that are never dropped (attention sinks)"] = SINKS
 

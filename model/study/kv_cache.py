@@ -21,7 +21,7 @@ from .topic import ORANGE, SKY, Report, Table, check_at_least, open_model, short
 
 @dataclass(frozen=True)
 class Cache:
-    """The KV cache, call by call: slots written and read, work saved, and the logits it leaves as they are."""
+    """The KV cache, call by call: slots written and read, work saved, and equal logits."""
 
     model: Annotated[Path | None, "a trained model (default: a small random network)"] = None
     prompt: Annotated[str, "the first call of a trained model, which continues it greedily"] = "Once upon a time"

@@ -35,7 +35,7 @@ from .topic import CONFIG
 class Compare:
     """The same small model with each position encoding, several seeds, tested at 1, 2, 4 and 8 times its length."""
 
-    schemes: Annotated[tuple[str, ...], "which (default: all)"] = ()
+    schemes: Annotated[tuple[str, ...], "position encodings (default: all)"] = ()
     seeds: Annotated[int, "runs of each"] = 3
     results: Annotated[
         Path | None, "a JSON line for each finished run, which is not run again (default: benchmarks/compare.jsonl)"
@@ -51,7 +51,7 @@ class Compare:
     windows: Annotated[int, "validation windows, each of 8 times the trained length"] = 32
     keep: Annotated[
         Path | None,
-        "have each trained model below this directory, for the topics that take one; trains what is not there",
+        "keep the trained models in this directory, for the topics that take one; trains those missing",
     ] = None
     dry: Annotated[bool, "only print what is in the results file"] = False
 

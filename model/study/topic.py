@@ -24,7 +24,7 @@ from ..transformer import Transformer
 from ..weights import load_model, load_tokenizer
 from ..weights.checkpoint import newest_run
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart.
+# Okabe and Ito's colours, which colour-blind readers can distinguish.
 BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK = "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7"
 COLORS = (BLUE, ORANGE, GREEN, RED, SKY, PINK, BLACK)
 DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)), (0, (2, 1)))
@@ -112,7 +112,7 @@ def label_ends(axes: Any, lines: list[tuple[str, str, float, float]], gap: float
 
 
 def short(value: float, digits: int = 4) -> str:
-    """A number as a reader likes it: 4 decimals, powers of ten where those would show nothing."""
+    """4 decimals, or a power of ten where those would show nothing."""
     if value and not math.isinf(value) and (abs(value) < 10.0 ** (1 - digits) or abs(value) >= 1e6):
         return f"{value:.1e}"
     return f"{value:.{digits}f}"
@@ -171,18 +171,18 @@ def validation_text(path: Path, tokenizer: Tokenizer) -> tuple[np.ndarray, str]:
     """The validation tokens of a run, as in its training, found again by its config.toml."""
     if not (path / CONFIG).is_file():
         raise ValueError(f"{path} has no {CONFIG} that says what it was trained on: give the text with --data")
-    said = build(DataArgs, read_toml(path / CONFIG, *CLASSES))
-    if "-" in (*said.data, *said.val_data):
+    data = build(DataArgs, read_toml(path / CONFIG, *CLASSES))
+    if "-" in (*data.data, *data.val_data):
         raise ValueError(f"{path} was trained on standard input, which is gone: give the text with --data")
     try:
         dataset = prepare(
-            said.data, tokenizer, context=1, cache_dir=cache_home(), val_fraction=said.val_fraction,
-            val_specs=said.val_data or None, text_key=said.text_key, doc_separator=said.doc_separator or None,
-            patterns=said.glob,
+            data.data, tokenizer, context=1, cache_dir=cache_home(), val_fraction=data.val_fraction,
+            val_specs=data.val_data or None, text_key=data.text_key, doc_separator=data.doc_separator or None,
+            patterns=data.glob,
         )  # fmt: skip
     except ValueError as error:
         raise ValueError(f"{path} was trained on another text ({error}): give the text with --data") from None
-    return dataset.val, f"the validation text of {', '.join(said.val_data or said.data)}"
+    return dataset.val, f"the validation text of {', '.join(data.val_data or data.data)}"
 
 
 def windows_of(ids: np.ndarray, windows: int, length: int) -> Tensor:

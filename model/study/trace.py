@@ -71,7 +71,7 @@ class Recorder(TorchFunctionMode):
         return result
 
     def _library_frame(self, frame: FrameType | None) -> FrameType | None:
-        """The innermost frame of the library, if it is a watched function: torch's own frames are looked through."""
+        """The innermost frame of the library, if it is a watched function: torch's own frames are skipped."""
         while frame is not None:
             if frame.f_code in self.watched:
                 return frame
@@ -159,7 +159,7 @@ class Picked:
 
     def __init__(self, args: ModelArgs, T: int, position: int, head: int, pair: int) -> None:
         if T in (args.n_heads, args.n_kv_heads, args.head_dim, args.head_dim // 2):
-            raise ValueError(f"{T} tokens cannot be told apart by shape from heads or channels: give one token more")
+            raise ValueError(f"{T} tokens cannot be distinguished by shape from heads or channels: give one token more")
         self.args, self.T = args, T
         self.position, self.head, self.pair = position, head, pair
 

@@ -1,6 +1,6 @@
 """Hugging Face's tokenizer.json: read with the optional ``tokenizers`` package, written for SentencePiece models.
 
-From tokenizer.model alone transformers would guess: it puts a space before every text, whatever the model says.
+Without a tokenizer.json transformers would put a space before every text, also where the model does not.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
 class HFTokenizer:
     """A tokenizer.json with its special tokens, as its own library reads it.
 
-    Which tokens begin and end a text is said by the file's post-processor and by ``tokenizer_config.json`` and
+    Which tokens begin and end a text is defined by the file's post-processor and by ``tokenizer_config.json`` and
     ``special_tokens_map.json`` beside it. Chat models have several end tokens, which the model's configuration
     lists: give them as ``eos_ids``. Raises ValueError when no BOS is named.
     """
@@ -64,7 +64,7 @@ class HFTokenizer:
         return [self.bos_id] * (bos and (self._starts or not text)) + self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
-        """Many texts at once. The library takes all cores whatever ``threads`` says."""
+        """Many texts at once. The library uses all cores and ignores ``threads``."""
         with self._explained():
             return [row.ids for row in self._model.encode_batch(list(texts), add_special_tokens=False)]
 
@@ -77,7 +77,7 @@ class HFTokenizer:
         return self.encode_batch([text])[0]
 
     def encode_literal(self, text: str) -> list[int]:
-        """Without the library's first step, which finds added tokens wherever their names stand."""
+        """Without the library's first step, which finds added tokens wherever their names occur."""
         if self._model.normalizer is not None:
             text = self._model.normalizer.normalize_str(text)
         split = self._model.pre_tokenizer
@@ -109,7 +109,7 @@ class HFTokenizer:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Keep what native code prints when it panics off stderr: the error that is raised says the same."""
+    """Keep off stderr what native code prints when it panics: the exception has the same text."""
     try:
         saved = os.dup(2)
     except OSError:  # stderr is closed
@@ -135,8 +135,8 @@ def _settings_beside(path: Path) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (path.parent / name).is_file():
-            said = read_json(path.parent / name, KINDS)
-            settings |= {key: value for key, value in said.items() if value is not None}
+            found = read_json(path.parent / name, KINDS)
+            settings |= {key: value for key, value in found.items() if value is not None}
     return settings
 
 
@@ -154,7 +154,7 @@ def describe(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
     special = [i for i in range(len(pieces)) if model.is_control(i) or model.is_unknown(i)]
     names = {"bos_token": model.bos_id(), "eos_token": model.eos_id(), "unk_token": model.unk_id()}
     config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-    config["add_prefix_space"] = prefix  # llama.cpp's converter takes it for true where it is not said
+    config["add_prefix_space"] = prefix  # llama.cpp's converter assumes true where it is missing
     config |= {name: pieces[i] for name, i in names.items() if i >= 0}
     return _whole(pieces, merges, special, model, prefix), config
 

@@ -170,7 +170,7 @@ def _entry(token: int, piece: bytes, score: float) -> bytes:
 
 
 def _field(number: int, value: int | bytes, fixed: bool = False) -> bytes:
-    """A field of a protocol buffer: a varint, four bytes that are ``fixed``, or as many bytes as are said before."""
+    """A field of a protocol buffer: a varint, four bytes that are ``fixed``, or bytes after their number."""
     if isinstance(value, int):
         return _varint(number << 3) + _varint(value)
     return _varint(number << 3 | 5) + value if fixed else _varint(number << 3 | 2) + _varint(len(value)) + value

@@ -161,13 +161,13 @@ def _score(raw: bytes, name: str, common: str) -> float:
     if text is None or "\0" in text:
         return 0.0
     wide = [character for character in text if character > "\x7f"]
-    # Accents stand alone among Latin letters, Cyrillic letters stand together; the bytes are the same.
+    # Accented letters are single among Latin ones, Cyrillic letters come in runs; the bytes are the same.
     together = sum(a > "\x7f" and b > "\x7f" for a, b in itertools.pairwise(text))
     if name in SINGLE and (name == "CP1252") == (2 * together > len(wide)):
         return 0.0
-    share = sum(character in common for character in wide) / max(1, len(wide))
+    fraction = sum(character in common for character in wide) / max(1, len(wide))
     # Any bytes are text in an encoding of single bytes, and a third of them common by chance.
-    return share if name not in SINGLE else max(0.0, share - 0.4)
+    return fraction if name not in SINGLE else max(0.0, fraction - 0.4)
 
 
 def _utf16_score(raw: bytes, name: str) -> float:

@@ -86,10 +86,10 @@ def fitting_size(characters: int, distinct: int) -> int:
     return max(growth, 64 * -(-(SPECIAL + distinct + growth // 2) // 64))
 
 
-def covered(counts: Counter[str], share: float) -> int:
+def covered(counts: Counter[str], fraction: float) -> int:
     """How many of the characters, the most frequent first, make up this fraction of the text."""
     so_far = itertools.accumulate(count for _, count in counts.most_common())
-    return 1 + sum(1 for count in so_far if count < share * counts.total())
+    return 1 + sum(1 for count in so_far if count < fraction * counts.total())
 
 
 def learn_tokenizer(

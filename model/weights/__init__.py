@@ -1,4 +1,4 @@
-"""Checkpoints on disk: a run directory, Hugging Face, Meta and llama2.c, all opened by looking at the path.
+"""Checkpoints on disk: a run directory, Hugging Face, Meta and llama2.c, recognized by their files.
 
 checkpoint.py        any of them
 variants.py          subclasses of the network, saved under their name

@@ -1,4 +1,4 @@
-"""Any checkpoint, told by looking at the path: opened once, for its architecture, its tokenizer and its weights."""
+"""A checkpoint of any format, recognized by its files: opened once, for its architecture, tokenizer and weights."""
 
 import sys
 import warnings
@@ -196,7 +196,7 @@ def save_model(
     if type(model) is Transformer:
         table = precompute_freqs_cis(args.head_dim, args.max_seq_len, args.rope_theta, args.rope_scaling)
         if not torch.equal(model.freqs_cis.to(table), table):
-            raise ValueError("freqs_cis is not what rope_theta and rope_scaling give: config.json has no words for it")
+            raise ValueError("freqs_cis is not what rope_theta and rope_scaling give: config.json cannot express it")
     else:
         check_rebuilds(model)
     directory = Path(directory)

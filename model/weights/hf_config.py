@@ -62,7 +62,7 @@ def args_from(config: Mapping[str, Any]) -> ModelArgs:
         head_dim=config.get("head_dim", DERIVED),
         hidden_dim=config["intermediate_size"],
         vocab_size=config["vocab_size"],
-        # What the format says where the file says nothing.
+        # The format's defaults.
         max_seq_len=config.get("max_position_embeddings", 2048),
         norm_eps=config.get("rms_norm_eps", 1e-6),
         rope_theta=theta,
@@ -74,8 +74,8 @@ def args_from(config: Mapping[str, Any]) -> ModelArgs:
 def refuse_others(config: Mapping[str, Any]) -> None:
     kind, classes = config.get("model_type"), config.get("architectures") or ["LlamaForCausalLM"]
     if kind != "llama" or classes != ["LlamaForCausalLM"]:
-        said = f"model_type is {shortened(kind)} and architectures {shortened(classes)}"
-        raise ValueError(f"{said}: only llama, LlamaForCausalLM, is known")
+        found = f"model_type is {shortened(kind)} and architectures {shortened(classes)}"
+        raise ValueError(f"{found}: only llama, LlamaForCausalLM, is known")
     if config.get("hidden_act", "silu") not in ("silu", "swish"):
         raise ValueError(f"hidden_act is {shortened(config['hidden_act'])}: only silu is known")
     for name, unused in NOT_DONE.items():
@@ -150,31 +150,31 @@ def rope_from(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
         check_fields(table, ROPE_KINDS)
     if new and old and any(old.get(key) != value for key, value in new.items() if key != "rope_theta"):
         raise ValueError(f"rope_parameters {new} and rope_scaling {old} disagree: keep one")
-    said = dict(new or old)
-    theta = said.pop("rope_theta", config.get("rope_theta", 10000.0))
+    rope = dict(new or old)
+    theta = rope.pop("rope_theta", config.get("rope_theta", 10000.0))
     if config.get("rope_theta", theta) != theta:
         raise ValueError(f"rope_theta is both {config['rope_theta']} and {theta}: keep one")
-    kinds = {said.pop(key) for key in ("type", "rope_type") if said.get(key) is not None} or {"default"}
+    kinds = {rope.pop(key) for key in ("type", "rope_type") if rope.get(key) is not None} or {"default"}
     kind = kinds.pop()
-    if kind == "default" and not kinds and not said.get("factor"):
-        said.pop("factor", None)
-        _check_keys(said, set(), kind)
+    if kind == "default" and not kinds and not rope.get("factor"):
+        rope.pop("factor", None)
+        _check_keys(rope, set(), kind)
         return theta, None
     if kinds or kind not in ROPE_KEYS:
         raise ValueError(f"RoPE scaling is {', '.join(map(str, [kind, *kinds]))}: known are {', '.join(ROPE_KEYS)}")
-    return theta, _scaling(kind, said, config)
+    return theta, _scaling(kind, rope, config)
 
 
-def _scaling(kind: str, said: dict[str, Any], config: Mapping[str, Any]) -> RopeScaling:
+def _scaling(kind: str, rope: dict[str, Any], config: Mapping[str, Any]) -> RopeScaling:
     names = ROPE_KEYS[kind]
     if "original_max_position_embeddings" in names:
-        trained = said.get("original_max_position_embeddings") or config.get("max_position_embeddings", 2048)
+        trained = rope.get("original_max_position_embeddings") or config.get("max_position_embeddings", 2048)
         # Where the file has it outside of the table, that one counts.
-        said["original_max_position_embeddings"] = config.get("original_max_position_embeddings") or trained
-    said.pop("finetuned", None)  # says how the weights came to be
-    m, m_all = said.pop("mscale", None), said.pop("mscale_all_dim", None)
-    values = {names[key]: value for key, value in said.items() if key in names and value is not None}
-    _check_keys(said, names.keys(), kind)
+        rope["original_max_position_embeddings"] = config.get("original_max_position_embeddings") or trained
+    rope.pop("finetuned", None)  # whether the weights were fine-tuned
+    m, m_all = rope.pop("mscale", None), rope.pop("mscale_all_dim", None)
+    values = {names[key]: value for key, value in rope.items() if key in names and value is not None}
+    _check_keys(rope, names.keys(), kind)
     needed = {"factor"} if kind != "llama3" else {"factor", "low", "high"}
     if needed - values.keys():
         raise ValueError(f"RoPE scaling {kind} lacks {', '.join(sorted(needed - values.keys()))}: complete config.json")
@@ -184,12 +184,12 @@ def _scaling(kind: str, said: dict[str, Any], config: Mapping[str, Any]) -> Rope
     return RopeScaling(type=cast(Type, kind), **values)
 
 
-def _check_keys(said: Mapping[str, Any], known: Any, kind: str) -> None:
+def _check_keys(rope: Mapping[str, Any], known: Any, kind: str) -> None:
     neutral = {"partial_rotary_factor": 1.0, "truncate": True}
-    strange = [key for key, value in said.items() if key not in known and value != neutral.get(key)]
+    strange = [key for key, value in rope.items() if key not in known and value != neutral.get(key)]
     if strange:
         raise ValueError(
-            f"RoPE scaling {kind} has {strange[0]} = {shortened(said[strange[0]])}, which is not known here"
+            f"RoPE scaling {kind} has {strange[0]} = {shortened(rope[strange[0]])}, which is not known here"
         )
 
 

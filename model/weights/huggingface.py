@@ -113,4 +113,4 @@ def save(model: Transformer, directory: Path, dtype: torch.dtype | None, ids: Ma
     config = config_from(args, stored, ids, network)
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / "config.json", config)
-    save_tensors(directory / WEIGHTS, weights, {"format": "pt"})  # transformers wants to be told
+    save_tensors(directory / WEIGHTS, weights, {"format": "pt"})  # transformers requires it

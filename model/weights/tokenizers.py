@@ -107,8 +107,8 @@ def read_ids(directory: Path) -> dict[str, Any]:
     ids: dict[str, Any] = {}
     for name in ("config.json", "generation_config.json"):
         if (directory / name).is_file():
-            said = read_json(directory / name, {"bos_token_id": IDS, "eos_token_id": IDS})
-            ids |= {key: said[key] for key in ("bos_token_id", "eos_token_id") if said.get(key) is not None}
+            found = read_json(directory / name, {"bos_token_id": IDS, "eos_token_id": IDS})
+            ids |= {key: found[key] for key in ("bos_token_id", "eos_token_id") if found.get(key) is not None}
     return ids
 
 

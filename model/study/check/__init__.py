@@ -1,9 +1,8 @@
-"""Checking the reader's own functions: they run in a process of their own, and here is said what came of it.
+"""Check the reader's own functions: they run in a process of their own, and this file reports the results.
 
 ``child.py`` runs them; ``table.py``, ``rotation.py``, ``cache.py`` and ``attention.py`` judge them, in any of the forms
-of ``forms.py``; ``faults.py`` has the mistakes that are known by name. A mistake gets a name only when
-its formula gives what the reader's function gave, on every probe; otherwise the first property that fails is all
-that is said.
+of ``forms.py``; ``faults.py`` lists the known mistakes. A mistake is reported only when its formula gives the
+same numbers as the reader's function on every probe; otherwise only the first failing property is.
 """
 
 import json
@@ -65,7 +64,7 @@ class Property(NamedTuple):
 
 @dataclass
 class Verdict:
-    """What came of one function. ``outcome`` is right, half-split, wrong, stopped or unwritten."""
+    """The result for one function. ``outcome`` is right, half-split, wrong, stopped or unwritten."""
 
     function: str
     outcome: str
@@ -179,15 +178,15 @@ def judge(files: list[Path], seconds: float) -> list[Verdict]:
 
 
 def _run_child(files: list[Path], skipped: list[str], notes: Path, seconds: float) -> str:
-    """Wait for the child, which limits its own processor time; this clock is for one that sleeps, or cannot.
+    """Run the child, and return in words how it ended.
 
-    Returns in words how it ended.
+    It limits its own processor time; the clock here is for one that sleeps, and for systems without that limit.
     """
     root = Path(__file__).parents[3]
     path = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
     words = [sys.executable, "-m", f"{__name__}.child", str(notes), str(seconds), ",".join(skipped), *map(str, files)]
     endless = f"it did not end within {seconds:g} seconds; is there an endless loop? (--seconds N waits longer)"
-    quiet = subprocess.DEVNULL  # input() ends at once, and what the file prints is not an answer
+    quiet = subprocess.DEVNULL  # input() ends at once, and what the file prints is not shown
     child = subprocess.Popen(words, stdin=quiet, stdout=quiet, stderr=quiet, env={**os.environ, "PYTHONPATH": path})
     try:
         seen, since = 0, time.monotonic()

@@ -37,12 +37,12 @@ FORMS = [Form(), *(Form("tuple", width) for width in ("single", "halves", "neigh
 
 
 @dataclass
-class Spelling:
-    """What is known of the reader's ways from the functions judged so far."""
+class Conventions:
+    """The forms that the reader's functions use, as far as they have been judged."""
 
     table: Form | None = None
     mask: str = ""
-    broken: set[str] = field(default_factory=set)  # functions that others cannot be built on
+    broken: set[str] = field(default_factory=set)  # functions that are wrong, and replaced when a later one calls them
 
 
 def spread(x: Tensor, width: str) -> Tensor:
@@ -51,7 +51,7 @@ def spread(x: Tensor, width: str) -> Tensor:
 
 
 def read_table(result: Any, dim: int, end: int) -> tuple[Tensor | None, Form | None]:
-    """Complex128 (end, dim/2) and the form it came in, or nothing where it is in no known one."""
+    """Complex128 (end, dim/2) and the form it came in, or None for an unknown form."""
     if isinstance(result, Tensor) and result.is_complex():
         fits = [size for size in result.shape if size != 1] == [end, dim // 2]
         table = result.detach().to(torch.complex128).reshape(end, dim // 2) if fits else None

@@ -34,7 +34,7 @@ class Page:
 
     model: Annotated[Path | None, "a trained model of up to 20M parameters (default: the newest run)"] = None
     out: Annotated[Path, "the file to write"] = Path("page.html")
-    prompt: Annotated[str, "what the model reads first"] = "Return the number of"
+    prompt: Annotated[str, "text that the page begins with"] = "Return the number of"
     tokenizer: Annotated[Path | None, "tokenizer.model (default: the one beside the model)"] = None
 
 
@@ -47,7 +47,7 @@ HALF = 1_000_000  # parameters: above it, weights are written in float16
 
 
 def run(options: Page) -> Report:
-    """Write the page. Raises ValueError for a model or a tokenizer that it cannot hold, before weights are read."""
+    """Write the page. Raises ValueError, before weights are read, for a model or tokenizer that it cannot run."""
     path = options.model or newest_run()
     args = load_args(path)
     count, _ = count_parameters(args)
@@ -59,7 +59,7 @@ def run(options: Page) -> Report:
     if not options.out.parent.is_dir() or options.out.is_dir():
         raise ValueError(f"out is {options.out}: name a file in a directory that exists")
     tokenizer = load_tokenizer(options.tokenizer or path, args.vocab_size)
-    pieces = vocabulary(tokenizer)  # refuses what cannot be told to the page
+    pieces = vocabulary(tokenizer)  # refuses what the page could not encode
     net = network(load_model(path), stored(count))
     weights = net.pop("weights")
     facts = {"name": path.resolve().name, "prompt": options.prompt, **net, "tokenizer": pieces, "sinks": SINKS}
