@@ -38,14 +38,14 @@ HOUR = 3600.0
 
 
 class Outcome(NamedTuple):
-    state: str  # "ok", "stopped" or why it failed
+    state: str  # "ok", "stopped", "mistakes" or why it failed
     seconds: float
     output: str
     errors: str
 
     @property
     def failed(self) -> bool:
-        return self.state not in ("ok", "stopped")
+        return self.state not in ("ok", "stopped", "mistakes")
 
 
 def commands(page: str) -> Iterator[str]:
@@ -118,7 +118,9 @@ def enter(command: str, clone: Path, environment: dict[str, str], train_seconds:
             os.killpg(process.pid, signal.SIGKILL)
             output, errors = process.communicate()
             state = "Ctrl-C did not end it in two minutes"
-    if state == "ok" and process.returncode:
+    if state == "ok" and process.returncode == 1 and "study.py check " in command:
+        state = "mistakes"  # found in the reader's files, as the page shows
+    elif state == "ok" and process.returncode:
         state = f"exit code {process.returncode}"
     elif "Traceback" in errors and not command.startswith("torchrun"):  # torchrun prints one on Ctrl-C
         state = "traceback"

@@ -69,6 +69,8 @@ def test_a_command_that_fails_is_said_to_fail_and_why(tmp_path):
     done = walk.enter("echo 'x.py: error: give a number' >&2; exit 2", tmp_path, dict(os.environ), 1)
     assert (done.state, done.failed) == ("exit code 2", True)
     assert walk.reasons(done.output + done.errors) == ["x.py: error: give a number"]
+    done = walk.enter("exit 1 # python study.py check mine.py", tmp_path, dict(os.environ), 1)
+    assert (done.state, done.failed) == ("mistakes", False)
     assert walk.enter("echo fine", tmp_path, dict(os.environ), 1)[::2] == ("ok", "fine\n")
 
 
