@@ -170,9 +170,9 @@ def save(model: Transformer, path: Path) -> None:
             for name, _ in order(parse_header(header)):
                 tensor = table if name == ROPE else state[name]
                 if tensor.dtype == torch.int8:
-                    file.write(np.ascontiguousarray(tensor.cpu().numpy()))  # tofile would not say that a disk is full
+                    file.write(np.ascontiguousarray(tensor.cpu().numpy()).data)  # tofile hides that a disk is full
                     tensor = state[name.removesuffix("weight") + "scales"]
-                file.write(np.ascontiguousarray(tensor.detach().cpu().float().numpy(), "<f4"))
+                file.write(np.ascontiguousarray(tensor.detach().cpu().float().numpy(), "<f4").data)
 
     write_atomically(path, write)
 
