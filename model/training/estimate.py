@@ -36,9 +36,24 @@ def memory_needed(model: ModelArgs, train: TrainArgs, dtype: torch.dtype, world_
     return state, activations + 24 * rows * (model.max_seq_len + 1)
 
 
+def disk_needed(model: ModelArgs, train: TrainArgs) -> int:
+    """Bytes of a run directory: the latest state, one more of it while it is replaced, and the best model."""
+    parameters, hidden = count_parameters(model)
+    state = 12 * parameters - (4 * hidden if train.optimizer == "muon" else 0)
+    return 2 * state + 4 * parameters
+
+
 def free_memory(device: torch.device) -> int | None:
     """Bytes that can be had on this device; None where nothing tells."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
+
+
+def fits(model: ModelArgs, train: TrainArgs, device: torch.device, world_size: int = 1) -> bool:
+    """Whether the memory is enough, as far as anything tells how much there is."""
+    available = free_memory(device)
+    return (
+        available is None or sum(memory_needed(model, train, pick_dtype(train.dtype, device), world_size)) <= available
+    )
 
 
 def check_memory(model: ModelArgs, train: TrainArgs, device: torch.device, world_size: int = 1) -> None:

@@ -5,7 +5,7 @@ import itertools
 import os
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,6 +26,7 @@ from ..weights.hf_config import config_from
 from .config import CLASSES, FINE_TUNING, DataArgs, TrainArgs
 from .distributed import Ranks, own_device
 from .estimate import check_memory
+from .sizing import undecided
 
 CONFIG = "config.toml"
 ALONE = Ranks()
@@ -43,8 +44,13 @@ class Plan:
     network: type[Transformer] = Transformer
     ranks: Ranks = ALONE
     resume: bool = False
-    vocab_size: int | None = None  # of a tokenizer to be trained; None is what fits the text
+    given: Settings = field(default_factory=dict)  # what the user and the file say, and only that
     changes: tuple[str, ...] = ()  # when resuming: what is set differently from before
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the model is still to be chosen."""
+        return not self.resume and undecided(self.given)
 
     @property
     def identity(self) -> Settings:
@@ -124,7 +130,7 @@ def assemble(settings: Settings, directory: Path, ranks: Ranks) -> Plan:
     check_processes(data, train, ranks.world_size)
     check_memory(model, train, device, ranks.world_size)
     check_writable(directory)
-    return Plan(data, model, train, directory, network, ranks, vocab_size=settings.get("vocab_size"))
+    return Plan(data, model, train, directory, network, ranks, given=settings)
 
 
 def check_processes(data: DataArgs, train: TrainArgs, processes: int) -> None:
@@ -176,9 +182,11 @@ def prepare_text(plan: Plan) -> Text:
         tokenizer = load_tokenizer(plan.directory, model.vocab_size)
     elif data.tokenizer in KINDS:
         documents = open_documents(data.data, **sources)
-        file = learn_tokenizer(documents, cache_home(), data.tokenizer, plan.vocab_size, data.data, plan.directory)
+        file = learn_tokenizer(
+            documents, cache_home(), data.tokenizer, plan.given.get("vocab_size"), data.data, plan.directory
+        )
         tokenizer = load_tokenizer(file)
-        if data.tokenizer == "bpe" and plan.vocab_size is None:
+        if data.tokenizer == "bpe" and "vocab_size" not in plan.given:
             print(f"vocab_size     {tokenizer.vocab_size}, chosen to fit the text", file=sys.stderr)
     else:
         tokenizer = load_tokenizer(data.tokenizer, model.vocab_size if plan.train.init_from else None)
@@ -199,9 +207,3 @@ def check_prompt(tokens: int, context: int) -> None:
             f"sample_prompt is {tokens} tokens long, which leaves none of the {context} positions (max_seq_len) to "
             "write in: shorten it, or give --sample_every 0"
         )
-
-
-def reread_text(directory: Path, ranks: Ranks) -> Text:
-    """What the first of several processes prepared, for the others: its run directory and its cache hold it."""
-    plan = assemble(read_toml(directory / CONFIG, *CLASSES), directory, ranks)
-    return prepare_text(dataclasses.replace(plan, resume=True))

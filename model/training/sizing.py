@@ -1,0 +1,157 @@
+"""Which model to train: chosen from the text, the speed of this machine and the minutes.
+
+A larger model learns more from each token, a smaller one sees more tokens in the same time, and a small text has only
+so much to give. ``expected_loss`` weighs them: a law fitted to the runs in benchmarks/sizing.jsonl by
+benchmarks/sizing.py. docs/scaling.md says how well it predicts runs that it was not fitted to.
+"""
+
+import dataclasses
+import math
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from ..cli import Settings, build
+from ..config import ModelArgs
+from ..text.dataset import Dataset
+from ..transformer import Transformer
+from .config import TrainArgs
+from .estimate import count_parameters, fits
+from .evaluation import guessing_loss
+from .trainer import Trainer
+
+# Width and layers. Each step about doubles the work, so that noise in the timing rarely changes the choice.
+LADDER = ((64, 2), (96, 3), (128, 4), (192, 4), (256, 5), (320, 7), (448, 8), (640, 9), (768, 12), (1024, 14))
+OVERHEAD = 0.05  # of the minutes: validation, checkpoints, samples
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a run is expected to come to."""
+
+    tokens_per_second: float
+    steps: int
+    passes: float  # over the training text
+    loss: float  # nats per token of validation text
+
+
+def undecided(settings: Settings) -> bool:
+    """Whether the model is to be chosen: minutes are given, and not both its width and its layers."""
+    fixed = settings.get("init_from") or {"dim", "n_layers"} <= settings.keys()
+    return bool(settings.get("minutes") and not fixed)
+
+
+def choose(given: Settings, dataset: Dataset, vocab_size: int, network: type[Transformer], device: torch.device,
+           processes: int = 1) -> Settings:  # fmt: skip
+    """All settings, those that suit the text, the machine and the minutes best; what is ``given`` stays as it is.
+
+    Sizes are tried from small to large, until the expected loss or the memory says that the one before was better.
+    Raises ValueError when no size fits into the memory.
+    """
+    unique, guess = len(dataset.train), guessing_loss(dataset, vocab_size, order=3)
+    seconds = 60 * given["minutes"] * (1 - OVERHEAD)
+    tokens, best, least = 1e4 * seconds, None, math.inf  # tokens: a first guess of what the smallest size can see
+    for model in shapes(given | {"vocab_size": vocab_size}):
+        hidden = count_parameters(model)[1]
+        train = build(TrainArgs, recipe(model, tokens, unique) | given)
+        if not fits(model, train, device, processes):
+            break
+        possible = seconds * measure_speed(model, train, network, dataset, device, processes)
+        tokens = most_useful(guess, hidden, possible, unique)
+        loss = expected_loss(guess, hidden, tokens, unique)
+        if loss > least:
+            break
+        least, best = loss, recipe(model, tokens, unique) | given | vars(model)
+        steps = max(1, round(tokens / (best["batch_size"] * model.max_seq_len)))
+        if tokens < possible:
+            best = {"max_steps": steps} | best
+        best = validations(steps, tokens) | best
+    if best is None:
+        raise ValueError("not even the smallest model fits into the memory that is free: close other programs")
+    return best
+
+
+def forecast(model: ModelArgs, train: TrainArgs, network: type[Transformer], dataset: Dataset, device: torch.device,
+             processes: int = 1) -> Forecast:  # fmt: skip
+    """What a run with these settings will come to, on this machine."""
+    speed = measure_speed(model, train, network, dataset, device, processes)
+    step_tokens, unique = train.batch_size * model.max_seq_len, len(dataset.train)
+    by_clock = 60 * train.minutes * (1 - OVERHEAD) * speed / step_tokens if train.minutes else math.inf
+    steps = max(1, int(min(train.step_limit, by_clock)))
+    guess, hidden = guessing_loss(dataset, model.vocab_size, order=3), count_parameters(model)[1]
+    loss = expected_loss(guess, hidden, steps * step_tokens, unique)
+    return Forecast(speed, steps, steps * step_tokens / unique, loss)
+
+
+def shapes(given: Settings) -> Iterator[ModelArgs]:
+    """Architectures, the smallest first, with what is given in each; those that cannot be are left out."""
+    seen = set()
+    for width, n_layers in LADDER:
+        dim = given.get("dim", width)
+        heads = max((count for count in range(1, dim // 32 + 1) if dim % (2 * count) == 0), default=1)
+        own = {"dim": dim, "n_layers": n_layers, "n_heads": heads, "tie_embeddings": given["vocab_size"] > dim}
+        if heads % 2 == 0 and "n_heads" not in given:
+            own["n_kv_heads"] = heads // 2
+        try:
+            args = build(ModelArgs, own | given)
+        except ValueError:
+            continue
+        if args not in seen:
+            seen.add(args)
+            yield args
+
+
+def measure_speed(model: ModelArgs, train: TrainArgs, network: type[Transformer], dataset: Dataset,
+                  device: torch.device, processes: int = 1) -> float:  # fmt: skip
+    """Tokens per second of training steps on random weights: the median of three steps after a first one.
+
+    Where they are slow, as many as a second and a half has time for, and at least one.
+    """
+    torch.manual_seed(train.seed)
+    trainer = Trainer(network(model).to(device), dataset, dataclasses.replace(train, compile=False, fsdp=False))
+    trainer.model.train()
+    seconds: list[float] = []
+    while len(seconds) < 4 and sum(seconds) < 1.5:
+        begin = time.perf_counter()
+        trainer.step(1.0)  # which waits for the device
+        seconds.append(time.perf_counter() - begin)
+    return processes * train.batch_size * model.max_seq_len / statistics.median(seconds[1:] or seconds)
+
+
+def recipe(model: ModelArgs, tokens: float, unique: int) -> Settings:
+    """Batch, rates and regularization for a run that sees so many tokens of a text with ``unique`` ones."""
+    rows = 2 ** round(math.log2(max(1.0, tokens / 3e5) ** 0.5 * 1024 / model.max_seq_len))
+    return {
+        "batch_size": max(2, min(rows, 64)),
+        "lr": 0.02,
+        "muon_lr": 0.02,
+        "decay_start": 0.1,
+        "dropout": 0.0 if tokens < 4 * unique else 0.1,
+    }
+
+
+def validations(steps: int, tokens: float) -> Settings:
+    """About ten in a run, on so much text that they take a small part of its time; a sample with every second."""
+    every = max(1, steps // 10)
+    digit = 10 ** (len(str(every)) - 1)
+    every = every // digit * digit
+    text = round(min(max(0.0075 * tokens, 40_000), 200_000), -3)
+    return {"eval_every": every, "eval_tokens": text, "sample_every": 2 * every}
+
+
+def expected_loss(guess: float, hidden: int, tokens: float, unique: int) -> float:
+    """Nats per token of validation text, after so many ``tokens`` of a text with ``unique`` ones.
+
+    ``guess`` is what a guess by the two tokens before costs, ``hidden`` the parameters in the layers' matrices.
+    """
+    return guess * (0.5 + hidden**-0.1 + tokens**-0.1)
+
+
+def most_useful(guess: float, hidden: int, tokens: float, unique: int) -> float:
+    """How many of so many tokens to train on: fewer where more passes over the text would make the model worse."""
+    fewer = [tokens * 2 ** (-n / 4) for n in range(40)]
+    useful = [few for few in fewer if few == tokens or few > unique]
+    return min(useful, key=lambda few: expected_loss(guess, hidden, few, unique))
