@@ -56,7 +56,7 @@ def guessing_loss(dataset: Dataset, vocab_size: int, order: int = 1, tokens: int
 
     A model that does no better than order 1 has learnt nothing but how often tokens occur. Counted are at most
     ``tokens`` tokens in 100 blocks spread evenly over each text. To each token's count one is added, so that none is
-    impossible; a longer sequence's count is mixed with the guess of one order less, as if that had been seen PRIOR times.
+    impossible; the guess of one order less counts as PRIOR more of a longer sequence.
     """
     train, val = (_spread(ids, tokens).astype(np.int64) for ids in (dataset.train, dataset.val))
     probability, context, prior = np.full(len(val), 1 / vocab_size), np.array(len(train)), vocab_size

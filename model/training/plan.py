@@ -23,7 +23,7 @@ from ..transformer import Transformer
 from ..weights import find_network, load_tokenizer, open_checkpoint
 from ..weights.checkpoint import RUNS, newest_run
 from ..weights.hf_config import config_from
-from .config import CLASSES, FINE_TUNING, DataArgs, TrainArgs
+from .config import CLASSES, FINE_TUNING, RATE, DataArgs, TrainArgs
 from .distributed import Ranks, own_device
 from .estimate import check_memory
 from .sizing import undecided
@@ -117,7 +117,8 @@ def fine_tuning(settings: Settings, given: Settings, flags: Settings) -> Setting
     tokenizer = flags.get("tokenizer", str(source))
     if tokenizer in KINDS:
         raise ValueError(f"tokenizer is {tokenizer}: {source} reads only its own; leave it out, or give its FILE")
-    rates = {name: settings.get(name, getattr(TrainArgs, name)) for name in ("lr", "muon_lr") if name not in given}
+    usual = {"lr": RATE if settings.get("optimizer", "muon") == "muon" else TrainArgs.lr, "muon_lr": RATE}
+    rates = {name: settings.get(name, rate) for name, rate in usual.items() if name not in given}
     rates = {name: float(f"{FINE_TUNING * rate:.6g}") for name, rate in rates.items()}
     return settings | own | rates | {"max_seq_len": context, "tokenizer": tokenizer}
 
@@ -182,11 +183,10 @@ def prepare_text(plan: Plan) -> Text:
         tokenizer = load_tokenizer(plan.directory, model.vocab_size)
     elif data.tokenizer in KINDS:
         documents = open_documents(data.data, **sources)
-        file = learn_tokenizer(
-            documents, cache_home(), data.tokenizer, plan.given.get("vocab_size"), data.data, plan.directory
-        )
+        wanted = plan.given.get("vocab_size")
+        file = learn_tokenizer(documents, cache_home(), data.tokenizer, wanted, data.data, plan.directory)
         tokenizer = load_tokenizer(file)
-        if data.tokenizer == "bpe" and "vocab_size" not in plan.given:
+        if data.tokenizer == "bpe" and wanted is None:
             print(f"vocab_size     {tokenizer.vocab_size}, chosen to fit the text", file=sys.stderr)
     else:
         tokenizer = load_tokenizer(data.tokenizer, model.vocab_size if plan.train.init_from else None)

@@ -18,7 +18,7 @@ from ..cli import Settings, build
 from ..config import ModelArgs
 from ..text.dataset import Dataset
 from ..transformer import Transformer
-from .config import TrainArgs
+from .config import RATE, TrainArgs
 from .estimate import count_parameters, fits
 from .evaluation import guessing_loss
 from .trainer import Trainer
@@ -126,8 +126,8 @@ def recipe(model: ModelArgs, tokens: float, unique: int) -> Settings:
     rows = 2 ** round(math.log2(max(1.0, tokens / 3e5) ** 0.5 * 1024 / model.max_seq_len))
     return {
         "batch_size": max(2, min(rows, 64)),
-        "lr": 0.02,
-        "muon_lr": 0.02,
+        "lr": RATE,
+        "muon_lr": RATE,
         "decay_start": 0.1,
         "dropout": 0.0 if tokens < 4 * unique else 0.1,
     }

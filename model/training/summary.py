@@ -12,7 +12,7 @@ import torch
 from ..cli.files import write_atomically
 from ..text.dataset import Dataset
 from ..text.token_cache import cache_home
-from .estimate import disk_needed, free_memory, memory_needed, readable_size
+from .estimate import PROCESS, disk_needed, free_memory, peak_memory, readable_size
 from .evaluation import bits_per_byte
 from .run_directory import METRICS, read_metrics
 from .sizing import Forecast
@@ -63,10 +63,11 @@ def described(data: Dataset, vocab_size: int) -> str:
 
 
 def memory_and_disk(trainer: Trainer) -> str:
-    needed = sum(memory_needed(trainer.model.args, trainer.args, trainer.dtype, trainer.ranks.world_size))
+    """The most memory that the process will take on a CPU, or on the device; and the run directory's size."""
+    needed = peak_memory(trainer.model.args, trainer.args, trainer.dtype, trainer.ranks.world_size)
     there, disk = free_memory(trainer.device), disk_needed(trainer.model.args, trainer.args)
-    free = f", {readable_size(there)} free" if there else ""
-    return f"about {readable_size(needed)} beside what PyTorch takes{free}; {readable_size(disk)} on disk"
+    most = readable_size(needed + PROCESS * (trainer.device.type == "cpu"))
+    return f"about {most} at most{f', {readable_size(there)} free' if there else ''}; {readable_size(disk)} on disk"
 
 
 def expectation(forecast: Forecast, trainer: Trainer, unigram: float) -> str:
