@@ -51,7 +51,7 @@ def bits_per_byte(nats_per_token: float, dataset: Dataset) -> float:
     return nats_per_token / math.log(2) * (len(dataset.val) - 1) / dataset.val_bytes
 
 
-def guessing_loss(dataset: Dataset, vocab_size: int, order: int = 1, tokens: int = 1_000_000) -> float:
+def guessing_loss(dataset: Dataset, vocab_size: int, order: int = 1, tokens: int = 5_000_000) -> float:
     """Nats per validation token of a guess by frequency: of the tokens alone (order 1), after the one before them (2) …
 
     A model that does no better than order 1 has learnt nothing but how often tokens occur. Counted are at most
