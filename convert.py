@@ -18,8 +18,9 @@ import torch
 from model import Transformer
 from model.cli import Parser, run_script
 from model.cli.files import write_atomically
+from model.text import llama2c_tokenizer
 from model.text.tokenizer import Tokenizer
-from model.weights import Checkpoint, llama2c, meta, open_checkpoint, save_model, save_tokenizer, tokenizer_files
+from model.weights import Checkpoint, llama2c, meta, open_checkpoint, save_model, save_tokenizer
 from model.weights.layout import shapes
 from model.weights.tokenizers import copy_tokenizer, read_ids, tokenizer_bin
 
@@ -66,12 +67,14 @@ def check_target(target: Path, to: str) -> None:
 
 
 def check_format(checkpoint: Checkpoint, to: str, dtype: str | None, version: int) -> None:
-    """Whether the format has words for the architecture."""
+    """Refuse what the format cannot express."""
     args = checkpoint.args
     if version and to != "llama2c":
         raise ValueError(f"version is {version}: versions are llama2.c's, add --to llama2c")
     if checkpoint.network:
-        raise ValueError(f"{checkpoint.path} holds the weights of {checkpoint.network}: no format can say what that is")
+        raise ValueError(
+            f"{checkpoint.path} holds the weights of {checkpoint.network}: no format describes that network"
+        )
     if to == "meta":
         meta.params_from(args)
         context = meta.context(args.rope_theta, args.rope_scaling)
@@ -106,7 +109,7 @@ def write_file(model: Transformer, tokenizer: Tokenizer | None, path: Path) -> N
     """The tokenizer first: once the weights are there, all is."""
     if tokenizer:
         try:
-            tokenizer_files.save(tokenizer, tokenizer_bin(path))
+            llama2c_tokenizer.save(tokenizer, tokenizer_bin(path))
         except ValueError as error:
             note(f"the weights only: {error}")
         else:

@@ -113,7 +113,7 @@ def windows(number: int, tokens: Sequence[int], context: int, stride: int) -> It
 
 @torch.no_grad()
 def score(model: Transformer, batch: Sequence[Window]) -> list[float]:
-    """The summed nats of each window's scored tokens. Shorter windows are padded at their end, where nothing looks."""
+    """The summed nats of each window's scored tokens. Shorter windows are padded at the end, where no token attends."""
     device, longest = model.tok_embeddings.weight.device, max(len(window.tokens) for window in batch)
     rows = torch.tensor([[*w.tokens, *[0] * (longest - len(w.tokens))] for w in batch], device=device)  # (B, T + 1)
     h = model.hidden(rows[:, :-1])  # (B, T, dim)
@@ -137,7 +137,7 @@ def evaluate(
 ) -> list[Score]:
     """A score for each document. Windows never cross from one document into the next.
 
-    ``texts`` are (token ids with BOS first, bytes); ``scored`` is told how many tokens each batch has predicted.
+    ``texts`` are (token ids with BOS first, bytes); ``scored`` is called with the number of tokens of each batch.
     """
     context = model.args.max_seq_len
     stride = context if stride is None else stride

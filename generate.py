@@ -21,12 +21,11 @@ from tqdm import tqdm
 from model import Transformer
 from model.cli import Parser, add_flags, build, read_flags, run_script, typed_text
 from model.cli.machine import check_memory, choose_threads, has_native_bfloat16, pick_device, pick_dtype
-from model.decoding.batches import check_endless, memory_needed
 from model.decoding.chat import Chat, open_chat
 from model.decoding.compiled import CompiledNetwork
 from model.decoding.conversation import Conversation, converse
 from model.decoding.network import for_decoding
-from model.decoding.prompts import Prompt, encode, note, read_texts
+from model.decoding.prompts import Prompt, check_endless, encode, memory_needed, note, read_texts
 from model.decoding.samples import Sample, Speed, check_stop_strings, complete
 from model.decoding.sampling import Sampling
 from model.text.tokenizer import Tokenizer
@@ -51,8 +50,8 @@ class Options:
     network: Annotated[str | None, "module:Class of a model that is a subclass of Transformer"] = None
     jsonl: Annotated[bool, "one JSON object a sample: prompt, text, tokens, finish_reason"] = False
     logprobs: Annotated[bool, "with --jsonl: each token's log-probability, in nats"] = False
-    interactive: Annotated[bool, "a text in turns: you write a line, the model goes on, or answers"] = False
-    chat: Annotated[bool, "apply the model's chat template: to each prompt, or without any to what you write"] = False
+    interactive: Annotated[bool, "you write a line, the model continues or answers, and so on"] = False
+    chat: Annotated[bool, "apply the model's chat template to each prompt; without prompts, to what you type"] = False
     system: Annotated[str | None, "the system's message, before all others of a chat"] = None
     no_cache: Annotated[bool, "compute the whole text again for each token, to see what the cache saves"] = False
     dtype: Annotated[
@@ -61,8 +60,8 @@ class Options:
         "int8 holds the matrices in eight bits",
     ] = "auto"
     device: Annotated[str, "auto, cpu, cuda, cuda:N or mps"] = "auto"
-    endless: Annotated[bool, "go on past the context: the cache forgets the oldest part of the text"] = False
-    compile: Annotated[bool, "compile the forward: pays off from some thousand tokens on"] = False
+    endless: Annotated[bool, "continue past the context: the cache drops the oldest part of the text"] = False
+    compile: Annotated[bool, "compile the forward pass: faster from some thousand tokens on"] = False
 
     def __post_init__(self) -> None:
         for name in ("max_new_tokens", "num_samples", "batch_size"):

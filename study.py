@@ -8,7 +8,7 @@ import startup  # noqa: F401  before torch is loaded
 from model.cli import Parser, add_flags, build, read_flags, run_script
 from model.cli.settings import hints, nearest
 from model.study import TOPICS, run
-from model.study.report import check_plot, save_plot
+from model.study.topic import check_plot, save_plot
 
 PLAIN = ("exercise", "check", "page")  # topics without a picture
 POSITIONAL = ("model", "file", "directory")  # options that are also given without their flag
@@ -48,7 +48,7 @@ def main() -> int:
         check_plot(plot)
     report = run(topic, build(TOPICS[topic], read_flags(flags, TOPICS[topic])))
     print(report)
-    if plot is not None:
+    if plot is not None and report.draw is not None:
         sys.stdout.flush()
         save_plot(report.draw, plot)
         print(f"drawn: {plot}", file=sys.stderr)

@@ -32,6 +32,8 @@ SHAPES = {
     ),
 }
 STEPS = 8  # tokens that are timed after each length
+WAYS = ["transformers", "eager", "compiled", "int8, eager", "int8, compiled"]
+Table = dict[str, dict[str, str]]  # column -> contender -> figure
 Tokens = Callable[[list[int]], Iterator[Any]]  # a text -> its next tokens, the first one after prefill
 
 
@@ -77,14 +79,14 @@ def theirs(directory: Path) -> Tokens:
     return tokens
 
 
-def speed(directory: Path, lengths: list[int], repeats: int, ways: list[str]) -> None:
-    """Decode tokens/s after each length, and prefill tokens/s, as medians of turns; with times transformers."""
+def speed(directory: Path, lengths: list[int], repeats: int, names: list[str]) -> Table:
+    """Decode tokens/s after each length, and prefill tokens/s, as medians of turns; with times the first contender."""
     model, eager = ours(directory, False, False)
     contenders: dict[str, Tokens] = {"transformers": theirs(directory), "eager": eager}
     contenders["compiled"] = ours(directory, True, False, model)[1]
     model, contenders["int8, eager"] = ours(directory, False, True)
     contenders["int8, compiled"] = ours(directory, True, True, model)[1]
-    contenders = {name: tokens for name, tokens in contenders.items() if name in ways or not ways}
+    contenders = {name: contenders[name] for name in names}
     text = torch.randint(3, model.args.vocab_size, (max(lengths),)).tolist()
     for tokens in contenders.values():
         list(tokens(text[: lengths[0]]))  # compiles, and reads every page once
@@ -101,15 +103,13 @@ def speed(directory: Path, lengths: list[int], repeats: int, ways: list[str]) ->
                 found.setdefault((name, "decode", length), []).append(count / (ended - prefilled))
                 found.setdefault((name, "prefill", length), []).append(length / (prefilled - started))
     columns = [("decode", length) for length in lengths] + [("prefill", length) for length in lengths[1:]]
-    print("\n| tokens/s | " + " | ".join(f"{kind} {length}" for kind, length in columns) + " |")
-    print("|---" * (1 + len(columns)) + "|")
-    base = next(iter(contenders))
-    for name in contenders:
-        cells = []
-        for column in columns:
-            figure, other = (statistics.median(found[who, *column]) for who in (name, base))
-            cells.append(f"{figure:.1f} ({figure / other:.2f})")
-        print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
+    table: Table = {}
+    for kind, length in columns:
+        figures = {name: statistics.median(found[name, kind, length]) for name in names}
+        table[f"{kind} {length}"] = {
+            name: f"{each:.1f} ({each / figures[names[0]]:.2f})" for name, each in figures.items()
+        }
+    return table
 
 
 PROCESS = """
@@ -130,27 +130,30 @@ if way == "transformers":
     model = Theirs.from_pretrained(directory, dtype=torch.bfloat16)
 else:
     model = load_model(directory, dtype=torch.bfloat16, int8="int8" in way)
-found = {{"load": time.perf_counter() - started, "peak": peak() - before}}
-if "compiled" in way:
-    cache, token, seconds = KVCache(model.args, dtype=torch.bfloat16), torch.tensor([[5]]), []
-    network = for_decoding(model, compile=True)
-    with torch.no_grad():
+found = {{"load": time.perf_counter() - started}}
+token = torch.tensor([[5]])
+with torch.no_grad():
+    if way == "transformers":
+        model(token, use_cache=True)
+    else:
+        cache = KVCache(model.args, dtype=torch.bfloat16)
+        network = for_decoding(model, compile="compiled" in way)
+        network(token, 0, cache)
+    found["peak"] = peak() - before
+    if "compiled" in way:
+        seconds = []
         for position in (2, 3):
             started = time.perf_counter()
             network(token, position, cache)
             seconds.append(time.perf_counter() - started)
-    found["compile"] = seconds[0] - seconds[1]
+        found["compile"] = seconds[0] - seconds[1]
 print(json.dumps(found))
 """
 
 
-def launch(directory: Path, repeats: int, ways: list[str]) -> None:
-    """Seconds to load with the file in the page cache, the memory that takes, and seconds to compile, cold and warm."""
+def launch(directory: Path, repeats: int, names: list[str]) -> Table:
+    """Seconds to load with the file in the page cache, the memory that this and a token take, seconds to compile."""
     size = (directory / "model.safetensors").stat().st_size
-    names = [
-        name for name in ("transformers", "eager", "int8", "compiled", "int8, compiled") if not ways or name in ways
-    ]
-    print("\n| | load s | peak memory / file | compile s, cold | warm |\n|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as compiler_cache:
         env = os.environ | {"PYTHONPATH": str(ROOT), "TORCHINDUCTOR_CACHE_DIR": compiler_cache}
         script = PROCESS.format(threads=torch.get_num_threads())
@@ -163,10 +166,14 @@ def launch(directory: Path, repeats: int, ways: list[str]) -> None:
             return found
 
         turns: list[dict[str, dict[str, float]]] = [{name: measure(name) for name in names} for _ in range(repeats + 1)]
+    table: Table = {"load s": {}, "peak memory / file": {}, "compile s, cold": {}, "warm": {}}
     for name in names:
         load, peak = (statistics.median(turn[name][key] for turn in turns[1:]) for key in ("load", "peak"))
-        compile = [f"{turn[name]['compile']:.1f}" for turn in turns[:2]] if "compiled" in name else ["", ""]
-        print(f"| {name} | {load:.2f} | {peak / size:.2f} | {compile[0]} | {compile[1]} |", flush=True)
+        table["load s"][name], table["peak memory / file"][name] = f"{load:.2f}", f"{peak / size:.2f}"
+        if "compiled" in name:
+            for column, turn in zip(("compile s, cold", "warm"), turns):
+                table[column][name] = f"{turn[name]['compile']:.1f}"
+    return table
 
 
 def products(args: ModelArgs, repeats: int) -> None:
@@ -206,10 +213,15 @@ def run(shape: str, only: str | None, repeats: int, keep: Path | None, ways: lis
     if only == "products":
         products(args, repeats)
         return
+    names = [name for name in WAYS if name in ways or not ways]
+    table: Table = {}
     with tempfile.TemporaryDirectory() as temporary:
         directory = keep or Path(temporary)
         write_model(args, directory)
         if only in (None, "speed"):
-            speed(directory, [8, 512, 1900] if shape == "1.1B" else [8, 128, 240], repeats, ways)
+            table |= speed(directory, [8, 512, 1900] if shape == "1.1B" else [8, 128, 240], repeats, names)
         if only in (None, "launch"):
-            launch(directory, repeats, ways)
+            table |= launch(directory, repeats, names)
+    print(f"\n| {shape}, tokens/s | " + " | ".join(table) + " |" + "\n|---" + "|---" * len(table) + "|")
+    for name in names:
+        print(f"| {name} | " + " | ".join(column.get(name, "") for column in table.values()) + " |")

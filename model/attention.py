@@ -8,7 +8,8 @@ from .cache import KVCache
 from .config import ModelArgs
 from .rope import apply_rotary_emb, apply_rotary_emb_real
 
-LONGEST_WRITTEN_OUT = 512  # keys: up to here the (T, S) scores take less memory than the rest of a layer
+QUERIES = 128  # in a block: their scores stay in the processor's caches
+LONGEST_WRITTEN_OUT = 512  # keys, in training: up to here the scores take less memory than the rest of a layer
 
 
 class Attention(nn.Module):
@@ -48,15 +49,33 @@ class Attention(nn.Module):
         ``mask`` broadcasts to (B, H, T, S): True where a query may see a key, or a number added to each score. Without
         one, T == S is causal, and a single query sees every key.
 
-        One rule chooses between two forms of the same thing. Written out, it forms all T x S scores: only in bfloat16
-        on a CPU, for up to LONGEST_WRITTEN_OUT keys. Forward and backward of 16 x 256 tokens with 8 heads took 19 ms
-        so, 40 fused, on two cores with native bfloat16; 1024 tokens 76 and 36. In float32 fused was never slower from
-        256 tokens on, and on CUDA it never forms the scores.
+        One rule chooses between two forms of the same thing. In bfloat16 on a CPU the formula is written out, for
+        QUERIES queries at a time, and in training, which keeps all scores, for up to LONGEST_WRITTEN_OUT keys. Fused it
+        took 1.7 to 2.2 times as long, forward and backward of 16 x 256 tokens, and 2.0 times for a prompt of 512
+        (benchmarks/README.md). In float32 fused was never slower from 256 tokens on, and on CUDA it never forms the
+        scores.
         """
         T, S = xq.shape[2], keys.shape[2]
-        if xq.device.type == "cpu" and xq.dtype == torch.bfloat16 and T > 1 and S <= LONGEST_WRITTEN_OUT:
-            return attention(xq, keys, values, mask)
+        kept = S <= LONGEST_WRITTEN_OUT or not xq.requires_grad
+        if xq.device.type == "cpu" and xq.dtype == torch.bfloat16 and T > 1 and kept:
+            return attention_in_blocks(xq, keys, values, mask)
         return fused_attention(xq, keys, values, mask)
+
+
+def attention_in_blocks(xq: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """``attention`` of QUERIES queries at a time, without the keys at the end that none of them sees."""
+    T, S = xq.shape[2], keys.shape[2]
+    blocks = []
+    for start in range(0, T, QUERIES):
+        end = S - T + min(start + QUERIES, T)  # keys that the block sees where attention is causal
+        queries, part = xq[:, :, start : start + QUERIES], None
+        if mask is not None:
+            part = mask.expand(*mask.shape[:-2], T, S)[..., start : start + QUERIES, :]
+            if mask.dtype != torch.bool or part[..., end:].any():
+                end = S
+            part = part[..., :end]
+        blocks.append(attention(queries, keys[:, :, :end], values[:, :, :end], part))  # (B, H, up to QUERIES, D)
+    return blocks[0] if len(blocks) == 1 else torch.cat(blocks, 2)  # (B, H, T, D)
 
 
 def attention(xq: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:

@@ -14,6 +14,7 @@ class KVCache:
     """
 
     dropped = 0  # tokens that it has forgotten: none, but for EndlessCache
+    spare = 0  # slots that are never filled
 
     def __init__(
         self,
@@ -29,7 +30,7 @@ class KVCache:
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}: give at least 1")
         self.batch_size = batch_size
-        shape = (args.n_layers, batch_size, args.n_kv_heads, self.max_seq_len, args.head_dim)
+        shape = (args.n_layers, batch_size, args.n_kv_heads, self.max_seq_len + self.spare, args.head_dim)
         self.keys = torch.zeros(shape, dtype=dtype, device=device)  # (L, B, K, max_seq_len, D)
         self.values = torch.zeros_like(self.keys)  # (L, B, K, max_seq_len, D)
         # Views of each layer's part. A compiler writes in place only into a tensor that nothing else reads later on:
@@ -67,6 +68,8 @@ class EndlessCache(KVCache):
     sinks, StreamingLLM, arXiv:2309.17453). The rotations are those of ``freqs_cis``, the network's table, so this is
     for networks whose scores depend on distances only (``Transformer.shift_invariant``).
     """
+
+    spare = 1  # compilers make code of its own for a slice that is the whole: with this, no token's keys are
 
     def __init__(
         self,

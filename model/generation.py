@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from .cache import KVCache
-from .decoding.batches import Prompts, check_prompts, left_padded, new_cache
 from .decoding.compiled import CompiledNetwork
 from .decoding.network import for_decoding
+from .decoding.prompts import Prompts, check_prompts, left_padded, new_cache
 from .decoding.sampling import Sampler, Sampling
 from .transformer import Transformer
 
@@ -54,7 +54,7 @@ def generate(
 
 @torch.no_grad()
 def decode(
-    network: Transformer | CompiledNetwork,
+    network: Transformer | CompiledNetwork,  # what for_decoding built
     prompts: Prompts,
     max_new_tokens: int,
     sampler: Sampler,
@@ -65,10 +65,8 @@ def decode(
 ) -> Iterator[tuple[list[int | None], list[float | None]]]:
     """Prefill, then sample, yield, forward. Each step yields every row's token and its log-probability.
 
-    ``network`` is what ``for_decoding`` built. The prompts go on after the ``start_pos`` tokens that ``cache`` holds;
-    the last token yielded is not in it yet. Without a cache every step goes over each row's whole text again. Tokens
-    and log-probabilities are None once the row has ended with one of ``eos_ids``. The latter are the model's own,
-    before temperature and filters, and None unless asked for.
+    The prompts continue the ``start_pos`` tokens in ``cache``; the last token yielded is not in it yet. A row that has
+    ended yields None. Without a cache every step forwards whole texts. Raises ValueError for NaN after the prompts.
     """
     if cache is None:
         texts = [torch.tensor(prompt, device=sampler.device) for prompt in prompts]  # (T,) each
@@ -78,15 +76,13 @@ def decode(
             h = network.hidden(chunk, start_pos, cache)  # (B, T, dim)
             start_pos += chunk.shape[1]
         logits = network.logits(h[:, -1])  # (B, V)
-
+    check_numbers(logits)
     ended = [False] * len(prompts)
     for step in range(1, max_new_tokens + 1):
-        logits = logits.float()
-        tokens = sampler(logits)  # (B, 1)
+        tokens = sampler(logits.float())  # (B, 1)
         ids = tokens[:, 0].tolist()
-        scores = logits.log_softmax(-1).gather(-1, tokens)[:, 0].tolist() if logprobs else [None] * len(ids)
+        scores = log_probabilities(logits, tokens) if logprobs else [None] * len(ids)
         yield [None if e else i for e, i in zip(ended, ids)], [None if e else s for e, s in zip(ended, scores)]
-
         ended = [end or token in eos_ids for end, token in zip(ended, ids)]
         if all(ended) or step == max_new_tokens:
             return
@@ -99,6 +95,16 @@ def decode(
             start_pos += 1
 
 
+def check_numbers(logits: Tensor) -> None:
+    if logits.isnan().any():
+        raise ValueError("the logits are NaN: the weights hold NaN or infinity, or overflow; try --dtype float32")
+
+
 def forward_whole(network: Transformer | CompiledNetwork, texts: list[Tensor]) -> Tensor:
     """The logits after each text, (B, V), without a cache and each text by itself: what the cached ones must equal."""
     return torch.cat([network.logits(network.hidden(text[None])[:, -1]) for text in texts])  # (B, V)
+
+
+def log_probabilities(logits: Tensor, tokens: Tensor) -> list[float]:
+    """The model's own for the tokens (B, 1), before temperature and filters."""
+    return logits.log_softmax(-1, dtype=torch.float32).gather(-1, tokens)[:, 0].tolist()

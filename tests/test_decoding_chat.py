@@ -10,9 +10,9 @@ from sentencepiece import SentencePieceTrainer
 from model.decoding import chat as chat_module
 from model.decoding import template as renderer
 from model.decoding.chat import common_prefix, open_chat
+from model.text.hf_tokenizer import describe
 from model.text.tokenizer import SentencePieceTokenizer
 from model.weights import load_tokenizer, save_tokenizer
-from model.weights.tokenizer_files import describe
 
 TEXT = "".join(f"user asks {i}: what is a rope? assistant answers: {i * i} yards.\n\n" for i in range(300))
 

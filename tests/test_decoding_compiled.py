@@ -34,6 +34,15 @@ def test_compiled_text_is_the_text_and_no_length_compiles_anew(small_model, grap
     assert not counters["graph_break"]
 
 
+@pytest.mark.parametrize("one_layer_from", [1, 10**9])
+def test_a_context_that_becomes_full_compiles_nothing_anew(small_model, graphs, monkeypatch, one_layer_from):
+    monkeypatch.setattr("model.decoding.compiled.ONE_LAYER_FROM", one_layer_from)
+    model = small_model(n_layers=1)
+    text = list(generate(model, [[1]], 3 * model.args.max_seq_len, endless=True))
+    assert list(generate(model, [[1]], 3 * model.args.max_seq_len, endless=True, compile=True)) == text
+    assert graphs() == (2 if one_layer_from == 1 else 1)
+
+
 def test_a_batch_has_a_graph_of_its_own_and_padding_another(small_model, graphs):
     model = small_model(n_layers=1)
     for prompts in ([[1, 2]] * 3, [[5, 6, 7]] * 5):

@@ -46,6 +46,29 @@ def test_a_layer_for_few_rows_is_the_linear_layer(out_features, dtype, rows, tra
         assert torch.allclose(found, expected, rtol=1e-5 if dtype == torch.float32 else 2e-2, atol=1e-5)
 
 
+@pytest.mark.parametrize("enabled", [False, True])
+@pytest.mark.parametrize(("rows", "dtype"), [(1, torch.bfloat16), (2, torch.bfloat16), (1, torch.float32)])
+def test_onednn_is_off_for_one_row_of_16_bits_and_then_as_it_was(monkeypatch, enabled, rows, dtype):
+    seen = []
+    linear = torch.nn.functional.linear
+    monkeypatch.setattr(
+        torch.nn.functional, "linear", lambda *pair: seen.append(torch.backends.mkldnn.enabled) or linear(*pair)
+    )
+    before = torch.backends.mkldnn.enabled
+    layer = FewRowsLinear(torch.randn(16, 24, dtype=dtype))
+    try:
+        torch.backends.mkldnn.enabled = enabled
+        layer(torch.randn(rows, 1, 24, dtype=dtype))
+        with pytest.raises(RuntimeError):
+            layer(torch.randn(rows, 1, 25, dtype=dtype))
+        assert torch.backends.mkldnn.enabled == enabled
+    finally:
+        torch.backends.mkldnn.enabled = before
+    one = rows == 1 and dtype == torch.bfloat16
+    assert seen == [enabled and not one] * len(seen)
+    assert len(seen) == (0 if dtype == torch.float32 else 2)
+
+
 @pytest.mark.parametrize("shape", [(24,), (1, 24), (5, 24), (1, 3, 24), (2, 3, 24), (2, 1, 1, 24)])
 def test_other_shapes_go_the_usual_way(shape):
     layer, x = nn.Linear(24, 16, bias=False), torch.randn(shape)

@@ -39,7 +39,7 @@ def test_without_any_prompt_the_text_is_empty(monkeypatch):
 
 def test_a_silent_pipe_does_not_hang(monkeypatch):
     reading, writing = os.pipe()
-    monkeypatch.setattr("model.decoding.prompts.PATIENCE", 0.01)
+    monkeypatch.setattr("model.decoding.prompts.PIPE_TIMEOUT", 0.01)
     with os.fdopen(reading) as silent:
         monkeypatch.setattr("sys.stdin", silent)
         assert read_texts([], None) == [""]

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from model import KVCache, generate, generation
-from model.decoding.batches import new_cache
 from model.decoding.network import for_decoding
+from model.decoding.prompts import new_cache
 from model.decoding.sampling import Sampler, Sampling
 
 PROMPTS = [[1, 5, 7], [1], [3, 4, 5, 6, 7, 8, 9, 10], [2, 2]]

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from model import KVCache, ModelArgs, Transformer, generate
-from model.decoding.batches import PaddedCache
+from model.decoding.prompts import PaddedCache
 from model.positions import NOTE, SCALINGS, SCHEMES, build_model, load_study, read_note, save_study
-from model.positions.biases import alibi_slopes, t5_buckets
+from model.positions.encodings import alibi_slopes, t5_buckets
 from model.rope_scaling import RopeScaling
 from model.weights import load_model, save_model
 
@@ -307,7 +307,7 @@ def test_t5_buckets():
 
 
 def test_sinusoids_are_the_papers():
-    from model.positions.tables import sinusoids
+    from model.positions.encodings import sinusoids
 
     table = sinusoids(6, 30)
     for t in range(3):

@@ -16,10 +16,12 @@ from model.cli.settings import hints
 from model.decoding.samples import StopStrings
 from model.decoding.sampling import Sampling, apply_filters, draw
 from model.study import TOPICS
-from model.text.readers import split_documents, split_text
+from model.text import llama2c_tokenizer
+from model.text.readers import split_documents
+from model.text.tokenizer import split_text
 from model.text.train_tokenizer import train_tokenizer
 from model.training.config import CLASSES
-from model.weights import load_tokenizer, save_tokenizer, tokenizer_files
+from model.weights import load_tokenizer, save_tokenizer
 
 # --- flags ------------------------------------------------------------------------------------------------------------
 
@@ -163,7 +165,7 @@ def tokenizers(tmp_path_factory):
         found[kind] = load_tokenizer(train_tokenizer(text, base / kind / "tokenizer.model", kind, 350))
     save_tokenizer(found["bpe"], base / "json")
     (base / "json" / "tokenizer.model").unlink()
-    tokenizer_files.save(found["bpe"], base / "t.bin")
+    llama2c_tokenizer.save(found["bpe"], base / "t.bin")
     return found | {
         "json": load_tokenizer(base / "json"),
         "bin": load_tokenizer(base / "t.bin", found["bpe"].vocab_size),

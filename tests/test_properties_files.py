@@ -16,13 +16,13 @@ from model import ModelArgs, Transformer
 from model.cli import read_toml
 from model.decoding.prompts import read_texts
 from model.positions import build_model, load_study, save_study
-from model.study.compare import read
-from model.study.options import Compare
+from model.study.compare import Compare, read
 from model.study.scheme_training import TIMES, budget
+from model.text import llama2c_tokenizer
 from model.text.train_tokenizer import train_tokenizer
 from model.training.config import CLASSES
 from model.training.run_directory import load_state, read_metrics
-from model.weights import llama2c, load_tokenizer, meta, open_checkpoint, save_model, save_tokenizer, tokenizer_files
+from model.weights import llama2c, load_tokenizer, meta, open_checkpoint, save_model, save_tokenizer
 from model.weights.tensors import read_header
 
 ARGS = ModelArgs(dim=32, n_layers=1, n_heads=2, hidden_dim=96, vocab_size=300, max_seq_len=16, tie_embeddings=True)
@@ -80,7 +80,7 @@ def sound(tmp_path_factory) -> Path:
     shutil.copy(file, by_meta)
     (base / "llama2c").mkdir()
     llama2c.save(model, base / "llama2c" / "model.bin")
-    tokenizer_files.save(tokenizer, base / "llama2c" / "model.tokenizer.bin")
+    llama2c_tokenizer.save(tokenizer, base / "llama2c" / "model.tokenizer.bin")
     (base / "run").mkdir()
     trainer(base / "run", eval_every=2, max_steps=4).run()
     (base / "run" / "config.toml").write_text('max_steps = 4\nlr = 0.01\ndata = ["a"]\n', encoding="utf-8")

@@ -10,9 +10,9 @@ import pytest
 
 import study
 from model.study import check, exercise
-from model.study.check import NAMES, Verdict, faults, python_files, run
+from model.study.check import NAMES, Check, Verdict, faults, python_files, run
 from model.study.check.child import verdicts
-from model.study.options import Check, Exercise
+from model.study.exercise import Exercise
 
 REPO = Path(__file__).parent.parent
 SOLUTIONS = REPO / "tests/solutions"

@@ -9,7 +9,7 @@ import torch
 
 from model.positions import NOTE, SCHEMES
 from model.study import TOPICS, compare, run
-from model.study.report import save_plot
+from model.study.topic import save_plot
 from model.weights import load_tokenizer
 
 TEXT = "".join(f"line {n}: a rope of {n * n} yards, laid in {n % 7} strands.\n" for n in range(900))

@@ -9,11 +9,10 @@ from model import ModelArgs, Transformer
 from model.cli import write_toml
 from model.positions import NOTE, SCALINGS, build_model, save_study
 from model.study import TOPICS, run
-from model.study.attention_maps import look, profile, readable, watched
+from model.study.attention_maps import attention_weights, profile, readable, recorded_weights
 from model.study.extrapolate import full, spans, windowed
-from model.study.inputs import open_model, open_text, windows_of
-from model.study.report import save_plot
 from model.study.scheme_training import stretched
+from model.study.topic import open_model, open_text, save_plot, windows_of
 from model.text.train_tokenizer import train_tokenizer
 from model.training.config import DataArgs
 from model.weights import load_tokenizer, save_model, save_tokenizer
@@ -61,7 +60,7 @@ def test_watching_changes_nothing_and_weights_are_softmax_rows(trained):
     _, model = trained
     tokens = torch.randint(300, (3, 9), generator=torch.Generator().manual_seed(2))
     before = model(tokens)
-    maps, loss = look(model, tokens)
+    maps, loss = attention_weights(model, tokens)
     assert maps.shape == (2, 3, 4, 9, 9)
     torch.testing.assert_close(maps.sum(-1), torch.ones(2, 3, 4, 9), atol=1e-5, rtol=0)
     assert (maps.triu(1) == 0).all()
@@ -147,7 +146,7 @@ def test_trace_of_a_trained_model(trained):
     tokens = torch.tensor([load_tokenizer(directory).encode(options.prompt)])
     T = tokens.shape[1]
     shown = {row[1]: row[4] for row in table.rows}
-    with watched(model) as maps, torch.no_grad():
+    with recorded_weights(model) as maps, torch.no_grad():
         model(tokens)
     expected = " ".join(f"{weight:+.4f}" for weight in maps[0][0, 3, 5, 4:7].tolist())
     assert shown["(scores + mask).softmax(-1)"] == expected

@@ -131,7 +131,7 @@ def test_the_bars_are_the_models_probabilities_and_the_controls_cut_them(opened,
     page.fill("#topK", "3")
     assert "cut by top_k" in text(page, "#bars li:nth-child(4)")
     assert "cut" not in text(page, "#bars li:nth-child(3)")
-    assert "3 of 330 can be drawn" in text(page, "#rest")
+    assert "3 of 330 can be sampled" in text(page, "#rest")
     chosen = page.get_attribute("#bars li:nth-child(5) button", "data-token")
     step(page, "#bars li:nth-child(5) button")
     assert tokens(page)[-1] == int(chosen)

@@ -14,8 +14,9 @@ import pytest
 
 from model.text import sources
 from model.text.python_docs import python_docs
-from model.text.readers import split_documents, split_text
+from model.text.readers import split_documents
 from model.text.sources import DEFAULT, open_documents
+from model.text.tokenizer import split_text
 
 TEXT = "One.\r\nTwo\rthree\n\n\n  日本 😀\u2028x\x0c\n"
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from model import KVCache, ModelArgs, Transformer
+from model import KVCache, ModelArgs, Transformer, generate
 from model.text.train_tokenizer import train_tokenizer
 from model.weights import check, llama2c, load_args, load_model, load_tokenizer, meta, save_model, save_tokenizer
 
@@ -101,7 +101,18 @@ def test_broken_weights_are_told(everywhere, tmp_path, value):
         model.layers[1].feed_forward.w2.weight[3, 4] = value
     save_model(model, tmp_path / "nan")
     with pytest.warns(UserWarning, match=r"1 tensors hold NaN .*layers\.1\.feed_forward\.w2"):
-        load_model(tmp_path / "nan")
+        load_model(tmp_path / "nan", dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match="the weights hold NaN or infinity"):
+        next(generate(load_model(tmp_path / "nan"), [[1, 2]], 1))
+
+
+def test_what_keeps_its_dtype_is_not_gone_through_while_loading(everywhere, monkeypatch):
+    def refuse(tensor):
+        raise AssertionError(f"a tensor of {tensor.shape} was read")
+
+    for name in ("sum", "isfinite"):
+        monkeypatch.setattr(torch.Tensor, name, refuse)
+    load_model(everywhere[1][0])
 
 
 def test_sound_weights_are_not_warned_of(everywhere):

@@ -54,8 +54,8 @@ def test_tensors_round_trip_bit_for_bit(tmp_path):
         assert loaded[name].dtype == tensor.dtype
         assert torch.equal(loaded[name], tensor)
     header = tensors.read_header(tmp_path / "x.safetensors")
-    assert header["a"] == ("F32", (4, 3))
-    assert header["b"] == ("BF16", (5,))
+    assert header["a"][:2] == ("F32", (4, 3))
+    assert header["b"][:2] == ("BF16", (5,))
 
 
 def safetensors_bytes(header, data=b""):
@@ -99,7 +99,7 @@ def test_corrupt_safetensors_is_one_clear_line(tmp_path, content, words):
 def test_good_header_with_data_is_accepted(tmp_path):
     path = tmp_path / "x.safetensors"
     path.write_bytes(safetensors_bytes({"__metadata__": {"format": "pt"}, "a": GOOD}, bytes(8)))
-    assert tensors.read_header(path) == {"a": ("F32", (2,))}
+    assert tensors.read_header(path)["a"][:2] == ("F32", (2,))
 
 
 @pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b"[" * 100_000, b"[1]"])

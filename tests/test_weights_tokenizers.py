@@ -7,10 +7,11 @@ import struct
 
 import pytest
 
+from model.decoding.chat import open_chat
 from model.text.llama2c_tokenizer import Llama2cTokenizer
+from model.text.llama2c_tokenizer import save as save_bin
 from model.text.train_tokenizer import train_tokenizer
 from model.weights import load_tokenizer, save_tokenizer
-from model.weights.tokenizer_files import save as save_bin
 
 TEXT = "".join(f"def f{i}(self):\n    return {i}  # the ropewalk, day {i}\n\n\n" for i in range(400))
 SAMPLES = [
@@ -43,6 +44,27 @@ def test_transformers_encodes_and_decodes_as_we_do(trained, tmp_path):
         assert theirs.decode(ids, skip_special_tokens=True) == ours.decode(ids) == text
     assert len(theirs) == ours.vocab_size
     assert (theirs.bos_token_id, theirs.eos_token_id) == (1, 2)
+
+
+@pytest.mark.parametrize("form", ["tokenizer.model", "tokenizer.json"])
+@pytest.mark.parametrize("place", ["tokenizer_config.json", "chat_template.jinja"])
+def test_the_chat_template_goes_along(trained, tmp_path, form, place):
+    template = "{% for message in messages %}{{ bos_token }}{{ message.content }}\n{% endfor %}"
+    source = shutil.copytree(trained, tmp_path / "source")
+    config = json.loads((source / "tokenizer_config.json").read_text(encoding="utf-8"))
+    if form == "tokenizer.json":
+        (source / "tokenizer.model").unlink()
+    if place == "chat_template.jinja":
+        (source / place).write_text(template, encoding="utf-8")
+    else:
+        (source / place).write_text(json.dumps(config | {"chat_template": template}), encoding="utf-8")
+    save_tokenizer(load_tokenizer(source), tmp_path / "target")
+    for directory in (source, tmp_path / "target"):
+        chat = open_chat(directory, load_tokenizer(directory), required=True)
+        assert chat.template == template
+        assert chat.variables["bos_token"] == "<s>"
+    kept = json.loads((tmp_path / "target" / "tokenizer_config.json").read_text(encoding="utf-8"))
+    assert kept == config | ({"chat_template": template} if place == "tokenizer_config.json" else {})
 
 
 def test_no_space_is_put_before_a_text_elsewhere(trained):

@@ -86,7 +86,7 @@ def choose_threads(device: torch.device, weights_per_step: int | None = None) ->
 
 
 def available_memory() -> int | None:
-    """Bytes that can be had without swapping, None where the system does not tell."""
+    """Bytes that can be had without swapping, None where the system does not report them."""
     try:
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):

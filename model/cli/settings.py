@@ -17,7 +17,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from .files import check_is_file, shortened
 
-Settings = dict[str, Any]  # what the user said, by field name, and only that
+Settings = dict[str, Any]  # the settings a user gave, by field name
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", Path: "a path"}
 
 
@@ -51,7 +51,7 @@ def add_flags(parser: argparse.ArgumentParser, *classes: type) -> None:
 
 
 def add_switch(group: Any, name: str, options: dict[str, Any]) -> None:
-    """``--name``, and ``--not_name`` against a file that says true. No value: what follows may be the file or model."""
+    """``--name``, and ``--not_name`` against a file with true. No value: what follows may be the file or model."""
     group.add_argument(f"--{name}", action="store_true", **options)
     group.add_argument(f"--not_{name}", action="store_false", dest=name, **options | {"help": argparse.SUPPRESS})
 

@@ -2,9 +2,8 @@
 
 network.py         the decoding network: the same weights, in layers that are fast for one token of each text
 compiled.py        its forward through torch.compile
-batches.py         the cache of a batch: prompts of unequal length, texts without end
 sampling.py        from logits to a token
-prompts.py         where prompts come from
+prompts.py         where prompts come from, and those of unequal length as one batch with its cache
 samples.py         from tokens to texts, stop strings, and how fast it went
 chat.py            messages as the tokens an instruct checkpoint was trained on: its chat template
 template.py        renders such a template, in a process of its own

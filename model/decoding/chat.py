@@ -19,7 +19,7 @@ from . import template as renderer
 from .prompts import utf8
 
 AT_ONCE = 500  # conversations that one process renders
-PATIENCE = 60.0  # seconds, on a machine so busy that its limit of processor time is not reached
+TIMEOUT = 60.0  # seconds, for a machine so busy that the limit of processor time is not reached
 # Around control names in a message while it is rendered: Unicode has no characters of these numbers.
 START, END = "\ufdd0", "\ufdd1"
 MARK = re.compile(f"[{START}{END}]")
@@ -47,8 +47,8 @@ class Chat:
         first, other, answered = self._render([([question], True), ([user("B")], True), ([question, answer], False)])
         # What stands before the first message, the system's included: an endless text keeps it.
         self.head = common_prefix(self._encode(first), self._encode(other))
-        said, _, after = answered.rpartition(answer["content"])
-        end = self._name.match(after.lstrip()) if said else None
+        found, _, after = answered.rpartition(answer["content"])
+        end = self._name.match(after.lstrip()) if found else None
         ends = [self.control[end[0]]] if end else []
         self.eos_ids = tuple(dict.fromkeys([*tokenizer.eos_ids, *ends]))
 
@@ -65,11 +65,11 @@ class Chat:
     def _render(self, conversations: Sequence[tuple[Sequence[Message], bool]]) -> list[str]:
         """The text of each conversation, with or without the beginning of an answer, in one process for all."""
         marked = [([self._marked(message) for message in [*self.system, *each]], add) for each, add in conversations]
-        asked = {"template": self.template, "variables": self.variables, "conversations": marked}
+        request = {"template": self.template, "variables": self.variables, "conversations": marked}
         try:
             done = subprocess.run(
                 [sys.executable, "-P", renderer.__file__],
-                input=json.dumps(asked).encode(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=PATIENCE,
+                input=json.dumps(request).encode(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=TIMEOUT,
             )  # fmt: skip
             answer = json.loads(done.stdout)
             if "error" in answer:
@@ -77,7 +77,7 @@ class Chat:
             texts: list[str] = answer["texts"]
             "".join(texts).encode()
         except UnicodeEncodeError:
-            raise ValueError(f"the chat template of {self.source} writes what is no Unicode text") from None
+            raise ValueError(f"the chat template of {self.source} writes text that is not valid Unicode") from None
         except (subprocess.TimeoutExpired, json.JSONDecodeError):
             raise ValueError(
                 f"the chat template of {self.source} gives no text within {renderer.SECONDS} seconds and "

@@ -57,8 +57,8 @@ class Conversation:
         if self.cache.dropped < 0:
             note("(it was interrupted while tokens were dropped: a new text begins)")
             self.start_anew()
-        text = self._with(line)
-        start_pos = self._place(text)
+        text = self._text_with(line)
+        start_pos = self._start_pos(text)
         new, room = text[self.forwarded :], self.cache.max_seq_len - start_pos
         n = max_new_tokens if self.endless else min(max_new_tokens, room - len(new))
         sample = Sample(Prompt(line, new), self.tokenizer, n, StopStrings(stop))
@@ -81,7 +81,7 @@ class Conversation:
                 return
             self.speed.start()
 
-    def _with(self, line: str) -> list[int]:
+    def _text_with(self, line: str) -> list[int]:
         """The whole text, with the line. An endless conversation forgets messages that would never fit together."""
         if self.chat is None:
             begins = not self.text
@@ -102,7 +102,7 @@ class Conversation:
         room = self.cache.max_seq_len - (self.cache.keep if isinstance(self.cache, EndlessCache) else 0)
         return len(text) - self._kept(text) <= room
 
-    def _place(self, text: list[int]) -> int:
+    def _start_pos(self, text: list[int]) -> int:
         """The ``start_pos`` of what the cache does not have yet of the text; raises ValueError where there is none."""
         kept = self._kept(text)
         new, limit = len(text) - kept, self.cache.max_seq_len
@@ -129,13 +129,13 @@ def converse(conversation: Conversation, max_new_tokens: int, stop: Sequence[str
                 text = utf8(line, "stdin").rstrip("\r\n")
                 before = conversation.cache.dropped
                 try:
-                    speak(conversation.turn(text, max_new_tokens, stop))
+                    print_samples(conversation.turn(text, max_new_tokens, stop))
                 except ValueError as error:
                     if conversation.endless or not conversation.forwarded:
                         raise  # it is too long for any context
                     note(f"{error}; a new text begins")
                     conversation.start_anew()
-                    speak(conversation.turn(text, max_new_tokens, stop))
+                    print_samples(conversation.turn(text, max_new_tokens, stop))
                 if (dropped := conversation.cache.dropped) > before:
                     note(f"(the context of {conversation.cache.max_seq_len} tokens is full: {dropped} are forgotten)")
             except ValueError as error:
@@ -144,7 +144,7 @@ def converse(conversation: Conversation, max_new_tokens: int, stop: Sequence[str
             note("\n(Ctrl-D ends)")
 
 
-def speak(samples: Iterator[Sample]) -> None:
+def print_samples(samples: Iterator[Sample]) -> None:
     for sample in samples:
         print(sample.take(), end="", flush=True)
     print(flush=True)

@@ -8,9 +8,8 @@ from typing import Any
 from ..generation import decode
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
-from .batches import new_cache
 from .compiled import CompiledNetwork
-from .prompts import Prompt
+from .prompts import Prompt, new_cache
 from .sampling import Sampler, Sampling
 
 
@@ -98,7 +97,7 @@ class Sample:
             self.finish = "stop"
 
     def take(self, with_prompt: bool = False) -> str:
-        """The text since the last call; the first time after the prompt's, if wanted."""
+        """The text since the last call; on the first one the prompt's before it, if wanted."""
         begin = self.prompt.text if with_prompt and self._taken is None else ""
         new, self._taken = self.text[self._taken or 0 :], len(self.text)
         return begin + new
@@ -111,7 +110,7 @@ class Sample:
 class Speed:
     """Tokens and seconds of prompts and of new tokens: the two have different limits, arithmetic and memory.
 
-    Whoever runs the decode loop calls ``start`` before each of its steps and ``stop`` after, so its own work between
+    The caller of the decode loop calls ``start`` before each of its steps and ``stop`` after, so its own work between
     them is not counted. A first step prefills the prompts and gives a token each; it counts for the prompts.
     """
 
@@ -156,13 +155,11 @@ def complete(
 
     Yields samples in the order of their prompts, each whenever it may have more text, the last time with ``finish``.
     """
-    device = network.tok_embeddings.weight.device
     for first in range(0, len(prompts), batch_size):
-        batch = prompts[first : first + batch_size]
-        samples = [Sample(prompt, tokenizer, max_new_tokens, StopStrings(stop)) for prompt in batch]
-        rows = [prompt.tokens for prompt in batch]
+        samples = [Sample(p, tokenizer, max_new_tokens, StopStrings(stop)) for p in prompts[first : first + batch_size]]
+        rows = [sample.prompt.tokens for sample in samples]
         cache = new_cache(network, rows, max_new_tokens, endless) if use_cache else None
-        sampler = Sampler(sampling, rows, max_new_tokens, network.args.vocab_size, first, device)
+        sampler = Sampler(sampling, rows, max_new_tokens, network.args.vocab_size, first, network.norm.weight.device)
         steps = decode(network, rows, max_new_tokens, sampler, cache, eos_ids=tokenizer.eos_ids, logprobs=logprobs)
         prompt_tokens = sum(map(len, rows))
         waiting = list(samples)  # for those before them in the batch to finish

@@ -42,7 +42,7 @@ class Sampling:
         if self.top_p is not None and not 0 < self.top_p <= 1:
             yield f"top_p is {self.top_p}: give a probability above 0, up to 1"
         if self.min_p is not None and not 0 <= self.min_p <= 1:
-            yield f"min_p is {self.min_p}: give a share from 0 to 1"
+            yield f"min_p is {self.min_p}: give a fraction from 0 to 1"
         if not 0 < self.repetition_penalty < float("inf"):
             yield f"repetition_penalty is {self.repetition_penalty}: give a number above 0, 1 for none"
         if self.seed is not None and not 0 <= self.seed < 2**63:

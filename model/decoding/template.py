@@ -1,7 +1,7 @@
 """Render a chat template, a program that came with a checkpoint: as a process of its own, which imports only jinja2.
 
-Jinja's sandbox keeps a template away from Python's insides, files and other objects. It does not keep one from looping
-for ever or from doubling a text until the memory is full, so this process has limits, too (Windows: on time alone).
+Jinja's sandbox keeps a template away from Python's internals and from files. It does not keep one from looping for
+ever or from doubling a text until the memory is full, so this process limits itself, but on Windows.
 
 stdin: a JSON object with ``template``, ``variables`` and ``conversations``: messages and add_generation_prompt of each.
 stdout: a JSON object with ``texts``, one for each conversation, or with ``error``.
@@ -24,7 +24,7 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-SAFE = (3, 1, 6)  # jinja2 from here on: templates got out of the sandboxes before
+SAFE = (3, 1, 6)  # the oldest jinja2 that is used: templates could leave the sandbox of earlier ones
 SECONDS = 5  # of processor time
 MEMORY = 1 << 30  # bytes
 LONGEST = 4_000_000  # characters of a text
@@ -41,14 +41,14 @@ class Generation(jinja2.ext.Extension):
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja's own gives an undefined value for what must not be reached, which prints as nothing: this one refuses."""
+    """Jinja's own gives an undefined value for a forbidden attribute, which prints as nothing: this one raises."""
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> NoReturn:
-        raise SecurityError(f"it reaches for {attribute!r} of a {type(obj).__name__}")
+        raise SecurityError(f"it accesses {attribute!r} of a {type(obj).__name__}")
 
 
 class Namespace(jinja2.utils.Namespace):
-    """What a template may write to, but for names that mean something to Python."""
+    """What a template may write to, but for names with an underscore, which have a meaning in Python."""
 
     def __setitem__(self, name: str, value: Any) -> None:
         if name.startswith("_"):
@@ -60,7 +60,7 @@ def environment() -> Sandbox:
     """As transformers has it: its settings, its extensions, its ``tojson``, and two functions."""
     installed = version("jinja2")
     if tuple(int(number) for number in re.findall(r"\d+", installed)[:3]) < SAFE:
-        raise ValueError(f"jinja2 {installed} has known holes: pip install --upgrade jinja2")
+        raise ValueError(f"jinja2 {installed} has known vulnerabilities: pip install --upgrade jinja2")
     made = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols])
     made.filters["tojson"] = to_json
     made.globals |= {"raise_exception": raise_exception, "strftime_now": strftime_now, "namespace": Namespace}
@@ -105,14 +105,14 @@ def limit(kind: int, value: int) -> None:
 
 
 def main() -> None:
-    asked = json.load(sys.stdin)
+    request = json.load(sys.stdin)
     if resource is not None:
         limit(resource.RLIMIT_CPU, SECONDS)
         limit(resource.RLIMIT_CORE, 0)
         if sys.platform != "darwin":  # which refuses this one
             limit(resource.RLIMIT_AS, MEMORY)
     try:
-        answer: dict[str, Any] = {"texts": render(**asked)}
+        answer: dict[str, Any] = {"texts": render(**request)}
     except Exception as error:  # whatever a template may raise
         answer = {"error": f"{type(error).__name__}: {error}"[:300].rstrip(": ")}
     sys.stdout.write(json.dumps(answer))

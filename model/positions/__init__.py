@@ -1,9 +1,9 @@
 """For study only: the other position encodings. LLaMA needs none of this.
 
     schemes.py      all of them by name: build a network with one of them, save it, load it again
-    tables.py       another rotation table: none, part of the head, a grid, learned frequencies;
-                    and what is added to the embedding: sinusoids, a learned vector for each position
-    biases.py       added to the scores: T5's buckets, ALiBi's slopes
+    encodings.py    another rotation table: none, part of the head, a grid, learned frequencies;
+                    what is added to the embedding: sinusoids, a learned vector for each position;
+                    and what is added to the scores: T5's buckets, ALiBi's slopes
     scores.py       scores computed from positions: Shaw, Transformer-XL, TUPE, DeBERTa
     rope_forms.py   RoPE itself, in every form in which it is written, ChatGLM's among them
 

@@ -77,7 +77,7 @@ def elementwise(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def doubled(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """The same with tables of (1, T, 1, D), in which every angle already stands twice."""
+    """The same with tables of (1, T, 1, D), which already have every angle twice."""
     swapped = torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)  # (B, T, H, D)
     return x * cos + swapped * sin
 

@@ -12,9 +12,8 @@ from ..rope_scaling import RopeScaling, Type
 from ..transformer import Transformer
 from ..weights.layout import check_context
 from ..weights.tensors import load_tensors, save_tensors
-from .biases import T5, Alibi
+from .encodings import T5, Alibi, GridRope, LearnableRope, Learned, NoPositions, PartialRope, Sinusoidal
 from .scores import Deberta, Shaw, TransformerXL, Tupe
-from .tables import GridRope, LearnableRope, Learned, NoPositions, PartialRope, Sinusoidal
 
 
 class Scheme(NamedTuple):
@@ -85,7 +84,7 @@ def build_model(args: ModelArgs, scheme: str, factor: float = 1.0, **options: An
 def save_study(model: Transformer, scheme: str, directory: Path, **options: Any) -> None:
     """Write what ``load_study`` needs. ``options`` are those that ``build_model`` was given.
 
-    A Llama config has no words for a scheme, so it stands in a note of its own, which is written last.
+    A Llama config cannot express a scheme, so it is in a file of its own, which is written last.
     """
     directory.mkdir(parents=True, exist_ok=True)
     save_tensors(directory / WEIGHTS, model.state_dict())
@@ -101,10 +100,10 @@ def read_note(directory: Path) -> dict[str, Any]:
             if not isinstance(note.get(name), kind):
                 raise ValueError(f"{name} is {note.get(name)!r}: a {kind.__name__} is needed")
         scheme = check_scheme(note["scheme"])
-        said = without_none(note["args"])
+        values = without_none(note["args"])
         if scheme in SCALINGS:  # made anew from the scheme and its factor
-            said.pop("rope_scaling", None)
-        return {"scheme": scheme, "options": note["options"], "args": build(ModelArgs, from_table(said, ModelArgs))}
+            values.pop("rope_scaling", None)
+        return {"scheme": scheme, "options": note["options"], "args": build(ModelArgs, from_table(values, ModelArgs))}
     except ValueError as error:
         raise ValueError(f"{path}: {error}; restore the file") from None
 

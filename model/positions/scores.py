@@ -6,8 +6,7 @@ from torch import Tensor, nn
 from ..attention import Attention
 from ..config import ModelArgs
 from ..transformer import Transformer
-from .biases import distances, t5_buckets
-from .tables import check_at_least, sinusoids
+from .encodings import check_at_least, distances, sinusoids, t5_buckets
 
 
 def by_distance(scores: Tensor, index: Tensor) -> Tensor:

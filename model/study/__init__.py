@@ -1,16 +1,13 @@
-"""Taking RoPE apart: one file a topic, each with ``run(options) -> Report``, on the library's own functions.
+"""Taking RoPE apart: one file a topic, each with its options and a function from these to a ``Report``.
 
-report.py              what a topic gives back: tables, and a picture
-options.py             what it lets one choose; study.py prints both
+topic.py               what topics share: tables and pictures, checks, the trained model and its text
 rotation_examples.py   rotate and relative: five vectors rotated; one score at many places
 decay.py               scores over distance
 form_table.py          every form in which RoPE is written, side by side
 trace.py               one attention call, line by line
 kv_cache.py            what each forward call writes and reads
-inputs.py              the models and texts of the topics below
 attention_maps.py      what a trained model attends to, with and without rotation
-extrapolate.py         a trained model past its trained length
-endless.py             past its context, with a cache that forgets
+extrapolate.py         a trained model past its trained length: scaled, in windows, with a cache that forgets
 compare.py             position encodings trained side by side (scheme_training.py: one of these trainings)
 mistakes.py            common mistakes about RoPE, each with its number
 exercise.py            files to write RoPE into; check/ judges them
@@ -25,7 +22,6 @@ from . import (
     check,
     compare,
     decay,
-    endless,
     exercise,
     extrapolate,
     form_table,
@@ -35,33 +31,33 @@ from . import (
     rotation_examples,
     trace,
 )
-from .options import TOPICS
-from .report import Report
+from .topic import Report
 
 __all__ = ["TOPICS", "run"]
 
-RUN: dict[str, Callable[[Any], Any]] = {
-    "rotate": rotation_examples.run_rotate,
-    "trace": trace.run,
-    "forms": form_table.run,
-    "relative": rotation_examples.run_relative,
-    "decay": decay.run,
-    "cache": kv_cache.run,
-    "attention": attention_maps.run,
-    "extrapolate": extrapolate.run,
-    "endless": endless.run,
-    "compare": compare.run,
-    "mistakes": mistakes.run,
-    "exercise": exercise.run,
-    "check": check.run,
-    "page": page.run,
+RUN: dict[str, tuple[type, Callable[[Any], Report]]] = {
+    "rotate": (rotation_examples.Rotate, rotation_examples.run_rotate),
+    "trace": (trace.Trace, trace.run),
+    "forms": (form_table.Forms, form_table.run),
+    "relative": (rotation_examples.Relative, rotation_examples.run_relative),
+    "decay": (decay.Decay, decay.run),
+    "cache": (kv_cache.Cache, kv_cache.run),
+    "attention": (attention_maps.Attention, attention_maps.run),
+    "extrapolate": (extrapolate.Extrapolate, extrapolate.run_extrapolate),
+    "endless": (extrapolate.Endless, extrapolate.run_endless),
+    "compare": (compare.Compare, compare.run),
+    "exercise": (exercise.Exercise, exercise.run),
+    "check": (check.Check, check.run),
+    "mistakes": (mistakes.Mistakes, mistakes.run),
+    "page": (page.Page, page.run),
 }
+TOPICS = {name: options for name, (options, _) in RUN.items()}
 
 
 def run(topic: str, options: Any) -> Report:
     """The report of a topic for an instance of ``TOPICS[topic]``. Raises ValueError for what cannot be shown."""
     try:
-        return RUN[topic](options)
+        return RUN[topic][1](options)
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
             raise

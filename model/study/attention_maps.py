@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
@@ -10,20 +12,29 @@ from torch import Tensor
 
 from ..cli.machine import check_memory
 from ..transformer import Transformer
-from .inputs import check_at_least, open_model, open_text, windows_of
-from .options import Attention
-from .report import BLUE, ORANGE, Report, Table
+from .topic import BLUE, ORANGE, Report, Table, check_at_least, open_model, open_text, windows_of
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Which tokens each head of a trained model attends to, with its rotation and without."""
+
+    model: Annotated[Path | None, "a trained model (default: the newest run)"] = None
+    prompt: Annotated[str | None, "one text (default: windows of the model's own validation text)"] = None
+    data: Annotated[tuple[str, ...], "text to take the windows from; its end is taken"] = ()
+    tokens: Annotated[int, "tokens of a window, at most the model's context"] = 64
+    windows: Annotated[int, "windows over which weights are averaged"] = 16
 
 
 @contextmanager
-def watched(model: Transformer) -> Iterator[list[Tensor]]:
+def recorded_weights(model: Transformer) -> Iterator[list[Tensor]]:
     """Collect each layer's attention weights (B, H, T, S) while the model runs.
 
     ``attend`` gives weights times values; asked a second time, with the identity for values, it gives the weights.
     """
     maps: list[Tensor] = []
 
-    def watch(attend: Any) -> Any:
+    def record(attend: Any) -> Any:
         def both(xq: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
             S = keys.shape[2]
             identity = torch.eye(S).to(values).expand(*keys.shape[:2], S, S)  # (B, K, S, S)
@@ -34,7 +45,7 @@ def watched(model: Transformer) -> Iterator[list[Tensor]]:
 
     attentions: list[Any] = [layer.attention for layer in model.layers]
     for attention in attentions:
-        attention.attend = watch(attention.attend)
+        attention.attend = record(attention.attend)
     try:
         yield maps
     finally:
@@ -43,9 +54,9 @@ def watched(model: Transformer) -> Iterator[list[Tensor]]:
 
 
 @torch.no_grad()
-def look(model: Transformer, tokens: Tensor) -> tuple[Tensor, float]:
+def attention_weights(model: Transformer, tokens: Tensor) -> tuple[Tensor, float]:
     """Attention weights (L, B, H, T, S) of B texts (B, T), and the loss on them in nats per token."""
-    with watched(model) as maps:
+    with recorded_weights(model) as maps:
         logits = model(tokens)  # (B, T, V)
     return torch.stack(maps), F.cross_entropy(logits[:, :-1].float().flatten(0, 1), tokens[:, 1:].flatten()).item()
 
@@ -71,9 +82,9 @@ def run(options: Attention) -> Report:
         if not 2 <= T <= args.max_seq_len:
             raise ValueError(f"the prompt has {T} tokens: give 2 to {args.max_seq_len}, the model's context")
         check_memory(16 * args.n_layers * args.n_heads * T**2, f"a prompt of {T} tokens")
-    rotated, loss = look(model, tokens)
+    rotated, loss = attention_weights(model, tokens)
     model.freqs_cis = torch.ones_like(model.freqs_cis)
-    plain, plain_loss = look(model, tokens)
+    plain, plain_loss = attention_weights(model, tokens)
     tables = [by_head(rotated.mean(1), plain.mean(1), name), by_distance(rotated.mean(1), plain.mean(1))]
     tables[1].notes.append(f"loss, nats per token: {loss:.3f} with rotation, {plain_loss:.3f} without.")
     words = [readable(tokenizer.decode([token])) for token in tokens[0].tolist()]
@@ -86,7 +97,7 @@ def readable(token: str) -> str:
 
 
 def mean_distance(weights: Tensor) -> Tensor:
-    """(..., T, S) -> (...): how many tokens back the weight lies on average."""
+    """(..., T, S) -> (...): the mean distance from query to key, by weight."""
     T = weights.shape[-1]
     distance = (torch.arange(T)[:, None] - torch.arange(T)).clamp(min=0)
     return (weights * distance).sum(-1).mean(-1)
@@ -95,7 +106,7 @@ def mean_distance(weights: Tensor) -> Tensor:
 def by_head(rotated: Tensor, plain: Tensor, name: str) -> Table:
     """Of mean weights (L, H, T, S) each."""
     table = Table(
-        f"Each head on {name}: how far back its weight lies (tokens), and its share on self, before, first",
+        f"Each head on {name}: mean distance of its attention weight (tokens), and its weight on self, before, first",
         ("layer", "head", "far", "self", "before", "first", "far, off", "self, off", "before, off", "first, off"),
         notes=[
             "self, before, first: the token itself, the one before it, the first one of the window.",
@@ -104,12 +115,12 @@ def by_head(rotated: Tensor, plain: Tensor, name: str) -> Table:
     )
     for layer in range(rotated.shape[0]):
         for head in range(rotated.shape[1]):
-            cells = [cell for maps in (rotated, plain) for cell in _shares(maps[layer, head])]
+            cells = [cell for maps in (rotated, plain) for cell in _cells(maps[layer, head])]
             table.rows.append((layer, head, *cells))
     return table
 
 
-def _shares(weights: Tensor) -> tuple[str, ...]:
+def _cells(weights: Tensor) -> tuple[str, ...]:
     itself, before = weights.diagonal()[1:].mean(), weights.diagonal(-1).mean()
     return f"{mean_distance(weights):.1f}", f"{itself:.0%}", f"{before:.0%}", f"{weights[1:, 0].mean():.0%}"
 

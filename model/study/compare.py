@@ -10,10 +10,8 @@ from typing import Any
 
 from ..cli.files import check_is_file
 from ..positions import NOTE, SCALINGS, SCHEMES, check_scheme
-from .inputs import check_at_least
-from .options import Compare
-from .report import COLORS, DASHES, Report, Table
-from .scheme_training import TIMES, Line, budget, kept, prepare_text, train_one
+from .scheme_training import TIMES, Compare, Line, budget, kept, prepare_text, train_one
+from .topic import COLORS, DASHES, Report, Table, check_at_least
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "compare.jsonl"  # committed
 PANEL = 4  # schemes in one panel of the picture
@@ -143,14 +141,14 @@ def spread(values: Iterable[float | None]) -> str:
 
 def moved(lines: list[Line]) -> list[Table]:
     """How far the learnable frequencies went from where RoPE has them."""
-    shares = [line["moved"] for line in lines if "moved" in line]
-    if not shares:
+    changes = [line["moved"] for line in lines if "moved" in line]
+    if not changes:
         return []
     return [
         Table(
             "learnable: median relative change of a frequency",
             ("mean of the seeds",),
-            [(f"{statistics.mean(shares):.1%}",)],
+            [(f"{statistics.mean(changes):.1%}",)],
         )
     ]
 

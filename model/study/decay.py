@@ -1,17 +1,26 @@
 """Does attention decay with distance by itself? RoFormer's bound and the inner product, over distance (3.4.3)."""
 
 import math
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
 from ..cli.machine import check_memory
 from ..rope import apply_rotary_emb, precompute_freqs_cis
-from .inputs import check_at_least, check_even, check_theta
-from .options import Decay
-from .report import COLORS, Report, Table
+from .topic import COLORS, Report, Table, check_at_least, check_even, check_theta
+
+
+@dataclass(frozen=True)
+class Decay:
+    """Long-term decay: RoFormer's bound and the inner product itself, over distance."""
+
+    head_dim: Annotated[int, "width of one head"] = 128
+    length: Annotated[int, "largest distance"] = 4096
+    thetas: Annotated[tuple[float, ...], "bases of the frequencies"] = (100.0, 10000.0, 500000.0)
+
 
 FIRST = 64  # the picture shows each distance up to here, and farther ones as a mean with a band
 

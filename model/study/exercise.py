@@ -1,8 +1,19 @@
 """The files to start from: the functions of RoPE, the cache and attention, with everything but their bodies."""
 
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
 from ..cli.files import write_text
-from .check import Answer
-from .options import Exercise
+from .topic import Report
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """Files with docstrings and no bodies, to write RoPE, a mask, a cache and attention yourself."""
+
+    directory: Annotated[Path | None, "where they go; what is there is not overwritten"] = None
+
 
 ROPE = '''"""Exercise: rotary position embedding. Write the bodies, then run: python study.py check {path}
 
@@ -91,7 +102,7 @@ def attention(xq: Tensor, xk: Tensor, xv: Tensor, freqs_cis: Tensor, mask: Tenso
 '''
 
 
-def run(options: Exercise) -> Answer:
+def run(options: Exercise) -> Report:
     """Write the files into ``options.directory``. Raises ValueError, and writes nothing, where one is there already."""
     if options.directory is None:
         raise ValueError("which directory? give it: study.py exercise DIR")
@@ -104,4 +115,4 @@ def run(options: Exercise) -> Answer:
     for path, text in texts.items():
         write_text(path, text.replace("{path}", str(path)))
     lines = [f"written: {path}" for path in texts]
-    return Answer("\n".join([*lines, f"Write the bodies, then: python study.py check {options.directory} --hint"]))
+    return Report(["\n".join([*lines, f"Write the bodies, then: python study.py check {options.directory} --hint"])])

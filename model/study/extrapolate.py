@@ -1,41 +1,87 @@
-"""Does RoPE extrapolate past the length it was trained on? Loss by position, and the remedies."""
+"""Past the length a model was trained on: loss by position, and the remedies.
 
+``extrapolate``: RoPE as it is, its scalings, and windows. ``endless``: a cache that drops the oldest tokens.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..cache import SINKS, EndlessCache
 from ..cli.machine import check_memory
+from ..decoding.prompts import check_endless
 from ..positions import SCALINGS
 from ..transformer import Transformer
-from .inputs import check_at_least, open_model, open_text, windows_of
-from .options import Extrapolate
-from .report import COLORS, DASHES, Report, Table, label_ends
 from .scheme_training import stretched
+from .topic import COLORS, DASHES, Report, Table, check_at_least, label_ends, open_model, open_text, short, windows_of
 
 NAMES = {"linear": "position interpolation", "ntk": "NTK-aware", "yarn": "YaRN"}
 
 
-def run(options: Extrapolate) -> Report:
-    check_at_least(2, options, "factor")
-    check_at_least(1, options, "windows")
-    model, tokenizer, scheme = open_model(options.model)
+@dataclass(frozen=True)
+class Extrapolate:
+    """Loss by position, inside and far past the trained length, and what scaling and windows do about it."""
+
+    model: Annotated[Path | None, "a trained model (default: the newest run)"] = None
+    data: Annotated[tuple[str, ...], "text it is tested on; its end is taken (default: its own validation text)"] = ()
+    factor: Annotated[int, "how many times the trained length"] = 8
+    windows: Annotated[int, "pieces of text of that length"] = 16
+
+
+@dataclass(frozen=True)
+class Endless(Extrapolate):
+    """Loss far past the context with a cache that drops old tokens, and what is remembered of them."""
+
+    keep: Annotated[int, "first tokens of a text that are never dropped (attention sinks)"] = SINKS
+
+
+def run_extrapolate(options: Extrapolate) -> Report:
+    model, scheme, texts, name = open_long_texts(options)
     if model.args.rope_scaling is not None:
         raise ValueError(f"{options.model} is scaled already ({model.args.rope_scaling.type}): name one that is not")
     length = model.args.max_seq_len
-    longest = options.factor * length
-    check_memory(4 * (3 * model.args.n_heads * longest**2 + longest * model.args.vocab_size), f"a text of {longest}")
-    ids, name = open_text(options.model, options.data, tokenizer, options.windows * (longest + 1))
-    texts = windows_of(ids, options.windows, longest + 1)  # (windows, longest + 1)
-
     losses = {f"{scheme}, as it is": full(stretched(model, scheme, options.factor), texts)}
     for scaling in SCALINGS if scheme == "rope" else ():
         losses[NAMES[scaling]] = full(stretched(model, scaling, options.factor), texts)
     losses[f"windows of {length}"] = windowed(model, texts, length)
     losses[f"sliding by {length // 2}"] = windowed(model, texts, length // 2)
-    return Report([table(losses, length, options, name)], lambda figure: draw(figure, losses, length))
+    note = f"Scalings are for {options.factor} x, without fine-tuning; they cost something inside the trained length."
+    return Report([loss_table(losses, length, options, name, note)], lambda figure: draw(figure, losses, length))
+
+
+def run_endless(options: Endless) -> Report:
+    check_at_least(0, options, "keep")
+    model, scheme, texts, name = open_long_texts(options)
+    check_endless(model, [[0]])
+    length = model.args.max_seq_len
+    keep = EndlessCache(model.args, model.freqs_cis, keep=options.keep).keep
+    losses = {
+        f"{scheme}, as it is": full(stretched(model, scheme, options.factor), texts),
+        f"windows of {length}": windowed(model, texts, length),
+        "endless, none kept": endless_losses(model, texts, 0),
+        f"endless, first {keep} kept": endless_losses(model, texts, keep),
+        "the same, computed anew": endless_losses(model, texts, keep, anew=True),
+    }
+    note = f"A full cache drops {max(1, length // 4)} tokens and rotates the keys of the later ones back by as many."
+    tables = [loss_table(losses, length, options, name, note), memory_table(model, texts, keep)]
+    return Report(tables, lambda figure: draw(figure, losses, length))
+
+
+def open_long_texts(options: Extrapolate) -> tuple[Transformer, str, Tensor, str]:
+    """The model, its scheme, texts of ``factor`` times its context, (windows, longest + 1), and what they are from."""
+    check_at_least(2, options, "factor")
+    check_at_least(1, options, "windows")
+    model, tokenizer, scheme = open_model(options.model)
+    longest = options.factor * model.args.max_seq_len
+    check_memory(4 * (3 * model.args.n_heads * longest**2 + longest * model.args.vocab_size), f"a text of {longest}")
+    ids, name = open_text(options.model, options.data, tokenizer, options.windows * (longest + 1))
+    return model, scheme, windows_of(ids, options.windows, longest + 1), name
 
 
 @torch.no_grad()
@@ -67,6 +113,42 @@ def losses_of(model: Transformer, tokens: Tensor) -> Tensor:
     return F.cross_entropy(logits.transpose(1, 2), tokens[:, 1:], reduction="none")
 
 
+def endless_steps(model: Transformer, length: int, keep: int) -> Iterator[tuple[int, list[int], EndlessCache]]:
+    """A text of ``length`` tokens through an ``EndlessCache``, in as few forwards as there are drops.
+
+    Yields ``start_pos`` and the places in the text that the cache has after the forward, those before it first.
+    """
+    cache = EndlessCache(model.args, model.freqs_cis, keep=keep)
+    held: list[int] = []
+    done = 0
+    while done < length:
+        start_pos = cache.make_room(len(held))
+        del held[cache.keep : cache.keep + len(held) - start_pos]
+        held += range(done, min(done + cache.max_seq_len - start_pos, length))
+        done = held[-1] + 1
+        yield start_pos, held, cache
+
+
+@torch.no_grad()
+def endless_logits(model: Transformer, text: Tensor, keep: int, anew: bool = False) -> Tensor:
+    """The logits after each token of a text (N,) of any length, through an ``EndlessCache``: (N, V).
+
+    ``anew``: the tokens that the cache has are instead put through the network from the beginning, each time.
+    """
+    parts = []
+    for start_pos, held, cache in endless_steps(model, len(text), keep):
+        tokens = text[None, held]  # (1, S)
+        out = model(tokens) if anew else model(tokens[:, start_pos:], start_pos, cache)
+        parts.append(out[0, start_pos - len(held) :].float())  # (T, V)
+    return torch.cat(parts)
+
+
+def endless_losses(model: Transformer, texts: Tensor, keep: int, anew: bool = False) -> Tensor:
+    """Nats of each token but the first of texts (windows, longest + 1): (windows, longest)."""
+    rows = [F.cross_entropy(endless_logits(model, t[:-1], keep, anew), t[1:], reduction="none") for t in texts]
+    return torch.stack(rows)
+
+
 def spans(length: int, factor: int) -> list[tuple[int, int]]:
     """The trained length in halves, then twice as far each time."""
     edges = [0, length // 2, length]
@@ -75,20 +157,47 @@ def spans(length: int, factor: int) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
-def table(losses: dict[str, Tensor], length: int, options: Extrapolate, text: str) -> Table:
+def loss_table(losses: dict[str, Tensor], length: int, options: Extrapolate, text: str, note: str) -> Table:
     parts = spans(length, options.factor)
     rows = [
         (name, *(f"{loss[:, a:b].mean():.3f}" for a, b in parts), f"{loss.mean():.3f}") for name, loss in losses.items()
     ]
+    cached = ", and a cache of as many" if isinstance(options, Endless) else ""
     return Table(
-        f"Loss, nats per token, by position; trained on {length} tokens",
+        f"Loss, nats per token, by position; trained on {length} tokens{cached}",
         ("method", *(f"{a}-{b - 1}" for a, b in parts), "all"),
         rows,
-        [
-            f"text: {options.windows} pieces of {options.factor * length} tokens of {text}.",
-            f"Scalings are for {options.factor} x, without fine-tuning; they cost something inside the trained length.",
-        ],
+        [f"text: {options.windows} pieces of {options.factor * length} tokens of {text}.", note],
     )
+
+
+def memory_table(model: Transformer, texts: Tensor, keep: int) -> Table:
+    """How much the last prediction of each text changes when one token, so far back, is another one."""
+    texts, V = texts[:, :-1], model.args.vocab_size
+    longest, length = texts.shape[1], model.args.max_seq_len
+    *_, (_, held, _) = endless_steps(model, longest, keep)
+    distances = [length // 16, length // 4, 3 * length // 4, *range(length, longest - keep, length // 2)]
+    rows = []
+    for back in (*distances[:8], longest - 1):
+        other = texts.clone()
+        other[:, longest - 1 - back] = (other[:, longest - 1 - back] + V // 2) % V
+        changes = [mean_change(model, texts, other, keep, anew) for anew in (False, True)]
+        state = "yes" if longest - 1 - back in held else "no"
+        rows.append((back, state, *(short(change, 6) if change else "0" for change in changes)))
+    return Table(
+        "What is remembered: KL divergence, in nats, of the last prediction when one token is replaced",
+        ("tokens back", "in the cache", "endless", "computed anew"),
+        rows,
+        [f"mean of {len(texts)} texts of {longest} tokens; {longest - 1} back is the first token of the text."],
+    )
+
+
+def mean_change(model: Transformer, texts: Tensor, others: Tensor, keep: int, anew: bool) -> float:
+    divergences = []
+    for pair in zip(texts, others):
+        a, b = (endless_logits(model, text, keep, anew)[-1].double().log_softmax(-1) for text in pair)  # (V,)
+        divergences.append(F.kl_div(b, a, reduction="sum", log_target=True).item())
+    return sum(divergences) / len(divergences)
 
 
 def draw(figure: Any, losses: dict[str, Tensor], length: int) -> None:

@@ -3,16 +3,27 @@
 import math
 import statistics
 import time
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
 from ..cli.machine import check_memory
 from ..positions.rope_forms import RopeForm, every_rope_form, halves, neighbours
-from .inputs import check_at_least
-from .options import Forms
-from .report import BLUE, ORANGE, Report, Table
+from .topic import BLUE, ORANGE, Report, Table, check_at_least
+
+
+@dataclass(frozen=True)
+class Forms:
+    """Every way of writing RoPE, side by side: deviation, time, memory, permutation."""
+
+    head_dim: Annotated[int, "width of one head"] = 64
+    length: Annotated[int, "positions"] = 512
+    heads: Annotated[int, "heads"] = 12
+    ratio: Annotated[float, "rope_ratio of ChatGLM2-32k: positions are divided by it"] = 16.0
+    repeats: Annotated[int, "calls of which the median time is taken"] = 20
+
 
 MOST_REPEATS = 10_000
 

@@ -2,7 +2,9 @@
 
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from itertools import accumulate
+from pathlib import Path
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -14,9 +16,18 @@ from ..cli.machine import check_memory
 from ..config import ModelArgs
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
-from .inputs import check_at_least, open_model
-from .options import Cache
-from .report import ORANGE, SKY, Report, Table, short
+from .topic import ORANGE, SKY, Report, Table, check_at_least, open_model, short
+
+
+@dataclass(frozen=True)
+class Cache:
+    """The KV cache, call by call: slots written and read, work saved, and equal logits."""
+
+    model: Annotated[Path | None, "a trained model (default: a small random network)"] = None
+    prompt: Annotated[str, "the first call of a trained model, which continues it greedily"] = "Once upon a time"
+    length: Annotated[int, "tokens of the first call of the random network"] = 6
+    calls: Annotated[tuple[int, ...], "tokens of each of the calls that follow"] = (1, 1, 1, 3, 1)
+    max_seq_len: Annotated[int, "slots of the random network's cache"] = 16
 
 
 class RecordingCache(KVCache):
@@ -69,8 +80,7 @@ def run(options: Cache) -> Report:
 
 
 def check_fit(first: int, options: Cache, limit: int) -> None:
-    more = sum(options.calls)
-    if first + more > limit:
+    if first + (more := sum(options.calls)) > limit:
         raise ValueError(f"the first call has {first} tokens and calls {more} more: max_seq_len is {limit}, give fewer")
 
 
@@ -106,9 +116,8 @@ def follow(
 ) -> list[Call]:
     """Pass ``tokens`` (1, T) in calls of these sizes, each beside a call without a cache on all tokens so far."""
     calls: list[Call] = []
-    start = 0
-    for size in sizes:
-        end = start + size
+    for size, end in zip(sizes, accumulate(sizes)):
+        start = end - size
         new, whole = tokens[:, start:end], tokens[:, :end]
         logits, cached = counted(model, new, start, cache)  # (1, size, V)
         again, uncached = counted(model, whole)  # (1, end, V)
@@ -117,7 +126,6 @@ def follow(
         visible = seen(model.mask(start, size), start, size)
         difference = (logits - again[:, start:]).abs().max().item()
         calls.append(Call(name, text, start, cache.written, cache.read, visible, cached, uncached, difference))
-        start = end
     return calls
 
 
@@ -129,10 +137,7 @@ def seen(mask: Tensor | None, start_pos: int, T: int) -> int:
 
 
 def counted(model: Transformer, *inputs: Any) -> tuple[Tensor, int]:
-    """The logits, and the multiplications of all matrix products on the way, counted by PyTorch.
-
-    Its counter does not look into fused attention kernels, so attention is computed in its written-out form.
-    """
+    """The logits, and the multiplications of all matrix products; PyTorch counts none within a fused kernel."""
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         logits = model(*inputs)
     return logits, counter.get_total_flops() // 2  # a flop is a multiplication or an addition, as many of each
@@ -154,27 +159,22 @@ def table(calls: list[Call]) -> Table:
     """The calls, and what they sum up to."""
     texts = any(call.text for call in calls)
     rows = [
-        (
-            *((call.name, call.text) if texts else (call.name,)),
-            call.T, call.start_pos, span(call.written), span(call.read), f"{call.visible} of {call.T * len(call.read)}",
-            f"{call.cached:,}", f"{call.uncached:,}", f"{call.uncached / call.cached:.1f}", short(call.difference),
-        )
+        (call.name, *[call.text] * texts, call.T, call.start_pos, span(call.written), span(call.read),
+         f"{call.visible} of {call.T * len(call.read)}", f"{call.cached:,}", f"{call.uncached:,}",
+         f"{call.uncached / call.cached:.1f}", short(call.difference))
         for call in calls
     ]  # fmt: skip
     cached, uncached = sum(call.cached for call in calls), sum(call.uncached for call in calls)
     total = (f"{cached:,}", f"{uncached:,}", f"{uncached / cached:.1f}", short(max(call.difference for call in calls)))
     rows.append(("all", *[""] * texts, sum(call.T for call in calls), "", "", "", "", *total))
-    return Table(
-        "Each forward call: T new tokens at start_pos",
+    return Table("Each forward call: T new tokens at start_pos",
         ("call", *["text"] * texts, "T", "start_pos", "slots written", "slots read", "scores seen", "multiplications",
          "without cache", "times", "logits differ by"),
         rows,
-        [
-            "scores seen: what the mask lets through of T x S scores; a chunk of several tokens sees a triangle at its "
-            "right end.",
-            "multiplications: of all matrix products; without cache: the same logits from a call on all tokens so far.",
-            "logits differ by: largest difference of any logit between the two.",
-        ],
+        ["scores seen: what the mask lets through of T x S scores; a chunk of several tokens sees a triangle at its "
+         "right end.",
+         "multiplications: of all matrix products; without cache: the same logits from a call on all tokens so far.",
+         "logits differ by: largest difference of any logit between the two."],
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,8 +10,13 @@ from torch import Tensor
 
 from ..positions.rope_forms import halves, rotate_half
 from ..rope import apply_rotary_emb, precompute_freqs_cis, reshape_for_broadcast
-from .options import Mistakes
-from .report import BLUE, ORANGE, Report, Table
+from .topic import BLUE, ORANGE, Report, Table
+
+
+@dataclass(frozen=True)
+class Mistakes:
+    """Common mistakes about RoPE, found in published tutorials and code, each with its number."""
+
 
 Row = tuple[str, str, str, str]  # as written, correct, measured, found in
 COLUMNS = ("as written", "correct", "measured", "found in")

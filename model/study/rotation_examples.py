@@ -1,16 +1,33 @@
 """The rotation itself: the worked example of five vectors, and why a score depends on the distance only."""
 
 import cmath
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
 from ..cli.machine import check_memory
 from ..rope import apply_rotary_emb, precompute_freqs_cis
-from .inputs import check_at_least, check_even, check_theta
-from .options import Relative, Rotate
-from .report import BLUE, COLORS, ORANGE, Report, Table, short
+from .topic import BLUE, COLORS, ORANGE, Report, Table, check_at_least, check_even, check_theta, short
+
+
+@dataclass(frozen=True)
+class Rotate:
+    """The worked example: five vectors of length 4, rotated pair by pair."""
+
+    theta: Annotated[float, "base of the frequencies"] = 10000.0
+
+
+@dataclass(frozen=True)
+class Relative:
+    """Scores depend on m - n only, norms are kept, and why q and k are rotated, not the embedding."""
+
+    head_dim: Annotated[int, "width of the vectors"] = 64
+    distance: Annotated[int, "m - n"] = 7
+    theta: Annotated[float, "base of the frequencies"] = 10000.0
+    seed: Annotated[int, "of the random vectors"] = 0
+
 
 VECTORS = ((1, 0, 1, 0), (0, 1, 0, 1), (1, 1, 1, 1), (1, -1, 1, -1), (0.5, 0.5, 0.5, 0.5))
 

@@ -2,9 +2,9 @@
 
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -28,8 +28,33 @@ from ..training.evaluation import bits_per_byte
 from ..training.trainer import Trainer
 from ..transformer import Transformer
 from ..weights import load_tokenizer, save_tokenizer
-from .inputs import CONFIG
-from .options import Compare
+from .topic import CONFIG
+
+
+@dataclass(frozen=True)
+class Compare:
+    """The same small model with each position encoding, several seeds, tested at 1, 2, 4 and 8 times its length."""
+
+    schemes: Annotated[tuple[str, ...], "position encodings (default: all)"] = ()
+    seeds: Annotated[int, "runs of each"] = 3
+    results: Annotated[
+        Path | None, "a JSON line for each finished run, which is not run again (default: benchmarks/compare.jsonl)"
+    ] = None
+    steps: Annotated[int, "optimizer steps"] = 600
+    batch_size: Annotated[int, "sequences a step"] = 16
+    length: Annotated[int, "trained length, in tokens"] = 64
+    dim: Annotated[int, "width of the model"] = 64
+    n_layers: Annotated[int, "its blocks"] = 2
+    n_heads: Annotated[int, "its heads"] = 4
+    vocab_size: Annotated[int, "tokens of the BPE tokenizer trained on the data"] = 512
+    data: Annotated[tuple[str, ...], "text, whose last tenth is for validation"] = ("python-docs",)
+    windows: Annotated[int, "validation windows, each of 8 times the trained length"] = 32
+    keep: Annotated[
+        Path | None,
+        "keep the trained models in this directory, for the topics that take one; trains those missing",
+    ] = None
+    dry: Annotated[bool, "only print what is in the results file"] = False
+
 
 TIMES = (1, 2, 4, 8)  # the lengths of the test, as multiples of the trained one
 Line = dict[str, Any]

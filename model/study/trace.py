@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -22,21 +22,27 @@ from ..cli.machine import check_memory
 from ..config import ModelArgs
 from ..rope import _rotate, apply_rotary_emb, precompute_freqs_cis, reshape_for_broadcast
 from ..transformer import Transformer
-from .inputs import check_at_least, open_model
-from .options import Trace
-from .report import BLUE, ORANGE, Report, Table
+from .topic import BLUE, ORANGE, Report, Table, check_at_least, open_model
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One attention call step by step: expression, shape, dtype and the values of one pair."""
+
+    model: Annotated[Path | None, "a trained model (default: random weights)"] = None
+    prompt: Annotated[str, "what the trained model is given"] = "Once upon a time"
+    batch: Annotated[int, "rows"] = 2
+    length: Annotated[int, "tokens"] = 512
+    heads: Annotated[int, "heads"] = 12
+    head_dim: Annotated[int, "width of one head"] = 64
+    position: Annotated[int, "token whose values are shown (a negative one counts from the end)"] = 2
+    head: Annotated[int, "head whose values are shown"] = 0
+    pair: Annotated[int, "pair whose values are shown"] = 1
+
 
 ROOT = Path(__file__).parent.parent
-WATCHED: list[Callable[..., Any]] = [
-    precompute_freqs_cis,
-    reshape_for_broadcast,
-    _rotate,
-    apply_rotary_emb,
-    Attention.forward,
-    attention,
-    KVCache.update,
-    Transformer.hidden,
-]
+WATCHED: list[Callable[..., Any]] = [precompute_freqs_cis, reshape_for_broadcast, _rotate, apply_rotary_emb]
+WATCHED += [Attention.forward, attention, KVCache.update, Transformer.hidden]
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,7 @@ class Recorder(TorchFunctionMode):
         return result
 
     def _library_frame(self, frame: FrameType | None) -> FrameType | None:
-        """The innermost frame of the library, if it is a watched function: torch's own frames are looked through."""
+        """The innermost frame of the library, if it is a watched function: torch's own frames are skipped."""
         while frame is not None:
             if frame.f_code in self.watched:
                 return frame
@@ -101,11 +107,8 @@ def run(options: Trace) -> Report:
     B, T = tokens.shape
     place = options.position + T * (options.position < 0)
     args = model.args
-    for name, value, limit in (
-        ("position", place, T),
-        ("head", options.head, args.n_heads),
-        ("pair", options.pair, args.head_dim // 2),
-    ):
+    limits = {"position": (place, T), "head": (options.head, args.n_heads), "pair": (options.pair, args.head_dim // 2)}
+    for name, (value, limit) in limits.items():
         if not 0 <= value < limit:
             raise ValueError(f"{name} is {getattr(options, name)}: give one of 0 to {limit - 1}")
     model.layers = model.layers[:1]  # one attention call, written out whatever its size: a kernel shows no softmax
@@ -156,7 +159,7 @@ class Picked:
 
     def __init__(self, args: ModelArgs, T: int, position: int, head: int, pair: int) -> None:
         if T in (args.n_heads, args.n_kv_heads, args.head_dim, args.head_dim // 2):
-            raise ValueError(f"{T} tokens cannot be told apart by shape from heads or channels: give one token more")
+            raise ValueError(f"{T} tokens cannot be distinguished by shape from heads or channels: give one token more")
         self.args, self.T = args, T
         self.position, self.head, self.pair = position, head, pair
 

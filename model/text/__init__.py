@@ -1,13 +1,12 @@
 """Text in, token ids out.
 
 sources.py              files, folders, globs, stdin, URLs: documents
-readers.py              one file: its documents in pieces
-encodings.py            what else text may be that is not UTF-8, and how to convert it
+readers.py              one file: its documents in pieces, or which encoding it is in and how to convert it
 python_docs.py          the text that every CPython brings along
 train_tokenizer.py      a new SentencePiece tokenizer from any text
 tokenizer.py            what a tokenizer is, and SentencePiece's
-hf_tokenizer.py         Hugging Face's tokenizer.json
-llama2c_tokenizer.py    llama2.c's tokenizer.bin
+hf_tokenizer.py         Hugging Face's tokenizer.json, read and written
+llama2c_tokenizer.py    llama2.c's tokenizer.bin, read and written
 token_cache.py          where tokens and tokenizers are kept, and what no run uses any more
 prepare.py              documents to token ids on disk
 dataset.py              batches of them

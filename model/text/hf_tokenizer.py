@@ -1,4 +1,7 @@
-"""Hugging Face's tokenizer.json, through the optional ``tokenizers`` package."""
+"""Hugging Face's tokenizer.json: read with the optional ``tokenizers`` package, written for SentencePiece models.
+
+Without a tokenizer.json transformers would put a space before every text, also where the model does not.
+"""
 
 import hashlib
 import os
@@ -9,8 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from sentencepiece import SentencePieceProcessor
+
 from ..cli.files import FLAG, TOKEN, Kind, read_json
-from .tokenizer import TextStream
+from .tokenizer import SPACE, TextStream
 
 BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
 
@@ -18,7 +23,7 @@ BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
 class HFTokenizer:
     """A tokenizer.json with its special tokens, as its own library reads it.
 
-    Which tokens begin and end a text is said by the file's post-processor and by ``tokenizer_config.json`` and
+    Which tokens begin and end a text is defined by the file's post-processor and by ``tokenizer_config.json`` and
     ``special_tokens_map.json`` beside it. Chat models have several end tokens, which the model's configuration
     lists: give them as ``eos_ids``. Raises ValueError when no BOS is named.
     """
@@ -59,7 +64,7 @@ class HFTokenizer:
         return [self.bos_id] * (bos and (self._starts or not text)) + self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
-        """Many texts at once. The library takes all cores whatever ``threads`` says."""
+        """Many texts at once. The library uses all cores and ignores ``threads``."""
         with self._explained():
             return [row.ids for row in self._model.encode_batch(list(texts), add_special_tokens=False)]
 
@@ -72,7 +77,7 @@ class HFTokenizer:
         return self.encode_batch([text])[0]
 
     def encode_literal(self, text: str) -> list[int]:
-        """Without the library's first step, which finds added tokens wherever their names stand."""
+        """Without the library's first step, which finds added tokens wherever their names occur."""
         if self._model.normalizer is not None:
             text = self._model.normalizer.normalize_str(text)
         split = self._model.pre_tokenizer
@@ -104,7 +109,7 @@ class HFTokenizer:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Keep what native code prints when it panics off stderr: the error that is raised says the same."""
+    """Keep off stderr what native code prints when it panics: the exception has the same text."""
     try:
         saved = os.dup(2)
     except OSError:  # stderr is closed
@@ -130,6 +135,72 @@ def _settings_beside(path: Path) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (path.parent / name).is_file():
-            said = read_json(path.parent / name, KINDS)
-            settings |= {key: value for key, value in said.items() if value is not None}
+            found = read_json(path.parent / name, KINDS)
+            settings |= {key: value for key, value in found.items() if value is not None}
     return settings
+
+
+def describe(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """tokenizer.json and tokenizer_config.json of a BPE or character model; None of a kind that is not merged."""
+    model = SentencePieceProcessor(model_proto=path.read_bytes())
+    pieces = [model.id_to_piece(i) for i in range(model.get_piece_size())]
+    plain = {i for i in range(len(pieces)) if not (model.is_control(i) or model.is_unknown(i) or model.is_byte(i))}
+    merged = [i for i in plain if len(pieces[i]) > 1]
+    if not all(model.get_score(i).is_integer() for i in merged):  # BPE scores are ranks, other models' probabilities
+        return None
+    merged.sort(key=lambda i: -model.get_score(i))
+    merges = [split for i in merged for split in _splits(pieces[i], {pieces[i] for i in plain})]
+    prefix = model.encode("a", out_type=str)[0].startswith(SPACE)
+    special = [i for i in range(len(pieces)) if model.is_control(i) or model.is_unknown(i)]
+    names = {"bos_token": model.bos_id(), "eos_token": model.eos_id(), "unk_token": model.unk_id()}
+    config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    config["add_prefix_space"] = prefix  # llama.cpp's converter assumes true where it is missing
+    config |= {name: pieces[i] for name, i in names.items() if i >= 0}
+    return _whole(pieces, merges, special, model, prefix), config
+
+
+def _splits(piece: str, known: set[str]) -> list[list[str]]:
+    """Every pair of neighbours that this piece can come from; all of them have its rank."""
+    halves = ([piece[:i], piece[i:]] for i in range(1, len(piece)))
+    return [[left, right] for left, right in halves if left in known and right in known]
+
+
+def _whole(
+    pieces: list[str], merges: list[list[str]], special: list[int], model: SentencePieceProcessor, prefix: bool
+) -> dict[str, Any]:
+    bos = pieces[model.bos_id()]
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    spaces: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": " "}, "content": SPACE}]
+    text: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": SPACE}, "content": " "}]
+    text += [{"type": "ByteFallback"}, {"type": "Fuse"}]
+    if prefix:
+        spaces.insert(0, {"type": "Prepend", "prepend": SPACE})
+        text.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+    first = {"SpecialToken": {"id": bos, "type_id": 0}}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{"id": i, "content": pieces[i], **flags} for i in special],
+        "normalizer": {"type": "Sequence", "normalizers": spaces},
+        "pre_tokenizer": None,
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [first, {"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [first, *({"Sequence": {"id": part, "type_id": 0}} for part in "AB")],
+            "special_tokens": {bos: {"id": bos, "ids": [model.bos_id()], "tokens": [bos]}},
+        },
+        "decoder": {"type": "Sequence", "decoders": text},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": pieces[model.unk_id()],
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": True,
+            "byte_fallback": True,
+            "ignore_merges": False,
+            "vocab": {piece: i for i, piece in enumerate(pieces)},
+            "merges": merges,
+        },
+    }

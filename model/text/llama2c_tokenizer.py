@@ -1,4 +1,4 @@
-"""llama2.c's tokenizer.bin: the pieces and scores of a SentencePiece BPE model, flattened.
+"""llama2.c's tokenizer.bin, read and written: the pieces and scores of a SentencePiece BPE model, flattened.
 
 The file: int32 longest piece, then for each token float32 score, int32 length, that many bytes. Tokens 0 to 2 are
 unknown, BOS and EOS, 3 to 258 the bytes. It does not say how many tokens there are: the model does.
@@ -10,7 +10,10 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-from .tokenizer import TextStream
+from sentencepiece import SentencePieceProcessor
+
+from ..cli.files import write_atomically
+from .tokenizer import SPACE, SentencePieceTokenizer, TextStream, Tokenizer
 
 BOS, EOS, FIRST_BYTE = 1, 2, 3
 GONE = -1  # where a token was that has been joined to its left neighbour
@@ -109,3 +112,83 @@ def _read(content: bytes, vocab_size: int, path: Path) -> tuple[list[bytes], lis
     if position != len(content) or vocab_size < FIRST_BYTE + 256:
         raise ValueError(f"{path} does not hold {vocab_size} tokens: give the tokenizer.bin of the model's vocabulary")
     return pieces, scores
+
+
+MARKS = {0: "<unk>", 1: "\n<s>\n", EOS: "\n</s>\n"}  # as llama2.c's own exporter spells them
+
+
+def save(tokenizer: Tokenizer, path: Path) -> None:
+    """Raises ValueError for ids in another order than llama2.c takes for granted."""
+    if isinstance(tokenizer, Llama2cTokenizer):
+        content = tokenizer.path.read_bytes()
+    elif isinstance(tokenizer, SentencePieceTokenizer):
+        content = pack(SentencePieceProcessor(model_proto=tokenizer.path.read_bytes()), tokenizer.path)
+    else:
+        raise ValueError(f"{tokenizer.path} is no SentencePiece model: llama2.c has no form for it")
+    write_atomically(path, lambda temporary: temporary.write_bytes(content) and None)
+
+
+def pack(model: SentencePieceProcessor, path: Path) -> bytes:
+    ids = [model.unk_id(), model.bos_id(), model.eos_id()]
+    if ids != [0, 1, 2] or [i for i in range(model.get_piece_size()) if model.is_byte(i)] != list(range(3, 259)):
+        raise ValueError(f"{path} has its special pieces elsewhere than llama2.c, whose first 259 tokens are fixed")
+    pieces = [_bytes(model, i) for i in range(model.get_piece_size())]
+    if model.is_unknown(model.piece_to_id(SPACE)):
+        raise ValueError(f"{path} has no piece for the space, which llama2.c would spell in other bytes")
+    entries = [struct.pack("<fi", model.get_score(i), len(piece)) + piece for i, piece in enumerate(pieces)]
+    return struct.pack("<i", max(map(len, pieces))) + b"".join(entries)
+
+
+def sentencepiece_model(tokenizer: Llama2cTokenizer) -> bytes:
+    """A tokenizer.bin as the tokenizer.model that encodes alike, for those who know only that.
+
+    The protocol buffer of sentencepiece_model.proto: the pieces with scores and types, then what is not the default:
+    BPE (model_type 2), the vocabulary size, byte_fallback; identity, with a space before the text as llama2.c has it.
+    """
+    if b" " not in tokenizer.entries()[0][FIRST_BYTE + 256 :]:
+        raise ValueError(f"{tokenizer.path} has no piece for the space: no tokenizer.model would encode alike")
+    pieces = b"".join(_field(1, entry) for entry in map(_entry, range(tokenizer.vocab_size), *tokenizer.entries()))
+    trainer = _field(3, 2) + _field(4, tokenizer.vocab_size) + _field(35, 1)
+    normalizer = _field(1, b"identity") + _field(3, 1) + _field(4, 0) + _field(5, 1)
+    proto = pieces + _field(2, trainer) + _field(3, normalizer)
+    try:
+        SentencePieceProcessor(model_proto=proto)
+    except RuntimeError:
+        raise ValueError(f"{tokenizer.path} holds pieces that SentencePiece cannot have") from None
+    return proto
+
+
+def _entry(token: int, piece: bytes, score: float) -> bytes:
+    normal, unknown, control, byte = 1, 2, 3, 6
+    if token < FIRST_BYTE:
+        text, kind = ("<unk>", "<s>", "</s>")[token], control if token else unknown
+    elif token < FIRST_BYTE + 256:
+        text, kind = f"<0x{token - FIRST_BYTE:02X}>", byte
+    else:
+        text, kind = piece.decode().replace(" ", SPACE), normal
+    return _field(1, text.encode()) + _field(2, struct.pack("<f", score), fixed=True) + _field(3, kind)
+
+
+def _field(number: int, value: int | bytes, fixed: bool = False) -> bytes:
+    """A field of a protocol buffer: a varint, four bytes that are ``fixed``, or bytes after their number."""
+    if isinstance(value, int):
+        return _varint(number << 3) + _varint(value)
+    return _varint(number << 3 | 5) + value if fixed else _varint(number << 3 | 2) + _varint(len(value)) + value
+
+
+def _varint(value: int) -> bytes:
+    """Seven bits a byte, the lowest first; the highest bit says that more follow."""
+    raw = bytearray()
+    while value > 127:
+        raw.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*raw, value])
+
+
+def _bytes(model: SentencePieceProcessor, token: int) -> bytes:
+    if token in MARKS:
+        return MARKS[token].encode()
+    if token < FIRST_BYTE + 256:
+        # The exporter writes bytes above 127 as the character of that number; readers know them by their place.
+        return chr(token - FIRST_BYTE).encode()
+    return model.id_to_piece(token).replace(SPACE, " ").encode()

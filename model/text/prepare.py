@@ -117,12 +117,11 @@ def prepare(
     key = _digest([FORMAT, *identity, tokenizer.fingerprint, tokenizer.bos_id])
     folder = Path(cache_dir) / f"tokens-{key[:32]}"
     if _load(folder) is None:
-        sources = [*as_list(specs), *as_list(val_specs or [])]
 
         def fill(place: Path) -> None:
             _build(place, documents, val_documents, tokenizer, val_fraction, workers or count_cores())
 
-        make_entry(folder, sources, fill, lambda: _load(folder) is not None)
+        make_entry(folder, [*as_list(specs), *as_list(val_specs or [])], fill, lambda: _load(folder) is not None)
     dataset = _load(folder)
     if dataset is None:
         raise ValueError(f"{folder} vanished while it was read: run again")

@@ -22,10 +22,10 @@ from urllib.parse import urldefrag
 from tqdm import tqdm
 
 from ..cli.files import write_atomically
-from .encodings import is_binary
 from .python_docs import corpus_files, python_docs
-from .readers import Piece, first_bytes, read_file, split_text
+from .readers import Piece, first_bytes, is_binary, read_file
 from .token_cache import download_path, explained
+from .tokenizer import split_text
 
 DEFAULT = "python-docs"  # the text that every CPython brings along
 

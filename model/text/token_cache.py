@@ -3,8 +3,8 @@
     python -m model.text.token_cache                    what is there, how large, made of what, and which runs used it
     python -m model.text.token_cache --remove_unused    remove what no run directory that still exists has used
 
-It lies in $XDG_CACHE_HOME/ropewalk, by default ~/.cache/ropewalk. An entry is a directory, with about.json and used_by
-in it, which comes into being under a lock: of two processes that want the same one, the second waits for the first.
+It is in $XDG_CACHE_HOME/ropewalk, by default ~/.cache/ropewalk. An entry is a directory, with about.json and used_by
+in it, made under a lock: of two processes that want the same one, the second waits for the first.
 """
 
 import errno
@@ -66,7 +66,7 @@ def make_entry(
         with _locked(folder):
             if whole():
                 return
-            temporary = folder.with_name(f".{folder.name}.tmp")  # what a kill left there is nobody's any more
+            temporary = folder.with_name(f".{folder.name}.tmp")  # what a killed process left there is discarded
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir()
             try:
@@ -99,7 +99,7 @@ def _locked(folder: Path) -> Iterator[None]:
 def note_use(folder: Path, run: Path | None) -> None:
     """Write down that the run directory uses the entry, so that it is not removed before the run is.
 
-    In a cache that may only be read, shared by many perhaps, nothing is removed either.
+    In a read-only cache, perhaps of several users, this is left out, and nothing can be removed either.
     """
     if run is not None and str(run.absolute()) not in users(folder):
         with suppress(OSError), (folder / USED_BY).open("a", encoding="utf-8", errors="surrogateescape") as file:

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -76,15 +76,15 @@ class Tokenizer(Protocol):
         ...
 
     def encode_control(self, text: str) -> list[int]:
-        """The tokens of what a chat template wrote: in it the name of a control token is that token."""
+        """The tokens of a chat template's output, in which the name of a control token is that token."""
         ...
 
     def encode_literal(self, text: str) -> list[int]:
-        """The tokens of what somebody typed: in it the name of a control token is text."""
+        """The tokens of typed text, in which the name of a control token is text."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text, without what BOS, EOS and other control ids stand for."""
+        """The text, without BOS, EOS and other control ids."""
         ...
 
     def stream(self) -> TextStream: ...
@@ -106,7 +106,7 @@ class SentencePieceTokenizer:
         self.bos_id = self._model.bos_id()
         if self.bos_id < 0:
             raise ValueError(f"{path} has no beginning-of-text piece: train it with a bos_id")
-        # Documents are told apart by the BOS before each, so a BOS in generated text ends it as EOS does.
+        # Each document begins with BOS, so a BOS in generated text ends it as EOS does.
         self.eos_ids = tuple(i for i in (self._model.eos_id(), self.bos_id) if i >= 0)
         self.fingerprint = hashlib.sha256(proto).hexdigest()
         self.adds_space = self._model.encode("a", out_type=str)[0].startswith(SPACE)
@@ -146,3 +146,30 @@ class SentencePieceTokenizer:
 
     def stream(self) -> TextStream:
         return TextStream(self.decode)
+
+
+PIECE = 16_000  # characters: SentencePiece is fastest on some thousands at a time
+
+
+def split_text(text: str, size: int = PIECE) -> Iterator[str]:
+    """Pieces of at most ``size`` characters; joined they are ``text``."""
+    start = 0
+    while len(text) - start > size:
+        end = _cut_point(text, start, start + size)
+        yield text[start:end]
+        start = end
+    if start < len(text):
+        yield text[start:]
+
+
+def _cut_point(text: str, start: int, end: int) -> int:
+    """The last place up to ``end`` that no token crosses: before a space that follows something visible.
+
+    Common tokenizers put a space only at the start of a piece. Text without such a place in its second half (Chinese,
+    a table of numbers) is cut at ``end``.
+    """
+    place = end + 1
+    while (place := text.rfind(" ", start + (end - start) // 2, place)) > start:
+        if not text[place - 1].isspace():
+            return place
+    return end

@@ -13,9 +13,9 @@ from typing import Any
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
 from ..cli.files import write_atomically
-from .readers import split_text
 from .sources import Documents
 from .token_cache import make_entry, note_use
+from .tokenizer import split_text
 
 FORMAT = 3  # of what is learnt: another number makes kept tokenizers unread
 KINDS = ("bpe", "char")
@@ -86,10 +86,10 @@ def fitting_size(characters: int, distinct: int) -> int:
     return max(growth, 64 * -(-(SPECIAL + distinct + growth // 2) // 64))
 
 
-def covered(counts: Counter[str], share: float) -> int:
+def covered(counts: Counter[str], fraction: float) -> int:
     """How many of the characters, the most frequent first, make up this fraction of the text."""
     so_far = itertools.accumulate(count for _, count in counts.most_common())
-    return 1 + sum(1 for count in so_far if count < share * counts.total())
+    return 1 + sum(1 for count in so_far if count < fraction * counts.total())
 
 
 def learn_tokenizer(

@@ -1,18 +1,15 @@
-"""Checkpoints on disk: a run directory, Hugging Face, Meta and llama2.c, all opened by looking at the path.
+"""Checkpoints on disk: a run directory, Hugging Face, Meta and llama2.c, recognized by their files.
 
 checkpoint.py        any of them
 variants.py          subclasses of the network, saved under their name
 tensors.py           safetensors files
-int8.py              matrices in eight bits, quantized while loading
 layout.py            the tensors' names and shapes, and why query and key rows are permuted
 hf_config.py         config.json <-> ModelArgs
-hf_rope.py           its part about RoPE
 huggingface.py       Hugging Face's directories, and so our own runs
 meta.py              Meta's directories
 llama2c.py           llama2.c's .bin files
 int8.py              matrices in eight bits, and the product with them
 tokenizers.py        the tokenizer that belongs to the weights
-tokenizer_files.py   a SentencePiece tokenizer for transformers, for llama2.c
 """
 
 from .checkpoint import Checkpoint, check, load_args, load_model, open_checkpoint, save_model

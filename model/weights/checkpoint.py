@@ -1,4 +1,4 @@
-"""Any checkpoint, told by looking at the path: opened once, for its architecture, its tokenizer and its weights."""
+"""A checkpoint of any format, recognized by its files: opened once, for its architecture, tokenizer and weights."""
 
 import sys
 import warnings
@@ -81,9 +81,6 @@ class Checkpoint:
         if int8:
             check_device(torch.device(device))
         model = build(self._pick(network), self.args)
-        if type(model) is not Transformer:
-            expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-            compare(expected, self._format.shapes, self.path)
         wanted = None if dtype == "stored" else dtype or torch.float32
         state: dict[str, Tensor] = {}
         matrices: dict[str, Quantized] = {}
@@ -96,7 +93,10 @@ class Checkpoint:
                 tensor = tensor.scales
             else:
                 kept = wanted if tensor.is_floating_point() else None
-                state[name] = tensor = tensor.to(device, kept, copy=COPIED)
+                state[name] = tensor.to(device, kept, copy=COPIED)
+                if state[name] is tensor:  # still in the file, and not read yet: ``decode`` refuses NaN
+                    continue
+                tensor = state[name]
             # A sum is finite only if all are; where it is not, it may have overflowed: look closely, rows at a time.
             if not tensor.sum().isfinite() and not all(rows.isfinite().all() for rows in tensor.split(256)):
                 broken.append(name)
@@ -113,6 +113,9 @@ class Checkpoint:
         """Those of the file; what it holds in eight bits stays so for ``int8``."""
         if int8 and type(model) is not Transformer:
             raise ValueError(f"int8 is for the plain network, not for {name_of(type(model))}: leave it out")
+        if type(model) is not Transformer:
+            expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+            compare(expected, self._format.shapes, self.path)
         yield from self._format.stored() if int8 and isinstance(self._format, Llama2c) else self._format.tensors()
 
     def _pick(self, network: type[Transformer] | None) -> type[Transformer]:
@@ -172,8 +175,9 @@ def load_model(
 
     A directory of a subclass of ``Transformer`` needs that class as ``network``; a plain Llama's weights can be loaded
     into any subclass with the same tensors. No weight is ever random: the network takes the tensors one by one, and the
-    peak is its size and one tensor. What keeps its dtype is the file itself, mapped into memory, but on Windows. Warns
-    of weights that are not finite. Raises ValueError for what does not fit.
+    peak is its size and one tensor. What keeps its dtype is the file itself, mapped into memory, but on Windows: it is
+    read when it is used. Warns of weights that are not finite in what is converted; in what is not, generating refuses
+    NaN. Raises ValueError for what does not fit.
     """
     return open_checkpoint(path).model(device, dtype, network, int8)
 
@@ -192,7 +196,7 @@ def save_model(
     if type(model) is Transformer:
         table = precompute_freqs_cis(args.head_dim, args.max_seq_len, args.rope_theta, args.rope_scaling)
         if not torch.equal(model.freqs_cis.to(table), table):
-            raise ValueError("freqs_cis is not what rope_theta and rope_scaling give: config.json has no words for it")
+            raise ValueError("freqs_cis is not what rope_theta and rope_scaling give: config.json cannot express it")
     else:
         check_rebuilds(model)
     directory = Path(directory)

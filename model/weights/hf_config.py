@@ -1,12 +1,17 @@
-"""config.json of a Hugging Face Llama model <-> ModelArgs. What the network cannot do is refused, never ignored."""
+"""config.json of a Hugging Face Llama model <-> ModelArgs. What the network cannot do is refused, never ignored.
 
+Base and scaling of RoPE are there in the old spelling, the new one, or both.
+"""
+
+import dataclasses
 import json
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from ..cli.files import FLAG, NUMBER, TABLE, TEXT, TEXTS, WHOLE, Kind, check_fields, shortened
 from ..config import DERIVED, ModelArgs
-from .hf_rope import rope_from, table_of, without_ntk
+from ..rope_scaling import RopeScaling, Type
 from .layout import check_read_back
 
 KINDS: dict[str, Kind] = {
@@ -22,28 +27,13 @@ KINDS: dict[str, Kind] = {
 
 # What Llama configurations may say that this network does not do, with the value that means "not used".
 NOT_DONE: dict[str, Any] = {
-    "attention_bias": False,
-    "mlp_bias": False,
-    "sliding_window": None,
-    "use_sliding_window": False,
-    "attention_chunk_size": None,
-    "layer_types": None,
-    "no_rope_layers": None,
-    "partial_rotary_factor": 1.0,
-    "quantization_config": None,
-    "num_local_experts": None,
-    "num_experts": None,
-    "n_routed_experts": None,
-    "use_qk_norm": False,
-    "qk_norm": False,
-    "attn_logit_softcapping": None,
-    "final_logit_softcapping": None,
-    "embedding_multiplier": 1.0,
-    "attention_multiplier": None,
-    "residual_multiplier": 1.0,
-    "logits_scaling": 1.0,
-    "logit_scale": 1.0,
-    "auto_map": None,
+    **dict.fromkeys(("attention_bias", "mlp_bias", "use_sliding_window", "use_qk_norm", "qk_norm"), False),
+    **dict.fromkeys(("sliding_window", "attention_chunk_size", "layer_types", "no_rope_layers"), None),
+    **dict.fromkeys(("num_local_experts", "num_experts", "n_routed_experts"), None),
+    **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping", "attention_multiplier"), None),
+    **dict.fromkeys(("quantization_config", "auto_map"), None),
+    **dict.fromkeys(("partial_rotary_factor", "embedding_multiplier", "residual_multiplier"), 1.0),
+    **dict.fromkeys(("logits_scaling", "logit_scale"), 1.0),
 }
 
 
@@ -72,7 +62,7 @@ def args_from(config: Mapping[str, Any]) -> ModelArgs:
         head_dim=config.get("head_dim", DERIVED),
         hidden_dim=config["intermediate_size"],
         vocab_size=config["vocab_size"],
-        # What the format says where the file says nothing.
+        # The format's defaults.
         max_seq_len=config.get("max_position_embeddings", 2048),
         norm_eps=config.get("rms_norm_eps", 1e-6),
         rope_theta=theta,
@@ -84,8 +74,8 @@ def args_from(config: Mapping[str, Any]) -> ModelArgs:
 def refuse_others(config: Mapping[str, Any]) -> None:
     kind, classes = config.get("model_type"), config.get("architectures") or ["LlamaForCausalLM"]
     if kind != "llama" or classes != ["LlamaForCausalLM"]:
-        said = f"model_type is {shortened(kind)} and architectures {shortened(classes)}"
-        raise ValueError(f"{said}: only llama, LlamaForCausalLM, is known")
+        found = f"model_type is {shortened(kind)} and architectures {shortened(classes)}"
+        raise ValueError(f"{found}: only llama, LlamaForCausalLM, is known")
     if config.get("hidden_act", "silu") not in ("silu", "swish"):
         raise ValueError(f"hidden_act is {shortened(config['hidden_act'])}: only silu is known")
     for name, unused in NOT_DONE.items():
@@ -127,3 +117,94 @@ def config_from(args: ModelArgs, dtype: str, ids: Mapping[str, Any], network: st
     }
     check_read_back(args, read_config(json.loads(json.dumps(config)))[0], "config.json")
     return config
+
+
+ROPE_KINDS: dict[str, Kind] = {
+    **dict.fromkeys(("factor", "low_freq_factor", "high_freq_factor", "beta_slow", "beta_fast"), NUMBER),
+    **dict.fromkeys(("attention_factor", "mscale", "mscale_all_dim", "rope_theta", "partial_rotary_factor"), NUMBER),
+    **dict.fromkeys(("type", "rope_type"), TEXT),
+    "original_max_position_embeddings": WHOLE,
+}
+ROPE_KEYS = {  # of rope_scaling, beside the type and the base: Hugging Face's name -> ours
+    "linear": {"factor": "factor"},
+    "llama3": {
+        "factor": "factor",
+        "original_max_position_embeddings": "original_max_seq_len",
+        "low_freq_factor": "low",
+        "high_freq_factor": "high",
+    },
+    "yarn": {
+        "factor": "factor",
+        "original_max_position_embeddings": "original_max_seq_len",
+        "beta_slow": "low",
+        "beta_fast": "high",
+        "attention_factor": "attention_factor",
+    },
+}
+
+
+def rope_from(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
+    """Base and scaling, from ``rope_parameters`` (new spelling) or ``rope_theta`` and ``rope_scaling`` (old)."""
+    new, old = config.get("rope_parameters") or {}, config.get("rope_scaling") or {}
+    for table in (new, old):
+        check_fields(table, ROPE_KINDS)
+    if new and old and any(old.get(key) != value for key, value in new.items() if key != "rope_theta"):
+        raise ValueError(f"rope_parameters {new} and rope_scaling {old} disagree: keep one")
+    rope = dict(new or old)
+    theta = rope.pop("rope_theta", config.get("rope_theta", 10000.0))
+    if config.get("rope_theta", theta) != theta:
+        raise ValueError(f"rope_theta is both {config['rope_theta']} and {theta}: keep one")
+    kinds = {rope.pop(key) for key in ("type", "rope_type") if rope.get(key) is not None} or {"default"}
+    kind = kinds.pop()
+    if kind == "default" and not kinds and not rope.get("factor"):
+        rope.pop("factor", None)
+        _check_keys(rope, set(), kind)
+        return theta, None
+    if kinds or kind not in ROPE_KEYS:
+        raise ValueError(f"RoPE scaling is {', '.join(map(str, [kind, *kinds]))}: known are {', '.join(ROPE_KEYS)}")
+    return theta, _scaling(kind, rope, config)
+
+
+def _scaling(kind: str, rope: dict[str, Any], config: Mapping[str, Any]) -> RopeScaling:
+    names = ROPE_KEYS[kind]
+    if "original_max_position_embeddings" in names:
+        trained = rope.get("original_max_position_embeddings") or config.get("max_position_embeddings", 2048)
+        # Where the file has it outside of the table, that one counts.
+        rope["original_max_position_embeddings"] = config.get("original_max_position_embeddings") or trained
+    rope.pop("finetuned", None)  # whether the weights were fine-tuned
+    m, m_all = rope.pop("mscale", None), rope.pop("mscale_all_dim", None)
+    values = {names[key]: value for key, value in rope.items() if key in names and value is not None}
+    _check_keys(rope, names.keys(), kind)
+    needed = {"factor"} if kind != "llama3" else {"factor", "low", "high"}
+    if needed - values.keys():
+        raise ValueError(f"RoPE scaling {kind} lacks {', '.join(sorted(needed - values.keys()))}: complete config.json")
+    if kind == "yarn" and m and m_all and "attention_factor" not in values:
+        log = 0.1 * math.log(values["factor"])
+        values["attention_factor"] = (m * log + 1) / (m_all * log + 1)
+    return RopeScaling(type=cast(Type, kind), **values)
+
+
+def _check_keys(rope: Mapping[str, Any], known: Any, kind: str) -> None:
+    neutral = {"partial_rotary_factor": 1.0, "truncate": True}
+    strange = [key for key, value in rope.items() if key not in known and value != neutral.get(key)]
+    if strange:
+        raise ValueError(
+            f"RoPE scaling {kind} has {strange[0]} = {shortened(rope[strange[0]])}, which is not known here"
+        )
+
+
+def table_of(scaling: RopeScaling) -> dict[str, Any]:
+    names = ROPE_KEYS[scaling.type]
+    return {"rope_type": scaling.type} | {theirs: getattr(scaling, ours) for theirs, ours in names.items()}
+
+
+def without_ntk(args: ModelArgs) -> ModelArgs:
+    """The same network without that type of scaling, which config.json does not know and does not need: another base.
+
+    Raises ValueError when the base is no number any more.
+    """
+    scaling = args.rope_scaling
+    if scaling is None or scaling.type != "ntk":
+        return args
+    theta = args.rope_theta * scaling.factor ** (args.head_dim / (args.head_dim - 2))
+    return dataclasses.replace(args, rope_theta=theta, rope_scaling=None)

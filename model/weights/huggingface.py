@@ -11,7 +11,7 @@ from ..cli.files import TABLE, TEXT, check_fields, read_json, write_json
 from ..transformer import Transformer
 from .hf_config import config_from, read_config
 from .layout import DTYPES, Shapes, check_layers, compare, hugging_face_name, is_rotated, shapes, to_halves, to_pairs
-from .tensors import Entry, read_header, read_tensor, save_tensors
+from .tensors import Entry, map_tensor, read_header, save_tensors
 from .variants import name_of
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -29,6 +29,7 @@ class HuggingFace:
             raise ValueError(f"{path / 'config.json'}: {error}") from None
         self.files = files_of(path)  # tensor name -> the file that holds it
         entries = {name: entry for file in set(self.files.values()) for name, entry in read_header(file).items()}
+        self.entries = entries
         check_layers(self.args, len(entries), path)
         if self.network is None:
             self._check(entries)
@@ -65,7 +66,7 @@ class HuggingFace:
             yield name, to_pairs(tensor, self.args.head_dim) if is_rotated(name) else tensor  # as it was
 
     def _read(self, name: str) -> Tensor:
-        return read_tensor(self.files[name], name)
+        return map_tensor(self.files[name], self.entries[name])
 
     def _check_tied(self, embedding: Tensor) -> None:
         if not embedding.equal(self._read(HEAD)):
@@ -112,4 +113,4 @@ def save(model: Transformer, directory: Path, dtype: torch.dtype | None, ids: Ma
     config = config_from(args, stored, ids, network)
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / "config.json", config)
-    save_tensors(directory / WEIGHTS, weights, {"format": "pt"})  # transformers wants to be told
+    save_tensors(directory / WEIGHTS, weights, {"format": "pt"})  # transformers requires it

@@ -87,16 +87,26 @@ class Int8Linear(Int8Matrix):
     def forward(self, x: Tensor) -> Tensor:
         rows = x.shape[:-1].numel()
         if rows == 1 and torch.compiler.is_compiling():
-            # Compilers make one loop over the weights of this.
-            groups = self.scales.shape[1]
-            products = self.weight.unflatten(1, (groups, -1)).float() * x.float().view(groups, -1)
-            return (products.sum(-1) * self.scales.float()).sum(-1).type_as(x).view(*x.shape[:-1], -1)  # (1, 1, out)
+            return self.written_out(x)
         by_rows = self.scales.shape[1] == 1 and self.scales.dtype == torch.bfloat16
         if rows <= FEW_ROWS and by_rows and x.shape[-1] % MULTIPLE == 0:
             flat = x.reshape(rows, -1).bfloat16()
             out = torch._weight_int8pack_mm(flat, self.weight, self.scales[:, 0])  # (rows, out)
             return out.type_as(x).view(*x.shape[:-1], -1)  # (..., out)
         return F.linear(x, self.quantized.dequantize(x.dtype))  # (..., out)
+
+    def written_out(self, x: Tensor) -> Tensor:
+        """One row, in arithmetic of which a compiler makes one loop over the weights: (1, ..., in) -> (1, ..., out)."""
+        # Left to itself the compiler widens x anew for every row of the weights. It takes `as_strided` for a view of
+        # memory, and so computes what is viewed first. Measured on two cores, 5632 x 2048 weights, x in bfloat16: 0.40
+        # ms instead of 0.54; the bfloat16 product takes 0.71.
+        wide = x.float().contiguous().as_strided((x.shape[-1],), (1,))
+        if self.scales.shape[1] == 1:
+            out = (self.weight.float() * wide).sum(-1) * self.scales[:, 0].float()  # (out,)
+        else:
+            groups = self.weight.unflatten(1, (self.scales.shape[1], -1)).float()  # (out, groups, group)
+            out = ((groups * wide.view(groups.shape[1:])).sum(-1) * self.scales.float()).sum(-1)  # (out,)
+        return out.type_as(x).view(*x.shape[:-1], -1)
 
 
 class Int8Embedding(Int8Matrix):

@@ -61,7 +61,7 @@ def check_layers(args: ModelArgs, tensors: int, where: object) -> None:
 
 
 def check_context(args: ModelArgs, where: object) -> None:
-    """Refuse a context whose rotations alone would fill the memory: no tensor in the file tells how long it is."""
+    """Refuse a context whose rotations alone would fill the memory: no tensor's shape depends on its length."""
     table = 4 * args.max_seq_len * args.head_dim  # bytes: complex64 (max_seq_len, D/2)
     if table > LARGEST_TABLE:
         size = f"{table >> 20} MB"
@@ -71,7 +71,7 @@ def check_context(args: ModelArgs, where: object) -> None:
 def check_read_back(args: ModelArgs, again: ModelArgs, form: str, lost: Collection[str] = ()) -> None:
     """Refuse to write ``args`` where reading gives ``again``; the fields in ``lost`` are known to differ.
 
-    So a field that a format has no word for, or that somebody adds and forgets here, is never dropped silently.
+    So a field that a format cannot express, or that is added to ``ModelArgs`` later, is never dropped silently.
     """
     for field in dataclasses.fields(ModelArgs):
         before, after = getattr(args, field.name), getattr(again, field.name)

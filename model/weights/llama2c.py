@@ -26,7 +26,7 @@ from .layout import check_read_back, shapes
 MAGIC, HEADER = 0x616B3432, 256
 COUNTS = ("dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "max_seq_len")
 LARGEST_GROUP = 64  # as llama2.c's export.py has it
-ROPE = "rope"  # version 0 stores cosines and sines between the norm and the output matrix; nobody reads them
+ROPE = "rope"  # version 0 stores cosines and sines between the norm and the output matrix; no program reads them
 MATRICES = tuple(f"attention.{w}.weight" for w in ("wq", "wk", "wv", "wo"))
 FEED_FORWARD = tuple(f"feed_forward.{w}.weight" for w in ("w1", "w2", "w3"))
 
@@ -97,7 +97,7 @@ def order(header: Header, layers: int | None = None) -> Iterator[tuple[str, tupl
 
 
 def file_size(header: Header) -> int:
-    """What a whole file has, in bytes. Layers are all alike, so that two tell the size of any number of them."""
+    """What a whole file has, in bytes. Layers are all alike, so the sizes of one and of two give that of any number."""
     one, two = (
         sum(bytes_of(name, shape, header) for name, shape in order(header, layers)) for layers in (1, 2)
     )  # fmt: skip

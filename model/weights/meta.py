@@ -44,7 +44,7 @@ def args_from(params: dict[str, Any]) -> ModelArgs:
         raise ValueError("multiple_of or ffn_dim_multiplier is out of range: the feed-forward width follows from them")
     theta, scaling = params.get("rope_theta", 10000.0), None
     if params.get("use_scaled_rope"):
-        # The factor is not in the file: Llama 3.2, told by its sizes, was published with 32, Llama 3.1 and 3.3 with 8.
+        # The factor is not in the file: Llama 3.2, recognized by its sizes, has 32, Llama 3.1 and 3.3 have 8.
         factor = 32.0 if (params["dim"], params["n_layers"]) in ((2048, 16), (3072, 28)) else 8.0
         factor = params.get("rope_scaling_factor") or factor
         scaling = RopeScaling("llama3", factor, SCALED_ORIGINAL, 1.0, 4.0)
@@ -70,7 +70,7 @@ def context(theta: float, scaling: RopeScaling | None) -> int:
 
 
 def params_from(args: ModelArgs) -> dict[str, Any]:
-    """ModelArgs -> params.json. Raises ValueError that names what it has no words for.
+    """ModelArgs -> params.json. Raises ValueError that names what it cannot express.
 
     But for the context, which is left to the reader, and for tied embeddings, which are written twice.
     """
@@ -176,7 +176,7 @@ def read_shard(file: Path) -> dict[str, Tensor]:
 
 
 def join(name: str, parts: list[Tensor], shape: tuple[int, ...]) -> Tensor:
-    """One tensor from all shards' parts. Norms are the same in all; embeddings went either way, as the shape tells."""
+    """One tensor from all shards' parts. Norms are the same in all; embeddings are split either way, see the shape."""
     if len(parts) == 1 or not name.endswith((*SPLIT_BY_COLUMN, *SPLIT_BY_ROW, "tok_embeddings.weight")):
         return parts[0]
     by_column = name.endswith(SPLIT_BY_COLUMN) or (

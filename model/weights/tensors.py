@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -16,9 +17,12 @@ from ..cli.files import TABLE, TEXT, check_fields, check_is_file, shortened, wri
 
 MAX_HEADER = 100_000_000  # bytes of JSON that the safetensors format allows
 
-BYTES = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2}
-
-BYTES |= {"I32": 4, "U32": 4, "F32": 4, "I64": 8, "U64": 8, "F64": 8}
+TYPES = {
+    **{"BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "U16": torch.uint16, "I16": torch.int16},
+    **{"U32": torch.uint32, "I32": torch.int32, "U64": torch.uint64, "I64": torch.int64},
+    **{"F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2},
+    **{"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64},
+}
 
 
 class Entry(NamedTuple):
@@ -26,6 +30,7 @@ class Entry(NamedTuple):
 
     dtype: str
     shape: tuple[int, ...]
+    start: int  # the tensor's first byte in the file
 
 
 def read_header(path: Path) -> dict[str, Entry]:
@@ -47,7 +52,10 @@ def read_header(path: Path) -> dict[str, Entry]:
         check_fields(header, dict.fromkeys(header, TABLE))
         metadata = header.pop("__metadata__", None) or {}
         check_fields(metadata, dict.fromkeys(metadata, TEXT))
-        entries = {name: Entry(info["dtype"], tuple(info["shape"])) for name, info in header.items()}
+        entries = {
+            name: Entry(info["dtype"], tuple(info["shape"]), 8 + length + info["data_offsets"][0])
+            for name, info in header.items()
+        }
         spans = sorted((*info["data_offsets"], name) for name, info in header.items())
         _check_spans(entries, spans, size - 8 - length)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -62,12 +70,12 @@ def _refuse_constant(name: str) -> float:
 def _check_spans(entries: Mapping[str, Entry], spans: list[tuple[int, int, str]], size: int) -> None:
     position = 0
     for begin, end, name in spans:
-        dtype, shape = entries[name]
-        if dtype not in BYTES or any(type(n) is not int or not 0 <= n < 2**63 for n in (*shape, begin, end)):
+        dtype, shape, _ = entries[name]
+        if dtype not in TYPES or any(type(n) is not int or not 0 <= n < 2**63 for n in (*shape, begin, end)):
             raise ValueError(
                 f"{name} has dtype {shortened(dtype)}, shape {shortened(shape)}, bytes {shortened([begin, end])}"
             )
-        if begin != position or end - begin != BYTES[dtype] * math.prod(shape):
+        if begin != position or end - begin != TYPES[dtype].itemsize * math.prod(shape):
             raise ValueError(f"{name} of {shape} {dtype} does not fit bytes {begin} to {end}")
         position = end
     if position != size:
@@ -99,10 +107,18 @@ def _explained(path: Path) -> Iterator[None]:
         raise ValueError(f"{path} is corrupt ({error}): get the file again") from None
 
 
-def read_tensor(path: Path, name: str) -> Tensor:
-    """One tensor of a safetensors file, which is closed again: what was read of it leaves the memory."""
-    with _explained(path), safe_open(path, "pt") as file:
-        return file.get_tensor(name)
+def map_tensor(path: Path, entry: Entry) -> Tensor:
+    """One tensor of a safetensors file, mapped into memory: nothing is read before it is used.
+
+    Each has a mapping of its own, so that what was read of it leaves the memory with it.
+    """
+    dtype = TYPES[entry.dtype]
+    end = entry.start + dtype.itemsize * math.prod(entry.shape)
+    try:
+        storage = torch.UntypedStorage.from_file(str(path), shared=False, nbytes=end)
+    except RuntimeError as error:
+        raise ValueError(f"{path} has become shorter since it was opened ({error}): get the file again") from None
+    return torch.asarray(storage[entry.start : end], dtype=torch.uint8).view(dtype).view(entry.shape)
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from ..cli.files import IDS, TABLE, read_json, write_atomically, write_json
-from ..text.hf_tokenizer import HFTokenizer
-from ..text.llama2c_tokenizer import Llama2cTokenizer
+from ..text.hf_tokenizer import HFTokenizer, describe
+from ..text.llama2c_tokenizer import Llama2cTokenizer, sentencepiece_model
 from ..text.tokenizer import SentencePieceTokenizer, Tokenizer
 from .llama2c import Llama2c
-from .tokenizer_files import describe, sentencepiece_model
 
+TEMPLATE = "chat_template.jinja"
 PADDING = 128  # rows that a vocabulary may have been rounded up by
 
 
@@ -107,25 +107,37 @@ def read_ids(directory: Path) -> dict[str, Any]:
     ids: dict[str, Any] = {}
     for name in ("config.json", "generation_config.json"):
         if (directory / name).is_file():
-            said = read_json(directory / name, {"bos_token_id": IDS, "eos_token_id": IDS})
-            ids |= {key: said[key] for key in ("bos_token_id", "eos_token_id") if said.get(key) is not None}
+            found = read_json(directory / name, {"bos_token_id": IDS, "eos_token_id": IDS})
+            ids |= {key: found[key] for key in ("bos_token_id", "eos_token_id") if found.get(key) is not None}
     return ids
 
 
 def save_tokenizer(tokenizer: Tokenizer, directory: str | Path) -> None:
-    """Copy the tokenizer's file, with what transformers needs to use it alike, and the ids that begin and end texts."""
-    directory, source = Path(directory), tokenizer.path
+    """Copy the tokenizer's file and the chat template beside it, with what transformers needs to use them alike."""
+    directory, beside = Path(directory), tokenizer.path.parent
     directory.mkdir(parents=True, exist_ok=True)
+    template = None if isinstance(tokenizer, Llama2cTokenizer) else chat_template(beside)
     file = copy_tokenizer(tokenizer, directory)
-    if file.suffix == ".model" and (described := describe(file)):
-        for name, content in zip(("tokenizer.json", "tokenizer_config.json"), described):
-            write_json(directory / name, content)
+    if file.suffix == ".model":
+        whole, config = describe(file) or (None, {})
+        config |= {} if template is None else {"chat_template": template}
+        for name, content in {"tokenizer.json": whole, "tokenizer_config.json": config}.items():
+            if content:
+                write_json(directory / name, content)
     if isinstance(tokenizer, HFTokenizer):
         for name in ("tokenizer_config.json", "special_tokens_map.json"):
-            if (source.parent / name).is_file():
-                copy(source.parent / name, directory / name)
-    ids = {"bos_token_id": tokenizer.bos_id, "eos_token_id": list(tokenizer.eos_ids)}
+            if (beside / name).is_file():
+                copy(beside / name, directory / name)
+    if not isinstance(tokenizer, Llama2cTokenizer) and (beside / TEMPLATE).is_file():
+        copy(beside / TEMPLATE, directory / TEMPLATE)
+    ids = {"bos_token_id": tokenizer.bos_id, "eos_token_id": list(tokenizer.eos_ids)}  # where texts begin and end
     write_json(directory / "generation_config.json", ids)
+
+
+def chat_template(directory: Path) -> Any:
+    """What tokenizer_config.json holds: a text, or several by name."""
+    config = directory / "tokenizer_config.json"
+    return read_json(config).get("chat_template") if config.is_file() else None
 
 
 def copy_tokenizer(tokenizer: Tokenizer, directory: Path) -> Path:

@@ -56,7 +56,7 @@ def build(network: type[Transformer], args: ModelArgs) -> Transformer:
     """A network to load weights into.
 
     The plain one is made without memory, on the meta device: shapes and the rotation table. A variant is made in
-    full, since it may compute tensors of its own; the random numbers it draws are nobody else's.
+    full, since it may compute tensors of its own; its random numbers do not change those of others.
     """
     if network is Transformer:
         with torch.device("meta"), _NoInitialization():
@@ -80,7 +80,7 @@ class _NoInitialization(TorchFunctionMode):
 def check_rebuilds(model: Transformer) -> None:
     """Raise ValueError when ``type(model)(model.args)`` with the same weights would be another network.
 
-    What a constructor was told beside ``args`` shows as an attribute or a tensor that differs: no file could say it.
+    A constructor's other arguments show as an attribute or a tensor that differs: no file holds them.
     """
     again = dict(build(type(model), model.args).named_modules())
     for place, module in model.named_modules():

@@ -1,9 +1,8 @@
-"""Checking the reader's own functions: they run in a process of their own, and here is said what came of it.
+"""Check the reader's own functions: they run in a process of their own, and this file reports the results.
 
-``child.py`` runs them; ``table.py``, ``rotation.py``, ``mask.py``, ``cache.py`` and ``attention.py`` judge them, in any
-of the forms of ``forms.py``; ``faults.py`` has the mistakes that are known by name. A mistake gets a name only when
-its formula gives what the reader's function gave, on every probe; otherwise the first property that fails is all
-that is said.
+``child.py`` runs them; ``table.py``, ``rotation.py``, ``cache.py`` and ``attention.py`` judge them, in any of the forms
+of ``forms.py``; ``faults.py`` lists the known mistakes. A mistake is reported only when its formula gives the
+same numbers as the reader's function on every probe; otherwise only the first failing property is.
 """
 
 import json
@@ -18,10 +17,20 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from ..options import Check
+from ..topic import Report
 from .faults import Fault
+
+
+@dataclass(frozen=True)
+class Check:
+    """Your own RoPE, mask, cache and attention: right, or wrong and which mistake it is."""
+
+    file: Annotated[Path | None, "a Python file, or a directory of them (`exercise` writes some to start from)"] = None
+    hint: Annotated[bool, "only the property that fails, with two numbers"] = False
+    seconds: Annotated[float, "processor time that one function may take"] = 10.0
+
 
 NAMES = (
     "precompute_freqs_cis",
@@ -55,7 +64,7 @@ class Property(NamedTuple):
 
 @dataclass
 class Verdict:
-    """What came of one function. ``outcome`` is right, half-split, wrong, stopped or unwritten."""
+    """The result for one function. ``outcome`` is right, half-split, wrong, stopped or unwritten."""
 
     function: str
     outcome: str
@@ -114,19 +123,11 @@ def decide(
     return Verdict(function, "wrong", failing, "", "No known mistake gives these numbers.", step)
 
 
-@dataclass
-class Answer:
-    """What study.py prints, and the status it ends with: 1 where something is wrong."""
+def run(options: Check) -> Report:
+    """Judge ``options.file``, a file or a directory of them; the exit status is 1 where something is wrong.
 
-    text: str
-    code: int = 0
-
-    def __str__(self) -> str:
-        return self.text
-
-
-def run(options: Check) -> Answer:
-    """Judge ``options.file``, a file or a directory of them. Raises ValueError where nothing could be judged."""
+    Raises ValueError where nothing could be judged.
+    """
     if options.file is None:
         raise ValueError("which file? give it: study.py check FILE.py; study.py exercise DIR writes some to start from")
     if not 0 < options.seconds < math.inf:
@@ -135,7 +136,8 @@ def run(options: Check) -> Answer:
     if not verdicts:
         raise ValueError(f"{options.file} defines none of {', '.join(NAMES)}: write one, or see study.py exercise DIR")
     lines = [line for verdict in verdicts for line in verdict.lines(options.hint)]
-    return Answer("\n".join(lines), int(any(verdict.outcome in ("wrong", "stopped") for verdict in verdicts)))
+    wrong = any(verdict.outcome in ("wrong", "stopped") for verdict in verdicts)
+    return Report(["\n".join(lines)], code=int(wrong))
 
 
 def python_files(path: Path) -> list[Path]:
@@ -176,15 +178,15 @@ def judge(files: list[Path], seconds: float) -> list[Verdict]:
 
 
 def _run_child(files: list[Path], skipped: list[str], notes: Path, seconds: float) -> str:
-    """Wait for the child, which limits its own processor time; this clock is for one that sleeps, or cannot.
+    """Run the child, and return in words how it ended.
 
-    Returns in words how it ended.
+    It limits its own processor time; the clock here is for one that sleeps, and for systems without that limit.
     """
     root = Path(__file__).parents[3]
     path = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
     words = [sys.executable, "-m", f"{__name__}.child", str(notes), str(seconds), ",".join(skipped), *map(str, files)]
     endless = f"it did not end within {seconds:g} seconds; is there an endless loop? (--seconds N waits longer)"
-    quiet = subprocess.DEVNULL  # input() ends at once, and what the file prints is not an answer
+    quiet = subprocess.DEVNULL  # input() ends at once, and what the file prints is not shown
     child = subprocess.Popen(words, stdin=quiet, stdout=quiet, stderr=quiet, env={**os.environ, "PYTHONPATH": path})
     try:
         seen, since = 0, time.monotonic()

@@ -1,7 +1,7 @@
-"""``attention`` with grouped heads: what it must give, and what each known mistake makes of it."""
+"""``causal_mask`` and ``attention`` with grouped heads: what they must give, and what known mistakes make of them."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
 from typing import Any
@@ -12,10 +12,69 @@ from torch import Tensor
 from . import Property, Verdict, decide
 from . import faults as known
 from .faults import Fault
-from .forms import FORMS, Attempt, Describe, Form, Spelling, best, close, observe
-from .mask import write_mask
+from .forms import FORMS, Attempt, Conventions, Describe, Form, best, close, observe, read_masks, write_mask
 from .rotation import LAYOUTS, OUTCOMES, ROTATION_FAULTS, Probe, gap, probes, rotate, worst
 from .table import lay, unit
+
+CHUNKS = ((0, 4), (3, 5), (7, 2), (2, 1), (5, 3))  # start_pos, T
+
+
+def visible(start: int, T: int, diagonal: int = 0) -> Tensor:
+    return torch.ones(T, start + T, dtype=torch.bool).tril(start + diagonal)  # (T, S)
+
+
+MASK_FAULTS: list[tuple[Fault, Callable[[int, int], Tensor]]] = [
+    (known.CORNER, lambda start, T: visible(start, T, -start)),
+    (known.CORNER, lambda start, T: visible(start, T).roll(-start, 1)),  # the cached keys put behind the triangle
+    (known.SQUARE, lambda start, T: visible(0, T)),
+    (known.DIAGONAL, lambda start, T: visible(start, T, -1)),
+    (known.DIAGONAL, lambda start, T: visible(start, T, 1)),
+    (known.INVERTED_MASK, lambda start, T: ~visible(start, T)),
+    (known.NO_MASK, lambda start, T: visible(start, T, T)),
+    (known.CACHED_HIDDEN, lambda start, T: visible(start, T) & (torch.arange(start + T) >= start)),
+]
+
+
+def needless(raw: Any, start: int, T: int) -> bool:
+    """Whether the result is None where no mask is needed: for one token, and for a whole text."""
+    return raw is None and (T == 1 or start == 0)
+
+
+def mask_properties(masks: list[Tensor | None], raws: list[Any]) -> Iterator[Property]:
+    for (start, T), mask, raw in zip(CHUNKS, masks, raws):
+        of = f"start_pos {start}, T {T}"
+        if not needless(raw, start, T):
+            shape = str(tuple(mask.shape)) if mask is not None else type(raw).__name__
+            yield Property(f"{of}: the mask covers T new tokens and all start_pos + T keys; its shape", shape,
+                           str((T, start + T)))  # fmt: skip
+    for (start, T), mask in zip(CHUNKS, masks):
+        for t in range(T if mask is not None and mask.shape == (T, start + T) else 0):
+            of = f"start_pos {start}, T {T}: token {t} is at position {start + t}"
+            assert mask is not None
+            yield Property(f"{of}; the number of keys it sees", int(mask[t].sum()), start + t + 1)
+            last = int(mask[t].nonzero().max())
+            yield Property(f"{of}; the last key it sees", last, start + t)
+
+
+def judge_mask(names: dict[str, Any], conventions: Conventions, describe: Describe) -> Verdict:
+    raws, problem, _ = observe(names["causal_mask"], CHUNKS, describe)
+    masks, way = read_masks(raws)
+
+    def match(formula: Callable[[int, int], Tensor]) -> bool:
+        """Whether that is how all the masks were made."""
+        return all(
+            needless(raw, *chunk) or (mask is not None and torch.equal(mask, formula(*chunk)))
+            for mask, raw, chunk in zip(masks, raws, CHUNKS)
+        )
+
+    right = match(visible)
+    conventions.mask = way if right else ""
+    faults = ((fault, match(formula)) for fault, formula in MASK_FAULTS)
+    verdict = decide("causal_mask", [("right", right)], faults, mask_properties(masks, raws), problem, 8)
+    if right and raws[0] is None:
+        verdict.remarks.append("At start_pos 0 it returns None: attention itself then has to hide later keys.")
+    return verdict
+
 
 Case = tuple[Probe, Tensor, Tensor]  # queries and keys; values (B, T, K, D); mask (T, T)
 
@@ -27,7 +86,7 @@ def cases() -> list[Case]:
         T = probe.xq.shape[1]
         values = torch.randn(probe.xk.shape, generator=generator, dtype=torch.float32)
         mask = torch.ones(T, T, dtype=torch.bool).tril()
-        if number == 2:  # one vector at all positions: its values are 1, and it sees what it likes
+        if number == 2:  # one vector at all positions: values of 1, a random mask
             values, mask = torch.ones_like(values), (torch.rand(T, T, generator=generator) < 0.6) | mask.T.logical_not()
             mask |= torch.eye(T, dtype=torch.bool)
         found.append((probe, values, mask))
@@ -114,7 +173,7 @@ def properties(values: list[Any], raised: list[bool], asked: list[Case]) -> Iter
     if len(shaped) == len(asked):
         *_, (late, (probe, *_)), (early, _) = shaped
         _, t, h, i = at = worst(late, early)
-        yield Property(f"Only distances count: at positions from {probe.start} on comes out what does from 3 on; "
+        yield Property(f"The output depends on distances only: from position {probe.start} on it is that from 3 on; "
                        f"token {t}, head {h}, channel {i}", float(late[at]), float(early[at]))  # fmt: skip
     layout = min(LAYOUTS, key=lambda each: sum(gap(value, attend(case, pairs=each)) for value, case in shaped))
     for value, case in shaped:
@@ -125,13 +184,13 @@ def properties(values: list[Any], raised: list[bool], asked: list[Case]) -> Iter
                        float(value[at]), float(right[at]))  # fmt: skip
 
 
-def judge_attention(names: dict[str, Any], spelling: Spelling, describe: Describe) -> Verdict:
+def judge_attention(names: dict[str, Any], conventions: Conventions, describe: Describe) -> Verdict:
     asked, attempts = cases(), []
-    ways = [spelling.mask] if spelling.mask else ["bool", "additive", "ones"]
-    if "causal_mask" in spelling.broken:  # this one may be made for masks like that
+    ways = [conventions.mask] if conventions.mask else ["bool", "additive", "ones"]
+    if "causal_mask" in conventions.broken:  # this one may be made for masks like that
         ways.append("inverted")
-    for form, way in product([spelling.table] if spelling.table else FORMS, ways):
-        call = partial(_call, names, spelling, form, way)
+    for form, way in product([conventions.table] if conventions.table else FORMS, ways):
+        call = partial(_call, names, conventions, form, way)
         values, problem, raised = observe(call, [[case] for case in asked], describe)
         outcomes = [(outcome, gives(values, raised, asked, {"pairs": pairs})) for outcome, pairs in OUTCOMES]
         attempts.append(Attempt(outcomes, values, problem, raised))
@@ -140,12 +199,12 @@ def judge_attention(names: dict[str, Any], spelling: Spelling, describe: Describ
     return decide("attention", outcomes, faults, properties(values, raised, asked), problem, 6)
 
 
-def _call(names: dict[str, Any], spelling: Spelling, form: Form, way: str, case: Case) -> Any:
+def _call(names: dict[str, Any], conventions: Conventions, form: Form, way: str, case: Case) -> Any:
     """The reader's attention, with right functions in the place of those that were judged and are not."""
     (xq, xk, *_), xv, mask = case
     angle = case[0].angle
-    if "reshape_for_broadcast" in spelling.broken:
+    if "reshape_for_broadcast" in conventions.broken:
         names["reshape_for_broadcast"] = lay
-    if "apply_rotary_emb" in spelling.broken:
+    if "apply_rotary_emb" in conventions.broken:
         names["apply_rotary_emb"] = lambda xq, xk, *_: (rotate(xq, angle).type_as(xq), rotate(xk, angle).type_as(xk))
     return names["attention"](xq.clone(), xk.clone(), xv.clone(), form.write(unit(angle)), write_mask(mask, way))

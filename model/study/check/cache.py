@@ -11,7 +11,7 @@ from ...config import ModelArgs
 from . import Property, Verdict, decide
 from . import faults as known
 from .faults import Fault
-from .forms import Describe, Spelling, close, observe
+from .forms import Conventions, Describe, close, observe
 
 SIZES = ModelArgs(dim=24, n_layers=2, n_heads=6, n_kv_heads=3, head_dim=4, vocab_size=7, max_seq_len=12)
 BATCH = 2
@@ -99,7 +99,7 @@ def cache_properties(values: list[Any], right: list[Pair], attached: bool, refus
     yield Property("start_pos 12 and T 1 need slot 12 of 0 .. 11; it ends in", refused[1], "ValueError")
 
 
-def judge_cache(names: dict[str, Any], spelling: Spelling, describe: Describe) -> Verdict:
+def judge_cache(names: dict[str, Any], conventions: Conventions, describe: Describe) -> Verdict:
     make = partial(names["KVCache"], SIZES, batch_size=BATCH)
     try:
         cache = make()
@@ -129,7 +129,7 @@ def judge_cache(names: dict[str, Any], spelling: Spelling, describe: Describe) -
                      cache_properties(values, right, attached, refused), problem, 8)  # fmt: skip
     if verdict.outcome == "right" and refused[1] not in DELIBERATE:
         verdict.remarks.append(
-            "A token at start_pos 12 of 12 slots " + ("is lost without a word" if refused[1] == "no exception" else
+            "A token at start_pos 12 of 12 slots " + ("is lost silently" if refused[1] == "no exception" else
             f"ends in {refused[1]}") + ": raise ValueError where start_pos + T exceeds max_seq_len."
         )  # fmt: skip
     return verdict
@@ -139,7 +139,7 @@ DELIBERATE = ("ValueError", "AssertionError", "IndexError")
 
 
 def holds_graph(cache: Any) -> bool:
-    """Whether what a step with gradients stored comes back with its graph in a later step without."""
+    """Whether keys stored in a step with gradients still have their graph in a later step without."""
     (_, _, xk, xv), (_, _, yk, yv) = steps()[0], steps()[2]
     try:
         cache.update(0, 0, xk.requires_grad_(), xv.requires_grad_())

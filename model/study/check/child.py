@@ -1,6 +1,6 @@
 """The process in which the reader's file runs: ``python -m model.study.check.child NOTES SECONDS SKIPPED FILE...``.
 
-It appends a line of JSON to NOTES before and after each step, so that whoever waits knows how far it came, however it
+It appends a line of JSON to NOTES before and after each step, so that its parent knows how far it came, however it
 ends. A step may take SECONDS of processor time. SKIPPED are functions, separated by commas, that ended such a process
 before.
 """
@@ -20,10 +20,9 @@ from typing import Any
 import torch
 
 from . import NAMES, Verdict
-from .attention import judge_attention
+from .attention import judge_attention, judge_mask
 from .cache import judge_cache
-from .forms import Spelling
-from .mask import judge_mask
+from .forms import Conventions
 from .rotation import judge_rotation
 from .table import judge_reshape, judge_table
 
@@ -63,7 +62,7 @@ def verdicts(files: list[Path], skipped: Collection[str] = ()) -> Iterator[str |
 
     Raises ValueError, in one line, for a file that cannot be loaded.
     """
-    spelling, judged = Spelling(broken=set(skipped)), set(skipped)
+    conventions, judged = Conventions(broken=set(skipped)), set(skipped)
     for path in files:
         yield str(path)
         try:
@@ -73,10 +72,10 @@ def verdicts(files: list[Path], skipped: Collection[str] = ()) -> Iterator[str |
         for function in NAMES:
             if callable(names.get(function)) and function not in judged:
                 yield function
-                verdict = judge(function, names, path, spelling)
+                verdict = judge(function, names, path, conventions)
                 judged.add(function)
                 if verdict.outcome not in ("right", "half-split"):
-                    spelling.broken.add(function)
+                    conventions.broken.add(function)
                 yield verdict
     yield "end"
 
@@ -88,7 +87,7 @@ def limit_time(seconds: float) -> None:
 
 
 def limit_memory() -> None:
-    """Let a function that takes ever more memory fail, before the machine does; and let no crash leave a core file."""
+    """A function that takes ever more memory fails, and not the machine; a crash leaves no core file."""
     limit(resource.RLIMIT_CORE, 0)
     statistics = Path("/proc/self/statm")
     if statistics.exists() and not torch.cuda.is_available():  # CUDA reserves far more addresses than it uses
@@ -102,7 +101,7 @@ def limit(kind: int, value: int) -> None:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Run the file as a module of its name, which its neighbours may import, and return what it defines."""
+    """Run the file as a module of its name, which the other files may import, and return what it defines."""
     module = types.ModuleType(path.stem)
     module.__file__ = str(path)
     sys.modules.setdefault(path.stem, module)
@@ -112,16 +111,16 @@ def load(path: Path) -> dict[str, Any]:
     return vars(module)
 
 
-def judge(function: str, names: dict[str, Any], path: Path, spelling: Spelling) -> Verdict:
-    """One function's verdict; whatever it raises belongs to it."""
+def judge(function: str, names: dict[str, Any], path: Path, conventions: Conventions) -> Verdict:
+    """One function's verdict; whatever it raises is part of it."""
     try:
         with torch.enable_grad():
-            return JUDGES[function](names, spelling, lambda error: describe(error, path))
+            return JUDGES[function](names, conventions, lambda error: describe(error, path))
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         if isinstance(error, NotImplementedError) and last.filename == str(path):
             return Verdict(function, "unwritten")
-        # The judge's own, over something that no function like this returns.
+        # Raised in the judge itself, by a result of an unexpected kind.
         return Verdict(function, "stopped", f"what it returns cannot be judged: {describe(error, path)}")
 
 

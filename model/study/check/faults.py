@@ -1,4 +1,4 @@
-"""The mistakes that have a name: what each one is, why it is wrong, and the step of docs/rope.md that shows it."""
+"""The known mistakes: what each one is, why it is wrong, and the step of docs/rope.md that shows it."""
 
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ INVERTED = Fault(
 SIGN = Fault(
     "the sign of the angle",
     "Everything rotates backwards: (x, y) becomes (x cos + y sin, y cos - x sin). Scores still depend on distances "
-    "only, so nothing but the numbers shows it; but weights trained with one sign are useless with the other.",
+    "only, so only the numbers show it; but weights trained with one sign are useless with the other.",
     1,
 )
 SHIFTED = Fault(
@@ -85,7 +85,7 @@ CORNER = Fault(
 )
 SQUARE = Fault(
     "the mask is square",
-    "T new tokens meet S = start_pos + T keys, the cached ones too, so the mask of a chunk is (T, S), not (T, T).",
+    "T new tokens attend to S = start_pos + T keys, the cached ones too, so the mask of a chunk is (T, S), not (T, T).",
     8,
 )
 DIAGONAL = Fault(
@@ -101,7 +101,7 @@ INVERTED_MASK = Fault(
 )
 NO_MASK = Fault(
     "the future is not hidden",
-    "Every token sees the ones after it, so in training it reads the answer off. Hide keys past start_pos + t.",
+    "Every token sees the ones after it, in training also the one that it is to predict. Hide keys past start_pos + t.",
     8,
 )
 CACHED_HIDDEN = Fault(
@@ -112,7 +112,7 @@ CACHED_HIDDEN = Fault(
 T_CHECKED = Fault(
     "T is checked instead of start_pos + T",
     "The new tokens fill slots start_pos .. start_pos + T - 1. One token fits a full cache by T alone: what is written "
-    "then is lost without a word, or fails far from here. Compare start_pos + T with max_seq_len.",
+    "then is lost silently, or fails elsewhere. Compare start_pos + T with max_seq_len.",
     8,
 )
 LAST_SLOT = Fault("the last slot is refused", "start_pos + T may be max_seq_len: only more is too much.", 8)
@@ -125,7 +125,7 @@ ATTACHED = Fault(
 STALE = Fault(
     "stale slots are read",
     "Slots from start_pos + T on hold zeros or an earlier, longer text. A zero key is not an absent one: its score "
-    "is 0, and it takes its share of the softmax. Return only [:, :, : start_pos + T].",
+    "is 0, and the softmax gives it weight. Return only [:, :, : start_pos + T].",
     8,
 )
 SLOT_SHIFTED = Fault(
@@ -135,7 +135,7 @@ SLOT_SHIFTED = Fault(
 )
 APPENDED = Fault(
     "start_pos is not used",
-    "The new tokens are appended to whatever is there. A cache does not count: the caller says where they go, so that "
+    "The new tokens are appended to whatever is there. A cache keeps no count: the caller passes start_pos, so that "
     "a text can start anew at 0 or be overwritten.",
     8,
 )
@@ -149,7 +149,7 @@ TILED = Fault(
 )
 VALUES = Fault(
     "values are rotated",
-    "Only queries and keys are: position decides who is heard, not what is said. A rotated value would reach the "
+    "Only queries and keys are: RoPE affects the scores only. A rotated value would reach the "
     "output, and with it the position itself instead of a difference.",
     7,
 )

@@ -1,4 +1,4 @@
-"""The forms in which a reader may write a table of rotations, told from each other by what is in it."""
+"""The forms in which a reader may write a table of rotations or a mask, recognized by their content."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -37,12 +37,12 @@ FORMS = [Form(), *(Form("tuple", width) for width in ("single", "halves", "neigh
 
 
 @dataclass
-class Spelling:
-    """What is known of the reader's ways from the functions judged so far."""
+class Conventions:
+    """The forms that the reader's functions use, as far as they have been judged."""
 
     table: Form | None = None
     mask: str = ""
-    broken: set[str] = field(default_factory=set)  # functions that others cannot be built on
+    broken: set[str] = field(default_factory=set)  # functions that are wrong, and replaced when a later one calls them
 
 
 def spread(x: Tensor, width: str) -> Tensor:
@@ -51,7 +51,7 @@ def spread(x: Tensor, width: str) -> Tensor:
 
 
 def read_table(result: Any, dim: int, end: int) -> tuple[Tensor | None, Form | None]:
-    """Complex128 (end, dim/2) and the form it came in, or nothing where it is in no known one."""
+    """Complex128 (end, dim/2) and the form it came in, or None for an unknown form."""
     if isinstance(result, Tensor) and result.is_complex():
         fits = [size for size in result.shape if size != 1] == [end, dim // 2]
         table = result.detach().to(torch.complex128).reshape(end, dim // 2) if fits else None
@@ -80,6 +80,30 @@ def read_table(result: Any, dim: int, end: int) -> tuple[Tensor | None, Form | N
 def ones(part: Tensor, end: int) -> tuple[int, int]:
     before = part.shape.index(end)
     return before, part.ndim - 2 - before
+
+
+def write_mask(mask: Tensor, way: str) -> Tensor:
+    """True where a key is seen, in one of the ways a mask is written."""
+    if way == "additive":
+        return torch.zeros(mask.shape, dtype=torch.float32).masked_fill(~mask, -torch.inf)
+    return {"bool": mask, "ones": mask.float(), "inverted": ~mask}[way]
+
+
+def read_masks(masks: list[Any]) -> tuple[list[Tensor | None], str]:
+    """Each as True where a key is seen, without axes of size 1 in front, and the way they are written."""
+    tensors = [mask.detach() for mask in masks if isinstance(mask, Tensor)]
+    way = "bool"
+    if any(mask.dtype != torch.bool for mask in tensors):
+        way = "ones" if any((mask == 1).any() for mask in tensors) else "additive"
+    read: list[Tensor | None] = []
+    for mask in masks:
+        if isinstance(mask, Tensor):
+            mask = mask.detach()
+            mask = mask.reshape(mask.shape[-2:]) if mask.ndim > 2 and mask.shape[:-2].numel() == 1 else mask
+            read.append(mask > -1e3 if way == "additive" else mask != 0)
+        else:
+            read.append(None)
+    return read, way
 
 
 class Attempt(NamedTuple):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from . import Property, Verdict, decide
 from .faults import HEADS, MIXED, OVERWRITTEN, REAL, SIGN, SWAPPED, Fault
-from .forms import FORMS, Attempt, Describe, Form, Spelling, best, close, observe
+from .forms import FORMS, Attempt, Conventions, Describe, Form, best, close, observe
 from .table import angles, lay, unit
 
 LAYOUTS = ("neighbours", "halves")
@@ -30,7 +30,7 @@ def rotate(
     x: Tensor, angle: Tensor, pairs: str = "neighbours", spread: str = "", written: str = "", axis: int = 1,
     sign: int = 1, shift: float = 0.0, cast: bool = False, overwrite: bool = False,
 ) -> Tensor:  # fmt: skip
-    """x (B, T, H, D) rotated by angle (T, D/2), in float64; whatever is not left alone is somebody's mistake.
+    """x (B, T, H, D) rotated by angle (T, D/2), in float64; each argument but the layout is a known mistake.
 
     ``pairs`` is the layout in which pairs are read, ``spread`` that of their angles, ``written`` that of the result.
     """
@@ -98,7 +98,7 @@ def probes() -> list[Probe]:
 
 
 def gives(values: list[Any], raised: list[bool], cases: list[Probe], change: dict[str, Any]) -> bool:
-    """Whether all that came back is what ``rotate`` gives; an exception only fits an axis that cannot be rotated."""
+    """Whether all results are what ``rotate`` gives; an exception matches only where the axis cannot be rotated."""
     for value, failed, case in zip(values, raised, cases):
         if failed and change.get("axis") == 2 and case.xq.shape[1] != case.xq.shape[2]:
             continue
@@ -117,7 +117,7 @@ def worst(found: Tensor, right: Tensor) -> tuple[int, ...]:
 
 
 def gap(found: Tensor, right: Tensor) -> float:
-    """The mean difference, by which the layout is told that somebody had in mind."""
+    """The mean difference: of two layouts, the one with the smaller difference was intended."""
     return float((found.double() - right.double()).abs().mean().nan_to_num(nan=torch.inf))
 
 
@@ -157,9 +157,9 @@ def rotation_properties(values: list[Any], raised: list[bool], cases: list[Probe
                            f"channel {i} of {x.shape[-1]}", float(found[at]), float(right[at]))  # fmt: skip
 
 
-def judge_rotation(names: dict[str, Any], spelling: Spelling, describe: Describe) -> Verdict:
+def judge_rotation(names: dict[str, Any], conventions: Conventions, describe: Describe) -> Verdict:
     function, cases = names["apply_rotary_emb"], probes()
-    if "reshape_for_broadcast" in spelling.broken:  # judged already: here a right one stands in for it
+    if "reshape_for_broadcast" in conventions.broken:  # judged already: replaced by a right one
         names["reshape_for_broadcast"] = lay
 
     def call(form: Form, case: Probe) -> Any:
@@ -168,15 +168,15 @@ def judge_rotation(names: dict[str, Any], spelling: Spelling, describe: Describe
         return function(case.xq, case.xk, *(table if apart else [table]))
 
     attempts = []
-    for form in [spelling.table] if spelling.table else FORMS:
+    for form in [conventions.table] if conventions.table else FORMS:
         values, problem, raised = observe(partial(call, form), [[case] for case in probes()], describe)
         outcomes = [(outcome, gives(values, raised, cases, {"pairs": pairs})) for outcome, pairs in OUTCOMES]
         attempts.append(Attempt(outcomes, values, problem, raised, form))
-    outcomes, values, problem, raised, spelling.table = best(attempts)
+    outcomes, values, problem, raised, conventions.table = best(attempts)
     faults = ((fault, gives(values, raised, cases, change)) for fault, change in ROTATION_FAULTS)
     verdict = decide("apply_rotary_emb", outcomes, faults, rotation_properties(values, raised, cases), problem, 5)
     if verdict.outcome in ("right", "half-split"):
-        verdict.remarks.extend(remarks(partial(call, spelling.table), cases[1]))
+        verdict.remarks.extend(remarks(partial(call, conventions.table), cases[1]))
     return verdict
 
 
@@ -190,11 +190,11 @@ def required(function: Any) -> int:
 
 
 def remarks(call: Any, case: Probe) -> Iterator[str]:
-    """What a right function might still do better."""
+    """What could be better in a function that is right."""
     kept = case._replace(xq=case.xq.clone(), xk=case.xk.clone())
     call(kept)
     if not torch.equal(kept.xq, case.xq) or not torch.equal(kept.xk, case.xk):
-        yield "It writes its result into xq or xk, and whoever passed them has them no more: make new tensors."
+        yield "It overwrites xq or xk, which the caller may still need: make new tensors."
     try:
         xq, _ = call(case._replace(xq=case.xq.bfloat16(), xk=case.xk.bfloat16()))
         if xq.dtype != torch.bfloat16:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from . import Property, Verdict, decide
 from .faults import ANGLES, EXPONENT, HEADS, INVERTED, POLAR, REAL, ROUNDED, SHIFTED, SIGN, SWAPPED, UNUSED, Fault
-from .forms import FORMS, Attempt, Describe, Spelling, best, close, observe, read_table, spread
+from .forms import FORMS, Attempt, Conventions, Describe, best, close, observe, read_table, spread
 
 HALF = (torch.float16, torch.bfloat16)
 TABLES = ((8, 13, 10000.0), (6, 7, 500.0), (16, 2051, 10000.0))  # dim, end, theta
@@ -114,12 +114,12 @@ def table_properties(tables: list[Any], raws: list[Any]) -> Iterator[Property]:
                            float(part(table)[p, i]), float(part(right)[p, i]))  # fmt: skip
 
 
-def judge_table(names: dict[str, Any], spelling: Spelling, describe: Describe) -> Verdict:
+def judge_table(names: dict[str, Any], conventions: Conventions, describe: Describe) -> Verdict:
     raws, problem, _ = observe(names["precompute_freqs_cis"], TABLES, describe)
     read = [read_table(raw, dim, end) for raw, (dim, end, _) in zip(raws, TABLES)]
     tables = [table for table, _ in read]
     if all(form == read[0][1] for _, form in read):
-        spelling.table = read[0][1]
+        conventions.table = read[0][1]
     parts = [part for raw in raws for part in (raw if isinstance(raw, tuple) else [raw]) if isinstance(part, Tensor)]
     tolerance = 1e-2 if any(part.dtype in HALF for part in parts) else 5e-3
     right = all(
@@ -146,7 +146,7 @@ def fits(value: Any, table: Tensor, x: Tensor, axis: int) -> bool:
     if not isinstance(value, Tensor):
         return False
     if axis == 2 and value.numel() == table.numel() and value.shape[-2:] == (x.shape[1], x.shape[3]):
-        return True  # though it meets no x unless T equals H
+        return True  # though it broadcasts against x only where T equals H
     rows = table[: x.shape[axis]].reshape(-1, x.shape[-1])
     shape = [1, 1, 1, x.shape[-1]]
     shape[axis] = len(rows)
@@ -156,9 +156,9 @@ def fits(value: Any, table: Tensor, x: Tensor, axis: int) -> bool:
         return False
 
 
-def judge_reshape(names: dict[str, Any], spelling: Spelling, describe: Describe) -> Verdict:
+def judge_reshape(names: dict[str, Any], conventions: Conventions, describe: Describe) -> Verdict:
     function, attempts = names["reshape_for_broadcast"], []
-    forms = [form for form in (spelling.table, *FORMS) if form and form.container != "last"]
+    forms = [form for form in (conventions.table, *FORMS) if form and form.container != "last"]
     for form, whole in product(dict.fromkeys(forms), (False, True)):
         pair = form.container in ("tuple", "stack")  # of cosines and sines: the reader may lay both at once
         tables = [form.write(unit(angles(D, T, 10000.0))) for _, T, _, D in LAID]
@@ -185,7 +185,7 @@ def judge_reshape(names: dict[str, Any], spelling: Spelling, describe: Describe)
     row = tuple(part[:1] for part in table) if isinstance(table, tuple) else table[:1]
     if verdict.outcome == "right" and not observe(function, [(row, x)], describe)[2][0]:
         verdict.remarks.append(
-            f"It takes a table of 1 row for T = {x.shape[1]} and would stretch it over all positions: raise "
+            f"It takes a table of 1 row for T = {x.shape[1]} and would broadcast it over all positions: raise "
             "ValueError unless freqs_cis.shape == (x.shape[1], x.shape[3])."
         )
     return verdict

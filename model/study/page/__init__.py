@@ -11,21 +11,32 @@ import html
 import json
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
 from ...attention import Attention, attention
 from ...cache import SINKS
 from ...cli.files import write_text
-from ...config import ModelArgs
+from ...training.estimate import count_parameters
 from ...transformer import Transformer
 from ...weights import load_args, load_model, load_tokenizer
 from ...weights.checkpoint import newest_run
-from ..options import Page
-from ..report import Report, Table
+from ..topic import Report, Table
 from .facts import architecture, lines, steps, vocabulary
+
+
+@dataclass(frozen=True)
+class Page:
+    """One HTML file with the model inside: type, step, and watch it rotate, score and fill its cache."""
+
+    model: Annotated[Path | None, "a trained model of up to 20M parameters (default: the newest run)"] = None
+    out: Annotated[Path, "the file to write"] = Path("page.html")
+    prompt: Annotated[str, "text that the page begins with"] = "Return the number of"
+    tokenizer: Annotated[Path | None, "tokenizer.model (default: the one beside the model)"] = None
+
 
 WEB = Path(__file__).parent
 WORKER = ("model", "sampling", "worker")  # the modules of each script, in the order in which they need each other
@@ -36,10 +47,10 @@ HALF = 1_000_000  # parameters: above it, weights are written in float16
 
 
 def run(options: Page) -> Report:
-    """Write the page. Raises ValueError for a model or a tokenizer that it cannot hold, before weights are read."""
+    """Write the page. Raises ValueError, before weights are read, for a model or tokenizer that it cannot run."""
     path = options.model or newest_run()
     args = load_args(path)
-    count = parameters(args)
+    count, _ = count_parameters(args)
     if count > LARGEST:
         raise ValueError(
             f"{path} has {count:,} parameters: the page runs up to {LARGEST:,}; train a smaller model "
@@ -48,7 +59,7 @@ def run(options: Page) -> Report:
     if not options.out.parent.is_dir() or options.out.is_dir():
         raise ValueError(f"out is {options.out}: name a file in a directory that exists")
     tokenizer = load_tokenizer(options.tokenizer or path, args.vocab_size)
-    pieces = vocabulary(tokenizer)  # refuses what cannot be told to the page
+    pieces = vocabulary(tokenizer)  # refuses what the page could not encode
     net = network(load_model(path), stored(count))
     weights = net.pop("weights")
     facts = {"name": path.resolve().name, "prompt": options.prompt, **net, "tokenizer": pieces, "sinks": SINKS}
@@ -68,16 +79,7 @@ def run(options: Page) -> Report:
             ("whole file", "", options.out.stat().st_size),
         ],
     )
-    return Report([table], no_picture)
-
-
-def no_picture(figure: Any) -> None:
-    raise ValueError("page draws in the browser: open the file that --out names, and leave --plot out")
-
-
-def parameters(args: ModelArgs) -> int:
-    with torch.device("meta"):
-        return sum(weight.numel() for weight in Transformer(args).parameters())
+    return Report([table])
 
 
 def stored(count: int) -> torch.dtype:

@@ -1,4 +1,4 @@
-// View 5: the slots of the KV cache as they fill, and what each pass cost with it and without.
+// View 5: the slots of the KV cache as they fill, and the cost of each pass with and without it.
 
 import { $, axes, number, surface, table } from "./draw.mjs";
 import { args, limit, state, t } from "./state.mjs";

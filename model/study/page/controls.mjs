@@ -3,7 +3,7 @@
 import { $ } from "./draw.mjs";
 import { DEFAULTS, keyOf, query, state, writeHash } from "./state.mjs";
 import { changed, drawPlayer } from "./frame.mjs";
-import { bothWays, enqueue, goBack, play, readPrompt, refreshWhatIf, step } from "./text.mjs";
+import { bothWays, enqueue, goBack, play, forwardPrompt, refreshWhatIf, step } from "./text.mjs";
 import { cellAt } from "./maps.mjs";
 import { setLanguage, setTheme } from "./words.mjs";
 
@@ -40,7 +40,7 @@ export function wire() {
   let typing;
   bind("prompt", [], undefined, () => {
     clearTimeout(typing);
-    typing = setTimeout(readPrompt, 250);
+    typing = setTimeout(forwardPrompt, 250);
   });
   for (const id of ["temperature", "topP"]) bind(id, ["tokens"], asNumber);
   for (const id of ["topK", "seed"]) bind(id, ["tokens"], asWhole);

@@ -21,7 +21,7 @@ export function number(value, digits = 3) {
   return text.replace("-", "−");
 }
 
-export const percent = (share) => number(100 * share, share && share < 0.001 ? 3 : 1);
+export const percent = (fraction) => number(100 * fraction, fraction && fraction < 0.001 ? 3 : 1);
 
 // Colours by the names of page.css; read again when the theme changes.
 export function colors() {

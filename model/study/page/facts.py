@@ -1,4 +1,4 @@
-"""What the page has to know of the model, in words that JSON has: sizes, pieces, lines of code, steps of the docs."""
+"""What the page needs to know of the model, as JSON: sizes, pieces, lines of code, steps of the docs."""
 
 import inspect
 import os
@@ -68,7 +68,7 @@ def kind(model: SentencePieceProcessor, token: int) -> str:
 
 
 def lines(*functions: Callable[..., Any]) -> list[tuple[int, str]]:
-    """Number and text of each line of the functions that does something."""
+    """Number and text of each line of code of the functions, without docstrings and blank lines."""
     found = []
     for function in functions:
         source, start = inspect.getsourcelines(function)

@@ -11,8 +11,8 @@ export const linear = (freqs, { factor }) => freqs.map((freq) => freq / factor);
 export const ntk = (freqs, { factor }) => freqs.map((freq, i) => freq * factor ** -(i / (freqs.length - 1)));
 
 export function llama3(freqs, { factor, originalMaxSeqLen, low, high }) {
-  const turns = freqs.map((freq) => (originalMaxSeqLen * freq) / (2 * Math.PI));
-  return blend(freqs, factor, turns.map((n) => (n - low) / (high - low)));
+  const rotations = freqs.map((freq) => (originalMaxSeqLen * freq) / (2 * Math.PI));
+  return blend(freqs, factor, rotations.map((n) => (n - low) / (high - low)));
 }
 
 export function yarn(freqs, { factor, originalMaxSeqLen, low, high }) {
@@ -84,7 +84,7 @@ export class KVCache {
     this.values = Array.from({ length: args.nLayers }, allocate);
   }
 
-  // Writes T new keys and values behind startPos old ones; returns those of all S, (S, K, D).
+  // Writes T new keys and values after startPos earlier ones; returns those of all S, (S, K, D).
   update(layer, startPos, xk, xv) {
     const end = startPos * this.width + xk.length;
     this.keys[layer].set(xk, startPos * this.width);

@@ -1,9 +1,9 @@
-// The page starts: its words, its controls, the weights to the worker, the prompt.
+// The start of the page: texts, controls, the weights to the worker, the prompt.
 
 import { $, element } from "./draw.mjs";
 import { args, ask, facts, limit, state, t } from "./state.mjs";
 import { VIEWS, changed, visible } from "./frame.mjs";
-import { enqueue, readPrompt, refreshWhatIf } from "./text.mjs";
+import { enqueue, forwardPrompt, refreshWhatIf } from "./text.mjs";
 import { setLanguage, setTheme } from "./words.mjs";
 import { wire } from "./controls.mjs";
 
@@ -26,7 +26,7 @@ async function start() {
   const weights = $("weights");
   await enqueue(() => ask("load", { facts, weights: weights.textContent, limit }));
   weights.remove(); // the worker has them now
-  await readPrompt();
+  await forwardPrompt();
   document.documentElement.dataset.ready = "yes";
 }
 

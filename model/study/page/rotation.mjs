@@ -5,7 +5,7 @@ import { $, element, line, number, surface, table, ticks, tidy } from "./draw.mj
 import { args, freqs, keyAt, keyOf, query, queryOf, shown, state, t } from "./state.mjs";
 
 const length = args.ropeScaling ? args.ropeScaling.attentionFactor : 1; // of what is rotated; YaRN's is above 1
-const TURN = 2 * Math.PI;
+const CIRCLE = 2 * Math.PI;
 
 const degrees = (angle) => Math.round(((((angle * 180) / Math.PI) % 360) + 360) % 360);
 
@@ -144,7 +144,7 @@ function drawClocks(q) {
     const button = clocks.children[pair];
     const angle = (q + state.shift) * speed;
     button.querySelector(".hand").setAttribute("transform", `rotate(${-degrees(angle)} 20 20)`);
-    const period = TURN / speed;
+    const period = CIRCLE / speed;
     const chosen = pair === state.pair;
     button.setAttribute("aria-pressed", chosen);
     const says = t("clockLabel", { pair, speed: number(speed, 4), period: rounded(period), angle: degrees(angle) });
@@ -159,7 +159,7 @@ function clock(pair) {
     for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
     return made;
   };
-  const seen = Math.min(args.maxSeqLen * freqs[pair], TURN * 0.9999);
+  const seen = Math.min(args.maxSeqLen * freqs[pair], CIRCLE * 0.9999);
   const x = 20 + 17 * Math.cos(seen);
   const y = 20 - 17 * Math.sin(seen);
   const svg = shape("svg", { viewBox: "0 0 40 40", "aria-hidden": "true" });
@@ -168,7 +168,7 @@ function clock(pair) {
     shape("path", { class: "arc", d: `M 37 20 A 17 17 0 ${seen > Math.PI ? 1 : 0} 0 ${x} ${y}` }),
     shape("line", { class: "hand", x1: 20, y1: 20, x2: 34, y2: 20 }),
   );
-  const period = TURN / freqs[pair];
+  const period = CIRCLE / freqs[pair];
   return element("button", { type: "button", "data-pair": pair }, svg, `${pair}: ${rounded(period)}`);
 }
 

@@ -2,7 +2,7 @@
 
 import { softmax } from "./model.mjs";
 
-export function cool(logits, temperature) {
+export function applyTemperature(logits, temperature) {
   const largest = largestOf(logits); // made 0 first, so that a tiny temperature cannot overflow
   return logits.map((logit) => (logit - largest) / temperature);
 }
@@ -27,9 +27,9 @@ export function keepTopP(logits, p) {
 
 // What each control leaves, in the order of application: logits after temperature, after top_k, after top_p.
 export function stages(logits, { temperature, topK, topP }) {
-  const cooled = cool(logits, temperature || 1);
-  const topped = topK ? keepTopK(cooled, topK) : cooled;
-  return [cooled, topped, topP < 1 ? keepTopP(topped, topP) : topped];
+  const scaled = applyTemperature(logits, temperature || 1);
+  const topped = topK ? keepTopK(scaled, topK) : scaled;
+  return [scaled, topped, topP < 1 ? keepTopP(topped, topP) : topped];
 }
 
 // The next token: the likeliest at temperature 0, else where `uniform` in [0, 1) falls among the summed probabilities.
@@ -54,7 +54,7 @@ export function uniformOf(seed, step) {
   return state / 2 ** 32;
 }
 
-// Nats that each token after the first cost: -log of its probability after the ones before it. logits (T, V) -> (T-1)
+// The loss of each token after the first, in nats: -log of its probability after the ones before it. logits (T, V) -> (T-1)
 export function losses(logits, tokens) {
   const V = logits.length / tokens.length;
   return tokens.slice(1).map((token, t) => {

@@ -21,7 +21,7 @@ import {
 const D = args.headDim;
 const square = args.ropeScaling ? args.ropeScaling.attentionFactor ** 2 : 1;
 
-// What each pair adds to q . k / sqrt(D) when the two stand `distance` apart: Re(q conj(k) e^(j distance theta)).
+// What each pair terms to q . k / sqrt(D) when the two stand `distance` apart: Re(q conj(k) e^(j distance theta)).
 function parts(xq, xk, distance) {
   return freqs.map((speed, i) => {
     const [a, b] = [xq[2 * i], xq[2 * i + 1]];
@@ -40,36 +40,36 @@ export function drawScore() {
   const distance = q - k;
   const xq = queryOf(layer, head, q);
   const xk = keyAt(layer, head, k);
-  const adds = parts(xq, xk, distance);
-  const pair = adds.reduce((best, value, i) => (Math.abs(value) > Math.abs(adds[best]) ? i : best), 0);
+  const terms = parts(xq, xk, distance);
+  const pair = terms.reduce((best, value, i) => (Math.abs(value) > Math.abs(terms[best]) ? i : best), 0);
   const place = (p) => `${p} ${shown(state.tokens[p])}`;
   $("scoreText").textContent = t("scoreText", {
     q: place(q),
     k: place(k),
     distance,
-    score: number(total(adds), 4),
+    score: number(total(terms), 4),
     pair,
-    most: number(adds[pair]),
+    most: number(terms[pair]),
     weight: `${percent(weightsOf(layer, head, q)[k])} %`,
   });
-  drawPairs(adds);
+  drawPairs(terms);
   drawDistance(xq, xk, distance);
   drawLines(q);
   drawTable(q, k);
 }
 
-function drawPairs(adds) {
-  const low = Math.min(0, ...adds);
-  const high = Math.max(0, ...adds);
+function drawPairs(terms) {
+  const low = Math.min(0, ...terms);
+  const high = Math.max(0, ...terms);
   const c = state.colors;
   const [context, x, y] = axes($("pairs"), {
-    xs: [-0.6, adds.length - 0.4],
+    xs: [-0.6, terms.length - 0.4],
     ys: [1.06 * low, 1.06 * high || 1],
     xName: t("pairAxis"),
     yName: t("scoreAxis"),
     whole: true,
   });
-  adds.forEach((value, i) => {
+  terms.forEach((value, i) => {
     const edge = Math.max(1, (x(1) - x(0)) * 0.38);
     context.fillStyle = value < 0 ? c.key : c.query; // the sign is also the side of the axis
     context.fillRect(x(i) - edge, Math.min(y(0), y(value)), 2 * edge, Math.abs(y(value) - y(0)));
@@ -79,11 +79,11 @@ function drawPairs(adds) {
       context.strokeRect(x(i) - edge, Math.min(y(0), y(value)), 2 * edge, Math.abs(y(value) - y(0)));
     }
   });
-  $("pairs").setAttribute("aria-label", `${t("pairsCaption")} ${number(total(adds))}`);
+  $("pairs").setAttribute("aria-label", `${t("pairsCaption")} ${number(total(terms))}`);
   table(
     $("pairsData"),
     [t("pairAxis"), t("speedColumn"), t("addsColumn")],
-    adds.map((value, i) => [i, number(freqs[i], 5), number(value, 4)]),
+    terms.map((value, i) => [i, number(freqs[i], 5), number(value, 4)]),
   );
 }
 
@@ -114,7 +114,7 @@ function drawDistance(xq, xk, distance) {
   table($("distanceData"), [t("distanceAxis"), t("scoreAxis")], rows, (i) => (rows[i][0] === distance ? "here" : ""));
 }
 
-// Which line of attention.py says what here; a test holds that each of these is found in it.
+// The line of attention.py beside which each text stands; a test checks that all of them are found.
 export const STEPS = [
   ["lineProject", /\bself\.wv\b.*unflatten|unflatten.*\bself\.wv\b/],
   ["lineRotate", /= *(rotate|apply_rotary_emb)\(xq, xk/],
@@ -169,7 +169,7 @@ function drawLines(q) {
   }
 }
 
-// Every key's way from product to share, and the next token's, which the mask hides.
+// For each key the product, the scaled score, the mask and the weight; and for the next token, which is masked.
 function drawTable(q, k) {
   const { layer, head } = state;
   const xq = queryOf(layer, head, q);

@@ -1,4 +1,4 @@
-// What the page knows: the model's facts, the text and what every pass gave, the reader's choices. Views only read it.
+// The page's state: facts about the model, the text, the results of every pass, the reader's choices. Views only read it.
 
 import { Tokenizer } from "./tokenizer.mjs";
 import { ropeFreqs } from "./model.mjs";
@@ -97,14 +97,14 @@ export const isFull = () => state.tokens.length >= limit && !state.endless;
 
 export const query = () => Math.min(state.position ?? Infinity, state.tokens.length - 1);
 
-// The key that is looked at: the reader's, or the one that got most of the query's attention.
+// The selected key: the reader's choice, or the one with the largest attention weight.
 export function keyOf(q) {
   if (state.key !== null) return Math.min(state.key, q);
   const row = weightsOf(state.layer, state.head, q);
   return row.indexOf(row.reduce((a, b) => Math.max(a, b), -1));
 }
 
-// ---- what the passes gave: for each layer, per position, queries and keys before rotation, values, and weights
+// ---- results of the passes: for each layer, per position, queries and keys before rotation, values, and weights
 
 const width = args.nKvHeads * args.headDim;
 const wide = args.nHeads * args.headDim;

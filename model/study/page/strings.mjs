@@ -14,7 +14,7 @@ export const STRINGS = {
   tied: ["tied embeddings", "词嵌入与输出共享"],
   untied: ["untied embeddings", "词嵌入与输出不共享"],
   scalingNone: ["none", "无"],
-  player: ["Generation, and what is looked at", "生成与查看"],
+  player: ["Generation, and what the views show", "生成与查看"],
   back: ["Back", "后退"],
   step: ["Step", "单步"],
   play: ["Play", "播放"],
@@ -28,7 +28,7 @@ export const STRINGS = {
   document: ["docs/rope.md, step {step}: {title}", "docs/rope.zh.md 第 {step} 节：{title}"],
   documentOnly: ["docs/rope.md, step {step}", "docs/rope.zh.md 第 {step} 节"],
   dataTable: ["Data table", "数据表"],
-  loading: ["Reading the weights …", "正在读取权重……"],
+  loading: ["Loading the weights …", "正在加载权重……"],
 
   tokensTitle: ["1. Tokens", "1. 词元"],
   tokensLead: [
@@ -38,8 +38,8 @@ export const STRINGS = {
   prompt: ["Prompt", "提示词"],
   chips: ["Tokens of the text; the arrow keys move the query", "文本的词元；方向键移动查询"],
   chipsLegend: [
-    "· is a space, ⏎ a new line. Dashed: sampled or chosen. Outlined twice: the query looked at below.",
-    "· 表示空格，⏎ 表示换行。虚线框：生成或选定的词元。双线框：下文所看的查询。",
+    "· is a space, ⏎ a new line. Dashed: sampled or chosen. Double outline: the selected query.",
+    "· 表示空格，⏎ 表示换行。虚线框：生成或选定的词元。双线框：所选的查询。",
   ],
   counts: ["{count} tokens, of {limit} that fit", "{count} 个词元，最多 {limit} 个"],
   capped: [
@@ -47,8 +47,8 @@ export const STRINGS = {
     "；网络允许 {context} 个，本页只保留 {limit} 个，以便把全部注意力权重留在内存里",
   ],
   tooLong: [
-    "The prompt has {count} tokens, the page holds {limit}: shorten it. Only the first {limit} are read.",
-    "提示词有 {count} 个词元，本页最多 {limit} 个：请缩短。目前只读取前 {limit} 个。",
+    "The prompt has {count} tokens, the page has room for {limit}: shorten it. Only the first {limit} are used.",
+    "提示词有 {count} 个词元，本页最多 {limit} 个：请缩短。目前只使用前 {limit} 个。",
   ],
   ended: ["The model ended the text here.", "模型在这里结束了文本。"],
   full: ["The context is full: go back, shorten the prompt, or switch on endless below.", "上下文已满：请后退、缩短提示词，或在下方打开“无尽”。"],
@@ -58,18 +58,18 @@ export const STRINGS = {
   cutTopP: ["cut by top_p", "被 top_p 去掉"],
   cutGreedy: ["not the likeliest", "不是最可能的"],
   rest: [
-    "{others} more tokens share {share} %. {kept} of {all} can be drawn; striped: cut. The draws of a seed are this page's own, other than generate.py's.",
-    "其余 {others} 个词元共占 {share} %。{all} 个中有 {kept} 个可能被抽到；条纹表示被去掉。同一种子在本页与 generate.py 中抽取的结果不同。",
+    "The other {others} tokens have {probability} % together. {kept} of {all} can be sampled; striped: cut. A seed gives other samples here than in generate.py.",
+    "其余 {others} 个词元共占 {probability} %。{all} 个中有 {kept} 个可能被抽到；条纹表示被去掉。同一种子在本页与 generate.py 中抽取的结果不同。",
   ],
 
   rotationTitle: ["2. Rotation", "2. 旋转"],
   rotationLead: [
-    "One pair of numbers of the chosen head as an arrow: the query, and every key in the cache, each rotated by its position times the pair's speed. Shift all positions and all arrows rotate together, so the angles between them, and the scores, stay.",
-    "所选注意力头中的一对数画成一支箭头：查询，以及缓存中的每个键，各自旋转“位置 × 该对的转速”。移动所有位置时，箭头一起旋转，彼此的夹角与得分都不变。",
+    "One pair of numbers of the chosen head as an arrow: the query, and every key in the cache, each rotated by its position times the pair's frequency. Shift all positions and all arrows rotate together: the angles between them, and the scores, do not change.",
+    "所选注意力头中的一对数画成一支箭头：查询，以及缓存中的每个键，各自旋转“位置 × 该对的频率”。移动所有位置时，箭头一起旋转，彼此的夹角与得分都不变。",
   ],
   planeCaption: [
-    "Thick: the query q. Dashed: the key k looked at. Thin: all other keys, fainter the older. Dotted: q and k before rotation. Axes: the pair's two numbers (no unit).",
-    "粗线：查询 q。虚线：所看的键 k。细线：其余的键，越早越淡。点线：旋转之前的 q 与 k。坐标：这一对的两个数，无单位。",
+    "Thick: the query q. Dashed: the selected key k. Thin: all other keys, fainter the older. Dotted: q and k before rotation. Axes: the pair's two numbers (no unit).",
+    "粗线：查询 q。虚线：所选的键 k。细线：其余的键，越早越淡。点线：旋转之前的 q 与 k。坐标：这一对的两个数，无单位。",
   ],
   planeLabel: [
     "Layer {layer}, head {head}, pair {pair}: q at position {q} points to {qa}°, k at position {k} to {ka}°",
@@ -79,22 +79,22 @@ export const STRINGS = {
   advance: ["Let positions advance", "让位置前进"],
   stop: ["Stop", "停止"],
   shiftScores: [
-    "q · k / √D of the two arrows' heads: {plain} at start_pos 0, {shifted} at start_pos {shift}. Over all {count} keys the scores differ by at most {difference}.",
-    "两支箭头所在头的 q · k / √D：start_pos 为 0 时 {plain}，为 {shift} 时 {shifted}。在全部 {count} 个键上，得分最多相差 {difference}。",
+    "q · k / √D of the selected q and k: {plain} at start_pos 0, {shifted} at start_pos {shift}. Over all {count} keys the scores differ by at most {difference}.",
+    "所选 q 与 k 的 q · k / √D：start_pos 为 0 时 {plain}，为 {shift} 时 {shifted}。在全部 {count} 个键上，得分最多相差 {difference}。",
   ],
   clocksTitle: ["All pairs of the head, at the query's position", "该头的所有对，位于查询的位置"],
   clocksLegend: [
-    "Hand: the angle at this position. Arc: what training has shown of the circle. Below: tokens for a full turn. Choose a clock to see its pair.",
+    "Hand: the angle at this position. Arc: the angles that occur in training. Below: tokens for a full rotation. Choose a clock to see its pair.",
     "指针：此位置的角度。弧线：训练中出现过的那段圆周。下方：转一整圈所需的词元数。选择一个表盘以查看该对。",
   ],
   clockLabel: [
-    "Pair {pair}: {period} tokens for a full turn, {speed} radians per token, now at {angle}°",
+    "Pair {pair}: {period} tokens for a full rotation, {speed} radians per token, now at {angle}°",
     "对 {pair}: {period} 个词元转一圈，每词元 {speed} 弧度，现在 {angle}°",
   ],
 
   scoreTitle: ["3. Score", "3. 得分"],
   scoreLead: [
-    "The score of one query and one key is a sum over pairs: left, what each pair adds; right, what the same two vectors would score at every other distance. Below, the lines of attention.py with what they give for this query.",
+    "The score of one query and one key is a sum over pairs: left, what each pair adds; right, the score of the same two vectors at every other distance. Below, the lines of attention.py with what they give for this query.",
     "一个查询与一个键的得分是对各对求和：左图是每一对的贡献，右图是同样两个向量在其他距离上的得分。下面是 attention.py 的代码行，以及它们对这个查询给出的数值。",
   ],
   scoreText: [
@@ -103,7 +103,7 @@ export const STRINGS = {
   ],
   pairsCaption: ["What each pair adds to q · k / √D (no unit); the fastest pair is 0.", "每一对对 q · k / √D 的贡献（无单位）；第 0 对最快。"],
   distanceCaption: [
-    "q · k / √D of this q and k if they stood so many tokens apart. Circle: where they are. Dashed: the trained length.",
+    "q · k / √D of this q and k if they were so many tokens apart. Circle: where they are. Dashed: the trained length.",
     "这对 q 与 k 相隔若干词元时的 q · k / √D。圆圈：实际距离。虚线：训练长度。",
   ],
   pairAxis: ["pair", "对"],
@@ -133,8 +133,8 @@ export const STRINGS = {
 
   mapsTitle: ["4. Attention maps", "4. 注意力图"],
   mapsLead: [
-    "Who looks at whom: each row is a query, each column a key, and the stronger its colour the larger the weight. Choose a head on the right; point at a cell, or move with the arrow keys, for its weight.",
-    "谁在看谁：每行是一个查询，每列是一个键，颜色越浓权重越大。在右侧选择一个头；把鼠标移到格子上，或用方向键移动，即可读出权重。",
+    "Each row is a query, each column a key; the stronger the colour, the larger the attention weight. Choose a head on the right; point at a cell, or move with the arrow keys, for its weight.",
+    "每行是一个查询，每列是一个键，颜色越浓权重越大。在右侧选择一个头；把鼠标移到格子上，或用方向键移动，即可读出权重。",
   ],
   mapKeys: ["Rows: queries. Columns: keys. Empty is 0, full colour 1; colour goes with the square root. Arrow keys: up and down change the query, left and right the key.", "行：查询。列：键。空白为 0，满色为 1，颜色按平方根变化。方向键：上下改变查询，左右改变键。"],
   mapLabel: ["Attention of layer {layer}, head {head}", "第 {layer} 层头 {head} 的注意力"],
@@ -146,14 +146,14 @@ export const STRINGS = {
 
   cacheTitle: ["5. KV cache", "5. KV 缓存"],
   cacheLead: [
-    "Keys and values of earlier tokens are kept, already rotated, so a new token costs one row instead of the whole text. The strips are the slots of each layer; the charts count what every pass cost.",
-    "先前词元的键与值被保留下来，而且已经旋转过，所以一个新词元只需算一行，而不是整段文本。横条是每层的槽位；图表统计每次前向的开销。",
+    "Keys and values of earlier tokens are kept, already rotated, so a forward pass computes only the new token instead of the whole text. The strips are the slots of each layer; the charts show the cost of each pass.",
+    "先前词元的键与值被保留下来，而且已经旋转过，所以每次前向只需计算新词元，而不是整段文本。横条是每层的槽位；图表统计每次前向的开销。",
   ],
   useCache: ["use the cache", "使用缓存"],
   endless: ["endless: when full, drop the oldest quarter, but not the first few tokens, and rotate the kept keys back", "无尽：装满时丢弃最早的四分之一（最开头的几个词元除外），并把留下的键旋转回来"],
   both: ["Compute the last token both ways", "用两种方式计算最后一个词元"],
   slice: [
-    "Last pass: start_pos = {start}, T = {T}. Written: slots {start} : {end} of every layer. Read: slots 0 : {end}. {perLayer} bytes per layer, {bytes} of {total} bytes held in all ({L} layers × 2 × {K} heads × {D} × 4 bytes a token).",
+    "Last pass: start_pos = {start}, T = {T}. Written: slots {start} : {end} of every layer. Read: slots 0 : {end}. {perLayer} bytes per layer, {bytes} of {total} bytes in use ({L} layers × 2 × {K} heads × {D} × 4 bytes a token).",
     "最近一次前向：start_pos = {start}，T = {T}。写入：每层的槽位 {start} : {end}。读取：槽位 0 : {end}。每层 {perLayer} 字节，共占 {total} 字节中的 {bytes}（每词元 {L} 层 × 2 × {K} 头 × {D} × 4 字节）。",
   ],
   sliceOff: [
@@ -170,12 +170,12 @@ export const STRINGS = {
   timeAxis: ["milliseconds", "毫秒"],
   withCache: ["with cache", "用缓存"],
   without: ["without cache", "不用缓存"],
-  rate: ["Last run: {rate} tokens/s (sampled and read: {count} in {ms} ms).", "最近一轮：每秒 {rate} 个词元（{ms} 毫秒内抽取并读入 {count} 个）。"],
+  rate: ["Last run: {rate} tokens/s (sampled and forwarded: {count} in {ms} ms).", "最近一轮：每秒 {rate} 个词元（{ms} 毫秒内抽取并前向 {count} 个）。"],
   dropped: ["{count} oldest tokens were dropped so far.", "至今已丢弃最早的 {count} 个词元。"],
 
   whatIfTitle: ["6. What if", "6. 如果"],
   whatIfLead: [
-    "The same weights under another table of rotations, nothing fine-tuned: see the next token and the loss change. Shifting all positions changes nothing even past the trained length; distances past it do.",
+    "The same weights under another table of rotations, nothing fine-tuned: see how the next token and the loss change. Shifting all positions changes nothing, even past the trained length; distances beyond it do.",
     "同样的权重，换一张旋转表，不做任何微调：看下一个词元与损失如何变化。平移所有位置，即使超出训练长度也毫无影响；距离超出训练长度才有影响。",
   ],
   change: ["Rotation", "旋转"],
@@ -202,7 +202,7 @@ export const STRINGS = {
   lossAxis: ["loss, nats", "损失（nat）"],
   positionAxis: ["token", "词元序号"],
 
-  footer: ["All of this runs in this page: nothing is sent, and nothing is stored but in the address.", "一切都在本页中运行：不发送任何数据，除网址之外不保存任何内容。"],
+  footer: ["All of this runs in this page: nothing is sent, and your choices are stored in the address only.", "一切都在本页中运行：不发送任何数据，除网址之外不保存任何内容。"],
   encodingExact: [
     "Text is encoded by the tokenizer's own rule ({kind} merges, bytes for unknown characters), id for id as SentencePiece does.",
     "文本按分词器自己的规则编码（{kind}，未知字符用字节），逐个编号与 SentencePiece 相同。",
@@ -211,7 +211,7 @@ export const STRINGS = {
 
 const LANGUAGES = ["en", "zh"];
 
-// The words of a key in a language, its blanks filled.
+// The text of a key in a language, with its blanks filled.
 export function translate(language, key, blanks = {}) {
   const words = STRINGS[key][LANGUAGES.indexOf(language)];
   return words.replace(/\{(\w+)\}/g, (_, name) => blanks[name]);

@@ -18,8 +18,8 @@ export function enqueue(job) {
   return queue;
 }
 
-// Reads `tokens` behind `earlier`, samples `count` more, and keeps what the passes gave. What the cache lacks of
-// `earlier`, because it was read without it, is read with `tokens`.
+// Forwards `tokens` after `earlier`, samples `count` more, and keeps the results. Those of `earlier` that the cache
+// lacks, because they were forwarded without it, are forwarded again with `tokens`.
 async function extend(earlier, tokens, count) {
   const { useCache } = state;
   const all = [...earlier, ...tokens];
@@ -49,11 +49,11 @@ async function extend(earlier, tokens, count) {
 
 let typed = 0;
 
-export function readPrompt() {
+export function forwardPrompt() {
   const mine = ++typed;
   state.playing = false;
   return enqueue(async () => {
-    if (mine !== typed) return; // typed on while an earlier text was read
+    if (mine !== typed) return; // more was typed while an earlier text was forwarded
     const tokens = tokenizer.encode(state.prompt);
     state.tooLong = tokens.length > limit ? tokens.length : 0;
     Object.assign(state, { passes: [], run: { count: 0, ms: 0 }, dropped: 0, cached: 0, position: null, key: null });
@@ -63,7 +63,7 @@ export function readPrompt() {
   });
 }
 
-// What is cached of the text; without the cache all of it is read again.
+// One step of generation: chosen `tokens`, or `count` sampled ones.
 export async function step(tokens, count) {
   if (state.tokens.length >= limit && state.endless) await makeRoom();
   if (isFull()) return;

@@ -47,10 +47,10 @@ function drawChips() {
 }
 
 function drawBars() {
-  const [cooled, topped, left] = stages(state.logits, sampling());
+  const [scaled, topped, left] = stages(state.logits, sampling());
   const greedy = !state.temperature;
-  const best = cooled.indexOf(0);
-  const before = softmax(new Float64Array(cooled));
+  const best = scaled.indexOf(0);
+  const before = softmax(new Float64Array(scaled));
   const after = softmax(new Float64Array(left));
   const reason = (id) => {
     if (greedy) return id === best ? "" : "cutGreedy";
@@ -70,11 +70,11 @@ function drawBars() {
     track.firstChild.style.width = `${(100 * before[id]) / before[order[0]]}%`;
     amount.textContent = `${percent(before[id])} %${cut ? ` ${t(cut)}` : greedy ? "" : ` → ${percent(after[id])} %`}`;
   });
-  const share = 1 - order.reduce((sum, id) => sum + before[id], 0);
+  const others = 1 - order.reduce((sum, id) => sum + before[id], 0);
   const kept = greedy ? 1 : left.reduce((count, logit) => count + (logit > -Infinity), 0);
   $("rest").textContent = t("rest", {
     others: before.length - order.length,
-    share: percent(Math.max(0, share)),
+    probability: percent(Math.max(0, others)),
     kept,
     all: before.length,
   });

@@ -7,7 +7,7 @@ import { likeliest } from "./tokens.mjs";
 
 export const longLength = Math.min(2 * args.maxSeqLen, 512);
 
-// The text, or the text again and again until it is longer than training ever saw.
+// The text, or the text again and again until it is longer than the trained length.
 function text() {
   if (!state.long) return state.tokens;
   const [bos, ...rest] = state.tokens;

@@ -1,4 +1,4 @@
-// The page's words in a language, and its colours in a theme.
+// The page's texts in a language, and its colours in a theme.
 
 import { $, colors } from "./draw.mjs";
 import { args, facts, state, t, writeHash } from "./state.mjs";

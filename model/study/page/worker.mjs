@@ -1,4 +1,4 @@
-// The model at work, off the page's thread: a message in, an answer with the same id out.
+// The model, in a thread of its own: a message in, an answer with the same id out.
 
 import { KVCache, Transformer, precomputeFreqsCis, unpack, work } from "./model.mjs";
 import { choose, losses, uniformOf } from "./sampling.mjs";
@@ -24,7 +24,7 @@ export function decodeBase64(text) {
 }
 
 // One forward pass, with what the page draws of it.
-function read(tokens, startPos, useCache) {
+function forward(tokens, startPos, useCache) {
   const trace = [];
   const before = work.multiplications;
   const start = performance.now();
@@ -48,14 +48,14 @@ export const answers = {
     return {};
   },
 
-  // Reads `tokens` behind `earlier`, then samples and reads `count` more, until one ends the text.
+  // Forwards `tokens` after `earlier`, then samples and forwards `count` more, until one ends the text.
   run({ earlier, tokens, count, dropped = 0, sampling, useCache, eosIds }) {
     const all = [...earlier];
     const passes = [];
     const start = performance.now();
     const take = (more) => {
       all.push(...more);
-      passes.push(useCache ? read(more, all.length - more.length, true) : read(all, 0, false));
+      passes.push(useCache ? forward(more, all.length - more.length, true) : forward(all, 0, false));
     };
     if (tokens.length) take(tokens);
     for (let n = 0; n < count && all.length < cache.maxSeqLen; n++) {
@@ -78,7 +78,7 @@ export const answers = {
     return {};
   },
 
-  // The same tokens under another table of rotations: the next token's logits, and what each token cost.
+  // The same tokens under another table of rotations: the next token's logits, and the loss of each token.
   whatIf({ tokens, theta, scaling, offset, stretch, off }) {
     const place = off ? () => 0 : (p) => offset + stretch * p;
     const table = precomputeFreqsCis(model.args.headDim, tokens.length, theta, off ? null : scaling, place);

@@ -8,8 +8,8 @@ from model import ModelArgs
 from model.cache import EndlessCache
 from model.positions import build_model, save_study
 from model.study import TOPICS, run
-from model.study.endless import logits, losses_of, steps
-from model.study.report import save_plot
+from model.study.extrapolate import endless_logits, endless_losses, endless_steps
+from model.study.topic import save_plot
 from model.text.train_tokenizer import train_tokenizer
 from model.weights import load_tokenizer, save_model, save_tokenizer
 
@@ -29,16 +29,16 @@ def test_the_forwards_give_what_one_token_at_a_time_gives(model):
         start_pos = cache.make_room(start_pos)
         alone.append(model(token[None, None], start_pos, cache)[0, 0])
         start_pos += 1
-    torch.testing.assert_close(logits(model, text, keep=4), torch.stack(alone), atol=1e-5, rtol=0)
+    torch.testing.assert_close(endless_logits(model, text, keep=4), torch.stack(alone), atol=1e-5, rtol=0)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("keep", [0, 4])
 def test_computed_anew_is_a_plain_forward_over_what_the_cache_holds(model, keep):
     text = torch.randint(37, (50,))
-    anew = logits(model, text, keep, anew=True)
+    anew = endless_logits(model, text, keep, anew=True)
     done = 0
-    for start_pos, held, _ in steps(model, 50, keep):
+    for start_pos, held, _ in endless_steps(model, 50, keep):
         assert held[:keep] == [*range(keep)][: len(held)]
         assert len(held) <= 24
         expected = model(text[None, held])[0, start_pos:]
@@ -52,7 +52,7 @@ def test_up_to_the_context_the_loss_is_the_plain_one(model):
     with torch.no_grad():
         plain = F.cross_entropy(model(texts[:, :24]).transpose(1, 2), texts[:, 1:25], reduction="none")
     for anew in (False, True):
-        losses = losses_of(model, texts, 4, anew)
+        losses = endless_losses(model, texts, 4, anew)
         assert losses.shape == (3, 60)
         torch.testing.assert_close(losses[:, :24], plain, atol=1e-5, rtol=0)
 

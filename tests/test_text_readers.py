@@ -10,7 +10,7 @@ import zlib
 
 import pytest
 
-from model.text.encodings import guess_encoding, is_binary
+from model.text.readers import guess_encoding, is_binary
 from model.text.sources import open_documents
 
 CHINESE = "天下大势，分久必合，合久必分。周末七国分争，并入于秦。他说这个国家的人们要到那里去了，你不能在上面。\n"

@@ -1,0 +1,191 @@
+"""What topics share: tables to print and pictures to draw, checks of their options, the trained model and its text."""
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..cli import build, read_toml
+from ..cli.files import write_atomically
+from ..cli.machine import check_memory
+from ..positions import NOTE, load_study, read_note
+from ..text.prepare import prepare
+from ..text.sources import open_documents
+from ..text.token_cache import cache_home
+from ..text.tokenizer import Tokenizer
+from ..training.config import CLASSES, DataArgs
+from ..transformer import Transformer
+from ..weights import load_model, load_tokenizer
+from ..weights.checkpoint import newest_run
+
+# Okabe and Ito's colours, which colour-blind readers can distinguish.
+BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK = "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7"
+COLORS = (BLUE, ORANGE, GREEN, RED, SKY, PINK, BLACK)
+DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)), (0, (2, 1)))
+
+
+@dataclass
+class Table:
+    """Rows under column names. Numbers align right, text left; ``notes`` go below, one line each."""
+
+    title: str
+    columns: Sequence[str]
+    rows: list[Any] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        cells = [[str(cell) for cell in row] for row in (self.columns, *self.rows)]
+        widths = [max(map(len, column)) for column in zip(*cells)]
+        right = [all(_is_number(row[i]) for row in cells[1:]) for i in range(len(widths))]
+        lines = [
+            "  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right)).rstrip() for row in cells
+        ]
+        return "\n".join([self.title, *lines, *self.notes])
+
+
+def _is_number(cell: str) -> bool:
+    return cell.lstrip("+-−<").rstrip("%*x±")[:1].isdigit() or cell in ("-", "")
+
+
+@dataclass
+class Report:
+    """What study.py prints, and draws with --plot where there is a picture."""
+
+    tables: Sequence[Table | str]
+    draw: Callable[[Any], None] | None = None  # fills an empty matplotlib Figure
+    code: int = 0  # the exit status of the script
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, self.tables))
+
+
+def check_plot(path: Path) -> None:
+    """Raises ValueError where ``save_plot`` could not write ``path``: ask before anything is computed."""
+    try:
+        from matplotlib.backend_bases import FigureCanvasBase
+    except ImportError:
+        raise ValueError("--plot needs matplotlib: pip install -e '.[plot]'") from None
+    kinds = FigureCanvasBase.get_supported_filetypes()
+    if path.suffix[1:].lower() not in kinds:
+        raise ValueError(f"--plot is {path}: its ending must be one of {', '.join(sorted(kinds))}")
+    if not path.parent.is_dir() or path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise ValueError(f"--plot is {path}: give a file in a directory that exists and can be written to")
+
+
+def save_plot(draw: Callable[[Any], None], path: Path, size: tuple[float, float] = (8, 4.5)) -> None:
+    """Draw into ``path``, whole or not at all. Raises ValueError as ``check_plot`` does."""
+    check_plot(path)
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, dpi=100, layout="constrained")
+    draw(figure)
+    write_atomically(path, lambda part: write_figure(figure, part, path.suffix[1:].lower()))
+
+
+def write_figure(figure: Any, path: Path, kind: str) -> None:
+    figure.savefig(path, format=kind)
+    if kind == "png":  # 256 colours are enough, and a quarter of the bytes
+        from PIL import Image
+
+        with Image.open(path) as picture:
+            small = picture.convert("RGB").quantize(256)
+        small.save(path, format="png", optimize=True)
+
+
+def label_ends(axes: Any, lines: list[tuple[str, str, float, float]], gap: float = 0.06) -> None:
+    """Names beside the right ends of lines, (name, color, x, y) each, at least ``gap`` of the axis's height apart."""
+    low, high = axes.get_ylim()
+    heights: list[float] = []
+    for name, color, x, y in sorted(lines, key=lambda line: line[3]):
+        height = max([(y - low) / (high - low), *(before + gap for before in heights[-1:])])
+        heights.append(height)
+        axes.annotate(
+            name, (x, y), (1.02, height), textcoords="axes fraction", color=color, va="center", annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.6},
+        )  # fmt: skip
+
+
+def short(value: float, digits: int = 4) -> str:
+    """4 decimals, or a power of ten where those would show nothing."""
+    if value and not math.isinf(value) and (abs(value) < 10.0 ** (1 - digits) or abs(value) >= 1e6):
+        return f"{value:.1e}"
+    return f"{value:.{digits}f}"
+
+
+CONFIG = "config.toml"  # of a run: what it was trained on
+
+
+def check_at_least(least: int, options: Any, *names: str) -> None:
+    """Raises ValueError for the first of these options that is below ``least``."""
+    for name in names:
+        if getattr(options, name) < least:
+            raise ValueError(f"{name} is {getattr(options, name)}: give at least {least}")
+
+
+def check_even(options: Any, name: str) -> None:
+    if getattr(options, name) < 2 or getattr(options, name) % 2:
+        raise ValueError(f"{name} is {getattr(options, name)}: give an even number above 0, because RoPE rotates pairs")
+
+
+def check_theta(theta: float) -> None:
+    """The base of the frequencies: Raises ValueError for one whose angles would be NaN or meaningless."""
+    if not (math.isfinite(theta) and 1 <= theta <= 1e30):
+        raise ValueError(f"theta is {theta:g}: give a number from 1 to 1e30, such as 10000")
+
+
+def open_model(path: Path | None) -> tuple[Transformer, Tokenizer, str]:
+    """The model, its tokenizer, and its scheme. Raises ValueError for what is no model."""
+    path = path or newest_run()
+    if (path / NOTE).exists():
+        note = read_note(path)
+        positions = note["args"].max_seq_len
+        check_memory(32 * positions * note["args"].dim, f"{path / NOTE}: max_seq_len {positions}")
+        return load_study(path).eval(), load_tokenizer(path), note["scheme"]
+    return load_model(path).float().eval(), load_tokenizer(path), "rope"
+
+
+def open_text(path: Path | None, data: tuple[str, ...], tokenizer: Tokenizer, needed: int) -> tuple[np.ndarray, str]:
+    """Token ids of the text to test a model on, and its name: the end of ``data``, or else its own validation text.
+
+    Raises ValueError when neither is known, or the text has fewer than ``needed`` tokens.
+    """
+    if data:
+        text = "".join(open_documents(data).texts())
+        ids, name = np.array(tokenizer.encode(text[-16 * needed :])), f"the end of {', '.join(data)}"  # 16 characters
+    else:  # are more than a token has on average
+        ids, name = validation_text(path or newest_run(), tokenizer)
+    if len(ids) < needed:
+        raise ValueError(
+            f"{name} has {len(ids)} tokens, {needed} are needed: give more text with --data, or ask for less"
+        )
+    return ids, name
+
+
+def validation_text(path: Path, tokenizer: Tokenizer) -> tuple[np.ndarray, str]:
+    """The validation tokens of a run, as in its training, found again by its config.toml."""
+    if not (path / CONFIG).is_file():
+        raise ValueError(f"{path} has no {CONFIG} that says what it was trained on: give the text with --data")
+    data = build(DataArgs, read_toml(path / CONFIG, *CLASSES))
+    if "-" in (*data.data, *data.val_data):
+        raise ValueError(f"{path} was trained on standard input, which is gone: give the text with --data")
+    try:
+        dataset = prepare(
+            data.data, tokenizer, context=1, cache_dir=cache_home(), val_fraction=data.val_fraction,
+            val_specs=data.val_data or None, text_key=data.text_key, doc_separator=data.doc_separator or None,
+            patterns=data.glob,
+        )  # fmt: skip
+    except ValueError as error:
+        raise ValueError(f"{path} was trained on another text ({error}): give the text with --data") from None
+    return dataset.val, f"the validation text of {', '.join(data.val_data or data.data)}"
+
+
+def windows_of(ids: np.ndarray, windows: int, length: int) -> Tensor:
+    """So many pieces of ``length`` tokens, evenly spread over the text: int64 (windows, length)."""
+    starts = np.linspace(0, len(ids) - length, windows).astype(int)
+    return torch.from_numpy(np.stack([ids[start : start + length] for start in starts]).astype(np.int64))
