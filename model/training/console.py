@@ -12,7 +12,7 @@ from tqdm import tqdm
 from ..generation import generate
 from ..text.tokenizer import Tokenizer
 from .distributed import whole
-from .evaluation import guessing_loss
+from .evaluation import guessing_losses
 from .sizing import Forecast
 from .summary import announcement, draw_losses, duration, how_to_resume, overfitting, passes, summary, table
 from .trainer import Trainer
@@ -39,7 +39,7 @@ class Console:
         self.first: tuple[int, float] | None = None  # step and wall seconds after the first step of this session
         self.pace_shown = self.overfits = False
         self.train_loss: float | None = None  # mean over some 20 steps
-        self.unigram = guessing_loss(trainer.dataset, trainer.model.args.vocab_size) if self.speaks else 0.0
+        self.unigram = guessing_losses(trainer.dataset, trainer.model.args.vocab_size)[0] if self.speaks else 0.0
 
     def __enter__(self) -> Self:
         for number in (signal.SIGINT, signal.SIGTERM):

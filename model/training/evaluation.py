@@ -51,20 +51,25 @@ def bits_per_byte(nats_per_token: float, dataset: Dataset) -> float:
     return nats_per_token / math.log(2) * (len(dataset.val) - 1) / dataset.val_bytes
 
 
-def guessing_loss(dataset: Dataset, vocab_size: int, order: int = 1, tokens: int = 5_000_000) -> float:
-    """Nats per validation token of a guess by frequency: of the tokens alone (order 1), after the one before them (2) …
+def guessing_losses(dataset: Dataset, vocab_size: int, order: int = 1, tokens: int = 5_000_000) -> list[float]:
+    """Nats per validation token of guesses by frequency: of tokens alone, after the one before, after two …
 
-    A model that does no better than order 1 has learnt nothing but how often tokens occur. Counted are at most
-    ``tokens`` tokens in 100 blocks spread evenly over each text. To each token's count one is added, so that none is
-    impossible; the guess of one order less counts as PRIOR more of a longer sequence.
+    A model that does no better than the first has learnt nothing but how often tokens occur. The list ends at
+    ``order``, or sooner at the best guess. Counted are at most ``tokens`` tokens in 100 blocks spread evenly over each
+    text. To each token's count one is added, so that none is impossible; the guess of one order less counts as PRIOR
+    more of a longer sequence.
     """
     train, val = (_spread(ids, tokens).astype(np.int64) for ids in (dataset.train, dataset.val))
     probability, context, prior = np.full(len(val), 1 / vocab_size), np.array(len(train)), vocab_size
-    for n in range(1, order + 1):
+    losses: list[float] = []
+    for n in range(1, min(order, int(62 / math.log2(vocab_size))) + 1):  # a sequence is one number of 63 bits
         seen = _occurrences(_sequences(train, n, vocab_size), _sequences(val, n, vocab_size))  # (len(val) - n + 1,)
         probability = (seen + prior * probability[-len(seen) :]) / (context + prior)
+        losses.append(float(-np.log(probability[max(0, 2 - n) :]).mean()))
         context, prior = seen[:-1], PRIOR
-    return float(-np.log(probability[1 if order == 1 else 0 :]).mean())
+        if losses[-1] > min(losses):
+            return losses[:-1]
+    return losses
 
 
 def _sequences(ids: np.ndarray, length: int, vocab_size: int) -> np.ndarray:

@@ -18,7 +18,7 @@ from .config import CLASSES
 from .console import Console, how_to_resume
 from .distributed import own_device, process_group
 from .estimate import check_memory
-from .evaluation import guessing_loss
+from .evaluation import guessing_losses
 from .plan import CONFIG, Plan, Text, assemble, differences, prepare_text
 from .run_directory import locked, read_notes
 from .sizing import Forecast, choose, forecast
@@ -52,7 +52,7 @@ def show_plan(plan: Plan, text: Text) -> int:
     check_memory(text.model, plan.train, device, plan.ranks.world_size)
     expected = expect(plan, text, device)
     trainer = Trainer(plan.network(text.model).to(device), text.dataset, plan.train)
-    print(announcement(trainer, guessing_loss(text.dataset, text.model.vocab_size), forecast=expected))
+    print(announcement(trainer, guessing_losses(text.dataset, text.model.vocab_size)[0], forecast=expected))
     return 0
 
 

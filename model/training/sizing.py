@@ -1,7 +1,7 @@
 """Which model to train: chosen from the text, the speed of this machine and the minutes.
 
 A larger model learns more from each token, a smaller one sees more tokens in the same time, and a small text has only
-so much to give. ``expected_loss`` weighs them: a law fitted to the runs in benchmarks/sizing.jsonl by
+so much to give. ``Law`` weighs them, fitted to the runs in benchmarks/sizing.jsonl by
 benchmarks/sizing.py. docs/scaling.md says how well it predicts runs that it was not fitted to.
 """
 
@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,12 +21,45 @@ from ..text.dataset import Dataset
 from ..transformer import Transformer
 from .config import RATE, TrainArgs
 from .estimate import count_parameters, fits
-from .evaluation import guessing_loss
+from .evaluation import guessing_losses
 from .trainer import Trainer
 
 # Width and layers. Each step about doubles the work, so that noise in the timing rarely changes the choice.
-LADDER = ((64, 2), (96, 3), (128, 4), (192, 4), (256, 5), (320, 7), (448, 8), (640, 9), (768, 12), (1024, 14))
+LADDER = ((64, 3), (96, 3), (128, 4), (160, 5), (224, 5), (288, 6), (384, 7), (512, 8), (704, 9), (1024, 10))
+ORDER = 6  # of the guesses by frequency, which say how hard a text is
 OVERHEAD = 0.05  # of the minutes: validation, checkpoints, samples
+
+
+class Law(NamedTuple):
+    """The loss as three parts: what no model learns, what a small one misses, and what too little text leaves out.
+
+    The form is that of Chinchilla (arXiv:2203.15556, equation 10), in which a text that is read again counts less
+    each time (arXiv:2305.16264, equation 5). It is a fraction of what the best guess by frequency costs, so that it
+    can speak of a text that no run has seen.
+    """
+
+    floor: float
+    model: float
+    model_power: float
+    text: float
+    text_power: float
+    repeats: float  # how many passes beyond the first are worth one through new text each, in the limit
+
+    def loss(self, guess: Any, hidden: Any, tokens: Any, unique: Any) -> Any:
+        """Nats per token of validation text, after so many ``tokens`` of a text with ``unique`` ones.
+
+        ``guess`` is the best of ``guessing_losses``, ``hidden`` the parameters in the
+        layers' matrices.
+        """
+        beyond = tokens / unique - 1
+        again = (beyond + abs(beyond)) / 2  # 0 within the first pass; written such that the fit can pass tensors
+        new = tokens - unique * again + unique * self.repeats * (1 - math.e ** (-again / self.repeats))
+        missed = self.model * (hidden / 1e6) ** -self.model_power + self.text * (new / 1e6) ** -self.text_power
+        return guess * (self.floor + missed)
+
+
+LAW = Law(floor=0.6634, model=0.0767, model_power=0.3089, text=0.1524, text_power=0.6311, repeats=8.6169)
+ENOUGH = 0.003
 
 
 @dataclass(frozen=True)
@@ -51,7 +85,7 @@ def choose(given: Settings, dataset: Dataset, vocab_size: int, network: type[Tra
     Sizes are tried from small to large, until the expected loss or the memory says that the one before was better.
     Raises ValueError when no size fits into the memory.
     """
-    unique, guess = len(dataset.train), guessing_loss(dataset, vocab_size, order=3)
+    unique, guess = len(dataset.train), min(guessing_losses(dataset, vocab_size, ORDER))
     seconds = 60 * given["minutes"] * (1 - OVERHEAD)
     tokens, best, least = 1e4 * seconds, None, math.inf  # tokens: a first guess of what the smallest size can see
     for model in shapes(given | {"vocab_size": vocab_size}):
@@ -61,7 +95,7 @@ def choose(given: Settings, dataset: Dataset, vocab_size: int, network: type[Tra
             break
         possible = seconds * measure_speed(model, train, network, dataset, device, processes)
         tokens = most_useful(guess, hidden, possible, unique)
-        loss = expected_loss(guess, hidden, tokens, unique)
+        loss = LAW.loss(guess, hidden, tokens, unique)
         if loss > least:
             break
         least, best = loss, recipe(model, tokens, unique) | given | vars(model)
@@ -81,8 +115,8 @@ def forecast(model: ModelArgs, train: TrainArgs, network: type[Transformer], dat
     step_tokens, unique = train.batch_size * model.max_seq_len, len(dataset.train)
     by_clock = 60 * train.minutes * (1 - OVERHEAD) * speed / step_tokens if train.minutes else math.inf
     steps = max(1, int(min(train.step_limit, by_clock)))
-    guess, hidden = guessing_loss(dataset, model.vocab_size, order=3), count_parameters(model)[1]
-    loss = expected_loss(guess, hidden, steps * step_tokens, unique)
+    guess, hidden = min(guessing_losses(dataset, model.vocab_size, ORDER)), count_parameters(model)[1]
+    loss = LAW.loss(guess, hidden, steps * step_tokens, unique)
     return Forecast(speed, steps, steps * step_tokens / unique, loss)
 
 
@@ -91,7 +125,9 @@ def shapes(given: Settings) -> Iterator[ModelArgs]:
     seen = set()
     for width, n_layers in LADDER:
         dim = given.get("dim", width)
-        heads = max((count for count in range(1, dim // 32 + 1) if dim % (2 * count) == 0), default=1)
+        heads = max(
+            (count for count in range(1, dim // (32 if dim < 384 else 64) + 1) if dim % (2 * count) == 0), default=1
+        )
         own = {"dim": dim, "n_layers": n_layers, "n_heads": heads, "tie_embeddings": given["vocab_size"] > dim}
         if heads % 2 == 0 and "n_heads" not in given:
             own["n_kv_heads"] = heads // 2
@@ -122,14 +158,19 @@ def measure_speed(model: ModelArgs, train: TrainArgs, network: type[Transformer]
 
 
 def recipe(model: ModelArgs, tokens: float, unique: int) -> Settings:
-    """Batch, rates and regularization for a run that sees so many tokens of a text with ``unique`` ones."""
-    rows = 2 ** round(math.log2(max(1.0, tokens / 3e5) ** 0.5 * 1024 / model.max_seq_len))
+    """Batch, rates and regularization for a run that sees so many tokens of a text with ``unique`` ones.
+
+    The batch grows with the square root of the tokens. From four passes over the text on, weight decay keeps the model
+    from learning it by heart; with fewer it only hinders.
+    """
+    rows = 2 ** round(math.log2(math.sqrt(tokens / 1e6) * 1024 / model.max_seq_len))
+    passes = tokens / unique
     return {
         "batch_size": max(2, min(rows, 64)),
         "lr": RATE,
         "muon_lr": RATE,
         "decay_start": 0.1,
-        "dropout": 0.0 if tokens < 4 * unique else 0.1,
+        "weight_decay": round(min(0.1 * max(1.0, passes / 3) ** 1.3, 0.6), 1),
     }
 
 
@@ -142,16 +183,8 @@ def validations(steps: int, tokens: float) -> Settings:
     return {"eval_every": every, "eval_tokens": text, "sample_every": 2 * every}
 
 
-def expected_loss(guess: float, hidden: int, tokens: float, unique: int) -> float:
-    """Nats per token of validation text, after so many ``tokens`` of a text with ``unique`` ones.
-
-    ``guess`` is what a guess by the two tokens before costs, ``hidden`` the parameters in the layers' matrices.
-    """
-    return guess * (0.5 + hidden**-0.1 + tokens**-0.1)
-
-
 def most_useful(guess: float, hidden: int, tokens: float, unique: int) -> float:
-    """How many of so many tokens to train on: fewer where more passes over the text would make the model worse."""
-    fewer = [tokens * 2 ** (-n / 4) for n in range(40)]
-    useful = [few for few in fewer if few == tokens or few > unique]
-    return min(useful, key=lambda few: expected_loss(guess, hidden, few, unique))
+    """How many of so many tokens to train on: no more passes than lower the expected loss by ENOUGH."""
+    best = LAW.loss(guess, hidden, tokens, unique)
+    fewer = (tokens * 0.9**n for n in range(60))
+    return min(few for few in fewer if few == tokens or LAW.loss(guess, hidden, few, unique) < best * (1 + ENOUGH))
