@@ -37,7 +37,7 @@ def test_no_guess_is_better_than_uniform_where_all_tokens_are_as_frequent():
     assert guessing_losses(Dataset(ids, ids, 9, "text"), 11)[0] == pytest.approx(math.log(11), rel=1e-3)
 
 
-@pytest.mark.parametrize("order, alone", [(2, 0.5), (3, 1 / 3)])
+@pytest.mark.parametrize(("order", "alone"), [(2, 0.5), (3, 1 / 3)])
 def test_a_guess_by_the_tokens_before_is_mixed_with_the_guess_by_fewer(order, alone):
     """0 1 0 1 … is certain from one token before; what a guess of one order less says weighs as five more of them."""
     text = Dataset(np.arange(400, dtype=np.uint16) % order, np.arange(30, dtype=np.uint16) % order, 9, "text")

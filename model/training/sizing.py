@@ -48,8 +48,7 @@ class Law(NamedTuple):
     def loss(self, guess: Any, hidden: Any, tokens: Any, unique: Any) -> Any:
         """Nats per token of validation text, after so many ``tokens`` of a text with ``unique`` ones.
 
-        ``guess`` is the best of ``guessing_losses``, ``hidden`` the parameters in the
-        layers' matrices.
+        ``guess`` is the best of ``guessing_losses``, ``hidden`` the parameters in the layers' matrices.
         """
         beyond = tokens / unique - 1
         again = (beyond + abs(beyond)) / 2  # 0 within the first pass; written such that the fit can pass tensors
@@ -59,7 +58,8 @@ class Law(NamedTuple):
 
 
 LAW = Law(floor=0.6634, model=0.0767, model_power=0.3089, text=0.1524, text_power=0.6311, repeats=8.6169)
-ENOUGH = 0.003
+ENOUGH = 0.003  # a gain of the loss, as a fraction, that is worth no further passes
+MOST_PASSES = 12  # no run that the law was fitted to has seen its text more often
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def choose(given: Settings, dataset: Dataset, vocab_size: int, network: type[Tra
         possible = seconds * measure_speed(model, train, network, dataset, device, processes)
         tokens = most_useful(guess, hidden, possible, unique)
         loss = LAW.loss(guess, hidden, tokens, unique)
-        if loss > least:
+        if loss >= least:
             break
         least, best = loss, recipe(model, tokens, unique) | given | vars(model)
         steps = max(1, round(tokens / (best["batch_size"] * model.max_seq_len)))
@@ -160,17 +160,18 @@ def measure_speed(model: ModelArgs, train: TrainArgs, network: type[Transformer]
 def recipe(model: ModelArgs, tokens: float, unique: int) -> Settings:
     """Batch, rates and regularization for a run that sees so many tokens of a text with ``unique`` ones.
 
-    The batch grows with the square root of the tokens. From four passes over the text on, weight decay keeps the model
-    from learning it by heart; with fewer it only hinders.
+    The batch grows with the square root of the tokens. Weight decay keeps a model from learning the text by heart; it
+    is needed the more, the more passes there are and the more parameters for each token of the text. With few of
+    both it only hinders.
     """
     rows = 2 ** round(math.log2(math.sqrt(tokens / 1e6) * 1024 / model.max_seq_len))
-    passes = tokens / unique
+    pressure = tokens / unique * math.sqrt(count_parameters(model)[1] / unique)
     return {
         "batch_size": max(2, min(rows, 64)),
         "lr": RATE,
         "muon_lr": RATE,
         "decay_start": 0.1,
-        "weight_decay": round(min(0.1 * max(1.0, passes / 3) ** 1.3, 0.6), 1),
+        "weight_decay": round(min(0.1 * max(1.0, pressure / 5) ** 1.5, 0.8), 1),
     }
 
 
@@ -184,7 +185,8 @@ def validations(steps: int, tokens: float) -> Settings:
 
 
 def most_useful(guess: float, hidden: int, tokens: float, unique: int) -> float:
-    """How many of so many tokens to train on: no more passes than lower the expected loss by ENOUGH."""
+    """How many of so many tokens to train on: no more passes over the text than are known to make the model better."""
+    tokens = min(tokens, MOST_PASSES * unique)
     best = LAW.loss(guess, hidden, tokens, unique)
     fewer = (tokens * 0.9**n for n in range(60))
     return min(few for few in fewer if few == tokens or LAW.loss(guess, hidden, few, unique) < best * (1 + ENOUGH))
