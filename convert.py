@@ -106,7 +106,7 @@ def write_directory(
 
 
 def write_file(model: Transformer, tokenizer: Tokenizer | None, path: Path) -> None:
-    """The tokenizer first: once the weights are there, all is."""
+    """The tokenizer first: once the weights are there, all is; where they cannot be written, nothing is."""
     if tokenizer:
         try:
             llama2c_tokenizer.save(tokenizer, tokenizer_bin(path))
@@ -115,7 +115,11 @@ def write_file(model: Transformer, tokenizer: Tokenizer | None, path: Path) -> N
         else:
             if not tokenizer.adds_space:
                 note("llama2.c puts a space before every prompt, which this model's own tokenizer does not")
-    llama2c.save(model, path)
+    try:
+        llama2c.save(model, path)
+    except BaseException:
+        tokenizer_bin(path).unlink(missing_ok=True)
+        raise
 
 
 if __name__ == "__main__":

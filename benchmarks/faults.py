@@ -40,6 +40,7 @@ time.time = lambda: wall() + rng.uniform(-1e6, 1e6)
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
+PATIENCE = 300  # seconds for a script that takes one or two
 
 
 class Ended(Exception):
@@ -58,10 +59,13 @@ def run(*command: object, cache: Path, wanted: Sequence[int] = (0, 2), shell: st
 
     words = list(map(str, command))
     words = ["sh", "-c", f'exec "$@" {shell}', "sh", *words] if shell else words
-    ended = subprocess.run(
-        words, env=environment(cache), preexec_fn=limit, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace", timeout=300,
-    )  # fmt: skip
+    try:
+        ended = subprocess.run(
+            words, env=environment(cache), preexec_fn=limit, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace", timeout=PATIENCE,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise Ended(f"not done in {PATIENCE} seconds") from None
     errors = [line for line in ended.stderr.splitlines() if ": error: " in line]
     one_line = ended.returncode != 2 or len(errors) == 1 or "2>" in shell
     if "Traceback" in ended.stderr or ended.returncode not in wanted or not one_line:

@@ -38,14 +38,14 @@ HOUR = 3600.0
 
 
 class Outcome(NamedTuple):
-    state: str  # "ok", "stopped" or why it failed
+    state: str  # "ok", "stopped", "mistakes" or why it failed
     seconds: float
     output: str
     errors: str
 
     @property
     def failed(self) -> bool:
-        return self.state not in ("ok", "stopped")
+        return self.state not in ("ok", "stopped", "mistakes")
 
 
 def commands(page: str) -> Iterator[str]:
@@ -66,24 +66,26 @@ def is_command(line: str) -> bool:
 def supply(command: str, clone: Path, text: str) -> None:
     """Put in place what the reader is expected to have: the files a command names for its data, prompts and model."""
     words = shlex.split(command, comments=True)
+    ending = Path(words[words.index("--glob") + 1]).suffix if "--glob" in words else ".txt"
     for before, word in itertools.pairwise(words):
         target = clone / word
         if before == "--prompt_file":
             target.write_text("The rope\nOnce upon a time\n", encoding="utf-8")
         elif before == "--data" and not target.exists() and ":" not in word:
-            write_data(target, text, folder=word.endswith("/"))
+            write_data(target, text, ending if word.endswith("/") else None)
         elif word.startswith("path/to/") and not target.exists():  # a checkpoint of their own: here the newest run
             runs = sorted((clone / "runs").glob("*/model.safetensors"), key=lambda file: file.stat().st_mtime)
             if runs:
                 shutil.copytree(runs[-1].parent, target)
 
 
-def write_data(target: Path, text: str, folder: bool) -> None:
+def write_data(target: Path, text: str, folder_of: str | None) -> None:
+    """The text as one file of the kind its name says, or as a folder of files with this ending."""
     third = len(text) // 3
-    if folder:
+    if folder_of:
         target.mkdir(parents=True)
         for i in range(3):
-            (target / f"{i}.txt").write_text(text[i * third : (i + 1) * third], encoding="utf-8")
+            (target / f"{i}{folder_of}").write_text(text[i * third : (i + 1) * third], encoding="utf-8")
     elif target.name.endswith((".jsonl", ".jsonl.gz")):
         lines = "".join(json.dumps({"text": part}) + "\n" for part in text.split("\n\n"))
         data = lines.encode()
@@ -116,7 +118,9 @@ def enter(command: str, clone: Path, environment: dict[str, str], train_seconds:
             os.killpg(process.pid, signal.SIGKILL)
             output, errors = process.communicate()
             state = "Ctrl-C did not end it in two minutes"
-    if state == "ok" and process.returncode:
+    if state == "ok" and process.returncode == 1 and "study.py check " in command:
+        state = "mistakes"  # found in the reader's files, as the page shows
+    elif state == "ok" and process.returncode:
         state = f"exit code {process.returncode}"
     elif "Traceback" in errors and not command.startswith("torchrun"):  # torchrun prints one on Ctrl-C
         state = "traceback"

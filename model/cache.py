@@ -31,11 +31,12 @@ class KVCache:
             raise ValueError(f"batch_size is {batch_size}: give at least 1")
         self.batch_size = batch_size
         shape = (args.n_layers, batch_size, args.n_kv_heads, self.max_seq_len + self.spare, args.head_dim)
-        self.keys = torch.zeros(shape, dtype=dtype, device=device)  # (L, B, K, max_seq_len, D)
-        self.values = torch.zeros_like(self.keys)  # (L, B, K, max_seq_len, D)
+        keys = torch.zeros(shape, dtype=dtype, device=device)
+        values = torch.zeros_like(keys)
+        self.keys, self.values = (t[..., : self.max_seq_len, :] for t in (keys, values))  # (L, B, K, max_seq_len, D)
         # Views of each layer's part. A compiler writes in place only into a tensor that nothing else reads later on:
         # with one tensor for all layers it would copy the whole cache at every second layer.
-        self.layers = list(zip(self.keys.unbind(), self.values.unbind()))  # L pairs of (B, K, max_seq_len, D)
+        self.layers = list(zip(keys.unbind(), values.unbind()))  # L pairs of (B, K, max_seq_len + spare, D)
 
     def update(self, layer: int, start_pos: int, xk: Tensor, xv: Tensor) -> tuple[Tensor, Tensor]:
         """Write keys and values of T new tokens, (B, K, T, D), and return those of all S = start_pos + T.

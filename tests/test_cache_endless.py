@@ -64,7 +64,7 @@ def test_a_key_is_no_longer_after_moving(small_args):
     assert table.abs().min() > 1.2
     cache = EndlessCache(args, table)
     cache.keys.normal_()
-    before = cache.keys[..., SINKS + LIMIT // 4 : LIMIT, :].norm(dim=-1)
+    before = cache.keys[..., SINKS + LIMIT // 4 :, :].norm(dim=-1)
     length = cache.make_room(LIMIT)
     torch.testing.assert_close(cache.keys[..., SINKS:length, :].norm(dim=-1), before)
 

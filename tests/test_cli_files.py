@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from model.cli.files import FLAG, IDS, NUMBER, TABLE, TEXT, TEXTS, TOKEN, WHOLE, check_fields, read_json
+from model.cli.files import FLAG, IDS, NUMBER, TABLE, TEXT, TEXTS, TOKEN, WHOLE, check_fields, read_json, write_text
 from model.weights import load_args, load_tokenizer, save_model
 from model.weights.hf_config import KINDS, NOT_DONE
 
@@ -68,3 +68,21 @@ def test_any_value_in_any_field_of_a_configuration_ends_in_one_line(small_model,
             said = refusal(read, tmp_path)
             assert "\n" not in said
             assert len(said) < 600
+
+
+def test_a_directory_that_cannot_be_opened_is_written_into_all_the_same(tmp_path, monkeypatch):
+    """Windows opens none; elsewhere it may be one that only its owner may list."""
+    real_open = os.open
+
+    def refuse_directories(path, *flags, **options):
+        if os.path.isdir(path):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real_open(path, *flags, **options)
+
+    monkeypatch.setattr(os, "open", refuse_directories)
+    write_text(tmp_path / "a.txt", "words")
+    assert (tmp_path / "a.txt").read_text(encoding="utf-8") == "words"
+    monkeypatch.setattr(os, "open", lambda path, *_: refuse_directories(tmp_path))
+    with pytest.raises(PermissionError):
+        write_text(tmp_path / "b.txt", "words")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]

@@ -181,6 +181,18 @@ def test_a_failed_write_leaves_no_directory(source, run, monkeypatch):
     assert sorted(Path().rglob("*")) == before
 
 
+def test_a_disk_too_full_for_the_weights_is_named_and_keeps_no_tokenizer_either(source, run):
+    resource = pytest.importorskip("resource")
+    before, limits = sorted(Path().rglob("*")), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))  # the tokenizer fits
+    try:
+        code, said = run("run", "x.bin", "--to", "llama2c")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (code, said.splitlines()[-1]) == (2, "convert.py: error: x.bin: File too large")
+    assert sorted(Path().rglob("*")) == before
+
+
 def test_an_empty_target_directory_is_filled(source, run):
     Path("new").mkdir()
     assert run("run", "new", "--to", "meta")[0] == 0

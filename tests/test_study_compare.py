@@ -75,7 +75,10 @@ def test_keep_trains_what_is_not_kept_though_its_result_is_known(small, monkeypa
     assert trained == [("learnable", 0)]
     assert one.results.read_bytes() == before  # the known result stays the only one
     (tmp_path / "models" / "learnable-0" / NOTE).unlink()  # killed while it was saved
+    unfinished = tmp_path / "models" / "learnable-0" / ".tokenizer.json.123.tmp"
+    unfinished.write_text("{", encoding="utf-8")
     run("compare", kept)
+    assert not unfinished.exists()
     run("compare", kept)
     assert trained == [("learnable", 0)] * 2
 

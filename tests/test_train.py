@@ -233,6 +233,17 @@ def test_too_little_memory_ends_the_run(capsys, monkeypatch):
     assert line.endswith("error: cpu has no memory for 4 sequences at once: lower --micro_batch_size")
 
 
+def test_a_network_that_takes_long_to_build_is_announced_before(capsys, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("model.training.run.build_model", interrupted)
+    for layers in ("3", "65536"):
+        argv = ["small.toml", "--data", "text.txt", "--out_dir", f"runs/{layers}", "--n_layers", layers]
+        assert run(*argv, "--dtype", "float32") == 130
+        assert ("in 65,536 layers, about 1:08" in capsys.readouterr().err) == (layers == "65536")
+
+
 def test_a_loss_that_is_not_finite_ends_the_run(capsys, monkeypatch):
     monkeypatch.setattr(
         "model.training.trainer.cross_entropy", lambda *_: torch.tensor(float("nan"), requires_grad=True)

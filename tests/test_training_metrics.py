@@ -36,6 +36,17 @@ def test_starting_anew_forgets_what_was_there(tmp_path):
     assert path.read_text(encoding="utf-8") == ""
 
 
+def test_a_file_that_is_removed_during_the_run_ends_it(tmp_path):
+    """Made anew, it would hide that the run's other files, its tokenizer and settings, went with it."""
+    metrics = Metrics(tmp_path / "metrics.jsonl")
+    metrics.write(1, {"train_loss": 2.5})
+    metrics.path.unlink()
+    for use in (lambda: metrics.write(2, {"train_loss": 2.25}), metrics.sync):
+        with pytest.raises(FileNotFoundError):
+            use()
+    assert not metrics.path.exists()
+
+
 @pytest.mark.parametrize("foreign", ["step 1 was fine\n", "[1]\n", "\n", '{"step": 1}\n{"st\n{"step": 3}\n'])
 def test_a_foreign_file_is_named(tmp_path, foreign):
     path = tmp_path / "metrics.jsonl"

@@ -45,6 +45,7 @@ def test_what_a_command_expects_is_put_in_place(tmp_path):
     for command in (
         "python train.py --data my.txt",
         "python train.py --data books/ --minutes 3",
+        "python train.py --data src/ --glob '*.py'",
         "torchrun train.py --data big.jsonl.gz",
         "python generate.py --prompt_file prompts.txt",
         "python train.py --data https://example.org/x.txt",
@@ -54,7 +55,8 @@ def test_what_a_command_expects_is_put_in_place(tmp_path):
     assert "".join(path.read_text(encoding="utf-8") for path in sorted((tmp_path / "books").iterdir())) == text
     lines = gzip.decompress((tmp_path / "big.jsonl.gz").read_bytes()).decode().splitlines()
     assert [json.loads(line)["text"] for line in lines] == ["one", "two", "three"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["big.jsonl.gz", "books", "my.txt", "prompts.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["big.jsonl.gz", "books", "my.txt", "prompts.txt", "src"]
+    assert {path.suffix for path in (tmp_path / "src").iterdir()} == {".py"}
 
     run = tmp_path / "runs" / "newest"
     run.mkdir(parents=True)
@@ -67,6 +69,8 @@ def test_a_command_that_fails_is_said_to_fail_and_why(tmp_path):
     done = walk.enter("echo 'x.py: error: give a number' >&2; exit 2", tmp_path, dict(os.environ), 1)
     assert (done.state, done.failed) == ("exit code 2", True)
     assert walk.reasons(done.output + done.errors) == ["x.py: error: give a number"]
+    done = walk.enter("exit 1 # python study.py check mine.py", tmp_path, dict(os.environ), 1)
+    assert (done.state, done.failed) == ("mistakes", False)
     assert walk.enter("echo fine", tmp_path, dict(os.environ), 1)[::2] == ("ok", "fine\n")
 
 

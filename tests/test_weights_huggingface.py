@@ -234,6 +234,15 @@ def test_an_index_without_one_of_the_tensors(run):
         load_args(run[1])
 
 
+@pytest.mark.parametrize("text", ["[" * 2000 + "]" * 2000, "{", "[]", '{"model_type": 3}'])
+def test_a_configuration_that_is_none_is_named_once(run, text):
+    _, directory = run
+    (directory / "config.json").write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"config\.json") as refused:
+        load_model(directory)
+    assert str(refused.value).count("config.json") == 1
+
+
 def test_only_a_pickle(run):
     (run[1] / "model.safetensors").rename(run[1] / "pytorch_model.bin")
     with pytest.raises(ValueError, match=r"only pytorch_model\.bin, a pickle"):

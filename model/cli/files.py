@@ -97,9 +97,12 @@ def _replace(temporary: Path, path: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    if sys.platform == "win32" and path.is_dir():  # Windows opens no directory, and keeps names safe by itself
-        return
-    descriptor = os.open(path, os.O_RDWR if path.is_file() else os.O_RDONLY)  # Windows syncs only what may be written
+    try:
+        descriptor = os.open(path, os.O_RDWR if path.is_file() else os.O_RDONLY)  # Windows syncs what may be written
+    except PermissionError:
+        if path.is_dir():  # Windows opens none, and keeps names safe by itself; elsewhere this one may not be listed
+            return
+        raise
     try:
         os.fsync(descriptor)
     finally:

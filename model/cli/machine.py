@@ -3,7 +3,6 @@
 import ctypes
 import os
 import re
-import sys
 from pathlib import Path
 
 import torch
@@ -58,12 +57,12 @@ def keep_freed_memory() -> None:
     By default it gives large blocks back, and the system clears each page anew: 7% of a step's time (16 x 256 tokens,
     5.2M parameters, two cores), and half of what neither the products nor attention take.
     """
-    if sys.platform != "linux":  # elsewhere there is no mallopt, and on Windows no C library to be had by no name
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (TypeError, OSError, AttributeError):  # no library without a name, as on Windows; or one without mallopt
         return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(M_MMAP_THRESHOLD, 2**30)
-        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+    mallopt(M_MMAP_THRESHOLD, 2**30)
+    mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def count_cores() -> int:

@@ -25,6 +25,7 @@ from ..text.train_tokenizer import learn_tokenizer
 from ..training import estimate
 from ..training.config import DataArgs, TrainArgs
 from ..training.evaluation import bits_per_byte
+from ..training.run_directory import locked
 from ..training.trainer import Trainer
 from ..transformer import Transformer
 from ..weights import load_tokenizer, save_tokenizer
@@ -113,9 +114,10 @@ def train_one(scheme: str, seed: int, text: Text, options: Compare) -> list[Line
     if options.keep:
         directory = kept(options, scheme, seed)
         directory.mkdir(parents=True, exist_ok=True)
-        save_tokenizer(text.tokenizer, directory)
-        write_text(directory / CONFIG, write_toml(DataArgs(data=options.data), text.args, train))
-        save_study(model, scheme, directory)
+        with locked(directory):  # which removes what a kill left half-written
+            save_tokenizer(text.tokenizer, directory)
+            write_text(directory / CONFIG, write_toml(DataArgs(data=options.data), text.args, train))
+            save_study(model, scheme, directory)
     cache = KVCache(text.args)
     common = {
         "seed": seed,

@@ -10,6 +10,8 @@ from ..config import ModelArgs
 from ..weights.layout import shapes
 from .config import TrainArgs
 
+OBJECTS = 170_000  # bytes a layer beside its tensors: modules, the optimizer's tables, autograd's nodes; as measured
+
 
 PROCESS = 230_000_000  # Python with PyTorch 2.13 on a CPU, before anything is computed
 LIBRARIES = 110_000_000  # what a first step loads on top
@@ -28,7 +30,8 @@ def memory_needed(model: ModelArgs, train: TrainArgs, dtype: torch.dtype, world_
     """Bytes of one process for weights, gradients and optimizer state, and for the activations of one micro-batch.
 
     Weights and gradients have 4 bytes a parameter, AdamW's state 8, Muon's 4. The activations are those that the
-    backward pass needs, measured for ``hidden_dim`` of 8/3 ``dim`` (docs/scaling.md); the batch itself is int64.
+    backward pass needs, measured for ``hidden_dim`` of 8/3 ``dim`` (docs/scaling.md), and what Python and autograd
+    keep for each layer; the batch itself is int64.
     """
     parameters, hidden = count_parameters(model)
     state = 16 * parameters - (4 * hidden if train.optimizer == "muon" else 0)
@@ -38,7 +41,12 @@ def memory_needed(model: ModelArgs, train: TrainArgs, dtype: torch.dtype, world_
     tokens = min(train.micro_batch_size or rows, rows) * model.max_seq_len
     by_dim, by_hidden = (41, 16) if dtype == torch.float32 else (46, 8)
     activations = tokens * (model.n_layers * (by_dim * model.dim + by_hidden * model.hidden_dim) + 6 * model.vocab_size)
-    return state, activations + 24 * rows * (model.max_seq_len + 1)
+    return state, activations + OBJECTS * model.n_layers + 24 * rows * (model.max_seq_len + 1)
+
+
+def build_seconds(args: ModelArgs) -> float:
+    """About how long it takes to build the network: a millisecond a layer, and every weight drawn twice."""
+    return args.n_layers / 1000 + count_parameters(args)[0] / 1e8
 
 
 def peak_memory(model: ModelArgs, train: TrainArgs, dtype: torch.dtype, world_size: int = 1) -> int:

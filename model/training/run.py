@@ -1,6 +1,7 @@
 """One run from a checked plan to its summary."""
 
 import dataclasses
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import get_type_hints
@@ -17,13 +18,15 @@ from ..weights.variants import build
 from .config import CLASSES
 from .console import Console, how_to_resume
 from .distributed import own_device, process_group
-from .estimate import check_memory
+from .estimate import build_seconds, check_memory, count_parameters
 from .evaluation import guessing_losses
 from .plan import CONFIG, Plan, Text, assemble, differences, prepare_text
 from .run_directory import locked, read_notes
 from .sizing import Forecast, choose, forecast
-from .summary import announcement
+from .summary import announcement, duration, table
 from .trainer import Progress, Trainer
+
+PATIENCE = 3.0  # seconds in which nothing need be said
 
 
 def run(plan: Plan, text: Text | None) -> int:
@@ -88,6 +91,8 @@ def write_run(plan: Plan, text: Text) -> None:
 def train(plan: Plan, text: Text, device: torch.device, expected: Forecast | None = None) -> int:
     progress = restore_progress(plan, text)
     torch.manual_seed(plan.train.seed)
+    if plan.ranks.is_first:
+        say_building(text.model)
     model = build_model(plan, text.model, fresh=progress is None).to(device)
     trainer = Trainer(
         model, text.dataset, plan.train, plan.directory,
@@ -109,6 +114,13 @@ def train(plan: Plan, text: Text, device: torch.device, expected: Forecast | Non
         raise ValueError(f"{device} has no memory for {size} sequences at once: lower --micro_batch_size") from None
     console.finish()
     return 128 + trainer.stopped_by if trainer.stopped_by else 0
+
+
+def say_building(args: ModelArgs) -> None:
+    """A note where it takes a while until the network is there, and there are its size and pace to show."""
+    if (seconds := build_seconds(args)) > PATIENCE:
+        note = f"{count_parameters(args)[0]:,} parameters in {args.n_layers:,} layers, about {duration(seconds)}"
+        print(table({"building": note}), file=sys.stderr, flush=True)
 
 
 def build_model(plan: Plan, args: ModelArgs, fresh: bool) -> Transformer:

@@ -169,10 +169,11 @@ class Metrics:
 
     def write(self, step: int, measured: Mapping[str, float]) -> None:
         line = {"step": step} | {name: float(f"{value:.7g}") for name, value in measured.items()}
-        with self.path.open("ab") as file:
+        with self.path.open("r+b") as file:  # which makes no new file where somebody removed the run's
+            file.seek(0, os.SEEK_END)
             file.write(json.dumps(line).encode() + b"\n")
 
     def sync(self) -> None:
         """A saved state must not outlive the lines before it, even in a power cut."""
-        with self.path.open("ab") as file:
+        with self.path.open("r+b") as file:
             os.fsync(file.fileno())

@@ -23,8 +23,9 @@ class HuggingFace:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        config = read_json(path / "config.json")
         try:
-            self.args, self.network = read_config(read_json(path / "config.json"))
+            self.args, self.network = read_config(config)
         except (ValueError, TypeError) as error:
             raise ValueError(f"{path / 'config.json'}: {error}") from None
         self.files = files_of(path)  # tensor name -> the file that holds it

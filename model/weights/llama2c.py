@@ -6,7 +6,6 @@ Positions are the plain rotation of base 10000, and the norm's epsilon is 1e-5: 
 """
 
 import dataclasses
-import errno
 import math
 import struct
 from collections.abc import Iterator, Mapping
@@ -171,14 +170,11 @@ def save(model: Transformer, path: Path) -> None:
             for name, _ in order(parse_header(header)):
                 tensor = table if name == ROPE else state[name]
                 if tensor.dtype == torch.int8:
-                    tensor.cpu().numpy().tofile(file)
+                    file.write(np.ascontiguousarray(tensor.cpu().numpy()).data)  # tofile hides that a disk is full
                     tensor = state[name.removesuffix("weight") + "scales"]
-                tensor.detach().cpu().float().numpy().astype("<f4", copy=False).tofile(file)
+                file.write(np.ascontiguousarray(tensor.detach().cpu().float().numpy(), "<f4").data)
 
-    try:
-        write_atomically(path, write)
-    except OSError as error:  # numpy's names no file
-        raise OSError(error.errno or errno.EIO, error.strerror or str(error), str(path)) from None
+    write_atomically(path, write)
 
 
 def _group_of(state: Mapping[str, Tensor]) -> int:

@@ -40,7 +40,7 @@ def args_from(params: dict[str, Any]) -> ModelArgs:
         raise ValueError(
             f"unknown: {sorted(strange)}, missing: {sorted(missing)}: not the parameters of a Llama 1 to 3"
         )
-    if (params["multiple_of"] or 0) < 1 or not 0 < (params.get("ffn_dim_multiplier") or 1) < 1000:
+    if params["multiple_of"] < 1 or not 0 < params.get("ffn_dim_multiplier", 1) < 1000:
         raise ValueError("multiple_of or ffn_dim_multiplier is out of range: the feed-forward width follows from them")
     theta, scaling = params.get("rope_theta", 10000.0), None
     if params.get("use_scaled_rope"):
@@ -108,7 +108,7 @@ class Meta:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.files = shards_of(path)
-        params = read_json(path / "params.json", KINDS)
+        params = {name: value for name, value in read_json(path / "params.json", KINDS).items() if value is not None}
         shards = self._open()
         if params.get("vocab_size", -1) == -1:  # Llama 1 and 2 leave it to the tokenizer
             params["vocab_size"] = self._vocab_size(shards)
