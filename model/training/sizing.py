@@ -57,7 +57,7 @@ class Law(NamedTuple):
         return guess * (self.floor + missed)
 
 
-LAW = Law(floor=0.6634, model=0.0767, model_power=0.3089, text=0.1524, text_power=0.6311, repeats=8.6169)
+LAW = Law(floor=0.6553, model=0.0771, model_power=0.3063, text=0.1527, text_power=0.626, repeats=8.4177)
 ENOUGH = 0.003  # a gain of the loss, as a fraction, that is worth no further passes
 MOST_PASSES = 12  # no run that the law was fitted to has seen its text more often
 
