@@ -27,6 +27,7 @@ from .trainer import Trainer
 # Width and layers. Each step about doubles the work, so that noise in the timing rarely changes the choice.
 LADDER = ((64, 3), (96, 3), (128, 4), (160, 5), (224, 5), (288, 6), (384, 7), (512, 8), (704, 9), (1024, 10))
 ORDER = 6  # of the guesses by frequency, which say how hard a text is
+SHORT = 2.0  # minutes in which more steps on half the context teach more
 OVERHEAD = 0.05  # of the minutes: validation, checkpoints, samples
 
 
@@ -88,7 +89,8 @@ def choose(given: Settings, dataset: Dataset, vocab_size: int, network: type[Tra
     unique, guess = len(dataset.train), min(guessing_losses(dataset, vocab_size, ORDER))
     seconds = 60 * given["minutes"] * (1 - OVERHEAD)
     tokens, best, least = 1e4 * seconds, None, math.inf  # tokens: a first guess of what the smallest size can see
-    for model in shapes(given | {"vocab_size": vocab_size}):
+    context = {"max_seq_len": 128} if given["minutes"] < SHORT else {}
+    for model in shapes(context | given | {"vocab_size": vocab_size}):
         hidden = count_parameters(model)[1]
         train = build(TrainArgs, recipe(model, tokens, unique) | given)
         if not fits(model, train, device, processes):
@@ -128,7 +130,7 @@ def shapes(given: Settings) -> Iterator[ModelArgs]:
         heads = max(
             (count for count in range(1, dim // (32 if dim < 384 else 64) + 1) if dim % (2 * count) == 0), default=1
         )
-        own = {"dim": dim, "n_layers": n_layers, "n_heads": heads, "tie_embeddings": given["vocab_size"] > dim}
+        own = {"dim": dim, "n_layers": n_layers, "n_heads": heads, "tie_embeddings": given["vocab_size"] > 512}
         if heads % 2 == 0 and "n_heads" not in given:
             own["n_kv_heads"] = heads // 2
         try:
