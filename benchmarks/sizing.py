@@ -32,10 +32,11 @@ from model.training.distributed import Ranks
 from model.training.estimate import count_parameters
 from model.training.evaluation import evaluate, guessing_losses
 from model.training.plan import Plan, prepare_text
-from model.training.sizing import LAW, ORDER, Law, recipe
+from model.training.sizing import ORDER, Law, recipe
 from model.training.trainer import Trainer
 
 START = Law(floor=0.5, model=0.1, model_power=0.3, text=0.25, text_power=0.5, repeats=4.0)
+SHAPE = ("dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "max_seq_len")
 RUNS = Path(__file__).parent / "sizing.jsonl"
 
 
@@ -89,7 +90,7 @@ def train(given: dict) -> dict:
         "unique": len(dataset.train),
         "hidden": count_parameters(model)[1],
         "tokens": steps * args.batch_size * model.max_seq_len,
-        **{name: getattr(model, name) for name in ("dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "max_seq_len")},
+        **{name: getattr(model, name) for name in SHAPE},
         **{name: getattr(args, name) for name in ("batch_size", "lr", "muon_lr", "weight_decay", "dropout", "seed")},
         "train_loss": round(statistics.mean(losses[-max(20, steps // 20) :]), 4),
         "val_loss": round(loss, 4),

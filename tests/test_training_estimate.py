@@ -8,7 +8,14 @@ import torch
 from model import ModelArgs, Transformer
 from model.training import estimate
 from model.training.config import TrainArgs
-from model.training.estimate import build_seconds, check_memory, count_parameters, memory_needed, peak_memory, readable_size
+from model.training.estimate import (
+    build_seconds,
+    check_memory,
+    count_parameters,
+    memory_needed,
+    peak_memory,
+    readable_size,
+)
 from model.training.evaluation import cross_entropy
 from model.training.optimizer import build_optimizers
 

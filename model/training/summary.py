@@ -72,7 +72,8 @@ def memory_and_disk(trainer: Trainer) -> str:
 
 def expectation(forecast: Forecast, trainer: Trainer, unigram: float) -> str:
     """What comes out, as far as the law of sizing.py foretells it."""
-    args, loss, early = trainer.args, forecast.loss, ""
+    args, early = trainer.args, ""
+    loss = min(forecast.loss, unigram)  # far from the runs that it was fitted to, the law may say anything
     seconds = tokens_of(forecast.steps, trainer) / forecast.tokens_per_second
     if args.minutes and seconds < 0.8 * 60 * args.minutes:
         early = f", ending after about {duration(seconds)}: more passes would not make it better"
@@ -117,7 +118,7 @@ def overfitting(progress: Progress, train_loss: float | None) -> str | None:
     below 0.7 of the validation loss is no gap that a run has which is still learning something general.
     """
     loss, best = progress.val_loss, progress.best_val_loss
-    advice = "more text, --dropout 0.1, a smaller --dim or --n_layers, or fewer steps help"
+    advice = "more text, fewer minutes or steps, --dropout 0.1, or a smaller --dim or --n_layers help"
     if loss is None or best is None:
         return None
     if loss > 1.03 * best:
