@@ -51,9 +51,8 @@ class Attention(nn.Module):
 
         One rule chooses between two forms of the same thing. In bfloat16 on a CPU the formula is written out, for
         QUERIES queries at a time, and in training, which keeps all scores, for up to LONGEST_WRITTEN_OUT keys. Fused it
-        took 2.0 to 2.2 times as long, forward and backward of 16 x 256 tokens, and 2.0 times for a prompt of 512
-        (benchmarks/README.md). In float32 fused was never slower from 256 tokens on, and on CUDA it never forms the
-        scores.
+        took twice as long, forward and backward of 16 x 256 tokens, and for a prompt of 512 (benchmarks/README.md). In
+        float32 fused was never slower from 256 tokens on, and on CUDA it never forms the scores.
         """
         T, S = xq.shape[2], keys.shape[2]
         kept = S <= LONGEST_WRITTEN_OUT or not xq.requires_grad

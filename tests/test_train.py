@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+import tomllib
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +20,9 @@ from training_helpers import forked
 import train
 from model.cli import run_script
 from model.training import trainer as training
+from model.training.estimate import count_parameters
 from model.training.run_directory import locked
+from model.training.sizing import LADDER
 from model.weights import load_model, load_tokenizer, save_model
 
 pytestmark = pytest.mark.usefixtures("each_processor")
@@ -351,3 +355,50 @@ def test_ctrl_c_saves_exits_130_and_the_run_goes_on():
     last = steps("out")[-1]
     assert run("--resume", "--out_dir", "out", "--max_steps", str(last + 1)) == 0
     assert steps("out") == list(range(1, last + 2))
+
+
+@pytest.fixture
+def speed(monkeypatch):
+    """What the timed steps say: the choice is to depend on no clock here."""
+    monkeypatch.setattr("model.training.sizing.measure_speed", lambda model, *_: 3e8 / count_parameters(model)[1])
+
+
+def test_minutes_alone_choose_a_model_and_the_run_directory_repeats_it(capsys, speed):
+    """No width, no layers: they are chosen, said and written, so that a resume and a second run are the same run."""
+    err = said(
+        capsys, "--data", "text.txt", "--tokenizer", "char", "--minutes", "0.02", "--out_dir", "first", "--seed", "4"
+    )
+    settings = tomllib.loads(Path("first/config.toml").read_text(encoding="utf-8"))
+    assert (settings["dim"], settings["n_layers"], settings["minutes"]) == (*LADDER[0], 0.02)
+    assert f"{settings['n_layers']} layers of width {settings['dim']}" in err
+    assert re.search(r"expected       about \d\.\d\d nats per token, .* passes? over the text, at [\d,]+ tokens/s", err)
+    assert load_model("first").args.dim == settings["dim"]
+    said(capsys, "first/config.toml", "--out_dir", "again")
+    again = tomllib.loads(Path("again/config.toml").read_text(encoding="utf-8"))
+    assert again | {"out_dir": "first"} == settings
+    assert run("--resume", "--out_dir", "first", "--minutes", "0.03") == 0
+
+
+def test_a_plan_says_what_a_run_would_take_and_writes_nothing(capsys, speed):
+    before = everything()
+    assert run("--data", "text.txt", "--tokenizer", "char", "--minutes", "3", "--plan") == 0
+    out = capsys.readouterr().out
+    for row in ("model", "memory", "text", "training", "directory", "expected"):
+        assert re.search(rf"^{row} ", out, re.MULTILINE)
+    assert "bytes each, vocabulary of" in out
+    assert "ending after about" in out  # 12 passes over 3 KB take seconds of the three minutes
+    assert run("small.toml", "--data", "text.txt", "--plan") == 0
+    assert "4 steps" in capsys.readouterr().out
+    assert everything() == before
+
+
+def test_a_plan_is_for_a_new_run(capsys):
+    said(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
+    assert "--plan is for a new run: leave --resume out" in refused(capsys, "--plan", "--resume", "--out_dir", "out")
+
+
+@pytest.mark.parametrize("text", ["a" * 3000, "one document\n" * 40])
+def test_a_text_that_says_little_is_planned_for_too(capsys, speed, text):
+    Path("text.txt").write_text(text, encoding="utf-8")
+    assert run("--data", "text.txt", "--tokenizer", "char", "--minutes", "1", "--plan") == 0
+    assert "expected " in capsys.readouterr().out

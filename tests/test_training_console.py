@@ -57,8 +57,9 @@ def test_samples_are_text_and_the_rest_is_not(tmp_path, capfd, pictures):
     sample = out.split("--- sample at step 20 ---\n")[1].strip()
     assert sample.startswith("ab")
     assert set(sample) <= set("abcdefghij")
-    assert f"{sum(p.numel() for p in run.model.parameters()):,} parameters on cpu in float32" in err
-    assert "500 tokens to train on, 100 for validation, vocabulary of 11; cached in " in err
+    parameters = sum(p.numel() for p in run.model.parameters())
+    assert f"{parameters:,} parameters: 2 layers of width 16, 2 heads, on cpu in float32" in err
+    assert "500 tokens to train on, 100 for validation, 0.99 bytes each, vocabulary of 11; cached in " in err
     assert "20 steps: 1,280 tokens, 2.6 passes over the text" in err
     assert f"costs {math.log(11):.3f} nats per token uniformly, " in err
     assert "step 10: validation " in err

@@ -8,7 +8,14 @@ import torch
 from model import ModelArgs, Transformer
 from model.training import estimate
 from model.training.config import TrainArgs
-from model.training.estimate import build_seconds, check_memory, count_parameters, memory_needed, readable_size
+from model.training.estimate import (
+    build_seconds,
+    check_memory,
+    count_parameters,
+    memory_needed,
+    peak_memory,
+    readable_size,
+)
 from model.training.evaluation import cross_entropy
 from model.training.optimizer import build_optimizers
 
@@ -72,6 +79,18 @@ def test_many_small_layers_take_more_memory_and_time_than_their_tensors(monkeypa
     assert build_seconds(ARGS) < 1
 
 
+@pytest.mark.parametrize(
+    ("dim", "n_layers", "rows", "vocab_size", "measured"),
+    [(64, 2, 4, 1024, 377), (128, 3, 3, 1024, 397), (256, 6, 16, 4096, 1239), (512, 6, 16, 1024, 1860),
+     (512, 12, 2, 1024, 1357)],
+)  # fmt: skip
+def test_the_highest_point_is_the_one_that_was_measured(dim, n_layers, rows, vocab_size, measured):
+    """MB of whole processes after some steps (docs/scaling.md)."""
+    args = ModelArgs(dim=dim, n_layers=n_layers, n_heads=dim // 32, vocab_size=vocab_size, max_seq_len=256)
+    most = estimate.PROCESS + peak_memory(args, TrainArgs(batch_size=rows), torch.bfloat16)
+    assert most / 1e6 == pytest.approx(measured, rel=0.1)
+
+
 def test_shards_divide_the_state_and_copies_do_not():
     state = {fsdp: memory_needed(ARGS, TrainArgs(fsdp=fsdp), torch.float32, world_size=4)[0] for fsdp in (False, True)}
     alone = memory_needed(ARGS, TrainArgs(), torch.float32)[0]
@@ -98,7 +117,7 @@ def test_what_cannot_fit_is_one_line_with_what_to_lower(monkeypatch, model, trai
 
 
 def test_what_fits_and_what_nobody_can_tell_is_the_users_choice(monkeypatch):
-    needed = sum(memory_needed(ARGS, TrainArgs(), torch.float32))
+    needed = peak_memory(ARGS, TrainArgs(), torch.float32)
     for available in (needed, None):
         monkeypatch.setattr(estimate, "free_memory", lambda device, free=available: free)
         check_memory(ARGS, TrainArgs(dtype="float32"), CPU)

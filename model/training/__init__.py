@@ -2,7 +2,8 @@
 
 config.py          every setting of a run, and its range
 plan.py            settings to a checked plan, with the text as tokens
-estimate.py        parameters and memory of a run, before anything is allocated
+estimate.py        parameters, memory and disk of a run, before anything is allocated
+sizing.py          which model to train, from the text, the machine's speed and the minutes
 run.py             the plan, carried out
 trainer.py         the training loop, and the step: forward, loss, backward, clip, optimizer
 optimizer.py       Muon and AdamW, and the learning rate over a run

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from ..config import ModelArgs
 
 DEFAULT_STEPS = 2000
+RATE = 0.02  # peak learning rate of Muon, and of AdamW beside it, for models of the sizes that minutes can train
 FINE_TUNING = 0.1  # of the learning rates for training from scratch: those of 0.02 destroy what a model has learnt
 
 

@@ -12,7 +12,8 @@ from tqdm import tqdm
 from ..generation import generate
 from ..text.tokenizer import Tokenizer
 from .distributed import whole
-from .evaluation import unigram_loss
+from .evaluation import guessing_losses
+from .sizing import Forecast
 from .summary import announcement, draw_losses, duration, how_to_resume, overfitting, passes, summary, table
 from .trainer import Trainer
 
@@ -38,7 +39,7 @@ class Console:
         self.first: tuple[int, float] | None = None  # step and wall seconds after the first step of this session
         self.pace_shown = self.overfits = False
         self.train_loss: float | None = None  # mean over some 20 steps
-        self.unigram = unigram_loss(trainer.dataset, trainer.model.args.vocab_size) if self.speaks else 0.0
+        self.unigram = guessing_losses(trainer.dataset, trainer.model.args.vocab_size)[0] if self.speaks else 0.0
 
     def __enter__(self) -> Self:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -73,10 +74,10 @@ class Console:
                 tqdm.write(text, file=file or sys.stderr)
                 (file or sys.stderr).flush()
 
-    def announce(self, changes: tuple[str, ...] = ()) -> None:
+    def announce(self, changes: tuple[str, ...] = (), forecast: Forecast | None = None) -> None:
         """What the run will take, as far as it is known before the first step."""
         if self.speaks:
-            self.note(announcement(self.trainer, self.unigram, changes))
+            self.note(announcement(self.trainer, self.unigram, changes, forecast))
 
     def show(self, measured: dict[str, float]) -> None:
         """After each step, in every process."""

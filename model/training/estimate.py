@@ -13,6 +13,11 @@ from .config import TrainArgs
 OBJECTS = 170_000  # bytes a layer beside its tensors: modules, the optimizer's tables, autograd's nodes; as measured
 
 
+PROCESS = 230_000_000  # Python with PyTorch 2.13 on a CPU, before anything is computed
+LIBRARIES = 110_000_000  # what a first step loads on top
+MOMENTARY = {torch.float32: 1.25, torch.bfloat16: 1.45}  # the highest point of a backward pass, in activations
+
+
 def count_parameters(args: ModelArgs) -> tuple[int, int]:
     """All parameters, and those of them in the layers' matrices, without building the network."""
     one = {name: math.prod(shape) for name, shape in shapes(dataclasses.replace(args, n_layers=1)).items()}
@@ -44,26 +49,52 @@ def build_seconds(args: ModelArgs) -> float:
     return args.n_layers / 1000 + count_parameters(args)[0] / 1e8
 
 
+def peak_memory(model: ModelArgs, train: TrainArgs, dtype: torch.dtype, world_size: int = 1) -> int:
+    """Bytes that training adds to a process at its highest, within 15% of what was measured (docs/scaling.md).
+
+    Beside state and activations: what the backward pass needs for a moment, Muon's copies of all matrices of one
+    shape, and the libraries that the first step loads.
+    """
+    state, activations = memory_needed(model, train, dtype, world_size)
+    stacked = 2 * model.n_layers * model.dim * model.hidden_dim if train.optimizer == "muon" else 0  # w1 and w3
+    return LIBRARIES + state + round(MOMENTARY[dtype] * activations) + (4 + 4 * dtype.itemsize) * stacked
+
+
+def disk_needed(model: ModelArgs, train: TrainArgs) -> int:
+    """Bytes of a run directory: the latest state, one more of it while it is replaced, and the best model."""
+    parameters, hidden = count_parameters(model)
+    state = 12 * parameters - (4 * hidden if train.optimizer == "muon" else 0)
+    return 2 * state + 4 * parameters
+
+
 def free_memory(device: torch.device) -> int | None:
     """Bytes that can be had on this device; None where nothing tells."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
 
 
+def fits(model: ModelArgs, train: TrainArgs, device: torch.device, world_size: int = 1) -> bool:
+    """Whether the memory is enough, as far as anything tells how much there is."""
+    available = free_memory(device)
+    return available is None or peak_memory(model, train, pick_dtype(train.dtype, device), world_size) <= available
+
+
 def check_memory(model: ModelArgs, train: TrainArgs, device: torch.device, world_size: int = 1) -> None:
     """Raises ValueError when the run needs more memory than there is, with what to lower."""
-    state, activations = memory_needed(model, train, pick_dtype(train.dtype, device), world_size)
-    available = free_memory(device)
-    if available is None or state + activations <= available:
+    if fits(model, train, device, world_size):
         return
-    if state > available:
+    dtype, available = pick_dtype(train.dtype, device), free_memory(device)
+    needed, state = peak_memory(model, train, dtype, world_size), memory_needed(model, train, dtype, world_size)[0]
+    if available is None or state > available:
         what = f"{count_parameters(model)[0]:,} parameters with gradients and optimizer state are too many"
         advice = f"lower dim ({model.dim}), n_layers ({model.n_layers}) or vocab_size ({model.vocab_size})"
     else:
         rows = train.micro_batch_size or train.batch_size // world_size
         what = f"{rows:,} sequences of {model.max_seq_len:,} tokens at once are too many"
         advice = "lower micro_batch_size (by default all of batch_size), batch_size or max_seq_len"
-    needed, free = readable_size(state + activations), readable_size(available)
-    raise ValueError(f"this run needs about {needed} of memory, {free} are free on {device}; {what}: {advice}")
+    free = readable_size(available or 0)
+    raise ValueError(
+        f"this run needs about {readable_size(needed)} of memory, {free} are free on {device}; {what}: {advice}"
+    )
 
 
 def readable_size(size: int) -> str:

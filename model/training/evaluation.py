@@ -14,6 +14,8 @@ from ..transformer import Transformer
 from .config import TrainArgs
 from .distributed import Ranks
 
+PRIOR = 5  # how often a guess by shorter sequences counts as seen, among those by longer ones
+
 
 def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
     """Nats per token, in float32: logits (B, T, V), targets (B, T)."""
@@ -49,15 +51,38 @@ def bits_per_byte(nats_per_token: float, dataset: Dataset) -> float:
     return nats_per_token / math.log(2) * (len(dataset.val) - 1) / dataset.val_bytes
 
 
-def unigram_loss(dataset: Dataset, vocab_size: int, tokens: int = 5_000_000) -> float:
-    """Nats per validation token of a guess by frequency: each token's probability is its fraction of the training text.
+def guessing_losses(dataset: Dataset, vocab_size: int, order: int = 1, tokens: int = 5_000_000) -> list[float]:
+    """Nats per validation token of guesses by frequency: of tokens alone, after the one before, after two …
 
-    A model that does no better has learnt nothing but how often tokens occur. Counted are at most ``tokens`` tokens in
-    100 blocks spread evenly over each text; one is added to each count, so that no token is impossible.
+    A model that does no better than the first has learnt nothing but how often tokens occur. The list ends at
+    ``order``, or sooner at the best guess. Counted are at most ``tokens`` tokens in 100 blocks spread evenly over each
+    text. To each token's count one is added, so that none is impossible; the guess of one order less counts as PRIOR
+    more of a longer sequence.
     """
-    counts = [np.bincount(_spread(ids, tokens), minlength=vocab_size) for ids in (dataset.train, dataset.val[1:])]
-    probability = (counts[0] + 1) / (counts[0].sum() + vocab_size)
-    return float(-(counts[1] * np.log(probability)).sum() / counts[1].sum())
+    train, val = (_spread(ids, tokens).astype(np.int64) for ids in (dataset.train, dataset.val))
+    probability, context, prior = np.full(len(val), 1 / vocab_size), np.array(len(train)), vocab_size
+    losses: list[float] = []
+    for n in range(1, min(order, int(62 / math.log2(vocab_size))) + 1):  # a sequence is one number of 63 bits
+        seen = _occurrences(_sequences(train, n, vocab_size), _sequences(val, n, vocab_size))  # (len(val) - n + 1,)
+        probability = (seen + prior * probability[-len(seen) :]) / (context + prior)
+        losses.append(float(-np.log(probability[max(0, 2 - n) :]).mean()))
+        context, prior = seen[:-1], PRIOR
+        if losses[-1] > min(losses):
+            return losses[:-1]
+    return losses
+
+
+def _sequences(ids: np.ndarray, length: int, vocab_size: int) -> np.ndarray:
+    """Each run of so many tokens as one number."""
+    count = len(ids) - length + 1
+    return sum(ids[place : place + count] * vocab_size ** (length - 1 - place) for place in range(length))
+
+
+def _occurrences(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """How often each of ``wanted`` is in ``known``."""
+    values, counts = np.unique(known, return_counts=True)
+    places = np.minimum(np.searchsorted(values, wanted), len(values) - 1)
+    return np.where(values[places] == wanted, counts[places], 0)
 
 
 def _spread(ids: np.ndarray, tokens: int, blocks: int = 100) -> np.ndarray:

@@ -5,7 +5,7 @@ import itertools
 import os
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,9 +23,10 @@ from ..transformer import Transformer
 from ..weights import find_network, load_tokenizer, open_checkpoint
 from ..weights.checkpoint import RUNS, newest_run
 from ..weights.hf_config import config_from
-from .config import CLASSES, FINE_TUNING, DataArgs, TrainArgs
+from .config import CLASSES, FINE_TUNING, RATE, DataArgs, TrainArgs
 from .distributed import Ranks, own_device
 from .estimate import check_memory
+from .sizing import undecided
 
 CONFIG = "config.toml"
 ALONE = Ranks()
@@ -43,8 +44,13 @@ class Plan:
     network: type[Transformer] = Transformer
     ranks: Ranks = ALONE
     resume: bool = False
-    vocab_size: int | None = None  # of a tokenizer to be trained; None is what fits the text
+    given: Settings = field(default_factory=dict)  # what the user and the file say, and only that
     changes: tuple[str, ...] = ()  # when resuming: what is set differently from before
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the model is still to be chosen."""
+        return not self.resume and undecided(self.given)
 
     @property
     def identity(self) -> Settings:
@@ -111,7 +117,8 @@ def fine_tuning(settings: Settings, given: Settings, flags: Settings) -> Setting
     tokenizer = flags.get("tokenizer", str(source))
     if tokenizer in KINDS:
         raise ValueError(f"tokenizer is {tokenizer}: {source} reads only its own; leave it out, or give its FILE")
-    rates = {name: settings.get(name, getattr(TrainArgs, name)) for name in ("lr", "muon_lr") if name not in given}
+    usual = {"lr": RATE if settings.get("optimizer", "muon") == "muon" else TrainArgs.lr, "muon_lr": RATE}
+    rates = {name: settings.get(name, rate) for name, rate in usual.items() if name not in given}
     rates = {name: float(f"{FINE_TUNING * rate:.6g}") for name, rate in rates.items()}
     return settings | own | rates | {"max_seq_len": context, "tokenizer": tokenizer}
 
@@ -124,7 +131,7 @@ def assemble(settings: Settings, directory: Path, ranks: Ranks) -> Plan:
     check_processes(data, train, ranks.world_size)
     check_memory(model, train, device, ranks.world_size)
     check_writable(directory)
-    return Plan(data, model, train, directory, network, ranks, vocab_size=settings.get("vocab_size"))
+    return Plan(data, model, train, directory, network, ranks, given=settings)
 
 
 def check_processes(data: DataArgs, train: TrainArgs, processes: int) -> None:
@@ -176,9 +183,10 @@ def prepare_text(plan: Plan) -> Text:
         tokenizer = load_tokenizer(plan.directory, model.vocab_size)
     elif data.tokenizer in KINDS:
         documents = open_documents(data.data, **sources)
-        file = learn_tokenizer(documents, cache_home(), data.tokenizer, plan.vocab_size, data.data, plan.directory)
+        wanted = plan.given.get("vocab_size")
+        file = learn_tokenizer(documents, cache_home(), data.tokenizer, wanted, data.data, plan.directory)
         tokenizer = load_tokenizer(file)
-        if data.tokenizer == "bpe" and plan.vocab_size is None:
+        if data.tokenizer == "bpe" and wanted is None:
             print(f"vocab_size     {tokenizer.vocab_size}, chosen to fit the text", file=sys.stderr)
     else:
         tokenizer = load_tokenizer(data.tokenizer, model.vocab_size if plan.train.init_from else None)
@@ -199,9 +207,3 @@ def check_prompt(tokens: int, context: int) -> None:
             f"sample_prompt is {tokens} tokens long, which leaves none of the {context} positions (max_seq_len) to "
             "write in: shorten it, or give --sample_every 0"
         )
-
-
-def reread_text(directory: Path, ranks: Ranks) -> Text:
-    """What the first of several processes prepared, for the others: its run directory and its cache hold it."""
-    plan = assemble(read_toml(directory / CONFIG, *CLASSES), directory, ranks)
-    return prepare_text(dataclasses.replace(plan, resume=True))

@@ -8,19 +8,22 @@ from typing import get_type_hints
 
 import torch
 
-from ..cli import Settings, write_toml
+from ..cli import Settings, read_toml, write_toml
 from ..cli.files import write_text
 from ..cli.machine import pick_device
 from ..config import ModelArgs
 from ..transformer import Transformer
 from ..weights import load_model, save_tokenizer
 from ..weights.variants import build
+from .config import CLASSES
 from .console import Console, how_to_resume
 from .distributed import own_device, process_group
 from .estimate import build_seconds, check_memory, count_parameters
-from .plan import CONFIG, Plan, Text, differences, reread_text
+from .evaluation import guessing_losses
+from .plan import CONFIG, Plan, Text, assemble, differences, prepare_text
 from .run_directory import locked, read_notes
-from .summary import duration, table
+from .sizing import Forecast, choose, forecast
+from .summary import announcement, duration, table
 from .trainer import Progress, Trainer
 
 PATIENCE = 3.0  # seconds in which nothing need be said
@@ -28,16 +31,53 @@ PATIENCE = 3.0  # seconds in which nothing need be said
 
 def run(plan: Plan, text: Text | None) -> int:
     """Train as planned; ``text`` is None in every process but the first. Returns the exit code."""
-    device = own_device(pick_device(plan.train.device), plan.ranks)
+    device, expected = own_device(pick_device(plan.train.device), plan.ranks), None
     with ExitStack() as stack:
         if text:  # before the others are met: a mistake ends here, and they are still waiting
+            chosen = plan.undecided
+            plan, text = decide(plan, text)
             check_memory(text.model, plan.train, device, plan.ranks.world_size)
+            expected = expect(plan, text, device) if chosen else None
             plan.directory.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(plan.directory))
             write_run(plan, text)
         stack.enter_context(process_group(plan.ranks, device))
         plan = dataclasses.replace(plan, directory=Path(plan.ranks.broadcast(str(plan.directory))))
-        return train(plan, text or reread_text(plan.directory, plan.ranks), device)
+        if text is None:
+            plan, text = reread(plan)
+        return train(plan, text, device, expected)
+
+
+def show_plan(plan: Plan, text: Text) -> int:
+    """Print what the run would take and come to; nothing is written. Returns the exit code."""
+    device = own_device(pick_device(plan.train.device), plan.ranks)
+    plan, text = decide(plan, text)
+    check_memory(text.model, plan.train, device, plan.ranks.world_size)
+    expected = expect(plan, text, device)
+    trainer = Trainer(plan.network(text.model).to(device), text.dataset, plan.train)
+    print(announcement(trainer, guessing_losses(text.dataset, text.model.vocab_size)[0], forecast=expected))
+    return 0
+
+
+def decide(plan: Plan, text: Text) -> tuple[Plan, Text]:
+    """Choose what the user has left open, once the text is known."""
+    if not plan.undecided:
+        return plan, text
+    device = own_device(pick_device(plan.train.device), plan.ranks)
+    vocab_size, processes = text.tokenizer.vocab_size, plan.ranks.world_size
+    chosen = choose(plan.given, text.dataset, vocab_size, plan.network, device, processes)
+    plan = assemble(chosen, plan.directory, plan.ranks)
+    return plan, dataclasses.replace(text, model=plan.model)
+
+
+def reread(plan: Plan) -> tuple[Plan, Text]:
+    """What the first of several processes chose and prepared, for the others: its run directory and cache hold it."""
+    written = assemble(read_toml(plan.directory / CONFIG, *CLASSES), plan.directory, plan.ranks)
+    return dataclasses.replace(written, resume=plan.resume), prepare_text(dataclasses.replace(written, resume=True))
+
+
+def expect(plan: Plan, text: Text, device: torch.device) -> Forecast:
+    return forecast(text.model, plan.train, plan.network, text.dataset, device, plan.ranks.world_size)
 
 
 def write_run(plan: Plan, text: Text) -> None:
@@ -48,7 +88,7 @@ def write_run(plan: Plan, text: Text) -> None:
     write_text(plan.directory / CONFIG, write_toml(plan.data, text.model, plan.train))
 
 
-def train(plan: Plan, text: Text, device: torch.device) -> int:
+def train(plan: Plan, text: Text, device: torch.device, expected: Forecast | None = None) -> int:
     progress = restore_progress(plan, text)
     torch.manual_seed(plan.train.seed)
     if plan.ranks.is_first:
@@ -59,7 +99,7 @@ def train(plan: Plan, text: Text, device: torch.device) -> int:
         identity=identity_of(plan, text), progress=progress, ranks=plan.ranks,
     )  # fmt: skip
     console = Console(trainer, text.tokenizer)
-    console.announce(plan.changes)
+    console.announce(plan.changes, expected)
     try:
         with console:
             for measured in trainer.steps():

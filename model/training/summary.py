@@ -6,24 +6,26 @@ from itertools import accumulate
 from pathlib import Path
 from shlex import quote
 
+import numpy as np
 import torch
 
 from ..cli.files import write_atomically
+from ..text.dataset import Dataset
 from ..text.token_cache import cache_home
-from .estimate import free_memory, memory_needed, readable_size
+from .estimate import PROCESS, disk_needed, free_memory, peak_memory, readable_size
 from .evaluation import bits_per_byte
 from .run_directory import METRICS, read_metrics
+from .sizing import Forecast
 from .trainer import Progress, Trainer
 
 
-def announcement(trainer: Trainer, unigram: float, changes: tuple[str, ...]) -> str:
+def announcement(
+    trainer: Trainer, unigram: float, changes: tuple[str, ...] = (), forecast: Forecast | None = None
+) -> str:
     """What the run will take, as far as it is known before the first step; ``unigram`` is the loss of a guess."""
     args, model, data = trainer.args, trainer.model.args, trainer.dataset
     dtype = str(trainer.dtype).removeprefix("torch.")
     threads = f", {torch.get_num_threads()} threads" if trainer.device.type == "cpu" else ""
-    needed = sum(memory_needed(model, args, trainer.dtype, trainer.ranks.world_size))
-    there = free_memory(trainer.device)
-    memory = f"about {readable_size(needed)} of memory{f', {readable_size(there)} free' if there else ''}"
     length = f"{args.batch_size} x {model.max_seq_len} tokens a step"
     if args.step_limit < math.inf:
         tokens = tokens_of(args.step_limit, trainer)
@@ -31,18 +33,57 @@ def announcement(trainer: Trainer, unigram: float, changes: tuple[str, ...]) -> 
     if args.minutes:
         length += f", {duration(60 * args.minutes)} {'at most' if args.max_steps else 'in all'}"
     rows = {
-        "model": f"{parameters(trainer):,} parameters on {trainer.device} in {dtype}, {memory}{threads}",
-        "text": f"{len(data.train):,} tokens to train on, {len(data.val):,} for validation, vocabulary of "
-        f"{model.vocab_size:,}; cached in {cache_home()}",
+        "model": f"{parameters(trainer):,} parameters: {model.n_layers} layers of width {model.dim}, {model.n_heads} "
+        f"heads, on {trainer.device} in {dtype}{threads}",
+        "memory": memory_and_disk(trainer),
+        "text": described(data, model.vocab_size),
         "guessing": f"costs {math.log(model.vocab_size):.3f} nats per token uniformly, {unigram:.3f} by frequency",
-        "training": length,
-        "directory": f"{trainer.directory}",
+        "training": f"{length}, dropout {args.dropout:g}",
+        "directory": f"{args.out_dir}",
     }
+    if forecast:
+        rows["expected"] = expectation(forecast, trainer, unigram)
     if args.init_from:
         rows["fine-tuning"] = f"{args.init_from}, lr {args.lr:g}, muon_lr {args.muon_lr:g}"
     if trainer.progress.step or changes:
         rows["resuming"] = "; ".join((f"after step {trainer.progress.step}", *changes))
     return table(rows)
+
+
+def described(data: Dataset, vocab_size: int) -> str:
+    """The text as tokens, and where they are kept."""
+    place, size = cache_home(), data.train.nbytes + data.val.nbytes
+    if isinstance(data.train, np.memmap) and data.train.filename:
+        place = Path(data.train.filename).parent
+    return (
+        f"{len(data.train):,} tokens to train on, {len(data.val):,} for validation, "
+        f"{data.val_bytes / max(len(data.val), 1):.2f} bytes each, vocabulary of {vocab_size:,}; cached in {place} "
+        f"({readable_size(size)})"
+    )
+
+
+def memory_and_disk(trainer: Trainer) -> str:
+    """The most memory that the process will take on a CPU, or on the device; and the run directory's size."""
+    needed = peak_memory(trainer.model.args, trainer.args, trainer.dtype, trainer.ranks.world_size)
+    there, disk = free_memory(trainer.device), disk_needed(trainer.model.args, trainer.args)
+    most = readable_size(needed + PROCESS * (trainer.device.type == "cpu"))
+    return f"about {most} at most{f', {readable_size(there)} free' if there else ''}; {readable_size(disk)} on disk"
+
+
+def expectation(forecast: Forecast, trainer: Trainer, unigram: float) -> str:
+    """What comes out, as far as the law of sizing.py foretells it."""
+    args, early = trainer.args, ""
+    loss = min(forecast.loss, unigram)  # far from the runs that it was fitted to, the law may say anything
+    seconds = tokens_of(forecast.steps, trainer) / forecast.tokens_per_second
+    if args.minutes and seconds < 0.8 * 60 * args.minutes:
+        early = f", ending after about {duration(seconds)}: more passes would not make it better"
+    if loss > 0.9 * unigram:
+        early += "; too little to learn much from: give more text or more minutes"
+    return (
+        f"about {loss:.2f} nats per token, {bits_per_byte(loss, trainer.dataset):.2f} bits per byte, after "
+        f"{forecast.steps:,} steps, {passes(forecast.steps, trainer)}, at {forecast.tokens_per_second:,.0f} "
+        f"tokens/s{early}"
+    )
 
 
 def table(rows: dict[str, str]) -> str:
@@ -77,7 +118,7 @@ def overfitting(progress: Progress, train_loss: float | None) -> str | None:
     below 0.7 of the validation loss is no gap that a run has which is still learning something general.
     """
     loss, best = progress.val_loss, progress.best_val_loss
-    advice = "more text, --dropout 0.1, a smaller --dim or --n_layers, or fewer steps help"
+    advice = "more text, fewer minutes or steps, --dropout 0.1, or a smaller --dim or --n_layers help"
     if loss is None or best is None:
         return None
     if loss > 1.03 * best:

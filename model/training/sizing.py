@@ -1,0 +1,194 @@
+"""Which model to train: chosen from the text, the speed of this machine and the minutes.
+
+A larger model learns more from each token, a smaller one sees more tokens in the same time, and a small text has only
+so much to give. ``Law`` weighs them, fitted to the runs in benchmarks/sizing.jsonl by
+benchmarks/sizing.py. docs/scaling.md says how well it predicts runs that it was not fitted to.
+"""
+
+import dataclasses
+import math
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from ..cli import Settings, build
+from ..config import ModelArgs
+from ..text.dataset import Dataset
+from ..transformer import Transformer
+from .config import RATE, TrainArgs
+from .estimate import count_parameters, fits
+from .evaluation import guessing_losses
+from .trainer import Trainer
+
+# Width and layers. Each step about doubles the work, so that noise in the timing rarely changes the choice.
+LADDER = ((64, 3), (96, 3), (128, 4), (160, 5), (224, 5), (288, 6), (384, 7), (512, 8), (704, 9), (1024, 10))
+ORDER = 6  # of the guesses by frequency, which say how hard a text is
+SHORT = 2.0  # minutes in which more steps on half the context teach more
+OVERHEAD = 0.05  # of the minutes: validation, checkpoints, samples
+
+
+class Law(NamedTuple):
+    """The loss as three parts: what no model learns, what a small one misses, and what too little text leaves out.
+
+    The form is that of Chinchilla (arXiv:2203.15556, equation 10), in which a text that is read again counts less
+    each time (arXiv:2305.16264, equation 5). It is a fraction of what the best guess by frequency costs, so that it
+    can speak of a text that no run has seen.
+    """
+
+    floor: float
+    model: float
+    model_power: float
+    text: float
+    text_power: float
+    repeats: float  # how many passes beyond the first are worth one through new text each, in the limit
+
+    def loss(self, guess: Any, hidden: Any, tokens: Any, unique: Any) -> Any:
+        """Nats per token of validation text, after so many ``tokens`` of a text with ``unique`` ones.
+
+        ``guess`` is the best of ``guessing_losses``, ``hidden`` the parameters in the layers' matrices.
+        """
+        beyond = tokens / unique - 1
+        again = (beyond + abs(beyond)) / 2  # 0 within the first pass; written such that the fit can pass tensors
+        new = tokens - unique * again + unique * self.repeats * (1 - math.e ** (-again / self.repeats))
+        missed = self.model * (hidden / 1e6) ** -self.model_power + self.text * (new / 1e6) ** -self.text_power
+        return guess * (self.floor + missed)
+
+
+LAW = Law(floor=0.6553, model=0.0771, model_power=0.3063, text=0.1527, text_power=0.626, repeats=8.4177)
+ENOUGH = 0.003  # a gain of the loss, as a fraction, that is worth no further passes
+MOST_PASSES = 12  # no run that the law was fitted to has seen its text more often
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a run is expected to come to."""
+
+    tokens_per_second: float
+    steps: int
+    passes: float  # over the training text
+    loss: float  # nats per token of validation text
+
+
+def undecided(settings: Settings) -> bool:
+    """Whether the model is to be chosen: minutes are given, and not both its width and its layers."""
+    fixed = settings.get("init_from") or {"dim", "n_layers"} <= settings.keys()
+    return bool(settings.get("minutes") and not fixed)
+
+
+def choose(given: Settings, dataset: Dataset, vocab_size: int, network: type[Transformer], device: torch.device,
+           processes: int = 1) -> Settings:  # fmt: skip
+    """All settings, those that suit the text, the machine and the minutes best; what is ``given`` stays as it is.
+
+    Sizes are tried from small to large, until the expected loss or the memory says that the one before was better.
+    Raises ValueError when no size fits into the memory.
+    """
+    unique, guess = len(dataset.train), min(guessing_losses(dataset, vocab_size, ORDER))
+    seconds = 60 * given["minutes"] * (1 - OVERHEAD)
+    tokens, best, least = 1e4 * seconds, None, math.inf  # tokens: a first guess of what the smallest size can see
+    context = {"max_seq_len": 128} if given["minutes"] < SHORT else {}
+    for model in shapes(context | given | {"vocab_size": vocab_size}):
+        hidden = count_parameters(model)[1]
+        train = build(TrainArgs, recipe(model, tokens, unique) | given)
+        if not fits(model, train, device, processes):
+            break
+        possible = seconds * measure_speed(model, train, network, dataset, device, processes)
+        tokens = most_useful(guess, hidden, possible, unique)
+        loss = LAW.loss(guess, hidden, tokens, unique)
+        if loss >= least:
+            break
+        least, best = loss, recipe(model, tokens, unique) | given | vars(model)
+        steps = max(1, round(tokens / (best["batch_size"] * model.max_seq_len)))
+        if tokens < possible:
+            best = {"max_steps": steps} | best
+        best = validations(steps, tokens) | best
+    if best is None:
+        raise ValueError("not even the smallest model fits into the memory that is free: close other programs")
+    return best
+
+
+def forecast(model: ModelArgs, train: TrainArgs, network: type[Transformer], dataset: Dataset, device: torch.device,
+             processes: int = 1) -> Forecast:  # fmt: skip
+    """What a run with these settings will come to, on this machine."""
+    speed = measure_speed(model, train, network, dataset, device, processes)
+    step_tokens, unique = train.batch_size * model.max_seq_len, len(dataset.train)
+    by_clock = 60 * train.minutes * (1 - OVERHEAD) * speed / step_tokens if train.minutes else math.inf
+    steps = max(1, int(min(train.step_limit, by_clock)))
+    guess, hidden = min(guessing_losses(dataset, model.vocab_size, ORDER)), count_parameters(model)[1]
+    loss = LAW.loss(guess, hidden, steps * step_tokens, unique)
+    return Forecast(speed, steps, steps * step_tokens / unique, loss)
+
+
+def shapes(given: Settings) -> Iterator[ModelArgs]:
+    """Architectures, the smallest first, with what is given in each; those that cannot be are left out."""
+    seen = set()
+    for width, n_layers in LADDER:
+        dim = given.get("dim", width)
+        heads = max(
+            (count for count in range(1, dim // (32 if dim < 384 else 64) + 1) if dim % (2 * count) == 0), default=1
+        )
+        own = {"dim": dim, "n_layers": n_layers, "n_heads": heads, "tie_embeddings": given["vocab_size"] > 512}
+        if heads % 2 == 0 and "n_heads" not in given:
+            own["n_kv_heads"] = heads // 2
+        try:
+            args = build(ModelArgs, own | given)
+        except ValueError:
+            continue
+        if args not in seen:
+            seen.add(args)
+            yield args
+
+
+def measure_speed(model: ModelArgs, train: TrainArgs, network: type[Transformer], dataset: Dataset,
+                  device: torch.device, processes: int = 1) -> float:  # fmt: skip
+    """Tokens per second of training steps on random weights: the median of three steps after a first one.
+
+    Where they are slow, as many as a second and a half has time for, and at least one.
+    """
+    torch.manual_seed(train.seed)
+    trainer = Trainer(network(model).to(device), dataset, dataclasses.replace(train, compile=False, fsdp=False))
+    trainer.model.train()
+    seconds: list[float] = []
+    while len(seconds) < 4 and sum(seconds) < 1.5:
+        begin = time.perf_counter()
+        trainer.step(1.0)  # which waits for the device
+        seconds.append(time.perf_counter() - begin)
+    return processes * train.batch_size * model.max_seq_len / statistics.median(seconds[1:] or seconds)
+
+
+def recipe(model: ModelArgs, tokens: float, unique: int) -> Settings:
+    """Batch, rates and regularization for a run that sees so many tokens of a text with ``unique`` ones.
+
+    The batch grows with the square root of the tokens. Weight decay keeps a model from learning the text by heart; it
+    is needed the more, the more passes there are and the more parameters for each token of the text. With few of
+    both it only hinders.
+    """
+    rows = 2 ** round(math.log2(math.sqrt(tokens / 1e6) * 1024 / model.max_seq_len))
+    pressure = tokens / unique * math.sqrt(count_parameters(model)[1] / unique)
+    return {
+        "batch_size": max(2, min(rows, 64)),
+        "lr": RATE,
+        "muon_lr": RATE,
+        "decay_start": 0.1,
+        "weight_decay": round(min(0.1 * max(1.0, pressure / 5) ** 1.5, 0.8), 1),
+    }
+
+
+def validations(steps: int, tokens: float) -> Settings:
+    """About ten in a run, on so much text that they take a small part of its time; a sample with every second."""
+    every = max(1, steps // 10)
+    digit = 10 ** (len(str(every)) - 1)
+    every = every // digit * digit
+    text = round(min(max(0.0075 * tokens, 40_000), 200_000), -3)
+    return {"eval_every": every, "eval_tokens": text, "sample_every": 2 * every}
+
+
+def most_useful(guess: float, hidden: int, tokens: float, unique: int) -> float:
+    """How many of so many tokens to train on: no more passes over the text than are known to make the model better."""
+    tokens = min(tokens, MOST_PASSES * unique)
+    best = LAW.loss(guess, hidden, tokens, unique)
+    fewer = (tokens * 0.9**n for n in range(60))
+    return min(few for few in fewer if few == tokens or LAW.loss(guess, hidden, few, unique) < best * (1 + ENOUGH))

@@ -1,0 +1,161 @@
+"""What is chosen for a text, a machine and some minutes."""
+
+import dataclasses
+import json
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from training_helpers import ARGS, dataset
+
+from model import ModelArgs, Transformer
+from model.text.dataset import Dataset
+from model.training import sizing
+from model.training.config import TrainArgs
+from model.training.estimate import count_parameters
+from model.training.sizing import LAW, MOST_PASSES, choose, forecast, measure_speed, shapes, undecided
+
+CPU = torch.device("cpu")
+VOCABULARY = 500
+
+
+def text(tokens: int) -> Dataset:
+    ids = np.random.default_rng(7).integers(0, VOCABULARY, tokens, dtype=np.uint16)
+    return Dataset(ids, ids[:2000], 3000, "text")
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine of a given speed: seconds a token are some fixed ones and some for each parameter."""
+
+    def of_speed(times: float) -> None:
+        def speed(model, train, network, dataset, device, processes=1):
+            return times * processes / (1e-5 + 6e-11 * count_parameters(model)[1])
+
+        monkeypatch.setattr(sizing, "measure_speed", speed)
+
+    of_speed(1)
+    return of_speed
+
+
+def chosen(tokens: int = 1_000_000, **given) -> dict:
+    return choose({"minutes": 5.0, "dtype": "float32"} | given, text(tokens), VOCABULARY, Transformer, CPU)
+
+
+def hidden(settings: dict) -> int:
+    return count_parameters(ModelArgs(**{name: settings[name] for name in ModelArgs.__dataclass_fields__}))[1]
+
+
+@given(hidden=st.integers(10**4, 10**8), tokens=st.floats(1e4, 1e9), unique=st.integers(10**4, 10**8))
+def test_the_law_promises_more_for_larger_models_more_tokens_and_more_text(hidden, tokens, unique):
+    loss = LAW.loss(4.0, hidden, tokens, unique)
+    assert math.isfinite(loss)
+    assert LAW.loss(4.0, 2 * hidden, tokens, unique) < loss
+    assert LAW.loss(4.0, hidden, 1.5 * tokens, unique) <= loss
+    assert LAW.loss(4.0, hidden, tokens, 2 * unique) <= loss * (1 + 1e-9)
+    assert LAW.loss(8.0, hidden, tokens, unique) == pytest.approx(2 * loss)
+
+
+def test_the_law_is_the_one_that_the_runs_give(monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parent.parent / "benchmarks")
+    sys.modules.pop("sizing", None)
+    import sizing as benchmark
+
+    runs = [json.loads(line) for line in benchmark.RUNS.read_text(encoding="utf-8").splitlines()]
+    assert benchmark.fit(benchmark.best_of_each(runs)) == pytest.approx(LAW, rel=0.02)
+
+
+def test_sizes_grow_and_keep_what_is_given():
+    sizes = [count_parameters(args)[1] for args in shapes({"vocab_size": VOCABULARY})]
+    assert sizes == sorted(sizes)
+    assert len(sizes) == len(sizing.LADDER)
+    for args in shapes({"vocab_size": VOCABULARY, "dim": 80, "n_heads": 5, "n_kv_heads": 1}):
+        assert (args.dim, args.n_heads, args.n_kv_heads, args.vocab_size) == (80, 5, 1, VOCABULARY)
+    assert all(args.head_dim % 2 == 0 for args in shapes({"vocab_size": VOCABULARY, "dim": 90}))
+    assert {args.n_layers for args in shapes({"vocab_size": VOCABULARY, "n_layers": 2})} == {2}
+
+
+def test_what_cannot_be_is_left_out():
+    widths = {args.dim for args in shapes({"vocab_size": VOCABULARY, "n_heads": 7})}
+    assert widths
+    assert all(width % 14 == 0 for width in widths)
+
+
+def test_a_faster_machine_and_more_minutes_never_train_a_smaller_model(machine):
+    sizes = []
+    for times in (0.2, 1, 5, 25):
+        machine(times)
+        sizes.append(hidden(chosen(20_000_000)))
+    assert sizes == sorted(sizes)
+    assert sizes[0] < sizes[-1]
+    machine(1)
+    by_minutes = [hidden(chosen(20_000_000, minutes=minutes)) for minutes in (0.5, 2.0, 10.0, 60.0)]
+    assert by_minutes == sorted(by_minutes)
+    assert by_minutes[0] < by_minutes[-1]
+
+
+@pytest.mark.parametrize("minutes", [1.0, 2.5, 5.0, 10.0, 15.0])
+def test_noise_in_the_timing_moves_the_choice_by_one_size_at_most(machine, minutes):
+    order = [args.dim for args in shapes({"vocab_size": VOCABULARY})]
+    places = []
+    for times in (0.9, 1, 1.1):
+        machine(times)
+        places.append(order.index(chosen(minutes=minutes)["dim"]))
+    assert max(places) - min(places) <= 1
+
+
+def test_what_the_user_sets_stays(machine):
+    mine = {"dim": 48, "lr": 0.003, "batch_size": 5, "weight_decay": 0.7, "eval_every": 33, "max_seq_len": 64}
+    settings = chosen(**mine)
+    assert {name: settings[name] for name in mine} == mine
+    assert settings["n_layers"] in {layers for _, layers in sizing.LADDER}
+    assert TrainArgs(**{name: settings[name] for name in ("muon_lr", "batch_size", "eval_every")})
+
+
+def test_a_small_text_ends_the_run_before_its_minutes(machine):
+    machine(20)
+    settings = chosen(30_000, minutes=10.0)
+    seen = settings["max_steps"] * settings["batch_size"] * settings["max_seq_len"]
+    assert seen <= 1.05 * MOST_PASSES * 30_000
+    assert settings["weight_decay"] > 0.1
+    assert "max_steps" not in chosen(30_000_000, minutes=1.0)
+
+
+def test_only_what_fits_into_the_memory_is_chosen(machine, monkeypatch):
+    machine(1000)
+    free = hidden(chosen(20_000_000))
+    monkeypatch.setattr("model.training.estimate.free_memory", lambda device: 400 * 10**6)
+    assert hidden(chosen(20_000_000)) < free
+    monkeypatch.setattr("model.training.estimate.free_memory", lambda device: 10**6)
+    with pytest.raises(ValueError, match="not even the smallest model fits into the memory that is free"):
+        chosen()
+
+
+def test_it_is_chosen_where_minutes_are_given_and_no_whole_architecture():
+    assert undecided({"minutes": 2.0})
+    assert undecided({"minutes": 2.0, "dim": 64, "lr": 0.1})
+    assert not undecided({"minutes": 2.0, "dim": 64, "n_layers": 3})
+    assert not undecided({"max_steps": 100})
+    assert not undecided({"minutes": 2.0, "init_from": "runs/demo"})
+
+
+def test_a_forecast_ends_by_steps_or_by_the_clock(machine):
+    for settings in ({"max_steps": 40}, {"max_steps": 40, "minutes": 60.0}):
+        assert forecast(ARGS, TrainArgs(**settings), Transformer, dataset(), CPU).steps == 40
+    by_clock = forecast(ARGS, TrainArgs(minutes=0.001), Transformer, dataset(), CPU)
+    twice = forecast(ARGS, TrainArgs(minutes=0.002), Transformer, dataset(), CPU)
+    assert twice.steps == pytest.approx(2 * by_clock.steps, abs=1)
+    assert twice.passes == pytest.approx(twice.steps * 32 * ARGS.max_seq_len / 500)
+    assert twice.loss < by_clock.loss
+
+
+def test_speed_is_measured_on_a_model_that_is_thrown_away():
+    model = dataclasses.replace(ARGS, n_layers=1)
+    speed = measure_speed(model, TrainArgs(batch_size=2, device="cpu", dtype="float32"), Transformer, dataset(), CPU)
+    assert math.isfinite(speed)
+    assert speed > 0
