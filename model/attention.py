@@ -1,5 +1,8 @@
 """Grouped-query attention: where RoPE and the KV cache slot in, and the softmax, written out and fused."""
 
+from collections.abc import Iterator
+from itertools import starmap
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -57,24 +60,23 @@ class Attention(nn.Module):
         T, S = xq.shape[2], keys.shape[2]
         kept = S <= LONGEST_WRITTEN_OUT or not xq.requires_grad
         if xq.device.type == "cpu" and xq.dtype == torch.bfloat16 and T > 1 and kept:
-            return attention_in_blocks(xq, keys, values, mask)
+            return torch.cat(list(starmap(attention, in_blocks(xq, keys, values, mask))), 2)  # (B, H, T, D)
         return fused_attention(xq, keys, values, mask)
 
 
-def attention_in_blocks(xq: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-    """``attention`` of QUERIES queries at a time, without the keys at the end that none of them sees."""
+def in_blocks(
+    xq: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
+) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor | None]]:
+    """What ``attention`` takes, for QUERIES queries at a time, without the keys at the end that none of them sees."""
     T, S = xq.shape[2], keys.shape[2]
-    blocks = []
     for start in range(0, T, QUERIES):
-        end = S - T + min(start + QUERIES, T)  # keys that the block sees where attention is causal
-        queries, part = xq[:, :, start : start + QUERIES], None
+        end, part = S - T + min(start + QUERIES, T), None  # the keys before end are those that causal attention sees
         if mask is not None:
             part = mask.expand(*mask.shape[:-2], T, S)[..., start : start + QUERIES, :]
             if mask.dtype != torch.bool or part[..., end:].any():
                 end = S
             part = part[..., :end]
-        blocks.append(attention(queries, keys[:, :, :end], values[:, :, :end], part))  # (B, H, up to QUERIES, D)
-    return blocks[0] if len(blocks) == 1 else torch.cat(blocks, 2)  # (B, H, T, D)
+        yield xq[:, :, start : start + QUERIES], keys[:, :, :end], values[:, :, :end], part
 
 
 def attention(xq: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:

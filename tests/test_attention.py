@@ -119,6 +119,10 @@ def test_written_out_and_fused_have_the_same_gradients(K):
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
+def in_blocks(*tensors):
+    return torch.cat([forms.attention(*block) for block in forms.in_blocks(*tensors)], 2)
+
+
 @pytest.mark.parametrize(("T", "S"), [(9, 9), (8, 13), (11, 17), (2, 13)])
 def test_blocks_of_queries_are_the_whole(monkeypatch, T, S):
     monkeypatch.setattr(forms, "QUERIES", 4)
@@ -127,7 +131,7 @@ def test_blocks_of_queries_are_the_whole(monkeypatch, T, S):
     kinds = masks(B, H, T, S) | {"none": None, "later": torch.rand(T, S) < 0.8, "one row": torch.rand(1, S) < 0.8}
     for name, mask in kinds.items():
         mask = mask if mask is None or mask.dtype != torch.bool else mask | (torch.arange(S) == 0)
-        found, expected = (form(*tensors, mask) for form in (forms.attention_in_blocks, forms.attention))
+        found, expected = (form(*tensors, mask) for form in (in_blocks, forms.attention))
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5, msg=name)
         out = torch.randn(B, H, T, 10)
         for one, other in zip(*(torch.autograd.grad(y, tensors, out) for y in (found, expected)), strict=True):
@@ -136,15 +140,11 @@ def test_blocks_of_queries_are_the_whole(monkeypatch, T, S):
 
 def test_a_block_leaves_out_the_keys_that_none_of_its_queries_sees(monkeypatch):
     monkeypatch.setattr(forms, "QUERIES", 4)
-    lengths, whole = [], forms.attention
-    monkeypatch.setattr(
-        forms, "attention", lambda q, k, v, mask: lengths.append((q.shape[2], k.shape[2])) or whole(q, k, v, mask)
-    )
     q, k, v = queries_keys_values(1, 6, 2, 10, 13)
     causal = torch.ones(10, 13, dtype=torch.bool).tril(3)
-    for mask in (None, causal, causal | True):
-        forms.attention_in_blocks(q, k, v, mask)
-    assert lengths == [(4, 7), (4, 11), (2, 13)] * 2 + [(4, 13), (4, 13), (2, 13)]
+    for mask, lengths in ((None, (7, 11, 13)), (causal, (7, 11, 13)), (causal | True, (13, 13, 13))):
+        blocks = list(forms.in_blocks(q, k, v, mask))
+        assert [(queries.shape[2], keys.shape[2]) for queries, keys, _, _ in blocks] == list(zip((4, 4, 2), lengths))
 
 
 @pytest.mark.parametrize(
@@ -163,8 +163,9 @@ def test_scores_are_written_out_only_for_bfloat16_on_a_cpu_and_in_training_only_
     small_args, monkeypatch, dtype, T, S, training, written_out
 ):
     taken = []
-    for name in ("attention_in_blocks", "fused_attention"):
-        monkeypatch.setattr(forms, name, lambda *_, name=name: taken.append(name))
+    for name in ("in_blocks", "fused_attention"):
+        form = getattr(forms, name)
+        monkeypatch.setattr(forms, name, lambda *given, name=name, form=form: taken.append(name) or form(*given))
     xq, keys, values = queries_keys_values(1, 6, 2, T, S, dtype)
     Attention(small_args(), 0).attend(xq.requires_grad_(training), keys, values, None)
-    assert taken == ["attention_in_blocks" if written_out else "fused_attention"]
+    assert taken == ["in_blocks" if written_out else "fused_attention"]

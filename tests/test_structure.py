@@ -137,7 +137,7 @@ def test_no_two_files_have_one_name():
 
 def test_the_network_reads_in_one_sitting():
     lengths = {name: lines_of(ROOT / f"{name}.py") for name in NETWORK}
-    assert sum(lengths.values()) <= 550, lengths
+    assert sum(lengths.values()) <= 555, lengths
     assert max(lengths.values()) <= 160, lengths
 
 
