@@ -50,13 +50,11 @@ class LastBlock(nn.Module):
     ) -> Tensor:
         """x (B, T, dim) -> (B, 1, dim) with a cache, else (B, T, dim)."""
         before = x.shape[1] - 1
-        out: Tensor
-        if cache is None or before == 0:
-            out = self.one(x, start_pos, freqs_cis, mask, cache)  # (B, T, dim)
-            return out
-        self.fill(x[:, :before], start_pos, freqs_cis[:before], cache)
-        mask = None if mask is None else mask[..., -1:, :]
-        out = self.block(x[:, before:], start_pos + before, freqs_cis[before:], mask, cache)  # (B, 1, dim)
+        if cache is not None and before:
+            self.fill(x[:, :before], start_pos, freqs_cis[:before], cache)
+            x, start_pos, freqs_cis = x[:, before:], start_pos + before, freqs_cis[before:]
+            mask = None if mask is None else mask[..., -1:, :]
+        out: Tensor = self.one(x, start_pos, freqs_cis, mask, cache)
         return out
 
     def fill(self, x: Tensor, start_pos: int, freqs_cis: Tensor, cache: KVCache) -> None:
