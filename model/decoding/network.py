@@ -7,10 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..attention import Attention
-from ..cache import KVCache
-from ..rope import apply_rotary_emb
-from ..transformer import Transformer, TransformerBlock
+from ..transformer import Transformer
 from .compiled import CompiledNetwork
 
 SLICES = 8  # of a weight matrix, for as many cores; a few more slices than cores cost nothing
@@ -21,48 +18,14 @@ def for_decoding(model: Transformer, compile: bool = False) -> "Transformer | Co
 
     On a CPU its linear layers are ``FewRowsLinear``. With ``compile`` its forward for one token a row goes through
     torch.compile; networks of equal architecture share what was compiled. The model itself is not touched, and a
-    change of its weights in place shows in the next token. Of several tokens with a cache it gives the last one's
-    output only. Raises ValueError where nothing can be compiled.
+    change of its weights in place shows in the next token. Raises ValueError where nothing can be compiled.
     """
     shared = [*model.parameters(), *model.buffers(), model.freqs_cis]
     network = copy.deepcopy(model, {id(tensor): tensor for tensor in shared})
     if model.tok_embeddings.weight.device.type == "cpu":
         use_few_rows_linear(network)
-    last = network.layers[-1]
-    built = CompiledNetwork(network) if compile else network
-    if type(last) is TransformerBlock and type(last.attention) is Attention and not any(map(has_hooks, last.modules())):
-        network.layers[-1] = LastBlock(last, network.layers[-1])
     network.eval()
-    return built
-
-
-class LastBlock(nn.Module):
-    """The last block when a prompt is prefilled: its output is needed for the last token, and of the others only keys
-    and values, for the cache. Of 22 blocks of a prompt's work this saves nearly one.
-    """
-
-    def __init__(self, block: TransformerBlock, forward: nn.Module) -> None:
-        super().__init__()
-        self.block, self.one = block, forward  # ``forward`` is the block itself, or what compiles it
-
-    def forward(
-        self, x: Tensor, start_pos: int, freqs_cis: Tensor, mask: Tensor | None, cache: KVCache | None
-    ) -> Tensor:
-        """x (B, T, dim) -> (B, 1, dim) with a cache, else (B, T, dim)."""
-        before = x.shape[1] - 1
-        if cache is not None and before:
-            self.fill(x[:, :before], start_pos, freqs_cis[:before], cache)
-            x, start_pos, freqs_cis = x[:, before:], start_pos + before, freqs_cis[before:]
-            mask = None if mask is None else mask[..., -1:, :]
-        out: Tensor = self.one(x, start_pos, freqs_cis, mask, cache)
-        return out
-
-    def fill(self, x: Tensor, start_pos: int, freqs_cis: Tensor, cache: KVCache) -> None:
-        """What ``Attention`` does for keys and values."""
-        attention, x = self.block.attention, self.block.attention_norm(x)
-        xk, xv = (w(x).unflatten(-1, (-1, attention.head_dim)) for w in (attention.wk, attention.wv))  # (B, T, K, D)
-        xk, _ = apply_rotary_emb(xk, xk[:, :, :1], freqs_cis)  # there are no queries
-        cache.update(attention.layer_id, start_pos, xk.transpose(1, 2), xv.transpose(1, 2))
+    return CompiledNetwork(network) if compile else network
 
 
 def use_few_rows_linear(network: Transformer) -> None:
