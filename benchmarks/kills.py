@@ -31,7 +31,7 @@ SIZES |= {
     "sample_every": 0,
     "dtype": "float32",
 }
-SIZES["device"] = "cpu"
+SIZES |= {"device": "cpu", "minutes": 1_000_000}  # by steps alone: the default's minutes would end a run that was slow
 TINY = [f"--{name}={value}" for name, value in SIZES.items()]
 STATE, BEST, METRICS = "training_state.safetensors", "model.safetensors", "metrics.jsonl"
 WRITING, ELSEWHERE = "while writing a file", "elsewhere"

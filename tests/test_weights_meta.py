@@ -206,6 +206,19 @@ def test_a_file_of_something_else(saved, content):
         load_model(saved[1])
 
 
+@pytest.mark.parametrize("commands", [b"\x80\x02.", b"\x80\x020.", b"\x80\x02}(K\x01u.", b"\x80\x02h\x07.", b""])
+def test_a_damaged_pickle_is_corrupt_wherever_it_leads(saved, commands):
+    path = saved[1] / "consolidated.00.pth"
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in parts.items():
+            archive.writestr(name, commands if name.endswith("data.pkl") else content)
+    with pytest.raises(ValueError, match=r"consolidated\.00\.pth (is corrupt|pickles more)") as error:
+        load_model(saved[1])
+    assert "\n" not in str(error.value)
+
+
 FIELDS = ["dim", "n_layers", "multiple_of", "ffn_dim_multiplier", "norm_eps", "use_scaled_rope"]
 
 

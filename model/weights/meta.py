@@ -163,8 +163,9 @@ def read_shard(file: Path) -> dict[str, Tensor]:
         state = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError:
         raise ValueError(f"{file} pickles more than tensors: refused, and nothing of it was run") from None
-    except (RuntimeError, EOFError, KeyError, OSError) as error:
-        raise ValueError(f"{file} is corrupt ({str(error).splitlines()[0]}): get it again") from None
+    except Exception as error:  # whatever the commands of a damaged pickle lead to
+        reason = str(error) or type(error).__name__
+        raise ValueError(f"{file} is corrupt ({reason.splitlines()[0]}): get it again") from None
     if not isinstance(state, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in state.values()):
         raise ValueError(f"{file} holds no table of tensors: not a Llama checkpoint")
     for name, tensor in state.items():
