@@ -78,6 +78,8 @@ class Score:
 
     def figures(self) -> dict[str, float | int]:
         mean = self.nats / self.tokens
+        if not math.isfinite(mean):
+            raise ValueError(f"the loss is {mean}: the weights hold NaN or infinity, or overflow; try --dtype float32")
         return {
             "nats_per_token": mean,
             "perplexity": math.exp(mean) if mean < 700 else math.inf,

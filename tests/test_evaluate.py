@@ -134,3 +134,15 @@ def test_mistakes_are_one_line(evaluated, tmp_path, words, complaint):
     assert err.startswith("evaluate.py: error: ")
     assert err.count("\n") == 1
     assert complaint in err
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_a_loss_that_is_no_number_is_a_mistake_of_the_model(run_dir, tmp_path, evaluated, form):
+    model = load_model(run_dir)
+    with torch.no_grad():
+        model.layers[1].attention.wo.weight[3, 5] = math.nan
+    save_model(model, run_dir)
+    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
+    code, out, err = evaluated("--data", tmp_path / "text.txt", *form)
+    assert (code, out) == (2, "")
+    assert "the loss is nan: the weights hold NaN or infinity" in err

@@ -24,8 +24,9 @@ from .estimate import count_parameters, fits
 from .evaluation import guessing_losses
 from .trainer import Trainer
 
-# Width and layers. Each step about doubles the work, so that noise in the timing rarely changes the choice.
-LADDER = ((64, 3), (96, 3), (128, 4), (160, 5), (224, 5), (288, 6), (384, 7), (512, 8), (704, 9), (1024, 10))
+# Width and layers; each step is up to twice the work, so that noise in the timing rarely changes the choice. Few minutes
+# want few layers: wide products are faster than many.
+LADDER = ((64, 2), (96, 2), (128, 2), (128, 4), (160, 5), (224, 5), (288, 6), (384, 7), (512, 8), (704, 9), (1024, 10))
 ORDER = 6  # of the guesses by frequency, which say how hard a text is
 SHORT = 2.0  # minutes in which more steps on half the context teach more
 OVERHEAD = 0.05  # of the minutes: validation, checkpoints, samples
