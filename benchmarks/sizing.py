@@ -74,7 +74,7 @@ def train(given: dict) -> dict:
     dataset, model = text.dataset, text.model
     if given.get("unique"):
         dataset = replace(dataset, train=dataset.train[-given["unique"] :])
-    settings = recipe(model, given["tokens"], len(dataset.train)) | given
+    settings = recipe(model, given["tokens"], len(dataset.train), given)
     steps = round(given["tokens"] / (settings["batch_size"] * model.max_seq_len))
     args = build(TrainArgs, settings | {"max_steps": steps})
     trainer = Trainer(Transformer(model), dataset, args)

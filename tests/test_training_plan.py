@@ -195,3 +195,11 @@ def test_several_processes_divide_what_can_be_divided():
         plan(batch_size=6, ranks=four)
     with pytest.raises(ValueError, match="data is -"):
         plan(data=("-",), ranks=four)
+
+
+def test_a_width_alone_needs_no_heads():
+    Path("mine.toml").write_text("minutes = 1.0\n", encoding="utf-8")
+    assert plan("mine.toml", dim=100).undecided
+    assert plan("mine.toml", dim=100).model.dim == 100
+    with pytest.raises(ValueError, match="n_heads 7"):
+        plan("mine.toml", dim=100, n_heads=7)

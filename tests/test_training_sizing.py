@@ -117,6 +117,22 @@ def test_what_the_user_sets_stays(machine):
     assert TrainArgs(**{name: settings[name] for name in ("muon_lr", "batch_size", "eval_every")})
 
 
+def test_the_batch_suits_micro_batches_and_processes(machine):
+    assert chosen(micro_batch_size=3)["batch_size"] % 3 == 0
+    settings = choose({"minutes": 5.0, "dtype": "float32"}, text(10**6), VOCABULARY, Transformer, CPU, processes=5)
+    assert settings["batch_size"] % 5 == 0
+
+
+def test_adamw_alone_has_a_rate_of_its_own(machine):
+    assert chosen(optimizer="adamw")["lr"] == TrainArgs.lr < chosen()["lr"]
+
+
+def test_steps_that_are_given_bound_the_tokens(machine):
+    settings = chosen(20_000_000, minutes=60.0, max_steps=50)
+    assert settings["max_steps"] == 50
+    assert settings["eval_every"] == 5
+
+
 def test_a_small_text_ends_the_run_before_its_minutes(machine):
     machine(20)
     settings = chosen(30_000, minutes=10.0)

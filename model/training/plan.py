@@ -26,7 +26,7 @@ from ..weights.hf_config import config_from
 from .config import CLASSES, FINE_TUNING, RATE, DataArgs, TrainArgs
 from .distributed import Ranks, own_device
 from .estimate import check_memory
-from .sizing import undecided
+from .sizing import shapes, undecided
 
 CONFIG = "config.toml"
 ALONE = Ranks()
@@ -124,7 +124,9 @@ def fine_tuning(settings: Settings, given: Settings, flags: Settings) -> Setting
 
 
 def assemble(settings: Settings, directory: Path, ranks: Ranks) -> Plan:
-    data, model, train = (build(cls, settings | {"out_dir": directory}) for cls in CLASSES)
+    first = next(shapes({"vocab_size": ModelArgs.vocab_size} | settings), None) if undecided(settings) else None
+    known = (vars(first) if first else {}) | settings | {"out_dir": directory}  # one that could be chosen, until it is
+    data, model, train = (build(cls, known) for cls in CLASSES)
     device = own_device(pick_device(train.device), ranks)
     network = find_network(train.network) if train.network else Transformer
     config_from(model, "float32", {})  # what no checkpoint could say is refused before the work, not after it

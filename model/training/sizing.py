@@ -24,8 +24,8 @@ from .estimate import count_parameters, fits
 from .evaluation import guessing_losses
 from .trainer import Trainer
 
-# Width and layers; each step is up to twice the work, so that noise in the timing rarely changes the choice. Few minutes
-# want few layers: wide products are faster than many.
+# Width and layers; each step is up to twice the work, so that noise in the timing rarely changes the choice. In few
+# minutes few layers are best: wide products are faster than many.
 LADDER = ((64, 2), (96, 2), (128, 2), (128, 4), (160, 5), (224, 5), (288, 6), (384, 7), (512, 8), (704, 9), (1024, 10))
 ORDER = 6  # of the guesses by frequency, which say how hard a text is
 SHORT = 2.0  # minutes in which more steps on half the context teach more
@@ -93,16 +93,17 @@ def choose(given: Settings, dataset: Dataset, vocab_size: int, network: type[Tra
     context = {"max_seq_len": 128} if given["minutes"] < SHORT else {}
     for model in shapes(context | given | {"vocab_size": vocab_size}):
         hidden = count_parameters(model)[1]
-        train = build(TrainArgs, recipe(model, tokens, unique) | given)
+        train = build(TrainArgs, recipe(model, tokens, unique, given, processes))
         if not fits(model, train, device, processes):
             break
         possible = seconds * measure_speed(model, train, network, dataset, device, processes)
+        possible = min(possible, train.step_limit * train.batch_size * model.max_seq_len)
         tokens = most_useful(guess, hidden, possible, unique)
         loss = LAW.loss(guess, hidden, tokens, unique)
         if loss >= least:
             break
-        least, best = loss, recipe(model, tokens, unique) | given | vars(model)
-        steps = max(1, round(tokens / (best["batch_size"] * model.max_seq_len)))
+        least, best = loss, recipe(model, tokens, unique, given, processes) | vars(model)
+        steps = max(1, int(min(tokens / (best["batch_size"] * model.max_seq_len), train.step_limit)))
         if tokens < possible:
             best = {"max_steps": steps} | best
         best = validations(steps, tokens) | best
@@ -160,22 +161,23 @@ def measure_speed(model: ModelArgs, train: TrainArgs, network: type[Transformer]
     return processes * train.batch_size * model.max_seq_len / statistics.median(seconds[1:] or seconds)
 
 
-def recipe(model: ModelArgs, tokens: float, unique: int) -> Settings:
+def recipe(model: ModelArgs, tokens: float, unique: int, given: Settings, processes: int = 1) -> Settings:
     """Batch, rates and regularization for a run that sees so many tokens of a text with ``unique`` ones.
 
     The batch grows with the square root of the tokens. Weight decay keeps a model from learning the text by heart; it
     is needed the more, the more passes there are and the more parameters for each token of the text. With few of
-    both it only hinders.
+    both it only hinders. What is ``given`` stays.
     """
     rows = 2 ** round(math.log2(math.sqrt(tokens / 1e6) * 1024 / model.max_seq_len))
+    unit = processes * given.get("micro_batch_size", 1)
     pressure = tokens / unique * math.sqrt(count_parameters(model)[1] / unique)
     return {
-        "batch_size": max(2, min(rows, 64)),
-        "lr": RATE,
+        "batch_size": unit * max(1, round(max(2, min(rows, 64)) / unit)),
+        "lr": RATE if given.get("optimizer", "muon") == "muon" else TrainArgs.lr,
         "muon_lr": RATE,
         "decay_start": 0.1,
         "weight_decay": round(min(0.1 * max(1.0, pressure / 5) ** 1.5, 0.8), 1),
-    }
+    } | given
 
 
 def validations(steps: int, tokens: float) -> Settings:
