@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from training_helpers import ARGS, dataset
 
 from model import ModelArgs, Transformer
+from model.cli import build, read_toml, write_toml
 from model.text.dataset import Dataset
 from model.training import sizing
-from model.training.config import TrainArgs
+from model.training.config import CLASSES, TrainArgs
 from model.training.estimate import count_parameters
 from model.training.sizing import LAW, MOST_PASSES, choose, forecast, measure_speed, shapes, undecided
 
@@ -131,6 +132,18 @@ def test_steps_that_are_given_bound_the_tokens(machine):
     settings = chosen(20_000_000, minutes=60.0, max_steps=50)
     assert settings["max_steps"] == 50
     assert settings["eval_every"] == 5
+
+
+@pytest.mark.parametrize("minutes", [0.1, 3.0, 30.0, 300.0])
+def test_what_is_chosen_reads_back_from_a_config_file(machine, tmp_path, minutes):
+    settings = chosen(20_000_000, minutes=minutes)
+    chosen_args = [build(cls, settings) for cls in CLASSES]
+    (tmp_path / "config.toml").write_text(write_toml(*chosen_args), encoding="utf-8")
+    again = read_toml(tmp_path / "config.toml", *CLASSES)
+    assert {name: again[name] for name in settings if name in again} == {
+        name: value for name, value in settings.items() if value is not None
+    }
+    assert [build(cls, again) for cls in CLASSES] == chosen_args
 
 
 def test_a_small_text_ends_the_run_before_its_minutes(machine):

@@ -185,7 +185,7 @@ def validations(steps: int, tokens: float) -> Settings:
     every = max(1, steps // 10)
     digit = 10 ** (len(str(every)) - 1)
     every = every // digit * digit
-    text = round(min(max(0.0075 * tokens, 40_000), 200_000), -3)
+    text = 1000 * round(min(max(7.5e-6 * tokens, 40), 200))
     return {"eval_every": every, "eval_tokens": text, "sample_every": 2 * every}
 
 
