@@ -42,7 +42,7 @@ def main() -> None:
     axes = figure.subplots()
     for run in given.runs:
         minutes, losses = curve(run)
-        axes.plot(minutes, losses, "o-", markersize=3, label=f"{run.name}.toml: {min(losses):.3f}")
+        axes.plot(minutes, losses, "o-", markersize=3, label=f"{run.name}: {min(losses):.3f}")
     for (label, loss), style in zip(PUBLISHED.items(), (":", "--")):
         axes.axhline(loss, color="black", linewidth=1, linestyle=style, label=label)
     axes.set(xlabel="minutes of training on two CPU cores", ylabel="validation loss, nats per character")
