@@ -54,7 +54,7 @@ def test_before_the_first_step_it_says_what_the_run_will_take(tmp_path, monkeypa
     monkeypatch.setattr("model.training.summary.free_memory", lambda device: 3 * 10**9)
     text = announcement(trainer(tmp_path, max_steps=50, minutes=1.5), 2.345, ())
     assert "4,784 parameters: 2 layers of width 16, 2 heads, on cpu in float32" in text
-    assert "about 341 MB at most, 3.0 GB free; 1 MB on disk" in text
+    assert "about 401 MB at most, 3.0 GB free; 1 MB on disk" in text
     assert "500 tokens to train on, 100 for validation, 0.99 bytes each, vocabulary of 11; cached in " in text
     assert "costs 2.398 nats per token uniformly, 2.345 by frequency" in text
     assert "8 x 8 tokens a step, 50 steps: 3,200 tokens, 6.4 passes over the text, 1:30 at most" in text

@@ -14,7 +14,7 @@ OBJECTS = 170_000  # bytes a layer beside its tensors: modules, the optimizer's 
 
 
 PROCESS = 230_000_000  # Python with PyTorch 2.13 on a CPU, before anything is computed
-LIBRARIES = 110_000_000  # what a first step loads on top
+LIBRARIES = 170_000_000  # what training loads on top, and what choosing a model and drawing its losses take
 MOMENTARY = {torch.float32: 1.25, torch.bfloat16: 1.45}  # the highest point of a backward pass, in activations
 
 
