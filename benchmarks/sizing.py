@@ -30,9 +30,9 @@ from model.cli.machine import keep_freed_memory
 from model.training.config import DataArgs, TrainArgs
 from model.training.distributed import Ranks
 from model.training.estimate import count_parameters
-from model.training.evaluation import evaluate, guessing_losses
+from model.training.evaluation import evaluate
 from model.training.plan import Plan, prepare_text
-from model.training.sizing import ORDER, Law, recipe
+from model.training.sizing import Law, hardness, recipe
 from model.training.trainer import Trainer
 
 START = Law(floor=0.5, model=0.1, model_power=0.3, text=0.25, text_power=0.5, repeats=4.0)
@@ -86,7 +86,7 @@ def train(given: dict) -> dict:
         loss = evaluate(trainer.network, trainer.model, dataset, replace(args, batch_size=16), Ranks())
     return {
         "corpus": given["run"],
-        "guess": round(min(guessing_losses(dataset, model.vocab_size, ORDER)), 4),
+        "guess": round(hardness(dataset, model.vocab_size), 4),
         "unique": len(dataset.train),
         "hidden": count_parameters(model)[1],
         "tokens": steps * args.batch_size * model.max_seq_len,

@@ -388,7 +388,11 @@ def test_a_plan_says_what_a_run_would_take_and_writes_nothing(capsys, speed):
     assert "bytes each, vocabulary of" in out
     assert "ending after about" in out  # 12 passes over 3 KB take seconds of the three minutes
     assert run("small.toml", "--data", "text.txt", "--plan") == 0
-    assert "4 steps" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "4 steps" in out
+    assert "ending after" not in out
+    assert run("--data", "text.txt", "--tokenizer", "char", "--minutes", "3", "--max_steps", "5", "--plan") == 0
+    assert "ending after" not in capsys.readouterr().out  # the user's own wish, and not for want of text
     assert everything() == before
 
 

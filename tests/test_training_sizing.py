@@ -23,6 +23,7 @@ from model.training.sizing import LAW, MOST_PASSES, choose, forecast, measure_sp
 
 CPU = torch.device("cpu")
 VOCABULARY = 500
+GUESS = math.log(VOCABULARY)  # of tokens without any order
 
 
 def text(tokens: int) -> Dataset:
@@ -45,7 +46,7 @@ def machine(monkeypatch):
 
 
 def chosen(tokens: int = 1_000_000, **given) -> dict:
-    return choose({"minutes": 5.0, "dtype": "float32"} | given, text(tokens), VOCABULARY, Transformer, CPU)
+    return choose({"minutes": 5.0, "dtype": "float32"} | given, GUESS, text(tokens), VOCABULARY, Transformer, CPU)
 
 
 def hidden(settings: dict) -> int:
@@ -120,7 +121,9 @@ def test_what_the_user_sets_stays(machine):
 
 def test_the_batch_suits_micro_batches_and_processes(machine):
     assert chosen(micro_batch_size=3)["batch_size"] % 3 == 0
-    settings = choose({"minutes": 5.0, "dtype": "float32"}, text(10**6), VOCABULARY, Transformer, CPU, processes=5)
+    settings = choose(
+        {"minutes": 5.0, "dtype": "float32"}, GUESS, text(10**6), VOCABULARY, Transformer, CPU, processes=5
+    )
     assert settings["batch_size"] % 5 == 0
 
 
@@ -175,9 +178,9 @@ def test_it_is_chosen_where_minutes_are_given_and_no_whole_architecture():
 
 def test_a_forecast_ends_by_steps_or_by_the_clock(machine):
     for settings in ({"max_steps": 40}, {"max_steps": 40, "minutes": 60.0}):
-        assert forecast(ARGS, TrainArgs(**settings), Transformer, dataset(), CPU).steps == 40
-    by_clock = forecast(ARGS, TrainArgs(minutes=0.001), Transformer, dataset(), CPU)
-    twice = forecast(ARGS, TrainArgs(minutes=0.002), Transformer, dataset(), CPU)
+        assert forecast(ARGS, TrainArgs(**settings), 2.0, Transformer, dataset(), CPU).steps == 40
+    by_clock = forecast(ARGS, TrainArgs(minutes=0.001), 2.0, Transformer, dataset(), CPU)
+    twice = forecast(ARGS, TrainArgs(minutes=0.002), 2.0, Transformer, dataset(), CPU)
     assert twice.steps == pytest.approx(2 * by_clock.steps, abs=1)
     assert twice.passes == pytest.approx(twice.steps * 32 * ARGS.max_seq_len / 500)
     assert twice.loss < by_clock.loss

@@ -22,7 +22,7 @@ from .estimate import build_seconds, check_memory, count_parameters
 from .evaluation import guessing_losses
 from .plan import CONFIG, Plan, Text, assemble, differences, prepare_text
 from .run_directory import locked, read_notes
-from .sizing import Forecast, choose, forecast
+from .sizing import Forecast, choose, forecast, hardness
 from .summary import announcement, duration, table
 from .trainer import Progress, Trainer
 
@@ -34,10 +34,9 @@ def run(plan: Plan, text: Text | None) -> int:
     device, expected = own_device(pick_device(plan.train.device), plan.ranks), None
     with ExitStack() as stack:
         if text:  # before the others are met: a mistake ends here, and they are still waiting
-            chosen = plan.undecided
-            plan, text = decide(plan, text)
+            if plan.undecided:
+                plan, text, expected = decide(plan, text, device)
             check_memory(text.model, plan.train, device, plan.ranks.world_size)
-            expected = expect(plan, text, device) if chosen else None
             plan.directory.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(plan.directory))
             write_run(plan, text)
@@ -51,33 +50,30 @@ def run(plan: Plan, text: Text | None) -> int:
 def show_plan(plan: Plan, text: Text) -> int:
     """Print what the run would take and come to; nothing is written. Returns the exit code."""
     device = own_device(pick_device(plan.train.device), plan.ranks)
-    plan, text = decide(plan, text)
-    check_memory(text.model, plan.train, device, plan.ranks.world_size)
-    expected = expect(plan, text, device)
+    plan, text, expected = decide(plan, text, device)
     trainer = Trainer(plan.network(text.model).to(device), text.dataset, plan.train)
     print(announcement(trainer, guessing_losses(text.dataset, text.model.vocab_size)[0], forecast=expected))
     return 0
 
 
-def decide(plan: Plan, text: Text) -> tuple[Plan, Text]:
-    """Choose what the user has left open, once the text is known."""
-    if not plan.undecided:
-        return plan, text
-    device = own_device(pick_device(plan.train.device), plan.ranks)
-    vocab_size, processes = text.tokenizer.vocab_size, plan.ranks.world_size
-    chosen = choose(plan.given, text.dataset, vocab_size, plan.network, device, processes)
-    plan = assemble(chosen, plan.directory, plan.ranks)
-    return plan, dataclasses.replace(text, model=plan.model)
+def decide(plan: Plan, text: Text, device: torch.device) -> tuple[Plan, Text, Forecast]:
+    """Choose what the user has left open, now that the text is known, and say what to expect of the run."""
+    dataset, processes, given = text.dataset, plan.ranks.world_size, plan.given
+    guess = hardness(dataset, text.tokenizer.vocab_size)
+    if undecided := plan.undecided:
+        chosen = choose(given, guess, dataset, text.tokenizer.vocab_size, plan.network, device, processes)
+        plan = assemble(chosen, plan.directory, plan.ranks)
+        text = dataclasses.replace(text, model=plan.model)
+    check_memory(text.model, plan.train, device, processes)
+    expected = forecast(text.model, plan.train, guess, plan.network, dataset, device, processes)
+    early = undecided and plan.train.max_steps is not None and "max_steps" not in given
+    return plan, text, dataclasses.replace(expected, ends_early=early)
 
 
 def reread(plan: Plan) -> tuple[Plan, Text]:
     """What the first of several processes chose and prepared, for the others: its run directory and cache hold it."""
     written = assemble(read_toml(plan.directory / CONFIG, *CLASSES), plan.directory, plan.ranks)
     return dataclasses.replace(written, resume=plan.resume), prepare_text(dataclasses.replace(written, resume=True))
-
-
-def expect(plan: Plan, text: Text, device: torch.device) -> Forecast:
-    return forecast(text.model, plan.train, plan.network, text.dataset, device, plan.ranks.world_size)
 
 
 def write_run(plan: Plan, text: Text) -> None:

@@ -72,6 +72,7 @@ class Forecast:
     steps: int
     passes: float  # over the training text
     loss: float  # nats per token of validation text
+    ends_early: bool = False  # because more passes over the text would not make the model better
 
 
 def undecided(settings: Settings) -> bool:
@@ -80,14 +81,20 @@ def undecided(settings: Settings) -> bool:
     return bool(settings.get("minutes") and not fixed)
 
 
-def choose(given: Settings, dataset: Dataset, vocab_size: int, network: type[Transformer], device: torch.device,
-           processes: int = 1) -> Settings:  # fmt: skip
+def hardness(dataset: Dataset, vocab_size: int) -> float:
+    """How hard a text is, for the law: nats per token of the best guess by frequency."""
+    return min(guessing_losses(dataset, vocab_size, ORDER))
+
+
+def choose(given: Settings, guess: float, dataset: Dataset, vocab_size: int, network: type[Transformer],
+           device: torch.device, processes: int = 1) -> Settings:  # fmt: skip
     """All settings, those that suit the text, the machine and the minutes best; what is ``given`` stays as it is.
 
+    ``guess`` is the text's ``hardness``.
     Sizes are tried from small to large, until the expected loss or the memory says that the one before was better.
     Raises ValueError when no size fits into the memory.
     """
-    unique, guess = len(dataset.train), min(guessing_losses(dataset, vocab_size, ORDER))
+    unique = len(dataset.train)
     seconds = 60 * given["minutes"] * (1 - OVERHEAD)
     tokens, best, least = 1e4 * seconds, None, math.inf  # tokens: a first guess of what the smallest size can see
     context = {"max_seq_len": 128} if given["minutes"] < SHORT else {}
@@ -112,15 +119,14 @@ def choose(given: Settings, dataset: Dataset, vocab_size: int, network: type[Tra
     return best
 
 
-def forecast(model: ModelArgs, train: TrainArgs, network: type[Transformer], dataset: Dataset, device: torch.device,
-             processes: int = 1) -> Forecast:  # fmt: skip
+def forecast(model: ModelArgs, train: TrainArgs, guess: float, network: type[Transformer], dataset: Dataset,
+             device: torch.device, processes: int = 1) -> Forecast:  # fmt: skip
     """What a run with these settings will come to, on this machine."""
     speed = measure_speed(model, train, network, dataset, device, processes)
     step_tokens, unique = train.batch_size * model.max_seq_len, len(dataset.train)
     by_clock = 60 * train.minutes * (1 - OVERHEAD) * speed / step_tokens if train.minutes else math.inf
     steps = max(1, int(min(train.step_limit, by_clock)))
-    guess, hidden = min(guessing_losses(dataset, model.vocab_size, ORDER)), count_parameters(model)[1]
-    loss = LAW.loss(guess, hidden, steps * step_tokens, unique)
+    loss = LAW.loss(guess, count_parameters(model)[1], steps * step_tokens, unique)
     return Forecast(speed, steps, steps * step_tokens / unique, loss)
 
 

@@ -72,10 +72,10 @@ def memory_and_disk(trainer: Trainer) -> str:
 
 def expectation(forecast: Forecast, trainer: Trainer, unigram: float) -> str:
     """What comes out, as far as the law of sizing.py foretells it."""
-    args, early = trainer.args, ""
+    early = ""
     loss = min(forecast.loss, unigram)  # far from the runs that it was fitted to, the law may say anything
-    seconds = tokens_of(forecast.steps, trainer) / forecast.tokens_per_second
-    if args.minutes and seconds < 0.8 * 60 * args.minutes:
+    if forecast.ends_early:
+        seconds = tokens_of(forecast.steps, trainer) / forecast.tokens_per_second
         early = f", ending after about {duration(seconds)}: more passes would not make it better"
     if loss > 0.9 * unigram:
         early += "; too little to learn much from: give more text or more minutes"
