@@ -6,6 +6,7 @@ from torch import nn
 
 from model import KVCache, generate
 from model.decoding.network import FewRowsLinear, for_decoding
+from model.transformer import FeedForward
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -76,6 +77,23 @@ def test_other_shapes_go_the_usual_way(shape):
     layer = FewRowsLinear(layer.weight)
     for forward in (layer, torch.compile(layer, backend="eager")):
         assert torch.equal(forward(x), expected)
+
+
+@pytest.mark.parametrize("sizes", [(9, 4), (1, 5), (6, 1, 2)])
+def test_of_a_prompt_the_last_block_computes_the_last_token_only(small_model, monkeypatch, sizes):
+    model = small_model(n_layers=3, n_kv_heads=2)
+    network, caches = for_decoding(model), [KVCache(model.args, 2) for _ in range(2)]
+    text = torch.randint(model.args.vocab_size, (2, sum(sizes)))
+    expected = model.hidden(text, 0, caches[0])
+    forward, widths, start_pos = FeedForward.forward, [], 0
+    monkeypatch.setattr(FeedForward, "forward", lambda self, x: widths.append(x.shape[1]) or forward(self, x))
+    for chunk in text.split(sizes, dim=1):
+        h = network.hidden(chunk, start_pos, caches[1])
+        start_pos += chunk.shape[1]
+        torch.testing.assert_close(h, expected[:, start_pos - 1 : start_pos], atol=1e-5, rtol=1e-5)
+    assert widths == [width for size in sizes for width in (size, size, 1)]
+    torch.testing.assert_close(caches[1].keys, caches[0].keys, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(caches[1].values, caches[0].values, atol=1e-5, rtol=1e-5)
 
 
 def test_what_was_put_into_the_model_takes_part(small_model):

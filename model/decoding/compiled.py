@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..cache import KVCache
 from ..transformer import Transformer
 
-FIRST_COMPILED = 2  # compilers take the numbers 0 and 1 for constants: at those positions the network runs as it is
+FIRST_COMPILED = 2  # compilers take the numbers 0 and 1 for constants: those positions are the other network's
 # Weights in a layer. From here on one layer is compiled, and its code runs for all: 22 layers of 44 million weights
 # compile in 8 s instead of 48. Each call costs some 60 us, which at 1 million weights is half a layer's time: below,
 # the whole network is compiled as one.
@@ -24,16 +24,16 @@ ONE_LAYER_FROM = 8_000_000
 
 
 class CompiledNetwork:
-    """A decoding network whose forward for one token of each row is compiled; ``hidden`` and ``logits`` are not."""
+    """Two networks of the same weights: one for a token of each row, compiled, the other for prompts, as it is."""
 
-    def __init__(self, network: Transformer) -> None:
+    def __init__(self, network: Transformer, prefill: Transformer) -> None:
         on_cpu = network.tok_embeddings.weight.device.type == "cpu"
         if on_cpu and not any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "c++", "clang++")):
             raise ValueError("compile needs a C++ compiler, and there is none: install g++ or leave compile out")
-        self.network = network
+        self.network, self.prefill = network, prefill
         self.args, self.shift_invariant, self.freqs_cis = network.args, network.shift_invariant, network.freqs_cis
         self.tok_embeddings, self.norm = network.tok_embeddings, network.norm
-        self.hidden, self.logits = network.hidden, network.logits
+        self.hidden, self.logits = prefill.hidden, prefill.logits
         # Networks of one architecture share the compiled code: torch keeps it with the function, not with `self`.
         self.forward = forward_one
         if sum(weight.numel() for weight in network.layers[0].state_dict().values()) < ONE_LAYER_FROM:
@@ -44,7 +44,7 @@ class CompiledNetwork:
     def __call__(self, tokens: Tensor, start_pos: int, cache: KVCache) -> Tensor:
         """tokens (B, 1) -> logits (B, 1, V)."""
         if start_pos < FIRST_COMPILED:
-            return self.network(tokens, start_pos, cache)  # (B, 1, V)
+            return self.prefill(tokens, start_pos, cache)  # (B, 1, V)
         with warnings.catch_warnings(), torch._dynamo.config.patch(specialize_float=True):
             # `dynamic` takes floats for symbols, too; finds later that norm_eps is constant, and traces all again.
             warnings.filterwarnings("ignore", "Torchinductor does not support code generation for complex")
@@ -71,7 +71,7 @@ def compile_layers(network: Transformer, on_cpu: bool) -> None:
 
 
 class CompiledBlock(nn.Module):
-    """A block whose forward for one token a row is compiled. All blocks of a network run the same code."""
+    """A block for one token of each row, compiled. All blocks of a network run the same code."""
 
     def __init__(self, block: nn.Module, number: int, compiled: Callable[..., Tensor]) -> None:
         super().__init__()
@@ -80,9 +80,7 @@ class CompiledBlock(nn.Module):
     def forward(
         self, x: Tensor, start_pos: int, freqs_cis: Tensor, mask: Tensor | None, cache: KVCache | None
     ) -> Tensor:
-        if cache is None or x.shape[1] > 1 or start_pos < FIRST_COMPILED:
-            out: Tensor = self.block(x, start_pos, freqs_cis, mask, cache)  # (B, T, dim)
-            return out
+        assert cache is not None
         keys, values = cache.layers[self.number]  # (B, K, max_seq_len, D)
         return self.compiled(self.block, x, start_pos, torch.view_as_real(freqs_cis), mask, keys, values)
 
@@ -93,8 +91,7 @@ class CompiledOutput(nn.Module):
         self.output, self.compiled = output, compiled
 
     def forward(self, h: Tensor) -> Tensor:
-        one = h.ndim == 3 and h.shape[1] == 1  # a token of each row, and not the end of a prompt
-        return self.compiled(self.output, h) if one else self.output(h)  # (..., V)
+        return self.compiled(self.output, h)  # (B, 1, V)
 
 
 class OneLayerCache(KVCache):

@@ -7,25 +7,70 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..transformer import Transformer
+from ..attention import Attention
+from ..cache import KVCache
+from ..rope import apply_rotary_emb
+from ..transformer import Transformer, TransformerBlock
 from .compiled import CompiledNetwork
 
 SLICES = 8  # of a weight matrix, for as many cores; a few more slices than cores cost nothing
 
 
-def for_decoding(model: Transformer, compile: bool = False) -> "Transformer | CompiledNetwork":
+def for_decoding(model: Transformer, compile: bool = False) -> Transformer | CompiledNetwork:
     """Build the decoding network of ``model``: a copy of its modules that shares its weights, in eval mode.
 
-    On a CPU its linear layers are ``FewRowsLinear``. With ``compile`` its forward for one token a row goes through
-    torch.compile; networks of equal architecture share what was compiled. The model itself is not touched, and a
-    change of its weights in place shows in the next token. Raises ValueError where nothing can be compiled.
+    On a CPU its linear layers are ``FewRowsLinear``; of a prompt its last block gives the last token only. With
+    ``compile`` its forward for one token a row goes through torch.compile; networks of equal architecture share what
+    was compiled. The model itself is not touched, and a change of its weights in place shows in the next token.
+    Raises ValueError where nothing can be compiled.
     """
+    network = copy_modules(model)
+    last = network.layers[-1]
+    known = type(model).hidden is Transformer.hidden and not any(map(has_hooks, last.modules()))
+    if known and type(last) is TransformerBlock and type(last.attention) is Attention:
+        network.layers[-1] = LastBlock(last)
+    network.eval()
+    return CompiledNetwork(copy_modules(model).eval(), network) if compile else network
+
+
+def copy_modules(model: Transformer) -> Transformer:
+    """A copy of the modules over the same weights, with linear layers that suit a few rows."""
     shared = [*model.parameters(), *model.buffers(), model.freqs_cis]
     network = copy.deepcopy(model, {id(tensor): tensor for tensor in shared})
     if model.tok_embeddings.weight.device.type == "cpu":
         use_few_rows_linear(network)
-    network.eval()
-    return CompiledNetwork(network) if compile else network
+    return network
+
+
+class LastBlock(TransformerBlock):
+    """The last block of a prompt: its output is needed for the last token alone, of the others only keys and values.
+
+    For a prompt this saves nearly one block of the network's work.
+    """
+
+    def __init__(self, block: TransformerBlock) -> None:
+        nn.Module.__init__(self)
+        self.attention, self.attention_norm = block.attention, block.attention_norm
+        self.feed_forward, self.ffn_norm = block.feed_forward, block.ffn_norm
+
+    def forward(
+        self, x: Tensor, start_pos: int, freqs_cis: Tensor, mask: Tensor | None, cache: KVCache | None
+    ) -> Tensor:
+        """x (B, T, dim) -> (B, 1, dim) with a cache, else (B, T, dim)."""
+        before = x.shape[1] - 1
+        if cache is not None and before:
+            self.fill(x[:, :before], start_pos, freqs_cis[:before], cache)
+            x, start_pos, freqs_cis = x[:, before:], start_pos + before, freqs_cis[before:]
+            mask = None if mask is None else mask[..., -1:, :]
+        x = x + self.attention(self.attention_norm(x), start_pos, freqs_cis, mask, cache)
+        return x + self.feed_forward(self.ffn_norm(x))
+
+    def fill(self, x: Tensor, start_pos: int, freqs_cis: Tensor, cache: KVCache) -> None:
+        """What ``Attention`` does for keys and values."""
+        attention, x = self.attention, self.attention_norm(x)
+        xk, xv = (w(x).unflatten(-1, (-1, attention.head_dim)) for w in (attention.wk, attention.wv))  # (B, T, K, D)
+        xk, _ = apply_rotary_emb(xk, xk[:, :, :1], freqs_cis)  # there are no queries
+        cache.update(attention.layer_id, start_pos, xk.transpose(1, 2), xv.transpose(1, 2))
 
 
 def use_few_rows_linear(network: Transformer) -> None:
