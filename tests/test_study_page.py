@@ -19,7 +19,7 @@ from model.rope import precompute_freqs_cis
 from model.rope_scaling import RopeScaling
 from model.study import TOPICS, run
 from model.study import page as page_topic
-from model.study.page.facts import architecture, camel, vocabulary
+from model.study.page import architecture, camel, vocabulary
 from model.text.tokenizer import SentencePieceTokenizer
 from model.text.train_tokenizer import train_tokenizer
 from model.weights import load_model, save_model, save_tokenizer
