@@ -193,6 +193,17 @@ def test_a_terminal_that_nobody_reads_ends_no_run(tmp_path, monkeypatch):
     assert watched(tmp_path, max_steps=20, sample_every=5).progress.step == 20
 
 
+def test_a_picture_that_cannot_be_written_costs_no_summary(tmp_path, capfd, monkeypatch):
+    def full(directory):
+        raise OSError(28, "No space left on device", str(directory / "loss.png"))
+
+    monkeypatch.setattr(console, "draw_losses", full)
+    watched(tmp_path, max_steps=5)
+    err = capfd.readouterr().err
+    assert "loss.png is not drawn: [Errno 28] No space left on device" in err
+    assert "validation  " in err.split("loss.png is not drawn")[1]
+
+
 def test_only_the_first_process_speaks(tmp_path, capfd, pictures, monkeypatch):
     monkeypatch.setattr("model.training.trainer.evaluate", lambda *_: 1.0)
     watched(tmp_path, ranks=Ranks(rank=1), max_steps=10, sample_every=5)

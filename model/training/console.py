@@ -138,7 +138,10 @@ class Console:
     def finish(self) -> None:
         trainer = self.trainer
         if self.speaks and trainer.directory:
-            draw_losses(trainer.directory)
+            try:
+                draw_losses(trainer.directory)
+            except OSError as error:  # the run is done all the same
+                self.note(f"loss.png is not drawn: {error}")
         if trainer.stopped_by and trainer.directory:
             name = signal.Signals(trainer.stopped_by).name
             self.note(f"stopped by {name}; step {trainer.progress.step} is saved; to go on:")
