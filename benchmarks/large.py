@@ -1,6 +1,7 @@
 """Generation at a size that people download, next to transformers on the same file: the table of generate.py --shape.
 
 All contenders are in memory at once and take turns. Loading and compiling are measured in processes of their own.
+Each measurement is printed as it comes, to stderr; the tables, medians, to stdout: some fifteen minutes at 1.1B.
 """
 
 import json
@@ -102,6 +103,8 @@ def speed(directory: Path, lengths: list[int], repeats: int, names: list[str]) -
                 ended = time.perf_counter()
                 found.setdefault((name, "decode", length), []).append(count / (ended - prefilled))
                 found.setdefault((name, "prefill", length), []).append(length / (prefilled - started))
+                figures = (found[name, kind, length][-1] for kind in ("prefill", "decode"))
+                say(f"{name}, {length} tokens: prefill {next(figures):.1f}, decode {next(figures):.1f} tokens/s")
     columns = [("decode", length) for length in lengths] + [("prefill", length) for length in lengths[1:]]
     table: Table = {}
     for kind, length in columns:
@@ -163,6 +166,7 @@ def launch(directory: Path, repeats: int, names: list[str]) -> Table:
             found: dict[str, float] = json.loads(
                 subprocess.run(command, check=True, capture_output=True, env=env).stdout
             )
+            say(f"{name}: " + ", ".join(f"{key} {figure:.3g}" for key, figure in found.items()))
             return found
 
         turns: list[dict[str, dict[str, float]]] = [{name: measure(name) for name in names} for _ in range(repeats + 1)]
@@ -214,14 +218,21 @@ def run(shape: str, only: str | None, repeats: int, keep: Path | None, ways: lis
         products(args, repeats)
         return
     names = [name for name in WAYS if name in ways or not ways]
-    table: Table = {}
     with tempfile.TemporaryDirectory() as temporary:
         directory = keep or Path(temporary)
         write_model(args, directory)
         if only in (None, "speed"):
-            table |= speed(directory, [8, 512, 1900] if shape == "1.1B" else [8, 128, 240], repeats, names)
+            lengths = [8, 512, 1900] if shape == "1.1B" else [8, 128, 240]
+            show(f"{shape}, tokens/s", names, speed(directory, lengths, repeats, names))
         if only in (None, "launch"):
-            table |= launch(directory, repeats, names)
-    print(f"\n| {shape}, tokens/s | " + " | ".join(table) + " |" + "\n|---" + "|---" * len(table) + "|")
+            show(shape, names, launch(directory, repeats, names))
+
+
+def show(what: str, names: list[str], table: Table) -> None:
+    print(f"\n| {what} | " + " | ".join(table) + " |" + "\n|---" + "|---" * len(table) + "|")
     for name in names:
-        print(f"| {name} | " + " | ".join(column.get(name, "") for column in table.values()) + " |")
+        print(f"| {name} | " + " | ".join(column.get(name, "") for column in table.values()) + " |", flush=True)
+
+
+def say(progress: str) -> None:
+    print(progress, file=sys.stderr, flush=True)
