@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Speed on a quiet machine, and beside one endless loop per core: do the threads that the scripts choose hold?
 
-python benchmarks/busy.py                       five minutes on two cores that have nothing else to do
+python benchmarks/busy.py                       ten minutes on two cores that have nothing else to do
 python benchmarks/busy.py --every_setting       the settings that were not chosen, too: three times as long
 
 Trains the demo's network with the real script and generates with random weights, each in a process of its own: what
