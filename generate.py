@@ -22,9 +22,8 @@ from model import Transformer
 from model.cli import Parser, add_flags, build, read_flags, run_script, typed_text
 from model.cli.machine import check_memory, choose_threads, has_native_bfloat16, pick_device, pick_dtype
 from model.decoding.chat import Chat, open_chat
-from model.decoding.compiled import CompiledNetwork
 from model.decoding.conversation import Conversation, converse
-from model.decoding.network import for_decoding
+from model.decoding.network import CompiledNetwork, for_decoding
 from model.decoding.prompts import Prompt, check_endless, encode, memory_needed, note, read_texts
 from model.decoding.samples import Sample, Speed, check_stop_strings, complete
 from model.decoding.sampling import Sampling

@@ -20,7 +20,8 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from model import KVCache, ModelArgs, Transformer, precompute_freqs_cis
-from model.decoding.network import FewRowsLinear, for_decoding
+from model.decoding.few_rows import FewRowsLinear
+from model.decoding.network import for_decoding
 from model.decoding.sampling import Sampler, Sampling
 from model.generation import decode
 from model.weights import load_model, save_model
@@ -116,7 +117,8 @@ def speed(directory: Path, lengths: list[int], repeats: int, names: list[str]) -
 
 
 PROCESS = """
-import json, resource, sys, time
+import json, re, sys, time
+from pathlib import Path
 way, directory = sys.argv[1:]
 import torch
 torch.set_num_threads({threads})
@@ -124,10 +126,11 @@ if way == "transformers":
     from transformers import LlamaForCausalLM as Theirs
 else:
     from model import KVCache
-    from model.decoding.network import FewRowsLinear, for_decoding
+    from model.decoding.few_rows import FewRowsLinear
+from model.decoding.network import for_decoding
     from model.weights import load_model
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def peak():  # of this program alone: what getrusage says begins with the peak of the process that started it
+    return 1024 * int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
 before, started = peak(), time.perf_counter()
 if way == "transformers":
     model = Theirs.from_pretrained(directory, dtype=torch.bfloat16)

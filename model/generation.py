@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from .cache import KVCache
-from .decoding.compiled import CompiledNetwork
-from .decoding.network import for_decoding
+from .decoding.network import CompiledNetwork, for_decoding
 from .decoding.prompts import Prompts, check_prompts, left_padded, new_cache
 from .decoding.sampling import Sampler, Sampling
 from .transformer import Transformer

@@ -1,12 +1,18 @@
 """The decoding network: the same weights, the same logits, the caller's model as it was."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
 
 from model import KVCache, generate
-from model.decoding.network import FewRowsLinear, for_decoding
+from model.decoding.few_rows import FewRowsLinear
+from model.decoding.network import for_decoding
 from model.transformer import FeedForward
+
+PROMPTS = [[1, 5, 7], [1], [3, 4, 5, 6, 7, 8, 9, 10]]
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -26,57 +32,6 @@ def test_it_has_the_same_weights_and_logits_and_leaves_the_model_alone(small_mod
     assert (model.output is None) == tied
     assert model.training
     assert not any(module.training for module in network.modules())
-
-
-@pytest.mark.parametrize("out_features", [1, 7, 8, 12, 32, 1000])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("rows", [1, 2, 5])
-@pytest.mark.parametrize("transposed", [False, True])
-def test_a_layer_for_few_rows_is_the_linear_layer(out_features, dtype, rows, transposed):
-    layer = nn.Linear(24, out_features, bias=False, dtype=dtype)
-    if transposed:
-        layer.weight.data = layer.weight.data.t().contiguous().t()
-    x = torch.randn(rows, 1, 24, dtype=dtype)
-    expected = layer(x)
-    layer = FewRowsLinear(layer.weight)
-    for forward in (layer, torch.compile(layer, backend="eager")):
-        found = forward(x)
-        assert found.shape == expected.shape
-        assert found.dtype == dtype
-        assert found.is_contiguous(), "what follows may look at two numbers as one complex"
-        assert torch.allclose(found, expected, rtol=1e-5 if dtype == torch.float32 else 2e-2, atol=1e-5)
-
-
-@pytest.mark.parametrize("enabled", [False, True])
-@pytest.mark.parametrize(("rows", "dtype"), [(1, torch.bfloat16), (2, torch.bfloat16), (1, torch.float32)])
-def test_onednn_is_off_for_one_row_of_16_bits_and_then_as_it_was(monkeypatch, enabled, rows, dtype):
-    seen = []
-    linear = torch.nn.functional.linear
-    monkeypatch.setattr(
-        torch.nn.functional, "linear", lambda *pair: seen.append(torch.backends.mkldnn.enabled) or linear(*pair)
-    )
-    before = torch.backends.mkldnn.enabled
-    layer = FewRowsLinear(torch.randn(16, 24, dtype=dtype))
-    try:
-        torch.backends.mkldnn.enabled = enabled
-        layer(torch.randn(rows, 1, 24, dtype=dtype))
-        with pytest.raises(RuntimeError):
-            layer(torch.randn(rows, 1, 25, dtype=dtype))
-        assert torch.backends.mkldnn.enabled == enabled
-    finally:
-        torch.backends.mkldnn.enabled = before
-    one = rows == 1 and dtype == torch.bfloat16
-    assert seen == [enabled and not one] * len(seen)
-    assert len(seen) == (0 if dtype == torch.float32 else 2)
-
-
-@pytest.mark.parametrize("shape", [(24,), (1, 24), (5, 24), (1, 3, 24), (2, 3, 24), (2, 1, 1, 24)])
-def test_other_shapes_go_the_usual_way(shape):
-    layer, x = nn.Linear(24, 16, bias=False), torch.randn(shape)
-    expected = layer(x)
-    layer = FewRowsLinear(layer.weight)
-    for forward in (layer, torch.compile(layer, backend="eager")):
-        assert torch.equal(forward(x), expected)
 
 
 @pytest.mark.parametrize("sizes", [(9, 4), (1, 5), (6, 1, 2)])
@@ -125,3 +80,84 @@ def test_weights_changed_between_two_tokens_count_at_once(small_model):
         model.output.weight[5] = 1000 * model.norm.weight
         model.norm.weight.zero_()
     assert next(steps) == [0], "all logits are zero"
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    """How many graphs were compiled so far. The tracing is torch.compile's own, the code that runs is PyTorch's."""
+    compile = torch.compile
+    monkeypatch.setattr(
+        torch,
+        "compile",
+        lambda step, dynamic, fullgraph, options: compile(step, dynamic=dynamic, fullgraph=fullgraph, backend="eager"),
+    )
+    torch._dynamo.reset()
+    counters.clear()
+    yield lambda: counters["stats"]["unique_graphs"]
+    torch._dynamo.reset()
+
+
+def test_compiled_text_is_the_text_and_no_length_compiles_anew(small_model, graphs):
+    model = small_model(n_layers=1)
+    for prompt, n in [([1], 20), ([1, 2, 3], 5), ([4] * 9, 12)]:
+        assert list(generate(model, [prompt], n, compile=True)) == list(generate(model, [prompt], n))
+        assert graphs() == 1
+    assert not counters["graph_break"]
+
+
+@pytest.mark.parametrize("one_layer_from", [1, 10**9])
+def test_a_context_that_becomes_full_compiles_nothing_anew(small_model, graphs, monkeypatch, one_layer_from):
+    monkeypatch.setattr("model.decoding.network.ONE_LAYER_FROM", one_layer_from)
+    model = small_model(n_layers=1)
+    text = list(generate(model, [[1]], 3 * model.args.max_seq_len, endless=True))
+    assert list(generate(model, [[1]], 3 * model.args.max_seq_len, endless=True, compile=True)) == text
+    assert graphs() == (2 if one_layer_from == 1 else 1)
+
+
+def test_a_batch_has_a_graph_of_its_own_and_padding_another(small_model, graphs):
+    model = small_model(n_layers=1)
+    for prompts in ([[1, 2]] * 3, [[5, 6, 7]] * 5):
+        assert list(generate(model, prompts, 9, compile=True)) == list(generate(model, prompts, 9))
+    assert graphs() == 1, "the batch size is a symbol, too"
+    for prompts in (PROMPTS, PROMPTS[1:]):
+        assert list(generate(model, prompts, 9, compile=True)) == list(generate(model, prompts, 9))
+    assert graphs() == 2
+
+
+def test_the_forward_follows_the_weights(small_model, graphs):
+    model, other = small_model(n_layers=1), small_model(n_layers=1)
+    for state, assign in ((model.state_dict(), False), (other.state_dict(), False), (other.state_dict(), True)):
+        model.load_state_dict(copy.deepcopy(state), assign=assign)
+        assert list(generate(model, [[1, 2]], 9, compile=True)) == list(generate(model, [[1, 2]], 9))
+    assert graphs() == 1, "other numbers in the same network are no reason to compile"
+
+
+def test_in_16_bits_no_length_compiles_anew_on_any_processor(small_model, graphs, monkeypatch, each_processor):
+    monkeypatch.setattr("model.attention.LONGEST_WRITTEN_OUT", 12)
+    model = small_model(n_layers=1).bfloat16()
+    for n in (5, 21):
+        assert list(generate(model, [[1, 2, 3]], n, compile=True)) == list(generate(model, [[1, 2, 3]], n))
+        assert graphs() == 1
+    assert torch.backends.mkldnn.enabled
+
+
+def test_complex_numbers_do_not_reach_the_compiler(small_model, graphs, recwarn):
+    list(generate(small_model(n_layers=1), [[1, 2]], 5, compile=True))
+    assert not [warning for warning in recwarn if "complex" in str(warning.message)]
+
+
+def test_of_a_large_network_one_layer_is_compiled_and_runs_for_all(small_model, graphs, monkeypatch):
+    monkeypatch.setattr("model.decoding.network.ONE_LAYER_FROM", 1)
+    model = small_model(n_layers=5)
+    for prompts, n in [([[1]], 20), ([[4] * 9], 12), ([[1, 2, 3]], 5)]:
+        assert list(generate(model, prompts, n, compile=True)) == list(generate(model, prompts, n))
+        assert graphs() == 2, "a layer and the output matrix"
+    for prompts in (PROMPTS, [[1, 2]] * 3):
+        assert list(generate(model, prompts, 9, compile=True)) == list(generate(model, prompts, 9))
+    assert not counters["graph_break"]
+
+
+def test_without_a_compiler_it_says_so(small_model, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    with pytest.raises(ValueError, match="needs a C\\+\\+ compiler"):
+        generate(small_model(), [[1]], 2, compile=True)

@@ -176,7 +176,7 @@ def test_no_forward_follows_the_last_token(model):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_low_precision_weights_decode(model, dtype):
+def test_low_precision_weights_decode(each_processor, model, dtype):
     steps = list(generate(model.to(dtype), PROMPTS, 5, temperature=1.0, seed=0))
     assert len(steps) == 5
 

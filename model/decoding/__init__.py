@@ -1,7 +1,7 @@
 """What surrounds the decode loop of generation.py: the network it runs, how tokens are sampled, how texts reach people.
 
-network.py         the decoding network: the same weights, in layers that are fast for one token of each text
-compiled.py        its forward through torch.compile
+network.py         the decoding network: the same weights, built for one token of each text, and compiled
+few_rows.py        its linear layers
 sampling.py        from logits to a token
 prompts.py         where prompts come from, and those of unequal length as one batch with its cache
 samples.py         from tokens to texts, stop strings, and how fast it went

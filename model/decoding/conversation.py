@@ -8,7 +8,7 @@ from ..generation import decode
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 from .chat import Chat, Message, common_prefix, user
-from .compiled import CompiledNetwork
+from .network import CompiledNetwork
 from .prompts import Prompt, note, utf8
 from .samples import Sample, Speed, StopStrings
 from .sampling import Sampler, Sampling

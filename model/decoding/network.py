@@ -1,22 +1,35 @@
-"""The decoding network: another Transformer over the same weights, built for one token of each text at a time."""
+"""The decoding network: another Transformer over the same weights, built for one token of each text at a time.
+
+Its forward for one token can go through torch.compile: compiled once, whatever the length of the text. ``start_pos``
+goes in as a symbol, so the code is the network's own, attention reads the filled part of the cache only, and nothing is
+compiled anew as the text grows. What the compiler made stays on disk, and the next process finds it.
+"""
 
 import copy
-import math
+import os
+import shutil
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..attention import Attention
 from ..cache import KVCache
 from ..rope import apply_rotary_emb
 from ..transformer import Transformer, TransformerBlock
-from .compiled import CompiledNetwork
+from .few_rows import WithoutOneDNN, has_hooks, use_few_rows_linear
 
-SLICES = 8  # of a weight matrix, for as many cores; a few more slices than cores cost nothing
+FIRST_COMPILED = 2  # compilers take the numbers 0 and 1 for constants: those positions are the other network's
+# Weights in a layer. From here on one layer is compiled, and its code runs for all: 22 layers of 44 million weights
+# compile in 8 s instead of 48. Each call costs some 60 us, which at 1 million weights is half a layer's time: below,
+# the whole network is compiled as one.
+ONE_LAYER_FROM = 8_000_000
 
 
-def for_decoding(model: Transformer, compile: bool = False) -> Transformer | CompiledNetwork:
+def for_decoding(model: Transformer, compile: bool = False) -> "Transformer | CompiledNetwork":
     """Build the decoding network of ``model``: a copy of its modules that shares its weights, in eval mode.
 
     On a CPU its linear layers are ``FewRowsLinear``; of a prompt its last block gives the last token only. With
@@ -73,60 +86,96 @@ class LastBlock(TransformerBlock):
         cache.update(attention.layer_id, start_pos, xk.transpose(1, 2), xv.transpose(1, 2))
 
 
-def use_few_rows_linear(network: Transformer) -> None:
-    """Replace the network's plain linear layers; one with a hook, or of another class, is left as it is."""
-    for parent in list(network.modules()):
-        for name, module in list(parent.named_children()):
-            if type(module) is nn.Linear and module.bias is None and not has_hooks(module):
-                setattr(parent, name, FewRowsLinear(module.weight))
-    if network.output is None:  # tied: the embedding is the output matrix, too
-        network.output = FewRowsLinear(network.tok_embeddings.weight)
+class CompiledNetwork:
+    """Two networks of the same weights: one for a token of each row, compiled, the other for prompts, as it is."""
+
+    def __init__(self, network: Transformer, prefill: Transformer) -> None:
+        on_cpu = network.tok_embeddings.weight.device.type == "cpu"
+        if on_cpu and not any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "c++", "clang++")):
+            raise ValueError("compile needs a C++ compiler, and there is none: install g++ or leave compile out")
+        self.network, self.prefill = network, prefill
+        self.args, self.shift_invariant, self.freqs_cis = network.args, network.shift_invariant, network.freqs_cis
+        self.tok_embeddings, self.norm = network.tok_embeddings, network.norm
+        self.hidden, self.logits = prefill.hidden, prefill.logits
+        # Networks of one architecture share the compiled code: torch keeps it with the function, not with `self`.
+        self.forward = forward_one
+        if sum(weight.numel() for weight in network.layers[0].state_dict().values()) < ONE_LAYER_FROM:
+            self.forward = compiled(forward_one, on_cpu)
+        else:
+            compile_layers(network, on_cpu)
+
+    def __call__(self, tokens: Tensor, start_pos: int, cache: KVCache) -> Tensor:
+        """tokens (B, 1) -> logits (B, 1, V)."""
+        if start_pos < FIRST_COMPILED:
+            return self.prefill(tokens, start_pos, cache)  # (B, 1, V)
+        rows, weight = tokens.shape[0], self.tok_embeddings.weight
+        products = WithoutOneDNN() if rows == 1 and weight.dtype == torch.bfloat16 else nullcontext()
+        with products, warnings.catch_warnings(), torch._dynamo.config.patch(specialize_float=True):
+            # `dynamic` takes floats for symbols, too; finds later that norm_eps is constant, and traces all again.
+            warnings.filterwarnings("ignore", "Torchinductor does not support code generation for complex")
+            return self.forward(self.network, tokens, start_pos, cache)  # (B, 1, V)
 
 
-def has_hooks(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks)
+def compiled(function: Callable[..., Tensor], on_cpu: bool) -> Callable[..., Tensor]:
+    # Without the second option, what a product reads, such as the norm before it, is computed anew for every
+    # row of its weights: 3.1 ms a token in bfloat16 instead of 2.5, for 15M parameters on two cores.
+    options: dict[str, Any] = {"cpp_wrapper": True, "realize_reads_threshold": 0} if on_cpu else {}
+    return torch.compile(function, dynamic=True, fullgraph=True, options=options)
 
 
-class FewRowsLinear(nn.Module):
-    """A linear layer that is fast for one token of each text, (B, 1, in) -> (B, 1, out), and equal for any shape.
+def forward_one(network: Transformer, tokens: Tensor, start_pos: int, cache: KVCache) -> Tensor:
+    return network(tokens, start_pos, cache)  # (B, 1, V)
 
-    Matrix libraries are built for many rows. With a few, the time goes into reading the weights, and this reads each
-    once, in order, with every core.
-    """
 
-    def __init__(self, weight: Tensor) -> None:
+def compile_layers(network: Transformer, on_cpu: bool) -> None:
+    """Put compiled blocks and a compiled output matrix into a network that is the caller's own copy."""
+    block, product = compiled(forward_block, on_cpu), compiled(forward_output, on_cpu)
+    network.layers = nn.ModuleList(CompiledBlock(layer, number, block) for number, layer in enumerate(network.layers))
+    if network.output is not None:
+        network.output = CompiledOutput(network.output, product)
+
+
+class CompiledBlock(nn.Module):
+    """A block for one token of each row, compiled. All blocks of a network run the same code."""
+
+    def __init__(self, block: nn.Module, number: int, compiled: Callable[..., Tensor]) -> None:
         super().__init__()
-        self.weight = weight  # (out, in), shared with the layer it replaces
+        self.block, self.number, self.compiled = block, number, compiled
 
-    def forward(self, x: Tensor) -> Tensor:
-        if x.ndim != 3 or x.shape[1] != 1:
-            return F.linear(x, self.weight)  # (..., out)
-        rows = x.shape[0]
-        if rows == 1 and torch.compiler.is_compiling():
-            # Compilers make one loop over the weights of this, and it widens 16-bit ones on the way, which processors
-            # without 16-bit arithmetic need.
-            return (self.weight.float() * x.float()).sum(-1).type_as(x)[None]  # (1, 1, out)
-        if x.dtype != torch.float32:
-            return one_row(x, self.weight) if rows == 1 else F.linear(x, self.weight)  # (B, 1, out)
-        # One product for each slice of the weights. Measured on two cores, for 32000 x 288 weights: 1.6 ms instead of
-        # the 3.5 of a single product for one row, 5.1 instead of 7.7 for sixteen, and the same from 256 rows on.
-        slices = math.gcd(self.weight.shape[0], SLICES)
-        weights = self.weight.unflatten(0, (slices, -1))  # (slices, out / slices, in)
-        products = torch.bmm(x[:, 0].expand(slices, -1, -1), weights.mT)  # (slices, B, out / slices)
-        return products.transpose(0, 1).contiguous().view(rows, 1, -1)  # (B, 1, out)
+    def forward(
+        self, x: Tensor, start_pos: int, freqs_cis: Tensor, mask: Tensor | None, cache: KVCache | None
+    ) -> Tensor:
+        assert cache is not None
+        keys, values = cache.layers[self.number]  # (B, K, max_seq_len, D)
+        return self.compiled(self.block, x, start_pos, torch.view_as_real(freqs_cis), mask, keys, values)
 
 
-def one_row(x: Tensor, weight: Tensor) -> Tensor:
-    """``F.linear`` for a single row of 16-bit numbers, by PyTorch's own code instead of oneDNN's, which reads slower.
+class CompiledOutput(nn.Module):
+    def __init__(self, output: nn.Module, compiled: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.output, self.compiled = output, compiled
 
-    Measured on two cores with native bfloat16, in GB/s of 5632 x 2048 weights out of memory: oneDNN 18, PyTorch 36, and
-    the memory gives 31 to a sum. There is no other way to choose than this switch, which is the process's: only who
-    finds it on puts it off and on again, so that it is on in the end whichever thread comes last.
-    """
-    if not torch.backends.mkldnn.enabled:
-        return F.linear(x, weight)  # (1, 1, out)
-    torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
-    try:
-        return F.linear(x, weight)  # (1, 1, out)
-    finally:
-        torch.backends.mkldnn.enabled = True  # type: ignore[assignment]
+    def forward(self, h: Tensor) -> Tensor:
+        return self.compiled(self.output, h)  # (B, 1, V)
+
+
+class OneLayerCache(KVCache):
+    """One layer's part of a cache. The compiled code gets it alone, and so cannot depend on the layer's number."""
+
+    def __init__(self, keys: Tensor, values: Tensor) -> None:
+        self.layers = [(keys, values)]
+
+    def update(self, layer: int, start_pos: int, xk: Tensor, xv: Tensor) -> tuple[Tensor, Tensor]:
+        return super().update(0, start_pos, xk, xv)
+
+
+def forward_block(
+    block: nn.Module, x: Tensor, start_pos: int, freqs_cis: Tensor, mask: Tensor | None, keys: Tensor, values: Tensor
+) -> Tensor:
+    out: Tensor = block(x, start_pos, freqs_cis, mask, OneLayerCache(keys, values))  # (B, 1, dim)
+    return out
+
+
+def forward_output(output: nn.Module, h: Tensor) -> Tensor:
+    logits: Tensor = output(h)  # (B, 1, V)
+    return logits

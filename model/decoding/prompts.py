@@ -16,7 +16,7 @@ from ..cache import EndlessCache, KVCache
 from ..cli.files import check_is_file
 from ..config import ModelArgs
 from ..transformer import Transformer
-from .compiled import CompiledNetwork
+from .network import CompiledNetwork
 
 SUBSTITUTED = ("/dev/fd/", "/proc/self/fd/")  # a shell's <(command), which somebody writes to
 PIPE_TIMEOUT = 1.0  # seconds to wait for the first byte of a pipe that no flag names

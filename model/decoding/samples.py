@@ -8,7 +8,7 @@ from typing import Any
 from ..generation import decode
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
-from .compiled import CompiledNetwork
+from .network import CompiledNetwork
 from .prompts import Prompt, new_cache
 from .sampling import Sampler, Sampling
 
