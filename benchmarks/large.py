@@ -126,8 +126,7 @@ if way == "transformers":
     from transformers import LlamaForCausalLM as Theirs
 else:
     from model import KVCache
-    from model.decoding.few_rows import FewRowsLinear
-from model.decoding.network import for_decoding
+    from model.decoding.network import for_decoding
     from model.weights import load_model
 def peak():  # of this program alone: what getrusage says begins with the peak of the process that started it
     return 1024 * int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
