@@ -93,6 +93,8 @@ class Int8Linear(Int8Matrix):
             flat = x.reshape(rows, -1).bfloat16()
             out = torch._weight_int8pack_mm(flat, self.weight, self.scales[:, 0])  # (rows, out)
             return out.type_as(x).view(*x.shape[:-1], -1)  # (..., out)
+        if by_rows and x.dtype != torch.float16:  # whose largest number, 65504, a sum may pass before it is scaled
+            return F.linear(x, self.weight.to(x.dtype)) * self.scales[:, 0].to(x.dtype)  # (..., out)
         return F.linear(x, self.quantized.dequantize(x.dtype))  # (..., out)
 
     def written_out(self, x: Tensor) -> Tensor:
