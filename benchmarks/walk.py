@@ -103,8 +103,8 @@ def enter(command: str, clone: Path, environment: dict[str, str], train_seconds:
     start = time.monotonic()
     process = subprocess.Popen(
         ["bash", "-c", command], cwd=clone, env=environment, text=True, start_new_session=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-     encoding="utf-8")  # fmt: skip
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8",
+    )  # fmt: skip
     state = "ok"
     try:
         # What a reader types into --interactive and --chat; no other command reads it.
