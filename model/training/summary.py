@@ -25,7 +25,8 @@ def announcement(
     """What the run will take, as far as it is known before the first step; ``unigram`` is the loss of a guess."""
     args, model, data = trainer.args, trainer.model.args, trainer.dataset
     dtype = str(trainer.dtype).removeprefix("torch.")
-    threads = f", {torch.get_num_threads()} threads" if trainer.device.type == "cpu" else ""
+    count = torch.get_num_threads()
+    threads = f", {count} thread{'s' * (count > 1)}" if trainer.device.type == "cpu" else ""
     length = f"{args.batch_size} x {model.max_seq_len} tokens a step"
     if args.step_limit < math.inf:
         tokens = tokens_of(args.step_limit, trainer)
