@@ -39,6 +39,8 @@ def test_memory_that_nobody_tells_of_is_not_judged(monkeypatch):
     check_memory(3_072_000, "this")
     with pytest.raises(ValueError, match=r"this needs about 4\.0 GB, 0\.0 GB are free"):
         check_memory(4_000_000_000, "this")
+    with pytest.raises(ValueError, match=r"this needs about 1000000000000000\.0 GB"):
+        check_memory(10**400, "this")
 
     def missing(*_, **__):
         raise FileNotFoundError

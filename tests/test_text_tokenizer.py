@@ -220,6 +220,16 @@ def test_hf_bos_from_the_settings_beside(folder, tmp_path):
     assert HFTokenizer(tmp_path / "tokenizer.json").encode("it")[0] == 1
 
 
+def test_hf_bos_is_a_token_of_the_file(folder, tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    hf_tokenizer(folder, "byte_level")
+    model = tokenizers.Tokenizer.from_file(str(folder / "byte_level/tokenizer.json"))
+    model.post_processor = tokenizers.processors.TemplateProcessing("<begin> $A", None, [("<begin>", 2_147_483_648)])
+    model.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ValueError, match="begins a text with token 2147483648, but has only"):
+        HFTokenizer(tmp_path / "tokenizer.json")
+
+
 @pytest.mark.parametrize("content", [b"", b"\x00junk" * 9, b"{}", "日本".encode()])
 def test_foreign_files_are_one_line(content, tmp_path):
     pytest.importorskip("tokenizers")

@@ -102,4 +102,5 @@ def check_memory(needed: int, what: str) -> None:
     """Ask before allocating. Raises ValueError when ``needed`` bytes are more than there are."""
     available = available_memory()
     if available is not None and needed > available:
-        raise ValueError(f"{what} needs about {needed / 1e9:.1f} GB, {available / 1e9:.1f} GB are free: give less")
+        wanted = min(needed, 10**24) / 1e9  # a float may not be larger than 10**308; an int from a file may
+        raise ValueError(f"{what} needs about {wanted:.1f} GB, {available / 1e9:.1f} GB are free: give less")

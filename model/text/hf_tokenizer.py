@@ -47,6 +47,8 @@ class HFTokenizer:
         bos = added[0] if added else self._id_of(settings.get("bos_token"))
         if bos is None:
             raise ValueError(f"{path} names no BOS token: put its tokenizer_config.json beside it")
+        if bos >= self.vocab_size:
+            raise ValueError(f"{path} begins a text with token {bos}, but has only {self.vocab_size}: get it again")
         self.bos_id: int = bos
         eos = self._id_of(settings.get("eos_token"))
         self.eos_ids = tuple(eos_ids) if eos_ids is not None else () if eos is None else (eos,)
