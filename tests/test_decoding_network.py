@@ -35,7 +35,7 @@ def test_it_has_the_same_weights_and_logits_and_leaves_the_model_alone(small_mod
 
 
 @pytest.mark.parametrize("sizes", [(9, 4), (1, 5), (6, 1, 2)])
-def test_of_a_prompt_the_last_block_computes_the_last_token_only(small_model, monkeypatch, sizes):
+def test_of_a_prompt_the_last_feed_forward_computes_the_last_token_only(small_model, monkeypatch, sizes):
     model = small_model(n_layers=3, n_kv_heads=2)
     network, caches = for_decoding(model), [KVCache(model.args, 2) for _ in range(2)]
     text = torch.randint(model.args.vocab_size, (2, sum(sizes)))
@@ -45,7 +45,8 @@ def test_of_a_prompt_the_last_block_computes_the_last_token_only(small_model, mo
     for chunk in text.split(sizes, dim=1):
         h = network.hidden(chunk, start_pos, caches[1])
         start_pos += chunk.shape[1]
-        torch.testing.assert_close(h, expected[:, start_pos - 1 : start_pos], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(h[:, -1:], expected[:, start_pos - 1 : start_pos], atol=1e-5, rtol=1e-5)
+        assert h[:, :-1].isnan().all(), "nobody shall take them for outputs"
     assert widths == [width for size in sizes for width in (size, size, 1)]
     torch.testing.assert_close(caches[1].keys, caches[0].keys, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(caches[1].values, caches[0].values, atol=1e-5, rtol=1e-5)
@@ -69,6 +70,13 @@ def test_what_was_put_into_the_model_takes_part(small_model):
     louder.weight = model.output.weight
     model.output = louder
     assert list(generate(model, [[1]], 6)) == list(generate(model, [[1]], 6, use_cache=False)) != plain
+
+
+def test_changed_rotation_takes_part_in_every_block(small_model, monkeypatch):
+    model, prompt = small_model(n_layers=1), [[1, 5, 9, 2, 7, 3]]
+    plain = list(generate(model, prompt, 12))
+    monkeypatch.setattr("model.attention.apply_rotary_emb", lambda xq, xk, freqs_cis: (xq, -2 * xk))
+    assert list(generate(model, prompt, 12)) == list(generate(model, prompt, 12, use_cache=False)) != plain
 
 
 def test_weights_changed_between_two_tokens_count_at_once(small_model):
