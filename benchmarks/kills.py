@@ -70,7 +70,8 @@ def family(pid: int) -> list[int]:
 
 
 def environment(cache: Path) -> dict[str, str]:
-    return os.environ | {"OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(cache)}
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}  # as users run them
+    return own | {"OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(cache)}
 
 
 def kill_repeatedly(

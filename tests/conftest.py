@@ -7,6 +7,7 @@ from functools import cache
 
 # Before torch is loaded, and for the processes that tests start: one thread, and the CPU where there is more.
 os.environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+os.environ.pop("PYTHONUNBUFFERED", None)  # processes write as a user's do, and find a full disk when they end
 
 import pytest
 import torch

@@ -111,6 +111,14 @@ def test_good_flags_are_read():
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no such device")
+def test_what_a_full_disk_under_stdout_cannot_hold_is_one_line():
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([sys.executable, ROOT / "study.py", "rotate"], stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 2
+    assert done.stderr.decode().splitlines() == ["study.py: error: [Errno 28] No space left on device"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no such device")
 def test_what_a_full_disk_under_stderr_cannot_hold_costs_no_work():
     program = "import sys\nfrom model.cli import run_script\n"
     program += "def main():\n    print('a note', file=sys.stderr)\n    print('the work')\nrun_script(main, 'x.py')"

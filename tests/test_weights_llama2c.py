@@ -195,3 +195,10 @@ def test_other_files_are_refused_in_one_line(tmp_path, weights, change):
     with pytest.raises(ValueError, match=r"x\.bin") as error:
         load_args(path)
     assert "\n" not in str(error.value)
+
+
+def test_numbers_beyond_the_header_are_refused_by_name():
+    with pytest.raises(
+        ValueError, match=r"vocab_size is 1000000000000: llama2\.c's format holds numbers below 2\*\*31"
+    ):
+        llama2c.header_of(ModelArgs(dim=32, n_layers=1, n_heads=2, vocab_size=10**12))

@@ -55,7 +55,16 @@ class Parser(argparse.ArgumentParser):
 
 def fail(script: str, message: str) -> NoReturn:
     print(f"{script}: error: {' '.join(message.split())}", file=sys.stderr)
-    sys.exit(2)
+    leave(2)
+
+
+def leave(code: int) -> NoReturn:
+    """Exit. What stdout cannot take is dropped: Python would try again, complain, and exit with 120."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
 
 
 class Unfailing(io.FileIO):
@@ -94,9 +103,7 @@ def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
     try:
         code = main() or 0
         sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader (`| head`) has gone: a normal end. Python would complain once more when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader (`| head`) has gone: a normal end
         code = 0
     except OSError as error:
         fail(script, f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
@@ -106,4 +113,4 @@ def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
         fail(script, str(error))
     except KeyboardInterrupt:
         code = 130
-    sys.exit(code)
+    leave(code)

@@ -191,7 +191,11 @@ def _group_of(state: Mapping[str, Tensor]) -> int:
 def header_of(args: ModelArgs, group: int = 0) -> bytes:
     """Of version 0, and with groups of version 2. Raises ValueError that names what it cannot say."""
     signed = args.vocab_size if args.tie_embeddings or group else -args.vocab_size
-    raw = struct.pack("<7i", *({**vars(args), "vocab_size": signed}[name] for name in COUNTS))
+    counts = {name: {**vars(args), "vocab_size": signed}[name] for name in COUNTS}
+    for name, count in counts.items():
+        if abs(count) >= 2**31:
+            raise ValueError(f"{name} is {abs(count)}: llama2.c's format holds numbers below 2**31")
+    raw = struct.pack("<7i", *counts.values())
     if group:
         raw = struct.pack("<Ii", MAGIC, 2) + raw + struct.pack("<Bi", args.tie_embeddings, group)
         raw = raw.ljust(HEADER, b"\0")
