@@ -219,6 +219,13 @@ def test_trace_records_the_running_code():
     assert table.notes == ["of mask, scores and weights: for the keys at 3, 4, 5."]
 
 
+def test_a_form_in_half_precision_says_where_its_positions_end():
+    (table,) = run("forms", TOPICS["forms"](head_dim=4, heads=1, length=65_536, repeats=1)).tables
+    assert {row[0]: row[1] for row in table.rows}["ChatGLM-6B, half"] == "-"
+    assert "nan" not in str(table)
+    assert "half holds no position from 65520 on" in table.notes[-1]
+
+
 def test_mistakes_are_measured():
     rows = {row[0]: row[2] for table in run("mistakes", TOPICS["mistakes"]()).tables for row in table.rows}
     assert rows["torch.polar(...) is (1024, 64)"] == "(1024, 32)"

@@ -10,7 +10,7 @@ import torch
 
 from model import ModelArgs
 from model.rope_scaling import RopeScaling
-from model.weights import load_args, load_model, meta
+from model.weights import load_args, load_model, meta, save_model
 from model.weights.meta import args_from, hidden_dim, params_from
 
 
@@ -30,6 +30,18 @@ def test_round_trip_is_bit_equal(saved):
     model, directory = saved
     assert equal(load_model(directory).state_dict(), model.state_dict())
     assert load_args(directory) == ModelArgs(**{**vars(model.args), "max_seq_len": 2048})
+
+
+@pytest.mark.parametrize("save", [meta.save, save_model], ids=["meta", "hf"])
+def test_directories_need_no_names_in_utf8(small_model, tmp_path, save):
+    try:
+        directory = tmp_path / os.fsdecode(b"caf\xe9")
+        directory.mkdir()
+    except (OSError, ValueError):
+        pytest.skip("this system has names in UTF-8 only")
+    model = small_model(head_dim=8)
+    save(model, directory)
+    assert equal(load_model(directory).state_dict(), model.state_dict())
 
 
 def test_written_keys_are_metas(saved):

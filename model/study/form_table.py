@@ -53,6 +53,9 @@ def run(options: Forms) -> Report:
     with torch.no_grad():
         for form in every:
             off, kept = f"{deviation(form, x):.1e}", sum(t.nbytes for t in form.kept)
+            if off == "nan":
+                off = "-"
+                table.notes.append(f"-: {form.name} holds no position from 65520 on, which float16 rounds to infinity.")
             took = f"{milliseconds(form, x, options.repeats):.2f}"
             table.rows.append((form.name, off, took, kept, order(form, options.head_dim), angle(form, every[0])))
     return Report([table], lambda figure: draw(figure, table))
@@ -92,7 +95,7 @@ def order(form: RopeForm, dim: int) -> str:
 def draw(figure: Any, table: Table) -> None:
     names = [row[0] for row in table.rows]
     left, right = figure.subplots(1, 2, sharey=True)
-    left.barh(names, [float(row[1]) for row in table.rows], log=True, color=BLUE)
+    left.barh(names, [0 if row[1] == "-" else float(row[1]) for row in table.rows], log=True, color=BLUE)
     left.set(title="deviation", xlabel="largest difference from float64", ylabel="form", xlim=(1e-7, 2))
     right.barh(names, [float(row[2]) for row in table.rows], color=ORANGE)
     right.set(title="time", xlabel="milliseconds per call (median)")

@@ -157,10 +157,19 @@ def shards_of(path: Path) -> list[Path]:
     return files
 
 
+def is_utf8(file: Path) -> bool:
+    try:
+        return bool(str(file).encode())
+    except UnicodeEncodeError:
+        return False
+
+
 def read_shard(file: Path) -> dict[str, Tensor]:
     """Tensors of a .pth, memory-mapped; a pickle of anything but tensors is refused and nothing of it is run."""
     try:
-        state = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        with file.open("rb") as opened:
+            mapped = is_utf8(file)  # torch maps no other names
+            state = torch.load(file if mapped else opened, map_location="cpu", weights_only=True, mmap=mapped)
     except pickle.UnpicklingError:
         raise ValueError(f"{file} pickles more than tensors: refused, and nothing of it was run") from None
     except Exception as error:  # whatever the commands of a damaged pickle lead to

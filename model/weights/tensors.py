@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
@@ -113,12 +114,14 @@ def map_tensor(path: Path, entry: Entry) -> Tensor:
     Each has a mapping of its own, so that what was read of it leaves the memory with it.
     """
     dtype = TYPES[entry.dtype]
-    end = entry.start + dtype.itemsize * math.prod(entry.shape)
+    size = dtype.itemsize * math.prod(entry.shape)
+    if not size:  # no file can be mapped for nothing
+        return torch.empty(entry.shape, dtype=dtype)
     try:
-        storage = torch.UntypedStorage.from_file(str(path), shared=False, nbytes=end)
-    except RuntimeError as error:
+        content = np.memmap(path, np.uint8, "c", entry.start, size)
+    except (ValueError, OSError) as error:
         raise ValueError(f"{path} has become shorter since it was opened ({error}): get the file again") from None
-    return torch.asarray(storage[entry.start : end], dtype=torch.uint8).view(dtype).view(entry.shape)
+    return torch.from_numpy(content).view(dtype).view(entry.shape)
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
