@@ -62,6 +62,13 @@ def test_ctrl_c_is_no_error(capsys):
     assert err == ""
 
 
+def test_too_little_memory_is_one_line(capsys):
+    code, _, err = outcome(capsys, raising(MemoryError()))
+    assert code == 2
+    assert err.count("\n") == 1
+    assert "the memory that is free is not enough" in err
+
+
 def test_a_reader_who_leaves_early_is_no_error():
     program = "from model.cli import run_script\nrun_script(lambda: print('many words\\n' * 200000), 'script.py')"
     with subprocess.Popen(

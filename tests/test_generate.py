@@ -347,6 +347,13 @@ def test_from_main_to_the_attention_kernel_are_nine_frames_and_twelve_files(run,
         assert len({frame.filename for frame in walk}) <= 12
 
 
+def test_a_prompt_without_end_is_one_line(run, monkeypatch):
+    monkeypatch.setattr("model.decoding.prompts.LONGEST", 10_000_000)
+    code, out, err = run("--prompt", "-", stdin=b"a" * 10_000_001)
+    assert (code, out) == (2, "")
+    assert "stdin is longer than 10 MB" in err
+
+
 def test_an_endless_text_passes_the_context(run):
     arguments = ["--prompt", "The quick", "--temperature", 0.8, "--seed", 1, "--jsonl", "--logprobs"]
     code, out, _ = run(*arguments, "--max_new_tokens", 3 * CONTEXT, "--endless", "--stop", "no such text")

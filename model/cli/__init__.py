@@ -111,6 +111,8 @@ def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
         if isinstance(error, UnicodeEncodeError) and error.encoding != "utf-8":  # the name of a file
             fail(script, f"this locale's encoding ({error.encoding}) lacks {error.object!r}: set PYTHONUTF8=1")
         fail(script, str(error))
+    except MemoryError:
+        fail(script, "the memory that is free is not enough for this: close other programs, or give less")
     except KeyboardInterrupt:
         code = 130
     leave(code)

@@ -18,6 +18,7 @@ from ..config import ModelArgs
 from ..transformer import Transformer
 from .network import CompiledNetwork
 
+LONGEST = 100_000_000  # bytes of a prompt: /dev/zero has no end
 SUBSTITUTED = ("/dev/fd/", "/proc/self/fd/")  # a shell's <(command), which somebody writes to
 PIPE_TIMEOUT = 1.0  # seconds to wait for the first byte of a pipe that no flag names
 
@@ -55,7 +56,14 @@ def prompts_in(file: Path) -> list[str]:
 
 
 def read_stdin() -> str:
-    return utf8(sys.stdin.buffer.read(), "stdin").removesuffix("\n") if sys.stdin else ""
+    return utf8(whole_stdin(), "stdin").removesuffix("\n") if sys.stdin else ""
+
+
+def whole_stdin() -> bytes:
+    text = sys.stdin.buffer.read(LONGEST + 1)
+    if len(text) > LONGEST:
+        raise ValueError(f"stdin is longer than {LONGEST // 10**6} MB: that fits no context, give a shorter prompt")
+    return text
 
 
 def piped() -> bytes:
@@ -66,7 +74,7 @@ def piped() -> bytes:
     except (AttributeError, OSError, ValueError):  # closed, before the start or since
         return b""
     if stat.S_ISREG(mode):
-        return sys.stdin.buffer.read()
+        return whole_stdin()
     if not stat.S_ISFIFO(mode):
         return b""
     # A thread waits for the first byte, since `select` knows no pipes on Windows. It ends with the process.
@@ -74,7 +82,7 @@ def piped() -> bytes:
     reader = threading.Thread(target=lambda: first.append(os.read(descriptor, 1)), daemon=True)
     reader.start()
     reader.join(PIPE_TIMEOUT)
-    return first[0] + sys.stdin.buffer.read() if first else b""
+    return first[0] + whole_stdin() if first else b""
 
 
 def note(text: str, end: str = "\n") -> None:
