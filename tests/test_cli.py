@@ -1,6 +1,8 @@
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -60,6 +62,19 @@ def test_ctrl_c_is_no_error(capsys):
     code, _, err = outcome(capsys, raising(KeyboardInterrupt()))
     assert code == 130
     assert err == ""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="TerminateProcess asks nobody")
+def test_sigterm_leaves_no_temporary_file(tmp_path):
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    command = [sys.executable, ROOT / "train.py", "--data", "-", "--out_dir", tmp_path / "run"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env=environment) as script:
+        while not list(tmp_path.glob("ropewalk-stdin-*")):  # it reads, and nobody writes
+            assert script.poll() is None
+            time.sleep(0.05)
+        script.send_signal(signal.SIGTERM)
+        assert script.wait(60) == 143
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_too_little_memory_is_one_line(capsys):

@@ -95,9 +95,14 @@ def make_streams_safe() -> None:
 
 
 def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
-    """Run ``main`` and exit: 2 with one line for a user's mistake, 130 after Ctrl-C, 0 for a broken pipe."""
+    """Run ``main`` and exit: 2 with one line for a user's mistake, 0 for a broken pipe.
+
+    After Ctrl-C it is 130 and after SIGTERM 143, with temporary files removed.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # startup.py
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # it would leave temporary files behind
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     make_streams_safe()
     warnings.formatwarning = lambda message, *_, **__: f"{script}: warning: {message}\n"
     try:
