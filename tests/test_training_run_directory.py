@@ -118,6 +118,7 @@ PROGRESS |= {"best_step": 0}
         {"progress": PROGRESS | {"step": "2"}, "identity": {}},
         {"progress": PROGRESS | {"step": 1.5}, "identity": {}},
         {"progress": PROGRESS | {"step": -1}, "identity": {}},
+        {"progress": PROGRESS | {"step": 10**400}, "identity": {}},
         {"progress": PROGRESS | {"step": True}, "identity": {}},
         {"progress": PROGRESS | {"wall_seconds": float("nan")}, "identity": {}},
         {"progress": PROGRESS | {"best_val_loss": [1.0]}, "identity": {}},

@@ -1,7 +1,6 @@
 """The directory a run lives in: who may write there, its latest state, and metrics.jsonl."""
 
 import json
-import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -139,7 +138,7 @@ def read_notes(directory: Path, progress_types: Mapping[str, Any]) -> dict[str, 
 def _is_number(value: Any, kind: Any) -> bool:
     if value is None or isinstance(value, bool):
         return value is None and isinstance(None, kind)
-    return isinstance(value, kind) and 0 <= value < math.inf
+    return isinstance(value, kind) and 0 <= value < 2**63
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -147,7 +146,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     check_is_file(path)
     try:
         lines = [{"step": 0} | json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
-        fine = all(isinstance(value, int | float) for line in lines for value in line.values())
+        values = [value for line in lines for value in line.values()]
+        fine = all(isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63) for value in values)
     except (ValueError, TypeError, RecursionError):
         fine = False
     if not fine:
