@@ -94,6 +94,9 @@ def test_the_tokenizer_of_a_bin_is_found_beside_it_both_ways(source, run):
     run("run", "demo.bin", "--to", "llama2c")
     theirs = load_tokenizer("demo.bin", 290)
     assert theirs.path == Path("demo.tokenizer.bin")
+    Path("demo.bin").rename("demo")  # whatever the name ends with
+    assert load_tokenizer("demo", 290).path == theirs.path
+    Path("demo").rename("demo.bin")
     assert run("demo.bin", "back", "--to", "hf")[0] == 0
     ours = load_tokenizer("back", 290)
     assert ours.path == Path("back/tokenizer.model")

@@ -53,7 +53,7 @@ def find_tokenizer(path: Path) -> Path | None:
     """
     if not path.is_dir():
         beside = tokenizer_bin(path)
-        return beside if path.suffix == ".bin" and beside.is_file() else None
+        return beside if beside.is_file() else None
     pieces, whole = path / "tokenizer.model", path / "tokenizer.json"
     if pieces.is_file() and not (whole.is_file() and (_has_added(path) or _is_tiktoken(pieces))):
         return pieces
