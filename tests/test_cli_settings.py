@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 import pytest
 
 from model import ModelArgs
-from model.cli import Parser, add_flags, build, read_flags, read_toml, typed_text, write_toml
+from model.cli import Parser, add_flags, build, local_path, read_flags, read_toml, typed_text, write_toml
+from model.cli.settings import show
 
 
 @dataclass(frozen=True)
@@ -226,12 +227,19 @@ def test_text_typed_in_a_locale_without_its_letters_is_read_as_utf_8():
         typed_text(b"caf\xe9".decode("ascii", "surrogateescape"))
 
 
-def test_a_path_that_the_locale_cannot_name_is_refused_where_it_is_read(monkeypatch):
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
+def test_a_path_is_the_file_of_its_utf_8_name_where_the_locale_lacks_its_letters(monkeypatch, tmp_path, encoding):
+    monkeypatch.setattr(os, "fsencode", lambda path: str(path).encode(encoding, "surrogateescape"))
+    monkeypatch.setattr(os, "fsdecode", lambda name: name.decode(encoding, "surrogateescape"))
     parser = argparse.ArgumentParser()
     add_flags(parser, Everything)
-    flags = parser.parse_args(["--file", "日é"])
-    monkeypatch.setattr(os, "fsencode", lambda path: str(path).encode("utf-8"))
-    assert read_flags(flags, Everything) == {"file": Path("日é")}
-    monkeypatch.setattr(os, "fsencode", lambda path: str(path).encode("ascii"))
-    with pytest.raises(UnicodeEncodeError):
-        read_flags(flags, Everything)
+    typed = read_flags(parser.parse_args(["--file", os.fsdecode("日é".encode())]), Everything)
+    (tmp_path / "my.toml").write_text('file = "日é"', encoding="utf-8")
+    from_file = read_toml(tmp_path / "my.toml", Everything)
+    assert from_file == {"file": local_path("日é")}
+    assert os.fsencode(from_file["file"]) == "日é".encode()
+    if encoding != "latin-1":  # in which the same bytes are other letters, typed as such
+        assert typed == from_file
+        assert show(typed["file"]) == '"日é"'
+    with pytest.raises(ValueError, match=r"'caf\\udce9' is not UTF-8: "):
+        read_flags(parser.parse_args(["--file", "caf\udce9"]), Everything)

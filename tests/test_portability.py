@@ -44,3 +44,40 @@ def test_training_resuming_generating_and_converting_need_nothing_that_only_posi
     assert done.returncode == 0, done.stderr.decode("cp1252")
     assert b"--- sample at step 2" in done.stdout
     assert b"?" in done.stdout  # what the code page lacks
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems spell file names in UTF-8, whatever the locale")
+def test_files_whose_names_the_locale_lacks_are_found_and_written(tmp_path):
+    folder = tmp_path / "Übung 日本"
+    folder.mkdir()
+    (folder / "naïve.txt").write_text("The quick brown fox jumps over the lazy dog.\n" * 40, encoding="utf-8")
+    size = "--tokenizer char --dim 16 --n_layers 1 --n_heads 2 --max_seq_len 16 --max_steps 2 --batch_size 2"
+    run, copy = folder / "rün", folder / "kopië"
+    for line in (
+        ["train.py", "--data", folder / "na*.txt", *size.split(), "--out_dir", run],
+        ["train.py", "--resume", "--out_dir", run, "--max_steps", "3"],
+        [
+            "train.py",
+            "--init_from",
+            run,
+            "--data",
+            folder,
+            "--glob",
+            "naï*",
+            "--out_dir",
+            folder / "später",
+            "--max_steps",
+            "1",
+        ],
+        ["generate.py", run, "--prompt", "The", "--max_new_tokens", "3", "--tokenizer", run / "tokenizer.model"],
+        ["train.py", "--data", folder / "naïve.txt", *size.split()],
+        ["convert.py", run, copy, "--to", "meta"],
+        ["evaluate.py", copy, "--data", folder / "naïve.txt"],
+    ):
+        done = subprocess.run(
+            [sys.executable, ROOT / line[0], *line[1:]], cwd=folder, capture_output=True,
+            env=os.environ | FORCED_ASCII | {"XDG_CACHE_HOME": str(folder / "cache")},
+        )  # fmt: skip
+        assert done.returncode == 0, (line, done.stderr.decode(errors="replace"))
+    assert (folder / "runs" / "naïve" / "model.safetensors").exists()
+    assert (run / "config.toml").read_text(encoding="utf-8").count("Übung 日本/rün") == 1

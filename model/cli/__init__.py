@@ -15,13 +15,14 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from .settings import Settings, add_flags, build, read_flags, read_toml, typed_text, write_toml
+from .settings import Settings, add_flags, build, local_path, read_flags, read_toml, typed_text, write_toml
 
 __all__ = [
     "Parser",
     "Settings",
     "add_flags",
     "build",
+    "local_path",
     "read_flags",
     "read_toml",
     "run_script",

@@ -65,6 +65,11 @@ def shortened(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+def printable(name: str) -> str:
+    """A file name that may not be UTF-8, or not in this locale, as JSON and pictures can show it."""
+    return name.encode("utf-8", sys.getfilesystemencodeerrors()).decode(errors="backslashreplace")
+
+
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let ``write`` make a temporary neighbour of ``path``, file or directory, then put it in place in one step.
 

@@ -132,6 +132,15 @@ def typed_text(text: str) -> str:
         raise ValueError(f"{text!r} is not UTF-8: write or name it in UTF-8") from None
 
 
+def local_path(text: str) -> Path:
+    """The file of this name, typed or from a settings file. Where the locale lacks a letter, the disk has its UTF-8."""
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        text = os.fsdecode(text.encode())
+    return Path(text)
+
+
 def convert(name: str, value: Any, kind: Any) -> Any:
     """``value`` as the field's type. Raises ValueError that says what to give instead."""
     if get_origin(kind) is tuple:
@@ -147,17 +156,12 @@ def convert(name: str, value: Any, kind: Any) -> Any:
         return build(kind, from_table(value, kind))
     if kind is float and type(value) is int and abs(value) < 2**63:  # TOML and JSON have integers beyond any float
         return float(value)
-    if kind is Path and isinstance(value, str):
-        path = Path(typed_text(value))
-        os.fsencode(path)  # raises where the locale has no bytes for this name
-        return path
-    if kind is str and isinstance(value, str):
-        return typed_text(value)
-    if type(value) is not kind and not (kind is Path and isinstance(value, Path)):
+    if kind is Path and isinstance(value, str | Path):
+        typed_text(str(value))  # or else a run could not write it down
+        return local_path(str(value))
+    if type(value) is not kind:
         raise ValueError(f"{name} is {shortened(value)}: give {WORDS[kind]}")
-    if kind in (str, Path) and any("\ud800" <= character <= "\udfff" for character in str(value)):
-        raise ValueError(f"{name} is {shortened(str(value))}, which is not UTF-8: give UTF-8 text, and rename files")
-    return value
+    return typed_text(value) if kind is str else value
 
 
 def build(cls: type, settings: Settings) -> Any:
@@ -180,7 +184,7 @@ def show(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return (
-        json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+        json.dumps(typed_text(str(value)), ensure_ascii=False).replace("\x7f", "\\u007f")
         if isinstance(value, str | Path)
         else repr(value)
     )

@@ -21,6 +21,7 @@ from urllib.parse import urldefrag
 
 from tqdm import tqdm
 
+from ..cli import local_path
 from ..cli.files import write_atomically
 from .python_docs import corpus_files, python_docs
 from .readers import Piece, first_bytes, is_binary, read_file
@@ -99,8 +100,7 @@ def _find(spec: str, patterns: Sequence[str]) -> list[File | None]:
     if spec.startswith(("http://", "https://")):
         path = fetch(spec)
         return [File(path, path.name)]
-    path = Path(os.path.expanduser(spec))  # which leaves alone what is no user's home
-    os.fsencode(path)  # raises where the locale has no bytes for this name; such a file would seem to be missing
+    path = local_path(os.path.expanduser(spec))  # which leaves alone what is no user's home
     if path.is_dir():
         return _text_files(spec, [file for file in sorted(path.rglob("*")) if _is_wanted(file, path, patterns)])
     if not path.exists() and glob.has_magic(spec):
@@ -121,7 +121,7 @@ def _is_wanted(file: Path, folder: Path, patterns: Sequence[str]) -> bool:
     """Whether a file of a directory is neither hidden, as .git is, nor of another kind than asked for."""
     inside = file.relative_to(folder)
     hidden = any(part.startswith(".") for part in inside.parts)
-    return not hidden and (not patterns or any(inside.match(pattern) for pattern in patterns))
+    return not hidden and (not patterns or any(inside.match(str(local_path(pattern))) for pattern in patterns))
 
 
 def _text_files(spec: str, files: Sequence[Path]) -> list[File | None]:

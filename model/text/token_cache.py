@@ -21,7 +21,7 @@ from urllib.parse import unquote, urldefrag, urlsplit
 from filelock import FileLock, Timeout
 
 from ..cli import Parser, run_script
-from ..cli.files import TEXTS, read_json, write_json
+from ..cli.files import TEXTS, printable, read_json, write_json
 
 NO_ROOM = {errno.ENOSPC, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST}
 ABOUT, USED_BY, DOWNLOADS = "about.json", "used_by", "downloads"
@@ -104,11 +104,6 @@ def note_use(folder: Path, run: Path | None) -> None:
     if run is not None and str(run.absolute()) not in users(folder):
         with suppress(OSError), (folder / USED_BY).open("a", encoding="utf-8", errors="surrogateescape") as file:
             file.write(f"{run.absolute()}\n")
-
-
-def printable(name: str) -> str:
-    """A file name that may not be UTF-8, as JSON can hold it."""
-    return os.fsencode(name).decode(errors="backslashreplace")
 
 
 def users(folder: Path) -> list[str]:

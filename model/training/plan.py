@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..cli import Settings, build, read_toml
+from ..cli import Settings, build, local_path, read_toml
 from ..cli.machine import pick_device
 from ..config import ModelArgs
 from ..text.dataset import Dataset
@@ -69,7 +69,9 @@ def resolve(config: Path | None, default_config: Path, flags: Settings, resume: 
     if "init_from" in settings:
         given = settings if config and "init_from" in file else flags
         settings = fine_tuning(settings, given, flags)
-    directory = settings.get("out_dir") or unused(RUNS / run_name(config, flags.get("data"), default_config))
+    directory = settings.get("out_dir") or unused(
+        RUNS / local_path(run_name(config, flags.get("data"), default_config))
+    )
     held = next((name for name in MODEL_FILES if (directory / name).exists()), None)
     if held:
         raise ValueError(f"{directory} holds {held}: give another --out_dir, or --resume to go on with that run")
@@ -191,7 +193,7 @@ def prepare_text(plan: Plan) -> Text:
         if data.tokenizer == "bpe" and wanted is None:
             print(f"vocab_size     {tokenizer.vocab_size}, chosen to fit the text", file=sys.stderr)
     else:
-        tokenizer = load_tokenizer(data.tokenizer, model.vocab_size if plan.train.init_from else None)
+        tokenizer = load_tokenizer(local_path(data.tokenizer), model.vocab_size if plan.train.init_from else None)
     if not (plan.resume or plan.train.init_from):
         model = dataclasses.replace(model, vocab_size=tokenizer.vocab_size)
     if plan.train.sample_every:

@@ -9,7 +9,7 @@ from shlex import quote
 import numpy as np
 import torch
 
-from ..cli.files import write_atomically
+from ..cli.files import printable, write_atomically
 from ..text.dataset import Dataset
 from ..text.token_cache import cache_home
 from .estimate import PROCESS, disk_needed, free_memory, peak_memory, readable_size
@@ -173,7 +173,7 @@ def draw_losses(directory: Path) -> None:
     if validation:
         best = min(loss for _, loss in validation)
         axes.plot(*zip(*validation), "o-", color="tab:orange", markersize=3, label=f"validation, best {best:.3f}")
-    axes.set(xlabel="step", ylabel="loss in nats per token", title=directory.absolute().name)
+    axes.set(xlabel="step", ylabel="loss in nats per token", title=printable(directory.absolute().name))
     axes.grid(alpha=0.3)
     axes.legend()
     write_atomically(directory / "loss.png", lambda temporary: figure.savefig(temporary, format="png"))
