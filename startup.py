@@ -19,7 +19,7 @@ from pathlib import Path
 
 is_script = Path(sys.argv[0]).resolve().parent == Path(__file__).resolve().parent  # and not a test that imports one
 if is_script and signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not under nohup
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 
 USER_SETTINGS = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # any of them: the user has decided
 

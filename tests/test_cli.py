@@ -73,7 +73,7 @@ def test_sigterm_leaves_no_temporary_file(tmp_path):
             assert script.poll() is None
             time.sleep(0.05)
         script.send_signal(signal.SIGTERM)
-        assert script.wait(60) == 143
+        assert script.wait(60) == -signal.SIGTERM
     assert list(tmp_path.iterdir()) == []
 
 

@@ -6,6 +6,7 @@ files.py      files written whole or not at all, JSON read with checks
 """
 
 import argparse
+import atexit
 import difflib
 import io
 import os
@@ -13,6 +14,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from .settings import Settings, add_flags, build, local_path, read_flags, read_toml, typed_text, write_toml
@@ -95,15 +97,28 @@ def make_streams_safe() -> None:
             stream.reconfigure(errors="replace")
 
 
-def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
-    """Run ``main`` and exit: 2 with one line for a user's mistake, 0 for a broken pipe.
+def terminate(*_: object) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    sys.exit(128 + signal.SIGTERM)
 
-    After Ctrl-C it is 130 and after SIGTERM 143, with temporary files removed.
+
+def die_if_terminated() -> None:
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        with suppress(OSError):
+            sys.stdout.flush()
+        os.kill(os.getpid(), signal.SIGTERM)  # whoever sent it sees what it did
+
+
+def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
+    """Run ``main`` and exit: 2 with one line for a user's mistake, 0 for a broken pipe, 130 after Ctrl-C.
+
+    SIGTERM ends the process as ever, but with temporary files removed.
     """
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # startup.py
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # startup.py's, until now
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # it would leave temporary files behind
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, terminate)
+        atexit.register(die_if_terminated)  # before others are registered, so that it runs after them
     make_streams_safe()
     warnings.formatwarning = lambda message, *_, **__: f"{script}: warning: {message}\n"
     try:
