@@ -49,7 +49,7 @@ def test_numbers_are_rounded_to_the_nearest_multiple_of_their_scale(group):
 
 @pytest.mark.parametrize("group", [None, 8])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("shape", [(1, 1, 24), (3, 1, 32), (1, 32), (2, 9, 24), (96,)])
+@pytest.mark.parametrize("shape", [(1, 1, 24), (3, 1, 32), (1, 32), (2, 9, 24), (96,), (1, 1, 4128)])
 @pytest.mark.parametrize("scales", [None, torch.float32])
 def test_a_layer_is_the_product_with_the_widened_matrix(group, dtype, shape, scales):
     quantized = quantize(torch.randn(37, shape[-1]), group)
