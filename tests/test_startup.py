@@ -1,6 +1,7 @@
 """How the scripts set up the threads: before torch is loaded, and by the size of the work."""
 
 import ast
+import gc
 import importlib
 import os
 import signal
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 import startup
-from model.cli import machine
+from model.cli import machine, run_script
 from model.cli.machine import choose_threads
 
 ROOT = Path(__file__).parent.parent
@@ -117,3 +118,22 @@ def test_ctrl_c_while_everything_is_imported_leaves_no_traceback(tmp_path, scrip
     child.send_signal(signal.SIGINT)
     assert child.communicate()[1] == b""
     assert child.returncode == 130
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_garbage_is_collected_from_the_work_on_and_not_while_everything_is_imported(tmp_path, script):
+    (tmp_path / "torch.py").write_text("import gc\nraise SystemExit(f'enabled: {gc.isenabled()}')\n", encoding="utf-8")
+    command = f"import runpy, sys; sys.path.insert(0, {str(tmp_path)!r}); sys.argv = [{str(ROOT / script)!r}]; "
+    command += f"sys.path.insert(1, {str(ROOT)!r}); runpy.run_path(sys.argv[0], run_name='__main__')"
+    child = subprocess.run([sys.executable, "-c", command], capture_output=True)
+    assert child.stderr.strip() == b"enabled: False"
+
+    seen = []
+    gc.disable()
+    try:
+        with pytest.raises(SystemExit):
+            run_script(lambda: seen.append(gc.isenabled()), script)
+    finally:
+        gc.enable()
+        gc.unfreeze()
+    assert seen == [True]

@@ -8,6 +8,7 @@ files.py      files written whole or not at all, JSON read with checks
 import argparse
 import atexit
 import difflib
+import gc
 import io
 import os
 import signal
@@ -119,6 +120,9 @@ def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, terminate)
         atexit.register(die_if_terminated)  # before others are registered, so that it runs after them
+    if not gc.isenabled():  # startup.py
+        gc.freeze()  # what is imported is not looked through again
+        gc.enable()
     make_streams_safe()
     warnings.formatwarning = lambda message, *_, **__: f"{script}: warning: {message}\n"
     try:

@@ -3,12 +3,12 @@
 import errno
 import json
 import math
+import mmap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
@@ -117,11 +117,13 @@ def map_tensor(path: Path, entry: Entry) -> Tensor:
     size = dtype.itemsize * math.prod(entry.shape)
     if not size:  # no file can be mapped for nothing
         return torch.empty(entry.shape, dtype=dtype)
+    skipped = entry.start % mmap.ALLOCATIONGRANULARITY  # a mapping begins at a page
     try:
-        content = np.memmap(path, np.uint8, "c", entry.start, size)
+        with path.open("rb") as file:
+            content = mmap.mmap(file.fileno(), skipped + size, access=mmap.ACCESS_COPY, offset=entry.start - skipped)
     except (ValueError, OSError) as error:
         raise ValueError(f"{path} has become shorter since it was opened ({error}): get the file again") from None
-    return torch.from_numpy(content).view(dtype).view(entry.shape)
+    return torch.frombuffer(content, dtype=dtype, offset=skipped, count=math.prod(entry.shape)).view(entry.shape)
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
