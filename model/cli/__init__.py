@@ -99,15 +99,17 @@ def make_streams_safe() -> None:
 
 
 def terminate(*_: object) -> NoReturn:
+    """On SIGTERM: leave as if by an exception, so that temporary files are removed."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.exit(128 + signal.SIGTERM)
 
 
 def die_if_terminated() -> None:
+    """The end of what ``terminate`` began: whoever sent SIGTERM sees that the process died of it."""
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         with suppress(OSError):
             sys.stdout.flush()
-        os.kill(os.getpid(), signal.SIGTERM)  # whoever sent it sees what it did
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
