@@ -48,7 +48,7 @@ def main() -> None:
     axes.set(xlabel="minutes of training on two CPU cores", ylabel="validation loss, nats per character")
     axes.set_xscale("log")
     axes.set_xticks(ticks := [0.1, 0.2, 0.5, 1, 2, 5, 10], [f"{tick:g}" for tick in ticks])
-    axes.set(xlim=(0.04, 12), ylim=(1.4, 2.2))
+    axes.set(xlim=(0.04, 12), ylim=(1.35, 2.2))
     axes.grid(alpha=0.3)
     axes.legend()
     figure.savefig(given.out)
