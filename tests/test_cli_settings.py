@@ -241,5 +241,12 @@ def test_a_path_is_the_file_of_its_utf_8_name_where_the_locale_lacks_its_letters
     if encoding != "latin-1":  # in which the same bytes are other letters, typed as such
         assert typed == from_file
         assert show(typed["file"]) == '"日é"'
+
+
+def test_a_path_that_is_no_utf_8_is_opened_but_not_written_down():
+    parser = argparse.ArgumentParser()
+    add_flags(parser, Everything)
+    found = read_flags(parser.parse_args(["--file", "caf\udce9"]), Everything)
+    assert found == {"file": Path("caf\udce9")}
     with pytest.raises(ValueError, match=r"'caf\\udce9' is not UTF-8: "):
-        read_flags(parser.parse_args(["--file", "caf\udce9"]), Everything)
+        show(found["file"])

@@ -97,6 +97,12 @@ def test_a_run_killed_before_its_first_checkpoint_may_be_started_again():
     assert plan(out_dir=Path("run")).directory == Path("run")
 
 
+def test_a_directory_that_no_settings_file_can_name_is_refused_before_it_is_made():
+    with pytest.raises(ValueError, match="is not UTF-8"):
+        plan(out_dir=Path("caf\udce9"))
+    assert [path.name for path in Path().iterdir()] == ["default.toml"]
+
+
 def test_a_place_that_cannot_be_written_is_named(monkeypatch):
     Path("file").touch()
     with pytest.raises(ValueError, match="out_dir is file, a file: give a directory"):

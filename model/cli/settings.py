@@ -119,7 +119,7 @@ def from_text(text: Any, kind: Any) -> Any:
 def typed_text(text: str) -> str:
     """An argument as the text that was typed: where the locale's encoding lacks its letters, its bytes are UTF-8.
 
-    Raises ValueError for what is no UTF-8 either: a run writes its settings down, and writes UTF-8.
+    Raises ValueError for what is no UTF-8 either.
     """
     try:
         text.encode()
@@ -157,7 +157,6 @@ def convert(name: str, value: Any, kind: Any) -> Any:
     if kind is float and type(value) is int and abs(value) < 2**63:  # TOML and JSON have integers beyond any float
         return float(value)
     if kind is Path and isinstance(value, str | Path):
-        typed_text(str(value))  # or else a run could not write it down
         return local_path(str(value))
     if type(value) is not kind:
         raise ValueError(f"{name} is {shortened(value)}: give {WORDS[kind]}")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..cli import Settings, build, local_path, read_toml
+from ..cli import Settings, build, local_path, read_toml, write_toml
 from ..cli.machine import pick_device
 from ..config import ModelArgs
 from ..text.dataset import Dataset
@@ -131,7 +131,8 @@ def assemble(settings: Settings, directory: Path, ranks: Ranks) -> Plan:
     data, model, train = (build(cls, known) for cls in CLASSES)
     device = own_device(pick_device(train.device), ranks)
     network = find_network(train.network) if train.network else Transformer
-    config_from(model, "float32", {})  # what no checkpoint could say is refused before the work, not after it
+    config_from(model, "float32", {})  # what no checkpoint could say is refused before the work, not after it;
+    write_toml(data, model, train)  # and so is a path that no settings file could name, which is UTF-8
     check_processes(data, train, ranks.world_size)
     check_memory(model, train, device, ranks.world_size)
     check_writable(directory)
