@@ -52,23 +52,11 @@ def test_files_whose_names_the_locale_lacks_are_found_and_written(tmp_path):
     folder.mkdir()
     (folder / "naïve.txt").write_text("The quick brown fox jumps over the lazy dog.\n" * 40, encoding="utf-8")
     size = "--tokenizer char --dim 16 --n_layers 1 --n_heads 2 --max_seq_len 16 --max_steps 2 --batch_size 2"
-    run, copy = folder / "rün", folder / "kopië"
+    run, tuned, copy = folder / "rün", folder / "später", folder / "kopië"
     for line in (
         ["train.py", "--data", folder / "na*.txt", *size.split(), "--out_dir", run],
         ["train.py", "--resume", "--out_dir", run, "--max_steps", "3"],
-        [
-            "train.py",
-            "--init_from",
-            run,
-            "--data",
-            folder,
-            "--glob",
-            "naï*",
-            "--out_dir",
-            folder / "später",
-            "--max_steps",
-            "1",
-        ],
+        ["train.py", "--init_from", run, "--data", folder, "--glob", "naï*", "--out_dir", tuned, "--max_steps", "1"],
         ["generate.py", run, "--prompt", "The", "--max_new_tokens", "3", "--tokenizer", run / "tokenizer.model"],
         ["train.py", "--data", folder / "naïve.txt", *size.split()],
         ["convert.py", run, copy, "--to", "meta"],

@@ -106,14 +106,18 @@ def test_the_users_number_of_threads_stays(threads, monkeypatch):
     assert choose_threads(CPU, 10) == 8
 
 
+def start_with(torch: str, script: str, folder: Path) -> subprocess.Popen:
+    """A script that finds a module of this source instead of torch."""
+    (folder / "torch.py").write_text(torch, encoding="utf-8")
+    command = f"import runpy, sys; sys.path.insert(0, {str(folder)!r}); sys.argv = [{str(ROOT / script)!r}]; "
+    command += f"sys.path.insert(1, {str(ROOT)!r}); runpy.run_path(sys.argv[0], run_name='__main__')"
+    return subprocess.Popen([sys.executable, "-c", command], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="there Ctrl-C reaches a whole group of processes")
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_ctrl_c_while_everything_is_imported_leaves_no_traceback(tmp_path, script):
-    """A module that is found instead of torch, and says when it is being imported."""
-    (tmp_path / "torch.py").write_text("import os, time\nos.write(1, b'importing')\ntime.sleep(60)\n", encoding="utf-8")
-    command = f"import runpy, sys; sys.path.insert(0, {str(tmp_path)!r}); sys.argv = [{str(ROOT / script)!r}]; "
-    command += f"sys.path.insert(1, {str(ROOT)!r}); runpy.run_path(sys.argv[0], run_name='__main__')"
-    child = subprocess.Popen([sys.executable, "-c", command], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    child = start_with("import os, time\nos.write(1, b'importing')\ntime.sleep(60)\n", script, tmp_path)
     child.stdout.read(len("importing"))
     child.send_signal(signal.SIGINT)
     assert child.communicate()[1] == b""
@@ -122,11 +126,8 @@ def test_ctrl_c_while_everything_is_imported_leaves_no_traceback(tmp_path, scrip
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_garbage_is_collected_from_the_work_on_and_not_while_everything_is_imported(tmp_path, script):
-    (tmp_path / "torch.py").write_text("import gc\nraise SystemExit(f'enabled: {gc.isenabled()}')\n", encoding="utf-8")
-    command = f"import runpy, sys; sys.path.insert(0, {str(tmp_path)!r}); sys.argv = [{str(ROOT / script)!r}]; "
-    command += f"sys.path.insert(1, {str(ROOT)!r}); runpy.run_path(sys.argv[0], run_name='__main__')"
-    child = subprocess.run([sys.executable, "-c", command], capture_output=True)
-    assert child.stderr.strip() == b"enabled: False"
+    child = start_with("import gc\nraise SystemExit(f'enabled: {gc.isenabled()}')\n", script, tmp_path)
+    assert child.communicate()[1].strip() == b"enabled: False"
 
     seen = []
     gc.disable()

@@ -43,6 +43,15 @@ def test_defaults_then_the_file_then_flags():
     assert (mine.model.dim, mine.model.n_heads, mine.train.lr) == (64, 2, TrainArgs().lr)
 
 
+def test_steps_put_aside_the_minutes_of_a_config_that_nobody_named():
+    for name in ("default.toml", "mine.toml"):
+        Path(name).write_text("dim = 32\nn_heads = 4\nn_layers = 1\nminutes = 2.5\n", encoding="utf-8")
+    assert plan().train.minutes == 2.5
+    assert plan(max_steps=9).train.minutes is None
+    assert plan(max_steps=9, minutes=1.0).train.minutes == 1.0
+    assert plan("mine.toml", max_steps=9).train.minutes == 2.5
+
+
 def test_a_run_gets_a_directory_of_its_own_and_nothing_is_written():
     assert plan().directory == Path("runs/default")
     Path("runs/default").mkdir(parents=True)

@@ -61,10 +61,16 @@ class Plan:
 
 
 def resolve(config: Path | None, default_config: Path, flags: Settings, resume: bool, ranks: Ranks = ALONE) -> Plan:
-    """Defaults < file < flags; when resuming, the run's own settings lie between defaults and file."""
+    """Defaults < file < flags; when resuming, the run's own settings lie between defaults and file.
+
+    ``max_steps`` as a flag puts aside the minutes of the default config, which nobody named: by the clock the learning
+    rate would differ from run to run.
+    """
     if resume:
         return resolve_resume(read_toml(config, *CLASSES) if config else {}, flags, ranks)
     file = read_toml(config or default_config, *CLASSES)
+    if not config and "max_steps" in flags:
+        file.pop("minutes", None)
     settings = file | flags
     if "init_from" in settings:
         given = settings if config and "init_from" in file else flags
