@@ -67,31 +67,39 @@ class Attention(nn.Module):
 def in_blocks(
     xq: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
 ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor | None]]:
-    """What ``attention`` takes, for QUERIES queries at a time, without the keys at the end that none of them sees."""
+    """What ``attention`` takes, for QUERIES queries at a time, without the keys at the end that none of them sees.
+
+    The mask is without the keys at the start that all of them see.
+    """
     T, S = xq.shape[2], keys.shape[2]
     for start in range(0, T, QUERIES):
-        end, part = S - T + min(start + QUERIES, T), None  # the keys before end are those that causal attention sees
+        # In causal attention the queries see all keys before their own, and none after.
+        own, end, part = S - T + start, S - T + min(start + QUERIES, T), None
         if mask is not None:
             part = mask.expand(*mask.shape[:-2], T, S)[..., start : start + QUERIES, :]
             if mask.dtype != torch.bool or part[..., end:].any():
                 end = S
-            part = part[..., :end]
+            if mask.dtype != torch.bool or not part[..., :own].all():
+                own = 0
+            part = part[..., own:end]
         yield xq[:, :, start : start + QUERIES], keys[:, :, :end], values[:, :, :end], part
 
 
 def attention(xq: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-    """The formula as it is read; shapes are those of ``Attention.attend``."""
+    """The formula as it is read; shapes are those of ``Attention.attend``. A mask of fewer keys is for the last."""
     B, H, T, D = xq.shape
     K, S = keys.shape[1:3]
     if mask is None:
-        mask = torch.ones(T, S, dtype=torch.bool, device=xq.device).tril(S - T)  # (T, S)
+        mask = torch.ones(T, T, dtype=torch.bool, device=xq.device).tril()  # (T, T)
     if mask.dtype == torch.bool:
         mask = torch.zeros(mask.shape, dtype=xq.dtype, device=xq.device).masked_fill(~mask, float("-inf"))
 
     # The H / K query heads of a group become rows of one product with the keys they share: no key is repeated.
     xq = xq.reshape(B, K, H // K * T, D)  # (B, K, H/K * T, D)
     scores = (xq * D**-0.5 @ keys.mT).view(B, H, T, S)  # (B, H, T, S)
-    scores += mask  # in place: one more tensor of this size costs a prompt of 1900 tokens 7% of its time
+    # In place: one more tensor of this size costs a prompt of 1900 tokens 7% of its time. Detached unless the mask is
+    # learned: a constant that is added changes no gradient, but autograd would copy the gradient to find that out.
+    (scores if mask.requires_grad else scores.detach())[..., S - mask.shape[-1] :] += mask
     weights = scores.softmax(-1).type_as(values)  # (B, H, T, S); PyTorch sums 16-bit numbers in float32
     return (weights.view(B, K, H // K * T, S) @ values).view(B, H, T, -1)  # (B, H, T, D)
 

@@ -145,6 +145,26 @@ def test_a_block_leaves_out_the_keys_that_none_of_its_queries_sees(monkeypatch):
     for mask, lengths in ((None, (7, 11, 13)), (causal, (7, 11, 13)), (causal | True, (13, 13, 13))):
         blocks = list(forms.in_blocks(q, k, v, mask))
         assert [(queries.shape[2], keys.shape[2]) for queries, keys, _, _ in blocks] == list(zip((4, 4, 2), lengths))
+        if mask is not None:  # the keys before a block's own tokens need none: all its queries see them
+            assert [part.shape[1] for *_, part in blocks] == [end - own for end, own in zip(lengths, (3, 7, 11))]
+
+
+def test_a_mask_of_fewer_keys_is_for_the_last_ones():
+    q, k, v = queries_keys_values(2, 6, 2, 4, 9)
+    mask = torch.rand(2, 1, 4, 3) < 0.5
+    whole = torch.cat([torch.ones(2, 1, 4, 6, dtype=torch.bool), mask], -1)
+    torch.testing.assert_close(forms.attention(q, k, v, mask), forms.attention(q, k, v, whole), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("K", [2, 6])
+def test_a_mask_that_is_learned_gets_its_gradient(K):
+    q, k, v = queries_keys_values(3, 6, K, 5, 9)
+    bias = torch.randn(6, 5, 9).masked_fill(~torch.ones(5, 9, dtype=torch.bool).tril(4), float("-inf"))
+    learned = [q.requires_grad_(), bias.requires_grad_()]
+    out = torch.randn(3, 6, 5, 10)
+    both = [torch.autograd.grad(form(q, k, v, bias), learned, out) for form in (forms.attention, forms.fused_attention)]
+    for found, expected in zip(*both, strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

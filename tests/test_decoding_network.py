@@ -10,7 +10,6 @@ from torch._dynamo.utils import counters
 from model import KVCache, generate
 from model.decoding.few_rows import FewRowsLinear
 from model.decoding.network import for_decoding
-from model.transformer import FeedForward
 
 PROMPTS = [[1, 5, 7], [1], [3, 4, 5, 6, 7, 8, 9, 10]]
 
@@ -35,19 +34,29 @@ def test_it_has_the_same_weights_and_logits_and_leaves_the_model_alone(small_mod
 
 
 @pytest.mark.parametrize("sizes", [(9, 4), (1, 5), (6, 1, 2)])
-def test_of_a_prompt_the_last_feed_forward_computes_the_last_token_only(small_model, monkeypatch, sizes):
+def test_of_a_prompt_the_last_block_computes_the_last_token_only(small_model, monkeypatch, sizes):
     model = small_model(n_layers=3, n_kv_heads=2)
     network, caches = for_decoding(model), [KVCache(model.args, 2) for _ in range(2)]
     text = torch.randint(model.args.vocab_size, (2, sum(sizes)))
     expected = model.hidden(text, 0, caches[0])
-    forward, widths, start_pos = FeedForward.forward, [], 0
-    monkeypatch.setattr(FeedForward, "forward", lambda self, x: widths.append(x.shape[1]) or forward(self, x))
+    forward, widths, start_pos = FewRowsLinear.forward, {}, 0
+
+    def counted(linear, x):
+        widths.setdefault(id(linear.weight), []).append(x.shape[1])
+        return forward(linear, x)
+
+    monkeypatch.setattr(FewRowsLinear, "forward", counted)
     for chunk in text.split(sizes, dim=1):
         h = network.hidden(chunk, start_pos, caches[1])
         start_pos += chunk.shape[1]
         torch.testing.assert_close(h[:, -1:], expected[:, start_pos - 1 : start_pos], atol=1e-5, rtol=1e-5)
         assert h[:, :-1].isnan().all(), "nobody shall take them for outputs"
-    assert widths == [width for size in sizes for width in (size, size, 1)]
+    for number, layer in enumerate(model.layers):
+        attention, feed_forward = layer.attention, layer.feed_forward
+        once = [1] * len(sizes) if number == 2 else list(sizes)
+        for linear in (attention.wq, attention.wo, feed_forward.w1, feed_forward.w2):
+            assert widths[id(linear.weight)] == once
+        assert widths[id(attention.wk.weight)] == widths[id(attention.wv.weight)] == list(sizes)
     torch.testing.assert_close(caches[1].keys, caches[0].keys, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(caches[1].values, caches[0].values, atol=1e-5, rtol=1e-5)
 
