@@ -33,9 +33,14 @@ def train(directory: Path, given: list[str], settings: dict[str, float]) -> tupl
     flags = [str(part) for name, value in settings.items() for part in (f"--{name}", value)]
     command = [sys.executable, str(ROOT / "train.py"), *given, "--out_dir", str(directory), *flags, *VALIDATION]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     losses = [row["val_loss"] for row in rows if "val_loss" in row]
-    return min(losses), losses[-1], rows[-1]["step"], json.loads((directory / "config.json").read_text())
+    return (
+        min(losses),
+        losses[-1],
+        rows[-1]["step"],
+        json.loads((directory / "config.json").read_text(encoding="utf-8")),
+    )
 
 
 def by_hand(width: int, layers: int, context: int, dropout: float, rates: dict[str, float]) -> dict[str, float]:
