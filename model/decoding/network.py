@@ -63,7 +63,7 @@ class LastToken(nn.Module):
     """What the last block computes for each token by itself: of a prompt only the last token's output is needed.
 
     For the other tokens, of which the cache needs keys and values alone, it gives NaN, so that nobody takes them for
-    outputs. With ``wq``, ``wo`` and the feed-forward this saves four fifths of a block's work on a prompt.
+    outputs. Of the block's work on a prompt, wk, wv and the attention itself are left.
     """
 
     def __init__(self, module: nn.Module) -> None:
