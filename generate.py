@@ -21,10 +21,12 @@ from tqdm import tqdm
 from model import Transformer
 from model.cli import Parser, add_flags, build, read_flags, run_script, typed_text
 from model.cli.machine import check_memory, choose_threads, has_native_bfloat16, pick_device, pick_dtype
+from model.decoding.batches import check_endless, memory_needed
 from model.decoding.chat import Chat, open_chat
 from model.decoding.conversation import Conversation, converse
-from model.decoding.network import CompiledNetwork, for_decoding
-from model.decoding.prompts import Prompt, check_endless, encode, memory_needed, note, read_texts
+from model.decoding.endless import is_shift_invariant
+from model.decoding.network import for_decoding
+from model.decoding.prompts import Prompt, encode, note, read_texts
 from model.decoding.samples import Sample, Speed, check_stop_strings, complete
 from model.decoding.sampling import Sampling
 from model.text.tokenizer import Tokenizer
@@ -112,7 +114,7 @@ def main() -> int:
     speed = Speed()
     try:
         if options.interactive:
-            endless = options.endless or network.shift_invariant
+            endless = options.endless or is_shift_invariant(network)
             converse(Conversation(network, tokenizer, sampling, speed, chat, endless), length, flags.stop)
             return 0
         samples = complete(
@@ -148,9 +150,7 @@ def main() -> int:
     return 0
 
 
-def load(
-    flags: argparse.Namespace, options: Options
-) -> tuple[Transformer | CompiledNetwork, Tokenizer, list[Prompt], int, Chat | None]:
+def load(flags: argparse.Namespace, options: Options) -> tuple[Transformer, Tokenizer, list[Prompt], int, Chat | None]:
     """The decoding network, the tokenizer, each prompt once for each of its samples, how many new tokens they get, and
     the chat template, where one is to be applied.
 

@@ -19,8 +19,9 @@ import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-from model import KVCache, ModelArgs, Transformer, precompute_freqs_cis
 from model.decoding.few_rows import FewRowsLinear
+
+from model import KVCache, ModelArgs, Transformer, precompute_freqs_cis
 from model.decoding.network import for_decoding
 from model.decoding.sampling import Sampler, Sampling
 from model.generation import decode

@@ -5,7 +5,7 @@ Read in this order:
     config.py        ModelArgs: every number that shapes the network
     rope.py          rotary position embedding (rope_scaling.py: for contexts longer than trained on)
     cache.py         keys and values of earlier tokens
-    attention.py     grouped-query attention, with the softmax written out and fused
+    attention.py     grouped-query attention, and its formula (kernels.py: the same, faster; for a second reading)
     transformer.py   the block around it, and the whole network
     generation.py    the decode loop: prefill, then sample, yield, forward
 
@@ -19,7 +19,7 @@ Shape letters, used at the end of every line that changes a shape:
 
 from .cache import KVCache
 from .config import ModelArgs
-from .generation import generate
+from .decoding.batches import generate
 from .rope import apply_rotary_emb, precompute_freqs_cis, reshape_for_broadcast
 from .transformer import Transformer
 

@@ -47,6 +47,8 @@ def apply_rotary_emb(xq: Tensor, xk: Tensor, freqs_cis: Tensor) -> tuple[Tensor,
 
     Pairs are (2i, 2i + 1). The rotation is one complex product, in float32 whatever the dtype of the input.
     """
+    if torch.compiler.is_compiling():  # torch.compile generates no code for complex numbers
+        return apply_rotary_emb_real(xq, xk, freqs_cis)
     return _rotate(xq, freqs_cis), _rotate(xk, freqs_cis)
 
 
@@ -56,15 +58,12 @@ def _rotate(x: Tensor, freqs_cis: Tensor) -> Tensor:
     return torch.view_as_real(rotated).flatten(3).type_as(x)  # (B, T, H, D)
 
 
-def apply_rotary_emb_real(xq: Tensor, xk: Tensor, freqs: Tensor) -> tuple[Tensor, Tensor]:
-    """``apply_rotary_emb`` in real arithmetic, which the network takes under torch.compile: it has no complex numbers.
-
-    ``freqs`` is ``torch.view_as_real(freqs_cis)``: (T, D/2, 2), cosine and sine. In eager mode it is the slower one.
-    """
-    return _rotate_real(xq, freqs), _rotate_real(xk, freqs)
+def apply_rotary_emb_real(xq: Tensor, xk: Tensor, freqs_cis: Tensor) -> tuple[Tensor, Tensor]:
+    """``apply_rotary_emb`` in real arithmetic: the same numbers, more slowly unless compiled."""
+    return _rotate_real(xq, freqs_cis), _rotate_real(xk, freqs_cis)
 
 
-def _rotate_real(x: Tensor, freqs: Tensor) -> Tensor:
+def _rotate_real(x: Tensor, freqs_cis: Tensor) -> Tensor:
     a, b = x.float().unflatten(-1, (-1, 2)).unbind(-1)  # (B, T, H, D/2) each
-    cos, sin = (reshape_for_broadcast(part, a) for part in freqs.unbind(-1))  # (1, T, 1, D/2) each
+    cos, sin = (reshape_for_broadcast(part, a) for part in torch.view_as_real(freqs_cis).unbind(-1))  # (1, T, 1, D/2)
     return torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(3).type_as(x)  # (B, T, H, D)

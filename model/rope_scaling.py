@@ -4,7 +4,6 @@ Each scaling is a function from frequencies to frequencies, both (D/2,) in radia
 """
 
 import math
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
@@ -84,5 +83,5 @@ class RopeScaling:
             yield f"rope_scaling original_max_seq_len is {original!r}: give the context length before {self.type}"
 
 
-def _is_number(value: object, least: float, most: float = sys.float_info.max) -> bool:
+def _is_number(value: object, least: float, most: float = 1e308) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most

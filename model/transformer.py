@@ -1,7 +1,6 @@
 """The block around attention, and the network (LLaMA, arXiv:2302.13971, section 2.2)."""
 
 import math
-from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -60,8 +59,6 @@ class TransformerBlock(nn.Module):
 class Transformer(nn.Module):
     """Token ids in, logits out. Positions enter once, in ``hidden``; the only state is the cache the caller passes."""
 
-    shift_invariant = True  # whether moving all positions by the same amount leaves the logits as they are
-
     def __init__(self, args: ModelArgs) -> None:
         super().__init__()
         self.args = args
@@ -71,7 +68,7 @@ class Transformer(nn.Module):
         self.output: nn.Module | None = None
         if not args.tie_embeddings:
             self.output = nn.Linear(args.dim, args.vocab_size, bias=False)
-        # Not a buffer: casting the model would cast it, and `.to(torch.bfloat16)` drops the imaginary part.
+        # Not a buffer: `.to(torch.bfloat16)` would cast it and drop the imaginary part.
         self.freqs_cis = precompute_freqs_cis(args.head_dim, args.max_seq_len, args.rope_theta, args.rope_scaling)
         self.init_weights()
 
@@ -84,50 +81,28 @@ class Transformer(nn.Module):
                 into_residual = name.endswith(("wo.weight", "w2.weight"))
                 nn.init.normal_(weight, std=0.02 / math.sqrt(2 * self.args.n_layers) if into_residual else 0.02)
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Transformer":
-        """Called by ``to``, ``half`` and the like. The table moves to another device, but never to another dtype."""
-        super()._apply(fn, recurse)
-        device = self.tok_embeddings.weight.device
-        if device.type != "meta":
-            self.freqs_cis = self.freqs_cis.to(device)
-        return self
-
-    def forward(self, tokens: Tensor, start_pos: int = 0, cache: KVCache | None = None) -> Tensor:
+    def forward(
+        self, tokens: Tensor, start_pos: int = 0, cache: KVCache | None = None, mask: Tensor | None = None
+    ) -> Tensor:
         """tokens (B, T) at positions start_pos .. start_pos + T - 1 -> logits (B, T, V).
 
-        Without a cache the tokens are the whole sequence. Raises ValueError past the end of the context.
+        Without a cache the tokens are the whole sequence. ``mask`` is that of ``attention``: None is causal. Raises
+        ValueError past the end of the context.
         """
-        return self.logits(self.hidden(tokens, start_pos, cache))
+        return self.logits(self.hidden(tokens, start_pos, cache, mask))
 
-    def hidden(self, tokens: Tensor, start_pos: int = 0, cache: KVCache | None = None) -> Tensor:
+    def hidden(
+        self, tokens: Tensor, start_pos: int = 0, cache: KVCache | None = None, mask: Tensor | None = None
+    ) -> Tensor:
         """Everything but the output matrix: (B, T) -> (B, T, dim)."""
         self.check_positions(tokens, start_pos, cache)
         T = tokens.shape[1]
         freqs_cis = self.freqs_cis[start_pos : start_pos + T].to(tokens.device)  # (T, D/2)
-        if torch.compiler.is_compiling():
-            freqs_cis = torch.view_as_real(freqs_cis)  # (T, D/2, 2): compilers know no complex numbers
-        mask = self.mask(start_pos, T)
-        if cache is not None:
-            mask = cache.restrict(mask, start_pos, T)
 
-        h = self.embed(tokens, start_pos)  # (B, T, dim)
+        h = self.tok_embeddings(tokens)  # (B, T, dim): RoPE leaves the embedding alone
         for layer in self.layers:
             h = layer(h, start_pos, freqs_cis, mask, cache)
         return self.norm(h)
-
-    def embed(self, tokens: Tensor, start_pos: int) -> Tensor:
-        """(B, T) -> (B, T, dim). RoPE leaves the embedding alone; older schemes add the position here."""
-        return self.tok_embeddings(tokens)
-
-    def mask(self, start_pos: int, T: int) -> Tensor | None:
-        """Which keys each new token may see, True or False, (T, S); None where ``attend`` is causal by itself.
-
-        Each of T new tokens sees all start_pos cached ones, and of the new ones those up to and including itself.
-        """
-        if start_pos == 0 or T == 1:
-            return None
-        visible = torch.ones(T, start_pos + T, dtype=torch.bool, device=self.tok_embeddings.weight.device)  # (T, S)
-        return visible.tril(diagonal=start_pos)
 
     def logits(self, h: Tensor) -> Tensor:
         """(..., dim) -> (..., V)."""

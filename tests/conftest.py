@@ -13,8 +13,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from model import ModelArgs, Transformer
-from model.cli import machine
+from model import ModelArgs, Transformer, kernels
 
 # Started in the background (`make test &`), this process ignores Ctrl-C, and so would those that tests start and stop.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -51,22 +50,25 @@ def _fixed_seed() -> None:
     torch.manual_seed(1337)
 
 
+PROCESSORS = {
+    "amx": kernels.Processor(bfloat16=True, amx=True),
+    "native": kernels.Processor(bfloat16=True, amx=False),
+    "emulated": kernels.Processor(bfloat16=False, amx=False),
+}
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _no_processor_of_its_own() -> None:
-    """A test whose outcome could depend on the processor says so, by using ``each_processor``; others may not ask."""
-
-    def ask() -> bool:
-        pytest.fail("this test asks whether bfloat16 is native here: have it use the fixture each_processor")
-
-    machine.cpu_has_bfloat16 = ask
+    """The same ways are chosen on every machine that runs the tests."""
+    kernels.CPU = PROCESSORS["emulated"]
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["native", "emulated"])
+@pytest.fixture(scope="module", params=["native", "emulated"])
 def each_processor(request: pytest.FixtureRequest) -> Iterator[bool]:
     """Run the test twice: on a processor with bfloat16 instructions, and on one without. Forked children inherit it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(machine, "cpu_has_bfloat16", lambda: request.param)
-        yield request.param
+        patch.setattr(kernels, "CPU", PROCESSORS[request.param])
+        yield kernels.CPU.bfloat16
 
 
 @pytest.fixture

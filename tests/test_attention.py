@@ -3,21 +3,20 @@ import math
 import pytest
 import torch
 
-from model import attention as forms
-from model.attention import LONGEST_WRITTEN_OUT, Attention
+from model.attention import Attention, attention
 from model.rope import apply_rotary_emb, precompute_freqs_cis
 
 
-def head_by_head(attention: Attention, args, x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+def head_by_head(layer: Attention, args, x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     """Causal attention as the paper writes it: one batch row, one query head, one query at a time."""
     B, T, _ = x.shape
     D, group = args.head_dim, args.n_heads // args.n_kv_heads
     out = torch.zeros(B, T, args.n_heads * D)
     for h in range(args.n_heads):
         k = h // group  # neighbouring query heads share a key/value head
-        q = x @ attention.wq.weight[h * D : (h + 1) * D].T
-        key = x @ attention.wk.weight[k * D : (k + 1) * D].T
-        value = x @ attention.wv.weight[k * D : (k + 1) * D].T
+        q = x @ layer.wq.weight[h * D : (h + 1) * D].T
+        key = x @ layer.wk.weight[k * D : (k + 1) * D].T
+        value = x @ layer.wv.weight[k * D : (k + 1) * D].T
         q, key = (t.squeeze(2) for t in apply_rotary_emb(q.unsqueeze(2), key.unsqueeze(2), table))
         for b in range(B):
             for t in range(T):
@@ -25,7 +24,7 @@ def head_by_head(attention: Attention, args, x: torch.Tensor, table: torch.Tenso
                 weights = torch.exp(scores - scores.max())
                 weights = weights / weights.sum()
                 out[b, t, h * D : (h + 1) * D] = sum(weights[s] * value[b, s] for s in range(t + 1))
-    return out @ attention.wo.weight.T
+    return out @ layer.wo.weight.T
 
 
 @pytest.mark.parametrize("n_kv_heads", [1, 2, 3, 6])
@@ -77,115 +76,33 @@ def test_projections_have_metas_shapes_and_no_bias(small_args):
     }
 
 
-def queries_keys_values(B, H, K, T, S, dtype=torch.float32, D=10):
-    """Keys and values as a cache gives them: the first S of a longer tensor."""
-    xq = torch.randn(B, H, T, D).to(dtype)
-    return xq, *(torch.randn(B, K, S + 3, D).to(dtype)[:, :, :S] for _ in range(2))
+@torch.no_grad()
+def test_without_a_mask_the_last_query_sees_all_keys_and_each_one_before_it_one_less():
+    q, k, v = torch.randn(2, 6, 3, 10), torch.randn(2, 2, 5, 10), torch.randn(2, 2, 5, 10)
+    causal = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 1, 1, 1, 1]], dtype=torch.bool)
+    torch.testing.assert_close(attention(q, k, v), attention(q, k, v, causal))
+    alone = [attention(q[:, :, t : t + 1], k[:, :, : t + 3], v[:, :, : t + 3]) for t in range(3)]
+    torch.testing.assert_close(attention(q, k, v), torch.cat(alone, 2))
 
 
-def masks(B, H, T, S):
-    """Every kind that the network, padded caches and the other position encodings pass."""
-    causal = torch.ones(T, S, dtype=torch.bool).tril(S - T)
-    own = torch.arange(S) == torch.arange(S - T, S)[:, None]  # padding sees itself, or there is nothing to average
-    padded = causal & (torch.arange(S) >= torch.arange(B)[:, None, None, None]) | own  # (B, 1, T, S)
-    biases = torch.randn(1, H, T, S).masked_fill(~causal, float("-inf"))
-    found = {"causal": causal, "padded": padded, "bias": biases, "both": biases.masked_fill(~padded, float("-inf"))}
-    return found | ({"none": None} if T in (1, S) else {})
+@torch.no_grad()
+def test_a_mask_may_differ_by_row_and_by_head():
+    q, k, v = torch.randn(2, 6, 4, 10), torch.randn(2, 2, 4, 10), torch.randn(2, 2, 4, 10)
+    for shape in ((4, 4), (2, 1, 4, 4), (1, 6, 4, 4), (2, 6, 4, 4), (2, 1, 1, 4)):
+        mask = torch.rand(shape) < 0.5
+        mask[..., 0] = True
+        found, full = attention(q, k, v, mask), mask.expand(2, 6, 4, 4)
+        for row in range(2):
+            for head in range(6):
+                key, value = k[row, head // 3], v[row, head // 3]
+                scores = (q[row, head] @ key.T / math.sqrt(10)).masked_fill(~full[row, head], -math.inf)
+                torch.testing.assert_close(found[row, head], scores.softmax(-1) @ value)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("K", [1, 2, 3, 6])
-@pytest.mark.parametrize(("T", "S"), [(1, 1), (1, 9), (4, 9), (9, 9)])
-def test_written_out_and_fused_are_one_function(dtype, K, T, S):
-    B, H = 2, 6
-    q, k, v = queries_keys_values(B, H, K, T, S, dtype)
-    tolerance = 1e-5 if dtype == torch.float32 else 3e-2
-    for name, mask in masks(B, H, T, S).items():
-        mask = mask if mask is None or mask.dtype == torch.bool else mask.to(dtype)
-        found, expected = forms.attention(q, k, v, mask), forms.fused_attention(q, k, v, mask)
-        assert found.shape == expected.shape == q.shape, name
-        assert found.dtype == expected.dtype == dtype, name
-        torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
-
-
-@pytest.mark.parametrize("K", [1, 2, 6])
-def test_written_out_and_fused_have_the_same_gradients(K):
-    tensors = [t.requires_grad_() for t in queries_keys_values(3, 6, K, 7, 7)]
-    out = torch.randn(3, 6, 7, 10)
-    both = [
-        torch.autograd.grad(form(*tensors, None), tensors, out) for form in (forms.attention, forms.fused_attention)
-    ]
-    for found, expected in zip(*both, strict=True):
-        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-
-
-def in_blocks(*tensors):
-    return torch.cat([forms.attention(*block) for block in forms.in_blocks(*tensors)], 2)
-
-
-@pytest.mark.parametrize(("T", "S"), [(9, 9), (8, 13), (11, 17), (2, 13)])
-def test_blocks_of_queries_are_the_whole(monkeypatch, T, S):
-    monkeypatch.setattr(forms, "QUERIES", 4)
-    B, H = 3, 6
-    tensors = [t.requires_grad_() for t in queries_keys_values(B, H, 2, T, S)]
-    kinds = masks(B, H, T, S) | {"none": None, "later": torch.rand(T, S) < 0.8, "one row": torch.rand(1, S) < 0.8}
-    for name, mask in kinds.items():
-        mask = mask if mask is None or mask.dtype != torch.bool else mask | (torch.arange(S) == 0)
-        found, expected = (form(*tensors, mask) for form in (in_blocks, forms.attention))
-        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5, msg=name)
-        out = torch.randn(B, H, T, 10)
-        for one, other in zip(*(torch.autograd.grad(y, tensors, out) for y in (found, expected)), strict=True):
-            torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5, msg=name)
-
-
-def test_a_block_leaves_out_the_keys_that_none_of_its_queries_sees(monkeypatch):
-    monkeypatch.setattr(forms, "QUERIES", 4)
-    q, k, v = queries_keys_values(1, 6, 2, 10, 13)
-    causal = torch.ones(10, 13, dtype=torch.bool).tril(3)
-    for mask, lengths in ((None, (7, 11, 13)), (causal, (7, 11, 13)), (causal | True, (13, 13, 13))):
-        blocks = list(forms.in_blocks(q, k, v, mask))
-        assert [(queries.shape[2], keys.shape[2]) for queries, keys, _, _ in blocks] == list(zip((4, 4, 2), lengths))
-        if mask is not None:  # the keys before a block's own tokens need none: all its queries see them
-            assert [part.shape[1] for *_, part in blocks] == [end - own for end, own in zip(lengths, (3, 7, 11))]
-
-
-def test_a_mask_of_fewer_keys_is_for_the_last_ones():
-    q, k, v = queries_keys_values(2, 6, 2, 4, 9)
-    mask = torch.rand(2, 1, 4, 3) < 0.5
-    whole = torch.cat([torch.ones(2, 1, 4, 6, dtype=torch.bool), mask], -1)
-    torch.testing.assert_close(forms.attention(q, k, v, mask), forms.attention(q, k, v, whole), atol=1e-6, rtol=1e-5)
-
-
-@pytest.mark.parametrize("K", [2, 6])
-def test_a_mask_that_is_learned_gets_its_gradient(K):
-    q, k, v = queries_keys_values(3, 6, K, 5, 9)
-    bias = torch.randn(6, 5, 9).masked_fill(~torch.ones(5, 9, dtype=torch.bool).tril(4), float("-inf"))
-    learned = [q.requires_grad_(), bias.requires_grad_()]
-    out = torch.randn(3, 6, 5, 10)
-    both = [torch.autograd.grad(form(q, k, v, bias), learned, out) for form in (forms.attention, forms.fused_attention)]
-    for found, expected in zip(*both, strict=True):
-        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "T", "S", "training", "written_out"),
-    [
-        (torch.bfloat16, 9, 9, True, True),
-        (torch.bfloat16, 3, LONGEST_WRITTEN_OUT, True, True),
-        (torch.bfloat16, 3, LONGEST_WRITTEN_OUT + 1, True, False),
-        (torch.bfloat16, 3, LONGEST_WRITTEN_OUT + 1, False, True),
-        (torch.bfloat16, 1, 9, False, False),
-        (torch.float32, 9, 9, False, False),
-        (torch.float16, 9, 9, True, False),
-    ],
-)
-def test_scores_are_written_out_only_for_bfloat16_on_a_cpu_and_in_training_only_for_short_windows(
-    small_args, monkeypatch, dtype, T, S, training, written_out
-):
-    taken = []
-    for name in ("in_blocks", "fused_attention"):
-        form = getattr(forms, name)
-        monkeypatch.setattr(forms, name, lambda *given, name=name, form=form: taken.append(name) or form(*given))
-    xq, keys, values = queries_keys_values(1, 6, 2, T, S, dtype)
-    Attention(small_args(), 0).attend(xq.requires_grad_(training), keys, values, None)
-    assert taken == ["in_blocks" if written_out else "fused_attention"]
+@torch.no_grad()
+def test_the_network_attends_as_the_formula_says(small_model):
+    model, tokens = small_model(), torch.randint(37, (2, 12))
+    expected = model(tokens)
+    for layer in model.layers:
+        layer.attention.attend = attention
+    torch.testing.assert_close(model(tokens), expected, atol=1e-5, rtol=1e-5)

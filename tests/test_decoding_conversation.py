@@ -7,7 +7,7 @@ import pytest
 import torch
 from letters import LETTERS
 
-from model import generation
+from model import generate
 from model.decoding.conversation import Conversation, converse
 from model.decoding.network import for_decoding
 from model.decoding.samples import Speed
@@ -20,8 +20,8 @@ def talk(small_model):
     model = small_model(vocab_size=258, max_seq_len=64).eval()
     read = []
     hidden = model.hidden
-    model.hidden = lambda tokens, start_pos, cache: (
-        read.append((start_pos, tokens.tolist()[0])) or hidden(tokens, start_pos, cache)
+    model.hidden = lambda tokens, start_pos, cache, mask: (
+        read.append((start_pos, tokens.tolist()[0])) or hidden(tokens, start_pos, cache, mask)
     )
     conversation = Conversation(for_decoding(model), LETTERS, Sampling(0.0), Speed())
     return SimpleNamespace(model=model, read=read, conversation=conversation)
@@ -35,7 +35,7 @@ def test_turns_continue_one_text_and_read_nothing_twice(talk):
     first = said(talk.conversation.turn("ab", 5, []))
     second = said(talk.conversation.turn("cd", 5, []))
     whole = LETTERS.encode("ab") + first.tokens + LETTERS.encode("\ncd", bos=False)
-    expected = next(iter(generation.generate(talk.model, [whole], 1)))
+    expected = next(iter(generate(talk.model, [whole], 1)))
     assert second.tokens[0] == expected[0]
     read = talk.read[:-1]
     slots = [start + at for start, tokens in read for at in range(len(tokens))]
@@ -55,7 +55,7 @@ def test_an_interrupted_turn_leaves_the_conversation_whole(talk):
     turn.close()
     second = said(talk.conversation.turn("cd", 2, []))
     whole = LETTERS.encode("ab") + given + LETTERS.encode("\ncd", bos=False)
-    assert second.tokens == [step[0] for step in generation.generate(talk.model, [whole], 2)]
+    assert second.tokens == [step[0] for step in generate(talk.model, [whole], 2)]
 
 
 def test_a_full_context_is_said_and_a_new_text_begins(talk, monkeypatch, capsys):
@@ -110,7 +110,7 @@ def test_a_turn_ends_at_a_stop_string_and_the_next_continues_the_text(talk):
     assert (cut.finish, cut.text) == ("stop", first.text[: first.text.index(stop)])
     second = said(talk.conversation.turn("cd", 2, []))
     whole = LETTERS.encode("ab") + cut.tokens + LETTERS.encode("\ncd", bos=False)
-    assert second.tokens == [step[0] for step in generation.generate(talk.model, [whole], 2)]
+    assert second.tokens == [step[0] for step in generate(talk.model, [whole], 2)]
 
 
 @pytest.fixture
@@ -132,12 +132,12 @@ def test_an_endless_conversation_forgets_and_goes_on(endless, monkeypatch, capsy
     whole = 41 + 30 + 41 + 30 + 2 + 30
     assert endless.conversation.forwarded == whole - 1
     assert len(endless.conversation.text) == whole
-    assert 0 < endless.conversation.forwarded - endless.conversation.cache.dropped <= 64
+    assert 0 < endless.conversation.forwarded - endless.conversation.evicted <= 64
 
 
 def test_an_endless_turn_is_an_endless_text(endless):
     given = said(endless.conversation.turn("ab", 150, []))
-    steps = generation.generate(endless.model, [LETTERS.encode("ab")], 150, endless=True, eos_ids=LETTERS.eos_ids)
+    steps = generate(endless.model, [LETTERS.encode("ab")], 150, endless=True, eos_ids=LETTERS.eos_ids)
     assert given.tokens == [step[0] for step in steps]
     assert len(given.tokens) > 64
 
@@ -178,8 +178,8 @@ def chatting(small_model):
             model.output.weight.zero_()[letters] = wide
         conversation = Conversation(for_decoding(model), LETTERS, Sampling(0.0), Speed(), chat, **options)
         hidden = conversation.network.hidden
-        conversation.network.hidden = lambda tokens, start_pos, cache: (
-            read.append((start_pos, tokens.tolist()[0])) or hidden(tokens, start_pos, cache)
+        conversation.network.hidden = lambda tokens, start_pos, cache, mask: (
+            read.append((start_pos, tokens.tolist()[0])) or hidden(tokens, start_pos, cache, mask)
         )
         return conversation, read, model
 
@@ -197,7 +197,7 @@ def test_a_chat_forwards_only_what_the_cache_lacks(chatting, forgets):
         answer = said(conversation.turn(line, 7, []))
         assert answer.text.isalpha()
         whole = chat.tokens(chat.asked[number])
-        assert answer.tokens == [step[0] for step in generation.generate(model, [whole], 7)]
+        assert answer.tokens == [step[0] for step in generate(model, [whole], 7)]
         start = len(chat.tokens(chat.asked[0])) if forgets and number == 1 else len(cached)
         assert read[0] == (start, whole[start:])
         assert [message["role"] for message in conversation.messages] == ["user", "assistant"] * (number + 1)
@@ -233,7 +233,7 @@ def test_an_endless_chat_keeps_its_head_and_goes_on(chatting):
     head = conversation.cache.keys[..., :9, :].clone()
     second = said(conversation.turn("b", 40, []))
     assert len(first.tokens) == len(second.tokens) == 40
-    assert 48 < conversation.forwarded - conversation.cache.dropped <= 64 < conversation.forwarded
+    assert 48 < conversation.forwarded - conversation.evicted <= 64 < conversation.forwarded
     assert torch.equal(conversation.cache.keys[..., :9, :], head)
     assert len(conversation.messages) == 4
 
@@ -244,7 +244,7 @@ def test_what_an_endless_chat_has_to_compute_again_and_cannot_hold_it_forgets_by
     conversation, read, _ = chatting(chat, 64, endless=True)
     for line in ("a" * 20, "b" * 20):
         said(conversation.turn(line, 30, []))
-    assert conversation.cache.dropped
+    assert conversation.evicted
     read.clear()
     said(conversation.turn("c" * 20, 30, []))
     assert read[0][0] == 0
@@ -270,10 +270,10 @@ def test_an_interruption_while_tokens_are_moved_begins_a_new_text(endless, capsy
     conversation = endless.conversation
     expected = said(conversation.turn("cd", 5, [])).tokens
     conversation.start_anew()
-    layers = conversation.cache.layers
-    conversation.cache.layers = Interrupted(layers)
+    keys = conversation.cache.keys
+    conversation.cache.keys = Interrupted(keys)
     with pytest.raises(KeyboardInterrupt):
         said(conversation.turn("ab", 90, []))
-    conversation.cache.layers = layers
+    conversation.cache.keys = keys
     assert said(conversation.turn("cd", 5, [])).tokens == expected
     assert "a new text begins" in capsys.readouterr().err

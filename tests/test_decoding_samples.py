@@ -26,16 +26,17 @@ def scripted(monkeypatch):
     def call(*texts, begin="", n=200, speed=None, on_step=lambda step: None, **options):
         call.batches = []
 
-        def decode(network, prompts, max_new_tokens, sampler, cache, **_):
+        def decode_batch(network, prompts, max_new_tokens, sampler, cache, eos_ids):
+            sampler.logprobs = [-0.5] * len(prompts)
             first = sum(call.batches)
             call.batches.append(len(prompts))
             said = texts[first : first + len(prompts)]
             rows = [[EOS if c == 1 else 2 + c for c in text.encode()] for text in said]
             for step, tokens in enumerate(itertools.islice(itertools.zip_longest(*rows), max_new_tokens), 1):
                 on_step(step)
-                yield list(tokens), [-0.5] * len(tokens)
+                yield list(tokens)
 
-        monkeypatch.setattr(module, "decode", decode)
+        monkeypatch.setattr(module, "decode_batch", decode_batch)
         return complete(network, LETTERS, [prompt(begin)] * len(texts), n, Sampling(), speed or Speed(), **options)
 
     return call

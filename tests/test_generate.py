@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import traceback
 from pathlib import Path
 
 import pytest
@@ -326,25 +325,6 @@ def test_a_network_of_ones_own_is_named(run, run_dir):
     assert code == 0, err
     assert out.startswith("The")
     assert out != run(*arguments)[1]
-
-
-def test_from_main_to_the_attention_kernel_are_nine_frames_and_twelve_files(run, monkeypatch):
-    """What a reader walks through to understand one generated token."""
-    stacks, own = [], {ROOT / "generate.py", *(ROOT / "model").rglob("*.py")}
-    kernel = torch.nn.functional.scaled_dot_product_attention
-
-    def look(*args, **kwargs):
-        stacks.append([frame for frame in traceback.extract_stack() if Path(frame.filename) in own])
-        return kernel(*args, **kwargs)
-
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", look)
-    assert run("--prompt", "The", "--max_new_tokens", 3, "--seed", 1)[0] == 0
-    assert len(stacks) == 3
-    for stack in stacks:
-        names = [frame.name for frame in stack]
-        walk = stack[names.index("main") :]
-        assert len(walk) <= 9, [f"{Path(frame.filename).name} {frame.name}" for frame in walk]
-        assert len({frame.filename for frame in walk}) <= 12
 
 
 def test_a_prompt_without_end_is_one_line(run, monkeypatch):

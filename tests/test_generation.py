@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from model import KVCache, generate, generation
+from model.decoding.batches import decode_batch, new_cache
 from model.decoding.network import for_decoding
-from model.decoding.prompts import new_cache
 from model.decoding.sampling import Sampler, Sampling
 
 PROMPTS = [[1, 5, 7], [1], [3, 4, 5, 6, 7, 8, 9, 10], [2, 2]]
@@ -39,21 +39,33 @@ def test_every_row_of_a_batch_is_that_prompt_alone(small_model, changes, use_cac
     assert len({tuple(row) for row in expected}) == len(PROMPTS), "equal rows would hide a mix-up"
 
 
+def padded_rows():
+    """A row of nine tokens, and one of three with six slots of padding, that hold 0; and their mask."""
+    tokens = torch.tensor([[3] * 9, [0] * 6 + [1, 5, 7]])
+    return tokens, generation.padding_mask(torch.tensor([0, 6]), 0, 9)
+
+
 def test_padding_leaves_the_logits_of_a_row(model):
     """Closer than equal tokens: the padded row's logits are the lone row's."""
-    padded = new_cache(model, [[3] * 9, [1, 5, 7]], 4)
-    tokens = torch.tensor([[3] * 9, [0] * 6 + [1, 5, 7]])
+    tokens, mask = padded_rows()
     alone = model(torch.tensor([[1, 5, 7]]), cache=KVCache(model.args))
-    together = model(tokens, cache=padded)
+    together = model(tokens, cache=KVCache(model.args, 2), mask=mask)
     assert together.isfinite().all()
     assert torch.allclose(together[1, 6:], alone[0], atol=1e-5)
 
 
 def test_a_padded_row_ignores_what_the_padding_holds(model):
-    cache = new_cache(model, [[3] * 9, [1, 5, 7]], 4)
-    tokens = torch.tensor([[3] * 9, [0] * 6 + [1, 5, 7]])
-    other = torch.tensor([[3] * 9, [9] * 6 + [1, 5, 7]])
-    assert torch.equal(model(tokens, cache=cache)[1, 6:], model(other, cache=cache)[1, 6:])
+    tokens, mask = padded_rows()
+    other = tokens.masked_fill(tokens == 0, 9)
+    assert torch.equal(model(tokens, mask=mask)[1, 6:], model(other, mask=mask)[1, 6:])
+
+
+def test_the_padding_mask_is_causal_hides_padding_and_lets_each_slot_see_itself():
+    mask = generation.padding_mask(torch.tensor([0, 2]), 1, 3)
+    assert mask.shape == (2, 1, 3, 4)
+    assert mask[0, 0].int().tolist() == [[1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
+    assert mask[1, 0].int().tolist() == [[0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]]
+    assert generation.padding_mask(None, 1, 3) is None
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 8])
@@ -124,27 +136,52 @@ def test_it_stops_when_all_rows_have_ended(model):
     assert len(steps) <= 3
 
 
-def decode(model, prompts, n, sampling, cache=None, **options):
-    """The loop behind ``generate``, with the defaults of its caller."""
-    sampler = Sampler(sampling, prompts, n, model.args.vocab_size)
-    return generation.decode(for_decoding(model), prompts, n, sampler, cache or new_cache(model, prompts, n), **options)
-
-
 def test_log_probabilities_are_the_models_own(model):
-    steps = list(decode(model, PROMPTS[:2], 4, Sampling(0.7, top_k=3, seed=1), logprobs=True))
+    sampler = Sampler(Sampling(0.7, top_k=3, seed=1), PROMPTS[:2], 4, 37, with_logprobs=True)
+    cache = new_cache(model, PROMPTS[:2], 4)
+    steps = [(ids, sampler.logprobs) for ids in decode_batch(for_decoding(model), PROMPTS[:2], 4, sampler, cache)]
     for row, prompt in enumerate(PROMPTS[:2]):
-        text = prompt + [tokens[row] for tokens, _ in steps]
+        text = prompt + [ids[row] for ids, _ in steps]
         expected = model(torch.tensor([text])).log_softmax(-1)[0]
         for at, (_, logprobs) in enumerate(steps, len(prompt)):
             assert logprobs[row] == pytest.approx(expected[at - 1, text[at]].item(), abs=1e-4)
 
 
-def test_a_text_goes_on_from_its_cache(model):
+def test_the_loop_goes_on_from_a_cache(model):
+    """With any callable that makes tokens of logits."""
+
+    def likeliest(logits):
+        return logits.argmax(-1, keepdim=True)
+
     whole = greedy(model, [1, 2, 3], 10)
     cache = KVCache(model.args)
-    first = [tokens[0] for tokens, _ in decode(model, [[1, 2, 3]], 4, Sampling(0.0), cache)]
-    then = decode(model, [first[-1:]], 6, Sampling(0.0), cache, start_pos=6)
-    assert first + [tokens[0] for tokens, _ in then] == whole
+    first = [int(token) for token in generation.decode(model, torch.tensor([[1, 2, 3]]), 4, likeliest, cache)]
+    then = generation.decode(model, torch.tensor([first[-1:]]), 6, likeliest, cache, start_pos=6)
+    assert first + [int(token) for token in then] == whole
+
+
+def planted(model, step, value):
+    """The model, whose logits hold ``value`` after so many tokens were sampled."""
+    logits, seen = model.logits, []
+
+    def with_fault(h):
+        seen.append(1)
+        out = logits(h)
+        return out.index_fill(-1, torch.tensor([5]), value) if len(seen) == step + 1 else out
+
+    model.logits = with_fault
+    return model
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("step", [0, 1, 3])
+@pytest.mark.parametrize("options", [{}, {"use_cache": False}, {"endless": True}, {"temperature": 1.0, "seed": 1}])
+def test_logits_that_are_not_finite_are_refused_at_the_step_where_they_appear(model, value, step, options):
+    steps = generate(planted(model, step, value), [[1, 2]], 6, **options)
+    for _ in range(step):
+        next(steps)
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        next(steps)
 
 
 def test_the_model_and_autograd_stay_as_they_were(model):
@@ -191,8 +228,15 @@ def test_the_context_can_be_filled_and_not_passed(model):
 @pytest.mark.parametrize(
     ("prompts", "options", "message"),
     [
-        ([], {}, "prompt"),
-        ([[1], []], {}, "prompt is empty"),
+        ([], {}, "prompts are empty"),
+        ([[1], []], {}, "prompt 1 is empty"),
+        ([1, 2], {}, "one flat list that begins with 1"),
+        (["Once", "upon"], {}, "prompt 0 is text, 'Once'"),
+        ("Once", {}, "prompts are 'Once'"),
+        (None, {}, "prompts are None"),
+        (torch.tensor([[1, 2]]), {}, r"a tensor of shape \(1, 2\)"),
+        ([torch.tensor([1, 2])], {}, "prompt 0 is a Tensor"),
+        ([[1, 2.5]], {}, "prompt 0 holds 2.5"),
         ([[1, 37]], {}, "token 37"),
         ([[-1]], {}, "token -1"),
         ([[1]], {"max_new_tokens": 0}, "max_new_tokens is 0"),

@@ -9,10 +9,14 @@ import pytest
 import torch
 
 from model import KVCache, ModelArgs, Transformer, generate
-from model.decoding.prompts import PaddedCache
+from model.attention import Attention
+from model.decoding.endless import is_shift_invariant
+from model.generation import padding_mask
 from model.positions import NOTE, SCALINGS, SCHEMES, build_model, load_study, read_note, save_study
-from model.positions.encodings import alibi_slopes, t5_buckets
+from model.positions.encodings import t5_buckets
+from model.positions.scores import alibi_slopes
 from model.rope_scaling import RopeScaling
+from model.transformer import TransformerBlock
 from model.weights import load_model, save_model
 
 V, T = 41, 12
@@ -130,15 +134,15 @@ def test_positions_are_seen(model, scheme, tokens):
 @torch.no_grad()
 def test_shift_invariance_is_as_declared(model, tokens):
     """The same tokens, seen alone and further on, where the ones before are out of sight."""
-    cache = PaddedCache(ARGS, torch.tensor([5, 5]))
-    padded = model(torch.cat((tokens[:, :5] * 0, tokens), 1), 0, cache)[:, 5:]
+    text = torch.cat((tokens[:, :5] * 0, tokens), 1)
+    padded = model(text, mask=padding_mask(torch.tensor([5, 5]), 0, text.shape[1]))[:, 5:]
     gap = (padded - model(tokens)).abs().max()
-    assert gap < 2e-5 if model.shift_invariant else gap > 1e-2
+    assert gap < 2e-5 if is_shift_invariant(model) else gap > 1e-2
 
 
 def test_unequal_prompts_generate_as_alone_or_are_refused(model, tokens):
     prompts = [tokens[0, :6].tolist(), tokens[1, :3].tolist()]
-    if not model.shift_invariant:
+    if not is_shift_invariant(model):
         with pytest.raises(ValueError, match="absolute positions"):
             list(generate(model, prompts, 4))
         return
@@ -163,14 +167,12 @@ def test_each_scheme_fills_its_slot_only(slot):
     for scheme, where in SCHEMES.items():
         if where.slot != slot:
             continue
-        cls = type(build_model(ARGS, scheme))
         model = build_model(ARGS, scheme)
         rotates = not torch.equal(model.freqs_cis, torch.ones_like(model.freqs_cis))
         assert rotates == (slot == "table" and scheme != "none"), scheme
-        assert (cls.embed is not Transformer.embed) == (slot == "embedding"), scheme
-        assert (cls.mask is not Transformer.mask) == (slot == "bias"), scheme
-        plain = type(model.layers[0].attention).__name__ == "Attention"
-        assert plain == (slot != "score"), scheme
+        assert (type(model.layers[0]) is not TransformerBlock) == (slot == "embedding"), scheme
+        plain = type(model.layers[0].attention) is Attention
+        assert plain == (slot not in ("bias", "score")), scheme
 
 
 @pytest.mark.parametrize("scheme", [name for name, where in SCHEMES.items() if where.slot == "score"])
@@ -193,7 +195,7 @@ def scores_of(model: Transformer, q: torch.Tensor, k: torch.Tensor) -> torch.Ten
     xq = q.expand(1, heads, n, -1)
     keys = k.expand(1, ARGS.n_kv_heads, n, -1)
     eye = torch.eye(n, ARGS.head_dim if n <= ARGS.head_dim else n).expand(1, ARGS.n_kv_heads, n, -1)
-    return attention.attend(xq, keys, eye, model.mask(0, n))[0, 1, :, :n]  # head 1
+    return attention.attend(xq, keys, eye, None)[0, 1, :, :n]  # head 1
 
 
 def expected(score) -> torch.Tensor:

@@ -101,7 +101,7 @@ def test_norm_is_kept_and_position_zero_stays():
 def test_shape_and_dtype_stay_and_the_rotation_is_exact(dtype, real):
     xq, xk = queries_and_keys(dtype)
     table = precompute_freqs_cis(D, 2048)[-T:]  # far out, where low-precision angles would be off by radians
-    rotated = apply_rotary_emb_real(xq, xk, torch.view_as_real(table)) if real else apply_rotary_emb(xq, xk, table)
+    rotated = apply_rotary_emb_real(xq, xk, table) if real else apply_rotary_emb(xq, xk, table)
     for given, out in zip((xq, xk), rotated, strict=True):
         assert out.dtype == dtype
         assert out.shape == given.shape
@@ -115,7 +115,7 @@ def test_real_twin_equals_the_complex_form_also_backwards():
     grads = []
     outs = []
     xq, xk = queries_and_keys()
-    for rotate, rotations in ((apply_rotary_emb, table), (apply_rotary_emb_real, torch.view_as_real(table))):
+    for rotate, rotations in ((apply_rotary_emb, table), (apply_rotary_emb_real, table)):
         q, k = (x.clone().requires_grad_() for x in (xq, xk))
         out = rotate(q, k, rotations)
         (out[0].pow(3).sum() + out[1].pow(3).sum()).backward()
@@ -163,4 +163,4 @@ def test_a_short_table_is_refused_where_it_is_used():
         with pytest.raises(ValueError, match="freqs_cis"):
             apply_rotary_emb(xq, xk, table)
         with pytest.raises(ValueError, match="freqs_cis"):
-            apply_rotary_emb_real(xq, xk, torch.view_as_real(table))
+            apply_rotary_emb_real(xq, xk, table)

@@ -213,7 +213,7 @@ def test_trace_records_the_running_code():
         )
     )
     assert before * rotation == pytest.approx(after, abs=2e-4)
-    weights = next(row for row in table.rows if row[1] == "scores.softmax(-1)")
+    weights = next(row for row in table.rows if row[1].startswith("scores.masked_fill(~mask, -math.inf).softmax(-1"))
     assert weights[2] == (2, 3, 10, 10)
     assert weights[4].endswith("+0.0000")  # position 5 is hidden from position 4
     assert table.notes == ["of mask, scores and weights: for the keys at 3, 4, 5."]

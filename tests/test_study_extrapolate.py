@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from model import ModelArgs
-from model.cache import EndlessCache
+from model.decoding.endless import EndlessCache
 from model.positions import build_model, save_study
 from model.study import TOPICS, run
 from model.study.extrapolate import endless_logits, endless_losses, endless_steps

@@ -6,7 +6,7 @@ import torch
 from model import ModelArgs, Transformer
 from model.positions import build_model
 from model.study import TOPICS, run
-from model.study.kv_cache import RecordingCache, follow, mistaken, seen
+from model.study.kv_cache import RecordingCache, follow, mistaken
 
 ARGS = ModelArgs(dim=24, n_layers=2, n_heads=3, n_kv_heads=1, head_dim=8, hidden_dim=32, vocab_size=41, max_seq_len=20)
 
@@ -73,14 +73,6 @@ def test_other_position_encodings_can_be_followed_too(tokens, scheme):
     calls = follow(wide(scheme), tokens, (5, 1, 4, 2), RecordingCache(ARGS), None)
     assert [call.visible for call in calls] == [15, 6, 34, 23]
     assert all(call.difference < 1e-4 for call in calls)
-
-
-def test_what_a_mask_lets_through():
-    visible = torch.ones(2, 5, dtype=torch.bool).tril(3)
-    bias = torch.zeros(1, 3, 2, 5).masked_fill(~visible, -torch.inf)
-    assert seen(visible, 3, 2) == seen(bias, 3, 2) == 9
-    assert seen(None, 0, 3) == 6
-    assert seen(None, 4, 1) == 5
 
 
 def test_the_table_sums_up():

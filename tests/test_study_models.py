@@ -149,10 +149,10 @@ def test_trace_of_a_trained_model(trained):
     with recorded_weights(model) as maps, torch.no_grad():
         model(tokens)
     expected = " ".join(f"{weight:+.4f}" for weight in maps[0][0, 3, 5, 4:7].tolist())
-    assert shown["scores.softmax(-1)"] == expected
+    assert shown["scores.masked_fill(~mask, -math.inf).softmax(-1, dtype=torch.float32)"] == expected
     key = shown["keys[:, :, :end]"]  # of the second key head, which the last two query heads share
-    assert key == next(row[4] for row in table.rows if row[1] == "keys.mT")
-    assert next(row[2] for row in table.rows if row[1] == "keys.mT") == (1, 2, 8, T)
+    assert key == shown["k.repeat_interleave(group, 1)"] == shown["k.mT"]
+    assert next(row[2] for row in table.rows if row[1] == "k.mT") == (1, 4, 8, T)
     xk = [row[4] for row in table.rows if row[1] == "xk.detach()"]
     assert xk == [key]
 

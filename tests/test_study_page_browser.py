@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from model import ModelArgs, Transformer, generate
-from model.cache import SINKS
+from model.decoding.endless import SINKS
 from model.study import TOPICS, run
 from model.text.tokenizer import SentencePieceTokenizer
 from model.text.train_tokenizer import train_tokenizer

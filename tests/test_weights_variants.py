@@ -28,10 +28,11 @@ class SlidingTransformer(Transformer):
 
     window = 4
 
-    def mask(self, start_pos, T):
-        keys = torch.arange(start_pos + T, device=self.tok_embeddings.weight.device)
+    def hidden(self, tokens, start_pos=0, cache=None, mask=None):
+        keys = torch.arange(start_pos + tokens.shape[1], device=tokens.device)
         back = keys[start_pos:, None] - keys
-        return (0 <= back) & (back < self.window)
+        window = (0 <= back) & (back < self.window)
+        return super().hidden(tokens, start_pos, cache, window if mask is None else window & mask)
 
 
 class Other(Transformer):

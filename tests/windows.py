@@ -80,7 +80,8 @@ def main() -> None:
     import convert
     import generate
     import train
-    from model.cli import machine, run_script
+    from model import kernels
+    from model.cli import run_script
 
     def run(script, *words):
         sys.argv = [f"{script.__name__}.py", *map(str, words)]
@@ -93,7 +94,7 @@ def main() -> None:
     Path("text.txt").write_text(TEXT, encoding="utf-8")
     flags = [word for name, value in SETTINGS.items() for word in (f"--{name}", value)]
     for native in (True, False):
-        machine.cpu_has_bfloat16 = lambda native=native: native
+        kernels.CPU = kernels.Processor(bfloat16=native, amx=False)
         run(train, *flags, "--data", "text.txt", "--out_dir", f"run-{native}")
         run(train, "--resume", "--out_dir", f"run-{native}", "--max_steps", 6)
         run(train, "--init_from", f"run-{native}", *flags[10:], "--data", "text.txt", "--out_dir", f"tuned-{native}")

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import torch
 
+from .. import kernels
+
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-BFLOAT16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16", "bf16", "arm_bf16")
 THREADS_PAY_FROM = 4_000_000  # weights that a step of generation multiplies; benchmarks/busy.py compares
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
@@ -26,16 +27,11 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def cpu_has_bfloat16() -> bool:
-    """Whether this processor has instructions for bfloat16 products. The tests answer for it, both ways."""
-    return any(torch.cpu.get_capabilities().get(name) for name in BFLOAT16_INSTRUCTIONS)
-
-
 def has_native_bfloat16(device: torch.device) -> bool:
     """Whether bfloat16 matrix products are fast: on CUDA from Ampere on, and on CPUs with instructions for them."""
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
-    return device.type == "cpu" and cpu_has_bfloat16()
+    return device.type == "cpu" and kernels.CPU.bfloat16
 
 
 def pick_dtype(name: str, device: torch.device, stored: torch.dtype = torch.bfloat16) -> torch.dtype:

@@ -3,28 +3,30 @@
 import sys
 from collections.abc import Iterator, Sequence
 
-from ..cache import SINKS, EndlessCache, KVCache
+import torch
+
+from ..cache import KVCache
 from ..generation import decode
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 from .chat import Chat, Message, common_prefix, user
-from .network import CompiledNetwork
+from .endless import SINKS, EndlessCache, decode_endless
 from .prompts import Prompt, note, utf8
 from .samples import Sample, Speed, StopStrings
 from .sampling import Sampler, Sampling
 
 
 class Conversation:
-    """One text, ``text``, of which the cache has the first ``forwarded`` tokens, less those that it has dropped.
+    """One text, ``text``, of which the cache has the first ``forwarded`` tokens, less those that it has evicted.
 
     With a ``chat`` template the text is what the template makes of all messages, again at each turn; what the cache has
-    of it stays as long as it is the beginning of the new text. Without one a line is simply appended. In an
-    ``endless`` conversation the oldest part is forgotten when the context is full; another one ends there.
+    of it stays as long as it is the beginning of the new text. Without one a line is simply appended. An ``endless``
+    conversation evicts its oldest part when the context is full; any other ends there.
     """
 
     def __init__(
         self,
-        network: Transformer | CompiledNetwork,
+        network: Transformer,
         tokenizer: Tokenizer,
         sampling: Sampling,
         speed: Speed,
@@ -34,11 +36,9 @@ class Conversation:
         args, weight = network.args, network.norm.weight
         # The system's message stays in an endless one, unless it takes up half of the context.
         keep = chat.head if chat and SINKS < chat.head <= args.max_seq_len // 2 else SINKS
-        self.cache = (
-            EndlessCache(args, network.freqs_cis, 1, None, weight.dtype, weight.device, keep)
-            if endless
-            else KVCache(args, dtype=weight.dtype, device=weight.device)
-        )
+        self.cache = KVCache(args, dtype=weight.dtype, device=weight.device)
+        if endless:
+            self.cache = EndlessCache(args, network.freqs_cis, 1, None, weight.dtype, weight.device, keep)
         self.network, self.tokenizer, self.sampling, self.speed = network, tokenizer, sampling, speed
         self.chat, self.endless = chat, endless
         self.turns = 0
@@ -46,16 +46,23 @@ class Conversation:
 
     def start_anew(self) -> None:
         self.text: list[int] = []
-        self.forwarded = self.cache.dropped = 0
+        self.forwarded = 0
         self.messages: list[Message] = []
+        if isinstance(self.cache, EndlessCache):
+            self.cache.evicted = 0
+
+    @property
+    def evicted(self) -> int:
+        """Tokens of the text that the cache has evicted; -1 if that was interrupted, and the cache is invalid."""
+        return self.cache.evicted if isinstance(self.cache, EndlessCache) else 0
 
     def turn(self, line: str, max_new_tokens: int, stop: Sequence[str]) -> Iterator[Sample]:
         """Append a line, and continue: the sample each time its text grew. Ending it early leaves all consistent.
 
         Raises ValueError when the line does not fit into the context, or what is left of it.
         """
-        if self.cache.dropped < 0:
-            note("(it was interrupted while tokens were dropped: a new text begins)")
+        if self.evicted < 0:
+            note("(it was interrupted while tokens were evicted: a new text begins)")
             self.start_anew()
         text = self._text_with(line)
         start_pos = self._start_pos(text)
@@ -64,11 +71,11 @@ class Conversation:
         sample = Sample(Prompt(line, new), self.tokenizer, n, StopStrings(stop))
         self.turns += 1  # and with it the random stream
         before, given = list(self.messages), len(text)
-        vocab_size, device = self.network.args.vocab_size, self.cache.keys.device
+        vocab_size, device = self.network.args.vocab_size, self.network.norm.weight.device
         sampler = Sampler(self.sampling, [{*text}], n, vocab_size, self.turns, device)
         self.speed.start()
-        for (token,), _ in decode(self.network, [new], n, sampler, self.cache, start_pos):
-            assert token is not None  # no end tokens were given
+        for tokens in self._decode(new, n, sampler, start_pos):
+            token = int(tokens)
             self.speed.stop(0 if sample.tokens else len(new), 1)
             self.forwarded = given + len(sample.tokens)  # what is sampled is in the cache one step later
             sample.push(token, None)
@@ -80,6 +87,12 @@ class Conversation:
             if sample.finish:
                 return
             self.speed.start()
+
+    def _decode(self, new: list[int], n: int, sampler: Sampler, start_pos: int) -> Iterator[torch.Tensor]:
+        tokens = torch.tensor([new], device=sampler.device)  # (1, T)
+        if isinstance(self.cache, EndlessCache):
+            return decode_endless(self.network, tokens, n, sampler, self.cache, start_pos)
+        return decode(self.network, tokens, n, sampler, self.cache, start_pos)
 
     def _text_with(self, line: str) -> list[int]:
         """The whole text, with the line. An endless conversation forgets messages that would never fit together."""
@@ -96,7 +109,7 @@ class Conversation:
     def _kept(self, text: list[int]) -> int:
         """How many tokens of the text are in the cache. The last one is not: its logits are to be computed."""
         kept = min(common_prefix(self.text[: self.forwarded], text), len(text) - 1)
-        return 0 if self.cache.dropped and kept < self.forwarded else kept
+        return 0 if self.evicted and kept < self.forwarded else kept
 
     def _fits(self, text: list[int]) -> bool:
         room = self.cache.max_seq_len - (self.cache.keep if isinstance(self.cache, EndlessCache) else 0)
@@ -112,9 +125,11 @@ class Conversation:
         if not self._fits(text):
             raise ValueError(f"the line has {new} tokens, more than the context of {limit} can take")
         self.forwarded = kept
+        if not isinstance(self.cache, EndlessCache):
+            return kept
         if not kept:
-            self.cache.dropped = 0
-        return self.cache.make_room(kept - self.cache.dropped, new)
+            self.cache.evicted = 0
+        return self.cache.make_room(kept - self.cache.evicted, new)
 
 
 def converse(conversation: Conversation, max_new_tokens: int, stop: Sequence[str]) -> None:
@@ -127,7 +142,7 @@ def converse(conversation: Conversation, max_new_tokens: int, stop: Sequence[str
                 return
             try:
                 text = utf8(line, "stdin").rstrip("\r\n")
-                before = conversation.cache.dropped
+                before = conversation.evicted
                 try:
                     print_samples(conversation.turn(text, max_new_tokens, stop))
                 except ValueError as error:
@@ -136,8 +151,9 @@ def converse(conversation: Conversation, max_new_tokens: int, stop: Sequence[str
                     note(f"{error}; a new text begins")
                     conversation.start_anew()
                     print_samples(conversation.turn(text, max_new_tokens, stop))
-                if (dropped := conversation.cache.dropped) > before:
-                    note(f"(the context of {conversation.cache.max_seq_len} tokens is full: {dropped} are forgotten)")
+                if conversation.evicted > before:
+                    limit = conversation.cache.max_seq_len
+                    note(f"(the context of {limit} tokens is full: {conversation.evicted} are forgotten)")
             except ValueError as error:
                 note(f"{error}: give another line")
         except KeyboardInterrupt:

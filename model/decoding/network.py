@@ -1,120 +1,140 @@
 """The decoding network: another Transformer over the same weights, built for one token of each text at a time.
 
-Its forward for one token can go through torch.compile: compiled once, whatever the length of the text. ``start_pos``
-goes in as a symbol, so the code is the network's own, attention reads the filled part of the cache only, and nothing is
-compiled anew as the text grows. What the compiler made stays on disk, and the next process finds it.
+Its forward for one token can go through torch.compile. ``start_pos`` goes in as a symbol, so the code is compiled once,
+whatever the length of the text, and attention reads the filled part of the cache only. What the compiler made stays on
+disk, where the next process finds it.
 """
 
 import copy
-import math
 import os
 import shutil
 import warnings
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..attention import Attention
+from .. import kernels
 from ..cache import KVCache
-from ..transformer import Transformer, TransformerBlock
-from .few_rows import WithoutOneDNN, has_hooks, use_few_rows_linear
+from ..transformer import Transformer
 
-FIRST_COMPILED = 2  # compilers take the numbers 0 and 1 for constants: those positions are the other network's
+FIRST_COMPILED = 2  # torch.compile takes the numbers 0 and 1 for constants, so those positions are decoded eagerly
+RECOMPILATIONS = 1000  # of one function in a process: architectures, dtypes, batches with and without padding
 # Weights in a layer. From here on one layer is compiled, and its code runs for all: 22 layers of 44 million weights
 # compile in 8 s instead of 48. Each call costs some 60 us, which at 1 million weights is half a layer's time: below,
-# the whole network is compiled as one.
+# the whole network is compiled as one. (`benchmarks/generate.py --shape 1.1B --only launch` shows the seconds.)
 ONE_LAYER_FROM = 8_000_000
 
 
-def for_decoding(model: Transformer, compile: bool = False) -> "Transformer | CompiledNetwork":
+def for_decoding(model: Transformer, compile: bool = False) -> Transformer:
     """Build the decoding network of ``model``: a copy of its modules that shares its weights, in eval mode.
 
-    On a CPU its linear layers are ``FewRowsLinear``; of a prompt it gives the last token's output only. With
-    ``compile`` its forward for one token a row goes through torch.compile; networks of equal architecture share what
-    was compiled. The model itself is not touched, and a change of its weights in place shows in the next token.
-    Raises ValueError where nothing can be compiled.
+    On a CPU its linear layers are fast for a few rows. With ``compile`` its forward for one token a row goes through
+    torch.compile; networks of one architecture share the compiled code. The model itself is not touched, and a change
+    of its weights in place shows in the next token. Raises ValueError where nothing can be compiled.
     """
     network = copy_modules(model)
-    last = network.layers[-1]
-    watched = any(map(has_hooks, [*last.modules(), network.norm]))
-    if type(model).hidden is Transformer.hidden and type(last) is TransformerBlock and not watched:
-        last.add_module("feed_forward", LastToken(last.feed_forward))
-        if type(last.attention) is Attention:
-            for name in ("wq", "wo"):
-                last.attention.add_module(name, LastToken(last.attention.get_submodule(name)))
-    network.eval()
-    return CompiledNetwork(copy_modules(model).eval(), network) if compile else network
+    return CompiledNetwork(copy_modules(model), network) if compile else network
 
 
 def copy_modules(model: Transformer) -> Transformer:
-    """A copy of the modules over the same weights, with linear layers that suit a few rows."""
+    """A copy of the modules over the same weights, in eval mode, with linear layers that suit a few rows."""
+    device = model.tok_embeddings.weight.device
     shared = [*model.parameters(), *model.buffers(), model.freqs_cis]
     network = copy.deepcopy(model, {id(tensor): tensor for tensor in shared})
-    if model.tok_embeddings.weight.device.type == "cpu":
-        use_few_rows_linear(network)
-    return network
+    network.freqs_cis = network.freqs_cis.to(device)  # once, and not at every token
+    if device.type == "cpu":
+        replace_linear_layers(network)
+    return network.eval()
 
 
-class LastToken(nn.Module):
-    """What the last block computes for each token by itself: of a prompt only the last token's output is needed.
+def replace_linear_layers(network: Transformer) -> None:
+    """Put a ``DecodingLinear`` in place of each plain linear layer. One with a hook or of another class stays."""
+    for parent in list(network.modules()):
+        for name, module in list(parent.named_children()):
+            hooked = module._forward_hooks or module._forward_pre_hooks
+            if type(module) is nn.Linear and module.bias is None and not hooked:
+                setattr(parent, name, DecodingLinear(module.weight))
+    if network.output is None:  # tied: the embedding is the output matrix, too
+        network.output = DecodingLinear(network.tok_embeddings.weight)
 
-    For the other tokens, of which the cache needs keys and values alone, it gives NaN, so that nobody takes them for
-    outputs. Of the block's work on a prompt, wk, wv and the attention itself are left.
-    """
 
-    def __init__(self, module: nn.Module) -> None:
+class DecodingLinear(nn.Module):
+    """A linear layer that is fast for a few rows, such as one token of each text: x (..., in) -> (..., out)."""
+
+    def __init__(self, weight: Tensor) -> None:
         super().__init__()
-        self.module = module
+        self.weight = weight  # (out, in), shared with the layer it replaces
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, in) -> (B, T, out)."""
-        last: Tensor = self.module(x[:, -1:])  # (B, 1, out)
-        return F.pad(last, (0, 0, x.shape[1] - 1, 0), value=math.nan)
+        return kernels.linear(x, self.weight)
 
 
-class CompiledNetwork:
-    """Two networks of the same weights: one for a token of each row, compiled, the other for prompts, as it is."""
+class CompiledNetwork(Transformer):
+    """Two networks over the same weights: ``network`` for one token of each row, compiled, ``prefill`` for prompts."""
 
     def __init__(self, network: Transformer, prefill: Transformer) -> None:
+        nn.Module.__init__(self)  # has no weights of its own
+        self.args, self.freqs_cis = network.args, network.freqs_cis
+        self.network, self.prefill = network, prefill
+        self.tok_embeddings, self.norm = network.tok_embeddings, network.norm
         on_cpu = network.tok_embeddings.weight.device.type == "cpu"
         if on_cpu and not any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "c++", "clang++")):
             raise ValueError("compile needs a C++ compiler, and there is none: install g++ or leave compile out")
-        self.network, self.prefill = network, prefill
-        self.args, self.shift_invariant, self.freqs_cis = network.args, network.shift_invariant, network.freqs_cis
-        self.tok_embeddings, self.norm = network.tok_embeddings, network.norm
-        self.hidden, self.logits = prefill.hidden, prefill.logits
-        # Networks of one architecture share the compiled code: torch keeps it with the function, not with `self`.
-        self.forward = forward_one
+        self.step = forward_one
         if sum(weight.numel() for weight in network.layers[0].state_dict().values()) < ONE_LAYER_FROM:
-            self.forward = compiled(forward_one, on_cpu)
+            self.step = compiled(forward_one, on_cpu)
         else:
             compile_layers(network, on_cpu)
 
-    def __call__(self, tokens: Tensor, start_pos: int, cache: KVCache) -> Tensor:
-        """tokens (B, 1) -> logits (B, 1, V)."""
-        if start_pos < FIRST_COMPILED:
-            return self.prefill(tokens, start_pos, cache)  # (B, 1, V)
-        rows, weight = tokens.shape[0], self.tok_embeddings.weight
-        products = WithoutOneDNN() if rows == 1 and weight.dtype == torch.bfloat16 else nullcontext()
-        with products, warnings.catch_warnings(), torch._dynamo.config.patch(specialize_float=True):
-            # `dynamic` takes floats for symbols, too; finds later that norm_eps is constant, and traces all again.
+    def hidden(
+        self, tokens: Tensor, start_pos: int = 0, cache: KVCache | None = None, mask: Tensor | None = None
+    ) -> Tensor:
+        return self.prefill.hidden(tokens, start_pos, cache, mask)  # (B, T, dim)
+
+    def logits(self, h: Tensor) -> Tensor:
+        return self.prefill.logits(h)  # (..., V)
+
+    def forward(
+        self, tokens: Tensor, start_pos: int = 0, cache: KVCache | None = None, mask: Tensor | None = None
+    ) -> Tensor:
+        """tokens (B, T) -> logits (B, T, V). One token a row goes through the compiled code."""
+        if cache is None or tokens.shape[1] > 1 or start_pos < FIRST_COMPILED:
+            return self.prefill(tokens, start_pos, cache, mask)  # (B, T, V)
+        # With `dynamic`, torch.compile first takes norm_eps for a symbol, then finds it constant and traces all again.
+        with warnings.catch_warnings(), torch._dynamo.config.patch(specialize_float=True):
             warnings.filterwarnings("ignore", "Torchinductor does not support code generation for complex")
-            return self.forward(self.network, tokens, start_pos, cache)  # (B, 1, V)
+            return self.step(self.network, tokens, start_pos, LayerCache.of(cache), mask)  # (B, 1, V)
 
 
 def compiled(function: Callable[..., Tensor], on_cpu: bool) -> Callable[..., Tensor]:
-    # Without the second option, what a product reads, such as the norm before it, is computed anew for every
+    # Without the second option, what a product reads, such as the norm before it, is computed again for every
     # row of its weights: 3.1 ms a token in bfloat16 instead of 2.5, for 15M parameters on two cores.
     options: dict[str, Any] = {"cpp_wrapper": True, "realize_reads_threshold": 0} if on_cpu else {}
-    return torch.compile(function, dynamic=True, fullgraph=True, options=options)
+    return torch.compile(  # type: ignore[call-overload,no-any-return]
+        function, dynamic=True, fullgraph=True, options=options, recompile_limit=RECOMPILATIONS
+    )
 
 
-def forward_one(network: Transformer, tokens: Tensor, start_pos: int, cache: KVCache) -> Tensor:
-    return network(tokens, start_pos, cache)  # (B, 1, V)
+class LayerCache(KVCache):
+    """Another cache's keys and values as one tensor for each layer, (B, K, max_seq_len, D), which share its memory.
+
+    torch.compile writes in place only into a tensor that nothing else reads later on. With one tensor for all layers it
+    would copy the whole cache at every second layer.
+    """
+
+    def __init__(self, keys: list[Tensor], values: list[Tensor], max_seq_len: int) -> None:
+        self.keys, self.values, self.max_seq_len = keys, values, max_seq_len  # type: ignore[assignment]
+        self.batch_size = len(keys[0])
+
+    @classmethod
+    def of(cls, cache: KVCache) -> "LayerCache":
+        return cls(list(cache.keys.unbind()), list(cache.values.unbind()), cache.max_seq_len)
+
+
+def forward_one(network: Transformer, tokens: Tensor, start_pos: int, cache: LayerCache, mask: Tensor | None) -> Tensor:
+    return network(tokens, start_pos, cache, mask)  # (B, 1, V)
 
 
 def compile_layers(network: Transformer, on_cpu: bool) -> None:
@@ -132,12 +152,9 @@ class CompiledBlock(nn.Module):
         super().__init__()
         self.block, self.number, self.compiled = block, number, compiled
 
-    def forward(
-        self, x: Tensor, start_pos: int, freqs_cis: Tensor, mask: Tensor | None, cache: KVCache | None
-    ) -> Tensor:
-        assert cache is not None
-        keys, values = cache.layers[self.number]  # (B, K, max_seq_len, D)
-        return self.compiled(self.block, x, start_pos, torch.view_as_real(freqs_cis), mask, keys, values)
+    def forward(self, x: Tensor, start_pos: int, freqs_cis: Tensor, mask: Tensor | None, cache: LayerCache) -> Tensor:
+        keys, values = cache.keys[self.number], cache.values[self.number]  # (B, K, max_seq_len, D)
+        return self.compiled(self.block, x, start_pos, freqs_cis, mask, keys, values)
 
 
 class CompiledOutput(nn.Module):
@@ -149,20 +166,18 @@ class CompiledOutput(nn.Module):
         return self.compiled(self.output, h)  # (B, 1, V)
 
 
-class OneLayerCache(KVCache):
+class OneLayerCache(LayerCache):
     """One layer's part of a cache. The compiled code gets it alone, and so cannot depend on the layer's number."""
 
-    def __init__(self, keys: Tensor, values: Tensor) -> None:
-        self.layers = [(keys, values)]
-
-    def update(self, layer: int, start_pos: int, xk: Tensor, xv: Tensor) -> tuple[Tensor, Tensor]:
+    def update(self, layer_id: int, start_pos: int, xk: Tensor, xv: Tensor) -> tuple[Tensor, Tensor]:
         return super().update(0, start_pos, xk, xv)
 
 
 def forward_block(
     block: nn.Module, x: Tensor, start_pos: int, freqs_cis: Tensor, mask: Tensor | None, keys: Tensor, values: Tensor
 ) -> Tensor:
-    out: Tensor = block(x, start_pos, freqs_cis, mask, OneLayerCache(keys, values))  # (B, 1, dim)
+    cache = OneLayerCache([keys], [values], keys.shape[2])
+    out: Tensor = block(x, start_pos, freqs_cis, mask, cache)  # (B, 1, dim)
     return out
 
 

@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..generation import decode
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
-from .network import CompiledNetwork
-from .prompts import Prompt, new_cache
+from .batches import decode_batch, new_cache
+from .prompts import Prompt
 from .sampling import Sampler, Sampling
 
 
@@ -138,7 +137,7 @@ class Speed:
 
 
 def complete(
-    network: Transformer | CompiledNetwork,
+    network: Transformer,
     tokenizer: Tokenizer,
     prompts: Sequence[Prompt],
     max_new_tokens: int,
@@ -159,16 +158,17 @@ def complete(
         samples = [Sample(p, tokenizer, max_new_tokens, StopStrings(stop)) for p in prompts[first : first + batch_size]]
         rows = [sample.prompt.tokens for sample in samples]
         cache = new_cache(network, rows, max_new_tokens, endless) if use_cache else None
-        sampler = Sampler(sampling, rows, max_new_tokens, network.args.vocab_size, first, network.norm.weight.device)
-        steps = decode(network, rows, max_new_tokens, sampler, cache, eos_ids=tokenizer.eos_ids, logprobs=logprobs)
+        vocab_size, device = network.args.vocab_size, network.norm.weight.device
+        sampler = Sampler(sampling, rows, max_new_tokens, vocab_size, first, device, logprobs)
+        steps = decode_batch(network, rows, max_new_tokens, sampler, cache, tokenizer.eos_ids)
         prompt_tokens = sum(map(len, rows))
         waiting = list(samples)  # for those before them in the batch to finish
         speed.start()
-        for tokens, scores in steps:
+        for tokens in steps:
             speed.stop(prompt_tokens, sum(sample.finish is None for sample in samples))
             prompt_tokens = 0
-            for sample, token, score in zip(samples, tokens, scores):
-                sample.push(token, score)
+            for row, (sample, token) in enumerate(zip(samples, tokens)):
+                sample.push(token, sampler.logprobs[row] if sampler.logprobs else None)
             while waiting:
                 yield waiting[0]
                 if waiting[0].finish is None:

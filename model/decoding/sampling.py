@@ -117,6 +117,12 @@ def uniforms(seed: int | None, rows: Iterable[int], steps: int) -> Tensor:
     return torch.stack([torch.rand(steps, dtype=torch.float64, generator=stream) for stream in streams])  # (B, steps)
 
 
+def check_finite(logits: Tensor) -> None:
+    """Raises ValueError for NaN and infinity, of which a sampler would make token 0 or V - 1."""
+    if not logits.amax(-1).isfinite().all():  # the largest number of a row is NaN if any of them is
+        raise ValueError("the logits are NaN or infinite: so are weights, or products overflow; try --dtype float32")
+
+
 class Sampler:
     """Samples each row's next token. Holds the random numbers to come, and the tokens that each row has so far."""
 
@@ -128,10 +134,13 @@ class Sampler:
         vocab_size: int,
         first_row: int = 0,
         device: torch.device | str = "cpu",
+        with_logprobs: bool = False,
     ) -> None:
         """Each row has a random stream of its own, numbered from ``first_row``; ``prompts`` are the tokens it has."""
         self.sampling = sampling
         self.device = device
+        self.with_logprobs = with_logprobs
+        self.logprobs: list[float] | None = None  # of the latest tokens, before temperature and filters
         rows = range(first_row, first_row + len(prompts))
         self.uniforms = iter(uniforms(sampling.seed, rows, max_new_tokens).to(device).unbind(1))  # (B,) each
         self.seen: Tensor | None = None
@@ -142,7 +151,9 @@ class Sampler:
 
     @torch.no_grad()
     def __call__(self, logits: Tensor) -> Tensor:
-        """float32 (B, V) -> the tokens, (B, 1)."""
+        """(B, V) -> the tokens, (B, 1). Raises ValueError for logits that are not finite."""
+        check_finite(logits)
+        original = logits = logits.float()
         uniform = next(self.uniforms)
         if self.seen is not None:
             logits = penalize(logits, self.seen, self.sampling.repetition_penalty)
@@ -152,4 +163,6 @@ class Sampler:
             tokens = draw(apply_filters(logits, self.sampling), uniform)[:, None]  # (B, 1)
         if self.seen is not None:
             self.seen.scatter_(-1, tokens, True)
+        if self.with_logprobs:
+            self.logprobs = original.log_softmax(-1).gather(-1, tokens)[:, 0].tolist()
         return tokens

@@ -1,12 +1,12 @@
 """For study only: the other position encodings, by name. LLaMA needs none of this.
 
     encodings.py    another rotation table: none, part of the head, a grid, learned frequencies;
-                    what is added to the embedding: sinusoids, a learned vector for each position;
-                    and what is added to the scores: T5's buckets, ALiBi's slopes
-    scores.py       scores computed from positions: Shaw, Transformer-XL, TUPE, DeBERTa
+                    what is added to the embedding: sinusoids, a learned vector for each position
+    scores.py       scores computed from positions: T5, ALiBi, Shaw, Transformer-XL, TUPE, DeBERTa
     rope_forms.py   RoPE itself, in every form in which it is written, ChatGLM's among them
 
-Each scheme fills one slot that the network has anyway: the table ``freqs_cis``, ``embed``, ``mask``, or ``attend``.
+Each scheme changes one place of the network: the table ``freqs_cis``, the input of the first block (``embedding``), or
+``Attention.attend`` (``bias`` where a number is added to each score, ``score`` for all else).
 Here a network is built with one of them, saved, and loaded again.
 """
 
@@ -22,8 +22,8 @@ from ..rope_scaling import RopeScaling, Type
 from ..transformer import Transformer
 from ..weights.layout import check_context
 from ..weights.tensors import load_tensors, save_tensors
-from .encodings import T5, Alibi, GridRope, LearnableRope, Learned, NoPositions, PartialRope, Sinusoidal
-from .scores import Deberta, Shaw, TransformerXL, Tupe
+from .encodings import GridRope, LearnableRope, Learned, NoPositions, PartialRope, Sinusoidal
+from .scores import T5, Alibi, Deberta, Shaw, TransformerXL, Tupe
 
 
 class Scheme(NamedTuple):

@@ -1,13 +1,14 @@
-"""Schemes that change the rotation table, or add the position to the embedding or a bias to the scores instead."""
+"""Schemes that change the rotation table, or add the position to the embedding instead."""
 
 import math
 
 import torch
 from torch import Tensor, nn
 
+from ..cache import KVCache
 from ..config import ModelArgs
 from ..rope import precompute_freqs_cis
-from ..transformer import Transformer
+from ..transformer import Transformer, TransformerBlock
 
 
 def check_at_least(name: str, value: int, least: int, why: str = "") -> None:
@@ -84,10 +85,38 @@ def sinusoids(dim: int, end: int, theta: float = 10000.0) -> Tensor:
     return torch.view_as_real(precompute_freqs_cis(dim, end, theta)).flip(-1).flatten(1)  # (end, dim)
 
 
-class Sinusoidal(NoPositions):
-    """Fixed sinusoids. The embedding has std dim^-1/2 and is scaled by sqrt(dim), so that both are of one size."""
+class PositionedEmbedding(NoPositions):
+    """Positions are added to the embedding, which is the input of the first block."""
 
     shift_invariant = False
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__(args)
+        self.layers[0] = FirstBlock(self.layers[0], self)
+
+    def add_positions(self, h: Tensor, start_pos: int) -> Tensor:
+        """h (B, T, dim), the embedding of tokens at start_pos .. start_pos + T - 1 -> (B, T, dim)."""
+        raise NotImplementedError
+
+
+class FirstBlock(TransformerBlock):
+    """A block that adds positions to its input; its layers are those of the block it replaces."""
+
+    def __init__(self, block: nn.Module, network: PositionedEmbedding) -> None:
+        nn.Module.__init__(self)
+        for name, layer in block.named_children():
+            self.add_module(name, layer)
+        self.network = (network,)  # in a tuple, because it is no part of this block
+
+    def forward(
+        self, x: Tensor, start_pos: int, freqs_cis: Tensor, mask: Tensor | None, cache: KVCache | None
+    ) -> Tensor:
+        x = self.network[0].add_positions(x, start_pos)
+        return super().forward(x, start_pos, freqs_cis, mask, cache)
+
+
+class Sinusoidal(PositionedEmbedding):
+    """Fixed sinusoids. The embedding has std dim^-1/2 and is scaled by sqrt(dim), so that both are of one size."""
 
     def __init__(self, args: ModelArgs) -> None:
         if args.dim % 2:
@@ -96,43 +125,26 @@ class Sinusoidal(NoPositions):
         nn.init.normal_(self.tok_embeddings.weight, std=args.dim**-0.5)
         self.sinusoids = sinusoids(args.dim, args.max_seq_len)
 
-    def embed(self, tokens: Tensor, start_pos: int) -> Tensor:
-        h = super().embed(tokens, start_pos) * self.args.dim**0.5  # (B, T, dim)
-        return h + self.sinusoids[start_pos : start_pos + tokens.shape[1]].to(h)
+    def add_positions(self, h: Tensor, start_pos: int) -> Tensor:
+        return h * self.args.dim**0.5 + self.sinusoids[start_pos : start_pos + h.shape[1]].to(h)
 
 
-class Learned(NoPositions):
+class Learned(PositionedEmbedding):
     """A vector for each position, trained like any weight (GPT-2, BERT). There is none beyond the last."""
-
-    shift_invariant = False
 
     def __init__(self, args: ModelArgs) -> None:
         super().__init__(args)
         self.pos_embeddings = nn.Embedding(args.max_seq_len, args.dim)
         nn.init.normal_(self.pos_embeddings.weight, std=0.02)
 
-    def embed(self, tokens: Tensor, start_pos: int) -> Tensor:
-        return super().embed(tokens, start_pos) + self.pos_embeddings.weight[start_pos : start_pos + tokens.shape[1]]
+    def add_positions(self, h: Tensor, start_pos: int) -> Tensor:
+        return h + self.pos_embeddings.weight[start_pos : start_pos + h.shape[1]]
 
 
 def distances(T: int, S: int, device: torch.device | None = None) -> Tensor:
     """How far back each key lies from each of the last T positions: int64 (T, S), negative for later keys."""
     keys = torch.arange(S, device=device)
     return keys[S - T :, None] - keys
-
-
-class Biased(NoPositions):
-    """Where the mask would be, a bias with the mask in it: float (1, H, T, S), -inf for later keys."""
-
-    def bias(self, distance: Tensor) -> Tensor:
-        """distance (T, S), none negative -> (H, T, S)."""
-        raise NotImplementedError
-
-    def mask(self, start_pos: int, T: int) -> Tensor:
-        weight = self.tok_embeddings.weight
-        distance = distances(T, start_pos + T, weight.device)  # (T, S)
-        bias = self.bias(distance.clamp(min=0)).to(weight.dtype)  # (H, T, S)
-        return bias.masked_fill(distance < 0, float("-inf"))[None]  # (1, H, T, S)
 
 
 def t5_buckets(distance: Tensor, buckets: int = 32, farthest: int = 128) -> Tensor:
@@ -147,36 +159,3 @@ def t5_buckets(distance: Tensor, buckets: int = 32, farthest: int = 128) -> Tens
     octaves = (distance.clamp(min=1) / exact).log() / math.log(farthest / exact)
     wide = exact + (octaves * (buckets - exact)).long()
     return torch.where(distance < exact, distance, wide.clamp(max=buckets - 1))
-
-
-class T5(Biased):
-    """A learned number for each head and bucket of distances, the same in all layers.
-
-    T5 leaves out 1/sqrt(D); it stays here, as everywhere in this network.
-    """
-
-    def __init__(self, args: ModelArgs, buckets: int = 32, farthest: int = 128) -> None:
-        t5_buckets(torch.arange(1), buckets, farthest)  # refuses what is no number of buckets
-        super().__init__(args)
-        self.farthest = farthest
-        self.relative_bias = nn.Embedding(buckets, args.n_heads)
-        nn.init.normal_(self.relative_bias.weight, std=0.02)
-
-    def bias(self, distance: Tensor) -> Tensor:
-        index = t5_buckets(distance, self.relative_bias.num_embeddings, self.farthest)  # (T, S)
-        return self.relative_bias(index).permute(2, 0, 1)  # (H, T, S)
-
-
-def alibi_slopes(n_heads: int) -> Tensor:
-    """(H,): a geometric series from 2^(-8/H) to 2^-8; between powers of two, every second one of the next series."""
-    whole = 2 ** int(math.log2(n_heads))
-    slopes = [2 ** (-8 * (i + 1) / whole) for i in range(whole)]
-    slopes += [2 ** (-4 * (i + 1) / whole) for i in range(0, 2 * (n_heads - whole), 2)]
-    return torch.tensor(slopes)
-
-
-class Alibi(Biased):
-    """Minus distance times a fixed slope for each head (arXiv:2108.12409)."""
-
-    def bias(self, distance: Tensor) -> Tensor:
-        return -alibi_slopes(self.args.n_heads).to(distance.device)[:, None, None] * distance  # (H, T, S)

@@ -156,8 +156,9 @@ def every_rope_form(
     yield RopeForm(
         "complex (LLaMA)", lambda x: apply_rotary_emb(x, x[:, :, :1], freqs_cis)[0], (freqs_cis,), side, angles
     )
-    real = torch.view_as_real(freqs_cis)  # (T, D/2, 2)
-    yield RopeForm("real arithmetic", lambda x: apply_rotary_emb_real(x, x[:, :, :1], real)[0], (real,), side, angles)
+    yield RopeForm(
+        "real arithmetic", lambda x: apply_rotary_emb_real(x, x[:, :, :1], freqs_cis)[0], (freqs_cis,), side, angles
+    )
     wide = torch.cat((cos, cos), -1), torch.cat((sin, sin), -1)  # (T, D) each
     yield RopeForm("half-split", partial(half_split, cos=wide[0], sin=wide[1]), wide, across, angles)
     yield from chatglm_forms(dim, positions, theta, blocks)

@@ -1,4 +1,7 @@
-"""Schemes that compute the scores from positions too: Shaw, Transformer-XL, TUPE, DeBERTa."""
+"""Schemes that compute the scores from positions too: T5, ALiBi, Shaw, Transformer-XL, TUPE, DeBERTa."""
+
+import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -36,13 +39,70 @@ class ScoringAttention(Attention):
         return self.mix(scores.softmax(-1).type_as(values), values, distance)
 
 
-def replace_attention(model: Transformer, attentions: list[ScoringAttention]) -> None:
+def replace_attention(model: Transformer, attentions: Sequence[ScoringAttention]) -> None:
     """Put them in place of the layers' own, whose matrices they take over. Nothing is rotated any more."""
     for layer, attention in zip(model.layers, attentions, strict=True):
         for name in ("wq", "wk", "wv", "wo"):
             setattr(attention, name, getattr(layer.attention, name))
         layer.attention = attention
     model.freqs_cis = torch.ones_like(model.freqs_cis)
+
+
+class BiasedAttention(ScoringAttention):
+    """q k / sqrt(D) plus a bias, which the network gives for all its layers."""
+
+    def __init__(self, args: ModelArgs, layer_id: int, network: "Biased") -> None:
+        super().__init__(args, layer_id)
+        self.network = (network,)  # in a tuple, because it is no part of this layer
+
+    def scores(self, xq: Tensor, keys: Tensor, distance: Tensor) -> Tensor:
+        bias = self.network[0].bias(distance.clamp(min=0))  # (H, T, S)
+        return xq @ keys.mT * self.head_dim**-0.5 + bias.type_as(xq)
+
+
+class Biased(Transformer):
+    """A number that depends on head and distance is added to each score."""
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__(args)
+        replace_attention(self, [BiasedAttention(args, layer_id, self) for layer_id in range(args.n_layers)])
+
+    def bias(self, distance: Tensor) -> Tensor:
+        """distance (T, S), none negative -> (H, T, S)."""
+        raise NotImplementedError
+
+
+class T5(Biased):
+    """A learned number for each head and bucket of distances, the same in all layers.
+
+    T5 leaves out 1/sqrt(D); it stays here, as everywhere in this network.
+    """
+
+    def __init__(self, args: ModelArgs, buckets: int = 32, farthest: int = 128) -> None:
+        t5_buckets(torch.arange(1), buckets, farthest)  # refuses what is no number of buckets
+        super().__init__(args)
+        self.farthest = farthest
+        self.relative_bias = nn.Embedding(buckets, args.n_heads)
+        nn.init.normal_(self.relative_bias.weight, std=0.02)
+
+    def bias(self, distance: Tensor) -> Tensor:
+        index = t5_buckets(distance, self.relative_bias.num_embeddings, self.farthest)  # (T, S)
+        return self.relative_bias(index).permute(2, 0, 1)  # (H, T, S)
+
+
+def alibi_slopes(n_heads: int) -> Tensor:
+    """(H,): a geometric series from 2^(-8/H) to 2^-8; between powers of two, every second one of the next series."""
+    whole = 2 ** int(math.log2(n_heads))
+    slopes = [2 ** (-8 * (i + 1) / whole) for i in range(whole)]
+    slopes += [2 ** (-4 * (i + 1) / whole) for i in range(0, 2 * (n_heads - whole), 2)]
+    return torch.tensor(slopes)
+
+
+class Alibi(Biased):
+    """Minus distance times a fixed slope for each head (arXiv:2108.12409)."""
+
+    def bias(self, distance: Tensor) -> Tensor:
+        return -alibi_slopes(self.args.n_heads).to(distance.device)[:, None, None] * distance  # (H, T, S)
 
 
 class ShawAttention(ScoringAttention):
@@ -156,7 +216,7 @@ class Tupe(Transformer):
         super().__init__(args)
         self.position_term = PositionTerm(args)
         attentions = [TupeAttention(args, layer_id, self.position_term) for layer_id in range(args.n_layers)]
-        replace_attention(self, list(attentions))
+        replace_attention(self, attentions)
 
 
 class DebertaAttention(ScoringAttention):
@@ -193,4 +253,4 @@ class Deberta(Transformer):
         self.rel_embeddings = nn.Embedding(2 * k, args.dim)
         nn.init.normal_(self.rel_embeddings.weight, std=0.02)
         attentions = [DebertaAttention(args, layer_id, self.rel_embeddings) for layer_id in range(args.n_layers)]
-        replace_attention(self, list(attentions))
+        replace_attention(self, attentions)

@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..cache import SINKS, EndlessCache
 from ..cli.machine import check_memory
-from ..decoding.prompts import check_endless
+from ..decoding.batches import check_endless
+from ..decoding.endless import SINKS, EndlessCache
 from ..positions import SCALINGS
 from ..transformer import Transformer
 from .scheme_training import stretched

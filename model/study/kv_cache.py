@@ -39,10 +39,10 @@ class RecordingCache(KVCache):
         self.values.fill_(torch.nan)
         self.written, self.read = range(0), range(0)
 
-    def update(self, layer: int, start_pos: int, xk: Tensor, xv: Tensor) -> tuple[Tensor, Tensor]:
-        empty = self.keys[layer].isnan()  # (B, K, max_seq_len, D)
-        keys, values = super().update(layer, start_pos, xk, xv)
-        slots = (empty & ~self.keys[layer].isnan()).nonzero()[:, 2].tolist()
+    def update(self, layer_id: int, start_pos: int, xk: Tensor, xv: Tensor) -> tuple[Tensor, Tensor]:
+        empty = self.keys[layer_id].isnan()  # (B, K, max_seq_len, D)
+        keys, values = super().update(layer_id, start_pos, xk, xv)
+        slots = (empty & ~self.keys[layer_id].isnan()).nonzero()[:, 2].tolist()
         if slots:
             self.written, self.read = range(min(slots), max(slots) + 1), range(keys.shape[2])
         return keys, values
@@ -123,17 +123,10 @@ def follow(
         again, uncached = counted(model, whole)  # (1, end, V)
         name = "prefill" if start == 0 else "decode" if size == 1 else "chunk"
         text = "" if tokenizer is None else repr(tokenizer.decode(new[0].tolist()))
-        visible = seen(model.mask(start, size), start, size)
+        visible = sum(range(start + 1, end + 1))  # the first new token sees start + 1 keys, the last one `end`
         difference = (logits - again[:, start:]).abs().max().item()
         calls.append(Call(name, text, start, cache.written, cache.read, visible, cached, uncached, difference))
     return calls
-
-
-def seen(mask: Tensor | None, start_pos: int, T: int) -> int:
-    """Scores that count: of a bool mask (T, S), of a bias (1, H, T, S) that is -inf elsewhere, or by causality."""
-    if mask is None:
-        return sum(range(start_pos + 1, start_pos + T + 1))
-    return int((mask if mask.dtype == torch.bool else mask[0, 0].isfinite()).sum())
 
 
 def counted(model: Transformer, *inputs: Any) -> tuple[Tensor, int]:

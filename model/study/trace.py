@@ -177,11 +177,11 @@ class Picked:
             return value[0, p, heads[value.shape[2]], i]  # (B, T, H, D/2, 2)
         if value.ndim == 4 and value.shape[1] == self.T:  # (B, T, H, ..)
             row = value[0, p, heads[value.shape[2]]]
-        elif value.ndim == 4 and value.shape[2] == self.T:  # (B, H, T, ..)
+        elif value.ndim == 4 and (
+            value.shape[2] == self.T or value.shape[3] == self.args.head_dim
+        ):  # (B, H, T or S, ..)
             row = value[0, heads[value.shape[1]], p]
-        elif value.ndim == 4 and value.shape[2] == group * self.T:  # (B, K, H/K * T, ..)
-            row = value[0, self.head // group, self.head % group * self.T + p]
-        elif value.ndim == 4:  # keys.mT: (B, K, D, S)
+        elif value.ndim == 4:  # k.mT: (B, H, D, S)
             row = value[0, heads[value.shape[1]], :, p]
         elif value.ndim == 3:  # (B, T, H * D)
             row = value[0, p].unflatten(-1, (-1, self.args.head_dim))

@@ -9,7 +9,7 @@ from typing import Any, Self, TextIO
 
 from tqdm import tqdm
 
-from ..generation import generate
+from ..decoding.batches import generate
 from ..text.tokenizer import Tokenizer
 from .distributed import whole
 from .evaluation import guessing_losses

@@ -21,9 +21,9 @@ import torch
 from sentencepiece import SentencePieceProcessor
 
 from ...attention import Attention, attention
-from ...cache import SINKS
 from ...cli.files import write_text
 from ...config import ModelArgs
+from ...decoding.endless import SINKS
 from ...text.tokenizer import SPACE, SentencePieceTokenizer, Tokenizer
 from ...training.estimate import count_parameters
 from ...transformer import Transformer
@@ -72,7 +72,7 @@ def run(options: Page) -> Report:
     write_text(
         options.out,
         build(
-            facts | {"steps": steps(options.out), "lines": lines(Attention.forward, Attention.attend, attention)},
+            facts | {"steps": steps(options.out), "lines": lines(Attention.forward, attention)},
             weights,
         ),
     )

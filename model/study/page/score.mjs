@@ -116,14 +116,14 @@ function drawDistance(xq, xk, distance) {
 
 // The line of attention.py beside which each text stands; a test checks that all of them are found.
 export const STEPS = [
-  ["lineProject", /\bself\.wv\b.*unflatten|unflatten.*\bself\.wv\b/],
-  ["lineRotate", /= *(rotate|apply_rotary_emb)\(xq, xk/],
+  ["lineProject", /= self\.wv\(x\)/],
+  ["lineRotate", /= apply_rotary_emb\(xq, xk/],
   ["lineCache", /cache\.update\(/],
   ["lineAttend", /self\.attend\(/],
   ["lineOut", /self\.wo\(/],
   ["lineScores", /^ *scores = /],
-  ["lineSoftmax", /\.softmax\(-1\)/],
-  ["lineWeighted", /weights\.view.*@ values/],
+  ["lineSoftmax", /\.softmax\(-1/],
+  ["lineWeighted", /weights @ v/],
 ];
 
 function drawLines(q) {

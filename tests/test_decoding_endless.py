@@ -4,11 +4,10 @@ import pytest
 import torch
 
 from model import ModelArgs, generate
-from model.cache import SINKS, EndlessCache
+from model.decoding.batches import check_endless, decode_batch
+from model.decoding.endless import SINKS, EndlessCache, is_shift_invariant
 from model.decoding.network import for_decoding
-from model.decoding.prompts import check_endless
 from model.decoding.sampling import Sampler, Sampling
-from model.generation import decode
 from model.positions import SCHEMES, build_model
 from model.rope import apply_rotary_emb, precompute_freqs_cis
 from model.rope_scaling import RopeScaling
@@ -41,12 +40,12 @@ def test_moved_keys_are_freshly_rotated_ones(small_args, scaling, n_kv_heads, dt
     for layer in range(args.n_layers):
         cache.update(layer, 0, rotated(keys, table, torch.arange(LIMIT)), values.transpose(1, 2))
     held = list(range(LIMIT))
-    for _ in range(3):  # each kept key is moved three times before it is dropped
+    for _ in range(3):  # each kept key is moved three times before it is evicted
         length = cache.make_room(len(held))
         assert (length, len(held) - length) == (LIMIT - LIMIT // 4, LIMIT // 4)
         held = held[:SINKS] + held[SINKS + LIMIT // 4 :]
         expected = rotated(keys[:, held], table, torch.arange(length))
-        for got_keys, got_values in cache.layers:
+        for got_keys, got_values in zip(cache.keys, cache.values):
             torch.testing.assert_close(got_keys[:, :, :length], expected, atol=TOLERANCE[dtype], rtol=0)
             assert torch.equal(got_values[:, :, :length], values[:, held].transpose(1, 2))
         new = torch.randn(3, LIMIT - length, n_kv_heads, args.head_dim).to(dtype)
@@ -54,7 +53,7 @@ def test_moved_keys_are_freshly_rotated_ones(small_args, scaling, n_kv_heads, dt
         for layer in range(args.n_layers):
             cache.update(layer, length, rotated(new, table, torch.arange(length, LIMIT)), new.transpose(1, 2))
         held += range(keys.shape[1] - new.shape[1], keys.shape[1])
-    assert cache.dropped == 3 * (LIMIT // 4)
+    assert cache.evicted == 3 * (LIMIT // 4)
 
 
 def test_a_key_is_no_longer_after_moving(small_args):
@@ -64,15 +63,15 @@ def test_a_key_is_no_longer_after_moving(small_args):
     assert table.abs().min() > 1.2
     cache = EndlessCache(args, table)
     cache.keys.normal_()
-    before = cache.keys[..., SINKS + LIMIT // 4 :, :].norm(dim=-1)
+    before = cache.keys[..., SINKS + LIMIT // 4 : LIMIT, :].norm(dim=-1)
     length = cache.make_room(LIMIT)
     torch.testing.assert_close(cache.keys[..., SINKS:length, :].norm(dim=-1), before)
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("scheme", [name for name, scheme in SCHEMES.items() if scheme.network.shift_invariant])
+@pytest.mark.parametrize("scheme", [name for name, scheme in SCHEMES.items() if is_shift_invariant(scheme.network)])
 def test_with_one_layer_the_rest_of_the_text_is_what_it_would_be_alone(scheme):
-    """One layer's keys and values know their own tokens only, so dropping is as if the dropped had never been there."""
+    """One layer's keys and values know their own tokens only, so evicting is as if the evicted had never been there."""
     args = ModelArgs(dim=24, n_layers=1, n_heads=3, n_kv_heads=1, head_dim=8, vocab_size=41, max_seq_len=20)
     model = build_model(args, scheme, **({"factor": 2.0} if scheme in ("linear", "ntk", "yarn") else {})).eval()
     for weight in model.parameters():
@@ -88,14 +87,14 @@ def test_with_one_layer_the_rest_of_the_text_is_what_it_would_be_alone(scheme):
         held += range(done, done + T)
         done += T
         torch.testing.assert_close(logits, model(text[:, held])[:, -T:], atol=1e-5, rtol=0)
-    assert cache.dropped == 20
+    assert cache.evicted == 20
 
 
 @pytest.mark.parametrize(("limit", "quarter", "keep"), [(2, 1, 0), (3, 1, 1), (5, 1, 3), (8, 2, 4), (24, 6, 4)])
 def test_a_quarter_goes_and_the_first_tokens_stay(small_args, limit, quarter, keep):
     args = small_args()
     cache = EndlessCache(args, precompute_freqs_cis(args.head_dim, LIMIT), max_seq_len=limit)
-    cache.values[:] = torch.arange(limit)[:, None]
+    cache.values[..., :limit, :] = torch.arange(limit)[:, None]
     assert [cache.make_room(start_pos) for start_pos in range(limit)] == [*range(limit)]
     assert cache.make_room(limit) == limit - quarter
     kept = [*range(keep), *range(keep + quarter, limit)]
@@ -141,16 +140,16 @@ def test_an_endless_text_is_the_definition_and_its_log_probabilities_too(model):
     for _ in range(60):
         expected.append((int(logits.argmax()), float(logits.log_softmax(-1).max())))
         if start_pos == LIMIT:
-            start_pos -= cache.drop(6, LIMIT)
+            cache.evict(6, LIMIT)
+            start_pos -= 6
         logits = model(torch.tensor([[expected[-1][0]]]), start_pos, cache)[0, -1]
         start_pos += 1
     cache = EndlessCache(model.args, model.freqs_cis)
-    sampler = Sampler(Sampling(0.0), [[1]], 60, 37)
-    for (tokens, scores), (token, score) in zip(
-        decode(for_decoding(model), [[1, 5, 7]], 60, sampler, cache, logprobs=True), expected, strict=True
-    ):
+    sampler = Sampler(Sampling(0.0), [[1]], 60, 37, with_logprobs=True)
+    steps = decode_batch(for_decoding(model), [[1, 5, 7]], 60, sampler, cache)
+    for tokens, (token, score) in zip(steps, expected, strict=True):
         assert tokens == [token]
-        assert scores[0] == pytest.approx(score, abs=1e-4)
+        assert sampler.logprobs[0] == pytest.approx(score, abs=1e-4)
 
 
 def test_a_prompt_may_fill_the_context(model):
@@ -180,7 +179,7 @@ def test_what_cannot_be_endless_is_said_at_the_call(model, prompts, options, mes
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("scheme", [name for name, scheme in SCHEMES.items() if not scheme.network.shift_invariant])
+@pytest.mark.parametrize("scheme", [name for name, scheme in SCHEMES.items() if not is_shift_invariant(scheme.network)])
 def test_absolute_positions_cannot_be_moved(scheme):
     args = ModelArgs(dim=24, n_layers=1, n_heads=3, head_dim=8, vocab_size=41, max_seq_len=20)
     with pytest.raises(ValueError, match="on which this network's scores depend"):

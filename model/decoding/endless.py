@@ -1,0 +1,97 @@
+"""Texts longer than the context: a cache that evicts old tokens, and the decode loop around it."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..cache import KVCache
+from ..config import ModelArgs
+from ..generation import decode
+from ..transformer import Transformer
+
+SINKS = 4  # first tokens of a text that are never evicted
+
+
+class EndlessCache(KVCache):
+    """A cache that, when it is full, evicts the oldest quarter of its tokens, keeping the first ``keep``.
+
+    Keys are cached rotated, and rotations add: to move a key to a position n lower, it is rotated by -n. Nothing is
+    computed again. The first tokens stay because heads park surplus attention on them (attention sinks, StreamingLLM,
+    arXiv:2309.17453). The rotations are those of ``freqs_cis``, the network's table, so this is for networks whose
+    scores depend on distances only (``shift_invariant``).
+    """
+
+    def __init__(
+        self,
+        args: ModelArgs,
+        freqs_cis: Tensor,
+        batch_size: int = 1,
+        max_seq_len: int | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        keep: int = SINKS,
+    ) -> None:
+        super().__init__(args, batch_size, max_seq_len, dtype, device)
+        if self.max_seq_len < 2:
+            raise ValueError("max_seq_len is 1: an endless text needs a context of at least 2 tokens")
+        # One more slot, which is never used: torch.compile would compile again for a slice that is the whole buffer.
+        self.keys, self.values = F.pad(self.keys, (0, 0, 0, 1)), F.pad(self.values, (0, 0, 0, 1))
+        self.freqs_cis = freqs_cis.detach().to(self.keys.device)
+        self.quarter = max(1, self.max_seq_len // 4)
+        self.keep = min(keep, self.max_seq_len - self.quarter - 1)
+        self.evicted = 0  # tokens so far; -1 while keys are being moved
+
+    def make_room(self, start_pos: int, T: int = 1) -> int:
+        """Evict quarters of the ``start_pos`` tokens until T more fit; returns the new start_pos.
+
+        Raises ValueError if they never fit.
+        """
+        most = self.max_seq_len - min(self.keep, start_pos)
+        if most < T:
+            raise ValueError(f"{T} tokens do not fit into a context of {self.max_seq_len}: give at most {most}")
+        while start_pos + T > self.max_seq_len:
+            count = min(self.quarter, start_pos - self.keep)
+            self.evict(count, start_pos)
+            start_pos -= count
+        return start_pos
+
+    def evict(self, count: int, length: int) -> None:
+        """Evict ``count`` of the ``length`` tokens: the oldest ones after the first ``keep``."""
+        back = self.freqs_cis[count].conj()  # (D/2,)
+        back = back / back.abs()  # YaRN's table also lengthens the keys, which has been done already
+        old, new = slice(self.keep + count, length), slice(self.keep, length - count)
+        evicted = self.evicted
+        self.evicted = -1  # marks the cache as invalid while keys are being moved, in case that is interrupted
+        for keys, values in zip(self.keys, self.values):  # (B, K, max_seq_len, D)
+            pairs = torch.view_as_complex(keys[:, :, old].float().unflatten(-1, (-1, 2)))  # (B, K, N, D/2)
+            keys[:, :, new] = torch.view_as_real(pairs * back).flatten(3).type_as(keys)  # (B, K, N, D)
+            values[:, :, new] = values[:, :, old].clone()  # values are not rotated
+        self.evicted = evicted + count
+
+
+def decode_endless(
+    network: Transformer,
+    tokens: Tensor,
+    max_new_tokens: int,
+    sample: Callable[[Tensor], Tensor],
+    cache: EndlessCache,
+    start_pos: int = 0,
+) -> Iterator[Tensor]:
+    """``decode`` past the end of the context: until the cache is full, evict, go on. Yields tokens (B, 1)."""
+    while max_new_tokens > 0:
+        start_pos = cache.make_room(start_pos, tokens.shape[1])
+        start_pos += tokens.shape[1]
+        count = min(max_new_tokens, cache.max_seq_len - start_pos + 1)  # the last one is not in the cache yet
+        for token in decode(network, tokens, count, sample, cache, start_pos - tokens.shape[1]):
+            yield token
+        tokens, start_pos, max_new_tokens = token, start_pos + count - 1, max_new_tokens - count
+
+
+def is_shift_invariant(network: Transformer | type[Transformer]) -> bool:
+    """Whether the logits depend on relative positions only, as RoPE's do.
+
+    A network to which absolute positions matter says so: ``shift_invariant = False``.
+    """
+    return getattr(network, "shift_invariant", True)

@@ -1,0 +1,170 @@
+"""Faster ways to the same results, and the rules that choose among them. Skip this file on first reading.
+
+``attend`` gives what ``attention`` in attention.py defines, and ``linear`` what ``nn.Linear`` gives. Which way is the
+fastest differs by processor, so each rule goes by what the processor says of itself (``CPU``), by dtype and by shape.
+No rule goes by the clock, because the same command must give the same text every time. benchmarks/kernels.py times all
+ways on the machine at hand and says where a rule does not choose the fastest one.
+
+Every way gets finite numbers only, masks aside: some libraries read past the end of a row and multiply what they find
+there by zero, and zero times NaN is NaN.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class Processor(NamedTuple):
+    """What the rules need to know of a CPU."""
+
+    bfloat16: bool  # has instructions that multiply bfloat16: AVX512-BF16, AMX, or those of ARM
+    amx: bool  # has AMX, whose tiles PyTorch's fused attention and oneDNN use
+
+
+def this_processor() -> Processor:
+    capabilities = torch.cpu.get_capabilities()
+    amx = bool(capabilities.get("amx_tile") and capabilities.get("amx_bf16"))
+    others = ("avx512_bf16", "bf16", "arm_bf16")
+    return Processor(bfloat16=amx or any(capabilities.get(name) for name in others), amx=amx)
+
+
+CPU = this_processor()
+
+Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
+Product = Callable[[Tensor, Tensor], Tensor]
+
+# --- Attention: q (B, H, T, D), k and v (B, K, S, D), mask boolean (..., T, S) or None for causal -> (B, H, T, D)
+
+QUERIES = 128  # in a block: their scores stay in the processor's caches
+LONGEST_TRAINED = 512  # keys: up to here the scores that training keeps take less memory than the rest of a layer
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+    """softmax(q k^T / sqrt(D)) v, as ``attention`` defines it, by the way that suits processor, dtype and shape."""
+    return choose_attention(q, k.shape[2])(q, k, v, mask)
+
+
+def choose_attention(q: Tensor, S: int) -> Attend:
+    """``grouped_attention`` for several bfloat16 queries on a CPU that multiplies bfloat16, except for prompts on
+    processors with AMX, and for training on more than LONGEST_TRAINED keys; ``fused_attention`` for all else.
+
+    Milliseconds on two cores with torch 2.13, grouped / fused, H / K heads of D (benchmarks/kernels.py):
+
+                                                 AMX (Intel)   AVX512-BF16 (AMD)   AVX2 (AMD)
+        training, 16 x 256, 8 / 8 heads of 32    24.4 / 34.4   17.7 / 35           483 / 150
+        training, 4 x 1024, 8 / 8 heads of 32     103 / 67                        1460 / 444
+        prompt of 512, 32 / 4 heads of 64         5.0 / 3.3    half of fused       362 / 17
+        the same after 1,536 tokens              31.2 / 15.1                      2266 / 72
+
+    In float32 fused was faster, or level, on all three. On CUDA it never holds all scores.
+    """
+    if q.device.type != "cpu" or q.dtype != torch.bfloat16 or q.shape[2] == 1 or not CPU.bfloat16:
+        return fused_attention
+    if q.requires_grad:
+        return grouped_attention if S <= LONGEST_TRAINED else fused_attention
+    return fused_attention if CPU.amx else grouped_attention
+
+
+def grouped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+    """The formula in blocks of QUERIES queries. Of the causal mask, a block needs its own triangle only."""
+    T, S = q.shape[2], k.shape[2]
+    blocks = []
+    for start in range(0, T, QUERIES):
+        end = min(start + QUERIES, T)
+        if mask is None:
+            seen = S - T + end  # the keys that the last query of this block sees
+            keys, values, visible = k[:, :, :seen], v[:, :, :seen], None
+        else:
+            keys, values, visible = k, v, mask.expand(*mask.shape[:-2], T, S)[..., start:end, :]
+        blocks.append(_grouped_block(q[:, :, start:end], keys, values, visible))
+    return torch.cat(blocks, 2)  # (B, H, T, D)
+
+
+def _grouped_block(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    B, H, T, D = q.shape
+    K, S = k.shape[1:3]
+    # The H / K query heads of a group become rows of one product with the keys that they share: no key is repeated.
+    rows = q.reshape(B, K, H // K * T, D)  # (B, K, H/K * T, D)
+    scores = (rows * D**-0.5 @ k.mT).view(B, H, T, S)  # (B, H, T, S)
+    # In place, because a copy of the scores takes 7% of a prompt's time; and behind autograd's back, which would make
+    # that copy. The gradient is still right: hidden keys have weight 0, so softmax passes no gradient to their scores.
+    hidden = scores.detach()
+    if mask is None:
+        later = torch.ones(T, T, dtype=torch.bool, device=q.device).triu(1)  # (T, T), for the last T keys
+        hidden[..., S - T :].masked_fill_(later, -math.inf)
+    else:
+        hidden.masked_fill_(~mask, -math.inf)
+    weights = scores.softmax(-1).type_as(v)  # (B, H, T, S); PyTorch sums 16-bit numbers in float32
+    return (weights.view(B, K, H // K * T, S) @ v).view(B, H, T, D)
+
+
+def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+    """PyTorch's kernel, which goes over the keys in blocks and never holds all scores."""
+    B, H, T, D = q.shape
+    K, S = k.shape[1:3]
+    if T == 1:
+        # A group's heads become rows, as above. One bfloat16 query after 1,900 tokens, 32 heads, 4 key/value heads, two
+        # cores of an AMD EPYC: 0.21 ms. With `enable_gqa` 4.2, because the kernel then repeats the keys.
+        visible = None if mask is None else mask.expand(B, H, 1, S).reshape(B, K, H // K, S)  # (B, K, H/K, S)
+        rows = q.reshape(B, K, H // K, D)  # (B, K, H/K, D)
+        return F.scaled_dot_product_attention(rows, k, v, visible).reshape(B, H, 1, D)
+    if mask is None and T == S:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=K != H)
+    if mask is None:  # PyTorch's own causal mask is aligned to the first key, ours to the last
+        mask = torch.ones(T, S, dtype=torch.bool, device=q.device).tril(S - T)  # (T, S)
+    return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=K != H)
+
+
+ATTENTION: dict[str, Attend] = {"grouped": grouped_attention, "fused": fused_attention}
+
+# --- Products: x (..., in), weight (out, in) -> (..., out)
+
+SLICES = 8  # of a weight matrix, for as many cores; a few more slices than cores cost nothing
+FEW_ROWS = 128  # up to here a float32 product is faster in slices, on AVX2
+
+
+def linear(x: Tensor, weight: Tensor) -> Tensor:
+    """``F.linear`` by the way that suits the dtype and the number of rows in x."""
+    return choose_linear(x)(x, weight)
+
+
+def choose_linear(x: Tensor) -> Product:
+    """With few rows the time goes into reading the weights, so the fastest way is the one with which every core reads.
+
+    GB/s of weights for one row, two cores, torch 2.13, F.linear / mv / slices (benchmarks/kernels.py):
+
+                                    AMX (Intel)            AVX2 (AMD)
+        bfloat16, 32000 x 288        9 / 28 / 14            16 / 17 / 16
+        bfloat16, 5632 x 2048       19 / 24 / 19            20 / 20 / 20
+        float32, 32000 x 288        as fast as memory       12 / 12 / 22
+        float32, 5632 x 2048        as fast as memory       23 / 23 / 32
+        reading memory, float32     29                      38
+
+    For 16 rows of bfloat16 F.linear is as fast on AMX as for one. Compilers make one loop over the weights of ``mv``,
+    which widens 16-bit numbers on the way: 29 GB/s for 32000 x 288 in float32 on AVX2, where slices gave 27.
+    """
+    rows = x.shape[:-1].numel()
+    if rows == 1 and (x.dtype != torch.float32 or torch.compiler.is_compiling()):
+        return linear_mv
+    return linear_in_slices if x.dtype == torch.float32 and rows <= FEW_ROWS else F.linear
+
+
+def linear_in_slices(x: Tensor, weight: Tensor) -> Tensor:
+    """One product for each slice of the weights."""
+    slices = math.gcd(weight.shape[0], SLICES)
+    weights = weight.unflatten(0, (slices, -1))  # (slices, out / slices, in)
+    rows = x.reshape(-1, x.shape[-1])  # (rows, in)
+    products = torch.bmm(rows.expand(slices, -1, -1), weights.mT)  # (slices, rows, out / slices)
+    return products.transpose(0, 1).contiguous().view(*x.shape[:-1], -1)  # (..., out)
+
+
+def linear_mv(x: Tensor, weight: Tensor) -> Tensor:
+    """For one row: the matrix times a vector."""
+    return torch.mv(weight, x.reshape(-1)).view(*x.shape[:-1], -1)  # (..., out)
+
+
+LINEAR: dict[str, Product] = {"F.linear": F.linear, "slices": linear_in_slices, "mv": linear_mv}

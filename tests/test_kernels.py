@@ -1,0 +1,117 @@
+"""Every faster way equals the definition: attention's formula and F.linear, over shapes, dtypes, masks, gradients."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import PROCESSORS
+
+from model import kernels
+from model.attention import attention
+
+D = 10
+
+
+def queries_keys_values(B, H, K, T, S, dtype=torch.float32):
+    """Keys and values as a cache gives them: the first S of a longer tensor."""
+    xq = torch.randn(B, H, T, D).to(dtype)
+    return xq, *(torch.randn(B, K, S + 3, D).to(dtype)[:, :, :S] for _ in range(2))
+
+
+def masks(B, T, S):
+    causal = torch.ones(T, S, dtype=torch.bool).tril(S - T)
+    own = torch.arange(S) == torch.arange(S - T, S)[:, None]  # a padded slot sees itself
+    padded = causal & (torch.arange(S) >= torch.arange(B)[:, None, None, None]) | own  # (B, 1, T, S)
+    seldom = torch.rand(B, 1, T, S) < 0.3
+    seldom[..., 0] = True  # a softmax over nothing would be NaN
+    return {"none": None, "causal": causal, "padded": padded, "not causal": seldom, "one row": seldom[:, :, :1]}
+
+
+def reference(q, k, v, mask):
+    """The formula in float64, rounded at the end."""
+    return attention(q.double(), k.double(), v.double(), mask).to(q.dtype)
+
+
+@pytest.mark.parametrize("way", kernels.ATTENTION)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("K", [1, 2, 3, 6])
+@pytest.mark.parametrize(("T", "S"), [(1, 1), (1, 9), (4, 9), (9, 9), (2, 17)])
+def test_every_attention_equals_the_formula(monkeypatch, way, dtype, K, T, S):
+    monkeypatch.setattr(kernels, "QUERIES", 4)
+    q, k, v = queries_keys_values(2, 6, K, T, S, dtype)
+    tolerance = 1e-5 if dtype == torch.float32 else 3e-2
+    for name, mask in masks(2, T, S).items():
+        found = kernels.ATTENTION[way](q, k, v, mask)
+        assert found.shape == q.shape, name
+        assert found.dtype == dtype, name
+        torch.testing.assert_close(found, reference(q, k, v, mask), atol=tolerance, rtol=tolerance, msg=name)
+
+
+@pytest.mark.parametrize("way", kernels.ATTENTION)
+@pytest.mark.parametrize("K", [1, 2, 6])
+@pytest.mark.parametrize(("T", "S"), [(7, 7), (5, 9), (1, 4)])
+def test_every_attention_has_the_formulas_gradients(monkeypatch, way, K, T, S):
+    monkeypatch.setattr(kernels, "QUERIES", 3)
+    tensors = [t.requires_grad_() for t in queries_keys_values(3, 6, K, T, S)]
+    out = torch.randn(3, 6, T, D)
+    for name, mask in masks(3, T, S).items():
+        both = [torch.autograd.grad(form(*tensors, mask), tensors, out) for form in (kernels.ATTENTION[way], attention)]
+        for found, expected in zip(*both, strict=True):
+            torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("training", [False, True])
+def test_what_is_chosen_equals_the_formula_on_every_processor(monkeypatch, processor, dtype, training):
+    monkeypatch.setattr(kernels, "CPU", PROCESSORS[processor])
+    tolerance = 1e-5 if dtype == torch.float32 else 3e-2
+    for T, S in ((1, 30), (30, 30), (6, 30), (kernels.LONGEST_TRAINED + 1,) * 2):
+        q, k, v = queries_keys_values(1, 4, 2, T, S, dtype)
+        found = kernels.attend(q.requires_grad_(training), k, v)
+        torch.testing.assert_close(found, reference(q, k, v, None), atol=tolerance, rtol=tolerance)
+
+
+def test_hidden_keys_have_no_influence():
+    q, k, v = queries_keys_values(1, 6, 2, 5, 9)
+    other = [t.clone() for t in (k, v)]
+    for t in other:
+        t[:, :, -1] = 100.0  # the last query alone sees it
+    for way in [*kernels.ATTENTION.values(), attention]:
+        assert torch.equal(way(q, k, v, None)[:, :, :-1], way(q, *other, None)[:, :, :-1])
+
+
+def test_scores_of_large_numbers_do_not_overflow_in_bfloat16():
+    q, k, v = (300 * t for t in queries_keys_values(1, 2, 1, 6, 6, torch.bfloat16))
+    for way in kernels.ATTENTION.values():
+        assert way(q, k, v, None).isfinite().all()
+
+
+SHAPES = [(24,), (1, 24), (5, 24), (1, 1, 24), (5, 1, 24), (1, 3, 24), (2, 3, 24), (2, 1, 1, 24), (200, 1, 24)]
+
+
+@pytest.mark.parametrize("out_features", [1, 7, 8, 12, 1000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_every_product_equals_the_linear_layers(out_features, dtype, transposed):
+    weight = torch.randn(out_features, 24).to(dtype)
+    if transposed:
+        weight = weight.t().contiguous().t()
+    tolerance = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}[dtype]
+    for shape in SHAPES:
+        x = torch.randn(shape).to(dtype)
+        expected = F.linear(x.double(), weight.double()).to(dtype)
+        ways = {name: way for name, way in kernels.LINEAR.items() if name != "mv" or x.numel() == 24}
+        for name, way in {**ways, "chosen": kernels.linear}.items():
+            found = way(x, weight)
+            assert found.shape == expected.shape, (name, shape)
+            assert found.dtype == dtype, (name, shape)
+            assert found.is_contiguous(), "rotation views two numbers as one complex one"
+            torch.testing.assert_close(found, expected, rtol=tolerance, atol=10 * tolerance, msg=f"{name} {shape}")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_products_are_the_same_when_they_are_compiled(dtype, rows):
+    weight, x = torch.randn(32, 24).to(dtype), torch.randn(rows, 1, 24).to(dtype)
+    found = torch.compile(kernels.linear, backend="eager")(x, weight)
+    torch.testing.assert_close(found, F.linear(x, weight), rtol=2e-2 if dtype == torch.bfloat16 else 1e-5, atol=1e-4)
