@@ -1,5 +1,9 @@
 """Matrices in eight bits: every way of multiplying by them is the product with the widened ones."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -8,6 +12,8 @@ from model import KVCache, Transformer, generate
 from model.decoding.network import for_decoding
 from model.weights import load_model, save_model
 from model.weights.int8 import Int8Embedding, Int8Linear, Quantized, quantize
+
+ROOT = Path(__file__).parents[1]
 
 
 def off(found: torch.Tensor, expected: torch.Tensor) -> float:
@@ -61,6 +67,51 @@ def test_a_layer_is_the_product_with_the_widened_matrix(group, dtype, shape, sca
         assert found.dtype == dtype
         assert found.shape == expected.shape
         assert off(found, expected) < 0.005
+
+
+ODD_VIEWS = """
+import torch
+from model.weights.int8 import Int8Linear, Quantized, quantize
+
+
+def view(numbers, offset, stride=1):
+    # The same numbers as a view that begins at an element of its storage, with gaps if the stride is above 1.
+    storage = torch.empty(offset + numbers.numel() * stride, dtype=numbers.dtype)
+    storage[offset::stride][: numbers.numel()] = numbers.flatten()
+    return storage[offset::stride][: numbers.numel()].view(numbers.shape)
+
+
+def check(layer, rows, dtype, offset):
+    x = torch.randn(rows, 64).to(dtype)
+    found = layer(view(x, offset)).float()
+    expected = x.float() @ quantized.dequantize(torch.float32).T
+    assert (found - expected).norm() < 0.01 * expected.norm(), (rows, dtype, offset)
+
+
+torch.manual_seed(0)
+quantized = quantize(torch.randn(37, 64))
+layer = Int8Linear(quantized)
+for rows in (1, 3, 8, 9):
+    for dtype in (torch.bfloat16, torch.float32):
+        for offset in (0, 1, 3, 8, 11, 16, 33):
+            check(layer, rows, dtype, offset)
+for offset in (0, 1):
+    check(torch.compile(layer, backend="eager"), 3, torch.bfloat16, offset)
+for offset in (1, 5, 8, 15, 17):
+    for stride in (1, 2):
+        odd = Int8Linear(Quantized(*(view(part, offset, stride) for part in quantized)))
+        assert odd.weight.data_ptr() % 16 == 0, "some processors can load from nowhere else"
+        for rows in (1, 3, 9):
+            check(odd, rows, torch.bfloat16, 0)
+print("done")
+"""
+
+
+def test_a_view_that_begins_anywhere_in_memory_gives_the_same_product():
+    """In a process of its own, because what fails here is a segmentation fault."""
+    command = [sys.executable, "-c", ODD_VIEWS]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, encoding="utf-8")
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr[-2000:]
 
 
 def test_few_rows_are_multiplied_in_eight_bits_and_no_matrix_is_widened_for_them(loaded, monkeypatch):
