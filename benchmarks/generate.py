@@ -25,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import large
 
 from model import KVCache, Transformer, generate
+from model.decoding.batches import forward_whole
 from model.decoding.network import for_decoding
-from model.generation import forward_whole
 from model.weights import load_model, save_model
 
 ARGS = large.SHAPES["15M"]
@@ -172,7 +172,7 @@ def launch(model: Transformer, repeats: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--only", choices=("speed", "length", "launch", "products"))
+    parser.add_argument("--only", choices=("speed", "length", "launch"))
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)

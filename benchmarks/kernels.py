@@ -13,6 +13,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -21,7 +22,7 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from model import kernels
-from model.weights.int8 import Int8Linear, quantize
+from model.weights.int8 import quantize
 
 SHAPES = [(32000, 288), (768, 288), (288, 288), (5632, 2048), (2048, 5632), (32000, 2048)]  # (out, in)
 ROWS = (1, 4, 16)
@@ -77,6 +78,11 @@ class Verdict:
             self.misses.append(f"{what}: {best} is {seconds[chosen] / seconds[best]:.2f} times as fast as {chosen}")
 
 
+def through(way: Callable[..., Tensor], x: Tensor, weights: list[tuple[Tensor, ...]]) -> None:
+    for weight in weights:
+        way(x, *weight)
+
+
 def compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return torch.compile(function, options=COMPILED, dynamic=False)  # type: ignore[arg-type, no-any-return]
 
@@ -100,13 +106,13 @@ def products(dtype: torch.dtype, rounds: int, verdict: Verdict) -> None:
     for rows in ROWS:
         for out, columns in SHAPES:
             size = out * columns * dtype.itemsize
-            weights = [torch.randn(out, columns).to(dtype) for _ in range(max(2, BYTES // size))]
+            weights = [(torch.randn(out, columns).to(dtype),) for _ in range(max(2, BYTES // size))]
             x = torch.randn(rows, 1, columns).to(dtype)
             ways = {name: way for name, way in kernels.LINEAR.items() if rows == 1 or name != "mv"}
             for is_compiled in (False, True) if rows == 1 else (False,):
                 torch._dynamo.reset()
                 run = {name: compiled(way) if is_compiled else way for name, way in ways.items()}
-                timed = fastest({name: lambda way=way: [way(x, w) for w in weights] for name, way in run.items()}, rounds)
+                timed = fastest({name: partial(through, way, x, weights) for name, way in run.items()}, rounds)
                 way = chosen_when_compiled(kernels.choose_linear, x) if is_compiled else kernels.choose_linear(x)
                 what = f"{rows} x {out} x {columns}{', compiled' if is_compiled else ''}"
                 total = size * len(weights)
@@ -116,7 +122,7 @@ def products(dtype: torch.dtype, rounds: int, verdict: Verdict) -> None:
 @torch.no_grad()
 def int8_products(rounds: int, verdict: Verdict) -> None:
     for out, columns in SHAPES:
-        layers = [Int8Linear(quantize(torch.randn(out, columns))) for _ in range(max(2, BYTES // (out * columns)))]
+        weights = [tuple(quantize(torch.randn(out, columns))) for _ in range(max(2, BYTES // (out * columns)))]
         for dtype in (torch.float32, torch.bfloat16):
             x = torch.randn(1, 1, columns).to(dtype)
             for is_compiled in (False, True):
@@ -124,14 +130,11 @@ def int8_products(rounds: int, verdict: Verdict) -> None:
                 run = {name: compiled(way) if is_compiled else way for name, way in kernels.INT8.items()}
                 if not is_compiled:
                     del run["written out"]  # sums one by one, which only a compiler makes one loop of
-                timed = fastest(
-                    {name: lambda way=way: [way(x, each.weight, each.scales) for each in layers] for name, way in run.items()},
-                    rounds,
-                )  # fmt: skip
-                given = (x, layers[0].scales)
+                timed = fastest({name: partial(through, way, x, weights) for name, way in run.items()}, rounds)
+                given = (x, weights[0][1])
                 way = chosen_when_compiled(kernels.choose_int8, *given) if is_compiled else kernels.choose_int8(*given)
                 what = f"1 x {out} x {columns}, x in {str(dtype)[6:]}{', compiled' if is_compiled else ''}"
-                total = out * columns * len(layers)
+                total = out * columns * len(weights)
                 verdict.row(what, timed, name_of(way, kernels.INT8), lambda s, total=total: f"{total / s / 1e9:.1f}")
 
 

@@ -19,14 +19,12 @@ import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-from model.decoding.few_rows import FewRowsLinear
 
 from model import KVCache, ModelArgs, Transformer, precompute_freqs_cis
 from model.decoding.network import for_decoding
 from model.decoding.sampling import Sampler, Sampling
 from model.generation import decode
 from model.weights import load_model, save_model
-from model.weights.int8 import Int8Linear, quantize
 
 SHAPES = {
     "15M": ModelArgs(dim=288, n_layers=6, n_heads=6, hidden_dim=768, vocab_size=32000, max_seq_len=256),
@@ -61,7 +59,7 @@ def ours(directory: Path, compile: bool, int8: bool, model: Transformer | None =
     def tokens(text: list[int]) -> Iterator[Any]:
         cache = KVCache(args, 1, len(text) + STEPS + 1, torch.bfloat16)
         sampler = Sampler(Sampling(temperature=0.0), [text], STEPS + 1, args.vocab_size)
-        return decode(network, [text], STEPS + 1, sampler, cache)
+        return decode(network, torch.tensor([text]), STEPS + 1, sampler, cache)
 
     return model, tokens
 
@@ -185,43 +183,8 @@ def launch(directory: Path, repeats: int, names: list[str]) -> Table:
     return table
 
 
-def products(args: ModelArgs, repeats: int) -> None:
-    """Milliseconds of one row times w1, by each way there is: what Int8Linear's choice comes from."""
-    copies = 2 + 2**28 // (args.hidden_dim * args.dim)  # so many that no cache holds them
-    wide = [torch.randn(args.hidden_dim, args.dim).bfloat16() for _ in range(copies)]
-    layers = [Int8Linear(quantize(weight)) for weight in wide]
-    x = torch.randn(1, 1, args.dim)
-    options = {"cpp_wrapper": True, "realize_reads_threshold": 0}
-    written_out = torch.compile(lambda layer, x: layer(x), dynamic=True, options=options)
-    bfloat16 = torch.compile(lambda layer, x: layer(x), dynamic=True, options=options)
-    linear = [FewRowsLinear(weight) for weight in wide]
-    ways: dict[str, Callable[[int], Any]] = {
-        "bfloat16": lambda i: linear[i](x.bfloat16()),
-        "bfloat16, compiled": lambda i: bfloat16(linear[i], x.bfloat16()),
-        "int8, PyTorch's": lambda i: layers[i](x.bfloat16()),
-        "int8, written out, compiled, for bfloat16": lambda i: written_out(layers[i], x.bfloat16()),
-        "int8, written out, compiled, for float32": lambda i: written_out(layers[i], x),
-    }
-    found: dict[str, list[float]] = {name: [] for name in ways}
-    with torch.no_grad():
-        for repeat in range(repeats + 1):
-            for name, way in ways.items():
-                started = time.perf_counter()
-                for i in range(copies):
-                    way(i)
-                if repeat:
-                    found[name].append((time.perf_counter() - started) / copies)
-    print(f"\n| {args.hidden_dim} x {args.dim} | ms | GB/s |\n|---|---|---|")
-    for name, times in found.items():
-        size = args.hidden_dim * args.dim * (1 if "int8" in name else 2)
-        print(f"| {name} | {1e3 * statistics.median(times):.3f} | {size / statistics.median(times) / 1e9:.1f} |")
-
-
 def run(shape: str, only: str | None, repeats: int, keep: Path | None, ways: list[str]) -> None:
     args = SHAPES[shape]
-    if only == "products":
-        products(args, repeats)
-        return
     names = [name for name in WAYS if name in ways or not ways]
     with tempfile.TemporaryDirectory() as temporary:
         directory = keep or Path(temporary)

@@ -51,9 +51,9 @@ def _fixed_seed() -> None:
 
 
 PROCESSORS = {
-    "amx": kernels.Processor(bfloat16=True, amx=True),
-    "native": kernels.Processor(bfloat16=True, amx=False),
-    "emulated": kernels.Processor(bfloat16=False, amx=False),
+    "amx": kernels.Processor(bfloat16=True, amx=True, avx512=True),
+    "native": kernels.Processor(bfloat16=True, avx512=True),
+    "emulated": kernels.Processor(),
 }
 
 

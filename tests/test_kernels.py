@@ -7,6 +7,7 @@ from conftest import PROCESSORS
 
 from model import kernels
 from model.attention import attention
+from model.weights.int8 import quantize
 
 D = 10
 
@@ -115,3 +116,24 @@ def test_products_are_the_same_when_they_are_compiled(dtype, rows):
     weight, x = torch.randn(32, 24).to(dtype), torch.randn(rows, 1, 24).to(dtype)
     found = torch.compile(kernels.linear, backend="eager")(x, weight)
     torch.testing.assert_close(found, F.linear(x, weight), rtol=2e-2 if dtype == torch.bfloat16 else 1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+@pytest.mark.parametrize("group", [None, 8])
+def test_every_product_in_eight_bits_equals_the_dequantized_ones(monkeypatch, processor, group):
+    monkeypatch.setattr(kernels, "CPU", PROCESSORS[processor])
+    weight, scales = quantize(torch.randn(37, 64), group)
+    for rows in (1, 3, 20):
+        for dtype in (torch.float32, torch.bfloat16):
+            x = torch.randn(rows, 1, 64).to(dtype)
+            expected = x.float() @ kernels.dequantize(weight, scales, torch.float32).T
+            ways = {"widened": kernels.int8_widened, "chosen": kernels.int8_linear}
+            ways["chosen, compiled"] = torch.compile(kernels.int8_linear, backend="eager")
+            if group is None:
+                ways["packed"] = kernels.int8_packed
+            if rows == 1:
+                ways["written out"] = kernels.int8_written_out
+            for name, way in ways.items():
+                found = way(x, weight, scales)
+                assert found.dtype == dtype
+                assert (found.float() - expected).norm() < 0.01 * expected.norm(), (name, rows, dtype)

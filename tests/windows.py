@@ -94,7 +94,7 @@ def main() -> None:
     Path("text.txt").write_text(TEXT, encoding="utf-8")
     flags = [word for name, value in SETTINGS.items() for word in (f"--{name}", value)]
     for native in (True, False):
-        kernels.CPU = kernels.Processor(bfloat16=native, amx=False)
+        kernels.CPU = kernels.Processor(bfloat16=native, avx512=native)
         run(train, *flags, "--data", "text.txt", "--out_dir", f"run-{native}")
         run(train, "--resume", "--out_dir", f"run-{native}", "--max_steps", 6)
         run(train, "--init_from", f"run-{native}", *flags[10:], "--data", "text.txt", "--out_dir", f"tuned-{native}")

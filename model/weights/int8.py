@@ -7,16 +7,10 @@ stay in floating point. What is quantized can be generated from and scored, but 
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .. import kernels
 from ..transformer import Transformer
-
-MULTIPLE = 32  # of numbers in a row: PyTorch's product goes over them in steps, and beyond the end of what is left
-X_ALIGNMENT, WEIGHT_ALIGNMENT = 32, 16  # bytes: with AVX-512 that product's loads fault at any other address
-AT_ONCE = 2  # rows of weights in one loop: x is read once for both, and neither sum waits for the other
-WIDE = 4096  # numbers in a row: from here on x in float32 leaves the weights too little of a core's first cache
-FEW_ROWS = 8  # of x: up to here the product with eight-bit numbers is faster than widening them
 
 
 class Quantized(NamedTuple):
@@ -25,10 +19,7 @@ class Quantized(NamedTuple):
 
     def dequantize(self, dtype: torch.dtype) -> Tensor:
         """(out, in) in floating point."""
-        if self.scales.shape[1] == 1:
-            return self.weight.to(dtype) * self.scales.to(dtype)
-        groups = self.weight.unflatten(1, (self.scales.shape[1], -1))  # (out, groups, group)
-        return (groups.to(dtype) * self.scales.to(dtype)[..., None]).flatten(1)
+        return kernels.dequantize(self.weight, self.scales, dtype)
 
 
 def quantize(weight: Tensor, group: int | None = None) -> Quantized:
@@ -63,15 +54,6 @@ def check_device(device: torch.device) -> None:
         ) from None
 
 
-def aligned(tensor: Tensor, alignment: int) -> Tensor:
-    """The tensor itself, or a copy if it has gaps or begins at another address than a multiple of ``alignment`` bytes.
-
-    PyTorch's product in eight bits does not check the address: it ends the process with a segmentation fault.
-    """
-    tensor = tensor.contiguous()
-    return tensor if tensor.data_ptr() % alignment == 0 else tensor.clone()
-
-
 class Int8Matrix(nn.Module):
     """A quantized weight; in the state dict ``weight`` and ``scales``."""
 
@@ -94,43 +76,14 @@ class Int8Matrix(nn.Module):
 
 
 class Int8Linear(Int8Matrix):
-    """x (..., in) -> (..., out). Which of three ways is the fastest was measured, on two cores with native bfloat16."""
+    """x (..., in) -> (..., out). kernels.py has the ways to multiply."""
 
     def __init__(self, quantized: Quantized) -> None:
-        super().__init__(Quantized(aligned(quantized.weight, WEIGHT_ALIGNMENT), quantized.scales.contiguous()))
+        weight = kernels.aligned(quantized.weight, kernels.WEIGHT_ALIGNMENT)
+        super().__init__(Quantized(weight, quantized.scales.contiguous()))
 
     def forward(self, x: Tensor) -> Tensor:
-        rows = x.shape[:-1].numel()
-        by_rows = self.scales.shape[1] == 1 and self.scales.dtype == torch.bfloat16
-        packed = by_rows and x.shape[-1] % MULTIPLE == 0
-        wide = packed and x.shape[-1] >= WIDE and x.dtype == torch.bfloat16
-        if rows == 1 and torch.compiler.is_compiling() and not wide:
-            return self.written_out(x)
-        if rows <= FEW_ROWS and packed:
-            flat = x.reshape(rows, -1).bfloat16()
-            # A compiler knows no address yet and removes a plain copy as needless, but not one that is a row longer.
-            compiling = torch.compiler.is_compiling()
-            flat = F.pad(flat, (0, 0, 0, 1))[:rows] if compiling else aligned(flat, X_ALIGNMENT)  # (rows, in)
-            out = torch._weight_int8pack_mm(flat, self.weight, self.scales[:, 0])  # (rows, out)
-            return out.type_as(x).view(*x.shape[:-1], -1)  # (..., out)
-        if by_rows and x.dtype != torch.float16:  # whose largest number, 65504, a sum may pass before it is scaled
-            return F.linear(x, self.weight.to(x.dtype)) * self.scales[:, 0].to(x.dtype)  # (..., out)
-        return F.linear(x, self.quantized.dequantize(x.dtype))  # (..., out)
-
-    def written_out(self, x: Tensor) -> Tensor:
-        """One row, in arithmetic of which a compiler makes one loop over the weights: (1, ..., in) -> (1, ..., out)."""
-        # Left to itself the compiler widens x anew for every row of the weights. It takes `as_strided` for a view of
-        # memory, and so computes what is viewed first. Measured on two cores, x in bfloat16, 5632 x 2048 weights: 0.42
-        # ms, a third more with x widened for every row, 0.49 with the rows one by one; the bfloat16 product takes 0.72.
-        # 2048 x 5632 weights: 0.78, the rows one by one 0.90; PyTorch's product with eight-bit numbers takes 0.62.
-        wide = x.float().contiguous().as_strided((x.shape[-1],), (1,))
-        if self.scales.shape[1] == 1:
-            sums = [(rows.float() * wide).sum(-1) for rows in self.weight.chunk(AT_ONCE)]  # (out / AT_ONCE,) each
-            out = torch.cat(sums) * self.scales[:, 0].float()  # (out,)
-        else:
-            groups = self.weight.unflatten(1, (self.scales.shape[1], -1)).float()  # (out, groups, group)
-            out = ((groups * wide.view(groups.shape[1:])).sum(-1) * self.scales.float()).sum(-1)  # (out,)
-        return out.type_as(x).view(*x.shape[:-1], -1)
+        return kernels.int8_linear(x, self.weight, self.scales)
 
 
 class Int8Embedding(Int8Matrix):

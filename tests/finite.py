@@ -1,0 +1,50 @@
+"""A guard for tests: no product, attention, norm or convolution may be given NaN or infinity, on any processor.
+
+Some libraries read past the end of a row and multiply what they find there by zero. The result is right as long as all
+numbers are finite, so a NaN that was put somewhere on purpose shows on some processors only. Masks may hold -inf.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "linear", "matmul", "_weight_int8pack_mm")
+OTHERS = ("rsqrt", "mean", "rms_norm", "_fused_rms_norm", "native_layer_norm", "einsum", "convolution")
+ATTENTION = "scaled_dot_product"  # PyTorch's fused kernels; their fourth or later argument is the mask
+
+
+class FiniteInputs(TorchDispatchMode):
+    """Within it, an operation that multiplies is refused a tensor with NaN or infinity. ``seen`` counts them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.__name__.split(".")[0]
+        checked = args if name in PRODUCTS + OTHERS else args[:3] if ATTENTION in name else ()
+        for tensor in checked:
+            if isinstance(tensor, Tensor) and tensor.is_floating_point():
+                self.seen += 1
+                assert tensor.isfinite().all(), f"{name} is given NaN or infinity, in a tensor of {tuple(tensor.shape)}"
+        return func(*args, **(kwargs or {}))
+
+
+class LikeAMX(FiniteInputs):
+    """And each bfloat16 product spoils row i if row i + 1 begins with NaN, as oneDNN's does with AMX.
+
+    It pads the inner dimension by reading on into the next row, if that is odd, or above 32 and no multiple of 32.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func.__name__.split(".")[0] in ("mm", "bmm"):
+            a = args[0]
+            inner = a.shape[-1]
+            if a.dtype == torch.bfloat16 and a.shape[-2] > 1 and (inner % 2 or (inner > 32 and inner % 32)):
+                spoilt = torch.zeros(a.shape[:-1], dtype=torch.bool)
+                spoilt[..., :-1] = a[..., 1:, :32].isnan().any(-1)
+                out = out.masked_fill(spoilt[..., None], float("nan"))
+        return out

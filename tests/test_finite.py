@@ -1,0 +1,114 @@
+"""No NaN or infinity is put into a tensor that a product reads, and every prompt length gives the right text."""
+
+import pytest
+import torch
+from conftest import PROCESSORS
+from finite import FiniteInputs, LikeAMX
+
+from model import KVCache, ModelArgs, Transformer, generate, kernels
+from model.decoding.network import for_decoding
+from model.text.dataset import Dataset
+from model.training.config import TrainArgs
+from model.training.trainer import Trainer
+from model.weights import load_model, save_model
+
+PROMPTS = [[1, 5, 7], [1], [3, 4, 5, 6, 7, 8, 9, 10, 3, 4, 5], [2, 2]]
+
+
+@pytest.fixture(params=PROCESSORS)
+def processor(request, monkeypatch):
+    monkeypatch.setattr(kernels, "CPU", PROCESSORS[request.param])
+    monkeypatch.setattr(kernels, "QUERIES", 4)
+
+
+@pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def model(request, small_model, processor):
+    return small_model().to(request.param).eval()
+
+
+def test_the_guard_finds_what_it_is_there_for():
+    bad = torch.ones(3, 3).index_fill(0, torch.tensor([2]), float("nan"))
+    for operation in (lambda: bad @ bad, lambda: torch.mv(bad, bad[0]), lambda: torch.nn.functional.linear(bad, bad)):
+        with pytest.raises(AssertionError, match="NaN or infinity"), FiniteInputs():
+            operation()
+    with pytest.raises(AssertionError, match="NaN or infinity"), FiniteInputs():
+        torch.nn.functional.scaled_dot_product_attention(*[bad.expand(1, 1, 3, 3)] * 3)
+    with FiniteInputs() as guard:
+        torch.ones(3, 3) @ torch.ones(3, 3)
+    assert guard.seen == 2
+
+
+@pytest.mark.parametrize("options", [{}, {"use_cache": False}, {"temperature": 1.0, "top_p": 0.9, "min_p": 0.01}])
+def test_generating_from_unequal_prompts(model, options):
+    with FiniteInputs() as guard:
+        list(generate(model, PROMPTS, 5, **options))
+    assert guard.seen > 100
+
+
+def test_an_endless_text_and_a_prompt_in_chunks(model, monkeypatch):
+    monkeypatch.setattr("model.generation.CHUNK", 5)
+    with FiniteInputs() as guard:
+        list(generate(model, PROMPTS[2:3], 40, endless=True))
+    assert guard.seen > 100
+
+
+def test_the_prefill_of_a_compiled_network(model):
+    network = for_decoding(model).eval()
+    with FiniteInputs() as guard:
+        network.hidden(torch.tensor(PROMPTS[2:3]), 0, KVCache(model.args, dtype=model.norm.weight.dtype))
+    assert guard.seen > 20
+
+
+def test_weights_in_eight_bits(small_model, processor, tmp_path):
+    save_model(small_model(dim=64, hidden_dim=96), tmp_path)
+    for dtype in (torch.float32, torch.bfloat16):
+        model = load_model(tmp_path, dtype=dtype, int8=True)
+        with FiniteInputs() as guard:
+            list(generate(model, PROMPTS, 4))
+        assert guard.seen > 100
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_training_and_validation(small_args, processor, tmp_path, dtype):
+    tokens = torch.randint(37, (2000,)).numpy().astype("uint16")
+    dataset = Dataset(tokens[:1500], tokens[1500:], 500, "")
+    args = TrainArgs(batch_size=2, max_steps=2, eval_every=1, dtype=dtype, dropout=0.1)
+    (tmp_path / "run").mkdir()
+    with FiniteInputs() as guard:
+        Trainer(Transformer(small_args()), dataset, args, tmp_path / "run").run()
+    assert guard.seen > 100
+
+
+def widened(model):
+    """The same weights in float32."""
+    copy = Transformer(model.args)
+    copy.load_state_dict({name: weight.float() for name, weight in model.state_dict().items()})
+    return copy.eval()
+
+
+@pytest.mark.parametrize(("n_kv_heads", "head_dim"), [(1, 128), (2, 32), (4, 64), (8, 16)])
+@pytest.mark.parametrize("int8", [False, True])
+@torch.no_grad()
+def test_every_prompt_length_as_on_a_processor_that_reads_past_the_end_of_a_row(
+    processor, monkeypatch, tmp_path, n_kv_heads, head_dim, int8
+):
+    """The logits after a prompt of each length, in 16 bits with the rows spoilt as AMX does, against float32's."""
+    monkeypatch.setattr(kernels, "QUERIES", 128)
+    args = ModelArgs(
+        dim=8 * head_dim, n_layers=1, n_heads=8, n_kv_heads=n_kv_heads, hidden_dim=96, vocab_size=50, max_seq_len=720
+    )
+    model = Transformer(args).bfloat16().eval()
+    exact = widened(model)
+    if int8:
+        save_model(model, tmp_path)
+        model = load_model(tmp_path, dtype=torch.bfloat16, int8=True)
+    network = for_decoding(model)
+    text = torch.randint(args.vocab_size, (1, 690))
+    expected = exact.hidden(text)
+    spread = expected.std()
+    lengths = [*range(1, 141, 1 if n_kv_heads == 2 else 9), 255, 513, 690]
+    for length in lengths:
+        with LikeAMX():
+            h = network.hidden(text[:, :length], 0, KVCache(args, max_seq_len=length, dtype=torch.bfloat16))
+        assert h[:, -1].isfinite().all(), length
+        assert (h[:, -1].float() - expected[:, length - 1]).abs().max() < 0.2 * spread, length
