@@ -36,6 +36,13 @@ def test_nothing_to_learn_from(texts, tmp_path):
         train_tokenizer(["text"], tmp_path, kind="word")
 
 
+@pytest.mark.parametrize("kind", ["bpe", "char"])
+def test_half_of_a_surrogate_pair_is_refused_in_one_line_that_says_where_it_is(kind, tmp_path):
+    with pytest.raises(ValueError, match=r"^the text is not UTF-8: its character 9000 is '\\ud800'[^\n]*$"):
+        train_tokenizer([ENGLISH * 9, "x" * 9000 + "\ud800"], tmp_path, kind)
+    assert not list(tmp_path.iterdir())
+
+
 def test_same_text_same_file_and_not_a_word(tmp_path, capfd):
     first = train_tokenizer([ENGLISH * 50], tmp_path / "new" / "one.model", vocab_size=300)
     second = train_tokenizer([ENGLISH * 50], tmp_path, vocab_size=300)

@@ -15,7 +15,7 @@ from typing import Any
 from sentencepiece import SentencePieceProcessor
 
 from ..cli.files import FLAG, TOKEN, Kind, read_json
-from .tokenizer import SPACE, TextStream
+from .tokenizer import SPACE, TextStream, checked
 
 BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
 
@@ -67,8 +67,9 @@ class HFTokenizer:
 
     def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
         """Many texts at once. The library uses all cores and ignores ``threads``."""
+        texts = [checked(text) for text in texts]
         with self._explained():
-            return [row.ids for row in self._model.encode_batch(list(texts), add_special_tokens=False)]
+            return [row.ids for row in self._model.encode_batch(texts, add_special_tokens=False)]
 
     def control_tokens(self, template: str) -> dict[str, int]:
         """The special tokens, and of the other added ones those that the template names."""
@@ -80,6 +81,7 @@ class HFTokenizer:
 
     def encode_literal(self, text: str) -> list[int]:
         """Without the library's first step, which finds added tokens wherever their names occur."""
+        text = checked(text)
         if self._model.normalizer is not None:
             text = self._model.normalizer.normalize_str(text)
         split = self._model.pre_tokenizer

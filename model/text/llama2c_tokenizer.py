@@ -13,7 +13,7 @@ from pathlib import Path
 from sentencepiece import SentencePieceProcessor
 
 from ..cli.files import write_atomically
-from .tokenizer import SPACE, SentencePieceTokenizer, TextStream, Tokenizer
+from .tokenizer import SPACE, SentencePieceTokenizer, TextStream, Tokenizer, checked
 
 BOS, EOS, FIRST_BYTE = 1, 2, 3
 GONE = -1  # where a token was that has been joined to its left neighbour
@@ -41,7 +41,7 @@ class Llama2cTokenizer:
         return self._pieces, self._scores
 
     def encode(self, text: str, bos: bool = True) -> list[int]:
-        return [BOS] * bos + self._merge(" " + text if text else "")
+        return [BOS] * bos + self._merge(" " + checked(text) if text else "")
 
     def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
         return [self.encode(text, bos=False) for text in texts]

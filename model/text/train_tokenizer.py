@@ -15,7 +15,7 @@ from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 from ..cli.files import write_atomically
 from .sources import Documents
 from .token_cache import make_entry, note_use
-from .tokenizer import split_text
+from .tokenizer import checked, split_text
 
 FORMAT = 3  # of what is learnt: another number makes kept tokenizers unread
 KINDS = ("bpe", "char")
@@ -42,7 +42,8 @@ def train_tokenizer(texts: Iterable[str], path: str | Path, kind: str = "bpe", v
     ``bpe`` learns exactly ``vocab_size`` pieces, by default as many as ``fitting_size`` says, or fewer where the text
     has no more; ``char`` has one for each character that occurs, however many.
     The same text gives the same file. Memory is bounded by a sample spread evenly over the text.
-    Raises ValueError when the text is empty, or when it has too many characters or too few words for ``vocab_size``.
+    Raises ValueError when the text is empty, when UTF-8 cannot encode it, or when it has too many characters or too
+    few words for ``vocab_size``.
     """
     if kind not in KINDS:
         raise ValueError(f"tokenizer kind {kind!r} is unknown: give one of {', '.join(KINDS)}")
@@ -123,7 +124,7 @@ def spread_sample(texts: Iterable[str], limit: int = SAMPLE) -> tuple[list[str],
     """
     kept: list[str] = []
     size, stride, total = 0, 1, 0
-    pieces = (piece for text in texts for piece in split_text(text, LINE))
+    pieces = (piece for text in texts for piece in split_text(checked(text), LINE))
     for number, piece in enumerate(pieces):
         total += len(piece)
         if number % stride == 0:
