@@ -99,6 +99,25 @@ def test_what_was_learnt_is_kept(tmp_path, monkeypatch):
     assert len(others - {first}) == 3
 
 
+def test_nothing_is_kept_of_a_text_that_changes_while_it_is_learnt(tmp_path, monkeypatch):
+    source, cache = tmp_path / "a.txt", tmp_path / "cache"
+    source.write_text(ENGLISH * 20, encoding="utf-8")
+    documents = open_documents([source])
+    real = trainer.spread_sample
+
+    def changing(texts):
+        found = real(texts)
+        source.write_text(ENGLISH * 21, encoding="utf-8")
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "spread_sample", changing)
+        with pytest.raises(ValueError, match=r"a\.txt changed while it was read: run again[^\n]*$"):
+            learn_tokenizer(documents, cache, vocab_size=300)
+    assert not list(cache.glob("tokenizer-*"))
+    assert SentencePieceTokenizer(learn_tokenizer(open_documents([source]), cache, vocab_size=300)).vocab_size == 300
+
+
 def test_a_sample_is_bounded_and_from_everywhere():
     draw = random.Random(0)
     texts = [f"{number} " * draw.randint(1, 3000) for number in range(200)]

@@ -4,6 +4,7 @@ Without a tokenizer.json transformers would put a space before every text, also 
 """
 
 import hashlib
+import json
 import os
 import re
 import sys
@@ -42,6 +43,7 @@ class HFTokenizer:
             added = self._model.encode("", add_special_tokens=True).ids
             probe = self._model.encode("a", add_special_tokens=False).tokens
             self._model.decode(range(min(self.vocab_size, 1000)))
+            post_processor = json.loads(content).get("post_processor")
         self.fingerprint = hashlib.sha256(content).hexdigest()
         settings = _settings_beside(self.path)
         bos = added[0] if added else self._id_of(settings.get("bos_token"))
@@ -53,7 +55,7 @@ class HFTokenizer:
         eos = self._id_of(settings.get("eos_token"))
         self.eos_ids = tuple(eos_ids) if eos_ids is not None else () if eos is None else (eos,)
         # A file with a post-processor that adds nothing is of a model that was trained without BOS.
-        without = read_json(self.path).get("post_processor") is not None or settings.get("add_bos_token") is False
+        without = post_processor is not None or settings.get("add_bos_token") is False
         self._starts = bool(added) or settings.get("add_bos_token") is True or not without
         self.adds_space = bool(probe) and probe[0][0] in "\u2581\u0120 "
 

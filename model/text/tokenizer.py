@@ -105,6 +105,14 @@ class Tokenizer(Protocol):
     def stream(self) -> TextStream: ...
 
 
+def read_again(tokenizer: Tokenizer) -> bytes:
+    """The content of the tokenizer's file. Raises ValueError if it is no longer what the tokenizer was made from."""
+    content = tokenizer.path.read_bytes()
+    if hashlib.sha256(content).hexdigest() != tokenizer.fingerprint:
+        raise ValueError(f"{tokenizer.path} changed after it was read: run again")
+    return content
+
+
 class SentencePieceTokenizer:
     """A SentencePiece ``tokenizer.model``: one that ``train_tokenizer`` wrote, or a published one such as Llama 2's."""
 

@@ -103,16 +103,20 @@ def learn_tokenizer(
 ) -> Path:
     """``train_tokenizer`` on the documents, or what it made of the same files before: the path in ``cache_dir``.
 
-    ``specs`` are where the documents come from, and ``run`` is the run directory that uses the tokenizer.
+    ``specs`` are where the documents come from, and ``run`` is the run directory that uses the tokenizer. Raises
+    ValueError when a file changes while it is read.
     """
     facts = [FORMAT, documents.identity(), kind, vocab_size]
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
     folder = Path(cache_dir) / f"tokenizer-{key[:32]}"
     file = folder / "tokenizer.model"
     if not file.exists():
-        make_entry(
-            folder, specs, lambda place: train_tokenizer(documents.texts(), place, kind, vocab_size), file.exists
-        )
+
+        def fill(place: Path) -> None:
+            train_tokenizer(documents.texts(), place, kind, vocab_size)
+            documents.check_unchanged()
+
+        make_entry(folder, specs, fill, file.exists)
     note_use(folder, run)
     return file
 
