@@ -16,7 +16,7 @@ from ..cli.machine import count_cores
 from .dataset import Dataset
 from .readers import Piece
 from .sources import Documents, as_list, open_documents
-from .token_cache import make_entry, note_use
+from .token_cache import make_entry
 from .tokenizer import Tokenizer
 
 BATCH = 2_000_000  # characters tokenized together
@@ -115,14 +115,13 @@ def prepare(
     doc_separator: str | None = None,
     patterns: Sequence[str] = (),
     workers: int | None = None,
-    run: Path | None = None,
 ) -> Dataset:
     """The token ids of the sources' text, BOS before each document, split into training and validation.
 
     Validation is the text of ``val_specs``, or else the last ``val_fraction`` of the characters; it begins with BOS,
     so that its first token too is predicted. The ids are kept below ``cache_dir``, found again by the files' paths,
-    sizes and times, the tokenizer and the split; ``run`` is the run directory that uses them. Raises ValueError when
-    either part is too short, or when a file changes while it is read.
+    sizes and times, the tokenizer and the split. Raises ValueError when either part is too short, or when a file
+    changes while it is read.
     """
     if not val_specs and not 0 < val_fraction < 1:
         raise ValueError(f"val_fraction {val_fraction} leaves no training or no validation text: give one in (0, 1)")
@@ -140,7 +139,6 @@ def prepare(
     dataset = _load(folder)
     if dataset is None:
         raise ValueError(f"{folder} vanished while it was read: run again")
-    note_use(folder, run)
     check_lengths(dataset, context, val_fraction)
     return dataset
 
@@ -188,7 +186,7 @@ def _load(folder: Path) -> Dataset | None:
             np.memmap(file, meta["dtype"], "r") if size else np.zeros(0, meta["dtype"])
             for file, size in zip(files, meta["sizes"])
         )
-        return Dataset(train, val, meta["val_bytes"], meta["fingerprint"])
+        return Dataset(train, val, meta["val_bytes"], meta["fingerprint"], folder)
     except (OSError, ValueError, KeyError):
         return None
 

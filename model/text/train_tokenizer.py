@@ -14,7 +14,7 @@ from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
 from ..cli.files import write_atomically
 from .sources import Documents
-from .token_cache import make_entry, note_use
+from .token_cache import make_entry
 from .tokenizer import checked, split_text
 
 FORMAT = 3  # of what is learnt: another number makes kept tokenizers unread
@@ -99,12 +99,10 @@ def learn_tokenizer(
     kind: str = "bpe",
     vocab_size: int | None = None,
     specs: Sequence[str | Path] = (),
-    run: Path | None = None,
 ) -> Path:
     """``train_tokenizer`` on the documents, or what it made of the same files before: the path in ``cache_dir``.
 
-    ``specs`` are where the documents come from, and ``run`` is the run directory that uses the tokenizer. Raises
-    ValueError when a file changes while it is read.
+    ``specs`` are where the documents come from. Raises ValueError when a file changes while it is read.
     """
     facts = [FORMAT, documents.identity(), kind, vocab_size]
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
@@ -117,7 +115,6 @@ def learn_tokenizer(
             documents.check_unchanged()
 
         make_entry(folder, specs, fill, file.exists)
-    note_use(folder, run)
     return file
 
 
