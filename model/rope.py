@@ -59,7 +59,7 @@ def _rotate(x: Tensor, freqs_cis: Tensor) -> Tensor:
 def apply_rotary_emb_real(xq: Tensor, xk: Tensor, freqs: Tensor) -> tuple[Tensor, Tensor]:
     """``apply_rotary_emb`` in real arithmetic, which the network takes under torch.compile: it has no complex numbers.
 
-    ``freqs`` is ``torch.view_as_real(freqs_cis)``: (T, D/2, 2), cosine and sine. In eager mode it is the slower one.
+    ``freqs`` is ``torch.view_as_real(freqs_cis)``: (T, D/2, 2), cosine and sine. In eager mode it makes more tensors.
     """
     return _rotate_real(xq, freqs), _rotate_real(xk, freqs)
 

@@ -16,7 +16,7 @@ MULTIPLE = 32  # of numbers in a row: PyTorch's product goes over them in steps,
 X_ALIGNMENT, WEIGHT_ALIGNMENT = 32, 16  # bytes: with AVX-512 that product's loads fault at any other address
 AT_ONCE = 2  # rows of weights in one loop: x is read once for both, and neither sum waits for the other
 WIDE = 4096  # numbers in a row: from here on x in float32 leaves the weights too little of a core's first cache
-FEW_ROWS = 8  # of x: up to here the product with eight-bit numbers is faster than widening them
+FEW_ROWS = 8  # of x: up to here the product with eight-bit numbers took less time than widening them, see Int8Linear
 
 
 class Quantized(NamedTuple):
