@@ -252,7 +252,7 @@ def test_a_run_is_not_resumed_with_settings_that_another_trainer_has_changed(cap
     left = meanwhile(lambda: run("--resume", "--out_dir", "out", "--max_steps", "8"))
     assert run("--resume", "--out_dir", "out", "--max_steps", "6") == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert error.endswith(f"error: {Path('out/config.toml')} was changed by another trainer since the start: run again")
+    assert error.endswith(f"error: {Path('out/config.toml')} changed after it was read: run again")
     assert [everything()] == left
     meanwhile(lambda: run("--resume", "--out_dir", "out"))
     assert run("--resume", "--out_dir", "out", "--max_steps", "10") == 0
@@ -285,7 +285,7 @@ def test_a_model_to_start_from_that_has_become_another_is_refused(capsys, meanwh
     meanwhile(lambda: save_model(deeper, "base"))
     argv = ["--data", "text.txt", "--init_from", "base", "--sample_every", "0", "--device", "cpu", "--max_steps", "1"]
     assert run(*argv, "--out_dir", "tuned") == 2
-    assert "error: base has become another model since the start: run again" in capsys.readouterr().err
+    assert "error: base changed after it was read: run again" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("damage", ["truncate", "foreign"])

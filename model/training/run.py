@@ -65,7 +65,7 @@ def claimed(plan: Plan) -> Iterator[Plan]:
         if not plan.resume:
             check_free(plan.directory)
         elif read_toml(plan.directory / CONFIG, *CLASSES) != plan.found:
-            raise ValueError(f"{plan.directory / CONFIG} was changed by another trainer since the start: run again")
+            raise ValueError(f"{plan.directory / CONFIG} changed after it was read: run again")
         yield plan
 
 
@@ -158,7 +158,7 @@ def build_model(plan: Plan, args: ModelArgs, fresh: bool) -> Transformer:
         return plan.network(args)
     checkpoint = open_checkpoint(plan.train.init_from)
     if dataclasses.replace(checkpoint.args, max_seq_len=args.max_seq_len) != args:
-        raise ValueError(f"{plan.train.init_from} has become another model since the start: run again")
+        raise ValueError(f"{plan.train.init_from} changed after it was read: run again")
     model = build(plan.network, args)
     model.load_state_dict(checkpoint.model(network=plan.network).state_dict(), assign=True)
     return model.requires_grad_(True)
