@@ -47,6 +47,7 @@ def main() -> None:
         model = checkpoint.model(int8=True, group=llama2c.group_for(checkpoint.args))
     else:
         model = checkpoint.model(dtype=getattr(torch, flags.dtype) if flags.dtype else "stored")
+    check_target(flags.target, flags.to)  # again: reading a large model takes minutes
     if flags.to == "llama2c":
         write_file(model, tokenizer, flags.target)
     else:

@@ -62,7 +62,7 @@ class Options:
     ] = "auto"
     device: Annotated[str, "auto, cpu, cuda, cuda:N or mps"] = "auto"
     endless: Annotated[bool, "continue past the context: the cache drops the oldest part of the text"] = False
-    compile: Annotated[bool, "compile the forward pass: faster from some thousand tokens on"] = False
+    compile: Annotated[bool, "compile first; how much sooner tokens come depends on model and processor"] = False
 
     def __post_init__(self) -> None:
         for name in ("max_new_tokens", "num_samples", "batch_size"):

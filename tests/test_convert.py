@@ -50,6 +50,22 @@ def same(model, path):
     return all(torch.equal(state[name], tensor) for name, tensor in model.state_dict().items())
 
 
+@pytest.mark.parametrize("name", ["x.bin", "x.tokenizer.bin"])
+def test_what_somebody_else_has_written_meanwhile_is_not_written_over(source, run, monkeypatch, name):
+    real = convert.open_checkpoint
+
+    def opened(path):
+        Path(name).write_text("another's", encoding="utf-8")
+        return real(path)
+
+    monkeypatch.setattr(convert, "open_checkpoint", opened)
+    code, said = run("run", "x.bin", "--to", "llama2c")
+    assert code == 2
+    assert f"error: {name} exists" in said
+    assert Path(name).read_text(encoding="utf-8") == "another's"
+    assert [path.name for path in Path().glob("x.*")] == [name]
+
+
 def test_round_trips_are_bit_equal(source, run):
     for *flags, made in [
         ("run", "x.bin", "--to", "llama2c", "x.bin"),

@@ -4,9 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from letters import LETTERS
 
-from model.decoding.prompts import encode, read_texts
+from model.decoding.prompts import encode, memory_needed, read_texts
 
 
 @pytest.fixture
@@ -110,3 +111,14 @@ def test_skipped_blank_lines_are_counted(tmp_path, capsys):
 def test_a_device_is_no_prompt_file():
     with pytest.raises(ValueError, match="/dev/zero is not a file"):
         read_texts([], Path("/dev/zero"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_memory_needed_is_that_of_cache_and_logits(small_args, dtype):
+    """All sizes differ and are small: no factor can be missing or turned round, and no summand hides another."""
+    args = small_args(n_layers=3, n_heads=10, n_kv_heads=5, head_dim=14, vocab_size=41, max_seq_len=30)
+    rows, length = 7, 11
+    keys = torch.empty(args.n_layers, rows, args.n_kv_heads, length, args.head_dim, dtype=dtype)
+    logits = torch.empty(rows, args.vocab_size, dtype=torch.float32)
+    assert memory_needed(args, rows, length, dtype) == 2 * keys.nbytes + logits.nbytes
+    assert memory_needed(args, 1, 1, torch.float32) == 2 * 3 * 5 * 14 * 4 + 41 * 4

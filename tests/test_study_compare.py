@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from model.positions import NOTE, SCHEMES
-from model.study import TOPICS, compare, run
+from model.study import TOPICS, compare, run, scheme_training
 from model.study.topic import save_plot
 from model.weights import load_tokenizer
 
@@ -55,6 +55,19 @@ def test_compare_resumes_where_it_was_cut(small, monkeypatch, tmp_path):
 
     other = dataclasses.replace(small, steps=3, dry=True)
     assert run("compare", other).tables[0].rows == []  # another budget shares nothing
+
+
+def test_the_tokenizer_is_learnt_from_the_very_text_that_is_compared_on(small, text, monkeypatch):
+    learn = scheme_training.learn_tokenizer
+
+    def changing(*args):
+        file = learn(*args)
+        text.write_text(TEXT + "more", encoding="utf-8")
+        return file
+
+    monkeypatch.setattr(scheme_training, "learn_tokenizer", changing)
+    with pytest.raises(ValueError, match=r"text\.txt changed while it was read: run again"):
+        run("compare", small)
 
 
 def count_training(monkeypatch) -> list[tuple[str, int]]:

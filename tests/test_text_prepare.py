@@ -136,6 +136,57 @@ def test_second_start_reads_no_text(tmp_path, tokenizer, monkeypatch):
             prepare([tmp_path / "text.txt"], tokenizer, context=8, cache_dir=tmp_path / "cache")
 
 
+def replace_text(file, text, unnoticed=False):
+    """As an editor does, or as something that keeps size and time the same."""
+    status = file.stat()
+    file.write_text(text, encoding="utf-8")
+    after = status.st_mtime_ns + (0 if unnoticed else 10**9)
+    os.utime(file, ns=(status.st_atime_ns, after))
+
+
+@pytest.mark.parametrize("unnoticed", [False, True])
+@pytest.mark.parametrize("which", ["text.txt", "val.txt"])
+def test_a_text_that_changes_between_its_two_readings_is_refused_and_not_cached(
+    tmp_path, tokenizer, monkeypatch, which, unnoticed
+):
+    for name in ("text.txt", "val.txt"):
+        (tmp_path / name).write_text(ENGLISH, encoding="utf-8")
+    options = {"context": 8, "cache_dir": tmp_path / "cache", "val_specs": [tmp_path / "val.txt"]}
+    measure = prepare_module.measure
+
+    def measured(documents):
+        found = measure(documents)
+        if documents.files[0].path.name == which:
+            replace_text(tmp_path / which, ENGLISH.swapcase(), unnoticed)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(prepare_module, "measure", measured)
+        named = "the text" if unnoticed else which
+        with pytest.raises(ValueError, match=rf"{named} changed while it was read: run again[^\n]*$"):
+            prepare([tmp_path / "text.txt"], tokenizer, **options)
+    assert not list((tmp_path / "cache").glob("tokens-*"))
+    data = prepare([tmp_path / "text.txt"], tokenizer, **options)
+    ids = {"text.txt": data.train, "val.txt": data.val}[which]
+    assert tokenizer.decode(ids.tolist()) == ENGLISH.swapcase()
+
+
+def test_a_text_that_changes_before_its_first_reading_is_not_cached_as_it_was(tmp_path, tokenizer, monkeypatch):
+    """The cache finds it by the size and time from before."""
+    file = tmp_path / "text.txt"
+    file.write_text(ENGLISH, encoding="utf-8")
+    measure = prepare_module.measure
+
+    def measured(documents):
+        replace_text(file, ENGLISH.swapcase())
+        return measure(documents)
+
+    monkeypatch.setattr(prepare_module, "measure", measured)
+    with pytest.raises(ValueError, match=r"text\.txt changed while it was read"):
+        prepare([file], tokenizer, context=8, cache_dir=tmp_path / "cache")
+    assert not list((tmp_path / "cache").glob("tokens-*"))
+
+
 def test_fingerprint_is_of_text_split_and_tokenizer(tmp_path, tokenizer, char):
     first = prepared(tmp_path, tokenizer, ENGLISH * 2).fingerprint
     assert prepared(tmp_path, char, ENGLISH * 2).fingerprint != first

@@ -13,7 +13,7 @@ from model.cli import run_script
 from model.text import token_cache as cache
 from model.text.prepare import prepare
 from model.text.sources import open_documents
-from model.text.token_cache import cache_home, entries, make_entry
+from model.text.token_cache import cache_home, entries, make_entry, note_use
 from model.text.train_tokenizer import learn_tokenizer
 from model.weights import load_tokenizer
 
@@ -30,8 +30,11 @@ def used(tmp_path, monkeypatch):
         Path(run).mkdir(exist_ok=True)
         Path(f"{run}.txt").write_text(text, encoding="utf-8")
         documents = open_documents([f"{run}.txt"])
-        file = learn_tokenizer(documents, cache_home(), "bpe", 300, [f"{run}.txt"], Path(run))
-        return prepare([f"{run}.txt"], load_tokenizer(file), context=context, cache_dir=cache_home(), run=Path(run))
+        file = learn_tokenizer(documents, cache_home(), "bpe", 300, [f"{run}.txt"])
+        data = prepare([f"{run}.txt"], load_tokenizer(file), context=context, cache_dir=cache_home())
+        for entry in (file.parent, data.entry):
+            note_use(entry, Path(run))
+        return data
 
     return use
 
@@ -128,6 +131,6 @@ def test_file_names_that_are_not_utf8_can_be_cached_and_listed(used, tmp_path):
         Path(name).write_text(TEXT, encoding="utf-8")
     except OSError:
         pytest.skip("this file system takes UTF-8 names only")
-    file = learn_tokenizer(open_documents([name]), cache_home(), "bpe", 300, [name], tmp_path)
-    prepare([name], load_tokenizer(file), context=8, cache_dir=cache_home(), run=tmp_path)
+    file = learn_tokenizer(open_documents([name]), cache_home(), "bpe", 300, [name])
+    prepare([name], load_tokenizer(file), context=8, cache_dir=cache_home())
     assert [entry.sources for entry in entries(cache_home())] == 2 * [[str(tmp_path / "caf\\xe9.txt")]]

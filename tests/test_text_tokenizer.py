@@ -140,6 +140,19 @@ def test_plain_text_comes_back_from_every_format(tokenizer):
         assert tokenizer.decode([*ids, *tokenizer.eos_ids]) == text
 
 
+HALVES = ["\ud800", "a\udfffb", "\ud83d\ude00", "<s>\udc80"]
+
+
+@pytest.mark.parametrize("text", HALVES, ids=ascii)
+@pytest.mark.parametrize("method", ["encode", "encode_batch", "encode_control", "encode_literal"])
+def test_half_of_a_surrogate_pair_is_refused_in_one_line_that_says_where_it_is(tokenizer, method, text):
+    place = next(place for place, character in enumerate(text) if character > "\ud7ff")
+    with pytest.raises(ValueError, match=r"^the text is not UTF-8: .*half of a surrogate pair") as error:
+        getattr(tokenizer, method)(["fine", text] if method == "encode_batch" else text)
+    assert f"character {place} is {text[place]!r}" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
 def test_streamed_text_is_the_whole_decoded(tokenizer):
     draw = random.Random(2)
     cases = [tokenizer.encode(text) for text in [*HARD, ENGLISH[:300]] if text]

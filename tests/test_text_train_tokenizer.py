@@ -36,6 +36,13 @@ def test_nothing_to_learn_from(texts, tmp_path):
         train_tokenizer(["text"], tmp_path, kind="word")
 
 
+@pytest.mark.parametrize("kind", ["bpe", "char"])
+def test_half_of_a_surrogate_pair_is_refused_in_one_line_that_says_where_it_is(kind, tmp_path):
+    with pytest.raises(ValueError, match=r"^the text is not UTF-8: its character 9000 is '\\ud800'[^\n]*$"):
+        train_tokenizer([ENGLISH * 9, "x" * 9000 + "\ud800"], tmp_path, kind)
+    assert not list(tmp_path.iterdir())
+
+
 def test_same_text_same_file_and_not_a_word(tmp_path, capfd):
     first = train_tokenizer([ENGLISH * 50], tmp_path / "new" / "one.model", vocab_size=300)
     second = train_tokenizer([ENGLISH * 50], tmp_path, vocab_size=300)
@@ -90,6 +97,25 @@ def test_what_was_learnt_is_kept(tmp_path, monkeypatch):
     source.write_text(ENGLISH * 21, encoding="utf-8")
     others |= {learn_tokenizer(open_documents([source]), cache, vocab_size=300)}
     assert len(others - {first}) == 3
+
+
+def test_nothing_is_kept_of_a_text_that_changes_while_it_is_learnt(tmp_path, monkeypatch):
+    source, cache = tmp_path / "a.txt", tmp_path / "cache"
+    source.write_text(ENGLISH * 20, encoding="utf-8")
+    documents = open_documents([source])
+    real = trainer.spread_sample
+
+    def changing(texts):
+        found = real(texts)
+        source.write_text(ENGLISH * 21, encoding="utf-8")
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "spread_sample", changing)
+        with pytest.raises(ValueError, match=r"a\.txt changed while it was read: run again[^\n]*$"):
+            learn_tokenizer(documents, cache, vocab_size=300)
+    assert not list(cache.glob("tokenizer-*"))
+    assert SentencePieceTokenizer(learn_tokenizer(open_documents([source]), cache, vocab_size=300)).vocab_size == 300
 
 
 def test_a_sample_is_bounded_and_from_everywhere():

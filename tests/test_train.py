@@ -1,5 +1,6 @@
 """train.py as it is used. Most of it is run in this process, to save the seconds that importing PyTorch takes."""
 
+import dataclasses
 import json
 import os
 import re
@@ -18,7 +19,10 @@ import torch
 from training_helpers import forked
 
 import train
+from model import Transformer
 from model.cli import run_script
+from model.text.token_cache import cache_home, entries
+from model.training import plan
 from model.training import trainer as training
 from model.training.estimate import count_parameters
 from model.training.run_directory import locked
@@ -193,6 +197,95 @@ def test_no_run_is_overwritten_and_none_goes_on_as_another(capsys):
     Path("moved.txt").write_text(TEXT, encoding="utf-8")
     err = said(capsys, "small.toml", "--out_dir", "out", "--resume", "--data", "moved.txt", "--lr", "0.001")
     assert "data ('text.txt',) -> ('moved.txt',); lr 0.003 -> 0.001" in err
+
+
+@pytest.fixture
+def meanwhile(monkeypatch):
+    """meanwhile(work): the next run is held up, once its text is prepared, until the work is done.
+
+    Returns a list that then holds all files as the work left them.
+    """
+
+    def hold_up(work) -> list[dict[Path, bytes]]:
+        left = []
+
+        def prepared(plan):
+            monkeypatch.setattr(train, "prepare_text", prepare_text)
+            text = prepare_text(plan)
+            work()
+            left.append(everything())
+            return text
+
+        prepare_text = train.prepare_text
+        monkeypatch.setattr(train, "prepare_text", prepared)
+        return left
+
+    return hold_up
+
+
+@pytest.mark.parametrize("config", ["small.toml", "out.toml"])
+def test_a_run_that_ended_while_another_prepared_its_text_is_not_overwritten(capsys, meanwhile, config):
+    write_config("out.toml", SETTINGS | {"out_dir": "out"})
+    left = meanwhile(lambda: run("small.toml", "--data", "text.txt", "--out_dir", "out", "--seed", "7"))
+    assert run(config, "--data", "text.txt", *(["--out_dir", "out"] if config == "small.toml" else [])) == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
+    assert len(errors) == 1
+    assert re.search(r"^train.py: error: out holds .*: give another --out_dir, or --resume", errors[0])
+    assert [everything()] == left
+    assert steps("out") == [1, 2, 3, 4]
+
+
+def test_of_two_runs_without_a_name_each_gets_a_directory_of_its_own(capsys, meanwhile):
+    left = meanwhile(lambda: run("small.toml", "--data", "text.txt", "--seed", "7"))
+    assert "directory      runs/small-2\n" in said(capsys, "small.toml", "--data", "text.txt")
+    assert left[0].items() <= everything().items()
+    for name in ("small", "small-2"):
+        settings = tomllib.loads(Path("runs", name, "config.toml").read_text(encoding="utf-8"))
+        assert Path(settings["out_dir"]) == Path("runs", name)
+        assert steps(f"runs/{name}") == [1, 2, 3, 4]
+    users = [sorted(Path(user).name for user in entry.runs) for entry in entries(cache_home())]
+    assert users == [["small", "small-2"]] * 2  # of the tokenizer and of the tokens
+
+
+def test_a_run_is_not_resumed_with_settings_that_another_trainer_has_changed(capsys, meanwhile):
+    said(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
+    left = meanwhile(lambda: run("--resume", "--out_dir", "out", "--max_steps", "8"))
+    assert run("--resume", "--out_dir", "out", "--max_steps", "6") == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.endswith(f"error: {Path('out/config.toml')} changed after it was read: run again")
+    assert [everything()] == left
+    meanwhile(lambda: run("--resume", "--out_dir", "out"))
+    assert run("--resume", "--out_dir", "out", "--max_steps", "10") == 0
+    assert steps("out") == list(range(1, 11))
+
+
+def test_a_plan_keeps_no_cache_entry_in_use():
+    assert run("small.toml", "--data", "text.txt", "--plan") == 0
+    Path("runs/small").mkdir(parents=True)
+    assert [entry.runs for entry in entries(cache_home())] == [[], []]
+
+
+def test_a_tokenizer_is_learnt_from_the_very_text_that_it_tokenizes(capsys, monkeypatch):
+    learn = plan.learn_tokenizer
+
+    def changing(*args):
+        file = learn(*args)
+        Path("text.txt").write_text(TEXT + "more", encoding="utf-8")
+        return file
+
+    monkeypatch.setattr(plan, "learn_tokenizer", changing)
+    assert run("small.toml", "--data", "text.txt", "--out_dir", "out") == 2
+    assert "text.txt changed while it was read: run again" in capsys.readouterr().err.splitlines()[-1]
+    assert not Path("out").exists()
+
+
+def test_a_model_to_start_from_that_has_become_another_is_refused(capsys, meanwhile):
+    said(capsys, "small.toml", "--data", "text.txt", "--out_dir", "base")
+    deeper = Transformer(dataclasses.replace(load_model("base").args, n_layers=2))
+    meanwhile(lambda: save_model(deeper, "base"))
+    argv = ["--data", "text.txt", "--init_from", "base", "--sample_every", "0", "--device", "cpu", "--max_steps", "1"]
+    assert run(*argv, "--out_dir", "tuned") == 2
+    assert "error: base changed after it was read: run again" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("damage", ["truncate", "foreign"])

@@ -1,5 +1,6 @@
 import json
 import resource
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import get_type_hints
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 from training_helpers import ARGS, forked, same, trainer, weights
 
-from model.training.run_directory import STATE, load_state, locked, optimizer_states, read_notes
+from model.training.run_directory import STATE, load_state, locked, make_first_free, optimizer_states, read_notes
 from model.training.trainer import Progress, Trainer
 from model.weights.tensors import load_tensors, save_tensors
 
@@ -62,6 +63,14 @@ def test_a_truncated_state_is_refused(tmp_path):
     (tmp_path / STATE).write_bytes(content[:-10])
     with pytest.raises(ValueError, match=STATE):
         trainer(tmp_path, resume=True)
+
+
+def test_many_that_want_a_free_directory_at_once_get_one_each(tmp_path):
+    (tmp_path / "run").touch()
+    with ThreadPoolExecutor(16) as pool:
+        made = list(pool.map(lambda _: make_first_free(tmp_path / "run"), range(16)))
+    assert {path.name for path in made} == {f"run-{number}" for number in range(2, 18)}
+    assert all(path.is_dir() for path in made)
 
 
 def test_a_second_trainer_is_refused_and_a_dead_one_forgotten(tmp_path):

@@ -147,6 +147,26 @@ def test_a_finished_run_takes_no_further_step(tmp_path):
     assert same(weights(first.model), weights(again.model))
 
 
+def test_fine_tuning_that_ends_right_after_its_first_validation_can_be_resumed(tmp_path):
+    """Before the first step there is something to lose already: the weights that the fine-tuning starts from."""
+    directory = tmp_path / "killed"
+    directory.mkdir()
+    settings = {"init_from": tmp_path / "base", "max_steps": 6, "eval_every": 3}
+    whole, killed = trainer(tmp_path, **settings), trainer(directory, **settings)
+    for run in (whole, killed):
+        with torch.no_grad():
+            run.model.norm.weight[0] = 2.0  # of a model that is no fresh one, whose weights would follow from the seed
+    whole.run()
+    assert next(killed.steps()).keys() == {"val_loss", "val_bits_per_byte"}
+    resumed = trainer(directory, resume=True, **settings)
+    assert (resumed.progress.step, resumed.progress.best_step) == (0, 0)
+    assert same(weights(resumed.model), weights(killed.model))
+    resumed.run()
+    assert same(weights(resumed.model), weights(whole.model))
+    assert without_speed(directory) == without_speed(tmp_path)
+    assert [line["step"] for line in lines(directory)] == list(range(7))
+
+
 def test_more_steps_another_rate_and_another_batch_go_on_from_the_same_state(tmp_path):
     trainer(tmp_path, max_steps=5).run()
     resumed = trainer(tmp_path, resume=True, max_steps=8, lr=1e-3, batch_size=4)

@@ -199,6 +199,22 @@ def test_weights_are_not_a_tokenizer(small_model, tmp_path):
         load_tokenizer(tmp_path / "x.bin", 37)
 
 
+@pytest.mark.parametrize("name", ["tokenizer.model", "tokenizer.json"])
+def test_a_tokenizer_whose_file_has_changed_since_is_not_saved(trained, tmp_path, name):
+    if name.endswith(".json"):
+        pytest.importorskip("tokenizers")
+    run = shutil.copytree(trained, tmp_path / "run")
+    tokenizer = load_tokenizer(run / name)
+    (run / name).write_bytes((run / name).read_bytes() + b"\n")
+    saves = [lambda: save_tokenizer(tokenizer, tmp_path / "new")]
+    if name.endswith(".model"):
+        saves.append(lambda: save_bin(tokenizer, tmp_path / "new.bin"))
+    for save in saves:
+        with pytest.raises(ValueError, match=rf"{name} changed after it was read: run again$"):
+            save()
+    assert not list(tmp_path.glob("new*/*")) + list(tmp_path.glob("new.bin"))
+
+
 def test_tokenizer_bin_has_the_exporters_layout(trained, tmp_path):
     ours = load_tokenizer(trained)
     save_bin(ours, tmp_path / "tokenizer.bin")

@@ -28,7 +28,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def has_native_bfloat16(device: torch.device) -> bool:
-    """Whether bfloat16 matrix products are fast: on CUDA from Ampere on, and on CPUs with instructions for them."""
+    """Whether the device has instructions for bfloat16 products: CUDA from Ampere on, and the CPUs that say so."""
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
     return device.type == "cpu" and kernels.CPU.bfloat16

@@ -90,10 +90,11 @@ def prepare_text(options: Compare, schemes: Iterable[str]) -> Text:
     for scheme in schemes:
         for name in (scheme, *(SCALINGS if scheme == "rope" else ())):
             stretched(build_model(args, scheme), name, TIMES[-1] if SCHEMES[name].any_length else 1)
-    learned = learn_tokenizer(open_documents(options.data), cache_home(), "bpe", options.vocab_size)
-    tokenizer = load_tokenizer(learned)
+    documents = open_documents(options.data)
+    tokenizer = load_tokenizer(learn_tokenizer(documents, cache_home(), "bpe", options.vocab_size))
     args = replace(args, vocab_size=tokenizer.vocab_size)
     dataset = prepare(options.data, tokenizer, context=longest, cache_dir=cache_home())
+    documents.check_unchanged()  # the tokenizer is of this very text
     if len(dataset.val) <= longest:
         raise ValueError(f"the validation text has {len(dataset.val)} tokens, {longest + 1} are needed: give more text")
     return Text(args, dataset, tokenizer)

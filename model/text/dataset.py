@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 
@@ -17,6 +18,7 @@ class Dataset:
     val: np.ndarray
     val_bytes: int  # the validation text's length in UTF-8: what bits per byte are counted over
     fingerprint: str  # of the text, its split and the tokenizer
+    entry: Path | None = None  # of the cache, where the ids lie
 
     def batch(
         self, step: int, *, batch_size: int, context: int, seed: int, rank: int = 0, world_size: int = 1

@@ -4,6 +4,7 @@ Without a tokenizer.json transformers would put a space before every text, also 
 """
 
 import hashlib
+import json
 import os
 import re
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 from sentencepiece import SentencePieceProcessor
 
 from ..cli.files import FLAG, TOKEN, Kind, read_json
-from .tokenizer import SPACE, TextStream
+from .tokenizer import SPACE, TextStream, checked
 
 BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
 
@@ -42,6 +43,7 @@ class HFTokenizer:
             added = self._model.encode("", add_special_tokens=True).ids
             probe = self._model.encode("a", add_special_tokens=False).tokens
             self._model.decode(range(min(self.vocab_size, 1000)))
+            post_processor = json.loads(content).get("post_processor")
         self.fingerprint = hashlib.sha256(content).hexdigest()
         settings = _settings_beside(self.path)
         bos = added[0] if added else self._id_of(settings.get("bos_token"))
@@ -53,7 +55,7 @@ class HFTokenizer:
         eos = self._id_of(settings.get("eos_token"))
         self.eos_ids = tuple(eos_ids) if eos_ids is not None else () if eos is None else (eos,)
         # A file with a post-processor that adds nothing is of a model that was trained without BOS.
-        without = read_json(self.path).get("post_processor") is not None or settings.get("add_bos_token") is False
+        without = post_processor is not None or settings.get("add_bos_token") is False
         self._starts = bool(added) or settings.get("add_bos_token") is True or not without
         self.adds_space = bool(probe) and probe[0][0] in "\u2581\u0120 "
 
@@ -67,8 +69,9 @@ class HFTokenizer:
 
     def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
         """Many texts at once. The library uses all cores and ignores ``threads``."""
+        texts = [checked(text) for text in texts]
         with self._explained():
-            return [row.ids for row in self._model.encode_batch(list(texts), add_special_tokens=False)]
+            return [row.ids for row in self._model.encode_batch(texts, add_special_tokens=False)]
 
     def control_tokens(self, template: str) -> dict[str, int]:
         """The special tokens, and of the other added ones those that the template names."""
@@ -80,6 +83,7 @@ class HFTokenizer:
 
     def encode_literal(self, text: str) -> list[int]:
         """Without the library's first step, which finds added tokens wherever their names occur."""
+        text = checked(text)
         if self._model.normalizer is not None:
             text = self._model.normalizer.normalize_str(text)
         split = self._model.pre_tokenizer

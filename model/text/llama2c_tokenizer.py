@@ -13,7 +13,7 @@ from pathlib import Path
 from sentencepiece import SentencePieceProcessor
 
 from ..cli.files import write_atomically
-from .tokenizer import SPACE, SentencePieceTokenizer, TextStream, Tokenizer
+from .tokenizer import SPACE, SentencePieceTokenizer, TextStream, Tokenizer, checked, read_again
 
 BOS, EOS, FIRST_BYTE = 1, 2, 3
 GONE = -1  # where a token was that has been joined to its left neighbour
@@ -41,7 +41,7 @@ class Llama2cTokenizer:
         return self._pieces, self._scores
 
     def encode(self, text: str, bos: bool = True) -> list[int]:
-        return [BOS] * bos + self._merge(" " + text if text else "")
+        return [BOS] * bos + self._merge(" " + checked(text) if text else "")
 
     def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
         return [self.encode(text, bos=False) for text in texts]
@@ -120,9 +120,9 @@ MARKS = {0: "<unk>", 1: "\n<s>\n", EOS: "\n</s>\n"}  # as llama2.c's own exporte
 def save(tokenizer: Tokenizer, path: Path) -> None:
     """Raises ValueError for ids in another order than llama2.c takes for granted."""
     if isinstance(tokenizer, Llama2cTokenizer):
-        content = tokenizer.path.read_bytes()
+        content = read_again(tokenizer)
     elif isinstance(tokenizer, SentencePieceTokenizer):
-        content = pack(SentencePieceProcessor(model_proto=tokenizer.path.read_bytes()), tokenizer.path)
+        content = pack(SentencePieceProcessor(model_proto=read_again(tokenizer)), tokenizer.path)
     else:
         raise ValueError(f"{tokenizer.path} is no SentencePiece model: llama2.c has no form for it")
     write_atomically(path, lambda temporary: temporary.write_bytes(content) and None)

@@ -16,7 +16,7 @@ from ..cli.machine import count_cores
 from .dataset import Dataset
 from .readers import Piece
 from .sources import Documents, as_list, open_documents
-from .token_cache import make_entry, note_use
+from .token_cache import make_entry
 from .tokenizer import Tokenizer
 
 BATCH = 2_000_000  # characters tokenized together
@@ -27,11 +27,26 @@ def measure(documents: Iterable[Piece]) -> tuple[str, int]:
     """A hash of the text and its documents' starts, and the number of characters. Raises ValueError when none."""
     digest, total = hashlib.sha256(), 0
     for text, starts in documents:
-        digest.update(b"\xff" * starts + text.encode())  # a byte that UTF-8 never has
+        digest.update(_bytes(text, starts))
         total += len(text)
     if not total:
         raise ValueError("the sources hold no text: give some that do")
     return digest.hexdigest(), total
+
+
+def _bytes(text: str, starts: bool) -> bytes:
+    return b"\xff" * starts + text.encode()  # a byte that UTF-8 never has
+
+
+def verified(documents: Documents, expected: str) -> Iterator[Piece]:
+    """The documents, read once more. Raises ValueError at their end if ``measure`` read another text."""
+    digest = hashlib.sha256()
+    for text, starts in documents:
+        digest.update(_bytes(text, starts))
+        yield text, starts
+    documents.check_unchanged()  # which names the file, and finds what changed before the first reading, too
+    if digest.hexdigest() != expected:
+        raise ValueError("the text changed while it was read: run again when nothing writes to its files")
 
 
 def split_at(documents: Iterable[Piece], cut: int) -> Iterator[Part]:
@@ -100,14 +115,13 @@ def prepare(
     doc_separator: str | None = None,
     patterns: Sequence[str] = (),
     workers: int | None = None,
-    run: Path | None = None,
 ) -> Dataset:
     """The token ids of the sources' text, BOS before each document, split into training and validation.
 
     Validation is the text of ``val_specs``, or else the last ``val_fraction`` of the characters; it begins with BOS,
     so that its first token too is predicted. The ids are kept below ``cache_dir``, found again by the files' paths,
-    sizes and times, the tokenizer and the split; ``run`` is the run directory that uses them. Raises ValueError when
-    either part is too short.
+    sizes and times, the tokenizer and the split. Raises ValueError when either part is too short, or when a file
+    changes while it is read.
     """
     if not val_specs and not 0 < val_fraction < 1:
         raise ValueError(f"val_fraction {val_fraction} leaves no training or no validation text: give one in (0, 1)")
@@ -125,7 +139,6 @@ def prepare(
     dataset = _load(folder)
     if dataset is None:
         raise ValueError(f"{folder} vanished while it was read: run again")
-    note_use(folder, run)
     check_lengths(dataset, context, val_fraction)
     return dataset
 
@@ -147,10 +160,10 @@ def _build(folder: Path, documents: Documents, val_documents: Documents | None, 
     """Fill the directory ``folder``."""
     digest, total = measure(documents)
     cut = total if val_documents else int(total * (1 - val_fraction))
-    pieces = split_at(documents, cut)
+    pieces = split_at(verified(documents, digest), cut)
     if val_documents:
         val_digest, val_total = measure(val_documents)
-        pieces = itertools.chain(pieces, split_at(val_documents, 0))
+        pieces = itertools.chain(pieces, split_at(verified(val_documents, val_digest), 0))
         digest, total = _digest([digest, val_digest]), total + val_total
     with tqdm(total=total, unit="char", unit_scale=True, desc="tokenizing", disable=None, delay=1) as bar:
         val_bytes = write_tokens(folder, pieces, tokenizer, workers, bar)
@@ -173,7 +186,7 @@ def _load(folder: Path) -> Dataset | None:
             np.memmap(file, meta["dtype"], "r") if size else np.zeros(0, meta["dtype"])
             for file, size in zip(files, meta["sizes"])
         )
-        return Dataset(train, val, meta["val_bytes"], meta["fingerprint"])
+        return Dataset(train, val, meta["val_bytes"], meta["fingerprint"], folder)
     except (OSError, ValueError, KeyError):
         return None
 

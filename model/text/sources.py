@@ -44,6 +44,7 @@ class Documents:
         self.files = files
         self.text_key = text_key
         self.separator = separator
+        self.opened = self._status()  # what the cache finds the text by, and what it must still be once it is read
 
     def __iter__(self) -> Iterator[Piece]:
         for file in self.files:
@@ -58,14 +59,24 @@ class Documents:
         """The text alone."""
         return (text for text, _ in self)
 
-    def identity(self) -> str:
-        """Changes when a file's name, size or time does, without reading the files."""
-        facts: list[object] = [self.text_key, self.separator]
+    def _status(self) -> list[tuple[str, int, int]]:
+        """Name, size and time of every file, without reading it."""
+        found = []
         for file in self.files:
             for path in corpus_files() if file is None else [file.path]:
                 status = path.stat()
-                facts.append([str(path.resolve()), status.st_size, status.st_mtime_ns])
-        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+                found.append((str(path.resolve()), status.st_size, status.st_mtime_ns))
+        return found
+
+    def identity(self) -> str:
+        """Differs where a file's name, size or time did when the documents were opened."""
+        return hashlib.sha256(json.dumps([self.text_key, self.separator, *self.opened]).encode()).hexdigest()
+
+    def check_unchanged(self) -> None:
+        """Raise ValueError if a file is no longer as it was when the documents were opened."""
+        for before, now in zip(self.opened, self._status()):
+            if before != now:
+                raise ValueError(f"{before[0]} changed while it was read: run again when nothing writes to it")
 
 
 def open_documents(

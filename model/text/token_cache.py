@@ -96,12 +96,12 @@ def _locked(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def note_use(folder: Path, run: Path | None) -> None:
+def note_use(folder: Path, run: Path) -> None:
     """Write down that the run directory uses the entry, so that it is not removed before the run is.
 
     In a read-only cache, perhaps of several users, this is left out, and nothing can be removed either.
     """
-    if run is not None and str(run.absolute()) not in users(folder):
+    if str(run.absolute()) not in users(folder):
         with suppress(OSError), (folder / USED_BY).open("a", encoding="utf-8", errors="surrogateescape") as file:
             file.write(f"{run.absolute()}\n")
 

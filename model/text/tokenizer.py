@@ -55,8 +55,23 @@ class TextStream:
 SPACE = "\u2581"  # how SentencePiece writes a space inside a piece
 
 
+def checked(text: str) -> str:
+    """The text. Raises ValueError for half of a surrogate pair, the one kind of character that UTF-8 cannot encode."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"the text is not UTF-8: its character {error.start} is {text[error.start]!r}, half of a surrogate pair; "
+            "remove it, or read the text again as UTF-8"
+        ) from None
+    return text
+
+
 class Tokenizer(Protocol):
-    """What the rest of the project knows of a tokenizer."""
+    """What the rest of the project knows of a tokenizer.
+
+    Every method that takes text raises ValueError if UTF-8 cannot encode it (``checked``).
+    """
 
     path: Path  # the file it was read from
     vocab_size: int
@@ -90,6 +105,14 @@ class Tokenizer(Protocol):
     def stream(self) -> TextStream: ...
 
 
+def read_again(tokenizer: Tokenizer) -> bytes:
+    """The content of the tokenizer's file. Raises ValueError if it is no longer what the tokenizer was made from."""
+    content = tokenizer.path.read_bytes()
+    if hashlib.sha256(content).hexdigest() != tokenizer.fingerprint:
+        raise ValueError(f"{tokenizer.path} changed after it was read: run again")
+    return content
+
+
 class SentencePieceTokenizer:
     """A SentencePiece ``tokenizer.model``: one that ``train_tokenizer`` wrote, or a published one such as Llama 2's."""
 
@@ -118,7 +141,7 @@ class SentencePieceTokenizer:
         return [self.bos_id] * bos + self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
-        rows: list[list[int]] = self._model.encode(list(texts), num_threads=threads)
+        rows: list[list[int]] = self._model.encode([checked(text) for text in texts], num_threads=threads)
         for row, text in enumerate(texts):
             if self._sign and SPACE in text:
                 first, *others = self._model.encode(text.split(SPACE))
@@ -131,7 +154,7 @@ class SentencePieceTokenizer:
 
     def encode_control(self, text: str) -> list[int]:
         names = self.control_tokens()
-        parts = re.split("(" + "|".join(map(re.escape, names)) + ")", text)
+        parts = re.split("(" + "|".join(map(re.escape, names)) + ")", checked(text))
         ids = [[names[part]] if at % 2 else self.encode_literal(part) for at, part in enumerate(parts) if part]
         return [token for part in ids for token in part]
 

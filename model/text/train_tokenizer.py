@@ -14,8 +14,8 @@ from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
 from ..cli.files import write_atomically
 from .sources import Documents
-from .token_cache import make_entry, note_use
-from .tokenizer import split_text
+from .token_cache import make_entry
+from .tokenizer import checked, split_text
 
 FORMAT = 3  # of what is learnt: another number makes kept tokenizers unread
 KINDS = ("bpe", "char")
@@ -42,7 +42,8 @@ def train_tokenizer(texts: Iterable[str], path: str | Path, kind: str = "bpe", v
     ``bpe`` learns exactly ``vocab_size`` pieces, by default as many as ``fitting_size`` says, or fewer where the text
     has no more; ``char`` has one for each character that occurs, however many.
     The same text gives the same file. Memory is bounded by a sample spread evenly over the text.
-    Raises ValueError when the text is empty, or when it has too many characters or too few words for ``vocab_size``.
+    Raises ValueError when the text is empty, when UTF-8 cannot encode it, or when it has too many characters or too
+    few words for ``vocab_size``.
     """
     if kind not in KINDS:
         raise ValueError(f"tokenizer kind {kind!r} is unknown: give one of {', '.join(KINDS)}")
@@ -98,21 +99,22 @@ def learn_tokenizer(
     kind: str = "bpe",
     vocab_size: int | None = None,
     specs: Sequence[str | Path] = (),
-    run: Path | None = None,
 ) -> Path:
     """``train_tokenizer`` on the documents, or what it made of the same files before: the path in ``cache_dir``.
 
-    ``specs`` are where the documents come from, and ``run`` is the run directory that uses the tokenizer.
+    ``specs`` are where the documents come from. Raises ValueError when a file changes while it is read.
     """
     facts = [FORMAT, documents.identity(), kind, vocab_size]
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
     folder = Path(cache_dir) / f"tokenizer-{key[:32]}"
     file = folder / "tokenizer.model"
     if not file.exists():
-        make_entry(
-            folder, specs, lambda place: train_tokenizer(documents.texts(), place, kind, vocab_size), file.exists
-        )
-    note_use(folder, run)
+
+        def fill(place: Path) -> None:
+            train_tokenizer(documents.texts(), place, kind, vocab_size)
+            documents.check_unchanged()
+
+        make_entry(folder, specs, fill, file.exists)
     return file
 
 
@@ -123,7 +125,7 @@ def spread_sample(texts: Iterable[str], limit: int = SAMPLE) -> tuple[list[str],
     """
     kept: list[str] = []
     size, stride, total = 0, 1, 0
-    pieces = (piece for text in texts for piece in split_text(text, LINE))
+    pieces = (piece for text in texts for piece in split_text(checked(text), LINE))
     for number, piece in enumerate(pieces):
         total += len(piece)
         if number % stride == 0:

@@ -67,7 +67,7 @@ class TrainArgs:
 
     device: Annotated[str, "auto, cpu, cuda, cuda:1, mps"] = "auto"
     dtype: Annotated[Literal["auto", "float32", "bfloat16"], "of matrix products; auto: bfloat16 where native"] = "auto"
-    compile: Annotated[bool, "compile the network: a minute's wait, then faster steps"] = False
+    compile: Annotated[bool, "compile first; how much faster steps get depends on model and processor"] = False
     init_from: Annotated[Path | None, "fine-tune: start from this model instead of random weights"] = None
     network: Annotated[str | None, "train this subclass of Transformer: MODULE:CLASS"] = None
     fsdp: Annotated[bool, "under torchrun: shard the model (FSDP2) instead of copying it (DDP)"] = False

@@ -1,7 +1,6 @@
 """From settings to a checked plan with its text; what can be wrong is found before anything is written."""
 
 import dataclasses
-import itertools
 import os
 import re
 import sys
@@ -26,11 +25,11 @@ from ..weights.hf_config import config_from
 from .config import CLASSES, FINE_TUNING, RATE, DataArgs, TrainArgs
 from .distributed import Ranks, own_device
 from .estimate import check_memory
+from .run_directory import check_free, numbered
 from .sizing import shapes, undecided
 
 CONFIG = "config.toml"
 ALONE = Ranks()
-MODEL_FILES = ("training_state.safetensors", "model.safetensors", "config.json")  # any of them: a model lives here
 
 
 @dataclass(frozen=True)
@@ -45,6 +44,8 @@ class Plan:
     ranks: Ranks = ALONE
     resume: bool = False
     given: Settings = field(default_factory=dict)  # what the user and the file say, and only that
+    base: Path | None = None  # if nobody named the directory: it is this one, or base-2, base-3 …
+    found: Settings | None = None  # when resuming: the run's own settings
     changes: tuple[str, ...] = ()  # when resuming: what is set differently from before
 
     @property
@@ -75,13 +76,12 @@ def resolve(config: Path | None, default_config: Path, flags: Settings, resume: 
     if "init_from" in settings:
         given = settings if config and "init_from" in file else flags
         settings = fine_tuning(settings, given, flags)
-    directory = settings.get("out_dir") or unused(
-        RUNS / local_path(run_name(config, flags.get("data"), default_config))
-    )
-    held = next((name for name in MODEL_FILES if (directory / name).exists()), None)
-    if held:
-        raise ValueError(f"{directory} holds {held}: give another --out_dir, or --resume to go on with that run")
-    return assemble(settings, directory, ranks)
+    if named := settings.get("out_dir"):
+        check_free(named)
+        return assemble(settings, named, ranks)
+    base = RUNS / local_path(run_name(config, flags.get("data"), default_config))
+    directory = next(path for path in numbered(base) if not path.exists())
+    return dataclasses.replace(assemble(settings, directory, ranks), base=base)
 
 
 def resolve_resume(file: Settings, flags: Settings, ranks: Ranks) -> Plan:
@@ -97,7 +97,7 @@ def resolve_resume(file: Settings, flags: Settings, ranks: Ranks) -> Plan:
     if refused:
         raise ValueError(f"{directory} cannot go on with {'; '.join(refused)}: leave that out, or start a new run")
     changes = differences(vars(before.data) | vars(before.train), vars(after.data) | vars(after.train))
-    return dataclasses.replace(after, resume=True, changes=changes)
+    return dataclasses.replace(after, resume=True, found=own, changes=changes)
 
 
 def differences(before: Settings, after: Settings) -> tuple[str, ...]:
@@ -170,12 +170,6 @@ def run_name(config: Path | None, data: tuple[str, ...] | None, default_config: 
     return name or "text"
 
 
-def unused(directory: Path) -> Path:
-    """``directory``, or the first of directory-2, directory-3 … that does not exist."""
-    numbered = (directory.with_name(f"{directory.name}-{n}") for n in itertools.count(2))
-    return next(path for path in itertools.chain([directory], numbered) if not path.exists())
-
-
 @dataclass(frozen=True)
 class Text:
     """A plan's text as tokens, and the model for it."""
@@ -183,6 +177,7 @@ class Text:
     tokenizer: Tokenizer
     dataset: Dataset
     model: ModelArgs  # the plan's, with the vocabulary the tokenizer really has
+    entries: list[Path]  # of the cache: the text's tokens, and the tokenizer where it was learnt from the text
 
 
 def prepare_text(plan: Plan) -> Text:
@@ -190,13 +185,14 @@ def prepare_text(plan: Plan) -> Text:
     data, model = plan.data, plan.model
     sources: dict[str, Any] = {"text_key": data.text_key, "doc_separator": data.doc_separator or None}
     sources["patterns"] = data.glob
+    learned, documents = None, None
     if plan.resume:
         tokenizer = load_tokenizer(plan.directory, model.vocab_size)
     elif data.tokenizer in KINDS:
         documents = open_documents(data.data, **sources)
         wanted = plan.given.get("vocab_size")
-        file = learn_tokenizer(documents, cache_home(), data.tokenizer, wanted, data.data, plan.directory)
-        tokenizer = load_tokenizer(file)
+        learned = learn_tokenizer(documents, cache_home(), data.tokenizer, wanted, data.data)
+        tokenizer = load_tokenizer(learned)
         if data.tokenizer == "bpe" and wanted is None:
             print(f"vocab_size     {tokenizer.vocab_size}, chosen to fit the text", file=sys.stderr)
     else:
@@ -207,9 +203,12 @@ def prepare_text(plan: Plan) -> Text:
         check_prompt(len(tokenizer.encode(plan.train.sample_prompt)), model.max_seq_len)
     dataset = prepare(
         data.data, tokenizer, context=model.max_seq_len, cache_dir=cache_home(),
-        val_fraction=data.val_fraction, val_specs=data.val_data or None, run=plan.directory, **sources,
+        val_fraction=data.val_fraction, val_specs=data.val_data or None, **sources,
     )  # fmt: skip
-    return Text(tokenizer, dataset, model)
+    if documents:
+        documents.check_unchanged()  # the tokenizer is of this very text
+    entries = [dataset.entry, learned.parent if learned else None]
+    return Text(tokenizer, dataset, model, [entry for entry in entries if entry])
 
 
 def check_prompt(tokens: int, context: int) -> None:

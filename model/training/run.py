@@ -2,7 +2,8 @@
 
 import dataclasses
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import get_type_hints
 
@@ -12,8 +13,9 @@ from ..cli import Settings, read_toml, write_toml
 from ..cli.files import write_text
 from ..cli.machine import pick_device
 from ..config import ModelArgs
+from ..text.token_cache import note_use
 from ..transformer import Transformer
-from ..weights import load_model, save_tokenizer
+from ..weights import open_checkpoint, save_tokenizer
 from ..weights.variants import build
 from .config import CLASSES
 from .console import Console, how_to_resume
@@ -21,7 +23,7 @@ from .distributed import own_device, process_group
 from .estimate import build_seconds, check_memory, count_parameters
 from .evaluation import guessing_losses
 from .plan import CONFIG, Plan, Text, assemble, differences, prepare_text
-from .run_directory import locked, read_notes
+from .run_directory import check_free, locked, make_first_free, read_notes
 from .sizing import Forecast, choose, forecast, hardness
 from .summary import announcement, duration, table
 from .trainer import Progress, Trainer
@@ -37,14 +39,34 @@ def run(plan: Plan, text: Text | None) -> int:
             if plan.undecided:
                 plan, text, expected = decide(plan, text, device)
             check_memory(text.model, plan.train, device, plan.ranks.world_size)
-            plan.directory.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(locked(plan.directory))
+            plan = stack.enter_context(claimed(plan))
             write_run(plan, text)
         stack.enter_context(process_group(plan.ranks, device))
         plan = dataclasses.replace(plan, directory=Path(plan.ranks.broadcast(str(plan.directory))))
         if text is None:
             plan, text = reread(plan)
         return train(plan, text, device, expected)
+
+
+@contextmanager
+def claimed(plan: Plan) -> Iterator[Plan]:
+    """Make the run directory and keep other trainers out of it. Yields the plan with the directory that it got.
+
+    Preparing the text may have taken hours, and another trainer may have come and gone. So the checks of ``resolve``
+    are made again: no finished run is replaced, and none is resumed with settings that are out of date. A directory
+    that nobody named is the first one that is free now. Raises ValueError if the run must not begin.
+    """
+    if plan.base is not None:
+        directory = make_first_free(plan.base)
+        plan = dataclasses.replace(plan, directory=directory, train=dataclasses.replace(plan.train, out_dir=directory))
+    elif not plan.resume:
+        plan.directory.mkdir(parents=True, exist_ok=True)
+    with locked(plan.directory):
+        if not plan.resume:
+            check_free(plan.directory)
+        elif read_toml(plan.directory / CONFIG, *CLASSES) != plan.found:
+            raise ValueError(f"{plan.directory / CONFIG} changed after it was read: run again")
+        yield plan
 
 
 def show_plan(plan: Plan, text: Text) -> int:
@@ -62,7 +84,7 @@ def decide(plan: Plan, text: Text, device: torch.device) -> tuple[Plan, Text, Fo
     guess = hardness(dataset, text.tokenizer.vocab_size)
     if undecided := plan.undecided:
         chosen = choose(given, guess, dataset, text.tokenizer.vocab_size, plan.network, device, processes)
-        plan = assemble(chosen, plan.directory, plan.ranks)
+        plan = dataclasses.replace(assemble(chosen, plan.directory, plan.ranks), base=plan.base)
         text = dataclasses.replace(text, model=plan.model)
     check_memory(text.model, plan.train, device, processes)
     expected = forecast(text.model, plan.train, guess, plan.network, dataset, device, processes)
@@ -73,7 +95,9 @@ def decide(plan: Plan, text: Text, device: torch.device) -> tuple[Plan, Text, Fo
 def reread(plan: Plan) -> tuple[Plan, Text]:
     """What the first of several processes chose and prepared, for the others: its run directory and cache hold it."""
     written = assemble(read_toml(plan.directory / CONFIG, *CLASSES), plan.directory, plan.ranks)
-    return dataclasses.replace(written, resume=plan.resume), prepare_text(dataclasses.replace(written, resume=True))
+    text = prepare_text(dataclasses.replace(written, resume=True))
+    note_uses(text, plan.directory)  # another machine has a cache of its own
+    return dataclasses.replace(written, resume=plan.resume), text
 
 
 def write_run(plan: Plan, text: Text) -> None:
@@ -82,6 +106,12 @@ def write_run(plan: Plan, text: Text) -> None:
     if not plan.resume:
         save_tokenizer(text.tokenizer, plan.directory)
     write_text(plan.directory / CONFIG, write_toml(plan.data, text.model, plan.train))
+    note_uses(text, plan.directory)
+
+
+def note_uses(text: Text, directory: Path) -> None:
+    for entry in text.entries:
+        note_use(entry, directory)
 
 
 def train(plan: Plan, text: Text, device: torch.device, expected: Forecast | None = None) -> int:
@@ -126,8 +156,11 @@ def build_model(plan: Plan, args: ModelArgs, fresh: bool) -> Transformer:
     """
     if not (plan.train.init_from and fresh):
         return plan.network(args)
+    checkpoint = open_checkpoint(plan.train.init_from)
+    if dataclasses.replace(checkpoint.args, max_seq_len=args.max_seq_len) != args:
+        raise ValueError(f"{plan.train.init_from} changed after it was read: run again")
     model = build(plan.network, args)
-    model.load_state_dict(load_model(plan.train.init_from, network=plan.network).state_dict(), assign=True)
+    model.load_state_dict(checkpoint.model(network=plan.network).state_dict(), assign=True)
     return model.requires_grad_(True)
 
 

@@ -1,5 +1,6 @@
 """The directory a run lives in: who may write there, its latest state, and metrics.jsonl."""
 
+import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -18,8 +19,37 @@ from .distributed import gather, shard_like
 
 STATE = "training_state.safetensors"
 METRICS = "metrics.jsonl"
+MODEL_FILES = (STATE, "model.safetensors", "config.json")  # any of them: a model lives here
 STATE_KEYS = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")  # of AdamW, and of Muon
 Optimizers = list[torch.optim.Optimizer]
+
+
+def check_free(directory: Path) -> None:
+    """Raise ValueError if a model lives in the directory: no run replaces another."""
+    held = next((name for name in MODEL_FILES if (directory / name).exists()), None)
+    if held:
+        raise ValueError(f"{directory} holds {held}: give another --out_dir, or --resume to go on with that run")
+
+
+def numbered(base: Path) -> Iterator[Path]:
+    """``base``, base-2, base-3 …, without end."""
+    yield base
+    for number in itertools.count(2):
+        yield base.with_name(f"{base.name}-{number}")
+
+
+def make_first_free(base: Path) -> Path:
+    """Make the first of the ``numbered`` directories that does not exist; of several processes, each makes its own."""
+    base.parent.mkdir(parents=True, exist_ok=True)
+    return next(directory for directory in numbered(base) if _make(directory))
+
+
+def _make(directory: Path) -> bool:
+    try:
+        directory.mkdir()
+    except FileExistsError:
+        return False
+    return True
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 from ..cli.files import IDS, TABLE, read_json, write_atomically, write_json
 from ..text.hf_tokenizer import HFTokenizer, describe
 from ..text.llama2c_tokenizer import Llama2cTokenizer, sentencepiece_model
-from ..text.tokenizer import SentencePieceTokenizer, Tokenizer
+from ..text.tokenizer import SentencePieceTokenizer, Tokenizer, read_again
 from .llama2c import Llama2c
 
 TEMPLATE = "chat_template.jinja"
@@ -143,14 +143,16 @@ def chat_template(directory: Path) -> Any:
 def copy_tokenizer(tokenizer: Tokenizer, directory: Path) -> Path:
     """The file alone, under the name by which it is found; llama2.c's as the tokenizer.model that encodes alike."""
     file = directory / ("tokenizer.json" if isinstance(tokenizer, HFTokenizer) else "tokenizer.model")
-    if isinstance(tokenizer, Llama2cTokenizer):
-        proto = sentencepiece_model(tokenizer)
-        write_atomically(file, lambda temporary: temporary.write_bytes(proto))
-    else:
-        copy(tokenizer.path, file)
+    content = sentencepiece_model(tokenizer) if isinstance(tokenizer, Llama2cTokenizer) else read_again(tokenizer)
+    if not is_same(tokenizer.path, file):
+        write_atomically(file, lambda temporary: temporary.write_bytes(content))
     return file
 
 
 def copy(source: Path, target: Path) -> None:
-    if not (target.exists() and target.samefile(source)):
+    if not is_same(source, target):
         write_atomically(target, lambda temporary: shutil.copyfile(source, temporary))
+
+
+def is_same(source: Path, target: Path) -> bool:
+    return target.exists() and target.samefile(source)
