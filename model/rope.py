@@ -59,7 +59,7 @@ def _rotate(x: Tensor, freqs_cis: Tensor) -> Tensor:
 
 
 def apply_rotary_emb_real(xq: Tensor, xk: Tensor, freqs_cis: Tensor) -> tuple[Tensor, Tensor]:
-    """``apply_rotary_emb`` in real arithmetic, for torch.compile: the same numbers; in eager mode it makes more tensors."""
+    """``apply_rotary_emb`` in real arithmetic, for torch.compile. In eager mode it makes more tensors."""
     return _rotate_real(xq, freqs_cis), _rotate_real(xk, freqs_cis)
 
 

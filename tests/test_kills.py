@@ -1,4 +1,4 @@
-"""The benchmark of faults, small: forked trainers to kill, so that a start costs nothing, and a few scripts."""
+"""A training run that is killed at any moment. Its processes are forked, so that a start costs nothing."""
 
 import importlib
 import sys
@@ -12,7 +12,6 @@ from model.training.run_directory import locked
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 kills = importlib.import_module("kills")
-faults = importlib.import_module("faults") if sys.platform != "win32" else None
 
 
 class Forked:
@@ -39,17 +38,3 @@ def test_a_run_that_is_killed_again_and_again_ends_as_if_nobody_had(tmp_path):
     hits = kills.kill_repeatedly(start, kills.trained, tmp_path, kills=4, patience=0.05, seed=1)
     assert hits.total() == 4
     assert hits[kills.WRITING] >= 1
-
-
-@pytest.fixture(scope="module")
-def scratch(tmp_path_factory):
-    return faults.Scratch(tmp_path_factory.mktemp("faults"))
-
-
-@pytest.mark.skipif(faults is None, reason="no limits to set here")
-@pytest.mark.parametrize("fault", ["full_disk", "closed_streams"])
-def test_scripts_end_in_one_line_and_leave_nothing(scratch, fault):
-    few = {"full_disk": {"sizes": [4096]}, "closed_streams": {"names": ["generate"]}}[fault]
-    tried = list(getattr(faults, fault)(scratch, **few))
-    assert len(tried) >= 4
-    assert not any(tried)
