@@ -27,7 +27,7 @@ from model.decoding.conversation import Conversation, converse
 from model.decoding.endless import is_shift_invariant
 from model.decoding.network import for_decoding
 from model.decoding.prompts import Prompt, encode, note, read_texts
-from model.decoding.samples import Sample, Speed, check_stop_strings, complete
+from model.decoding.samples import Completion, Sample, Speed, check_stop_strings, complete
 from model.decoding.sampling import Sampling
 from model.text.tokenizer import Tokenizer
 from model.weights import find_network, open_checkpoint
@@ -117,19 +117,10 @@ def main() -> int:
             endless = options.endless or is_shift_invariant(network)
             converse(Conversation(network, tokenizer, sampling, speed, chat, endless), length, flags.stop)
             return 0
-        samples = complete(
-            network,
-            tokenizer,
-            prompts,
-            length,
-            sampling,
-            speed,
-            stop=flags.stop,
-            batch_size=options.batch_size,
-            logprobs=options.logprobs,
-            use_cache=not options.no_cache,
-            endless=options.endless,
+        completion = Completion(
+            length, flags.stop, options.batch_size, options.logprobs, not options.no_cache, options.endless
         )
+        samples = complete(network, tokenizer, prompts, completion, sampling, speed)
         few = len(prompts) <= options.batch_size
         with tqdm(total=len(prompts), unit="sample", disable=few, file=sys.stderr) as bar:
             left = len(prompts)

@@ -2,17 +2,16 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
-from .rope_scaling import RopeScaling
+from .rope_scaling import UNSET, RopeScaling
 
-DERIVED: Any = None  # default of the fields that are computed from the others
 COUNTS = ("dim", "n_layers", "n_heads", "n_kv_heads", "head_dim", "hidden_dim", "vocab_size", "max_seq_len")
 
 
 @dataclass(frozen=True)
 class ModelArgs:
-    """The architecture. Fields left out are computed, so whoever reads ``args`` finds numbers only.
+    """The architecture. Optional fields are computed, so every field is set after construction.
 
     Raises ValueError that lists every problem at once, each with its value and the fix.
     """
@@ -20,9 +19,9 @@ class ModelArgs:
     dim: Annotated[int, "width of the residual stream"] = 256
     n_layers: Annotated[int, "transformer blocks"] = 6
     n_heads: Annotated[int, "query heads"] = 8
-    n_kv_heads: Annotated[int, "key/value heads, each serving a group of query heads (default: n_heads)"] = DERIVED
-    head_dim: Annotated[int, "width of one head (default: dim / n_heads)"] = DERIVED
-    hidden_dim: Annotated[int, "width of the feed-forward layer (default: 8/3 dim, rounded up to 32)"] = DERIVED
+    n_kv_heads: Annotated[int, "key/value heads, each serving a group of query heads (default: n_heads)"] = UNSET
+    head_dim: Annotated[int, "width of one head (default: dim / n_heads)"] = UNSET
+    hidden_dim: Annotated[int, "width of the feed-forward layer (default: 8/3 dim, rounded up to 32)"] = UNSET
     vocab_size: Annotated[int, "tokens in the vocabulary"] = 2048
     max_seq_len: Annotated[int, "context: the most positions the network can see"] = 256
     norm_eps: Annotated[float, "added to the mean square in RMSNorm"] = 1e-5
@@ -51,7 +50,7 @@ class ModelArgs:
     def _problems(self) -> Iterator[str]:
         for name in COUNTS:
             value = getattr(self, name)
-            follows = value is None and getattr(ModelArgs, name) is DERIVED  # reported where it comes from
+            follows = value is None and getattr(ModelArgs, name) is UNSET  # reported where it comes from
             if not follows and not self._are_counts(name):
                 yield f"{name} is {value!r}: give a whole number of at least 1"
         if self._are_counts("dim", "n_heads") and self.head_dim is None:

@@ -6,12 +6,12 @@ Each scaling is a function from frequencies to frequencies, both (D/2,) in radia
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, cast, get_args
 
 from torch import Tensor
 
 Type = Literal["linear", "ntk", "llama3", "yarn"]
-DERIVED: Any = None
+UNSET = cast(int, None)  # default of fields that are computed from the others; typed as what they are afterwards
 
 
 def linear(freqs: Tensor, factor: float) -> Tensor:
@@ -51,10 +51,10 @@ class RopeScaling:
 
     type: Annotated[Type, "which function"] = "linear"
     factor: Annotated[float, "how many times lower the frequencies, or longer the context"] = 1.0
-    original_max_seq_len: Annotated[int, "llama3 and yarn: the context before"] = DERIVED
+    original_max_seq_len: Annotated[int, "llama3 and yarn: the context before"] = UNSET
     low: Annotated[float, "llama3 and yarn: pairs with fewer rotations in that context slow by factor"] = 1.0
-    high: Annotated[float, "pairs with more rotations stay (default: llama3 4, yarn 32)"] = DERIVED
-    attention_factor: Annotated[float, "yarn: longer queries and keys (default: 0.1 ln factor + 1)"] = DERIVED
+    high: Annotated[float, "pairs with more rotations stay (default: llama3 4, yarn 32)"] = UNSET
+    attention_factor: Annotated[float, "yarn: longer queries and keys (default: 0.1 ln factor + 1)"] = UNSET
 
     def __post_init__(self) -> None:
         if self.high is None:

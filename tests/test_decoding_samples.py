@@ -10,7 +10,7 @@ from model import ModelArgs, Transformer
 from model.decoding import samples as module
 from model.decoding.network import for_decoding
 from model.decoding.prompts import Prompt
-from model.decoding.samples import Sample, Speed, StopStrings, complete
+from model.decoding.samples import Completion, Sample, Speed, StopStrings, complete
 from model.decoding.sampling import Sampling
 
 
@@ -37,7 +37,8 @@ def scripted(monkeypatch):
                 yield list(tokens)
 
         monkeypatch.setattr(module, "decode_batch", decode_batch)
-        return complete(network, LETTERS, [prompt(begin)] * len(texts), n, Sampling(), speed or Speed(), **options)
+        completion = Completion(n, **options)
+        return complete(network, LETTERS, [prompt(begin)] * len(texts), completion, Sampling(), speed or Speed())
 
     return call
 
@@ -166,7 +167,8 @@ def test_past_the_context_stop_strings_streams_and_log_probabilities_hold(small_
     def texts(given, **options):
         found = {}
         shown = {}
-        for sample in complete(network, LETTERS, given, 96, Sampling(0.0), Speed(), endless=True, **options):
+        completion = Completion(96, endless=True, **options)
+        for sample in complete(network, LETTERS, given, completion, Sampling(0.0), Speed()):
             shown[sample.prompt.text] = shown.get(sample.prompt.text, "") + sample.take()
             found[sample.prompt.text] = sample
         assert shown == {name: sample.text for name, sample in found.items()}

@@ -136,30 +136,38 @@ class Speed:
         return "; ".join(f"{name}: {n} tokens, {s:.2f} s, {n / s:.0f} tokens/s" for name, n, s in parts if n and s)
 
 
+@dataclass(frozen=True)
+class Completion:
+    """How prompts are continued."""
+
+    max_new_tokens: int
+    stop: Sequence[str] = ()
+    batch_size: int = 16
+    logprobs: bool = False
+    use_cache: bool = True
+    endless: bool = False
+
+
 def complete(
     network: Transformer,
     tokenizer: Tokenizer,
     prompts: Sequence[Prompt],
-    max_new_tokens: int,
+    completion: Completion,
     sampling: Sampling,
     speed: Speed,
-    *,
-    stop: Sequence[str] = (),
-    batch_size: int = 16,
-    logprobs: bool = False,
-    use_cache: bool = True,
-    endless: bool = False,
 ) -> Iterator[Sample]:
     """Continue every prompt, ``batch_size`` of them at a time, with the ``network`` that ``for_decoding`` built.
 
     Yields samples in the order of their prompts, each whenever it may have more text, the last time with ``finish``.
     """
+    max_new_tokens, batch_size = completion.max_new_tokens, completion.batch_size
     for first in range(0, len(prompts), batch_size):
-        samples = [Sample(p, tokenizer, max_new_tokens, StopStrings(stop)) for p in prompts[first : first + batch_size]]
-        rows = [sample.prompt.tokens for sample in samples]
-        cache = new_cache(network, rows, max_new_tokens, endless) if use_cache else None
+        batch = prompts[first : first + batch_size]
+        samples = [Sample(prompt, tokenizer, max_new_tokens, StopStrings(completion.stop)) for prompt in batch]
+        rows = [prompt.tokens for prompt in batch]
+        cache = new_cache(network, rows, max_new_tokens, completion.endless) if completion.use_cache else None
         vocab_size, device = network.args.vocab_size, network.norm.weight.device
-        sampler = Sampler(sampling, rows, max_new_tokens, vocab_size, first, device, logprobs)
+        sampler = Sampler(sampling, rows, max_new_tokens, vocab_size, first, device, completion.logprobs)
         steps = decode_batch(network, rows, max_new_tokens, sampler, cache, tokenizer.eos_ids)
         prompt_tokens = sum(map(len, rows))
         waiting = list(samples)  # for those before them in the batch to finish

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from ..cli.files import FLAG, NUMBER, TABLE, TEXT, TEXTS, WHOLE, Kind, check_fields, shortened
-from ..config import DERIVED, ModelArgs
+from ..config import UNSET, ModelArgs
 from ..rope_scaling import RopeScaling, Type
 from .layout import check_read_back
 
@@ -58,8 +58,8 @@ def args_from(config: Mapping[str, Any]) -> ModelArgs:
         dim=config["hidden_size"],
         n_layers=config["num_hidden_layers"],
         n_heads=config["num_attention_heads"],
-        n_kv_heads=config.get("num_key_value_heads", DERIVED),
-        head_dim=config.get("head_dim", DERIVED),
+        n_kv_heads=config.get("num_key_value_heads", UNSET),
+        head_dim=config.get("head_dim", UNSET),
         hidden_dim=config["intermediate_size"],
         vocab_size=config["vocab_size"],
         # The format's defaults.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..cli.files import FLAG, NUMBER, WHOLE, Kind, read_json, write_atomically, write_json
-from ..config import DERIVED, ModelArgs
+from ..config import UNSET, ModelArgs
 from ..rope_scaling import RopeScaling
 from ..transformer import Transformer
 from .layout import DTYPES, check_layers, check_read_back, compare, shapes
@@ -52,7 +52,7 @@ def args_from(params: dict[str, Any]) -> ModelArgs:
         dim=params["dim"],
         n_layers=params["n_layers"],
         n_heads=params["n_heads"],
-        n_kv_heads=params.get("n_kv_heads", DERIVED),
+        n_kv_heads=params.get("n_kv_heads", UNSET),
         hidden_dim=hidden_dim(params["dim"], params["multiple_of"], params.get("ffn_dim_multiplier")),
         vocab_size=params["vocab_size"],
         max_seq_len=params.get("max_seq_len", context(theta, scaling)),
