@@ -28,6 +28,7 @@ class Processor(NamedTuple):
 
 
 def this_processor() -> Processor:
+    """What this machine's CPU says of itself; a feature that PyTorch does not know counts as absent."""
     capabilities = torch.cpu.get_capabilities()
     amx = bool(capabilities.get("amx_tile") and capabilities.get("amx_bf16"))
     bfloat16 = amx or any(capabilities.get(name) for name in ("avx512_bf16", "bf16", "arm_bf16"))

@@ -135,3 +135,17 @@ def test_the_public_names_are_there():
     assert model.apply_rotary_emb is __import__("model.rope", fromlist=["x"]).apply_rotary_emb
     with pytest.raises(AttributeError, match="Transfomer"):
         _ = model.Transfomer
+
+
+@pytest.mark.parametrize("name", NETWORK)
+def test_every_public_name_of_the_network_is_documented(name):
+    for node in FILES[ROOT / f"{name}.py"].body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            assert ast.get_docstring(node), node.name
+
+
+@pytest.mark.parametrize("package", ["model", "model.weights"])
+def test_every_name_that_a_package_offers_is_documented(package):
+    offered = __import__(package, fromlist=["x"])
+    for name in offered.__all__:
+        assert (getattr(offered, name).__doc__ or "").strip(), name

@@ -158,6 +158,8 @@ class CompiledBlock(nn.Module):
 
 
 class CompiledOutput(nn.Module):
+    """The output matrix, compiled."""
+
     def __init__(self, output: nn.Module, compiled: Callable[..., Tensor]) -> None:
         super().__init__()
         self.output, self.compiled = output, compiled
