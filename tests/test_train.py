@@ -18,9 +18,9 @@ import pytest
 import torch
 from training_helpers import forked
 
-import train
 from model import Transformer
 from model.cli import run_script
+from model.scripts import train
 from model.text.token_cache import cache_home, entries
 from model.training import plan
 from model.training import trainer as training
