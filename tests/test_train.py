@@ -135,7 +135,7 @@ def test_a_text_that_cannot_be_trained_on(capsys, name):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["missing.toml"], "missing.toml: No such file"),
+        (["missing.toml"], "missing.toml does not exist"),
         (["--data", "nowhere.txt"], "nowhere.txt does not exist"),
         (["--data", "nowhere/"], "nowhere/ does not exist"),
         (["--dim", "wide"], "dim is 'wide': give a whole number"),

@@ -2,7 +2,7 @@
 
 import sys
 
-from ..cli import fail, run_script, script_name
+from ..cli import run_script, script_name
 from ..cli.settings import nearest
 from . import convert, evaluate, generate, study, train
 
@@ -24,9 +24,13 @@ USAGE = "\n".join([
 
 def main() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
-    if name in ("-h", "--help"):
-        run_script(lambda: print(USAGE), "ropewalk")
-    if name not in MAIN:
-        fail("ropewalk", f"unknown script {name!r}{nearest(name, MAIN)}")
-    del sys.argv[1]
-    run_script(MAIN[name][0], script_name(name))
+    if name in MAIN:
+        del sys.argv[1]
+        run_script(MAIN[name][0], script_name(name))
+    run_script(lambda: overview(name), "ropewalk")
+
+
+def overview(name: str) -> None:
+    if name not in ("-h", "--help"):
+        raise ValueError(f"unknown script {name!r}{nearest(name, MAIN)}")
+    print(USAGE)
