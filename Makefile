@@ -44,5 +44,5 @@ lint: .venv/test
 
 # Trained models stay: they took longer to make than anything else here.
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache
+	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache build *.egg-info
 	@if [ -d runs ]; then echo "runs/ holds trained models and stays: rm -r runs removes them"; fi

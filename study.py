@@ -1,59 +1,8 @@
-#!/usr/bin/env python
+#!/usr/bin/env python3
 """Take RoPE apart: `python study.py TOPIC` prints a table, and `--plot FILE.png` draws the picture."""
 
-import sys
-from pathlib import Path
-
-import startup  # noqa: F401  before torch is loaded
-from model.cli import Parser, add_flags, build, read_flags, run_script
-from model.cli.settings import hints, nearest
-from model.study import TOPICS, run
-from model.study.topic import check_plot, save_plot
-
-PLAIN = ("exercise", "check", "page")  # topics without a picture
-POSITIONAL = ("model", "file", "directory")  # options that are also given without their flag
-
-
-def overview() -> str:
-    width = max(map(len, TOPICS))
-    lines = [f"  {topic.ljust(width)}  {(options.__doc__ or '').splitlines()[0]}" for topic, options in TOPICS.items()]
-    return "\n".join(["usage: study.py TOPIC [--plot FILE.png] [flags]", "", str(__doc__), "", *lines, "",
-                      "study.py TOPIC --help shows the flags of a topic."])  # fmt: skip
-
-
-def parser(topic: str) -> Parser:
-    options = TOPICS[topic]
-    flags = Parser(prog="study.py", usage=f"study.py {topic} [flags]")
-    for name in hints(options).keys() & set(POSITIONAL):
-        flags.add_argument(name.upper(), nargs="?", help=f"the same as --{name}")
-    if topic not in PLAIN:
-        flags.add_argument("--plot", metavar="PATH", type=Path, help="draw the picture into this file (extra `plot`)")
-    add_flags(flags, options)
-    return flags
-
-
-def main() -> int:
-    if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
-        print(overview())
-        return 0
-    topic = sys.argv[1]
-    if topic not in TOPICS:
-        raise ValueError(f"unknown topic {topic!r}{nearest(topic, TOPICS)}")
-    flags = parser(topic).parse_args(sys.argv[2:])
-    for name in POSITIONAL:
-        if getattr(flags, name.upper(), None) is not None:
-            setattr(flags, name, getattr(flags, name.upper()))
-    plot = getattr(flags, "plot", None)
-    if plot is not None:
-        check_plot(plot)
-    report = run(topic, build(TOPICS[topic], read_flags(flags, TOPICS[topic])))
-    print(report)
-    if plot is not None and report.draw is not None:
-        sys.stdout.flush()
-        save_plot(report.draw, plot)
-        print(f"drawn: {plot}", file=sys.stderr)
-    return report.code
-
+from model.cli import run_script
+from model.scripts.study import main
 
 if __name__ == "__main__":
     run_script(main, "study.py")

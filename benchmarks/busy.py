@@ -25,13 +25,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-import startup  # as the scripts do, before torch
-
-# isort: split
 import torch
 
 from model import ModelArgs, Transformer, generate
 from model.cli.machine import choose_threads, count_cores
+from model.scripts import startup
 
 CHOSEN, LATER = "as the scripts choose", "the same, busy later"
 SETTINGS: dict[str, dict[str, str]] = {
@@ -108,6 +106,8 @@ def endless_loops(count: int) -> Iterator[None]:
 
 def measure(case: str, setting: str, seconds: float) -> float:
     own = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_", "KMP_", "MKL_"))}
+    if setting == CHOSEN and case != "train":  # that one is a script, and chooses itself
+        own |= startup.WHEN_BUSY if startup.machine_is_busy() else startup.WHEN_QUIET
     command = [sys.executable, __file__, "--one", case, "--seconds", str(seconds)]
     done = subprocess.run(
         command, env=own | SETTINGS[setting], stdout=subprocess.PIPE, text=True, check=True, encoding="utf-8"

@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "docs/rope.md", "docs/rope.zh.md")
-PROGRAMS = {"make", "python", "python3", "pip", "torchrun"}
+PROGRAMS = {"make", "python", "python3", "pip", "ropewalk", "torchrun"}
 RECORDED = ("attention", "extrapolate", "endless")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 HOUR = 3600.0
@@ -95,7 +95,7 @@ def write_data(target: Path, text: str, folder_of: str | None) -> None:
 
 
 def is_training(command: str) -> bool:
-    return "train.py" in command
+    return "train.py" in command or "ropewalk train" in command
 
 
 def enter(command: str, clone: Path, environment: dict[str, str], train_seconds: float) -> Outcome:

@@ -17,6 +17,8 @@ Shape letters, used at the end of every line that changes a shape:
     L  layers                    V  vocabulary
 """
 
+from .scripts import startup  # noqa: F401, I001  before torch is loaded; acts in this project's own scripts only
+
 from .cache import KVCache
 from .config import ModelArgs
 from .decoding.batches import generate

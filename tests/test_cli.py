@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from model.cli import Parser, run_script
+from model.scripts import command
 
 ROOT = Path(__file__).parent.parent
 
@@ -147,3 +148,13 @@ def test_what_a_full_disk_under_stderr_cannot_hold_costs_no_work():
     with open("/dev/full", "wb") as full:
         done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=full, cwd=ROOT)
     assert (done.returncode, done.stdout.strip()) == (0, b"the work")
+
+
+def test_an_unknown_script_of_the_installed_command_is_one_line(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["ropewalk", "trian", "--data", "x"])
+    with pytest.raises(SystemExit) as ended:
+        command.main()
+    assert (ended.value.code, capsys.readouterr().err) == (
+        2,
+        "ropewalk: error: unknown script 'trian': did you mean 'train'?\n",
+    )

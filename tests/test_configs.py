@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from model import Transformer
+from model.scripts.train import find_config
 from model.training.config import TrainArgs
 from model.training.evaluation import cross_entropy
 from model.training.optimizer import build_optimizers
@@ -51,3 +52,16 @@ def test_the_default_is_a_budget_of_minutes_that_suits_a_laptop():
     train: TrainArgs = resolve(None, ROOT / "configs/demo.toml", {}, resume=False).train
     assert train.minutes is not None
     assert train.minutes <= 3
+
+
+def test_a_shipped_config_is_found_by_its_name_and_a_file_of_that_name_comes_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("demo.toml", "configs/demo.toml"):
+        assert find_config(Path(name)) == ROOT / "configs" / "demo.toml"
+    for name in ("demo", "elsewhere/demo.toml", "mine.toml"):
+        with pytest.raises(ValueError, match=f"{name} does not exist: .*shakespeare_char.toml") as refused:
+            find_config(Path(name))
+        assert str(ROOT / "configs") in str(refused.value)
+    Path("demo.toml").write_text("dim = 32", encoding="utf-8")
+    assert find_config(Path("demo.toml")) == Path("demo.toml")
+    assert find_config(None) is None

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-import convert
 from model.cli import run_script
 from model.rope_scaling import RopeScaling
+from model.scripts import convert
 from model.text.llama2c_tokenizer import Llama2cTokenizer
 from model.text.train_tokenizer import train_tokenizer
 from model.weights import llama2c, load_model, load_tokenizer, save_model, save_tokenizer

@@ -15,9 +15,13 @@ PYTHON = [text for kind, text in BLOCKS if kind == "python"]
 COMMANDS = [line for kind, text in BLOCKS if kind != "python" for line in text.splitlines()]
 
 
-@pytest.mark.parametrize("code", [text for text in PYTHON if text.startswith("import")])
-def test_the_code_runs(code):
-    exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
+def test_the_code_runs(tmp_path, monkeypatch, capsys):
+    """From the first block to the last: a later one opens what an earlier one has saved."""
+    monkeypatch.chdir(tmp_path)
+    for code in PYTHON:
+        if code.startswith("import"):
+            exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
+    assert "rope" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("quoted", [text for text in PYTHON if text.startswith("# model/")])
@@ -31,7 +35,7 @@ def test_quoted_lines_are_in_the_file_they_name(quoted):
 def test_every_flag_it_shows_exists(script, capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", [f"{script}.py", "--help"])
     with pytest.raises(SystemExit):
-        importlib.import_module(script).main()
+        importlib.import_module(f"model.scripts.{script}").main()
     known = set(re.findall(r"--\w+", capsys.readouterr().out))
     shown = [line.partition("  #")[0] for line in COMMANDS if f"{script}.py" in line]
     used = {flag for line in shown for flag in re.findall(r"--\w+", line.partition(f"{script}.py")[2])}

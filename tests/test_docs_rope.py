@@ -55,7 +55,7 @@ def commands(page: Path) -> Iterator[tuple[str, list[str]]]:
 @cache
 def output(command: str) -> list[str]:
     """What a command prints: run here, or recorded where a model must be trained first."""
-    import study
+    from model.scripts import study
 
     words = shlex.split(command)[1:]
     assert words[0] == "study.py"
@@ -103,8 +103,8 @@ def test_commands_print_what_the_page_shows(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_without_output_can_be_typed(page):
-    import study
     from model.cli import read_flags
+    from model.scripts import study
     from model.study import TOPICS
 
     for command, shown in commands(page):

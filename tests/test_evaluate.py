@@ -4,10 +4,10 @@ import math
 import pytest
 import torch
 
-import evaluate
-from evaluate import Score, documents, windows
 from model import ModelArgs, Transformer
 from model.cli import run_script
+from model.scripts import evaluate
+from model.scripts.evaluate import Score, documents, windows
 from model.text.sources import open_documents
 from model.text.train_tokenizer import train_tokenizer
 from model.weights import load_model, load_tokenizer, save_model, save_tokenizer

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 import torch
 
-import generate as script
 from model import ModelArgs, Transformer, generate
 from model.cli import run_script
+from model.scripts import generate as script
 from model.text.train_tokenizer import train_tokenizer
 from model.weights import checkpoint, load_model, load_tokenizer, save_model, save_tokenizer
 
-ROOT = Path(script.__file__).parent
+ROOT = Path(__file__).parent.parent
 CONTEXT = 96
 
 

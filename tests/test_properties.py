@@ -9,12 +9,12 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from generate import Options
 from model import KVCache, ModelArgs, Transformer, generate
 from model.cli import Parser, add_flags, build, read_flags, read_toml, write_toml
 from model.cli.settings import hints
 from model.decoding.samples import StopStrings
 from model.decoding.sampling import Sampling, apply_filters, draw
+from model.scripts.generate import Options
 from model.study import TOPICS
 from model.text import llama2c_tokenizer
 from model.text.readers import split_documents

@@ -1,8 +1,6 @@
 """How the scripts set up the threads: before torch is loaded, and by the size of the work."""
 
-import ast
 import gc
-import importlib
 import os
 import signal
 import subprocess
@@ -12,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-import startup
 from model.cli import machine, run_script
 from model.cli.machine import choose_threads
+from model.scripts import startup
 
 ROOT = Path(__file__).parent.parent
 SCRIPTS = ["train.py", "generate.py", "convert.py", "study.py", "evaluate.py"]
@@ -23,13 +21,13 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def environment(monkeypatch):
-    """Loads ``startup`` with these variables and that many running processes; gives what it added to them."""
+    """Starts a script with these variables and that many running processes; gives what was added to the variables."""
 
     def load(running: int, **variables: str) -> dict[str, str]:
         monkeypatch.setattr(os, "environ", dict(variables))
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
         monkeypatch.setattr(Path, "read_text", lambda *_, **__: f"0.5 0.4 0.3 {running}/321 12345\n")
-        importlib.reload(startup)
+        assert startup.choose_waiting() == (running > 2)
         return {name: value for name, value in os.environ.items() if name not in variables}
 
     return load
@@ -57,10 +55,9 @@ def test_a_system_that_does_not_tell_is_taken_for_quiet(monkeypatch):
     assert not startup.machine_is_busy()
 
 
-def test_it_does_not_load_torch_and_what_it_sets_reaches_the_threads():
-    program = "import sys, startup; assert 'torch' not in sys.modules; import torch"
+def test_what_a_script_sets_reaches_the_threads():
     own = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=own | {"OMP_DISPLAY_ENV": "VERBOSE"},
+    done = subprocess.run([sys.executable, "study.py", "--help"], cwd=ROOT, env=own | {"OMP_DISPLAY_ENV": "VERBOSE"},
                           capture_output=True, text=True, encoding="utf-8", check=True)  # fmt: skip
     if "GOMP_SPINCOUNT" in done.stderr:  # libgomp says what it has read; other libraries have other variables
         assert "GOMP_SPINCOUNT = '10000'" in done.stderr or "OMP_WAIT_POLICY = 'PASSIVE'" in done.stderr
@@ -68,7 +65,7 @@ def test_it_does_not_load_torch_and_what_it_sets_reaches_the_threads():
 
 def test_a_mistake_costs_little_more_than_loading_torch():
     """What takes long to import is imported by the one run that uses it: sharding brings sympy, plots a library."""
-    program = "import sys, train, generate, convert, evaluate, study; print(*sys.modules)"
+    program = "import sys, model.scripts.command; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, encoding="utf-8")
     assert done.returncode == 0, done.stderr
     assert not {"torch.distributed.fsdp", "sympy", "matplotlib", "transformers", "torch._dynamo"} & {
@@ -76,13 +73,28 @@ def test_a_mistake_costs_little_more_than_loading_torch():
     }
 
 
-@pytest.mark.parametrize("script", [*SCRIPTS, "benchmarks/busy.py"])
-def test_it_comes_before_whatever_loads_torch(script):
-    body = ast.parse((ROOT / script).read_text(encoding="utf-8")).body
-    names = [node.module if isinstance(node, ast.ImportFrom) else node.names[0].name for node in body
-             if isinstance(node, ast.Import | ast.ImportFrom)]  # fmt: skip
-    loading = [name for name in names if name.split(".")[0] in ("model", "torch", "tqdm", "numpy")]
-    assert names.index("startup") < names.index(loading[0])
+def test_only_the_projects_own_scripts_are_set_up(tmp_path, monkeypatch):
+    assert {path.name for path in ROOT.glob("*.py")} == set(startup.SCRIPTS)
+    for started in (*(str(ROOT / name) for name in startup.SCRIPTS), "/usr/bin/ropewalk", "ropewalk.exe"):
+        assert startup.is_own_script(started), started
+    for started in ("", "-c", "-m", str(ROOT / "mine.py"), str(tmp_path / "train.py"), "/usr/bin/pytest"):
+        assert not startup.is_own_script(started), started
+    monkeypatch.chdir(ROOT)
+    assert startup.is_own_script("train.py")
+    monkeypatch.chdir(tmp_path)
+    assert not startup.is_own_script("train.py")
+
+
+def test_a_program_that_imports_the_library_stays_as_it_is(tmp_path):
+    (tmp_path / "torch.py").write_text(
+        "raise SystemExit(str((gc.isenabled(), os.environ == before)))", encoding="utf-8"
+    )
+    program = "import builtins, gc, os, sys; builtins.gc, builtins.os, builtins.before = gc, os, dict(os.environ); "
+    program += f"sys.path.insert(0, {str(tmp_path)!r}); sys.path.append({str(ROOT)!r}); import model"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, encoding="utf-8"
+    )
+    assert done.stderr.strip() == "(True, True)"
 
 
 @pytest.fixture

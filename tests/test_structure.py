@@ -14,9 +14,9 @@ SCRIPTS = [path for path in sorted(ROOT.parent.glob("*.py")) if not path.name.st
 FILES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in [*SCRIPTS, *sorted(ROOT.rglob("*.py"))]}
 NETWORK = sorted(path.stem for path in ROOT.glob("*.py"))  # the root: the network and the decode loop
 # Each package may import from those before it and from the network, which imports itself, torch and the standard
-# library only. Its __init__ offers `generate`, too, which is built on top of the loop.
+# library only. Its __init__ offers `generate`, too, which is built on top of the loop, and sets up a script's process.
 PACKAGES = ["network", "cli", "text", "weights", "decoding", "training", "positions", "study", "scripts"]
-OFFERED = {"model.decoding.batches"}
+OFFERED = {"model.decoding.batches", "model.scripts.startup"}
 EXTRAS = {"matplotlib", "PIL", "tokenizers", "transformers"}  # what may be missing, and so is imported where it is used
 
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import pytest
 import torch
 
-import study as study_script
 from model.cli import run_script
+from model.scripts import study as study_script
 from model.study import RUN, TOPICS, run
 from model.study.decay import FIRST, bound, inner, smoothed
 from model.study.topic import Table, save_plot
@@ -137,7 +137,7 @@ def test_without_matplotlib_a_plot_is_refused_before_anything_is_computed(tmp_pa
     )
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr == "study.py: error: --plot needs matplotlib: pip install -e '.[plot]'\n"
+    assert done.stderr == "study.py: error: --plot needs the extra plot: pip install matplotlib\n"
 
 
 @pytest.mark.parametrize("topic", PLAIN)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import study
+from model.scripts import study
 from model.study import check, exercise
 from model.study.check import NAMES, Check, Verdict, faults, python_files, run
 from model.study.check.child import verdicts

@@ -18,9 +18,9 @@ import pytest
 import torch
 from training_helpers import forked
 
-import train
 from model import Transformer
 from model.cli import run_script
+from model.scripts import train
 from model.text.token_cache import cache_home, entries
 from model.training import plan
 from model.training import trainer as training
@@ -135,7 +135,7 @@ def test_a_text_that_cannot_be_trained_on(capsys, name):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["missing.toml"], "missing.toml: No such file"),
+        (["missing.toml"], "missing.toml does not exist"),
         (["--data", "nowhere.txt"], "nowhere.txt does not exist"),
         (["--data", "nowhere/"], "nowhere/ does not exist"),
         (["--dim", "wide"], "dim is 'wide': give a whole number"),

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from model import KVCache, Transformer, generate
+from model.positions.encodings import NoPositions
 from model.weights import find_network, load_args, load_model, open_checkpoint, save_model
 from model.weights.tensors import read_header
 
@@ -133,6 +134,16 @@ def test_tensors_of_its_own_keep_their_names(small_args, tmp_path):
     for name, tensor in model.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], tensor.bfloat16() if tensor.is_floating_point() else tensor), name
     assert torch.equal(loaded.table, model.table)
+
+
+def test_a_class_of_this_package_is_saved_under_a_name_that_holds_where_it_is_installed(small_args, tmp_path):
+    save_model(NoPositions(small_args()), tmp_path)
+    config = (tmp_path / "config.json").read_text(encoding="utf-8")
+    assert json.loads(config)["model_type"] == "ropewalk.positions.encodings:NoPositions"
+    for name in ("ropewalk.positions.encodings:NoPositions", "model.positions.encodings:NoPositions"):
+        assert isinstance(load_model(tmp_path, network=find_network(name)), NoPositions)
+    (tmp_path / "config.json").write_text(config.replace("ropewalk.", "model."), encoding="utf-8")  # as it once was
+    assert isinstance(load_model(tmp_path, network=NoPositions), NoPositions)
 
 
 def test_a_plain_llama_is_where_a_variant_may_start(small_model, here, tmp_path):

@@ -77,14 +77,12 @@ def main() -> None:
     for name in FOREIGN:
         importlib.import_module(name)
     refuse_what_windows_refuses()
-    import convert
-    import generate
-    import train
     from model import kernels
     from model.cli import run_script
+    from model.scripts import convert, generate, train
 
     def run(script, *words):
-        sys.argv = [f"{script.__name__}.py", *map(str, words)]
+        sys.argv = [f"{script.__name__.rpartition('.')[2]}.py", *map(str, words)]
         try:
             run_script(script.main, sys.argv[0])
         except SystemExit as ended:

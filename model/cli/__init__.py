@@ -29,9 +29,24 @@ __all__ = [
     "read_flags",
     "read_toml",
     "run_script",
+    "script_name",
+    "typed_command",
     "typed_text",
     "write_toml",
 ]
+
+
+INSTALLED = __package__ != "model.cli"  # as ``ropewalk``; in the repository the package is called ``model``
+
+
+def script_name(name: str) -> str:
+    """What a script calls itself: ``train.py`` in the repository, ``ropewalk train`` where it is installed."""
+    return f"ropewalk {name}" if INSTALLED else f"{name}.py"
+
+
+def typed_command(name: str) -> str:
+    """What a user types to start a script: ``python train.py`` or ``ropewalk train``."""
+    return f"ropewalk {name}" if INSTALLED else f"python {name}.py"
 
 
 class Parser(argparse.ArgumentParser):
@@ -117,12 +132,12 @@ def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
 
     SIGTERM ends the process as ever, but with temporary files removed.
     """
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # startup.py's, until now
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # scripts/startup.py's, until now
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, terminate)
         atexit.register(die_if_terminated)  # before others are registered, so that it runs after them
-    if not gc.isenabled():  # startup.py
+    if not gc.isenabled():  # scripts/startup.py
         gc.freeze()  # what is imported is not looked through again
         gc.enable()
     make_streams_safe()

@@ -8,12 +8,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from ..cli import INSTALLED
 from ..cli.files import check_is_file
 from ..positions import NOTE, SCALINGS, SCHEMES, check_scheme
 from .scheme_training import TIMES, Compare, Line, budget, kept, prepare_text, train_one
 from .topic import COLORS, DASHES, Report, Table, check_at_least
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "compare.jsonl"  # committed
+# Committed in the repository; where the package is installed, in the current directory.
+RESULTS = Path("compare.jsonl") if INSTALLED else Path(__file__).parents[2] / "benchmarks" / "compare.jsonl"
 PANEL = 4  # schemes in one panel of the picture
 
 

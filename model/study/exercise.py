@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from ..cli import script_name, typed_command
 from ..cli.files import write_text
 from .topic import Report
 
@@ -15,7 +16,7 @@ class Exercise:
     directory: Annotated[Path | None, "where they go; what is there is not overwritten"] = None
 
 
-ROPE = '''"""Exercise: rotary position embedding. Write the bodies, then run: python study.py check {path}
+ROPE = '''"""Exercise: rotary position embedding. Write the bodies, then run: {command} check {path}
 
 B batch, T tokens, H query heads, K key/value heads, D width of one head. Complex numbers are one way to write this;
 tables of cosines and sines are another, and the half-split layout a third. Each is fine if all three functions agree.
@@ -48,7 +49,7 @@ def apply_rotary_emb(xq: Tensor, xk: Tensor, freqs_cis: Tensor) -> tuple[Tensor,
     raise NotImplementedError
 '''
 
-CACHE = '''"""Exercise: a causal mask and a KV cache. Write the bodies, then run: python study.py check {path}
+CACHE = '''"""Exercise: a causal mask and a KV cache. Write the bodies, then run: {command} check {path}
 
 B batch, T new tokens, S = start_pos + T keys, K key/value heads, D width of one head, L layers.
 """
@@ -81,7 +82,7 @@ class KVCache:
         raise NotImplementedError
 '''
 
-ATTENTION = '''"""Exercise: attention with grouped heads. Write the body, then run: python study.py check {path}
+ATTENTION = '''"""Exercise: attention with grouped heads. Write the body, then run: {command} check {path}
 
 Write the softmax out: no scaled_dot_product_attention. The functions of rope.py may be used.
 """
@@ -105,14 +106,15 @@ def attention(xq: Tensor, xk: Tensor, xv: Tensor, freqs_cis: Tensor, mask: Tenso
 def run(options: Exercise) -> Report:
     """Write the files into ``options.directory``. Raises ValueError, and writes nothing, where one is there already."""
     if options.directory is None:
-        raise ValueError("which directory? give it: study.py exercise DIR")
+        raise ValueError(f"which directory? give it: {script_name('study')} exercise DIR")
     texts = {options.directory / f"{name}.py": text for name, text in
              (("rope", ROPE), ("cache", CACHE), ("attention", ATTENTION))}  # fmt: skip
     for path in texts:
         if path.exists():
             raise ValueError(f"{path} is there already and is not overwritten: give another directory")
     options.directory.mkdir(parents=True, exist_ok=True)
+    command = typed_command("study")
     for path, text in texts.items():
-        write_text(path, text.replace("{path}", str(path)))
+        write_text(path, text.replace("{command}", command).replace("{path}", str(path)))
     lines = [f"written: {path}" for path in texts]
-    return Report(["\n".join([*lines, f"Write the bodies, then: python study.py check {options.directory} --hint"])])
+    return Report(["\n".join([*lines, f"Write the bodies, then: {command} check {options.directory} --hint"])])

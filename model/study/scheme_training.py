@@ -39,7 +39,9 @@ class Compare:
     schemes: Annotated[tuple[str, ...], "position encodings (default: all)"] = ()
     seeds: Annotated[int, "runs of each"] = 3
     results: Annotated[
-        Path | None, "a JSON line for each finished run, which is not run again (default: benchmarks/compare.jsonl)"
+        Path | None,
+        "a JSON line for each finished run, which is not run again (default: benchmarks/compare.jsonl in the "
+        "repository; where this is installed, compare.jsonl)",
     ] = None
     steps: Annotated[int, "optimizer steps"] = 600
     batch_size: Annotated[int, "sequences a step"] = 16

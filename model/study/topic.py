@@ -70,7 +70,7 @@ def check_plot(path: Path) -> None:
     try:
         from matplotlib.backend_bases import FigureCanvasBase
     except ImportError:
-        raise ValueError("--plot needs matplotlib: pip install -e '.[plot]'") from None
+        raise ValueError("--plot needs the extra plot: pip install matplotlib") from None
     kinds = FigureCanvasBase.get_supported_filetypes()
     if path.suffix[1:].lower() not in kinds:
         raise ValueError(f"--plot is {path}: its ending must be one of {', '.join(sorted(kinds))}")

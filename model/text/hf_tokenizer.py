@@ -33,7 +33,7 @@ class HFTokenizer:
         try:
             from tokenizers import Tokenizer
         except ImportError:
-            raise ValueError(f"{path} needs the extra hf: pip install -e '.[hf]', or give a tokenizer.model") from None
+            raise ValueError(f"{path} needs the extra hf: pip install tokenizers, or give a tokenizer.model") from None
         self.path = Path(path)
         content = self.path.read_bytes()
         with _silent(), self._explained():

@@ -50,7 +50,7 @@ def explained(cache_dir: Path) -> Iterator[None]:
             raise
         raise ValueError(
             f"{error.filename or cache_dir}: {error.strerror}: the cache is kept there; set XDG_CACHE_HOME to have it "
-            "elsewhere, or see `python -m model.text.token_cache`"
+            f"elsewhere, or see `python -m {__package__}.token_cache`"
         ) from None
 
 
@@ -150,7 +150,7 @@ def remove(entry: Entry) -> None:
 
 
 def main() -> None:
-    parser = Parser(prog="model.text.token_cache", description="List what the cache of texts and tokenizers holds.")
+    parser = Parser(prog=f"{__package__}.token_cache", description="List what the cache of texts and tokenizers holds.")
     parser.add_argument("--remove_unused", action="store_true", help="remove what no existing run directory has used")
     flags = parser.parse_args()
     home, freed = cache_home(), 0
@@ -166,4 +166,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run_script(main, "model.text.token_cache")
+    run_script(main, f"{__package__}.token_cache")

@@ -9,6 +9,7 @@ from shlex import quote
 import numpy as np
 import torch
 
+from ..cli import typed_command
 from ..cli.files import printable, write_atomically
 from ..text.dataset import Dataset
 from ..text.token_cache import cache_home
@@ -130,7 +131,7 @@ def overfitting(progress: Progress, train_loss: float | None) -> str | None:
 
 
 def how_to_resume(directory: Path) -> str:
-    return f"python train.py --resume --out_dir {quote(str(directory))}"
+    return f"{typed_command('train')} --resume --out_dir {quote(str(directory))}"
 
 
 def summary(trainer: Trainer, unigram: float, train_loss: float | None = None) -> str:
@@ -153,7 +154,7 @@ def summary(trainer: Trainer, unigram: float, train_loss: float | None = None) -
         rows["overfitting"] = warning
     network = f" --network {quote(trainer.args.network)}" if trainer.args.network else ""
     rows["run directory"] = f"{trainer.directory}"
-    rows["next"] = f'python generate.py {quote(str(trainer.directory))}{network} --prompt "Once"'
+    rows["next"] = f'{typed_command("generate")} {quote(str(trainer.directory))}{network} --prompt "Once"'
     return table(rows)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
+from ..cli import typed_command
 from ..config import ModelArgs
 from ..rope import precompute_freqs_cis
 from ..text.tokenizer import Tokenizer
@@ -210,5 +211,7 @@ def newest_run(holding: str = "model.safetensors") -> Path:
     """The run below ``runs/`` whose file ``holding`` was written last. Raises ValueError when there is none."""
     found = sorted(RUNS.glob(f"*/{holding}"), key=lambda path: path.stat().st_mtime)
     if not found:
-        raise ValueError(f"there is no run in {RUNS}/ yet: start one with `python train.py`, or name a directory")
+        raise ValueError(
+            f"there is no run in {RUNS}/ yet: start one with `{typed_command('train')}`, or name a directory"
+        )
     return found[-1].parent

@@ -12,7 +12,7 @@ from ..transformer import Transformer
 from .hf_config import config_from, read_config
 from .layout import DTYPES, Shapes, check_layers, compare, hugging_face_name, is_rotated, shapes, to_halves, to_pairs
 from .tensors import Entry, map_tensor, read_header, save_tensors
-from .variants import name_of
+from .variants import local_name, name_of, portable_name
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -25,9 +25,10 @@ class HuggingFace:
         self.path = path
         config = read_json(path / "config.json")
         try:
-            self.args, self.network = read_config(config)
+            self.args, network = read_config(config)
         except (ValueError, TypeError) as error:
             raise ValueError(f"{path / 'config.json'}: {error}") from None
+        self.network = local_name(network) if network else None
         self.files = files_of(path)  # tensor name -> the file that holds it
         entries = {name: entry for file in set(self.files.values()) for name, entry in read_header(file).items()}
         self.entries = entries
@@ -111,7 +112,7 @@ def save(model: Transformer, directory: Path, dtype: torch.dtype | None, ids: Ma
         }
     weights = {name: tensor.to(dtype if tensor.is_floating_point() else None) for name, tensor in state.items()}
     stored = str(model.tok_embeddings.weight.dtype if dtype is None else dtype).removeprefix("torch.")
-    config = config_from(args, stored, ids, network)
+    config = config_from(args, stored, ids, portable_name(network) if network else None)
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / "config.json", config)
     save_tensors(directory / WEIGHTS, weights, {"format": "pt"})  # transformers requires it

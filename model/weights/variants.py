@@ -17,6 +17,18 @@ from torch.overrides import TorchFunctionMode
 from ..config import ModelArgs
 from ..transformer import Transformer
 
+PACKAGE = __name__.partition(".")[0]  # this project's: ``model`` in the repository, ``ropewalk`` where it is installed
+
+
+def portable_name(name: str) -> str:
+    """A name to write into a file: modules of this package begin with ``ropewalk``, which holds in both places."""
+    return f"ropewalk{name.removeprefix(PACKAGE)}" if name.startswith(f"{PACKAGE}.") else name
+
+
+def local_name(name: str) -> str:
+    """A name that ``portable_name`` wrote, as this process imports it."""
+    return f"{PACKAGE}{name.removeprefix('ropewalk')}" if name.startswith("ropewalk.") else name
+
 
 def find_network(name: str) -> type[Transformer]:
     """The class that ``module:Class`` names; the current directory is searched first, then what is installed.
@@ -26,6 +38,7 @@ def find_network(name: str) -> type[Transformer]:
     module, _, attribute = name.partition(":")
     if not module or not attribute:
         raise ValueError(f"network is {name!r}: give module:Class, such as mypackage.sliding:SlidingTransformer")
+    module = local_name(module)
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
     importlib.invalidate_caches()
@@ -38,7 +51,7 @@ def find_network(name: str) -> type[Transformer]:
     if found is None:
         raise ValueError(f"network is {name!r}: there is no {attribute} in {module}")
     if not (isinstance(found, type) and issubclass(found, Transformer)):
-        raise ValueError(f"network is {name!r}: give a subclass of model.Transformer")
+        raise ValueError(f"network is {name!r}: give a subclass of {PACKAGE}.Transformer")
     return found
 
 

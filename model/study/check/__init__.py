@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
+from ...cli import script_name
 from ..topic import Report
 from .faults import Fault
 
@@ -128,13 +129,14 @@ def run(options: Check) -> Report:
 
     Raises ValueError where nothing could be judged.
     """
+    study = script_name("study")
     if options.file is None:
-        raise ValueError("which file? give it: study.py check FILE.py; study.py exercise DIR writes some to start from")
+        raise ValueError(f"which file? give it: {study} check FILE.py; {study} exercise DIR writes some to start from")
     if not 0 < options.seconds < math.inf:
         raise ValueError(f"seconds is {options.seconds:g}: give a number above 0")
     verdicts = judge(python_files(options.file), options.seconds)
     if not verdicts:
-        raise ValueError(f"{options.file} defines none of {', '.join(NAMES)}: write one, or see study.py exercise DIR")
+        raise ValueError(f"{options.file} defines none of {', '.join(NAMES)}: write one, or see {study} exercise DIR")
     lines = [line for verdict in verdicts for line in verdict.lines(options.hint)]
     wrong = any(verdict.outcome in ("wrong", "stopped") for verdict in verdicts)
     return Report(["\n".join(lines)], code=int(wrong))
@@ -147,7 +149,9 @@ def python_files(path: Path) -> list[Path]:
     order = ("rope", "cache", "attention")  # as study.py exercise writes them; a later one may use an earlier one
     files = sorted(path.glob("*.py"), key=lambda file: (order.index(file.stem) if file.stem in order else 9, file.stem))
     if not files:
-        raise ValueError(f"{path} holds no Python file: study.py exercise {path} writes some to start from")
+        raise ValueError(
+            f"{path} holds no Python file: {script_name('study')} exercise {path} writes some to start from"
+        )
     return files
 
 

@@ -1,4 +1,8 @@
-"""What must be set before PyTorch is loaded: scripts that compute import this first.
+"""What must be set before PyTorch is loaded. The package's ``__init__`` imports this first.
+
+Python runs a package's ``__init__``, which loads PyTorch, before any other module of the package, so nothing in a
+script itself could come earlier. This module acts only in a process that runs one of the project's own scripts. In any
+other it does nothing, because a library must not decide for the program that imports it.
 
 Threads of libgomp (PyTorch's OpenMP on Linux) that wait for each other spin for milliseconds before they sleep. Beside
 another busy process that time is taken from the very thread they wait for, and speed falls to a twentieth. Spinning for
@@ -20,12 +24,9 @@ import sys
 import time
 from pathlib import Path
 
-is_script = Path(sys.argv[0]).resolve().parent == Path(__file__).resolve().parent  # and not a test that imports one
-if is_script:
-    gc.disable()
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not under nohup
-        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
-
+PACKAGE = Path(__file__).resolve().parents[1]
+SCRIPTS = ("train.py", "generate.py", "evaluate.py", "convert.py", "study.py")  # beside the package, in the repository
+COMMAND = "ropewalk"  # where it is installed; ropewalk.exe on Windows
 USER_SETTINGS = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # any of them: the user has decided
 
 
@@ -45,8 +46,28 @@ def machine_is_busy(readings: int = 5) -> bool:
     return True
 
 
-BUSY = machine_is_busy()
 WHEN_QUIET, WHEN_BUSY = {"GOMP_SPINCOUNT": "10000"}, {"OMP_WAIT_POLICY": "PASSIVE"}  # benchmarks/busy.py compares
 
-if not any(name in os.environ for name in USER_SETTINGS):
-    os.environ |= WHEN_BUSY if BUSY else WHEN_QUIET
+
+def is_own_script(started: str) -> bool:
+    """Whether ``started``, the program that this process runs (``sys.argv[0]``), is a script of this project."""
+    path = Path(started)
+    if path.name in SCRIPTS:
+        return path.resolve().parent == PACKAGE.parent
+    return path.stem == COMMAND
+
+
+def choose_waiting() -> bool:
+    """Set how threads wait for each other, unless the user has. Returns whether the machine is busy."""
+    busy = machine_is_busy()
+    if not any(name in os.environ for name in USER_SETTINGS):
+        os.environ |= WHEN_BUSY if busy else WHEN_QUIET
+    return busy
+
+
+BUSY = False  # whether the machine was, when a script started
+if is_own_script(sys.argv[0]):
+    gc.disable()
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not under nohup
+        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    BUSY = choose_waiting()

@@ -1,0 +1,114 @@
+"""Rewrite a model in another program's format; what the target cannot express is refused, not dropped."""
+
+import math
+import sys
+from pathlib import Path
+
+import torch
+
+from ..cli import Parser, script_name
+from ..cli.files import write_atomically
+from ..text import llama2c_tokenizer
+from ..text.tokenizer import Tokenizer
+from ..transformer import Transformer
+from ..weights import Checkpoint, llama2c, meta, open_checkpoint, save_model, save_tokenizer
+from ..weights.layout import shapes
+from ..weights.tokenizers import copy_tokenizer, read_ids, tokenizer_bin
+
+
+def main() -> None:
+    parser = Parser(prog=script_name("convert"), description="Rewrite a model in another program's format.")
+    parser.add_argument("source", type=Path, metavar="SRC", help="run, Hugging Face or Meta directory or llama2.c .bin")
+    parser.add_argument("target", type=Path, metavar="DST", help="a new directory; for llama2c a new file")
+    parser.add_argument("--to", choices=("hf", "meta", "llama2c"), required=True, help="the format of DST")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="of weights (default: SRC's)")
+    parser.add_argument(
+        "--version", type=int, choices=(0, 2), default=0, help="of llama2.c's format: 0 is float32, 2 int8 (default: 0)"
+    )
+    parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="tokenizer file (default: the one beside SRC)")
+    flags = parser.parse_args()
+    check_target(flags.target, flags.to)
+    checkpoint = open_checkpoint(flags.source)
+    check_format(checkpoint, flags.to, flags.dtype, flags.version)
+    found = flags.tokenizer or checkpoint.has_tokenizer()
+    tokenizer = checkpoint.tokenizer(flags.tokenizer) if found else None
+    if tokenizer is None:
+        note(f"{flags.source} has no tokenizer beside it: the weights only; name one with --tokenizer")
+    if flags.version == 2:
+        model = checkpoint.model(int8=True, group=llama2c.group_for(checkpoint.args))
+    else:
+        model = checkpoint.model(dtype=getattr(torch, flags.dtype) if flags.dtype else "stored")
+    check_target(flags.target, flags.to)  # again: reading a large model takes minutes
+    if flags.to == "llama2c":
+        write_file(model, tokenizer, flags.target)
+    else:
+        ids = read_ids(flags.source) if flags.source.is_dir() and not tokenizer else None
+        write_atomically(flags.target, lambda directory: write_directory(model, tokenizer, directory, flags.to, ids))
+    size = sum(math.prod(shape) for shape in shapes(checkpoint.args).values())
+    print(f"{flags.target}: {size:,} parameters, read back with MODEL = {flags.target}", file=sys.stderr)
+
+
+def check_target(target: Path, to: str) -> None:
+    """Nothing that exists is ever written over."""
+    if target.exists() and not (target.is_dir() and not any(target.iterdir()) and to != "llama2c"):
+        raise ValueError(f"{target} exists: name something new, or remove it first")
+    if not target.absolute().parent.is_dir():
+        raise ValueError(f"{target.absolute().parent} is not a directory: make it first")
+    if to == "llama2c" and tokenizer_bin(target).exists():
+        raise ValueError(f"{tokenizer_bin(target)} exists: it would be written, too; name another file, or remove it")
+
+
+def check_format(checkpoint: Checkpoint, to: str, dtype: str | None, version: int) -> None:
+    """Refuse what the format cannot express."""
+    args = checkpoint.args
+    if version and to != "llama2c":
+        raise ValueError(f"version is {version}: versions are llama2.c's, add --to llama2c")
+    if checkpoint.network:
+        raise ValueError(
+            f"{checkpoint.path} holds the weights of {checkpoint.network}: no format describes that network"
+        )
+    if to == "meta":
+        meta.params_from(args)
+        context = meta.context(args.rope_theta, args.rope_scaling)
+        if args.max_seq_len != context:
+            note(f"params.json cannot say that the context is {args.max_seq_len}: read back it is {context}")
+    if to == "llama2c":
+        llama2c.header_of(args)
+        if dtype not in (None, "float32"):
+            raise ValueError(f"dtype is {dtype}: llama2.c's files are float32, and int8 with --version 2")
+
+
+def note(text: str) -> None:
+    print(f"{script_name('convert')}: note: {text}", file=sys.stderr)
+
+
+def write_directory(
+    model: Transformer, tokenizer: Tokenizer | None, directory: Path, to: str, ids: dict[str, object] | None
+) -> None:
+    """``ids`` are those that begin and end a text where there is no tokenizer to ask."""
+    directory.mkdir()
+    if to == "hf":
+        if tokenizer:
+            save_tokenizer(tokenizer, directory)
+        save_model(model, directory, ids=ids)
+    else:
+        if tokenizer:
+            copy_tokenizer(tokenizer, directory)
+        meta.save(model, directory)
+
+
+def write_file(model: Transformer, tokenizer: Tokenizer | None, path: Path) -> None:
+    """The tokenizer first: once the weights are there, all is; where they cannot be written, nothing is."""
+    if tokenizer:
+        try:
+            llama2c_tokenizer.save(tokenizer, tokenizer_bin(path))
+        except ValueError as error:
+            note(f"the weights only: {error}")
+        else:
+            if not tokenizer.adds_space:
+                note("llama2.c puts a space before every prompt, which this model's own tokenizer does not")
+    try:
+        llama2c.save(model, path)
+    except BaseException:
+        tokenizer_bin(path).unlink(missing_ok=True)
+        raise

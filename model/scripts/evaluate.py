@@ -1,0 +1,197 @@
+"""How well a model predicts a text: nats per token, perplexity, bits per byte."""
+
+import itertools
+import json
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from tqdm import tqdm
+
+from ..cli import Parser, add_flags, build, read_flags, script_name
+from ..cli.machine import pick_device, pick_dtype
+from ..text.sources import Documents, open_documents
+from ..text.tokenizer import Tokenizer
+from ..transformer import Transformer
+from ..weights import find_network, open_checkpoint
+from ..weights.checkpoint import newest_run
+
+
+@dataclass(frozen=True)
+class Options:
+    """The text, and how it is scored."""
+
+    data: Annotated[tuple[str, ...], "text: files, folders, globs, URLs, - for stdin, python-docs"] = ()
+    glob: Annotated[tuple[str, ...], "which files of a folder are read, such as '*.py' (default: all text)"] = ()
+    text_key: Annotated[str, "the field of a .jsonl line that holds the text"] = "text"
+    doc_separator: Annotated[str, "a string that separates the documents inside a file"] = ""
+    stride: Annotated[int | None, "tokens scored per window; fewer give each more context (default: all)"] = None
+    batch_size: Annotated[int, "windows that are scored at the same time"] = 8
+    network: Annotated[str | None, "module:Class of a model that is a subclass of Transformer"] = None
+    tokenizer: Annotated[Path | None, "tokenizer file (default: the one beside the model)"] = None
+    json: Annotated[bool, "JSON lines instead of a table: one a document, then the total"] = False
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16", "int8"], "of the weights; auto: as stored, where native"
+    ] = "auto"
+    device: Annotated[str, "auto, cpu, cuda, cuda:N or mps"] = "auto"
+
+    def __post_init__(self) -> None:
+        if not self.data:
+            raise ValueError("data is empty: name the text with --data")
+        for name in ("stride", "batch_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}: give at least 1")
+
+
+class Window(NamedTuple):
+    """A stretch of one document: the tokens (T + 1), of which the last ``scored`` are predicted and counted."""
+
+    document: int
+    tokens: list[int]
+    scored: int
+
+
+@dataclass
+class Score:
+    """Sums over a document, or over all of them."""
+
+    nats: float = 0.0
+    tokens: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: "Score") -> "Score":
+        return Score(self.nats + other.nats, self.tokens + other.tokens, self.bytes + other.bytes)
+
+    def figures(self) -> dict[str, float | int]:
+        mean = self.nats / self.tokens
+        if not math.isfinite(mean):
+            raise ValueError(f"the loss is {mean}: the weights hold NaN or infinity, or overflow; try --dtype float32")
+        return {
+            "nats_per_token": mean,
+            "perplexity": math.exp(mean) if mean < 700 else math.inf,
+            "bits_per_byte": self.nats / math.log(2) / self.bytes,
+            "tokens": self.tokens,
+            "bytes": self.bytes,
+        }
+
+
+def documents(source: Documents, tokenizer: Tokenizer) -> Iterator[tuple[list[int], int]]:
+    """(token ids with BOS first, length in bytes) of each document that holds any text."""
+    text = ""
+    for piece, starts in itertools.chain(source, [("", True)]):
+        if starts and text:
+            tokens = tokenizer.encode(text)
+            if len(tokens) > 1:  # else there is nothing to predict
+                yield tokens, len(text.encode())
+            text = ""
+        text += piece
+
+
+def windows(number: int, tokens: Sequence[int], context: int, stride: int) -> Iterator[Window]:
+    """Each token but the first is scored once, after at least ``context - stride`` tokens where there are so many."""
+    begin = 0
+    for end in itertools.count(min(context, len(tokens) - 1), stride):
+        end = min(end, len(tokens) - 1)  # of the inputs; targets are one further on
+        start = max(0, end - context)
+        yield Window(number, list(tokens[start : end + 1]), end - begin)
+        begin = end
+        if end == len(tokens) - 1:
+            return
+
+
+@torch.no_grad()
+def score(model: Transformer, batch: Sequence[Window]) -> list[float]:
+    """The summed nats of each window's scored tokens. Shorter windows are padded at the end, where no token attends."""
+    device, longest = model.tok_embeddings.weight.device, max(len(window.tokens) for window in batch)
+    rows = torch.tensor([[*w.tokens, *[0] * (longest - len(w.tokens))] for w in batch], device=device)  # (B, T + 1)
+    h = model.hidden(rows[:, :-1])  # (B, T, dim)
+    sums = []
+    for window, states, row in zip(batch, h, rows):
+        part = slice(len(window.tokens) - 1 - window.scored, len(window.tokens) - 1)
+        losses = [
+            F.cross_entropy(model.logits(hidden).float(), targets, reduction="sum").double()
+            for hidden, targets in zip(states[part].split(256), row[1:][part].split(256))  # bounds memory to 256 x V
+        ]
+        sums.append(sum(loss.item() for loss in losses))
+    return sums
+
+
+def evaluate(
+    model: Transformer,
+    texts: Iterable[tuple[list[int], int]],
+    stride: int | None = None,
+    batch_size: int = 8,
+    scored: Callable[[int], object] = lambda tokens: None,
+) -> list[Score]:
+    """A score for each document. Windows never cross from one document into the next.
+
+    ``texts`` are (token ids with BOS first, bytes); ``scored`` is called with the number of tokens of each batch.
+    """
+    context = model.args.max_seq_len
+    stride = context if stride is None else stride
+    if stride > context:
+        raise ValueError(f"stride is {stride}: windows are {context} tokens long (max_seq_len); give at most that")
+    scores: list[Score] = []
+
+    def cut() -> Iterator[Window]:
+        for number, (tokens, size) in enumerate(texts):
+            scores.append(Score(tokens=len(tokens) - 1, bytes=size))
+            yield from windows(number, tokens, context, stride)
+
+    queue = cut()
+    while batch := list(itertools.islice(queue, batch_size)):
+        for window, nats in zip(batch, score(model, batch)):
+            scores[window.document].nats += nats
+        scored(sum(window.scored for window in batch))
+    return scores
+
+
+def table(scores: Sequence[Score]) -> str:
+    total = sum(scores, Score())
+    figures = total.figures()
+    rows = {
+        "nats per token": f"{figures['nats_per_token']:.4f}",
+        "perplexity": f"{figures['perplexity']:,.3f}",
+        "bits per byte": f"{figures['bits_per_byte']:.4f}",
+        "text": f"{total.tokens:,} tokens, {total.bytes:,} bytes",
+    }
+    if len(scores) > 1:
+        means = sorted(item.nats / item.tokens for item in scores)
+        rows["documents"] = (
+            f"{len(scores):,}; nats per token from {means[0]:.4f} to {means[-1]:.4f}, "
+            f"the median document {means[len(means) // 2]:.4f}"
+        )
+    return "\n".join(f"{name:<14} {value}" for name, value in rows.items())
+
+
+def main() -> None:
+    parser = Parser(prog=script_name("evaluate"), description="How well a model predicts a text.")
+    parser.add_argument(
+        "model", nargs="?", type=Path, metavar="MODEL", help="run directory or checkpoint (default: newest run)"
+    )
+    add_flags(parser, Options)
+    flags = parser.parse_args()
+    options: Options = build(Options, read_flags(flags, Options))
+    source = open_documents(options.data, options.text_key, options.doc_separator or None, options.glob)
+    device = pick_device(options.device)
+    checkpoint = open_checkpoint(flags.model or newest_run())
+    variant = find_network(options.network) if options.network else None
+    tokenizer = checkpoint.tokenizer(options.tokenizer)
+    dtype = pick_dtype(options.dtype, device, checkpoint.dtype)
+    model = checkpoint.model(device, dtype, variant, int8=options.dtype == "int8")
+    with tqdm(unit="tok", unit_scale=True, file=sys.stderr, delay=1) as bar:
+        scores = evaluate(model, documents(source, tokenizer), options.stride, options.batch_size, bar.update)
+    if not scores:
+        raise ValueError(f"{', '.join(options.data)}: no document has a token that could be predicted: give more text")
+    if options.json:
+        for number, item in enumerate(scores, 1):
+            print(json.dumps({"document": number} | item.figures()))
+        print(json.dumps({"documents": len(scores)} | sum(scores, Score()).figures()))
+    else:
+        print(table(scores))
