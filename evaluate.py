@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from tqdm import tqdm
 
 from model import Transformer
-from model.cli import Parser, add_flags, build, read_flags, run_script
+from model.cli import Parser, add_flags, from_settings, read_flags, run_script
 from model.cli.machine import pick_device, pick_dtype
 from model.text.sources import Documents, open_documents
 from model.text.tokenizer import Tokenizer
@@ -185,7 +185,7 @@ def main() -> None:
     )
     add_flags(parser, Options)
     flags = parser.parse_args()
-    options: Options = build(Options, read_flags(flags, Options))
+    options: Options = from_settings(Options, read_flags(flags, Options))
     source = open_documents(options.data, options.text_key, options.doc_separator or None, options.glob)
     device = pick_device(options.device)
     checkpoint = open_checkpoint(flags.model or newest_run())

@@ -19,7 +19,7 @@ import torch
 from tqdm import tqdm
 
 from model import Transformer
-from model.cli import Parser, add_flags, build, read_flags, run_script, typed_text
+from model.cli import Parser, add_flags, from_settings, read_flags, run_script, typed_text
 from model.cli.machine import check_memory, choose_threads, has_native_bfloat16, pick_device, pick_dtype
 from model.decoding.batches import check_endless, memory_needed
 from model.decoding.chat import Chat, open_chat
@@ -99,13 +99,13 @@ def parse() -> tuple[argparse.Namespace, Options, Sampling]:
     add_flags(parser, Sampling, Options)
     flags = parser.parse_args()
     flags.prompt, flags.stop = ([typed_text(text) for text in texts] for texts in (flags.prompt, flags.stop))
-    options = build(Options, read_flags(flags, Options))
+    options = from_settings(Options, read_flags(flags, Options))
     check_stop_strings(flags.stop)
     if options.chat and not (flags.prompt or flags.prompt_file):
-        options = build(Options, read_flags(flags, Options) | {"interactive": True})
+        options = from_settings(Options, read_flags(flags, Options) | {"interactive": True})
     if options.interactive and (flags.prompt or flags.prompt_file):
         raise ValueError("interactive takes its prompts from the terminal: leave --prompt and --prompt_file out")
-    return flags, options, build(Sampling, read_flags(flags, Sampling))
+    return flags, options, from_settings(Sampling, read_flags(flags, Sampling))
 
 
 def main() -> int:

@@ -12,7 +12,8 @@ from model.cli import Parser, add_flags, read_flags, run_script
 from model.cli.machine import keep_freed_memory
 from model.training.config import CLASSES
 from model.training.distributed import torchrun_ranks
-from model.training.plan import prepare_text, resolve
+from model.training.prepared_text import prepare_text
+from model.training.resolve import resolve
 from model.training.run import run, show_plan
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "demo.toml"

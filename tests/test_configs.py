@@ -9,7 +9,7 @@ from model import Transformer
 from model.training.config import TrainArgs
 from model.training.evaluation import cross_entropy
 from model.training.optimizer import build_optimizers
-from model.training.plan import resolve
+from model.training.resolve import resolve
 
 pytestmark = pytest.mark.usefixtures("each_processor")
 ROOT = Path(__file__).parent.parent

@@ -23,7 +23,7 @@ def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> T
 
 
 @torch.no_grad()
-def evaluate(
+def validation_loss(
     network: Callable[[Tensor], Tensor], model: Transformer, dataset: Dataset, args: TrainArgs, ranks: Ranks
 ) -> float:
     """Mean nats per token over the validation text, or ``eval_tokens`` tokens of it; ``network`` runs ``model``.
@@ -59,7 +59,7 @@ def guessing_losses(dataset: Dataset, vocab_size: int, order: int = 1, tokens: i
     text. To each token's count one is added, so that none is impossible; the guess of one order less counts as PRIOR
     more of a longer sequence.
     """
-    train, val = (_spread(ids, tokens).astype(np.int64) for ids in (dataset.train, dataset.val))
+    train, val = (_sampled_blocks(ids, tokens).astype(np.int64) for ids in (dataset.train, dataset.val))
     probability, context, prior = np.full(len(val), 1 / vocab_size), np.array(len(train)), vocab_size
     losses: list[float] = []
     for n in range(1, min(order, int(62 / math.log2(vocab_size))) + 1):  # a sequence is one number of 63 bits
@@ -85,7 +85,7 @@ def _occurrences(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     return np.where(values[places] == wanted, counts[places], 0)
 
 
-def _spread(ids: np.ndarray, tokens: int, blocks: int = 100) -> np.ndarray:
+def _sampled_blocks(ids: np.ndarray, tokens: int, blocks: int = 100) -> np.ndarray:
     if len(ids) <= tokens:
         return np.asarray(ids)
     starts = np.linspace(0, len(ids) - tokens // blocks, blocks, dtype=np.int64)

@@ -157,7 +157,7 @@ def read_notes(directory: Path, progress_types: Mapping[str, Any]) -> dict[str, 
         notes = json.loads(text)
         progress, identity = notes["progress"], notes["identity"]
         fine = isinstance(identity, dict) and progress.keys() == progress_types.keys()
-        fine = fine and all(_is_number(progress[name], kind) for name, kind in progress_types.items())
+        fine = fine and all(_fits_type(progress[name], kind) for name, kind in progress_types.items())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         fine = False
     if not fine:
@@ -165,7 +165,7 @@ def read_notes(directory: Path, progress_types: Mapping[str, Any]) -> dict[str, 
     return {"progress": progress, "identity": identity}
 
 
-def _is_number(value: Any, kind: Any) -> bool:
+def _fits_type(value: Any, kind: Any) -> bool:
     if value is None or isinstance(value, bool):
         return value is None and isinstance(None, kind)
     return isinstance(value, kind) and 0 <= value < 2**63
