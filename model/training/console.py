@@ -25,7 +25,9 @@ class Console:
     """Speaks for the first process; the others say nothing. As a context it shows the progress bar."""
 
     def __init__(self, trainer: Trainer, tokenizer: Tokenizer) -> None:
-        self.trainer, self.tokenizer, self.args = trainer, tokenizer, trainer.args
+        self.trainer = trainer
+        self.tokenizer = tokenizer
+        self.args = trainer.args
         self.speaks = trainer.ranks.is_first
         self.facts = facts_of(trainer)
         self.pace = Pace(trainer.args)
@@ -90,7 +92,8 @@ class Console:
             self.write_line(format_rows({"pace": f"about {steps:,.0f} steps, {self.facts.passes(steps)}, {left} left"}))
 
     def _update_bar(self, measured: dict[str, float]) -> None:
-        left, validation = self.pace.seconds_left, self.trainer.progress.val_loss
+        left = self.pace.seconds_left
+        validation = self.trainer.progress.val_loss
         parts = []
         if left < math.inf:
             parts.append(f"{duration(left)} left")

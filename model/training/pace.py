@@ -5,7 +5,7 @@ import math
 from .config import TrainArgs
 
 FEWEST_STEPS = 3  # measured ones, before anything is estimated
-ENOUGH = 20  # measured steps, or seconds of them, after which the estimate hardly changes any more
+RELIABLE_AFTER = 20  # measured steps, or seconds of them, after which the estimate hardly changes any more
 
 
 class Pace:
@@ -30,7 +30,7 @@ class Pace:
 
     @property
     def is_reliable(self) -> bool:
-        return self.steps >= FEWEST_STEPS and (self.steps >= ENOUGH or self.seconds >= ENOUGH)
+        return self.steps >= FEWEST_STEPS and (self.steps >= RELIABLE_AFTER or self.seconds >= RELIABLE_AFTER)
 
     @property
     def seconds_left(self) -> float:

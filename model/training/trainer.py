@@ -58,9 +58,14 @@ class Trainer:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """With ``progress``, that of the state in ``directory``, the state is loaded and continued."""
-        self.model, self.dataset, self.args, self.directory = model, dataset, args, directory
-        self.identity, self.clock, self.ranks = identity or {}, clock, ranks or Ranks()
+        self.model = model
+        self.dataset = dataset
+        self.args = args
+        self.directory = directory
+        self.identity = identity or {}
         self.progress = progress or Progress()
+        self.ranks = ranks or Ranks()
+        self.clock = clock
         self.saved_step = self.progress.step
         self.stop_signal = 0  # the number of a signal: whoever sets it, in any process, ends the run after a step
         self.stopped_by = 0  # the signal that all processes have agreed to stop for
@@ -153,9 +158,13 @@ class Trainer:
     def _batch(self, step: int) -> tuple[Tensor, Tensor]:
         args, ranks = self.args, self.ranks
         batch = self.dataset.batch(
-            step, batch_size=args.batch_size, context=self.context, seed=args.seed,
-            rank=ranks.rank, world_size=ranks.world_size,
-        )  # fmt: skip
+            step,
+            batch_size=args.batch_size,
+            context=self.context,
+            seed=args.seed,
+            rank=ranks.rank,
+            world_size=ranks.world_size,
+        )
         inputs, targets = (torch.from_numpy(part).to(self.device, non_blocking=True) for part in batch)
         return inputs, targets
 
