@@ -20,8 +20,8 @@ def test_a_duration_reads_like_a_clock(seconds, text):
 
 def test_passes_are_tokens_over_the_text(tmp_path):
     run = facts_of(trainer(tmp_path, batch_size=5))  # 5 x 8 tokens a step, of a text of 500
-    assert run.passes(20) == "1.6 passes over the text"
-    assert run.passes(12_500) == "1,000 passes over the text"
+    assert run.passes_after(20) == "1.6 passes over the text"
+    assert run.passes_after(12_500) == "1,000 passes over the text"
 
 
 @pytest.mark.parametrize(

@@ -88,8 +88,10 @@ class Console:
         """Once, as soon as it is known how far the run will get."""
         if self.pace.is_reliable and not self.said_pace:
             self.said_pace = True
-            steps, left = self.pace.total_steps, duration(self.pace.seconds_left)
-            self.write_line(format_rows({"pace": f"about {steps:,.0f} steps, {self.facts.passes(steps)}, {left} left"}))
+            steps = self.pace.total_steps
+            left = duration(self.pace.seconds_left)
+            text = f"about {steps:,.0f} steps, {self.facts.passes_after(steps)}, {left} left"
+            self.write_line(format_rows({"pace": text}))
 
     def _update_bar(self, measured: dict[str, float]) -> None:
         left = self.pace.seconds_left

@@ -79,7 +79,7 @@ class Forecast:
 class TextFacts:
     """What the choice of a model needs to know of a text."""
 
-    tokens: int  # to train on
+    train_tokens: int
     vocab_size: int
     guess: float  # how hard it is: nats per token of the best guess by frequency
 
@@ -139,17 +139,17 @@ def choose_settings(given: Settings, text: TextFacts, machine: Machine) -> Setti
     context = {"max_seq_len": 128} if given["minutes"] < SHORT else {}
     for model in architectures(context | given | {"vocab_size": text.vocab_size}):
         hidden = count_parameters(model)[1]
-        train = from_settings(TrainArgs, recipe(model, tokens, text.tokens, given, machine.processes))
+        train = from_settings(TrainArgs, recipe(model, tokens, text.train_tokens, given, machine.processes))
         if not fits_memory(model, train, machine.device, machine.processes):
             break
         possible = seconds * machine.tokens_per_second(model, train)
         possible = min(possible, train.step_limit * train.batch_size * model.max_seq_len)
-        tokens = most_useful(text.guess, hidden, possible, text.tokens)
-        loss = LAW.loss(text.guess, hidden, tokens, text.tokens)
+        tokens = most_useful(text.guess, hidden, possible, text.train_tokens)
+        loss = LAW.loss(text.guess, hidden, tokens, text.train_tokens)
         if loss >= least:
             break
         least = loss
-        best = recipe(model, tokens, text.tokens, given, machine.processes) | vars(model)
+        best = recipe(model, tokens, text.train_tokens, given, machine.processes) | vars(model)
         steps = max(1, int(min(tokens / (best["batch_size"] * model.max_seq_len), train.step_limit)))
         if tokens < possible:
             best = {"max_steps": steps} | best
@@ -167,8 +167,8 @@ def forecast(model: ModelArgs, train: TrainArgs, text: TextFacts, machine: Machi
     if train.minutes is not None:
         steps = min(steps, 60 * train.minutes * (1 - OVERHEAD) * speed / step_tokens)
     steps = max(1, int(steps))
-    loss = LAW.loss(text.guess, count_parameters(model)[1], steps * step_tokens, text.tokens)
-    return Forecast(speed, steps, steps * step_tokens / text.tokens, loss)
+    loss = LAW.loss(text.guess, count_parameters(model)[1], steps * step_tokens, text.train_tokens)
+    return Forecast(speed, steps, steps * step_tokens / text.train_tokens, loss)
 
 
 def architectures(given: Settings) -> Iterator[ModelArgs]:

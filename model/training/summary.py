@@ -31,13 +31,13 @@ class RunFacts:
     processes: int
     unigram: float  # nats per token of guessing each token by its frequency alone
 
-    def tokens(self, steps: float) -> float:
+    def tokens_after(self, steps: float) -> float:
         """The tokens that so many steps train on."""
         return steps * self.args.batch_size * self.model.max_seq_len
 
-    def passes(self, steps: float) -> str:
+    def passes_after(self, steps: float) -> str:
         """How often the training text is seen in so many steps."""
-        count = self.tokens(steps) / len(self.dataset.train)
+        count = self.tokens_after(steps) / len(self.dataset.train)
         return f"{count:,.0f} passes over the text" if count >= 10 else f"{count:.2g} passes over the text"
 
 
@@ -79,8 +79,8 @@ def _length(run: RunFacts) -> str:
     args = run.args
     parts = [f"{args.batch_size} x {run.model.max_seq_len} tokens a step"]
     if args.step_limit < math.inf:
-        tokens = run.tokens(args.step_limit)
-        parts.append(f"{args.step_limit:,} steps: {tokens:,.0f} tokens, {run.passes(args.step_limit)}")
+        tokens = run.tokens_after(args.step_limit)
+        parts.append(f"{args.step_limit:,} steps: {tokens:,.0f} tokens, {run.passes_after(args.step_limit)}")
     if args.minutes:
         parts.append(f"{duration(60 * args.minutes)} {'at most' if args.max_steps else 'in all'}")
     return ", ".join(parts)
@@ -114,10 +114,10 @@ def expectation(run: RunFacts, forecast: Forecast) -> str:
     loss = min(forecast.loss, run.unigram)  # far from the runs that it was fitted to, the law may say anything
     text = (
         f"about {loss:.2f} nats per token, {bits_per_byte(loss, run.dataset):.2f} bits per byte, after "
-        f"{forecast.steps:,} steps, {run.passes(forecast.steps)}, at {forecast.tokens_per_second:,.0f} tokens/s"
+        f"{forecast.steps:,} steps, {run.passes_after(forecast.steps)}, at {forecast.tokens_per_second:,.0f} tokens/s"
     )
     if forecast.ends_early:
-        seconds = run.tokens(forecast.steps) / forecast.tokens_per_second
+        seconds = run.tokens_after(forecast.steps) / forecast.tokens_per_second
         text += f", ending after about {duration(seconds)}: more passes would not make it better"
     if loss > 0.9 * run.unigram:
         text += "; too little to learn much from: give more text or more minutes"
@@ -144,7 +144,7 @@ def overfitting(progress: Progress, train_loss: float | None) -> str | None:
 def summary(run: RunFacts, progress: Progress, train_loss: float | None = None) -> str:
     """What came out, where it is, what to type next; ``train_loss`` is a mean over the last steps."""
     best = progress.best_val_loss
-    trained = f"{progress.tokens:,} tokens, {run.passes(progress.step)}, {progress.wall_seconds:.0f} seconds"
+    trained = f"{progress.tokens:,} tokens, {run.passes_after(progress.step)}, {progress.wall_seconds:.0f} seconds"
     rows = {
         "parameters": f"{run.parameters:,}",
         "trained": f"{progress.step:,} steps, {trained}",
