@@ -25,13 +25,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from model import ModelArgs, Transformer
-from model.cli import Parser, add_flags, build, read_flags, run_script
+from model.cli import Parser, add_flags, from_settings, read_flags, run_script
 from model.cli.machine import keep_freed_memory
 from model.training.config import DataArgs, TrainArgs
 from model.training.distributed import Ranks
 from model.training.estimate import count_parameters
-from model.training.evaluation import evaluate
-from model.training.plan import Plan, prepare_text
+from model.training.evaluation import validation_loss
+from model.training.plan import Plan
+from model.training.prepared_text import prepare_text
 from model.training.sizing import Law, hardness, recipe
 from model.training.trainer import Trainer
 
@@ -68,22 +69,21 @@ def train(given: dict) -> dict:
     keep_freed_memory()
     torch.manual_seed(given.get("seed", TrainArgs.seed))
     settings = given | {"n_heads": given.get("n_heads", max(1, given["dim"] // 32))}
-    text = prepare_text(
-        Plan(build(DataArgs, given), build(ModelArgs, settings), TrainArgs(sample_every=0), Path(), given=given)
-    )
+    data, architecture = from_settings(DataArgs, given), from_settings(ModelArgs, settings)
+    text = prepare_text(Plan(data, architecture, TrainArgs(sample_every=0), Path(), given=given))
     dataset, model = text.dataset, text.model
     if given.get("unique"):
         dataset = replace(dataset, train=dataset.train[-given["unique"] :])
     settings = recipe(model, given["tokens"], len(dataset.train), given)
     steps = round(given["tokens"] / (settings["batch_size"] * model.max_seq_len))
-    args = build(TrainArgs, settings | {"max_steps": steps})
+    args = from_settings(TrainArgs, settings | {"max_steps": steps})
     trainer = Trainer(Transformer(model), dataset, args)
     trainer.model.train()
     begin = time.process_time()
     losses = [measured["train_loss"] for measured in trainer.steps()]
     seconds = time.process_time() - begin
     with trainer.autocast:
-        loss = evaluate(trainer.network, trainer.model, dataset, replace(args, batch_size=16), Ranks())
+        loss = validation_loss(trainer.network, trainer.model, dataset, replace(args, batch_size=16), Ranks())
     return {
         "corpus": given["run"],
         "guess": round(hardness(dataset, model.vocab_size), 4),

@@ -21,14 +21,14 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from model import ModelArgs, Transformer
-from model.cli import build, read_toml
+from model.cli import from_settings, read_toml
 from model.text.dataset import Dataset
 from model.text.prepare import prepare
 from model.text.sources import open_documents
 from model.text.tokenizer import SentencePieceTokenizer
 from model.text.train_tokenizer import train_tokenizer
 from model.training.config import DataArgs, TrainArgs
-from model.training.evaluation import cross_entropy, evaluate
+from model.training.evaluation import cross_entropy, validation_loss
 from model.training.trainer import Trainer
 
 STEPS, WARMUP, PEAK, FLOOR = 2000, 100, 1e-3, 1e-4
@@ -44,7 +44,8 @@ class GPT2(nn.Module):
         sizes = {"n_layer": 4, "n_head": 4, "n_embd": 128, "n_positions": 64, "vocab_size": vocab_size}
         dropouts = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
         self.gpt2 = GPT2LMHeadModel(GPT2Config(**sizes, **dropouts, bos_token_id=None, eos_token_id=None))
-        self.args, self.tok_embeddings = ModelArgs(max_seq_len=64), self.gpt2.transformer.wte  # what evaluate asks for
+        self.args = ModelArgs(max_seq_len=64)  # this and tok_embeddings are what validation_loss asks for
+        self.tok_embeddings = self.gpt2.transformer.wte
         matrices = [p for p in self.parameters() if p.ndim >= 2]
         vectors = [p for p in self.parameters() if p.ndim < 2]
         groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
@@ -100,7 +101,7 @@ class Race:
             return False
         gpt2.step()
         if gpt2.step_number % every == 0:
-            loss = evaluate(gpt2, gpt2, self.trainer.dataset, TrainArgs(batch_size=64), self.trainer.ranks)
+            loss = validation_loss(gpt2, gpt2, self.trainer.dataset, TrainArgs(batch_size=64), self.trainer.ranks)
             print(f"GPT-2     step {gpt2.step_number:5} {gpt2.seconds:7.1f} s  {loss:.4f}", flush=True)
             if loss <= self.target:
                 self.theirs = min(self.theirs, gpt2.seconds)
@@ -118,11 +119,12 @@ def main() -> None:
         file = Path(scratch) / "tokenizer.model"
         train_tokenizer((text for text, _ in open_documents([given.data])), file, "char", 1024)
         tokenizer = SentencePieceTokenizer(file)
-        args = build(ModelArgs, settings | {"vocab_size": tokenizer.vocab_size})
-        dataset = prepare([given.data], tokenizer, context=args.max_seq_len, cache_dir=scratch)
+        args = from_settings(ModelArgs, settings | {"vocab_size": tokenizer.vocab_size})
+        dataset = prepare(open_documents([given.data]), tokenizer, context=args.max_seq_len, cache_dir=scratch)
         torch.manual_seed(1337)
         gpt2 = GPT2(tokenizer.vocab_size, dataset)
-        race = Race(Trainer(Transformer(args), dataset, build(TrainArgs, settings), Path(scratch)), gpt2, given.target)
+        trainer = Trainer(Transformer(args), dataset, from_settings(TrainArgs, settings), Path(scratch))
+        race = Race(trainer, gpt2, given.target)
         race.run()
     ours, theirs = race.ours, race.theirs
     print(f"to {given.target}: GPT-2 {theirs:.1f} s, ropewalk {ours:.1f} s, {theirs / ours:.1f} times faster")

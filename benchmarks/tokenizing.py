@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # the library, 
 
 from model.text.prepare import prepare
 from model.text.python_docs import python_docs
+from model.text.sources import open_documents
 from model.text.tokenizer import SentencePieceTokenizer
 from model.text.train_tokenizer import train_tokenizer
 
@@ -70,7 +71,7 @@ def main() -> None:
         for run in ("first start", "second start"):
             start = time.perf_counter()
             with Peak() as peak:
-                data = prepare([text], tokenizer, context=256, cache_dir=cache)
+                data = prepare(open_documents([text]), tokenizer, context=256, cache_dir=cache)
             seconds = time.perf_counter() - start
             print(f"{run}: {megabytes:.0f} MB in {seconds:.2f} s ({megabytes / seconds:.1f} MB/s), "
                   f"{len(data.train) + len(data.val)} tokens, peak memory {peak.bytes / 1e6:.0f} MB")  # fmt: skip

@@ -133,6 +133,23 @@ def test_good_flags_are_read():
     assert (found.config, found.vocab_size, found.batch_size) == ("my.toml", 3, None)
 
 
+def test_two_dashes_are_a_value_like_any_other(capsys):
+    made = parser()
+    made.add_argument("--prompt")
+    made.add_argument("--stop", action="append")
+    made.add_argument("--file", type=Path)
+    made.add_argument("--data", nargs="+", action="extend")
+    made.add_argument("--to", choices=("hf", "meta"))
+    words = ["--prompt=--", "--stop=x", "--stop=--", "--file=--", "--data", "a", "b", "--data=--"]
+    found = made.parse_args(words)
+    assert (found.prompt, found.stop, found.file) == ("--", ["x", "--"], Path("--"))
+    assert found.data == ["a", "b", "--"]
+    assert made.parse_args(["--prompt", "x", "--", "my.toml"]).config == "my.toml"
+    with pytest.raises(SystemExit):
+        made.parse_args(["--to=--"])
+    assert "--to: invalid choice: '--'" in capsys.readouterr().err
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no such device")
 def test_what_a_full_disk_under_stdout_cannot_hold_is_one_line():
     with open("/dev/full", "wb") as full:

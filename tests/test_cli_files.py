@@ -53,7 +53,7 @@ def test_only_files_of_a_sane_size_are_read(tmp_path, name, monkeypatch):
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "folder").mkdir()
     (tmp_path / "large").write_text("{}  ", encoding="utf-8")
-    monkeypatch.setattr("model.cli.files.LARGEST", 3)
+    monkeypatch.setattr("model.cli.files.LARGEST_JSON", 3)
     with pytest.raises(ValueError, match=f"{name} (is not a file|has 4 bytes)"):
         read_json(tmp_path / name)
 

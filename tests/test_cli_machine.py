@@ -19,7 +19,7 @@ def test_auto_is_what_is_stored_where_that_is_native_and_else_float32(each_proce
 
 
 def test_what_is_said_is_taken_on_every_processor(each_processor):
-    for name, dtype in machine.DTYPES.items():
+    for name, dtype in machine.DTYPES_BY_NAME.items():
         assert pick_dtype(name, CPU, torch.float16) == dtype
 
 

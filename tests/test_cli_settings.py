@@ -1,4 +1,3 @@
-import argparse
 import os
 import tomllib
 from dataclasses import dataclass, fields
@@ -8,8 +7,8 @@ from typing import Annotated, Literal
 import pytest
 
 from model import ModelArgs
-from model.cli import Parser, add_flags, build, local_path, read_flags, read_toml, typed_text, write_toml
-from model.cli.settings import show
+from model.cli import Parser, add_flags, from_settings, local_path, read_flags, read_toml, typed_text, write_toml
+from model.cli.settings import toml_value
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ def test_flags_and_files_mean_the_same(tmp_path, name, words, text, value):
     for said in (flags(f"--{name}", *words), toml(tmp_path, f"{name} = {text}")):
         assert said == {name: value}
         assert type(said[name]) is type(value)
-        assert getattr(build(Everything, said), name) == value
+        assert getattr(from_settings(Everything, said), name) == value
 
 
 def test_a_switch_takes_no_value_and_can_be_taken_back(tmp_path):
@@ -96,15 +95,22 @@ def test_a_switch_takes_no_value_and_can_be_taken_back(tmp_path):
     assert toml(tmp_path, "on = true") | flags("--not_on") == {"on": False}
 
 
+def test_a_mistyped_setting_is_answered_with_the_nearest_one(capsys):
+    for typed, known in (("--cuont", "--count"), ("--not_onn", "--not_on")):
+        with pytest.raises(SystemExit):
+            flags(typed)
+        assert f"unknown argument {typed!r}: did you mean {known!r}?" in capsys.readouterr().err
+
+
 def test_what_is_not_said_leaves_no_trace(tmp_path):
     assert flags() == {}
     assert toml(tmp_path, "") == {}
-    assert build(Everything, {}) == Everything()
+    assert from_settings(Everything, {}) == Everything()
 
 
 def test_default_then_file_then_flag(tmp_path):
     said = toml(tmp_path, "count = 10\nrate = 0.1\nseed = 1") | flags("--count", "20", "--on")
-    everything, other = (build(cls, said) for cls in CLASSES)
+    everything, other = (from_settings(cls, said) for cls in CLASSES)
     assert (everything.count, everything.rate, everything.on, everything.mode) == (20, 0.1, True, "fast")
     assert other.seed == 1
 
@@ -175,15 +181,15 @@ def test_a_file_written_is_the_file_read(tmp_path):
     ):
         text = write_toml(everything, Other(seed=8))
         said = toml(tmp_path, text)
-        assert build(Everything, said) == everything
-        assert build(Other, said) == Other(seed=8)
+        assert from_settings(Everything, said) == everything
+        assert from_settings(Other, said) == Other(seed=8)
 
 
 def test_the_architecture_survives_the_round_trip(tmp_path):
     args = ModelArgs(dim=96, n_heads=6, n_kv_heads=2, rope_theta=500000.0, norm_eps=1e-6, tie_embeddings=True)
     written = write_toml(args)
     (tmp_path / "my.toml").write_text(written, encoding="utf-8")
-    assert build(ModelArgs, read_toml(tmp_path / "my.toml", ModelArgs)) == args
+    assert from_settings(ModelArgs, read_toml(tmp_path / "my.toml", ModelArgs)) == args
     stated = {name for name, value in vars(args).items() if value is not None}
     assert set(tomllib.loads(written)) == stated
 
@@ -204,7 +210,7 @@ def test_a_text_that_no_file_could_hold_is_refused():
 
 
 def test_help_is_the_fields_themselves():
-    parser = argparse.ArgumentParser(prog="script.py")
+    parser = Parser(prog="script.py")
     add_flags(parser, *CLASSES)
     text = " ".join(parser.format_help().split())
     for field in (*fields(Everything), *fields(Other)):
@@ -231,7 +237,7 @@ def test_text_typed_in_a_locale_without_its_letters_is_read_as_utf_8():
 def test_a_path_is_the_file_of_its_utf_8_name_where_the_locale_lacks_its_letters(monkeypatch, tmp_path, encoding):
     monkeypatch.setattr(os, "fsencode", lambda path: str(path).encode(encoding, "surrogateescape"))
     monkeypatch.setattr(os, "fsdecode", lambda name: name.decode(encoding, "surrogateescape"))
-    parser = argparse.ArgumentParser()
+    parser = Parser()
     add_flags(parser, Everything)
     typed = read_flags(parser.parse_args(["--file", os.fsdecode("日é".encode())]), Everything)
     (tmp_path / "my.toml").write_text('file = "日é"', encoding="utf-8")
@@ -240,13 +246,13 @@ def test_a_path_is_the_file_of_its_utf_8_name_where_the_locale_lacks_its_letters
     assert os.fsencode(from_file["file"]) == "日é".encode()
     if encoding != "latin-1":  # in which the same bytes are other letters, typed as such
         assert typed == from_file
-        assert show(typed["file"]) == '"日é"'
+        assert toml_value(typed["file"]) == '"日é"'
 
 
 def test_a_path_that_is_no_utf_8_is_opened_but_not_written_down():
-    parser = argparse.ArgumentParser()
+    parser = Parser()
     add_flags(parser, Everything)
     found = read_flags(parser.parse_args(["--file", "caf\udce9"]), Everything)
     assert found == {"file": Path("caf\udce9")}
     with pytest.raises(ValueError, match=r"'caf\\udce9' is not UTF-8: "):
-        show(found["file"])
+        toml_value(found["file"])

@@ -10,7 +10,7 @@ from model.scripts.train import find_config
 from model.training.config import TrainArgs
 from model.training.evaluation import cross_entropy
 from model.training.optimizer import build_optimizers
-from model.training.plan import resolve
+from model.training.resolve import resolve
 
 pytestmark = pytest.mark.usefixtures("each_processor")
 ROOT = Path(__file__).parent.parent

@@ -10,7 +10,7 @@ from sentencepiece import SentencePieceTrainer
 from model.decoding import chat as chat_module
 from model.decoding import template as renderer
 from model.decoding.chat import common_prefix, open_chat
-from model.text.hf_tokenizer import describe
+from model.text.hf_tokenizer import hugging_face_files
 from model.text.tokenizer import SentencePieceTokenizer
 from model.weights import load_tokenizer, save_tokenizer
 
@@ -72,7 +72,8 @@ def llama_tokenizer(directory):
         minloglevel=2, hard_vocab_limit=False, character_coverage=1.0,
     )  # fmt: skip
     assert SentencePieceTokenizer(directory / "tokenizer.model").adds_space
-    for name, content in zip(("tokenizer.json", "tokenizer_config.json"), describe(directory / "tokenizer.model")):
+    files = hugging_face_files(directory / "tokenizer.model")
+    for name, content in zip(("tokenizer.json", "tokenizer_config.json"), files):
         (directory / name).write_text(json.dumps(content), encoding="utf-8")
 
 

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from model import KVCache, ModelArgs, Transformer, generate
-from model.cli import Parser, add_flags, build, read_flags, read_toml, write_toml
+from model.cli import Parser, add_flags, from_settings, read_flags, read_toml, write_toml
 from model.cli.settings import hints
 from model.decoding.samples import StopStrings
 from model.decoding.sampling import Sampling, apply_filters, draw
@@ -68,11 +68,11 @@ def test_flags_are_refused_or_survive_the_way_through_a_file(tmp_path_factory, s
     add_flags(parser, *classes)
     with suppress(ValueError, SystemExit):
         settings = read_flags(parser.parse_args(words), *classes)
-        made = [build(cls, settings) for cls in classes]
+        made = [from_settings(cls, settings) for cls in classes]
         file = tmp_path_factory.getbasetemp() / "flags.toml"
         file.write_text(write_toml(*made), encoding="utf-8")
         again = read_toml(file, *classes)
-        assert repr([build(cls, again) for cls in classes]) == repr(made)
+        assert repr([from_settings(cls, again) for cls in classes]) == repr(made)
 
 
 # --- the cache --------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import pytest
 import model.text.prepare as prepare_module
 from model.text.dataset import Dataset, window_start
 from model.text.prepare import prepare
+from model.text.sources import open_documents
 from model.text.tokenizer import SentencePieceTokenizer
 from model.text.train_tokenizer import train_tokenizer
 
@@ -32,7 +33,7 @@ def char(tmp_path_factory):
 def prepared(tmp_path, tokenizer, text, **options):
     file = tmp_path / "text.txt"
     file.write_bytes(text.encode())
-    return prepare([file], tokenizer, **{"context": 8, "cache_dir": tmp_path / "cache", **options})
+    return prepare(open_documents([file]), tokenizer, **{"context": 8, "cache_dir": tmp_path / "cache", **options})
 
 
 @pytest.mark.parametrize("fraction", [0.1, 0.5, 0.013])
@@ -59,7 +60,7 @@ def test_pieces_are_tokenized_as_the_whole(tmp_path, tokenizer):
 def test_tinyshakespeare_is_split_as_nanogpt_splits_it(tmp_path):
     text = SHAKESPEARE.read_bytes().decode()
     tokenizer = SentencePieceTokenizer(train_tokenizer([text], tmp_path, kind="char"))
-    data = prepare([SHAKESPEARE], tokenizer, context=64, cache_dir=tmp_path)
+    data = prepare(open_documents([SHAKESPEARE]), tokenizer, context=64, cache_dir=tmp_path)
     assert (len(data.train) - 1, len(data.val) - 1) == (1_003_854, 111_540)
     assert tokenizer.decode(data.train.tolist()) == text[:1_003_854]
 
@@ -67,7 +68,7 @@ def test_tinyshakespeare_is_split_as_nanogpt_splits_it(tmp_path):
 def test_bos_before_each_document(tmp_path, tokenizer):
     lines = [f"document {number} it was" for number in range(100)]
     (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": line}) for line in lines), encoding="utf-8")
-    data = prepare([tmp_path / "a.jsonl"], tokenizer, context=8, cache_dir=tmp_path, val_fraction=0.5)
+    data = prepare(open_documents([tmp_path / "a.jsonl"]), tokenizer, context=8, cache_dir=tmp_path, val_fraction=0.5)
     assert data.train.tolist()[: 2 * len(tokenizer.encode(lines[0]))] == [
         *tokenizer.encode(lines[0]),
         *tokenizer.encode(lines[1]),
@@ -79,7 +80,7 @@ def test_bos_before_each_document(tmp_path, tokenizer):
 
 def test_validation_text_of_its_own(tmp_path, tokenizer):
     (tmp_path / "val.txt").write_text("another text", encoding="utf-8")
-    data = prepared(tmp_path, tokenizer, ENGLISH, val_specs=[tmp_path / "val.txt"])
+    data = prepared(tmp_path, tokenizer, ENGLISH, val_documents=open_documents([tmp_path / "val.txt"]))
     assert tokenizer.decode(data.train.tolist()) == ENGLISH
     assert tokenizer.decode(data.val.tolist()) == "another text"
     assert data.val_bytes == 12
@@ -117,23 +118,22 @@ def test_lengths(tmp_path, char):
     assert not list((tmp_path / "cache").glob(".*"))  # what failed left nothing half-written
 
 
-def test_second_start_reads_no_text(tmp_path, tokenizer, monkeypatch):
+def test_a_second_start_finds_what_the_first_one_wrote_until_the_text_changes(tmp_path, tokenizer):
     first = prepared(tmp_path, tokenizer, ENGLISH)
     status = os.stat(tmp_path / "text.txt")
+    written = os.stat(first.entry / "train.bin")
 
-    def fail(*_):
-        raise AssertionError("tokenized again")
+    again = prepare(open_documents([tmp_path / "text.txt"]), tokenizer, context=8, cache_dir=tmp_path / "cache")
+    assert (again.entry, again.fingerprint) == (first.entry, first.fingerprint)
+    assert np.array_equal(again.train, first.train)
+    found = os.stat(again.entry / "train.bin")
+    assert (found.st_ino, found.st_mtime_ns) == (written.st_ino, written.st_mtime_ns)  # it was not tokenized again
 
-    with monkeypatch.context() as patch:
-        patch.setattr(prepare_module, "measure", fail)
-        again = prepare([tmp_path / "text.txt"], tokenizer, context=8, cache_dir=tmp_path / "cache")
-        assert again.fingerprint == first.fingerprint
-        assert np.array_equal(again.train, first.train)
-        assert isinstance(again.train, np.memmap)
-        (tmp_path / "text.txt").write_text(ENGLISH.upper(), encoding="utf-8")
-        os.utime(tmp_path / "text.txt", ns=(status.st_atime_ns, status.st_mtime_ns + 1))
-        with pytest.raises(AssertionError, match="again"):
-            prepare([tmp_path / "text.txt"], tokenizer, context=8, cache_dir=tmp_path / "cache")
+    (tmp_path / "text.txt").write_text(ENGLISH.upper(), encoding="utf-8")
+    os.utime(tmp_path / "text.txt", ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    changed = prepare(open_documents([tmp_path / "text.txt"]), tokenizer, context=8, cache_dir=tmp_path / "cache")
+    assert changed.entry != first.entry
+    assert changed.fingerprint != first.fingerprint
 
 
 def replace_text(file, text, unnoticed=False):
@@ -151,7 +151,11 @@ def test_a_text_that_changes_between_its_two_readings_is_refused_and_not_cached(
 ):
     for name in ("text.txt", "val.txt"):
         (tmp_path / name).write_text(ENGLISH, encoding="utf-8")
-    options = {"context": 8, "cache_dir": tmp_path / "cache", "val_specs": [tmp_path / "val.txt"]}
+
+    def prepare_both():
+        text, val = (open_documents([tmp_path / name]) for name in ("text.txt", "val.txt"))
+        return prepare(text, tokenizer, context=8, cache_dir=tmp_path / "cache", val_documents=val)
+
     measure = prepare_module.measure
 
     def measured(documents):
@@ -164,9 +168,9 @@ def test_a_text_that_changes_between_its_two_readings_is_refused_and_not_cached(
         patch.setattr(prepare_module, "measure", measured)
         named = "the text" if unnoticed else which
         with pytest.raises(ValueError, match=rf"{named} changed while it was read: run again[^\n]*$"):
-            prepare([tmp_path / "text.txt"], tokenizer, **options)
+            prepare_both()
     assert not list((tmp_path / "cache").glob("tokens-*"))
-    data = prepare([tmp_path / "text.txt"], tokenizer, **options)
+    data = prepare_both()
     ids = {"text.txt": data.train, "val.txt": data.val}[which]
     assert tokenizer.decode(ids.tolist()) == ENGLISH.swapcase()
 
@@ -183,7 +187,7 @@ def test_a_text_that_changes_before_its_first_reading_is_not_cached_as_it_was(tm
 
     monkeypatch.setattr(prepare_module, "measure", measured)
     with pytest.raises(ValueError, match=r"text\.txt changed while it was read"):
-        prepare([file], tokenizer, context=8, cache_dir=tmp_path / "cache")
+        prepare(open_documents([file]), tokenizer, context=8, cache_dir=tmp_path / "cache")
     assert not list((tmp_path / "cache").glob("tokens-*"))
 
 
@@ -197,13 +201,12 @@ def test_fingerprint_is_of_text_split_and_tokenizer(tmp_path, tokenizer, char):
 
 
 def test_a_damaged_or_unfinished_cache_is_made_anew(tmp_path, tokenizer, monkeypatch):
-    first = prepared(tmp_path, tokenizer, ENGLISH)
+    expected = prepared(tmp_path, tokenizer, ENGLISH).train.tolist()
     (folder,) = (tmp_path / "cache").glob("tokens-*")
-    expected = first.train.tolist()
-    (folder / "train.bin").write_bytes(b"xx")
-    assert prepare([tmp_path / "text.txt"], tokenizer, context=8, cache_dir=folder.parent).train.tolist() == expected
-    (folder / "meta.json").write_text('{"dtype": ', encoding="utf-8")
-    assert prepare([tmp_path / "text.txt"], tokenizer, context=8, cache_dir=folder.parent).train.tolist() == expected
+    text = open_documents([tmp_path / "text.txt"])
+    for file, damaged in (("train.bin", b"xx"), ("meta.json", b'{"dtype": ')):
+        (folder / file).write_bytes(damaged)
+        assert prepare(text, tokenizer, context=8, cache_dir=folder.parent).train.tolist() == expected
 
     def fail(*_):
         raise KeyboardInterrupt
@@ -217,9 +220,10 @@ def test_a_damaged_or_unfinished_cache_is_made_anew(tmp_path, tokenizer, monkeyp
 MEMORY = """
 import resource, sys
 from model.text.prepare import prepare
+from model.text.sources import open_documents
 from model.text.tokenizer import SentencePieceTokenizer
 for file in sys.argv[2:]:
-    prepare([file], SentencePieceTokenizer(sys.argv[1]), context=8, cache_dir=file + ".cache")
+    prepare(open_documents([file]), SentencePieceTokenizer(sys.argv[1]), context=8, cache_dir=file + ".cache")
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // (1 << 20 if sys.platform == "darwin" else 1 << 10))
 """
 

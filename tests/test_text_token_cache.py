@@ -13,7 +13,7 @@ from model.cli import run_script
 from model.text import token_cache as cache
 from model.text.prepare import prepare
 from model.text.sources import open_documents
-from model.text.token_cache import cache_home, entries, make_entry, note_use
+from model.text.token_cache import cache_entries, cache_home, make_entry, note_use
 from model.text.train_tokenizer import learn_tokenizer
 from model.weights import load_tokenizer
 
@@ -30,8 +30,8 @@ def used(tmp_path, monkeypatch):
         Path(run).mkdir(exist_ok=True)
         Path(f"{run}.txt").write_text(text, encoding="utf-8")
         documents = open_documents([f"{run}.txt"])
-        file = learn_tokenizer(documents, cache_home(), "bpe", 300, [f"{run}.txt"])
-        data = prepare([f"{run}.txt"], load_tokenizer(file), context=context, cache_dir=cache_home())
+        file = learn_tokenizer(documents, cache_home(), "bpe", 300)
+        data = prepare(documents, load_tokenizer(file), context=context, cache_dir=cache_home())
         for entry in (file.parent, data.entry):
             note_use(entry, Path(run))
         return data
@@ -42,7 +42,7 @@ def used(tmp_path, monkeypatch):
 def test_entries_are_listed_with_size_source_and_runs(used, tmp_path):
     data = used("one", TEXT)
     used("one", TEXT)
-    found = {entry.path.name.split("-")[0]: entry for entry in entries(cache_home())}
+    found = {entry.path.name.split("-")[0]: entry for entry in cache_entries(cache_home())}
     assert found.keys() == {"tokens", "tokenizer"}
     assert found["tokens"].size > 2 * (len(data.train) + len(data.val))
     for entry in found.values():
@@ -53,7 +53,7 @@ def test_entries_are_listed_with_size_source_and_runs(used, tmp_path):
 def test_only_what_no_run_uses_is_removed(used, capsys, monkeypatch, tmp_path):
     used("kept", TEXT)
     used("gone", TEXT.upper())
-    before = {entry.path for entry in entries(cache_home())}
+    before = {entry.path for entry in cache_entries(cache_home())}
     shutil.rmtree("gone")
 
     def run(*flags):
@@ -66,9 +66,9 @@ def test_only_what_no_run_uses_is_removed(used, capsys, monkeypatch, tmp_path):
     said = run()
     assert said.count("used by no run\n") == 2
     assert said.count(f"used by {tmp_path / 'kept'}\n") == 2
-    assert {entry.path for entry in entries(cache_home())} == before
+    assert {entry.path for entry in cache_entries(cache_home())} == before
     assert run("--remove_unused").count("used by no run, removed\n") == 2
-    left = entries(cache_home())
+    left = cache_entries(cache_home())
     assert [entry.runs for entry in left] == 2 * [[str(tmp_path / "kept")]]
     assert all((entry.path / "used_by").exists() for entry in left)
 
@@ -131,6 +131,6 @@ def test_file_names_that_are_not_utf8_can_be_cached_and_listed(used, tmp_path):
         Path(name).write_text(TEXT, encoding="utf-8")
     except OSError:
         pytest.skip("this file system takes UTF-8 names only")
-    file = learn_tokenizer(open_documents([name]), cache_home(), "bpe", 300, [name])
-    prepare([name], load_tokenizer(file), context=8, cache_dir=cache_home())
-    assert [entry.sources for entry in entries(cache_home())] == 2 * [[str(tmp_path / "caf\\xe9.txt")]]
+    file = learn_tokenizer(open_documents([name]), cache_home(), "bpe", 300)
+    prepare(open_documents([name]), load_tokenizer(file), context=8, cache_dir=cache_home())
+    assert [entry.sources for entry in cache_entries(cache_home())] == 2 * [[str(tmp_path / "caf\\xe9.txt")]]

@@ -21,12 +21,12 @@ from training_helpers import forked
 from model import Transformer
 from model.cli import run_script
 from model.scripts import train
-from model.text.token_cache import cache_home, entries
-from model.training import plan
+from model.text.token_cache import cache_entries, cache_home
+from model.training import prepared_text
 from model.training import trainer as training
 from model.training.estimate import count_parameters
 from model.training.run_directory import locked
-from model.training.sizing import LADDER
+from model.training.sizing import LADDER, Machine
 from model.weights import load_model, load_tokenizer, save_model
 
 pytestmark = pytest.mark.usefixtures("each_processor")
@@ -243,7 +243,7 @@ def test_of_two_runs_without_a_name_each_gets_a_directory_of_its_own(capsys, mea
         settings = tomllib.loads(Path("runs", name, "config.toml").read_text(encoding="utf-8"))
         assert Path(settings["out_dir"]) == Path("runs", name)
         assert steps(f"runs/{name}") == [1, 2, 3, 4]
-    users = [sorted(Path(user).name for user in entry.runs) for entry in entries(cache_home())]
+    users = [sorted(Path(user).name for user in entry.runs) for entry in cache_entries(cache_home())]
     assert users == [["small", "small-2"]] * 2  # of the tokenizer and of the tokens
 
 
@@ -262,18 +262,18 @@ def test_a_run_is_not_resumed_with_settings_that_another_trainer_has_changed(cap
 def test_a_plan_keeps_no_cache_entry_in_use():
     assert run("small.toml", "--data", "text.txt", "--plan") == 0
     Path("runs/small").mkdir(parents=True)
-    assert [entry.runs for entry in entries(cache_home())] == [[], []]
+    assert [entry.runs for entry in cache_entries(cache_home())] == [[], []]
 
 
 def test_a_tokenizer_is_learnt_from_the_very_text_that_it_tokenizes(capsys, monkeypatch):
-    learn = plan.learn_tokenizer
+    learn = prepared_text.learn_tokenizer
 
     def changing(*args):
         file = learn(*args)
         Path("text.txt").write_text(TEXT + "more", encoding="utf-8")
         return file
 
-    monkeypatch.setattr(plan, "learn_tokenizer", changing)
+    monkeypatch.setattr(prepared_text, "learn_tokenizer", changing)
     assert run("small.toml", "--data", "text.txt", "--out_dir", "out") == 2
     assert "text.txt changed while it was read: run again" in capsys.readouterr().err.splitlines()[-1]
     assert not Path("out").exists()
@@ -334,7 +334,7 @@ def test_a_network_that_takes_long_to_build_is_announced_before(capsys, monkeypa
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("model.training.run.build_model", interrupted)
+    monkeypatch.setattr("model.training.run.initial_model", interrupted)
     for layers in ("3", "65536"):
         argv = ["small.toml", "--data", "text.txt", "--out_dir", f"runs/{layers}", "--n_layers", layers]
         assert run(*argv, "--dtype", "float32") == 130
@@ -453,7 +453,7 @@ def test_ctrl_c_saves_exits_130_and_the_run_goes_on():
 @pytest.fixture
 def speed(monkeypatch):
     """What the timed steps say: the choice is to depend on no clock here."""
-    monkeypatch.setattr("model.training.sizing.measure_speed", lambda model, *_: 3e8 / count_parameters(model)[1])
+    monkeypatch.setattr(Machine, "tokens_per_second", lambda self, model, train: 3e8 / count_parameters(model)[1])
 
 
 def test_minutes_alone_choose_a_model_and_the_run_directory_repeats_it(capsys, speed):

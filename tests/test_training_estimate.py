@@ -10,11 +10,11 @@ from model.training import estimate
 from model.training.config import TrainArgs
 from model.training.estimate import (
     build_seconds,
-    check_memory,
+    check_training_memory,
     count_parameters,
-    memory_needed,
     peak_memory,
     readable_size,
+    state_and_activation_bytes,
 )
 from model.training.evaluation import cross_entropy
 from model.training.optimizer import build_optimizers
@@ -66,7 +66,7 @@ def test_the_estimate_is_what_a_step_allocates(optimizer, dtype):
     activations = step(model, optimizers, rows=4, autocast=dtype == torch.bfloat16)
     tensors = [tensor for p in model.parameters() for tensor in (p, p.grad)]
     tensors += [t for o in optimizers for state in o.state.values() for name, t in state.items() if name != "step"]
-    state, expected = memory_needed(ARGS, train, dtype)
+    state, expected = state_and_activation_bytes(ARGS, train, dtype)
     assert state == sum(tensor.nbytes for tensor in tensors)
     assert expected == pytest.approx(activations, rel=0.25)
 
@@ -74,7 +74,7 @@ def test_the_estimate_is_what_a_step_allocates(optimizer, dtype):
 def test_many_small_layers_take_more_memory_and_time_than_their_tensors(monkeypatch):
     """10,000 layers of 16 had 0.5 GB of weights and optimizer state, and took 3.3 GB, and 8 seconds to build."""
     deep, train = dataclasses.replace(ARGS, dim=16, n_layers=10_000), TrainArgs(batch_size=1, max_steps=1)
-    assert sum(memory_needed(deep, train, torch.float32)) > 2 * 10**9
+    assert sum(state_and_activation_bytes(deep, train, torch.float32)) > 2 * 10**9
     assert 5 < build_seconds(deep) < 60
     assert build_seconds(ARGS) < 1
 
@@ -91,10 +91,11 @@ def test_the_highest_point_is_the_one_that_was_measured(dim, n_layers, heads, ro
 
 
 def test_shards_divide_the_state_and_copies_do_not():
-    state = {fsdp: memory_needed(ARGS, TrainArgs(fsdp=fsdp), torch.float32, world_size=4)[0] for fsdp in (False, True)}
-    alone = memory_needed(ARGS, TrainArgs(), torch.float32)[0]
-    assert state[True] == alone // 4
-    assert state[False] > alone
+    alone, _ = state_and_activation_bytes(ARGS, TrainArgs(), torch.float32)
+    sharded, _ = state_and_activation_bytes(ARGS, TrainArgs(fsdp=True), torch.float32, world_size=4)
+    copied, _ = state_and_activation_bytes(ARGS, TrainArgs(fsdp=False), torch.float32, world_size=4)
+    assert sharded == alone // 4
+    assert copied > alone
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,7 @@ def test_shards_divide_the_state_and_copies_do_not():
 def test_what_cannot_fit_is_one_line_with_what_to_lower(monkeypatch, model, train, advice):
     monkeypatch.setattr(estimate, "free_memory", lambda device: 8 * 10**9)
     with pytest.raises(ValueError, match=r"^this run needs about [\d,.]+ GB of memory, 8\.0 GB are free") as refused:
-        check_memory(dataclasses.replace(ARGS, **model), TrainArgs(**train, dtype="bfloat16"), CPU)
+        check_training_memory(dataclasses.replace(ARGS, **model), TrainArgs(**train, dtype="bfloat16"), CPU)
     assert advice in str(refused.value)
 
 
@@ -119,10 +120,10 @@ def test_what_fits_and_what_nobody_can_tell_is_the_users_choice(monkeypatch):
     needed = peak_memory(ARGS, TrainArgs(), torch.float32)
     for available in (needed, None):
         monkeypatch.setattr(estimate, "free_memory", lambda device, free=available: free)
-        check_memory(ARGS, TrainArgs(dtype="float32"), CPU)
+        check_training_memory(ARGS, TrainArgs(dtype="float32"), CPU)
     monkeypatch.setattr(estimate, "free_memory", lambda device: needed - 1)
     with pytest.raises(ValueError, match="this run needs"):
-        check_memory(ARGS, TrainArgs(dtype="float32"), CPU)
+        check_training_memory(ARGS, TrainArgs(dtype="float32"), CPU)
 
 
 def test_a_size_reads_like_a_size():

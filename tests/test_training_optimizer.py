@@ -2,6 +2,7 @@ import dataclasses
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from training_helpers import ARGS, trainer
 
 from model import Transformer
@@ -76,15 +77,26 @@ def test_muon_steps_like_torchs_own_up_to_its_lower_precision():
         assert (mine - theirs).norm() < 0.02 * (mine - before).norm()  # theirs multiplies in bfloat16
 
 
+class Products(TorchDispatchMode):
+    """Notes the dtypes of the batched products that are computed within it."""
+
+    def __init__(self):
+        super().__init__()
+        self.dtypes = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if "bmm" in func.name():
+            self.dtypes |= {arg.dtype for arg in args}
+        return func(*args, **(kwargs or {}))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "auto"])
-def test_muons_products_have_the_dtype_of_the_run_on_every_machine(tmp_path, monkeypatch, each_processor, dtype):
-    dtypes = set()
-
-    def noted(stack, *args):
-        dtypes.add(stack.dtype)
-        return orthogonalize(stack, *args)
-
-    monkeypatch.setattr("model.training.optimizer.orthogonalize", noted)
-    trainer(tmp_path, dtype=dtype, max_steps=1).run()
+def test_muons_products_have_the_dtype_of_the_run_on_every_machine(tmp_path, each_processor, dtype):
+    run = trainer(tmp_path, dtype=dtype, max_steps=1)
+    for p in run.model.parameters():
+        p.grad = torch.randn_like(p)
+    with Products() as products:
+        for optimizer in run.optimizers:
+            optimizer.step()
     said = {"auto": "bfloat16" if each_processor else "float32"}.get(dtype, dtype)
-    assert dtypes == {getattr(torch, said)}
+    assert products.dtypes == {getattr(torch, said)}

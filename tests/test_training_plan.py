@@ -4,9 +4,10 @@ import pytest
 
 from model import ModelArgs, Transformer
 from model.cli import write_toml
-from model.training.config import DataArgs, TrainArgs
+from model.training.config import CONFIG_FILE, DataArgs, TrainArgs
 from model.training.distributed import Ranks
-from model.training.plan import ALONE, CONFIG, resolve
+from model.training.plan import ALONE
+from model.training.resolve import resolve
 from model.weights import save_model
 
 pytestmark = pytest.mark.usefixtures("each_processor")
@@ -29,7 +30,7 @@ def write_run(directory: str, **settings) -> Path:
     path.mkdir(parents=True)
     data = {name: settings.pop(name) for name in ("data", "tokenizer") if name in settings}
     model = ModelArgs(**SMALL | {name: settings.pop(name) for name in ("vocab_size",) if name in settings})
-    (path / CONFIG).write_text(
+    (path / CONFIG_FILE).write_text(
         write_toml(DataArgs(**data), model, TrainArgs(out_dir=path, **settings)), encoding="utf-8"
     )
     return path
@@ -43,7 +44,7 @@ def test_defaults_then_the_file_then_flags():
     assert (mine.model.dim, mine.model.n_heads, mine.train.lr) == (64, 2, TrainArgs().lr)
 
 
-def test_steps_put_aside_the_minutes_of_a_config_that_nobody_named():
+def test_max_steps_overrides_the_minutes_of_the_default_config():
     for name in ("default.toml", "mine.toml"):
         Path(name).write_text("dim = 32\nn_heads = 4\nn_layers = 1\nminutes = 2.5\n", encoding="utf-8")
     assert plan().train.minutes == 2.5
@@ -163,7 +164,7 @@ def test_resume_without_a_name_takes_the_newest_run():
     import os
 
     for age, name in enumerate(("new", "old", "older")):
-        path = write_run(f"runs/{name}") / CONFIG
+        path = write_run(f"runs/{name}") / CONFIG_FILE
         os.utime(path, (1e9 - age, 1e9 - age))
     assert plan(resume=True).directory == Path("runs/new")
 

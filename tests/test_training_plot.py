@@ -2,17 +2,17 @@ import sys
 
 import pytest
 
+from model.training.plot import draw_losses, running_mean
 from model.training.run_directory import Metrics
-from model.training.summary import draw_losses, smoothed
 
 
 def test_the_smoothed_loss_is_a_mean_of_neighbours_that_does_not_lag():
-    assert smoothed([3.0]) == [3.0]
+    assert running_mean([3.0]) == [3.0]
     line = [1000.0 - n for n in range(500)]
-    values = smoothed(line)
+    values = running_mean(line)
     assert values[5:-5] == pytest.approx(line[5:-5])
     assert values[0] == pytest.approx(sum(line[:6]) / 6)
-    assert smoothed([0.0] * 100 + [1.0] * 100)[99:101] == pytest.approx([0.4, 0.6])
+    assert running_mean([0.0] * 100 + [1.0] * 100)[99:101] == pytest.approx([0.4, 0.6])
 
 
 def test_the_picture_lies_beside_the_metrics(tmp_path):
@@ -29,7 +29,7 @@ def test_the_picture_lies_beside_the_metrics(tmp_path):
 
 def test_without_matplotlib_there_is_no_picture(tmp_path, monkeypatch):
     Metrics(tmp_path / "metrics.jsonl").write(1, {"train_loss": 1.0})
-    monkeypatch.setattr("model.training.summary.find_spec", lambda name: None)
+    monkeypatch.setattr("model.training.plot.find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     draw_losses(tmp_path)
     assert not (tmp_path / "loss.png").exists()

@@ -1,9 +1,13 @@
 """What is said of a run, in numbers that hold and words that say what to do."""
 
+from dataclasses import replace
+from shlex import quote
+
 import pytest
 from training_helpers import trainer
 
-from model.training.summary import announcement, duration, overfitting, passes, summary
+from model.training.console import facts_of
+from model.training.summary import announcement, duration, overfitting, summary
 from model.training.trainer import Progress
 
 
@@ -15,9 +19,9 @@ def test_a_duration_reads_like_a_clock(seconds, text):
 
 
 def test_passes_are_tokens_over_the_text(tmp_path):
-    run = trainer(tmp_path, batch_size=5)  # 5 x 8 tokens a step, of a text of 500
-    assert passes(20, run) == "1.6 passes over the text"
-    assert passes(12_500, run) == "1,000 passes over the text"
+    run = facts_of(trainer(tmp_path, batch_size=5))  # 5 x 8 tokens a step, of a text of 500
+    assert run.passes_after(20) == "1.6 passes over the text"
+    assert run.passes_after(12_500) == "1,000 passes over the text"
 
 
 @pytest.mark.parametrize(
@@ -41,21 +45,40 @@ def test_overfitting_is_said_plainly(val_loss, best, train_loss, said):
         assert "more text" in warning
 
 
+def facts(tmp_path, unigram, **settings):
+    return replace(facts_of(trainer(tmp_path, **settings)), unigram=unigram)
+
+
 def test_a_run_that_is_worse_than_guessing_says_so(tmp_path):
-    run = trainer(tmp_path, max_steps=1)
-    run.run()
-    run.progress.best_val_loss = run.progress.val_loss = 10.16
-    assert "no better than guessing: train longer" in summary(run, unigram=6.2)
-    run.progress.best_val_loss = run.progress.val_loss = 6.1
-    assert "guessing: " not in summary(run, unigram=6.2)
+    run = facts(tmp_path, unigram=6.2)
+    worse = Progress(step=1, tokens=64, val_loss=10.16, best_val_loss=10.16)
+    assert "no better than guessing" in summary(run, worse)
+    assert "no better than guessing" not in summary(run, replace(worse, val_loss=6.1, best_val_loss=6.1))
+
+
+def test_the_summary_has_the_numbers_of_the_run_and_the_next_command(tmp_path):
+    progress = Progress(step=4, tokens=256, train_seconds=2.0, wall_seconds=7.4, best_val_loss=0.6931472, best_step=3)
+    said = summary(facts(tmp_path, unigram=2.5), progress)
+    for number in ("4,784", "4 steps", "256 tokens", "0.51 passes", "7 seconds", "128 tokens/s"):
+        assert number in said
+    for number in ("0.6931 nats per token", "1.000 bits per byte", "at step 3", "2.5000"):
+        assert number in said
+    assert f"python generate.py {quote(str(tmp_path))}" in said
 
 
 def test_before_the_first_step_it_says_what_the_run_will_take(tmp_path, monkeypatch):
     monkeypatch.setattr("model.training.summary.free_memory", lambda device: 3 * 10**9)
-    text = announcement(trainer(tmp_path, max_steps=50, minutes=1.5), 2.345, ())
-    assert "4,784 parameters: 2 layers of width 16, 2 heads, on cpu in float32" in text
-    assert "about 401 MB at most, 3.0 GB free; 1 MB on disk" in text
-    assert "500 tokens to train on, 100 for validation, 0.99 bytes each, vocabulary of 11; cached in " in text
-    assert "costs 2.398 nats per token uniformly, 2.345 by frequency" in text
-    assert "8 x 8 tokens a step, 50 steps: 3,200 tokens, 6.4 passes over the text, 1:30 at most" in text
-    assert "1:30 in all" in announcement(trainer(tmp_path, max_steps=None, minutes=1.5), 2.345, ())
+    text = announcement(facts(tmp_path, unigram=2.345, max_steps=50, minutes=1.5))
+    for number in ("4,784 parameters", "2 layers of width 16", "401 MB at most", "3.0 GB free", "1 MB on disk"):
+        assert number in text
+    for number in ("500 tokens", "100 for validation", "0.99 bytes", "vocabulary of 11", "2.398", "2.345"):
+        assert number in text
+    for number in ("8 x 8 tokens a step", "50 steps", "3,200 tokens", "6.4 passes over the text", "1:30 at most"):
+        assert number in text
+    assert "1:30 in all" in announcement(facts(tmp_path, unigram=2.345, max_steps=None, minutes=1.5))
+
+
+def test_a_run_that_goes_on_says_from_where_and_what_has_changed(tmp_path):
+    said = announcement(facts(tmp_path, unigram=2.5), first_step=7, changes=("lr 0.1 -> 0.2",))
+    assert "after step 7; lr 0.1 -> 0.2" in said
+    assert "after step" not in announcement(facts(tmp_path, unigram=2.5))

@@ -14,7 +14,7 @@ from training_helpers import ARGS, dataset, same, stop_at, trainer, weights
 from model import Transformer, generate
 from model.text.dataset import Dataset
 from model.training.distributed import Ranks
-from model.training.evaluation import cross_entropy, evaluate
+from model.training.evaluation import cross_entropy, validation_loss
 from model.training.trainer import add_dropout
 from model.weights import load_model
 
@@ -76,7 +76,7 @@ def test_looking_does_not_change_a_run(tmp_path):
     for _ in watched.steps():
         list(generate(watched.model, [[1, 2]], max_new_tokens=3, temperature=1.0, seed=watched.progress.step))
         torch.rand(3), np.random.rand(3)
-        evaluate(watched.network, watched.model, watched.dataset, watched.args, Ranks())
+        validation_loss(watched.network, watched.model, watched.dataset, watched.args, Ranks())
     assert same(weights(quiet.model), weights(watched.model))
 
 
@@ -177,7 +177,7 @@ def test_more_steps_another_rate_and_another_batch_go_on_from_the_same_state(tmp
 
 def test_the_model_kept_for_generating_is_the_best_on_validation(tmp_path, monkeypatch):
     losses = iter([3.0, 1.0, 2.0])
-    monkeypatch.setattr("model.training.trainer.evaluate", lambda *_: next(losses))
+    monkeypatch.setattr("model.training.trainer.validation_loss", lambda *_: next(losses))
     run = trainer(tmp_path, max_steps=3, eval_every=1)
     kept = {number: weights(run.model) for number, _ in enumerate(run.steps(), 1)}
     assert (run.progress.best_step, run.progress.best_val_loss, run.progress.val_loss) == (2, 1.0, 2.0)
@@ -206,7 +206,7 @@ def test_a_loss_that_is_not_finite_stops_and_leaves_the_last_good_state(tmp_path
 def test_a_validation_loss_that_is_not_finite_is_never_saved(tmp_path, monkeypatch):
     run = trainer(tmp_path, max_steps=4, eval_every=2)
     losses = iter([1.0, math.nan])
-    monkeypatch.setattr("model.training.trainer.evaluate", lambda *_: next(losses))
+    monkeypatch.setattr("model.training.trainer.validation_loss", lambda *_: next(losses))
     with pytest.raises(ValueError, match="step 4: the validation loss is nan; the good state of step 2"):
         run.run()
     assert trainer(tmp_path, resume=True).progress.step == 2
@@ -222,7 +222,7 @@ def test_validation_counts_each_token_once(tmp_path):
         total += cross_entropy(model(window[None, :-1]), window[None, 1:], "sum").item()
     add_dropout(model, 0.5)  # which is for training alone
     model.train()
-    loss = evaluate(model, model, text, args, Ranks())
+    loss = validation_loss(model, model, text, args, Ranks())
     assert loss == pytest.approx(total / (len(ids) - 1), abs=1e-6)
     assert model.training
     assert all(p.grad is None for p in model.parameters())

@@ -29,11 +29,16 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_text, value))
+    return isinstance(value, list) and all(_is_text(item) for item in value)
 
 
 def _is_ids(value: Any) -> bool:
-    return all(_is_whole(item) and item >= 0 for item in (value if isinstance(value, list) else [value]))
+    items = value if isinstance(value, list) else [value]
+    return all(_is_whole(item) and item >= 0 for item in items)
+
+
+def _is_token(value: Any) -> bool:
+    return _is_text(value) or (isinstance(value, dict) and _is_text(value.get("content")))
 
 
 WHOLE: Kind = ("a whole number", _is_whole)
@@ -43,11 +48,7 @@ TEXT: Kind = ("a text", _is_text)
 TEXTS: Kind = ("a list of texts", _is_texts)
 TABLE: Kind = ("a table", lambda value: isinstance(value, dict))
 IDS: Kind = ("a token id or a list of them", _is_ids)
-TOKEN: Kind = ("a token, as text or as a table with its content", lambda value: _is_text(value) or _is_token(value))
-
-
-def _is_token(value: Any) -> bool:
-    return isinstance(value, dict) and _is_text(value.get("content"))
+TOKEN: Kind = ("a token, as text or as a table with its content", _is_token)
 
 
 def check_fields(table: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
@@ -93,9 +94,11 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
 def _replace(temporary: Path, path: Path) -> None:
     """``os.replace``, with patience on Windows, where a reader that has the old file open makes it fail."""
-    for _ in range(20 if sys.platform == "win32" else 0):
+    attempts = 20 if sys.platform == "win32" else 0
+    for _ in range(attempts):
         try:
-            return os.replace(temporary, path)
+            os.replace(temporary, path)
+            return
         except PermissionError:
             time.sleep(0.1)
     os.replace(temporary, path)
@@ -128,7 +131,7 @@ def check_is_file(path: Path) -> None:
         raise ValueError(f"{path} is not a file: give one, or restore it")
 
 
-LARGEST = 200_000_000  # bytes of JSON; the largest tokenizer.json there are have some 20 million
+LARGEST_JSON = 200_000_000  # bytes of JSON; the largest tokenizer.json there are have some 20 million
 
 
 def read_json(path: Path, kinds: Mapping[str, Kind] | None = None) -> dict[str, Any]:
@@ -137,7 +140,7 @@ def read_json(path: Path, kinds: Mapping[str, Kind] | None = None) -> dict[str, 
     Raises ValueError that names the file, FileNotFoundError when there is none.
     """
     check_is_file(path)
-    if path.stat().st_size > LARGEST:
+    if path.stat().st_size > LARGEST_JSON:
         raise ValueError(f"{path} has {path.stat().st_size} bytes, more than any such file: restore it")
     try:
         value = json.loads(path.read_text(encoding="utf-8"))

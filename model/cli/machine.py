@@ -9,7 +9,7 @@ import torch
 
 from .. import kernels
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES_BY_NAME = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 THREADS_PAY_FROM = 4_000_000  # weights that a step of generation multiplies; benchmarks/busy.py compares
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
@@ -19,12 +19,20 @@ def pick_device(name: str) -> torch.device:
     if not re.fullmatch(r"auto|cpu|mps|cuda(:\d{1,3})?", name):
         raise ValueError(f"device is {name!r}: give auto, cpu, cuda, cuda:N or mps")
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        name = best_device()
     device = torch.device(name)
     count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
     if (device.index or 0) >= count.get(device.type, 0):
         raise ValueError(f"device is {name!r}: this machine has no such device that PyTorch can use; try cpu")
     return device
+
+
+def best_device() -> str:
+    if torch.cuda.is_available():
+        return "cuda"
+    if torch.backends.mps.is_available():
+        return "mps"
+    return "cpu"
 
 
 def has_native_bfloat16(device: torch.device) -> bool:
@@ -41,7 +49,7 @@ def pick_dtype(name: str, device: torch.device, stored: torch.dtype = torch.bflo
     for the products under autocast. ``int8`` is for matrices: this is then what all else is computed in.
     """
     if name not in ("auto", "int8"):
-        return DTYPES[name]
+        return DTYPES_BY_NAME[name]
     stored = torch.bfloat16 if name == "int8" else stored
     native = {torch.bfloat16: has_native_bfloat16(device), torch.float16: device.type != "cpu"}
     return stored if native.get(stored) else torch.float32
@@ -63,7 +71,9 @@ def keep_freed_memory() -> None:
 
 def count_cores() -> int:
     """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def choose_threads(device: torch.device, weights_per_step: int | None = None) -> int:

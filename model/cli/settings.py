@@ -13,9 +13,10 @@ import tomllib
 import types
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from .files import check_is_file, shortened
+from .parser import Parser
 
 Settings = dict[str, Any]  # the settings a user gave, by field name
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", Path: "a path"}
@@ -26,34 +27,38 @@ def hints(*classes: type) -> dict[str, tuple[Any, str]]:
     found = {}
     for cls in classes:
         for name, hint in get_type_hints(cls, include_extras=True).items():
-            kind, *notes = get_args(hint) if hasattr(hint, "__metadata__") else (hint,)
+            kind, text = hint, ""
+            if get_origin(hint) is Annotated:
+                kind, text = get_args(hint)
             if get_origin(kind) in (Union, types.UnionType):
                 kind = next(arm for arm in get_args(kind) if arm is not type(None))
-            found[name] = (kind, notes[0] if notes else "")
+            found[name] = (kind, text)
     return found
 
 
-def add_flags(parser: argparse.ArgumentParser, *classes: type) -> None:
+def add_flags(parser: Parser, *classes: type) -> None:
     """One flag a field, ``--name VALUE``, in a group for each class; flags left out leave no trace."""
     for cls in classes:
         group = parser.add_argument_group((cls.__doc__ or cls.__name__).split("\n")[0].rstrip(". "))
         defaults = {field.name: field.default for field in dataclasses.fields(cls)}
         for name, (kind, text) in hints(cls).items():
             if defaults[name] is not False and defaults[name] not in (None, "", (), dataclasses.MISSING):
-                text += f" (default: {show(defaults[name])})"
+                text += f" (default: {toml_value(defaults[name])})"
             options: dict[str, Any] = {"help": text.replace("%", "%%"), "default": argparse.SUPPRESS}
             if kind is bool:
-                add_switch(group, name, options)
+                parser.flag_names += add_switch(group, name, options)
                 continue
             if get_origin(kind) is tuple:
                 options |= {"nargs": "+", "action": "extend"}
             group.add_argument(f"--{name}", metavar=metavar(kind), **options)
+            parser.flag_names.append(f"--{name}")
 
 
-def add_switch(group: Any, name: str, options: dict[str, Any]) -> None:
+def add_switch(group: Any, name: str, options: dict[str, Any]) -> list[str]:
     """``--name``, and ``--not_name`` against a file with true. No value: what follows may be the file or model."""
     group.add_argument(f"--{name}", action="store_true", **options)
     group.add_argument(f"--not_{name}", action="store_false", dest=name, **options | {"help": argparse.SUPPRESS})
+    return [f"--{name}", f"--not_{name}"]
 
 
 def metavar(kind: Any) -> str:
@@ -67,8 +72,12 @@ def metavar(kind: Any) -> str:
 def read_flags(flags: argparse.Namespace, *classes: type) -> Settings:
     """The flags that were given and belong to ``classes``, as values of their fields' types."""
     kinds = hints(*classes)
-    return {name: convert(name, from_text(value, kinds[name][0]), kinds[name][0])
-            for name, value in vars(flags).items() if name in kinds}  # fmt: skip
+    found = {}
+    for name, value in vars(flags).items():
+        if name in kinds:
+            kind, _ = kinds[name]
+            found[name] = convert(name, from_text(value, kind), kind)
+    return found
 
 
 def read_toml(path: Path, *classes: type) -> Settings:
@@ -153,7 +162,7 @@ def convert(name: str, value: Any, kind: Any) -> Any:
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         if not isinstance(value, dict):
             raise ValueError(f"{name} is {shortened(value)}: give a table, such as {{ name = value }}")
-        return build(kind, from_table(value, kind))
+        return from_settings(kind, from_table(value, kind))
     if kind is float and type(value) is int and abs(value) < 2**63:  # TOML and JSON have integers beyond any float
         return float(value)
     if kind is Path and isinstance(value, str | Path):
@@ -163,27 +172,27 @@ def convert(name: str, value: Any, kind: Any) -> Any:
     return typed_text(value) if kind is str else value
 
 
-def build(cls: type, settings: Settings) -> Any:
+def from_settings(cls: type, settings: Settings) -> Any:
     """An instance of ``cls`` from those settings that are its fields."""
-    return cls(**{field.name: settings[field.name] for field in dataclasses.fields(cls) if field.name in settings})
+    names = {field.name for field in dataclasses.fields(cls)}
+    return cls(**{name: value for name, value in settings.items() if name in names})
 
 
 def write_toml(*instances: Any) -> str:
     """Every field that has a value, as TOML that ``read_toml`` gives back."""
     values = {name: value for instance in instances for name, value in vars(instance).items()}
-    return "".join(f"{name} = {show(value)}\n" for name, value in values.items() if value is not None)
+    return "".join(f"{name} = {toml_value(value)}\n" for name, value in values.items() if value is not None)
 
 
-def show(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """``value`` as TOML writes it."""
     if dataclasses.is_dataclass(value):
-        inner = ", ".join(f"{name} = {show(item)}" for name, item in vars(value).items() if item is not None)
+        inner = ", ".join(f"{name} = {toml_value(item)}" for name, item in vars(value).items() if item is not None)
         return f"{{ {inner} }}"
     if isinstance(value, tuple | list):
-        return f"[{', '.join(map(show, value))}]"
+        return f"[{', '.join(map(toml_value, value))}]"
     if isinstance(value, bool):
         return str(value).lower()
-    return (
-        json.dumps(typed_text(str(value)), ensure_ascii=False).replace("\x7f", "\\u007f")
-        if isinstance(value, str | Path)
-        else repr(value)
-    )
+    if isinstance(value, str | Path):  # JSON's strings are TOML's, except that TOML takes no DEL as it is
+        return json.dumps(typed_text(str(value)), ensure_ascii=False).replace("\x7f", "\\u007f")
+    return repr(value)

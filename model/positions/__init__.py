@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from ..cli.files import read_json, write_json
-from ..cli.settings import build, from_table, nearest
+from ..cli.settings import from_settings, from_table, nearest
 from ..config import ModelArgs
 from ..rope_scaling import RopeScaling, Type
 from ..transformer import Transformer
@@ -113,7 +113,8 @@ def read_note(directory: Path) -> dict[str, Any]:
         values = without_none(note["args"])
         if scheme in SCALINGS:  # made anew from the scheme and its factor
             values.pop("rope_scaling", None)
-        return {"scheme": scheme, "options": note["options"], "args": build(ModelArgs, from_table(values, ModelArgs))}
+        args = from_settings(ModelArgs, from_table(values, ModelArgs))
+        return {"scheme": scheme, "options": note["options"], "args": args}
     except ValueError as error:
         raise ValueError(f"{path}: {error}; restore the file") from None
 

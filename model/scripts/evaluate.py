@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from tqdm import tqdm
 
-from ..cli import Parser, add_flags, build, read_flags, script_name
+from ..cli import Parser, add_flags, from_settings, read_flags, script_name
 from ..cli.machine import pick_device, pick_dtype
 from ..text.sources import Documents, open_documents
 from ..text.tokenizer import Tokenizer
@@ -177,7 +177,7 @@ def main() -> None:
     )
     add_flags(parser, Options)
     flags = parser.parse_args()
-    options: Options = build(Options, read_flags(flags, Options))
+    options: Options = from_settings(Options, read_flags(flags, Options))
     source = open_documents(options.data, options.text_key, options.doc_separator or None, options.glob)
     device = pick_device(options.device)
     checkpoint = open_checkpoint(flags.model or newest_run())

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import torch
 from tqdm import tqdm
 
-from ..cli import Parser, add_flags, build, read_flags, script_name, typed_text
+from ..cli import Parser, add_flags, from_settings, read_flags, script_name, typed_text
 from ..cli.machine import check_memory, choose_threads, has_native_bfloat16, pick_device, pick_dtype
 from ..decoding.batches import check_endless, memory_needed
 from ..decoding.chat import Chat, open_chat
@@ -94,13 +94,13 @@ def parse() -> tuple[argparse.Namespace, Options, Sampling]:
     add_flags(parser, Sampling, Options)
     flags = parser.parse_args()
     flags.prompt, flags.stop = ([typed_text(text) for text in texts] for texts in (flags.prompt, flags.stop))
-    options = build(Options, read_flags(flags, Options))
+    options = from_settings(Options, read_flags(flags, Options))
     check_stop_strings(flags.stop)
     if options.chat and not (flags.prompt or flags.prompt_file):
-        options = build(Options, read_flags(flags, Options) | {"interactive": True})
+        options = from_settings(Options, read_flags(flags, Options) | {"interactive": True})
     if options.interactive and (flags.prompt or flags.prompt_file):
         raise ValueError("interactive takes its prompts from the terminal: leave --prompt and --prompt_file out")
-    return flags, options, build(Sampling, read_flags(flags, Sampling))
+    return flags, options, from_settings(Sampling, read_flags(flags, Sampling))
 
 
 def main() -> int:

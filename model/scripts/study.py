@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from ..cli import Parser, add_flags, build, read_flags, script_name, typed_command
+from ..cli import Parser, add_flags, from_settings, read_flags, script_name, typed_command
 from ..cli.settings import hints, nearest
 from ..study import TOPICS, run
 from ..study.topic import check_plot, save_plot
@@ -46,7 +46,7 @@ def main() -> int:
     plot = getattr(flags, "plot", None)
     if plot is not None:
         check_plot(plot)
-    report = run(topic, build(TOPICS[topic], read_flags(flags, TOPICS[topic])))
+    report = run(topic, from_settings(TOPICS[topic], read_flags(flags, TOPICS[topic])))
     print(report)
     if plot is not None and report.draw is not None:
         sys.stdout.flush()

@@ -7,7 +7,8 @@ from ..cli import Parser, add_flags, read_flags, script_name
 from ..cli.machine import keep_freed_memory
 from ..training.config import CLASSES
 from ..training.distributed import torchrun_ranks
-from ..training.plan import prepare_text, resolve
+from ..training.prepared_text import prepare_text
+from ..training.resolve import resolve
 from ..training.run import run, show_plan
 
 PACKAGE = Path(__file__).parent.parent

@@ -23,13 +23,12 @@ from ..text.token_cache import cache_home
 from ..text.tokenizer import Tokenizer
 from ..text.train_tokenizer import learn_tokenizer
 from ..training import estimate
-from ..training.config import DataArgs, TrainArgs
+from ..training.config import CONFIG_FILE, DataArgs, TrainArgs
 from ..training.evaluation import bits_per_byte
 from ..training.run_directory import locked
 from ..training.trainer import Trainer
 from ..transformer import Transformer
 from ..weights import load_tokenizer, save_tokenizer
-from .topic import CONFIG
 
 
 @dataclass(frozen=True)
@@ -88,14 +87,14 @@ def prepare_text(options: Compare, schemes: Iterable[str]) -> Text:
         max_seq_len=options.length,
     )  # fmt: skip
     check_memory(4 * 8 * options.n_heads * longest**2, f"length {options.length}, tested up to {longest} tokens,")
-    estimate.check_memory(args, training(options, 0), torch.device("cpu"))
+    estimate.check_training_memory(args, training(options, 0), torch.device("cpu"))
     for scheme in schemes:
         for name in (scheme, *(SCALINGS if scheme == "rope" else ())):
             stretched(build_model(args, scheme), name, TIMES[-1] if SCHEMES[name].any_length else 1)
     documents = open_documents(options.data)
     tokenizer = load_tokenizer(learn_tokenizer(documents, cache_home(), "bpe", options.vocab_size))
     args = replace(args, vocab_size=tokenizer.vocab_size)
-    dataset = prepare(options.data, tokenizer, context=longest, cache_dir=cache_home())
+    dataset = prepare(documents, tokenizer, context=longest, cache_dir=cache_home())
     documents.check_unchanged()  # the tokenizer is of this very text
     if len(dataset.val) <= longest:
         raise ValueError(f"the validation text has {len(dataset.val)} tokens, {longest + 1} are needed: give more text")
@@ -119,7 +118,7 @@ def train_one(scheme: str, seed: int, text: Text, options: Compare) -> list[Line
         directory.mkdir(parents=True, exist_ok=True)
         with locked(directory):  # which removes what a kill left half-written
             save_tokenizer(text.tokenizer, directory)
-            write_text(directory / CONFIG, write_toml(DataArgs(data=options.data), text.args, train))
+            write_text(directory / CONFIG_FILE, write_toml(DataArgs(data=options.data), text.args, train))
             save_study(model, scheme, directory)
     cache = KVCache(text.args)
     common = {

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..cli import build, read_toml
+from ..cli import from_settings, read_toml
 from ..cli.files import write_atomically
 from ..cli.machine import check_memory
 from ..positions import NOTE, load_study, read_note
@@ -19,7 +19,7 @@ from ..text.prepare import prepare
 from ..text.sources import open_documents
 from ..text.token_cache import cache_home
 from ..text.tokenizer import Tokenizer
-from ..training.config import CLASSES, DataArgs
+from ..training.config import CLASSES, CONFIG_FILE, DataArgs
 from ..transformer import Transformer
 from ..weights import load_model, load_tokenizer
 from ..weights.checkpoint import newest_run
@@ -118,9 +118,6 @@ def short(value: float, digits: int = 4) -> str:
     return f"{value:.{digits}f}"
 
 
-CONFIG = "config.toml"  # of a run: what it was trained on
-
-
 def check_at_least(least: int, options: Any, *names: str) -> None:
     """Raises ValueError for the first of these options that is below ``least``."""
     for name in names:
@@ -169,17 +166,20 @@ def open_text(path: Path | None, data: tuple[str, ...], tokenizer: Tokenizer, ne
 
 def validation_text(path: Path, tokenizer: Tokenizer) -> tuple[np.ndarray, str]:
     """The validation tokens of a run, as in its training, found again by its config.toml."""
-    if not (path / CONFIG).is_file():
-        raise ValueError(f"{path} has no {CONFIG} that says what it was trained on: give the text with --data")
-    data = build(DataArgs, read_toml(path / CONFIG, *CLASSES))
+    if not (path / CONFIG_FILE).is_file():
+        raise ValueError(f"{path} has no {CONFIG_FILE} that says what it was trained on: give the text with --data")
+    data = from_settings(DataArgs, read_toml(path / CONFIG_FILE, *CLASSES))
     if "-" in (*data.data, *data.val_data):
         raise ValueError(f"{path} was trained on standard input, which is gone: give the text with --data")
     try:
         dataset = prepare(
-            data.data, tokenizer, context=1, cache_dir=cache_home(), val_fraction=data.val_fraction,
-            val_specs=data.val_data or None, text_key=data.text_key, doc_separator=data.doc_separator or None,
-            patterns=data.glob,
-        )  # fmt: skip
+            data.documents(),
+            tokenizer,
+            context=1,
+            cache_dir=cache_home(),
+            val_fraction=data.val_fraction,
+            val_documents=data.val_documents(),
+        )
     except ValueError as error:
         raise ValueError(f"{path} was trained on another text ({error}): give the text with --data") from None
     return dataset.val, f"the validation text of {', '.join(data.val_data or data.data)}"

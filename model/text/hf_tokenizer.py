@@ -53,7 +53,9 @@ class HFTokenizer:
             raise ValueError(f"{path} begins a text with token {bos}, but has only {self.vocab_size}: get it again")
         self.bos_id: int = bos
         eos = self._id_of(settings.get("eos_token"))
-        self.eos_ids = tuple(eos_ids) if eos_ids is not None else () if eos is None else (eos,)
+        if eos_ids is None:
+            eos_ids = [] if eos is None else [eos]
+        self.eos_ids = tuple(eos_ids)
         # A file with a post-processor that adds nothing is of a model that was trained without BOS.
         without = post_processor is not None or settings.get("add_bos_token") is False
         self._starts = bool(added) or settings.get("add_bos_token") is True or not without
@@ -65,7 +67,10 @@ class HFTokenizer:
 
     def encode(self, text: str, bos: bool = True) -> list[int]:
         """BOS comes first where the model was trained so, and in the empty text, which has to start somehow."""
-        return [self.bos_id] * (bos and (self._starts or not text)) + self.encode_batch([text])[0]
+        ids = self.encode_batch([text])[0]
+        if bos and (self._starts or not text):
+            return [self.bos_id, *ids]
+        return ids
 
     def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
         """Many texts at once. The library uses all cores and ignores ``threads``."""
@@ -134,19 +139,19 @@ def _silent() -> Iterator[None]:
         os.close(nowhere)
 
 
-KINDS: dict[str, Kind] = {"bos_token": TOKEN, "eos_token": TOKEN, "add_bos_token": FLAG}
+SETTING_KINDS: dict[str, Kind] = {"bos_token": TOKEN, "eos_token": TOKEN, "add_bos_token": FLAG}
 
 
 def _settings_beside(path: Path) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (path.parent / name).is_file():
-            found = read_json(path.parent / name, KINDS)
+            found = read_json(path.parent / name, SETTING_KINDS)
             settings |= {key: value for key, value in found.items() if value is not None}
     return settings
 
 
-def describe(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
+def hugging_face_files(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """tokenizer.json and tokenizer_config.json of a BPE or character model; None of a kind that is not merged."""
     model = SentencePieceProcessor(model_proto=path.read_bytes())
     pieces = [model.id_to_piece(i) for i in range(model.get_piece_size())]
@@ -155,23 +160,28 @@ def describe(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
     if not all(model.get_score(i).is_integer() for i in merged):  # BPE scores are ranks, other models' probabilities
         return None
     merged.sort(key=lambda i: -model.get_score(i))
-    merges = [split for i in merged for split in _splits(pieces[i], {pieces[i] for i in plain})]
+    known = {pieces[i] for i in plain}
+    merges = [split for i in merged for split in _splits(pieces[i], known)]
     prefix = model.encode("a", out_type=str)[0].startswith(SPACE)
     special = [i for i in range(len(pieces)) if model.is_control(i) or model.is_unknown(i)]
     names = {"bos_token": model.bos_id(), "eos_token": model.eos_id(), "unk_token": model.unk_id()}
     config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
     config["add_prefix_space"] = prefix  # llama.cpp's converter assumes true where it is missing
     config |= {name: pieces[i] for name, i in names.items() if i >= 0}
-    return _whole(pieces, merges, special, model, prefix), config
+    return _tokenizer_json(pieces, merges, special, model, prefix), config
 
 
 def _splits(piece: str, known: set[str]) -> list[list[str]]:
     """Every pair of neighbours that this piece can come from; all of them have its rank."""
-    halves = ([piece[:i], piece[i:]] for i in range(1, len(piece)))
-    return [[left, right] for left, right in halves if left in known and right in known]
+    splits = []
+    for i in range(1, len(piece)):
+        left, right = piece[:i], piece[i:]
+        if left in known and right in known:
+            splits.append([left, right])
+    return splits
 
 
-def _whole(
+def _tokenizer_json(
     pieces: list[str], merges: list[list[str]], special: list[int], model: SentencePieceProcessor, prefix: bool
 ) -> dict[str, Any]:
     bos = pieces[model.bos_id()]

@@ -25,10 +25,12 @@ class Llama2cTokenizer:
     def __init__(self, path: str | Path, vocab_size: int):
         self.path = Path(path)
         content = self.path.read_bytes()
-        self._pieces, self._scores = _read(content, vocab_size, self.path)
+        self._pieces, self._scores = _read_pieces(content, vocab_size, self.path)
         self._pieces[FIRST_BYTE : FIRST_BYTE + 256] = [bytes([byte]) for byte in range(256)]
         first = FIRST_BYTE + 256
-        self._ids = {piece: token for token, piece in reversed(list(enumerate(self._pieces))) if token >= first}
+        self._ids: dict[bytes, int] = {}
+        for token in range(first, vocab_size):
+            self._ids.setdefault(self._pieces[token], token)  # of equal pieces the first is used
         self.fingerprint = hashlib.sha256(content).hexdigest()
         self.vocab_size = vocab_size
         self.bos_id = BOS
@@ -41,7 +43,8 @@ class Llama2cTokenizer:
         return self._pieces, self._scores
 
     def encode(self, text: str, bos: bool = True) -> list[int]:
-        return [BOS] * bos + self._merge(" " + checked(text) if text else "")
+        ids = self._merge(" " + checked(text)) if text else []
+        return [BOS, *ids] if bos else ids
 
     def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
         return [self.encode(text, bos=False) for text in texts]
@@ -61,7 +64,8 @@ class Llama2cTokenizer:
             raw = character.encode()
             found = self._ids.get(raw)
             tokens += [byte + FIRST_BYTE for byte in raw] if found is None else [found]
-        left, right = list(range(-1, len(tokens) - 1)), list(range(1, len(tokens) + 1))
+        left = list(range(-1, len(tokens) - 1))  # the neighbours of each token that is still there
+        right = list(range(1, len(tokens) + 1))
         heap: list[tuple[float, int, int, int, int]] = []
 
         def offer(i: int, j: int) -> None:
@@ -78,7 +82,8 @@ class Llama2cTokenizer:
             j = right[i]
             if tokens[i] != a or j >= len(tokens) or tokens[j] != b:
                 continue  # one of the two has been joined to something else since
-            tokens[i], tokens[j] = joined, GONE
+            tokens[i] = joined
+            tokens[j] = GONE
             right[i] = right[j]
             if right[i] < len(tokens):
                 left[right[i]] = i
@@ -96,7 +101,7 @@ class Llama2cTokenizer:
         return TextStream(self.decode)
 
 
-def _read(content: bytes, vocab_size: int, path: Path) -> tuple[list[bytes], list[float]]:
+def _read_pieces(content: bytes, vocab_size: int, path: Path) -> tuple[list[bytes], list[float]]:
     pieces, scores, position = [], [], 4
     try:
         for _ in range(vocab_size):
@@ -114,7 +119,7 @@ def _read(content: bytes, vocab_size: int, path: Path) -> tuple[list[bytes], lis
     return pieces, scores
 
 
-MARKS = {0: "<unk>", 1: "\n<s>\n", EOS: "\n</s>\n"}  # as llama2.c's own exporter spells them
+SPECIAL_PIECES = {0: "<unk>", 1: "\n<s>\n", EOS: "\n</s>\n"}  # as llama2.c's own exporter spells them
 
 
 def save(tokenizer: Tokenizer, path: Path) -> None:
@@ -125,14 +130,15 @@ def save(tokenizer: Tokenizer, path: Path) -> None:
         content = pack(SentencePieceProcessor(model_proto=read_again(tokenizer)), tokenizer.path)
     else:
         raise ValueError(f"{tokenizer.path} is no SentencePiece model: llama2.c has no form for it")
-    write_atomically(path, lambda temporary: temporary.write_bytes(content) and None)
+    write_atomically(path, lambda temporary: temporary.write_bytes(content))
 
 
 def pack(model: SentencePieceProcessor, path: Path) -> bytes:
     ids = [model.unk_id(), model.bos_id(), model.eos_id()]
-    if ids != [0, 1, 2] or [i for i in range(model.get_piece_size()) if model.is_byte(i)] != list(range(3, 259)):
+    byte_ids = [i for i in range(model.get_piece_size()) if model.is_byte(i)]
+    if ids != [0, BOS, EOS] or byte_ids != list(range(FIRST_BYTE, FIRST_BYTE + 256)):
         raise ValueError(f"{path} has its special pieces elsewhere than llama2.c, whose first 259 tokens are fixed")
-    pieces = [_bytes(model, i) for i in range(model.get_piece_size())]
+    pieces = [_piece_bytes(model, i) for i in range(model.get_piece_size())]
     if model.is_unknown(model.piece_to_id(SPACE)):
         raise ValueError(f"{path} has no piece for the space, which llama2.c would spell in other bytes")
     entries = [struct.pack("<fi", model.get_score(i), len(piece)) + piece for i, piece in enumerate(pieces)]
@@ -147,7 +153,9 @@ def sentencepiece_model(tokenizer: Llama2cTokenizer) -> bytes:
     """
     if b" " not in tokenizer.entries()[0][FIRST_BYTE + 256 :]:
         raise ValueError(f"{tokenizer.path} has no piece for the space: no tokenizer.model would encode alike")
-    pieces = b"".join(_field(1, entry) for entry in map(_entry, range(tokenizer.vocab_size), *tokenizer.entries()))
+    pieces = b"".join(
+        _field(1, _entry(token, piece, score)) for token, (piece, score) in enumerate(zip(*tokenizer.entries()))
+    )
     trainer = _field(3, 2) + _field(4, tokenizer.vocab_size) + _field(35, 1)
     normalizer = _field(1, b"identity") + _field(3, 1) + _field(4, 0) + _field(5, 1)
     proto = pieces + _field(2, trainer) + _field(3, normalizer)
@@ -158,14 +166,18 @@ def sentencepiece_model(tokenizer: Llama2cTokenizer) -> bytes:
     return proto
 
 
+NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6  # the types of pieces in sentencepiece_model.proto
+
+
 def _entry(token: int, piece: bytes, score: float) -> bytes:
-    normal, unknown, control, byte = 1, 2, 3, 6
-    if token < FIRST_BYTE:
-        text, kind = ("<unk>", "<s>", "</s>")[token], control if token else unknown
+    if token == 0:
+        text, kind = "<unk>", UNKNOWN
+    elif token < FIRST_BYTE:
+        text, kind = "<s>" if token == BOS else "</s>", CONTROL
     elif token < FIRST_BYTE + 256:
-        text, kind = f"<0x{token - FIRST_BYTE:02X}>", byte
+        text, kind = f"<0x{token - FIRST_BYTE:02X}>", BYTE
     else:
-        text, kind = piece.decode().replace(" ", SPACE), normal
+        text, kind = piece.decode().replace(" ", SPACE), NORMAL
     return _field(1, text.encode()) + _field(2, struct.pack("<f", score), fixed=True) + _field(3, kind)
 
 
@@ -173,7 +185,9 @@ def _field(number: int, value: int | bytes, fixed: bool = False) -> bytes:
     """A field of a protocol buffer: a varint, four bytes that are ``fixed``, or bytes after their number."""
     if isinstance(value, int):
         return _varint(number << 3) + _varint(value)
-    return _varint(number << 3 | 5) + value if fixed else _varint(number << 3 | 2) + _varint(len(value)) + value
+    if fixed:
+        return _varint(number << 3 | 5) + value
+    return _varint(number << 3 | 2) + _varint(len(value)) + value
 
 
 def _varint(value: int) -> bytes:
@@ -185,9 +199,9 @@ def _varint(value: int) -> bytes:
     return bytes([*raw, value])
 
 
-def _bytes(model: SentencePieceProcessor, token: int) -> bytes:
-    if token in MARKS:
-        return MARKS[token].encode()
+def _piece_bytes(model: SentencePieceProcessor, token: int) -> bytes:
+    if token in SPECIAL_PIECES:
+        return SPECIAL_PIECES[token].encode()
     if token < FIRST_BYTE + 256:
         # The exporter writes bytes above 127 as the character of that number; readers know them by their place.
         return chr(token - FIRST_BYTE).encode()

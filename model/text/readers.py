@@ -8,7 +8,7 @@ import shlex
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from .tokenizer import split_text
 
@@ -28,7 +28,7 @@ def split_documents(blocks: Iterable[str], separator: str | None) -> Iterator[Pi
         for piece in certain[:-1]:
             yield piece, starts
             starts = False
-        rest = rest[sum(map(len, certain[:-1])) :]
+        rest = rest[sum(len(piece) for piece in certain[:-1]) :]
     yield from _mark(split_text(rest), starts)
 
 
@@ -39,6 +39,7 @@ def _mark(pieces: Iterable[str], starts: bool) -> Iterator[Piece]:
 
 
 BLOCK = 1 << 20  # bytes read at a time
+PROBE = 1 << 16  # bytes from the start of a file that are enough to tell what it is
 LONGEST_LINE = 100_000_000  # bytes of a .jsonl, which is read line by line
 BOM = "\ufeff"
 
@@ -47,9 +48,9 @@ def first_bytes(path: Path) -> bytes:
     """The start of a file, of a gzipped one after unpacking; what cannot be unpacked comes as it is."""
     try:
         with cast(BinaryIO, gzip.open(path) if path.name.endswith(".gz") else path.open("rb")) as file:
-            return file.read(SAMPLE)
+            return file.read(PROBE)
     except (gzip.BadGzipFile, EOFError, zlib.error):
-        return path.read_bytes()[:SAMPLE]
+        return path.read_bytes()[:PROBE]
 
 
 def read_file(path: Path, name: str, text_key: str, separator: str | None) -> Iterator[Piece]:
@@ -113,10 +114,14 @@ def _json_lines(file: BinaryIO, name: str, text_key: str) -> Iterator[str]:
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{name}:{number} is not valid JSON text ({error}): correct or remove the line") from None
         if not isinstance(text, str):
-            texts = [key for key in value if isinstance(value[key], str)] if isinstance(value, dict) else []
-            there = f"give text_key one of {', '.join(map(ascii, texts[:8]))}" if texts else "it has no text at all"
-            raise ValueError(f"{name}:{number} has no text under {text_key!r}: {there}")
+            raise ValueError(f"{name}:{number} has no text under {text_key!r}: {_which_keys(value)}")
         yield text
+
+
+def _which_keys(value: Any) -> str:
+    """What to give as text_key for such a line."""
+    keys = [ascii(key) for key in value if isinstance(value[key], str)] if isinstance(value, dict) else []
+    return f"give text_key one of {', '.join(keys[:8])}" if keys else "it has no text at all"
 
 
 # The characters that each language writes most often; of an encoding that does not fit, few or none of them come out.
@@ -131,14 +136,13 @@ COMMON = {
     "CP1252": "éèàâêîôûçëïüöäßñáíóúåøæãõÉÀÜÖÄ«»’‘“”–—…°€£œ",
 }
 SINGLE = ("CP1252", "CP1251", "KOI8-R")  # a byte for each character
-MARKS = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
-SAMPLE = 1 << 16  # bytes that are looked at
+BYTE_ORDER_MARKS = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
 
 
 def guess_encoding(raw: bytes) -> str | None:
     """The name that iconv gives to the likeliest encoding of text that is not UTF-8; None where none is likely."""
-    raw = raw[:SAMPLE]
-    for mark, name in MARKS.items():
+    raw = raw[:PROBE]
+    for mark, name in BYTE_ORDER_MARKS.items():
         if raw.startswith(mark):
             return name
     scores = {name: _score(raw, name, common) for name, common in COMMON.items()}
@@ -163,11 +167,15 @@ def _score(raw: bytes, name: str, common: str) -> float:
     wide = [character for character in text if character > "\x7f"]
     # Accented letters are single among Latin ones, Cyrillic letters come in runs; the bytes are the same.
     together = sum(a > "\x7f" and b > "\x7f" for a, b in itertools.pairwise(text))
-    if name in SINGLE and (name == "CP1252") == (2 * together > len(wide)):
-        return 0.0
     fraction = sum(character in common for character in wide) / max(1, len(wide))
+    if name not in SINGLE:
+        return fraction
+    in_runs = 2 * together > len(wide)
+    is_latin = name == "CP1252"
+    if in_runs == is_latin:
+        return 0.0
     # Any bytes are text in an encoding of single bytes, and a third of them common by chance.
-    return fraction if name not in SINGLE else max(0.0, fraction - 0.4)
+    return max(0.0, fraction - 0.4)
 
 
 def _utf16_score(raw: bytes, name: str) -> float:
@@ -181,7 +189,7 @@ def _utf16_score(raw: bytes, name: str) -> float:
 
 def is_binary(raw: bytes) -> bool:
     """Whether a file that starts so is no text in any encoding: zero bytes, or control characters in numbers."""
-    raw = raw[:SAMPLE]
+    raw = raw[:PROBE]
     if b"\0" in raw:
         return not str(guess_encoding(raw)).startswith("UTF-")
     control = sum(raw.count(byte) for byte in range(32) if byte not in b"\t\n\r\f\b\x1b")
@@ -190,8 +198,10 @@ def is_binary(raw: bytes) -> bool:
 
 def how_to_convert(raw: bytes, place: int, name: str) -> str:
     """How to convert the file called ``name``, of which ``raw`` is a part with the first wrong byte at ``place``."""
-    start = raw.rfind(b"\n", max(0, place - SAMPLE // 2), place) + 1 or max(0, place - SAMPLE // 2)
-    encoding = guess_encoding(raw if place < SAMPLE // 2 else raw[start:])
+    near = max(0, place - PROBE // 2)
+    line_end = raw.rfind(b"\n", near, place)
+    start = near if line_end < 0 else line_end + 1  # of a line, so as not to begin within a character
+    encoding = guess_encoding(raw if place < PROBE // 2 else raw[start:])
     if encoding is None:
         return "no other encoding fits either; give a text file, or convert it with iconv -f ENCODING -t UTF-8"
     command = f"iconv -f {encoding} -t UTF-8"

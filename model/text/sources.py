@@ -39,8 +39,9 @@ class File(NamedTuple):
 class Documents:
     """Documents in order, as often as one iterates, in bounded memory: pieces of text, and whether one starts there."""
 
-    def __init__(self, files: Sequence[File | None], text_key: str, separator: str | None):
-        """``None`` among ``files`` stands for the default corpus."""
+    def __init__(self, specs: list[str | Path], files: Sequence[File | None], text_key: str, separator: str | None):
+        """``specs`` are what the user named; ``None`` among the ``files`` of them stands for the default corpus."""
+        self.specs = specs
         self.files = files
         self.text_key = text_key
         self.separator = separator
@@ -48,12 +49,12 @@ class Documents:
 
     def __iter__(self) -> Iterator[Piece]:
         for file in self.files:
-            if file is None:
-                for text in python_docs():
-                    for number, piece in enumerate(split_text(text)):
-                        yield piece, number == 0
-            else:
-                yield from read_file(*file, self.text_key, self.separator)
+            if file is not None:
+                yield from read_file(file.path, file.name, self.text_key, self.separator)
+                continue
+            for text in python_docs():
+                for number, piece in enumerate(split_text(text)):
+                    yield piece, number == 0
 
     def texts(self) -> Iterator[str]:
         """The text alone."""
@@ -94,11 +95,9 @@ def open_documents(
     """
     if doc_separator == "":
         raise ValueError("doc_separator is empty: give the text that stands between two documents")
-    return Documents([file for spec in as_list(specs) for file in _find(str(spec), patterns)], text_key, doc_separator)
-
-
-def as_list(specs: Sequence[str | Path]) -> list[str | Path]:
-    return [specs] if isinstance(specs, str | Path) else list(specs)
+    named: list[str | Path] = [specs] if isinstance(specs, str | Path) else list(specs)
+    files = [file for spec in named for file in _find(str(spec), patterns)]
+    return Documents(named, files, text_key, doc_separator)
 
 
 def _find(spec: str, patterns: Sequence[str]) -> list[File | None]:
@@ -141,13 +140,20 @@ def _text_files(spec: str, files: Sequence[Path]) -> list[File | None]:
     empty: list[Path] = []
     binary: list[Path] = []
     for file in files:
-        if file.is_file():
-            start = first_bytes(file)
-            kind = empty if not start else binary if is_binary(start) else None
-            texts.append(File(file, str(file))) if kind is None else kind.append(file)
-    left_out = [
-        f"{len(kind)} {name} (such as {kind[0]})" for name, kind in (("empty", empty), ("binary", binary)) if kind
-    ]
+        if not file.is_file():
+            continue
+        start = first_bytes(file)
+        if not start:
+            empty.append(file)
+        elif is_binary(start):
+            binary.append(file)
+        else:
+            texts.append(File(file, str(file)))
+    left_out = []
+    if empty:
+        left_out.append(f"{len(empty)} empty (such as {empty[0]})")
+    if binary:
+        left_out.append(f"{len(binary)} binary (such as {binary[0]})")
     if not texts:
         there = f", but {' and '.join(left_out)}" if left_out else ""
         raise ValueError(f"{spec} holds no text files{there}: check the path, and --glob where it is given")
@@ -173,7 +179,7 @@ def _spool(spec: str) -> Path:
         return Path(file.name)
 
 
-TIMEOUT = 30  # seconds without a byte
+FETCH_TIMEOUT = 30  # seconds without a byte
 
 
 def fetch(url: str) -> Path:
@@ -192,16 +198,15 @@ def fetch(url: str) -> Path:
             write_atomically(path, lambda temporary: _download(address, temporary, wanted))
     elif wanted:
         with path.open("rb") as file:
-            _compare(
-                address, hashlib.file_digest(file, "sha256").hexdigest(), wanted, f"; remove {path} to fetch it anew"
-            )
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        _compare(address, found, wanted, f"; remove {path} to fetch it anew")
     return path
 
 
 def _download(address: str, path: Path, wanted: str) -> None:
     digest = hashlib.sha256()
     try:
-        with urllib.request.urlopen(address, timeout=TIMEOUT) as answer, path.open("wb") as file:
+        with urllib.request.urlopen(address, timeout=FETCH_TIMEOUT) as answer, path.open("wb") as file:
             size = int(answer.headers.get("Content-Length") or 0)
             with tqdm(total=size or None, unit="B", unit_scale=True, desc=address, disable=None) as bar:
                 while block := answer.read(1 << 18):

@@ -111,14 +111,14 @@ def users(folder: Path) -> list[str]:
     return file.read_text(encoding="utf-8", errors="surrogateescape").splitlines() if file.exists() else []
 
 
-class Entry(NamedTuple):
+class CacheEntry(NamedTuple):
     path: Path
     size: int  # bytes
     sources: list[str]
     runs: list[str]  # that used it and still exist
 
 
-def entries(home: Path) -> list[Entry]:
+def cache_entries(home: Path) -> list[CacheEntry]:
     """What the cache holds, the largest first. A download is in use as long as an entry made of it is."""
     found = []
     for path in sorted([*home.glob("tokens-*"), *home.glob("tokenizer-*")]):
@@ -126,10 +126,13 @@ def entries(home: Path) -> list[Entry]:
             sources = read_json(path / ABOUT, {"sources": TEXTS})["sources"]
         except (OSError, ValueError, KeyError):
             sources = ["?"]
-        found.append(Entry(path, _size(path), sources, [run for run in users(path) if Path(run).is_dir()]))
+        found.append(CacheEntry(path, _size(path), sources, [run for run in users(path) if Path(run).is_dir()]))
     for path in sorted((home / DOWNLOADS).glob("*")):
-        runs = {run for entry in found for run in entry.runs if path.name in map(_download_name, entry.sources)}
-        found.append(Entry(path, _size(path), ["fetched"], sorted(runs)))
+        runs: set[str] = set()
+        for entry in found:
+            if path.name in [_download_name(source) for source in entry.sources]:
+                runs |= set(entry.runs)
+        found.append(CacheEntry(path, _size(path), ["fetched"], sorted(runs)))
     return sorted(found, key=lambda entry: -entry.size)
 
 
@@ -141,7 +144,7 @@ def _size(path: Path) -> int:
     return sum(file.stat().st_size for file in [path, *path.rglob("*")] if file.is_file())
 
 
-def remove(entry: Entry) -> None:
+def remove(entry: CacheEntry) -> None:
     if entry.path.is_dir():
         with _locked(entry.path):
             shutil.rmtree(entry.path)
@@ -153,16 +156,18 @@ def main() -> None:
     parser = Parser(prog=f"{__package__}.token_cache", description="List what the cache of texts and tokenizers holds.")
     parser.add_argument("--remove_unused", action="store_true", help="remove what no existing run directory has used")
     flags = parser.parse_args()
-    home, freed = cache_home(), 0
-    for entry in entries(home):
-        unused = not entry.runs
+    home = cache_home()
+    freed = 0
+    for entry in cache_entries(home):
+        use = f"used by {', '.join(entry.runs)}" if entry.runs else "used by no run"
+        removing = flags.remove_unused and not entry.runs
         print(f"{entry.size / 1e6:9.1f} MB  {entry.path.name}  of {', '.join(entry.sources)}")
-        print(f"{'':14}{'used by no run' if unused else 'used by ' + ', '.join(entry.runs)}", end="")
-        print(", removed" if unused and flags.remove_unused else "")
-        if unused and flags.remove_unused:
+        print(f"{'':14}{use}{', removed' if removing else ''}")
+        if removing:
             remove(entry)
             freed += entry.size
-    print(f"{home}: {f'{freed / 1e6:.1f} MB removed' if flags.remove_unused else 'remove with --remove_unused'}")
+    outcome = f"{freed / 1e6:.1f} MB removed" if flags.remove_unused else "remove with --remove_unused"
+    print(f"{home}: {outcome}")
 
 
 if __name__ == "__main__":

@@ -34,7 +34,8 @@ class TextStream:
         text = self._decode(self._window)
         # The last one to three replacement characters may be the start of a character whose other bytes are to come.
         unsure = min(3, len(text) - len(text.rstrip(REPLACEMENT)))
-        given, self._given = self._given, max(self._given, len(text) - unsure)
+        given = self._given
+        self._given = max(given, len(text) - unsure)
         # A decoder that drops spaces at the start may drop a context of spaces: wait until the next one has more.
         if not unsure and text[self._context_length :].strip():
             self._start_anew(self._window[self._context :])
@@ -135,28 +136,35 @@ class SentencePieceTokenizer:
         self.adds_space = self._model.encode("a", out_type=str)[0].startswith(SPACE)
         # SentencePiece takes the sign it writes for a space as a space; spelt in bytes it comes back as itself.
         spelt = [self._model.piece_to_id(f"<0x{byte:02X}>") for byte in SPACE.encode()]
-        self._sign = spelt if all(map(self._model.is_byte, spelt)) and not self.adds_space else None
+        has_bytes = all(self._model.is_byte(i) for i in spelt)
+        self._sign = spelt if has_bytes and not self.adds_space else None
 
     def encode(self, text: str, bos: bool = True) -> list[int]:
-        return [self.bos_id] * bos + self.encode_batch([text])[0]
+        ids = self.encode_batch([text])[0]
+        return [self.bos_id, *ids] if bos else ids
 
     def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
         rows: list[list[int]] = self._model.encode([checked(text) for text in texts], num_threads=threads)
         for row, text in enumerate(texts):
             if self._sign and SPACE in text:
                 first, *others = self._model.encode(text.split(SPACE))
-                rows[row] = first + [i for part in others for i in self._sign + part]
+                rows[row] = first
+                for part in others:
+                    rows[row] += self._sign + part
         return rows
 
     def control_tokens(self, template: str = "") -> dict[str, int]:
-        pieces = ((self._model.id_to_piece(i), i) for i in range(self.vocab_size) if self._model.is_control(i))
-        return dict(pieces)
+        return {self._model.id_to_piece(i): i for i in range(self.vocab_size) if self._model.is_control(i)}
 
     def encode_control(self, text: str) -> list[int]:
         names = self.control_tokens()
-        parts = re.split("(" + "|".join(map(re.escape, names)) + ")", checked(text))
-        ids = [[names[part]] if at % 2 else self.encode_literal(part) for at, part in enumerate(parts) if part]
-        return [token for part in ids for token in part]
+        ids: list[int] = []
+        for place, part in enumerate(re.split("(" + "|".join(map(re.escape, names)) + ")", checked(text))):
+            if place % 2:  # split by a group: every second part is what the group matched
+                ids.append(names[part])
+            elif part:
+                ids += self.encode_literal(part)
+        return ids
 
     def encode_literal(self, text: str) -> list[int]:
         return self.encode_batch([text])[0]

@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,10 @@ from .sources import Documents
 from .token_cache import make_entry
 from .tokenizer import checked, split_text
 
-FORMAT = 3  # of what is learnt: another number makes kept tokenizers unread
-KINDS = ("bpe", "char")
-SAMPLE = 10_000_000  # characters to learn from: more of them change the pieces little and the time much
-MOST = 32768  # pieces that are chosen; more can be asked for
+TOKENIZER_FORMAT = 3  # of what is learnt: another number makes kept tokenizers unread
+TRAINABLE = ("bpe", "char")
+SAMPLE_CHARACTERS = 10_000_000  # characters to learn from: more of them change the pieces little and the time much
+MOST_PIECES = 32768  # pieces that are chosen; more can be asked for
 FEW, COVERAGE = 1000, 0.9995  # of more distinct characters, the rarest 0.05% of the text are spelt in bytes
 LINE = 4000  # characters; SentencePiece leaves out sentences over 4192 bytes unless told otherwise
 SPECIAL = 3 + 256  # <unk>, <s>, </s>, and one piece for each byte, for characters that are not in the vocabulary
@@ -45,8 +45,8 @@ def train_tokenizer(texts: Iterable[str], path: str | Path, kind: str = "bpe", v
     Raises ValueError when the text is empty, when UTF-8 cannot encode it, or when it has too many characters or too
     few words for ``vocab_size``.
     """
-    if kind not in KINDS:
-        raise ValueError(f"tokenizer kind {kind!r} is unknown: give one of {', '.join(KINDS)}")
+    if kind not in TRAINABLE:
+        raise ValueError(f"tokenizer kind {kind!r} is unknown: give one of {', '.join(TRAINABLE)}")
     sample, total = spread_sample(texts)
     counts = Counter(itertools.chain.from_iterable(sample))
     if not counts:
@@ -83,14 +83,20 @@ def fitting_size(characters: int, distinct: int) -> int:
     Longer texts can teach more pieces: the power of two next to 0.72 times the square root of their length, which is
     1024 for 2 MB of English and 32768 for 2 GB. All characters, and half as many pieces again of several, fit in.
     """
-    growth = min(2 ** round(math.log2(0.72 * math.sqrt(characters))), MOST)
-    return max(growth, 64 * -(-(SPECIAL + distinct + growth // 2) // 64))
+    growth = min(2 ** round(math.log2(0.72 * math.sqrt(characters))), MOST_PIECES)
+    least = SPECIAL + distinct + growth // 2
+    return max(growth, 64 * math.ceil(least / 64))
 
 
 def covered(counts: Counter[str], fraction: float) -> int:
     """How many of the characters, the most frequent first, make up this fraction of the text."""
-    so_far = itertools.accumulate(count for _, count in counts.most_common())
-    return 1 + sum(1 for count in so_far if count < fraction * counts.total())
+    wanted = fraction * counts.total()
+    so_far = 0
+    for place, (_, count) in enumerate(counts.most_common(), 1):
+        so_far += count
+        if so_far >= wanted:
+            return place
+    return len(counts)
 
 
 def learn_tokenizer(
@@ -98,13 +104,12 @@ def learn_tokenizer(
     cache_dir: str | Path,
     kind: str = "bpe",
     vocab_size: int | None = None,
-    specs: Sequence[str | Path] = (),
 ) -> Path:
     """``train_tokenizer`` on the documents, or what it made of the same files before: the path in ``cache_dir``.
 
-    ``specs`` are where the documents come from. Raises ValueError when a file changes while it is read.
+    Raises ValueError when a file changes while it is read.
     """
-    facts = [FORMAT, documents.identity(), kind, vocab_size]
+    facts = [TOKENIZER_FORMAT, documents.identity(), kind, vocab_size]
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
     folder = Path(cache_dir) / f"tokenizer-{key[:32]}"
     file = folder / "tokenizer.model"
@@ -114,11 +119,11 @@ def learn_tokenizer(
             train_tokenizer(documents.texts(), place, kind, vocab_size)
             documents.check_unchanged()
 
-        make_entry(folder, specs, fill, file.exists)
+        make_entry(folder, documents.specs, fill, file.exists)
     return file
 
 
-def spread_sample(texts: Iterable[str], limit: int = SAMPLE) -> tuple[list[str], int]:
+def spread_sample(texts: Iterable[str], limit: int = SAMPLE_CHARACTERS) -> tuple[list[str], int]:
     """Pieces from all over the text, at most ``limit`` characters: every second is dropped whenever they are more.
 
     Returns them, and how many characters the whole text has.
@@ -133,13 +138,16 @@ def spread_sample(texts: Iterable[str], limit: int = SAMPLE) -> tuple[list[str],
             size += len(piece)
         while size > limit and len(kept) > 1:
             kept = kept[::2]
-            size, stride = sum(map(len, kept)), stride * 2
+            size = sum(len(piece) for piece in kept)
+            stride *= 2
     return [piece for piece in kept if piece], total
 
 
 def _train(sample: list[str], kind: str, vocab_size: int, coverage: float) -> bytes:
-    ends = [end for end in "\n\r" if any(end in piece for piece in sample)]
-    required = "".join(["\u2581", *ends])  # the sign for a space, and what it drops at the end of a sentence
+    required = "\u2581"  # the sign for a space, and what the trainer drops at the end of a sentence
+    for end in "\n\r":
+        if any(end in piece for piece in sample):
+            required += end
     proto = io.BytesIO()
     SentencePieceTrainer.train(
         sentence_iterator=iter([*sample, " "]),  # it wants one that is not empty

@@ -1,13 +1,15 @@
 """Every setting of a training run, and its range."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 from ..config import ModelArgs
+from ..text.sources import Documents, open_documents
 
+CONFIG_FILE = "config.toml"  # of a run directory: every setting of the run
 DEFAULT_STEPS = 2000
 RATE = 0.02  # peak learning rate of Muon, and of AdamW beside it, for models of the sizes that minutes can train
 FINE_TUNING = 0.1  # of the learning rates for training from scratch: those of 0.02 destroy what a model has learnt
@@ -15,7 +17,10 @@ FINE_TUNING = 0.1  # of the learning rates for training from scratch: those of 0
 
 @dataclass(frozen=True)
 class DataArgs:
-    """The text, and how it becomes tokens."""
+    """The text, and how it becomes tokens.
+
+    Raises ValueError that lists every problem at once, each with its value and the fix.
+    """
 
     data: Annotated[tuple[str, ...], "text: files, folders, globs, URLs, - for stdin; .jsonl and .gz are unpacked"] = (
         "python-docs",
@@ -28,10 +33,23 @@ class DataArgs:
     tokenizer: Annotated[str, "bpe or char: train one on the data; or the FILE of a trained one"] = "bpe"
 
     def __post_init__(self) -> None:
+        refuse(self._problems())
+
+    def _problems(self) -> Iterator[str]:
         if not self.data:
-            raise ValueError("data is empty: name at least one file")
+            yield "data is empty: name at least one file"
         if not 1e-5 <= self.val_fraction <= 0.9 and not self.val_data:
-            raise ValueError(f"val_fraction is {self.val_fraction}: give a fraction from 0.00001 to 0.9, such as 0.1")
+            yield f"val_fraction is {self.val_fraction}: give a fraction from 0.00001 to 0.9, such as 0.1"
+
+    def documents(self) -> Documents:
+        """The text to train on, and to validate on unless ``val_data`` is given."""
+        return open_documents(self.data, self.text_key, self.doc_separator or None, self.glob)
+
+    def val_documents(self) -> Documents | None:
+        """The validation text; None if it is the end of the training text."""
+        if not self.val_data:
+            return None
+        return open_documents(self.val_data, self.text_key, self.doc_separator or None, self.glob)
 
 
 @dataclass(frozen=True)
@@ -73,15 +91,15 @@ class TrainArgs:
     fsdp: Annotated[bool, "under torchrun: shard the model (FSDP2) instead of copying it (DDP)"] = False
 
     def __post_init__(self) -> None:
-        problems = list(self._problems())
-        if problems:
-            raise ValueError("; ".join(problems))
+        refuse(self._problems())
 
     def _problems(self) -> Iterator[str]:
         for name in ("batch_size", "micro_batch_size", "max_steps", "eval_every", "eval_tokens"):
             value = getattr(self, name)
-            if value is not None and not 1 <= value < 2**63:
-                yield f"{name} is {value}: give at least 1{' and less than 2**63' if value > 1 else ''}"
+            if value is not None and value < 1:
+                yield f"{name} is {value}: give at least 1"
+            if value is not None and value >= 2**63:
+                yield f"{name} is {value}: give at least 1 and less than 2**63"
         for name in ("seed", "sample_every"):
             if not 0 <= getattr(self, name) < 2**63:
                 yield f"{name} is {getattr(self, name)}: give a number from 0 up to, but below, 2**63"
@@ -104,11 +122,22 @@ class TrainArgs:
     @property
     def step_limit(self) -> float:
         """The most steps of the run; infinity where the minutes alone end it."""
-        return self.max_steps or (math.inf if self.minutes else DEFAULT_STEPS)
+        if self.max_steps is not None:
+            return self.max_steps
+        return DEFAULT_STEPS if self.minutes is None else math.inf
 
     def fraction_done(self, step: int, seconds: float) -> float:
         """How much of the run is done, 1 at its end: by steps or by the clock, whichever is further."""
-        return max(step / self.step_limit, seconds / (60 * self.minutes) if self.minutes else 0.0)
+        by_steps = step / self.step_limit
+        if self.minutes is None:
+            return by_steps
+        return max(by_steps, seconds / (60 * self.minutes))
+
+
+def refuse(problems: Iterable[str]) -> None:
+    """Raise ValueError that lists the problems, if there are any."""
+    if listed := "; ".join(problems):
+        raise ValueError(listed)
 
 
 CLASSES = (DataArgs, ModelArgs, TrainArgs)  # whose fields a TOML file and the flags may set

@@ -63,7 +63,8 @@ def torchrun_ranks(environment: Mapping[str, str]) -> Ranks:
     for name, default in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0")):
         text = environment.get(name, default)
         numbers[name] = int(text) if re.fullmatch(r"\d{1,6}", text) else -1
-        if numbers[name] < (name == "WORLD_SIZE"):
+        least = 1 if name == "WORLD_SIZE" else 0
+        if numbers[name] < least:
             raise ValueError(f"{name} is {text!r} in the environment: start with torchrun, or unset it")
     if numbers["RANK"] >= numbers["WORLD_SIZE"]:
         raise ValueError(f"RANK is {numbers['RANK']} of WORLD_SIZE {numbers['WORLD_SIZE']}: start with torchrun")
@@ -93,7 +94,7 @@ def process_group(ranks: Ranks, device: torch.device) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def spread(model: Transformer, ranks: Ranks, fsdp: bool) -> nn.Module:
+def parallelize(model: Transformer, ranks: Ranks, fsdp: bool) -> nn.Module:
     """What the loop calls in place of ``model``; parameters keep their names, and in DDP their identity."""
     if ranks.world_size == 1:
         return model

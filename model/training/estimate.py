@@ -11,8 +11,6 @@ from ..weights.layout import shapes
 from .config import TrainArgs
 
 OBJECTS = 170_000  # bytes a layer beside its tensors: modules, the optimizer's tables, autograd's nodes; as measured
-
-
 PROCESS = 230_000_000  # Python with PyTorch 2.13 on a CPU, before anything is computed
 LIBRARIES = 170_000_000  # what training loads on top, and what choosing a model and drawing its losses take
 MOMENTARY = {torch.float32: 1.25, torch.bfloat16: 1.45}  # the highest point of a backward pass, in activations
@@ -20,13 +18,20 @@ MOMENTARY = {torch.float32: 1.25, torch.bfloat16: 1.45}  # the highest point of 
 
 def count_parameters(args: ModelArgs) -> tuple[int, int]:
     """All parameters, and those of them in the layers' matrices, without building the network."""
-    one = {name: math.prod(shape) for name, shape in shapes(dataclasses.replace(args, n_layers=1)).items()}
-    layer = sum(count for name, count in one.items() if name.startswith("layers."))
-    norms = sum(count for name, count in one.items() if name.startswith("layers.") and "norm" in name)
-    return sum(one.values()) + (args.n_layers - 1) * layer, args.n_layers * (layer - norms)
+    total = layer = norms = 0
+    for name, shape in shapes(dataclasses.replace(args, n_layers=1)).items():
+        count = math.prod(shape)
+        total += count
+        if name.startswith("layers."):
+            layer += count
+            if "norm" in name:
+                norms += count
+    return total + (args.n_layers - 1) * layer, args.n_layers * (layer - norms)
 
 
-def memory_needed(model: ModelArgs, train: TrainArgs, dtype: torch.dtype, world_size: int = 1) -> tuple[int, int]:
+def state_and_activation_bytes(
+    model: ModelArgs, train: TrainArgs, dtype: torch.dtype, world_size: int = 1
+) -> tuple[int, int]:
     """Bytes of one process for weights, gradients and optimizer state, and for the activations of one micro-batch.
 
     Weights and gradients have 4 bytes a parameter, AdamW's state 8, Muon's 4. The activations are those that the
@@ -34,7 +39,9 @@ def memory_needed(model: ModelArgs, train: TrainArgs, dtype: torch.dtype, world_
     keep for each layer; the batch itself is int64.
     """
     parameters, hidden = count_parameters(model)
-    state = 16 * parameters - (4 * hidden if train.optimizer == "muon" else 0)
+    state = 16 * parameters
+    if train.optimizer == "muon":
+        state -= 4 * hidden
     if world_size > 1:
         state = state // world_size if train.fsdp else state + 4 * parameters  # DDP's buckets hold the gradients again
     rows = train.batch_size // world_size
@@ -55,7 +62,7 @@ def peak_memory(model: ModelArgs, train: TrainArgs, dtype: torch.dtype, world_si
     Beside state and activations: what the backward pass needs for a moment, Muon's copies of all matrices of one
     shape, and the libraries that the first step loads.
     """
-    state, activations = memory_needed(model, train, dtype, world_size)
+    state, activations = state_and_activation_bytes(model, train, dtype, world_size)
     stacked = 2 * model.n_layers * model.dim * model.hidden_dim if train.optimizer == "muon" else 0  # w1 and w3
     return LIBRARIES + state + round(MOMENTARY[dtype] * activations) + (4 + 4 * dtype.itemsize) * stacked
 
@@ -63,7 +70,9 @@ def peak_memory(model: ModelArgs, train: TrainArgs, dtype: torch.dtype, world_si
 def disk_needed(model: ModelArgs, train: TrainArgs) -> int:
     """Bytes of a run directory: the latest state, one more of it while it is replaced, and the best model."""
     parameters, hidden = count_parameters(model)
-    state = 12 * parameters - (4 * hidden if train.optimizer == "muon" else 0)
+    state = 12 * parameters
+    if train.optimizer == "muon":
+        state -= 4 * hidden
     return 2 * state + 4 * parameters
 
 
@@ -72,18 +81,20 @@ def free_memory(device: torch.device) -> int | None:
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
 
 
-def fits(model: ModelArgs, train: TrainArgs, device: torch.device, world_size: int = 1) -> bool:
+def fits_memory(model: ModelArgs, train: TrainArgs, device: torch.device, world_size: int = 1) -> bool:
     """Whether the memory is enough, as far as anything tells how much there is."""
     available = free_memory(device)
     return available is None or peak_memory(model, train, pick_dtype(train.dtype, device), world_size) <= available
 
 
-def check_memory(model: ModelArgs, train: TrainArgs, device: torch.device, world_size: int = 1) -> None:
+def check_training_memory(model: ModelArgs, train: TrainArgs, device: torch.device, world_size: int = 1) -> None:
     """Raises ValueError when the run needs more memory than there is, with what to lower."""
-    if fits(model, train, device, world_size):
+    if fits_memory(model, train, device, world_size):
         return
-    dtype, available = pick_dtype(train.dtype, device), free_memory(device)
-    needed, state = peak_memory(model, train, dtype, world_size), memory_needed(model, train, dtype, world_size)[0]
+    dtype = pick_dtype(train.dtype, device)
+    available = free_memory(device)
+    needed = peak_memory(model, train, dtype, world_size)
+    state, _ = state_and_activation_bytes(model, train, dtype, world_size)
     if available is None or state > available:
         what = f"{count_parameters(model)[0]:,} parameters with gradients and optimizer state are too many"
         advice = f"lower dim ({model.dim}), n_layers ({model.n_layers}) or vocab_size ({model.vocab_size})"
@@ -98,5 +109,5 @@ def check_memory(model: ModelArgs, train: TrainArgs, device: torch.device, world
 
 
 def readable_size(size: int) -> str:
-    """A size as people say it."""
+    """Human-readable: megabytes rounded up, or gigabytes."""
     return f"{math.ceil(size / 1e6):,} MB" if size < 1e9 else f"{size / 1e9:,.1f} GB"

@@ -23,7 +23,7 @@ def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> T
 
 
 @torch.no_grad()
-def evaluate(
+def validation_loss(
     network: Callable[[Tensor], Tensor], model: Transformer, dataset: Dataset, args: TrainArgs, ranks: Ranks
 ) -> float:
     """Mean nats per token over the validation text, or ``eval_tokens`` tokens of it; ``network`` runs ``model``.
@@ -31,16 +31,19 @@ def evaluate(
     Windows lie side by side; processes take them in turn. A process that has no batch left repeats one without counting
     it, since a sharded network runs only where all processes run it.
     """
-    device, context = model.tok_embeddings.weight.device, model.args.max_seq_len
+    device = model.tok_embeddings.weight.device
     training = model.training
     model.eval()
-    batches = dataset.val_batches(args.micro_batch_size or args.batch_size, context, args.eval_tokens)
+    rows = args.micro_batch_size or args.batch_size
+    batches = dataset.val_batches(rows, model.args.max_seq_len, args.eval_tokens)
     total = count = 0.0
     while group := list(islice(batches, ranks.world_size)):
-        inputs, targets = (torch.from_numpy(part).to(device) for part in group[min(ranks.rank, len(group) - 1)])
+        mine = group[min(ranks.rank, len(group) - 1)]
+        inputs, targets = (torch.from_numpy(part).to(device) for part in mine)  # (B, T) each
         loss = cross_entropy(network(inputs), targets, "sum")
         if ranks.rank < len(group):
-            total, count = total + loss.item(), count + targets.numel()
+            total += loss.item()
+            count += targets.numel()
     model.train(training)
     total, count = ranks.sum([total, count], device)
     return total / count
@@ -59,14 +62,19 @@ def guessing_losses(dataset: Dataset, vocab_size: int, order: int = 1, tokens: i
     text. To each token's count one is added, so that none is impossible; the guess of one order less counts as PRIOR
     more of a longer sequence.
     """
-    train, val = (_spread(ids, tokens).astype(np.int64) for ids in (dataset.train, dataset.val))
-    probability, context, prior = np.full(len(val), 1 / vocab_size), np.array(len(train)), vocab_size
+    train = _sampled_blocks(dataset.train, tokens).astype(np.int64)
+    val = _sampled_blocks(dataset.val, tokens).astype(np.int64)
+    probability = np.full(len(val), 1 / vocab_size)  # by the guess of one order less
+    context = np.array(len(train))  # how often what comes before each token was seen
+    prior = vocab_size
     losses: list[float] = []
-    for n in range(1, min(order, int(62 / math.log2(vocab_size))) + 1):  # a sequence is one number of 63 bits
+    longest = int(62 / math.log2(vocab_size))  # a sequence is one number of 63 bits
+    for n in range(1, min(order, longest) + 1):
         seen = _occurrences(_sequences(train, n, vocab_size), _sequences(val, n, vocab_size))  # (len(val) - n + 1,)
         probability = (seen + prior * probability[-len(seen) :]) / (context + prior)
         losses.append(float(-np.log(probability[max(0, 2 - n) :]).mean()))
-        context, prior = seen[:-1], PRIOR
+        context = seen[:-1]
+        prior = PRIOR
         if losses[-1] > min(losses):
             return losses[:-1]
     return losses
@@ -85,7 +93,7 @@ def _occurrences(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     return np.where(values[places] == wanted, counts[places], 0)
 
 
-def _spread(ids: np.ndarray, tokens: int, blocks: int = 100) -> np.ndarray:
+def _sampled_blocks(ids: np.ndarray, tokens: int, blocks: int = 100) -> np.ndarray:
     if len(ids) <= tokens:
         return np.asarray(ids)
     starts = np.linspace(0, len(ids) - tokens // blocks, blocks, dtype=np.int64)

@@ -46,11 +46,11 @@ class Muon(torch.optim.Muon):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = None if closure is None else closure()
         for group in self.param_groups:
-            shapes = defaultdict(list)
+            by_shape = defaultdict(list)
             for p in group["params"]:
                 if p.grad is not None:
-                    shapes[p.shape].append(p)
-            for weights in shapes.values():
+                    by_shape[p.shape].append(p)
+            for weights in by_shape.values():
                 self._step_stack(group, weights)
         return loss
 

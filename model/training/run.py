@@ -11,41 +11,44 @@ import torch
 
 from ..cli import Settings, read_toml, write_toml
 from ..cli.files import write_text
-from ..cli.machine import pick_device
+from ..cli.machine import pick_device, pick_dtype
 from ..config import ModelArgs
 from ..text.token_cache import note_use
 from ..transformer import Transformer
 from ..weights import open_checkpoint, save_tokenizer
 from ..weights.variants import build
-from .config import CLASSES
-from .console import Console, how_to_resume
+from .config import CLASSES, CONFIG_FILE
+from .console import Console
 from .distributed import own_device, process_group
-from .estimate import build_seconds, check_memory, count_parameters
+from .estimate import build_seconds, check_training_memory, count_parameters
 from .evaluation import guessing_losses
-from .plan import CONFIG, Plan, Text, assemble, differences, prepare_text
+from .plan import Plan, differences, make_plan
+from .prepared_text import PreparedText, prepare_text
 from .run_directory import check_free, locked, make_first_free, read_notes
-from .sizing import Forecast, choose, forecast, hardness
-from .summary import announcement, duration, table
+from .signals import stopping_on_signals
+from .sizing import Forecast, Machine, choose_settings, forecast, text_facts
+from .summary import RunFacts, announcement, duration, format_rows, how_to_resume
 from .trainer import Progress, Trainer
 
 PATIENCE = 3.0  # seconds in which nothing need be said
 
 
-def run(plan: Plan, text: Text | None) -> int:
+def run(plan: Plan, text: PreparedText | None) -> int:
     """Train as planned; ``text`` is None in every process but the first. Returns the exit code."""
-    device, expected = own_device(pick_device(plan.train.device), plan.ranks), None
+    device = own_device(pick_device(plan.train.device), plan.ranks)
+    expected = None
     with ExitStack() as stack:
         if text:  # before the others are met: a mistake ends here, and they are still waiting
             if plan.undecided:
-                plan, text, expected = decide(plan, text, device)
-            check_memory(text.model, plan.train, device, plan.ranks.world_size)
+                plan, text, expected = choose_and_forecast(plan, text, device)
+            check_training_memory(text.model, plan.train, device, plan.ranks.world_size)
             plan = stack.enter_context(claimed(plan))
             write_run(plan, text)
         stack.enter_context(process_group(plan.ranks, device))
         plan = dataclasses.replace(plan, directory=Path(plan.ranks.broadcast(str(plan.directory))))
         if text is None:
             plan, text = reread(plan)
-        return train(plan, text, device, expected)
+        return train_and_show(plan, text, device, expected)
 
 
 @contextmanager
@@ -64,70 +67,85 @@ def claimed(plan: Plan) -> Iterator[Plan]:
     with locked(plan.directory):
         if not plan.resume:
             check_free(plan.directory)
-        elif read_toml(plan.directory / CONFIG, *CLASSES) != plan.found:
-            raise ValueError(f"{plan.directory / CONFIG} changed after it was read: run again")
+        elif read_toml(plan.directory / CONFIG_FILE, *CLASSES) != plan.found:
+            raise ValueError(f"{plan.directory / CONFIG_FILE} changed after it was read: run again")
         yield plan
 
 
-def show_plan(plan: Plan, text: Text) -> int:
+def show_plan(plan: Plan, text: PreparedText) -> int:
     """Print what the run would take and come to; nothing is written. Returns the exit code."""
     device = own_device(pick_device(plan.train.device), plan.ranks)
-    plan, text, expected = decide(plan, text, device)
-    trainer = Trainer(plan.network(text.model).to(device), text.dataset, plan.train)
-    print(announcement(trainer, guessing_losses(text.dataset, text.model.vocab_size)[0], forecast=expected))
+    plan, text, expected = choose_and_forecast(plan, text, device)
+    facts = RunFacts(
+        args=plan.train,
+        model=text.model,
+        parameters=sum(p.numel() for p in plan.network(text.model).parameters()),
+        dataset=text.dataset,
+        device=device,
+        dtype=pick_dtype(plan.train.dtype, device),
+        processes=plan.ranks.world_size,
+        unigram=guessing_losses(text.dataset, text.model.vocab_size)[0],
+    )
+    print(announcement(facts, forecast=expected))
     return 0
 
 
-def decide(plan: Plan, text: Text, device: torch.device) -> tuple[Plan, Text, Forecast]:
+def choose_and_forecast(plan: Plan, text: PreparedText, device: torch.device) -> tuple[Plan, PreparedText, Forecast]:
     """Choose what the user has left open, now that the text is known, and say what to expect of the run."""
-    dataset, processes, given = text.dataset, plan.ranks.world_size, plan.given
-    guess = hardness(dataset, text.tokenizer.vocab_size)
-    if undecided := plan.undecided:
-        chosen = choose(given, guess, dataset, text.tokenizer.vocab_size, plan.network, device, processes)
-        plan = dataclasses.replace(assemble(chosen, plan.directory, plan.ranks), base=plan.base)
+    given, undecided = plan.given, plan.undecided
+    known = text_facts(text.dataset, text.tokenizer.vocab_size)
+    machine = Machine(plan.network, text.dataset, device, plan.ranks.world_size)
+    if undecided:
+        chosen = choose_settings(given, known, machine)
+        plan = dataclasses.replace(make_plan(chosen, plan.directory, plan.ranks), base=plan.base)
         text = dataclasses.replace(text, model=plan.model)
-    check_memory(text.model, plan.train, device, processes)
-    expected = forecast(text.model, plan.train, guess, plan.network, dataset, device, processes)
+    check_training_memory(text.model, plan.train, device, machine.processes)
+    expected = forecast(text.model, plan.train, known, machine)
     early = undecided and plan.train.max_steps is not None and "max_steps" not in given
     return plan, text, dataclasses.replace(expected, ends_early=early)
 
 
-def reread(plan: Plan) -> tuple[Plan, Text]:
+def reread(plan: Plan) -> tuple[Plan, PreparedText]:
     """What the first of several processes chose and prepared, for the others: its run directory and cache hold it."""
-    written = assemble(read_toml(plan.directory / CONFIG, *CLASSES), plan.directory, plan.ranks)
+    written = make_plan(read_toml(plan.directory / CONFIG_FILE, *CLASSES), plan.directory, plan.ranks)
     text = prepare_text(dataclasses.replace(written, resume=True))
     note_uses(text, plan.directory)  # another machine has a cache of its own
     return dataclasses.replace(written, resume=plan.resume), text
 
 
-def write_run(plan: Plan, text: Text) -> None:
+def write_run(plan: Plan, text: PreparedText) -> None:
     """What a run directory holds before the first step: enough for --resume to begin from."""
     restore_progress(plan, text)  # refuses, before anything is written
     if not plan.resume:
         save_tokenizer(text.tokenizer, plan.directory)
-    write_text(plan.directory / CONFIG, write_toml(plan.data, text.model, plan.train))
+    write_text(plan.directory / CONFIG_FILE, write_toml(plan.data, text.model, plan.train))
     note_uses(text, plan.directory)
 
 
-def note_uses(text: Text, directory: Path) -> None:
+def note_uses(text: PreparedText, directory: Path) -> None:
     for entry in text.entries:
         note_use(entry, directory)
 
 
-def train(plan: Plan, text: Text, device: torch.device, expected: Forecast | None = None) -> int:
+def train_and_show(plan: Plan, text: PreparedText, device: torch.device, expected: Forecast | None = None) -> int:
     progress = restore_progress(plan, text)
     torch.manual_seed(plan.train.seed)
     if plan.ranks.is_first:
         say_building(text.model)
-    model = build_model(plan, text.model, fresh=progress is None).to(device)
+    model = initial_model(plan, text.model, fresh=progress is None).to(device)
     trainer = Trainer(
-        model, text.dataset, plan.train, plan.directory,
-        identity=identity_of(plan, text), progress=progress, ranks=plan.ranks,
-    )  # fmt: skip
+        model,
+        text.dataset,
+        plan.train,
+        plan.directory,
+        identity=identity_of(plan, text),
+        progress=progress,
+        ranks=plan.ranks,
+    )
     console = Console(trainer, text.tokenizer)
     console.announce(plan.changes, expected)
     try:
-        with console:
+        with stopping_on_signals(trainer), console:
             for measured in trainer.steps():
                 console.show(measured)
     except OSError as error:
@@ -145,11 +163,11 @@ def train(plan: Plan, text: Text, device: torch.device, expected: Forecast | Non
 def say_building(args: ModelArgs) -> None:
     """A note where it takes a while until the network is there, and there are its size and pace to show."""
     if (seconds := build_seconds(args)) > PATIENCE:
-        note = f"{count_parameters(args)[0]:,} parameters in {args.n_layers:,} layers, about {duration(seconds)}"
-        print(table({"building": note}), file=sys.stderr, flush=True)
+        text = f"{count_parameters(args)[0]:,} parameters in {args.n_layers:,} layers, about {duration(seconds)}"
+        print(format_rows({"building": text}), file=sys.stderr, flush=True)
 
 
-def build_model(plan: Plan, args: ModelArgs, fresh: bool) -> Transformer:
+def initial_model(plan: Plan, args: ModelArgs, fresh: bool) -> Transformer:
     """Random weights, or those of ``init_from`` in a context that may be shorter than theirs.
 
     A run that is resumed needs neither: its state brings all weights.
@@ -164,11 +182,11 @@ def build_model(plan: Plan, args: ModelArgs, fresh: bool) -> Transformer:
     return model.requires_grad_(True)
 
 
-def identity_of(plan: Plan, text: Text) -> Settings:
+def identity_of(plan: Plan, text: PreparedText) -> Settings:
     return plan.identity | {"vocab_size": text.model.vocab_size, "data": text.dataset.fingerprint}
 
 
-def restore_progress(plan: Plan, text: Text) -> Progress | None:
+def restore_progress(plan: Plan, text: PreparedText) -> Progress | None:
     """How far the run is, if it is one to go on with. Raises ValueError when its model or its text was another."""
     notes = read_notes(plan.directory, get_type_hints(Progress)) if plan.resume else None
     if notes is None:

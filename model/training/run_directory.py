@@ -54,7 +54,7 @@ def _make(directory: Path) -> bool:
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Keep a second trainer out. The lock is the operating system's: it goes with the process, however that ends."""
+    """Keep a second trainer out. The operating system releases the lock when the process ends, however it ends."""
     try:
         lock = FileLock(directory / ".lock").acquire(blocking=False)
     except Timeout:
@@ -129,12 +129,16 @@ def check_state(
     if missing:
         raise ValueError(f"{path} has no {missing[0]}: it is of another model; start a new run")
     for name, tensor in tensors.items():
-        kind, _, rest = name.partition(".")
-        key, _, parameter = rest.partition(".") if kind == "optimizer" else ("", "", rest)
-        known = parameter in states and key in STATE_KEYS if kind == "optimizer" else kind == "model"
+        kind, _, parameter = name.partition(".")
+        key = ""
+        known = kind == "model"
+        if kind == "optimizer":
+            key, _, parameter = parameter.partition(".")
+            known = parameter in states and key in STATE_KEYS
         if not (known and parameter in weights):
             raise ValueError(f"{path} holds {name}, which this model and optimizer have not: start a new run")
-        shape, dtype = () if key == "step" else tuple(weights[parameter].shape), weights[parameter].dtype
+        dtype = weights[parameter].dtype
+        shape = () if key == "step" else tuple(weights[parameter].shape)
         if tuple(tensor.shape) != shape or tensor.dtype != dtype:
             raise ValueError(
                 f"{path}: {name} is {tensor.dtype} of shape {tuple(tensor.shape)}, not {dtype} of {shape}: "
@@ -157,7 +161,7 @@ def read_notes(directory: Path, progress_types: Mapping[str, Any]) -> dict[str, 
         notes = json.loads(text)
         progress, identity = notes["progress"], notes["identity"]
         fine = isinstance(identity, dict) and progress.keys() == progress_types.keys()
-        fine = fine and all(_is_number(progress[name], kind) for name, kind in progress_types.items())
+        fine = fine and all(_fits_type(progress[name], kind) for name, kind in progress_types.items())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         fine = False
     if not fine:
@@ -165,9 +169,11 @@ def read_notes(directory: Path, progress_types: Mapping[str, Any]) -> dict[str, 
     return {"progress": progress, "identity": identity}
 
 
-def _is_number(value: Any, kind: Any) -> bool:
-    if value is None or isinstance(value, bool):
-        return value is None and isinstance(None, kind)
+def _fits_type(value: Any, kind: Any) -> bool:
+    if value is None:
+        return isinstance(None, kind)
+    if isinstance(value, bool):
+        return False
     return isinstance(value, kind) and 0 <= value < 2**63
 
 
@@ -181,7 +187,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     except (ValueError, TypeError, RecursionError):
         fine = False
     if not fine:
-        raise ValueError(f"{path} is damaged: restore or remove it") from None
+        raise ValueError(f"{path} is damaged: restore or remove it")
     return lines
 
 
@@ -194,7 +200,7 @@ class Metrics:
     def __init__(self, path: Path, last_step: int | None = None) -> None:
         self.path = path
         earlier = read_metrics(path) if last_step is not None and path.exists() else []
-        kept = [line for line in earlier if last_step is not None and line["step"] <= last_step]
+        kept = [line for line in earlier if line["step"] <= last_step] if last_step is not None else []
         write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def write(self, step: int, measured: Mapping[str, float]) -> None:

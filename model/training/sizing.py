@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..cli import Settings, build
+from ..cli import Settings, from_settings
 from ..config import ModelArgs
 from ..text.dataset import Dataset
 from ..transformer import Transformer
 from .config import RATE, TrainArgs
-from .estimate import count_parameters, fits
+from .estimate import count_parameters, fits_memory
 from .evaluation import guessing_losses
 from .trainer import Trainer
 
@@ -75,10 +75,17 @@ class Forecast:
     ends_early: bool = False  # because more passes over the text would not make the model better
 
 
-def undecided(settings: Settings) -> bool:
-    """Whether the model is to be chosen: minutes are given, and not both its width and its layers."""
-    fixed = settings.get("init_from") or {"dim", "n_layers"} <= settings.keys()
-    return bool(settings.get("minutes") and not fixed)
+@dataclass(frozen=True)
+class TextFacts:
+    """What the choice of a model needs to know of a text."""
+
+    train_tokens: int
+    vocab_size: int
+    guess: float  # how hard it is: nats per token of the best guess by frequency
+
+
+def text_facts(dataset: Dataset, vocab_size: int) -> TextFacts:
+    return TextFacts(len(dataset.train), vocab_size, hardness(dataset, vocab_size))
 
 
 def hardness(dataset: Dataset, vocab_size: int) -> float:
@@ -86,30 +93,63 @@ def hardness(dataset: Dataset, vocab_size: int) -> float:
     return min(guessing_losses(dataset, vocab_size, ORDER))
 
 
-def choose(given: Settings, guess: float, dataset: Dataset, vocab_size: int, network: type[Transformer],
-           device: torch.device, processes: int = 1) -> Settings:  # fmt: skip
+@dataclass(frozen=True)
+class Machine:
+    """What trains: a network on a device, in so many processes. It is timed on the text that it will train on."""
+
+    network: type[Transformer]
+    dataset: Dataset
+    device: torch.device
+    processes: int = 1
+
+    def tokens_per_second(self, model: ModelArgs, train: TrainArgs) -> float:
+        """Of training steps on random weights: the median of half a second of them after a first one.
+
+        Where they are slow, of as many as a second and a half has time for, and at least one.
+        """
+        torch.manual_seed(train.seed)
+        network = self.network(model).to(self.device)
+        trainer = Trainer(network, self.dataset, dataclasses.replace(train, compile=False, fsdp=False))
+        trainer.model.train()
+        seconds: list[float] = []
+        while sum(seconds) < (0.5 if len(seconds) >= 4 else 1.5):
+            begin = time.perf_counter()
+            trainer.step(1.0)  # which waits for the device
+            seconds.append(time.perf_counter() - begin)
+        step = statistics.median(seconds[1:] or seconds)
+        return self.processes * train.batch_size * model.max_seq_len / step
+
+
+def undecided(settings: Settings) -> bool:
+    """Whether the model is to be chosen: minutes are given, and not both its width and its layers."""
+    fixed = settings.get("init_from") or {"dim", "n_layers"} <= settings.keys()
+    return bool(settings.get("minutes") and not fixed)
+
+
+def choose_settings(given: Settings, text: TextFacts, machine: Machine) -> Settings:
     """All settings, those that suit the text, the machine and the minutes best; what is ``given`` stays as it is.
 
-    ``guess`` is the text's ``hardness``.
     Sizes are tried from small to large, until the expected loss or the memory says that the one before was better.
     Raises ValueError when no size fits into the memory.
     """
-    unique = len(dataset.train)
     seconds = 60 * given["minutes"] * (1 - OVERHEAD)
-    tokens, best, least = 1e4 * seconds, None, math.inf  # tokens: a first guess of what the smallest size can see
+    tokens = 1e4 * seconds  # a first guess of what the smallest size can see
+    best: Settings | None = None
+    least = math.inf
     context = {"max_seq_len": 128} if given["minutes"] < SHORT else {}
-    for model in shapes(context | given | {"vocab_size": vocab_size}):
+    for model in architectures(context | given | {"vocab_size": text.vocab_size}):
         hidden = count_parameters(model)[1]
-        train = build(TrainArgs, recipe(model, tokens, unique, given, processes))
-        if not fits(model, train, device, processes):
+        train = from_settings(TrainArgs, recipe(model, tokens, text.train_tokens, given, machine.processes))
+        if not fits_memory(model, train, machine.device, machine.processes):
             break
-        possible = seconds * measure_speed(model, train, network, dataset, device, processes)
+        possible = seconds * machine.tokens_per_second(model, train)
         possible = min(possible, train.step_limit * train.batch_size * model.max_seq_len)
-        tokens = most_useful(guess, hidden, possible, unique)
-        loss = LAW.loss(guess, hidden, tokens, unique)
+        tokens = most_useful(text.guess, hidden, possible, text.train_tokens)
+        loss = LAW.loss(text.guess, hidden, tokens, text.train_tokens)
         if loss >= least:
             break
-        least, best = loss, recipe(model, tokens, unique, given, processes) | vars(model)
+        least = loss
+        best = recipe(model, tokens, text.train_tokens, given, machine.processes) | vars(model)
         steps = max(1, int(min(tokens / (best["batch_size"] * model.max_seq_len), train.step_limit)))
         if tokens < possible:
             best = {"max_steps": steps} | best
@@ -119,30 +159,29 @@ def choose(given: Settings, guess: float, dataset: Dataset, vocab_size: int, net
     return best
 
 
-def forecast(model: ModelArgs, train: TrainArgs, guess: float, network: type[Transformer], dataset: Dataset,
-             device: torch.device, processes: int = 1) -> Forecast:  # fmt: skip
+def forecast(model: ModelArgs, train: TrainArgs, text: TextFacts, machine: Machine) -> Forecast:
     """What a run with these settings will come to, on this machine."""
-    speed = measure_speed(model, train, network, dataset, device, processes)
-    step_tokens, unique = train.batch_size * model.max_seq_len, len(dataset.train)
-    by_clock = 60 * train.minutes * (1 - OVERHEAD) * speed / step_tokens if train.minutes else math.inf
-    steps = max(1, int(min(train.step_limit, by_clock)))
-    loss = LAW.loss(guess, count_parameters(model)[1], steps * step_tokens, unique)
-    return Forecast(speed, steps, steps * step_tokens / unique, loss)
+    speed = machine.tokens_per_second(model, train)
+    step_tokens = train.batch_size * model.max_seq_len
+    steps = train.step_limit
+    if train.minutes is not None:
+        steps = min(steps, 60 * train.minutes * (1 - OVERHEAD) * speed / step_tokens)
+    steps = max(1, int(steps))
+    loss = LAW.loss(text.guess, count_parameters(model)[1], steps * step_tokens, text.train_tokens)
+    return Forecast(speed, steps, steps * step_tokens / text.train_tokens, loss)
 
 
-def shapes(given: Settings) -> Iterator[ModelArgs]:
-    """Architectures, the smallest first, with what is given in each; those that cannot be are left out."""
+def architectures(given: Settings) -> Iterator[ModelArgs]:
+    """The smallest first, with what is given in each; those that cannot be are left out."""
     seen = set()
     for width, n_layers in LADDER:
         dim = given.get("dim", width)
-        heads = max(
-            (count for count in range(1, dim // (32 if dim < 384 else 64) + 1) if dim % (2 * count) == 0), default=1
-        )
+        heads = most_heads(dim)
         own = {"dim": dim, "n_layers": n_layers, "n_heads": heads, "tie_embeddings": given["vocab_size"] > 512}
         if heads % 2 == 0 and "n_heads" not in given:
             own["n_kv_heads"] = heads // 2
         try:
-            args = build(ModelArgs, own | given)
+            args = from_settings(ModelArgs, own | given)
         except ValueError:
             continue
         if args not in seen:
@@ -150,21 +189,17 @@ def shapes(given: Settings) -> Iterator[ModelArgs]:
             yield args
 
 
-def measure_speed(model: ModelArgs, train: TrainArgs, network: type[Transformer], dataset: Dataset,
-                  device: torch.device, processes: int = 1) -> float:  # fmt: skip
-    """Tokens per second of training steps on random weights: the median of half a second of them after a first one.
+def most_heads(dim: int) -> int:
+    """As many as divide ``dim`` into heads of an even width, which is at least 32, or 64 in wide models."""
+    narrowest = 32 if dim < 384 else 64
+    counts = [count for count in range(1, dim // narrowest + 1) if dim % (2 * count) == 0]
+    return max(counts, default=1)
 
-    Where they are slow, of as many as a second and a half has time for, and at least one.
-    """
-    torch.manual_seed(train.seed)
-    trainer = Trainer(network(model).to(device), dataset, dataclasses.replace(train, compile=False, fsdp=False))
-    trainer.model.train()
-    seconds: list[float] = []
-    while sum(seconds) < (0.5 if len(seconds) >= 4 else 1.5):
-        begin = time.perf_counter()
-        trainer.step(1.0)  # which waits for the device
-        seconds.append(time.perf_counter() - begin)
-    return processes * train.batch_size * model.max_seq_len / statistics.median(seconds[1:] or seconds)
+
+def placeholder(given: Settings) -> Settings:
+    """The smallest architecture that could be chosen, for checks that are made before one is; none if there is none."""
+    smallest = next(architectures({"vocab_size": ModelArgs.vocab_size} | given), None)
+    return {} if smallest is None else dict(vars(smallest))
 
 
 def recipe(model: ModelArgs, tokens: float, unique: int, given: Settings, processes: int = 1) -> Settings:
@@ -175,15 +210,17 @@ def recipe(model: ModelArgs, tokens: float, unique: int, given: Settings, proces
     both it only hinders. What is ``given`` stays.
     """
     rows = 2 ** round(math.log2(math.sqrt(tokens / 1e6) * 1024 / model.max_seq_len))
-    unit = processes * given.get("micro_batch_size", 1)
+    rows = max(2, min(rows, 64))
+    unit = processes * given.get("micro_batch_size", 1)  # the batch is a multiple of it
     pressure = tokens / unique * math.sqrt(count_parameters(model)[1] / unique)
-    return {
-        "batch_size": unit * max(1, round(max(2, min(rows, 64)) / unit)),
+    suited = {
+        "batch_size": unit * max(1, round(rows / unit)),
         "lr": RATE if given.get("optimizer", "muon") == "muon" else TrainArgs.lr,
         "muon_lr": RATE,
         "decay_start": 0.1,
         "weight_decay": round(min(0.1 * max(1.0, pressure / 5) ** 1.5, 0.8), 1),
-    } | given
+    }
+    return suited | given
 
 
 def validations(steps: int, tokens: float) -> Settings:
@@ -198,6 +235,10 @@ def validations(steps: int, tokens: float) -> Settings:
 def most_useful(guess: float, hidden: int, tokens: float, unique: int) -> float:
     """How many of so many tokens to train on: no more passes over the text than are known to make the model better."""
     tokens = min(tokens, MOST_PASSES * unique)
-    best = LAW.loss(guess, hidden, tokens, unique)
-    fewer = (tokens * 0.9**n for n in range(60))
-    return min(few for few in fewer if few == tokens or LAW.loss(guess, hidden, few, unique) < best * (1 + ENOUGH))
+    enough = LAW.loss(guess, hidden, tokens, unique) * (1 + ENOUGH)
+    fewest = tokens
+    for n in range(1, 60):
+        fewer = tokens * 0.9**n
+        if LAW.loss(guess, hidden, fewer, unique) < enough:
+            fewest = fewer
+    return fewest

@@ -19,8 +19,8 @@ from ..text.dataset import Dataset
 from ..transformer import FeedForward, Transformer
 from ..weights import save_model
 from .config import TrainArgs
-from .distributed import Ranks, gather, spread, sync_gradients, whole
-from .evaluation import bits_per_byte, cross_entropy, evaluate
+from .distributed import Ranks, gather, parallelize, sync_gradients, whole
+from .evaluation import bits_per_byte, cross_entropy, validation_loss
 from .optimizer import build_optimizers, learning_rate, set_learning_rate
 from .run_directory import METRICS, Metrics, full_state, load_state, save_state
 
@@ -58,9 +58,14 @@ class Trainer:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """With ``progress``, that of the state in ``directory``, the state is loaded and continued."""
-        self.model, self.dataset, self.args, self.directory = model, dataset, args, directory
-        self.identity, self.clock, self.ranks = identity or {}, clock, ranks or Ranks()
+        self.model = model
+        self.dataset = dataset
+        self.args = args
+        self.directory = directory
+        self.identity = identity or {}
         self.progress = progress or Progress()
+        self.ranks = ranks or Ranks()
+        self.clock = clock
         self.saved_step = self.progress.step
         self.stop_signal = 0  # the number of a signal: whoever sets it, in any process, ends the run after a step
         self.stopped_by = 0  # the signal that all processes have agreed to stop for
@@ -71,11 +76,11 @@ class Trainer:
 
         self.network_class = type(model)  # FSDP makes a subclass of it
         add_dropout(model, args.dropout)
-        self.spread = spread(model, self.ranks, args.fsdp)
+        self.parallel = parallelize(model, self.ranks, args.fsdp)
         self.optimizers = build_optimizers(model, args, self.dtype)
         if progress and directory:
             load_state(directory, model, self.optimizers)
-        self.network = torch.compile(self.spread) if args.compile else self.spread
+        self.network = torch.compile(self.parallel) if args.compile else self.parallel
         self.metrics: Metrics | None = None
         if directory and self.ranks.is_first:
             self.metrics = Metrics(directory / METRICS, progress.step if progress else None)
@@ -118,7 +123,7 @@ class Trainer:
         micro_batches = list(zip(inputs.split(rows), targets.split(rows)))
         total = torch.zeros((), device=self.device)
         for number, (x, y) in enumerate(micro_batches, 1):
-            sync_gradients(self.spread, number == len(micro_batches))
+            sync_gradients(self.parallel, number == len(micro_batches))
             with self.autocast:
                 logits = self.network(x)  # (B, T, V)
                 loss = cross_entropy(logits, y) * (len(x) / len(inputs))
@@ -140,7 +145,7 @@ class Trainer:
         if self.directory is None:
             return {}
         with self.autocast:
-            loss = evaluate(self.network, self.model, self.dataset, self.args, self.ranks)
+            loss = validation_loss(self.network, self.model, self.dataset, self.args, self.ranks)
         self._check_finite(loss, f"the validation loss is {loss}")
         progress.val_loss = loss
         if progress.best_val_loss is None or loss < progress.best_val_loss:
@@ -153,9 +158,13 @@ class Trainer:
     def _batch(self, step: int) -> tuple[Tensor, Tensor]:
         args, ranks = self.args, self.ranks
         batch = self.dataset.batch(
-            step, batch_size=args.batch_size, context=self.context, seed=args.seed,
-            rank=ranks.rank, world_size=ranks.world_size,
-        )  # fmt: skip
+            step,
+            batch_size=args.batch_size,
+            context=self.context,
+            seed=args.seed,
+            rank=ranks.rank,
+            world_size=ranks.world_size,
+        )
         inputs, targets = (torch.from_numpy(part).to(self.device, non_blocking=True) for part in batch)
         return inputs, targets
 

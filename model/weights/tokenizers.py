@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ..cli.files import IDS, TABLE, read_json, write_atomically, write_json
-from ..text.hf_tokenizer import HFTokenizer, describe
+from ..text.hf_tokenizer import HFTokenizer, hugging_face_files
 from ..text.llama2c_tokenizer import Llama2cTokenizer, sentencepiece_model
 from ..text.tokenizer import SentencePieceTokenizer, Tokenizer, read_again
 from .llama2c import Llama2c
@@ -119,7 +119,7 @@ def save_tokenizer(tokenizer: Tokenizer, directory: str | Path) -> None:
     template = None if isinstance(tokenizer, Llama2cTokenizer) else chat_template(beside)
     file = copy_tokenizer(tokenizer, directory)
     if file.suffix == ".model":
-        whole, config = describe(file) or (None, {})
+        whole, config = hugging_face_files(file) or (None, {})
         config |= {} if template is None else {"chat_template": template}
         for name, content in {"tokenizer.json": whole, "tokenizer_config.json": config}.items():
             if content:

@@ -1,0 +1,47 @@
+"""What fine-tuning takes from the model that it starts from, and at which rates it learns."""
+
+from pathlib import Path
+
+from ..cli import Settings
+from ..text.train_tokenizer import TRAINABLE
+from ..weights import open_checkpoint
+from .config import FINE_TUNING, RATE, TrainArgs
+
+
+def fine_tuning(settings: Settings, given: Settings, flags: Settings) -> Settings:
+    """Architecture and tokenizer are those of ``init_from``; only the context may be set, and only to less.
+
+    Learning rates that are not among the ``given`` ones are a tenth of those for training from scratch.
+    Raises ValueError if the ``flags`` ask for another architecture or tokenizer.
+    """
+    source = settings["init_from"]
+    checkpoint = open_checkpoint(source)
+    if checkpoint.network not in (None, settings.get("network")):
+        raise ValueError(f"{source} holds the weights of {checkpoint.network}: give --network {checkpoint.network}")
+    own = vars(checkpoint.args)
+    for name in own.keys() & flags.keys() - {"max_seq_len"}:
+        if flags[name] != own[name]:
+            raise ValueError(f"{name} is {flags[name]}, but {source} has {own[name]}: leave it out with init_from")
+    context = flags.get("max_seq_len", own["max_seq_len"])
+    if context > own["max_seq_len"]:
+        raise ValueError(f"max_seq_len is {context}: {source} was made for {own['max_seq_len']}; give at most that")
+    tokenizer = own_tokenizer(source, flags)
+    return settings | own | lower_rates(settings, given) | {"max_seq_len": context, "tokenizer": tokenizer}
+
+
+def own_tokenizer(source: Path, flags: Settings) -> str:
+    tokenizer = flags.get("tokenizer", str(source))
+    if tokenizer in TRAINABLE:
+        raise ValueError(f"tokenizer is {tokenizer}: {source} reads only its own; leave it out, or give its FILE")
+    return tokenizer
+
+
+def lower_rates(settings: Settings, given: Settings) -> Settings:
+    """A tenth of each learning rate that is not ``given``."""
+    usual = {"lr": RATE if settings.get("optimizer", "muon") == "muon" else TrainArgs.lr, "muon_lr": RATE}
+    rates = {}
+    for name, rate in usual.items():
+        if name not in given:
+            tenth = FINE_TUNING * settings.get(name, rate)
+            rates[name] = float(f"{tenth:.6g}")  # 0.0003, and not 0.00030000000000000003
+    return rates
