@@ -43,6 +43,7 @@ def main() -> None:
     tokenizer = checkpoint.tokenizer(flags.tokenizer) if found else None
     if tokenizer is None:
         note(f"{flags.source} has no tokenizer beside it: the weights only; name one with --tokenizer")
+    checkpoint.tie_equal_matrices()
     if flags.version == 2:
         model = checkpoint.model(int8=True, group=llama2c.group_for(checkpoint.args))
     else:

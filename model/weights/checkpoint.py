@@ -62,6 +62,12 @@ class Checkpoint:
         """In which the weights are stored."""
         return self._format.dtype
 
+    def tie_equal_matrices(self) -> None:
+        """Keep a tie that the format cannot express, which is Meta's. Reads both matrices."""
+        if isinstance(self._format, Meta):
+            self._format.tie_equal_matrices()
+            self.args = self._format.args
+
     def tokenizer(self, file: str | Path | None = None) -> Tokenizer:
         """The one in ``file``, by default the one beside the weights. Raises ValueError when it is not this model's."""
         return load_tokenizer(file or self.path, self.args.vocab_size)

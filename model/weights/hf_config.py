@@ -113,7 +113,7 @@ def config_from(args: ModelArgs, dtype: str, ids: Mapping[str, Any], network: st
         "attention_bias": False,
         "mlp_bias": False,
         "torch_dtype": dtype,
-        **ids,
+        **{name: value for name, value in ids.items() if value != []},  # transformers fails on an empty list
     }
     check_read_back(args, read_config(json.loads(json.dumps(config)))[0], "config.json")
     return config

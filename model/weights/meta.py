@@ -4,6 +4,7 @@ import errno
 import pickle
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -139,11 +140,21 @@ class Meta:
             if group != name.rsplit(".", 2)[0]:
                 group = name.rsplit(".", 2)[0]
                 shards = self._open()
-            parts = [shard[name] for shard in shards]
-            joined = join(name, parts, shape)
-            compare({name: shape}, {name: tuple(joined.shape)}, self.path)
-            del parts
-            yield name, joined
+            yield name, self._join(name, shape, shards)
+
+    def _join(self, name: str, shape: tuple[int, ...], shards: list[dict[str, Tensor]]) -> Tensor:
+        joined = join(name, [shard[name] for shard in shards], shape)
+        compare({name: shape}, {name: tuple(joined.shape)}, self.path)
+        return joined
+
+    def tie_equal_matrices(self) -> None:
+        """Take the output matrix for the embedding if they are equal: the format stores tied weights twice."""
+        shards = self._open()
+        shape = self.shapes["tok_embeddings.weight"]
+        embedding, output = (self._join(name, shape, shards) for name in ("tok_embeddings.weight", "output.weight"))
+        if torch.equal(embedding, output):
+            self.args = replace(self.args, tie_embeddings=True)
+            self.shapes = shapes(self.args)
 
 
 def shards_of(path: Path) -> list[Path]:

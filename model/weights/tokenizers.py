@@ -130,7 +130,9 @@ def save_tokenizer(tokenizer: Tokenizer, directory: str | Path) -> None:
                 copy(beside / name, directory / name)
     if not isinstance(tokenizer, Llama2cTokenizer) and (beside / TEMPLATE).is_file():
         copy(beside / TEMPLATE, directory / TEMPLATE)
-    ids = {"bos_token_id": tokenizer.bos_id, "eos_token_id": list(tokenizer.eos_ids)}  # where texts begin and end
+    ids: dict[str, Any] = {"bos_token_id": tokenizer.bos_id}  # where texts begin and end
+    if tokenizer.eos_ids:  # transformers fails on an empty list
+        ids["eos_token_id"] = list(tokenizer.eos_ids)
     write_json(directory / "generation_config.json", ids)
 
 
