@@ -21,7 +21,7 @@ from model.cli.files import write_atomically
 from model.text import llama2c_tokenizer
 from model.text.tokenizer import Tokenizer
 from model.weights import Checkpoint, llama2c, meta, open_checkpoint, save_model, save_tokenizer
-from model.weights.layout import shapes
+from model.weights.layout import tensor_shapes
 from model.weights.tokenizers import copy_tokenizer, read_ids, tokenizer_bin
 
 
@@ -54,7 +54,7 @@ def main() -> None:
     else:
         ids = read_ids(flags.source) if flags.source.is_dir() and not tokenizer else None
         write_atomically(flags.target, lambda directory: write_directory(model, tokenizer, directory, flags.to, ids))
-    size = sum(math.prod(shape) for shape in shapes(checkpoint.args).values())
+    size = sum(math.prod(shape) for shape in tensor_shapes(checkpoint.args).values())
     print(f"{flags.target}: {size:,} parameters, read back with MODEL = {flags.target}", file=sys.stderr)
 
 

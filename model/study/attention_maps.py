@@ -12,11 +12,11 @@ from torch import Tensor
 
 from ..cli.machine import check_memory
 from ..transformer import Transformer
-from .topic import BLUE, ORANGE, Report, Table, check_at_least, open_model, open_text, windows_of
+from .topic import BLUE, ORANGE, Report, Table, check_options, open_model, open_text, windows_of
 
 
 @dataclass(frozen=True)
-class Attention:
+class AttentionMaps:
     """Which tokens each head of a trained model attends to, with its rotation and without."""
 
     model: Annotated[Path | None, "a trained model (default: the newest run)"] = None
@@ -61,9 +61,9 @@ def attention_weights(model: Transformer, tokens: Tensor) -> tuple[Tensor, float
     return torch.stack(maps), F.cross_entropy(logits[:, :-1].float().flatten(0, 1), tokens[:, 1:].flatten()).item()
 
 
-def run(options: Attention) -> Report:
-    check_at_least(2, options, "tokens")
-    check_at_least(1, options, "windows")
+def run(options: AttentionMaps) -> Report:
+    check_options(options, 2, "tokens")
+    check_options(options, 1, "windows")
     model, tokenizer, scheme = open_model(options.model)
     args = model.args
     if scheme == "learnable" or torch.equal(model.freqs_cis, torch.ones_like(model.freqs_cis)):
@@ -85,7 +85,7 @@ def run(options: Attention) -> Report:
     rotated, loss = attention_weights(model, tokens)
     model.freqs_cis = torch.ones_like(model.freqs_cis)
     plain, plain_loss = attention_weights(model, tokens)
-    tables = [by_head(rotated.mean(1), plain.mean(1), name), by_distance(rotated.mean(1), plain.mean(1))]
+    tables = [by_head(rotated.mean(1), plain.mean(1), name), weight_by_distance(rotated.mean(1), plain.mean(1))]
     tables[1].notes.append(f"loss, nats per token: {loss:.3f} with rotation, {plain_loss:.3f} without.")
     words = [readable(tokenizer.decode([token])) for token in tokens[0].tolist()]
     return Report(tables, lambda figure: draw(figure, rotated, plain, words))
@@ -130,7 +130,7 @@ def profile(maps: Tensor) -> Tensor:
     return torch.stack([maps.diagonal(-n, -2, -1).mean() for n in range(maps.shape[-1])])
 
 
-def by_distance(rotated: Tensor, plain: Tensor) -> Table:
+def weight_by_distance(rotated: Tensor, plain: Tensor) -> Table:
     on, off = profile(rotated), profile(plain)
     steps = [n for n in (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256) if n < len(on)]
     rows = [(n, f"{on[n]:.4f}", f"{off[n]:.4f}") for n in steps]
@@ -149,7 +149,7 @@ def draw(figure: Any, rotated: Tensor, plain: Tensor, words: list[str]) -> None:
     for row in range(2 * L):
         for head in range(H):
             axes = grid[row, head]
-            picture = show(axes, (plain if row % 2 else rotated)[row // 2, 0, head])
+            picture = show_map(axes, (plain if row % 2 else rotated)[row // 2, 0, head])
             if head == 0:
                 axes.set_ylabel(f"layer {row // 2}\n{'rotation off' if row % 2 else 'rotation'}", fontsize=8)
             if row == 0:
@@ -171,7 +171,7 @@ def draw(figure: Any, rotated: Tensor, plain: Tensor, words: list[str]) -> None:
     lower.grid(alpha=0.3)
 
 
-def show(axes: Any, weights: Tensor) -> Any:
+def show_map(axes: Any, weights: Tensor) -> Any:
     """One map, coloured by the square root of the weight, so that small ones can be seen."""
     from matplotlib.colors import PowerNorm
 
@@ -182,7 +182,7 @@ def enlarge(axes: Any, weights: Tensor, words: list[str]) -> None:
     """The last tokens of one map (T, S), with the tokens as labels."""
     T = len(words)
     n = min(T, MOST[2])
-    show(axes, weights[-n:, -n:])
+    show_map(axes, weights[-n:, -n:])
     axes.set_xticks(range(n), words[-n:], rotation=90, fontsize=7)
     axes.set_yticks(range(n), words[-n:], fontsize=7)
     axes.set(xlabel=f"key, positions {T - n} to {T - 1}", ylabel="query")

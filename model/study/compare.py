@@ -10,8 +10,8 @@ from typing import Any
 
 from ..cli.files import check_is_file
 from ..positions import NOTE, SCALINGS, SCHEMES, check_scheme
-from .scheme_training import TIMES, Compare, Line, budget, kept, prepare_text, train_one
-from .topic import COLORS, DASHES, Report, Table, check_at_least
+from .scheme_training import TIMES, Compare, Line, budget, kept, prepare_for_schemes, train_one
+from .topic import COLORS, DASHES, Report, Table, check_options
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "compare.jsonl"  # committed
 PANEL = 4  # schemes in one panel of the picture
@@ -20,27 +20,27 @@ PANEL = 4  # schemes in one panel of the picture
 def run(options: Compare) -> Report:
     for scheme in options.schemes:
         check_scheme(scheme)
-    check_at_least(1, options, "seeds", "steps", "batch_size", "length", "windows")
+    check_options(options, 1, "seeds", "steps", "batch_size", "length", "windows")
     if not options.data:
         raise ValueError("data is empty: name at least one text")
     path = options.results or RESULTS
-    lines = read(path, options)
+    lines = read_results(path, options)
     todo = [] if options.dry else missing(options, lines)
     if todo:
         append(path, [])  # what cannot be written to is found before anything is trained
         if options.keep:
             options.keep.mkdir(parents=True, exist_ok=True)
-        text = prepare_text(options, dict(todo))
+        text = prepare_for_schemes(options, dict(todo))
         for scheme, seed in todo:
             print(f"{scheme}, seed {seed} ...", file=sys.stderr, flush=True)
             known = {(line["scheme"], line["seed"]) for line in lines}
             new = [line for line in train_one(scheme, seed, text, options) if (line["scheme"], seed) not in known]
             append(path, new)
             lines += new
-    return Report([table(options, lines), *moved(lines)], lambda figure: draw(figure, lines))
+    return Report([scheme_table(options, lines), *frequency_tables(lines)], lambda figure: draw(figure, lines))
 
 
-def read(path: Path, options: Compare) -> list[Line]:
+def read_results(path: Path, options: Compare) -> list[Line]:
     """The finished runs of this very budget. A last line that a kill cut short is none.
 
     Raises ValueError that names the line for one that is no result.
@@ -53,7 +53,7 @@ def read(path: Path, options: Compare) -> list[Line]:
         if not text.endswith("}\n"):
             continue
         try:
-            line = checked(json.loads(text))
+            line = checked_line(json.loads(text))
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}, line {number}: {error}; remove the line, and the run is made again") from None
         if line["budget"] == wanted:
@@ -65,7 +65,7 @@ FIELDS = {"scheme": str, "seed": int, "bits_per_byte": dict, "tokens_per_second"
           "parameters": int, "budget": dict}  # fmt: skip
 
 
-def checked(line: Any) -> Line:
+def checked_line(line: Any) -> Line:
     if not isinstance(line, dict):
         raise ValueError(f"{type(line).__name__} where a result is needed")
     for name, kind in FIELDS.items():
@@ -100,7 +100,7 @@ def append(path: Path, lines: list[Line]) -> None:
         file.write(b"\n" * cut_short + b"".join(json.dumps(line).encode() + b"\n" for line in lines))
 
 
-def table(options: Compare, lines: list[Line]) -> Table:
+def scheme_table(options: Compare, lines: list[Line]) -> Table:
     """Best first, by the mean at the trained length."""
     runs = {scheme: [line for line in lines if line["scheme"] == scheme] for scheme in SCHEMES}
     shown = [scheme for scheme in options.schemes or SCHEMES if runs[scheme]]
@@ -109,7 +109,7 @@ def table(options: Compare, lines: list[Line]) -> Table:
         (
             scheme,
             SCHEMES[scheme].slot,
-            *(spread(line["bits_per_byte"][str(times)] for line in runs[scheme]) for times in TIMES),
+            *(mean_and_deviation(line["bits_per_byte"][str(times)] for line in runs[scheme]) for times in TIMES),
             len(runs[scheme]),
             round(statistics.median(line["tokens_per_second"] for line in runs[scheme])),
             runs[scheme][0]["cache_bytes_per_token"],
@@ -131,7 +131,7 @@ def table(options: Compare, lines: list[Line]) -> Table:
     )
 
 
-def spread(values: Iterable[float | None]) -> str:
+def mean_and_deviation(values: Iterable[float | None]) -> str:
     known = [value for value in values if value is not None]
     if not known:
         return "-"
@@ -139,7 +139,7 @@ def spread(values: Iterable[float | None]) -> str:
     return f"{statistics.mean(known):.3f}{deviation}"
 
 
-def moved(lines: list[Line]) -> list[Table]:
+def frequency_tables(lines: list[Line]) -> list[Table]:
     """How far the learnable frequencies went from where RoPE has them."""
     changes = [line["moved"] for line in lines if "moved" in line]
     if not changes:
@@ -185,5 +185,5 @@ def points(runs: list[dict[str, float | None]]) -> tuple[list[int], list[float],
     """The lengths at which a scheme was tested, with the mean and the standard deviation of its seeds."""
     times = [time for time in TIMES if runs[0].get(str(time)) is not None]
     values = [[value for run in runs if (value := run[str(time)]) is not None] for time in times]
-    spread = [statistics.stdev(part) if len(part) > 1 else 0.0 for part in values]
-    return times, [statistics.mean(part) for part in values], spread
+    mean_and_deviation = [statistics.stdev(part) if len(part) > 1 else 0.0 for part in values]
+    return times, [statistics.mean(part) for part in values], mean_and_deviation

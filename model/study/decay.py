@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..cli.machine import check_memory
 from ..rope import apply_rotary_emb, precompute_freqs_cis
-from .topic import COLORS, Report, Table, check_at_least, check_even, check_theta
+from .topic import COLORS, Report, Table, check_even, check_options, check_theta
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def bound(dim: int, length: int, theta: float) -> Tensor:
 
 def run(options: Decay) -> Report:
     check_even(options, "head_dim")
-    check_at_least(2, options, "length")
+    check_options(options, 2, "length")
     if not options.thetas:
         raise ValueError("thetas is empty: give at least one base, such as 10000")
     for theta in options.thetas:
@@ -100,7 +100,7 @@ def _oscillation(curve: Tensor) -> tuple[str, str, str, str]:
     )
 
 
-def smoothed(curve: Tensor) -> list[tuple[float, float, float, float]]:
+def quarter_octaves(curve: Tensor) -> list[tuple[float, float, float, float]]:
     """From FIRST on, for each quarter of an octave: its middle, and the mean, least and largest value there."""
     edges, last = [min(FIRST, len(curve) - 2)], len(curve) - 1
     while edges[-1] < last:
@@ -115,7 +115,7 @@ def draw(figure: Any, names: list[str], products: list[Tensor], bounds: list[Ten
     for axes, curves in ((left, products), (right, bounds)):
         for name, color, dash, curve in zip(names, COLORS * len(names), ("-", "--", "-.", ":") * len(names), curves):
             near = curve[: FIRST + 1]
-            middles, means, least, most = zip(*smoothed(curve))
+            middles, means, least, most = zip(*quarter_octaves(curve))
             axes.plot(near, color=color, linewidth=1, linestyle=dash)
             axes.plot(middles, means, color=color, linewidth=2, linestyle=dash, label=f"theta = {name}")
             axes.fill_between(middles, least, most, color=color, alpha=0.2, linewidth=0)

@@ -15,7 +15,7 @@ class Exercise:
     directory: Annotated[Path | None, "where they go; what is there is not overwritten"] = None
 
 
-ROPE = '''"""Exercise: rotary position embedding. Write the bodies, then run: python study.py check {path}
+ROPE_FILE = '''"""Exercise: rotary position embedding. Write the bodies, then run: python study.py check {path}
 
 B batch, T tokens, H query heads, K key/value heads, D width of one head. Complex numbers are one way to write this;
 tables of cosines and sines are another, and the half-split layout a third. Each is fine if all three functions agree.
@@ -48,7 +48,7 @@ def apply_rotary_emb(xq: Tensor, xk: Tensor, freqs_cis: Tensor) -> tuple[Tensor,
     raise NotImplementedError
 '''
 
-CACHE = '''"""Exercise: a causal mask and a KV cache. Write the bodies, then run: python study.py check {path}
+CACHE_FILE = '''"""Exercise: a causal mask and a KV cache. Write the bodies, then run: python study.py check {path}
 
 B batch, T new tokens, S = start_pos + T keys, K key/value heads, D width of one head, L layers.
 """
@@ -81,7 +81,7 @@ class KVCache:
         raise NotImplementedError
 '''
 
-ATTENTION = '''"""Exercise: attention with grouped heads. Write the body, then run: python study.py check {path}
+ATTENTION_FILE = '''"""Exercise: attention with grouped heads. Write the body, then run: python study.py check {path}
 
 Write the softmax out: no scaled_dot_product_attention. The functions of rope.py may be used.
 """
@@ -107,7 +107,7 @@ def run(options: Exercise) -> Report:
     if options.directory is None:
         raise ValueError("which directory? give it: study.py exercise DIR")
     texts = {options.directory / f"{name}.py": text for name, text in
-             (("rope", ROPE), ("cache", CACHE), ("attention", ATTENTION))}  # fmt: skip
+             (("rope", ROPE_FILE), ("cache", CACHE_FILE), ("attention", ATTENTION_FILE))}  # fmt: skip
     for path in texts:
         if path.exists():
             raise ValueError(f"{path} is there already and is not overwritten: give another directory")

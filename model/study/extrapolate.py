@@ -19,9 +19,9 @@ from ..decoding.endless import SINKS, EndlessCache
 from ..positions import SCALINGS
 from ..transformer import Transformer
 from .scheme_training import stretched
-from .topic import COLORS, DASHES, Report, Table, check_at_least, label_ends, open_model, open_text, short, windows_of
+from .topic import COLORS, DASHES, Report, Table, check_options, label_ends, open_model, open_text, short, windows_of
 
-NAMES = {"linear": "position interpolation", "ntk": "NTK-aware", "yarn": "YaRN"}
+SCALING_NAMES = {"linear": "position interpolation", "ntk": "NTK-aware", "yarn": "YaRN"}
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def run_extrapolate(options: Extrapolate) -> Report:
     length = model.args.max_seq_len
     losses = {f"{scheme}, as it is": full(stretched(model, scheme, options.factor), texts)}
     for scaling in SCALINGS if scheme == "rope" else ():
-        losses[NAMES[scaling]] = full(stretched(model, scaling, options.factor), texts)
+        losses[SCALING_NAMES[scaling]] = full(stretched(model, scaling, options.factor), texts)
     losses[f"windows of {length}"] = windowed(model, texts, length)
     losses[f"sliding by {length // 2}"] = windowed(model, texts, length // 2)
     note = f"Scalings are for {options.factor} x, without fine-tuning; they cost something inside the trained length."
@@ -56,7 +56,7 @@ def run_extrapolate(options: Extrapolate) -> Report:
 
 
 def run_endless(options: Endless) -> Report:
-    check_at_least(0, options, "keep")
+    check_options(options, 0, "keep")
     model, scheme, texts, name = open_long_texts(options)
     check_endless(model, [[0]])
     length = model.args.max_seq_len
@@ -75,8 +75,8 @@ def run_endless(options: Endless) -> Report:
 
 def open_long_texts(options: Extrapolate) -> tuple[Transformer, str, Tensor, str]:
     """The model, its scheme, texts of ``factor`` times its context, (windows, longest + 1), and what they are from."""
-    check_at_least(2, options, "factor")
-    check_at_least(1, options, "windows")
+    check_options(options, 2, "factor")
+    check_options(options, 1, "windows")
     model, tokenizer, scheme = open_model(options.model)
     longest = options.factor * model.args.max_seq_len
     check_memory(4 * (3 * model.args.n_heads * longest**2 + longest * model.args.vocab_size), f"a text of {longest}")

@@ -16,7 +16,7 @@ from ..cli.machine import check_memory
 from ..config import ModelArgs
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
-from .topic import ORANGE, SKY, Report, Table, check_at_least, open_model, short
+from .topic import ORANGE, SKY, Report, Table, check_options, open_model, short
 
 
 @dataclass(frozen=True)
@@ -68,14 +68,14 @@ class Call:
 
 
 def run(options: Cache) -> Report:
-    check_at_least(1, options, "length", "max_seq_len")
+    check_options(options, 1, "length", "max_seq_len")
     if not options.calls or min(options.calls) < 1:
         raise ValueError(f"calls is {list(options.calls)}: give the tokens of each call, each at least 1")
     model, tokenizer, tokens = trained_text(options) if options.model else random_text(options)
     sizes = (tokens.shape[1] - sum(options.calls), *options.calls)
     cache = RecordingCache(model.args)
     calls = follow(model, tokens, sizes, cache, tokenizer)
-    tables = [table(calls), facts(cache, model.args, calls, mistaken(model, tokens, calls[-1], cache))]
+    tables = [call_table(calls), cache_table(cache, model.args, calls, mistaken(model, tokens, calls[-1], cache))]
     return Report(tables, lambda figure: draw(figure, calls, cache.max_seq_len))
 
 
@@ -148,7 +148,7 @@ def span(slots: range) -> str:
     return str(slots[0]) if len(slots) == 1 else f"{slots[0]}-{slots[-1]}"
 
 
-def table(calls: list[Call]) -> Table:
+def call_table(calls: list[Call]) -> Table:
     """The calls, and what they sum up to."""
     texts = any(call.text for call in calls)
     rows = [
@@ -171,7 +171,7 @@ def table(calls: list[Call]) -> Table:
     )  # fmt: skip
 
 
-def facts(cache: RecordingCache, args: ModelArgs, calls: list[Call], off_by_one: float) -> Table:
+def cache_table(cache: RecordingCache, args: ModelArgs, calls: list[Call], off_by_one: float) -> Table:
     """What the cache holds after the last call."""
     slots, filled = cache.max_seq_len, len(calls[-1].read)
     held = cache.keys.nbytes + cache.values.nbytes

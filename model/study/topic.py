@@ -15,11 +15,13 @@ from ..cli import build, read_toml
 from ..cli.files import write_atomically
 from ..cli.machine import check_memory
 from ..positions import NOTE, load_study, read_note
+from ..positions.encodings import check_at_least
 from ..text.prepare import prepare
 from ..text.sources import open_documents
 from ..text.token_cache import cache_home
 from ..text.tokenizer import Tokenizer
 from ..training.config import CLASSES, DataArgs
+from ..training.plan import CONFIG
 from ..transformer import Transformer
 from ..weights import load_model, load_tokenizer
 from ..weights.checkpoint import newest_run
@@ -42,14 +44,14 @@ class Table:
     def __str__(self) -> str:
         cells = [[str(cell) for cell in row] for row in (self.columns, *self.rows)]
         widths = [max(map(len, column)) for column in zip(*cells)]
-        right = [all(_is_number(row[i]) for row in cells[1:]) for i in range(len(widths))]
+        right = [all(_looks_numeric(row[i]) for row in cells[1:]) for i in range(len(widths))]
         lines = [
             "  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right)).rstrip() for row in cells
         ]
         return "\n".join([self.title, *lines, *self.notes])
 
 
-def _is_number(cell: str) -> bool:
+def _looks_numeric(cell: str) -> bool:
     return cell.lstrip("+-−<").rstrip("%*x±")[:1].isdigit() or cell in ("-", "")
 
 
@@ -118,14 +120,10 @@ def short(value: float, digits: int = 4) -> str:
     return f"{value:.{digits}f}"
 
 
-CONFIG = "config.toml"  # of a run: what it was trained on
-
-
-def check_at_least(least: int, options: Any, *names: str) -> None:
+def check_options(options: Any, least: int, *names: str) -> None:
     """Raises ValueError for the first of these options that is below ``least``."""
     for name in names:
-        if getattr(options, name) < least:
-            raise ValueError(f"{name} is {getattr(options, name)}: give at least {least}")
+        check_at_least(name, getattr(options, name), least)
 
 
 def check_even(options: Any, name: str) -> None:

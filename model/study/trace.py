@@ -22,7 +22,7 @@ from ..cli.machine import check_memory
 from ..config import ModelArgs
 from ..rope import _rotate, apply_rotary_emb, precompute_freqs_cis, reshape_for_broadcast
 from ..transformer import Transformer
-from .topic import BLUE, ORANGE, Report, Table, check_at_least, open_model
+from .topic import BLUE, ORANGE, Report, Table, check_options, open_model
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def _expression(frame: FrameType) -> tuple[str, str]:
 
 
 def run(options: Trace) -> Report:
-    check_at_least(1, options, "batch", "length", "heads", "head_dim")
+    check_options(options, 1, "batch", "length", "heads", "head_dim")
     model, tokens = _given(options) if options.model else _random(options)
     B, T = tokens.shape
     place = options.position + T * (options.position < 0)

@@ -20,7 +20,7 @@ from .layout import Shapes, check_context, compare
 from .llama2c import Llama2c
 from .meta import Meta
 from .tokenizers import find_tokenizer, load_tokenizer, read_ids
-from .variants import build, check_rebuilds, name_of
+from .variants import check_rebuilds, make_network, name_of
 
 # What stays on the CPU in the file's dtype is the file itself, mapped into memory: loading copies nothing, and writing
 # to a weight does not reach the file. Windows does not let a file be replaced while it is mapped.
@@ -52,7 +52,7 @@ class Checkpoint:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._format = _open(self.path)
+        self._format = _open_format(self.path)
         self.args = self._format.args
         check_context(self.args, self.path)
         self.network = self._format.network
@@ -86,7 +86,7 @@ class Checkpoint:
         """As ``load_model``. With ``group``, so many numbers share a scale in int8, instead of a row."""
         if int8:
             check_device(torch.device(device))
-        model = build(self._pick(network), self.args)
+        model = make_network(self._pick(network), self.args)
         wanted = None if dtype == "stored" else dtype or torch.float32
         state: dict[str, Tensor] = {}
         matrices: dict[str, Quantized] = {}
@@ -135,7 +135,7 @@ class Checkpoint:
         return network or Transformer
 
 
-def _open(path: Path) -> Format:
+def _open_format(path: Path) -> Format:
     if not path.exists():
         raise ValueError(f"{path} does not exist: give a run, Hugging Face or Meta directory, or a llama2.c .bin")
     if path.is_dir():

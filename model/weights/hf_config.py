@@ -14,7 +14,7 @@ from ..config import DERIVED, ModelArgs
 from ..rope_scaling import RopeScaling, Type
 from .layout import check_read_back
 
-KINDS: dict[str, Kind] = {
+CONFIG_KINDS: dict[str, Kind] = {
     **dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"), WHOLE),
     **dict.fromkeys(("vocab_size", "num_key_value_heads", "head_dim", "max_position_embeddings"), WHOLE),
     **dict.fromkeys(("rms_norm_eps", "rope_theta"), NUMBER),
@@ -39,14 +39,14 @@ NOT_DONE: dict[str, Any] = {
 
 def read_config(config: Mapping[str, Any]) -> tuple[ModelArgs, str | None]:
     """What config.json says: the architecture, and for a subclass of the network its name, ``module:Class``."""
-    check_fields(config, KINDS)
+    check_fields(config, CONFIG_KINDS)
     kind = config.get("model_type")
     if not (isinstance(kind, str) and ":" in kind):
-        return args_from(config), None
-    return args_from({**config, "model_type": "llama", "architectures": None}), kind
+        return args_from_config(config), None
+    return args_from_config({**config, "model_type": "llama", "architectures": None}), kind
 
 
-def args_from(config: Mapping[str, Any]) -> ModelArgs:
+def args_from_config(config: Mapping[str, Any]) -> ModelArgs:
     """Raises ValueError that names what the network cannot express, or what is missing."""
     refuse_others(config)
     sizes = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")

@@ -15,11 +15,11 @@ from ..cli.files import FLAG, NUMBER, WHOLE, Kind, read_json, write_atomically, 
 from ..config import DERIVED, ModelArgs
 from ..rope_scaling import RopeScaling
 from ..transformer import Transformer
-from .layout import DTYPES, check_layers, check_read_back, compare, shapes
+from .layout import WEIGHT_DTYPES, check_layers, check_read_back, compare, tensor_shapes
 
 PARAMS = {"dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "multiple_of", "ffn_dim_multiplier", "norm_eps"}
 PARAMS |= {"rope_theta", "use_scaled_rope", "rope_scaling_factor", "max_seq_len", "max_batch_size"}
-KINDS: dict[str, Kind] = dict.fromkeys(PARAMS, WHOLE) | {
+PARAMS_KINDS: dict[str, Kind] = dict.fromkeys(PARAMS, WHOLE) | {
     **dict.fromkeys(("ffn_dim_multiplier", "norm_eps", "rope_theta", "rope_scaling_factor"), NUMBER),
     "use_scaled_rope": FLAG,
 }
@@ -34,7 +34,7 @@ def hidden_dim(dim: int, multiple_of: int, ffn_dim_multiplier: float | None) -> 
     return multiple_of * -(-hidden // multiple_of)
 
 
-def args_from(params: dict[str, Any]) -> ModelArgs:
+def args_from_params(params: dict[str, Any]) -> ModelArgs:
     """params.json -> ModelArgs. Unknown fields are refused, since they may matter."""
     strange, missing = params.keys() - PARAMS, {"dim", "n_layers", "n_heads", "multiple_of", "norm_eps"} - params.keys()
     if strange or missing:
@@ -93,7 +93,7 @@ def params_from(args: ModelArgs) -> dict[str, Any]:
     scaling = args.rope_scaling
     if scaling is not None:
         params |= {"use_scaled_rope": True, "rope_scaling_factor": scaling.factor}
-    check_read_back(args, args_from(params), "params.json", lost=("max_seq_len", "tie_embeddings"))
+    check_read_back(args, args_from_params(params), "params.json", lost=("max_seq_len", "tie_embeddings"))
     return params
 
 
@@ -109,16 +109,17 @@ class Meta:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.files = shards_of(path)
-        params = {name: value for name, value in read_json(path / "params.json", KINDS).items() if value is not None}
+        found = read_json(path / "params.json", PARAMS_KINDS)
+        params = {name: value for name, value in found.items() if value is not None}
         shards = self._open()
         if params.get("vocab_size", -1) == -1:  # Llama 1 and 2 leave it to the tokenizer
             params["vocab_size"] = self._vocab_size(shards)
         try:
-            self.args = args_from(params)
+            self.args = args_from_params(params)
         except (ValueError, TypeError) as error:
             raise ValueError(f"{path / 'params.json'}: {error}") from None
         check_layers(self.args, len(shards[0]), path)
-        self.shapes = shapes(self.args)
+        self.shapes = tensor_shapes(self.args)
         for file, shard in zip(self.files, shards):
             compare(dict.fromkeys(self.shapes, ()), dict.fromkeys(shard, ()), file)
         self.dtype = shards[0]["tok_embeddings.weight"].dtype
@@ -154,7 +155,7 @@ class Meta:
         embedding, output = (self._join(name, shape, shards) for name in ("tok_embeddings.weight", "output.weight"))
         if torch.equal(embedding, output):
             self.args = replace(self.args, tie_embeddings=True)
-            self.shapes = shapes(self.args)
+            self.shapes = tensor_shapes(self.args)
 
 
 def shards_of(path: Path) -> list[Path]:
@@ -189,7 +190,7 @@ def read_shard(file: Path) -> dict[str, Tensor]:
     if not isinstance(state, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in state.values()):
         raise ValueError(f"{file} holds no table of tensors: not a Llama checkpoint")
     for name, tensor in state.items():
-        if tensor.dtype not in DTYPES.values() or tensor.layout != torch.strided or tensor.is_meta:
+        if tensor.dtype not in WEIGHT_DTYPES.values() or tensor.layout != torch.strided or tensor.is_meta:
             kind = f"{tensor.dtype}, {tensor.layout}, on {tensor.device}".replace("torch.", "")
             raise ValueError(f"{file} has {name} as {kind}: only dense float32, bfloat16 and float16 weights are known")
     state.pop("rope.freqs", None)  # they follow from params.json

@@ -35,7 +35,7 @@ TYPES = {
 }
 
 
-class Entry(NamedTuple):
+class TensorEntry(NamedTuple):
     """What a safetensors header says of one tensor."""
 
     dtype: str
@@ -43,7 +43,7 @@ class Entry(NamedTuple):
     start: int  # the tensor's first byte in the file
 
 
-def read_header(path: Path) -> dict[str, Entry]:
+def read_header(path: Path) -> dict[str, TensorEntry]:
     """Names, dtypes and shapes of a safetensors file, which the library checks against its size. Reads no tensor.
 
     The format: 8 bytes with the header's length, a JSON header, then the data. Raises ValueError on anything else.
@@ -62,7 +62,7 @@ def read_header(path: Path) -> dict[str, Entry]:
     for name, info in header.items():
         if info["dtype"] not in TYPES:
             raise ValueError(f"{path} stores {shortened(name)} as {info['dtype']}: known are {', '.join(TYPES)}")
-        entries[name] = Entry(info["dtype"], tuple(info["shape"]), 8 + length + info["data_offsets"][0])
+        entries[name] = TensorEntry(info["dtype"], tuple(info["shape"]), 8 + length + info["data_offsets"][0])
     return entries
 
 
@@ -91,7 +91,7 @@ def _explained(path: Path) -> Iterator[None]:
         raise ValueError(f"{path} is corrupt ({error}): get the file again") from None
 
 
-def map_tensor(path: Path, entry: Entry) -> Tensor:
+def map_tensor(path: Path, entry: TensorEntry) -> Tensor:
     """One tensor of a safetensors file, mapped into memory: nothing is read before it is used.
 
     Each has a mapping of its own, so that what was read of it leaves the memory with it. The library maps the whole

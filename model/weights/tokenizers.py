@@ -27,7 +27,7 @@ def load_tokenizer(path: str | Path, model_vocab_size: int | None = None) -> Tok
     if not file.is_file():
         is_not = "is not a file" if file.exists() else "does not exist"
         raise ValueError(f"{file} {is_not}: give a tokenizer.model, tokenizer.json or llama2.c tokenizer.bin")
-    tokenizer = _open(file, model_vocab_size)
+    tokenizer = _open_tokenizer(file, model_vocab_size)
     ends = read_ids(file.parent).get("eos_token_id") if file.suffix != ".bin" else None
     if ends is not None:
         tokenizer.eos_ids = tuple(ends) if isinstance(ends, list) else (ends,)
@@ -80,7 +80,7 @@ def _is_tiktoken(file: Path) -> bool:
     return len(first) == 2 and first[1] == b"0"
 
 
-def _open(file: Path, model_vocab_size: int | None) -> Tokenizer:
+def _open_tokenizer(file: Path, model_vocab_size: int | None) -> Tokenizer:
     if file.suffix == ".json":
         return HFTokenizer(file)
     if file.suffix == ".bin":

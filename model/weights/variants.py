@@ -52,7 +52,7 @@ def name_of(network: type[Transformer]) -> str | None:
     return f"{module}:{network.__qualname__}"
 
 
-def build(network: type[Transformer], args: ModelArgs) -> Transformer:
+def make_network(network: type[Transformer], args: ModelArgs) -> Transformer:
     """A network to load weights into.
 
     The plain one is made without memory, on the meta device: shapes and the rotation table. A variant is made in
@@ -82,7 +82,7 @@ def check_rebuilds(model: Transformer) -> None:
 
     A constructor's other arguments show as an attribute or a tensor that differs: no file holds them.
     """
-    again = dict(build(type(model), model.args).named_modules())
+    again = dict(make_network(type(model), model.args).named_modules())
     for place, module in model.named_modules():
         before, after = dict(_settings(module)), dict(_settings(again.get(place)))
         for name in before.keys() | after.keys():

@@ -32,7 +32,7 @@ class Check:
     seconds: Annotated[float, "processor time that one function may take"] = 10.0
 
 
-NAMES = (
+FUNCTIONS = (
     "precompute_freqs_cis",
     "reshape_for_broadcast",
     "apply_rotary_emb",
@@ -99,7 +99,7 @@ def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, 100, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
 
 
-def decide(
+def verdict_on(
     function: str,
     right: Iterable[tuple[str, bool]],
     faults: Iterable[tuple[Fault, bool]],
@@ -132,9 +132,10 @@ def run(options: Check) -> Report:
         raise ValueError("which file? give it: study.py check FILE.py; study.py exercise DIR writes some to start from")
     if not 0 < options.seconds < math.inf:
         raise ValueError(f"seconds is {options.seconds:g}: give a number above 0")
-    verdicts = judge(python_files(options.file), options.seconds)
+    verdicts = judge_files(python_files(options.file), options.seconds)
     if not verdicts:
-        raise ValueError(f"{options.file} defines none of {', '.join(NAMES)}: write one, or see study.py exercise DIR")
+        known = ", ".join(FUNCTIONS)
+        raise ValueError(f"{options.file} defines none of {known}: write one, or see study.py exercise DIR")
     lines = [line for verdict in verdicts for line in verdict.lines(options.hint)]
     wrong = any(verdict.outcome in ("wrong", "stopped") for verdict in verdicts)
     return Report(["\n".join(lines)], code=int(wrong))
@@ -151,7 +152,7 @@ def python_files(path: Path) -> list[Path]:
     return files
 
 
-def judge(files: list[Path], seconds: float) -> list[Verdict]:
+def judge_files(files: list[Path], seconds: float) -> list[Verdict]:
     """Run the child on them and collect its verdicts. A function that ends the child is left out of the next try.
 
     Raises ValueError where a file cannot even be loaded.
@@ -171,8 +172,8 @@ def judge(files: list[Path], seconds: float) -> list[Verdict]:
                 if "function" in note:
                     found[note["function"]] = Verdict(**note)
             if at == "end":
-                return [found[name] for name in NAMES if name in found]
-            if at not in NAMES or at in found:
+                return [found[name] for name in FUNCTIONS if name in found]
+            if at not in FUNCTIONS or at in found:
                 raise ValueError(f"{at}: {status}")
             stopped[at] = Verdict(at, "stopped", status)
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import Property, Verdict, decide
+from . import Property, Verdict, verdict_on
 from . import faults as known
 from .faults import Fault
 from .forms import FORMS, Attempt, Conventions, Describe, Form, best, close, observe, read_masks, write_mask
@@ -70,7 +70,7 @@ def judge_mask(names: dict[str, Any], conventions: Conventions, describe: Descri
     right = match(visible)
     conventions.mask = way if right else ""
     faults = ((fault, match(formula)) for fault, formula in MASK_FAULTS)
-    verdict = decide("causal_mask", [("right", right)], faults, mask_properties(masks, raws), problem, 8)
+    verdict = verdict_on("causal_mask", [("right", right)], faults, mask_properties(masks, raws), problem, 8)
     if right and raws[0] is None:
         verdict.remarks.append("At start_pos 0 it returns None: attention itself then has to hide later keys.")
     return verdict
@@ -93,7 +93,7 @@ def cases() -> list[Case]:
     return [*found, (found[-1][0]._replace(start=3), *found[-1][1:])]  # the last one at other positions
 
 
-def attend(
+def attend_with(
     case: Case, tile: bool = False, rotate_values: bool = False, scale: bool = True, q: bool = True, k: bool = True,
     masked: bool = True, invert: bool = False, softmax: int = -1, regroup: bool = False, **rotation: Any,
 ) -> Tensor:  # fmt: skip
@@ -134,13 +134,13 @@ ATTENTION_FAULTS: list[tuple[Fault, dict[str, Any]]] = [
 ]
 
 
-def gives(values: list[Any], raised: list[bool], asked: list[Case], change: dict[str, Any]) -> bool:
+def attention_gives(values: list[Any], raised: list[bool], asked: list[Case], change: dict[str, Any]) -> bool:
     for value, failed, case in zip(values, raised, asked):
         _, T, H, _ = case[0].xq.shape
         if failed and change.get("axis") == 2 and T != H:
             continue
         try:
-            expected = attend(case, **change)
+            expected = attend_with(case, **change)
         except RuntimeError:  # more heads than positions
             return False
         expected = expected.flatten(2) if isinstance(value, Tensor) and value.ndim == 3 else expected
@@ -175,9 +175,9 @@ def properties(values: list[Any], raised: list[bool], asked: list[Case]) -> Iter
         _, t, h, i = at = worst(late, early)
         yield Property(f"The output depends on distances only: from position {probe.start} on it is that from 3 on; "
                        f"token {t}, head {h}, channel {i}", float(late[at]), float(early[at]))  # fmt: skip
-    layout = min(LAYOUTS, key=lambda each: sum(gap(value, attend(case, pairs=each)) for value, case in shaped))
+    layout = min(LAYOUTS, key=lambda each: sum(gap(value, attend_with(case, pairs=each)) for value, case in shaped))
     for value, case in shaped:
-        right = attend(case, pairs=layout)
+        right = attend_with(case, pairs=layout)
         _, t, h, i = at = worst(value, right)
         yield Property(f"softmax(q k^T / sqrt(D)) v over visible keys, q and k rotated, H = {value.shape[2]}, "
                        f"D = {value.shape[3]}; position {case[0].start + t}, head {h}, channel {i}",
@@ -192,11 +192,11 @@ def judge_attention(names: dict[str, Any], conventions: Conventions, describe: D
     for form, way in product([conventions.table] if conventions.table else FORMS, ways):
         call = partial(_call, names, conventions, form, way)
         values, problem, raised = observe(call, [[case] for case in asked], describe)
-        outcomes = [(outcome, gives(values, raised, asked, {"pairs": pairs})) for outcome, pairs in OUTCOMES]
+        outcomes = [(outcome, attention_gives(values, raised, asked, {"pairs": pairs})) for outcome, pairs in OUTCOMES]
         attempts.append(Attempt(outcomes, values, problem, raised))
     outcomes, values, problem, raised, _ = best(attempts)
-    faults = ((fault, gives(values, raised, asked, change)) for fault, change in ATTENTION_FAULTS)
-    return decide("attention", outcomes, faults, properties(values, raised, asked), problem, 6)
+    faults = ((fault, attention_gives(values, raised, asked, change)) for fault, change in ATTENTION_FAULTS)
+    return verdict_on("attention", outcomes, faults, properties(values, raised, asked), problem, 6)
 
 
 def _call(names: dict[str, Any], conventions: Conventions, form: Form, way: str, case: Case) -> Any:

@@ -23,7 +23,7 @@ class Form(NamedTuple):
         """Complex128 (T, D/2) in this form."""
         if self.container == "complex":
             return self.lay(table.to(torch.complex64))
-        parts = [self.lay(spread(part.float(), self.width)) for part in (table.real, table.imag)]
+        parts = [self.lay(widened(part.float(), self.width)) for part in (table.real, table.imag)]
         parts = parts[::-1] if self.sin_first else parts
         if self.container == "tuple":
             return tuple(parts)
@@ -45,7 +45,7 @@ class Conventions:
     broken: set[str] = field(default_factory=set)  # functions that are wrong, and replaced when a later one calls them
 
 
-def spread(x: Tensor, width: str) -> Tensor:
+def widened(x: Tensor, width: str) -> Tensor:
     """(…, D/2) -> (…, D), each number twice; or as it is."""
     return {"single": x, "halves": torch.cat((x, x), -1), "neighbours": x.repeat_interleave(2, -1)}[width]
 
@@ -69,7 +69,7 @@ def read_table(result: Any, dim: int, end: int) -> tuple[Tensor | None, Form | N
     if parts[0].shape[1] == dim:
         width = "halves" if torch.equal(*parts[0].chunk(2, -1)) else "neighbours"
         step = slice(None, dim // 2) if width == "halves" else slice(None, None, 2)
-        if any(not torch.equal(part, spread(part[:, step], width)) for part in parts):
+        if any(not torch.equal(part, widened(part[:, step], width)) for part in parts):
             return None, None
         parts = [part[:, step] for part in parts]
     sin_first = bool(parts[0][0].abs().sum() < parts[1][0].abs().sum())

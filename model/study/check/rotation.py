@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from . import Property, Verdict, decide
+from . import Property, Verdict, verdict_on
 from .faults import HEADS, MIXED, OVERWRITTEN, REAL, SIGN, SWAPPED, Fault
 from .forms import FORMS, Attempt, Conventions, Describe, Form, best, close, observe
 from .table import angles, lay, unit
@@ -17,12 +17,12 @@ LAYOUTS = ("neighbours", "halves")
 OUTCOMES = (("right", "neighbours"), ("half-split", "halves"))  # of a function that is right in a layout
 
 
-def to_pairs(x: Tensor, layout: str) -> tuple[Tensor, Tensor]:
+def split_pairs(x: Tensor, layout: str) -> tuple[Tensor, Tensor]:
     """(…, D) -> the first and the second numbers of all pairs, (…, D/2) each."""
     return (x[..., ::2], x[..., 1::2]) if layout == "neighbours" else x.chunk(2, -1)  # type: ignore[return-value]
 
 
-def from_pairs(a: Tensor, b: Tensor, layout: str) -> Tensor:
+def join_pairs(a: Tensor, b: Tensor, layout: str) -> Tensor:
     return torch.stack((a, b), -1).flatten(-2) if layout == "neighbours" else torch.cat((a, b), -1)
 
 
@@ -37,14 +37,14 @@ def rotate(
     x = x.double()
     rows = angle[: x.shape[axis]]
     rows = rows[None, :, None] if axis == 1 else rows[None, None]
-    a, b = to_pairs(x, pairs)
+    a, b = split_pairs(x, pairs)
     # The angle of both numbers of a pair: two different ones where angles are laid out otherwise than pairs.
-    first, second = to_pairs(from_pairs(rows, rows, spread or pairs), pairs)
+    first, second = split_pairs(join_pairs(rows, rows, spread or pairs), pairs)
     swing = 0.0 if cast else sign
     first, second = (torch.pi / 2 - f if shift else f for f in (first, second))
     new = a * first.cos() - swing * b * first.sin()
     other = b * second.cos() + swing * (new if overwrite else a) * second.sin()
-    return from_pairs(new, other, written or pairs)
+    return join_pairs(new, other, written or pairs)
 
 
 # Each known mistake as what it changes in ``rotate``, in both layouts.
@@ -97,7 +97,7 @@ def probes() -> list[Probe]:
     ]
 
 
-def gives(values: list[Any], raised: list[bool], cases: list[Probe], change: dict[str, Any]) -> bool:
+def rotation_gives(values: list[Any], raised: list[bool], cases: list[Probe], change: dict[str, Any]) -> bool:
     """Whether all results are what ``rotate`` gives; an exception matches only where the axis cannot be rotated."""
     for value, failed, case in zip(values, raised, cases):
         if failed and change.get("axis") == 2 and case.xq.shape[1] != case.xq.shape[2]:
@@ -170,11 +170,11 @@ def judge_rotation(names: dict[str, Any], conventions: Conventions, describe: De
     attempts = []
     for form in [conventions.table] if conventions.table else FORMS:
         values, problem, raised = observe(partial(call, form), [[case] for case in probes()], describe)
-        outcomes = [(outcome, gives(values, raised, cases, {"pairs": pairs})) for outcome, pairs in OUTCOMES]
+        outcomes = [(outcome, rotation_gives(values, raised, cases, {"pairs": pairs})) for outcome, pairs in OUTCOMES]
         attempts.append(Attempt(outcomes, values, problem, raised, form))
     outcomes, values, problem, raised, conventions.table = best(attempts)
-    faults = ((fault, gives(values, raised, cases, change)) for fault, change in ROTATION_FAULTS)
-    verdict = decide("apply_rotary_emb", outcomes, faults, rotation_properties(values, raised, cases), problem, 5)
+    faults = ((fault, rotation_gives(values, raised, cases, change)) for fault, change in ROTATION_FAULTS)
+    verdict = verdict_on("apply_rotary_emb", outcomes, faults, rotation_properties(values, raised, cases), problem, 5)
     if verdict.outcome in ("right", "half-split"):
         verdict.remarks.extend(remarks(partial(call, conventions.table), cases[1]))
     return verdict

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import Property, Verdict, decide
+from . import Property, Verdict, verdict_on
 from .faults import ANGLES, EXPONENT, HEADS, INVERTED, POLAR, REAL, ROUNDED, SHIFTED, SIGN, SWAPPED, UNUSED, Fault
-from .forms import FORMS, Attempt, Conventions, Describe, best, close, observe, read_table, spread
+from .forms import FORMS, Attempt, Conventions, Describe, best, close, observe, read_table, widened
 
-HALF = (torch.float16, torch.bfloat16)
+HALF_PRECISION = (torch.float16, torch.bfloat16)
 TABLES = ((8, 13, 10000.0), (6, 7, 500.0), (16, 2051, 10000.0))  # dim, end, theta
 
 
@@ -65,8 +65,8 @@ def table_faults(tables: list[Any], raws: list[Any]) -> Iterator[tuple[Fault, bo
     yield POLAR, all(table is not None and close(table, other, 1e-2) for table, other in zip(tables, exchanged))
     plain = [angles(*probe) for probe in TABLES]
     real = [raw.squeeze() if isinstance(raw, Tensor) else raw for raw in raws]
-    yield ANGLES, any(all(close(raw, spread(a, w), 5e-3) for raw, a in zip(real, plain)) for w in WIDTHS)
-    yield REAL, any(all(close(raw, spread(a.cos(), w), 8e-3) for raw, a in zip(real, plain)) for w in WIDTHS)
+    yield ANGLES, any(all(close(raw, widened(a, w), 5e-3) for raw, a in zip(real, plain)) for w in WIDTHS)
+    yield REAL, any(all(close(raw, widened(a.cos(), w), 8e-3) for raw, a in zip(real, plain)) for w in WIDTHS)
     yield REAL, all(table is not None and close(table, a.cos() + 0j, 8e-3) for table, a in zip(tables, plain))
     yield ROUNDED, tables[2] is not None and rounded(tables[2], *TABLES[2])
 
@@ -81,7 +81,7 @@ def rounded(table: Tensor, dim: int, end: int, theta: float) -> bool:
     if not ((found - right[1]).abs() <= 0.05 * right[1]).all():
         return False
     positions = torch.arange(end, dtype=torch.float64)
-    for dtype in HALF:
+    for dtype in HALF_PRECISION:
         snapped = found.to(dtype).double()
         rates = [right[1], right[1].to(dtype).double(), *([snapped] if (snapped - found).abs().max() < 1e-6 else [])]
         for steps, freqs, cast in product((positions, positions.to(dtype).double()), rates, (torch.float64, dtype)):
@@ -121,11 +121,11 @@ def judge_table(names: dict[str, Any], conventions: Conventions, describe: Descr
     if all(form == read[0][1] for _, form in read):
         conventions.table = read[0][1]
     parts = [part for raw in raws for part in (raw if isinstance(raw, tuple) else [raw]) if isinstance(part, Tensor)]
-    tolerance = 1e-2 if any(part.dtype in HALF for part in parts) else 5e-3
+    tolerance = 1e-2 if any(part.dtype in HALF_PRECISION for part in parts) else 5e-3
     right = all(
         table is not None and close(table, unit(angles(*probe)), tolerance) for table, probe in zip(tables, TABLES)
     )
-    verdict = decide("precompute_freqs_cis", [("right", right)], table_faults(tables, raws),
+    verdict = verdict_on("precompute_freqs_cis", [("right", right)], table_faults(tables, raws),
                      table_properties(tables, raws), problem, 4)  # fmt: skip
     if right and tolerance > 5e-3:
         verdict.remarks.append("The table itself is rounded to 16 bits: keep it in float32, it is small.")
@@ -141,7 +141,7 @@ def lay(table: Any, x: Tensor) -> Any:
     return tuple(part[None, :, None] for part in table) if isinstance(table, tuple) else table[None, :, None]
 
 
-def fits(value: Any, table: Tensor, x: Tensor, axis: int) -> bool:
+def lies_along(value: Any, table: Tensor, x: Tensor, axis: int) -> bool:
     """Whether ``value``, broadcast, is the table (T, D/2) laid along that axis of x (B, T, H, D/2)."""
     if not isinstance(value, Tensor):
         return False
@@ -168,11 +168,11 @@ def judge_reshape(names: dict[str, Any], conventions: Conventions, describe: Des
         values, problem, raised = observe(function, given, describe)
         laid = [list(value) if len(part) == 2 and isinstance(value, tuple | list) else [value]
                 for value, part in zip(values, parts)]  # fmt: skip
-        outcomes = [("right", all(map(fit, laid, parts, xs)))]
+        outcomes = [("right", all(map(all_lie_along, laid, parts, xs)))]
         attempts.append(Attempt(outcomes, laid, problem, raised, (parts, given)))
     outcomes, laid, problem, raised, (parts, given) = best(attempts)
     xs = [x for _, x in given]
-    heads = [failed or fit(value, part, x, axis=2) for value, part, x, failed in zip(laid, parts, xs, raised)]
+    heads = [failed or all_lie_along(value, part, x, axis=2) for value, part, x, failed in zip(laid, parts, xs, raised)]
     properties = (
         Property(f"For x of {tuple(x.shape)} the table lies along axis 1; its shape",
                  str(tuple(v.shape)) if isinstance(v, Tensor) else type(v).__name__,
@@ -180,7 +180,7 @@ def judge_reshape(names: dict[str, Any], conventions: Conventions, describe: Des
         for value, x, failed in zip(laid, xs, raised) for v in value if not failed
     )  # fmt: skip
     faults = [(HEADS, all(heads) and not raised[0])]
-    verdict = decide("reshape_for_broadcast", outcomes, faults, properties, problem, 7)
+    verdict = verdict_on("reshape_for_broadcast", outcomes, faults, properties, problem, 7)
     table, x = given[1]
     row = tuple(part[:1] for part in table) if isinstance(table, tuple) else table[:1]
     if verdict.outcome == "right" and not observe(function, [(row, x)], describe)[2][0]:
@@ -191,5 +191,5 @@ def judge_reshape(names: dict[str, Any], conventions: Conventions, describe: Des
     return verdict
 
 
-def fit(laid: list[Any], parts: list[Tensor], x: Tensor, axis: int = 1) -> bool:
-    return len(laid) == len(parts) and all(fits(value, part, x, axis) for value, part in zip(laid, parts))
+def all_lie_along(laid: list[Any], parts: list[Tensor], x: Tensor, axis: int = 1) -> bool:
+    return len(laid) == len(parts) and all(lies_along(value, part, x, axis) for value, part in zip(laid, parts))

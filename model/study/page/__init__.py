@@ -46,8 +46,8 @@ WEB = Path(__file__).parent
 WORKER = ("model", "sampling", "worker")  # the modules of each script, in the order in which they need each other
 PAGE: tuple[str, ...] = ("strings", "tokenizer", "model", "sampling", "draw", "state", "tokens", "rotation", "score")
 PAGE += ("maps", "cache", "whatif", "frame", "text", "words", "controls", "page")
-LARGEST = 20_000_000  # parameters: above it, the file and each token take too long
-HALF = 1_000_000  # parameters: above it, weights are written in float16
+LARGEST_MODEL = 20_000_000  # parameters: above it, the file and each token take too long
+HALF_ABOVE = 1_000_000  # parameters: above it, weights are written in float16
 DOCS = Path(__file__).parents[3] / "docs"
 PAGES = {"en": "rope.md", "zh": "rope.zh.md"}
 
@@ -57,22 +57,22 @@ def run(options: Page) -> Report:
     path = options.model or newest_run()
     args = load_args(path)
     count, _ = count_parameters(args)
-    if count > LARGEST:
+    if count > LARGEST_MODEL:
         raise ValueError(
-            f"{path} has {count:,} parameters: the page runs up to {LARGEST:,}; train a smaller model "
+            f"{path} has {count:,} parameters: the page runs up to {LARGEST_MODEL:,}; train a smaller model "
             "(--dim, --n_layers, --vocab_size) and name its run"
         )
     if not options.out.parent.is_dir() or options.out.is_dir():
         raise ValueError(f"out is {options.out}: name a file in a directory that exists")
     tokenizer = load_tokenizer(options.tokenizer or path, args.vocab_size)
     pieces = vocabulary(tokenizer)  # refuses what the page could not encode
-    net = network(load_model(path), stored(count))
+    net = packed_network(load_model(path), stored(count))
     weights = net.pop("weights")
     facts = {"name": path.resolve().name, "prompt": options.prompt, **net, "tokenizer": pieces, "sinks": SINKS}
     write_text(
         options.out,
-        build(
-            facts | {"steps": steps(options.out), "lines": lines(Attention.forward, attention)},
+        page_text(
+            facts | {"steps": docs_steps(options.out), "lines": code_lines(Attention.forward, attention)},
             weights,
         ),
     )
@@ -89,12 +89,12 @@ def run(options: Page) -> Report:
 
 
 def stored(count: int) -> torch.dtype:
-    return torch.float16 if count > HALF else torch.float32
+    return torch.float16 if count > HALF_ABOVE else torch.float32
 
 
-def build(facts: dict[str, Any], weights: str) -> str:
+def page_text(facts: dict[str, Any], weights: str) -> str:
     """The whole page as text: page.html with its blanks filled."""
-    main, worker, style = script(PAGE), script(WORKER), read("page.css")
+    main, worker, style = joined_modules(PAGE), joined_modules(WORKER), read_source("page.css")
     blanks = {
         "policy": policy(main, style),
         "title": html.escape(facts["name"]),
@@ -104,10 +104,10 @@ def build(facts: dict[str, Any], weights: str) -> str:
         "worker": worker,
         "script": main,
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda blank: blanks[blank[1]], read("page.html"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda blank: blanks[blank[1]], read_source("page.html"))
 
 
-def network(model: Transformer, dtype: torch.dtype) -> dict[str, Any]:
+def packed_network(model: Transformer, dtype: torch.dtype) -> dict[str, Any]:
     """Sizes, names and shapes of the weights, and all of them in base64; in float32 where float16 has no room."""
     state = model.state_dict()
     flat = torch.cat([weight.float().flatten() for weight in state.values()])
@@ -121,13 +121,13 @@ def network(model: Transformer, dtype: torch.dtype) -> dict[str, Any]:
     }
 
 
-def read(file: str) -> str:
+def read_source(file: str) -> str:
     return (WEB / file).read_text(encoding="utf-8")
 
 
-def script(modules: Iterable[str]) -> str:
+def joined_modules(modules: Iterable[str]) -> str:
     """The modules as one script: imports go, for all names are in one scope then, and so does the word export."""
-    whole = "\n".join(read(f"{module}.mjs") for module in modules)
+    whole = "\n".join(read_source(f"{module}.mjs") for module in modules)
     return '"use strict";\n' + re.sub(r"^import .*?;\n|^export (?=\w)", "", whole, flags=re.MULTILINE | re.DOTALL)
 
 
@@ -161,7 +161,7 @@ def vocabulary(tokenizer: Tokenizer) -> dict[str, Any]:
         raise ValueError(f"{tokenizer.path} is no SentencePiece model: name the tokenizer.model with --tokenizer")
     model = SentencePieceProcessor(model_file=str(tokenizer.path))
     pieces = [model.id_to_piece(i) for i in range(model.get_piece_size())]
-    kinds = "".join(kind(model, i) for i in range(len(pieces)))
+    kinds = "".join(piece_kind(model, i) for i in range(len(pieces)))
     known = {piece for piece, letter in zip(pieces, kinds) if letter == "n"}
     merged = {piece for piece in known if len(piece) > 1}
     apart = [p for p in merged if not any(p[:i] in known and p[i:] in known for i in range(1, len(p)))]
@@ -184,13 +184,13 @@ def vocabulary(tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-def kind(model: SentencePieceProcessor, token: int) -> str:
+def piece_kind(model: SentencePieceProcessor, token: int) -> str:
     """u unknown, c control, b byte, x unused, n normal."""
     tests = {"u": model.is_unknown, "c": model.is_control, "b": model.is_byte, "x": model.is_unused}
     return next((letter for letter, test in tests.items() if test(token)), "n")
 
 
-def lines(*functions: Callable[..., Any]) -> list[tuple[int, str]]:
+def code_lines(*functions: Callable[..., Any]) -> list[tuple[int, str]]:
     """Number and text of each line of code of the functions, without docstrings and blank lines."""
     found = []
     for function in functions:
@@ -200,7 +200,7 @@ def lines(*functions: Callable[..., Any]) -> list[tuple[int, str]]:
     return found
 
 
-def steps(out: Path) -> dict[str, list[tuple[str, str]]]:
+def docs_steps(out: Path) -> dict[str, list[tuple[str, str]]]:
     """For each language, heading and address of every step of docs/rope.md as seen from the page; none without docs."""
     found: dict[str, list[tuple[str, str]]] = {}
     for language, page in PAGES.items():
