@@ -228,7 +228,7 @@ def test_files_of_a_directory_may_import_each_other_and_leave_nothing_behind(tmp
 
 
 def test_nothing_to_judge_is_a_mistake(tmp_path, monkeypatch):
-    monkeypatch.setattr(check, "judge", lambda files, seconds: [])
+    monkeypatch.setattr(check, "judge_files", lambda files, seconds: [])
     (tmp_path / "empty").mkdir()
     (tmp_path / "mine.py").write_text("x = 1\n", encoding="utf-8")
     for options, message in (
@@ -256,7 +256,7 @@ def test_the_script_takes_the_file_and_the_directory_without_their_flags(tmp_pat
     assert study.main() == 0
     assert capsys.readouterr().out.endswith(f"python study.py check {tmp_path / 'mine'} --hint\n")
     wrong = [Verdict(TABLE, "wrong", "hint", "fault", "why", 3)]
-    monkeypatch.setattr(check, "judge", lambda files, seconds: wrong)
+    monkeypatch.setattr(check, "judge_files", lambda files, seconds: wrong)
     monkeypatch.setattr(sys, "argv", ["study.py", "check", "--hint", str(tmp_path / "mine")])
     assert study.main() == 1
     assert capsys.readouterr().out == f"{TABLE}: wrong\n  hint\n"

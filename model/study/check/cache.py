@@ -71,11 +71,17 @@ def same_slots(value: Any, expected: Pair, longer: bool = False) -> bool:
     if not isinstance(value, tuple | list) or len(value) != 2:
         return False
     for x, y in zip(value, expected):
-        x = x[:, :, : y.shape[2]] if longer and isinstance(x, Tensor) and x.ndim == 4 else x
-        if not close(torch.where(y.isnan(), y, x.detach()).nan_to_num() if isinstance(x, Tensor) and x.shape == y.shape
-                     else x, y.nan_to_num()):  # fmt: skip
+        if longer and isinstance(x, Tensor) and x.ndim == 4:
+            x = x[:, :, : y.shape[2]]
+        if isinstance(x, Tensor) and x.shape == y.shape:
+            x = torch.where(y.isnan(), y, x.detach()).nan_to_num()
+        if not close(x, y.nan_to_num()):
             return False
     return True
+
+
+def all_same_slots(values: list[Any], expected: list[Pair], longer: bool = False) -> bool:
+    return all(same_slots(value, pair, longer) for value, pair in zip(values, expected))
 
 
 def cache_properties(values: list[Any], right: list[Pair], attached: bool, refused: list[str]) -> Iterator[Property]:
@@ -89,8 +95,8 @@ def cache_properties(values: list[Any], right: list[Pair], attached: bool, refus
             slots = x.shape[2] if x.ndim == 4 else str(tuple(x.shape))
             yield Property(f"{of}: start_pos + T {name} come back; how many", slots, y.shape[2])
             for slot in range(y.shape[2]):
-                yield Property(f"{of}: the first number of slot {slot} of the {name}", float(x[0, 0, slot, 0].detach()),
-                               float(y[0, 0, slot, 0]))  # fmt: skip
+                sentence = f"{of}: the first number of slot {slot} of the {name}"
+                yield Property(sentence, float(x[0, 0, slot, 0].detach()), float(y[0, 0, slot, 0]))
             gap = (x.detach().float() - y).abs().max()
             yield Property(f"{of}: the largest difference of a stored number", float(gap), 0.0)
     yield Property("What is stored holds no graph; tensors with requires_grad in it", int(attached), 0)
@@ -111,7 +117,7 @@ def judge_cache(names: dict[str, Any], conventions: Conventions, describe: Descr
     values, problem, raised = observe(cache.update, updates(), describe)
     values = [() if value is None and not failed else value for value, failed in zip(values, raised)]
     right = simulate()
-    fine = all(same_slots(value, expected) for value, expected in zip(values, right))
+    fine = all_same_slots(values, right)
     attached = holds_graph(make())
     refused = [ending(make(), *case) for case in ((5, 7), (12, 1), (0, 13))]
     by_T = refused[2] in DELIBERATE and refused[1] not in DELIBERATE
@@ -119,19 +125,19 @@ def judge_cache(names: dict[str, Any], conventions: Conventions, describe: Descr
     def faults() -> Iterator[tuple[Fault, bool]]:
         yield known.T_CHECKED, fine and not attached and by_T
         yield known.ATTACHED, fine and attached and not by_T
-        stale = all(same_slots(value, expected, longer=True) for value, expected in zip(values, right))
-        yield known.STALE, stale and not fine
-        yield known.LAST_SLOT, all(map(same_slots, values[:-1], right[:-1])) and refused[0] in DELIBERATE
+        yield known.STALE, all_same_slots(values, right, longer=True) and not fine
+        yield known.LAST_SLOT, all_same_slots(values[:-1], right[:-1]) and refused[0] in DELIBERATE
         for fault, change in CACHE_FAULTS:
-            yield fault, all(map(same_slots, values, simulate(**change)))
+            yield fault, all_same_slots(values, simulate(**change))
 
-    verdict = verdict_on("KVCache", [("right", fine and not attached and not by_T)], faults(),
-                     cache_properties(values, right, attached, refused), problem, 8)  # fmt: skip
+    properties = cache_properties(values, right, attached, refused)
+    outcomes = [("right", fine and not attached and not by_T)]
+    verdict = verdict_on("KVCache", outcomes, faults(), properties, problem, 8)
     if verdict.outcome == "right" and refused[1] not in DELIBERATE:
+        what = "is lost silently" if refused[1] == "no exception" else f"ends in {refused[1]}"
         verdict.remarks.append(
-            "A token at start_pos 12 of 12 slots " + ("is lost silently" if refused[1] == "no exception" else
-            f"ends in {refused[1]}") + ": raise ValueError where start_pos + T exceeds max_seq_len."
-        )  # fmt: skip
+            f"A token at start_pos 12 of 12 slots {what}: raise ValueError where start_pos + T exceeds max_seq_len."
+        )
     return verdict
 
 

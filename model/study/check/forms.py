@@ -59,7 +59,9 @@ def read_table(result: Any, dim: int, end: int) -> tuple[Tensor | None, Form | N
     container = "tuple"
     if isinstance(result, Tensor):
         container = "last" if result.shape[-1:] == (2,) else "stack"
-        result = result.unbind(-1 if container == "last" else 0) if result.ndim > 2 else []
+        if result.ndim <= 2:
+            return None, None
+        result = result.unbind(-1 if container == "last" else 0)
     if not isinstance(result, list | tuple) or len(result) != 2 or not all(isinstance(r, Tensor) for r in result):
         return None, None
     parts = [part.detach().double().squeeze() for part in result]
@@ -113,7 +115,7 @@ class Attempt(NamedTuple):
     values: list[Any]  # None where it raised
     problem: str  # the first exception, in words
     raised: list[bool]
-    form: Any = None
+    form: Form | None = None
 
 
 def best(attempts: list[Attempt]) -> Attempt:
@@ -142,7 +144,8 @@ def observe(
 def plain(value: Any) -> Any:
     """Copies of the tensors in it, dense and on the CPU: later calls may write to what was returned."""
     if isinstance(value, tuple | list):
-        return type(value)(map(plain, value)) if type(value) in (tuple, list) else tuple(map(plain, value))
+        copies = [plain(item) for item in value]
+        return copies if type(value) is list else tuple(copies)
     if not isinstance(value, Tensor):
         return value
     if value.is_meta:
