@@ -87,7 +87,9 @@ class Checkpoint:
         if int8:
             check_device(torch.device(device))
         model = make_network(self._pick(network), self.args)
-        wanted = None if dtype == "stored" else dtype or torch.float32
+        wanted: torch.dtype | None = None  # keeps the file's
+        if dtype != "stored":
+            wanted = dtype or torch.float32
         state: dict[str, Tensor] = {}
         matrices: dict[str, Quantized] = {}
         broken = []
@@ -98,13 +100,11 @@ class Checkpoint:
                 matrices[name] = Quantized(*(part.to(device) for part in tensor))
                 tensor = tensor.scales
             else:
-                kept = wanted if tensor.is_floating_point() else None
-                state[name] = tensor.to(device, kept, copy=COPIED)
+                state[name] = tensor.to(device, wanted if tensor.is_floating_point() else None, copy=COPIED)
                 if state[name] is tensor:  # still in the file, and not read yet: ``decode`` refuses NaN
                     continue
                 tensor = state[name]
-            # A sum is finite only if all are; where it is not, it may have overflowed: look closely, rows at a time.
-            if not tensor.sum().isfinite() and not all(rows.isfinite().all() for rows in tensor.split(256)):
+            if not is_finite(tensor):
                 broken.append(name)
             del tensor
         if broken:
@@ -122,7 +122,10 @@ class Checkpoint:
         if type(model) is not Transformer:
             expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
             compare(expected, self._format.shapes, self.path)
-        yield from self._format.stored() if int8 and isinstance(self._format, Llama2c) else self._format.tensors()
+        if int8 and isinstance(self._format, Llama2c):
+            yield from self._format.stored()
+        else:
+            yield from self._format.tensors()
 
     def _pick(self, network: type[Transformer] | None) -> type[Transformer]:
         """The class to load into: what the file names has to be passed; a plain Llama's weights may go into any."""
@@ -133,6 +136,11 @@ class Checkpoint:
                 f"give it (--network {self.network})"
             )
         return network or Transformer
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """A sum is finite only if all are; if it is not, it may have overflowed: look closely, rows at a time."""
+    return bool(tensor.sum().isfinite()) or all(bool(rows.isfinite().all()) for rows in tensor.split(256))
 
 
 def _open_format(path: Path) -> Format:

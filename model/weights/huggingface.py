@@ -39,7 +39,9 @@ class HuggingFace:
         except (ValueError, TypeError) as error:
             raise ValueError(f"{path / 'config.json'}: {error}") from None
         self.files = files_of(path)  # tensor name -> the file that holds it
-        entries = {name: entry for file in set(self.files.values()) for name, entry in read_header(file).items()}
+        entries: dict[str, TensorEntry] = {}
+        for file in set(self.files.values()):
+            entries |= read_header(file)
         self.entries = entries
         check_layers(self.args, len(entries), path)
         if self.network is None:
@@ -74,7 +76,9 @@ class HuggingFace:
             tensor = self._read(theirs if theirs in self.files else HEAD)
             if theirs == EMBEDDING and self.args.tie_embeddings and HEAD in self.files:
                 self._check_tied(tensor)
-            yield name, to_pairs(tensor, self.args.head_dim) if is_rotated(name) else tensor  # as it was
+            if is_rotated(name):
+                tensor = to_pairs(tensor, self.args.head_dim)
+            yield name, tensor
 
     def _read(self, name: str) -> Tensor:
         return map_tensor(self.files[name], self.entries[name])
@@ -115,10 +119,10 @@ def save(model: Transformer, directory: Path, dtype: torch.dtype | None, ids: Ma
     state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     if network is None:
         compare(tensor_shapes(args), {name: tuple(tensor.shape) for name, tensor in state.items()}, "the model")
-        state = {
-            hugging_face_name(name): to_halves(tensor, args.head_dim) if is_rotated(name) else tensor  # as it was
-            for name, tensor in state.items()
-        }
+        theirs = {}
+        for name, tensor in state.items():
+            theirs[hugging_face_name(name)] = to_halves(tensor, args.head_dim) if is_rotated(name) else tensor
+        state = theirs
     weights = {name: tensor.to(dtype if tensor.is_floating_point() else None) for name, tensor in state.items()}
     stored = str(model.tok_embeddings.weight.dtype if dtype is None else dtype).removeprefix("torch.")
     config = config_from(args, stored, ids, network)

@@ -62,15 +62,17 @@ class Llama2c:
     def stored(self) -> Iterator[tuple[str, Tensor | Quantized]]:
         """The same in eight bits where the file has them, unless its groups go on from one row to the next."""
         group = self.header.group
-        rows = group and all(shape[-1] % group == 0 for shape in self.shapes.values() if len(shape) > 1)
+        by_row = group and all(shape[-1] % group == 0 for shape in self.shapes.values() if len(shape) > 1)
         with self.path.open("rb") as file:
             file.seek(self.header.start)
             for name, shape in tensor_order(self.header):
                 if name == ROTATIONS:
                     file.seek(bytes_of(name, shape, self.header), 1)
+                elif group and len(shape) > 1 and by_row:
+                    yield name, _read_quantized(file, shape, group)
                 elif group and len(shape) > 1:
-                    quantized = _read_quantized(file, shape if rows else (math.prod(shape) // group, group), group)
-                    yield name, quantized if rows else quantized.dequantize(torch.float32).view(shape)
+                    quantized = _read_quantized(file, (math.prod(shape) // group, group), group)
+                    yield name, quantized.dequantize(torch.float32).view(shape)
                 else:
                     yield name, _read_float(file, shape)
 
@@ -91,21 +93,23 @@ def tensor_order(header: Header, layers: int | None = None) -> Iterator[tuple[st
         names += of_all_layers(*MATRICES, *FEED_FORWARD)
     if not args.tie_embeddings:
         names.append("output.weight")
+    known[ROTATIONS] = (2, args.max_seq_len, args.head_dim // 2)
     for name in names:
-        yield name, known[name] if name != ROTATIONS else (2, args.max_seq_len, args.head_dim // 2)
+        yield name, known[name]
 
 
 def file_size(header: Header) -> int:
-    """What a whole file has, in bytes. Layers are all alike, so the sizes of one and of two give that of any number."""
-    one, two = (
-        sum(bytes_of(name, shape, header) for name, shape in tensor_order(header, layers)) for layers in (1, 2)
-    )  # fmt: skip
+    """The bytes of a whole file. Layers are all alike, so the sizes of one and of two give that of any number."""
+    one = sum(bytes_of(name, shape, header) for name, shape in tensor_order(header, layers=1))
+    two = sum(bytes_of(name, shape, header) for name, shape in tensor_order(header, layers=2))
     return header.start + one + (header.args.n_layers - 1) * (two - one)
 
 
 def bytes_of(name: str, shape: tuple[int, ...], header: Header) -> int:
     count = math.prod(shape)
-    return count + 4 * (count // header.group) if header.group and len(shape) > 1 else 4 * count
+    if header.group and len(shape) > 1:
+        return count + 4 * (count // header.group)  # a byte for each number, a float32 for each group
+    return 4 * count
 
 
 def open_header(path: Path) -> Header:
@@ -127,7 +131,8 @@ def parse_header(raw: bytes) -> Header:
         return Header(0, _args(counts, counts[5] > 0), 28, 0)
     if version not in (1, 2):
         raise ValueError(f"version {version}: known are 0, 1 and 2")
-    counts, shared = struct.unpack_from("<7i", raw, 8), bool(raw[36])
+    counts = struct.unpack_from("<7i", raw, 8)
+    shared = bool(raw[36])
     group = struct.unpack_from("<i", raw, 37)[0] if version == 2 else 0
     args = _args(counts, shared)
     matrices = [shape for shape in tensor_shapes(dataclasses.replace(args, n_layers=1)).values() if len(shape) > 1]
@@ -179,19 +184,23 @@ def save(model: Transformer, path: Path) -> None:
 
 def _group_of(state: Mapping[str, Tensor]) -> int:
     """How many numbers share a scale, 0 where there are no scales."""
-    scales = {name.removesuffix("scales"): tensor for name, tensor in state.items() if name.endswith(".scales")}
-    groups = {state[f"{name}weight"].shape[1] // tensor.shape[1] for name, tensor in scales.items()} or {0}
+    groups = set()
+    for name, scales in state.items():
+        if name.endswith(".scales"):
+            weight = state[name.removesuffix("scales") + "weight"]
+            groups.add(weight.shape[1] // scales.shape[1])
     if len(groups) > 1:
         raise ValueError(
             f"scales are for {sorted(groups)} numbers: a file has groups of one size; load it with a group"
         )
-    return groups.pop()
+    return groups.pop() if groups else 0
 
 
 def header_of(args: ModelArgs, group: int = 0) -> bytes:
     """Of version 0, and with groups of version 2. Raises ValueError that names what it cannot say."""
     signed = args.vocab_size if args.tie_embeddings or group else -args.vocab_size
-    counts = {name: {**vars(args), "vocab_size": signed}[name] for name in HEADER_COUNTS}
+    counts = {name: getattr(args, name) for name in HEADER_COUNTS}
+    counts["vocab_size"] = signed
     for name, count in counts.items():
         if abs(count) >= 2**31:
             raise ValueError(f"{name} is {abs(count)}: llama2.c's format holds numbers below 2**31")

@@ -17,12 +17,22 @@ from ..rope_scaling import RopeScaling
 from ..transformer import Transformer
 from .layout import WEIGHT_DTYPES, check_layers, check_read_back, compare, tensor_shapes
 
-PARAMS = {"dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "multiple_of", "ffn_dim_multiplier", "norm_eps"}
-PARAMS |= {"rope_theta", "use_scaled_rope", "rope_scaling_factor", "max_seq_len", "max_batch_size"}
-PARAMS_KINDS: dict[str, Kind] = dict.fromkeys(PARAMS, WHOLE) | {
-    **dict.fromkeys(("ffn_dim_multiplier", "norm_eps", "rope_theta", "rope_scaling_factor"), NUMBER),
+PARAMS: dict[str, Kind] = {
+    "dim": WHOLE,
+    "n_layers": WHOLE,
+    "n_heads": WHOLE,
+    "n_kv_heads": WHOLE,
+    "vocab_size": WHOLE,
+    "multiple_of": WHOLE,
+    "ffn_dim_multiplier": NUMBER,
+    "norm_eps": NUMBER,
+    "rope_theta": NUMBER,
     "use_scaled_rope": FLAG,
+    "rope_scaling_factor": NUMBER,
+    "max_seq_len": WHOLE,
+    "max_batch_size": WHOLE,
 }
+NEEDED = {"dim", "n_layers", "n_heads", "multiple_of", "norm_eps"}
 SCALED_ORIGINAL = 8192  # positions
 
 
@@ -36,14 +46,15 @@ def hidden_dim(dim: int, multiple_of: int, ffn_dim_multiplier: float | None) -> 
 
 def args_from_params(params: dict[str, Any]) -> ModelArgs:
     """params.json -> ModelArgs. Unknown fields are refused, since they may matter."""
-    strange, missing = params.keys() - PARAMS, {"dim", "n_layers", "n_heads", "multiple_of", "norm_eps"} - params.keys()
+    strange, missing = params.keys() - PARAMS.keys(), NEEDED - params.keys()
     if strange or missing:
         raise ValueError(
             f"unknown: {sorted(strange)}, missing: {sorted(missing)}: not the parameters of a Llama 1 to 3"
         )
     if params["multiple_of"] < 1 or not 0 < params.get("ffn_dim_multiplier", 1) < 1000:
         raise ValueError("multiple_of or ffn_dim_multiplier is out of range: the feed-forward width follows from them")
-    theta, scaling = params.get("rope_theta", 10000.0), None
+    theta = params.get("rope_theta", 10000.0)
+    scaling = None
     if params.get("use_scaled_rope"):
         # The factor is not in the file: Llama 3.2, recognized by its sizes, has 32, Llama 3.1 and 3.3 have 8.
         factor = 32.0 if (params["dim"], params["n_layers"]) in ((2048, 16), (3072, 28)) else 8.0
@@ -109,7 +120,7 @@ class Meta:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.files = shards_of(path)
-        found = read_json(path / "params.json", PARAMS_KINDS)
+        found = read_json(path / "params.json", PARAMS)
         params = {name: value for name, value in found.items() if value is not None}
         shards = self._open()
         if params.get("vocab_size", -1) == -1:  # Llama 1 and 2 leave it to the tokenizer
@@ -136,10 +147,10 @@ class Meta:
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """(name, tensor) one by one, joined. Shards are opened anew for each few, to let go of what was read."""
-        group = ""
+        module = ""
         for name, shape in self.shapes.items():
-            if group != name.rsplit(".", 2)[0]:
-                group = name.rsplit(".", 2)[0]
+            if module != name.rsplit(".", 2)[0]:
+                module = name.rsplit(".", 2)[0]
                 shards = self._open()
             yield name, self._join(name, shape, shards)
 

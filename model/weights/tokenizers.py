@@ -69,8 +69,10 @@ def _has_added(directory: Path) -> bool:
     if (directory / "added_tokens.json").is_file():
         return True
     config = directory / "tokenizer_config.json"
-    added = read_json(config, {"added_tokens_decoder": TABLE}).get("added_tokens_decoder") if config.is_file() else {}
-    return len(added or {}) > 3  # unknown, BOS and EOS are in the tokenizer.model itself
+    if not config.is_file():
+        return False
+    added = read_json(config, {"added_tokens_decoder": TABLE}).get("added_tokens_decoder") or {}
+    return len(added) > 3  # unknown, BOS and EOS are in the tokenizer.model itself
 
 
 def _is_tiktoken(file: Path) -> bool:
@@ -114,16 +116,19 @@ def read_ids(directory: Path) -> dict[str, Any]:
 
 def save_tokenizer(tokenizer: Tokenizer, directory: str | Path) -> None:
     """Copy the tokenizer's file and the chat template beside it, with what transformers needs to use them alike."""
-    directory, beside = Path(directory), tokenizer.path.parent
+    directory = Path(directory)
+    beside = tokenizer.path.parent
     directory.mkdir(parents=True, exist_ok=True)
     template = None if isinstance(tokenizer, Llama2cTokenizer) else chat_template(beside)
     file = copy_tokenizer(tokenizer, directory)
     if file.suffix == ".model":
-        whole, config = describe(file) or (None, {})
-        config |= {} if template is None else {"chat_template": template}
-        for name, content in {"tokenizer.json": whole, "tokenizer_config.json": config}.items():
-            if content:
-                write_json(directory / name, content)
+        whole, config = describe(file) or ({}, {})
+        if template is not None:
+            config["chat_template"] = template
+        if whole:
+            write_json(directory / "tokenizer.json", whole)
+        if config:
+            write_json(directory / "tokenizer_config.json", config)
     if isinstance(tokenizer, HFTokenizer):
         for name in ("tokenizer_config.json", "special_tokens_map.json"):
             if (beside / name).is_file():

@@ -26,7 +26,8 @@ def find_network(name: str) -> type[Transformer]:
     module, _, attribute = name.partition(":")
     if not module or not attribute:
         raise ValueError(f"network is {name!r}: give module:Class, such as mypackage.sliding:SlidingTransformer")
-    if (here := str(Path.cwd())) not in sys.path:
+    here = str(Path.cwd())
+    if here not in sys.path:
         sys.path.insert(0, here)
     importlib.invalidate_caches()
     try:
@@ -109,5 +110,5 @@ def _same(a: Any, b: Any) -> bool:
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return a.shape == b.shape and torch.equal(a.to(b), b)
     if isinstance(a, tuple | list) and type(a) is type(b):
-        return len(a) == len(b) and all(map(_same, a, b))
+        return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b))
     return type(a) is type(b) and bool(a == b)
