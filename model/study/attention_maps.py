@@ -115,8 +115,7 @@ def by_head(rotated: Tensor, plain: Tensor, name: str) -> Table:
     )
     for layer in range(rotated.shape[0]):
         for head in range(rotated.shape[1]):
-            cells = [cell for maps in (rotated, plain) for cell in _cells(maps[layer, head])]
-            table.rows.append((layer, head, *cells))
+            table.rows.append((layer, head, *_cells(rotated[layer, head]), *_cells(plain[layer, head])))
     return table
 
 
@@ -137,23 +136,30 @@ def weight_by_distance(rotated: Tensor, plain: Tensor) -> Table:
     return Table("Mean weight by distance, over all layers and heads", ("distance", "rotation", "off"), rows)
 
 
-MOST = (4, 8, 16)  # layers, heads and labelled tokens that a picture has room for
+# What a picture has room for.
+MOST_LAYERS = 4
+MOST_HEADS = 8
+MOST_LABELS = 16
 
 
 def draw(figure: Any, rotated: Tensor, plain: Tensor, words: list[str]) -> None:
     """Maps of the first window with rotation and without, one head enlarged, and the weight by distance."""
-    L, H = min(rotated.shape[0], MOST[0]), min(rotated.shape[2], MOST[1])
-    figure.set_size_inches(max(5.5, 1.3 * H) + 4, max(5.0, 2.6 * L))
-    left, right = figure.subfigures(1, 2, width_ratios=(max(5.5, 1.3 * H), 4))
+    L = min(rotated.shape[0], MOST_LAYERS)
+    H = min(rotated.shape[2], MOST_HEADS)
+    width = max(5.5, 1.3 * H)
+    figure.set_size_inches(width + 4, max(5.0, 2.6 * L))
+    left, right = figure.subfigures(1, 2, width_ratios=(width, 4))
     grid = left.subplots(2 * L, H, squeeze=False, sharex=True, sharey=True)
-    for row in range(2 * L):
+    for layer in range(L):
         for head in range(H):
-            axes = grid[row, head]
-            picture = show_map(axes, (plain if row % 2 else rotated)[row // 2, 0, head])
+            upper_map, lower_map = grid[2 * layer, head], grid[2 * layer + 1, head]
+            show_map(upper_map, rotated[layer, 0, head])
+            picture = show_map(lower_map, plain[layer, 0, head])
             if head == 0:
-                axes.set_ylabel(f"layer {row // 2}\n{'rotation off' if row % 2 else 'rotation'}", fontsize=8)
-            if row == 0:
-                axes.set_title(f"head {head}", fontsize=8)
+                upper_map.set_ylabel(f"layer {layer}\nrotation", fontsize=8)
+                lower_map.set_ylabel(f"layer {layer}\nrotation off", fontsize=8)
+            if layer == 0:
+                upper_map.set_title(f"head {head}", fontsize=8)
     left.supxlabel("position of the key", fontsize=9)
     left.supylabel("position of the query", fontsize=9)
     left.suptitle("attention weights of the first window", fontsize=10)
@@ -181,7 +187,7 @@ def show_map(axes: Any, weights: Tensor) -> Any:
 def enlarge(axes: Any, weights: Tensor, words: list[str]) -> None:
     """The last tokens of one map (T, S), with the tokens as labels."""
     T = len(words)
-    n = min(T, MOST[2])
+    n = min(T, MOST_LABELS)
     show_map(axes, weights[-n:, -n:])
     axes.set_xticks(range(n), words[-n:], rotation=90, fontsize=7)
     axes.set_yticks(range(n), words[-n:], fontsize=7)

@@ -48,7 +48,8 @@ def read_results(path: Path, options: Compare) -> list[Line]:
     if not path.exists():
         return []
     check_is_file(path)
-    wanted, found = json.loads(json.dumps(budget(options))), []
+    wanted = json.loads(json.dumps(budget(options)))
+    found = []
     for number, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True), 1):
         if not text.endswith("}\n"):
             continue
@@ -61,8 +62,15 @@ def read_results(path: Path, options: Compare) -> list[Line]:
     return found
 
 
-FIELDS = {"scheme": str, "seed": int, "bits_per_byte": dict, "tokens_per_second": int, "cache_bytes_per_token": int,
-          "parameters": int, "budget": dict}  # fmt: skip
+FIELDS = {
+    "scheme": str,
+    "seed": int,
+    "bits_per_byte": dict,
+    "tokens_per_second": int,
+    "cache_bytes_per_token": int,
+    "parameters": int,
+    "budget": dict,
+}
 
 
 def checked_line(line: Any) -> Line:
@@ -71,13 +79,18 @@ def checked_line(line: Any) -> Line:
     for name, kind in FIELDS.items():
         if type(line.get(name)) is not kind:
             raise ValueError(f"{name} is {line.get(name)!r}")
-    bits = {f"bits_per_byte at {times} x": line["bits_per_byte"].get(str(times), "missing") for times in TIMES}
-    for name, value in (bits | {"moved": line.get("moved", 0.0)}).items():
-        absent = value is None and name in list(bits)[1:]  # past what the scheme can encode
-        if not absent and not (type(value) is float and math.isfinite(value)):
-            raise ValueError(f"{name} is {value!r}: a number is needed")
+    for times in TIMES:
+        value = line["bits_per_byte"].get(str(times), "missing")
+        if value is not None or times == 1:  # None is for a length that the scheme cannot encode
+            check_number(f"bits_per_byte at {times} x", value)
+    check_number("moved", line.get("moved", 0.0))
     check_scheme(line["scheme"])
     return line
+
+
+def check_number(name: str, value: object) -> None:
+    if not (isinstance(value, float) and math.isfinite(value)):
+        raise ValueError(f"{name} is {value!r}: a number is needed")
 
 
 def missing(options: Compare, lines: list[Line]) -> list[tuple[str, int]]:
@@ -97,7 +110,10 @@ def append(path: Path, lines: list[Line]) -> None:
     with path.open("ab+") as file:
         file.seek(max(0, file.tell() - 1))
         cut_short = file.read() not in (b"", b"\n")
-        file.write(b"\n" * cut_short + b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+        if cut_short:
+            file.write(b"\n")
+        for line in lines:
+            file.write(json.dumps(line).encode() + b"\n")
 
 
 def scheme_table(options: Compare, lines: list[Line]) -> Table:
@@ -166,10 +182,8 @@ def draw(figure: Any, lines: list[Line]) -> None:
         for number, scheme in enumerate(schemes):
             times, means, deviations = points(found[scheme])
             beside = [time * 2 ** (0.09 * (number - 1.5)) for time in times]
-            axes.errorbar(
-                beside, means, deviations, color=COLORS[number], marker="osD^"[number], linestyle=DASHES[number],
-                linewidth=1.2, markersize=6, capsize=3, label=scheme,
-            )  # fmt: skip
+            style = {"color": COLORS[number], "marker": "osD^"[number], "linestyle": DASHES[number]}
+            axes.errorbar(beside, means, deviations, linewidth=1.2, markersize=6, capsize=3, label=scheme, **style)
         axes.set_title(f"slot: {', '.join(dict.fromkeys(SCHEMES[scheme].slot for scheme in schemes))}", fontsize=10)
         axes.set_xscale("log", base=2)
         axes.set_xticks(TIMES, [f"{times} x" for times in TIMES])
@@ -184,6 +198,9 @@ def draw(figure: Any, lines: list[Line]) -> None:
 def points(runs: list[dict[str, float | None]]) -> tuple[list[int], list[float], list[float]]:
     """The lengths at which a scheme was tested, with the mean and the standard deviation of its seeds."""
     times = [time for time in TIMES if runs[0].get(str(time)) is not None]
-    values = [[value for run in runs if (value := run[str(time)]) is not None] for time in times]
-    mean_and_deviation = [statistics.stdev(part) if len(part) > 1 else 0.0 for part in values]
-    return times, [statistics.mean(part) for part in values], mean_and_deviation
+    means, deviations = [], []
+    for time in times:
+        values = [value for run in runs if (value := run[str(time)]) is not None]
+        means.append(statistics.mean(values))
+        deviations.append(statistics.stdev(values) if len(values) > 1 else 0.0)
+    return times, means, deviations

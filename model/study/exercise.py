@@ -106,8 +106,11 @@ def run(options: Exercise) -> Report:
     """Write the files into ``options.directory``. Raises ValueError, and writes nothing, where one is there already."""
     if options.directory is None:
         raise ValueError("which directory? give it: study.py exercise DIR")
-    texts = {options.directory / f"{name}.py": text for name, text in
-             (("rope", ROPE_FILE), ("cache", CACHE_FILE), ("attention", ATTENTION_FILE))}  # fmt: skip
+    texts = {
+        options.directory / "rope.py": ROPE_FILE,
+        options.directory / "cache.py": CACHE_FILE,
+        options.directory / "attention.py": ATTENTION_FILE,
+    }
     for path in texts:
         if path.exists():
             raise ValueError(f"{path} is there already and is not overwritten: give another directory")

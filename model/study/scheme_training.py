@@ -82,9 +82,12 @@ def prepare_for_schemes(options: Compare, schemes: Iterable[str]) -> PreparedTex
     """
     longest = TIMES[-1] * options.length
     args = ModelArgs(
-        dim=options.dim, n_layers=options.n_layers, n_heads=options.n_heads, vocab_size=options.vocab_size,
+        dim=options.dim,
+        n_layers=options.n_layers,
+        n_heads=options.n_heads,
+        vocab_size=options.vocab_size,
         max_seq_len=options.length,
-    )  # fmt: skip
+    )
     check_memory(4 * 8 * options.n_heads * longest**2, f"length {options.length}, tested up to {longest} tokens,")
     estimate.check_memory(args, training(options, 0), torch.device("cpu"))
     for scheme in schemes:
@@ -161,7 +164,7 @@ def stretched(model: Transformer, scheme: str, times: int) -> Transformer:
     """The same weights with room for ``times`` as many positions."""
     check_length(scheme, model.args.max_seq_len, times * model.args.max_seq_len)
     args = replace(model.args, max_seq_len=times * model.args.max_seq_len)
-    longer = build_scheme(args, scheme, **({"factor": float(times)} if scheme in SCALINGS else {}))
+    longer = build_scheme(args, scheme, factor=float(times) if scheme in SCALINGS else 1.0)
     longer.load_state_dict(model.state_dict())
     return longer.eval()
 

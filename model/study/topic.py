@@ -43,11 +43,12 @@ class Table:
 
     def __str__(self) -> str:
         cells = [[str(cell) for cell in row] for row in (self.columns, *self.rows)]
-        widths = [max(map(len, column)) for column in zip(*cells)]
-        right = [all(_looks_numeric(row[i]) for row in cells[1:]) for i in range(len(widths))]
-        lines = [
-            "  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right)).rstrip() for row in cells
-        ]
+        columns = []
+        for column in zip(*cells):
+            width = max(len(cell) for cell in column)
+            is_numeric = all(_looks_numeric(cell) for cell in column[1:])
+            columns.append([cell.rjust(width) if is_numeric else cell.ljust(width) for cell in column])
+        lines = ["  ".join(row).rstrip() for row in zip(*columns)]
         return "\n".join([self.title, *lines, *self.notes])
 
 
@@ -103,14 +104,20 @@ def write_figure(figure: Any, path: Path, kind: str) -> None:
 def label_ends(axes: Any, lines: list[tuple[str, str, float, float]], gap: float = 0.06) -> None:
     """Names beside the right ends of lines, (name, color, x, y) each, at least ``gap`` of the axis's height apart."""
     low, high = axes.get_ylim()
-    heights: list[float] = []
+    lowest_free = -math.inf
     for name, color, x, y in sorted(lines, key=lambda line: line[3]):
-        height = max([(y - low) / (high - low), *(before + gap for before in heights[-1:])])
-        heights.append(height)
+        height = max((y - low) / (high - low), lowest_free)
+        lowest_free = height + gap
         axes.annotate(
-            name, (x, y), (1.02, height), textcoords="axes fraction", color=color, va="center", annotation_clip=False,
+            name,
+            (x, y),
+            (1.02, height),
+            textcoords="axes fraction",
+            color=color,
+            va="center",
+            annotation_clip=False,
             arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.6},
-        )  # fmt: skip
+        )
 
 
 def short(value: float, digits: int = 4) -> str:
@@ -155,8 +162,9 @@ def open_text(path: Path | None, data: tuple[str, ...], tokenizer: Tokenizer, ne
     """
     if data:
         text = "".join(open_documents(data).texts())
-        ids, name = np.array(tokenizer.encode(text[-16 * needed :])), f"the end of {', '.join(data)}"  # 16 characters
-    else:  # are more than a token has on average
+        ids = np.array(tokenizer.encode(text[-16 * needed :]))  # 16 characters are more than a token has on average
+        name = f"the end of {', '.join(data)}"
+    else:
         ids, name = validation_text(path or newest_run(), tokenizer)
     if len(ids) < needed:
         raise ValueError(
@@ -174,10 +182,16 @@ def validation_text(path: Path, tokenizer: Tokenizer) -> tuple[np.ndarray, str]:
         raise ValueError(f"{path} was trained on standard input, which is gone: give the text with --data")
     try:
         dataset = prepare(
-            data.data, tokenizer, context=1, cache_dir=cache_home(), val_fraction=data.val_fraction,
-            val_specs=data.val_data or None, text_key=data.text_key, doc_separator=data.doc_separator or None,
+            data.data,
+            tokenizer,
+            context=1,
+            cache_dir=cache_home(),
+            val_fraction=data.val_fraction,
+            val_specs=data.val_data or None,
+            text_key=data.text_key,
+            doc_separator=data.doc_separator or None,
             patterns=data.glob,
-        )  # fmt: skip
+        )
     except ValueError as error:
         raise ValueError(f"{path} was trained on another text ({error}): give the text with --data") from None
     return dataset.val, f"the validation text of {', '.join(data.val_data or data.data)}"
