@@ -173,8 +173,10 @@ def loss_table(losses: dict[str, Tensor], length: int, options: Extrapolate, tex
 
 def memory_table(model: Transformer, texts: Tensor, keep: int) -> Table:
     """How much the last prediction of each text changes when one token, so far back, is another one."""
-    texts, V = texts[:, :-1], model.args.vocab_size
-    longest, length = texts.shape[1], model.args.max_seq_len
+    texts = texts[:, :-1]
+    V = model.args.vocab_size
+    longest = texts.shape[1]
+    length = model.args.max_seq_len
     *_, (_, held, _) = endless_steps(model, longest, keep)
     distances = [length // 16, length // 4, 3 * length // 4, *range(length, longest - keep, length // 2)]
     rows = []
@@ -203,7 +205,8 @@ def mean_change(model: Transformer, texts: Tensor, others: Tensor, keep: int, an
 def draw(figure: Any, losses: dict[str, Tensor], length: int) -> None:
     figure.set_size_inches(9, 5)
     axes = figure.subplots()
-    width, step = max(1, length // 2), max(1, length // 4)
+    width = max(1, length // 2)
+    step = max(1, length // 4)
     lines = []
     for (name, loss), color, dash in zip(losses.items(), COLORS, DASHES):
         smooth = loss.mean(0).unfold(0, width, step).mean(-1)

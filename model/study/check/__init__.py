@@ -56,10 +56,14 @@ class Property(NamedTuple):
         return math.isfinite(self.measured) and abs(self.measured - self.expected) <= self.tolerance
 
     def __str__(self) -> str:
-        measured, expected = (v if isinstance(v, str) else f"{v:.4g}" for v in (self.measured, self.expected))
+        measured, expected = in_digits(self.measured, 4), in_digits(self.expected, 4)
         if measured == expected:  # a difference that four digits do not show
-            measured, expected = f"{self.measured:.8g}", f"{self.expected:.8g}"
+            measured, expected = in_digits(self.measured, 8), in_digits(self.expected, 8)
         return f"{self.sentence}: yours {measured}, expected {expected}."
+
+
+def in_digits(value: float | str, digits: int) -> str:
+    return value if isinstance(value, str) else f"{value:.{digits}g}"
 
 
 @dataclass
@@ -75,14 +79,7 @@ class Verdict:
     remarks: list[str] = field(default_factory=list)
 
     def lines(self, hint_only: bool) -> Iterator[str]:
-        head = {
-            "right": "right",
-            "half-split": "right, in the half-split layout (channel i pairs with i + D/2, as in Hugging Face)",
-            "wrong": "wrong" if hint_only or not self.fault else f"wrong: {self.fault}",
-            "stopped": f"stopped: {self.hint}",
-            "unwritten": "not written yet",
-        }
-        yield f"{self.function}: {head[self.outcome]}"
+        yield f"{self.function}: {self._head(hint_only)}"
         if self.outcome == "wrong":
             sentence, _, numbers = self.hint.rpartition(": yours ")
             yield from _wrapped(f"{sentence}:" if sentence else self.hint)
@@ -93,6 +90,17 @@ class Verdict:
         if not hint_only:
             for remark in self.remarks:
                 yield from _wrapped(remark)
+
+    def _head(self, hint_only: bool) -> str:
+        if self.outcome == "half-split":
+            return "right, in the half-split layout (channel i pairs with i + D/2, as in Hugging Face)"
+        if self.outcome == "wrong" and self.fault and not hint_only:
+            return f"wrong: {self.fault}"
+        if self.outcome == "stopped":
+            return f"stopped: {self.hint}"
+        if self.outcome == "unwritten":
+            return "not written yet"
+        return self.outcome
 
 
 def _wrapped(text: str) -> list[str]:
@@ -163,7 +171,8 @@ def judge_files(files: list[Path], seconds: float) -> list[Verdict]:
             notes = Path(directory) / "notes.jsonl"
             notes.write_text("", encoding="utf-8")
             status = _run_child(files, list(stopped), notes, seconds)
-            found, at = dict(stopped), str(files[0])
+            found = dict(stopped)
+            at = str(files[0])
             for line in notes.read_text(encoding="utf-8").splitlines():
                 note = json.loads(line)
                 at = note.get("at", at)
@@ -190,11 +199,13 @@ def _run_child(files: list[Path], skipped: list[str], notes: Path, seconds: floa
     quiet = subprocess.DEVNULL  # input() ends at once, and what the file prints is not shown
     child = subprocess.Popen(words, stdin=quiet, stdout=quiet, stderr=quiet, env={**os.environ, "PYTHONPATH": path})
     try:
-        seen, since = 0, time.monotonic()
+        seen = 0
+        since = time.monotonic()
         while child.poll() is None:
             size = notes.stat().st_size
             if size != seen or size == 0:  # before the first note Python and torch are starting: not the reader's time
-                seen, since = size, time.monotonic()
+                seen = size
+                since = time.monotonic()
             if time.monotonic() - since > 10 * seconds:
                 return endless
             time.sleep(0.02)

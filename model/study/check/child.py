@@ -32,9 +32,14 @@ except ImportError:  # only Unix can limit memory
     resource = None  # type: ignore[assignment]
 
 SPARE_BYTES = 4 << 30  # address space the reader's file may take beyond what Python and torch have
-JUDGES: dict[str, Callable[..., Verdict]] = dict(
-    zip(FUNCTIONS, (judge_table, judge_reshape, judge_rotation, judge_mask, judge_cache, judge_attention))
-)
+JUDGES: dict[str, Callable[..., Verdict]] = {
+    "precompute_freqs_cis": judge_table,
+    "reshape_for_broadcast": judge_reshape,
+    "apply_rotary_emb": judge_rotation,
+    "causal_mask": judge_mask,
+    "KVCache": judge_cache,
+    "attention": judge_attention,
+}
 
 
 def main(notes: Path, seconds: float, skipped: set[str], files: list[Path]) -> None:
@@ -62,7 +67,8 @@ def verdicts(files: list[Path], skipped: Collection[str] = ()) -> Iterator[str |
 
     Raises ValueError, in one line, for a file that cannot be loaded.
     """
-    conventions, judged = Conventions(broken=set(skipped)), set(skipped)
+    conventions = Conventions(broken=set(skipped))
+    judged = set(skipped)
     for path in files:
         yield str(path)
         try:
@@ -137,7 +143,8 @@ def describe_error(error: BaseException, path: Path) -> str:
     text = " ".join(str(error).split())
     if isinstance(error, EOFError) and not text:
         text = "nothing can be typed in while it is checked"
-    return f"{where}: {type(error).__name__}{': ' if text else ''}{text[:300]}"
+    name = type(error).__name__
+    return f"{where}: {name}: {text[:300]}" if text else f"{where}: {name}"
 
 
 if __name__ == "__main__":

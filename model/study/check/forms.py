@@ -53,9 +53,10 @@ def widened(x: Tensor, width: str) -> Tensor:
 def read_table(result: Any, dim: int, end: int) -> tuple[Tensor | None, Form | None]:
     """Complex128 (end, dim/2) and the form it came in, or None for an unknown form."""
     if isinstance(result, Tensor) and result.is_complex():
-        fits = [size for size in result.shape if size != 1] == [end, dim // 2]
-        table = result.detach().to(torch.complex128).reshape(end, dim // 2) if fits else None
-        return table, Form("complex", "single", False, *ones(result, end)) if fits else None
+        if [size for size in result.shape if size != 1] != [end, dim // 2]:
+            return None, None
+        table = result.detach().to(torch.complex128).reshape(end, dim // 2)
+        return table, Form("complex", "single", False, *ones(result, end))
     container = "tuple"
     if isinstance(result, Tensor):
         container = "last" if result.shape[-1:] == (2,) else "stack"
@@ -99,12 +100,13 @@ def read_masks(masks: list[Any]) -> tuple[list[Tensor | None], str]:
         way = "ones" if any((mask == 1).any() for mask in tensors) else "additive"
     read: list[Tensor | None] = []
     for mask in masks:
-        if isinstance(mask, Tensor):
-            mask = mask.detach()
-            mask = mask.reshape(mask.shape[-2:]) if mask.ndim > 2 and mask.shape[:-2].numel() == 1 else mask
-            read.append(mask > -1e3 if way == "additive" else mask != 0)
-        else:
+        if not isinstance(mask, Tensor):
             read.append(None)
+            continue
+        mask = mask.detach()
+        if mask.ndim > 2 and mask.shape[:-2].numel() == 1:
+            mask = mask.reshape(mask.shape[-2:])
+        read.append(mask > -1e3 if way == "additive" else mask != 0)
     return read, way
 
 
@@ -127,15 +129,19 @@ def observe(
     call: Callable[..., Any], probes: Iterable[Sequence[Any]], describe: Describe
 ) -> tuple[list[Any], str, list[bool]]:
     """What ``call`` gives for each probe (None where it raised), the first exception in words, and which raised."""
-    values, problem, raised = [], "", []
+    values: list[Any] = []
+    raised: list[bool] = []
+    problem = ""
     for probe in probes:
-        value, failed = None, False
+        value = None
+        failed = False
         try:
             value = plain(call(*(x.clone() if isinstance(x, Tensor) else x for x in probe)))
         except NotImplementedError:
             raise
         except BaseException as error:
-            problem, failed = problem or describe(error), True
+            problem = problem or describe(error)
+            failed = True
         values.append(value)
         raised.append(failed)
     return values, problem, raised

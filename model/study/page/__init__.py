@@ -19,6 +19,7 @@ from typing import Annotated, Any
 
 import torch
 from sentencepiece import SentencePieceProcessor
+from torch import Tensor
 
 from ...attention import Attention, attention
 from ...cli.files import write_text
@@ -44,8 +45,25 @@ class Page:
 
 WEB = Path(__file__).parent
 WORKER = ("model", "sampling", "worker")  # the modules of each script, in the order in which they need each other
-PAGE: tuple[str, ...] = ("strings", "tokenizer", "model", "sampling", "draw", "state", "tokens", "rotation", "score")
-PAGE += ("maps", "cache", "whatif", "frame", "text", "words", "controls", "page")
+PAGE = (
+    "strings",
+    "tokenizer",
+    "model",
+    "sampling",
+    "draw",
+    "state",
+    "tokens",
+    "rotation",
+    "score",
+    "maps",
+    "cache",
+    "whatif",
+    "frame",
+    "text",
+    "words",
+    "controls",
+    "page",
+)
 LARGEST_MODEL = 20_000_000  # parameters: above it, the file and each token take too long
 HALF_ABOVE = 1_000_000  # parameters: above it, weights are written in float16
 DOCS = Path(__file__).parents[3] / "docs"
@@ -69,13 +87,8 @@ def run(options: Page) -> Report:
     net = packed_network(load_model(path), stored(count))
     weights = net.pop("weights")
     facts = {"name": path.resolve().name, "prompt": options.prompt, **net, "tokenizer": pieces, "sinks": SINKS}
-    write_text(
-        options.out,
-        page_text(
-            facts | {"steps": docs_steps(options.out), "lines": code_lines(Attention.forward, attention)},
-            weights,
-        ),
-    )
+    facts |= {"steps": docs_steps(options.out), "lines": code_lines(Attention.forward, attention)}
+    write_text(options.out, page_text(facts, weights))
     table = Table(
         f"{options.out}: open it in a browser; it needs no server and no network",
         ("part", "what", "bytes"),
@@ -94,14 +107,15 @@ def stored(count: int) -> torch.dtype:
 
 def page_text(facts: dict[str, Any], weights: str) -> str:
     """The whole page as text: page.html with its blanks filled."""
-    main, worker, style = joined_modules(PAGE), joined_modules(WORKER), read_source("page.css")
+    main = joined_modules(PAGE)
+    style = read_source("page.css")
     blanks = {
         "policy": policy(main, style),
         "title": html.escape(facts["name"]),
         "style": style,
         "facts": json.dumps(facts).replace("<", "\\u003c"),  # so that no text in it can end the element
         "weights": weights,
-        "worker": worker,
+        "worker": joined_modules(WORKER),
         "script": main,
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda blank: blanks[blank[1]], read_source("page.html"))
@@ -116,9 +130,14 @@ def packed_network(model: Transformer, dtype: torch.dtype) -> dict[str, Any]:
     return {
         "args": architecture(model.args),
         "dtype": str(flat.dtype).removeprefix("torch."),
-        "shapes": [(name, *(1, *weight.shape)[-2:]) for name, weight in state.items()],
+        "shapes": [(name, *rows_and_columns(weight)) for name, weight in state.items()],
         "weights": base64.b64encode(flat.numpy().tobytes()).decode(),
     }
+
+
+def rows_and_columns(weight: Tensor) -> tuple[int, int]:
+    """A norm's weight (dim,) is one row."""
+    return (1, weight.shape[0]) if weight.ndim == 1 else (weight.shape[0], weight.shape[1])
 
 
 def read_source(file: str) -> str:
@@ -133,11 +152,14 @@ def joined_modules(modules: Iterable[str]) -> str:
 
 def policy(main: str, style: str) -> str:
     """Nothing from outside: this script, this style and a worker made of the page's own text."""
-    main, style = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (main, style))
     return (
-        f"default-src 'none'; script-src 'sha256-{main}'; style-src 'sha256-{style}'; worker-src blob:; "
-        "base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src 'sha256-{digest(main)}'; style-src 'sha256-{digest(style)}'; "
+        "worker-src blob:; base-uri 'none'; form-action 'none'"
     )
+
+
+def digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def camel(name: str) -> str:
@@ -186,8 +208,15 @@ def vocabulary(tokenizer: Tokenizer) -> dict[str, Any]:
 
 def piece_kind(model: SentencePieceProcessor, token: int) -> str:
     """u unknown, c control, b byte, x unused, n normal."""
-    tests = {"u": model.is_unknown, "c": model.is_control, "b": model.is_byte, "x": model.is_unused}
-    return next((letter for letter, test in tests.items() if test(token)), "n")
+    if model.is_unknown(token):
+        return "u"
+    if model.is_control(token):
+        return "c"
+    if model.is_byte(token):
+        return "b"
+    if model.is_unused(token):
+        return "x"
+    return "n"
 
 
 def code_lines(*functions: Callable[..., Any]) -> list[tuple[int, str]]:
