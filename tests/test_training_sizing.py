@@ -58,7 +58,7 @@ def test_the_law_promises_more_for_larger_models_more_tokens_and_more_text(hidde
     loss = LAW.loss(4.0, hidden, tokens, unique)
     assert math.isfinite(loss)
     assert LAW.loss(4.0, 2 * hidden, tokens, unique) < loss
-    assert LAW.loss(4.0, hidden, 1.5 * tokens, unique) <= loss
+    assert LAW.loss(4.0, hidden, 1.5 * tokens, unique) <= loss * (1 + 1e-9)
     assert LAW.loss(4.0, hidden, tokens, 2 * unique) <= loss * (1 + 1e-9)
     assert LAW.loss(8.0, hidden, tokens, unique) == pytest.approx(2 * loss)
 
