@@ -8,7 +8,7 @@ import pytest
 
 from model.cli.files import FLAG, IDS, NUMBER, TABLE, TEXT, TEXTS, TOKEN, WHOLE, check_fields, read_json, write_text
 from model.weights import load_args, load_tokenizer, save_model
-from model.weights.hf_config import KINDS, NOT_DONE
+from model.weights.hf_config import CONFIG_KINDS, NOT_DONE
 
 GOOD = {
     WHOLE: [0, -1, 2**62],
@@ -58,7 +58,7 @@ def test_only_files_of_a_sane_size_are_read(tmp_path, name, monkeypatch):
         read_json(tmp_path / name)
 
 
-@pytest.mark.parametrize("field", [*KINDS, *NOT_DONE, "bos_token_id", "eos_token_id"])
+@pytest.mark.parametrize("field", [*CONFIG_KINDS, *NOT_DONE, "bos_token_id", "eos_token_id"])
 def test_any_value_in_any_field_of_a_configuration_ends_in_one_line(small_model, tmp_path, field):
     save_model(small_model(head_dim=8), tmp_path)
     config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))

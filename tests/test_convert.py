@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,12 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from model import generate
 from model.cli import run_script
 from model.rope_scaling import RopeScaling
 from model.scripts import convert
 from model.text.llama2c_tokenizer import Llama2cTokenizer
 from model.text.train_tokenizer import train_tokenizer
-from model.weights import llama2c, load_model, load_tokenizer, save_model, save_tokenizer
+from model.weights import llama2c, load_args, load_model, load_tokenizer, meta, save_model, save_tokenizer
 
 REPOSITORY = Path(__file__).parent.parent
 
@@ -78,6 +80,58 @@ def test_round_trips_are_bit_equal(source, run):
         assert same(source, made)
     assert Path("back/model.safetensors").read_bytes() == Path("run/model.safetensors").read_bytes()
     assert Path("back/config.json").read_text(encoding="utf-8") == Path("run/config.json").read_text(encoding="utf-8")
+
+
+CONVERSIONS = {
+    "Meta": ["meta", "--tokenizer", "run/tokenizer.model"],
+    "Meta, a tokenizer that names no end": ["meta", "--tokenizer", "endless/tokenizer.json"],
+    "Meta, no tokenizer": ["bare"],
+    "Meta, untied": ["untied"],
+    "llama2.c": ["x.bin"],
+    "llama2.c in eight bits, no tokenizer": ["eight.bin"],
+}
+
+
+@pytest.mark.parametrize("flags", CONVERSIONS.values(), ids=CONVERSIONS)
+def test_transformers_generates_from_every_conversion(source, small_model, run, flags):
+    transformers = pytest.importorskip("transformers")
+    Path("endless").mkdir()
+    tokenizer = json.loads(Path("run/tokenizer.json").read_text(encoding="utf-8"))
+    Path("endless/tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")  # and no tokenizer_config.json
+    for made in (
+        ["run", "meta", "--to", "meta"],
+        ["run", "x.bin", "--to", "llama2c"],
+        ["run", "eight.bin", "--to", "llama2c", "--version", 2],
+    ):
+        assert run(*made)[0] == 0
+    Path("eight.tokenizer.bin").unlink()
+    shutil.copytree("meta", "bare")
+    Path("bare/tokenizer.model").unlink()
+    Path("untied").mkdir()
+    meta.save(small_model(head_dim=8, vocab_size=290), Path("untied"))
+    assert run(*flags, "back", "--to", "hf")[0] == 0
+    theirs = transformers.AutoModelForCausalLM.from_pretrained("back", dtype=torch.float32)
+    prompt = [1, 5, 9]
+    whole = theirs.generate(torch.tensor([prompt]), max_new_tokens=8, do_sample=False)[0, len(prompt) :].tolist()
+    ours = [token for (token,) in generate(load_model("back"), [prompt], max_new_tokens=8, temperature=0.0)]
+    assert whole == ours[: len(whole)]
+
+
+def test_weights_tied_in_meta_stay_tied(source, small_model, run):
+    assert run("run", "meta", "--to", "meta")[0] == 0
+    size = sum(weight.numel() for weight in source.parameters())
+    for target, flags in (("back", ["--to", "hf"]), ("x.bin", ["--to", "llama2c"])):
+        code, said = run("meta", target, *flags)
+        assert code == 0, said
+        assert f"{size:,} parameters" in said
+        assert load_args(target).tie_embeddings
+        assert same(source, target)
+    untied = small_model(head_dim=8, vocab_size=290)
+    Path("untied").mkdir()
+    meta.save(untied, Path("untied"))
+    assert run("untied", "two", "--to", "hf")[0] == 0
+    assert not load_args("two").tie_embeddings
+    assert same(untied, "two")
 
 
 def test_eight_bits_for_llama2c_and_back_bit_by_bit(source, run):

@@ -8,7 +8,7 @@ from model.decoding.batches import check_endless, decode_batch
 from model.decoding.endless import SINKS, EndlessCache, is_shift_invariant
 from model.decoding.network import for_decoding
 from model.decoding.sampling import Sampler, Sampling
-from model.positions import SCHEMES, build_model
+from model.positions import SCHEMES, build_scheme
 from model.rope import apply_rotary_emb, precompute_freqs_cis
 from model.rope_scaling import RopeScaling
 
@@ -73,7 +73,7 @@ def test_a_key_is_no_longer_after_moving(small_args):
 def test_with_one_layer_the_rest_of_the_text_is_what_it_would_be_alone(scheme):
     """One layer's keys and values know their own tokens only, so evicting is as if the evicted had never been there."""
     args = ModelArgs(dim=24, n_layers=1, n_heads=3, n_kv_heads=1, head_dim=8, vocab_size=41, max_seq_len=20)
-    model = build_model(args, scheme, **({"factor": 2.0} if scheme in ("linear", "ntk", "yarn") else {})).eval()
+    model = build_scheme(args, scheme, **({"factor": 2.0} if scheme in ("linear", "ntk", "yarn") else {})).eval()
     for weight in model.parameters():
         if weight.ndim > 1:
             weight.normal_(std=0.4)
@@ -183,6 +183,6 @@ def test_what_cannot_be_endless_is_said_at_the_call(model, prompts, options, mes
 def test_absolute_positions_cannot_be_moved(scheme):
     args = ModelArgs(dim=24, n_layers=1, n_heads=3, head_dim=8, vocab_size=41, max_seq_len=20)
     with pytest.raises(ValueError, match="on which this network's scores depend"):
-        generate(build_model(args, scheme), [[1]], 40, endless=True)
+        generate(build_scheme(args, scheme), [[1]], 40, endless=True)
     with pytest.raises(ValueError, match="on which this network's scores depend"):
         check_endless(SCHEMES[scheme].network, [[1]])

@@ -12,7 +12,7 @@ from model import KVCache, ModelArgs, Transformer, generate
 from model.attention import Attention
 from model.decoding.endless import is_shift_invariant
 from model.generation import padding_mask
-from model.positions import NOTE, SCALINGS, SCHEMES, build_model, load_study, read_note, save_study
+from model.positions import NOTE, SCALINGS, SCHEMES, build_scheme, load_study, read_note, save_study
 from model.positions.encodings import t5_buckets
 from model.positions.scores import alibi_slopes
 from model.rope_scaling import RopeScaling
@@ -36,7 +36,7 @@ def scheme(request) -> str:
 def model(scheme) -> Transformer:
     """Weights so wide that positions matter to the logits, whatever the scheme."""
     torch.manual_seed(3)
-    model = build_model(ARGS, scheme, **options(scheme))
+    model = build_scheme(ARGS, scheme, **options(scheme))
     with torch.no_grad():
         for weight in model.parameters():
             if weight.ndim > 1:
@@ -155,7 +155,7 @@ def test_every_scheme_starts_from_the_same_weights(scheme):
     torch.manual_seed(0)
     llama = dict(Transformer(ARGS).named_parameters())
     torch.manual_seed(0)
-    model = dict(build_model(ARGS, scheme, **options(scheme)).named_parameters())
+    model = dict(build_scheme(ARGS, scheme, **options(scheme)).named_parameters())
     left_out = {"tok_embeddings.weight"} if scheme == "sinusoidal" else set()
     for name in set(llama) - left_out:
         assert torch.equal(model[name], llama[name]), name
@@ -167,7 +167,7 @@ def test_each_scheme_fills_its_slot_only(slot):
     for scheme, where in SCHEMES.items():
         if where.slot != slot:
             continue
-        model = build_model(ARGS, scheme)
+        model = build_scheme(ARGS, scheme)
         rotates = not torch.equal(model.freqs_cis, torch.ones_like(model.freqs_cis))
         assert rotates == (slot == "table" and scheme != "none"), scheme
         assert (type(model.layers[0]) is not TransformerBlock) == (slot == "embedding"), scheme
@@ -179,7 +179,7 @@ def test_each_scheme_fills_its_slot_only(slot):
 @torch.no_grad()
 def test_each_group_of_heads_reads_its_own_key_head(scheme):
     args = ModelArgs(dim=32, n_layers=1, n_heads=4, n_kv_heads=2, vocab_size=V, max_seq_len=8)
-    attention = build_model(args, scheme).layers[0].attention
+    attention = build_scheme(args, scheme).layers[0].attention
     xq, keys, values = torch.randn(1, 4, 5, 8), torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8)
     full = attention.attend(xq, keys[:, [0, 0, 1, 1]], values[:, [0, 0, 1, 1]], None)
     torch.testing.assert_close(attention.attend(xq, keys, values, None), full)
@@ -214,7 +214,7 @@ def qk() -> tuple[torch.Tensor, torch.Tensor]:
 
 def wide(name: str, **more) -> Transformer:
     torch.manual_seed(1)
-    model = build_model(ARGS, name, **more)
+    model = build_scheme(ARGS, name, **more)
     with torch.no_grad():
         for weight in model.parameters():
             weight.normal_(std=0.5)
@@ -318,19 +318,19 @@ def test_sinusoids_are_the_papers():
 
 
 def test_2d_has_a_row_and_a_column():
-    model = build_model(ARGS, "2d", width=5)
+    model = build_scheme(ARGS, "2d", width=5)
     angles = model.freqs_cis[13].angle()  # row 2, column 3; two pairs each
     assert angles.tolist() == pytest.approx([2, 2 / 100, 3, 3 / 100], abs=1e-6)
 
 
 def test_partial_turns_the_first_channels():
-    table = build_model(ARGS, "partial", rotary_dim=6).freqs_cis
+    table = build_scheme(ARGS, "partial", rotary_dim=6).freqs_cis
     assert table[7].angle().tolist()[:2] == pytest.approx([7 - 2 * math.pi, 7 * 10000 ** (-1 / 3)], abs=1e-5)
     assert (table[:, 3] == 1).all()
 
 
 def test_learnable_starts_as_rope_and_follows_its_parameters():
-    model = build_model(ARGS, "learnable")
+    model = build_scheme(ARGS, "learnable")
     torch.testing.assert_close(model.freqs_cis, Transformer(ARGS).freqs_cis, atol=1e-5, rtol=0)
     with torch.no_grad():
         model.frequencies[0] = 0.25
@@ -338,11 +338,11 @@ def test_learnable_starts_as_rope_and_follows_its_parameters():
 
 
 def test_scalings_are_the_networks_own():
-    model = build_model(ARGS, "yarn", factor=4.0)
+    model = build_scheme(ARGS, "yarn", factor=4.0)
     assert type(model) is Transformer
     assert (model.args.rope_scaling.type, model.args.rope_scaling.original_max_seq_len) == ("yarn", 5)
     for scheme in SCALINGS:
-        torch.testing.assert_close(build_model(ARGS, scheme).freqs_cis, Transformer(ARGS).freqs_cis, atol=1e-6, rtol=0)
+        torch.testing.assert_close(build_scheme(ARGS, scheme).freqs_cis, Transformer(ARGS).freqs_cis, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -372,7 +372,7 @@ def test_scalings_are_the_networks_own():
 )
 def test_mistakes(scheme, more, message):
     with pytest.raises(ValueError, match=message):
-        build_model(ARGS, scheme, **more)
+        build_scheme(ARGS, scheme, **more)
 
 
 @pytest.mark.parametrize(
@@ -381,7 +381,7 @@ def test_mistakes(scheme, more, message):
 )  # fmt: skip
 @torch.no_grad()
 def test_the_least_options_work(scheme, more, tokens):
-    assert build_model(ARGS, scheme, **more)(tokens).isfinite().all()
+    assert build_scheme(ARGS, scheme, **more)(tokens).isfinite().all()
 
 
 @pytest.mark.parametrize(
@@ -407,7 +407,7 @@ def test_the_least_options_work(scheme, more, tokens):
     ],
 )
 def test_a_damaged_note_is_refused_in_one_line(change, message, tmp_path):
-    save_study(build_model(ARGS, "deberta", k=4), "deberta", tmp_path, k=4)
+    save_study(build_scheme(ARGS, "deberta", k=4), "deberta", tmp_path, k=4)
     note = json.loads((tmp_path / NOTE).read_text(encoding="utf-8"))
     change(note)
     (tmp_path / NOTE).write_text(json.dumps(note), encoding="utf-8")
@@ -418,7 +418,7 @@ def test_a_damaged_note_is_refused_in_one_line(change, message, tmp_path):
 
 def test_a_note_keeps_the_scaling_and_the_options(tmp_path):
     scaled = dataclasses.replace(ARGS, rope_scaling=RopeScaling("linear", 2.0))
-    save_study(build_model(scaled, "rope"), "rope", tmp_path / "a")
-    save_study(build_model(ARGS, "t5", buckets=6), "t5", tmp_path / "b", buckets=6)
+    save_study(build_scheme(scaled, "rope"), "rope", tmp_path / "a")
+    save_study(build_scheme(ARGS, "t5", buckets=6), "t5", tmp_path / "b", buckets=6)
     assert read_note(tmp_path / "a")["args"] == scaled
     assert read_note(tmp_path / "b") == {"scheme": "t5", "options": {"buckets": 6}, "args": ARGS}

@@ -15,8 +15,8 @@ from training_helpers import trainer
 from model import ModelArgs, Transformer
 from model.cli import read_toml
 from model.decoding.prompts import read_texts
-from model.positions import build_model, load_study, save_study
-from model.study.compare import Compare, read
+from model.positions import build_scheme, load_study, save_study
+from model.study.compare import Compare, read_results
 from model.study.scheme_training import TIMES, budget
 from model.text import llama2c_tokenizer
 from model.text.train_tokenizer import train_tokenizer
@@ -53,7 +53,7 @@ READERS = {
     "llama2c/model.bin": (read_checkpoint, ["../model.bin", "../model.tokenizer.bin"]),
     "run": (read_run, ["training_state.safetensors", "metrics.jsonl", "config.toml"]),
     "study": (load_study, ["study.json", "weights.safetensors"]),
-    "results": (lambda path: read(path / "results.jsonl", COMPARE), ["results.jsonl"]),
+    "results": (lambda path: read_results(path / "results.jsonl", COMPARE), ["results.jsonl"]),
 }
 CASES = [(place, file) for place, (_, files) in READERS.items() for file in files]
 STRUCTURED = [case for case in CASES if case[1].endswith((".json", ".jsonl", ".safetensors"))]
@@ -84,7 +84,7 @@ def sound(tmp_path_factory) -> Path:
     (base / "run").mkdir()
     trainer(base / "run", eval_every=2, max_steps=4).run()
     (base / "run" / "config.toml").write_text('max_steps = 4\nlr = 0.01\ndata = ["a"]\n', encoding="utf-8")
-    save_study(build_model(ARGS, "t5"), "t5", study)
+    save_study(build_scheme(ARGS, "t5"), "t5", study)
     results.mkdir()
     lines = [
         {"scheme": "rope", "seed": seed, "bits_per_byte": {str(t): 2.5 for t in TIMES}, "tokens_per_second": 100,

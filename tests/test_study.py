@@ -13,7 +13,7 @@ import torch
 from model.cli import run_script
 from model.scripts import study as study_script
 from model.study import RUN, TOPICS, run
-from model.study.decay import FIRST, bound, inner, smoothed
+from model.study.decay import FIRST, bound, inner, quarter_octaves
 from model.study.topic import Table, save_plot
 
 REPO = Path(__file__).parent.parent
@@ -183,7 +183,7 @@ def test_decay_is_the_cosine_sum_and_oscillates():
     assert bound(8, 4, 100.0)[0] == pytest.approx(2.5)
     curves, swings, even = run("decay", TOPICS["decay"]()).tables
     assert even.rows[-1] == (402, "+0.997")
-    parts = smoothed(torch.arange(301.0))
+    parts = quarter_octaves(torch.arange(301.0))
     assert all(low <= mean <= high for _, mean, low, high in parts)
     assert (parts[0][2], parts[-1][3]) == (FIRST, 300)
     assert all(row[2] != "0%" for row in swings.rows)

@@ -10,7 +10,7 @@ import pytest
 
 from model.scripts import study
 from model.study import check, exercise
-from model.study.check import NAMES, Check, Verdict, faults, python_files, run
+from model.study.check import FUNCTIONS, Check, Verdict, faults, python_files, run
 from model.study.check.child import verdicts
 from model.study.exercise import Exercise
 
@@ -19,7 +19,7 @@ SOLUTIONS = REPO / "tests/solutions"
 STYLES = {name: (SOLUTIONS / f"{name}.py").read_text(encoding="utf-8") for name in ("complex", "real", "halves")}
 pytestmark = pytest.mark.filterwarnings("ignore:Casting complex values")
 
-TABLE, LAY, ROTATE, MASK, CACHE, ATTEND = NAMES
+TABLE, LAY, ROTATE, MASK, CACHE, ATTEND = FUNCTIONS
 FAULTS = {name: value for name, value in vars(faults).items() if isinstance(value, faults.Fault)}
 
 
@@ -64,9 +64,9 @@ def _forget_modules(monkeypatch):
 @pytest.mark.parametrize("style", STYLES)
 def test_a_right_solution_is_right_in_every_style(tmp_path, style):
     found = judged(tmp_path, STYLES[style])
-    assert list(found) == list(NAMES)
+    assert list(found) == list(FUNCTIONS)
     layout = "half-split" if style == "halves" else "right"
-    expected = dict.fromkeys(NAMES, "right") | {ROTATE: layout, ATTEND: layout}
+    expected = dict.fromkeys(FUNCTIONS, "right") | {ROTATE: layout, ATTEND: layout}
     assert {name: verdict.outcome for name, verdict in found.items()} == expected
     assert not any(verdict.hint or verdict.fault for verdict in found.values())
 
@@ -78,11 +78,11 @@ def test_a_right_function_may_be_written_in_other_ways(tmp_path, title, function
     assert {verdict.outcome for verdict in found.values()} <= {"right", "half-split"}, (title, found)
 
 
-@pytest.mark.parametrize("function", NAMES)
+@pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("style", STYLES)
 def test_a_function_alone_in_its_file_is_judged_too(tmp_path, style, function):
     text = STYLES[style]
-    for other in set(NAMES) - {function}:
+    for other in set(FUNCTIONS) - {function}:
         text = re.sub(rf"\b{other}\b", f"_{other}", text)
     found = judged(tmp_path, text)
     assert list(found) == [function]
@@ -121,7 +121,7 @@ def test_every_step_that_is_referred_to_is_on_the_page_and_about_that():
         assert about[fault.step] in headings[str(fault.step)], fault
 
 
-@pytest.mark.parametrize("function", NAMES)
+@pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_strange_result_is_wrong_and_never_ends_the_judge(tmp_path, function):
     results = [
         "None", "1", "'x'", "[]", "{}", "()", "(1, 2)", "(None, None)", "torch.zeros(())", "torch.zeros(3)",
@@ -228,7 +228,7 @@ def test_files_of_a_directory_may_import_each_other_and_leave_nothing_behind(tmp
 
 
 def test_nothing_to_judge_is_a_mistake(tmp_path, monkeypatch):
-    monkeypatch.setattr(check, "judge", lambda files, seconds: [])
+    monkeypatch.setattr(check, "judge_files", lambda files, seconds: [])
     (tmp_path / "empty").mkdir()
     (tmp_path / "mine.py").write_text("x = 1\n", encoding="utf-8")
     for options, message in (
@@ -256,7 +256,7 @@ def test_the_script_takes_the_file_and_the_directory_without_their_flags(tmp_pat
     assert study.main() == 0
     assert capsys.readouterr().out.endswith(f"python study.py check {tmp_path / 'mine'} --hint\n")
     wrong = [Verdict(TABLE, "wrong", "hint", "fault", "why", 3)]
-    monkeypatch.setattr(check, "judge", lambda files, seconds: wrong)
+    monkeypatch.setattr(check, "judge_files", lambda files, seconds: wrong)
     monkeypatch.setattr(sys, "argv", ["study.py", "check", "--hint", str(tmp_path / "mine")])
     assert study.main() == 1
     assert capsys.readouterr().out == f"{TABLE}: wrong\n  hint\n"
@@ -271,7 +271,7 @@ def test_exercise_writes_files_that_are_not_written_yet_and_never_overwrites(tmp
     exercise.run(Exercise(directory=directory))
     assert sorted(path.name for path in directory.iterdir()) == ["attention.py", "cache.py", "rope.py"]
     found = [step for step in verdicts(python_files(directory)) if isinstance(step, Verdict)]
-    assert [(each.function, each.outcome) for each in found] == [(name, "unwritten") for name in NAMES]
+    assert [(each.function, each.outcome) for each in found] == [(name, "unwritten") for name in FUNCTIONS]
     (directory / "cache.py").write_text("mine = 1\n", encoding="utf-8")
     (directory / "rope.py").unlink()
     with pytest.raises(ValueError, match=r"cache\.py is there already"):

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 
 import pytest
 import torch
@@ -32,7 +33,7 @@ def small(text, tmp_path):
     )  # fmt: skip
 
 
-def test_compare_resumes_where_it_was_cut(small, monkeypatch, tmp_path):
+def test_compare_resumes_where_it_was_cut(small, capsys):
     report = run("compare", small)
     table, moved = report.tables
     assert {row[0] for row in table.rows} == {"rope", "yarn", "learned", "learnable"}
@@ -47,9 +48,9 @@ def test_compare_resumes_where_it_was_cut(small, monkeypatch, tmp_path):
 
     whole = small.results.read_text(encoding="utf-8")
     small.results.write_text(whole[: whole.rstrip().rfind("\n") + 30], encoding="utf-8")  # killed in the last line
-    trained = count_training(monkeypatch)
+    trained_so_far(capsys)
     run("compare", small)
-    assert trained == [("learnable", 1)]
+    assert trained_so_far(capsys) == [("learnable", 1)]
     again = [json.loads(line) for line in small.results.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
     assert [line["bits_per_byte"] for line in again] == [line["bits_per_byte"] for line in lines]
 
@@ -70,22 +71,20 @@ def test_the_tokenizer_is_learnt_from_the_very_text_that_is_compared_on(small, t
         run("compare", small)
 
 
-def count_training(monkeypatch) -> list[tuple[str, int]]:
-    """Scheme and seed of each model that is trained from now on."""
-    trained: list[tuple[str, int]] = []
-    real = compare.train_one
-    monkeypatch.setattr(compare, "train_one", lambda *words: trained.append(words[:2]) or real(*words))
-    return trained
+def trained_so_far(capsys) -> list[tuple[str, int]]:
+    """Scheme and seed of each model that was said to be trained since the last look."""
+    said = capsys.readouterr().err
+    return [(scheme, int(seed)) for scheme, seed in re.findall(r"^(\w+), seed (\d+) \.\.\.$", said, re.MULTILINE)]
 
 
-def test_keep_trains_what_is_not_kept_though_its_result_is_known(small, monkeypatch, tmp_path):
+def test_keep_trains_what_is_not_kept_though_its_result_is_known(small, capsys, tmp_path):
     one = dataclasses.replace(small, schemes=("learnable",), keep=None)
     run("compare", one)
     before = one.results.read_bytes()
-    trained = count_training(monkeypatch)
+    trained_so_far(capsys)
     kept = dataclasses.replace(one, keep=tmp_path / "models", seeds=1)
     run("compare", kept)
-    assert trained == [("learnable", 0)]
+    assert trained_so_far(capsys) == [("learnable", 0)]
     assert one.results.read_bytes() == before  # the known result stays the only one
     (tmp_path / "models" / "learnable-0" / NOTE).unlink()  # killed while it was saved
     unfinished = tmp_path / "models" / "learnable-0" / ".tokenizer.json.123.tmp"
@@ -93,7 +92,7 @@ def test_keep_trains_what_is_not_kept_though_its_result_is_known(small, monkeypa
     run("compare", kept)
     assert not unfinished.exists()
     run("compare", kept)
-    assert trained == [("learnable", 0)] * 2
+    assert trained_so_far(capsys) == [("learnable", 0)]
 
 
 def test_kept_models_are_opened_by_the_other_topics(small, tmp_path):

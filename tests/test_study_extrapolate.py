@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from model import ModelArgs
 from model.decoding.endless import EndlessCache
-from model.positions import build_model, save_study
+from model.positions import build_scheme, save_study
 from model.study import TOPICS, run
 from model.study.extrapolate import endless_logits, endless_losses, endless_steps
 from model.study.topic import save_plot
@@ -67,7 +67,7 @@ def saved(tmp_path_factory):
     def make(scheme):
         args = ModelArgs(dim=32, n_layers=2, n_heads=4, n_kv_heads=2, vocab_size=tokenizer.vocab_size, max_seq_len=32)
         torch.manual_seed(0)
-        model = build_model(args, scheme)
+        model = build_scheme(args, scheme)
         with torch.no_grad():
             for weight in model.parameters():
                 if weight.ndim > 1:

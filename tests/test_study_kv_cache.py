@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from model import ModelArgs, Transformer
-from model.positions import build_model
+from model.positions import build_scheme
 from model.study import TOPICS, run
 from model.study.kv_cache import RecordingCache, follow, mistaken
 
@@ -24,7 +24,7 @@ def tokens() -> torch.Tensor:
 
 def wide(scheme: str = "rope") -> Transformer:
     torch.manual_seed(1)
-    model = build_model(ARGS, scheme)
+    model = build_scheme(ARGS, scheme)
     with torch.no_grad():
         for weight in model.parameters():
             if weight.ndim > 1:

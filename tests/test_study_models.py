@@ -7,7 +7,7 @@ import torch
 
 from model import ModelArgs, Transformer
 from model.cli import write_toml
-from model.positions import NOTE, SCALINGS, build_model, save_study
+from model.positions import NOTE, SCALINGS, build_scheme, save_study
 from model.study import TOPICS, run
 from model.study.attention_maps import attention_weights, profile, readable, recorded_weights
 from model.study.extrapolate import full, spans, windowed
@@ -118,7 +118,7 @@ def test_a_model_of_unknown_text_asks_for_one(trained, run_directory, text):
 
 def test_a_note_of_impossible_length_is_refused_before_anything_is_allocated(trained, tmp_path):
     args = ModelArgs(dim=32, n_layers=1, n_heads=4, vocab_size=300, max_seq_len=32)
-    save_study(build_model(args, "alibi"), "alibi", tmp_path)
+    save_study(build_scheme(args, "alibi"), "alibi", tmp_path)
     note = (tmp_path / NOTE).read_text(encoding="utf-8").replace('"max_seq_len": 32', '"max_seq_len": 1000000000000')
     (tmp_path / NOTE).write_text(note, encoding="utf-8")
     with pytest.raises(ValueError, match="max_seq_len 1000000000000 needs about"):

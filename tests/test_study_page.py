@@ -57,7 +57,7 @@ def packed(model: Transformer, dtype: torch.dtype = torch.float32) -> dict[str, 
     with torch.no_grad():
         for weight in model.parameters():
             weight.copy_(weight.to(dtype))
-    return page_topic.network(model, dtype)
+    return page_topic.packed_network(model, dtype)
 
 
 LOAD = "const model = new M.Transformer(m.args, M.unpack(W.decodeBase64(m.weights), m.shapes, m.dtype));"
@@ -69,7 +69,7 @@ def test_logits_are_pythons_at_every_position_for_every_kind_of_network(small_mo
     kinds += [{"tie_embeddings": True}, {"n_kv_heads": 1}, {"n_kv_heads": 6, "rope_theta": 500.0}]
     networks = [small_model(**kind).eval() for kind in kinds]
     rounded = small_model(dim=30, hidden_dim=35, head_dim=6, n_heads=5, n_kv_heads=5, tie_embeddings=True).eval()
-    given = [packed(network) for network in networks] + [packed(rounded, torch.float16)]
+    given = [packed(packed_network) for packed_network in networks] + [packed(rounded, torch.float16)]
     tokens = torch.randint(0, 37, (24,)).tolist()
     answers = node(
         f"""return given.models.map((m) => {{ {LOAD}
@@ -80,9 +80,9 @@ def test_logits_are_pythons_at_every_position_for_every_kind_of_network(small_mo
             }}).concat([[...model.forward(tokens)]]); }});""",
         {"models": given, "tokens": tokens},
     )
-    for network, ways in zip([*networks, rounded], answers):
+    for packed_network, ways in zip([*networks, rounded], answers):
         with torch.no_grad():
-            expected = network(torch.tensor([tokens]))[0]
+            expected = packed_network(torch.tensor([tokens]))[0]
         assert expected.std() > 0.3  # logits that differ, so that a fault would show
         for way in ways:
             assert torch.allclose(torch.tensor(way).view(24, 37), expected, atol=1e-4, rtol=0)
@@ -350,10 +350,10 @@ def test_float16_is_for_large_models_and_only_where_it_has_room(small_model):
     assert page_topic.stored(1_000_000) == torch.float32
     assert page_topic.stored(1_000_001) == torch.float16
     model = small_model()
-    assert page_topic.network(model, torch.float16)["dtype"] == "float16"
+    assert page_topic.packed_network(model, torch.float16)["dtype"] == "float16"
     with torch.no_grad():
         model.norm.weight[0] = 1e5
-    assert page_topic.network(model, torch.float16)["dtype"] == "float32"
+    assert page_topic.packed_network(model, torch.float16)["dtype"] == "float32"
 
 
 def test_every_line_that_says_something_is_found_once_in_attention_py(toy, tmp_path):
@@ -434,7 +434,7 @@ def test_what_the_page_cannot_hold_is_refused_in_one_line(toy, tmp_path, monkeyp
         return str(caught.value)
 
     assert "tokenizer.model" in refused(tokenizer=toy / "tokenizer.json")
-    monkeypatch.setattr(page_topic, "LARGEST", 20_000)
+    monkeypatch.setattr(page_topic, "LARGEST_MODEL", 20_000)
     count = sum(weight.numel() for weight in load_model(toy).parameters())
     assert f"{count:,} parameters" in refused()
     assert "train a smaller model" in refused()

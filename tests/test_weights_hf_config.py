@@ -8,7 +8,7 @@ import pytest
 from model import ModelArgs
 from model.rope_scaling import RopeScaling
 from model.weights import load_args
-from model.weights.hf_config import args_from, config_from
+from model.weights.hf_config import args_from_config, config_from
 
 LLAMA = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2,
@@ -22,13 +22,14 @@ LLAMA3 = {
 
 
 def test_what_is_not_said_has_the_formats_default():
-    args = args_from(LLAMA)
+    args = args_from_config(LLAMA)
     assert args == ModelArgs(
         dim=64, n_layers=2, n_heads=4, n_kv_heads=4, head_dim=16, hidden_dim=128, vocab_size=100, max_seq_len=4096,
         norm_eps=1e-6, rope_theta=10000.0, tie_embeddings=False,
     )  # fmt: skip
     same = {"head_dim": None, "num_key_value_heads": None, "rope_scaling": None, "sliding_window": None}
-    assert args_from({**LLAMA, **same, "attention_bias": False, "pretraining_tp": 2, "_name_or_path": "x"}) == args
+    more = {"attention_bias": False, "pretraining_tp": 2, "_name_or_path": "x"}
+    assert args_from_config({**LLAMA, **same, **more}) == args
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,7 @@ def test_what_is_not_said_has_the_formats_default():
     ],
 )  # fmt: skip
 def test_rope_in_every_spelling(said, theta, scaling):
-    args = args_from({**LLAMA, **said})
+    args = args_from_config({**LLAMA, **said})
     assert (args.rope_theta, args.rope_scaling) == (theta, scaling)
 
 
@@ -110,7 +111,7 @@ def test_what_would_be_wrong_is_refused_by_name(tmp_path, changes, words):
 )
 def test_round_trip(changes):
     args = ModelArgs(dim=64, n_heads=4, **changes)
-    assert args_from(json.loads(json.dumps(config_from(args, "float32", {})))) == args
+    assert args_from_config(json.loads(json.dumps(config_from(args, "float32", {})))) == args
 
 
 def test_ntk_is_recorded_as_the_base_it_is():

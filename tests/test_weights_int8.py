@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from model import KVCache, Transformer, generate
 from model.decoding.network import for_decoding
@@ -114,12 +115,29 @@ def test_a_view_that_begins_anywhere_in_memory_gives_the_same_product():
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr[-2000:]
 
 
-def test_few_rows_are_multiplied_in_eight_bits_and_no_matrix_is_widened_for_them(loaded, monkeypatch):
+class LargestFloat(TorchDispatchMode):
+    """How many numbers the largest tensor in floating point has that is made."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        if isinstance(made, torch.Tensor) and made.is_floating_point():
+            self.largest = max(self.largest, made.numel())
+        return made
+
+
+def test_few_rows_are_multiplied_in_eight_bits_and_no_matrix_is_widened_for_them(loaded):
     network = for_decoding(loaded()[0])
     cache = KVCache(network.args)
+    smallest = min(layer.weight.numel() for layer in network.modules() if isinstance(layer, Int8Linear))
     network(torch.tensor([[1, 2, 3]]), 0, cache)
-    monkeypatch.setattr("model.kernels.int8_widened", lambda *_: pytest.fail("a matrix was widened"))
-    network(torch.tensor([[4]]), 3, cache)
+    with LargestFloat() as one_row:
+        network(torch.tensor([[4]]), 3, cache)
+    assert 0 < one_row.largest < smallest
+    with LargestFloat() as many_rows:
+        network(torch.arange(20)[None], 4, cache)
+    assert many_rows.largest > smallest, "which shows that a widened matrix would be seen"
 
 
 @pytest.mark.parametrize("tied", [False, True])

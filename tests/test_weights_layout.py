@@ -2,18 +2,18 @@ import pytest
 import torch
 
 from model import Transformer
-from model.weights.layout import compare, hugging_face_name, shapes, to_halves, to_pairs
+from model.weights.layout import compare, hugging_face_name, tensor_shapes, to_halves, to_pairs
 
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_shapes_are_those_of_the_network(small_args, tied):
     args = small_args(tie_embeddings=tied)
     expected = {name: tuple(tensor.shape) for name, tensor in Transformer(args).state_dict().items()}
-    assert shapes(args) == expected
+    assert tensor_shapes(args) == expected
 
 
 def test_names_are_distinct_and_keep_the_layer(small_args):
-    names = [hugging_face_name(name) for name in shapes(small_args())]
+    names = [hugging_face_name(name) for name in tensor_shapes(small_args())]
     assert len(set(names)) == len(names)
     assert hugging_face_name("layers.11.attention.wq.weight") == "model.layers.11.self_attn.q_proj.weight"
 

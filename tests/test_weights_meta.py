@@ -11,7 +11,7 @@ import torch
 from model import ModelArgs
 from model.rope_scaling import RopeScaling
 from model.weights import load_args, load_model, meta, save_model
-from model.weights.meta import args_from, hidden_dim, params_from
+from model.weights.meta import args_from_params, hidden_dim, params_from
 
 
 @pytest.fixture
@@ -101,20 +101,20 @@ PUBLISHED = {  # params.json as Meta ships it, and the feed-forward width its mo
 
 @pytest.mark.parametrize(("params", "hidden"), PUBLISHED.values(), ids=PUBLISHED)
 def test_published_sizes(params, hidden):
-    args = args_from({**params, "vocab_size": 32000})
+    args = args_from_params({**params, "vocab_size": 32000})
     assert args.hidden_dim == hidden
     assert args.rope_theta == params.get("rope_theta", 10000.0)
-    assert args_from(params_from(args)) == args
+    assert args_from_params(params_from(args)) == args
 
 
 def test_llama31_scaling():
     params = {**PUBLISHED["llama3_8b"][0], "vocab_size": 128256, "use_scaled_rope": True}
-    args = args_from(params)
+    args = args_from_params(params)
     assert args.rope_scaling == RopeScaling("llama3", 8.0, 8192, 1.0, 4.0)
     assert args.max_seq_len == 131072
-    assert args_from(params_from(args)) == args
+    assert args_from_params(params_from(args)) == args
     small = {"dim": 2048, "n_layers": 16, "n_heads": 32, "n_kv_heads": 8, "ffn_dim_multiplier": 1.5}
-    assert args_from({**params, **small, "multiple_of": 256}).rope_scaling.factor == 32.0
+    assert args_from_params({**params, **small, "multiple_of": 256}).rope_scaling.factor == 32.0
 
 
 @pytest.mark.parametrize("width", [1, 2, 7, 96, 97, 127, 128, 129, 1000, 1001])

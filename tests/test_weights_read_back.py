@@ -19,11 +19,11 @@ CHANGES = {
 
 
 def from_config(args):
-    return hf_config.args_from(json.loads(json.dumps(hf_config.config_from(args, "float32", {}))))
+    return hf_config.args_from_config(json.loads(json.dumps(hf_config.config_from(args, "float32", {}))))
 
 
 def from_params(args):
-    return meta.args_from(json.loads(json.dumps(meta.params_from(args))))
+    return meta.args_from_params(json.loads(json.dumps(meta.params_from(args))))
 
 
 def from_header(args):
@@ -54,9 +54,9 @@ def test_every_field_reads_back_or_is_refused_by_name(field, through, refused, l
 
 def test_a_field_that_a_format_forgets_is_refused(monkeypatch, tmp_path, small_model):
     """As if somebody had added norm_eps to ModelArgs and to nothing else."""
-    forgetful = hf_config.args_from
+    forgetful = hf_config.args_from_config
     monkeypatch.setattr(
-        hf_config, "args_from", lambda said: forgetful({**said, "rms_norm_eps": ModelArgs.norm_eps})
+        hf_config, "args_from_config", lambda said: forgetful({**said, "rms_norm_eps": ModelArgs.norm_eps})
     )  # fmt: skip
     save_model(small_model(), tmp_path / "new")
     with pytest.raises(ValueError, match=r"^norm_eps is 3e-06: config.json cannot say so, .* read as 1e-05"):

@@ -53,8 +53,8 @@ SCHEMES = {
     "deberta": Scheme(Deberta, "score"),
 }
 SCALINGS = ("linear", "ntk", "yarn")  # RoPE's own table, for a context ``factor`` times as long
-LARGEST = 2**20  # of an option: more distances than any text here has
-WEIGHTS, NOTE = "weights.safetensors", "study.json"
+LARGEST_OPTION = 2**20  # of an option: more distances than any text here has
+STUDY_WEIGHTS, NOTE = "weights.safetensors", "study.json"
 
 
 def check_scheme(scheme: Any) -> str:
@@ -63,7 +63,7 @@ def check_scheme(scheme: Any) -> str:
     return scheme
 
 
-def build_model(args: ModelArgs, scheme: str, factor: float = 1.0, **options: Any) -> Transformer:
+def build_scheme(args: ModelArgs, scheme: str, factor: float = 1.0, **options: Any) -> Transformer:
     """A network with random weights whose position encoding is ``scheme``; ``options`` are the scheme's own.
 
     ``factor`` is for linear, ntk and yarn: how many times longer ``args.max_seq_len`` is than what the weights were
@@ -76,8 +76,8 @@ def build_model(args: ModelArgs, scheme: str, factor: float = 1.0, **options: An
             raise ValueError(f"scheme {scheme} has no option {name!r}{nearest(name, known) if known else ''}")
         if type(value) is not int:
             raise ValueError(f"{name} is {value!r}: give a whole number")
-        if value > LARGEST:
-            raise ValueError(f"{name} is {value}: give at most {LARGEST}")
+        if value > LARGEST_OPTION:
+            raise ValueError(f"{name} is {value}: give at most {LARGEST_OPTION}")
     if scheme in SCALINGS:
         if not (isinstance(factor, int | float) and 1 <= factor <= args.max_seq_len):
             raise ValueError(f"factor is {factor!r}: give a number from 1 to max_seq_len {args.max_seq_len}")
@@ -92,12 +92,13 @@ def build_model(args: ModelArgs, scheme: str, factor: float = 1.0, **options: An
 
 
 def save_study(model: Transformer, scheme: str, directory: Path, **options: Any) -> None:
-    """Write what ``load_study`` needs. ``options`` are those that ``build_model`` was given.
+    """Write what ``load_study`` needs. ``options`` are those that ``build_scheme`` was given.
 
-    A Llama config cannot express a scheme, so it is in a file of its own, which is written last.
+    A Llama config cannot express a scheme, so it is in a file of its own, which is written last. ``save_model`` cannot
+    write it either: it rebuilds a network from ModelArgs alone, and a scheme may have ``options``.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    save_tensors(directory / WEIGHTS, model.state_dict())
+    save_tensors(directory / STUDY_WEIGHTS, model.state_dict())
     write_json(directory / NOTE, {"scheme": scheme, "options": options, "args": asdict(model.args)})
 
 
@@ -131,17 +132,17 @@ def load_study(directory: Path, max_seq_len: int | None = None) -> Transformer:
     Raises ValueError for a scheme that is not there, a length that it cannot reach, or weights of another network.
     """
     note = read_note(directory)
-    args, tensors = note["args"], load_tensors(directory / WEIGHTS)
+    args, tensors = note["args"], load_tensors(directory / STUDY_WEIGHTS)
     check_sizes(args, tensors, directory / NOTE)
     check_length(note["scheme"], args.max_seq_len, max_seq_len or args.max_seq_len)
     args = replace(args, max_seq_len=max_seq_len or args.max_seq_len)
     check_context(args, directory / NOTE)
-    model = build_model(args, note["scheme"], **note["options"])
+    model = build_scheme(args, note["scheme"], **note["options"])
     try:
         model.load_state_dict(tensors)
     except RuntimeError as error:
         first = str(error).splitlines()[1:2] or [str(error)]
-        raise ValueError(f"{directory / WEIGHTS} is not what {NOTE} says: {first[0].strip()}") from None
+        raise ValueError(f"{directory / STUDY_WEIGHTS} is not what {NOTE} says: {first[0].strip()}") from None
     return model
 
 

@@ -3,6 +3,7 @@
 So each is LLaMA's rotation on reordered channels with a table of its own, which is what the tests hold it to.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -26,8 +27,10 @@ class RopeForm:
 
     def exact(self, x: Tensor) -> Tensor:
         """What ``rotate`` would give without rounding: 2 x 2 rotations in float64."""
-        a, b = (x.double()[..., channels] for channels in self.pairs.T)  # (B, T, H, D/2) each
-        cos, sin = (f(self.angles)[None, :, None] for f in (torch.cos, torch.sin))  # (1, T, 1, D/2) each
+        a = x.double()[..., self.pairs[:, 0]]  # (B, T, H, D/2)
+        b = x.double()[..., self.pairs[:, 1]]  # (B, T, H, D/2)
+        cos = self.angles.cos()[None, :, None]  # (1, T, 1, D/2)
+        sin = self.angles.sin()[None, :, None]  # (1, T, 1, D/2)
         rotated = torch.empty_like(x, dtype=torch.float64)
         rotated[..., self.pairs[:, 0]] = a * cos - b * sin
         rotated[..., self.pairs[:, 1]] = a * sin + b * cos
@@ -73,7 +76,9 @@ def matrix(x: Tensor, R: Tensor) -> Tensor:
 
 def elementwise(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """x * cos + [-x1, x0, -x3, x2 ...] * sin, with (T, D/2) tables doubled on the way (RoFormer, equation 34)."""
-    return doubled(x, *(table.repeat_interleave(2, -1)[None, :, None] for table in (cos, sin)))
+    cos = cos.repeat_interleave(2, -1)[None, :, None]  # (1, T, 1, D)
+    sin = sin.repeat_interleave(2, -1)[None, :, None]  # (1, T, 1, D)
+    return doubled(x, cos, sin)
 
 
 def doubled(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -110,7 +115,8 @@ def chatglm2(x: Tensor, table: Tensor) -> Tensor:
 
 
 def chatglm_forms(dim: int, positions: Tensor, theta: float, blocks: int) -> Iterator[RopeForm]:
-    ids = torch.stack((positions, positions % -(-len(positions) // blocks)))  # (2, T)
+    block_length = math.ceil(len(positions) / blocks)
+    ids = torch.stack((positions, positions % block_length))  # (2, T)
     inv_freq = 1 / theta ** (torch.arange(0, dim // 2, 2).float() / (dim // 2))  # (D/4,)
     pairs = torch.cat((halves(dim // 2), halves(dim // 2) + dim // 2))  # (D/2, 2)
     angles = torch.cat([exact_angles(dim // 2, row, theta) for row in ids], -1)  # (T, D/2)
@@ -145,21 +151,28 @@ def every_rope_form(
     positions = torch.arange(length)  # (T,)
     freqs_cis = precompute_freqs_cis(dim, length, theta)  # (T, D/2)
     cos, sin = freqs_cis.real.contiguous(), freqs_cis.imag.contiguous()  # (T, D/2) each
-    angles, side, across = exact_angles(dim, positions, theta), neighbours(dim), halves(dim)
+    angles = exact_angles(dim, positions, theta)  # (T, D/2)
+    side = neighbours(dim)  # (D/2, 2)
 
     R = block_diagonal(freqs_cis)  # (T, D, D)
     yield RopeForm("matrix R_m", partial(matrix, R=R), (R,), side, angles)
     yield RopeForm("elementwise", partial(elementwise, cos=cos, sin=sin), (cos, sin), side, angles)
-    twice = [torch.cat((t[..., None], t[..., None]), -1).flatten(1)[None, :, None] for t in (cos, sin)]  # (1, T, 1, D)
-    yield RopeForm("doubled angles", partial(doubled, cos=twice[0], sin=twice[1]), tuple(twice), side, angles)
+    cos_twice = cos.repeat_interleave(2, -1)[None, :, None]  # (1, T, 1, D)
+    sin_twice = sin.repeat_interleave(2, -1)[None, :, None]  # (1, T, 1, D)
+    rotate = partial(doubled, cos=cos_twice, sin=sin_twice)
+    yield RopeForm("doubled angles", rotate, (cos_twice, sin_twice), side, angles)
+
     # The library rotates q and k in one call; x is q here, and k as small as possible.
-    yield RopeForm(
-        "complex (LLaMA)", lambda x: apply_rotary_emb(x, x[:, :, :1], freqs_cis)[0], (freqs_cis,), side, angles
-    )
-    yield RopeForm(
-        "real arithmetic", lambda x: apply_rotary_emb_real(x, x[:, :, :1], freqs_cis)[0], (freqs_cis,), side, angles
-    )
-    wide = torch.cat((cos, cos), -1), torch.cat((sin, sin), -1)  # (T, D) each
-    yield RopeForm("half-split", partial(half_split, cos=wide[0], sin=wide[1]), wide, across, angles)
+    def complex_form(x: Tensor) -> Tensor:
+        return apply_rotary_emb(x, x[:, :, :1], freqs_cis)[0]
+
+    def real_form(x: Tensor) -> Tensor:
+        return apply_rotary_emb_real(x, x[:, :, :1], freqs_cis)[0]
+
+    yield RopeForm("complex (LLaMA)", complex_form, (freqs_cis,), side, angles)
+    yield RopeForm("real arithmetic", real_form, (freqs_cis,), side, angles)
+    cos_wide, sin_wide = torch.cat((cos, cos), -1), torch.cat((sin, sin), -1)  # (T, D) each
+    rotate = partial(half_split, cos=cos_wide, sin=sin_wide)
+    yield RopeForm("half-split", rotate, (cos_wide, sin_wide), halves(dim), angles)
     yield from chatglm_forms(dim, positions, theta, blocks)
     yield from chatglm2_forms(dim, positions, theta, ratio)

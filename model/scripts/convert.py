@@ -12,7 +12,7 @@ from ..text import llama2c_tokenizer
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 from ..weights import Checkpoint, llama2c, meta, open_checkpoint, save_model, save_tokenizer
-from ..weights.layout import shapes
+from ..weights.layout import tensor_shapes
 from ..weights.tokenizers import copy_tokenizer, read_ids, tokenizer_bin
 
 
@@ -34,6 +34,7 @@ def main() -> None:
     tokenizer = checkpoint.tokenizer(flags.tokenizer) if found else None
     if tokenizer is None:
         note(f"{flags.source} has no tokenizer beside it: the weights only; name one with --tokenizer")
+    checkpoint.tie_equal_matrices()
     if flags.version == 2:
         model = checkpoint.model(int8=True, group=llama2c.group_for(checkpoint.args))
     else:
@@ -44,7 +45,7 @@ def main() -> None:
     else:
         ids = read_ids(flags.source) if flags.source.is_dir() and not tokenizer else None
         write_atomically(flags.target, lambda directory: write_directory(model, tokenizer, directory, flags.to, ids))
-    size = sum(math.prod(shape) for shape in shapes(checkpoint.args).values())
+    size = sum(math.prod(shape) for shape in tensor_shapes(checkpoint.args).values())
     print(f"{flags.target}: {size:,} parameters, read back with MODEL = {flags.target}", file=sys.stderr)
 
 

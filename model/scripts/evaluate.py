@@ -23,7 +23,7 @@ from ..weights.checkpoint import newest_run
 
 
 @dataclass(frozen=True)
-class Options:
+class EvaluateOptions:
     """The text, and how it is scored."""
 
     data: Annotated[tuple[str, ...], "text: files, folders, globs, URLs, - for stdin, python-docs"] = ()
@@ -152,7 +152,7 @@ def evaluate(
     return scores
 
 
-def table(scores: Sequence[Score]) -> str:
+def score_table(scores: Sequence[Score]) -> str:
     total = sum(scores, Score())
     figures = total.figures()
     rows = {
@@ -175,9 +175,9 @@ def main() -> None:
     parser.add_argument(
         "model", nargs="?", type=Path, metavar="MODEL", help="run directory or checkpoint (default: newest run)"
     )
-    add_flags(parser, Options)
+    add_flags(parser, EvaluateOptions)
     flags = parser.parse_args()
-    options: Options = from_settings(Options, read_flags(flags, Options))
+    options: EvaluateOptions = from_settings(EvaluateOptions, read_flags(flags, EvaluateOptions))
     source = open_documents(options.data, options.text_key, options.doc_separator or None, options.glob)
     device = pick_device(options.device)
     checkpoint = open_checkpoint(flags.model or newest_run())
@@ -194,4 +194,4 @@ def main() -> None:
             print(json.dumps({"document": number} | item.figures()))
         print(json.dumps({"documents": len(scores)} | sum(scores, Score()).figures()))
     else:
-        print(table(scores))
+        print(score_table(scores))

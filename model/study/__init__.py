@@ -42,7 +42,7 @@ RUN: dict[str, tuple[type, Callable[[Any], Report]]] = {
     "relative": (rotation_examples.Relative, rotation_examples.run_relative),
     "decay": (decay.Decay, decay.run),
     "cache": (kv_cache.Cache, kv_cache.run),
-    "attention": (attention_maps.Attention, attention_maps.run),
+    "attention": (attention_maps.AttentionMaps, attention_maps.run),
     "extrapolate": (extrapolate.Extrapolate, extrapolate.run_extrapolate),
     "endless": (extrapolate.Endless, extrapolate.run_endless),
     "compare": (compare.Compare, compare.run),

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from ..cli.machine import check_memory
 from ..transformer import Transformer
-from .topic import BLUE, ORANGE, Report, Table, check_at_least, open_model, open_text, windows_of
+from .topic import BLUE, ORANGE, Report, Table, check_options, open_model, open_text, windows_of
 
 
 @dataclass(frozen=True)
-class Attention:
+class AttentionMaps:
     """Which tokens each head of a trained model attends to, with its rotation and without."""
 
     model: Annotated[Path | None, "a trained model (default: the newest run)"] = None
@@ -61,9 +61,9 @@ def attention_weights(model: Transformer, tokens: Tensor) -> tuple[Tensor, float
     return torch.stack(maps), F.cross_entropy(logits[:, :-1].float().flatten(0, 1), tokens[:, 1:].flatten()).item()
 
 
-def run(options: Attention) -> Report:
-    check_at_least(2, options, "tokens")
-    check_at_least(1, options, "windows")
+def run(options: AttentionMaps) -> Report:
+    check_options(options, 2, "tokens")
+    check_options(options, 1, "windows")
     model, tokenizer, scheme = open_model(options.model)
     args = model.args
     if scheme == "learnable" or torch.equal(model.freqs_cis, torch.ones_like(model.freqs_cis)):
@@ -85,7 +85,7 @@ def run(options: Attention) -> Report:
     rotated, loss = attention_weights(model, tokens)
     model.freqs_cis = torch.ones_like(model.freqs_cis)
     plain, plain_loss = attention_weights(model, tokens)
-    tables = [by_head(rotated.mean(1), plain.mean(1), name), by_distance(rotated.mean(1), plain.mean(1))]
+    tables = [by_head(rotated.mean(1), plain.mean(1), name), weight_by_distance(rotated.mean(1), plain.mean(1))]
     tables[1].notes.append(f"loss, nats per token: {loss:.3f} with rotation, {plain_loss:.3f} without.")
     words = [readable(tokenizer.decode([token])) for token in tokens[0].tolist()]
     return Report(tables, lambda figure: draw(figure, rotated, plain, words))
@@ -115,8 +115,7 @@ def by_head(rotated: Tensor, plain: Tensor, name: str) -> Table:
     )
     for layer in range(rotated.shape[0]):
         for head in range(rotated.shape[1]):
-            cells = [cell for maps in (rotated, plain) for cell in _cells(maps[layer, head])]
-            table.rows.append((layer, head, *cells))
+            table.rows.append((layer, head, *_cells(rotated[layer, head]), *_cells(plain[layer, head])))
     return table
 
 
@@ -130,30 +129,37 @@ def profile(maps: Tensor) -> Tensor:
     return torch.stack([maps.diagonal(-n, -2, -1).mean() for n in range(maps.shape[-1])])
 
 
-def by_distance(rotated: Tensor, plain: Tensor) -> Table:
+def weight_by_distance(rotated: Tensor, plain: Tensor) -> Table:
     on, off = profile(rotated), profile(plain)
     steps = [n for n in (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256) if n < len(on)]
     rows = [(n, f"{on[n]:.4f}", f"{off[n]:.4f}") for n in steps]
     return Table("Mean weight by distance, over all layers and heads", ("distance", "rotation", "off"), rows)
 
 
-MOST = (4, 8, 16)  # layers, heads and labelled tokens that a picture has room for
+# What a picture has room for.
+MOST_LAYERS = 4
+MOST_HEADS = 8
+MOST_LABELS = 16
 
 
 def draw(figure: Any, rotated: Tensor, plain: Tensor, words: list[str]) -> None:
     """Maps of the first window with rotation and without, one head enlarged, and the weight by distance."""
-    L, H = min(rotated.shape[0], MOST[0]), min(rotated.shape[2], MOST[1])
-    figure.set_size_inches(max(5.5, 1.3 * H) + 4, max(5.0, 2.6 * L))
-    left, right = figure.subfigures(1, 2, width_ratios=(max(5.5, 1.3 * H), 4))
+    L = min(rotated.shape[0], MOST_LAYERS)
+    H = min(rotated.shape[2], MOST_HEADS)
+    width = max(5.5, 1.3 * H)
+    figure.set_size_inches(width + 4, max(5.0, 2.6 * L))
+    left, right = figure.subfigures(1, 2, width_ratios=(width, 4))
     grid = left.subplots(2 * L, H, squeeze=False, sharex=True, sharey=True)
-    for row in range(2 * L):
+    for layer in range(L):
         for head in range(H):
-            axes = grid[row, head]
-            picture = show(axes, (plain if row % 2 else rotated)[row // 2, 0, head])
+            upper_map, lower_map = grid[2 * layer, head], grid[2 * layer + 1, head]
+            show_map(upper_map, rotated[layer, 0, head])
+            picture = show_map(lower_map, plain[layer, 0, head])
             if head == 0:
-                axes.set_ylabel(f"layer {row // 2}\n{'rotation off' if row % 2 else 'rotation'}", fontsize=8)
-            if row == 0:
-                axes.set_title(f"head {head}", fontsize=8)
+                upper_map.set_ylabel(f"layer {layer}\nrotation", fontsize=8)
+                lower_map.set_ylabel(f"layer {layer}\nrotation off", fontsize=8)
+            if layer == 0:
+                upper_map.set_title(f"head {head}", fontsize=8)
     left.supxlabel("position of the key", fontsize=9)
     left.supylabel("position of the query", fontsize=9)
     left.suptitle("attention weights of the first window", fontsize=10)
@@ -171,7 +177,7 @@ def draw(figure: Any, rotated: Tensor, plain: Tensor, words: list[str]) -> None:
     lower.grid(alpha=0.3)
 
 
-def show(axes: Any, weights: Tensor) -> Any:
+def show_map(axes: Any, weights: Tensor) -> Any:
     """One map, coloured by the square root of the weight, so that small ones can be seen."""
     from matplotlib.colors import PowerNorm
 
@@ -181,8 +187,8 @@ def show(axes: Any, weights: Tensor) -> Any:
 def enlarge(axes: Any, weights: Tensor, words: list[str]) -> None:
     """The last tokens of one map (T, S), with the tokens as labels."""
     T = len(words)
-    n = min(T, MOST[2])
-    show(axes, weights[-n:, -n:])
+    n = min(T, MOST_LABELS)
+    show_map(axes, weights[-n:, -n:])
     axes.set_xticks(range(n), words[-n:], rotation=90, fontsize=7)
     axes.set_yticks(range(n), words[-n:], fontsize=7)
     axes.set(xlabel=f"key, positions {T - n} to {T - 1}", ylabel="query")

@@ -11,8 +11,8 @@ from typing import Any
 from ..cli import INSTALLED
 from ..cli.files import check_is_file
 from ..positions import NOTE, SCALINGS, SCHEMES, check_scheme
-from .scheme_training import TIMES, Compare, Line, budget, kept, prepare_text, train_one
-from .topic import COLORS, DASHES, Report, Table, check_at_least
+from .scheme_training import TIMES, Compare, Line, budget, kept, prepare_for_schemes, train_one
+from .topic import COLORS, DASHES, Report, Table, check_options
 
 # Committed in the repository; where the package is installed, in the current directory.
 RESULTS = Path("compare.jsonl") if INSTALLED else Path(__file__).parents[2] / "benchmarks" / "compare.jsonl"
@@ -22,27 +22,27 @@ PANEL = 4  # schemes in one panel of the picture
 def run(options: Compare) -> Report:
     for scheme in options.schemes:
         check_scheme(scheme)
-    check_at_least(1, options, "seeds", "steps", "batch_size", "length", "windows")
+    check_options(options, 1, "seeds", "steps", "batch_size", "length", "windows")
     if not options.data:
         raise ValueError("data is empty: name at least one text")
     path = options.results or RESULTS
-    lines = read(path, options)
+    lines = read_results(path, options)
     todo = [] if options.dry else missing(options, lines)
     if todo:
         append(path, [])  # what cannot be written to is found before anything is trained
         if options.keep:
             options.keep.mkdir(parents=True, exist_ok=True)
-        text = prepare_text(options, dict(todo))
+        text = prepare_for_schemes(options, dict(todo))
         for scheme, seed in todo:
             print(f"{scheme}, seed {seed} ...", file=sys.stderr, flush=True)
             known = {(line["scheme"], line["seed"]) for line in lines}
             new = [line for line in train_one(scheme, seed, text, options) if (line["scheme"], seed) not in known]
             append(path, new)
             lines += new
-    return Report([table(options, lines), *moved(lines)], lambda figure: draw(figure, lines))
+    return Report([scheme_table(options, lines), *frequency_tables(lines)], lambda figure: draw(figure, lines))
 
 
-def read(path: Path, options: Compare) -> list[Line]:
+def read_results(path: Path, options: Compare) -> list[Line]:
     """The finished runs of this very budget. A last line that a kill cut short is none.
 
     Raises ValueError that names the line for one that is no result.
@@ -50,12 +50,13 @@ def read(path: Path, options: Compare) -> list[Line]:
     if not path.exists():
         return []
     check_is_file(path)
-    wanted, found = json.loads(json.dumps(budget(options))), []
+    wanted = json.loads(json.dumps(budget(options)))
+    found = []
     for number, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True), 1):
         if not text.endswith("}\n"):
             continue
         try:
-            line = checked(json.loads(text))
+            line = checked_line(json.loads(text))
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}, line {number}: {error}; remove the line, and the run is made again") from None
         if line["budget"] == wanted:
@@ -63,23 +64,35 @@ def read(path: Path, options: Compare) -> list[Line]:
     return found
 
 
-FIELDS = {"scheme": str, "seed": int, "bits_per_byte": dict, "tokens_per_second": int, "cache_bytes_per_token": int,
-          "parameters": int, "budget": dict}  # fmt: skip
+FIELDS = {
+    "scheme": str,
+    "seed": int,
+    "bits_per_byte": dict,
+    "tokens_per_second": int,
+    "cache_bytes_per_token": int,
+    "parameters": int,
+    "budget": dict,
+}
 
 
-def checked(line: Any) -> Line:
+def checked_line(line: Any) -> Line:
     if not isinstance(line, dict):
         raise ValueError(f"{type(line).__name__} where a result is needed")
     for name, kind in FIELDS.items():
         if type(line.get(name)) is not kind:
             raise ValueError(f"{name} is {line.get(name)!r}")
-    bits = {f"bits_per_byte at {times} x": line["bits_per_byte"].get(str(times), "missing") for times in TIMES}
-    for name, value in (bits | {"moved": line.get("moved", 0.0)}).items():
-        absent = value is None and name in list(bits)[1:]  # past what the scheme can encode
-        if not absent and not (type(value) is float and math.isfinite(value)):
-            raise ValueError(f"{name} is {value!r}: a number is needed")
+    for times in TIMES:
+        value = line["bits_per_byte"].get(str(times), "missing")
+        if value is not None or times == 1:  # None is for a length that the scheme cannot encode
+            check_number(f"bits_per_byte at {times} x", value)
+    check_number("moved", line.get("moved", 0.0))
     check_scheme(line["scheme"])
     return line
+
+
+def check_number(name: str, value: object) -> None:
+    if not (isinstance(value, float) and math.isfinite(value)):
+        raise ValueError(f"{name} is {value!r}: a number is needed")
 
 
 def missing(options: Compare, lines: list[Line]) -> list[tuple[str, int]]:
@@ -99,10 +112,13 @@ def append(path: Path, lines: list[Line]) -> None:
     with path.open("ab+") as file:
         file.seek(max(0, file.tell() - 1))
         cut_short = file.read() not in (b"", b"\n")
-        file.write(b"\n" * cut_short + b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+        if cut_short:
+            file.write(b"\n")
+        for line in lines:
+            file.write(json.dumps(line).encode() + b"\n")
 
 
-def table(options: Compare, lines: list[Line]) -> Table:
+def scheme_table(options: Compare, lines: list[Line]) -> Table:
     """Best first, by the mean at the trained length."""
     runs = {scheme: [line for line in lines if line["scheme"] == scheme] for scheme in SCHEMES}
     shown = [scheme for scheme in options.schemes or SCHEMES if runs[scheme]]
@@ -111,7 +127,7 @@ def table(options: Compare, lines: list[Line]) -> Table:
         (
             scheme,
             SCHEMES[scheme].slot,
-            *(spread(line["bits_per_byte"][str(times)] for line in runs[scheme]) for times in TIMES),
+            *(mean_and_deviation(line["bits_per_byte"][str(times)] for line in runs[scheme]) for times in TIMES),
             len(runs[scheme]),
             round(statistics.median(line["tokens_per_second"] for line in runs[scheme])),
             runs[scheme][0]["cache_bytes_per_token"],
@@ -133,7 +149,7 @@ def table(options: Compare, lines: list[Line]) -> Table:
     )
 
 
-def spread(values: Iterable[float | None]) -> str:
+def mean_and_deviation(values: Iterable[float | None]) -> str:
     known = [value for value in values if value is not None]
     if not known:
         return "-"
@@ -141,7 +157,7 @@ def spread(values: Iterable[float | None]) -> str:
     return f"{statistics.mean(known):.3f}{deviation}"
 
 
-def moved(lines: list[Line]) -> list[Table]:
+def frequency_tables(lines: list[Line]) -> list[Table]:
     """How far the learnable frequencies went from where RoPE has them."""
     changes = [line["moved"] for line in lines if "moved" in line]
     if not changes:
@@ -168,10 +184,8 @@ def draw(figure: Any, lines: list[Line]) -> None:
         for number, scheme in enumerate(schemes):
             times, means, deviations = points(found[scheme])
             beside = [time * 2 ** (0.09 * (number - 1.5)) for time in times]
-            axes.errorbar(
-                beside, means, deviations, color=COLORS[number], marker="osD^"[number], linestyle=DASHES[number],
-                linewidth=1.2, markersize=6, capsize=3, label=scheme,
-            )  # fmt: skip
+            style = {"color": COLORS[number], "marker": "osD^"[number], "linestyle": DASHES[number]}
+            axes.errorbar(beside, means, deviations, linewidth=1.2, markersize=6, capsize=3, label=scheme, **style)
         axes.set_title(f"slot: {', '.join(dict.fromkeys(SCHEMES[scheme].slot for scheme in schemes))}", fontsize=10)
         axes.set_xscale("log", base=2)
         axes.set_xticks(TIMES, [f"{times} x" for times in TIMES])
@@ -186,6 +200,9 @@ def draw(figure: Any, lines: list[Line]) -> None:
 def points(runs: list[dict[str, float | None]]) -> tuple[list[int], list[float], list[float]]:
     """The lengths at which a scheme was tested, with the mean and the standard deviation of its seeds."""
     times = [time for time in TIMES if runs[0].get(str(time)) is not None]
-    values = [[value for run in runs if (value := run[str(time)]) is not None] for time in times]
-    spread = [statistics.stdev(part) if len(part) > 1 else 0.0 for part in values]
-    return times, [statistics.mean(part) for part in values], spread
+    means, deviations = [], []
+    for time in times:
+        values = [value for run in runs if (value := run[str(time)]) is not None]
+        means.append(statistics.mean(values))
+        deviations.append(statistics.stdev(values) if len(values) > 1 else 0.0)
+    return times, means, deviations

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..cli.machine import check_memory
 from ..rope import apply_rotary_emb, precompute_freqs_cis
-from .topic import COLORS, Report, Table, check_at_least, check_even, check_theta
+from .topic import COLORS, Report, Table, check_even, check_options, check_theta
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def bound(dim: int, length: int, theta: float) -> Tensor:
 
 def run(options: Decay) -> Report:
     check_even(options, "head_dim")
-    check_at_least(2, options, "length")
+    check_options(options, 2, "length")
     if not options.thetas:
         raise ValueError("thetas is empty: give at least one base, such as 10000")
     for theta in options.thetas:
@@ -90,23 +90,24 @@ def _rises(curve: Tensor) -> Tensor:
 
 
 def _oscillation(curve: Tensor) -> tuple[str, str, str, str]:
-    rises, below = _rises(curve), curve < 0
-    first = str(int(rises.nonzero()[0]) + 1) if rises.any() else "-"
-    return (
-        first,
-        f"{rises.float().mean():.0%}",
-        str(int(below.nonzero()[0])) if below.any() else "-",
-        f"{curve.min():+.3f}",
-    )
+    rises = _rises(curve)
+    below = curve < 0
+    first_rise = str(int(rises.nonzero()[0]) + 1) if rises.any() else "-"
+    first_below = str(int(below.nonzero()[0])) if below.any() else "-"
+    return first_rise, f"{rises.float().mean():.0%}", first_below, f"{curve.min():+.3f}"
 
 
-def smoothed(curve: Tensor) -> list[tuple[float, float, float, float]]:
+def quarter_octaves(curve: Tensor) -> list[tuple[float, float, float, float]]:
     """From FIRST on, for each quarter of an octave: its middle, and the mean, least and largest value there."""
-    edges, last = [min(FIRST, len(curve) - 2)], len(curve) - 1
+    last = len(curve) - 1
+    edges = [min(FIRST, last - 1)]
     while edges[-1] < last:
         edges.append(min(last, math.ceil(edges[-1] * 2 ** (1 / 4) + 1)))
-    parts = [(math.sqrt(a * b), curve[a : b + 1]) for a, b in pairwise(edges)]
-    return [(middle, part.mean().item(), part.min().item(), part.max().item()) for middle, part in parts]
+    found = []
+    for a, b in pairwise(edges):
+        part = curve[a : b + 1]
+        found.append((math.sqrt(a * b), part.mean().item(), part.min().item(), part.max().item()))
+    return found
 
 
 def draw(figure: Any, names: list[str], products: list[Tensor], bounds: list[Tensor]) -> None:
@@ -115,7 +116,7 @@ def draw(figure: Any, names: list[str], products: list[Tensor], bounds: list[Ten
     for axes, curves in ((left, products), (right, bounds)):
         for name, color, dash, curve in zip(names, COLORS * len(names), ("-", "--", "-.", ":") * len(names), curves):
             near = curve[: FIRST + 1]
-            middles, means, least, most = zip(*smoothed(curve))
+            middles, means, least, most = zip(*quarter_octaves(curve))
             axes.plot(near, color=color, linewidth=1, linestyle=dash)
             axes.plot(middles, means, color=color, linewidth=2, linestyle=dash, label=f"theta = {name}")
             axes.fill_between(middles, least, most, color=color, alpha=0.2, linewidth=0)

@@ -16,7 +16,7 @@ class Exercise:
     directory: Annotated[Path | None, "where they go; what is there is not overwritten"] = None
 
 
-ROPE = '''"""Exercise: rotary position embedding. Write the bodies, then run: {command} check {path}
+ROPE_FILE = '''"""Exercise: rotary position embedding. Write the bodies, then run: {command} check {path}
 
 B batch, T tokens, H query heads, K key/value heads, D width of one head. Complex numbers are one way to write this;
 tables of cosines and sines are another, and the half-split layout a third. Each is fine if all three functions agree.
@@ -49,7 +49,7 @@ def apply_rotary_emb(xq: Tensor, xk: Tensor, freqs_cis: Tensor) -> tuple[Tensor,
     raise NotImplementedError
 '''
 
-CACHE = '''"""Exercise: a causal mask and a KV cache. Write the bodies, then run: {command} check {path}
+CACHE_FILE = '''"""Exercise: a causal mask and a KV cache. Write the bodies, then run: {command} check {path}
 
 B batch, T new tokens, S = start_pos + T keys, K key/value heads, D width of one head, L layers.
 """
@@ -82,7 +82,7 @@ class KVCache:
         raise NotImplementedError
 '''
 
-ATTENTION = '''"""Exercise: attention with grouped heads. Write the body, then run: {command} check {path}
+ATTENTION_FILE = '''"""Exercise: attention with grouped heads. Write the body, then run: {command} check {path}
 
 Write the softmax out: no scaled_dot_product_attention. The functions of rope.py may be used.
 """
@@ -107,8 +107,11 @@ def run(options: Exercise) -> Report:
     """Write the files into ``options.directory``. Raises ValueError, and writes nothing, where one is there already."""
     if options.directory is None:
         raise ValueError(f"which directory? give it: {script_name('study')} exercise DIR")
-    texts = {options.directory / f"{name}.py": text for name, text in
-             (("rope", ROPE), ("cache", CACHE), ("attention", ATTENTION))}  # fmt: skip
+    texts = {
+        options.directory / "rope.py": ROPE_FILE,
+        options.directory / "cache.py": CACHE_FILE,
+        options.directory / "attention.py": ATTENTION_FILE,
+    }
     for path in texts:
         if path.exists():
             raise ValueError(f"{path} is there already and is not overwritten: give another directory")

@@ -19,9 +19,9 @@ from ..decoding.endless import SINKS, EndlessCache
 from ..positions import SCALINGS
 from ..transformer import Transformer
 from .scheme_training import stretched
-from .topic import COLORS, DASHES, Report, Table, check_at_least, label_ends, open_model, open_text, short, windows_of
+from .topic import COLORS, DASHES, Report, Table, check_options, label_ends, open_model, open_text, short, windows_of
 
-NAMES = {"linear": "position interpolation", "ntk": "NTK-aware", "yarn": "YaRN"}
+SCALING_NAMES = {"linear": "position interpolation", "ntk": "NTK-aware", "yarn": "YaRN"}
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def run_extrapolate(options: Extrapolate) -> Report:
     length = model.args.max_seq_len
     losses = {f"{scheme}, as it is": full(stretched(model, scheme, options.factor), texts)}
     for scaling in SCALINGS if scheme == "rope" else ():
-        losses[NAMES[scaling]] = full(stretched(model, scaling, options.factor), texts)
+        losses[SCALING_NAMES[scaling]] = full(stretched(model, scaling, options.factor), texts)
     losses[f"windows of {length}"] = windowed(model, texts, length)
     losses[f"sliding by {length // 2}"] = windowed(model, texts, length // 2)
     note = f"Scalings are for {options.factor} x, without fine-tuning; they cost something inside the trained length."
@@ -56,7 +56,7 @@ def run_extrapolate(options: Extrapolate) -> Report:
 
 
 def run_endless(options: Endless) -> Report:
-    check_at_least(0, options, "keep")
+    check_options(options, 0, "keep")
     model, scheme, texts, name = open_long_texts(options)
     check_endless(model, [[0]])
     length = model.args.max_seq_len
@@ -75,8 +75,8 @@ def run_endless(options: Endless) -> Report:
 
 def open_long_texts(options: Extrapolate) -> tuple[Transformer, str, Tensor, str]:
     """The model, its scheme, texts of ``factor`` times its context, (windows, longest + 1), and what they are from."""
-    check_at_least(2, options, "factor")
-    check_at_least(1, options, "windows")
+    check_options(options, 2, "factor")
+    check_options(options, 1, "windows")
     model, tokenizer, scheme = open_model(options.model)
     longest = options.factor * model.args.max_seq_len
     check_memory(4 * (3 * model.args.n_heads * longest**2 + longest * model.args.vocab_size), f"a text of {longest}")
@@ -173,8 +173,10 @@ def loss_table(losses: dict[str, Tensor], length: int, options: Extrapolate, tex
 
 def memory_table(model: Transformer, texts: Tensor, keep: int) -> Table:
     """How much the last prediction of each text changes when one token, so far back, is another one."""
-    texts, V = texts[:, :-1], model.args.vocab_size
-    longest, length = texts.shape[1], model.args.max_seq_len
+    texts = texts[:, :-1]
+    V = model.args.vocab_size
+    longest = texts.shape[1]
+    length = model.args.max_seq_len
     *_, (_, held, _) = endless_steps(model, longest, keep)
     distances = [length // 16, length // 4, 3 * length // 4, *range(length, longest - keep, length // 2)]
     rows = []
@@ -203,7 +205,8 @@ def mean_change(model: Transformer, texts: Tensor, others: Tensor, keep: int, an
 def draw(figure: Any, losses: dict[str, Tensor], length: int) -> None:
     figure.set_size_inches(9, 5)
     axes = figure.subplots()
-    width, step = max(1, length // 2), max(1, length // 4)
+    width = max(1, length // 2)
+    step = max(1, length // 4)
     lines = []
     for (name, loss), color, dash in zip(losses.items(), COLORS, DASHES):
         smooth = loss.mean(0).unfold(0, width, step).mean(-1)

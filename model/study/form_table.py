@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..cli.machine import check_memory
 from ..positions.rope_forms import RopeForm, every_rope_form, halves, neighbours
-from .topic import BLUE, ORANGE, Report, Table, check_at_least
+from .topic import BLUE, ORANGE, Report, Table, check_options
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ MOST_REPEATS = 10_000
 
 
 def run(options: Forms) -> Report:
-    check_at_least(1, options, "length", "heads", "repeats")
-    check_at_least(4, options, "head_dim")
+    check_options(options, 1, "length", "heads", "repeats")
+    check_options(options, 4, "head_dim")
     if not (math.isfinite(options.ratio) and options.ratio >= 1):
         raise ValueError(f"ratio is {options.ratio:g}: give a number of at least 1")
     if options.repeats > MOST_REPEATS:
@@ -57,7 +57,8 @@ def run(options: Forms) -> Report:
                 off = "-"
                 table.notes.append(f"-: {form.name} holds no position from 65520 on, which float16 rounds to infinity.")
             took = f"{milliseconds(form, x, options.repeats):.2f}"
-            table.rows.append((form.name, off, took, kept, order(form, options.head_dim), angle(form, every[0])))
+            order = channel_order(form, options.head_dim)
+            table.rows.append((form.name, off, took, kept, order, angle(form, every[0])))
     return Report([table], lambda figure: draw(figure, table))
 
 
@@ -84,7 +85,7 @@ def milliseconds(form: RopeForm, x: Tensor, repeats: int) -> float:
     return 1000 * statistics.median(times[2:])
 
 
-def order(form: RopeForm, dim: int) -> str:
+def channel_order(form: RopeForm, dim: int) -> str:
     if torch.equal(form.pairs, neighbours(dim)):
         return "none needed"
     permutation = form.pairs.flatten().tolist()

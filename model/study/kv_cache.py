@@ -16,7 +16,7 @@ from ..cli.machine import check_memory
 from ..config import ModelArgs
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
-from .topic import ORANGE, SKY, Report, Table, check_at_least, open_model, short
+from .topic import ORANGE, SKY, Report, Table, check_options, open_model, short
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,8 @@ class RecordingCache(KVCache):
         keys, values = super().update(layer_id, start_pos, xk, xv)
         slots = (empty & ~self.keys[layer_id].isnan()).nonzero()[:, 2].tolist()
         if slots:
-            self.written, self.read = range(min(slots), max(slots) + 1), range(keys.shape[2])
+            self.written = range(min(slots), max(slots) + 1)
+            self.read = range(keys.shape[2])
         return keys, values
 
 
@@ -68,19 +69,20 @@ class Call:
 
 
 def run(options: Cache) -> Report:
-    check_at_least(1, options, "length", "max_seq_len")
+    check_options(options, 1, "length", "max_seq_len")
     if not options.calls or min(options.calls) < 1:
         raise ValueError(f"calls is {list(options.calls)}: give the tokens of each call, each at least 1")
     model, tokenizer, tokens = trained_text(options) if options.model else random_text(options)
     sizes = (tokens.shape[1] - sum(options.calls), *options.calls)
     cache = RecordingCache(model.args)
     calls = follow(model, tokens, sizes, cache, tokenizer)
-    tables = [table(calls), facts(cache, model.args, calls, mistaken(model, tokens, calls[-1], cache))]
+    tables = [call_table(calls), cache_table(cache, model.args, calls, mistaken(model, tokens, calls[-1], cache))]
     return Report(tables, lambda figure: draw(figure, calls, cache.max_seq_len))
 
 
 def check_fit(first: int, options: Cache, limit: int) -> None:
-    if first + (more := sum(options.calls)) > limit:
+    more = sum(options.calls)
+    if first + more > limit:
         raise ValueError(f"the first call has {first} tokens and calls {more} more: max_seq_len is {limit}, give fewer")
 
 
@@ -121,7 +123,12 @@ def follow(
         new, whole = tokens[:, start:end], tokens[:, :end]
         logits, cached = counted(model, new, start, cache)  # (1, size, V)
         again, uncached = counted(model, whole)  # (1, end, V)
-        name = "prefill" if start == 0 else "decode" if size == 1 else "chunk"
+        if start == 0:
+            name = "prefill"
+        elif size == 1:
+            name = "decode"
+        else:
+            name = "chunk"
         text = "" if tokenizer is None else repr(tokenizer.decode(new[0].tolist()))
         visible = sum(range(start + 1, end + 1))  # the first new token sees start + 1 keys, the last one `end`
         difference = (logits - again[:, start:]).abs().max().item()
@@ -139,7 +146,8 @@ def counted(model: Transformer, *inputs: Any) -> tuple[Tensor, int]:
 @torch.no_grad()
 def mistaken(model: Transformer, tokens: Tensor, last: Call, cache: KVCache) -> float:
     """How far the logits of the last call are off when its start_pos is one too small."""
-    new, copy = tokens[:, last.start_pos :], deepcopy(cache)
+    new = tokens[:, last.start_pos :]
+    copy = deepcopy(cache)
     right = model(new, last.start_pos, copy)
     return (model(new, last.start_pos - 1, copy) - right).abs().max().item()
 
@@ -148,30 +156,57 @@ def span(slots: range) -> str:
     return str(slots[0]) if len(slots) == 1 else f"{slots[0]}-{slots[-1]}"
 
 
-def table(calls: list[Call]) -> Table:
+def call_table(calls: list[Call]) -> Table:
     """The calls, and what they sum up to."""
-    texts = any(call.text for call in calls)
-    rows = [
-        (call.name, *[call.text] * texts, call.T, call.start_pos, span(call.written), span(call.read),
-         f"{call.visible} of {call.T * len(call.read)}", f"{call.cached:,}", f"{call.uncached:,}",
-         f"{call.uncached / call.cached:.1f}", short(call.difference))
+    rows: list[tuple[object, ...]] = [
+        (
+            call.name,
+            call.text,
+            call.T,
+            call.start_pos,
+            span(call.written),
+            span(call.read),
+            f"{call.visible} of {call.T * len(call.read)}",
+            f"{call.cached:,}",
+            f"{call.uncached:,}",
+            f"{call.uncached / call.cached:.1f}",
+            short(call.difference),
+        )
         for call in calls
-    ]  # fmt: skip
-    cached, uncached = sum(call.cached for call in calls), sum(call.uncached for call in calls)
-    total = (f"{cached:,}", f"{uncached:,}", f"{uncached / cached:.1f}", short(max(call.difference for call in calls)))
-    rows.append(("all", *[""] * texts, sum(call.T for call in calls), "", "", "", "", *total))
-    return Table("Each forward call: T new tokens at start_pos",
-        ("call", *["text"] * texts, "T", "start_pos", "slots written", "slots read", "scores seen", "multiplications",
-         "without cache", "times", "logits differ by"),
-        rows,
-        ["scores seen: what the mask lets through of T x S scores; a chunk of several tokens sees a triangle at its "
-         "right end.",
-         "multiplications: of all matrix products; without cache: the same logits from a call on all tokens so far.",
-         "logits differ by: largest difference of any logit between the two."],
-    )  # fmt: skip
+    ]
+    cached = sum(call.cached for call in calls)
+    uncached = sum(call.uncached for call in calls)
+    tokens = sum(call.T for call in calls)
+    difference = short(max(call.difference for call in calls))
+    rows.append(
+        ("all", "", tokens, "", "", "", "", f"{cached:,}", f"{uncached:,}", f"{uncached / cached:.1f}", difference)
+    )
+    columns = [
+        "call",
+        "text",
+        "T",
+        "start_pos",
+        "slots written",
+        "slots read",
+        "scores seen",
+        "multiplications",
+        "without cache",
+        "times",
+        "logits differ by",
+    ]
+    if not any(call.text for call in calls):  # random tokens
+        columns.remove("text")
+        rows = [(name, *rest) for name, _, *rest in rows]
+    notes = [
+        "scores seen: what the mask lets through of T x S scores; a chunk of several tokens sees a triangle at its "
+        "right end.",
+        "multiplications: of all matrix products; without cache: the same logits from a call on all tokens so far.",
+        "logits differ by: largest difference of any logit between the two.",
+    ]
+    return Table("Each forward call: T new tokens at start_pos", columns, rows, notes)
 
 
-def facts(cache: RecordingCache, args: ModelArgs, calls: list[Call], off_by_one: float) -> Table:
+def cache_table(cache: RecordingCache, args: ModelArgs, calls: list[Call], off_by_one: float) -> Table:
     """What the cache holds after the last call."""
     slots, filled = cache.max_seq_len, len(calls[-1].read)
     held = cache.keys.nbytes + cache.values.nbytes

@@ -20,21 +20,21 @@ class Mistakes:
 
 Row = tuple[str, str, str, str]  # as written, correct, measured, found in
 COLUMNS = ("as written", "correct", "measured", "found in")
-HALF = 2048  # positions for which half-precision angles are measured: the context of ChatGLM-6B
+POSITIONS = 2048  # positions for which half-precision angles are measured: the context of ChatGLM-6B
 
 
 def run(options: Mistakes) -> Report:
     return Report(
         [
-            Table("Shapes", COLUMNS, list(shapes())),
-            Table("Formulas", COLUMNS, [*angles(), *scores()]),
-            Table("Precision", COLUMNS, list(precision())),
+            Table("Shapes", COLUMNS, list(shape_mistakes())),
+            Table("Formulas", COLUMNS, [*angle_mistakes(), *score_mistakes()]),
+            Table("Precision", COLUMNS, list(precision_mistakes())),
         ],
         draw,
     )
 
 
-def shapes() -> Iterator[Row]:
+def shape_mistakes() -> Iterator[Row]:
     table = precompute_freqs_cis(64, 1024)  # (1024, 32)
     yield "torch.polar(...) is (1024, 64)", "one complex number a pair", f"{tuple(table.shape)}", "tutorial"
 
@@ -56,7 +56,7 @@ def shapes() -> Iterator[Row]:
     yield "cat([a[..., None], a[..., None]], 3)[..., 0] doubles", "the index undoes it", measured, "tutorial"
 
 
-def angles() -> Iterator[Row]:
+def angle_mistakes() -> Iterator[Row]:
     """The angle of a pair, and the rotation by it."""
     angle, written = precompute_freqs_cis(4, 2)[1, 1].angle(), (1 / 10000) ** (-2 / 4)
     measured, source = f"n=1 i=1 d=4: {angle:.2f}, as written {written:.0f}", "tutorial; its example is right"
@@ -67,7 +67,7 @@ def angles() -> Iterator[Row]:
     yield "theta_i = 10000^(2(i-1)/d)", "the exponent is negative", measured, "comment in ChatGLM2's code"
 
     one = torch.tensor([[0.0, 1.0]])  # (1, 2)
-    right, wrong = rotate(one, precompute_freqs_cis(2, 2)[1:])[0], matrix(1).T @ one[0]
+    right, wrong = rotated(one, precompute_freqs_cis(2, 2)[1:])[0], pair_rotation(1).T @ one[0]
     measured = f"column (0, 1) to {_pair(right)}, as written {_pair(wrong)}"
     yield "rotation matrix [cos sin; -sin cos]", "for row vectors only", measured, "tutorial; its code is right"
 
@@ -76,26 +76,26 @@ def angles() -> Iterator[Row]:
     yield "e^ix + e^-ix = cos x + i sin x", "e^ix alone; the sum is 2 cos x", measured, "tutorial"
 
     x = torch.tensor([[3.0, 4.0]])  # (1, 2)
-    kept, lost = rotate(x, precompute_freqs_cis(2, 2)[1:]).norm(), (matrix(1) @ x[0, [0, 0]]).norm()
+    kept, lost = rotated(x, precompute_freqs_cis(2, 2)[1:]).norm(), (pair_rotation(1) @ x[0, [0, 0]]).norm()
     measured, source = f"norm of (3, 4): {kept:.4f}, as written {lost:.4f}", "tutorial; its text is right"
     yield "R rotates (x_(2i-1), x_(2i-1))", "(x_(2i-1), x_2i)", measured, source
 
 
-def scores() -> Iterator[Row]:
+def score_mistakes() -> Iterator[Row]:
     """What the score of rotated vectors depends on, and which vector `rotate_half` makes."""
     q, k = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 1.0]])  # (1, 2) each
     table = precompute_freqs_cis(2, 8)  # (8, 1)
-    score = rotate(q, table[7:]) @ rotate(k, table[4:5]).T
-    measured = f"m-n=3: {score.item():.4f}, as written {q[0] @ matrix(3) @ k[0]:.4f}"
+    score = rotated(q, table[7:]) @ rotated(k, table[4:5]).T
+    measured = f"m-n=3: {score.item():.4f}, as written {q[0] @ pair_rotation(3) @ k[0]:.4f}"
     yield "score q^T R_(m-n) k", "q^T R_(n-m) k", measured, "tutorial"
 
-    line = rotate(torch.tensor([[1.0, 0.0]] * 8), table)  # (8, 2)
+    line = rotated(torch.tensor([[1.0, 0.0]] * 8), table)  # (8, 2)
     spread = line[:, 0].max() - line[:, 0].min()
     measured = f"real part moves by {spread:.2f}, modulus by {line.norm(dim=-1).std():.0f}"
     yield "the real part of f(q, m) is free of m", "the modulus is", measured, "tutorial; its formulas are right"
 
     pairs = torch.randn(2, 1000, 2, generator=torch.Generator().manual_seed(0))  # (q or k, 1000, 2)
-    at_7, at_4 = (torch.view_as_complex(rotate(v, table[p].expand(1000, 1))) for v, p in zip(pairs, (7, 4)))
+    at_7, at_4 = (torch.view_as_complex(rotated(v, table[p].expand(1000, 1))) for v, p in zip(pairs, (7, 4)))
     between = (at_7 * at_4.conj()).angle().abs()
     measured = f"distance 3: {between.min():.2f} to {between.max():.2f}"
     yield "the angle between q and k shows the distance", "their own angle adds to it", measured, "tutorial"
@@ -108,8 +108,8 @@ def scores() -> Iterator[Row]:
     yield "rotate_half makes [-q1, q0, -q3, q2 ...]", "only after a permutation", measured, "tutorial"
 
 
-def precision() -> Iterator[Row]:
-    measured = f"cosine off by {half_precision_error().max():.2f} within {HALF} positions"
+def precision_mistakes() -> Iterator[Row]:
+    measured = f"cosine off by {half_precision_error().max():.2f} within {POSITIONS} positions"
     yield "inv_freq.half()", "angles need more than 11 bits", measured, "ChatGLM-6B's code"
 
     distinct = len(torch.arange(32768, dtype=torch.float16).unique())
@@ -129,26 +129,26 @@ def precision() -> Iterator[Row]:
     )
 
 
-def rotate(x: Tensor, table: Tensor) -> Tensor:
+def rotated(x: Tensor, table: Tensor) -> Tensor:
     """x (T, D) rotated by table (T, D/2): (T, D)."""
     rows = x[None, :, None]  # (1, T, 1, D)
     return apply_rotary_emb(rows, rows, table)[0][0, :, 0]  # (T, D)
 
 
-def matrix(m: float) -> Tensor:
+def pair_rotation(m: float) -> Tensor:
     """R_m of one pair whose frequency is one radian a token: (2, 2)."""
     return torch.tensor([[math.cos(m), -math.sin(m)], [math.sin(m), math.cos(m)]])
 
 
 def half_precision_cosines() -> Tensor:
-    """Cosines of the angles as ChatGLM-6B computes them for a head of 64, all in float16: (HALF, 32)."""
+    """Cosines of the angles as ChatGLM-6B computes them for a head of 64, all in float16: (POSITIONS, 32)."""
     inv_freq = 1 / 10000 ** (torch.arange(0, 64, 2) / 64)  # (32,)
-    return torch.outer(torch.arange(HALF, dtype=torch.float16), inv_freq.half()).cos().float()  # (HALF, 32)
+    return torch.outer(torch.arange(POSITIONS, dtype=torch.float16), inv_freq.half()).cos().float()  # (POSITIONS, 32)
 
 
 def half_precision_error() -> Tensor:
-    """|difference| of these cosines from the library's: (HALF, 32)."""
-    return (half_precision_cosines() - precompute_freqs_cis(64, HALF).real).abs()
+    """|difference| of these cosines from the library's: (POSITIONS, 32)."""
+    return (half_precision_cosines() - precompute_freqs_cis(64, POSITIONS).real).abs()
 
 
 def _pair(x: Tensor) -> str:
@@ -157,18 +157,18 @@ def _pair(x: Tensor) -> str:
 
 def draw(figure: Any) -> None:
     """Half-precision angles: the cosines where they are furthest off, and the error over all positions."""
-    error = half_precision_error()  # (HALF, 32)
+    error = half_precision_error()  # (POSITIONS, 32)
     worst, pair = divmod(int(error.argmax()), error.shape[1])
-    span = slice(max(worst - 30, 0), min(worst + 10, HALF))
-    steps = torch.arange(HALF)
+    span = slice(max(worst - 30, 0), min(worst + 10, POSITIONS))
+    steps = torch.arange(POSITIONS)
     left, right = figure.subplots(1, 2)
-    exact, half = precompute_freqs_cis(64, HALF).real[:, pair], half_precision_cosines()[:, pair]
+    exact, half = precompute_freqs_cis(64, POSITIONS).real[:, pair], half_precision_cosines()[:, pair]
     left.plot(steps[span], exact[span], "o-", color=BLUE, markersize=3, label="float64 angles")
     left.plot(steps[span], half[span], "s--", color=ORANGE, markersize=3, label="float16 angles")
     left.set(xlabel="position", ylabel="cosine of the angle", ylim=(-1.1, 1.4))
     left.set_title(f"pair i = {pair}, where it is furthest off")
     left.legend(loc="upper center", ncol=2)
-    blocks = error.view(-1, 32, 32)  # (HALF / 32, positions, pairs)
+    blocks = error.view(-1, 32, 32)  # (POSITIONS / 32, positions, pairs)
     right.step(steps[::32], blocks.amax((1, 2)), where="post", color=ORANGE, label="largest of all pairs")
     right.step(steps[::32], blocks[:, :, pair].mean(1), where="post", color="black", label=f"mean of pair i = {pair}")
     right.annotate(f"{error.max():.2f}", (worst, error.max()), (-35, -3), textcoords="offset points")

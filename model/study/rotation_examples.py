@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..cli.machine import check_memory
 from ..rope import apply_rotary_emb, precompute_freqs_cis
-from .topic import BLUE, COLORS, ORANGE, Report, Table, check_at_least, check_even, check_theta, short
+from .topic import BLUE, COLORS, ORANGE, Report, Table, check_even, check_options, check_theta, short
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def at(x: Tensor, positions: Tensor, table: Tensor) -> Tensor:
     return apply_rotary_emb(rows, rows, table[positions])[0][0, :, 0]  # (positions, D)
 
 
-def scores(options: Relative, shifts: Tensor) -> dict[str, Tensor]:
+def scores_at(options: Relative, shifts: Tensor) -> dict[str, Tensor]:
     """The score of one pair of tokens, ``distance`` apart, at each shift, by what is rotated -> (shifts,) each."""
     D = options.head_dim
     x, y, wq, wk = torch.randn(2 * D + 2, D, generator=torch.Generator().manual_seed(options.seed)).split((1, 1, D, D))
@@ -120,11 +120,11 @@ def scores(options: Relative, shifts: Tensor) -> dict[str, Tensor]:
 def run_relative(options: Relative) -> Report:
     check_theta(options.theta)
     check_even(options, "head_dim")
-    check_at_least(0, options, "distance", "seed")
+    check_options(options, 0, "distance", "seed")
     end = SHIFTS[-1] + options.distance
     check_memory(24 * options.head_dim * (end + 2 * options.head_dim), f"distance and head_dim {options.head_dim}")
     shifts = torch.tensor(SHIFTS)
-    found = scores(options, shifts)
+    found = scores_at(options, shifts)
     table = Table(
         f"One q and one k, {options.distance} apart, at positions further and further on",
         ("n", "m", "q and k rotated", "embedding rotated", "norm of q, rotated / plain"),
@@ -132,7 +132,7 @@ def run_relative(options: Relative) -> Report:
     )
     for i, shift in enumerate(SHIFTS):
         table.rows.append((shift, shift + options.distance, *(f"{values[i]:.4f}" for values in found.values())))
-    everywhere = scores(options, torch.arange(SHIFTS[-1] + 1)).values()
+    everywhere = scores_at(options, torch.arange(SHIFTS[-1] + 1)).values()
     table.rows.append(("least", "", *(f"{values.min():.4f}" for values in everywhere)))
     table.rows.append(("most", "", *(f"{values.max():.4f}" for values in everywhere)))
     table.rows.append(("spread", "", *(short(float(values.max() - values.min())) for values in everywhere)))
@@ -168,7 +168,7 @@ def rotation_matrix(freqs_cis: Tensor) -> Tensor:
 
 def draw_relative(figure: Any, options: Relative) -> None:
     shifts = torch.arange(200)
-    found = scores(options, shifts)
+    found = scores_at(options, shifts)
     axes = figure.subplots()
     axes.plot(shifts, found["the embedding"], color=ORANGE, label="the embedding is rotated")
     axes.plot(shifts, found["q and k"], color=BLUE, linewidth=2, label="q and k are rotated")

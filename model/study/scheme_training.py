@@ -15,7 +15,7 @@ from ..cli import write_toml
 from ..cli.files import write_text
 from ..cli.machine import check_memory
 from ..config import ModelArgs
-from ..positions import SCALINGS, SCHEMES, build_model, check_length, save_study
+from ..positions import SCALINGS, SCHEMES, build_scheme, check_length, save_study
 from ..text.dataset import Dataset
 from ..text.prepare import prepare
 from ..text.sources import open_documents
@@ -70,27 +70,30 @@ def budget(options: Compare) -> Line:
     return {name: value for name, value in asdict(options).items() if name not in NOT_BUDGET}
 
 
-class Text(NamedTuple):
+class PreparedText(NamedTuple):
     args: ModelArgs
     dataset: Dataset
     tokenizer: Tokenizer
 
 
-def prepare_text(options: Compare, schemes: Iterable[str]) -> Text:
+def prepare_for_schemes(options: Compare, schemes: Iterable[str]) -> PreparedText:
     """A tokenizer trained on the data, and the data in its tokens, both from the cache where they are known.
 
     Raises ValueError, before anything is computed, for sizes that one of the schemes cannot have.
     """
     longest = TIMES[-1] * options.length
     args = ModelArgs(
-        dim=options.dim, n_layers=options.n_layers, n_heads=options.n_heads, vocab_size=options.vocab_size,
+        dim=options.dim,
+        n_layers=options.n_layers,
+        n_heads=options.n_heads,
+        vocab_size=options.vocab_size,
         max_seq_len=options.length,
-    )  # fmt: skip
+    )
     check_memory(4 * 8 * options.n_heads * longest**2, f"length {options.length}, tested up to {longest} tokens,")
     estimate.check_training_memory(args, training(options, 0), torch.device("cpu"))
     for scheme in schemes:
         for name in (scheme, *(SCALINGS if scheme == "rope" else ())):
-            stretched(build_model(args, scheme), name, TIMES[-1] if SCHEMES[name].any_length else 1)
+            stretched(build_scheme(args, scheme), name, TIMES[-1] if SCHEMES[name].any_length else 1)
     documents = open_documents(options.data)
     tokenizer = load_tokenizer(learn_tokenizer(documents, cache_home(), "bpe", options.vocab_size))
     args = replace(args, vocab_size=tokenizer.vocab_size)
@@ -98,18 +101,18 @@ def prepare_text(options: Compare, schemes: Iterable[str]) -> Text:
     documents.check_unchanged()  # the tokenizer is of this very text
     if len(dataset.val) <= longest:
         raise ValueError(f"the validation text has {len(dataset.val)} tokens, {longest + 1} are needed: give more text")
-    return Text(args, dataset, tokenizer)
+    return PreparedText(args, dataset, tokenizer)
 
 
 def training(options: Compare, seed: int) -> TrainArgs:
     return TrainArgs(batch_size=options.batch_size, max_steps=options.steps, seed=seed, device="cpu", dtype="float32")
 
 
-def train_one(scheme: str, seed: int, text: Text, options: Compare) -> list[Line]:
+def train_one(scheme: str, seed: int, text: PreparedText, options: Compare) -> list[Line]:
     """Train and test; ``rope`` also gives the lines of its scalings, whose training would be the very same."""
     train = training(options, seed)
     torch.manual_seed(seed)
-    model = build_model(text.args, scheme)
+    model = build_scheme(text.args, scheme)
     begin = {name: weight.detach().clone() for name, weight in model.named_parameters() if name == "frequencies"}
     # Without a directory: nothing is validated or kept on the way.
     progress = Trainer(model, text.dataset, train, clock=time.process_time).run()
@@ -142,7 +145,7 @@ def kept(options: Compare, scheme: str, seed: int) -> Path:
 
 
 @torch.no_grad()
-def test(model: Transformer, scheme: str, text: Text, options: Compare) -> dict[str, float | None]:
+def test(model: Transformer, scheme: str, text: PreparedText, options: Compare) -> dict[str, float | None]:
     """Bits per byte of the same validation tokens, in windows of each length; None past a scheme's last position."""
     longest = TIMES[-1] * options.length
     batches = text.dataset.val_batches(options.windows, longest, options.windows * longest)
@@ -162,7 +165,7 @@ def stretched(model: Transformer, scheme: str, times: int) -> Transformer:
     """The same weights with room for ``times`` as many positions."""
     check_length(scheme, model.args.max_seq_len, times * model.args.max_seq_len)
     args = replace(model.args, max_seq_len=times * model.args.max_seq_len)
-    longer = build_model(args, scheme, **({"factor": float(times)} if scheme in SCALINGS else {}))
+    longer = build_scheme(args, scheme, factor=float(times) if scheme in SCALINGS else 1.0)
     longer.load_state_dict(model.state_dict())
     return longer.eval()
 

@@ -15,6 +15,7 @@ from ..cli import from_settings, read_toml
 from ..cli.files import write_atomically
 from ..cli.machine import check_memory
 from ..positions import NOTE, load_study, read_note
+from ..positions.encodings import check_at_least
 from ..text.prepare import prepare
 from ..text.sources import open_documents
 from ..text.token_cache import cache_home
@@ -41,15 +42,16 @@ class Table:
 
     def __str__(self) -> str:
         cells = [[str(cell) for cell in row] for row in (self.columns, *self.rows)]
-        widths = [max(map(len, column)) for column in zip(*cells)]
-        right = [all(_is_number(row[i]) for row in cells[1:]) for i in range(len(widths))]
-        lines = [
-            "  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right)).rstrip() for row in cells
-        ]
+        columns = []
+        for column in zip(*cells):
+            width = max(len(cell) for cell in column)
+            is_numeric = all(_looks_numeric(cell) for cell in column[1:])
+            columns.append([cell.rjust(width) if is_numeric else cell.ljust(width) for cell in column])
+        lines = ["  ".join(row).rstrip() for row in zip(*columns)]
         return "\n".join([self.title, *lines, *self.notes])
 
 
-def _is_number(cell: str) -> bool:
+def _looks_numeric(cell: str) -> bool:
     return cell.lstrip("+-−<").rstrip("%*x±")[:1].isdigit() or cell in ("-", "")
 
 
@@ -101,14 +103,20 @@ def write_figure(figure: Any, path: Path, kind: str) -> None:
 def label_ends(axes: Any, lines: list[tuple[str, str, float, float]], gap: float = 0.06) -> None:
     """Names beside the right ends of lines, (name, color, x, y) each, at least ``gap`` of the axis's height apart."""
     low, high = axes.get_ylim()
-    heights: list[float] = []
+    lowest_free = -math.inf
     for name, color, x, y in sorted(lines, key=lambda line: line[3]):
-        height = max([(y - low) / (high - low), *(before + gap for before in heights[-1:])])
-        heights.append(height)
+        height = max((y - low) / (high - low), lowest_free)
+        lowest_free = height + gap
         axes.annotate(
-            name, (x, y), (1.02, height), textcoords="axes fraction", color=color, va="center", annotation_clip=False,
+            name,
+            (x, y),
+            (1.02, height),
+            textcoords="axes fraction",
+            color=color,
+            va="center",
+            annotation_clip=False,
             arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.6},
-        )  # fmt: skip
+        )
 
 
 def short(value: float, digits: int = 4) -> str:
@@ -118,11 +126,10 @@ def short(value: float, digits: int = 4) -> str:
     return f"{value:.{digits}f}"
 
 
-def check_at_least(least: int, options: Any, *names: str) -> None:
+def check_options(options: Any, least: int, *names: str) -> None:
     """Raises ValueError for the first of these options that is below ``least``."""
     for name in names:
-        if getattr(options, name) < least:
-            raise ValueError(f"{name} is {getattr(options, name)}: give at least {least}")
+        check_at_least(name, getattr(options, name), least)
 
 
 def check_even(options: Any, name: str) -> None:
@@ -154,8 +161,9 @@ def open_text(path: Path | None, data: tuple[str, ...], tokenizer: Tokenizer, ne
     """
     if data:
         text = "".join(open_documents(data).texts())
-        ids, name = np.array(tokenizer.encode(text[-16 * needed :])), f"the end of {', '.join(data)}"  # 16 characters
-    else:  # are more than a token has on average
+        ids = np.array(tokenizer.encode(text[-16 * needed :]))  # 16 characters are more than a token has on average
+        name = f"the end of {', '.join(data)}"
+    else:
         ids, name = validation_text(path or newest_run(), tokenizer)
     if len(ids) < needed:
         raise ValueError(

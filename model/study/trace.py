@@ -22,7 +22,7 @@ from ..cli.machine import check_memory
 from ..config import ModelArgs
 from ..rope import _rotate, apply_rotary_emb, precompute_freqs_cis, reshape_for_broadcast
 from ..transformer import Transformer
-from .topic import BLUE, ORANGE, Report, Table, check_at_least, open_model
+from .topic import BLUE, ORANGE, Report, Table, check_options, open_model
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,16 @@ class Trace:
 
 
 ROOT = Path(__file__).parent.parent
-WATCHED: list[Callable[..., Any]] = [precompute_freqs_cis, reshape_for_broadcast, _rotate, apply_rotary_emb]
-WATCHED += [Attention.forward, attention, KVCache.update, Transformer.hidden]
+WATCHED: list[Callable[..., Any]] = [
+    precompute_freqs_cis,
+    reshape_for_broadcast,
+    _rotate,
+    apply_rotary_emb,
+    Attention.forward,
+    attention,
+    KVCache.update,
+    Transformer.hidden,
+]
 
 
 @dataclass(frozen=True)
@@ -51,7 +59,7 @@ class Step:
     expression: str
     shape: tuple[int, ...]
     dtype: torch.dtype
-    values: list[Any]  # the few that are shown
+    values: list[complex]  # the few that are shown; of a real tensor, floats
 
 
 class Recorder(TorchFunctionMode):
@@ -76,7 +84,7 @@ class Recorder(TorchFunctionMode):
             if frame.f_code in self.watched:
                 return frame
             if Path(frame.f_code.co_filename).is_relative_to(ROOT):
-                return None if frame.f_code.co_name not in ("<genexpr>", "<listcomp>") else self._around(frame)
+                return self._around(frame) if frame.f_code.co_name in ("<genexpr>", "<listcomp>") else None
             frame = frame.f_back
         return None
 
@@ -102,10 +110,10 @@ def _expression(frame: FrameType) -> tuple[str, str]:
 
 
 def run(options: Trace) -> Report:
-    check_at_least(1, options, "batch", "length", "heads", "head_dim")
+    check_options(options, 1, "batch", "length", "heads", "head_dim")
     model, tokens = _given(options) if options.model else _random(options)
     B, T = tokens.shape
-    place = options.position + T * (options.position < 0)
+    place = options.position if options.position >= 0 else options.position + T
     args = model.args
     limits = {"position": (place, T), "head": (options.head, args.n_heads), "pair": (options.pair, args.head_dim // 2)}
     for name, (value, limit) in limits.items():
@@ -134,9 +142,13 @@ def run(options: Trace) -> Report:
 def _random(options: Trace) -> tuple[Transformer, Tensor]:
     """Random weights; the table is made for twice the length, so that its slice is seen."""
     args = ModelArgs(
-        dim=options.heads * options.head_dim, n_heads=options.heads, n_layers=1, vocab_size=256,
-        head_dim=options.head_dim, max_seq_len=2 * options.length,
-    )  # fmt: skip
+        dim=options.heads * options.head_dim,
+        n_heads=options.heads,
+        n_layers=1,
+        vocab_size=256,
+        head_dim=options.head_dim,
+        max_seq_len=2 * options.length,
+    )
     scores = options.batch * options.heads * options.length**2
     check_memory(4 * (6 * scores + 20 * options.batch * options.length * args.dim), f"length {options.length}")
     torch.manual_seed(0)
@@ -175,11 +187,10 @@ class Picked:
         heads = {self.args.n_heads: self.head, self.args.n_kv_heads: self.head // group, 1: 0}
         if value.ndim == 5:
             return value[0, p, heads[value.shape[2]], i]  # (B, T, H, D/2, 2)
+        by_position = value.ndim == 4 and (value.shape[2] == self.T or value.shape[3] == self.args.head_dim)
         if value.ndim == 4 and value.shape[1] == self.T:  # (B, T, H, ..)
             row = value[0, p, heads[value.shape[2]]]
-        elif value.ndim == 4 and (
-            value.shape[2] == self.T or value.shape[3] == self.args.head_dim
-        ):  # (B, H, T or S, ..)
+        elif by_position:  # (B, H, T or S, ..)
             row = value[0, heads[value.shape[1]], p]
         elif value.ndim == 4:  # k.mT: (B, H, D, S)
             row = value[0, heads[value.shape[1]], :, p]
@@ -201,16 +212,15 @@ def _number(value: complex) -> str:
 
 def draw(figure: Any, steps: list[Step], picked: Picked) -> None:
     """The pair of q and of k before and after the rotation."""
-    axes, longest = figure.subplots(), 0.0
+    axes = figure.subplots()
+    longest = 0.0
     before = [step.values[0] for step in steps if step.expression.startswith("torch.view_as_complex")]
     after = [step.values[0] for step in steps if step.expression.startswith("pairs *")]
     for name, color, old, new in zip("qk", (BLUE, ORANGE), before, after):
-        for point, style in (
-            (old, {"alpha": 0.35, "label": f"{name}, as projected"}),
-            (new, {"label": f"{name}, rotated"}),
-        ):
-            longest = max(longest, abs(point))
-            axes.quiver(0, 0, point.real, point.imag, angles="xy", scale_units="xy", scale=1, color=color, **style)
+        style = {"angles": "xy", "scale_units": "xy", "scale": 1, "color": color}
+        axes.quiver(0, 0, old.real, old.imag, alpha=0.35, label=f"{name}, as projected", **style)
+        axes.quiver(0, 0, new.real, new.imag, label=f"{name}, rotated", **style)
+        longest = max(longest, abs(old), abs(new))
     axes.set(xlim=(-1.2 * longest, 1.2 * longest), ylim=(-1.2 * longest, 1.2 * longest), aspect="equal")
     axes.set(xlabel=f"channel {2 * picked.pair}", ylabel=f"channel {2 * picked.pair + 1}")
     axes.set_title(f"position {picked.position}, head {picked.head}, pair {picked.pair}")

@@ -182,7 +182,10 @@ def _entry(token: int, piece: bytes, score: float) -> bytes:
 
 
 def _field(number: int, value: int | bytes, fixed: bool = False) -> bytes:
-    """A field of a protocol buffer: a varint, four bytes that are ``fixed``, or bytes after their number."""
+    """A field of a protocol buffer: a varint, four bytes that are ``fixed``, or bytes after their number.
+
+    Written here because the sentencepiece_model_pb2 that sentencepiece ships needs protobuf, which it does not bring.
+    """
     if isinstance(value, int):
         return _varint(number << 3) + _varint(value)
     if fixed:

@@ -7,7 +7,7 @@ import torch
 
 from ..cli.machine import available_memory, pick_dtype
 from ..config import ModelArgs
-from ..weights.layout import shapes
+from ..weights.layout import tensor_shapes
 from .config import TrainArgs
 
 OBJECTS = 170_000  # bytes a layer beside its tensors: modules, the optimizer's tables, autograd's nodes; as measured
@@ -19,7 +19,7 @@ MOMENTARY = {torch.float32: 1.25, torch.bfloat16: 1.45}  # the highest point of 
 def count_parameters(args: ModelArgs) -> tuple[int, int]:
     """All parameters, and those of them in the layers' matrices, without building the network."""
     total = layer = norms = 0
-    for name, shape in shapes(dataclasses.replace(args, n_layers=1)).items():
+    for name, shape in tensor_shapes(dataclasses.replace(args, n_layers=1)).items():
         count = math.prod(shape)
         total += count
         if name.startswith("layers."):

@@ -16,7 +16,7 @@ from ..config import ModelArgs
 from ..text.token_cache import note_use
 from ..transformer import Transformer
 from ..weights import open_checkpoint, save_tokenizer
-from ..weights.variants import build
+from ..weights.variants import make_network
 from .config import CLASSES, CONFIG_FILE
 from .console import Console
 from .distributed import own_device, process_group
@@ -177,7 +177,7 @@ def initial_model(plan: Plan, args: ModelArgs, fresh: bool) -> Transformer:
     checkpoint = open_checkpoint(plan.train.init_from)
     if dataclasses.replace(checkpoint.args, max_seq_len=args.max_seq_len) != args:
         raise ValueError(f"{plan.train.init_from} changed after it was read: run again")
-    model = build(plan.network, args)
+    model = make_network(plan.network, args)
     model.load_state_dict(checkpoint.model(network=plan.network).state_dict(), assign=True)
     return model.requires_grad_(True)
 

@@ -21,7 +21,7 @@ from .layout import Shapes, check_context, compare
 from .llama2c import Llama2c
 from .meta import Meta
 from .tokenizers import find_tokenizer, load_tokenizer, read_ids
-from .variants import build, check_rebuilds, name_of
+from .variants import check_rebuilds, make_network, name_of
 
 # What stays on the CPU in the file's dtype is the file itself, mapped into memory: loading copies nothing, and writing
 # to a weight does not reach the file. Windows does not let a file be replaced while it is mapped.
@@ -53,7 +53,7 @@ class Checkpoint:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._format = _open(self.path)
+        self._format = _open_format(self.path)
         self.args = self._format.args
         check_context(self.args, self.path)
         self.network = self._format.network
@@ -62,6 +62,12 @@ class Checkpoint:
     def dtype(self) -> torch.dtype:
         """In which the weights are stored."""
         return self._format.dtype
+
+    def tie_equal_matrices(self) -> None:
+        """Keep a tie that the format cannot express, which is Meta's. Reads both matrices."""
+        if isinstance(self._format, Meta):
+            self._format.tie_equal_matrices()
+            self.args = self._format.args
 
     def tokenizer(self, file: str | Path | None = None) -> Tokenizer:
         """The one in ``file``, by default the one beside the weights. Raises ValueError when it is not this model's."""
@@ -81,8 +87,10 @@ class Checkpoint:
         """As ``load_model``. With ``group``, so many numbers share a scale in int8, instead of a row."""
         if int8:
             check_device(torch.device(device))
-        model = build(self._pick(network), self.args)
-        wanted = None if dtype == "stored" else dtype or torch.float32
+        model = make_network(self._pick(network), self.args)
+        wanted: torch.dtype | None = None  # keeps the file's
+        if dtype != "stored":
+            wanted = dtype or torch.float32
         state: dict[str, Tensor] = {}
         matrices: dict[str, Quantized] = {}
         broken = []
@@ -93,13 +101,11 @@ class Checkpoint:
                 matrices[name] = Quantized(*(part.to(device) for part in tensor))
                 tensor = tensor.scales
             else:
-                kept = wanted if tensor.is_floating_point() else None
-                state[name] = tensor.to(device, kept, copy=COPIED)
+                state[name] = tensor.to(device, wanted if tensor.is_floating_point() else None, copy=COPIED)
                 if state[name] is tensor:  # still in the file, and not read yet: ``decode`` refuses NaN
                     continue
                 tensor = state[name]
-            # A sum is finite only if all are; where it is not, it may have overflowed: look closely, rows at a time.
-            if not tensor.sum().isfinite() and not all(rows.isfinite().all() for rows in tensor.split(256)):
+            if not is_finite(tensor):
                 broken.append(name)
             del tensor
         if broken:
@@ -117,7 +123,10 @@ class Checkpoint:
         if type(model) is not Transformer:
             expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
             compare(expected, self._format.shapes, self.path)
-        yield from self._format.stored() if int8 and isinstance(self._format, Llama2c) else self._format.tensors()
+        if int8 and isinstance(self._format, Llama2c):
+            yield from self._format.stored()
+        else:
+            yield from self._format.tensors()
 
     def _pick(self, network: type[Transformer] | None) -> type[Transformer]:
         """The class to load into: what the file names has to be passed; a plain Llama's weights may go into any."""
@@ -130,7 +139,12 @@ class Checkpoint:
         return network or Transformer
 
 
-def _open(path: Path) -> Format:
+def is_finite(tensor: Tensor) -> bool:
+    """A sum is finite only if all are; if it is not, it may have overflowed: look closely, rows at a time."""
+    return bool(tensor.sum().isfinite()) or all(bool(rows.isfinite().all()) for rows in tensor.split(256))
+
+
+def _open_format(path: Path) -> Format:
     if not path.exists():
         raise ValueError(f"{path} does not exist: give a run, Hugging Face or Meta directory, or a llama2.c .bin")
     if path.is_dir():

@@ -6,7 +6,7 @@ Base and scaling of RoPE are there in the old spelling, the new one, or both.
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, cast
 
 from ..cli.files import FLAG, NUMBER, TABLE, TEXT, TEXTS, WHOLE, Kind, check_fields, shortened
@@ -14,39 +14,64 @@ from ..config import UNSET, ModelArgs
 from ..rope_scaling import RopeScaling, Type
 from .layout import check_read_back
 
-KINDS: dict[str, Kind] = {
-    **dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"), WHOLE),
-    **dict.fromkeys(("vocab_size", "num_key_value_heads", "head_dim", "max_position_embeddings"), WHOLE),
-    **dict.fromkeys(("rms_norm_eps", "rope_theta"), NUMBER),
-    **dict.fromkeys(("rope_scaling", "rope_parameters"), TABLE),
-    **dict.fromkeys(("model_type", "hidden_act"), TEXT),
-    **dict.fromkeys(("architectures", "layer_types"), TEXTS),
+CONFIG_KINDS: dict[str, Kind] = {
+    "hidden_size": WHOLE,
+    "num_hidden_layers": WHOLE,
+    "num_attention_heads": WHOLE,
+    "intermediate_size": WHOLE,
+    "vocab_size": WHOLE,
+    "num_key_value_heads": WHOLE,
+    "head_dim": WHOLE,
+    "max_position_embeddings": WHOLE,
+    "rms_norm_eps": NUMBER,
+    "rope_theta": NUMBER,
+    "rope_scaling": TABLE,
+    "rope_parameters": TABLE,
+    "model_type": TEXT,
+    "hidden_act": TEXT,
+    "architectures": TEXTS,
+    "layer_types": TEXTS,
     "tie_word_embeddings": FLAG,
     "original_max_position_embeddings": WHOLE,
 }
 
 # What Llama configurations may say that this network does not do, with the value that means "not used".
-NOT_DONE: dict[str, Any] = {
-    **dict.fromkeys(("attention_bias", "mlp_bias", "use_sliding_window", "use_qk_norm", "qk_norm"), False),
-    **dict.fromkeys(("sliding_window", "attention_chunk_size", "layer_types", "no_rope_layers"), None),
-    **dict.fromkeys(("num_local_experts", "num_experts", "n_routed_experts"), None),
-    **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping", "attention_multiplier"), None),
-    **dict.fromkeys(("quantization_config", "auto_map"), None),
-    **dict.fromkeys(("partial_rotary_factor", "embedding_multiplier", "residual_multiplier"), 1.0),
-    **dict.fromkeys(("logits_scaling", "logit_scale"), 1.0),
+NOT_DONE: dict[str, bool | float | None] = {
+    "attention_bias": False,
+    "mlp_bias": False,
+    "use_sliding_window": False,
+    "use_qk_norm": False,
+    "qk_norm": False,
+    "sliding_window": None,
+    "attention_chunk_size": None,
+    "layer_types": None,
+    "no_rope_layers": None,
+    "num_local_experts": None,
+    "num_experts": None,
+    "n_routed_experts": None,
+    "attn_logit_softcapping": None,
+    "final_logit_softcapping": None,
+    "attention_multiplier": None,
+    "quantization_config": None,
+    "auto_map": None,
+    "partial_rotary_factor": 1.0,
+    "embedding_multiplier": 1.0,
+    "residual_multiplier": 1.0,
+    "logits_scaling": 1.0,
+    "logit_scale": 1.0,
 }
 
 
 def read_config(config: Mapping[str, Any]) -> tuple[ModelArgs, str | None]:
     """What config.json says: the architecture, and for a subclass of the network its name, ``module:Class``."""
-    check_fields(config, KINDS)
+    check_fields(config, CONFIG_KINDS)
     kind = config.get("model_type")
     if not (isinstance(kind, str) and ":" in kind):
-        return args_from(config), None
-    return args_from({**config, "model_type": "llama", "architectures": None}), kind
+        return args_from_config(config), None
+    return args_from_config({**config, "model_type": "llama", "architectures": None}), kind
 
 
-def args_from(config: Mapping[str, Any]) -> ModelArgs:
+def args_from_config(config: Mapping[str, Any]) -> ModelArgs:
     """Raises ValueError that names what the network cannot express, or what is missing."""
     refuse_others(config)
     sizes = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
@@ -72,7 +97,8 @@ def args_from(config: Mapping[str, Any]) -> ModelArgs:
 
 
 def refuse_others(config: Mapping[str, Any]) -> None:
-    kind, classes = config.get("model_type"), config.get("architectures") or ["LlamaForCausalLM"]
+    kind = config.get("model_type")
+    classes = config.get("architectures") or ["LlamaForCausalLM"]
     if kind != "llama" or classes != ["LlamaForCausalLM"]:
         found = f"model_type is {shortened(kind)} and architectures {shortened(classes)}"
         raise ValueError(f"{found}: only llama, LlamaForCausalLM, is known")
@@ -80,7 +106,9 @@ def refuse_others(config: Mapping[str, Any]) -> None:
         raise ValueError(f"hidden_act is {shortened(config['hidden_act'])}: only silu is known")
     for name, unused in NOT_DONE.items():
         value = config.get(name)
-        if value is not None and value != unused and not (name == "layer_types" and set(value) == {"full_attention"}):
+        if value is None or value == unused:
+            continue
+        if name != "layer_types" or set(value) != {"full_attention"}:
             raise ValueError(
                 f"{name} is {shortened(value)}: this network has no such thing, and would be wrong without"
             )
@@ -113,16 +141,25 @@ def config_from(args: ModelArgs, dtype: str, ids: Mapping[str, Any], network: st
         "attention_bias": False,
         "mlp_bias": False,
         "torch_dtype": dtype,
-        **ids,
+        **{name: value for name, value in ids.items() if value != []},  # transformers fails on an empty list
     }
     check_read_back(args, read_config(json.loads(json.dumps(config)))[0], "config.json")
     return config
 
 
 ROPE_KINDS: dict[str, Kind] = {
-    **dict.fromkeys(("factor", "low_freq_factor", "high_freq_factor", "beta_slow", "beta_fast"), NUMBER),
-    **dict.fromkeys(("attention_factor", "mscale", "mscale_all_dim", "rope_theta", "partial_rotary_factor"), NUMBER),
-    **dict.fromkeys(("type", "rope_type"), TEXT),
+    "factor": NUMBER,
+    "low_freq_factor": NUMBER,
+    "high_freq_factor": NUMBER,
+    "beta_slow": NUMBER,
+    "beta_fast": NUMBER,
+    "attention_factor": NUMBER,
+    "mscale": NUMBER,
+    "mscale_all_dim": NUMBER,
+    "rope_theta": NUMBER,
+    "partial_rotary_factor": NUMBER,
+    "type": TEXT,
+    "rope_type": TEXT,
     "original_max_position_embeddings": WHOLE,
 }
 ROPE_KEYS = {  # of rope_scaling, beside the type and the base: Hugging Face's name -> ours
@@ -145,7 +182,8 @@ ROPE_KEYS = {  # of rope_scaling, beside the type and the base: Hugging Face's n
 
 def rope_from(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
     """Base and scaling, from ``rope_parameters`` (new spelling) or ``rope_theta`` and ``rope_scaling`` (old)."""
-    new, old = config.get("rope_parameters") or {}, config.get("rope_scaling") or {}
+    new = config.get("rope_parameters") or {}
+    old = config.get("rope_scaling") or {}
     for table in (new, old):
         check_fields(table, ROPE_KINDS)
     if new and old and any(old.get(key) != value for key, value in new.items() if key != "rope_theta"):
@@ -172,7 +210,8 @@ def _scaling(kind: str, rope: dict[str, Any], config: Mapping[str, Any]) -> Rope
         # Where the file has it outside of the table, that one counts.
         rope["original_max_position_embeddings"] = config.get("original_max_position_embeddings") or trained
     rope.pop("finetuned", None)  # whether the weights were fine-tuned
-    m, m_all = rope.pop("mscale", None), rope.pop("mscale_all_dim", None)
+    m = rope.pop("mscale", None)
+    m_all = rope.pop("mscale_all_dim", None)
     values = {names[key]: value for key, value in rope.items() if key in names and value is not None}
     _check_keys(rope, names.keys(), kind)
     needed = {"factor"} if kind != "llama3" else {"factor", "low", "high"}
@@ -184,7 +223,7 @@ def _scaling(kind: str, rope: dict[str, Any], config: Mapping[str, Any]) -> Rope
     return RopeScaling(type=cast(Type, kind), **values)
 
 
-def _check_keys(rope: Mapping[str, Any], known: Any, kind: str) -> None:
+def _check_keys(rope: Mapping[str, Any], known: Collection[str], kind: str) -> None:
     neutral = {"partial_rotary_factor": 1.0, "truncate": True}
     strange = [key for key, value in rope.items() if key not in known and value != neutral.get(key)]
     if strange:

@@ -10,8 +10,18 @@ from torch import Tensor
 from ..cli.files import TABLE, TEXT, check_fields, read_json, write_json
 from ..transformer import Transformer
 from .hf_config import config_from, read_config
-from .layout import DTYPES, Shapes, check_layers, compare, hugging_face_name, is_rotated, shapes, to_halves, to_pairs
-from .tensors import Entry, map_tensor, read_header, save_tensors
+from .layout import (
+    WEIGHT_DTYPES,
+    Shapes,
+    check_layers,
+    compare,
+    hugging_face_name,
+    is_rotated,
+    tensor_shapes,
+    to_halves,
+    to_pairs,
+)
+from .tensors import TensorEntry, map_tensor, read_header, save_tensors
 from .variants import local_name, name_of, portable_name
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -30,18 +40,20 @@ class HuggingFace:
             raise ValueError(f"{path / 'config.json'}: {error}") from None
         self.network = local_name(network) if network else None
         self.files = files_of(path)  # tensor name -> the file that holds it
-        entries = {name: entry for file in set(self.files.values()) for name, entry in read_header(file).items()}
+        entries: dict[str, TensorEntry] = {}
+        for file in set(self.files.values()):
+            entries |= read_header(file)
         self.entries = entries
         check_layers(self.args, len(entries), path)
         if self.network is None:
             self._check(entries)
         own = {name: entry.shape for name, entry in entries.items()}
-        self.shapes = shapes(self.args) if self.network is None else own
-        self.dtype = DTYPES[next(entry.dtype for entry in entries.values() if len(entry.shape) > 1)]
+        self.shapes = tensor_shapes(self.args) if self.network is None else own
+        self.dtype = WEIGHT_DTYPES[next(entry.dtype for entry in entries.values() if len(entry.shape) > 1)]
 
-    def _check(self, entries: Mapping[str, Entry]) -> None:
+    def _check(self, entries: Mapping[str, TensorEntry]) -> None:
         """Old files carry RoPE frequencies: they follow from the configuration, and are left alone."""
-        expected: Shapes = {hugging_face_name(name): shape for name, shape in shapes(self.args).items()}
+        expected: Shapes = {hugging_face_name(name): shape for name, shape in tensor_shapes(self.args).items()}
         found = {name: entry.shape for name, entry in entries.items() if not name.endswith("rotary_emb.inv_freq")}
         found |= dict.fromkeys(self.files.keys() - entries.keys(), ())
         if self.args.tie_embeddings and HEAD in found:  # tied, and stored under the other name, or under both
@@ -49,7 +61,7 @@ class HuggingFace:
             if EMBEDDING not in found:
                 del expected[EMBEDDING]
         compare(expected, found, self.path)
-        strange = [f"{name} {entry.dtype}" for name, entry in entries.items() if entry.dtype not in DTYPES]
+        strange = [f"{name} {entry.dtype}" for name, entry in entries.items() if entry.dtype not in WEIGHT_DTYPES]
         if strange:
             raise ValueError(f"{self.path} stores {strange[0]}: only float32, bfloat16 and float16 weights are known")
         for name in expected.keys() - self.files.keys():
@@ -60,12 +72,14 @@ class HuggingFace:
         if self.network is not None:  # stored as they are, since no other program reads them
             yield from ((name, self._read(name)) for name in self.files)
             return
-        for name in shapes(self.args):
+        for name in tensor_shapes(self.args):
             theirs = hugging_face_name(name)
             tensor = self._read(theirs if theirs in self.files else HEAD)
             if theirs == EMBEDDING and self.args.tie_embeddings and HEAD in self.files:
                 self._check_tied(tensor)
-            yield name, to_pairs(tensor, self.args.head_dim) if is_rotated(name) else tensor  # as it was
+            if is_rotated(name):
+                tensor = to_pairs(tensor, self.args.head_dim)
+            yield name, tensor
 
     def _read(self, name: str) -> Tensor:
         return map_tensor(self.files[name], self.entries[name])
@@ -105,11 +119,11 @@ def save(model: Transformer, directory: Path, dtype: torch.dtype | None, ids: Ma
     args, network = model.args, name_of(type(model))
     state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     if network is None:
-        compare(shapes(args), {name: tuple(tensor.shape) for name, tensor in state.items()}, "the model")
-        state = {
-            hugging_face_name(name): to_halves(tensor, args.head_dim) if is_rotated(name) else tensor  # as it was
-            for name, tensor in state.items()
-        }
+        compare(tensor_shapes(args), {name: tuple(tensor.shape) for name, tensor in state.items()}, "the model")
+        theirs = {}
+        for name, tensor in state.items():
+            theirs[hugging_face_name(name)] = to_halves(tensor, args.head_dim) if is_rotated(name) else tensor
+        state = theirs
     weights = {name: tensor.to(dtype if tensor.is_floating_point() else None) for name, tensor in state.items()}
     stored = str(model.tok_embeddings.weight.dtype if dtype is None else dtype).removeprefix("torch.")
     config = config_from(args, stored, ids, portable_name(network) if network else None)

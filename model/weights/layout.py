@@ -11,7 +11,7 @@ from torch import Tensor
 from ..config import ModelArgs
 
 LARGEST_TABLE = 2**29  # bytes: a million positions of 128-wide heads; that of Llama 3.1 takes 2**26
-DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}  # of weights, and as safetensors says it
+WEIGHT_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}  # by safetensors' names
 Shapes = dict[str, tuple[int, ...]]
 
 _TOP = {
@@ -32,7 +32,7 @@ _LAYER = {
 }
 
 
-def shapes(args: ModelArgs) -> Shapes:
+def tensor_shapes(args: ModelArgs) -> Shapes:
     """The state dict of ``Transformer(args)``, without building it."""
     queries, keys = args.n_heads * args.head_dim, args.n_kv_heads * args.head_dim
     layer = {

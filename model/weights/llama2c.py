@@ -21,12 +21,12 @@ from ..cli.files import write_atomically
 from ..config import ModelArgs
 from ..transformer import Transformer
 from .int8 import Quantized
-from .layout import check_read_back, shapes
+from .layout import check_read_back, tensor_shapes
 
 MAGIC, HEADER = 0x616B3432, 256
-COUNTS = ("dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "max_seq_len")
+HEADER_COUNTS = ("dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "max_seq_len")
 LARGEST_GROUP = 64  # as llama2.c's export.py has it
-ROPE = "rope"  # version 0 stores cosines and sines between the norm and the output matrix; no program reads them
+ROTATIONS = "rope"  # version 0 stores cosines and sines between the norm and the output matrix; no program reads them
 MATRICES = tuple(f"attention.{w}.weight" for w in ("wq", "wk", "wv", "wo"))
 FEED_FORWARD = tuple(f"feed_forward.{w}.weight" for w in ("w1", "w2", "w3"))
 
@@ -46,14 +46,14 @@ class Llama2c:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.header = read_header(path)
+        self.header = open_header(path)
         self.args = self.header.args
         size, expected = path.stat().st_size, file_size(self.header)
         if size != expected:
             raise ValueError(
                 f"{path} has {size} bytes, its header announces {expected}: not a llama2.c file, or cut short"
             )
-        self.shapes = shapes(self.args)
+        self.shapes = tensor_shapes(self.args)
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """(name, tensor) in the file's order, float32."""
@@ -63,53 +63,57 @@ class Llama2c:
     def stored(self) -> Iterator[tuple[str, Tensor | Quantized]]:
         """The same in eight bits where the file has them, unless its groups go on from one row to the next."""
         group = self.header.group
-        rows = group and all(shape[-1] % group == 0 for shape in self.shapes.values() if len(shape) > 1)
+        by_row = group and all(shape[-1] % group == 0 for shape in self.shapes.values() if len(shape) > 1)
         with self.path.open("rb") as file:
             file.seek(self.header.start)
-            for name, shape in order(self.header):
-                if name == ROPE:
+            for name, shape in tensor_order(self.header):
+                if name == ROTATIONS:
                     file.seek(bytes_of(name, shape, self.header), 1)
+                elif group and len(shape) > 1 and by_row:
+                    yield name, _read_quantized(file, shape, group)
                 elif group and len(shape) > 1:
-                    quantized = _read_quantized(file, shape if rows else (math.prod(shape) // group, group), group)
-                    yield name, quantized if rows else quantized.dequantize(torch.float32).view(shape)
+                    quantized = _read_quantized(file, (math.prod(shape) // group, group), group)
+                    yield name, quantized.dequantize(torch.float32).view(shape)
                 else:
-                    yield name, _read(file, shape)
+                    yield name, _read_float(file, shape)
 
 
-def order(header: Header, layers: int | None = None) -> Iterator[tuple[str, tuple[int, ...]]]:
+def tensor_order(header: Header, layers: int | None = None) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Names and shapes as they follow each other in the file, or in one with another number of layers."""
     args = header.args if layers is None else dataclasses.replace(header.args, n_layers=layers)
-    known = shapes(args)
+    known = tensor_shapes(args)
 
     def of_all_layers(*names: str) -> list[str]:
         return [f"layers.{i}.{name}" for name in names for i in range(args.n_layers)]
 
     if header.version == 0:
         names = ["tok_embeddings.weight", *of_all_layers("attention_norm.weight", *MATRICES, "ffn_norm.weight")]
-        names += [*of_all_layers(*FEED_FORWARD), "norm.weight", ROPE]
+        names += [*of_all_layers(*FEED_FORWARD), "norm.weight", ROTATIONS]
     else:
         names = [*of_all_layers("attention_norm.weight", "ffn_norm.weight"), "norm.weight", "tok_embeddings.weight"]
         names += of_all_layers(*MATRICES, *FEED_FORWARD)
     if not args.tie_embeddings:
         names.append("output.weight")
+    known[ROTATIONS] = (2, args.max_seq_len, args.head_dim // 2)
     for name in names:
-        yield name, known[name] if name != ROPE else (2, args.max_seq_len, args.head_dim // 2)
+        yield name, known[name]
 
 
 def file_size(header: Header) -> int:
-    """What a whole file has, in bytes. Layers are all alike, so the sizes of one and of two give that of any number."""
-    one, two = (
-        sum(bytes_of(name, shape, header) for name, shape in order(header, layers)) for layers in (1, 2)
-    )  # fmt: skip
+    """The bytes of a whole file. Layers are all alike, so the sizes of one and of two give that of any number."""
+    one = sum(bytes_of(name, shape, header) for name, shape in tensor_order(header, layers=1))
+    two = sum(bytes_of(name, shape, header) for name, shape in tensor_order(header, layers=2))
     return header.start + one + (header.args.n_layers - 1) * (two - one)
 
 
 def bytes_of(name: str, shape: tuple[int, ...], header: Header) -> int:
     count = math.prod(shape)
-    return count + 4 * (count // header.group) if header.group and len(shape) > 1 else 4 * count
+    if header.group and len(shape) > 1:
+        return count + 4 * (count // header.group)  # a byte for each number, a float32 for each group
+    return 4 * count
 
 
-def read_header(path: Path) -> Header:
+def open_header(path: Path) -> Header:
     with path.open("rb") as file:
         raw = file.read(HEADER)
     try:
@@ -128,24 +132,25 @@ def parse_header(raw: bytes) -> Header:
         return Header(0, _args(counts, counts[5] > 0), 28, 0)
     if version not in (1, 2):
         raise ValueError(f"version {version}: known are 0, 1 and 2")
-    counts, shared = struct.unpack_from("<7i", raw, 8), bool(raw[36])
+    counts = struct.unpack_from("<7i", raw, 8)
+    shared = bool(raw[36])
     group = struct.unpack_from("<i", raw, 37)[0] if version == 2 else 0
     args = _args(counts, shared)
-    matrices = [shape for shape in shapes(dataclasses.replace(args, n_layers=1)).values() if len(shape) > 1]
+    matrices = [shape for shape in tensor_shapes(dataclasses.replace(args, n_layers=1)).values() if len(shape) > 1]
     if version == 2 and (group < 1 or any(math.prod(shape) % group for shape in matrices)):
         raise ValueError(f"group size {group} does not divide the matrices")
     return Header(version, args, HEADER, group)
 
 
 def _args(counts: tuple[int, ...], shared: bool) -> ModelArgs:
-    values = dict(zip(COUNTS, counts))
+    values = dict(zip(HEADER_COUNTS, counts))
     values["vocab_size"] = abs(values["vocab_size"])
     if max(counts) > 10**7:  # before anything of that size is thought of
         raise ValueError(f"a count of {max(counts)}")
     return ModelArgs(**values, norm_eps=1e-5, rope_theta=10000.0, tie_embeddings=shared)  # type: ignore[arg-type]
 
 
-def _read(file: BinaryIO, shape: tuple[int, ...]) -> Tensor:
+def _read_float(file: BinaryIO, shape: tuple[int, ...]) -> Tensor:
     return torch.from_numpy(np.fromfile(file, "<f4", math.prod(shape))).view(shape)
 
 
@@ -168,8 +173,8 @@ def save(model: Transformer, path: Path) -> None:
     def write(temporary: Path) -> None:
         with temporary.open("wb") as file:
             file.write(header)
-            for name, _ in order(parse_header(header)):
-                tensor = table if name == ROPE else state[name]
+            for name, _ in tensor_order(parse_header(header)):
+                tensor = table if name == ROTATIONS else state[name]
                 if tensor.dtype == torch.int8:
                     file.write(np.ascontiguousarray(tensor.cpu().numpy()).data)  # tofile hides that a disk is full
                     tensor = state[name.removesuffix("weight") + "scales"]
@@ -180,19 +185,23 @@ def save(model: Transformer, path: Path) -> None:
 
 def _group_of(state: Mapping[str, Tensor]) -> int:
     """How many numbers share a scale, 0 where there are no scales."""
-    scales = {name.removesuffix("scales"): tensor for name, tensor in state.items() if name.endswith(".scales")}
-    groups = {state[f"{name}weight"].shape[1] // tensor.shape[1] for name, tensor in scales.items()} or {0}
+    groups = set()
+    for name, scales in state.items():
+        if name.endswith(".scales"):
+            weight = state[name.removesuffix("scales") + "weight"]
+            groups.add(weight.shape[1] // scales.shape[1])
     if len(groups) > 1:
         raise ValueError(
             f"scales are for {sorted(groups)} numbers: a file has groups of one size; load it with a group"
         )
-    return groups.pop()
+    return groups.pop() if groups else 0
 
 
 def header_of(args: ModelArgs, group: int = 0) -> bytes:
     """Of version 0, and with groups of version 2. Raises ValueError that names what it cannot say."""
     signed = args.vocab_size if args.tie_embeddings or group else -args.vocab_size
-    counts = {name: {**vars(args), "vocab_size": signed}[name] for name in COUNTS}
+    counts = {name: getattr(args, name) for name in HEADER_COUNTS}
+    counts["vocab_size"] = signed
     for name, count in counts.items():
         if abs(count) >= 2**31:
             raise ValueError(f"{name} is {abs(count)}: llama2.c's format holds numbers below 2**31")

@@ -4,6 +4,7 @@ import errno
 import pickle
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,24 @@ from ..cli.files import FLAG, NUMBER, WHOLE, Kind, read_json, write_atomically, 
 from ..config import UNSET, ModelArgs
 from ..rope_scaling import RopeScaling
 from ..transformer import Transformer
-from .layout import DTYPES, check_layers, check_read_back, compare, shapes
+from .layout import WEIGHT_DTYPES, check_layers, check_read_back, compare, tensor_shapes
 
-PARAMS = {"dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "multiple_of", "ffn_dim_multiplier", "norm_eps"}
-PARAMS |= {"rope_theta", "use_scaled_rope", "rope_scaling_factor", "max_seq_len", "max_batch_size"}
-KINDS: dict[str, Kind] = dict.fromkeys(PARAMS, WHOLE) | {
-    **dict.fromkeys(("ffn_dim_multiplier", "norm_eps", "rope_theta", "rope_scaling_factor"), NUMBER),
+PARAMS: dict[str, Kind] = {
+    "dim": WHOLE,
+    "n_layers": WHOLE,
+    "n_heads": WHOLE,
+    "n_kv_heads": WHOLE,
+    "vocab_size": WHOLE,
+    "multiple_of": WHOLE,
+    "ffn_dim_multiplier": NUMBER,
+    "norm_eps": NUMBER,
+    "rope_theta": NUMBER,
     "use_scaled_rope": FLAG,
+    "rope_scaling_factor": NUMBER,
+    "max_seq_len": WHOLE,
+    "max_batch_size": WHOLE,
 }
+NEEDED = {"dim", "n_layers", "n_heads", "multiple_of", "norm_eps"}
 SCALED_ORIGINAL = 8192  # positions
 
 
@@ -33,16 +44,17 @@ def hidden_dim(dim: int, multiple_of: int, ffn_dim_multiplier: float | None) -> 
     return multiple_of * -(-hidden // multiple_of)
 
 
-def args_from(params: dict[str, Any]) -> ModelArgs:
+def args_from_params(params: dict[str, Any]) -> ModelArgs:
     """params.json -> ModelArgs. Unknown fields are refused, since they may matter."""
-    strange, missing = params.keys() - PARAMS, {"dim", "n_layers", "n_heads", "multiple_of", "norm_eps"} - params.keys()
+    strange, missing = params.keys() - PARAMS.keys(), NEEDED - params.keys()
     if strange or missing:
         raise ValueError(
             f"unknown: {sorted(strange)}, missing: {sorted(missing)}: not the parameters of a Llama 1 to 3"
         )
     if params["multiple_of"] < 1 or not 0 < params.get("ffn_dim_multiplier", 1) < 1000:
         raise ValueError("multiple_of or ffn_dim_multiplier is out of range: the feed-forward width follows from them")
-    theta, scaling = params.get("rope_theta", 10000.0), None
+    theta = params.get("rope_theta", 10000.0)
+    scaling = None
     if params.get("use_scaled_rope"):
         # The factor is not in the file: Llama 3.2, recognized by its sizes, has 32, Llama 3.1 and 3.3 have 8.
         factor = 32.0 if (params["dim"], params["n_layers"]) in ((2048, 16), (3072, 28)) else 8.0
@@ -92,7 +104,7 @@ def params_from(args: ModelArgs) -> dict[str, Any]:
     scaling = args.rope_scaling
     if scaling is not None:
         params |= {"use_scaled_rope": True, "rope_scaling_factor": scaling.factor}
-    check_read_back(args, args_from(params), "params.json", lost=("max_seq_len", "tie_embeddings"))
+    check_read_back(args, args_from_params(params), "params.json", lost=("max_seq_len", "tie_embeddings"))
     return params
 
 
@@ -108,16 +120,17 @@ class Meta:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.files = shards_of(path)
-        params = {name: value for name, value in read_json(path / "params.json", KINDS).items() if value is not None}
+        found = read_json(path / "params.json", PARAMS)
+        params = {name: value for name, value in found.items() if value is not None}
         shards = self._open()
         if params.get("vocab_size", -1) == -1:  # Llama 1 and 2 leave it to the tokenizer
             params["vocab_size"] = self._vocab_size(shards)
         try:
-            self.args = args_from(params)
+            self.args = args_from_params(params)
         except (ValueError, TypeError) as error:
             raise ValueError(f"{path / 'params.json'}: {error}") from None
         check_layers(self.args, len(shards[0]), path)
-        self.shapes = shapes(self.args)
+        self.shapes = tensor_shapes(self.args)
         for file, shard in zip(self.files, shards):
             compare(dict.fromkeys(self.shapes, ()), dict.fromkeys(shard, ()), file)
         self.dtype = shards[0]["tok_embeddings.weight"].dtype
@@ -134,16 +147,26 @@ class Meta:
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """(name, tensor) one by one, joined. Shards are opened anew for each few, to let go of what was read."""
-        group = ""
+        module = ""
         for name, shape in self.shapes.items():
-            if group != name.rsplit(".", 2)[0]:
-                group = name.rsplit(".", 2)[0]
+            if module != name.rsplit(".", 2)[0]:
+                module = name.rsplit(".", 2)[0]
                 shards = self._open()
-            parts = [shard[name] for shard in shards]
-            joined = join(name, parts, shape)
-            compare({name: shape}, {name: tuple(joined.shape)}, self.path)
-            del parts
-            yield name, joined
+            yield name, self._join(name, shape, shards)
+
+    def _join(self, name: str, shape: tuple[int, ...], shards: list[dict[str, Tensor]]) -> Tensor:
+        joined = join(name, [shard[name] for shard in shards], shape)
+        compare({name: shape}, {name: tuple(joined.shape)}, self.path)
+        return joined
+
+    def tie_equal_matrices(self) -> None:
+        """Take the output matrix for the embedding if they are equal: the format stores tied weights twice."""
+        shards = self._open()
+        shape = self.shapes["tok_embeddings.weight"]
+        embedding, output = (self._join(name, shape, shards) for name in ("tok_embeddings.weight", "output.weight"))
+        if torch.equal(embedding, output):
+            self.args = replace(self.args, tie_embeddings=True)
+            self.shapes = tensor_shapes(self.args)
 
 
 def shards_of(path: Path) -> list[Path]:
@@ -178,7 +201,7 @@ def read_shard(file: Path) -> dict[str, Tensor]:
     if not isinstance(state, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in state.values()):
         raise ValueError(f"{file} holds no table of tensors: not a Llama checkpoint")
     for name, tensor in state.items():
-        if tensor.dtype not in DTYPES.values() or tensor.layout != torch.strided or tensor.is_meta:
+        if tensor.dtype not in WEIGHT_DTYPES.values() or tensor.layout != torch.strided or tensor.is_meta:
             kind = f"{tensor.dtype}, {tensor.layout}, on {tensor.device}".replace("torch.", "")
             raise ValueError(f"{file} has {name} as {kind}: only dense float32, bfloat16 and float16 weights are known")
     state.pop("rope.freqs", None)  # they follow from params.json

@@ -27,7 +27,7 @@ def load_tokenizer(path: str | Path, model_vocab_size: int | None = None) -> Tok
     if not file.is_file():
         is_not = "is not a file" if file.exists() else "does not exist"
         raise ValueError(f"{file} {is_not}: give a tokenizer.model, tokenizer.json or llama2.c tokenizer.bin")
-    tokenizer = _open(file, model_vocab_size)
+    tokenizer = _open_tokenizer(file, model_vocab_size)
     ends = read_ids(file.parent).get("eos_token_id") if file.suffix != ".bin" else None
     if ends is not None:
         tokenizer.eos_ids = tuple(ends) if isinstance(ends, list) else (ends,)
@@ -69,8 +69,10 @@ def _has_added(directory: Path) -> bool:
     if (directory / "added_tokens.json").is_file():
         return True
     config = directory / "tokenizer_config.json"
-    added = read_json(config, {"added_tokens_decoder": TABLE}).get("added_tokens_decoder") if config.is_file() else {}
-    return len(added or {}) > 3  # unknown, BOS and EOS are in the tokenizer.model itself
+    if not config.is_file():
+        return False
+    added = read_json(config, {"added_tokens_decoder": TABLE}).get("added_tokens_decoder") or {}
+    return len(added) > 3  # unknown, BOS and EOS are in the tokenizer.model itself
 
 
 def _is_tiktoken(file: Path) -> bool:
@@ -80,7 +82,7 @@ def _is_tiktoken(file: Path) -> bool:
     return len(first) == 2 and first[1] == b"0"
 
 
-def _open(file: Path, model_vocab_size: int | None) -> Tokenizer:
+def _open_tokenizer(file: Path, model_vocab_size: int | None) -> Tokenizer:
     if file.suffix == ".json":
         return HFTokenizer(file)
     if file.suffix == ".bin":
@@ -114,23 +116,28 @@ def read_ids(directory: Path) -> dict[str, Any]:
 
 def save_tokenizer(tokenizer: Tokenizer, directory: str | Path) -> None:
     """Copy the tokenizer's file and the chat template beside it, with what transformers needs to use them alike."""
-    directory, beside = Path(directory), tokenizer.path.parent
+    directory = Path(directory)
+    beside = tokenizer.path.parent
     directory.mkdir(parents=True, exist_ok=True)
     template = None if isinstance(tokenizer, Llama2cTokenizer) else chat_template(beside)
     file = copy_tokenizer(tokenizer, directory)
     if file.suffix == ".model":
-        whole, config = hugging_face_files(file) or (None, {})
-        config |= {} if template is None else {"chat_template": template}
-        for name, content in {"tokenizer.json": whole, "tokenizer_config.json": config}.items():
-            if content:
-                write_json(directory / name, content)
+        whole, config = hugging_face_files(file) or ({}, {})
+        if template is not None:
+            config["chat_template"] = template
+        if whole:
+            write_json(directory / "tokenizer.json", whole)
+        if config:
+            write_json(directory / "tokenizer_config.json", config)
     if isinstance(tokenizer, HFTokenizer):
         for name in ("tokenizer_config.json", "special_tokens_map.json"):
             if (beside / name).is_file():
                 copy(beside / name, directory / name)
     if not isinstance(tokenizer, Llama2cTokenizer) and (beside / TEMPLATE).is_file():
         copy(beside / TEMPLATE, directory / TEMPLATE)
-    ids = {"bos_token_id": tokenizer.bos_id, "eos_token_id": list(tokenizer.eos_ids)}  # where texts begin and end
+    ids: dict[str, Any] = {"bos_token_id": tokenizer.bos_id}  # where texts begin and end
+    if tokenizer.eos_ids:  # transformers fails on an empty list
+        ids["eos_token_id"] = list(tokenizer.eos_ids)
     write_json(directory / "generation_config.json", ids)
 
 

@@ -39,7 +39,8 @@ def find_network(name: str) -> type[Transformer]:
     if not module or not attribute:
         raise ValueError(f"network is {name!r}: give module:Class, such as mypackage.sliding:SlidingTransformer")
     module = local_name(module)
-    if (here := str(Path.cwd())) not in sys.path:
+    here = str(Path.cwd())
+    if here not in sys.path:
         sys.path.insert(0, here)
     importlib.invalidate_caches()
     try:
@@ -65,7 +66,7 @@ def name_of(network: type[Transformer]) -> str | None:
     return f"{module}:{network.__qualname__}"
 
 
-def build(network: type[Transformer], args: ModelArgs) -> Transformer:
+def make_network(network: type[Transformer], args: ModelArgs) -> Transformer:
     """A network to load weights into.
 
     The plain one is made without memory, on the meta device: shapes and the rotation table. A variant is made in
@@ -95,7 +96,7 @@ def check_rebuilds(model: Transformer) -> None:
 
     A constructor's other arguments show as an attribute or a tensor that differs: no file holds them.
     """
-    again = dict(build(type(model), model.args).named_modules())
+    again = dict(make_network(type(model), model.args).named_modules())
     for place, module in model.named_modules():
         before, after = dict(_settings(module)), dict(_settings(again.get(place)))
         for name in before.keys() | after.keys():
@@ -122,5 +123,5 @@ def _same(a: Any, b: Any) -> bool:
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return a.shape == b.shape and torch.equal(a.to(b), b)
     if isinstance(a, tuple | list) and type(a) is type(b):
-        return len(a) == len(b) and all(map(_same, a, b))
+        return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b))
     return type(a) is type(b) and bool(a == b)

@@ -33,7 +33,7 @@ class Check:
     seconds: Annotated[float, "processor time that one function may take"] = 10.0
 
 
-NAMES = (
+FUNCTIONS = (
     "precompute_freqs_cis",
     "reshape_for_broadcast",
     "apply_rotary_emb",
@@ -57,10 +57,14 @@ class Property(NamedTuple):
         return math.isfinite(self.measured) and abs(self.measured - self.expected) <= self.tolerance
 
     def __str__(self) -> str:
-        measured, expected = (v if isinstance(v, str) else f"{v:.4g}" for v in (self.measured, self.expected))
+        measured, expected = in_digits(self.measured, 4), in_digits(self.expected, 4)
         if measured == expected:  # a difference that four digits do not show
-            measured, expected = f"{self.measured:.8g}", f"{self.expected:.8g}"
+            measured, expected = in_digits(self.measured, 8), in_digits(self.expected, 8)
         return f"{self.sentence}: yours {measured}, expected {expected}."
+
+
+def in_digits(value: float | str, digits: int) -> str:
+    return value if isinstance(value, str) else f"{value:.{digits}g}"
 
 
 @dataclass
@@ -76,14 +80,7 @@ class Verdict:
     remarks: list[str] = field(default_factory=list)
 
     def lines(self, hint_only: bool) -> Iterator[str]:
-        head = {
-            "right": "right",
-            "half-split": "right, in the half-split layout (channel i pairs with i + D/2, as in Hugging Face)",
-            "wrong": "wrong" if hint_only or not self.fault else f"wrong: {self.fault}",
-            "stopped": f"stopped: {self.hint}",
-            "unwritten": "not written yet",
-        }
-        yield f"{self.function}: {head[self.outcome]}"
+        yield f"{self.function}: {self._head(hint_only)}"
         if self.outcome == "wrong":
             sentence, _, numbers = self.hint.rpartition(": yours ")
             yield from _wrapped(f"{sentence}:" if sentence else self.hint)
@@ -95,12 +92,23 @@ class Verdict:
             for remark in self.remarks:
                 yield from _wrapped(remark)
 
+    def _head(self, hint_only: bool) -> str:
+        if self.outcome == "half-split":
+            return "right, in the half-split layout (channel i pairs with i + D/2, as in Hugging Face)"
+        if self.outcome == "wrong" and self.fault and not hint_only:
+            return f"wrong: {self.fault}"
+        if self.outcome == "stopped":
+            return f"stopped: {self.hint}"
+        if self.outcome == "unwritten":
+            return "not written yet"
+        return self.outcome
+
 
 def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, 100, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
 
 
-def decide(
+def verdict_on(
     function: str,
     right: Iterable[tuple[str, bool]],
     faults: Iterable[tuple[Fault, bool]],
@@ -134,9 +142,10 @@ def run(options: Check) -> Report:
         raise ValueError(f"which file? give it: {study} check FILE.py; {study} exercise DIR writes some to start from")
     if not 0 < options.seconds < math.inf:
         raise ValueError(f"seconds is {options.seconds:g}: give a number above 0")
-    verdicts = judge(python_files(options.file), options.seconds)
+    verdicts = judge_files(python_files(options.file), options.seconds)
     if not verdicts:
-        raise ValueError(f"{options.file} defines none of {', '.join(NAMES)}: write one, or see {study} exercise DIR")
+        known = ", ".join(FUNCTIONS)
+        raise ValueError(f"{options.file} defines none of {known}: write one, or see {study} exercise DIR")
     lines = [line for verdict in verdicts for line in verdict.lines(options.hint)]
     wrong = any(verdict.outcome in ("wrong", "stopped") for verdict in verdicts)
     return Report(["\n".join(lines)], code=int(wrong))
@@ -155,7 +164,7 @@ def python_files(path: Path) -> list[Path]:
     return files
 
 
-def judge(files: list[Path], seconds: float) -> list[Verdict]:
+def judge_files(files: list[Path], seconds: float) -> list[Verdict]:
     """Run the child on them and collect its verdicts. A function that ends the child is left out of the next try.
 
     Raises ValueError where a file cannot even be loaded.
@@ -166,7 +175,8 @@ def judge(files: list[Path], seconds: float) -> list[Verdict]:
             notes = Path(directory) / "notes.jsonl"
             notes.write_text("", encoding="utf-8")
             status = _run_child(files, list(stopped), notes, seconds)
-            found, at = dict(stopped), str(files[0])
+            found = dict(stopped)
+            at = str(files[0])
             for line in notes.read_text(encoding="utf-8").splitlines():
                 note = json.loads(line)
                 at = note.get("at", at)
@@ -175,8 +185,8 @@ def judge(files: list[Path], seconds: float) -> list[Verdict]:
                 if "function" in note:
                     found[note["function"]] = Verdict(**note)
             if at == "end":
-                return [found[name] for name in NAMES if name in found]
-            if at not in NAMES or at in found:
+                return [found[name] for name in FUNCTIONS if name in found]
+            if at not in FUNCTIONS or at in found:
                 raise ValueError(f"{at}: {status}")
             stopped[at] = Verdict(at, "stopped", status)
 
@@ -193,11 +203,13 @@ def _run_child(files: list[Path], skipped: list[str], notes: Path, seconds: floa
     quiet = subprocess.DEVNULL  # input() ends at once, and what the file prints is not shown
     child = subprocess.Popen(words, stdin=quiet, stdout=quiet, stderr=quiet, env={**os.environ, "PYTHONPATH": path})
     try:
-        seen, since = 0, time.monotonic()
+        seen = 0
+        since = time.monotonic()
         while child.poll() is None:
             size = notes.stat().st_size
             if size != seen or size == 0:  # before the first note Python and torch are starting: not the reader's time
-                seen, since = size, time.monotonic()
+                seen = size
+                since = time.monotonic()
             if time.monotonic() - since > 10 * seconds:
                 return endless
             time.sleep(0.02)

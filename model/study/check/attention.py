@@ -2,18 +2,19 @@
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from . import Property, Verdict, decide
+from . import Property, Verdict, verdict_on
 from . import faults as known
 from .faults import Fault
 from .forms import FORMS, Attempt, Conventions, Describe, Form, best, close, observe, read_masks, write_mask
-from .rotation import LAYOUTS, OUTCOMES, ROTATION_FAULTS, Probe, gap, probes, rotate, worst
+from .rotation import LAYOUTS, OUTCOMES, Probe, Rotation, gap, probes, rotate, rotation_faults, worst
 from .table import lay, unit
 
 CHUNKS = ((0, 4), (3, 5), (7, 2), (2, 1), (5, 3))  # start_pos, T
@@ -45,12 +46,13 @@ def mask_properties(masks: list[Tensor | None], raws: list[Any]) -> Iterator[Pro
         of = f"start_pos {start}, T {T}"
         if not needless(raw, start, T):
             shape = str(tuple(mask.shape)) if mask is not None else type(raw).__name__
-            yield Property(f"{of}: the mask covers T new tokens and all start_pos + T keys; its shape", shape,
-                           str((T, start + T)))  # fmt: skip
+            sentence = f"{of}: the mask covers T new tokens and all start_pos + T keys; its shape"
+            yield Property(sentence, shape, str((T, start + T)))
     for (start, T), mask in zip(CHUNKS, masks):
-        for t in range(T if mask is not None and mask.shape == (T, start + T) else 0):
+        if mask is None or mask.shape != (T, start + T):
+            continue
+        for t in range(T):
             of = f"start_pos {start}, T {T}: token {t} is at position {start + t}"
-            assert mask is not None
             yield Property(f"{of}; the number of keys it sees", int(mask[t].sum()), start + t + 1)
             last = int(mask[t].nonzero().max())
             yield Property(f"{of}; the last key it sees", last, start + t)
@@ -70,13 +72,16 @@ def judge_mask(names: dict[str, Any], conventions: Conventions, describe: Descri
     right = match(visible)
     conventions.mask = way if right else ""
     faults = ((fault, match(formula)) for fault, formula in MASK_FAULTS)
-    verdict = decide("causal_mask", [("right", right)], faults, mask_properties(masks, raws), problem, 8)
+    verdict = verdict_on("causal_mask", [("right", right)], faults, mask_properties(masks, raws), problem, 8)
     if right and raws[0] is None:
         verdict.remarks.append("At start_pos 0 it returns None: attention itself then has to hide later keys.")
     return verdict
 
 
-Case = tuple[Probe, Tensor, Tensor]  # queries and keys; values (B, T, K, D); mask (T, T)
+class Case(NamedTuple):
+    probe: Probe  # queries and keys
+    xv: Tensor  # (B, T, K, D)
+    mask: Tensor  # (T, T)
 
 
 def cases() -> list[Case]:
@@ -87,63 +92,87 @@ def cases() -> list[Case]:
         values = torch.randn(probe.xk.shape, generator=generator, dtype=torch.float32)
         mask = torch.ones(T, T, dtype=torch.bool).tril()
         if number == 2:  # one vector at all positions: values of 1, a random mask
-            values, mask = torch.ones_like(values), (torch.rand(T, T, generator=generator) < 0.6) | mask.T.logical_not()
+            values = torch.ones_like(values)
+            mask = (torch.rand(T, T, generator=generator) < 0.6) | mask.T.logical_not()
             mask |= torch.eye(T, dtype=torch.bool)
-        found.append((probe, values, mask))
-    return [*found, (found[-1][0]._replace(start=3), *found[-1][1:])]  # the last one at other positions
+        found.append(Case(probe, values, mask))
+    last = found[-1]
+    found.append(last._replace(probe=last.probe._replace(start=3)))  # the same at other positions
+    return found
 
 
-def attend(
-    case: Case, tile: bool = False, rotate_values: bool = False, scale: bool = True, q: bool = True, k: bool = True,
-    masked: bool = True, invert: bool = False, softmax: int = -1, regroup: bool = False, **rotation: Any,
-) -> Tensor:  # fmt: skip
-    """(B, T, H, D) in float64, right or with the mistakes asked for."""
-    (xq, xk, *_), xv, mask = case
-    angle = case[0].angle
-    xq = rotate(xq, angle, **rotation) if q else xq.double()
-    xk = rotate(xk, angle, **rotation) if k else xk.double()
-    xv = rotate(xv, angle, **rotation) if rotate_values else xv.double()
+@dataclass(frozen=True)
+class Way:
+    """A way of computing attention: right in either layout of ``rotation``; each other field is a known mistake."""
+
+    rotation: Rotation
+    rotate_q: bool = True
+    rotate_k: bool = True
+    rotate_v: bool = False
+    tile: bool = False  # heads, instead of repeating each
+    regroup: bool = False  # queries cut into (H / K, K) heads
+    scale: bool = True
+    masked: bool = True
+    invert: bool = False  # the mask
+    softmax: int = -1  # its axis
+
+
+def attend_with(case: Case, way: Way) -> Tensor:
+    """(B, T, H, D) in float64."""
+    angle = case.probe.angle
+    xq, xk, xv = case.probe.xq.double(), case.probe.xk.double(), case.xv.double()
+    if way.rotate_q:
+        xq = rotate(xq, angle, way.rotation)
+    if way.rotate_k:
+        xk = rotate(xk, angle, way.rotation)
+    if way.rotate_v:
+        xv = rotate(xv, angle, way.rotation)
     groups = xq.shape[2] // xk.shape[2]
-    xk, xv = (x.repeat(1, 1, groups, 1) if tile else x.repeat_interleave(groups, 2) for x in (xk, xv))  # (B, T, H, D)
-    scores = torch.einsum("bthd,bshd->bhts", xq, xk) / (math.sqrt(xq.shape[3]) if scale else 1)
-    if masked:
-        scores = scores.masked_fill(mask if invert else ~mask, -torch.inf)
-    weights = scores.softmax(softmax)  # NaN for a query that sees nothing
+    if way.tile:
+        xk, xv = xk.repeat(1, 1, groups, 1), xv.repeat(1, 1, groups, 1)  # (B, T, H, D) each
+    else:
+        xk, xv = xk.repeat_interleave(groups, 2), xv.repeat_interleave(groups, 2)  # (B, T, H, D) each
+    scores = torch.einsum("bthd,bshd->bhts", xq, xk)
+    if way.scale:
+        scores = scores / math.sqrt(xq.shape[3])
+    if way.masked:
+        scores = scores.masked_fill(case.mask if way.invert else ~case.mask, -torch.inf)
+    weights = scores.softmax(way.softmax)  # NaN for a query that sees nothing
     out = torch.einsum("bhts,bshd->bthd", weights, xv)
-    return out.unflatten(2, (groups, -1)).transpose(2, 3).flatten(2, 3) if regroup else out
+    if way.regroup:
+        out = out.unflatten(2, (groups, -1)).transpose(2, 3).flatten(2, 3)
+    return out
 
 
-ATTENTION_FAULTS: list[tuple[Fault, dict[str, Any]]] = [
-    *(
-        (fault, {"pairs": pairs, **change})
-        for pairs in LAYOUTS
-        for fault, change in (
-            (known.TILED, {"tile": True}),
-            (known.TILED, {"tile": True, "regroup": True}),  # queries cut into (H / K, K) heads
-            (known.VALUES, {"rotate_values": True}),
-            (known.UNSCALED, {"scale": False}),
-            (known.UNROTATED, {"q": False, "k": False}),
-            (known.ONE_ROTATED, {"q": False}),
-            (known.ONE_ROTATED, {"k": False}),
-            (known.MASK_UNUSED, {"masked": False}),
-            (known.INVERTED_MASK, {"invert": True}),
-            (known.SOFTMAX, {"softmax": -2}),
-        )
-    ),
-    *ROTATION_FAULTS,
-]
+def attention_faults() -> Iterator[tuple[Fault, Way]]:
+    """Each known mistake, in both layouts; then those of the rotation."""
+    for layout in LAYOUTS:
+        rotation = Rotation(layout)
+        yield known.TILED, Way(rotation, tile=True)
+        yield known.TILED, Way(rotation, tile=True, regroup=True)
+        yield known.VALUES, Way(rotation, rotate_v=True)
+        yield known.UNSCALED, Way(rotation, scale=False)
+        yield known.UNROTATED, Way(rotation, rotate_q=False, rotate_k=False)
+        yield known.ONE_ROTATED, Way(rotation, rotate_q=False)
+        yield known.ONE_ROTATED, Way(rotation, rotate_k=False)
+        yield known.MASK_UNUSED, Way(rotation, masked=False)
+        yield known.INVERTED_MASK, Way(rotation, invert=True)
+        yield known.SOFTMAX, Way(rotation, softmax=-2)
+    for fault, rotation in rotation_faults():
+        yield fault, Way(rotation)
 
 
-def gives(values: list[Any], raised: list[bool], asked: list[Case], change: dict[str, Any]) -> bool:
+def attention_gives(values: list[Any], raised: list[bool], asked: list[Case], way: Way) -> bool:
     for value, failed, case in zip(values, raised, asked):
-        _, T, H, _ = case[0].xq.shape
-        if failed and change.get("axis") == 2 and T != H:
+        _, T, H, _ = case.probe.xq.shape
+        if failed and way.rotation.axis == 2 and T != H:
             continue
         try:
-            expected = attend(case, **change)
+            expected = attend_with(case, way)
         except RuntimeError:  # more heads than positions
             return False
-        expected = expected.flatten(2) if isinstance(value, Tensor) and value.ndim == 3 else expected
+        if isinstance(value, Tensor) and value.ndim == 3:
+            expected = expected.flatten(2)
         unknown = expected.isnan()
         if isinstance(value, Tensor) and value.shape == expected.shape:
             value = value.masked_fill(unknown, 0.0)
@@ -152,59 +181,82 @@ def gives(values: list[Any], raised: list[bool], asked: list[Case], change: dict
     return True
 
 
-def properties(values: list[Any], raised: list[bool], asked: list[Case]) -> Iterator[Property]:
+def attention_properties(values: list[Any], raised: list[bool], asked: list[Case]) -> Iterator[Property]:
     ran = [(value, case) for value, failed, case in zip(values, raised, asked) if not failed]
-    for value, ((xq, *_), _, _) in ran:
+    for value, case in ran:
+        xq = case.probe.xq
         shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         if shape != tuple(xq.flatten(2).shape):
             yield Property("The output has the shape of xq", str(shape), str(tuple(xq.shape)))
-    shaped = [(value.reshape(case[0].xq.shape), case) for value, case in ran]
-    for value, ((xq, xk, start, _), xv, mask) in shaped:
-        groups = xq.shape[2] // xk.shape[2]
-        if mask[0].sum() == 1:
-            right = xv[:, 0].repeat_interleave(groups, 1)  # (B, H, D)
+    shaped = [(value.reshape(case.probe.xq.shape), case) for value, case in ran]
+    for value, case in shaped:
+        H, K = value.shape[2], case.xv.shape[2]
+        start = case.probe.start
+        if case.mask[0].sum() == 1:
+            right = case.xv[:, 0].repeat_interleave(H // K, 1)  # (B, H, D)
             _, h, i = at = worst(value[:, 0], right)
-            yield Property(f"A token that sees only itself gets its own value, head {h} of {xq.shape[2]} that of "
-                           f"key/value head {h // groups} of {xk.shape[2]}; at position {start}, channel {i}",
-                           float(value[:, 0][at]), float(right[at]))  # fmt: skip
+            sentence = (
+                f"A token that sees only itself gets its own value, head {h} of {H} that of "
+                f"key/value head {h // (H // K)} of {K}; at position {start}, channel {i}"
+            )
+            yield Property(sentence, float(value[:, 0][at]), float(right[at]))
         else:
             _, t, *_ = at = worst(value, torch.ones_like(value))
             yield Property(f"Weights sum to 1, so values of 1 give 1; at position {start + t}", float(value[at]), 1.0)
     if len(shaped) == len(asked):
-        *_, (late, (probe, *_)), (early, _) = shaped
+        late, case = shaped[-2]
+        early, _ = shaped[-1]
         _, t, h, i = at = worst(late, early)
-        yield Property(f"The output depends on distances only: from position {probe.start} on it is that from 3 on; "
-                       f"token {t}, head {h}, channel {i}", float(late[at]), float(early[at]))  # fmt: skip
-    layout = min(LAYOUTS, key=lambda each: sum(gap(value, attend(case, pairs=each)) for value, case in shaped))
+        sentence = (
+            f"The output depends on distances only: from position {case.probe.start} on it is that from 3 on; "
+            f"token {t}, head {h}, channel {i}"
+        )
+        yield Property(sentence, float(late[at]), float(early[at]))
+
+    def distance(layout: str) -> float:
+        return sum(gap(value, attend_with(case, Way(Rotation(layout)))) for value, case in shaped)
+
+    intended = Way(Rotation(min(LAYOUTS, key=distance)))
     for value, case in shaped:
-        right = attend(case, pairs=layout)
+        right = attend_with(case, intended)
         _, t, h, i = at = worst(value, right)
-        yield Property(f"softmax(q k^T / sqrt(D)) v over visible keys, q and k rotated, H = {value.shape[2]}, "
-                       f"D = {value.shape[3]}; position {case[0].start + t}, head {h}, channel {i}",
-                       float(value[at]), float(right[at]))  # fmt: skip
+        sentence = (
+            f"softmax(q k^T / sqrt(D)) v over visible keys, q and k rotated, H = {value.shape[2]}, "
+            f"D = {value.shape[3]}; position {case.probe.start + t}, head {h}, channel {i}"
+        )
+        yield Property(sentence, float(value[at]), float(right[at]))
 
 
 def judge_attention(names: dict[str, Any], conventions: Conventions, describe: Describe) -> Verdict:
-    asked, attempts = cases(), []
+    asked = cases()
+    attempts = []
     ways = [conventions.mask] if conventions.mask else ["bool", "additive", "ones"]
     if "causal_mask" in conventions.broken:  # this one may be made for masks like that
         ways.append("inverted")
     for form, way in product([conventions.table] if conventions.table else FORMS, ways):
         call = partial(_call, names, conventions, form, way)
         values, problem, raised = observe(call, [[case] for case in asked], describe)
-        outcomes = [(outcome, gives(values, raised, asked, {"pairs": pairs})) for outcome, pairs in OUTCOMES]
+        outcomes = []
+        for outcome, pairs in OUTCOMES:
+            outcomes.append((outcome, attention_gives(values, raised, asked, Way(Rotation(pairs)))))
         attempts.append(Attempt(outcomes, values, problem, raised))
-    outcomes, values, problem, raised, _ = best(attempts)
-    faults = ((fault, gives(values, raised, asked, change)) for fault, change in ATTENTION_FAULTS)
-    return decide("attention", outcomes, faults, properties(values, raised, asked), problem, 6)
+    chosen = best(attempts)
+    values, raised = chosen.values, chosen.raised
+    faults = ((fault, attention_gives(values, raised, asked, way)) for fault, way in attention_faults())
+    properties = attention_properties(values, raised, asked)
+    return verdict_on("attention", chosen.outcomes, faults, properties, chosen.problem, 6)
 
 
 def _call(names: dict[str, Any], conventions: Conventions, form: Form, way: str, case: Case) -> Any:
     """The reader's attention, with right functions in the place of those that were judged and are not."""
-    (xq, xk, *_), xv, mask = case
-    angle = case[0].angle
+    xq, xk, xv = case.probe.xq.clone(), case.probe.xk.clone(), case.xv.clone()
+    angle = case.probe.angle
+
+    def right_rotation(xq: Tensor, xk: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+        return rotate(xq, angle, Rotation()).type_as(xq), rotate(xk, angle, Rotation()).type_as(xk)
+
     if "reshape_for_broadcast" in conventions.broken:
         names["reshape_for_broadcast"] = lay
     if "apply_rotary_emb" in conventions.broken:
-        names["apply_rotary_emb"] = lambda xq, xk, *_: (rotate(xq, angle).type_as(xq), rotate(xk, angle).type_as(xk))
-    return names["attention"](xq.clone(), xk.clone(), xv.clone(), form.write(unit(angle)), write_mask(mask, way))
+        names["apply_rotary_emb"] = right_rotation
+    return names["attention"](xq, xk, xv, form.write(unit(angle)), write_mask(case.mask, way))

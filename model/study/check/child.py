@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from . import NAMES, Verdict
+from . import FUNCTIONS, Verdict
 from .attention import judge_attention, judge_mask
 from .cache import judge_cache
 from .forms import Conventions
@@ -32,9 +32,14 @@ except ImportError:  # only Unix can limit memory
     resource = None  # type: ignore[assignment]
 
 SPARE_BYTES = 4 << 30  # address space the reader's file may take beyond what Python and torch have
-JUDGES: dict[str, Callable[..., Verdict]] = dict(
-    zip(NAMES, (judge_table, judge_reshape, judge_rotation, judge_mask, judge_cache, judge_attention))
-)
+JUDGES: dict[str, Callable[..., Verdict]] = {
+    "precompute_freqs_cis": judge_table,
+    "reshape_for_broadcast": judge_reshape,
+    "apply_rotary_emb": judge_rotation,
+    "causal_mask": judge_mask,
+    "KVCache": judge_cache,
+    "attention": judge_attention,
+}
 
 
 def main(notes: Path, seconds: float, skipped: set[str], files: list[Path]) -> None:
@@ -62,17 +67,18 @@ def verdicts(files: list[Path], skipped: Collection[str] = ()) -> Iterator[str |
 
     Raises ValueError, in one line, for a file that cannot be loaded.
     """
-    conventions, judged = Conventions(broken=set(skipped)), set(skipped)
+    conventions = Conventions(broken=set(skipped))
+    judged = set(skipped)
     for path in files:
         yield str(path)
         try:
-            names = load(path)
+            names = run_file(path)
         except BaseException as error:  # SystemExit too
-            raise ValueError(describe(error, path)) from None
-        for function in NAMES:
+            raise ValueError(describe_error(error, path)) from None
+        for function in FUNCTIONS:
             if callable(names.get(function)) and function not in judged:
                 yield function
-                verdict = judge(function, names, path, conventions)
+                verdict = judge_function(function, names, path, conventions)
                 judged.add(function)
                 if verdict.outcome not in ("right", "half-split"):
                     conventions.broken.add(function)
@@ -83,24 +89,27 @@ def verdicts(files: list[Path], skipped: Collection[str] = ()) -> Iterator[str |
 def limit_time(seconds: float) -> None:
     """Let the process be killed once it has worked that much longer: a busy machine does not count."""
     used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
-    limit(resource.RLIMIT_CPU, math.ceil(used + seconds))
+    set_limit(resource.RLIMIT_CPU, math.ceil(used + seconds))
 
 
 def limit_memory() -> None:
     """A function that takes ever more memory fails, and not the machine; a crash leaves no core file."""
-    limit(resource.RLIMIT_CORE, 0)
+    set_limit(resource.RLIMIT_CORE, 0)
     statistics = Path("/proc/self/statm")
     if statistics.exists() and not torch.cuda.is_available():  # CUDA reserves far more addresses than it uses
         used = int(statistics.read_text(encoding="utf-8").split()[0]) * resource.getpagesize()
-        limit(resource.RLIMIT_AS, used + SPARE_BYTES)
+        set_limit(resource.RLIMIT_AS, used + SPARE_BYTES)
 
 
-def limit(kind: int, value: int) -> None:
+def set_limit(kind: int, value: int) -> None:
+    """Only the soft limit, which the next step raises again; a chat template's process, which imports nothing of this
+    project, lowers the hard limit too (model/decoding/template.py).
+    """
     hard = resource.getrlimit(kind)[1]
     resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 
 
-def load(path: Path) -> dict[str, Any]:
+def run_file(path: Path) -> dict[str, Any]:
     """Run the file as a module of its name, which the other files may import, and return what it defines."""
     module = types.ModuleType(path.stem)
     module.__file__ = str(path)
@@ -111,20 +120,20 @@ def load(path: Path) -> dict[str, Any]:
     return vars(module)
 
 
-def judge(function: str, names: dict[str, Any], path: Path, conventions: Conventions) -> Verdict:
+def judge_function(function: str, names: dict[str, Any], path: Path, conventions: Conventions) -> Verdict:
     """One function's verdict; whatever it raises is part of it."""
     try:
         with torch.enable_grad():
-            return JUDGES[function](names, conventions, lambda error: describe(error, path))
+            return JUDGES[function](names, conventions, lambda error: describe_error(error, path))
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         if isinstance(error, NotImplementedError) and last.filename == str(path):
             return Verdict(function, "unwritten")
         # Raised in the judge itself, by a result of an unexpected kind.
-        return Verdict(function, "stopped", f"what it returns cannot be judged: {describe(error, path)}")
+        return Verdict(function, "stopped", f"what it returns cannot be judged: {describe_error(error, path)}")
 
 
-def describe(error: BaseException, path: Path) -> str:
+def describe_error(error: BaseException, path: Path) -> str:
     """Where and what, on one line."""
     if isinstance(error, SyntaxError):
         place = f"{error.filename or path} line {error.lineno}" if error.lineno else str(path)
@@ -134,7 +143,8 @@ def describe(error: BaseException, path: Path) -> str:
     text = " ".join(str(error).split())
     if isinstance(error, EOFError) and not text:
         text = "nothing can be typed in while it is checked"
-    return f"{where}: {type(error).__name__}{': ' if text else ''}{text[:300]}"
+    name = type(error).__name__
+    return f"{where}: {name}: {text[:300]}" if text else f"{where}: {name}"
 
 
 if __name__ == "__main__":

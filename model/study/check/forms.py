@@ -23,7 +23,7 @@ class Form(NamedTuple):
         """Complex128 (T, D/2) in this form."""
         if self.container == "complex":
             return self.lay(table.to(torch.complex64))
-        parts = [self.lay(spread(part.float(), self.width)) for part in (table.real, table.imag)]
+        parts = [self.lay(widened(part.float(), self.width)) for part in (table.real, table.imag)]
         parts = parts[::-1] if self.sin_first else parts
         if self.container == "tuple":
             return tuple(parts)
@@ -45,7 +45,7 @@ class Conventions:
     broken: set[str] = field(default_factory=set)  # functions that are wrong, and replaced when a later one calls them
 
 
-def spread(x: Tensor, width: str) -> Tensor:
+def widened(x: Tensor, width: str) -> Tensor:
     """(…, D/2) -> (…, D), each number twice; or as it is."""
     return {"single": x, "halves": torch.cat((x, x), -1), "neighbours": x.repeat_interleave(2, -1)}[width]
 
@@ -53,13 +53,16 @@ def spread(x: Tensor, width: str) -> Tensor:
 def read_table(result: Any, dim: int, end: int) -> tuple[Tensor | None, Form | None]:
     """Complex128 (end, dim/2) and the form it came in, or None for an unknown form."""
     if isinstance(result, Tensor) and result.is_complex():
-        fits = [size for size in result.shape if size != 1] == [end, dim // 2]
-        table = result.detach().to(torch.complex128).reshape(end, dim // 2) if fits else None
-        return table, Form("complex", "single", False, *ones(result, end)) if fits else None
+        if [size for size in result.shape if size != 1] != [end, dim // 2]:
+            return None, None
+        table = result.detach().to(torch.complex128).reshape(end, dim // 2)
+        return table, Form("complex", "single", False, *ones(result, end))
     container = "tuple"
     if isinstance(result, Tensor):
         container = "last" if result.shape[-1:] == (2,) else "stack"
-        result = result.unbind(-1 if container == "last" else 0) if result.ndim > 2 else []
+        if result.ndim <= 2:
+            return None, None
+        result = result.unbind(-1 if container == "last" else 0)
     if not isinstance(result, list | tuple) or len(result) != 2 or not all(isinstance(r, Tensor) for r in result):
         return None, None
     parts = [part.detach().double().squeeze() for part in result]
@@ -69,7 +72,7 @@ def read_table(result: Any, dim: int, end: int) -> tuple[Tensor | None, Form | N
     if parts[0].shape[1] == dim:
         width = "halves" if torch.equal(*parts[0].chunk(2, -1)) else "neighbours"
         step = slice(None, dim // 2) if width == "halves" else slice(None, None, 2)
-        if any(not torch.equal(part, spread(part[:, step], width)) for part in parts):
+        if any(not torch.equal(part, widened(part[:, step], width)) for part in parts):
             return None, None
         parts = [part[:, step] for part in parts]
     sin_first = bool(parts[0][0].abs().sum() < parts[1][0].abs().sum())
@@ -97,12 +100,13 @@ def read_masks(masks: list[Any]) -> tuple[list[Tensor | None], str]:
         way = "ones" if any((mask == 1).any() for mask in tensors) else "additive"
     read: list[Tensor | None] = []
     for mask in masks:
-        if isinstance(mask, Tensor):
-            mask = mask.detach()
-            mask = mask.reshape(mask.shape[-2:]) if mask.ndim > 2 and mask.shape[:-2].numel() == 1 else mask
-            read.append(mask > -1e3 if way == "additive" else mask != 0)
-        else:
+        if not isinstance(mask, Tensor):
             read.append(None)
+            continue
+        mask = mask.detach()
+        if mask.ndim > 2 and mask.shape[:-2].numel() == 1:
+            mask = mask.reshape(mask.shape[-2:])
+        read.append(mask > -1e3 if way == "additive" else mask != 0)
     return read, way
 
 
@@ -113,7 +117,7 @@ class Attempt(NamedTuple):
     values: list[Any]  # None where it raised
     problem: str  # the first exception, in words
     raised: list[bool]
-    form: Any = None
+    form: Form | None = None
 
 
 def best(attempts: list[Attempt]) -> Attempt:
@@ -125,15 +129,19 @@ def observe(
     call: Callable[..., Any], probes: Iterable[Sequence[Any]], describe: Describe
 ) -> tuple[list[Any], str, list[bool]]:
     """What ``call`` gives for each probe (None where it raised), the first exception in words, and which raised."""
-    values, problem, raised = [], "", []
+    values: list[Any] = []
+    raised: list[bool] = []
+    problem = ""
     for probe in probes:
-        value, failed = None, False
+        value = None
+        failed = False
         try:
             value = plain(call(*(x.clone() if isinstance(x, Tensor) else x for x in probe)))
         except NotImplementedError:
             raise
         except BaseException as error:
-            problem, failed = problem or describe(error), True
+            problem = problem or describe(error)
+            failed = True
         values.append(value)
         raised.append(failed)
     return values, problem, raised
@@ -142,7 +150,8 @@ def observe(
 def plain(value: Any) -> Any:
     """Copies of the tensors in it, dense and on the CPU: later calls may write to what was returned."""
     if isinstance(value, tuple | list):
-        return type(value)(map(plain, value)) if type(value) in (tuple, list) else tuple(map(plain, value))
+        copies = [plain(item) for item in value]
+        return copies if type(value) is list else tuple(copies)
     if not isinstance(value, Tensor):
         return value
     if value.is_meta:

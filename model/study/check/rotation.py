@@ -1,14 +1,15 @@
 """``apply_rotary_emb``: what it must give, and what each known mistake makes of it."""
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from . import Property, Verdict, decide
+from . import Property, Verdict, verdict_on
 from .faults import HEADS, MIXED, OVERWRITTEN, REAL, SIGN, SWAPPED, Fault
 from .forms import FORMS, Attempt, Conventions, Describe, Form, best, close, observe
 from .table import angles, lay, unit
@@ -17,51 +18,64 @@ LAYOUTS = ("neighbours", "halves")
 OUTCOMES = (("right", "neighbours"), ("half-split", "halves"))  # of a function that is right in a layout
 
 
-def to_pairs(x: Tensor, layout: str) -> tuple[Tensor, Tensor]:
+@dataclass(frozen=True)
+class Rotation:
+    """A way of rotating: right in either layout of ``pairs``; each other field makes a known mistake of it."""
+
+    pairs: str = "neighbours"  # the layout in which pairs are read
+    spread: str = ""  # the layout of their angles, if it is another one
+    written: str = ""  # the layout of the result, if it is another one
+    axis: int = 1  # of x, along which the positions lie
+    sign: int = 1
+    exchanged: bool = False  # cosine and sine
+    cast: bool = False  # the table to a real dtype
+    overwrite: bool = False  # the first number of a pair, before the second is computed
+
+
+def split_pairs(x: Tensor, layout: str) -> tuple[Tensor, Tensor]:
     """(…, D) -> the first and the second numbers of all pairs, (…, D/2) each."""
-    return (x[..., ::2], x[..., 1::2]) if layout == "neighbours" else x.chunk(2, -1)  # type: ignore[return-value]
+    if layout == "neighbours":
+        return x[..., ::2], x[..., 1::2]
+    first, second = x.chunk(2, -1)
+    return first, second
 
 
-def from_pairs(a: Tensor, b: Tensor, layout: str) -> Tensor:
-    return torch.stack((a, b), -1).flatten(-2) if layout == "neighbours" else torch.cat((a, b), -1)
+def join_pairs(a: Tensor, b: Tensor, layout: str) -> Tensor:
+    if layout == "neighbours":
+        return torch.stack((a, b), -1).flatten(-2)
+    return torch.cat((a, b), -1)
 
 
-def rotate(
-    x: Tensor, angle: Tensor, pairs: str = "neighbours", spread: str = "", written: str = "", axis: int = 1,
-    sign: int = 1, shift: float = 0.0, cast: bool = False, overwrite: bool = False,
-) -> Tensor:  # fmt: skip
-    """x (B, T, H, D) rotated by angle (T, D/2), in float64; each argument but the layout is a known mistake.
-
-    ``pairs`` is the layout in which pairs are read, ``spread`` that of their angles, ``written`` that of the result.
-    """
+def rotate(x: Tensor, angle: Tensor, way: Rotation) -> Tensor:
+    """x (B, T, H, D) rotated by angle (T, D/2), in float64."""
     x = x.double()
-    rows = angle[: x.shape[axis]]
-    rows = rows[None, :, None] if axis == 1 else rows[None, None]
-    a, b = to_pairs(x, pairs)
-    # The angle of both numbers of a pair: two different ones where angles are laid out otherwise than pairs.
-    first, second = to_pairs(from_pairs(rows, rows, spread or pairs), pairs)
-    swing = 0.0 if cast else sign
-    first, second = (torch.pi / 2 - f if shift else f for f in (first, second))
+    rows = angle[: x.shape[way.axis]]
+    rows = rows[None, :, None] if way.axis == 1 else rows[None, None]
+    a, b = split_pairs(x, way.pairs)
+    # The angle of both numbers of a pair: two different ones if angles are not laid out like pairs.
+    first, second = split_pairs(join_pairs(rows, rows, way.spread or way.pairs), way.pairs)
+    if way.exchanged:
+        first = torch.pi / 2 - first
+        second = torch.pi / 2 - second
+    swing = 0.0 if way.cast else way.sign
     new = a * first.cos() - swing * b * first.sin()
-    other = b * second.cos() + swing * (new if overwrite else a) * second.sin()
-    return from_pairs(new, other, written or pairs)
+    if way.overwrite:
+        a = new
+    other = b * second.cos() + swing * a * second.sin()
+    return join_pairs(new, other, way.written or way.pairs)
 
 
-# Each known mistake as what it changes in ``rotate``, in both layouts.
-ROTATION_FAULTS: list[tuple[Fault, dict[str, Any]]] = [
-    (fault, {"pairs": pairs, **change})
-    for pairs, other in (LAYOUTS, LAYOUTS[::-1])
-    for fault, change in (
-        (SIGN, {"sign": -1}),
-        (MIXED, {"spread": other}),
-        (MIXED, {"written": other}),
-        (MIXED, {"spread": other, "sign": -1}),
-        (HEADS, {"axis": 2}),
-        (REAL, {"cast": True}),
-        (SWAPPED, {"shift": True}),
-        (OVERWRITTEN, {"overwrite": True}),
-    )
-]
+def rotation_faults() -> Iterator[tuple[Fault, Rotation]]:
+    """Each known mistake, in both layouts."""
+    for pairs, other in (LAYOUTS, LAYOUTS[::-1]):
+        yield SIGN, Rotation(pairs, sign=-1)
+        yield MIXED, Rotation(pairs, spread=other)
+        yield MIXED, Rotation(pairs, written=other)
+        yield MIXED, Rotation(pairs, spread=other, sign=-1)
+        yield HEADS, Rotation(pairs, axis=2)
+        yield REAL, Rotation(pairs, cast=True)
+        yield SWAPPED, Rotation(pairs, exchanged=True)
+        yield OVERWRITTEN, Rotation(pairs, overwrite=True)
 
 
 class Probe(NamedTuple):
@@ -97,13 +111,14 @@ def probes() -> list[Probe]:
     ]
 
 
-def gives(values: list[Any], raised: list[bool], cases: list[Probe], change: dict[str, Any]) -> bool:
-    """Whether all results are what ``rotate`` gives; an exception matches only where the axis cannot be rotated."""
+def rotation_gives(values: list[Any], raised: list[bool], cases: list[Probe], way: Rotation) -> bool:
+    """Whether all results are what ``rotate`` gives; an exception matches only if the axis cannot be rotated."""
     for value, failed, case in zip(values, raised, cases):
-        if failed and change.get("axis") == 2 and case.xq.shape[1] != case.xq.shape[2]:
+        if failed and way.axis == 2 and case.xq.shape[1] != case.xq.shape[2]:
             continue
         try:
-            if not all(close(x, rotate(y, case.angle, **change)) for x, y in zip(value, case[:2], strict=True)):
+            xq, xk = value
+            if not close(xq, rotate(case.xq, case.angle, way)) or not close(xk, rotate(case.xk, case.angle, way)):
                 return False
         except (TypeError, ValueError, RuntimeError):  # not two tensors; or more heads than positions
             return False
@@ -124,37 +139,49 @@ def gap(found: Tensor, right: Tensor) -> float:
 def rotation_properties(values: list[Any], raised: list[bool], cases: list[Probe]) -> Iterator[Property]:
     ran = [(value, case) for value, failed, case in zip(values, raised, cases) if not failed]
     for value, case in ran:
-        shapes = tuple(tuple(x.shape) for x in value) if isinstance(value, tuple | list) and all(
-            isinstance(x, Tensor) for x in value) else type(value).__name__  # fmt: skip
-        yield Property("It returns queries and keys in the shapes they came in", str(shapes),
-                       str((tuple(case.xq.shape), tuple(case.xk.shape))))  # fmt: skip
+        if isinstance(value, tuple | list) and all(isinstance(x, Tensor) for x in value):
+            found = str(tuple(tuple(x.shape) for x in value))
+        else:
+            found = type(value).__name__
+        expected = str((tuple(case.xq.shape), tuple(case.xk.shape)))
+        yield Property("It returns queries and keys in the shapes they came in", found, expected)
+    named = []  # q or k, what it became, what it was, and where
     for value, case in ran:
-        for name, found, x in zip("qk", value, case[:2]):
-            if case.start == 0:
-                _, h, i = at = worst(found[:, 0], x[:, 0])
-                yield Property(f"Position 0 is not rotated; {name} of head {h}, channel {i} there",
-                               float(found[:, 0][at]), float(x[:, 0][at]))  # fmt: skip
+        named += [("q", value[0], case.xq, case), ("k", value[1], case.xk, case)]
+    for name, rotated, x, case in named:
+        if case.start == 0:
+            _, h, i = at = worst(rotated[:, 0], x[:, 0])
+            sentence = f"Position 0 is not rotated; {name} of head {h}, channel {i} there"
+            yield Property(sentence, float(rotated[:, 0][at]), float(x[:, 0][at]))
     for value, case in ran:
-        lengths, expected = (x.double().norm(dim=-1) for x in (value[0], case.xq))
-        _, t, h = at = worst(lengths, expected)
-        yield Property(f"A rotation keeps lengths; that of q at position {case.start + t}, head {h}",
-                       float(lengths[at]), float(expected[at]))  # fmt: skip
+        after = value[0].double().norm(dim=-1)  # (B, T, H)
+        before = case.xq.double().norm(dim=-1)  # (B, T, H)
+        _, t, h = at = worst(after, before)
+        sentence = f"A rotation keeps lengths; that of q at position {case.start + t}, head {h}"
+        yield Property(sentence, float(after[at]), float(before[at]))
     for value, case in ran:
         if case.xq.shape[1] == 6:
-            early, late = (float((value[0][0, m, 0] * value[1][0, m - 1, 0]).sum()) for m in (1, 5))
-            yield Property("A score depends on the distance only; one q and k, moved from positions (1, 0) to (5, 4)",
-                           late, early)  # fmt: skip
+            early = float((value[0][0, 1, 0] * value[1][0, 0, 0]).sum())
+            late = float((value[0][0, 5, 0] * value[1][0, 4, 0]).sum())
+            sentence = "A score depends on the distance only; one q and k, moved from positions (1, 0) to (5, 4)"
+            yield Property(sentence, late, early)
         if case.xq.shape[1] == 5 and case.xq[0, 0, 0, 0] == 1:
             first = value[0][0, 1, 0]
             yield Property("(1, 0) at position 1 becomes (cos 1, sin 1); its x", float(first[0]), 0.5403)
             yield Property("(1, 0) at position 1 becomes (cos 1, sin 1); its y", float(first[1:].sum()), 0.8415)
-    pairs = [(name, found, x, case) for value, case in ran for name, found, x in zip("qk", value, case[:2])]
-    layout = min(LAYOUTS, key=lambda each: sum(gap(found, rotate(x, case.angle, each)) for _, found, x, case in pairs))
-    for name, found, x, case in pairs:
-        right = rotate(x, case.angle, layout)
-        _, t, h, i = at = worst(found, right)
-        yield Property(f"Each pair i rotates by p theta^(-2i/D); {name} at p = {case.start + t}, head {h}, "
-                           f"channel {i} of {x.shape[-1]}", float(found[at]), float(right[at]))  # fmt: skip
+
+    def distance(layout: str) -> float:
+        return sum(gap(rotated, rotate(x, case.angle, Rotation(layout))) for _, rotated, x, case in named)
+
+    intended = Rotation(min(LAYOUTS, key=distance))
+    for name, rotated, x, case in named:
+        right = rotate(x, case.angle, intended)
+        _, t, h, i = at = worst(rotated, right)
+        sentence = (
+            f"Each pair i rotates by p theta^(-2i/D); {name} at p = {case.start + t}, head {h}, "
+            f"channel {i} of {x.shape[-1]}"
+        )
+        yield Property(sentence, float(rotated[at]), float(right[at]))
 
 
 def judge_rotation(names: dict[str, Any], conventions: Conventions, describe: Describe) -> Verdict:
@@ -170,17 +197,19 @@ def judge_rotation(names: dict[str, Any], conventions: Conventions, describe: De
     attempts = []
     for form in [conventions.table] if conventions.table else FORMS:
         values, problem, raised = observe(partial(call, form), [[case] for case in probes()], describe)
-        outcomes = [(outcome, gives(values, raised, cases, {"pairs": pairs})) for outcome, pairs in OUTCOMES]
+        outcomes = [(outcome, rotation_gives(values, raised, cases, Rotation(pairs))) for outcome, pairs in OUTCOMES]
         attempts.append(Attempt(outcomes, values, problem, raised, form))
-    outcomes, values, problem, raised, conventions.table = best(attempts)
-    faults = ((fault, gives(values, raised, cases, change)) for fault, change in ROTATION_FAULTS)
-    verdict = decide("apply_rotary_emb", outcomes, faults, rotation_properties(values, raised, cases), problem, 5)
-    if verdict.outcome in ("right", "half-split"):
-        verdict.remarks.extend(remarks(partial(call, conventions.table), cases[1]))
+    chosen = best(attempts)
+    values, raised, conventions.table = chosen.values, chosen.raised, chosen.form
+    faults = ((fault, rotation_gives(values, raised, cases, way)) for fault, way in rotation_faults())
+    properties = rotation_properties(values, raised, cases)
+    verdict = verdict_on("apply_rotary_emb", chosen.outcomes, faults, properties, chosen.problem, 5)
+    if verdict.outcome in ("right", "half-split") and chosen.form is not None:
+        verdict.remarks.extend(remarks(partial(call, chosen.form), cases[1]))
     return verdict
 
 
-def required(function: Any) -> int:
+def required(function: Callable[..., Any]) -> int:
     """How many positional arguments it cannot do without."""
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -189,7 +218,7 @@ def required(function: Any) -> int:
     return sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
 
 
-def remarks(call: Any, case: Probe) -> Iterator[str]:
+def remarks(call: Callable[[Probe], Any], case: Probe) -> Iterator[str]:
     """What could be better in a function that is right."""
     kept = case._replace(xq=case.xq.clone(), xk=case.xk.clone())
     call(kept)

@@ -19,6 +19,7 @@ from typing import Annotated, Any
 
 import torch
 from sentencepiece import SentencePieceProcessor
+from torch import Tensor
 
 from ...attention import Attention, attention
 from ...cli.files import write_text
@@ -44,10 +45,27 @@ class Page:
 
 WEB = Path(__file__).parent
 WORKER = ("model", "sampling", "worker")  # the modules of each script, in the order in which they need each other
-PAGE: tuple[str, ...] = ("strings", "tokenizer", "model", "sampling", "draw", "state", "tokens", "rotation", "score")
-PAGE += ("maps", "cache", "whatif", "frame", "text", "words", "controls", "page")
-LARGEST = 20_000_000  # parameters: above it, the file and each token take too long
-HALF = 1_000_000  # parameters: above it, weights are written in float16
+PAGE = (
+    "strings",
+    "tokenizer",
+    "model",
+    "sampling",
+    "draw",
+    "state",
+    "tokens",
+    "rotation",
+    "score",
+    "maps",
+    "cache",
+    "whatif",
+    "frame",
+    "text",
+    "words",
+    "controls",
+    "page",
+)
+LARGEST_MODEL = 20_000_000  # parameters: above it, the file and each token take too long
+HALF_ABOVE = 1_000_000  # parameters: above it, weights are written in float16
 DOCS = Path(__file__).parents[3] / "docs"
 PAGES = {"en": "rope.md", "zh": "rope.zh.md"}
 
@@ -57,25 +75,20 @@ def run(options: Page) -> Report:
     path = options.model or newest_run()
     args = load_args(path)
     count, _ = count_parameters(args)
-    if count > LARGEST:
+    if count > LARGEST_MODEL:
         raise ValueError(
-            f"{path} has {count:,} parameters: the page runs up to {LARGEST:,}; train a smaller model "
+            f"{path} has {count:,} parameters: the page runs up to {LARGEST_MODEL:,}; train a smaller model "
             "(--dim, --n_layers, --vocab_size) and name its run"
         )
     if not options.out.parent.is_dir() or options.out.is_dir():
         raise ValueError(f"out is {options.out}: name a file in a directory that exists")
     tokenizer = load_tokenizer(options.tokenizer or path, args.vocab_size)
     pieces = vocabulary(tokenizer)  # refuses what the page could not encode
-    net = network(load_model(path), stored(count))
+    net = packed_network(load_model(path), stored(count))
     weights = net.pop("weights")
     facts = {"name": path.resolve().name, "prompt": options.prompt, **net, "tokenizer": pieces, "sinks": SINKS}
-    write_text(
-        options.out,
-        build(
-            facts | {"steps": steps(options.out), "lines": lines(Attention.forward, attention)},
-            weights,
-        ),
-    )
+    facts |= {"steps": docs_steps(options.out), "lines": code_lines(Attention.forward, attention)}
+    write_text(options.out, page_text(facts, weights))
     table = Table(
         f"{options.out}: open it in a browser; it needs no server and no network",
         ("part", "what", "bytes"),
@@ -89,25 +102,26 @@ def run(options: Page) -> Report:
 
 
 def stored(count: int) -> torch.dtype:
-    return torch.float16 if count > HALF else torch.float32
+    return torch.float16 if count > HALF_ABOVE else torch.float32
 
 
-def build(facts: dict[str, Any], weights: str) -> str:
+def page_text(facts: dict[str, Any], weights: str) -> str:
     """The whole page as text: page.html with its blanks filled."""
-    main, worker, style = script(PAGE), script(WORKER), read("page.css")
+    main = joined_modules(PAGE)
+    style = read_source("page.css")
     blanks = {
         "policy": policy(main, style),
         "title": html.escape(facts["name"]),
         "style": style,
         "facts": json.dumps(facts).replace("<", "\\u003c"),  # so that no text in it can end the element
         "weights": weights,
-        "worker": worker,
+        "worker": joined_modules(WORKER),
         "script": main,
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda blank: blanks[blank[1]], read("page.html"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda blank: blanks[blank[1]], read_source("page.html"))
 
 
-def network(model: Transformer, dtype: torch.dtype) -> dict[str, Any]:
+def packed_network(model: Transformer, dtype: torch.dtype) -> dict[str, Any]:
     """Sizes, names and shapes of the weights, and all of them in base64; in float32 where float16 has no room."""
     state = model.state_dict()
     flat = torch.cat([weight.float().flatten() for weight in state.values()])
@@ -116,28 +130,36 @@ def network(model: Transformer, dtype: torch.dtype) -> dict[str, Any]:
     return {
         "args": architecture(model.args),
         "dtype": str(flat.dtype).removeprefix("torch."),
-        "shapes": [(name, *(1, *weight.shape)[-2:]) for name, weight in state.items()],
+        "shapes": [(name, *rows_and_columns(weight)) for name, weight in state.items()],
         "weights": base64.b64encode(flat.numpy().tobytes()).decode(),
     }
 
 
-def read(file: str) -> str:
+def rows_and_columns(weight: Tensor) -> tuple[int, int]:
+    """A norm's weight (dim,) is one row."""
+    return (1, weight.shape[0]) if weight.ndim == 1 else (weight.shape[0], weight.shape[1])
+
+
+def read_source(file: str) -> str:
     return (WEB / file).read_text(encoding="utf-8")
 
 
-def script(modules: Iterable[str]) -> str:
+def joined_modules(modules: Iterable[str]) -> str:
     """The modules as one script: imports go, for all names are in one scope then, and so does the word export."""
-    whole = "\n".join(read(f"{module}.mjs") for module in modules)
+    whole = "\n".join(read_source(f"{module}.mjs") for module in modules)
     return '"use strict";\n' + re.sub(r"^import .*?;\n|^export (?=\w)", "", whole, flags=re.MULTILINE | re.DOTALL)
 
 
 def policy(main: str, style: str) -> str:
     """Nothing from outside: this script, this style and a worker made of the page's own text."""
-    main, style = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (main, style))
     return (
-        f"default-src 'none'; script-src 'sha256-{main}'; style-src 'sha256-{style}'; worker-src blob:; "
-        "base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src 'sha256-{digest(main)}'; style-src 'sha256-{digest(style)}'; "
+        "worker-src blob:; base-uri 'none'; form-action 'none'"
     )
+
+
+def digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def camel(name: str) -> str:
@@ -161,7 +183,7 @@ def vocabulary(tokenizer: Tokenizer) -> dict[str, Any]:
         raise ValueError(f"{tokenizer.path} is no SentencePiece model: name the tokenizer.model with --tokenizer")
     model = SentencePieceProcessor(model_file=str(tokenizer.path))
     pieces = [model.id_to_piece(i) for i in range(model.get_piece_size())]
-    kinds = "".join(kind(model, i) for i in range(len(pieces)))
+    kinds = "".join(piece_kind(model, i) for i in range(len(pieces)))
     known = {piece for piece, letter in zip(pieces, kinds) if letter == "n"}
     merged = {piece for piece in known if len(piece) > 1}
     apart = [p for p in merged if not any(p[:i] in known and p[i:] in known for i in range(1, len(p)))]
@@ -184,13 +206,20 @@ def vocabulary(tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-def kind(model: SentencePieceProcessor, token: int) -> str:
+def piece_kind(model: SentencePieceProcessor, token: int) -> str:
     """u unknown, c control, b byte, x unused, n normal."""
-    tests = {"u": model.is_unknown, "c": model.is_control, "b": model.is_byte, "x": model.is_unused}
-    return next((letter for letter, test in tests.items() if test(token)), "n")
+    if model.is_unknown(token):
+        return "u"
+    if model.is_control(token):
+        return "c"
+    if model.is_byte(token):
+        return "b"
+    if model.is_unused(token):
+        return "x"
+    return "n"
 
 
-def lines(*functions: Callable[..., Any]) -> list[tuple[int, str]]:
+def code_lines(*functions: Callable[..., Any]) -> list[tuple[int, str]]:
     """Number and text of each line of code of the functions, without docstrings and blank lines."""
     found = []
     for function in functions:
@@ -200,7 +229,7 @@ def lines(*functions: Callable[..., Any]) -> list[tuple[int, str]]:
     return found
 
 
-def steps(out: Path) -> dict[str, list[tuple[str, str]]]:
+def docs_steps(out: Path) -> dict[str, list[tuple[str, str]]]:
     """For each language, heading and address of every step of docs/rope.md as seen from the page; none without docs."""
     found: dict[str, list[tuple[str, str]]] = {}
     for language, page in PAGES.items():
