@@ -33,6 +33,29 @@ def test_it_has_the_same_weights_and_logits_and_leaves_the_model_alone(small_mod
     assert not any(module.training for module in network.modules())
 
 
+@pytest.mark.parametrize("compile", [False, True])
+@pytest.mark.parametrize("sizes", [(9, 4), (1, 5), (6, 1, 2)])
+def test_of_several_tokens_it_gives_the_last_ones_output_and_caches_all(small_model, sizes, compile):
+    model = small_model(n_layers=3)
+    network, caches = for_decoding(model, compile), [KVCache(model.args, 2) for _ in range(2)]
+    text = torch.randint(model.args.vocab_size, (2, sum(sizes)))
+    expected, start_pos = model.hidden(text, 0, caches[0]), 0
+    for chunk in text.split(sizes, dim=1):
+        h = network.hidden(chunk, start_pos, caches[1])
+        start_pos += chunk.shape[1]
+        torch.testing.assert_close(h, expected[:, start_pos - 1 : start_pos], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(caches[1].keys, caches[0].keys, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(caches[1].values, caches[0].values, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("place", ["layers.1", "layers.1.feed_forward.w2", "norm"])
+def test_a_hook_sees_the_outputs_of_all_tokens(small_model, place):
+    model, seen = small_model(), []
+    model.get_submodule(place).register_forward_hook(lambda module, inputs, out: seen.append(out.shape[1]))
+    list(generate(model, [[1, 2, 3, 4]], 3))
+    assert seen == [4, 1, 1]
+
+
 def test_what_was_put_into_the_model_takes_part(small_model):
     """Hooks, layers of another kind and changed code are the reader's business, and generating respects them."""
     model = small_model()

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from .. import kernels
 from ..cache import KVCache
-from ..transformer import Transformer
+from ..transformer import Transformer, TransformerBlock
 
 FIRST_COMPILED = 2  # torch.compile takes the numbers 0 and 1 for constants, so those positions are decoded eagerly
 RECOMPILATIONS = 1000  # of one function in a process: architectures, dtypes, batches with and without padding
@@ -30,11 +30,16 @@ ONE_LAYER_FROM = 8_000_000
 def for_decoding(model: Transformer, compile: bool = False) -> Transformer:
     """Build the decoding network of ``model``: a copy of its modules that shares its weights, in eval mode.
 
-    On a CPU its linear layers are fast for a few rows. With ``compile`` its forward for one token a row goes through
-    torch.compile; networks of one architecture share the compiled code. The model itself is not touched, and a change
-    of its weights in place shows in the next token. Raises ValueError where nothing can be compiled.
+    On a CPU its linear layers are fast for a few rows. Of several tokens it gives the last one's output only. With
+    ``compile`` its forward for one token a row goes through torch.compile; networks of one architecture share the
+    compiled code. The model itself is not touched, and a change of its weights in place shows in the next token. Raises
+    ValueError if nothing can be compiled.
     """
     network = copy_modules(model)
+    last = network.layers[-1]
+    hooked = any(has_hooks(module) for module in [*last.modules(), network.norm])
+    if type(model).hidden is Transformer.hidden and type(last) is TransformerBlock and not hooked:
+        network.layers[-1] = LastBlock(last).eval()
     return CompiledNetwork(copy_modules(model), network) if compile else network
 
 
@@ -53,11 +58,30 @@ def replace_linear_layers(network: Transformer) -> None:
     """Put a ``DecodingLinear`` in place of each plain linear layer. One with a hook or of another class stays."""
     for parent in list(network.modules()):
         for name, module in list(parent.named_children()):
-            hooked = module._forward_hooks or module._forward_pre_hooks
-            if type(module) is nn.Linear and module.bias is None and not hooked:
+            if type(module) is nn.Linear and module.bias is None and not has_hooks(module):
                 setattr(parent, name, DecodingLinear(module.weight))
     if network.output is None:  # tied: the embedding is the output matrix, too
         network.output = DecodingLinear(network.tok_embeddings.weight)
+
+
+def has_hooks(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+class LastBlock(TransformerBlock):
+    """The last block, of which only the last token's output is needed: (B, T, dim) -> (B, 1, dim)."""
+
+    def __init__(self, block: TransformerBlock) -> None:
+        nn.Module.__init__(self)
+        for name, module in block.named_children():
+            self.add_module(name, module)
+
+    def forward(
+        self, x: Tensor, start_pos: int, freqs_cis: Tensor, mask: Tensor | None, cache: KVCache | None
+    ) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), start_pos, freqs_cis, mask, cache)  # (B, T, dim), for the cache
+        x = x[:, -1:]  # (B, 1, dim)
+        return x + self.feed_forward(self.ffn_norm(x))
 
 
 class DecodingLinear(nn.Module):
