@@ -6,7 +6,8 @@ from model import ModelArgs, Transformer
 from model.cli import write_toml
 from model.training.config import CONFIG_FILE, DataArgs, TrainArgs
 from model.training.distributed import Ranks
-from model.training.plan import ALONE
+from model.training.plan import ALONE, check_processes
+from model.training.prepared_text import check_prompt
 from model.training.resolve import resolve
 from model.weights import save_model
 
@@ -219,3 +220,20 @@ def test_a_width_alone_needs_no_heads():
     assert plan("mine.toml", dim=100).model.dim == 100
     with pytest.raises(ValueError, match="n_heads 7"):
         plan("mine.toml", dim=100, n_heads=7)
+
+
+def test_a_sample_prompt_leaves_at_least_one_position():
+    check_prompt(15, 16)
+    for tokens in (16, 17):
+        with pytest.raises(ValueError, match=f"sample_prompt is {tokens} tokens long"):
+            check_prompt(tokens, 16)
+
+
+def test_stdin_is_for_one_process_only():
+    data, train = DataArgs(data=("-",)), TrainArgs(batch_size=12)
+    check_processes(data, train, 1)
+    for processes in (2, 3):
+        with pytest.raises(ValueError, match="which only one of several processes could read"):
+            check_processes(data, train, processes)
+    with pytest.raises(ValueError, match="batch_size is 12, for 5 processes"):
+        check_processes(DataArgs(data=("a.txt",)), train, 5)

@@ -89,6 +89,16 @@ def test_sizes_grow_and_keep_what_is_given():
     assert {args.n_layers for args in architectures({"vocab_size": VOCABULARY, "n_layers": 2})} == {2}
 
 
+def test_small_vocabularies_keep_their_matrices_apart():
+    for vocab_size, tied in ((512, False), (513, True)):
+        assert {args.tie_embeddings for args in architectures({"vocab_size": vocab_size})} == {tied}
+
+
+def test_below_two_minutes_the_context_is_half_of_the_usual():
+    usual = ModelArgs().max_seq_len
+    assert [chosen(minutes=minutes)["max_seq_len"] for minutes in (1.9, 2.0)] == [usual // 2, usual]
+
+
 def test_what_cannot_be_is_left_out():
     widths = {args.dim for args in architectures({"vocab_size": VOCABULARY, "n_heads": 7})}
     assert widths

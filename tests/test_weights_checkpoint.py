@@ -106,6 +106,15 @@ def test_broken_weights_are_told(everywhere, tmp_path, value):
         next(generate(load_model(tmp_path / "nan"), [[1, 2]], 1))
 
 
+def test_finite_weights_whose_sum_overflows_are_not_called_broken(everywhere, tmp_path, recwarn):
+    model = everywhere[0]
+    with torch.no_grad():
+        model.layers[1].feed_forward.w2.weight.fill_(3e38)
+    save_model(model, tmp_path / "large")
+    load_model(tmp_path / "large", dtype=torch.bfloat16)
+    assert not [warning for warning in recwarn if "NaN or infinity" in str(warning.message)]
+
+
 def test_what_keeps_its_dtype_is_not_gone_through_while_loading(everywhere, monkeypatch):
     def refuse(tensor):
         raise AssertionError(f"a tensor of {tensor.shape} was read")
