@@ -60,6 +60,43 @@ def test_every_attention_has_the_formulas_gradients(monkeypatch, way, K, T, S):
             torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5, msg=name)
 
 
+@pytest.mark.parametrize(
+    ("processor", "dtype", "T", "S", "training", "chosen"),
+    [
+        ("native", torch.bfloat16, 9, 9, True, "grouped"),
+        ("amx", torch.bfloat16, 9, kernels.LONGEST_TRAINED, True, "grouped"),
+        ("amx", torch.bfloat16, 9, kernels.LONGEST_TRAINED + 1, True, "fused"),
+        ("native", torch.bfloat16, 9, kernels.LONGEST_TRAINED + 1, False, "grouped"),
+        ("amx", torch.bfloat16, 9, 9, False, "fused"),
+        ("emulated", torch.bfloat16, 9, 9, True, "fused"),
+        ("native", torch.bfloat16, 1, 9, False, "fused"),
+        ("native", torch.float32, 9, 9, True, "fused"),
+        ("native", torch.float16, 9, 9, False, "fused"),
+    ],
+)
+def test_the_rule_for_attention(monkeypatch, processor, dtype, T, S, training, chosen):
+    monkeypatch.setattr(kernels, "CPU", PROCESSORS[processor])
+    q = torch.randn(1, 6, T, D).to(dtype).requires_grad_(training)
+    assert kernels.choose_attention(q, S) is kernels.ATTENTION[chosen]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rows", "compiling", "chosen"),
+    [
+        (torch.float32, 1, False, "slices"),
+        (torch.float32, 1, True, "mv"),
+        (torch.float32, kernels.FEW_ROWS, False, "slices"),
+        (torch.float32, kernels.FEW_ROWS + 1, False, "F.linear"),
+        (torch.bfloat16, 1, False, "mv"),
+        (torch.bfloat16, 2, False, "F.linear"),
+        (torch.float16, 1, True, "mv"),
+    ],
+)
+def test_the_rule_for_products(monkeypatch, dtype, rows, compiling, chosen):
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)
+    assert kernels.choose_linear(torch.randn(rows, 1, 24).to(dtype)) is kernels.LINEAR[chosen]
+
+
 @pytest.mark.parametrize("processor", PROCESSORS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("training", [False, True])
@@ -116,6 +153,30 @@ def test_products_are_the_same_when_they_are_compiled(dtype, rows):
     weight, x = torch.randn(32, 24).to(dtype), torch.randn(rows, 1, 24).to(dtype)
     found = torch.compile(kernels.linear, backend="eager")(x, weight)
     torch.testing.assert_close(found, F.linear(x, weight), rtol=2e-2 if dtype == torch.bfloat16 else 1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("processor", "columns", "rows", "group", "compiling", "chosen"),
+    [
+        ("native", 64, 1, None, True, "written out"),  # the compiler has wide instructions for it
+        ("emulated", 64, 1, None, True, "packed"),  # it has not
+        ("emulated", 64, 1, 8, True, "written out"),  # PyTorch's product cannot take groups
+        ("emulated", 40, 1, None, True, "written out"),  # nor rows of 40
+        ("native", kernels.WIDE, 1, None, True, "packed"),
+        ("native", 64, 1, None, False, "packed"),
+        ("native", 64, kernels.INT8_FEW_ROWS, None, False, "packed"),
+        ("native", 64, kernels.INT8_FEW_ROWS + 1, None, False, "widened"),
+        ("native", 64, 2, None, True, "packed"),
+        ("native", 40, 1, None, False, "widened"),
+        ("native", 64, 1, 8, False, "widened"),
+    ],
+)
+def test_the_rule_for_eight_bits(monkeypatch, processor, columns, rows, group, compiling, chosen):
+    monkeypatch.setattr(kernels, "CPU", PROCESSORS[processor])
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)
+    scales = quantize(torch.randn(3, columns), group).scales
+    x = torch.randn(rows, 1, columns).bfloat16()
+    assert kernels.choose_int8(x, scales) is kernels.INT8[chosen]
 
 
 @pytest.mark.parametrize("processor", PROCESSORS)
