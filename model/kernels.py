@@ -60,10 +60,10 @@ def choose_attention(q: Tensor, S: int) -> Attend:
     Milliseconds on two cores with torch 2.13, grouped / fused, H / K heads of D (benchmarks/kernels.py):
 
                                                  AMX (Intel)   AVX512-BF16 (AMD)   AVX2 (AMD)
-        training, 16 x 256, 8 / 8 heads of 32    24.4 / 34.4   17.7 / 35           483 / 150
-        training, 4 x 1024, 8 / 8 heads of 32     103 / 67                        1460 / 444
-        prompt of 512, 32 / 4 heads of 64         5.0 / 3.3    half of fused       362 / 17
-        the same after 1,536 tokens              31.2 / 15.1                      2266 / 72
+        training, 16 x 256, 8 / 8 heads of 32    24.4 / 34.4   19.8 / 43.3          483 / 150
+        training, 4 x 1024, 8 / 8 heads of 32     103 / 67     95.8 / 105          1460 / 444
+        prompt of 512, 32 / 4 heads of 64         5.0 / 3.3    half of fused        362 / 17
+        the same after 1,536 tokens              31.2 / 15.1                       2266 / 72
 
     In float32 fused was faster, or level, on all three. On CUDA it never holds all scores.
     """
@@ -196,7 +196,7 @@ def choose_int8(x: Tensor, scales: Tensor) -> Int8Product:
 
                            AVX512-BF16 (AMD)    AVX2 (AMD)
         32000 x 288                             20 / 0.5
-        5632 x 2048         19 / 27             13 / 1.9
+        5632 x 2048          - / 27             13 / 1.9
         2048 x 5632         19 / 15             20 / 1.8
     """
     rows = x.shape[:-1].numel()
