@@ -36,6 +36,10 @@ SETTINGS |= {"max_steps": 4, "eval_every": 2, "sample_every": 0, "eval_tokens": 
 TEXT = "".join(f"{n} and {n} are {n + n}.\n" for n in range(200))
 
 
+# What a test starts as a process of its own asks the real processor: once is enough.
+in_processes_of_their_own = pytest.mark.parametrize("each_processor", ["native"], indirect=True)
+
+
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -394,6 +398,7 @@ def script(*argv: str, **options) -> subprocess.Popen:
     )
 
 
+@in_processes_of_their_own
 def test_a_sample_that_cannot_be_encoded_or_that_nobody_reads_ends_no_run():
     Path("boats.txt").write_text("🛶 rows ⛵\n" * 500, encoding="utf-8")
     argv = ["small.toml", "--data", "boats.txt", "--sample_every", "1", "--sample_prompt", "🛶"]

@@ -237,3 +237,11 @@ def test_stdin_is_for_one_process_only():
             check_processes(data, train, processes)
     with pytest.raises(ValueError, match="batch_size is 12, for 5 processes"):
         check_processes(DataArgs(data=("a.txt",)), train, 5)
+
+
+def test_a_prompt_is_measured_against_the_context_of_a_short_run():
+    plan = resolve(
+        None, Path(__file__).parent.parent / "configs" / "demo.toml", {"minutes": 0.5, "data": ("a",)}, False
+    )
+    assert plan.undecided
+    assert plan.model.max_seq_len == 128

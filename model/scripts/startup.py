@@ -26,7 +26,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
 SCRIPTS = ("train.py", "generate.py", "evaluate.py", "convert.py", "study.py")  # beside the package, in the repository
-COMMAND = "ropewalk"  # where it is installed; ropewalk.exe on Windows
+COMMANDS = ("ropewalk", "ropewalk.exe")  # where it is installed
 USER_SETTINGS = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # any of them: the user has decided
 
 
@@ -54,7 +54,7 @@ def is_own_script(started: str) -> bool:
     path = Path(started)
     if path.name in SCRIPTS:
         return path.resolve().parent == PACKAGE.parent
-    return path.stem == COMMAND
+    return path.name.lower() in COMMANDS
 
 
 def choose_waiting() -> bool:

@@ -28,7 +28,7 @@ from .trainer import Trainer
 # minutes few layers are best: wide products are faster than many.
 LADDER = ((64, 2), (96, 2), (128, 2), (128, 4), (160, 5), (224, 5), (288, 6), (384, 7), (512, 8), (704, 9), (1024, 10))
 ORDER = 6  # of the guesses by frequency, which say how hard a text is
-SHORT = 2.0  # minutes in which more steps on half the context teach more
+SHORT = 2.0  # minutes: in 500 steps half the context taught 5% more, in 1,400 steps 0.7% less (benchmarks/choice.py)
 OVERHEAD = 0.05  # of the minutes: validation, checkpoints, samples
 
 
@@ -136,8 +136,7 @@ def choose_settings(given: Settings, text: TextFacts, machine: Machine) -> Setti
     tokens = 1e4 * seconds  # a first guess of what the smallest size can see
     best: Settings | None = None
     least = math.inf
-    context = {"max_seq_len": 128} if given["minutes"] < SHORT else {}
-    for model in architectures(context | given | {"vocab_size": text.vocab_size}):
+    for model in architectures(usual_context(given) | given | {"vocab_size": text.vocab_size}):
         hidden = count_parameters(model)[1]
         train = from_settings(TrainArgs, recipe(model, tokens, text.train_tokens, given, machine.processes))
         if not fits_memory(model, train, machine.device, machine.processes):
@@ -198,8 +197,13 @@ def most_heads(dim: int) -> int:
 
 def placeholder(given: Settings) -> Settings:
     """The smallest architecture that could be chosen, for checks that are made before one is; none if there is none."""
-    smallest = next(architectures({"vocab_size": ModelArgs.vocab_size} | given), None)
+    smallest = next(architectures({"vocab_size": ModelArgs.vocab_size} | usual_context(given) | given), None)
     return {} if smallest is None else dict(vars(smallest))
+
+
+def usual_context(given: Settings) -> Settings:
+    """``max_seq_len`` of a run of so many ``minutes``, if it is not the default."""
+    return {"max_seq_len": 128} if given["minutes"] < SHORT else {}
 
 
 def recipe(model: ModelArgs, tokens: float, unique: int, given: Settings, processes: int = 1) -> Settings:
