@@ -53,8 +53,8 @@ class Attention(nn.Module):
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
     """softmax(q k^T / sqrt(D)) v, the definition: q (B, H, T, D), k and v (B, K, S, D) -> (B, H, T, D).
 
-    ``mask`` is boolean, broadcasts to (B, H, T, S), and is True where a query may see a key. None is causal: the last
-    query sees all S keys, the one before it all but the last, and so on.
+    ``mask`` is boolean, broadcasts to (B, H, T, S), and is True where a query may see a key; each query must see one at
+    least. None is causal: the last query sees all S keys, the one before it all but the last, and so on.
     """
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)  # (B, H, S, D)

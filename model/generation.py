@@ -1,8 +1,8 @@
 """The decode loop: prefill, then sample, yield, forward.
 
 Prompts of unequal length share a batch by ending together: the shorter ones are padded on the left, so the next token
-of every row goes into the same slot of the cache, and ``start_pos`` stays one number. A row's slots are then its
-positions plus its padding, and RoPE's scores depend on the difference of two positions only.
+of every row goes into the same slot of the cache, and ``start_pos`` stays one number. A token's slot is its position in
+its own text plus the row's padding. RoPE's scores depend only on differences of positions, so this changes nothing.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,7 +29,8 @@ def decode(
     """Continue ``tokens`` (B, T), which stand at start_pos in the cache; yields the next token of each row, (B, 1).
 
     ``sample`` maps logits (B, V) to tokens (B, 1). ``padding`` (B,) counts the slots before each row's first token.
-    The last token yielded is not in the cache yet. At least one token is sampled; whoever needs no more stops asking.
+    ``max_new_tokens`` is at least 1; the caller may stop earlier. The last token yielded is not in the cache, which
+    needs T + max_new_tokens - 1 slots from start_pos on.
     """
     for chunk in tokens.split(CHUNK, dim=1):
         T = chunk.shape[1]
@@ -45,9 +46,9 @@ def decode(
 
 
 def padding_mask(padding: Tensor | None, start_pos: int, T: int) -> Tensor | None:
-    """What T new tokens at start_pos see if ``padding`` (B,) slots of each row hold no token: (B, 1, T, S), or None.
+    """The causal mask of T new tokens at start_pos that also hides the first ``padding`` (B,) slots of each row.
 
-    A padded slot sees itself, because a softmax over nothing would be NaN.
+    (B, 1, T, S), or None without padding. A padded slot sees itself, because a softmax over nothing would be NaN.
     """
     if padding is None:
         return None

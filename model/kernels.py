@@ -57,7 +57,8 @@ def choose_attention(q: Tensor, S: int) -> Attend:
     """``grouped_attention`` for several bfloat16 queries on a CPU that multiplies bfloat16, except for prompts on
     processors with AMX, and for training on more than LONGEST_TRAINED keys; ``fused_attention`` for all else.
 
-    Milliseconds on two cores with torch 2.13, grouped / fused, H / K heads of D (benchmarks/kernels.py):
+    Milliseconds on two cores with torch 2.13, grouped / fused, batch x length, H / K heads of D; blank is not measured
+    (benchmarks/kernels.py):
 
                                                  AMX (Intel)   AVX512-BF16 (AMD)   AVX2 (AMD)
         training, 16 x 256, 8 / 8 heads of 32    24.4 / 34.4   19.8 / 43.3          483 / 150
@@ -65,7 +66,8 @@ def choose_attention(q: Tensor, S: int) -> Attend:
         prompt of 512, 32 / 4 heads of 64         5.0 / 3.3    half of fused        362 / 17
         the same after 1,536 tokens              31.2 / 15.1                       2266 / 72
 
-    In float32 fused was faster, or level, on all three. On CUDA it never holds all scores.
+    In float32 fused was faster, or level, on all three. Above LONGEST_TRAINED it is chosen for its memory: without a
+    mask it never holds all scores.
     """
     if q.device.type != "cpu" or q.dtype != torch.bfloat16 or q.shape[2] == 1 or not CPU.bfloat16:
         return fused_attention
@@ -97,18 +99,18 @@ def _grouped_block(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tens
     scores = (rows * D**-0.5 @ k.mT).view(B, H, T, S)  # (B, H, T, S)
     # In place, because a copy of the scores takes 7% of a prompt's time; and behind autograd's back, which would make
     # that copy. The gradient is still right: hidden keys have weight 0, so softmax passes no gradient to their scores.
-    hidden = scores.detach()
+    in_place = scores.detach()
     if mask is None:
         later = torch.ones(T, T, dtype=torch.bool, device=q.device).triu(1)  # (T, T), for the last T keys
-        hidden[..., S - T :].masked_fill_(later, -math.inf)
+        in_place[..., S - T :].masked_fill_(later, -math.inf)
     else:
-        hidden.masked_fill_(~mask, -math.inf)
+        in_place.masked_fill_(~mask, -math.inf)
     weights = scores.softmax(-1).type_as(v)  # (B, H, T, S); PyTorch sums 16-bit numbers in float32
     return (weights.view(B, K, H // K * T, S) @ v).view(B, H, T, D)
 
 
 def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-    """PyTorch's kernel, which goes over the keys in blocks and never holds all scores."""
+    """PyTorch's kernel, which goes over the keys in blocks."""
     B, H, T, D = q.shape
     K, S = k.shape[1:3]
     if T == 1:
@@ -121,7 +123,7 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None)
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=K != H)
     if mask is None:  # PyTorch's own causal mask is aligned to the first key, ours to the last
         mask = torch.ones(T, S, dtype=torch.bool, device=q.device).tril(S - T)  # (T, S)
-    return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=K != H)
+    return F.scaled_dot_product_attention(q, k, v, torch.atleast_2d(mask), enable_gqa=K != H)
 
 
 ATTENTION: dict[str, Attend] = {"grouped": grouped_attention, "fused": fused_attention}
@@ -134,6 +136,8 @@ FEW_ROWS = 128  # up to here a float32 product is faster in slices, on AVX2
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
     """``F.linear`` by the way that suits the dtype and the number of rows in x."""
+    if x.dtype != weight.dtype:  # under autocast, which casts for F.linear
+        return F.linear(x, weight)
     return choose_linear(x)(x, weight)
 
 
@@ -149,8 +153,8 @@ def choose_linear(x: Tensor) -> Product:
         float32, 5632 x 2048        as fast as memory       23 / 23 / 32
         reading memory, float32     29                      38
 
-    For 16 rows of bfloat16 F.linear is as fast on AMX as for one. Compilers make one loop over the weights of ``mv``,
-    which widens 16-bit numbers on the way: 29 GB/s for 32000 x 288 in float32 on AVX2, where slices gave 27.
+    For 16 rows of bfloat16 F.linear is as fast on AMX as for one. torch.compile makes one loop over the weights of
+    ``mv``: in float32 on AVX2 it reads 28 GB/s for 32000 x 288.
     """
     rows = x.shape[:-1].numel()
     if rows == 1 and (x.dtype != torch.float32 or torch.compiler.is_compiling()):

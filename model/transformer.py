@@ -87,7 +87,8 @@ class Transformer(nn.Module):
         """tokens (B, T) at positions start_pos .. start_pos + T - 1 -> logits (B, T, V).
 
         Without a cache the tokens are the whole sequence. ``mask`` is that of ``attention``: None is causal. Raises
-        ValueError past the end of the context.
+        ValueError past the end of the context. A subclass overrides ``hidden`` or ``logits``: a prompt is decoded by
+        calling these two.
         """
         return self.logits(self.hidden(tokens, start_pos, cache, mask))
 

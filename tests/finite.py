@@ -16,7 +16,7 @@ ATTENTION = "scaled_dot_product"  # PyTorch's fused kernels; their fourth or lat
 
 
 class FiniteInputs(TorchDispatchMode):
-    """Within it, an operation that multiplies is refused a tensor with NaN or infinity. ``seen`` counts them."""
+    """Raises AssertionError if a product is given NaN or infinity. ``seen`` counts the tensors that were checked."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,13 +33,13 @@ class FiniteInputs(TorchDispatchMode):
 
 
 class LikeAMX(FiniteInputs):
-    """And each bfloat16 product spoils row i if row i + 1 begins with NaN, as oneDNN's does with AMX.
+    """Imitates oneDNN with AMX, too: row i of a bfloat16 product becomes NaN if row i + 1 of its left factor begins so.
 
     It pads the inner dimension by reading on into the next row, if that is odd, or above 32 and no multiple of 32.
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
+        out = super().__torch_dispatch__(func, types, args, kwargs)
         if func.__name__.split(".")[0] in ("mm", "bmm"):
             a = args[0]
             inner = a.shape[-1]

@@ -253,6 +253,16 @@ def test_what_cannot_work_is_said_at_the_call(model, prompts, options, message):
 
 def test_absolute_positions_cannot_share_a_batch_of_unequal_lengths(model):
     model.shift_invariant = False
-    with pytest.raises(ValueError, match="unequal"):
-        generate(model, PROMPTS, 2)
+    for compile in (False, True):
+        with pytest.raises(ValueError, match="unequal"):
+            generate(model, PROMPTS, 2, compile=compile)
+        with pytest.raises(ValueError, match="endless"):
+            generate(model, PROMPTS[:1], 2, endless=True, compile=compile)
     assert rows(generate(model, PROMPTS, 2, use_cache=False)) == [greedy(model, prompt, 2) for prompt in PROMPTS]
+
+
+def test_generating_under_autocast(model):
+    expected = list(generate(model, PROMPTS[:1], 4))
+    with torch.autocast("cpu", torch.bfloat16):
+        found = list(generate(model, PROMPTS[:1], 4))
+    assert len(found) == len(expected)

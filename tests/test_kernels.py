@@ -24,7 +24,9 @@ def masks(B, T, S):
     padded = causal & (torch.arange(S) >= torch.arange(B)[:, None, None, None]) | own  # (B, 1, T, S)
     seldom = torch.rand(B, 1, T, S) < 0.3
     seldom[..., 0] = True  # a softmax over nothing would be NaN
-    return {"none": None, "causal": causal, "padded": padded, "not causal": seldom, "one row": seldom[:, :, :1]}
+    one_row = seldom[:, :, :1]
+    found = {"none": None, "causal": causal, "padded": padded, "not causal": seldom, "one row": one_row}
+    return found | {"one dimension": one_row[0, 0, 0]}
 
 
 def reference(q, k, v, mask):

@@ -166,3 +166,19 @@ def test_impossible_settings_are_named(field, value):
     with pytest.raises(ValueError, match=f"^{field} is {value}".replace("+", r"\+")) as raised:
         Sampling(**{field: value})
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("temperature", [1e-30, 1e-46, 1e-300])
+def test_a_tiny_temperature_takes_the_likeliest_token(temperature):
+    logits = torch.tensor([[1.0, 3.0, 2.0], [5.0, 4.0, 4.9]])
+    found = apply_temperature(logits, temperature)
+    assert not found.isnan().any()
+    assert found.argmax(-1).tolist() == [1, 0]
+    assert Sampler(Sampling(temperature, seed=1), [[0], [0]], 1, 3)(logits).tolist() == [[1], [0]]
+
+
+def test_a_sampler_says_when_it_was_made_for_fewer_tokens():
+    sampler = Sampler(Sampling(0.0), [[0]], 1, 3)
+    sampler(torch.zeros(1, 3))
+    with pytest.raises(ValueError, match="no random numbers left"):
+        sampler(torch.zeros(1, 3))

@@ -30,10 +30,10 @@ def generate(
 ) -> Iterator[list[int | None]]:
     """Continue every prompt; each step yields one id a row, None once a row has ended with one of ``eos_ids``.
 
-    ``prompts`` are lists of token ids, whose lengths may differ; a row gives what it would give alone. ``sampling`` are
-    the fields of ``Sampling``: temperature (0.0, the likeliest token, by default), top_k, top_p, min_p,
-    repetition_penalty, seed. With ``endless`` a text may pass ``max_seq_len``: its oldest part is then evicted from the
-    cache. Raises ValueError for prompts and settings that cannot work.
+    ``prompts`` are lists of token ids, whose lengths may differ; each row gives the text it would give alone, but for
+    rounding. ``sampling`` are the fields of ``Sampling``: temperature (0.0, the likeliest token, by default), top_k,
+    top_p, min_p, repetition_penalty, seed. With ``endless`` a text may pass ``max_seq_len``: its oldest part is then
+    evicted from the cache. Raises ValueError for prompts and settings that cannot work.
     """
     sampling_settings = Sampling(**{"temperature": 0.0, **sampling})
     check_prompts(model.args, prompts, max_new_tokens, endless)
@@ -104,7 +104,9 @@ def left_padded(prompts: Prompts, device: torch.device | str | None = None) -> t
 
 
 def new_cache(network: Transformer, prompts: Prompts, max_new_tokens: int, endless: bool = False) -> KVCache:
-    """Room for exactly these prompts and their continuations, in the dtype and on the device of the weights.
+    """Room for these prompts and their continuations, in the dtype and on the device of the weights.
+
+    The last slot is never written: see ``EndlessCache``.
 
     ``endless``: no more than the context; when it is full, the oldest tokens are evicted.
     """

@@ -19,8 +19,8 @@ class EndlessCache(KVCache):
 
     Keys are cached rotated, and rotations add: to move a key to a position n lower, it is rotated by -n. Nothing is
     computed again. The first tokens stay because heads park surplus attention on them (attention sinks, StreamingLLM,
-    arXiv:2309.17453). The rotations are those of ``freqs_cis``, the network's table, so this is for networks whose
-    scores depend on distances only (``shift_invariant``).
+    arXiv:2309.17453). The rotations are those of ``freqs_cis``, the network's table, so this is right only if the
+    scores depend on relative positions (``is_shift_invariant``).
     """
 
     def __init__(
@@ -36,7 +36,8 @@ class EndlessCache(KVCache):
         super().__init__(args, batch_size, max_seq_len, dtype, device)
         if self.max_seq_len < 2:
             raise ValueError("max_seq_len is 1: an endless text needs a context of at least 2 tokens")
-        # One more slot, which is never used: torch.compile would compile again for a slice that is the whole buffer.
+        # One slot is never used, so that a slice is never the whole buffer; torch.compile would specialise that case
+        # and recompile.
         self.keys, self.values = F.pad(self.keys, (0, 0, 0, 1)), F.pad(self.values, (0, 0, 0, 1))
         self.freqs_cis = freqs_cis.detach().to(self.keys.device)
         self.quarter = max(1, self.max_seq_len // 4)
@@ -79,7 +80,7 @@ def decode_endless(
     cache: EndlessCache,
     start_pos: int = 0,
 ) -> Iterator[Tensor]:
-    """``decode`` past the end of the context: until the cache is full, evict, go on. Yields tokens (B, 1)."""
+    """``decode`` past the end of the context: decode until the cache is full, evict, and continue. Yields (B, 1)."""
     while max_new_tokens > 0:
         start_pos = cache.make_room(start_pos, tokens.shape[1])
         start_pos += tokens.shape[1]

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from .. import kernels
 from ..cache import KVCache
 from ..transformer import Transformer, TransformerBlock
+from .endless import is_shift_invariant
 
-FIRST_COMPILED = 2  # torch.compile takes the numbers 0 and 1 for constants, so those positions are decoded eagerly
+FIRST_COMPILED = 2  # torch.compile specialises on the numbers 0 and 1, so those positions are decoded eagerly
 RECOMPILATIONS = 1000  # of one function in a process: architectures, dtypes, batches with and without padding
 # Weights in a layer. From here on one layer is compiled, and its code runs for all: 22 layers of 44 million weights
 # compile in 8 s instead of 48. Each call costs some 60 us, which at 1 million weights is half a layer's time: below,
@@ -30,7 +31,8 @@ ONE_LAYER_FROM = 8_000_000
 def for_decoding(model: Transformer, compile: bool = False) -> Transformer:
     """Build the decoding network of ``model``: a copy of its modules that shares its weights, in eval mode.
 
-    On a CPU its linear layers are fast for a few rows. Of several tokens it gives the last one's output only. With
+    On a CPU its linear layers are fast for a few rows. For several tokens its output is that of the last one only, if
+    the last block is a plain TransformerBlock without hooks: callers use ``[:, -1]``. With
     ``compile`` its forward for one token a row goes through torch.compile; networks of one architecture share the
     compiled code. The model itself is not touched, and a change of its weights in place shows in the next token. Raises
     ValueError if nothing can be compiled.
@@ -101,6 +103,7 @@ class CompiledNetwork(Transformer):
     def __init__(self, network: Transformer, prefill: Transformer) -> None:
         nn.Module.__init__(self)  # has no weights of its own
         self.args, self.freqs_cis = network.args, network.freqs_cis
+        self.shift_invariant = is_shift_invariant(network)
         self.network, self.prefill = network, prefill
         self.tok_embeddings, self.norm = network.tok_embeddings, network.norm
         on_cpu = network.tok_embeddings.weight.device.type == "cpu"
@@ -115,7 +118,7 @@ class CompiledNetwork(Transformer):
     def hidden(
         self, tokens: Tensor, start_pos: int = 0, cache: KVCache | None = None, mask: Tensor | None = None
     ) -> Tensor:
-        return self.prefill.hidden(tokens, start_pos, cache, mask)  # (B, T, dim)
+        return self.prefill.hidden(tokens, start_pos, cache, mask)  # (B, 1, dim), see LastBlock
 
     def logits(self, h: Tensor) -> Tensor:
         return self.prefill.logits(h)  # (..., V)
@@ -123,9 +126,10 @@ class CompiledNetwork(Transformer):
     def forward(
         self, tokens: Tensor, start_pos: int = 0, cache: KVCache | None = None, mask: Tensor | None = None
     ) -> Tensor:
-        """tokens (B, T) -> logits (B, T, V). One token a row goes through the compiled code."""
+        """tokens (B, T) -> logits of the last of them. One token a row goes through the compiled code."""
         if cache is None or tokens.shape[1] > 1 or start_pos < FIRST_COMPILED:
-            return self.prefill(tokens, start_pos, cache, mask)  # (B, T, V)
+            return self.prefill(tokens, start_pos, cache, mask)
+        self.prefill.check_positions(tokens, start_pos, cache)  # before the compiler would find it
         # With `dynamic`, torch.compile first takes norm_eps for a symbol, then finds it constant and traces all again.
         with warnings.catch_warnings(), torch._dynamo.config.patch(specialize_float=True):
             warnings.filterwarnings("ignore", "Torchinductor does not support code generation for complex")

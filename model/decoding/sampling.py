@@ -17,7 +17,7 @@ RULED_OUT = float("-inf")
 
 @dataclass(frozen=True)
 class Sampling:
-    """Sampling: how the next token is sampled.
+    """Settings for choosing the next token.
 
     Raises ValueError that lists every problem at once, each with its value and the fix.
     """
@@ -43,8 +43,8 @@ class Sampling:
             yield f"top_p is {self.top_p}: give a probability above 0, up to 1"
         if self.min_p is not None and not 0 <= self.min_p <= 1:
             yield f"min_p is {self.min_p}: give a fraction from 0 to 1"
-        if not 0 < self.repetition_penalty < float("inf"):
-            yield f"repetition_penalty is {self.repetition_penalty}: give a number above 0, 1 for none"
+        if not 1e-6 <= self.repetition_penalty <= 1e6:
+            yield f"repetition_penalty is {self.repetition_penalty}: give a number from 1e-6 to 1e6, 1 for none"
         if self.seed is not None and not 0 <= self.seed < 2**63:
             yield f"seed is {self.seed}: give a whole number from 0 to 2**63 - 1"
 
@@ -59,7 +59,7 @@ def penalize(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
 
 def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
     """Divide by the temperature, above 0. The largest logit is made 0 first, so a tiny temperature cannot overflow."""
-    return (logits - logits.amax(-1, keepdim=True)) / temperature
+    return (logits - logits.amax(-1, keepdim=True)) / max(temperature, torch.finfo(logits.dtype).tiny)
 
 
 def keep_top_k(logits: Tensor, k: int) -> Tensor:
@@ -154,7 +154,9 @@ class Sampler:
         """(B, V) -> the tokens, (B, 1). Raises ValueError for logits that are not finite."""
         check_finite(logits)
         original = logits = logits.float()
-        uniform = next(self.uniforms)
+        uniform = next(self.uniforms, None)
+        if uniform is None:
+            raise ValueError("the sampler has no random numbers left: make it for as many tokens as are sampled")
         if self.seen is not None:
             logits = penalize(logits, self.seen, self.sampling.repetition_penalty)
         if self.sampling.temperature == 0:
