@@ -72,7 +72,7 @@ def terminate(*_: object) -> NoReturn:
 
 
 def die_if_terminated() -> None:
-    """The end of what ``terminate`` began: whoever sent SIGTERM sees that the process died of it."""
+    """Finish what ``terminate`` began: the exit status then shows that SIGTERM ended the process."""
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         with suppress(OSError):
             sys.stdout.flush()

@@ -79,7 +79,7 @@ class T5(Biased):
     """
 
     def __init__(self, args: ModelArgs, buckets: int = 32, farthest: int = 128) -> None:
-        t5_buckets(torch.arange(1), buckets, farthest)  # refuses what is no number of buckets
+        t5_buckets(torch.arange(1), buckets, farthest)  # raises ValueError for an impossible number of buckets
         super().__init__(args)
         self.farthest = farthest
         self.relative_bias = nn.Embedding(buckets, args.n_heads)

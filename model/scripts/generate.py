@@ -120,7 +120,8 @@ def main() -> int:
         with tqdm(total=len(prompts), unit="sample", disable=few, file=sys.stderr) as bar:
             left = len(prompts)
             for sample in samples:
-                left -= sample.finish is not None
+                if sample.finish is not None:
+                    left -= 1
                 show(sample, options, last=left == 0)
                 bar.update(sample.finish is not None)
     except torch.OutOfMemoryError:

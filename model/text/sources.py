@@ -199,7 +199,7 @@ def fetch(url: str) -> Path:
     elif wanted:
         with path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
-        _compare(address, found, wanted, f"; remove {path} to fetch it anew")
+        _compare(address, found, wanted, f"; remove {path} to download it again")
     return path
 
 

@@ -31,7 +31,7 @@ class Plan:
     ranks: Ranks = ALONE
     resume: bool = False
     given: Settings = field(default_factory=dict)  # what the user and the file say, and only that
-    base: Path | None = None  # if nobody named the directory: it is this one, or base-2, base-3 …
+    base: Path | None = None  # without --out_dir, the directory is base, or else base-2, base-3 …
     found: Settings | None = None  # when resuming: the run's own settings
     changes: tuple[str, ...] = ()  # when resuming: what is set differently from before
 

@@ -56,8 +56,8 @@ def claimed(plan: Plan) -> Iterator[Plan]:
     """Make the run directory and keep other trainers out of it. Yields the plan with the directory that it got.
 
     Preparing the text may have taken hours, and another trainer may have come and gone. So the checks of ``resolve``
-    are made again: no finished run is replaced, and none is resumed with settings that are out of date. A directory
-    that nobody named is the first one that is free now. Raises ValueError if the run must not begin.
+    are made again: no finished run is replaced, and none is resumed with settings that are out of date. Without
+    ``--out_dir`` the directory is the first one that is free now. Raises ValueError if the run must not begin.
     """
     if plan.base is not None:
         directory = make_first_free(plan.base)
