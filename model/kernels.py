@@ -184,7 +184,7 @@ INT8_MULTIPLE = 32  # of numbers in a row: PyTorch's product goes over them in s
 X_ALIGNMENT, WEIGHT_ALIGNMENT = 32, 16  # bytes: with AVX-512 that product's loads fault at any other address
 INT8_FEW_ROWS = 8  # of x: up to here the product with eight-bit numbers is faster than widening them
 WIDE = 4096  # numbers in a row: from here on x in float32 leaves the weights too little of a core's first cache
-AT_ONCE = 2  # rows of weights in one loop: x is read once for both, and neither sum waits for the other
+ROWS_PER_LOOP = 2  # rows of weights in one loop: x is read once for both, and neither sum waits for the other
 
 
 def int8_linear(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
@@ -228,7 +228,7 @@ def int8_written_out(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
     # ms, a third more with x widened for every row, 0.49 with the rows one by one; the bfloat16 product takes 0.72.
     wide = x.float().contiguous().as_strided((x.shape[-1],), (1,))
     if scales.shape[1] == 1:
-        sums = [(rows.float() * wide).sum(-1) for rows in weight.chunk(AT_ONCE)]  # (out / AT_ONCE,) each
+        sums = [(rows.float() * wide).sum(-1) for rows in weight.chunk(ROWS_PER_LOOP)]  # (out / ROWS_PER_LOOP,) each
         out = torch.cat(sums) * scales[:, 0].float()  # (out,)
     else:
         groups = weight.unflatten(1, (scales.shape[1], -1)).float()  # (out, groups, group)

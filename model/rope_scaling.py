@@ -60,7 +60,7 @@ class RopeScaling:
         if self.high is None:
             object.__setattr__(self, "high", 4.0 if self.type == "llama3" else 32.0)
         if self.attention_factor is None:
-            scale = 0.1 * math.log(self.factor) + 1 if self.type == "yarn" and _is_number(self.factor, 1) else 1.0
+            scale = 0.1 * math.log(self.factor) + 1 if self.type == "yarn" and _is_in_range(self.factor, 1) else 1.0
             object.__setattr__(self, "attention_factor", scale)
 
     def __call__(self, freqs: Tensor) -> Tensor:
@@ -72,16 +72,16 @@ class RopeScaling:
     def problems(self) -> Iterator[str]:
         if self.type not in get_args(Type):
             yield f"rope_scaling type is {self.type!r}: give one of {', '.join(get_args(Type))}"
-        if not _is_number(self.factor, 1, 1e6):
+        if not _is_in_range(self.factor, 1, 1e6):
             yield f"rope_scaling factor is {self.factor!r}: give a number from 1 to a million"
-        if not _is_number(self.attention_factor, 0.01, 100):
+        if not _is_in_range(self.attention_factor, 0.01, 100):
             yield f"rope_scaling attention_factor is {self.attention_factor!r}: give a number from 0.01 to 100"
-        if not (_is_number(self.high, 0) and _is_number(self.low, 0) and 0 < self.low < self.high):
+        if not (_is_in_range(self.high, 0) and _is_in_range(self.low, 0) and 0 < self.low < self.high):
             yield f"rope_scaling low is {self.low!r} and high {self.high!r}: give 0 < low < high"
         original = self.original_max_seq_len
         if self.type in ("llama3", "yarn") and not (isinstance(original, int) and 1 <= original <= 2**40):
             yield f"rope_scaling original_max_seq_len is {original!r}: give the context length before {self.type}"
 
 
-def _is_number(value: object, least: float, most: float = 1e308) -> bool:
+def _is_in_range(value: object, least: float, most: float = 1e308) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most

@@ -303,6 +303,6 @@ def test_many_questions_take_few_processes(chat_of, monkeypatch):
     runs = []
     run = chat_module.subprocess.run
     monkeypatch.setattr(chat_module.subprocess, "run", lambda *a, **k: runs.append(1) or run(*a, **k))
-    monkeypatch.setattr(chat_module, "AT_ONCE", 3)
+    monkeypatch.setattr(chat_module, "CONVERSATIONS_PER_PROCESS", 3)
     assert [*chat.encode_questions(questions)] == expected
     assert len(runs) == 3

@@ -328,7 +328,7 @@ def test_a_network_of_ones_own_is_named(run, run_dir):
 
 
 def test_a_prompt_without_end_is_one_line(run, monkeypatch):
-    monkeypatch.setattr("model.decoding.prompts.LONGEST", 10_000_000)
+    monkeypatch.setattr("model.decoding.prompts.MAX_PROMPT_BYTES", 10_000_000)
     code, out, err = run("--prompt", "-", stdin=b"a" * 10_000_001)
     assert (code, out) == (2, "")
     assert "stdin is longer than 10 MB" in err

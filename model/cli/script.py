@@ -24,6 +24,11 @@ def typed_command(name: str) -> str:
     return f"ropewalk {name}" if INSTALLED else f"python {name}.py"
 
 
+def print_note(text: str, end: str = "\n") -> None:
+    """A line on stderr: stdout is for the text that a script was asked for."""
+    print(text, end=end, file=sys.stderr, flush=True)
+
+
 def fail(script: str, message: str) -> NoReturn:
     print(f"{script}: error: {' '.join(message.split())}", file=sys.stderr)
     leave(2)

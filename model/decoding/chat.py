@@ -18,7 +18,7 @@ from ..text.tokenizer import Tokenizer
 from . import template as renderer
 from .prompts import utf8
 
-AT_ONCE = 500  # conversations that one process renders
+CONVERSATIONS_PER_PROCESS = 500  # conversations that one process renders
 TIMEOUT = 60.0  # seconds, for a machine so busy that the limit of processor time is not reached
 # Around control names in a message while it is rendered: Unicode has no characters of these numbers.
 START, END = "\ufdd0", "\ufdd1"
@@ -58,8 +58,10 @@ class Chat:
 
     def encode_questions(self, questions: Sequence[str]) -> Iterator[list[int]]:
         """The same of conversations that each begin with one question, in few processes."""
-        for first in range(0, len(questions), AT_ONCE):
-            texts = self._render([([user(question)], True) for question in questions[first : first + AT_ONCE]])
+        for first in range(0, len(questions), CONVERSATIONS_PER_PROCESS):
+            texts = self._render(
+                [([user(question)], True) for question in questions[first : first + CONVERSATIONS_PER_PROCESS]]
+            )
             yield from map(self._encode, texts)
 
     def _render(self, conversations: Sequence[tuple[Sequence[Message], bool]]) -> list[str]:

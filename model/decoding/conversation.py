@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from ..cache import KVCache
+from ..cli import print_note
 from ..generation import decode
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 from .chat import Chat, Message, common_prefix, user
 from .endless import SINKS, EndlessCache, decode_endless
-from .prompts import Prompt, note, utf8
+from .prompts import Prompt, utf8
 from .samples import Sample, Speed, StopStrings
 from .sampling import Sampler, Sampling
 
@@ -62,7 +63,7 @@ class Conversation:
         Raises ValueError when the line does not fit into the context, or what is left of it.
         """
         if self.evicted < 0:
-            note("(it was interrupted while tokens were evicted: a new text begins)")
+            print_note("(it was interrupted while tokens were evicted: a new text begins)")
             self.start_anew()
         text = self._text_with(line)
         start_pos = self._start_pos(text)
@@ -103,7 +104,7 @@ class Conversation:
             text = self.chat.encode([*self.messages, user(line)])
             if not self.endless or not self.messages or self._fits(text):
                 return text
-            note("(the context is full: the oldest question and its answer are forgotten)")
+            print_note("(the context is full: the oldest question and its answer are forgotten)")
             del self.messages[:2]
 
     def _kept(self, text: list[int]) -> int:
@@ -136,7 +137,7 @@ def converse(conversation: Conversation, max_new_tokens: int, stop: Sequence[str
     """Lines from stdin until it ends. Ctrl-C ends a turn, not the conversation; nor does a line that is too long."""
     while True:
         try:
-            note("> ", end="")
+            print_note("> ", end="")
             line = sys.stdin.buffer.readline() if sys.stdin else b""
             if not line:
                 return
@@ -148,16 +149,16 @@ def converse(conversation: Conversation, max_new_tokens: int, stop: Sequence[str
                 except ValueError as error:
                     if conversation.endless or not conversation.forwarded:
                         raise  # it is too long for any context
-                    note(f"{error}; a new text begins")
+                    print_note(f"{error}; a new text begins")
                     conversation.start_anew()
                     print_samples(conversation.turn(text, max_new_tokens, stop))
                 if conversation.evicted > before:
                     limit = conversation.cache.max_seq_len
-                    note(f"(the context of {limit} tokens is full: {conversation.evicted} are forgotten)")
+                    print_note(f"(the context of {limit} tokens is full: {conversation.evicted} are forgotten)")
             except ValueError as error:
-                note(f"{error}: give another line")
+                print_note(f"{error}: give another line")
         except KeyboardInterrupt:
-            note("\n(Ctrl-D ends)")
+            print_note("\n(Ctrl-D ends)")
 
 
 def print_samples(samples: Iterator[Sample]) -> None:

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..cli import print_note
 from ..cli.files import check_is_file
 
-LONGEST = 100_000_000  # bytes of a prompt: /dev/zero has no end
+MAX_PROMPT_BYTES = 100_000_000  # bytes of a prompt: /dev/zero has no end
 SUBSTITUTED = ("/dev/fd/", "/proc/self/fd/")  # a shell's <(command), which somebody writes to
 PIPE_TIMEOUT = 1.0  # seconds to wait for the first byte of a pipe that no flag names
 
@@ -43,7 +44,7 @@ def prompts_in(file: Path) -> list[str]:
     if not texts:
         raise ValueError(f"{file} holds no prompt: write one a line")
     if blank := len(lines) - len(texts):
-        note(f"note: {file}: {blank} blank line{'s' if blank > 1 else ''} skipped, {len(texts)} prompts")
+        print_note(f"note: {file}: {blank} blank line{'s' if blank > 1 else ''} skipped, {len(texts)} prompts")
     return texts
 
 
@@ -52,9 +53,11 @@ def read_stdin() -> str:
 
 
 def whole_stdin() -> bytes:
-    text = sys.stdin.buffer.read(LONGEST + 1)
-    if len(text) > LONGEST:
-        raise ValueError(f"stdin is longer than {LONGEST // 10**6} MB: that fits no context, give a shorter prompt")
+    text = sys.stdin.buffer.read(MAX_PROMPT_BYTES + 1)
+    if len(text) > MAX_PROMPT_BYTES:
+        raise ValueError(
+            f"stdin is longer than {MAX_PROMPT_BYTES // 10**6} MB: that fits no context, give a shorter prompt"
+        )
     return text
 
 
@@ -75,10 +78,6 @@ def piped() -> bytes:
     reader.start()
     reader.join(PIPE_TIMEOUT)
     return first[0] + whole_stdin() if first else b""
-
-
-def note(text: str, end: str = "\n") -> None:
-    print(text, end=end, file=sys.stderr, flush=True)
 
 
 def utf8(content: bytes, source: str) -> str:

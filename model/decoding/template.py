@@ -27,7 +27,7 @@ except ImportError:  # Windows
 SAFE = (3, 1, 6)  # the oldest jinja2 that is used: templates could leave the sandbox of earlier ones
 SECONDS = 5  # of processor time
 MEMORY = 1 << 30  # bytes
-LONGEST = 4_000_000  # characters of a text
+MAX_CHARACTERS = 4_000_000  # characters of a text
 
 
 class Generation(jinja2.ext.Extension):
@@ -92,8 +92,8 @@ def render(template: str, variables: dict[str, Any], conversations: list[Any]) -
             messages=messages, add_generation_prompt=add_generation_prompt, tools=None, documents=None, **variables
         ):
             text += part
-            if len(text) > LONGEST:
-                raise ValueError(f"it writes more than {LONGEST} characters")
+            if len(text) > MAX_CHARACTERS:
+                raise ValueError(f"it writes more than {MAX_CHARACTERS} characters")
         texts.append(text)
     return texts
 

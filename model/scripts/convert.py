@@ -1,12 +1,11 @@
 """Rewrite a model in another program's format; what the target cannot express is refused, not dropped."""
 
 import math
-import sys
 from pathlib import Path
 
 import torch
 
-from ..cli import Parser, script_name
+from ..cli import Parser, print_note, script_name
 from ..cli.files import write_atomically
 from ..text import llama2c_tokenizer
 from ..text.tokenizer import Tokenizer
@@ -46,7 +45,7 @@ def main() -> None:
         ids = read_ids(flags.source) if flags.source.is_dir() and not tokenizer else None
         write_atomically(flags.target, lambda directory: write_directory(model, tokenizer, directory, flags.to, ids))
     size = sum(math.prod(shape) for shape in tensor_shapes(checkpoint.args).values())
-    print(f"{flags.target}: {size:,} parameters, read back with MODEL = {flags.target}", file=sys.stderr)
+    print_note(f"{flags.target}: {size:,} parameters, read back with MODEL = {flags.target}")
 
 
 def check_target(target: Path, to: str) -> None:
@@ -80,7 +79,7 @@ def check_format(checkpoint: Checkpoint, to: str, dtype: str | None, version: in
 
 
 def note(text: str) -> None:
-    print(f"{script_name('convert')}: note: {text}", file=sys.stderr)
+    print_note(f"{script_name('convert')}: note: {text}")
 
 
 def write_directory(

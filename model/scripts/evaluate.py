@@ -81,7 +81,7 @@ class Score:
         }
 
 
-def documents(source: Documents, tokenizer: Tokenizer) -> Iterator[tuple[list[int], int]]:
+def encoded_documents(source: Documents, tokenizer: Tokenizer) -> Iterator[tuple[list[int], int]]:
     """(token ids with BOS first, length in bytes) of each document that holds any text."""
     text = ""
     for piece, starts in itertools.chain(source, [("", True)]):
@@ -186,7 +186,7 @@ def main() -> None:
     dtype = pick_dtype(options.dtype, device, checkpoint.dtype)
     model = checkpoint.model(device, dtype, variant, int8=options.dtype == "int8")
     with tqdm(unit="tok", unit_scale=True, file=sys.stderr, delay=1) as bar:
-        scores = evaluate(model, documents(source, tokenizer), options.stride, options.batch_size, bar.update)
+        scores = evaluate(model, encoded_documents(source, tokenizer), options.stride, options.batch_size, bar.update)
     if not scores:
         raise ValueError(f"{', '.join(options.data)}: no document has a token that could be predicted: give more text")
     if options.json:

@@ -10,14 +10,14 @@ from typing import Annotated, Literal
 import torch
 from tqdm import tqdm
 
-from ..cli import Parser, add_flags, from_settings, read_flags, script_name, typed_text
+from ..cli import Parser, add_flags, from_settings, print_note, read_flags, script_name, typed_text
 from ..cli.machine import check_memory, choose_threads, has_native_bfloat16, pick_device, pick_dtype
 from ..decoding.batches import check_endless, memory_needed
 from ..decoding.chat import Chat, open_chat
 from ..decoding.conversation import Conversation, converse
 from ..decoding.endless import is_shift_invariant
 from ..decoding.network import for_decoding
-from ..decoding.prompts import Prompt, encode, note, read_texts
+from ..decoding.prompts import Prompt, encode, read_texts
 from ..decoding.samples import Completion, Sample, Speed, check_stop_strings, complete
 from ..decoding.sampling import Sampling
 from ..text.tokenizer import Tokenizer
@@ -133,7 +133,7 @@ def main() -> int:
         if speed.prompt_tokens:
             threads = torch.get_num_threads()
             busy = ", busy machine" if startup.BUSY else ""
-            note(f"{speed}; {threads} thread{'s' if threads > 1 else ''}{busy}")
+            print_note(f"{speed}; {threads} thread{'s' if threads > 1 else ''}{busy}")
     return 0
 
 
@@ -149,7 +149,7 @@ def load(flags: argparse.Namespace, options: Options) -> tuple[Transformer, Toke
     variant = find_network(options.network) if options.network else None
     dtype = pick_dtype(options.dtype, device, checkpoint.dtype)
     if options.dtype == "bfloat16" and not has_native_bfloat16(device):
-        note(f"note: {device} has no bfloat16 instructions: arithmetic is emulated, --dtype auto chooses")
+        print_note(f"note: {device} has no bfloat16 instructions: arithmetic is emulated, --dtype auto chooses")
 
     args, length = checkpoint.args, options.max_new_tokens or LENGTH
     wanted = options.chat or options.interactive

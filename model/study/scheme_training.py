@@ -70,13 +70,13 @@ def budget(options: Compare) -> Line:
     return {name: value for name, value in asdict(options).items() if name not in NOT_BUDGET}
 
 
-class PreparedText(NamedTuple):
+class StudyText(NamedTuple):
     args: ModelArgs
     dataset: Dataset
     tokenizer: Tokenizer
 
 
-def prepare_for_schemes(options: Compare, schemes: Iterable[str]) -> PreparedText:
+def prepare_for_schemes(options: Compare, schemes: Iterable[str]) -> StudyText:
     """A tokenizer trained on the data, and the data in its tokens, both from the cache where they are known.
 
     Raises ValueError, before anything is computed, for sizes that one of the schemes cannot have.
@@ -101,14 +101,14 @@ def prepare_for_schemes(options: Compare, schemes: Iterable[str]) -> PreparedTex
     documents.check_unchanged()  # the tokenizer is of this very text
     if len(dataset.val) <= longest:
         raise ValueError(f"the validation text has {len(dataset.val)} tokens, {longest + 1} are needed: give more text")
-    return PreparedText(args, dataset, tokenizer)
+    return StudyText(args, dataset, tokenizer)
 
 
 def training(options: Compare, seed: int) -> TrainArgs:
     return TrainArgs(batch_size=options.batch_size, max_steps=options.steps, seed=seed, device="cpu", dtype="float32")
 
 
-def train_one(scheme: str, seed: int, text: PreparedText, options: Compare) -> list[Line]:
+def train_one(scheme: str, seed: int, text: StudyText, options: Compare) -> list[Line]:
     """Train and test; ``rope`` also gives the lines of its scalings, whose training would be the very same."""
     train = training(options, seed)
     torch.manual_seed(seed)
@@ -145,7 +145,7 @@ def kept(options: Compare, scheme: str, seed: int) -> Path:
 
 
 @torch.no_grad()
-def test(model: Transformer, scheme: str, text: PreparedText, options: Compare) -> dict[str, float | None]:
+def test(model: Transformer, scheme: str, text: StudyText, options: Compare) -> dict[str, float | None]:
     """Bits per byte of the same validation tokens, in windows of each length; None past a scheme's last position."""
     longest = TIMES[-1] * options.length
     batches = text.dataset.val_batches(options.windows, longest, options.windows * longest)

@@ -70,7 +70,6 @@ class Forecast:
 
     tokens_per_second: float
     steps: int
-    passes: float  # over the training text
     loss: float  # nats per token of validation text
     ends_early: bool = False  # because more passes over the text would not make the model better
 
@@ -167,7 +166,7 @@ def forecast(model: ModelArgs, train: TrainArgs, text: TextFacts, machine: Machi
         steps = min(steps, 60 * train.minutes * (1 - OVERHEAD) * speed / step_tokens)
     steps = max(1, int(steps))
     loss = LAW.loss(text.guess, count_parameters(model)[1], steps * step_tokens, text.train_tokens)
-    return Forecast(speed, steps, steps * step_tokens / text.train_tokens, loss)
+    return Forecast(speed, steps, loss)
 
 
 def architectures(given: Settings) -> Iterator[ModelArgs]:

@@ -17,17 +17,19 @@ from torch.overrides import TorchFunctionMode
 from ..config import ModelArgs
 from ..transformer import Transformer
 
-PACKAGE = __name__.partition(".")[0]  # this project's: ``model`` in the repository, ``ropewalk`` where it is installed
+PACKAGE_NAME = __name__.partition(".")[
+    0
+]  # this project's: ``model`` in the repository, ``ropewalk`` where it is installed
 
 
 def portable_name(name: str) -> str:
     """A name to write into a file: modules of this package begin with ``ropewalk``, which holds in both places."""
-    return f"ropewalk{name.removeprefix(PACKAGE)}" if name.startswith(f"{PACKAGE}.") else name
+    return f"ropewalk{name.removeprefix(PACKAGE_NAME)}" if name.startswith(f"{PACKAGE_NAME}.") else name
 
 
 def local_name(name: str) -> str:
     """A name that ``portable_name`` wrote, as this process imports it."""
-    return f"{PACKAGE}{name.removeprefix('ropewalk')}" if name.startswith("ropewalk.") else name
+    return f"{PACKAGE_NAME}{name.removeprefix('ropewalk')}" if name.startswith("ropewalk.") else name
 
 
 def find_network(name: str) -> type[Transformer]:
@@ -52,7 +54,7 @@ def find_network(name: str) -> type[Transformer]:
     if found is None:
         raise ValueError(f"network is {name!r}: there is no {attribute} in {module}")
     if not (isinstance(found, type) and issubclass(found, Transformer)):
-        raise ValueError(f"network is {name!r}: give a subclass of {PACKAGE}.Transformer")
+        raise ValueError(f"network is {name!r}: give a subclass of {PACKAGE_NAME}.Transformer")
     return found
 
 

@@ -43,7 +43,7 @@ JUDGES: dict[str, Callable[..., Verdict]] = {
 
 
 def main(notes: Path, seconds: float, skipped: set[str], files: list[Path]) -> None:
-    def note(**values: Any) -> None:
+    def record(**values: Any) -> None:
         with notes.open("a", encoding="utf-8") as file:
             file.write(json.dumps(values) + "\n")
 
@@ -55,11 +55,11 @@ def main(notes: Path, seconds: float, skipped: set[str], files: list[Path]) -> N
         limit_memory()
     try:
         for step in verdicts(files, skipped):
-            note(**(asdict(step) if isinstance(step, Verdict) else {"at": step}))
+            record(**(asdict(step) if isinstance(step, Verdict) else {"at": step}))
             if resource:
                 limit_time(seconds)
     except ValueError as error:
-        note(error=str(error))
+        record(error=str(error))
 
 
 def verdicts(files: list[Path], skipped: Collection[str] = ()) -> Iterator[str | Verdict]:
