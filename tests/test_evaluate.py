@@ -7,7 +7,7 @@ import torch
 from model import ModelArgs, Transformer
 from model.cli import run_script
 from model.scripts import evaluate
-from model.scripts.evaluate import Score, documents, windows
+from model.scripts.evaluate import Score, encoded_documents, windows
 from model.text.sources import open_documents
 from model.text.train_tokenizer import train_tokenizer
 from model.weights import load_model, load_tokenizer, save_model, save_tokenizer
@@ -84,7 +84,7 @@ def test_windows_do_not_cross_documents_and_batches_change_no_score(run_dir, tmp
     file = tmp_path / "texts.jsonl"
     file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
     model, tokenizer = load_model(run_dir), load_tokenizer(run_dir)
-    found = list(documents(open_documents([file]), tokenizer))
+    found = list(encoded_documents(open_documents([file]), tokenizer))
     assert [tokens for tokens, _ in found] == [tokenizer.encode(text) for text in texts if text]
     alone = [evaluate.evaluate(model, [item], 5, 1)[0] for item in found]
     for size in (1, 3, 50):
