@@ -13,7 +13,7 @@ from typing import ClassVar
 import pytest
 
 from model.text import sources
-from model.text.python_docs import python_docs
+from model.text.python_docs import prose, python_docs
 from model.text.readers import split_documents
 from model.text.sources import DEFAULT, open_documents
 from model.text.tokenizer import split_text
@@ -299,3 +299,14 @@ def test_the_default_corpus_is_documentation():
     tail = everything[-len(everything) // 10 :]
     assert tail.count("statement") > 10
     assert "Return " in tail
+    for table in ("::=", "+------", "---- ---- ", "==== ===="):
+        assert table not in everything
+
+
+def test_paragraphs_with_a_table_or_a_grammar_are_no_prose():
+    kept = "Title\n=====\n\nA line.\n   An indented | one.\n\n>>> 1 - -2\n3\n"
+    table = "   +-----+----+\n   | a | b |\n   +-----+----+\n"
+    columns = "name   class\n----   -----\nhlist  HList\n"
+    rule = "   and_expr ::= shift_expr\n"
+    assert prose(kept) == kept
+    assert prose("\n".join([table, "Title\n=====\n", columns, "A line.\n", rule])) == "Title\n=====\n\nA line.\n"

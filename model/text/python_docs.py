@@ -1,10 +1,14 @@
-"""The text that every CPython brings along: its standard library's docstrings and its language reference. 2 MB."""
+"""The text that every CPython brings along: its standard library's docstrings and its language reference. 2 MB.
+
+Tables and grammars are left out: a small model learns their rules and bars sooner than their contents.
+"""
 
 import ast
 import functools
 import gc
 import hashlib
 import os
+import re
 import sysconfig
 import warnings
 from collections.abc import Iterator
@@ -14,6 +18,10 @@ from pathlib import Path
 # and distutils, which only some versions have.
 LEFT_OUT = {"test", "tests", "idlelib", "turtledemo", "lib2to3", "ensurepip", "encodings", "pydoc_data", "distutils"}
 LEFT_OUT |= {"site-packages", "dist-packages", "__pycache__"}
+
+DOCS_FORMAT = 2  # of the text that is made of the files: another number makes cached tokens of an older one unread
+GRID = re.compile(r"\+[-=]{3,}|[-=]{3,}\+")  # +----+----+
+COLUMNS = re.compile(r"\s*(={2,}|-{2,})( +(={2,}|-{2,}))+\s*$")  # ----  ----
 
 
 def corpus_files() -> list[Path]:
@@ -35,8 +43,19 @@ def python_docs() -> tuple[str, ...]:
     *modules, topics = corpus_files()
     documents = ["\n\n".join(docstrings(file)) for file in modules]
     documents += [f"{name}\n\n{text}" for name, text in sorted(_topics(topics).items())]
-    written = [document.strip() + "\n" for document in documents if document.strip()]
+    documents = [prose(document).strip() for document in documents]
+    written = [document + "\n" for document in documents if document]
     return tuple(sorted(written, key=lambda document: hashlib.sha256(document.encode()).digest()))
+
+
+def prose(document: str) -> str:
+    """The paragraphs that hold neither a table nor a rule of a grammar."""
+    paragraphs = re.split(r"(?<=\n)\n+", document)
+    return "\n".join(paragraph for paragraph in paragraphs if not (_is_table(paragraph) or "::=" in paragraph))
+
+
+def _is_table(paragraph: str) -> bool:
+    return any(GRID.search(line) or COLUMNS.match(line) for line in paragraph.splitlines())
 
 
 def docstrings(file: Path) -> Iterator[str]:

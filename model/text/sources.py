@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from ..cli import local_path
 from ..cli.files import write_atomically
-from .python_docs import corpus_files, python_docs
+from .python_docs import DOCS_FORMAT, corpus_files, python_docs
 from .readers import Piece, first_bytes, is_binary, read_file
 from .token_cache import download_path, explained
 from .tokenizer import split_text
@@ -63,6 +63,8 @@ class Documents:
     def _status(self) -> list[tuple[str, int, int]]:
         """Name, size and time of every file, without reading it."""
         found = []
+        if None in self.files:
+            found.append((DEFAULT, DOCS_FORMAT, 0))
         for file in self.files:
             for path in corpus_files() if file is None else [file.path]:
                 status = path.stat()
