@@ -1,4 +1,4 @@
-"""The front page holds what it says: its code runs, its flags exist, its map is complete, its quotations are exact."""
+"""The front page and docs/library.md are true: their code runs, flags exist, the layout is complete, quotations exact."""
 
 import importlib
 import re
@@ -10,9 +10,11 @@ import pytest
 REPO = Path(__file__).parent.parent
 README = (REPO / "README.md").read_text(encoding="utf-8")
 PAGES = [REPO / "README.md", *sorted((REPO / "docs").glob("*.md")), REPO / "benchmarks" / "README.md"]
-BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+LIBRARY = (REPO / "docs" / "library.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README + LIBRARY, re.MULTILINE | re.DOTALL)
 PYTHON = [text for kind, text in BLOCKS if kind == "python"]
 COMMANDS = [line for kind, text in BLOCKS if kind != "python" for line in text.splitlines()]
+COMMANDS += re.findall(r"`(python \w+\.py [^`]*)`", README + LIBRARY)
 
 
 def test_the_code_runs(tmp_path, monkeypatch, capsys):
