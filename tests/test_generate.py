@@ -180,6 +180,8 @@ def test_low_precision(run, dtype, each_processor):
         (["--prompt_file", "/no/such/file"], "/no/such/file"),
         (["--tokenizer", "/no/such/file"], "/no/such/file"),
         (["--promt", "a"], "--prompt"),
+        (["Tim", "went"], "unknown argument 'Tim': did you mean --prompt \"Tim went\"?"),
+        (["--seed", "1", "Tim went"], 'did you mean --prompt "Tim went"?'),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(run, arguments, message):
@@ -194,6 +196,8 @@ def test_no_model_is_one_line(run, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert "start one with `python train.py`" in run(model=None)[2]
     assert "nowhere does not exist" in run(model="nowhere")[2]
+    for text in ("Tim went", "Tim went " * 100):
+        assert 'did you mean --prompt "Tim went' in run(model=text)[2]
 
 
 def start(run_dir, *arguments, **options):

@@ -171,7 +171,7 @@ def score_table(scores: Sequence[Score]) -> str:
 
 
 def main() -> None:
-    parser = Parser(prog=script_name("evaluate"), description="How well a model predicts a text.")
+    parser = Parser(text_flag="--data", prog=script_name("evaluate"), description="How well a model predicts a text.")
     parser.add_argument(
         "model", nargs="?", type=Path, metavar="MODEL", help="run directory or checkpoint (default: newest run)"
     )

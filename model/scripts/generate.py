@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from ..cli import Parser, add_flags, from_settings, print_note, read_flags, script_name, typed_text
 from ..cli.machine import check_memory, choose_threads, has_native_bfloat16, pick_device, pick_dtype
+from ..cli.parser import as_value
 from ..decoding.batches import check_endless, memory_needed
 from ..decoding.chat import Chat, open_chat
 from ..decoding.conversation import Conversation, converse
@@ -23,7 +24,7 @@ from ..decoding.sampling import Sampling
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 from ..weights import find_network, open_checkpoint
-from ..weights.checkpoint import newest_run
+from ..weights.checkpoint import is_missing, newest_run
 from . import startup
 
 SEPARATOR = "\n" + 40 * "-"  # between the texts of several samples
@@ -78,9 +79,8 @@ class Options:
 
 
 def parse() -> tuple[argparse.Namespace, Options, Sampling]:
-    parser = Parser(
-        prog=script_name("generate"), description="Continue a text. Text goes to stdout, all else to stderr."
-    )
+    description = "Continue a text. Text goes to stdout, all else to stderr."
+    parser = Parser(text_flag="--prompt", prog=script_name("generate"), description=description)
     parser.add_argument(
         "model", nargs="?", type=Path, metavar="MODEL", help="run directory or checkpoint (default: newest run)"
     )
@@ -100,6 +100,8 @@ def parse() -> tuple[argparse.Namespace, Options, Sampling]:
         options = from_settings(Options, read_flags(flags, Options) | {"interactive": True})
     if options.interactive and (flags.prompt or flags.prompt_file):
         raise ValueError("interactive takes its prompts from the terminal: leave --prompt and --prompt_file out")
+    if flags.model and is_missing(flags.model) and " " in str(flags.model):  # no directory, but what to continue
+        raise ValueError(f"this text is no model: did you mean {as_value('--prompt', str(flags.model))}?")
     return flags, options, from_settings(Sampling, read_flags(flags, Sampling))
 
 

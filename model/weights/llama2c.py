@@ -78,6 +78,28 @@ class Llama2c:
                     yield name, _read_float(file, shape)
 
 
+def is_model(path: Path) -> bool:
+    """Whether the file is a llama2.c model by its header and its size."""
+    try:
+        Llama2c(path)
+    except (ValueError, OSError):
+        return False
+    return True
+
+
+def find_model(path: Path) -> Path | None:
+    """The llama2.c model that ``path`` is, or the only one in a directory of that name; None if there is none.
+
+    Raises ValueError if a directory holds several.
+    """
+    files = sorted(path.glob("*.bin")) if path.is_dir() else [path]
+    models = [file for file in files if file.is_file() and is_model(file)]
+    if len(models) > 1:
+        names = ", ".join(file.name for file in models)
+        raise ValueError(f"{path} holds {len(models)} llama2.c models, {names}: name one of them")
+    return models[0] if models else None
+
+
 def tensor_order(header: Header, layers: int | None = None) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Names and shapes as they follow each other in the file, or in one with another number of layers."""
     args = header.args if layers is None else dataclasses.replace(header.args, n_layers=layers)
