@@ -8,7 +8,7 @@ files.py      files written whole or not at all, JSON read with checks
 """
 
 from .parser import Parser
-from .script import INSTALLED, print_note, run_script, script_name, typed_command
+from .script import INSTALLED, counted, print_note, run_script, script_name, typed_command
 from .settings import Settings, add_flags, from_settings, local_path, read_flags, read_toml, typed_text, write_toml
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Parser",
     "Settings",
     "add_flags",
+    "counted",
     "from_settings",
     "local_path",
     "print_note",

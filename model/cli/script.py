@@ -24,6 +24,11 @@ def typed_command(name: str) -> str:
     return f"ropewalk {name}" if INSTALLED else f"python {name}.py"
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 token``, ``2 tokens``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def print_note(text: str, end: str = "\n") -> None:
     """A line on stderr: stdout is for the text that a script was asked for."""
     print(text, end=end, file=sys.stderr, flush=True)
