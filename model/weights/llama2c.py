@@ -25,6 +25,7 @@ from .layout import check_read_back, tensor_shapes
 
 MAGIC, HEADER = 0x616B3432, 256
 HEADER_COUNTS = ("dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "max_seq_len")
+NORM_EPS = 1e-5
 LARGEST_GROUP = 64  # as llama2.c's export.py has it
 ROTATIONS = "rope"  # version 0 stores cosines and sines between the norm and the output matrix; no program reads them
 MATRICES = tuple(f"attention.{w}.weight" for w in ("wq", "wk", "wv", "wo"))
@@ -169,7 +170,7 @@ def _args(counts: tuple[int, ...], shared: bool) -> ModelArgs:
     values["vocab_size"] = abs(values["vocab_size"])
     if max(counts) > 10**7:  # before anything of that size is thought of
         raise ValueError(f"a count of {max(counts)}")
-    return ModelArgs(**values, norm_eps=1e-5, rope_theta=10000.0, tie_embeddings=shared)  # type: ignore[arg-type]
+    return ModelArgs(**values, norm_eps=NORM_EPS, rope_theta=10000.0, tie_embeddings=shared)  # type: ignore[arg-type]
 
 
 def _read_float(file: BinaryIO, shape: tuple[int, ...]) -> Tensor:
