@@ -45,7 +45,9 @@ class Options:
     network: Annotated[str | None, "module:Class of a model that is a subclass of Transformer"] = None
     jsonl: Annotated[bool, "one JSON object a sample: prompt, text, tokens, finish_reason"] = False
     logprobs: Annotated[bool, "with --jsonl: each token's log-probability, in nats"] = False
-    interactive: Annotated[bool, "you write a line, the model continues or answers, and so on"] = False
+    interactive: Annotated[
+        bool, "you write a line, the model continues or answers, and so on; /help lists commands"
+    ] = False
     chat: Annotated[bool, "apply the model's chat template to each prompt; without prompts, to what you type"] = False
     system: Annotated[str | None, "the system's message, before all others of a chat"] = None
     no_cache: Annotated[bool, "compute the whole text again for each token, to see what the cache saves"] = False
