@@ -40,11 +40,17 @@ def fail(script: str, message: str) -> NoReturn:
 
 
 def leave(code: int) -> NoReturn:
-    """Exit. What stdout cannot take is dropped: Python would try again, complain, and exit with 120."""
+    """Exit. What stdout cannot take is dropped: Python would try again, complain, and exit with 120.
+
+    From here on Ctrl-C changes nothing, because the work is done: Python's own end would print a traceback, or exit as
+    if killed.
+    """
     try:
         sys.stdout.flush()
-    except OSError:
+    except (OSError, KeyboardInterrupt) as error:  # the disk is full, or nobody reads and Ctrl-C ends the wait
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 130 if isinstance(error, KeyboardInterrupt) else code
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(code)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from ..cli import Parser, print_note, script_name
+from ..cli import Parser, print_note, run_script, script_name
 from ..cli.files import write_atomically
 from ..cli.machine import DTYPES_BY_NAME
 from ..text import llama2c_tokenizer
@@ -153,3 +153,7 @@ def write_file(model: Transformer, tokenizer: Tokenizer | None, path: Path) -> N
     except BaseException:
         tokenizer_bin(path).unlink(missing_ok=True)
         raise
+
+
+if __name__ == "__main__":
+    run_script(main, script_name("convert"))

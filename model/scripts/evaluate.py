@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from tqdm import tqdm
 
-from ..cli import Parser, add_flags, from_settings, read_flags, script_name
+from ..cli import Parser, add_flags, from_settings, read_flags, run_script, script_name
 from ..cli.machine import pick_device, pick_dtype
 from ..text.sources import Documents, open_documents
 from ..text.tokenizer import Tokenizer
@@ -195,3 +195,7 @@ def main() -> None:
         print(json.dumps({"documents": len(scores)} | sum(scores, Score()).figures()))
     else:
         print(score_table(scores))
+
+
+if __name__ == "__main__":
+    run_script(main, script_name("evaluate"))

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import torch
 from tqdm import tqdm
 
-from ..cli import Parser, add_flags, counted, from_settings, print_note, read_flags, script_name, typed_text
+from ..cli import Parser, add_flags, counted, from_settings, print_note, read_flags, run_script, script_name, typed_text
 from ..cli.machine import check_memory, choose_threads, has_native_bfloat16, pick_device, pick_dtype
 from ..cli.parser import as_value
 from ..decoding.batches import check_endless, memory_needed
@@ -191,3 +191,7 @@ def show(sample: Sample, options: Options, last: bool) -> None:
     if sample.finish is not None:
         line = json.dumps(sample.as_json(options.logprobs), ensure_ascii=False)
         print(line if options.jsonl else "" if last else SEPARATOR, flush=True)
+
+
+if __name__ == "__main__":
+    run_script(main, script_name("generate"))

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from ..cli import Parser, add_flags, from_settings, read_flags, script_name, typed_command
+from ..cli import Parser, add_flags, from_settings, read_flags, run_script, script_name, typed_command
 from ..cli.settings import hints, nearest
 from ..study import TOPICS, run
 from ..study.topic import check_plot, save_plot
@@ -57,3 +57,7 @@ def main() -> int:
         save_plot(report.draw, plot)
         print(f"drawn: {plot}", file=sys.stderr)
     return report.code
+
+
+if __name__ == "__main__":
+    run_script(main, script_name("study"))

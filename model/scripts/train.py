@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..cli import Parser, Settings, add_flags, local_path, read_flags, script_name
+from ..cli import Parser, Settings, add_flags, local_path, read_flags, run_script, script_name
 from ..cli.machine import keep_freed_memory
 from ..text.sources import DEFAULT
 from ..training.config import CLASSES, CONFIG_FILE
@@ -100,3 +100,7 @@ def check_text(name: str) -> None:
     is_path = name not in (DEFAULT, "-") and "://" not in name and not glob.has_magic(name)
     if is_path and is_missing(path):
         raise ValueError(f"{name} does not exist: give text (--help says which kinds), or one of {shipped()}")
+
+
+if __name__ == "__main__":
+    run_script(main, script_name("train"))
