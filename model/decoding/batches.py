@@ -44,7 +44,7 @@ def generate(
     network = for_decoding(model, compile)
     cache = new_cache(network, prompts, max_new_tokens, endless) if use_cache else None
     device = model.tok_embeddings.weight.device
-    sampler = Sampler(sampling_settings, prompts, max_new_tokens, model.args.vocab_size, device=device)
+    sampler = Sampler(sampling_settings, prompts, model.args.vocab_size, device=device)
     return decode_batch(network, prompts, max_new_tokens, sampler, cache, eos_ids)
 
 

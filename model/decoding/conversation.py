@@ -73,7 +73,7 @@ class Conversation:
         self.turns += 1  # and with it the random stream
         before, given = list(self.messages), len(text)
         vocab_size, device = self.network.args.vocab_size, self.network.norm.weight.device
-        sampler = Sampler(self.sampling, [{*text}], n, vocab_size, self.turns, device)
+        sampler = Sampler(self.sampling, [{*text}], vocab_size, self.turns, device)
         self.speed.start()
         for tokens in self._decode(new, n, sampler, start_pos):
             token = int(tokens)

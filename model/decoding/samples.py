@@ -170,7 +170,7 @@ def complete(
         rows = [prompt.tokens for prompt in batch]
         cache = new_cache(network, rows, max_new_tokens, completion.endless) if completion.use_cache else None
         vocab_size, device = network.args.vocab_size, network.norm.weight.device
-        sampler = Sampler(sampling, rows, max_new_tokens, vocab_size, first, device, completion.logprobs)
+        sampler = Sampler(sampling, rows, vocab_size, first, device, completion.logprobs)
         steps = decode_batch(network, rows, max_new_tokens, sampler, cache, tokenizer.eos_ids)
         prompt_tokens = sum(map(len, rows))
         waiting = list(samples)  # for those before them in the batch to finish
