@@ -94,9 +94,12 @@ def find_config(name: str) -> Path | None:
 
 def check_text(name: str) -> None:
     """Raise ValueError for a model, whose files are no text to train on, and for what does not exist."""
-    path = local_path(name)
+    path = local_path(os.path.expanduser(name))
     if any((path / file).is_file() for file in (CONFIG_FILE, *CONFIGURATIONS)):
-        raise ValueError(f"{name} is a model: --resume {name} goes on with its run, --init_from {name} fine-tunes it")
+        raise ValueError(
+            f"{name} is a model: --resume {name} goes on with its run, --init_from {name} fine-tunes it, and --data "
+            f"{name} takes the files in it as text"
+        )
     is_path = name not in (DEFAULT, "-") and "://" not in name and not glob.has_magic(name)
     if is_path and is_missing(path):
         raise ValueError(f"{name} does not exist: give text (--help says which kinds), or one of {shipped()}")

@@ -192,7 +192,7 @@ def models_in(directory: Path) -> list[Path]:
 
 
 def _time_written(directory: Path) -> float:
-    return max(file.stat().st_mtime for file in directory.iterdir() if file.is_file())
+    return max((file.stat().st_mtime for file in directory.iterdir() if file.is_file()), default=0.0)
 
 
 def _open_format(path: Path) -> Format:
