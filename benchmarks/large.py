@@ -58,7 +58,7 @@ def ours(directory: Path, compile: bool, int8: bool, model: Transformer | None =
 
     def tokens(text: list[int]) -> Iterator[Any]:
         cache = KVCache(args, 1, len(text) + STEPS + 1, torch.bfloat16)
-        sampler = Sampler(Sampling(temperature=0.0), [text], STEPS + 1, args.vocab_size)
+        sampler = Sampler(Sampling(temperature=0.0), [text], args.vocab_size)
         return decode(network, torch.tensor([text]), STEPS + 1, sampler, cache)
 
     return model, tokens

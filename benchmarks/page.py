@@ -3,15 +3,15 @@
 Needs playwright and a Chromium. The models have random weights: the work is the same.
 """
 
+import argparse
 import shutil
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-
-from playwright.sync_api import Browser, sync_playwright
 
 from model import ModelArgs, Transformer
 from model.study import TOPICS, run
@@ -39,7 +39,7 @@ FRAMES = """() => new Promise((done) => {
 })"""
 
 
-def measure(browser: Browser, address: str) -> None:
+def measure(browser: Any, address: str) -> None:
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     start = time.perf_counter()
     page.goto(f"{address}#speed=0&temperature=1&topP=1")
@@ -69,6 +69,9 @@ def measure(browser: Browser, address: str) -> None:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    from playwright.sync_api import sync_playwright
+
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium)

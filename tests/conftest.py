@@ -54,6 +54,13 @@ def _fixed_seed() -> None:
     torch.manual_seed(1337)
 
 
+@pytest.fixture(autouse=True)
+def _ctrl_c_ends_the_tests() -> Iterator[None]:
+    """A script that has ended in this process ignores Ctrl-C."""
+    yield
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 PROCESSORS = {
     "amx": kernels.Processor(bfloat16=True, amx=True, avx512=True),
     "native": kernels.Processor(bfloat16=True, avx512=True),

@@ -66,6 +66,13 @@ def test_ctrl_c_is_no_error(capsys):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="TerminateProcess asks nobody")
+def test_ctrl_c_after_the_end_of_the_work_changes_nothing():
+    with pytest.raises(SystemExit) as ended:
+        run_script(lambda: 0, "x.py")
+    signal.raise_signal(signal.SIGINT)
+    assert ended.value.code == 0
+
+
 def test_sigterm_leaves_no_temporary_file(tmp_path):
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     command = [sys.executable, ROOT / "train.py", "--data", "-", "--out_dir", tmp_path / "run"]

@@ -56,12 +56,13 @@ def test_the_default_is_a_budget_of_minutes_that_suits_a_laptop():
 
 def test_a_shipped_config_is_found_by_its_name_and_a_file_of_that_name_comes_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("demo.toml", "configs/demo.toml"):
-        assert find_config(Path(name)) == ROOT / "configs" / "demo.toml"
-    for name in ("demo", "elsewhere/demo.toml", "mine.toml"):
+    for name in ("demo.toml", "configs/demo.toml", "demo"):
+        assert find_config(name) == ROOT / "configs" / "demo.toml"
+    for name in ("elsewhere/demo.toml", "mine.toml"):
         with pytest.raises(ValueError, match=f"{name} does not exist: .*shakespeare_char.toml") as refused:
-            find_config(Path(name))
+            find_config(name)
         assert str(ROOT / "configs") in str(refused.value)
-    Path("demo.toml").write_text("dim = 32", encoding="utf-8")
-    assert find_config(Path("demo.toml")) == Path("demo.toml")
-    assert find_config(None) is None
+    for name in ("demo", "demo.toml"):
+        Path(name).write_text("dim = 32", encoding="utf-8")
+    assert find_config("demo.toml") == Path("demo.toml")
+    assert find_config("demo") is None, "a file that does not end in .toml is text"

@@ -2,9 +2,12 @@
 
 import json
 import os
+import random
+import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +19,7 @@ from model.rope_scaling import RopeScaling
 from model.scripts import convert
 from model.text.llama2c_tokenizer import Llama2cTokenizer
 from model.text.train_tokenizer import train_tokenizer
-from model.weights import llama2c, load_args, load_model, load_tokenizer, meta, save_model, save_tokenizer
+from model.weights import checkpoint, llama2c, load_args, load_model, load_tokenizer, meta, save_model, save_tokenizer
 
 REPOSITORY = Path(__file__).parent.parent
 
@@ -209,6 +212,34 @@ def test_what_params_json_cannot_say_is_noted(source, run):
     assert "context is 24: read back it is 2048" in run("run", "meta", "--to", "meta")[1]
 
 
+@pytest.mark.parametrize("version", [0, 2])
+@torch.no_grad()
+def test_another_epsilon_is_written_by_force_with_its_largest_change(small_model, run, tmp_path, monkeypatch, version):
+    monkeypatch.chdir(tmp_path)
+    model = small_model(head_dim=8, norm_eps=1e-2, tie_embeddings=True).eval()
+    save_model(model, "eps")
+    code, said = run("eps", "x.bin", "--to", "llama2c", "--version", version, "--force")
+    assert code == 0
+    found = re.search(r"largest change is (\S+), and .* same after (\d+) of 24 tokens drawn at random", said)
+    tokens = torch.tensor([random.Random(0).choices(range(37), k=32)[:24]])
+    model = checkpoint.open_checkpoint("eps").model(
+        int8=version == 2, group=llama2c.group_for(model.args) if version else None
+    )
+    before, after = model(tokens), load_model("x.bin", int8=version == 2)(tokens)
+    assert float(found[1]) == pytest.approx(float((after - before).abs().max()), rel=0.05)
+    assert int(found[2]) == int((before.argmax(-1) == after.argmax(-1)).sum())
+
+
+def test_the_change_by_another_epsilon_is_measured_on_text_if_there_is_a_tokenizer(source, run):
+    source.args = replace(source.args, norm_eps=1e-6)
+    save_model(source, "run")
+    code, said = run("run", "x.bin", "--to", "llama2c", "--force")
+    assert code == 0
+    assert "of 24 tokens of an English text" in said
+    assert load_args("x.bin").norm_eps == 1e-5
+    assert same(source, "x.bin")
+
+
 MISTAKES = {
     "no source": (("nowhere", "x", "--to", "hf"), "nowhere does not exist"),
     "not a model": (("tok", "x", "--to", "hf"), "neither config.json nor params.json"),
@@ -224,6 +255,8 @@ MISTAKES = {
     "no tokenizer": (("run", "x", "--to", "hf", "--tokenizer", "none.model"), "none.model"),
     "theta": (("theta", "x", "--to", "llama2c"), "rope_theta is 5"),
     "scaling": (("scaled", "x", "--to", "meta"), "rope_scaling is"),
+    "eps": (("eps", "x", "--to", "llama2c"), "norm_eps is 1e-06, and llama2.c fixes it at 1e-05: --force"),
+    "theta by force": (("theta", "x", "--to", "llama2c", "--force"), "rope_theta is 5"),
     "misspelt": (("run", "x", "--to", "hf", "--dtipe", "float16"), "--dtype"),
     "tokenizer in the way": (("run", "y.bin", "--to", "llama2c"), "y.tokenizer.bin exists"),
 }
@@ -232,6 +265,7 @@ MISTAKES = {
 @pytest.mark.parametrize(("flags", "words"), MISTAKES.values(), ids=MISTAKES)
 def test_mistakes_end_in_one_line_with_nothing_written(source, small_model, run, flags, words):
     save_model(small_model(head_dim=8, rope_theta=5e5), "theta")
+    save_model(small_model(head_dim=8, norm_eps=1e-6), "eps")
     save_model(small_model(head_dim=8, rope_scaling=RopeScaling("linear", 2.0)), "scaled")
     train_tokenizer(["the ropewalk is a long lane where rope is laid. " * 50], Path("other"), "bpe", 300)
     Path("y.tokenizer.bin").touch()

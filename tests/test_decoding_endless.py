@@ -145,7 +145,7 @@ def test_an_endless_text_is_the_definition_and_its_log_probabilities_too(model):
         logits = model(torch.tensor([[expected[-1][0]]]), start_pos, cache)[0, -1]
         start_pos += 1
     cache = EndlessCache(model.args, model.freqs_cis)
-    sampler = Sampler(Sampling(0.0), [[1]], 60, 37, with_logprobs=True)
+    sampler = Sampler(Sampling(0.0), [[1]], 37, with_logprobs=True)
     steps = decode_batch(for_decoding(model), [[1, 5, 7]], 60, sampler, cache)
     for tokens, (token, score) in zip(steps, expected, strict=True):
         assert tokens == [token]

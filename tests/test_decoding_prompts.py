@@ -8,7 +8,7 @@ import torch
 from letters import LETTERS
 
 from model.decoding.batches import memory_needed
-from model.decoding.prompts import encode, read_texts
+from model.decoding.prompts import Prompt, check_fit, fit_endless, read_texts
 
 
 @pytest.fixture
@@ -55,8 +55,8 @@ def test_an_empty_prompt_file_is_an_error(tmp_path, content):
         read_texts([], tmp_path / "p")
 
 
-def encoded(texts, *limits):
-    return encode(texts, map(LETTERS.encode, texts), *limits)
+def prompts_of(*texts):
+    return [Prompt(text, LETTERS.encode(text)) for text in texts]
 
 
 def test_other_encodings_are_an_error(tmp_path, stdin):
@@ -66,19 +66,32 @@ def test_other_encodings_are_an_error(tmp_path, stdin):
     stdin(b"\xff")
     with pytest.raises(ValueError, match="stdin is not UTF-8"):
         read_texts(["-"], None)
-    with pytest.raises(ValueError, match="prompt 2 is not UTF-8"):
-        encoded(["a", "\udcff"], 10, None)
 
 
 def test_prompts_that_pass_the_context_are_named():
-    assert [len(p.tokens) for p in encoded(["", "abc"], 5, None)] == [1, 4]
-    with pytest.raises(ValueError, match=r"prompt 2 has 6 tokens.* context of 5: shorten it$"):
-        encoded(["", "abcde"], 5, None)
-    with pytest.raises(ValueError, match=r"prompt 1 has 3 tokens, and with 3 new ones .* lower --max_new_tokens"):
-        encoded(["ab"], 5, 3)
-    assert len(encoded(["abcd"], 5, 0)) == 1, "where the text need not fit, the prompt alone must"
-    with pytest.raises(ValueError, match=r"prompt 1 has 6 tokens, more than the model's context of 5: shorten it$"):
-        encoded(["abcde"], 5, 0)
+    check_fit(prompts_of("", "abc"), 5, None)
+    with pytest.raises(
+        ValueError, match=r"prompt 2 has 6 tokens, and with 1 new one it .* of 5: shorten it, or add --endless$"
+    ):
+        check_fit(prompts_of("", "abcde"), 5, None)
+    with pytest.raises(ValueError, match=r"prompt 1 has 3 tokens, and with 3 new ones .* lower --max_new_tokens, or"):
+        check_fit(prompts_of("ab"), 5, 3)
+
+
+def test_an_endless_prompt_that_passes_the_context_keeps_its_first_and_its_last_tokens(capsys):
+    short, long, longer = prompts_of("abcdefg", "abcdefghijklmnop", "abcdefghijklmnopq")
+    assert fit_endless([short, long], 17) == [short, long]
+    assert capsys.readouterr().err == ""
+    found = fit_endless([short, long, longer], 9)
+    assert found[0] == short
+    assert [prompt.text for prompt in found] == [prompt.text for prompt in (short, long, longer)]
+    for prompt, cut in zip((long, longer), found[1:]):
+        assert cut.tokens == prompt.tokens[:4] + prompt.tokens[-5:]
+    assert capsys.readouterr().err == (
+        "note: prompt 2 has 17 tokens and passes the context of 9 (so do 1 others): 8 are left out after the first 4\n"
+    )
+    (tiny,) = fit_endless([long], 3)
+    assert tiny.tokens == long.tokens[:1] + long.tokens[-2:], "no more stay than the cache of this context keeps"
 
 
 def test_a_pipe_is_read_to_its_end_without_select(monkeypatch):

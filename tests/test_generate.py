@@ -180,6 +180,8 @@ def test_low_precision(run, dtype, each_processor):
         (["--prompt_file", "/no/such/file"], "/no/such/file"),
         (["--tokenizer", "/no/such/file"], "/no/such/file"),
         (["--promt", "a"], "--prompt"),
+        (["Tim", "went"], "unknown argument 'Tim': did you mean --prompt \"Tim went\"?"),
+        (["--seed", "1", "Tim went"], 'did you mean --prompt "Tim went"?'),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(run, arguments, message):
@@ -194,6 +196,8 @@ def test_no_model_is_one_line(run, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert "start one with `python train.py`" in run(model=None)[2]
     assert "nowhere does not exist" in run(model="nowhere")[2]
+    for text in ("Tim went", "Tim went " * 100):
+        assert 'did you mean --prompt "Tim went' in run(model=text)[2]
 
 
 def start(run_dir, *arguments, **options):
@@ -348,7 +352,6 @@ def test_what_cannot_be_endless_is_one_line(run):
     for arguments, message in (
         (["--no_cache"], "endless is for decoding with the cache: leave --no_cache out"),
         (["--prompt", "The", "--prompt", "I am a fox"], "endless is for prompts of equal length"),
-        (["--prompt", "fox " * CONTEXT], f"more than the model's context of {CONTEXT}: shorten it"),
     ):
         code, out, err = run("--endless", *arguments)
         assert (code, out) == (2, "")
@@ -356,6 +359,26 @@ def test_what_cannot_be_endless_is_one_line(run):
         assert err.count("\n") == 1
     code, out, _ = run("--endless", "--prompt", "The", "--prompt", "I am a fox", "--batch_size", 1, "--seed", 3)
     assert code == 0
+
+
+def test_an_endless_text_may_begin_with_a_prompt_that_passes_the_context(run):
+    text = "fox and dog " * CONTEXT
+    arguments = ["--prompt", text, "--max_new_tokens", 2 * CONTEXT, "--temperature", 0, "--ignore_eos"]
+    assert (
+        f"the model's context of {CONTEXT}: shorten it, lower --max_new_tokens, or add --endless" in run(*arguments)[2]
+    )
+    code, out, err = run(*arguments, "--endless")
+    assert code == 0
+    assert out.startswith(text)
+    assert "are left out after the first 4" in err
+    assert f"prompt: {CONTEXT} tokens" in err
+    assert f"new: {2 * CONTEXT - 1} tokens" in err
+
+
+def test_a_turn_of_a_conversation_cannot_ignore_its_end(run):
+    code, _, err = run("--interactive", "--ignore_eos", stdin=b"")
+    assert code == 2
+    assert "ignore_eos is for prompts" in err
 
 
 TEMPLATE = """{% for message in messages %}
@@ -368,6 +391,21 @@ def chat_dir(run_dir, tmp_path_factory):
     path = shutil.copytree(run_dir, tmp_path_factory.mktemp("chat") / "model")
     (path / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
     return path
+
+
+@pytest.mark.parametrize(
+    "flags", [[], ["--no_cache"], ["--num_samples", 3], ["--endless", "--max_new_tokens", CONTEXT], ["--chat"]]
+)
+def test_with_ignore_eos_generation_goes_on_past_the_end(run, chat_dir, tmp_path, flags):
+    """Every token ends a text here."""
+    path = shutil.copytree(chat_dir, tmp_path / "model")
+    (path / "generation_config.json").write_text(json.dumps({"eos_token_id": list(range(320))}), encoding="utf-8")
+    arguments = ["--prompt", "The quick", "--temperature", 0, "--jsonl", "--max_new_tokens", 9, *flags]
+    for sample in objects(run(*arguments, model=path)[1]):
+        assert (sample["finish_reason"], len(sample["tokens"])) == ("end", 1)
+    length = CONTEXT if "--endless" in flags else 9
+    for sample in objects(run(*arguments, "--ignore_eos", model=path)[1]):
+        assert (sample["finish_reason"], len(sample["tokens"])) == ("length", length)
 
 
 def test_chat_applies_the_template_to_each_prompt(run, chat_dir):

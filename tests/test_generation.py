@@ -137,7 +137,7 @@ def test_it_stops_when_all_rows_have_ended(model):
 
 
 def test_log_probabilities_are_the_models_own(model):
-    sampler = Sampler(Sampling(0.7, top_k=3, seed=1), PROMPTS[:2], 4, 37, with_logprobs=True)
+    sampler = Sampler(Sampling(0.7, top_k=3, seed=1), PROMPTS[:2], 37, with_logprobs=True)
     cache = new_cache(model, PROMPTS[:2], 4)
     steps = [(ids, sampler.logprobs) for ids in decode_batch(for_decoding(model), PROMPTS[:2], 4, sampler, cache)]
     for row, prompt in enumerate(PROMPTS[:2]):

@@ -1,5 +1,6 @@
 """Each function on logits against plain Python, and the draw against the distribution it draws from."""
 
+import itertools
 import math
 import random
 
@@ -125,25 +126,43 @@ def test_draws_follow_the_distribution(logits):
     assert (shares - probs).abs().max() < 4 * (0.25 / n) ** 0.5
 
 
+def drawn(seed, rows, steps):
+    """The numbers of so many draws, (B, steps)."""
+    return torch.stack(list(itertools.islice(uniforms(seed, rows), steps)), 1)
+
+
 def test_a_row_has_random_numbers_of_its_own():
-    together = uniforms(7, range(3), 5)
-    assert torch.equal(uniforms(7, [2], 5)[0], together[2])
-    assert torch.equal(uniforms(7, range(3), 9)[:, :5], together), "a longer text begins like a shorter one"
+    together = drawn(7, range(3), 5)
+    assert torch.equal(drawn(7, [2], 5)[0], together[2])
     assert len({tuple(row) for row in together.tolist()}) == 3
-    assert not torch.equal(uniforms(8, range(3), 5), together)
-    assert not torch.equal(uniforms(None, range(3), 5), uniforms(None, range(3), 5))
+    assert not torch.equal(drawn(8, range(3), 5), together)
+    assert not torch.equal(drawn(None, range(3), 5), drawn(None, range(3), 5))
+
+
+def test_random_numbers_do_not_depend_on_how_many_are_drawn_at_a_time(monkeypatch):
+    expected = drawn(7, range(2), 2500)
+    assert len({*expected.flatten().tolist()}) == 5000, "no block repeats"
+    for size in (1, 7, 4000):
+        monkeypatch.setattr("model.decoding.sampling.DRAWS", size)
+        assert torch.equal(drawn(7, range(2), 2500), expected)
+
+
+def test_the_likeliest_token_takes_no_random_numbers(logits):
+    sampler = Sampler(Sampling(0.0), [[1]] * 4, V)
+    sampler.uniforms = iter(())
+    assert sampler(logits)[:, 0].tolist() == logits.argmax(-1).tolist()
 
 
 def test_no_global_generator_is_touched(logits):
     before = torch.random.get_rng_state(), random.getstate()
-    Sampler(Sampling(1.0), [[1]] * 4, 2, V)(logits)
+    Sampler(Sampling(1.0), [[1]] * 4, V)(logits)
     assert torch.equal(torch.random.get_rng_state(), before[0])
     assert random.getstate() == before[1]
 
 
 def test_the_penalty_counts_the_prompt_and_what_was_drawn():
     logits = torch.zeros(1, 4) + torch.tensor([4.0, 3.0, 2.0, 1.0])
-    choose = Sampler(Sampling(0.0, repetition_penalty=10.0), [[0]], 4, 4)
+    choose = Sampler(Sampling(0.0, repetition_penalty=10.0), [[0]], 4)
     assert [int(choose(logits)) for _ in range(4)] == [1, 2, 3, 0]
 
 
@@ -174,11 +193,4 @@ def test_a_tiny_temperature_takes_the_likeliest_token(temperature):
     found = apply_temperature(logits, temperature)
     assert not found.isnan().any()
     assert found.argmax(-1).tolist() == [1, 0]
-    assert Sampler(Sampling(temperature, seed=1), [[0], [0]], 1, 3)(logits).tolist() == [[1], [0]]
-
-
-def test_a_sampler_says_when_it_was_made_for_fewer_tokens():
-    sampler = Sampler(Sampling(0.0), [[0]], 1, 3)
-    sampler(torch.zeros(1, 3))
-    with pytest.raises(ValueError, match="no random numbers left"):
-        sampler(torch.zeros(1, 3))
+    assert Sampler(Sampling(temperature, seed=1), [[0], [0]], 3)(logits).tolist() == [[1], [0]]

@@ -118,6 +118,36 @@ def test_a_run_leaves_a_directory_that_has_everything(capsys):
     assert not list(Path().rglob("*.pt")) + list(Path().rglob("*.pkl")) + list(Path().rglob("*.bin.tmp"))
 
 
+def test_text_and_runs_are_named_with_and_without_a_flag(capsys):
+    Path("more.txt").write_text(TEXT[::-1], encoding="utf-8")
+    small = [word for name, value in SETTINGS.items() for word in (f"--{name}", str(value))]
+    err = said(capsys, "text.txt", "more.txt", *small)
+    assert "directory      runs/text\n" in err
+    own = Path("runs/text/config.toml").read_text(encoding="utf-8")
+    assert 'data = ["text.txt", "more.txt"]' in own
+    said(capsys, "small.toml", "text.txt")
+    said(capsys, "--max_steps", "5", "--resume", "runs/text")
+    assert steps("runs/text") == [1, 2, 3, 4, 5]
+    assert steps("runs/small") == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["text.txt", "--data", "text.txt"], "data is given twice, as text.txt and with --data"),
+        (["nowhere.txt"], "nowhere.txt does not exist: give text"),
+        (["small.toml", "small.toml"], "are two configurations"),
+        (["run"], "run is a model: --resume run goes on with its run, --init_from run fine-tunes it"),
+        (["--resume", "run", "--out_dir", "x"], "out_dir is given twice"),
+        (["text.txt", "--dim", "32", "more.txt"], "unknown argument 'more.txt': did you mean --data more.txt?"),
+    ],
+)
+def test_what_is_named_without_a_flag_is_one_kind_of_thing(capsys, argv, message):
+    Path("run").mkdir()
+    write_config("run/config.toml", SETTINGS)
+    assert message in refused(capsys, *argv)
+
+
 def test_runs_get_names_and_the_newest_is_resumed(capsys):
     for directory in ("runs/small", "runs/small-2"):
         assert f"directory      {directory}\n" in said(capsys, "small.toml", "--data", "text.txt")

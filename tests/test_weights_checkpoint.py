@@ -3,6 +3,8 @@
 import json
 import os
 import pickle
+import re
+import shutil
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +13,7 @@ import pytest
 import torch
 
 from model import KVCache, ModelArgs, Transformer, generate
+from model.text import llama2c_tokenizer
 from model.text.train_tokenizer import train_tokenizer
 from model.weights import check, llama2c, load_args, load_model, load_tokenizer, meta, save_model, save_tokenizer
 
@@ -46,14 +49,42 @@ def test_every_format_is_told_by_looking(everywhere):
     [
         ("nowhere", "does not exist"),
         ("empty", "neither config.json nor params.json"),
+        (".", "is no model: name one in it, such as .*meta; the newest first: meta, hf"),
+        ("model.gguf", "is a GGUF file, which cannot be opened"),
         ("hf/model.safetensors", "give the directory"),
         ("meta/consolidated.00.pth", "give the directory"),
     ],
 )
 def test_what_is_no_checkpoint_says_what_is(everywhere, tmp_path, name, words):
     (tmp_path / "empty").mkdir()
+    (tmp_path / "model.gguf").touch()
+    if name == ".":
+        (tmp_path / "model.bin").unlink()
+        for file in (tmp_path / "hf").iterdir():
+            os.utime(file, (1e9, 1e9))
     with pytest.raises(ValueError, match=words):
         load_args(tmp_path / name)
+
+
+def test_a_mistyped_run_is_suggested(everywhere, tmp_path, monkeypatch):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "hf").rename(tmp_path / "runs" / "stories")
+    monkeypatch.chdir(tmp_path)
+    for name in ("stories", "storis", "runs/storys"):
+        with pytest.raises(ValueError, match=re.escape(f"did you mean {Path('runs/stories')}?")):
+            load_args(name)
+
+
+def test_a_directory_of_one_llama2c_model_is_that_model(everywhere, tmp_path):
+    model, _ = everywhere
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "tokenizer.bin").write_bytes(b"no model")
+    (tmp_path / "model.bin").rename(home / "model.bin")
+    assert load_args(home) == model.args
+    shutil.copy(home / "model.bin", home / "other.bin")
+    with pytest.raises(ValueError, match=r"holds 2 llama2\.c models, model\.bin, other\.bin: name one"):
+        load_args(home)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
@@ -201,6 +232,29 @@ def test_tokenizer_and_weights_are_compared(small_model, tokenizers, tmp_path):
     with pytest.raises(ValueError, match="290 tokens, the model 300"):
         check(tmp_path)
     check(tmp_path, tokenizers / "300" / "tokenizer.model")
+
+
+@pytest.mark.parametrize("name", ["m.tokenizer.bin", "tok300.bin", "tok300.model", "tokenizer.bin", "tokenizer.model"])
+def test_the_tokenizer_beside_a_llama2c_model_is_one_of_its_size(small_model, tokenizers, tmp_path, name):
+    llama2c.save(small_model(vocab_size=300, head_dim=8), tmp_path / "m.bin")
+
+    def put(size, name):
+        if name.endswith(".model"):
+            shutil.copy(tokenizers / str(size) / "tokenizer.model", tmp_path / name)
+        else:
+            llama2c_tokenizer.save(load_tokenizer(tokenizers / str(size)), tmp_path / name)
+
+    for other in ("tok290.model", "tokenizer.bin", "tokenizer.model"):
+        put(290, other)
+    with pytest.raises(
+        ValueError,
+        match=r"m.bin holds weights, and beside it is no tokenizer \(m.tokenizer.bin, tok300.bin, .*--tokenizer",
+    ):
+        load_tokenizer(tmp_path / "m.bin")
+    put(300, name)
+    found = load_tokenizer(tmp_path / "m.bin")
+    assert (found.path.name, found.vocab_size) == (name, 300)
+    check(tmp_path)  # the directory is the model, and its tokenizer is compared
 
 
 class Bomb:

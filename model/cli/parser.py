@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import itertools
 from typing import Any, NoReturn
 
 from .script import fail
@@ -37,11 +38,21 @@ class Extend(argparse.Action):
         setattr(namespace, self.dest, [*earlier, *with_dashes(self, values)])
 
 
-class Parser(argparse.ArgumentParser):
-    """Not a page of usage before the mistake, but one line with the nearest name."""
+def as_value(flag: str, text: str) -> str:
+    """The flag with this value, as it is typed in any shell; a long text is cut short."""
+    text = text if len(text) <= 60 else f"{text[:57]}..."
+    return f'{flag} "{text}"' if " " in text else f"{flag} {text}"
 
-    def __init__(self, **options: Any) -> None:
+
+class Parser(argparse.ArgumentParser):
+    """Not a page of usage before the mistake, but one line with the nearest name.
+
+    ``text_flag`` is the flag that a user probably meant who gave text without a flag, such as ``--prompt``.
+    """
+
+    def __init__(self, text_flag: str | None = None, **options: Any) -> None:
         self.flag_names: list[str] = []  # what a mistyped flag is compared with
+        self.text_flag = text_flag
         super().__init__(allow_abbrev=False, **options)
         self.register("action", None, Store)
         self.register("action", "store", Store)
@@ -55,6 +66,11 @@ class Parser(argparse.ArgumentParser):
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
         found, unknown = self.parse_known_args(args, namespace)
+        if unknown and self.text_flag and not unknown[0].startswith("-"):
+            words = itertools.takewhile(lambda word: not word.startswith("-"), unknown)
+            fail(
+                self.prog, f"unknown argument {unknown[0]!r}: did you mean {as_value(self.text_flag, ' '.join(words))}?"
+            )
         for text in unknown:
             name = text.split("=")[0]
             close = difflib.get_close_matches(name, self.flag_names, n=1, cutoff=0.5)

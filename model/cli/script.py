@@ -24,6 +24,11 @@ def typed_command(name: str) -> str:
     return f"ropewalk {name}" if INSTALLED else f"python {name}.py"
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 token``, ``2 tokens``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def print_note(text: str, end: str = "\n") -> None:
     """A line on stderr: stdout is for the text that a script was asked for."""
     print(text, end=end, file=sys.stderr, flush=True)
@@ -35,11 +40,17 @@ def fail(script: str, message: str) -> NoReturn:
 
 
 def leave(code: int) -> NoReturn:
-    """Exit. What stdout cannot take is dropped: Python would try again, complain, and exit with 120."""
+    """Exit. What stdout cannot take is dropped: Python would try again, complain, and exit with 120.
+
+    From here on Ctrl-C changes nothing, because the work is done: Python's own end would print a traceback, or exit as
+    if killed.
+    """
     try:
         sys.stdout.flush()
-    except OSError:
+    except (OSError, KeyboardInterrupt) as error:  # the disk is full, or nobody reads and Ctrl-C ends the wait
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 130 if isinstance(error, KeyboardInterrupt) else code
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(code)
 
 

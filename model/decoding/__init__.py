@@ -9,4 +9,5 @@ samples.py         from tokens to texts, stop strings, and how fast it went
 chat.py            messages as the tokens an instruct checkpoint was trained on: its chat template
 template.py        renders such a template, in a process of its own
 conversation.py    a text in turns
+terminal.py        what a person types: line editing, commands
 """

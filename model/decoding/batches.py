@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..cache import KVCache
+from ..cli import counted
 from ..config import ModelArgs
 from ..generation import decode
 from ..transformer import Transformer
@@ -43,7 +44,7 @@ def generate(
     network = for_decoding(model, compile)
     cache = new_cache(network, prompts, max_new_tokens, endless) if use_cache else None
     device = model.tok_embeddings.weight.device
-    sampler = Sampler(sampling_settings, prompts, max_new_tokens, model.args.vocab_size, device=device)
+    sampler = Sampler(sampling_settings, prompts, model.args.vocab_size, device=device)
     return decode_batch(network, prompts, max_new_tokens, sampler, cache, eos_ids)
 
 
@@ -149,8 +150,8 @@ def check_prompts(args: ModelArgs, prompts: Prompts, max_new_tokens: int, endles
         raise ValueError(f"a prompt of {longest} tokens is longer than the context of {limit}: shorten it")
     if not endless and longest + max_new_tokens > limit:
         raise ValueError(
-            f"a prompt of {longest} tokens and {max_new_tokens} new ones pass the {limit} positions of the "
-            "network (max_seq_len): shorten the prompt, lower max_new_tokens, or let it be endless"
+            f"a prompt of {counted(longest, 'token')} and {counted(max_new_tokens, 'new one')} pass the {limit} "
+            "positions of the network (max_seq_len): shorten the prompt, lower max_new_tokens, or let it be endless"
         )
     for token in (min(map(min, prompts)), max(map(max, prompts))):
         if not 0 <= token < V:

@@ -1,6 +1,5 @@
 """A text in turns: a person writes a line, the model goes on. The cache is kept, so no token is computed twice."""
 
-import sys
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -12,9 +11,10 @@ from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 from .chat import Chat, Message, common_prefix, user
 from .endless import SINKS, EndlessCache, decode_endless
-from .prompts import Prompt, utf8
+from .prompts import Prompt
 from .samples import Sample, Speed, StopStrings
 from .sampling import Sampler, Sampling
+from .terminal import END_KEYS, Terminal
 
 
 class Conversation:
@@ -73,7 +73,7 @@ class Conversation:
         self.turns += 1  # and with it the random stream
         before, given = list(self.messages), len(text)
         vocab_size, device = self.network.args.vocab_size, self.network.norm.weight.device
-        sampler = Sampler(self.sampling, [{*text}], n, vocab_size, self.turns, device)
+        sampler = Sampler(self.sampling, [{*text}], vocab_size, self.turns, device)
         self.speed.start()
         for tokens in self._decode(new, n, sampler, start_pos):
             token = int(tokens)
@@ -134,31 +134,29 @@ class Conversation:
 
 
 def converse(conversation: Conversation, max_new_tokens: int, stop: Sequence[str]) -> None:
-    """Lines from stdin until it ends. Ctrl-C ends a turn, not the conversation; nor does a line that is too long."""
+    """Texts from stdin until it ends. Ctrl-C ends a turn, not the conversation; nor does a text that is too long."""
+    terminal = Terminal(conversation.start_anew)
     while True:
         try:
-            print_note("> ", end="")
-            line = sys.stdin.buffer.readline() if sys.stdin else b""
-            if not line:
+            text = terminal.read_turn()
+            if text is None:
                 return
+            before = conversation.evicted
             try:
-                text = utf8(line, "stdin").rstrip("\r\n")
-                before = conversation.evicted
-                try:
-                    print_samples(conversation.turn(text, max_new_tokens, stop))
-                except ValueError as error:
-                    if conversation.endless or not conversation.forwarded:
-                        raise  # it is too long for any context
-                    print_note(f"{error}; a new text begins")
-                    conversation.start_anew()
-                    print_samples(conversation.turn(text, max_new_tokens, stop))
-                if conversation.evicted > before:
-                    limit = conversation.cache.max_seq_len
-                    print_note(f"(the context of {limit} tokens is full: {conversation.evicted} are forgotten)")
+                print_samples(conversation.turn(text, max_new_tokens, stop))
             except ValueError as error:
-                print_note(f"{error}: give another line")
+                if conversation.endless or not conversation.forwarded:
+                    raise  # it is too long for any context
+                print_note(f"{error}; a new text begins")
+                conversation.start_anew()
+                print_samples(conversation.turn(text, max_new_tokens, stop))
+            if conversation.evicted > before:
+                limit = conversation.cache.max_seq_len
+                print_note(f"(the context of {limit} tokens is full: {conversation.evicted} are forgotten)")
+        except ValueError as error:
+            print_note(f"{error}: give another line")
         except KeyboardInterrupt:
-            print_note("\n(Ctrl-D ends)")
+            print_note(f"\n({END_KEYS} ends)")
 
 
 def print_samples(samples: Iterator[Sample]) -> None:

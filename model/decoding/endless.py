@@ -14,6 +14,24 @@ from ..transformer import Transformer
 SINKS = 4  # first tokens of a text that are never evicted
 
 
+def quarter_of(context: int) -> int:
+    """How many tokens are evicted at a time."""
+    return max(1, context // 4)
+
+
+def never_evicted(context: int, keep: int = SINKS) -> int:
+    """How many of the first ``keep`` tokens of a text can stay: a quarter of the context and one more may go."""
+    return min(keep, context - quarter_of(context) - 1)
+
+
+def without_middle(tokens: list[int], context: int) -> list[int]:
+    """The tokens of a text that fit into the context: the first ones, which are never evicted, and the last ones."""
+    if len(tokens) <= context:
+        return tokens
+    first = never_evicted(context)
+    return tokens[:first] + tokens[len(tokens) - (context - first) :]
+
+
 class EndlessCache(KVCache):
     """A cache that, when it is full, evicts the oldest quarter of its tokens, keeping the first ``keep``.
 
@@ -40,8 +58,8 @@ class EndlessCache(KVCache):
         # and recompile.
         self.keys, self.values = F.pad(self.keys, (0, 0, 0, 1)), F.pad(self.values, (0, 0, 0, 1))
         self.freqs_cis = freqs_cis.detach().to(self.keys.device)
-        self.quarter = max(1, self.max_seq_len // 4)
-        self.keep = min(keep, self.max_seq_len - self.quarter - 1)
+        self.quarter = quarter_of(self.max_seq_len)
+        self.keep = never_evicted(self.max_seq_len, keep)
         self.evicted = 0  # tokens so far; -1 while keys are being moved
 
     def make_room(self, start_pos: int, T: int = 1) -> int:

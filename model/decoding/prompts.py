@@ -4,12 +4,13 @@ import os
 import stat
 import sys
 import threading
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..cli import print_note
+from ..cli import counted, print_note
 from ..cli.files import check_is_file
+from .endless import never_evicted, without_middle
 
 MAX_PROMPT_BYTES = 100_000_000  # bytes of a prompt: /dev/zero has no end
 SUBSTITUTED = ("/dev/fd/", "/proc/self/fd/")  # a shell's <(command), which somebody writes to
@@ -44,7 +45,7 @@ def prompts_in(file: Path) -> list[str]:
     if not texts:
         raise ValueError(f"{file} holds no prompt: write one a line")
     if blank := len(lines) - len(texts):
-        print_note(f"note: {file}: {blank} blank line{'s' if blank > 1 else ''} skipped, {len(texts)} prompts")
+        print_note(f"note: {file}: {counted(blank, 'blank line')} skipped, {counted(len(texts), 'prompt')}")
     return texts
 
 
@@ -87,30 +88,28 @@ def utf8(content: bytes, source: str) -> str:
         raise ValueError(f"{source} is not UTF-8 at byte {error.start}: convert it to UTF-8") from None
 
 
-def encode(
-    texts: Sequence[str],
-    tokens_of: Iterable[list[int]],
-    context: int,
-    max_new_tokens: int | None,
-) -> list[Prompt]:
-    """The prompts, each with its tokens, which are asked for in order, and after all texts have been checked.
-
-    Raises ValueError for one that leaves no room in the context for so many new tokens.
-    ``max_new_tokens`` is 0 where the text need not fit, and None where any number will do.
-    """
+def check_fit(prompts: Sequence[Prompt], context: int, max_new_tokens: int | None) -> None:
+    """Raise ValueError for a prompt that leaves no room in the context for so many new tokens; None is for any."""
     least = 1 if max_new_tokens is None else max_new_tokens
-    for number, text in enumerate(texts, 1):
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise ValueError(f"prompt {number} is not UTF-8 text: {text!r}") from None
-    prompts = [Prompt(text, tokens) for text, tokens in zip(texts, tokens_of)]
     for number, prompt in enumerate(prompts, 1):
         length = len(prompt.tokens)
         if length + least > context:
-            passes = f"and with {least} new ones it passes" if least else "more than"
-            lower = " or lower --max_new_tokens, or add --endless" if max_new_tokens else ""
+            lower = ", lower --max_new_tokens" if max_new_tokens else ""
             raise ValueError(
-                f"prompt {number} has {length} tokens, {passes} the model's context of {context}: shorten it{lower}"
+                f"prompt {number} has {counted(length, 'token')}, and with {counted(least, 'new one')} it passes "
+                f"the model's context of {context}: shorten it{lower}, or add --endless"
             )
-    return prompts
+
+
+def fit_endless(prompts: Sequence[Prompt], context: int) -> list[Prompt]:
+    """The prompts with the tokens that an endless text of this context begins with; says what is left out."""
+    fitting = [replace(prompt, tokens=without_middle(prompt.tokens, context)) for prompt in prompts]
+    cut = [number for number, (a, b) in enumerate(zip(prompts, fitting)) if len(a.tokens) > len(b.tokens)]
+    if cut:
+        first, before, after = never_evicted(context), *(len(of[cut[0]].tokens) for of in (prompts, fitting))
+        others = f" (so do {len(cut) - 1} others)" if len(cut) > 1 else ""
+        print_note(
+            f"note: prompt {cut[0] + 1} has {before} tokens and passes the context of {context}{others}: "
+            f"{before - after} are left out after the first {first}"
+        )
+    return fitting

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..cli import counted
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 from .batches import decode_batch, new_cache
@@ -133,7 +134,9 @@ class Speed:
 
     def __str__(self) -> str:
         parts = [("prompt", self.prompt_tokens, self.prompt_seconds), ("new", self.new_tokens, self.new_seconds)]
-        return "; ".join(f"{name}: {n} tokens, {s:.2f} s, {n / s:.0f} tokens/s" for name, n, s in parts if n and s)
+        return "; ".join(
+            f"{name}: {counted(n, 'token')}, {s:.2f} s, {n / s:.0f} tokens/s" for name, n, s in parts if n and s
+        )
 
 
 @dataclass(frozen=True)
@@ -167,7 +170,7 @@ def complete(
         rows = [prompt.tokens for prompt in batch]
         cache = new_cache(network, rows, max_new_tokens, completion.endless) if completion.use_cache else None
         vocab_size, device = network.args.vocab_size, network.norm.weight.device
-        sampler = Sampler(sampling, rows, max_new_tokens, vocab_size, first, device, completion.logprobs)
+        sampler = Sampler(sampling, rows, vocab_size, first, device, completion.logprobs)
         steps = decode_batch(network, rows, max_new_tokens, sampler, cache, tokenizer.eos_ids)
         prompt_tokens = sum(map(len, rows))
         waiting = list(samples)  # for those before them in the batch to finish

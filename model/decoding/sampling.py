@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 RULED_OUT = float("-inf")
+DRAWS = 1024  # for which random numbers are made at a time
 
 
 @dataclass(frozen=True)
@@ -109,12 +110,18 @@ def draw(logits: Tensor, uniform: Tensor) -> Tensor:
     return tokens[:, 0].clamp(max=logits.shape[-1] - 1)  # (B,)
 
 
-def uniforms(seed: int | None, rows: Iterable[int], steps: int) -> Tensor:
-    """The random numbers of all draws, float64 (B, steps): a row's own, whatever other rows are in its batch."""
+def uniforms(seed: int | None, rows: Iterable[int], device: torch.device | str = "cpu") -> Iterator[Tensor]:
+    """The random numbers of each draw, (B,) in float64: a row's own, whatever other rows are in its batch.
+
+    They are drawn in blocks, because those of an endless text would fill the memory. A generator gives the same numbers
+    however they are divided into blocks.
+    """
     if seed is None:
         seed = random.SystemRandom().getrandbits(63)
     streams = [torch.Generator().manual_seed(random.Random(f"{seed} {row}").getrandbits(63)) for row in rows]
-    return torch.stack([torch.rand(steps, dtype=torch.float64, generator=stream) for stream in streams])  # (B, steps)
+    while True:
+        block = [torch.rand(DRAWS, dtype=torch.float64, generator=stream) for stream in streams]
+        yield from torch.stack(block).to(device).unbind(1)  # (B, DRAWS), (B,) each
 
 
 def check_finite(logits: Tensor) -> None:
@@ -124,13 +131,12 @@ def check_finite(logits: Tensor) -> None:
 
 
 class Sampler:
-    """Samples each row's next token. Holds the random numbers to come, and the tokens that each row has so far."""
+    """Samples each row's next token. Holds each row's random stream, and the tokens that it has so far."""
 
     def __init__(
         self,
         sampling: Sampling,
         prompts: Sequence[Collection[int]],
-        max_new_tokens: int,
         vocab_size: int,
         first_row: int = 0,
         device: torch.device | str = "cpu",
@@ -142,7 +148,7 @@ class Sampler:
         self.with_logprobs = with_logprobs
         self.logprobs: list[float] | None = None  # of the latest tokens, before temperature and filters
         rows = range(first_row, first_row + len(prompts))
-        self.uniforms = iter(uniforms(sampling.seed, rows, max_new_tokens).to(device).unbind(1))  # (B,) each
+        self.uniforms = uniforms(sampling.seed, rows, device)
         self.seen: Tensor | None = None
         if sampling.repetition_penalty != 1:
             self.seen = torch.zeros(len(prompts), vocab_size, dtype=torch.bool, device=device)  # (B, V)
@@ -154,15 +160,12 @@ class Sampler:
         """(B, V) -> the tokens, (B, 1). Raises ValueError for logits that are not finite."""
         check_finite(logits)
         original = logits = logits.float()
-        uniform = next(self.uniforms, None)
-        if uniform is None:
-            raise ValueError("the sampler has no random numbers left: make it for as many tokens as are sampled")
         if self.seen is not None:
             logits = penalize(logits, self.seen, self.sampling.repetition_penalty)
         if self.sampling.temperature == 0:
             tokens = logits.argmax(-1, keepdim=True)  # (B, 1)
         else:
-            tokens = draw(apply_filters(logits, self.sampling), uniform)[:, None]  # (B, 1)
+            tokens = draw(apply_filters(logits, self.sampling), next(self.uniforms))[:, None]  # (B, 1)
         if self.seen is not None:
             self.seen.scatter_(-1, tokens, True)
         if self.with_logprobs:

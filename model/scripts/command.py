@@ -35,3 +35,7 @@ def overview(name: str) -> None:
     if name not in ("-h", "--help"):
         raise ValueError(f"unknown script {name!r}{nearest(name, DOES)}")
     print(USAGE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,18 +1,24 @@
 """Rewrite a model in another program's format; what the target cannot express is refused, not dropped."""
 
 import math
+import random
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from ..cli import Parser, print_note, script_name
+from ..cli import Parser, print_note, run_script, script_name
 from ..cli.files import write_atomically
+from ..cli.machine import DTYPES_BY_NAME
 from ..text import llama2c_tokenizer
 from ..text.tokenizer import Tokenizer
-from ..transformer import Transformer
+from ..transformer import RMSNorm, Transformer
 from ..weights import Checkpoint, llama2c, meta, open_checkpoint, save_model, save_tokenizer
 from ..weights.layout import tensor_shapes
 from ..weights.tokenizers import copy_tokenizer, read_ids, tokenizer_bin
+
+MEASURED_TEXT = "Once upon a time there was a ropewalk, a long lane where rope is laid. The rope was long and strong."
+MEASURED_TOKENS = 32
 
 
 def main() -> None:
@@ -25,10 +31,19 @@ def main() -> None:
         "--version", type=int, choices=(0, 2), default=0, help="of llama2.c's format: 0 is float32, 2 int8 (default: 0)"
     )
     parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="tokenizer file (default: the one beside SRC)")
+    parser.add_argument(
+        "--force", action="store_true", help="for llama2c: write it with another norm_eps; measures what this changes"
+    )
     flags = parser.parse_args()
     check_target(flags.target, flags.to)
     checkpoint = open_checkpoint(flags.source)
     check_format(checkpoint, flags.to, flags.dtype, flags.version)
+    other_eps = flags.to == "llama2c" and checkpoint.args.norm_eps != llama2c.NORM_EPS
+    if other_eps and not flags.force:
+        raise ValueError(
+            f"norm_eps is {checkpoint.args.norm_eps}, and llama2.c fixes it at {llama2c.NORM_EPS}: --force writes the "
+            "model with that, and says how much the logits change"
+        )
     found = flags.tokenizer or checkpoint.has_tokenizer()
     tokenizer = checkpoint.tokenizer(flags.tokenizer) if found else None
     if tokenizer is None:
@@ -37,7 +52,10 @@ def main() -> None:
     if flags.version == 2:
         model = checkpoint.model(int8=True, group=llama2c.group_for(checkpoint.args))
     else:
-        model = checkpoint.model(dtype=getattr(torch, flags.dtype) if flags.dtype else "stored")
+        name = "float32" if other_eps else flags.dtype  # what is measured is what the file will have
+        model = checkpoint.model(dtype=DTYPES_BY_NAME[name] if name else "stored")
+    if other_eps:
+        note(changed_eps(model, llama2c.NORM_EPS, tokenizer))
     check_target(flags.target, flags.to)  # again: reading a large model takes minutes
     if flags.to == "llama2c":
         write_file(model, tokenizer, flags.target)
@@ -73,13 +91,36 @@ def check_format(checkpoint: Checkpoint, to: str, dtype: str | None, version: in
         if args.max_seq_len != context:
             note(f"params.json cannot say that the context is {args.max_seq_len}: read back it is {context}")
     if to == "llama2c":
-        llama2c.header_of(args)
+        llama2c.header_of(replace(args, norm_eps=llama2c.NORM_EPS))  # that one may be changed, see --force
         if dtype not in (None, "float32"):
             raise ValueError(f"dtype is {dtype}: llama2.c's files are float32, and int8 with --version 2")
 
 
 def note(text: str) -> None:
     print_note(f"{script_name('convert')}: note: {text}")
+
+
+@torch.no_grad()
+def changed_eps(model: Transformer, norm_eps: float, tokenizer: Tokenizer | None) -> str:
+    """Change the norms' epsilon, and say how much the logits of a few tokens change with it."""
+    args = model.args
+    if tokenizer:
+        ids, kind = tokenizer.encode(MEASURED_TEXT), "of an English text"
+    else:
+        ids, kind = random.Random(0).choices(range(args.vocab_size), k=MEASURED_TOKENS), "drawn at random"
+    tokens = torch.tensor([ids[: args.max_seq_len]])  # (1, T)
+    before = model(tokens)[0]  # (T, V)
+    for module in model.modules():
+        if isinstance(module, RMSNorm):
+            module.eps = norm_eps
+    model.args = replace(args, norm_eps=norm_eps)
+    after = model(tokens)[0]  # (T, V)
+    same = int((before.argmax(-1) == after.argmax(-1)).sum())
+    return (
+        f"norm_eps is {norm_eps} in the file, not {args.norm_eps}: of logits from {before.min():.3g} to "
+        f"{before.max():.3g} the largest change is {(after - before).abs().max():.2g}, and the likeliest token is the "
+        f"same after {same} of {tokens.numel()} tokens {kind}"
+    )
 
 
 def write_directory(
@@ -112,3 +153,7 @@ def write_file(model: Transformer, tokenizer: Tokenizer | None, path: Path) -> N
     except BaseException:
         tokenizer_bin(path).unlink(missing_ok=True)
         raise
+
+
+if __name__ == "__main__":
+    run_script(main, script_name("convert"))

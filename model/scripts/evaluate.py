@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from tqdm import tqdm
 
-from ..cli import Parser, add_flags, from_settings, read_flags, script_name
+from ..cli import Parser, add_flags, from_settings, read_flags, run_script, script_name
 from ..cli.machine import pick_device, pick_dtype
 from ..text.sources import Documents, open_documents
 from ..text.tokenizer import Tokenizer
@@ -171,7 +171,7 @@ def score_table(scores: Sequence[Score]) -> str:
 
 
 def main() -> None:
-    parser = Parser(prog=script_name("evaluate"), description="How well a model predicts a text.")
+    parser = Parser(text_flag="--data", prog=script_name("evaluate"), description="How well a model predicts a text.")
     parser.add_argument(
         "model", nargs="?", type=Path, metavar="MODEL", help="run directory or checkpoint (default: newest run)"
     )
@@ -195,3 +195,7 @@ def main() -> None:
         print(json.dumps({"documents": len(scores)} | sum(scores, Score()).figures()))
     else:
         print(score_table(scores))
+
+
+if __name__ == "__main__":
+    run_script(main, script_name("evaluate"))

@@ -10,20 +10,21 @@ from typing import Annotated, Literal
 import torch
 from tqdm import tqdm
 
-from ..cli import Parser, add_flags, from_settings, print_note, read_flags, script_name, typed_text
+from ..cli import Parser, add_flags, counted, from_settings, print_note, read_flags, run_script, script_name, typed_text
 from ..cli.machine import check_memory, choose_threads, has_native_bfloat16, pick_device, pick_dtype
+from ..cli.parser import as_value
 from ..decoding.batches import check_endless, memory_needed
 from ..decoding.chat import Chat, open_chat
 from ..decoding.conversation import Conversation, converse
 from ..decoding.endless import is_shift_invariant
 from ..decoding.network import for_decoding
-from ..decoding.prompts import Prompt, encode, read_texts
+from ..decoding.prompts import Prompt, check_fit, fit_endless, read_texts
 from ..decoding.samples import Completion, Sample, Speed, check_stop_strings, complete
 from ..decoding.sampling import Sampling
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 from ..weights import find_network, open_checkpoint
-from ..weights.checkpoint import newest_run
+from ..weights.checkpoint import is_missing, newest_run
 from . import startup
 
 SEPARATOR = "\n" + 40 * "-"  # between the texts of several samples
@@ -44,7 +45,9 @@ class Options:
     network: Annotated[str | None, "module:Class of a model that is a subclass of Transformer"] = None
     jsonl: Annotated[bool, "one JSON object a sample: prompt, text, tokens, finish_reason"] = False
     logprobs: Annotated[bool, "with --jsonl: each token's log-probability, in nats"] = False
-    interactive: Annotated[bool, "you write a line, the model continues or answers, and so on"] = False
+    interactive: Annotated[
+        bool, "you write a line, the model continues or answers, and so on; /help lists commands"
+    ] = False
     chat: Annotated[bool, "apply the model's chat template to each prompt; without prompts, to what you type"] = False
     system: Annotated[str | None, "the system's message, before all others of a chat"] = None
     no_cache: Annotated[bool, "compute the whole text again for each token, to see what the cache saves"] = False
@@ -55,6 +58,7 @@ class Options:
     ] = "auto"
     device: Annotated[str, "auto, cpu, cuda, cuda:N or mps"] = "auto"
     endless: Annotated[bool, "continue past the context: the cache drops the oldest part of the text"] = False
+    ignore_eos: Annotated[bool, "go on after a token that ends the text, up to max_new_tokens"] = False
     compile: Annotated[bool, "compile first; how much sooner tokens come depends on model and processor"] = False
 
     def __post_init__(self) -> None:
@@ -71,6 +75,8 @@ class Options:
                 raise ValueError(f"{name} is for decoding with the cache: leave --no_cache out")
         if self.system is not None and not (self.chat or self.interactive):
             raise ValueError("system is the first message of a chat: add --chat")
+        if self.interactive and self.ignore_eos:
+            raise ValueError("ignore_eos is for prompts: a turn of a conversation ends where the model ends its text")
         if self.interactive and (self.no_cache or self.jsonl or self.num_samples > 1):
             raise ValueError(
                 "interactive is one text, cached, for people: leave --no_cache, --jsonl, --num_samples out"
@@ -78,9 +84,8 @@ class Options:
 
 
 def parse() -> tuple[argparse.Namespace, Options, Sampling]:
-    parser = Parser(
-        prog=script_name("generate"), description="Continue a text. Text goes to stdout, all else to stderr."
-    )
+    description = "Continue a text. Text goes to stdout, all else to stderr."
+    parser = Parser(text_flag="--prompt", prog=script_name("generate"), description=description)
     parser.add_argument(
         "model", nargs="?", type=Path, metavar="MODEL", help="run directory or checkpoint (default: newest run)"
     )
@@ -100,6 +105,8 @@ def parse() -> tuple[argparse.Namespace, Options, Sampling]:
         options = from_settings(Options, read_flags(flags, Options) | {"interactive": True})
     if options.interactive and (flags.prompt or flags.prompt_file):
         raise ValueError("interactive takes its prompts from the terminal: leave --prompt and --prompt_file out")
+    if flags.model and is_missing(flags.model) and " " in str(flags.model):  # no directory, but what to continue
+        raise ValueError(f"this text is no model: did you mean {as_value('--prompt', str(flags.model))}?")
     return flags, options, from_settings(Sampling, read_flags(flags, Sampling))
 
 
@@ -131,9 +138,8 @@ def main() -> int:
         raise
     finally:
         if speed.prompt_tokens:
-            threads = torch.get_num_threads()
             busy = ", busy machine" if startup.BUSY else ""
-            print_note(f"{speed}; {threads} thread{'s' if threads > 1 else ''}{busy}")
+            print_note(f"{speed}; {counted(torch.get_num_threads(), 'thread')}{busy}")
     return 0
 
 
@@ -154,12 +160,17 @@ def load(flags: argparse.Namespace, options: Options) -> tuple[Transformer, Toke
     args, length = checkpoint.args, options.max_new_tokens or LENGTH
     wanted = options.chat or options.interactive
     chat = open_chat(checkpoint.path, tokenizer, options.system, required=options.chat) if wanted else None
+    if options.ignore_eos:
+        tokenizer.eos_ids = ()
     prompts: list[Prompt] = []
     if not options.interactive:
         texts = read_texts(flags.prompt, flags.prompt_file)
         tokens_of = chat.encode_questions(texts) if chat else map(tokenizer.encode, texts)
-        prompts = encode(texts, tokens_of, args.max_seq_len, 0 if options.endless else options.max_new_tokens)
-        if not options.endless:
+        prompts = [Prompt(text, tokens) for text, tokens in zip(texts, tokens_of)]
+        if options.endless:
+            prompts = fit_endless(prompts, args.max_seq_len)
+        else:
+            check_fit(prompts, args.max_seq_len, options.max_new_tokens)
             length = options.max_new_tokens or min(LENGTH, args.max_seq_len - max(len(p.tokens) for p in prompts))
         prompts = [prompt for prompt in prompts for _ in range(options.num_samples)]
     for first in range(0, len(prompts), options.batch_size) if options.endless else ():
@@ -180,3 +191,7 @@ def show(sample: Sample, options: Options, last: bool) -> None:
     if sample.finish is not None:
         line = json.dumps(sample.as_json(options.logprobs), ensure_ascii=False)
         print(line if options.jsonl else "" if last else SEPARATOR, flush=True)
+
+
+if __name__ == "__main__":
+    run_script(main, script_name("generate"))

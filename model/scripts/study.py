@@ -3,13 +3,15 @@
 import sys
 from pathlib import Path
 
-from ..cli import Parser, add_flags, from_settings, read_flags, script_name, typed_command
+from ..cli import Parser, add_flags, from_settings, read_flags, run_script, script_name, typed_command
 from ..cli.settings import hints, nearest
 from ..study import TOPICS, run
 from ..study.topic import check_plot, save_plot
 
 PLAIN = ("exercise", "check", "page")  # topics without a picture
 POSITIONAL = ("model", "file", "directory")  # options that are also given without their flag
+
+TEXTS = ("prompt", "data")  # options that hold text, the one that was probably meant first
 
 
 def overview() -> str:
@@ -23,8 +25,10 @@ def overview() -> str:
 
 def parser(topic: str) -> Parser:
     options = TOPICS[topic]
-    flags = Parser(prog=script_name("study"), usage=f"{script_name('study')} {topic} [flags]")
-    for name in hints(options).keys() & set(POSITIONAL):
+    names = hints(options).keys()
+    text_flag = next((f"--{name}" for name in TEXTS if name in names), None)
+    flags = Parser(text_flag, prog=script_name("study"), usage=f"{script_name('study')} {topic} [flags]")
+    for name in names & set(POSITIONAL):
         flags.add_argument(name.upper(), nargs="?", help=f"the same as --{name}")
     if topic not in PLAIN:
         flags.add_argument("--plot", metavar="PATH", type=Path, help="draw the picture into this file (extra `plot`)")
@@ -53,3 +57,7 @@ def main() -> int:
         save_plot(report.draw, plot)
         print(f"drawn: {plot}", file=sys.stderr)
     return report.code
+
+
+if __name__ == "__main__":
+    run_script(main, script_name("study"))

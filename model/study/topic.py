@@ -22,7 +22,7 @@ from ..text.token_cache import cache_home
 from ..text.tokenizer import Tokenizer
 from ..training.config import CLASSES, CONFIG_FILE, DataArgs
 from ..transformer import Transformer
-from ..weights import load_model, load_tokenizer
+from ..weights import load_tokenizer, open_checkpoint
 from ..weights.checkpoint import newest_run
 
 # Okabe and Ito's colours, which colour-blind readers can distinguish.
@@ -151,7 +151,8 @@ def open_model(path: Path | None) -> tuple[Transformer, Tokenizer, str]:
         positions = note["args"].max_seq_len
         check_memory(32 * positions * note["args"].dim, f"{path / NOTE}: max_seq_len {positions}")
         return load_study(path).eval(), load_tokenizer(path), note["scheme"]
-    return load_model(path).float().eval(), load_tokenizer(path), "rope"
+    checkpoint = open_checkpoint(path)
+    return checkpoint.model().float().eval(), checkpoint.tokenizer(), "rope"
 
 
 def open_text(path: Path | None, data: tuple[str, ...], tokenizer: Tokenizer, needed: int) -> tuple[np.ndarray, str]:

@@ -1,5 +1,7 @@
 """A checkpoint of any format, recognized by its files: opened once, for its architecture, tokenizer and weights."""
 
+import difflib
+import errno
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
@@ -18,7 +20,7 @@ from . import huggingface
 from .huggingface import HuggingFace
 from .int8 import Quantized, check_device, put_in, quantize
 from .layout import Shapes, check_context, compare
-from .llama2c import Llama2c
+from .llama2c import Llama2c, find_model
 from .meta import Meta
 from .tokenizers import find_tokenizer, load_tokenizer, read_ids
 from .variants import check_rebuilds, make_network, name_of
@@ -26,6 +28,9 @@ from .variants import check_rebuilds, make_network, name_of
 # What stays on the CPU in the file's dtype is the file itself, mapped into memory: loading copies nothing, and writing
 # to a weight does not reach the file. Windows does not let a file be replaced while it is mapped.
 COPIED = sys.platform == "win32"
+CONFIGURATIONS = ("config.json", "params.json")  # of Hugging Face and Meta: what makes a directory a model
+RUNS = Path("runs")
+MOST_LISTED = 10  # models of a directory that a message names
 
 
 class Format(Protocol):
@@ -52,7 +57,7 @@ class Checkpoint:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = _locate(Path(path))
         self._format = _open_format(self.path)
         self.args = self._format.args
         check_context(self.args, self.path)
@@ -144,17 +149,59 @@ def is_finite(tensor: Tensor) -> bool:
     return bool(tensor.sum().isfinite()) or all(bool(rows.isfinite().all()) for rows in tensor.split(256))
 
 
+def _locate(path: Path) -> Path:
+    """The path itself, but for a directory of one llama2.c model: that file. Raises ValueError if it is no model."""
+    if is_missing(path):
+        raise ValueError(
+            f"{path} does not exist: {_similar_run(path)}give a run, Hugging Face or Meta directory, or a llama2.c .bin"
+        )
+    if not path.is_dir() or any((path / name).is_file() for name in CONFIGURATIONS):
+        return path
+    found = find_model(path)
+    if found:
+        return found
+    inside = models_in(path)
+    if inside:
+        names = ", ".join(model.name for model in inside[:MOST_LISTED])
+        more = f" and {len(inside) - MOST_LISTED} more" if len(inside) > MOST_LISTED else ""
+        raise ValueError(f"{path} is no model: name one in it, such as {inside[0]}; the newest first: {names}{more}")
+    raise ValueError(f"{path} has neither config.json nor params.json: give a run, Hugging Face or Meta directory")
+
+
+def is_missing(path: Path) -> bool:
+    """Whether there is nothing of that name; a name too long for any file is missing, too."""
+    try:
+        return not path.exists()
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return True
+        raise
+
+
+def _similar_run(path: Path) -> str:
+    """The run below runs/ that was probably meant, as the beginning of a remedy."""
+    runs = {run.name: run for run in models_in(RUNS)}
+    close = difflib.get_close_matches(path.name, runs, n=1)
+    return f"did you mean {runs[close[0]]}? Else " if close else ""
+
+
+def models_in(directory: Path) -> list[Path]:
+    """The models one level below a directory, the one that was written last first."""
+    found = {path.parent for name in CONFIGURATIONS for path in directory.glob(f"*/{name}")}
+    return sorted(found, key=_time_written, reverse=True)
+
+
+def _time_written(directory: Path) -> float:
+    return max((file.stat().st_mtime for file in directory.iterdir() if file.is_file()), default=0.0)
+
+
 def _open_format(path: Path) -> Format:
-    if not path.exists():
-        raise ValueError(f"{path} does not exist: give a run, Hugging Face or Meta directory, or a llama2.c .bin")
     if path.is_dir():
-        if (path / "config.json").is_file():
-            return HuggingFace(path)
-        if (path / "params.json").is_file():
-            return Meta(path)
-        raise ValueError(f"{path} has neither config.json nor params.json: give a run, Hugging Face or Meta directory")
-    if path.suffix in (".safetensors", ".pth", ".pt", ".json", ".gguf"):
-        raise ValueError(f"{path} is one file of a model: give the directory with its configuration")
+        return HuggingFace(path) if (path / "config.json").is_file() else Meta(path)
+    if path.suffix == ".gguf":
+        raise ValueError(f"{path} is a GGUF file, which cannot be opened: give the directory that it was made from")
+    if path.suffix in (".safetensors", ".pth", ".pt", ".json"):
+        raise ValueError(f"{path} is one file of a model: give the directory, {path.parent}")
     if not path.is_file():  # a pipe would be waited for
         raise ValueError(f"{path} is neither a file nor a directory: give a directory, or a llama2.c .bin")
     return Llama2c(path)
@@ -216,9 +263,6 @@ def save_model(
         check_rebuilds(model)
     directory = Path(directory)
     huggingface.save(model, directory, dtype, read_ids(directory) if ids is None else ids)
-
-
-RUNS = Path("runs")
 
 
 def newest_run(holding: str = "model.safetensors") -> Path:

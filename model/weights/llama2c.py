@@ -25,6 +25,7 @@ from .layout import check_read_back, tensor_shapes
 
 MAGIC, HEADER = 0x616B3432, 256
 HEADER_COUNTS = ("dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "max_seq_len")
+NORM_EPS = 1e-5
 LARGEST_GROUP = 64  # as llama2.c's export.py has it
 ROTATIONS = "rope"  # version 0 stores cosines and sines between the norm and the output matrix; no program reads them
 MATRICES = tuple(f"attention.{w}.weight" for w in ("wq", "wk", "wv", "wo"))
@@ -76,6 +77,28 @@ class Llama2c:
                     yield name, quantized.dequantize(torch.float32).view(shape)
                 else:
                     yield name, _read_float(file, shape)
+
+
+def is_model(path: Path) -> bool:
+    """Whether the file is a llama2.c model by its header and its size."""
+    try:
+        Llama2c(path)
+    except (ValueError, OSError):
+        return False
+    return True
+
+
+def find_model(path: Path) -> Path | None:
+    """The llama2.c model that ``path`` is, or the only one in a directory of that name; None if there is none.
+
+    Raises ValueError if a directory holds several.
+    """
+    files = sorted(path.glob("*.bin")) if path.is_dir() else [path]
+    models = [file for file in files if file.is_file() and is_model(file)]
+    if len(models) > 1:
+        names = ", ".join(file.name for file in models)
+        raise ValueError(f"{path} holds {len(models)} llama2.c models, {names}: name one of them")
+    return models[0] if models else None
 
 
 def tensor_order(header: Header, layers: int | None = None) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -147,7 +170,7 @@ def _args(counts: tuple[int, ...], shared: bool) -> ModelArgs:
     values["vocab_size"] = abs(values["vocab_size"])
     if max(counts) > 10**7:  # before anything of that size is thought of
         raise ValueError(f"a count of {max(counts)}")
-    return ModelArgs(**values, norm_eps=1e-5, rope_theta=10000.0, tie_embeddings=shared)  # type: ignore[arg-type]
+    return ModelArgs(**values, norm_eps=NORM_EPS, rope_theta=10000.0, tie_embeddings=shared)  # type: ignore[arg-type]
 
 
 def _read_float(file: BinaryIO, shape: tuple[int, ...]) -> Tensor:

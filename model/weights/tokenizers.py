@@ -8,7 +8,7 @@ from ..cli.files import IDS, TABLE, read_json, write_atomically, write_json
 from ..text.hf_tokenizer import HFTokenizer, hugging_face_files
 from ..text.llama2c_tokenizer import Llama2cTokenizer, sentencepiece_model
 from ..text.tokenizer import SentencePieceTokenizer, Tokenizer, read_again
-from .llama2c import Llama2c
+from .llama2c import find_model, is_model, open_header
 
 TEMPLATE = "chat_template.jinja"
 PADDING = 128  # rows that a vocabulary may have been rounded up by
@@ -24,6 +24,9 @@ def load_tokenizer(path: str | Path, model_vocab_size: int | None = None) -> Tok
     file = find_tokenizer(path) or path
     if file.is_dir():
         raise ValueError(f"{path} has neither tokenizer.model nor tokenizer.json: give one with --tokenizer")
+    model = find_model(path) if file.suffix == ".bin" else None
+    if model and model_vocab_size is None:  # a tokenizer.bin does not say how many tokens it has
+        model_vocab_size = open_header(model).args.vocab_size
     if not file.is_file():
         is_not = "is not a file" if file.exists() else "does not exist"
         raise ValueError(f"{file} {is_not}: give a tokenizer.model, tokenizer.json or llama2.c tokenizer.bin")
@@ -47,22 +50,43 @@ def check_size(tokenizer: Tokenizer, model_vocab_size: int | None, file: Path) -
 
 
 def find_tokenizer(path: Path) -> Path | None:
-    """The tokenizer file of a model: in its directory, or of a llama2.c model, demo.bin, demo.tokenizer.bin beside it.
+    """The tokenizer file of a model: in its directory, or beside a llama2.c model.
 
     tokenizer.model needs no extra; where tokens were added to it later, only tokenizer.json knows them.
     """
-    if not path.is_dir():
-        beside = tokenizer_bin(path)
-        return beside if beside.is_file() else None
     pieces, whole = path / "tokenizer.model", path / "tokenizer.json"
     if pieces.is_file() and not (whole.is_file() and (_has_added(path) or _is_tiktoken(pieces))):
         return pieces
-    return whole if whole.is_file() else None
+    if whole.is_file():
+        return whole
+    model = find_model(path)
+    return _find_beside(model) if model else None
 
 
 def tokenizer_bin(model: Path) -> Path:
-    """Where the tokenizer of a llama2.c model is written, and looked for."""
+    """Where the tokenizer of a llama2.c model is written."""
     return model.with_name(f"{model.stem}.tokenizer.bin")
+
+
+def names_beside(model: Path) -> list[str]:
+    """What the tokenizer of a llama2.c model may be called: our own name for it, then those of llama2.c."""
+    V = open_header(model).args.vocab_size
+    return [tokenizer_bin(model).name, f"tok{V}.bin", f"tok{V}.model", "tokenizer.bin", "tokenizer.model"]
+
+
+def _find_beside(model: Path) -> Path | None:
+    """The first of ``names_beside`` that is there; one with another number of tokens is another model's."""
+    own, *others = (model.with_name(name) for name in names_beside(model))
+    if own.is_file():  # it can only be this model's: if it does not fit, that is an error
+        return own
+    V = open_header(model).args.vocab_size
+    for file in others:
+        try:
+            if file.is_file() and _open_tokenizer(file, V).vocab_size == V:
+                return file
+        except ValueError:
+            continue
+    return None
 
 
 def _has_added(directory: Path) -> bool:
@@ -86,22 +110,17 @@ def _open_tokenizer(file: Path, model_vocab_size: int | None) -> Tokenizer:
     if file.suffix == ".json":
         return HFTokenizer(file)
     if file.suffix == ".bin":
-        if _is_model(file):
-            raise ValueError(f"{file} holds weights and no tokenizer: give one with --tokenizer")
+        if is_model(file):
+            names = ", ".join(names_beside(file))
+            raise ValueError(
+                f"{file} holds weights, and beside it is no tokenizer ({names}): give one with --tokenizer"
+            )
         if model_vocab_size is None:
             raise ValueError(f"{file} does not say how many tokens it has: it is only opened with its model")
         return Llama2cTokenizer(file, model_vocab_size)
     if _is_tiktoken(file):
         raise ValueError(f"{file} is in tiktoken's format: give the tokenizer.json of the same model")
     return SentencePieceTokenizer(file)
-
-
-def _is_model(file: Path) -> bool:
-    try:
-        Llama2c(file)
-    except ValueError:
-        return False
-    return True
 
 
 def read_ids(directory: Path) -> dict[str, Any]:

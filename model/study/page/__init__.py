@@ -28,7 +28,7 @@ from ...decoding.endless import SINKS
 from ...text.tokenizer import SPACE, SentencePieceTokenizer, Tokenizer
 from ...training.estimate import count_parameters
 from ...transformer import Transformer
-from ...weights import load_args, load_model, load_tokenizer
+from ...weights import open_checkpoint
 from ...weights.checkpoint import newest_run
 from ..topic import Report, Table
 
@@ -73,7 +73,8 @@ PAGES = {"en": "rope.md", "zh": "rope.zh.md"}
 def run(options: Page) -> Report:
     """Write the page. Raises ValueError, before weights are read, for a model or tokenizer that it cannot run."""
     path = options.model or newest_run()
-    args = load_args(path)
+    checkpoint = open_checkpoint(path)
+    args = checkpoint.args
     count, _ = count_parameters(args)
     if count > LARGEST_MODEL:
         raise ValueError(
@@ -82,9 +83,9 @@ def run(options: Page) -> Report:
         )
     if not options.out.parent.is_dir() or options.out.is_dir():
         raise ValueError(f"out is {options.out}: name a file in a directory that exists")
-    tokenizer = load_tokenizer(options.tokenizer or path, args.vocab_size)
+    tokenizer = checkpoint.tokenizer(options.tokenizer)
     pieces = vocabulary(tokenizer)  # refuses what the page could not encode
-    net = packed_network(load_model(path), stored(count))
+    net = packed_network(checkpoint.model(), stored(count))
     weights = net.pop("weights")
     facts = {"name": path.resolve().name, "prompt": options.prompt, **net, "tokenizer": pieces, "sinks": SINKS}
     facts |= {"steps": docs_steps(options.out), "lines": code_lines(Attention.forward, attention)}
