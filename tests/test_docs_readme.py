@@ -1,4 +1,4 @@
-"""The front page and docs/library.md are true: their code runs, flags exist, the layout is complete, quotations exact."""
+"""The front page and docs/library.md are true: the code runs, the flags exist, the layout is complete."""
 
 import importlib
 import re

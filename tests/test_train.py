@@ -121,13 +121,13 @@ def test_a_run_leaves_a_directory_that_has_everything(capsys):
 def test_text_and_runs_are_named_with_and_without_a_flag(capsys):
     Path("more.txt").write_text(TEXT[::-1], encoding="utf-8")
     small = [word for name, value in SETTINGS.items() for word in (f"--{name}", str(value))]
-    err = said(capsys, "text.txt", "more.txt", *small)
-    assert "directory      runs/text\n" in err
-    own = Path("runs/text/config.toml").read_text(encoding="utf-8")
+    said(capsys, "text.txt", "more.txt", *small)
+    named_after_the_folder = f"runs/{Path.cwd().name}"
+    own = Path(named_after_the_folder, "config.toml").read_text(encoding="utf-8")
     assert 'data = ["text.txt", "more.txt"]' in own
     said(capsys, "small.toml", "text.txt")
-    said(capsys, "--max_steps", "5", "--resume", "runs/text")
-    assert steps("runs/text") == [1, 2, 3, 4, 5]
+    said(capsys, "--max_steps", "5", "--resume", named_after_the_folder)
+    assert steps(named_after_the_folder) == [1, 2, 3, 4, 5]
     assert steps("runs/small") == [1, 2, 3, 4]
 
 
