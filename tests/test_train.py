@@ -93,6 +93,19 @@ def steps(directory: str) -> list[int]:
     ]
 
 
+def test_a_separator_is_said_once_and_kept_with_the_run(capsys):
+    Path("tagged.txt").write_text("\n<|endoftext|>\n".join(TEXT.splitlines()), encoding="utf-8")
+    err = said(capsys, "small.toml", "--data", "tagged.txt", "--out_dir", "out", "--sample_every", "4")
+    assert err.count("<|endoftext|>, 199 times") == 1
+    settings = tomllib.loads(Path("out/config.toml").read_text(encoding="utf-8"))
+    assert settings["doc_separator"] == "\n<|endoftext|>\n"
+    assert settings["start_text"] == "", "each line is a document: there are enough"
+    assert load_tokenizer("out").vocab_size == 259 + len(set(TEXT) - {"\n"})
+    assert "<|endoftext|>" not in said(capsys, "--resume", "--out_dir", "out", "--max_steps", "6")
+    assert steps("out") == [1, 2, 3, 4, 5, 6]
+    assert "<|endoftext|>" not in said(capsys, "small.toml", "--data", "tagged.txt", "--doc_separator", "")
+
+
 def test_a_run_leaves_a_directory_that_has_everything(capsys):
     err = said(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
     assert "python generate.py out" in err

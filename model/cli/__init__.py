@@ -8,7 +8,7 @@ files.py      files written whole or not at all, JSON read with checks
 """
 
 from .parser import Parser
-from .script import INSTALLED, print_note, run_script, script_name, typed_command
+from .script import INSTALLED, print_note, quantity, run_script, script_name, typed_command
 from .settings import Settings, add_flags, from_settings, local_path, read_flags, read_toml, typed_text, write_toml
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "from_settings",
     "local_path",
     "print_note",
+    "quantity",
     "read_flags",
     "read_toml",
     "run_script",

@@ -29,6 +29,11 @@ def print_note(text: str, end: str = "\n") -> None:
     print(text, end=end, file=sys.stderr, flush=True)
 
 
+def quantity(count: int, noun: str, plural: str = "") -> str:
+    """``1 token``, ``2,000 tokens``; ``plural`` is for nouns that do not take an s."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {plural or noun + 's'}"
+
+
 def fail(script: str, message: str) -> NoReturn:
     print(f"{script}: error: {' '.join(message.split())}", file=sys.stderr)
     leave(2)

@@ -21,6 +21,7 @@ from ..decoding.prompts import Prompt, encode, read_texts
 from ..decoding.samples import Completion, Sample, Speed, check_stop_strings, complete
 from ..decoding.sampling import Sampling
 from ..text.tokenizer import Tokenizer
+from ..training.config import run_settings
 from ..transformer import Transformer
 from ..weights import find_network, open_checkpoint
 from ..weights.checkpoint import newest_run
@@ -157,7 +158,8 @@ def load(flags: argparse.Namespace, options: Options) -> tuple[Transformer, Toke
     prompts: list[Prompt] = []
     if not options.interactive:
         texts = read_texts(flags.prompt, flags.prompt_file)
-        tokens_of = chat.encode_questions(texts) if chat else map(tokenizer.encode, texts)
+        start = run_settings(checkpoint.path).get("start_text", "")  # of a text without a prompt: BOS alone is rare
+        tokens_of = chat.encode_questions(texts) if chat else (tokenizer.encode(text or start) for text in texts)
         prompts = encode(texts, tokens_of, args.max_seq_len, 0 if options.endless else options.max_new_tokens)
         if not options.endless:
             length = options.max_new_tokens or min(LENGTH, args.max_seq_len - max(len(p.tokens) for p in prompts))

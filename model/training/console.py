@@ -24,9 +24,11 @@ SAMPLE_TOKENS = 120
 class Console:
     """Speaks for the first process; the others say nothing. As a context it shows the progress bar."""
 
-    def __init__(self, trainer: Trainer, tokenizer: Tokenizer) -> None:
+    def __init__(self, trainer: Trainer, tokenizer: Tokenizer, start_text: str = "") -> None:
+        """``start_text`` is what samples continue if there is no ``sample_prompt``; it is not shown."""
         self.trainer = trainer
         self.tokenizer = tokenizer
+        self.start_text = start_text
         self.args = trainer.args
         self.speaks = trainer.ranks.is_first
         self.facts = facts_of(trainer)
@@ -131,7 +133,7 @@ class Console:
         model = whole(trainer.model, trainer.network_class)  # which every process must call
         if not self.speaks:
             return
-        prompt = self.tokenizer.encode(self.args.sample_prompt)
+        prompt = self.tokenizer.encode(self.args.sample_prompt or self.start_text)
         length = min(SAMPLE_TOKENS, model.args.max_seq_len - len(prompt))
         ends, step = self.tokenizer.eos_ids, trainer.progress.step
         rows = generate(model, [prompt], length, temperature=0.7, top_p=0.9, seed=step, eos_ids=ends)

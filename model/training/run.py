@@ -118,7 +118,7 @@ def write_run(plan: Plan, text: PreparedText) -> None:
     restore_progress(plan, text)  # refuses, before anything is written
     if not plan.resume:
         save_tokenizer(text.tokenizer, plan.directory)
-    write_text(plan.directory / CONFIG_FILE, write_toml(plan.data, text.model, plan.train))
+    write_text(plan.directory / CONFIG_FILE, write_toml(text.data, text.model, plan.train))
     note_uses(text, plan.directory)
 
 
@@ -142,7 +142,7 @@ def train_and_show(plan: Plan, text: PreparedText, device: torch.device, expecte
         progress=progress,
         ranks=plan.ranks,
     )
-    console = Console(trainer, text.tokenizer)
+    console = Console(trainer, text.tokenizer, text.data.start_text or "")
     console.announce(plan.changes, expected)
     try:
         with stopping_on_signals(trainer), console:
