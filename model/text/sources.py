@@ -54,13 +54,16 @@ class Documents:
         self.opened = self._status()  # what the cache finds the text by, and what it must still be once it is read
 
     def __iter__(self) -> Iterator[Piece]:
+        for _, pieces in self.by_file():
+            yield from pieces
+
+    def by_file(self) -> Iterator[tuple[str, Iterator[Piece]]]:
+        """Each file's name and its documents."""
         for file in self.files:
-            if file is not None:
-                yield from read_file(file.path, file.name, file.form, self.text_key, self.separator)
-                continue
-            for text in python_docs():
-                for number, piece in enumerate(split_text(text)):
-                    yield piece, number == 0
+            if file is None:
+                yield DEFAULT, _default_pieces()
+            else:
+                yield file.name, read_file(file.path, file.name, file.form, self.text_key, self.separator)
 
     def texts(self) -> Iterator[str]:
         """The text alone."""
@@ -116,6 +119,12 @@ class Documents:
                 raise ValueError(f"{before[0]} changed while it was read: run again when nothing writes to it")
 
 
+def _default_pieces() -> Iterator[Piece]:
+    for text in python_docs():
+        for number, piece in enumerate(split_text(text)):
+            yield piece, number == 0
+
+
 def open_documents(
     specs: Sequence[str | Path],
     text_key: str = "text",
@@ -136,14 +145,25 @@ def open_documents(
     return Documents(named, files, text_key, doc_separator)
 
 
+STDIN = ("-", "/dev/stdin")
+
+
+def is_pipe(spec: str) -> bool:
+    """Whether the source can be read but once: standard input, or a shell's ``<(command)``."""
+    return spec in STDIN or spec.startswith(("/dev/fd/", "/proc/self/fd/"))
+
+
+def is_url(spec: str) -> bool:
+    return spec.startswith(("http://", "https://"))
+
+
 def _find(spec: str, patterns: Sequence[str], text_key: str) -> list[File | None]:
     if spec == DEFAULT:
         return [None]
-    if spec in ("-", "/dev/stdin"):
-        return [_one_file(_spool("-"), "standard input")]
-    if spec.startswith(("/dev/fd/", "/proc/self/fd/")):  # a shell's <(command)
-        return [_one_file(_spool(spec), spec)]
-    if spec.startswith(("http://", "https://")):
+    if is_pipe(spec):
+        is_stdin = spec in STDIN
+        return [_one_file(_spool("-" if is_stdin else spec), "standard input" if is_stdin else spec)]
+    if is_url(spec):
         path = fetch(spec)
         return [_one_file(path, path.name)]
     path = local_path(os.path.expanduser(spec))  # which leaves alone what is no user's home
