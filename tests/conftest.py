@@ -12,11 +12,15 @@ os.environ.pop("PYTHONUNBUFFERED", None)  # processes write as a user's do, and 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from tqdm import tqdm
 
 from model import ModelArgs, Transformer, kernels
 
 # Started in the background (`make test &`), this process ignores Ctrl-C, and so would those that tests start and stop.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A child that is forked while tqdm's monitor thread holds tqdm's lock would wait for that lock forever.
+tqdm.monitor_interval = 0
 
 # All sizes differ, so that a transposed or broadcast axis cannot fit by accident.
 SMALL = {

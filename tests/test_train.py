@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -19,15 +20,17 @@ import torch
 from training_helpers import forked
 
 from model import Transformer
-from model.cli import run_script
+from model.cli import read_toml, run_script
 from model.scripts import train
 from model.text.token_cache import cache_entries, cache_home
 from model.training import prepared_text
 from model.training import trainer as training
+from model.training.choice import KEPT_FOR, Choice, keep, kept_choice
+from model.training.config import CLASSES
 from model.training.estimate import count_parameters
 from model.training.own_text import run_data, run_dataset, validation_documents
 from model.training.run_directory import locked
-from model.training.sizing import LADDER, Machine
+from model.training.sizing import LADDER, Forecast, Machine
 from model.weights import load_model, load_tokenizer, save_model
 
 pytestmark = pytest.mark.usefixtures("each_processor")
@@ -86,6 +89,11 @@ def refused(capsys, *argv: str) -> str:
 def said(capsys, *argv: str) -> str:
     assert run(*argv) == 0
     return capsys.readouterr().err
+
+
+def rows(text: str) -> dict[str, str]:
+    """What a table on the terminal says, by the name of each row."""
+    return {line[:14].strip(): line[15:] for line in text.splitlines()}
 
 
 def steps(directory: str) -> list[int]:
@@ -462,6 +470,9 @@ def test_minutes_that_are_over_at_once_end_in_a_validation_and_a_summary(capsys)
     assert load_model("out")
     assert run("--resume", "--out_dir", "out", "--minutes", "10", "--max_steps", "2") == 0
     assert steps("out") == [0, 1, 2]
+    capsys.readouterr()
+    message = refused(capsys, "--resume", "--out_dir", "out", "--max_steps", "1")
+    assert message.startswith("max_steps is 1, but out has taken 2 steps already: give more than that")
 
 
 def test_fine_tuning_shows_what_it_starts_from_and_its_lower_rates(capsys):
@@ -505,7 +516,7 @@ def test_minutes_alone_choose_a_model_and_the_run_directory_repeats_it(capsys, s
     settings = tomllib.loads(Path("first/config.toml").read_text(encoding="utf-8"))
     assert (settings["dim"], settings["n_layers"], settings["minutes"]) == (*LADDER[0], 0.02)
     assert f"{settings['n_layers']} layers of width {settings['dim']}" in err
-    assert re.search(r"expected       about \d\.\d\d nats per token, .* passes? over the text, at [\d,]+ tokens/s", err)
+    assert re.search(r"expected       [\d,]+ steps?, .* passes? over the text, at [\d,]+ tokens/s; too little to", err)
     assert load_model("first").args.dim == settings["dim"]
     said(capsys, "first/config.toml", "--out_dir", "again")
     again = tomllib.loads(Path("again/config.toml").read_text(encoding="utf-8"))
@@ -528,6 +539,52 @@ def test_a_plan_says_what_a_run_would_take_and_writes_nothing(capsys, speed):
     assert run("--data", "text.txt", "--tokenizer", "char", "--minutes", "3", "--max_steps", "5", "--plan") == 0
     assert "ending after" not in capsys.readouterr().out  # the user's own wish, and not for want of text
     assert everything() == before
+
+
+def test_a_run_is_the_one_that_the_plan_described(capsys, speed, monkeypatch):
+    """Also where this machine has become ten times as slow between the two."""
+    Path("text.txt").write_text(TEXT * 300, encoding="utf-8")
+    argv = ["--data", "text.txt", "--tokenizer", "char", "--minutes", "30", "--weight_decay", "0.25"]
+    assert run(*argv, "--plan") == 0
+    planned = rows(capsys.readouterr().out)
+    monkeypatch.setattr(Machine, "tokens_per_second", lambda self, model, train: 3e7 / count_parameters(model)[1])
+    monkeypatch.setattr("model.training.run.train_and_show", lambda plan, *_: 0)
+    assert run(*argv, "--out_dir", "same") == 0
+    assert "that of --plan" in capsys.readouterr().err
+    assert run(*shlex.split(planned["to repeat it"])[2:], "--out_dir", "repeated") == 0
+    assert run(*argv, "--minutes", "29", "--out_dir", "other") == 0
+    same, repeated, other = (read_toml(Path(name) / "config.toml", *CLASSES) for name in ("same", "repeated", "other"))
+    assert same | {"out_dir": None} == repeated | {"out_dir": None}
+    assert f"{same['n_layers']} layers of width {same['dim']}" in planned["model"]
+    assert f"{same['batch_size']} x {same['max_seq_len']} tokens a step" in planned["training"]
+    assert other["dim"] < same["dim"]
+
+
+def test_a_choice_is_kept_for_a_day_and_a_damaged_one_is_made_again(tmp_path):
+    file = tmp_path / "choice.json"
+    assert kept_choice(file) is None
+    choice = Choice({"dim": 64, "lr": 0.02, "tie_embeddings": True}, Forecast(1234.5, 67, 1.5, ends_early=True))
+    keep(choice, file)
+    assert kept_choice(file) == choice
+    made = file.stat().st_mtime
+    os.utime(file, (made, made - KEPT_FOR - 60))
+    assert kept_choice(file) is None
+    for damaged in ("", "{", "[]", "{}", '{"chosen": {}, "expected": {"loss": 1}}', '{"chosen": {}, "expected": 3}'):
+        file.write_text(damaged, encoding="utf-8")
+        assert kept_choice(file) is None
+
+
+def test_fewer_steps_than_so_many_is_too_few_to_fine_tune(capsys, speed):
+    said(capsys, "small.toml", "--data", "text.txt", "--out_dir", "base")
+    argv = ["--data", "text.txt", "--init_from", "base", "--plan"]
+    assert run(*argv, "--minutes", "0.0001") == 0
+    planned = rows(capsys.readouterr().out)
+    assert "fewer than 100 steps teach little: give more minutes, or a smaller --batch_size" in planned["expected"]
+    assert "nats per token" not in planned["expected"]
+    assert "--init_from base" in planned["to repeat it"]
+    assert "--dim" not in planned["to repeat it"]
+    assert run(*argv, "--minutes", "30") == 0
+    assert "teach little" not in capsys.readouterr().out
 
 
 def test_a_plan_is_for_a_new_run(capsys):

@@ -74,6 +74,8 @@ def test_a_run_gets_a_directory_of_its_own_and_nothing_is_written():
         (None, ("https://example.org/a%20b/tale.txt?x=1#sha256=00",), "tale"),
         (None, ("-",), "text"),
         (None, ("*.txt",), "text"),
+        (None, ("package/__init__.py", "package/sizing.py"), "package"),
+        (None, ("one/tale.txt", "other/tale.txt"), "tale"),
         (None, ("..",), "text"),
         (None, ("红楼梦.txt",), "红楼梦"),
         (None, ("a b&c.txt",), "a-b-c"),

@@ -59,7 +59,7 @@ def chosen(tokens: int = 1_000_000, on: Machine | None = None, **given) -> dict:
 
 
 def hidden(settings: dict) -> int:
-    return count_parameters(ModelArgs(**{name: settings[name] for name in ModelArgs.__dataclass_fields__}))[1]
+    return count_parameters(from_settings(ModelArgs, settings | {"vocab_size": VOCABULARY}))[1]
 
 
 @given(hidden=st.integers(10**4, 10**8), tokens=st.floats(1e4, 1e9), unique=st.integers(10**4, 10**8))
@@ -174,12 +174,14 @@ def test_only_what_fits_into_the_memory_is_chosen(monkeypatch):
         chosen()
 
 
-def test_it_is_chosen_where_minutes_are_given_and_no_whole_architecture():
+def test_it_is_chosen_where_minutes_are_given_and_not_both_architecture_and_batch():
     assert undecided({"minutes": 2.0})
     assert undecided({"minutes": 2.0, "dim": 64, "lr": 0.1})
-    assert not undecided({"minutes": 2.0, "dim": 64, "n_layers": 3})
+    assert undecided({"minutes": 2.0, "dim": 64, "n_layers": 3})
+    assert not undecided({"minutes": 2.0, "dim": 64, "n_layers": 3, "batch_size": 4})
     assert not undecided({"max_steps": 100})
-    assert not undecided({"minutes": 2.0, "init_from": "runs/demo"})
+    assert undecided({"minutes": 2.0, "init_from": "runs/demo"})
+    assert not undecided({"minutes": 2.0, "init_from": "runs/demo", "batch_size": 4})
 
 
 def test_a_forecast_ends_by_steps_or_by_the_clock():
@@ -190,6 +192,46 @@ def test_a_forecast_ends_by_steps_or_by_the_clock():
     twice = forecast(ARGS, TrainArgs(minutes=0.002), known, machine())
     assert twice.steps == pytest.approx(2 * by_clock.steps, abs=1)
     assert twice.loss < by_clock.loss
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [{"dim": 96, "n_layers": 3}, {"init_from": Path("base"), **vars(dataclasses.replace(ARGS, max_seq_len=256))}],
+)
+def test_minutes_choose_the_batch_of_a_model_that_is_given(origin):
+    few, many = (chosen(20_000_000, minutes=minutes, **origin) for minutes in (0.4, 60.0))
+    assert (few["dim"], few["n_layers"]) == (origin["dim"], origin["n_layers"])
+    assert few["batch_size"] < many["batch_size"]
+    assert few["eval_every"] > 0
+    assert chosen(minutes=0.4, batch_size=5, micro_batch_size=5, **origin)["batch_size"] == 5
+
+
+def test_fine_tuning_on_a_small_text_keeps_the_usual_weight_decay():
+    assert chosen(30_000, on=machine(20), **vars(ARGS), init_from=Path("base"))["weight_decay"] == 0.1
+    assert chosen(30_000, on=machine(20), dim=96, n_layers=3)["weight_decay"] > 0.1
+
+
+def test_a_forecast_of_fine_tuning_promises_no_loss():
+    known = text_facts(dataset(), ARGS.vocab_size)
+    assert forecast(ARGS, TrainArgs(max_steps=40, init_from=Path("base")), known, machine()).loss is None
+
+
+def test_a_machine_remembers_its_fastest_step(monkeypatch):
+    now = 0.0
+    durations = [0.5, 0.6, 0.7, 0.1, 0.4, 0.4, 0.3, 0.3, 0.3]
+
+    def step(self, lr_fraction):
+        nonlocal now
+        now += durations.pop(0)
+
+    monkeypatch.setattr(sizing.Trainer, "step", step)
+    monkeypatch.setattr(sizing.time, "perf_counter", lambda: now)
+    real = Machine(Transformer, dataset(), CPU)
+    settings = TrainArgs(batch_size=2, device="cpu", dtype="float32")
+    tokens = 2 * ARGS.max_seq_len
+    speeds = [real.tokens_per_second(ARGS, settings) for _ in range(2)]
+    assert speeds == pytest.approx([tokens / 0.5, tokens / 0.1])
+    assert real.tokens_per_second(dataclasses.replace(ARGS, n_layers=1), settings) < tokens / 0.1
 
 
 def test_a_real_machine_has_a_speed():

@@ -277,3 +277,9 @@ def test_compiling_breaks_no_graph_and_changes_no_loss(tmp_path, monkeypatch):
     assert not counters["graph_break"]
     assert 0 < counters["stats"]["unique_graphs"] <= 3, "training, validation, and validation's last, shorter batch"
     torch._dynamo.reset()
+
+
+@pytest.mark.parametrize(("steps", "validated"), [(10, [4, 8, 10]), (9, [4, 9]), (8, [4, 8]), (7, [4, 7])])
+def test_there_are_no_two_validations_just_before_the_end(tmp_path, steps, validated):
+    run = trainer(tmp_path, max_steps=steps, eval_every=4)
+    assert [run.progress.step for measured in run.steps() if "val_loss" in measured] == validated

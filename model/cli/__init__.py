@@ -9,7 +9,17 @@ files.py      files written whole or not at all, JSON read with checks
 
 from .parser import Parser
 from .script import INSTALLED, print_note, quantity, run_script, script_name, typed_command
-from .settings import Settings, add_flags, from_settings, local_path, read_flags, read_toml, typed_text, write_toml
+from .settings import (
+    Settings,
+    add_flags,
+    from_settings,
+    local_path,
+    read_flags,
+    read_toml,
+    typed_flags,
+    typed_text,
+    write_toml,
+)
 
 __all__ = [
     "INSTALLED",
@@ -25,6 +35,7 @@ __all__ = [
     "run_script",
     "script_name",
     "typed_command",
+    "typed_flags",
     "typed_text",
     "write_toml",
 ]

@@ -13,6 +13,7 @@ import tomllib
 import types
 from collections.abc import Iterable
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from .files import check_is_file, shortened
@@ -182,6 +183,22 @@ def write_toml(*instances: Any) -> str:
     """Every field that has a value, as TOML that ``read_toml`` gives back."""
     values = {name: value for instance in instances for name, value in vars(instance).items()}
     return "".join(f"{name} = {toml_value(value)}\n" for name, value in values.items() if value is not None)
+
+
+def typed_flags(settings: Settings, *classes: type) -> str:
+    """The flags that ``read_flags`` gives back as these settings, quoted for a shell."""
+    words = []
+    for name in hints(*classes):
+        value = settings.get(name)
+        if value is None:
+            continue
+        if isinstance(value, bool):
+            words.append(f"--{name}" if value else f"--not_{name}")
+            continue
+        values = value if isinstance(value, tuple) else (value,)
+        words.append(f"--{name}")
+        words += [quote(toml_value(each) if dataclasses.is_dataclass(each) else str(each)) for each in values]
+    return " ".join(words)
 
 
 def toml_value(value: Any) -> str:

@@ -5,11 +5,12 @@ from pathlib import Path
 
 from ..cli import Parser, add_flags, read_flags, script_name
 from ..cli.machine import keep_freed_memory
+from ..training.choice import show_plan
 from ..training.config import CLASSES
 from ..training.distributed import torchrun_ranks
 from ..training.prepared_text import prepare_text
 from ..training.resolve import resolve
-from ..training.run import run, show_plan
+from ..training.run import run
 
 PACKAGE = Path(__file__).parent.parent
 CONFIGS = PACKAGE / "configs"  # where the package is installed

@@ -8,6 +8,7 @@ prepared_text.py   a plan's text as tokens
 own_text.py        the text of a run, found again from its directory
 estimate.py        parameters, memory and disk of a run, before anything is allocated
 sizing.py          which model to train, from the text, the machine's speed and the minutes
+choice.py          what the user left open, chosen; --plan, which shows the choice and keeps it for the run
 run.py             the plan, carried out
 trainer.py         the training loop, and the step: forward, loss, backward, clip, optimizer
 optimizer.py       Muon and AdamW, and the learning rate over a run

@@ -14,7 +14,7 @@ from ..weights.hf_config import config_from
 from .config import CLASSES, DataArgs, TrainArgs
 from .distributed import Ranks, own_device
 from .estimate import check_training_memory
-from .sizing import placeholder, undecided
+from .sizing import has_architecture, placeholder, undecided
 
 ALONE = Ranks()
 
@@ -37,7 +37,7 @@ class Plan:
 
     @property
     def undecided(self) -> bool:
-        """Whether the model is still to be chosen."""
+        """Whether the model, or how to train it, is still to be chosen."""
         return not self.resume and undecided(self.given)
 
     @property
@@ -51,7 +51,7 @@ class Plan:
 def make_plan(settings: Settings, directory: Path, ranks: Ranks) -> Plan:
     """The plan that these settings describe. Raises ValueError for what can be known to fail without the text."""
     complete = settings | {"out_dir": directory}
-    if undecided(settings):  # the checks need some model: one that could be chosen, until it is
+    if undecided(settings) and not has_architecture(settings):  # the checks need some model that could be chosen
         complete = placeholder(settings) | complete
     data, model, train = (from_settings(cls, complete) for cls in CLASSES)
     device = own_device(pick_device(train.device), ranks)

@@ -63,9 +63,14 @@ def resolve_resumed(file: Settings, flags: Settings, ranks: Ranks) -> Plan:
 
 
 def run_name(config: Path | None, data: tuple[str, ...] | None, default_config: Path) -> str:
-    """A run is called after its config, or else its text, or else the default config."""
+    """A run is called after its config, or else its text (or the folder of several), or else the default config."""
     if config or not data:
         return (config or default_config).stem
-    parts = [part for part in Path(urlsplit(data[0]).path).parts if not set(part) & set("*?[")]
+    paths = [Path(urlsplit(name).path) for name in data]
+    folders = {path.parent.absolute() for path in paths}
+    named = paths[0]
+    if len(paths) > 1 and len(folders) == 1:  # files of one folder, such as a shell finds for ``*.py``
+        named = folders.pop()
+    parts = [part for part in named.parts if not set(part) & set("*?[")]
     name = re.sub(r"[^\w.-]+", "-", parts[-1] if parts else "").split(".")[0].strip("-")
     return name or "text"

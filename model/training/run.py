@@ -11,23 +11,23 @@ import torch
 
 from ..cli import Settings, read_toml, write_toml
 from ..cli.files import write_text
-from ..cli.machine import pick_device, pick_dtype
+from ..cli.machine import pick_device
 from ..config import ModelArgs
 from ..text.token_cache import note_use
 from ..transformer import Transformer
 from ..weights import open_checkpoint, save_tokenizer
 from ..weights.variants import make_network
+from .choice import choose_and_forecast
 from .config import CLASSES, CONFIG_FILE
 from .console import Console
 from .distributed import own_device, process_group
 from .estimate import build_seconds, check_training_memory, count_parameters
-from .evaluation import guessing_losses
 from .plan import Plan, differences, make_plan
 from .prepared_text import PreparedText, prepare_text
 from .run_directory import check_free, locked, make_first_free, read_notes
 from .signals import stopping_on_signals
-from .sizing import Forecast, Machine, choose_settings, forecast, text_facts
-from .summary import RunFacts, announcement, duration, format_rows, how_to_resume
+from .sizing import Forecast
+from .summary import duration, format_rows, how_to_resume
 from .trainer import Progress, Trainer
 
 PATIENCE = 3.0  # seconds in which nothing need be said
@@ -70,39 +70,6 @@ def claimed(plan: Plan) -> Iterator[Plan]:
         elif read_toml(plan.directory / CONFIG_FILE, *CLASSES) != plan.found:
             raise ValueError(f"{plan.directory / CONFIG_FILE} changed after it was read: run again")
         yield plan
-
-
-def show_plan(plan: Plan, text: PreparedText) -> int:
-    """Print what the run would take and come to; nothing is written. Returns the exit code."""
-    device = own_device(pick_device(plan.train.device), plan.ranks)
-    plan, text, expected = choose_and_forecast(plan, text, device)
-    facts = RunFacts(
-        args=plan.train,
-        model=text.model,
-        parameters=sum(p.numel() for p in plan.network(text.model).parameters()),
-        dataset=text.dataset,
-        device=device,
-        dtype=pick_dtype(plan.train.dtype, device),
-        processes=plan.ranks.world_size,
-        unigram=guessing_losses(text.dataset, text.model.vocab_size)[0],
-    )
-    print(announcement(facts, forecast=expected))
-    return 0
-
-
-def choose_and_forecast(plan: Plan, text: PreparedText, device: torch.device) -> tuple[Plan, PreparedText, Forecast]:
-    """Choose what the user has left open, now that the text is known, and say what to expect of the run."""
-    given, undecided = plan.given, plan.undecided
-    known = text_facts(text.dataset, text.tokenizer.vocab_size)
-    machine = Machine(plan.network, text.dataset, device, plan.ranks.world_size)
-    if undecided:
-        chosen = choose_settings(given, known, machine)
-        plan = dataclasses.replace(make_plan(chosen, plan.directory, plan.ranks), base=plan.base)
-        text = dataclasses.replace(text, model=plan.model)
-    check_training_memory(text.model, plan.train, device, machine.processes)
-    expected = forecast(text.model, plan.train, known, machine)
-    early = undecided and plan.train.max_steps is not None and "max_steps" not in given
-    return plan, text, dataclasses.replace(expected, ends_early=early)
 
 
 def reread(plan: Plan) -> tuple[Plan, PreparedText]:
@@ -197,4 +164,10 @@ def restore_progress(plan: Plan, text: PreparedText) -> Progress | None:
             f"{plan.directory} was trained on other text or as another model ({'; '.join(refused)}, data being the "
             "text's fingerprint): give the same as before, or start a new run"
         )
-    return Progress(**notes["progress"])
+    progress = Progress(**notes["progress"])
+    if progress.step > plan.train.step_limit:
+        raise ValueError(
+            f"max_steps is {plan.train.max_steps}, but {plan.directory} has taken {progress.step} steps already: give "
+            f"more than that, or leave it out"
+        )
+    return progress

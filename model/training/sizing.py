@@ -1,4 +1,4 @@
-"""Which model to train: chosen from the text, the speed of this machine and the minutes.
+"""Which model to train, and in which batches: chosen from the text, the speed of this machine and the minutes.
 
 A larger model learns more from each token, a smaller one sees more tokens in the same time, and a small text has only
 so much to give. ``Law`` weighs them, fitted to the runs in benchmarks/sizing.jsonl by
@@ -7,10 +7,9 @@ benchmarks/sizing.py. docs/scaling.md says how well it predicts runs that it was
 
 import dataclasses
 import math
-import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +19,7 @@ from ..config import ModelArgs
 from ..text.dataset import Dataset
 from ..transformer import Transformer
 from .config import RATE, TrainArgs
-from .estimate import count_parameters, fits_memory
+from .estimate import check_training_memory, count_parameters, fits_memory
 from .evaluation import guessing_losses
 from .trainer import Trainer
 
@@ -30,6 +29,7 @@ LADDER = ((64, 2), (96, 2), (128, 2), (128, 4), (160, 5), (224, 5), (288, 6), (3
 ORDER = 6  # of the guesses by frequency, which say how hard a text is
 SHORT = 2.0  # minutes: in 500 steps half the context taught 5% more, in 1,400 steps 0.7% less (benchmarks/choice.py)
 OVERHEAD = 0.05  # of the minutes: validation, checkpoints, samples
+ROUNDS = 3  # in which the candidates are timed
 
 
 class Law(NamedTuple):
@@ -70,7 +70,7 @@ class Forecast:
 
     tokens_per_second: float
     steps: int
-    loss: float  # nats per token of validation text
+    loss: float | None = None  # nats per token of validation text; None where the law does not apply, to fine-tuning
     ends_early: bool = False  # because more passes over the text would not make the model better
 
 
@@ -100,36 +100,77 @@ class Machine:
     dataset: Dataset
     device: torch.device
     processes: int = 1
+    # Seconds of the fastest step so far, by model and batch size
+    fastest: dict[tuple[ModelArgs, int], float] = field(default_factory=dict, init=False)
 
     def tokens_per_second(self, model: ModelArgs, train: TrainArgs) -> float:
-        """Of training steps on random weights: the median of half a second of them after a first one.
+        """Of training steps on random weights: the fastest of a third of a second of them, and of all timed before.
 
-        Where they are slow, of as many as a second and a half has time for, and at least one.
+        Other programs make a step slower and never faster, so the fastest is what this machine can do.
         """
         torch.manual_seed(train.seed)
         network = self.network(model).to(self.device)
         trainer = Trainer(network, self.dataset, dataclasses.replace(train, compile=False, fsdp=False))
         trainer.model.train()
-        seconds: list[float] = []
-        while sum(seconds) < (0.5 if len(seconds) >= 4 else 1.5):
+        key = (model, train.batch_size)
+        fastest = self.fastest.get(key, math.inf)
+        spent = 0.0
+        steps = 0
+        while steps < 3 or spent < 0.35:
             begin = time.perf_counter()
             trainer.step(1.0)  # which waits for the device
-            seconds.append(time.perf_counter() - begin)
-        step = statistics.median(seconds[1:] or seconds)
-        return self.processes * train.batch_size * model.max_seq_len / step
+            seconds = time.perf_counter() - begin
+            fastest = min(fastest, seconds)
+            spent += seconds
+            steps += 1
+            if spent > 1.5:  # large models: one slow step is enough
+                break
+        self.fastest[key] = fastest
+        return self.processes * train.batch_size * model.max_seq_len / fastest
+
+
+def has_architecture(settings: Settings) -> bool:
+    return bool(settings.get("init_from")) or {"dim", "n_layers"} <= settings.keys()
 
 
 def undecided(settings: Settings) -> bool:
-    """Whether the model is to be chosen: minutes are given, and not both its width and its layers."""
-    fixed = settings.get("init_from") or {"dim", "n_layers"} <= settings.keys()
-    return bool(settings.get("minutes") and not fixed)
+    """Whether anything is to be chosen: minutes are given, but not both an architecture and a batch size."""
+    decided = has_architecture(settings) and "batch_size" in settings
+    return bool(settings.get("minutes")) and not decided
 
 
 def choose_settings(given: Settings, text: TextFacts, machine: Machine) -> Settings:
-    """All settings, those that suit the text, the machine and the minutes best; what is ``given`` stays as it is.
+    """The given settings, and those that suit the text, the machine and the minutes best.
 
-    Sizes are tried from small to large, until the expected loss or the memory says that the one before was better.
-    Raises ValueError when no size fits into the memory.
+    Every candidate is timed in several rounds, a few seconds apart, so that a program that is busy for a moment does
+    not decide. Raises ValueError when no candidate fits into the memory.
+    """
+    choose = choose_training if has_architecture(given) else choose_model
+    for _ in range(ROUNDS):
+        chosen = choose(given, text, machine)
+    return chosen
+
+
+def choose_training(given: Settings, text: TextFacts, machine: Machine) -> Settings:
+    """The batch, and what depends on it, for an architecture that is given or that of the model to fine-tune."""
+    model = from_settings(ModelArgs, given | {"vocab_size": text.vocab_size})
+    seconds = 60 * given["minutes"] * (1 - OVERHEAD)
+    tokens = 1e4 * seconds  # until this model has been timed
+    for _ in range(2):
+        settings = recipe(model, tokens, text.train_tokens, given, machine.processes)
+        if given.get("init_from") and "weight_decay" not in given:
+            settings["weight_decay"] = TrainArgs.weight_decay  # more would undo what the model has learnt
+        train = from_settings(TrainArgs, settings)
+        check_training_memory(model, train, machine.device, machine.processes)
+        step_tokens = train.batch_size * model.max_seq_len
+        tokens = min(seconds * machine.tokens_per_second(model, train), train.step_limit * step_tokens)
+    return validations(max(1, int(tokens / step_tokens)), tokens) | settings | shape(model)
+
+
+def choose_model(given: Settings, text: TextFacts, machine: Machine) -> Settings:
+    """The model, the batch and what depends on them.
+
+    Sizes are tried from small to large, until the predicted loss or the memory says that the one before was better.
     """
     seconds = 60 * given["minutes"] * (1 - OVERHEAD)
     tokens = 1e4 * seconds  # a first guess of what the smallest size can see
@@ -147,7 +188,7 @@ def choose_settings(given: Settings, text: TextFacts, machine: Machine) -> Setti
         if loss >= least:
             break
         least = loss
-        best = recipe(model, tokens, text.train_tokens, given, machine.processes) | vars(model)
+        best = recipe(model, tokens, text.train_tokens, given, machine.processes) | shape(model)
         steps = max(1, int(min(tokens / (best["batch_size"] * model.max_seq_len), train.step_limit)))
         if tokens < possible:
             best = {"max_steps": steps} | best
@@ -165,6 +206,8 @@ def forecast(model: ModelArgs, train: TrainArgs, text: TextFacts, machine: Machi
     if train.minutes is not None:
         steps = min(steps, 60 * train.minutes * (1 - OVERHEAD) * speed / step_tokens)
     steps = max(1, int(steps))
+    if train.init_from:
+        return Forecast(speed, steps)
     loss = LAW.loss(text.guess, count_parameters(model)[1], steps * step_tokens, text.train_tokens)
     return Forecast(speed, steps, loss)
 
@@ -185,6 +228,12 @@ def architectures(given: Settings) -> Iterator[ModelArgs]:
         if args not in seen:
             seen.add(args)
             yield args
+
+
+def shape(model: ModelArgs) -> Settings:
+    """The settings of a model that are chosen; the others are given, defaults or the tokenizer's."""
+    names = ("dim", "n_layers", "n_heads", "n_kv_heads", "tie_embeddings", "max_seq_len")
+    return {name: getattr(model, name) for name in names}
 
 
 def most_heads(dim: int) -> int:

@@ -18,6 +18,8 @@ from .evaluation import bits_per_byte
 from .sizing import Forecast
 from .trainer import Progress
 
+FEW_STEPS = 100
+
 
 @dataclass(frozen=True)
 class RunFacts:
@@ -111,17 +113,20 @@ def memory_and_disk(run: RunFacts) -> str:
 
 
 def expectation(run: RunFacts, forecast: Forecast) -> str:
-    """The predicted loss, and after how many steps."""
-    loss = min(forecast.loss, run.unigram)  # far from the runs that it was fitted to, the law may say anything
+    """The predicted loss if there is one, and after how many steps."""
+    loss = forecast.loss
     text = (
-        f"about {loss:.2f} nats per token, {bits_per_byte(loss, run.dataset):.2f} bits per byte, after "
         f"{forecast.steps:,} steps, {run.passes_after(forecast.steps)}, at {forecast.tokens_per_second:,.0f} tokens/s"
     )
+    if loss is not None and loss < run.unigram:
+        text = f"about {loss:.2f} nats per token, {bits_per_byte(loss, run.dataset):.2f} bits per byte, after {text}"
     if forecast.ends_early:
         seconds = run.tokens_after(forecast.steps) / forecast.tokens_per_second
         text += f", ending after about {duration(seconds)}: more passes would not make it better"
-    if loss > 0.9 * run.unigram:
+    if loss is not None and loss > 0.9 * run.unigram:
         text += "; too little to learn much from: give more text or more minutes"
+    elif forecast.steps < FEW_STEPS:
+        text += f"; fewer than {FEW_STEPS} steps teach little: give more minutes, or a smaller --batch_size"
     return text
 
 

@@ -108,10 +108,18 @@ class Trainer:
             measured = self.step(learning_rate(self.args, fraction_done))
             measured["tokens_per_second"] = self._count(self.clock() - started)
             fraction_done = self._agree(begin)
-            validating = self.progress.step % self.args.eval_every == 0 or fraction_done >= 1
+            validating = self._is_validated(fraction_done)
             if validating:
                 measured |= self.validate()
             yield self._keep(measured, begin, save=bool(validating or self.stopped_by))
+
+    def _is_validated(self, fraction_done: float) -> bool:
+        """Every ``eval_every`` steps and at the end, but not twice within a quarter of ``eval_every`` there."""
+        if fraction_done >= 1:
+            return True
+        step, interval = self.progress.step, self.args.eval_every
+        steps_in_all = step / max(fraction_done, 1e-9)
+        return step % interval == 0 and steps_in_all - step > interval / 4
 
     def step(self, lr_fraction: float) -> dict[str, float]:
         """One optimizer step on the batch that belongs to this step; its learning rate is a fraction of the peak."""
