@@ -9,7 +9,7 @@ from model.text.prepare import prepare
 from model.text.sources import open_documents
 from model.text.train_tokenizer import train_tokenizer
 from model.training.config import CONFIG_FILE, DataArgs, run_settings
-from model.training.prepared_text import FEW_DOCUMENTS, choose_start, occurrences, open_text
+from model.training.prepared_text import FEW_DOCUMENTS, check_variety, choose_start, occurrences, open_text
 from model.weights import load_tokenizer
 
 STORY = "One day it rained. We stayed at home."
@@ -81,6 +81,18 @@ def test_a_text_of_many_documents_starts_with_bos_alone(tmp_path, tokenizer):
         documents = open_documents([file], doc_separator="%")
         dataset = prepare(documents, tokenizer, context=8, cache_dir=tmp_path / "cache")
         assert choose_start(dataset, tokenizer, 8) == start
+
+
+@pytest.mark.parametrize("text", ["\n" * 900, "天" * 900, " \n" * 400])
+def test_a_text_of_one_character_or_white_space_is_refused(tmp_path, tokenizer, text):
+    for other in (text, text + "day"):
+        file = written(tmp_path / "a.txt", other)
+        dataset = prepare(open_documents([file]), tokenizer, context=8, cache_dir=tmp_path / "cache", val_fraction=1e-3)
+        if other == text:
+            with pytest.raises(ValueError, match=r"holds nothing but '.*': there is nothing to learn"):
+                check_variety(dataset, tokenizer)
+        else:
+            check_variety(dataset, tokenizer)
 
 
 def test_occurrences_are_of_the_whole_sequence():

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..cli import print_note
+from ..cli import print_note, quantity
 from ..cli.files import check_is_file
 
 MAX_PROMPT_BYTES = 100_000_000  # bytes of a prompt: /dev/zero has no end
@@ -44,7 +44,7 @@ def prompts_in(file: Path) -> list[str]:
     if not texts:
         raise ValueError(f"{file} holds no prompt: write one a line")
     if blank := len(lines) - len(texts):
-        print_note(f"note: {file}: {blank} blank line{'s' if blank > 1 else ''} skipped, {len(texts)} prompts")
+        print_note(f"note: {file}: {quantity(blank, 'blank line')} skipped, {quantity(len(texts), 'prompt')}")
     return texts
 
 
@@ -108,9 +108,10 @@ def encode(
     for number, prompt in enumerate(prompts, 1):
         length = len(prompt.tokens)
         if length + least > context:
-            passes = f"and with {least} new ones it passes" if least else "more than"
+            passes = f"and with {quantity(least, 'new one')} it passes" if least else "more than"
             lower = " or lower --max_new_tokens, or add --endless" if max_new_tokens else ""
             raise ValueError(
-                f"prompt {number} has {length} tokens, {passes} the model's context of {context}: shorten it{lower}"
+                f"prompt {number} has {quantity(length, 'token')}, {passes} the model's context of {context}: "
+                f"shorten it{lower}"
             )
     return prompts

@@ -149,7 +149,9 @@ def evaluate(
     context = model.args.max_seq_len
     stride = context if stride is None else stride
     if stride > context:
-        raise ValueError(f"stride is {stride}: windows are {context} tokens long (max_seq_len); give at most that")
+        raise ValueError(
+            f"stride is {stride}: windows are {quantity(context, 'token')} long (max_seq_len); give at most that"
+        )
     scores: list[Score] = []
 
     def cut() -> Iterator[Window]:

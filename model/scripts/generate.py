@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import torch
 from tqdm import tqdm
 
-from ..cli import Parser, add_flags, from_settings, print_note, read_flags, script_name, typed_text
+from ..cli import Parser, add_flags, from_settings, print_note, quantity, read_flags, script_name, typed_text
 from ..cli.machine import check_memory, choose_threads, has_native_bfloat16, pick_device, pick_dtype
 from ..decoding.batches import check_endless, memory_needed
 from ..decoding.chat import Chat, open_chat
@@ -134,7 +134,7 @@ def main() -> int:
         if speed.prompt_tokens:
             threads = torch.get_num_threads()
             busy = ", busy machine" if startup.BUSY else ""
-            print_note(f"{speed}; {threads} thread{'s' if threads > 1 else ''}{busy}")
+            print_note(f"{speed}; {quantity(threads, 'thread')}{busy}")
     return 0
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
+from ..cli import quantity
 from ..cli.files import read_json, write_json
 from ..cli.machine import count_cores
 from .dataset import Dataset
@@ -160,7 +161,7 @@ def check_lengths(dataset: Dataset, context: int, val_fraction: float) -> None:
     if tokens < context + 1:
         shorter = f", or a max_seq_len of at most {tokens - 1}" if tokens > 2 else ""
         raise ValueError(
-            f"the training text is {tokens} tokens long, a context of {context} needs {context + 1}: "
+            f"the training text is {quantity(tokens, 'token')} long, a context of {context} needs {context + 1}: "
             f"give more text{shorter}"
         )
     if not dataset.val_bytes:

@@ -308,7 +308,7 @@ def _download(address: str, path: Path, wanted: str) -> None:
                     digest.update(block)
                     bar.update(len(block))
             if size and file.tell() != size:
-                raise ValueError(f"{address} broke off after {file.tell()} of {size} bytes: try again")
+                raise ValueError(f"{address} broke off after {file.tell()} of {quantity(size, 'byte')}: try again")
     except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
         raise ValueError(f"{address} cannot be fetched ({error}): check the address and the connection") from None
     _compare(address, digest.hexdigest(), wanted, "")
@@ -316,4 +316,4 @@ def _download(address: str, path: Path, wanted: str) -> None:
 
 def _compare(address: str, got: str, wanted: str, remedy: str) -> None:
     if wanted and got != wanted:
-        raise ValueError(f"{address} has sha256 {got}, not the {wanted} that was asked for{remedy}")
+        raise ValueError(f"{address} has sha256 {got[:12]}..., not the {wanted[:12]}... that was asked for{remedy}")

@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
+from ..cli import quantity
+
 Form = Literal["text", "json lines", "json array", "csv"]
 LONGEST = 100_000_000  # characters of a line, or of an element of an array, which is held whole
 DELIMITERS = ",\t;|"
@@ -196,8 +198,8 @@ def _csv_rows(blocks: Iterable[str], name: str, text_key: str) -> Iterator[str]:
         for row in rows:
             if len(row) > len(columns):
                 raise ValueError(
-                    f"{name}:{rows.line_num} ends a row of {len(row)} fields, the first line names {len(columns)} "
-                    f"columns: put fields with a {delimiter!r} in them between double quotes"
+                    f"{name}:{rows.line_num} ends a row of {quantity(len(row), 'field')}, the first line names "
+                    f"{quantity(len(columns), 'column')}: put fields with a {delimiter!r} in them between double quotes"
                 )
             if place < len(row):
                 yield row[place]

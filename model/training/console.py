@@ -8,6 +8,7 @@ from typing import Self, TextIO
 
 from tqdm import tqdm
 
+from ..cli import quantity
 from ..decoding.batches import generate
 from ..text.tokenizer import Tokenizer
 from .distributed import whole
@@ -19,6 +20,7 @@ from .summary import RunFacts, announcement, duration, format_rows, how_to_resum
 from .trainer import Trainer
 
 SAMPLE_TOKENS = 120
+PROMPT_TOKENS = 60  # from the beginning of the text, for the command that the summary ends with
 
 
 class Console:
@@ -92,7 +94,7 @@ class Console:
             self.said_pace = True
             steps = self.pace.total_steps
             left = duration(self.pace.seconds_left)
-            text = f"about {steps:,.0f} steps, {self.facts.passes_after(steps)}, {left} left"
+            text = f"about {quantity(round(steps), 'step')}, {self.facts.passes_after(steps)}, {left} left"
             self.write_line(format_rows({"pace": text}))
 
     def _update_bar(self, measured: dict[str, float]) -> None:
@@ -153,7 +155,8 @@ class Console:
             self.write_line(f"stopped by {name}; step {trainer.progress.step} is saved; to go on:")
             self.write_line(how_to_resume(trainer.directory))
         elif self.speaks:
-            self.write_line(summary(self.facts, trainer.progress, self.train_loss))
+            start = self.tokenizer.decode(trainer.dataset.train[:PROMPT_TOKENS].tolist())
+            self.write_line(summary(self.facts, trainer.progress, self.train_loss, start))
 
 
 def facts_of(trainer: Trainer) -> RunFacts:

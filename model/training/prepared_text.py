@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..cli import local_path, print_note
+from ..cli import local_path, print_note, quantity
 from ..config import ModelArgs
 from ..text.dataset import Dataset
 from ..text.prepare import prepare
@@ -69,6 +69,7 @@ def prepare_text(plan: Plan) -> PreparedText:
         val_fraction=data.val_fraction,
         val_documents=data.val_documents(),
     )
+    check_variety(dataset, tokenizer)
     documents.check_unchanged()  # a tokenizer that was learnt is of this very text
     entries = [dataset.entry, learned.parent if learned else None]
     if data.start_text is None:
@@ -104,6 +105,15 @@ def choose_start(dataset: Dataset, tokenizer: Tokenizer, context: int) -> str:
     return ""
 
 
+def check_variety(dataset: Dataset, tokenizer: Tokenizer) -> None:
+    """Raise ValueError if the training text is white space, or one character again and again."""
+    ids = np.unique(sampled_blocks(dataset.train, SAMPLED_TOKENS))
+    characters = set(tokenizer.decode(ids.tolist()))
+    if len(characters) < 2 or "".join(characters).isspace():
+        shown = ", ".join(repr(character) for character in sorted(characters)[:4])
+        raise ValueError(f"the training text holds nothing but {shown}: there is nothing to learn; give other text")
+
+
 def occurrences(ids: np.ndarray, tokens: list[int]) -> int:
     """How often the tokens are in ``ids`` (N,), one after the other."""
     places = len(ids) - len(tokens) + 1
@@ -118,6 +128,6 @@ def occurrences(ids: np.ndarray, tokens: list[int]) -> int:
 def check_prompt(tokens: int, context: int) -> None:
     if tokens >= context:
         raise ValueError(
-            f"sample_prompt is {tokens} tokens long, which leaves none of the {context} positions (max_seq_len) to "
-            "write in: shorten it, or give --sample_every 0"
+            f"sample_prompt is {quantity(tokens, 'token')} long, which leaves none of the {context} positions "
+            "(max_seq_len) to write in: shorten it, or give --sample_every 0"
         )
