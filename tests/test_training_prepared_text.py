@@ -33,6 +33,15 @@ def test_a_recognized_separator_becomes_a_setting_and_splits(tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_what_is_read_as_a_table_is_said(tmp_path, capsys):
+    (tmp_path / "a.csv").write_text("id,story\n1,x\n", encoding="utf-8")
+    (tmp_path / "b.json").write_text('[{"story": "y"}]', encoding="utf-8")
+    open_text(DataArgs((str(tmp_path),), text_key="story"))
+    assert capsys.readouterr().err == f"documents      each 'story' of {tmp_path / 'a.csv'} and 1 other file\n"
+    open_text(DataArgs((str(tmp_path / "b.json"),), text_key="story"))
+    assert capsys.readouterr().err == f"documents      each 'story' of {tmp_path / 'b.json'}\n"
+
+
 @pytest.mark.parametrize("separator", ["", "One"])
 def test_a_given_separator_is_the_one_that_is_used(tmp_path, capsys, separator):
     file = written(tmp_path / "a.txt", "\n<|endoftext|>\n".join([STORY] * 5))

@@ -82,10 +82,17 @@ def open_text(data: DataArgs) -> tuple[DataArgs, Documents]:
     documents = data.documents()
     if data.doc_separator is None:
         found = recognize(*documents.beginnings())
+        tables = [file.name for file in documents.files if file and file.form != "text"]
+        if tables:
+            print_note(format_rows({"documents": f"each {data.text_key!r} of {first_of(tables)}"}))
         if found.note:
             print_note(format_rows({"documents": found.note}))
         data = dataclasses.replace(data, doc_separator=found.separator)
     return data, documents.separated_by(data.doc_separator or None)
+
+
+def first_of(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {quantity(len(names) - 1, 'other file')}"
 
 
 def choose_start(dataset: Dataset, tokenizer: Tokenizer, context: int) -> str:
