@@ -1,8 +1,10 @@
 import json
 import math
+from functools import partial
 
 import pytest
 import torch
+from tqdm import tqdm
 
 from model import ModelArgs, Transformer
 from model.cli import run_script
@@ -107,6 +109,82 @@ def test_a_line_a_document_and_a_table_that_agrees(evaluated, tmp_path):
     assert "documents      2; nats per token from" in out
 
 
+def test_several_files_are_shown_one_a_line(evaluated, tmp_path):
+    (tmp_path / "a.txt").write_text(TEXT[:60], encoding="utf-8")
+    (tmp_path / "b.jsonl").write_text(
+        "".join(json.dumps({"text": TEXT[:n]}) + "\n" for n in (50, 90)), encoding="utf-8"
+    )
+    (tmp_path / "c.md").write_text("left out", encoding="utf-8")
+    words = ("--data", tmp_path, "--glob", "*.txt", "*.jsonl")
+    _, out, _ = evaluated(*words, "--json")
+    *lines, a, b, total = map(json.loads, out.splitlines())
+    names = [str(tmp_path / name) for name in ("a.txt", "b.jsonl")]
+    assert [line["file"] for line in lines] == [names[0], names[1], names[1]]
+    assert [(file["file"], file["documents"], file["bytes"]) for file in (a, b)] == [
+        (names[0], 1, 60),
+        (names[1], 2, 140),
+    ]
+    assert b["tokens"] == lines[1]["tokens"] + lines[2]["tokens"]
+    assert total["bytes"] == 200
+    _, out, _ = evaluated(*words)
+    table, _, summary = out.partition("\n\n")
+    assert [line.split()[-1] for line in table.splitlines()] == ["file", *names]
+    assert table.splitlines()[2].startswith(f"{b['nats_per_token']:.4f}")
+    assert summary.startswith(f"nats per token {total['nats_per_token']:.4f}")
+
+
+def test_no_bar_goes_into_a_pipe(evaluated, tmp_path, monkeypatch):
+    monkeypatch.setattr("model.scripts.evaluate.tqdm", partial(tqdm, mininterval=0, delay=0))
+    (tmp_path / "a.txt").write_text(TEXT, encoding="utf-8")
+    assert evaluated("--data", tmp_path / "a.txt")[2] == ""
+
+
+@pytest.fixture
+def settings(run_dir, tmp_path, monkeypatch):
+    """Makes the model one of a run, with these lines in its config.toml."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return (run_dir / "config.toml").write_text
+
+
+def test_without_data_the_validation_text_of_the_run_is_scored(evaluated, settings, tmp_path):
+    (tmp_path / "text.txt").write_text("%".join([TEXT, TEXT[:80], TEXT[:41]]), encoding="utf-8")
+    (tmp_path / "end.txt").write_text(TEXT[480:] + "%" + TEXT[:80] + "%" + TEXT[:41], encoding="utf-8")
+    fraction = (len(TEXT) - 480 + 121) / (len(TEXT) + 121)
+    settings(f'data = "text.txt"\nval_fraction = {fraction}\ndoc_separator = "%"\n')
+    code, out, err = evaluated("--json")
+    assert code == 0
+    assert f"note: scored is the last {100 * fraction:g}% of text.txt, its validation text" in err
+    assert json.loads(out.splitlines()[-1])["documents"] == 3
+    _, given_out, err = evaluated("--data", "end.txt", "--json")
+    assert err == ""
+    lines, given = ([json.loads(line) for line in text.splitlines()] for text in (out, given_out))
+    assert lines == [{key: value for key, value in line.items() if key != "file"} for line in given]
+    settings('data = "text.txt"\nval_data = "end.txt"\ndoc_separator = "%"\n')
+    assert evaluated("--json")[1] == out
+
+
+def test_scores_of_training_text_are_said_to_be_such(evaluated, settings, tmp_path):
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(TEXT, encoding="utf-8")
+    settings('data = "a.txt"\ndoc_separator = ""\n')
+    assert "run was trained on 1 of 1 file: its scores are better" in evaluated("--data", tmp_path / "a.txt")[2]
+    assert "was trained on 1 of 2 files" in evaluated("--data", "b.txt", "a.txt")[2]
+    assert evaluated("--data", "b.txt")[2] == ""
+    settings('data = ["a.txt", "-", "http://127.0.0.1:1/a.txt", "gone.txt"]\ndoc_separator = ""\n')
+    assert evaluated("--data", "b.txt")[2] == "", "nothing is read from a pipe or fetched to compare with"
+
+
+def test_a_separator_is_the_runs_or_recognized(evaluated, settings, tmp_path):
+    (tmp_path / "a.txt").write_text("<|endoftext|>".join([TEXT] * 6), encoding="utf-8")
+    _, out, err = evaluated("--data", "a.txt")
+    assert "documents      6" in out
+    assert "note: a.txt: split at <|endoftext|>, 5 times" in err
+    settings('data = "b.txt"\ndoc_separator = ""\n')
+    assert "documents" not in evaluated("--data", "a.txt")[1]
+    assert "documents      6" in evaluated("--data", "a.txt", "--doc_separator", "<|endoftext|>")[1]
+
+
 def test_a_context_longer_than_the_text_and_a_text_of_one_token_are_fine():
     model = Transformer(ModelArgs(dim=16, n_layers=1, n_heads=2, vocab_size=30, max_seq_len=CONTEXT))
     (item,) = evaluate.evaluate(model, [([1, 7], 1)])
@@ -118,7 +196,8 @@ def test_a_context_longer_than_the_text_and_a_text_of_one_token_are_fine():
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        ((), "data is empty: name the text with --data"),
+        ((), "whose validation text is known: name the text to score with --data"),
+        (("--tokenizer", "TEXT"), "tokenizer is for a text of your own"),
         (("--data", "EMPTY"), "is empty"),
         (("--data", "TEXT", "--stride", "0"), "stride is 0: give at least 1"),
         (("--data", "TEXT", "--stride", "14"), "stride is 14: windows are 13 tokens long"),

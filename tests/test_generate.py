@@ -92,6 +92,18 @@ def test_without_a_model_the_newest_run_begins_a_text(run, run_dir, monkeypatch,
     assert len(out) > 50
 
 
+def test_a_text_without_a_prompt_starts_as_the_run_says(run, run_dir, tmp_path):
+    own = tmp_path / "own"
+    shutil.copytree(run_dir, own)
+    words = ("--max_new_tokens", "9", "--temperature", "0", "--jsonl")
+    alone, after = (objects(run(*words, "--prompt", text)[1])[0] for text in ("", "The"))
+    (own / "config.toml").write_text('start_text = "The"\n', encoding="utf-8")
+    (started,) = objects(run(*words, model=own)[1])
+    assert started == after | {"prompt": ""}, "the start is not shown"
+    assert started["tokens"] != alone["tokens"]
+    assert objects(run(*words, "--prompt", "The", model=own)[1]) == [after]
+
+
 def test_jsonl_has_one_object_a_sample_and_they_differ(run, run_dir):
     arguments = ["--prompt", "The", "--prompt", "I am a fox", "--num_samples", 3, "--max_new_tokens", 12, "--jsonl"]
     code, out, _ = run(*arguments, "--seed", 2, "--logprobs")

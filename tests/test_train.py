@@ -28,6 +28,7 @@ from model.training import trainer as training
 from model.training.choice import KEPT_FOR, Choice, keep, kept_choice
 from model.training.config import CLASSES
 from model.training.estimate import count_parameters
+from model.training.own_text import run_data, run_dataset, validation_documents
 from model.training.run_directory import locked
 from model.training.sizing import LADDER, Forecast, Machine
 from model.weights import load_model, load_tokenizer, save_model
@@ -99,6 +100,41 @@ def steps(directory: str) -> list[int]:
     return [
         json.loads(line)["step"] for line in Path(directory, "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     ]
+
+
+def test_a_separator_is_said_once_and_kept_with_the_run(capsys):
+    Path("tagged.txt").write_text("\n<|endoftext|>\n".join(TEXT.splitlines()), encoding="utf-8")
+    err = said(capsys, "small.toml", "--data", "tagged.txt", "--out_dir", "out", "--sample_every", "4")
+    assert err.count("<|endoftext|>, 199 times") == 1
+    settings = tomllib.loads(Path("out/config.toml").read_text(encoding="utf-8"))
+    assert settings["doc_separator"] == "\n<|endoftext|>\n"
+    assert settings["start_text"] == "", "each line is a document: there are enough"
+    assert load_tokenizer("out").vocab_size == 259 + len(set(TEXT) - {"\n"})
+    assert "<|endoftext|>" not in said(capsys, "--resume", "--out_dir", "out", "--max_steps", "6")
+    assert steps("out") == [1, 2, 3, 4, 5, 6]
+    assert "<|endoftext|>" not in said(capsys, "small.toml", "--data", "tagged.txt", "--doc_separator", "")
+
+
+def test_the_validation_text_of_a_run_is_found_again_and_a_changed_one_refused(capsys):
+    said(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
+    text = Path("text.txt").read_text(encoding="utf-8")
+    end, tokenizer, data = text[int(len(text) * 0.9) :], load_tokenizer("out"), run_data(Path("out"))
+
+    def found():
+        dataset = run_dataset(Path("out"), data, tokenizer, 16)
+        return list(validation_documents(dataset, tokenizer))
+
+    assert found() == [(tokenizer.encode(end), len(end))]
+    Path("text.txt").rename("elsewhere.txt")
+    assert found() == [(tokenizer.encode(end), len(end))], "the cache still has it"
+    shutil.rmtree(cache_home())
+    with pytest.raises(ValueError, match=r"text.txt does not exist"):
+        found()
+    Path("text.txt").write_text(text + "More.\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"text.txt changed since out was trained on it: name the text"):
+        found()
+    Path("text.txt").write_text(text, encoding="utf-8")
+    assert found() == [(tokenizer.encode(end), len(end))]
 
 
 def test_a_run_leaves_a_directory_that_has_everything(capsys):

@@ -1,6 +1,7 @@
 """What a run is said to take is what it takes, and what cannot fit is refused before it is allocated."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 import torch
@@ -103,10 +104,15 @@ def test_shards_divide_the_state_and_copies_do_not():
     [
         ({"n_layers": 10**9}, {}, "lower dim (64), n_layers (1000000000) or vocab_size (300)"),
         ({"dim": 2**20}, {}, "lower dim (1048576)"),
-        ({"vocab_size": 2**40}, {}, "vocab_size (1099511627776)"),
+        (
+            {"vocab_size": 2**40},
+            {},
+            "a vocabulary of 1,099,511,627,776 pieces is too large: lower vocab_size (1099511627776), or",
+        ),
+        ({"vocab_size": 2**40}, {"init_from": Path("m")}, "lower dim (64), n_layers (3) or vocab_size (1099511627776)"),
         ({}, {"batch_size": 10**7}, "10,000,000 sequences of 96 tokens at once"),
         ({}, {"batch_size": 10**10, "micro_batch_size": 1}, "batch_size or max_seq_len"),
-        ({"max_seq_len": 10**9}, {"batch_size": 1}, "1 sequences of 1,000,000,000 tokens at once"),
+        ({"max_seq_len": 10**9}, {"batch_size": 1}, "no room for 1 sequence of 1,000,000,000 tokens at once"),
     ],
 )
 def test_what_cannot_fit_is_one_line_with_what_to_lower(monkeypatch, model, train, advice):

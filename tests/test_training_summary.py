@@ -1,13 +1,14 @@
 """What is said of a run, in numbers that hold and words that say what to do."""
 
 from dataclasses import replace
-from shlex import quote
+from shlex import quote, split
 
 import pytest
 from training_helpers import trainer
 
+from model.cli import quantity
 from model.training.console import facts_of
-from model.training.summary import announcement, duration, overfitting, summary
+from model.training.summary import announcement, duration, first_words, overfitting, summary
 from model.training.trainer import Progress
 
 
@@ -64,6 +65,41 @@ def test_the_summary_has_the_numbers_of_the_run_and_the_next_command(tmp_path):
     for number in ("0.6931 nats per token", "1.000 bits per byte", "at step 3", "2.5000"):
         assert number in said
     assert f"python generate.py {quote(str(tmp_path))}" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "prompt"),
+    [
+        ("First Citizen:\nBefore we", "First Citizen:"),
+        ("\n\n  Once upon a time, there", "Once upon a"),
+        ("天下大势，分久必合，合久必分。", "天下大势"),
+        ("吾輩は猫である。名前はまだ無い。", "吾輩は猫である"),
+        ("import os\n", "import os"),
+        ("--- a list\n", "a list"),
+        ("x" * 70, "x" * 8),
+        ("Donaudampfschifffahrtsgesellschaft und mehr", "Donaudam"),
+        (" \n", ""),
+        ("", ""),
+    ],
+)
+def test_the_next_command_has_a_prompt_from_the_beginning_of_the_text(tmp_path, text, prompt):
+    assert first_words(text) == prompt
+    said = summary(facts(tmp_path, unigram=2.5), Progress(step=4, tokens=256), text=text)
+    command = said.splitlines()[-1].split(maxsplit=1)[1]
+    asked = ["--prompt", prompt] if prompt else []
+    assert split(command) == ["python", "generate.py", str(tmp_path), *asked]
+
+
+def test_one_of_a_thing_is_singular(tmp_path):
+    run = facts(tmp_path, unigram=2.5, max_steps=1)
+    run = replace(run, model=replace(run.model, n_layers=1, n_heads=1, n_kv_heads=1))
+    text = announcement(run)
+    for words in ("1 layer of width 16, 1 head,", ", 1 step: 64 tokens,"):
+        assert words in text
+    assert "1 step, 1 token, " in summary(run, Progress(step=1, tokens=1, wall_seconds=1.2))
+    assert ", 1 second" in summary(run, Progress(step=1, tokens=1, wall_seconds=1.2))
+    assert run.passes_after(500 / 64) == "1 pass over the text"
+    assert [quantity(count, "box", "boxes") for count in (0, 1, 1000)] == ["0 boxes", "1 box", "1,000 boxes"]
 
 
 def test_before_the_first_step_it_says_what_the_run_will_take(tmp_path, monkeypatch):

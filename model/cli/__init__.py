@@ -8,7 +8,7 @@ files.py      files written whole or not at all, JSON read with checks
 """
 
 from .parser import Parser
-from .script import INSTALLED, counted, print_note, run_script, script_name, typed_command
+from .script import INSTALLED, print_note, quantity, run_script, script_name, typed_command
 from .settings import (
     Settings,
     add_flags,
@@ -26,10 +26,10 @@ __all__ = [
     "Parser",
     "Settings",
     "add_flags",
-    "counted",
     "from_settings",
     "local_path",
     "print_note",
+    "quantity",
     "read_flags",
     "read_toml",
     "run_script",

@@ -24,14 +24,14 @@ def typed_command(name: str) -> str:
     return f"ropewalk {name}" if INSTALLED else f"python {name}.py"
 
 
-def counted(number: int, noun: str) -> str:
-    """``1 token``, ``2 tokens``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def print_note(text: str, end: str = "\n") -> None:
     """A line on stderr: stdout is for the text that a script was asked for."""
     print(text, end=end, file=sys.stderr, flush=True)
+
+
+def quantity(count: int, noun: str, plural: str = "") -> str:
+    """``1 token``, ``2,000 tokens``; ``plural`` is for nouns that do not take an s."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {plural or noun + 's'}"
 
 
 def fail(script: str, message: str) -> NoReturn:

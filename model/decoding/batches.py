@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..cache import KVCache
-from ..cli import counted
+from ..cli import quantity
 from ..config import ModelArgs
 from ..generation import decode
 from ..transformer import Transformer
@@ -150,7 +150,7 @@ def check_prompts(args: ModelArgs, prompts: Prompts, max_new_tokens: int, endles
         raise ValueError(f"a prompt of {longest} tokens is longer than the context of {limit}: shorten it")
     if not endless and longest + max_new_tokens > limit:
         raise ValueError(
-            f"a prompt of {counted(longest, 'token')} and {counted(max_new_tokens, 'new one')} pass the {limit} "
+            f"a prompt of {quantity(longest, 'token')} and {quantity(max_new_tokens, 'new one')} pass the {limit} "
             "positions of the network (max_seq_len): shorten the prompt, lower max_new_tokens, or let it be endless"
         )
     for token in (min(map(min, prompts)), max(map(max, prompts))):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..cli import counted, print_note
+from ..cli import print_note, quantity
 from ..cli.files import check_is_file
 from .endless import never_evicted, without_middle
 
@@ -45,7 +45,7 @@ def prompts_in(file: Path) -> list[str]:
     if not texts:
         raise ValueError(f"{file} holds no prompt: write one a line")
     if blank := len(lines) - len(texts):
-        print_note(f"note: {file}: {counted(blank, 'blank line')} skipped, {counted(len(texts), 'prompt')}")
+        print_note(f"note: {file}: {quantity(blank, 'blank line')} skipped, {quantity(len(texts), 'prompt')}")
     return texts
 
 
@@ -96,7 +96,7 @@ def check_fit(prompts: Sequence[Prompt], context: int, max_new_tokens: int | Non
         if length + least > context:
             lower = ", lower --max_new_tokens" if max_new_tokens else ""
             raise ValueError(
-                f"prompt {number} has {counted(length, 'token')}, and with {counted(least, 'new one')} it passes "
+                f"prompt {number} has {quantity(length, 'token')}, and with {quantity(least, 'new one')} it passes "
                 f"the model's context of {context}: shorten it{lower}, or add --endless"
             )
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..cli import counted
+from ..cli import quantity
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 from .batches import decode_batch, new_cache
@@ -135,7 +135,7 @@ class Speed:
     def __str__(self) -> str:
         parts = [("prompt", self.prompt_tokens, self.prompt_seconds), ("new", self.new_tokens, self.new_seconds)]
         return "; ".join(
-            f"{name}: {counted(n, 'token')}, {s:.2f} s, {n / s:.0f} tokens/s" for name, n, s in parts if n and s
+            f"{name}: {quantity(n, 'token')}, {s:.2f} s, {n / s:.0f} tokens/s" for name, n, s in parts if n and s
         )
 
 

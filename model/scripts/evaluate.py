@@ -4,7 +4,8 @@ import itertools
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
@@ -13,23 +14,35 @@ import torch
 import torch.nn.functional as F
 from tqdm import tqdm
 
-from ..cli import Parser, add_flags, from_settings, read_flags, run_script, script_name
+from ..cli import Parser, add_flags, from_settings, print_note, quantity, read_flags, run_script, script_name
 from ..cli.machine import pick_device, pick_dtype
+from ..text.readers import Piece
+from ..text.separators import recognize
 from ..text.sources import Documents, open_documents
 from ..text.tokenizer import Tokenizer
+from ..training.config import DataArgs
+from ..training.own_text import describe_validation, run_data, run_dataset, training_files, validation_documents
 from ..transformer import Transformer
 from ..weights import find_network, open_checkpoint
-from ..weights.checkpoint import newest_run
+from ..weights.checkpoint import Checkpoint, newest_run
 
 
 @dataclass(frozen=True)
 class EvaluateOptions:
     """The text, and how it is scored."""
 
-    data: Annotated[tuple[str, ...], "text: files, folders, globs, URLs, - for stdin, python-docs"] = ()
+    data: Annotated[
+        tuple[str, ...],
+        "text: files, folders, globs, URLs, - for stdin, python-docs (default: the validation text of the run)",
+    ] = ()
     glob: Annotated[tuple[str, ...], "which files of a folder are read, such as '*.py' (default: all text)"] = ()
-    text_key: Annotated[str, "the field of a .jsonl line that holds the text"] = "text"
-    doc_separator: Annotated[str, "a string that separates the documents inside a file"] = ""
+    text_key: Annotated[
+        str, "the field of a JSON line or object, or the column of a CSV or TSV, that holds the text"
+    ] = "text"
+    doc_separator: Annotated[
+        str | None,
+        "what separates the documents inside a file; '' for nothing (default: as in the run, or else recognized)",
+    ] = None
     stride: Annotated[int | None, "tokens scored per window; fewer give each more context (default: all)"] = None
     batch_size: Annotated[int, "windows that are scored at the same time"] = 8
     network: Annotated[str | None, "module:Class of a model that is a subclass of Transformer"] = None
@@ -41,8 +54,8 @@ class EvaluateOptions:
     device: Annotated[str, "auto, cpu, cuda, cuda:N or mps"] = "auto"
 
     def __post_init__(self) -> None:
-        if not self.data:
-            raise ValueError("data is empty: name the text with --data")
+        if self.tokenizer and not self.data:
+            raise ValueError("tokenizer is for a text of your own, not for the run's validation text: add --data")
         for name in ("stride", "batch_size"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -81,7 +94,7 @@ class Score:
         }
 
 
-def encoded_documents(source: Documents, tokenizer: Tokenizer) -> Iterator[tuple[list[int], int]]:
+def encoded_documents(source: Iterable[Piece], tokenizer: Tokenizer) -> Iterator[tuple[list[int], int]]:
     """(token ids with BOS first, length in bytes) of each document that holds any text."""
     text = ""
     for piece, starts in itertools.chain(source, [("", True)]):
@@ -136,7 +149,9 @@ def evaluate(
     context = model.args.max_seq_len
     stride = context if stride is None else stride
     if stride > context:
-        raise ValueError(f"stride is {stride}: windows are {context} tokens long (max_seq_len); give at most that")
+        raise ValueError(
+            f"stride is {stride}: windows are {quantity(context, 'token')} long (max_seq_len); give at most that"
+        )
     scores: list[Score] = []
 
     def cut() -> Iterator[Window]:
@@ -159,7 +174,7 @@ def score_table(scores: Sequence[Score]) -> str:
         "nats per token": f"{figures['nats_per_token']:.4f}",
         "perplexity": f"{figures['perplexity']:,.3f}",
         "bits per byte": f"{figures['bits_per_byte']:.4f}",
-        "text": f"{total.tokens:,} tokens, {total.bytes:,} bytes",
+        "text": f"{quantity(total.tokens, 'token')}, {quantity(total.bytes, 'byte')}",
     }
     if len(scores) > 1:
         means = sorted(item.nats / item.tokens for item in scores)
@@ -170,6 +185,79 @@ def score_table(scores: Sequence[Score]) -> str:
     return "\n".join(f"{name:<14} {value}" for name, value in rows.items())
 
 
+def file_table(files: Mapping[str, Score]) -> str:
+    """A line for each file, above the total."""
+    lines = [f"{'nats per token':<14}  {'bits per byte':>13}  {'tokens':>11}  file"]
+    for name, item in files.items():
+        figures = item.figures()
+        lines.append(
+            f"{figures['nats_per_token']:<14.4f}  {figures['bits_per_byte']:>13.4f}  {item.tokens:>11,}  {name}"
+        )
+    return "\n".join(lines) + "\n"
+
+
+Texts = Iterator[tuple[list[int], int]]  # token ids with BOS first, and bytes, of each document
+
+
+def named_documents(source: Documents, tokenizer: Tokenizer, names: list[str]) -> Texts:
+    """The encoded documents of all files; the name of the file that each is in is appended to ``names``."""
+    for name, pieces in source.by_file():
+        for item in encoded_documents(pieces, tokenizer):
+            names.append(name)
+            yield item
+
+
+def given_text(options: EvaluateOptions, data: DataArgs | None) -> Documents:
+    """The text that the user named, split as the run's own text was, if ``data`` says how."""
+    source = open_documents(options.data, options.text_key, None, options.glob)
+    separator = options.doc_separator
+    if separator is None and data:
+        separator = data.doc_separator
+    if separator is None:
+        found = recognize(*source.beginnings())
+        separator = found.separator
+        if found.note:
+            print_note(f"note: {', '.join(options.data)}: {found.note}")
+    return source.separated_by(separator or None)
+
+
+def own_text(checkpoint: Checkpoint, data: DataArgs | None, tokenizer: Tokenizer) -> Texts:
+    """The validation text of the run that the model is. Raises ValueError if the model is not a run's."""
+    if data is None:
+        raise ValueError(
+            f"{checkpoint.path} is not a run of train.py that could be read, whose validation text is known: "
+            "name the text to score with --data"
+        )
+    dataset = run_dataset(checkpoint.path, data, tokenizer, checkpoint.args.max_seq_len)
+    print_note(f"note: scored is {describe_validation(data)}; name another text with --data")
+    return validation_documents(dataset, tokenizer)
+
+
+def by_file(names: Sequence[str], scores: Sequence[Score]) -> dict[str, Score]:
+    files: dict[str, Score] = {}
+    for name, item in zip(names, scores):
+        files[name] = files.get(name, Score()) + item
+    return files
+
+
+def show(names: Sequence[str], scores: Sequence[Score], as_json: bool) -> None:
+    """The scores on stdout; of several files, each one's too. ``names`` are those of the documents' files, if any."""
+    files = by_file(names, scores)
+    if not as_json:
+        if len(files) > 1:
+            print(file_table(files))
+        print(score_table(scores))
+        return
+    for number, item in enumerate(scores, 1):
+        file = {"file": names[number - 1]} if names else {}
+        print(json.dumps({"document": number} | file | item.figures()))
+    if len(files) > 1:
+        counts = Counter(names)
+        for name, item in files.items():
+            print(json.dumps({"file": name, "documents": counts[name]} | item.figures()))
+    print(json.dumps({"documents": len(scores)} | sum(scores, Score()).figures()))
+
+
 def main() -> None:
     parser = Parser(text_flag="--data", prog=script_name("evaluate"), description="How well a model predicts a text.")
     parser.add_argument(
@@ -178,23 +266,31 @@ def main() -> None:
     add_flags(parser, EvaluateOptions)
     flags = parser.parse_args()
     options: EvaluateOptions = from_settings(EvaluateOptions, read_flags(flags, EvaluateOptions))
-    source = open_documents(options.data, options.text_key, options.doc_separator or None, options.glob)
+    path = flags.model or newest_run()
+    data = run_data(path)
+    source = given_text(options, data) if options.data else None
     device = pick_device(options.device)
-    checkpoint = open_checkpoint(flags.model or newest_run())
+    checkpoint = open_checkpoint(path)
     variant = find_network(options.network) if options.network else None
     tokenizer = checkpoint.tokenizer(options.tokenizer)
+    names: list[str] = []
+    if source is None:
+        texts = own_text(checkpoint, data, tokenizer)
+    else:
+        texts = named_documents(source, tokenizer, names)
+        if data and (known := training_files(source, data)):
+            print_note(
+                f"note: {path} was trained on {known:,} of {quantity(len(source.opened), 'file')}: its scores are "
+                "better than those of new text; without --data, its validation text is scored"
+            )
     dtype = pick_dtype(options.dtype, device, checkpoint.dtype)
     model = checkpoint.model(device, dtype, variant, int8=options.dtype == "int8")
-    with tqdm(unit="tok", unit_scale=True, file=sys.stderr, delay=1) as bar:
-        scores = evaluate(model, encoded_documents(source, tokenizer), options.stride, options.batch_size, bar.update)
+    with tqdm(unit="tok", unit_scale=True, file=sys.stderr, delay=1, disable=None) as bar:
+        scores = evaluate(model, texts, options.stride, options.batch_size, bar.update)
     if not scores:
-        raise ValueError(f"{', '.join(options.data)}: no document has a token that could be predicted: give more text")
-    if options.json:
-        for number, item in enumerate(scores, 1):
-            print(json.dumps({"document": number} | item.figures()))
-        print(json.dumps({"documents": len(scores)} | sum(scores, Score()).figures()))
-    else:
-        print(score_table(scores))
+        text = ", ".join(options.data) or "the validation text"
+        raise ValueError(f"{text}: no document has a token that could be predicted: give more text")
+    show(names, scores, options.json)
 
 
 if __name__ == "__main__":

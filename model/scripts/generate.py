@@ -10,7 +10,17 @@ from typing import Annotated, Literal
 import torch
 from tqdm import tqdm
 
-from ..cli import Parser, add_flags, counted, from_settings, print_note, read_flags, run_script, script_name, typed_text
+from ..cli import (
+    Parser,
+    add_flags,
+    from_settings,
+    print_note,
+    quantity,
+    read_flags,
+    run_script,
+    script_name,
+    typed_text,
+)
 from ..cli.machine import check_memory, choose_threads, has_native_bfloat16, pick_device, pick_dtype
 from ..cli.parser import as_value
 from ..decoding.batches import check_endless, memory_needed
@@ -22,6 +32,7 @@ from ..decoding.prompts import Prompt, check_fit, fit_endless, read_texts
 from ..decoding.samples import Completion, Sample, Speed, check_stop_strings, complete
 from ..decoding.sampling import Sampling
 from ..text.tokenizer import Tokenizer
+from ..training.config import run_settings
 from ..transformer import Transformer
 from ..weights import find_network, open_checkpoint
 from ..weights.checkpoint import is_missing, newest_run
@@ -139,7 +150,7 @@ def main() -> int:
     finally:
         if speed.prompt_tokens:
             busy = ", busy machine" if startup.BUSY else ""
-            print_note(f"{speed}; {counted(torch.get_num_threads(), 'thread')}{busy}")
+            print_note(f"{speed}; {quantity(torch.get_num_threads(), 'thread')}{busy}")
     return 0
 
 
@@ -165,7 +176,8 @@ def load(flags: argparse.Namespace, options: Options) -> tuple[Transformer, Toke
     prompts: list[Prompt] = []
     if not options.interactive:
         texts = read_texts(flags.prompt, flags.prompt_file)
-        tokens_of = chat.encode_questions(texts) if chat else map(tokenizer.encode, texts)
+        start = run_settings(checkpoint.path).get("start_text", "")  # of a text without a prompt: BOS alone is rare
+        tokens_of = chat.encode_questions(texts) if chat else (tokenizer.encode(text or start) for text in texts)
         prompts = [Prompt(text, tokens) for text, tokens in zip(texts, tokens_of)]
         if options.endless:
             prompts = fit_endless(prompts, args.max_seq_len)

@@ -121,8 +121,8 @@ def follow(
     for size, end in zip(sizes, accumulate(sizes)):
         start = end - size
         new, whole = tokens[:, start:end], tokens[:, :end]
-        logits, cached = counted(model, new, start, cache)  # (1, size, V)
-        again, uncached = counted(model, whole)  # (1, end, V)
+        logits, cached = quantity(model, new, start, cache)  # (1, size, V)
+        again, uncached = quantity(model, whole)  # (1, end, V)
         if start == 0:
             name = "prefill"
         elif size == 1:
@@ -136,7 +136,7 @@ def follow(
     return calls
 
 
-def counted(model: Transformer, *inputs: Any) -> tuple[Tensor, int]:
+def quantity(model: Transformer, *inputs: Any) -> tuple[Tensor, int]:
     """The logits, and the multiplications of all matrix products; PyTorch counts none within a fused kernel."""
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         logits = model(*inputs)

@@ -2,6 +2,8 @@
 
 sources.py              files, folders, globs, stdin, URLs: documents
 readers.py              one file: its documents in pieces, or which encoding it is in and how to convert it
+tables.py               files whose documents are fields: JSON lines, a JSON array, CSV and TSV
+separators.py           what separates the documents inside a text, recognized in a sample of it
 python_docs.py          the text that every CPython brings along
 train_tokenizer.py      a new SentencePiece tokenizer from any text
 tokenizer.py            what a tokenizer is, and SentencePiece's

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
+from ..cli import quantity
 from ..cli.files import read_json, write_json
 from ..cli.machine import count_cores
 from .dataset import Dataset
@@ -141,14 +142,14 @@ def prepare(
     split = val_documents.identity() if val_documents else val_fraction
     key = _digest([TOKENS_FORMAT, documents.identity(), split, tokenizer.fingerprint, tokenizer.bos_id])
     folder = Path(cache_dir) / f"tokens-{key[:32]}"
-    if _load(folder) is None:
+    if load_dataset(folder) is None:
         specs = [*documents.specs, *(val_documents.specs if val_documents else [])]
 
         def fill(place: Path) -> None:
             _tokenize(place, documents, val_documents, tokenizer, val_fraction, workers or count_cores())
 
-        make_entry(folder, specs, fill, lambda: _load(folder) is not None)
-    dataset = _load(folder)
+        make_entry(folder, specs, fill, lambda: load_dataset(folder) is not None)
+    dataset = load_dataset(folder)
     if dataset is None:
         raise ValueError(f"{folder} vanished while it was read: run again")
     check_lengths(dataset, context, val_fraction)
@@ -160,7 +161,7 @@ def check_lengths(dataset: Dataset, context: int, val_fraction: float) -> None:
     if tokens < context + 1:
         shorter = f", or a max_seq_len of at most {tokens - 1}" if tokens > 2 else ""
         raise ValueError(
-            f"the training text is {tokens} tokens long, a context of {context} needs {context + 1}: "
+            f"the training text is {quantity(tokens, 'token')} long, a context of {context} needs {context + 1}: "
             f"give more text{shorter}"
         )
     if not dataset.val_bytes:
@@ -195,8 +196,8 @@ def _tokenize(
     write_json(folder / "meta.json", meta)
 
 
-def _load(folder: Path) -> Dataset | None:
-    """The cache in ``folder``; None when there is none, or it is not what was written."""
+def load_dataset(folder: Path) -> Dataset | None:
+    """The entry of the cache in ``folder``; None when there is none, or it is not what was written."""
     try:
         meta = read_json(folder / "meta.json")
         train, val = folder / "train.bin", folder / "val.bin"

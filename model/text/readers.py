@@ -1,22 +1,29 @@
-"""One file on disk, plain or gzipped, text or JSON lines, as documents in pieces; and what it is if not UTF-8 text."""
+"""One file on disk, plain or gzipped, as documents in pieces; and what it is if not UTF-8 text."""
 
 import codecs
 import gzip
 import itertools
-import json
 import shlex
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
+from .tables import Form, texts
 from .tokenizer import split_text
 
 Piece = tuple[str, bool]  # text, and whether a document starts with it
+LINE_ENDS = "\r\n"
 
 
 def split_documents(blocks: Iterable[str], separator: str | None) -> Iterator[Piece]:
-    """The blocks, joined, as documents between separators, in pieces; no more than a block is held."""
+    """The blocks, joined, as documents between separators, in pieces; no more than a block is held.
+
+    A separator that is a whole line may also be the first or last line of the text, without the line end before or
+    after it.
+    """
+    if separator and separator[0] in LINE_ENDS and separator[-1] in LINE_ENDS and separator.strip():
+        blocks = _without_outer_lines(blocks, separator)
     rest, starts = "", True
     hold = len(separator or "")  # a separator may lie across two blocks
     for block in blocks:
@@ -32,6 +39,19 @@ def split_documents(blocks: Iterable[str], separator: str | None) -> Iterator[Pi
     yield from _mark(split_text(rest), starts)
 
 
+def _without_outer_lines(blocks: Iterable[str], separator: str) -> Iterator[str]:
+    first, last = separator.lstrip(LINE_ENDS), separator.rstrip(LINE_ENDS)
+    held, begun = "", False
+    for block in blocks:
+        held += block
+        if not begun and len(held) >= len(first):
+            held, begun = held.removeprefix(first), True
+        if begun:
+            yield held[: -len(last)]
+            held = held[-len(last) :]
+    yield held.removesuffix(last)
+
+
 def _mark(pieces: Iterable[str], starts: bool) -> Iterator[Piece]:
     for piece in pieces:
         yield piece, starts
@@ -40,7 +60,6 @@ def _mark(pieces: Iterable[str], starts: bool) -> Iterator[Piece]:
 
 BLOCK = 1 << 20  # bytes read at a time
 PROBE = 1 << 16  # bytes from the start of a file that are enough to tell what it is
-LONGEST_LINE = 100_000_000  # bytes of a .jsonl, which is read line by line
 BOM = "\ufeff"
 
 
@@ -53,16 +72,21 @@ def first_bytes(path: Path) -> bytes:
         return path.read_bytes()[:PROBE]
 
 
-def read_file(path: Path, name: str, text_key: str, separator: str | None) -> Iterator[Piece]:
+def read_file(path: Path, name: str, form: Form, text_key: str, separator: str | None) -> Iterator[Piece]:
     """The documents of one file. ``name`` is what errors call it. Raises ValueError on what is not text."""
-    plain = name.removesuffix(".gz")
+    blocks = read_blocks(path, name)
+    if form == "text":
+        yield from split_documents(blocks, separator)
+    else:
+        for text in texts(form, blocks, name, text_key):
+            yield from split_documents([text], None)
+
+
+def read_blocks(path: Path, name: str) -> Generator[str]:
+    """The text of one file, unpacked, in blocks that end anywhere. Raises ValueError on what is not text."""
     try:
         with cast(BinaryIO, gzip.open(path) if name.endswith(".gz") else path.open("rb")) as file:
-            if plain.endswith(".jsonl"):
-                for text in _json_lines(file, name, text_key):
-                    yield from split_documents([text], None)
-            else:
-                yield from split_documents(_blocks(file, name), separator)
+            yield from _blocks(file, name)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{name} is not a whole gzip file ({error}): get it again") from None
 
@@ -92,36 +116,6 @@ def _decode(decoder: codecs.IncrementalDecoder, raw: bytes, name: str, start: in
         raise ValueError(
             f"{name} is not UTF-8 text: {what}; {how_to_convert(error.object, error.start, name)}"
         ) from None
-
-
-def _json_lines(file: BinaryIO, name: str, text_key: str) -> Iterator[str]:
-    position = 0
-    for number in itertools.count(1):
-        raw = file.readline(LONGEST_LINE + 1)
-        if len(raw) > LONGEST_LINE:
-            raise ValueError(f"{name}:{number} is over {LONGEST_LINE // 1_000_000} MB long: split the line")
-        if not raw:
-            return
-        line = _decode(codecs.getincrementaldecoder("utf-8")(), raw, name, position).removeprefix(BOM)
-        position += len(raw)
-        if not line.strip():
-            continue
-        try:
-            value = json.loads(line)
-            text = value.get(text_key) if isinstance(value, dict) else None
-            if isinstance(text, str):
-                text.encode()  # a lone half of a surrogate pair is JSON, but not text
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{name}:{number} is not valid JSON text ({error}): correct or remove the line") from None
-        if not isinstance(text, str):
-            raise ValueError(f"{name}:{number} has no text under {text_key!r}: {_which_keys(value)}")
-        yield text
-
-
-def _which_keys(value: Any) -> str:
-    """What to give as text_key for such a line."""
-    keys = [ascii(key) for key in value if isinstance(value[key], str)] if isinstance(value, dict) else []
-    return f"give text_key one of {', '.join(keys[:8])}" if keys else "it has no text at all"
 
 
 # The characters that each language writes most often; of an encoding that does not fit, few or none of them come out.

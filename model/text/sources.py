@@ -1,6 +1,7 @@
 """Where text comes from: whatever a user can name, as documents."""
 
 import atexit
+import copy
 import functools
 import glob
 import hashlib
@@ -14,26 +15,31 @@ import urllib.error
 import urllib.request
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 from urllib.parse import urldefrag
 
 from tqdm import tqdm
 
-from ..cli import local_path
+from ..cli import local_path, quantity
 from ..cli.files import write_atomically
 from .python_docs import DOCS_FORMAT, corpus_files, python_docs
-from .readers import Piece, first_bytes, is_binary, read_file
+from .readers import Piece, first_bytes, is_binary, read_blocks, read_file
+from .tables import Form, form_of, has_field, json_form
 from .token_cache import download_path, explained
 from .tokenizer import split_text
 
 DEFAULT = "python-docs"  # the text that every CPython brings along
+SAMPLE, SAMPLE_OF_FILE = 16_000_000, 4_000_000  # characters of all files and of one, that show what separates documents
+SAMPLED_FILES = 1000
+NEW_FORMS = ("csv", "json array")  # which earlier versions read as plain text: caches made then are not used
 
 
 class File(NamedTuple):
     path: Path
-    name: str  # what errors call it; its ending says how to read it
+    name: str  # what errors call it
+    form: Form  # how its documents are found
 
 
 class Documents:
@@ -48,17 +54,48 @@ class Documents:
         self.opened = self._status()  # what the cache finds the text by, and what it must still be once it is read
 
     def __iter__(self) -> Iterator[Piece]:
+        for _, pieces in self.by_file():
+            yield from pieces
+
+    def by_file(self) -> Iterator[tuple[str, Iterator[Piece]]]:
+        """Each file's name and its documents."""
         for file in self.files:
-            if file is not None:
-                yield from read_file(file.path, file.name, self.text_key, self.separator)
-                continue
-            for text in python_docs():
-                for number, piece in enumerate(split_text(text)):
-                    yield piece, number == 0
+            if file is None:
+                yield DEFAULT, _default_pieces()
+            else:
+                yield file.name, read_file(file.path, file.name, file.form, self.text_key, self.separator)
 
     def texts(self) -> Iterator[str]:
         """The text alone."""
         return (text for text, _ in self)
+
+    def separated_by(self, separator: str | None) -> Self:
+        """The same files, with another separator."""
+        documents = copy.copy(self)
+        documents.separator = separator
+        return documents
+
+    def beginnings(self) -> tuple[list[str], bool]:
+        """How the plain text files begin, and whether that is all of them: a sample of bounded size."""
+        samples: list[str] = []
+        left, is_all = SAMPLE, True
+        for file in self.files:
+            if file is None or file.form != "text":
+                continue
+            if left <= 0 or len(samples) == SAMPLED_FILES:
+                return samples, False
+            parts: list[str] = []
+            most = min(left, SAMPLE_OF_FILE)
+            with closing(read_blocks(file.path, file.name)) as blocks:
+                for block in blocks:
+                    if most <= 0:
+                        is_all = False
+                        break
+                    parts.append(block)
+                    most -= len(block)
+                    left -= len(block)
+            samples.append("".join(parts))
+        return samples, is_all
 
     def _status(self) -> list[tuple[str, int, int]]:
         """Name, size and time of every file, without reading it."""
@@ -72,14 +109,22 @@ class Documents:
         return found
 
     def identity(self) -> str:
-        """Differs where a file's name, size or time did when the documents were opened."""
-        return hashlib.sha256(json.dumps([self.text_key, self.separator, *self.opened]).encode()).hexdigest()
+        """Differs where a file's name, size or time did when the documents were opened, or how they are read."""
+        facts: list[Any] = [self.text_key, self.separator, *self.opened]
+        facts += [(number, file.form) for number, file in enumerate(self.files) if file and file.form in NEW_FORMS]
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
     def check_unchanged(self) -> None:
         """Raise ValueError if a file is no longer as it was when the documents were opened."""
         for before, now in zip(self.opened, self._status()):
             if before != now:
                 raise ValueError(f"{before[0]} changed while it was read: run again when nothing writes to it")
+
+
+def _default_pieces() -> Iterator[Piece]:
+    for text in python_docs():
+        for number, piece in enumerate(split_text(text)):
+            yield piece, number == 0
 
 
 def open_documents(
@@ -90,43 +135,56 @@ def open_documents(
 ) -> Documents:
     """The documents of files, directories, globs, URLs, ``-`` for standard input, or ``python-docs``.
 
-    A document is a file, a line of a .jsonl file (its ``text_key``), or what lies between two ``doc_separator``. Of
-    directories and globs, empty and binary files are left out, and one warning counts them; ``patterns``, such as
-    ``*.py``, choose among the files of directories. Raises ValueError when a source is missing or holds no text; what
-    is not UTF-8 is found when it is read.
+    A document is a file, or what lies between two ``doc_separator`` in it; of JSON lines, JSON arrays, CSV and TSV, the
+    ``text_key`` of each object or row. Of directories and globs, empty and binary files are left out, and one warning
+    counts them; ``patterns``, such as ``*.py``, choose among the files of directories. Raises ValueError when a source
+    is missing or holds no text; what is not UTF-8 is found when it is read.
     """
     if doc_separator == "":
         raise ValueError("doc_separator is empty: give the text that stands between two documents")
     named: list[str | Path] = [specs] if isinstance(specs, str | Path) else list(specs)
-    files = [file for spec in named for file in _find(str(spec), patterns)]
+    files = [file for spec in named for file in _find(str(spec), patterns, text_key)]
     return Documents(named, files, text_key, doc_separator)
 
 
-def _find(spec: str, patterns: Sequence[str]) -> list[File | None]:
+STDIN = ("-", "/dev/stdin")
+
+
+def is_pipe(spec: str) -> bool:
+    """Whether the source can be read but once: standard input, or a shell's ``<(command)``."""
+    return spec in STDIN or spec.startswith(("/dev/fd/", "/proc/self/fd/"))
+
+
+def is_url(spec: str) -> bool:
+    return spec.startswith(("http://", "https://"))
+
+
+def _find(spec: str, patterns: Sequence[str], text_key: str) -> list[File | None]:
     if spec == DEFAULT:
         return [None]
-    if spec in ("-", "/dev/stdin"):
-        return [File(_spool("-"), "standard input")]
-    if spec.startswith(("/dev/fd/", "/proc/self/fd/")):  # a shell's <(command)
-        return [File(_spool(spec), spec)]
-    if spec.startswith(("http://", "https://")):
+    if is_pipe(spec):
+        is_stdin = spec in STDIN
+        return [_one_file(_spool("-" if is_stdin else spec), "standard input" if is_stdin else spec)]
+    if is_url(spec):
         path = fetch(spec)
-        return [File(path, path.name)]
+        return [_one_file(path, path.name)]
     path = local_path(os.path.expanduser(spec))  # which leaves alone what is no user's home
     if path.is_dir():
-        return _text_files(spec, [file for file in sorted(path.rglob("*")) if _is_wanted(file, path, patterns)])
+        return _text_files(
+            spec, [file for file in sorted(path.rglob("*")) if _is_wanted(file, path, patterns)], text_key
+        )
     if not path.exists() and glob.has_magic(spec):
         matches = sorted(glob.glob(str(path), recursive=True))
         if not matches:
             raise ValueError(f"{spec} matches no file: check the pattern")
-        return _text_files(spec, [Path(match) for match in matches])
+        return _text_files(spec, [Path(match) for match in matches], text_key)
     if not path.exists():
         raise ValueError(f"{spec} does not exist: give a text file, a directory, a glob, a URL, - or {DEFAULT}")
     if not path.is_file():
         raise ValueError(f"{spec} is neither a file nor a directory: pipe its text into --data -")
     if path.stat().st_size == 0:
         raise ValueError(f"{spec} is empty: give a file that holds text")
-    return [File(path, str(path))]
+    return [_one_file(path, str(path))]
 
 
 def _is_wanted(file: Path, folder: Path, patterns: Sequence[str]) -> bool:
@@ -136,32 +194,68 @@ def _is_wanted(file: Path, folder: Path, patterns: Sequence[str]) -> bool:
     return not hidden and (not patterns or any(inside.match(str(local_path(pattern))) for pattern in patterns))
 
 
-def _text_files(spec: str, files: Sequence[Path]) -> list[File | None]:
-    """Those that hold text. What is left out is counted in one warning, with an example."""
-    texts: list[File | None] = []
+def _one_file(path: Path, name: str) -> File:
+    """A file that was named. Warns of JSON that is read as plain text."""
+    start = _first_text(path)
+    form = form_of(name, start)
+    if form == "text" and json_form(start) != "text":
+        kind = json_form(start).replace("json", "JSON")
+        warnings.warn(
+            f"{name} looks like {kind}, but is read as plain text: for a field of it, --text_key, its name has to end "
+            f"in {'.json' if kind == 'JSON array' else '.jsonl'}",
+            stacklevel=4,
+        )
+    elif form == "text" and name.lower().removesuffix(".gz").endswith(".json"):
+        warnings.warn(
+            f"{name} is no array of objects or texts, and no JSON lines: it is read as plain text", stacklevel=4
+        )
+    return File(path, name, form)
+
+
+def _first_text(path: Path) -> str:
+    return first_bytes(path).decode("utf-8-sig", errors="ignore")
+
+
+def _text_files(spec: str, files: Sequence[Path], text_key: str) -> list[File | None]:
+    """Those that hold text. What is left out is counted in one warning, with an example.
+
+    Tables that have no ``text_key`` are plain text, as they are a part of a program; but not if there is nothing else.
+    """
+    texts: list[File] = []
     empty: list[Path] = []
     binary: list[Path] = []
+    without_key: list[Path] = []
     for file in files:
         if not file.is_file():
             continue
-        start = first_bytes(file)
-        if not start:
+        raw = first_bytes(file)
+        start = raw.decode("utf-8-sig", errors="ignore")
+        if not raw:
             empty.append(file)
-        elif is_binary(start):
+        elif is_binary(raw):
             binary.append(file)
         else:
-            texts.append(File(file, str(file)))
-    left_out = []
+            form = form_of(file.name, start)
+            texts.append(File(file, str(file), form))
+            is_lines = file.name.removesuffix(".gz").endswith(".jsonl")
+            if form != "text" and not is_lines and not has_field(form, file.name, start, text_key):
+                without_key.append(file)
+    noted = []
     if empty:
-        left_out.append(f"{len(empty)} empty (such as {empty[0]})")
+        noted.append(f"{len(empty)} empty (such as {empty[0]})")
     if binary:
-        left_out.append(f"{len(binary)} binary (such as {binary[0]})")
+        noted.append(f"{len(binary)} binary (such as {binary[0]})")
     if not texts:
-        there = f", but {' and '.join(left_out)}" if left_out else ""
+        there = f", but {' and '.join(noted)}" if noted else ""
         raise ValueError(f"{spec} holds no text files{there}: check the path, and --glob where it is given")
-    if left_out:
-        warnings.warn(f"{spec}: {len(texts)} text files; left out: {' and '.join(left_out)}", stacklevel=2)
-    return texts
+    notes = [f"left out: {' and '.join(noted)}"] if noted else []
+    if 0 < len(without_key) < len(texts):
+        plain = set(without_key)
+        texts = [file._replace(form="text") if file.path in plain else file for file in texts]
+        notes.append(f"{len(without_key)} without {text_key!r} read as plain text (such as {without_key[0]})")
+    if notes:
+        warnings.warn(f"{spec}: {quantity(len(texts), 'text file')}; {'; '.join(notes)}", stacklevel=2)
+    return list(texts)
 
 
 @functools.cache
@@ -216,7 +310,7 @@ def _download(address: str, path: Path, wanted: str) -> None:
                     digest.update(block)
                     bar.update(len(block))
             if size and file.tell() != size:
-                raise ValueError(f"{address} broke off after {file.tell()} of {size} bytes: try again")
+                raise ValueError(f"{address} broke off after {file.tell()} of {quantity(size, 'byte')}: try again")
     except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
         raise ValueError(f"{address} cannot be fetched ({error}): check the address and the connection") from None
     _compare(address, digest.hexdigest(), wanted, "")
@@ -224,4 +318,4 @@ def _download(address: str, path: Path, wanted: str) -> None:
 
 def _compare(address: str, got: str, wanted: str, remedy: str) -> None:
     if wanted and got != wanted:
-        raise ValueError(f"{address} has sha256 {got}, not the {wanted} that was asked for{remedy}")
+        raise ValueError(f"{address} has sha256 {got[:12]}..., not the {wanted[:12]}... that was asked for{remedy}")

@@ -69,7 +69,7 @@ def train_tokenizer(texts: Iterable[str], path: str | Path, kind: str = "bpe", v
     proto = _train(sample, kind, wanted, coverage)
     got = SentencePieceProcessor(model_proto=proto).get_piece_size()
     if kind == "bpe" and vocab_size is not None and got < vocab_size:
-        raise ValueError(f"vocab_size {vocab_size} is too large: the text gives {got} pieces; ask for at most {got}")
+        raise ValueError(f"vocab_size {vocab_size} is too large: the text gives fewer pieces; ask for at most {got}")
     path = Path(path)
     file = path / "tokenizer.model" if path.is_dir() or not path.suffix else path
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -5,6 +5,7 @@ resolve.py         defaults, file and flags to a plan: a new run, or one to go o
 fine_tuning.py     the settings that the model to start from decides
 plan.py            a run that is resolved and checked, and of which nothing is written yet
 prepared_text.py   a plan's text as tokens
+own_text.py        the text of a run, found again from its directory
 estimate.py        parameters, memory and disk of a run, before anything is allocated
 sizing.py          which model to train, from the text, the machine's speed and the minutes
 choice.py          what the user left open, chosen; --plan, which shows the choice and keeps it for the run

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
+from ..cli import Settings, read_toml
 from ..config import ModelArgs
 from ..text.sources import Documents, open_documents
 
@@ -22,14 +23,19 @@ class DataArgs:
     Raises ValueError that lists every problem at once, each with its value and the fix.
     """
 
-    data: Annotated[tuple[str, ...], "text: files, folders, globs, URLs, - for stdin; .jsonl and .gz are unpacked"] = (
-        "python-docs",
-    )
+    data: Annotated[
+        tuple[str, ...], "text: files, folders, globs, URLs, - for stdin; .jsonl, .json, .csv, .tsv, .gz are unpacked"
+    ] = ("python-docs",)
     glob: Annotated[tuple[str, ...], "which files of a folder are read, such as '*.py' (default: all text)"] = ()
     val_data: Annotated[tuple[str, ...], "validation text (default: the end of the data)"] = ()
     val_fraction: Annotated[float, "fraction of the data, from its end, that is kept for validation"] = 0.1
-    text_key: Annotated[str, "the field of a .jsonl line that holds the text"] = "text"
-    doc_separator: Annotated[str, "a string that separates the documents inside a file"] = ""
+    text_key: Annotated[
+        str, "the field of a JSON line or object, or the column of a CSV or TSV, that holds the text"
+    ] = "text"
+    doc_separator: Annotated[
+        str | None, "what separates the documents inside a file; '' for nothing (default: recognized)"
+    ] = None
+    start_text: Annotated[str | None, "what a text without a prompt continues (default: chosen by the data)"] = None
     tokenizer: Annotated[str, "bpe or char: train one on the data; or the FILE of a trained one"] = "bpe"
 
     def __post_init__(self) -> None:
@@ -141,3 +147,12 @@ def refuse(problems: Iterable[str]) -> None:
 
 
 CLASSES = (DataArgs, ModelArgs, TrainArgs)  # whose fields a TOML file and the flags may set
+
+
+def run_settings(model: Path) -> Settings:
+    """The settings of the run that made this model; empty if it was made otherwise, or if they cannot be read."""
+    file = model / CONFIG_FILE
+    try:
+        return read_toml(file, *CLASSES) if file.is_file() else {}
+    except ValueError:  # of another program, or of another version of this one
+        return {}

@@ -8,6 +8,7 @@ from typing import Self, TextIO
 
 from tqdm import tqdm
 
+from ..cli import quantity
 from ..decoding.batches import generate
 from ..text.tokenizer import Tokenizer
 from .distributed import whole
@@ -19,14 +20,17 @@ from .summary import RunFacts, announcement, duration, format_rows, how_to_resum
 from .trainer import Trainer
 
 SAMPLE_TOKENS = 120
+PROMPT_TOKENS = 60  # from the beginning of the text, for the command that the summary ends with
 
 
 class Console:
     """Speaks for the first process; the others say nothing. As a context it shows the progress bar."""
 
-    def __init__(self, trainer: Trainer, tokenizer: Tokenizer) -> None:
+    def __init__(self, trainer: Trainer, tokenizer: Tokenizer, start_text: str = "") -> None:
+        """``start_text`` is what samples continue if there is no ``sample_prompt``; it is not shown."""
         self.trainer = trainer
         self.tokenizer = tokenizer
+        self.start_text = start_text
         self.args = trainer.args
         self.speaks = trainer.ranks.is_first
         self.facts = facts_of(trainer)
@@ -90,7 +94,7 @@ class Console:
             self.said_pace = True
             steps = self.pace.total_steps
             left = duration(self.pace.seconds_left)
-            text = f"about {steps:,.0f} steps, {self.facts.passes_after(steps)}, {left} left"
+            text = f"about {quantity(round(steps), 'step')}, {self.facts.passes_after(steps)}, {left} left"
             self.write_line(format_rows({"pace": text}))
 
     def _update_bar(self, measured: dict[str, float]) -> None:
@@ -131,7 +135,7 @@ class Console:
         model = whole(trainer.model, trainer.network_class)  # which every process must call
         if not self.speaks:
             return
-        prompt = self.tokenizer.encode(self.args.sample_prompt)
+        prompt = self.tokenizer.encode(self.args.sample_prompt or self.start_text)
         length = min(SAMPLE_TOKENS, model.args.max_seq_len - len(prompt))
         ends, step = self.tokenizer.eos_ids, trainer.progress.step
         rows = generate(model, [prompt], length, temperature=0.7, top_p=0.9, seed=step, eos_ids=ends)
@@ -151,7 +155,8 @@ class Console:
             self.write_line(f"stopped by {name}; step {trainer.progress.step} is saved; to go on:")
             self.write_line(how_to_resume(trainer.directory))
         elif self.speaks:
-            self.write_line(summary(self.facts, trainer.progress, self.train_loss))
+            start = self.tokenizer.decode(trainer.dataset.train[:PROMPT_TOKENS].tolist())
+            self.write_line(summary(self.facts, trainer.progress, self.train_loss, start))
 
 
 def facts_of(trainer: Trainer) -> RunFacts:

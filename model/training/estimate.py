@@ -5,6 +5,7 @@ import math
 
 import torch
 
+from ..cli import quantity
 from ..cli.machine import available_memory, pick_dtype
 from ..config import ModelArgs
 from ..weights.layout import tensor_shapes
@@ -13,6 +14,7 @@ from .config import TrainArgs
 OBJECTS = 170_000  # bytes a layer beside its tensors: modules, the optimizer's tables, autograd's nodes; as measured
 PROCESS = 230_000_000  # Python with PyTorch 2.13 on a CPU, before anything is computed
 LIBRARIES = 170_000_000  # what training loads on top, and what choosing a model and drawing its losses take
+USUAL_VOCABULARY = 32768  # pieces: the most that are learnt unless more are asked for
 MOMENTARY = {torch.float32: 1.25, torch.bfloat16: 1.45}  # the highest point of a backward pass, in activations
 
 
@@ -95,12 +97,17 @@ def check_training_memory(model: ModelArgs, train: TrainArgs, device: torch.devi
     available = free_memory(device)
     needed = peak_memory(model, train, dtype, world_size)
     state, _ = state_and_activation_bytes(model, train, dtype, world_size)
-    if available is None or state > available:
+    smaller = dataclasses.replace(model, vocab_size=USUAL_VOCABULARY)
+    is_vocabulary = model.vocab_size > USUAL_VOCABULARY and not train.init_from
+    if is_vocabulary and fits_memory(smaller, train, device, world_size):
+        what = f"a vocabulary of {model.vocab_size:,} pieces is too large"
+        advice = f"lower vocab_size ({model.vocab_size}), or leave it out: it is then chosen to fit the text"
+    elif available is None or state > available:
         what = f"{count_parameters(model)[0]:,} parameters with gradients and optimizer state are too many"
         advice = f"lower dim ({model.dim}), n_layers ({model.n_layers}) or vocab_size ({model.vocab_size})"
     else:
         rows = train.micro_batch_size or train.batch_size // world_size
-        what = f"{rows:,} sequences of {model.max_seq_len:,} tokens at once are too many"
+        what = f"there is no room for {quantity(rows, 'sequence')} of {quantity(model.max_seq_len, 'token')} at once"
         advice = "lower micro_batch_size (by default all of batch_size), batch_size or max_seq_len"
     free = readable_size(available or 0)
     raise ValueError(

@@ -62,8 +62,8 @@ def guessing_losses(dataset: Dataset, vocab_size: int, order: int = 1, tokens: i
     text. To each token's count one is added, so that none is impossible; the guess of one order less counts as PRIOR
     more of a longer sequence.
     """
-    train = _sampled_blocks(dataset.train, tokens).astype(np.int64)
-    val = _sampled_blocks(dataset.val, tokens).astype(np.int64)
+    train = sampled_blocks(dataset.train, tokens).astype(np.int64)
+    val = sampled_blocks(dataset.val, tokens).astype(np.int64)
     probability = np.full(len(val), 1 / vocab_size)  # by the guess of one order less
     context = np.array(len(train))  # how often what comes before each token was seen
     prior = vocab_size
@@ -93,7 +93,8 @@ def _occurrences(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     return np.where(values[places] == wanted, counts[places], 0)
 
 
-def _sampled_blocks(ids: np.ndarray, tokens: int, blocks: int = 100) -> np.ndarray:
+def sampled_blocks(ids: np.ndarray, tokens: int, blocks: int = 100) -> np.ndarray:
+    """At most so many of the ids, in blocks spread evenly."""
     if len(ids) <= tokens:
         return np.asarray(ids)
     starts = np.linspace(0, len(ids) - tokens // blocks, blocks, dtype=np.int64)

@@ -32,7 +32,10 @@ def fine_tuning(settings: Settings, given: Settings, flags: Settings) -> Setting
 def own_tokenizer(source: Path, flags: Settings) -> str:
     tokenizer = flags.get("tokenizer", str(source))
     if tokenizer in TRAINABLE:
-        raise ValueError(f"tokenizer is {tokenizer}: {source} reads only its own; leave it out, or give its FILE")
+        raise ValueError(
+            f"tokenizer is {tokenizer}, which would train a new one, but the weights in {source} are for the tokenizer "
+            "that they were trained with: leave --tokenizer out, or name that tokenizer's file"
+        )
     return tokenizer
 
 

@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..cli import Settings, from_settings, write_toml
+from ..cli import Settings, from_settings, quantity, write_toml
 from ..cli.machine import pick_device
 from ..config import ModelArgs
 from ..transformer import Transformer
@@ -67,7 +67,10 @@ def make_plan(settings: Settings, directory: Path, ranks: Ranks) -> Plan:
 def check_processes(data: DataArgs, train: TrainArgs, processes: int) -> None:
     """``processes`` is torchrun's number of them, on all machines."""
     if train.batch_size % processes:
-        raise ValueError(f"batch_size is {train.batch_size}, for {processes} processes: give a multiple of them")
+        raise ValueError(
+            f"batch_size is {train.batch_size}, for {quantity(processes, 'process', 'processes')}: give a multiple "
+            "of them"
+        )
     if processes > 1 and "-" in (*data.data, *data.val_data):
         raise ValueError("data is -, which only one of several processes could read: save the text to a file")
 

@@ -9,7 +9,7 @@ from typing import get_type_hints
 
 import torch
 
-from ..cli import Settings, read_toml, write_toml
+from ..cli import Settings, quantity, read_toml, write_toml
 from ..cli.files import write_text
 from ..cli.machine import pick_device
 from ..config import ModelArgs
@@ -85,7 +85,7 @@ def write_run(plan: Plan, text: PreparedText) -> None:
     restore_progress(plan, text)  # refuses, before anything is written
     if not plan.resume:
         save_tokenizer(text.tokenizer, plan.directory)
-    write_text(plan.directory / CONFIG_FILE, write_toml(plan.data, text.model, plan.train))
+    write_text(plan.directory / CONFIG_FILE, write_toml(text.data, text.model, plan.train))
     note_uses(text, plan.directory)
 
 
@@ -109,7 +109,7 @@ def train_and_show(plan: Plan, text: PreparedText, device: torch.device, expecte
         progress=progress,
         ranks=plan.ranks,
     )
-    console = Console(trainer, text.tokenizer)
+    console = Console(trainer, text.tokenizer, text.data.start_text or "")
     console.announce(plan.changes, expected)
     try:
         with stopping_on_signals(trainer), console:
@@ -122,7 +122,9 @@ def train_and_show(plan: Plan, text: PreparedText, device: torch.device, expecte
         ) from None
     except torch.OutOfMemoryError:
         size = plan.train.micro_batch_size or plan.train.batch_size // plan.ranks.world_size
-        raise ValueError(f"{device} has no memory for {size} sequences at once: lower --micro_batch_size") from None
+        raise ValueError(
+            f"{device} has no memory for {quantity(size, 'sequence')} at once: lower --micro_batch_size"
+        ) from None
     console.finish()
     return 128 + trainer.stopped_by if trainer.stopped_by else 0
 
@@ -130,7 +132,8 @@ def train_and_show(plan: Plan, text: PreparedText, device: torch.device, expecte
 def say_building(args: ModelArgs) -> None:
     """A note where it takes a while until the network is there, and there are its size and pace to show."""
     if (seconds := build_seconds(args)) > PATIENCE:
-        text = f"{count_parameters(args)[0]:,} parameters in {args.n_layers:,} layers, about {duration(seconds)}"
+        parameters, layers = quantity(count_parameters(args)[0], "parameter"), quantity(args.n_layers, "layer")
+        text = f"{parameters} in {layers}, about {duration(seconds)}"
         print(format_rows({"building": text}), file=sys.stderr, flush=True)
 
 
@@ -158,16 +161,19 @@ def restore_progress(plan: Plan, text: PreparedText) -> Progress | None:
     notes = read_notes(plan.directory, get_type_hints(Progress)) if plan.resume else None
     if notes is None:
         return None
-    refused = differences(notes["identity"], identity_of(plan, text))
+    before, now = notes["identity"], identity_of(plan, text)
+    refused = [change for change in differences(before, now) if not change.startswith("data ")]
+    if before.get("data") != now["data"]:
+        refused.append("data: another text, or another split of it")
     if refused:
         raise ValueError(
-            f"{plan.directory} was trained on other text or as another model ({'; '.join(refused)}, data being the "
-            "text's fingerprint): give the same as before, or start a new run"
+            f"{plan.directory} was trained on other text or as another model ({'; '.join(refused)}): give the same as "
+            "before, or start a new run"
         )
     progress = Progress(**notes["progress"])
     if progress.step > plan.train.step_limit:
         raise ValueError(
-            f"max_steps is {plan.train.max_steps}, but {plan.directory} has taken {progress.step} steps already: give "
-            f"more than that, or leave it out"
+            f"max_steps is {plan.train.max_steps}, but {plan.directory} has taken {quantity(progress.step, 'step')} "
+            "already: give more than that, or leave it out"
         )
     return progress

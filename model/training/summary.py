@@ -1,6 +1,7 @@
 """What is said of a run: before it, what it will take; after it, what came out. console.py shows it."""
 
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -8,7 +9,7 @@ from shlex import quote
 import numpy as np
 import torch
 
-from ..cli.script import typed_command
+from ..cli import quantity, typed_command
 from ..config import ModelArgs
 from ..text.dataset import Dataset
 from ..text.token_cache import cache_home
@@ -19,6 +20,8 @@ from .sizing import Forecast
 from .trainer import Progress
 
 FEW_STEPS = 100
+LONG_PROMPT = 30  # characters
+CJK = r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]"  # kana and Chinese characters
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,8 @@ class RunFacts:
     def passes_after(self, steps: float) -> str:
         """How often the training text is seen in so many steps."""
         count = self.tokens_after(steps) / len(self.dataset.train)
-        return f"{count:,.0f} passes over the text" if count >= 10 else f"{count:.2g} passes over the text"
+        number = f"{count:,.0f}" if count >= 10 else f"{max(count, 0.001):.2g}"
+        return f"{number} {'pass' if number == '1' else 'passes'} over the text"
 
 
 def announcement(
@@ -53,8 +57,9 @@ def announcement(
     """
     args, model = run.args, run.model
     rows = {
-        "model": f"{run.parameters:,} parameters: {model.n_layers} layers of width {model.dim}, {model.n_heads} heads, "
-        f"on {run.device} in {str(run.dtype).removeprefix('torch.')}{_threads(run.device)}",
+        "model": f"{quantity(run.parameters, 'parameter')}: {quantity(model.n_layers, 'layer')} of width {model.dim}, "
+        f"{quantity(model.n_heads, 'head')}, on {run.device} in {str(run.dtype).removeprefix('torch.')}"
+        f"{_threads(run.device)}",
         "memory": memory_and_disk(run),
         "text": described(run.dataset, model.vocab_size),
         "guessing": f"costs {math.log(model.vocab_size):.3f} nats per token uniformly, {run.unigram:.3f} by frequency",
@@ -73,8 +78,7 @@ def announcement(
 def _threads(device: torch.device) -> str:
     if device.type != "cpu":
         return ""
-    count = torch.get_num_threads()
-    return f", {count} threads" if count > 1 else ", 1 thread"
+    return f", {quantity(torch.get_num_threads(), 'thread')}"
 
 
 def _length(run: RunFacts) -> str:
@@ -82,8 +86,9 @@ def _length(run: RunFacts) -> str:
     args = run.args
     parts = [f"{args.batch_size} x {run.model.max_seq_len} tokens a step"]
     if args.step_limit < math.inf:
-        tokens = run.tokens_after(args.step_limit)
-        parts.append(f"{args.step_limit:,} steps: {tokens:,.0f} tokens, {run.passes_after(args.step_limit)}")
+        steps = int(args.step_limit)
+        tokens = int(run.tokens_after(steps))
+        parts.append(f"{quantity(steps, 'step')}: {quantity(tokens, 'token')}, {run.passes_after(steps)}")
     if args.minutes:
         parts.append(f"{duration(60 * args.minutes)} {'at most' if args.max_steps else 'in all'}")
     return ", ".join(parts)
@@ -95,7 +100,7 @@ def described(data: Dataset, vocab_size: int) -> str:
     if isinstance(data.train, np.memmap) and data.train.filename:
         place = Path(data.train.filename).parent
     return (
-        f"{len(data.train):,} tokens to train on, {len(data.val):,} for validation, "
+        f"{quantity(len(data.train), 'token')} to train on, {len(data.val):,} for validation, "
         f"{data.val_bytes / max(len(data.val), 1):.2f} bytes each, vocabulary of {vocab_size:,}; cached in {place} "
         f"({readable_size(size)})"
     )
@@ -115,9 +120,8 @@ def memory_and_disk(run: RunFacts) -> str:
 def expectation(run: RunFacts, forecast: Forecast) -> str:
     """The predicted loss if there is one, and after how many steps."""
     loss = forecast.loss
-    text = (
-        f"{forecast.steps:,} steps, {run.passes_after(forecast.steps)}, at {forecast.tokens_per_second:,.0f} tokens/s"
-    )
+    steps = quantity(forecast.steps, "step")
+    text = f"{steps}, {run.passes_after(forecast.steps)}, at {forecast.tokens_per_second:,.0f} tokens/s"
     if loss is not None and loss < run.unigram:
         text = f"about {loss:.2f} nats per token, {bits_per_byte(loss, run.dataset):.2f} bits per byte, after {text}"
     if forecast.ends_early:
@@ -147,13 +151,17 @@ def overfitting(progress: Progress, train_loss: float | None) -> str | None:
     return None
 
 
-def summary(run: RunFacts, progress: Progress, train_loss: float | None = None) -> str:
-    """What came out, where it is, what to type next; ``train_loss`` is a mean over the last steps."""
+def summary(run: RunFacts, progress: Progress, train_loss: float | None = None, text: str = "") -> str:
+    """What came out, where it is, what to type next.
+
+    ``train_loss`` is a mean over the last steps, ``text`` the beginning of what was trained on.
+    """
     best = progress.best_val_loss
-    trained = f"{progress.tokens:,} tokens, {run.passes_after(progress.step)}, {progress.wall_seconds:.0f} seconds"
+    seconds = quantity(round(progress.wall_seconds), "second")
+    trained = f"{quantity(progress.tokens, 'token')}, {run.passes_after(progress.step)}, {seconds}"
     rows = {
         "parameters": f"{run.parameters:,}",
-        "trained": f"{progress.step:,} steps, {trained}",
+        "trained": f"{quantity(progress.step, 'step')}, {trained}",
         "speed": f"{progress.tokens / max(progress.train_seconds, 1e-9):,.0f} tokens/s",
     }
     if best is not None:
@@ -168,8 +176,27 @@ def summary(run: RunFacts, progress: Progress, train_loss: float | None = None) 
     directory = str(run.args.out_dir)
     network = f" --network {quote(run.args.network)}" if run.args.network else ""
     rows["run directory"] = directory
-    rows["next"] = f'{typed_command("generate")} {quote(directory)}{network} --prompt "Once"'
+    prompt = first_words(text)
+    asked = f" --prompt {quote(prompt)}" if prompt else ""
+    rows["next"] = f"{typed_command('generate')} {quote(directory)}{network}{asked}"
     return format_rows(rows)
+
+
+def first_words(text: str) -> str:
+    """A prompt such as the text begins: its first three words, or the first signs of a word that is too long for one.
+
+    Chinese and Japanese have no spaces between words.
+    """
+    found = re.search(r"[^\s-]\S*(?:[^\S\r\n]+\S+){0,2}", text)  # a prompt must not look like a flag
+    if not found:
+        return ""
+    words = found[0]
+    if len(words) > LONG_PROMPT:
+        words = words.split()[0]
+    if len(words) > LONG_PROMPT or re.match(CJK, words):
+        run_of_letters = re.match(r"\w{1,8}", words)
+        words = run_of_letters[0] if run_of_letters else words[:8]
+    return words
 
 
 def how_to_resume(directory: Path) -> str:

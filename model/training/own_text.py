@@ -1,0 +1,78 @@
+"""The text that a run was trained and validated on, found again from its run directory."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import get_type_hints
+
+import numpy as np
+
+from ..cli import from_settings
+from ..text.dataset import Dataset
+from ..text.prepare import load_dataset, prepare
+from ..text.sources import Documents, is_pipe, is_url, open_documents
+from ..text.token_cache import cache_home, download_path, users
+from ..text.tokenizer import Tokenizer
+from .config import DataArgs, run_settings
+from .run_directory import read_notes
+from .trainer import Progress
+
+
+def run_data(directory: Path) -> DataArgs | None:
+    """What the run in the directory was trained on; None if there is none, or if its settings cannot be read."""
+    settings = run_settings(directory)
+    return from_settings(DataArgs, settings) if settings else None
+
+
+def run_dataset(directory: Path, data: DataArgs, tokenizer: Tokenizer, context: int) -> Dataset:
+    """The run's tokens: from the cache, even if the text's files are gone, or made again from the files.
+
+    Raises ValueError if these are no longer the text that the run was trained on.
+    """
+    notes = read_notes(directory, get_type_hints(Progress))
+    fingerprint = notes["identity"].get("data") if notes else None
+    for entry in sorted(cache_home().glob("tokens-*")):
+        if str(directory.absolute()) in users(entry):
+            dataset = load_dataset(entry)
+            if dataset and dataset.fingerprint == fingerprint:
+                return dataset
+    if any(is_pipe(spec) for spec in (*data.data, *data.val_data)):
+        raise ValueError(f"{directory} was trained on text from a pipe, which the cache no longer has: give --data")
+    dataset = prepare(
+        data.documents(),
+        tokenizer,
+        context=context,
+        cache_dir=cache_home(),
+        val_fraction=data.val_fraction,
+        val_documents=data.val_documents(),
+    )
+    if fingerprint not in (None, dataset.fingerprint):
+        names = ", ".join(data.data)
+        raise ValueError(f"{names} changed since {directory} was trained on it: name the text to score with --data")
+    return dataset
+
+
+def validation_documents(dataset: Dataset, tokenizer: Tokenizer) -> Iterator[tuple[list[int], int]]:
+    """(token ids with BOS first, length in bytes) of each document of the validation text."""
+    starts = np.flatnonzero(dataset.val == tokenizer.bos_id).tolist()
+    for start, end in zip(starts, [*starts[1:], len(dataset.val)]):
+        tokens = dataset.val[start:end].tolist()
+        if len(tokens) > 1:  # else there is nothing to predict
+            yield tokens, len(tokenizer.decode(tokens).encode())
+
+
+def describe_validation(data: DataArgs) -> str:
+    if data.val_data:
+        return f"{', '.join(data.val_data)}, its validation text"
+    return f"the last {100 * data.val_fraction:g}% of {', '.join(data.data)}, its validation text"
+
+
+def training_files(documents: Documents, data: DataArgs) -> int:
+    """How many of the documents' files are among those that a run with these settings was trained on."""
+    own = [spec for spec in data.data if not (is_pipe(spec) or is_url(spec))]
+    names = {str(download_path(spec).resolve()) for spec in data.data if is_url(spec)}
+    with suppress(ValueError, OSError), warnings.catch_warnings():  # they may be gone
+        warnings.simplefilter("ignore")
+        names |= {name for name, _, _ in open_documents(own, data.text_key, None, data.glob).opened}
+    return sum(name in names for name, _, _ in documents.opened)

@@ -1,0 +1,145 @@
+"""Separators of documents are recognized where they are certain, and no text is split by mistake."""
+
+import gzip
+import random
+
+import pytest
+
+from model.text.readers import split_documents
+from model.text.separators import recognize
+from model.text.sources import open_documents
+
+
+def stories(count, seed=1):
+    """Short texts that differ in length, each of a few sentences and lines."""
+    chosen = random.Random(seed)
+    texts = []
+    for _ in range(count):
+        name = chosen.choice(["Lily", "Tom", "Anna"])
+        middle = " ".join(
+            chosen.choices(["He ran.", 'She said, "Come!"', "It was a long day."], k=chosen.randint(2, 5))
+        )
+        texts.append(f"Once upon a time there was a child, {name}.\n{middle}\nThen {name} went home.")
+    return texts
+
+
+def documents(text, separator):
+    whole: list[str] = []
+    for piece, starts in split_documents([text[i : i + 7] for i in range(0, len(text), 7)], separator or None):
+        whole += [""] * starts
+        whole[-1] += piece
+    return whole
+
+
+@pytest.mark.parametrize(
+    ("between", "end"),
+    [
+        ("\n<|endoftext|>\n", "\n<|endoftext|>\n"),
+        ("\n<|endoftext|>\n", "\n<|endoftext|>"),
+        ("\r\n<|endoftext|>\r\n", ""),
+        ("<|endoftext|>", ""),
+        (" </s>\n", ""),
+        ("\n<eos>\n\n", ""),
+        ("</s><s>", ""),
+        ("\n\f\n", ""),
+        ("\f", ""),
+        ("\n%\n", "\n%\n"),
+        ("\n%\n", "\n%"),
+        ("\n\n====================\n\n", ""),
+        ("\n----------\n", "\n----------\n"),
+    ],
+)
+def test_known_separators_are_recognized_with_the_line_ends_around_them(between, end):
+    texts = stories(30)
+    text = between.join(texts) + end
+    found = recognize([text], is_all=True)
+    assert found.separator == between
+    assert documents(text, found.separator) == texts
+    assert f"{text.count(between.strip() or between)} times" in found.note
+
+
+def test_the_first_line_may_be_a_separator_too():
+    assert documents("%\none\n%\ntwo\n%", "\n%\n") == ["one", "two"]
+    assert documents("5%\n%d", "\n%\n") == ["5%\n%d"]
+
+
+UNDERLINED = "".join(
+    f"{title}\n{'=' * len(title)}\n\nSome text on it.\n\n" for title in ("Setup", "Usage", "Other") * 9
+)
+TEXTS = {
+    "plain": "\n\n".join(stories(30)),
+    "reStructuredText": UNDERLINED,
+    "numpy": "".join(f"Parameters\n----------\nx : int\n    Number {i}.\n\n" for i in range(40)),
+    "Markdown": "".join(f"## Part {i}\n\nA sentence.\n\n---\n\n" for i in range(40)),
+    "Markdown with long rules": "".join(
+        f"## Part {i}\n\nA sentence, and a second one.\n\n{'-' * 20}\n\n" for i in range(40)
+    ),
+    "tables": "".join(f"-----------\nname  value\n-----------\na     {i}\n-----------\n\n" for i in range(20)),
+    "comments": "".join(f"# {'-' * 40}\n# Part {i}.\n# {'-' * 40}\nx = {i}\n" for i in range(20)),
+    "signatures": "".join(f"Dear you,\nthis is it.\n-- \nMe {i}\n\n" for i in range(20)),
+    "scenes": "\n\n*****\n\n".join(stories(30)),
+    "pages": "\f".join(f"  the words run on\nover the end of page {i}\nwhich has no full" for i in range(20)),
+    "sections of a program": "\n\f\n".join(f"/* Part {i}. */\nint f{i}(void)\n{{\n}}" for i in range(20)),
+    "TeX": "".join(f"%\n% Section {i}.\n%\n\\section{{A}} Some text.\n" for i in range(20)),
+    "percentages": "".join(f"It is {i}%\nof all.\n" for i in range(20)),
+    "a program about tokens": "".join(f'    token{i} = "<|endoftext|>"\n' for i in range(20)),
+    "an article about tokens": "Each text ends in the <|endoftext|> token, and the `<|endoftext|>` token is one.\n" * 9,
+    "HTML": "".join(f"<p><s>{i} euros.</s>\n<s>{i}.50</s>\n half of it</p>\n" for i in range(20)),
+    "Chinese": "天下大势，分久必合，合久必分。\n\n　　周末七国分争，并入于秦。\n" * 30,
+    "one separator": "\n<|endoftext|>\n".join(stories(2)),
+}
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+def test_other_texts_are_not_split(kind):
+    assert recognize([TEXTS[kind]], is_all=True).separator == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("Markdown with long rules", ("-" * 20 + ", 40 times, may separate", "give --doc_separator=" + "-" * 20)),
+        ("scenes", ("*****, 29 times, may separate", "give --doc_separator='*****'")),
+        ("pages", ("form feeds, 19 times, may separate", 'give doc_separator = "\\f" in a settings file')),
+    ],
+)
+def test_what_could_be_a_separator_is_named_with_the_setting(kind, words):
+    note = recognize([TEXTS[kind]], is_all=True).note
+    assert all(part in note for part in words)
+
+
+def test_a_separator_that_few_of_the_files_have_is_not_certain():
+    tagged, plain = "\n<|endoftext|>\n".join(stories(9)), stories(1)[0]
+    assert recognize([tagged, plain], is_all=True).separator == "\n<|endoftext|>\n"
+    found = recognize([tagged, plain, plain], is_all=True)
+    assert found.separator == ""
+    assert "give --doc_separator='<|endoftext|>'" in found.note
+
+
+def test_what_all_places_share_is_the_separator():
+    texts = stories(9)
+    mixed = "\n<|endoftext|>\n\n".join(texts[:5]) + "\n<|endoftext|>\n" + "\n<|endoftext|>\n".join(texts[5:])
+    assert recognize([mixed], is_all=True).separator == "\n<|endoftext|>\n"
+
+
+def test_a_sample_of_the_beginning_is_looked_at(tmp_path, monkeypatch):
+    monkeypatch.setattr("model.text.readers.BLOCK", 1000)
+    monkeypatch.setattr("model.text.sources.SAMPLE_OF_FILE", 2500)
+    text = "\n<|endoftext|>\n".join(stories(60))
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(text.encode()))
+    (tmp_path / "b.txt").write_text("short", encoding="utf-8")
+    (tmp_path / "c.jsonl").write_text('{"text": "a field"}\n', encoding="utf-8")
+    samples, is_all = open_documents([tmp_path]).beginnings()
+    assert samples == [text[:3000], "short"]
+    assert not is_all
+    assert "in the first 0 million characters" in recognize(samples, is_all).note
+    monkeypatch.setattr("model.text.sources.SAMPLE", 2000)
+    assert open_documents([tmp_path]).beginnings() == ([text[:2000]], False)
+    assert open_documents([tmp_path / "b.txt"]).beginnings() == (["short"], True)
+
+
+def test_many_separators_are_counted_and_few_of_them_looked_at(monkeypatch):
+    monkeypatch.setattr("model.text.separators.MOST_PLACES", 10)
+    found = recognize(["A sentence.\f" * 3000 + "one that runs on\f" * 1000], is_all=True)
+    assert found.separator == "\f"
+    assert "4,000 times" in found.note
