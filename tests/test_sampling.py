@@ -182,3 +182,9 @@ def test_a_sampler_says_when_it_was_made_for_fewer_tokens():
     sampler(torch.zeros(1, 3))
     with pytest.raises(ValueError, match="no random numbers left"):
         sampler(torch.zeros(1, 3))
+
+
+@pytest.mark.parametrize(("p", "count"), [(0.5, 1), (0.51, 2), (0.75, 2), (0.76, 4)])
+def test_top_p_stops_where_the_sum_equals_p(p, count):
+    logits = torch.tensor([[4.0, 2.0, 1.0, 1.0]]).log()  # probabilities 1/2, 1/4, 1/8, 1/8: sums without rounding
+    assert kept(keep_top_p(logits, p)) == [set(range(count))]

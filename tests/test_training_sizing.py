@@ -26,6 +26,7 @@ from model.training.sizing import (
     architectures,
     choose_settings,
     forecast,
+    recipe,
     text_facts,
     undecided,
 )
@@ -198,3 +199,10 @@ def test_a_real_machine_has_a_speed():
     speed = Machine(Transformer, dataset(), CPU).tokens_per_second(model, settings)
     assert math.isfinite(speed)
     assert speed > 0
+
+
+@pytest.mark.parametrize(("tokens", "rows"), [(1e6, 4), (4e6, 8), (64e6, 32), (256e6, 64), (1e12, 64), (1e3, 2)])
+def test_the_batch_grows_with_the_square_root_of_the_tokens(tokens, rows):
+    model = ModelArgs(dim=64, n_layers=2, vocab_size=VOCABULARY, max_seq_len=256)
+    assert recipe(model, tokens, 1_000_000, {})["batch_size"] == rows
+    assert recipe(model, tokens, 1_000_000, {}, 3)["batch_size"] == 3 * max(1, round(rows / 3))

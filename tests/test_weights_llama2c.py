@@ -202,3 +202,9 @@ def test_numbers_beyond_the_header_are_refused_by_name():
         ValueError, match=r"vocab_size is 1000000000000: llama2\.c's format holds numbers below 2\*\*31"
     ):
         llama2c.header_of(ModelArgs(dim=32, n_layers=1, n_heads=2, vocab_size=10**12))
+
+
+@pytest.mark.parametrize("group", [0, -16, 7])
+def test_a_group_that_does_not_divide_the_matrices_is_refused_by_the_header_alone(group):
+    with pytest.raises(ValueError, match=f"group size {group} does not divide the matrices"):
+        llama2c.parse_header(header(2, True, group))
