@@ -430,3 +430,10 @@ def test_endless_batches_may_differ_in_length_from_each_other(run):
     code, out, _ = run("--endless", *prompts, "--batch_size", 2, "--max_new_tokens", 2, "--jsonl")
     assert code == 0
     assert len(objects(out)) == 4
+
+
+@pytest.mark.parametrize("other", [{"num_samples": 2}, {"no_cache": True}, {"jsonl": True}])
+def test_interactive_is_one_text_with_a_cache_for_people(other):
+    script.Options(interactive=True, num_samples=1)
+    with pytest.raises(ValueError, match="interactive is one text, cached, for people"):
+        script.Options(interactive=True, **other)

@@ -12,7 +12,7 @@ from model import KVCache, ModelArgs, Transformer, generate
 from model.attention import Attention
 from model.decoding.endless import is_shift_invariant
 from model.generation import padding_mask
-from model.positions import NOTE, SCALINGS, SCHEMES, build_scheme, load_study, read_note, save_study
+from model.positions import LARGEST_OPTION, NOTE, SCALINGS, SCHEMES, build_scheme, load_study, read_note, save_study
 from model.positions.encodings import t5_buckets
 from model.positions.scores import alibi_slopes
 from model.rope_scaling import RopeScaling
@@ -428,3 +428,9 @@ def test_learnable_frequencies_start_at_one_radian_or_below():
     assert build_scheme(dataclasses.replace(ARGS, rope_theta=1.0), "learnable").frequencies.max() == pytest.approx(1.0)
     with pytest.raises(ValueError, match=r"rope_theta is 0\.99: give at least 1"):
         build_scheme(dataclasses.replace(ARGS, rope_theta=0.99), "learnable")
+
+
+def test_an_option_may_be_as_large_as_the_largest():
+    assert build_scheme(ARGS, "2d", width=LARGEST_OPTION).freqs_cis.shape[0] == ARGS.max_seq_len
+    with pytest.raises(ValueError, match=f"width is {LARGEST_OPTION + 1}: give at most {LARGEST_OPTION}"):
+        build_scheme(ARGS, "2d", width=LARGEST_OPTION + 1)
