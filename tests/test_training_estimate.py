@@ -12,6 +12,7 @@ from model.training.estimate import (
     build_seconds,
     check_training_memory,
     count_parameters,
+    disk_needed,
     peak_memory,
     readable_size,
     state_and_activation_bytes,
@@ -135,3 +136,10 @@ def test_a_size_reads_like_a_size():
 def test_on_a_gpu_the_memory_that_is_free_counts_and_not_all_of_it(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (3_000, 9_000))
     assert estimate.free_memory(torch.device("cuda")) == 3_000
+
+
+def test_the_disk_takes_two_states_and_the_best_model():
+    parameters, hidden = count_parameters(ARGS)
+    assert disk_needed(ARGS, TrainArgs(optimizer="adamw")) == 2 * (4 + 8) * parameters + 4 * parameters
+    saved = 2 * 4 * hidden  # Muon keeps one number for each of the hidden ones, AdamW two
+    assert disk_needed(ARGS, TrainArgs(optimizer="muon")) == disk_needed(ARGS, TrainArgs(optimizer="adamw")) - saved
