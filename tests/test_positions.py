@@ -434,3 +434,10 @@ def test_an_option_may_be_as_large_as_the_largest():
     assert build_scheme(ARGS, "2d", width=LARGEST_OPTION).freqs_cis.shape[0] == ARGS.max_seq_len
     with pytest.raises(ValueError, match=f"width is {LARGEST_OPTION + 1}: give at most {LARGEST_OPTION}"):
         build_scheme(ARGS, "2d", width=LARGEST_OPTION + 1)
+
+
+def test_equal_prompts_share_a_batch_where_positions_are_absolute(tokens):
+    model = build_scheme(ARGS, "learned").eval()
+    prompts = [tokens[0, :4].tolist(), tokens[1, :4].tolist()]
+    together = list(zip(*generate(model, prompts, 3)))
+    assert together == [tuple(step[0] for step in generate(model, [prompt], 3)) for prompt in prompts]
