@@ -218,3 +218,8 @@ def test_batch_sizes_are_compared(small_model):
             model(torch.zeros(rows, 4, dtype=torch.long), cache=KVCache(model.args, batch_size=2))
         assert str(rows) in str(caught.value)
         assert "2" in str(caught.value)
+
+
+def test_a_cache_may_be_one_slot_or_the_whole_context(small_args):
+    assert KVCache(small_args(), max_seq_len=1).keys.shape[3] == 1
+    assert KVCache(small_args(), max_seq_len=24).keys.shape == KVCache(small_args()).keys.shape

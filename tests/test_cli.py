@@ -182,3 +182,11 @@ def test_an_unknown_script_of_the_installed_command_is_one_line(capsys, monkeypa
         2,
         "ropewalk: error: unknown script 'trian': did you mean 'train'?\n",
     )
+
+
+@pytest.mark.parametrize("words", [[], ["-h"], ["--help"]])
+def test_the_installed_command_alone_shows_its_scripts(capsys, monkeypatch, words):
+    monkeypatch.setattr(sys, "argv", ["ropewalk", *words])
+    with pytest.raises(SystemExit) as ended:
+        command.main()
+    assert (ended.value.code, capsys.readouterr().out) == (0, command.USAGE + "\n")

@@ -6,7 +6,20 @@ import os
 
 import pytest
 
-from model.cli.files import FLAG, IDS, NUMBER, TABLE, TEXT, TEXTS, TOKEN, WHOLE, check_fields, read_json, write_text
+from model.cli.files import (
+    FLAG,
+    IDS,
+    NUMBER,
+    TABLE,
+    TEXT,
+    TEXTS,
+    TOKEN,
+    WHOLE,
+    check_fields,
+    read_json,
+    shortened,
+    write_text,
+)
 from model.weights import load_args, load_tokenizer, save_model
 from model.weights.hf_config import CONFIG_KINDS, NOT_DONE
 
@@ -86,3 +99,11 @@ def test_a_directory_that_cannot_be_opened_is_written_into_all_the_same(tmp_path
     with pytest.raises(PermissionError):
         write_text(tmp_path / "b.txt", "words")
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_a_value_of_60_characters_is_shown_whole_and_a_longer_one_is_cut_to_60():
+    assert shortened("x" * 58) == f"'{'x' * 58}'"
+    assert shortened("x" * 59) == f"'{'x' * 56}..."
+    assert len(shortened("x" * 59)) == 60
+    assert shortened(2**63 - 1) == str(2**63 - 1)
+    assert shortened(2**63) == shortened(-(2**63)) == "a number beyond 2**63"

@@ -58,3 +58,13 @@ def test_where_there_is_no_glibc_nothing_is_asked_of_it(monkeypatch):
     for library in (absent, lambda name: object()):
         monkeypatch.setattr("ctypes.CDLL", library)
         keep_freed_memory()
+
+
+def test_a_device_is_taken_up_to_the_last_that_is_there(monkeypatch):
+    for name in ("cuda", "cuda:0", "mps"):
+        with pytest.raises(ValueError, match=f"^device is '{name}': this machine has no such device"):
+            pick_device(name)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert [pick_device(name) for name in ("cuda", "cuda:1")] == [torch.device("cuda"), torch.device("cuda:1")]
+    with pytest.raises(ValueError, match=r"^device is 'cuda:2': this machine has no such device"):
+        pick_device("cuda:2")

@@ -8,7 +8,7 @@ import pytest
 
 from model import ModelArgs
 from model.cli import Parser, add_flags, from_settings, local_path, read_flags, read_toml, typed_text, write_toml
-from model.cli.settings import toml_value
+from model.cli.settings import convert, toml_value
 
 
 @dataclass(frozen=True)
@@ -256,3 +256,10 @@ def test_a_path_that_is_no_utf_8_is_opened_but_not_written_down():
     assert found == {"file": Path("caf\udce9")}
     with pytest.raises(ValueError, match=r"'caf\\udce9' is not UTF-8: "):
         toml_value(found["file"])
+
+
+def test_whole_numbers_are_floats_up_to_2_to_the_63():
+    assert convert("x", 2**63 - 1, float) == 2.0**63
+    for value in (2**63, -(2**63), 10**400):
+        with pytest.raises(ValueError, match=r"x is a number beyond 2\*\*63: give a number"):
+            convert("x", value, float)

@@ -306,3 +306,12 @@ def test_many_questions_take_few_processes(chat_of, monkeypatch):
     monkeypatch.setattr(chat_module, "CONVERSATIONS_PER_PROCESS", 3)
     assert [*chat.encode_questions(questions)] == expected
     assert len(runs) == 3
+
+
+def test_the_oldest_safe_jinja2_is_used_and_an_older_one_refused(monkeypatch):
+    for installed in ("3.1.6", "3.1.7", "3.2", "4.0.0rc1"):
+        monkeypatch.setattr(renderer, "version", lambda _, installed=installed: installed)
+        assert renderer.environment().from_string("{{ 1 + 1 }}").render() == "2"
+    monkeypatch.setattr(renderer, "version", lambda _: "3.1.5")
+    with pytest.raises(ValueError, match=r"jinja2 3\.1\.5 has known vulnerabilities"):
+        renderer.environment()

@@ -277,3 +277,10 @@ def test_an_interruption_while_tokens_are_moved_begins_a_new_text(endless, capsy
     conversation.cache.keys = keys
     assert said(conversation.turn("cd", 5, [])).tokens == expected
     assert "a new text begins" in capsys.readouterr().err
+
+
+def test_a_conversation_may_begin_with_an_empty_line(talk, endless):
+    for conversation in (talk.conversation, endless.conversation):
+        sample = said(conversation.turn("", 3, []))
+        assert len(sample.tokens) == 3
+        assert conversation.forwarded == len(LETTERS.encode("")) + 2

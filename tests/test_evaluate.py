@@ -9,7 +9,7 @@ from tqdm import tqdm
 from model import ModelArgs, Transformer
 from model.cli import run_script
 from model.scripts import evaluate
-from model.scripts.evaluate import Score, encoded_documents, windows
+from model.scripts.evaluate import Score, encoded_documents, score_table, windows
 from model.text.sources import open_documents
 from model.text.train_tokenizer import train_tokenizer
 from model.weights import load_model, load_tokenizer, save_model, save_tokenizer
@@ -225,3 +225,12 @@ def test_a_loss_that_is_no_number_is_a_mistake_of_the_model(run_dir, tmp_path, e
     code, out, err = evaluated("--data", tmp_path / "text.txt", *form)
     assert (code, out) == (2, "")
     assert "the loss is nan: the weights hold NaN or infinity" in err
+
+
+def test_several_documents_show_the_best_the_worst_and_the_median():
+    scores = [Score(nats=nats, tokens=4, bytes=10) for nats in (8.0, 2.0, 4.0, 20.0)]
+    lines = score_table(scores).splitlines()
+    assert lines[0] == "nats per token 2.1250"
+    assert lines[3] == "text           16 tokens, 40 bytes"
+    assert lines[4] == "documents      4; nats per token from 0.5000 to 5.0000, the median document 2.0000"
+    assert len(score_table(scores[:1]).splitlines()) == 4  # of one document there is no more to say

@@ -473,3 +473,17 @@ def test_a_template_that_fails_is_one_line_and_no_weights_are_read(run, chat_dir
     code, out, err = run("--chat", "--prompt", "x", model=broken)
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
+
+
+def test_endless_batches_may_differ_in_length_from_each_other(run):
+    prompts = ["--prompt", "The", "--prompt", "The", "--prompt", "I am a fox", "--prompt", "I am a fox"]
+    code, out, _ = run("--endless", *prompts, "--batch_size", 2, "--max_new_tokens", 2, "--jsonl")
+    assert code == 0
+    assert len(objects(out)) == 4
+
+
+@pytest.mark.parametrize("other", [{"num_samples": 2}, {"no_cache": True}, {"jsonl": True}])
+def test_interactive_is_one_text_with_a_cache_for_people(other):
+    script.Options(interactive=True, num_samples=1)
+    with pytest.raises(ValueError, match="interactive is one text, cached, for people"):
+        script.Options(interactive=True, **other)

@@ -237,7 +237,7 @@ def test_the_context_can_be_filled_and_not_passed(model):
         (torch.tensor([[1, 2]]), {}, r"a tensor of shape \(1, 2\)"),
         ([torch.tensor([1, 2])], {}, "prompt 0 is a Tensor"),
         ([[1, 2.5]], {}, "prompt 0 holds 2.5"),
-        ([[1, 37]], {}, "token 37"),
+        ([[1, 37]], {}, "token 37: the network's vocabulary is 0 to 36; check the tokenizer"),
         ([[-1]], {}, "token -1"),
         ([[1]], {"max_new_tokens": 0}, "max_new_tokens is 0"),
         ([[1]], {"temperature": -1.0}, "temperature is -1"),

@@ -12,7 +12,7 @@ from model import KVCache, ModelArgs, Transformer, generate
 from model.attention import Attention
 from model.decoding.endless import is_shift_invariant
 from model.generation import padding_mask
-from model.positions import NOTE, SCALINGS, SCHEMES, build_scheme, load_study, read_note, save_study
+from model.positions import LARGEST_OPTION, NOTE, SCALINGS, SCHEMES, build_scheme, load_study, read_note, save_study
 from model.positions.encodings import t5_buckets
 from model.positions.scores import alibi_slopes
 from model.rope_scaling import RopeScaling
@@ -422,3 +422,22 @@ def test_a_note_keeps_the_scaling_and_the_options(tmp_path):
     save_study(build_scheme(ARGS, "t5", buckets=6), "t5", tmp_path / "b", buckets=6)
     assert read_note(tmp_path / "a")["args"] == scaled
     assert read_note(tmp_path / "b") == {"scheme": "t5", "options": {"buckets": 6}, "args": ARGS}
+
+
+def test_learnable_frequencies_start_at_one_radian_or_below():
+    assert build_scheme(dataclasses.replace(ARGS, rope_theta=1.0), "learnable").frequencies.max().item() == 1.0
+    with pytest.raises(ValueError, match=r"rope_theta is 0\.99: give at least 1"):
+        build_scheme(dataclasses.replace(ARGS, rope_theta=0.99), "learnable")
+
+
+def test_an_option_may_be_as_large_as_the_largest():
+    assert build_scheme(ARGS, "2d", width=LARGEST_OPTION).freqs_cis.shape[0] == ARGS.max_seq_len
+    with pytest.raises(ValueError, match=f"width is {LARGEST_OPTION + 1}: give at most {LARGEST_OPTION}"):
+        build_scheme(ARGS, "2d", width=LARGEST_OPTION + 1)
+
+
+def test_equal_prompts_share_a_batch_where_positions_are_absolute(tokens):
+    model = build_scheme(ARGS, "learned").eval()
+    prompts = [tokens[0, :4].tolist(), tokens[1, :4].tolist()]
+    together = list(zip(*generate(model, prompts, 3)))
+    assert together == [tuple(step[0] for step in generate(model, [prompt], 3)) for prompt in prompts]

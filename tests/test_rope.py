@@ -164,3 +164,8 @@ def test_a_short_table_is_refused_where_it_is_used():
             apply_rotary_emb(xq, xk, table)
         with pytest.raises(ValueError, match="freqs_cis"):
             apply_rotary_emb_real(xq, xk, table)
+
+
+def test_an_odd_width_is_refused():
+    with pytest.raises(ValueError, match="dim is 7: make it even"):
+        precompute_freqs_cis(7, 4)

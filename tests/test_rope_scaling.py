@@ -138,3 +138,21 @@ def test_all_problems_are_listed_at_once():
 def test_nonsense_is_refused(scaling, words):
     with pytest.raises(ValueError, match=words):
         ModelArgs(rope_scaling=scaling)
+
+
+@pytest.mark.parametrize(
+    ("name", "taken", "refused"),
+    [
+        ("factor", (1.0, 1e6), (0.999, 1_000_001)),
+        ("attention_factor", (0.01, 100.0), (0.0099, 100.1)),
+        ("original_max_seq_len", (1, 2**40), (0, 2**40 + 1, 64.0)),
+        ("low", (1e-9, 31.9), (0.0, 32.0)),
+    ],
+)
+def test_numbers_are_taken_up_to_the_ends_of_their_ranges(name, taken, refused):
+    given = {"type": "yarn", "factor": 2.0, "original_max_seq_len": 64}
+    for value in taken:
+        assert list(RopeScaling(**given | {name: value}).problems()) == []
+    for value in refused:
+        (problem,) = RopeScaling(**given | {name: value}).problems()
+        assert problem.startswith(f"rope_scaling {name} is {value!r}")

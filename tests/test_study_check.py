@@ -278,3 +278,16 @@ def test_exercise_writes_files_that_are_not_written_yet_and_never_overwrites(tmp
         exercise.run(Exercise(directory=directory))
     assert (directory / "cache.py").read_text(encoding="utf-8") == "mine = 1\n"
     assert not (directory / "rope.py").exists()
+
+
+def test_only_a_right_cache_that_loses_a_token_without_a_word_is_remarked_on(tmp_path):
+    check_that_raises = '        if end > self.max_seq_len:\n            raise ValueError("full")\n'
+    assert not judged(tmp_path, STYLES["complex"])[CACHE].remarks
+    verdict = judged(tmp_path, changed("complex", check_that_raises, ""))[CACHE]
+    assert verdict.outcome == "right"
+    assert verdict.remarks == [
+        "A token at start_pos 12 of 12 slots is lost silently: "
+        "raise ValueError where start_pos + T exceeds max_seq_len."
+    ]
+    wrong = judged(tmp_path, changed("complex", check_that_raises, "        xk, xv = xv, xk\n"))[CACHE]
+    assert (wrong.outcome, wrong.remarks) == ("wrong", [])

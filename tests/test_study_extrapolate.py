@@ -8,7 +8,7 @@ from model import ModelArgs
 from model.decoding.endless import EndlessCache
 from model.positions import build_scheme, save_study
 from model.study import TOPICS, run
-from model.study.extrapolate import endless_logits, endless_losses, endless_steps
+from model.study.extrapolate import Extrapolate, endless_logits, endless_losses, endless_steps, loss_table
 from model.study.topic import save_plot
 from model.text.train_tokenizer import train_tokenizer
 from model.weights import load_tokenizer, save_model, save_tokenizer
@@ -119,3 +119,15 @@ def test_mistakes(saved, scheme, settings, message):
     with pytest.raises(ValueError, match=message) as raised:
         run("endless", TOPICS["endless"](model=path, data=(str(text),), **settings))
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("length", "factor", "columns"),
+    [(32, 4, ("0-15", "16-31", "32-63", "64-127")), (9, 3, ("0-3", "4-8", "9-17", "18-26")), (8, 1, ("0-3", "4-7"))],
+)
+def test_a_columns_name_is_the_positions_that_it_averages(length, factor, columns):
+    positions = torch.arange(length * factor, dtype=torch.float32)[None]
+    table = loss_table({"one": positions}, length, Extrapolate(factor=factor), "a text", "a note")
+    assert table.columns == ("method", *columns, "all")
+    ends = [tuple(map(int, column.split("-"))) for column in columns]
+    assert table.rows == [("one", *(f"{(a + b) / 2:.3f}" for a, b in ends), f"{(length * factor - 1) / 2:.3f}")]

@@ -93,3 +93,9 @@ def test_text_in_any_encoding_is_not_binary(text, encoding, name):
 )
 def test_binary_files_are_told(raw):
     assert is_binary(raw)
+
+
+def test_chinese_characters_by_chance_make_no_utf_16_of_latin_text():
+    text = "Gegen Abend gehen große Männer über die Brücke und hören die Vögel singen.\n"
+    assert set("来着") & set(text.encode("cp1252").decode("utf-16-be", "replace"))  # "ge" is one of the common ones
+    assert guess_encoding(text.encode("cp1252")) == "CP1252"

@@ -252,3 +252,10 @@ def test_foreign_files_are_one_line(content, tmp_path):
         with pytest.raises(ValueError, match="tokenizer") as error:
             read(file)
         assert "\n" not in str(error.value)
+
+
+def test_llama2c_decodes_the_last_token_and_refuses_the_next(llama2c):
+    assert llama2c.decode([llama2c.vocab_size - 1])
+    for token in (-1, llama2c.vocab_size):
+        with pytest.raises(ValueError, match=f"a token of .{token}. is not among the {llama2c.vocab_size} of "):
+            llama2c.decode([token])

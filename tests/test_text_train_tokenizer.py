@@ -1,6 +1,7 @@
 """A tokenizer learns from any text, the same each time, in silence, and says what vocabulary the text allows."""
 
 import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from model.text import train_tokenizer as trainer
 from model.text.sources import open_documents
 from model.text.tokenizer import SentencePieceTokenizer
-from model.text.train_tokenizer import fitting_size, learn_tokenizer, spread_sample, train_tokenizer
+from model.text.train_tokenizer import covered, fitting_size, learn_tokenizer, spread_sample, train_tokenizer
 
 SHAKESPEARE = Path(__file__).parents[2] / "shared/data/tinyshakespeare.txt"
 ENGLISH = "It was the best of times,\n\tit was the worst of times;\r\n\n    it was the age of wisdom.\n"
@@ -152,3 +153,8 @@ def test_the_rarest_of_many_characters_are_spelt_in_bytes(tmp_path):
     assert len(tokenizer.encode(common, bos=False)) <= 1000
     assert len(tokenizer.encode("龘", bos=False)) == 3
     assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@pytest.mark.parametrize(("fraction", "distinct"), [(0.5, 1), (0.51, 2), (5 / 6, 2), (0.9, 3), (1.0, 3)])
+def test_the_most_frequent_characters_that_reach_a_fraction_are_counted(fraction, distinct):
+    assert covered(Counter("aaabbc"), fraction) == distinct

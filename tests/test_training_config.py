@@ -85,3 +85,31 @@ def test_every_setting_says_what_it_is_for():
     described = hints(DataArgs, TrainArgs)
     assert set(described) == {field.name for cls in (DataArgs, TrainArgs) for field in dataclasses.fields(cls)}
     assert all(len(text) > 10 for _, text in described.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("batch_size", (1, 2**63 - 1)),
+        ("max_steps", (1, 2**63 - 1)),
+        ("seed", (0, 2**63 - 1)),
+        ("sample_every", (0, 2**63 - 1)),
+        ("minutes", (1e-9, 1e6)),
+        ("lr", (1e-12, 100.0)),
+        ("muon_lr", (1e-12, 100.0)),
+        ("warmup", (0.0, 0.999)),
+        ("beta1", (0.0, 0.9999)),
+        ("beta2", (0.0, 0.99999)),
+        ("dropout", (0.0, 0.95)),
+        ("weight_decay", (0.0, 100.0)),
+        ("grad_clip", (0.0, 1e-6, 1e6)),
+    ],
+)
+def test_a_number_at_the_end_of_its_range_is_taken(name, values):
+    for value in values:
+        assert getattr(TrainArgs(**{name: value}), name) == value
+
+
+def test_a_fraction_for_validation_at_the_end_of_its_range_is_taken():
+    for fraction in (1e-5, 0.9):
+        assert DataArgs(val_fraction=fraction).val_fraction == fraction

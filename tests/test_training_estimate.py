@@ -13,6 +13,7 @@ from model.training.estimate import (
     build_seconds,
     check_training_memory,
     count_parameters,
+    disk_needed,
     peak_memory,
     readable_size,
     state_and_activation_bytes,
@@ -96,7 +97,7 @@ def test_shards_divide_the_state_and_copies_do_not():
     sharded, _ = state_and_activation_bytes(ARGS, TrainArgs(fsdp=True), torch.float32, world_size=4)
     copied, _ = state_and_activation_bytes(ARGS, TrainArgs(fsdp=False), torch.float32, world_size=4)
     assert sharded == alone // 4
-    assert copied > alone
+    assert copied == alone + 4 * count_parameters(ARGS)[0], "DDP's buckets hold the gradients again"
 
 
 @pytest.mark.parametrize(
@@ -136,3 +137,15 @@ def test_a_size_reads_like_a_size():
     assert [readable_size(n) for n in (4_784_000, 999_000_000, 1_234_000_000, 10**13)] == [
         "5 MB", "999 MB", "1.2 GB", "10,000.0 GB",
     ]  # fmt: skip
+
+
+def test_on_a_gpu_the_memory_that_is_free_counts_and_not_all_of_it(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (3_000, 9_000))
+    assert estimate.free_memory(torch.device("cuda")) == 3_000
+
+
+def test_the_disk_takes_two_states_and_the_best_model():
+    parameters, hidden = count_parameters(ARGS)
+    assert disk_needed(ARGS, TrainArgs(optimizer="adamw")) == 2 * (4 + 8) * parameters + 4 * parameters
+    saved = 2 * 4 * hidden  # Muon keeps one number for each of the hidden ones, AdamW two
+    assert disk_needed(ARGS, TrainArgs(optimizer="muon")) == disk_needed(ARGS, TrainArgs(optimizer="adamw")) - saved

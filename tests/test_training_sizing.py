@@ -26,8 +26,10 @@ from model.training.sizing import (
     architectures,
     choose_settings,
     forecast,
+    recipe,
     text_facts,
     undecided,
+    validations,
 )
 
 CPU = torch.device("cpu")
@@ -240,3 +242,18 @@ def test_a_real_machine_has_a_speed():
     speed = Machine(Transformer, dataset(), CPU).tokens_per_second(model, settings)
     assert math.isfinite(speed)
     assert speed > 0
+
+
+@pytest.mark.parametrize(("tokens", "rows"), [(1e6, 4), (4e6, 8), (64e6, 32), (256e6, 64), (1e12, 64), (1e3, 2)])
+def test_the_batch_grows_with_the_square_root_of_the_tokens(tokens, rows):
+    model = ModelArgs(dim=64, n_layers=2, vocab_size=VOCABULARY, max_seq_len=256)
+    assert recipe(model, tokens, 1_000_000, {})["batch_size"] == rows
+    assert recipe(model, tokens, 1_000_000, {}, 3)["batch_size"] == 3 * max(1, round(rows / 3))
+
+
+@pytest.mark.parametrize(
+    ("steps", "tokens", "every", "validated"),
+    [(7, 1e5, 1, 40_000), (1234, 1e7, 100, 75_000), (2999, 2e7, 200, 150_000), (98_765, 1e9, 9000, 200_000)],
+)
+def test_a_run_validates_about_ten_times_on_a_share_of_its_tokens(steps, tokens, every, validated):
+    assert validations(steps, tokens) == {"eval_every": every, "eval_tokens": validated, "sample_every": 2 * every}

@@ -118,3 +118,11 @@ def test_a_run_that_goes_on_says_from_where_and_what_has_changed(tmp_path):
     said = announcement(facts(tmp_path, unigram=2.5), first_step=7, changes=("lr 0.1 -> 0.2",))
     assert "after step 7; lr 0.1 -> 0.2" in said
     assert "after step" not in announcement(facts(tmp_path, unigram=2.5))
+
+
+@pytest.mark.parametrize(
+    ("val_loss", "train_loss", "said"),
+    [(1.04, 0.9, True), (1.03, 0.9, False), (1.0, 0.69, True), (1.0, 0.7, False)],
+)
+def test_a_run_overfits_beyond_3_percent_and_below_seven_tenths(val_loss, train_loss, said):
+    assert bool(overfitting(Progress(val_loss=val_loss, best_val_loss=1.0), train_loss)) == said

@@ -30,6 +30,10 @@ def test_what_is_not_said_has_the_formats_default():
     same = {"head_dim": None, "num_key_value_heads": None, "rope_scaling": None, "sliding_window": None}
     more = {"attention_bias": False, "pretraining_tp": 2, "_name_or_path": "x"}
     assert args_from_config({**LLAMA, **same, **more}) == args
+    without_context = {name: value for name, value in LLAMA.items() if name != "max_position_embeddings"}
+    assert args_from_config(without_context).max_seq_len == 2048
+    without_original = {**without_context, "rope_scaling": {"type": "yarn", "factor": 4.0}}
+    assert args_from_config(without_original).rope_scaling.original_max_seq_len == 2048
 
 
 @pytest.mark.parametrize(

@@ -202,3 +202,26 @@ def test_numbers_beyond_the_header_are_refused_by_name():
         ValueError, match=r"vocab_size is 1000000000000: llama2\.c's format holds numbers below 2\*\*31"
     ):
         llama2c.header_of(ModelArgs(dim=32, n_layers=1, n_heads=2, vocab_size=10**12))
+
+
+@pytest.mark.parametrize("group", [0, -16, 7])
+def test_a_group_that_does_not_divide_the_matrices_is_refused_by_the_header_alone(group):
+    with pytest.raises(ValueError, match=f"group size {group} does not divide the matrices"):
+        llama2c.parse_header(header(2, True, group))
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+@pytest.mark.parametrize("n_layers", [1, 2, 3, 7])
+def test_a_files_size_is_the_sum_of_its_tensors_whatever_the_number_of_layers(monkeypatch, version, n_layers):
+    monkeypatch.setitem(COUNTS, "n_layers", n_layers)
+    found = llama2c.parse_header(header(version, True, 16))
+    sizes = [llama2c.bytes_of(name, shape, found) for name, shape in llama2c.tensor_order(found)]
+    assert llama2c.file_size(found) == found.start + sum(sizes)
+
+
+def test_a_count_of_ten_million_is_the_largest(monkeypatch):
+    monkeypatch.setitem(COUNTS, "vocab_size", 10**7)
+    assert llama2c.parse_header(header(1, True)).args.vocab_size == 10**7
+    monkeypatch.setitem(COUNTS, "vocab_size", 10**7 + 1)
+    with pytest.raises(ValueError, match="a count of 10000001"):
+        llama2c.parse_header(header(1, True))

@@ -51,7 +51,7 @@ def run(options: Decay) -> Report:
     D = options.head_dim
     check_memory(90 * options.length * D + 24 * D**2, f"length {options.length} with head_dim {D}")
     names = [f"{theta:g}" for theta in options.thetas]
-    distances = [0, 1, *(2**i for i in range(1, options.length.bit_length()) if 2**i <= options.length)]
+    distances = [0, *(2**i for i in range(options.length.bit_length()))]
     products = [inner(options.head_dim, options.length, theta) for theta in options.thetas]
     bounds = [bound(options.head_dim, options.length, theta) for theta in options.thetas]
     curves = Table(
