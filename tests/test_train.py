@@ -270,8 +270,8 @@ def test_no_run_is_overwritten_and_none_goes_on_as_another(capsys):
     assert "give another --out_dir, or --resume" in again("text.txt")
     assert "cannot go on with dim 16 -> 32" in again("text.txt", "--resume", "--dim", "32")
     Path("other.txt").write_text(TEXT + "more", encoding="utf-8")
-    assert "was trained on other text or as another model (data " in again("other.txt", "--resume")
-    assert "data " in again("text.txt", "--resume", "--val_fraction", "0.2")
+    assert "was trained on other text or as another model (data: " in again("other.txt", "--resume")
+    assert "data: " in again("text.txt", "--resume", "--val_fraction", "0.2")
     Path("moved.txt").write_text(TEXT, encoding="utf-8")
     err = said(capsys, "small.toml", "--out_dir", "out", "--resume", "--data", "moved.txt", "--lr", "0.001")
     assert "data ('text.txt',) -> ('moved.txt',); lr 0.003 -> 0.001" in err
@@ -622,7 +622,7 @@ def test_a_plan_is_for_a_new_run(capsys):
     assert "--plan is for a new run: leave --resume out" in refused(capsys, "--plan", "--resume", "--out_dir", "out")
 
 
-@pytest.mark.parametrize("text", ["a" * 3000, "one document\n" * 40])
+@pytest.mark.parametrize("text", ["ab" * 1500, "one document\n" * 40])
 def test_a_text_that_says_little_is_planned_for_too(capsys, speed, text):
     Path("text.txt").write_text(text, encoding="utf-8")
     assert run("--data", "text.txt", "--tokenizer", "char", "--minutes", "1", "--plan") == 0
