@@ -95,7 +95,10 @@ def bytes_per_token(model: Transformer) -> int:
     return (weights + cache) * model.tok_embeddings.weight.element_size()
 
 
-def speed(model: Transformer, int8: Transformer, reference, dtype: torch.dtype, repeats: int, compile: bool) -> None:
+def speed(
+    model: Transformer, int8: Transformer, reference, dtype: torch.dtype, repeats: int, compile: bool
+) -> dict[str, float]:
+    """Print, and return, the tokens/s of each way."""
     model, reference = model.to(dtype), reference.to(dtype)
     turns = {"transformers": theirs(reference), "eager": ours(model)}
     if compile:
@@ -113,6 +116,7 @@ def speed(model: Transformer, int8: Transformer, reference, dtype: torch.dtype, 
         print(f"| {name} | {figure:.0f} | {figure / found['transformers']:.2f} | {share} |", flush=True)
     if "batch 16" in found:
         print(f"batch 16 gives {found['batch 16'] / found['eager']:.1f} times the tokens/s of batch 1")
+    return found
 
 
 @torch.no_grad()
@@ -153,8 +157,8 @@ print(model.generate(torch.tensor([[1]]), max_new_tokens=1, do_sample=False, pad
 """
 
 
-def launch(model: Transformer, repeats: int) -> None:
-    """Seconds from starting Python to the first token of the same weights on disk."""
+def launch(model: Transformer, repeats: int) -> dict[str, float]:
+    """Seconds from starting Python to the first token of the same weights on disk: printed, and returned."""
     with tempfile.TemporaryDirectory() as directory:
         save_model(model.float(), directory)
 
@@ -168,6 +172,7 @@ def launch(model: Transformer, repeats: int) -> None:
     print(
         f"\nlaunch to first token: {found['ropewalk']:.1f} s, transformers {found['transformers']:.1f} s: {share:.2f}"
     )
+    return found
 
 
 def main() -> None:

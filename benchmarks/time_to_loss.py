@@ -32,6 +32,8 @@ from model.training.evaluation import cross_entropy, validation_loss
 from model.training.trainer import Trainer
 
 STEPS, WARMUP, PEAK, FLOOR = 2000, 100, 1e-3, 1e-4
+TARGET = 1.8857  # nats per character at the end of nanoGPT's CPU setting
+FAST = Path(__file__).parents[1] / "configs" / "shakespeare_fast.toml"
 
 
 class GPT2(nn.Module):
@@ -108,24 +110,30 @@ class Race:
         return True
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True)
-    parser.add_argument("--target", type=float, default=1.8857, help="what nanoGPT's setting ends with")
-    parser.add_argument("--config", type=Path, default=Path("configs/shakespeare_fast.toml"))
-    given = parser.parse_args()
-    settings = read_toml(given.config, DataArgs, ModelArgs, TrainArgs)
+def finished_race(data: str, config: Path, target: float) -> Race:
+    """The race on this text, run to its end."""
+    settings = read_toml(config, DataArgs, ModelArgs, TrainArgs)
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "tokenizer.model"
-        train_tokenizer((text for text, _ in open_documents([given.data])), file, "char", 1024)
+        train_tokenizer((text for text, _ in open_documents([data])), file, "char", 1024)
         tokenizer = SentencePieceTokenizer(file)
         args = from_settings(ModelArgs, settings | {"vocab_size": tokenizer.vocab_size})
-        dataset = prepare(open_documents([given.data]), tokenizer, context=args.max_seq_len, cache_dir=scratch)
+        dataset = prepare(open_documents([data]), tokenizer, context=args.max_seq_len, cache_dir=scratch)
         torch.manual_seed(1337)
         gpt2 = GPT2(tokenizer.vocab_size, dataset)
         trainer = Trainer(Transformer(args), dataset, from_settings(TrainArgs, settings), Path(scratch))
-        race = Race(trainer, gpt2, given.target)
+        race = Race(trainer, gpt2, target)
         race.run()
+    return race
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--target", type=float, default=TARGET, help="what nanoGPT's setting ends with")
+    parser.add_argument("--config", type=Path, default=FAST)
+    given = parser.parse_args()
+    race = finished_race(given.data, given.config, given.target)
     ours, theirs = race.ours, race.theirs
     print(f"to {given.target}: GPT-2 {theirs:.1f} s, ropewalk {ours:.1f} s, {theirs / ours:.1f} times faster")
     within = min((loss for seconds, loss in race.curve if seconds <= race.theirs), default=math.inf)

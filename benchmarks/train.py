@@ -82,15 +82,8 @@ def flops_per_token(model: Transformer) -> float:
     return 6 * weights + 6 * ARGS.n_layers * ARGS.n_heads * ARGS.head_dim * CONTEXT
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--compile", action="store_true", help="also the compiled network (a minute's wait)")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16"])
-    given = parser.parse_args()
-    device = pick_device(given.device)
-    dtype = pick_dtype(given.dtype, device)
+def step_seconds(device: torch.device, dtype: torch.dtype, rounds: int, compile: bool = False) -> dict[str, float]:
+    """Seconds of a step of each contender, the median of so many rounds."""
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16)
     keep_freed_memory()  # as in training; transformers gains by it, too
 
@@ -107,27 +100,39 @@ def main() -> None:
         "ropewalk, AdamW": stepper(ours, ours, build_optimizers(ours, adamw), autocast),
         "ropewalk, Muon": stepper(with_muon, with_muon, build_optimizers(with_muon, TrainArgs(), dtype), autocast),
     }
-    if given.compile:
+    if compile:
         contenders["ropewalk compiled, AdamW"] = stepper(
             torch.compile(compiled), compiled, build_optimizers(compiled, adamw), autocast
         )
     tokens = torch.randint(0, ARGS.vocab_size, (ROWS, CONTEXT + 1), device=device)
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for round_number in range(given.rounds + 2):
+    for round_number in range(rounds + 2):
         for name, step in contenders.items():
             started = time.perf_counter()
             step(tokens[:, :-1], tokens[:, 1:])
             if round_number >= 2:
                 seconds[name].append(time.perf_counter() - started)
+    return {name: statistics.median(measured) for name, measured in seconds.items()}
 
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--compile", action="store_true", help="also the compiled network (a minute's wait)")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16"])
+    given = parser.parse_args()
+    device = pick_device(given.device)
+    dtype = pick_dtype(given.dtype, device)
+    seconds = step_seconds(device, dtype, given.rounds, given.compile)
     rate = matmul_rate(device, dtype)
-    base = statistics.median(seconds["transformers, AdamW"])
+    operations = flops_per_token(Transformer(ARGS))
+    base = seconds["transformers, AdamW"]
     print(f"{device}, {dtype}, {torch.get_num_threads()} threads, {ROWS} x {CONTEXT} tokens, {rate / 1e9:.0f} GFLOP/s")
     print(f"{'':26}{'ms/step':>9}{'tokens/s':>10}{'ratio':>7}{'of matmul rate':>16}")
-    for name, measured in seconds.items():
-        median = statistics.median(measured)
+    for name, median in seconds.items():
         speed = ROWS * CONTEXT / median
-        fraction = speed * flops_per_token(ours) / rate
+        fraction = speed * operations / rate
         print(f"{name:26}{median * 1e3:9.0f}{speed:10,.0f}{base / median:7.2f}{fraction:15.0%}")
 
 
