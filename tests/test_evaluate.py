@@ -154,7 +154,7 @@ def test_without_data_the_validation_text_of_the_run_is_scored(evaluated, settin
     settings(f'data = "text.txt"\nval_fraction = {fraction}\ndoc_separator = "%"\n')
     code, out, err = evaluated("--json")
     assert code == 0
-    assert f"note: scored is the last {100 * fraction:g}% of text.txt, its validation text" in err
+    assert f"note: scoring the last {100 * fraction:g}% of text.txt, the run's validation text" in err
     assert json.loads(out.splitlines()[-1])["documents"] == 3
     _, given_out, err = evaluated("--data", "end.txt", "--json")
     assert err == ""

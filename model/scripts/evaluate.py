@@ -229,7 +229,7 @@ def own_text(checkpoint: Checkpoint, data: DataArgs | None, tokenizer: Tokenizer
             "name the text to score with --data"
         )
     dataset = run_dataset(checkpoint.path, data, tokenizer, checkpoint.args.max_seq_len)
-    print_note(f"note: scored is {describe_validation(data)}; name another text with --data")
+    print_note(f"note: scoring {describe_validation(data)}; name another text with --data")
     return validation_documents(dataset, tokenizer)
 
 

@@ -64,8 +64,8 @@ def validation_documents(dataset: Dataset, tokenizer: Tokenizer) -> Iterator[tup
 
 def describe_validation(data: DataArgs) -> str:
     if data.val_data:
-        return f"{', '.join(data.val_data)}, its validation text"
-    return f"the last {100 * data.val_fraction:g}% of {', '.join(data.data)}, its validation text"
+        return f"{', '.join(data.val_data)}, the run's validation text"
+    return f"the last {100 * data.val_fraction:g}% of {', '.join(data.data)}, the run's validation text"
 
 
 def training_files(documents: Documents, data: DataArgs) -> int:
