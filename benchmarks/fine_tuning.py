@@ -6,7 +6,7 @@
 Each batch is timed first, and then trained for as many steps as the minutes would have room for, so that programs that
 run at the same time change nothing. What counts is the best validation loss of a run, because that state is kept.
 ``--rates`` tries the chosen batch with other fractions of the learning rates for training from scratch; the default is
-a tenth.
+0.3.
 """
 
 import argparse

@@ -509,13 +509,13 @@ def test_fine_tuning_shows_what_it_starts_from_and_its_lower_rates(capsys):
     said(capsys, "small.toml", "--data", "text.txt", "--out_dir", "base", "--max_steps", "60", "--eval_every", "60")
     tune = ["--data", "text.txt", "--init_from", "base", "--max_steps", "1", "--eval_tokens", "100"]
     err = said(capsys, *tune, "--out_dir", "tuned")
-    assert "fine-tuning    base, lr 0.002, muon_lr 0.002\n" in err  # the default config's 0.02 and 0.02
+    assert "fine-tuning    base, lr 0.006, muon_lr 0.006\n" in err  # the default config's 0.02 and 0.02
     first, *_ = (json.loads(line) for line in Path("tuned/metrics.jsonl").read_text(encoding="utf-8").splitlines())
     *_, last = (json.loads(line) for line in Path("base/metrics.jsonl").read_text(encoding="utf-8").splitlines())
     assert first["step"] == 0
     assert first["val_loss"] == pytest.approx(last["val_loss"], rel=0.01)
     assert f"before the first step: validation {first['val_loss']:.3f} nats per token" in err
-    assert "lr 0.5, muon_lr 0.002" in said(capsys, *tune, "--lr", "0.5", "--out_dir", "own")
+    assert "lr 0.5, muon_lr 0.006" in said(capsys, *tune, "--lr", "0.5", "--out_dir", "own")
 
 
 def test_ctrl_c_saves_exits_130_and_the_run_goes_on():

@@ -87,14 +87,14 @@ def test_a_run_is_called_after_its_config_or_its_text(config, data, name):
     assert plan(config, **({"data": data} if data else {})).directory == Path("runs") / name
 
 
-def test_fine_tuning_takes_the_rates_that_are_said_for_it_and_else_a_tenth(published):
+def test_fine_tuning_takes_the_given_rates_and_lowers_the_others(published):
     Path("tune.toml").write_text('init_from = "published"\nlr = 0.5\n', encoding="utf-8")
-    assert (plan("tune.toml").train.lr, plan("tune.toml").train.muon_lr) == (0.5, 0.002)
+    assert (plan("tune.toml").train.lr, plan("tune.toml").train.muon_lr) == (0.5, 0.006)
     Path("mine.toml").write_text("lr = 0.04\nmuon_lr = 0.3\n", encoding="utf-8")
     tuned = plan("mine.toml", init_from=published, muon_lr=0.25).train
-    assert (tuned.lr, tuned.muon_lr) == (0.004, 0.25)
+    assert (tuned.lr, tuned.muon_lr) == (0.012, 0.25)
     write_run("run", lr=0.5, init_from=published)
-    assert plan(resume=True, out_dir=Path("run")).train.lr == 0.5  # not a tenth of a tenth
+    assert plan(resume=True, out_dir=Path("run")).train.lr == 0.5  # not lowered again
 
 
 @pytest.mark.parametrize("held", ["training_state.safetensors", "model.safetensors", "config.json"])
@@ -188,7 +188,7 @@ def published() -> Path:
 def test_fine_tuning_takes_architecture_and_tokenizer_from_the_model(published):
     tuned = plan(init_from=published)
     assert (tuned.model.dim, tuned.model.rope_theta, tuned.data.tokenizer) == (16, 123.0, "published")
-    assert (tuned.train.lr, tuned.train.muon_lr) == (0.05, 0.002)  # a tenth of those for training from scratch
+    assert (tuned.train.lr, tuned.train.muon_lr) == (0.15, 0.006)
     assert plan(init_from=published, max_seq_len=4).model.max_seq_len == 4
     assert plan(init_from=published, tokenizer="my.model", dim=16).data.tokenizer == "my.model"
 

@@ -19,6 +19,7 @@ from model.training import sizing
 from model.training.config import CLASSES, TrainArgs
 from model.training.estimate import count_parameters
 from model.training.sizing import (
+    FINE_TUNING_PASSES,
     LAW,
     MOST_PASSES,
     Machine,
@@ -211,6 +212,15 @@ def test_minutes_choose_the_batch_of_a_model_that_is_given(origin):
 def test_fine_tuning_on_a_small_text_keeps_the_usual_weight_decay():
     assert chosen(30_000, on=machine(20), **vars(ARGS), init_from=Path("base"))["weight_decay"] == 0.1
     assert chosen(30_000, on=machine(20), dim=96, n_layers=3)["weight_decay"] > 0.1
+
+
+def test_fine_tuning_on_a_small_text_ends_after_a_few_passes():
+    model = vars(dataclasses.replace(ARGS, max_seq_len=256)) | {"init_from": Path("base")}
+    small, large = (chosen(tokens, on=machine(20), **model) for tokens in (30_000, 300_000_000))
+    seen = small["max_steps"] * small["batch_size"] * 256
+    assert seen == pytest.approx(FINE_TUNING_PASSES * 30_000, rel=0.02)
+    assert "max_steps" not in large
+    assert chosen(30_000, on=machine(20), **model, max_steps=9)["max_steps"] == 9
 
 
 def test_a_forecast_of_fine_tuning_promises_no_loss():

@@ -11,7 +11,7 @@ from .config import FINE_TUNING, RATE, TrainArgs
 def fine_tuning(settings: Settings, given: Settings, flags: Settings) -> Settings:
     """Architecture and tokenizer are those of ``init_from``; only the context may be set, and only to less.
 
-    Learning rates that are not among the ``given`` ones are a tenth of those for training from scratch.
+    Learning rates that are not among the ``given`` ones are FINE_TUNING times those for training from scratch.
     Raises ValueError if the ``flags`` ask for another architecture or tokenizer.
     """
     source = settings["init_from"]
@@ -40,11 +40,11 @@ def own_tokenizer(source: Path, flags: Settings) -> str:
 
 
 def lower_rates(settings: Settings, given: Settings) -> Settings:
-    """A tenth of each learning rate that is not ``given``."""
+    """FINE_TUNING times each learning rate that is not ``given``."""
     usual = {"lr": RATE if settings.get("optimizer", "muon") == "muon" else TrainArgs.lr, "muon_lr": RATE}
     rates = {}
     for name, rate in usual.items():
         if name not in given:
-            tenth = FINE_TUNING * settings.get(name, rate)
-            rates[name] = float(f"{tenth:.6g}")  # 0.0003, and not 0.00030000000000000003
+            lower = FINE_TUNING * settings.get(name, rate)
+            rates[name] = float(f"{lower:.6g}")  # 0.0009, and not 0.0008999999999999999
     return rates

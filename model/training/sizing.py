@@ -30,6 +30,7 @@ ORDER = 6  # of the guesses by frequency, which say how hard a text is
 SHORT = 2.0  # minutes: in 500 steps half the context taught 5% more, in 1,400 steps 0.7% less (benchmarks/choice.py)
 OVERHEAD = 0.05  # of the minutes: validation, checkpoints, samples
 ROUNDS = 3  # in which the candidates are timed
+FINE_TUNING_PASSES = 4  # over the text: a small model was better after 2 than after 6 (benchmarks/fine_tuning.py)
 
 
 class Law(NamedTuple):
@@ -163,8 +164,14 @@ def choose_training(given: Settings, text: TextFacts, machine: Machine) -> Setti
         train = from_settings(TrainArgs, settings)
         check_training_memory(model, train, machine.device, machine.processes)
         step_tokens = train.batch_size * model.max_seq_len
-        tokens = min(seconds * machine.tokens_per_second(model, train), train.step_limit * step_tokens)
-    return validations(max(1, int(tokens / step_tokens)), tokens) | settings | shape(model)
+        possible = min(seconds * machine.tokens_per_second(model, train), train.step_limit * step_tokens)
+        tokens = possible
+        if given.get("init_from"):
+            tokens = min(possible, FINE_TUNING_PASSES * text.train_tokens)
+    steps = max(1, int(tokens / step_tokens))
+    if tokens < possible:
+        settings = {"max_steps": steps} | settings
+    return validations(steps, tokens) | settings | shape(model)
 
 
 def choose_model(given: Settings, text: TextFacts, machine: Machine) -> Settings:
