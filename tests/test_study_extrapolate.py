@@ -8,7 +8,7 @@ from model import ModelArgs
 from model.decoding.endless import EndlessCache
 from model.positions import build_scheme, save_study
 from model.study import TOPICS, run
-from model.study.extrapolate import endless_logits, endless_losses, endless_steps
+from model.study.extrapolate import covered, endless_logits, endless_losses, endless_steps
 from model.study.topic import save_plot
 from model.text.train_tokenizer import train_tokenizer
 from model.weights import load_tokenizer, save_model, save_tokenizer
@@ -55,6 +55,14 @@ def test_up_to_the_context_the_loss_is_the_plain_one(model):
         losses = endless_losses(model, texts, 4, anew)
         assert losses.shape == (3, 60)
         torch.testing.assert_close(losses[:, :24], plain, atol=1e-5, rtol=0)
+
+
+def test_a_curve_that_would_hide_another_is_found():
+    first, second = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 5.0, 3.0])
+    drawn = {"first": first, "second": second}
+    assert covered(second + 0.01, drawn) == "second"
+    assert covered(first + torch.tensor([0.0, 0.0, 0.5]), drawn) is None
+    assert covered(first, {}) is None
 
 
 @pytest.fixture(scope="module")
