@@ -84,7 +84,7 @@ def first_rise(D: int, thetas: tuple[float, ...], products: list[Tensor]) -> Tab
             angles = precompute_freqs_cis(D, 2, theta)[1].angle().double()  # (D/2,)
             change = ((t + 1) * angles).cos() - (t * angles).cos()  # (D/2,)
             gain, loss = change[change > 0], change[change < 0]
-            row = (f"{theta:g}", t, t + 1, len(gain), f"{gain.sum():.3f}", len(loss), f"{loss.sum():.3f}")
+            row = (f"{theta:g}", t, t + 1, len(gain), f"{gain.sum():.3f}", len(loss), f"{-loss.sum():.3f}")
             table.rows.append(row)
     return table
 
