@@ -38,8 +38,9 @@ SMALL = {0.0, 1.0, 2.0, -1.0}  # of formulas within a sentence, such as 2i + 1
 # Digits that are part of a name, a symbol or a reference, and so claim nothing.
 NAMES = re.compile(
     r"https://[^\s)]+|arXiv:[\d.]+|ChatGLM\d?-\d+\w*|ChatGLM\d|Llama \d|section [\d.]+"
-    r"|[Ss]teps? \d+(?: (?:and|to) \d+)?|notes? \d+|[Vv]iew \d+|第 ?[\d.]+ ?[至、]? ?\d* ?[节步]|笔记 ?\d+|视图 ?\d+|^\d+\. |[xqk]\d|\d x \d|\d × \d|2-D"
-    r"|10000\^\(.*?\)|float\d+|complex\d+|T5|GPT-2|\(#\S*?\)|\(images/\S*?\)|-?[24]i/D",
+    r"|[Ss]teps? \d+(?: (?:and|to) \d+)?|notes? \d+|[Vv]iew \d+"
+    r"|第 ?[\d.]+ ?[至、]? ?\d* ?[节步]|笔记 ?\d+|视图 ?\d+|^\d+\. |[xqk]\d|\d x \d|\d × \d"
+    r"|2-D|10000\^\(.*?\)|float\d+|complex\d+|T5|GPT-2|\(#\S*?\)|\(images/\S*?\)|-?[24]i/D",
     re.MULTILINE,
 )
 
