@@ -1,4 +1,4 @@
-"""study.py endless: the loss through a cache that forgets, and what is remembered of what it forgot."""
+"""study.py endless: the loss with a cache that evicts old tokens, and what influence these still have."""
 
 import pytest
 import torch
@@ -94,11 +94,11 @@ def test_the_topic(saved, scheme, tmp_path):
     losses, remembered = report.tables
     assert [row[0] for row in losses.rows] == [
         f"{scheme}, as it is", "windows of 32", "endless, none kept", "endless, first 4 kept",
-        "the same, computed anew",
+        "first 4 kept, recomputed",
     ]  # fmt: skip
     assert len({tuple(row[1:3]) for row in losses.rows}) == 1, "up to the context all are one"
     assert len({row[3] for row in losses.rows}) > 2
-    assert losses.notes[1] == "A full cache drops 8 tokens and rotates the keys of the later ones back by as many."
+    assert losses.notes[1] == "A full cache evicts 8 tokens and rotates the keys of the later ones back by as many."
 
     rows = {back: (state, endless, anew) for back, state, endless, anew in remembered.rows}
     assert rows[127][0] == rows[2][0] == "yes"

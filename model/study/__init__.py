@@ -10,7 +10,7 @@ form_table.py          every form in which RoPE is written, side by side
 trace.py               one attention call, line by line
 kv_cache.py            what each forward call writes and reads
 attention_maps.py      what a trained model attends to, with and without rotation
-extrapolate.py         a trained model past its trained length: scaled, in windows, with a cache that forgets
+extrapolate.py         a trained model past its trained length: scaled, in windows, with a cache that evicts old tokens
 compare.py             position encodings trained side by side (scheme_training.py: one of these trainings)
 mistakes.py            common mistakes about RoPE, each with its number
 exercise.py            files to write RoPE into; check/ judges them

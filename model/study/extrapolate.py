@@ -36,7 +36,7 @@ class Extrapolate:
 
 @dataclass(frozen=True)
 class Endless(Extrapolate):
-    """Loss far past the context with a cache that drops old tokens, and what is remembered of them."""
+    """Loss far past the context with a cache that evicts old tokens, and what influence these still have."""
 
     keep: Annotated[int, "first tokens of a text that are never dropped (attention sinks)"] = SINKS
 
@@ -66,9 +66,9 @@ def run_endless(options: Endless) -> Report:
         f"windows of {length}": windowed(model, texts, length),
         "endless, none kept": endless_losses(model, texts, 0),
         f"endless, first {keep} kept": endless_losses(model, texts, keep),
-        "the same, computed anew": endless_losses(model, texts, keep, anew=True),
+        f"first {keep} kept, recomputed": endless_losses(model, texts, keep, anew=True),
     }
-    note = f"A full cache drops {max(1, length // 4)} tokens and rotates the keys of the later ones back by as many."
+    note = f"A full cache evicts {max(1, length // 4)} tokens and rotates the keys of the later ones back by as many."
     tables = [loss_table(losses, length, options, name, note), memory_table(model, texts, keep)]
     return Report(tables, lambda figure: draw(figure, losses, length))
 
@@ -187,8 +187,8 @@ def memory_table(model: Transformer, texts: Tensor, keep: int) -> Table:
         state = "yes" if longest - 1 - back in held else "no"
         rows.append((back, state, *(short(change, 6) if change else "0" for change in changes)))
     return Table(
-        "What is remembered: KL divergence, in nats, of the last prediction when one token is replaced",
-        ("tokens back", "in the cache", "endless", "computed anew"),
+        "Influence of an earlier token: KL divergence, in nats, of the last prediction when it is replaced",
+        ("tokens back", "in the cache", "endless", "recomputed"),
         rows,
         [f"mean of {len(texts)} texts of {longest} tokens; {longest - 1} back is the first token of the text."],
     )

@@ -119,11 +119,12 @@ def channel_order(form: RopeForm) -> str:
 
 def draw(figure: Any, table: Table) -> None:
     """Bars as long as the table's numbers; thin lines over the middle half of the times."""
+    figure.set_size_inches(9, 4.5)
     names = [row[0] for row in table.rows]
     left, right = figure.subplots(1, 2, sharey=True)
     offsets = [1e-7 if row[1] == "-" else float(row[1]) for row in table.rows]  # 1e-7 is where the axis begins
     left.barh(names, offsets, log=True, color=BLUE)
-    left.set(title="deviation", xlabel="largest difference from float64", ylabel="form", xlim=(1e-7, 9))
+    left.set(title="deviation", xlabel="largest difference from float64", ylabel="form", xlim=(1e-7, 200))
     times = [float(row[2]) for row in table.rows]
     spans = [[float(value) for value in row[3].split("-")] for row in table.rows]
     around = [
@@ -131,7 +132,7 @@ def draw(figure: Any, table: Table) -> None:
         [max(0.0, high - middle) for middle, (_, high) in zip(times, spans)],
     ]
     right.barh(names, times, xerr=around, color=ORANGE, capsize=3, error_kw={"linewidth": 1})
-    right.set(title="time", xlabel="milliseconds per call: median, middle half")
+    right.set(title="time", xlabel="ms per call: median, middle half")
     for axes, column, lengths in ((left, 1, offsets), (right, 2, [high for _, high in spans])):
         axes.margins(x=0.2)
         for number, row in enumerate(table.rows):
