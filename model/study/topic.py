@@ -101,7 +101,8 @@ def write_figure(figure: Any, path: Path, kind: str, description: str) -> None:
         from PIL import Image, PngImagePlugin
 
         with Image.open(path) as picture:
-            small = picture.convert("RGB").quantize(256)
+            # Not the default method, which loses the colour of a thin line beside a large map.
+            small = picture.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE)
         text = PngImagePlugin.PngInfo()
         text.add_itxt("Description", description, zip=True)
         small.save(path, format="png", optimize=True, pnginfo=text)
