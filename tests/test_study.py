@@ -20,7 +20,7 @@ from model.study.rotation_examples import VECTORS, exact, five_rotated
 from model.study.topic import Table, save_plot
 
 REPO = Path(__file__).parent.parent
-PLAIN = ("order", "rotate", "clocks", "forms", "trace", "relative", "decay", "cache", "mistakes")
+PLAIN = ("order", "rotate", "clocks", "forms", "relative", "decay", "cache", "mistakes")
 
 
 class Done(NamedTuple):
@@ -270,6 +270,17 @@ def test_trace_records_the_running_code():
     assert weights[2] == (2, 3, 10, 10)
     assert weights[4].endswith("+0.0000")  # position 5 is hidden from position 4
     assert table.notes == ["of mask, scores and weights: for the keys at 3, 4, 5."]
+
+
+def test_the_picture_of_trace_has_a_query_and_the_key_before_it():
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    options = TOPICS["trace"](batch=1, length=10, heads=1, head_dim=8, position=4, head=0, pair=0)
+    run("trace", options).draw(figure)
+    before, after = figure.axes
+    assert {text.get_text() for text in before.texts} == {"q at 4", "k at 3"}
+    turns = [float(part.split()[0]) for part in after.get_title().split(" by ")[1:]]
+    # Pair 0 turns by one radian a token, and an angle is known up to full turns.
+    assert turns == pytest.approx([4 - 2 * math.pi, 3], abs=0.01)
 
 
 def test_a_form_in_half_precision_says_where_its_positions_end():
