@@ -57,7 +57,7 @@ class TransformerBlock(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Token ids in, logits out. Positions enter once, in ``hidden``; the only state is the cache the caller passes."""
+    """Token ids in, logits out. RoPE enters once, in ``hidden``; the only state is the cache the caller passes."""
 
     def __init__(self, args: ModelArgs) -> None:
         super().__init__()

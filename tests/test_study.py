@@ -1,5 +1,6 @@
 """study.py: every topic prints, draws, and answers a mistake in one line."""
 
+import math
 import subprocess
 import sys
 import tempfile
@@ -13,11 +14,13 @@ import torch
 from model.cli import run_script
 from model.scripts import study as study_script
 from model.study import RUN, TOPICS, run
-from model.study.decay import FIRST, bound, inner, quarter_octaves
+from model.study.clocks import shown
+from model.study.decay import bound, inner, quarter_octaves
+from model.study.rotation_examples import VECTORS, exact, five_rotated
 from model.study.topic import Table, save_plot
 
 REPO = Path(__file__).parent.parent
-PLAIN = ("rotate", "forms", "relative", "decay", "cache", "mistakes")
+PLAIN = ("order", "rotate", "clocks", "forms", "relative", "decay", "cache", "mistakes")
 
 
 class Done(NamedTuple):
@@ -55,6 +58,12 @@ def study(monkeypatch, capsys, tmp_path) -> Callable[..., Done]:
         (["rotate", "--plot", "/nowhere/x.png"], "--plot is /nowhere/x.png: give a file in a directory that exists"),
         (["rotate", "--plot", "x.nonsense"], "its ending must be one of"),
         (["compare", "--plot", "x"], "--plot is x: its ending must be one of"),
+        (["order", "--words", "a", "rope", "a"], "words is 'a rope a': give at least two, each of them once"),
+        (["order", "--words", "rope"], "words is 'rope'"),
+        (["order", "--seed=-1"], "seed is -1"),
+        (["clocks", "--head_dim=5"], "head_dim is 5"),
+        (["clocks", "--length=0"], "length is 0"),
+        (["clocks", "--theta=0"], "theta is 0"),
         (["rotate", "--theta=0"], "theta is 0: give a number from 1"),
         (["rotate", "--theta=-10000"], "theta is -10000"),
         (["rotate", "--theta=nan"], "theta is nan"),
@@ -154,13 +163,52 @@ def test_table_aligns_numbers_right_and_text_left():
     assert str(table) == "title\nname     n\na        5\nbcdef  100\nnote"
 
 
-def test_rotate_marks_digits_that_are_often_printed_wrong():
+def test_a_picture_carries_the_report_it_was_drawn_from(study, tmp_path):
+    Image = pytest.importorskip("PIL.Image")
+    done = study("rotate", "--theta", "50", "--plot", str(tmp_path / "x.png"))
+    with Image.open(tmp_path / "x.png") as picture:
+        assert picture.text["Description"] + "\n" == done.stdout
+
+
+def test_without_positions_the_order_of_words_does_not_matter_and_with_rope_it_does():
+    (table,) = run("order", TOPICS["order"](words=("a", "rope", "is", "laid"), seed=3)).tables
+    plain, backwards, rotated, rotated_backwards = (row[2:] for row in table.rows)
+    assert plain == backwards
+    assert rotated != rotated_backwards
+    assert [row[1] for row in table.rows] == ["a rope is laid", "laid is rope a"] * 2
+    assert all(sum(map(float, row[:4])) == pytest.approx(1, abs=3e-4) for row in (plain, rotated, rotated_backwards))
+    none, rope = (float(note.split(" at most ")[1].split()[0]) for note in table.notes)
+    assert none < 1e-6
+    assert rope > 0.01
+
+
+def test_clocks_have_the_frequencies_of_the_table():
+    speeds, alike = run("clocks", TOPICS["clocks"](head_dim=12, theta=500.0, length=50)).tables
+    for i, rate, turn, turns in speeds.rows:
+        assert float(rate) == pytest.approx(500 ** (-2 * i / 12), abs=1e-6)
+        assert float(turn) == pytest.approx(2 * math.pi / float(rate), rel=1e-3)
+        assert float(turns) == pytest.approx(50 / float(turn), rel=1e-2)
+    assert [row[0] for row in speeds.rows] == [0, 1, 2, 3, 4, 5]
+    assert shown(64) == [0, 9, 18, 27, 36, 45, 54, 63]
+    assert shown(1) == [0]
+    for distance, first, last, mean in alike.rows:
+        cosines = [math.cos(distance * 500 ** (-2 * i / 12)) for i in range(6)]
+        assert [float(first), float(last)] == pytest.approx([cosines[0], cosines[-1]], abs=1e-3)
+        assert float(mean) == pytest.approx(sum(cosines) / 6, abs=1e-3)
+
+
+def test_the_library_rotates_the_five_vectors_as_float64_does():
+    for m, (vector, new) in enumerate(zip(VECTORS, five_rotated(100.0).tolist())):
+        assert new == pytest.approx(exact(m, vector, 100.0), abs=1e-6)
+
+
+def test_rotate_marks_digits_that_the_note_prints_differently():
     (table,) = run("rotate", TOPICS["rotate"]()).tables
     marked = [cell for row in table.rows for cell in row if "*" in str(cell)]
-    assert marked == ["[-0.0100, 0.9999*]", "[1.0295*, -0.9696]"]
+    assert marked == ["[-0.0100, 1.0000*]", "[1.0295*, -0.9696]"]
     assert [note.split(";")[0] for note in table.notes] == [
-        "* position 1: often printed as 0.9999",
-        "* position 3: often printed as 1.0296",
+        "* position 1: note 2 prints 0.9999",
+        "* position 3: note 2 prints 1.0296",
     ]
 
 
@@ -181,11 +229,16 @@ def test_decay_is_the_cosine_sum_and_oscillates():
         cosines = [torch.cos(torch.tensor(n * theta ** (-2 * i / dim), dtype=torch.float64)) for i in range(4)]
         assert curve[n] == pytest.approx(float(sum(cosines)) / 4, abs=1e-5)
     assert bound(8, 4, 100.0)[0] == pytest.approx(2.5)
-    curves, swings, even = run("decay", TOPICS["decay"]()).tables
+    curves, swings, first, even = run("decay", TOPICS["decay"]()).tables
     assert even.rows[-1] == (402, "+0.997")
     parts = quarter_octaves(torch.arange(301.0))
-    assert all(low <= mean <= high for _, mean, low, high in parts)
-    assert (parts[0][2], parts[-1][3]) == (FIRST, 300)
+    assert all(low <= middle == mean <= high for middle, mean, low, high in parts)
+    assert [low for _, _, low, _ in parts] == [0, *(high + 1 for _, _, _, high in parts[:-1])], "no distance twice"
+    assert parts[-1][3] == 300
+    for base, start, end, gaining, gain, losing, loss in first.rows:
+        assert start == int(swings.rows[[row[0] for row in swings.rows].index(base)][1]) - 1 == end - 1
+        assert gaining + losing == 64
+        assert float(gain) > float(loss) > 0
     assert all(row[2] != "0%" for row in swings.rows)
     assert curves.rows[0][1:4] == ("+1.000",) * 3
 
@@ -219,11 +272,38 @@ def test_trace_records_the_running_code():
     assert table.notes == ["of mask, scores and weights: for the keys at 3, 4, 5."]
 
 
+def test_the_picture_of_trace_has_a_query_and_the_key_before_it():
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    options = TOPICS["trace"](batch=1, length=10, heads=1, head_dim=8, position=4, head=0, pair=0)
+    run("trace", options).draw(figure)
+    before, after = figure.axes
+    assert {text.get_text() for text in before.texts} == {"q at 4", "k at 3"}
+    turns = [float(part.split()[0]) for part in after.get_title().split(" by ")[1:]]
+    # Pair 0 turns by one radian a token, and an angle is known up to full turns.
+    assert turns == pytest.approx([4 - 2 * math.pi, 3], abs=0.01)
+
+
 def test_a_form_in_half_precision_says_where_its_positions_end():
     (table,) = run("forms", TOPICS["forms"](head_dim=4, heads=1, length=65_536, repeats=1)).tables
-    assert {row[0]: row[1] for row in table.rows}["ChatGLM-6B, half"] == "-"
+    assert {row[0]: row[1] for row in table.rows}["complex, float16 angles"] == "-"
     assert "nan" not in str(table)
-    assert "half holds no position from 65520 on" in table.notes[-1]
+    assert "float16 angles has no position from 65520 on" in table.notes[-1]
+
+
+def test_chatglm_has_a_table_of_its_own_and_says_what_its_ids_are():
+    table, ids = run("forms", TOPICS["forms"](head_dim=8, heads=3, length=20, repeats=3, chatglm=True)).tables
+    assert {row[0].split(",")[0] for row in table.rows} == {
+        "ChatGLM-6B",
+        "position and block",
+        "ChatGLM2",
+        "ChatGLM2-32k",
+    }
+    assert table.rows[-1][-1] == "p/16 theta^(-4i/D), 0"
+    assert ids.columns == ("token", "0", "1", "3", "4", "5", "6", "7", "19")
+    assert ids.rows == [("first id", 0, 1, 3, 4, 4, 4, 4, 4), ("second id", 0, 0, 0, 0, 1, 2, 3, 15)]
+    for row in table.rows:
+        low, high = map(float, row[3].split("-"))
+        assert low <= float(row[2]) <= high
 
 
 def test_mistakes_are_measured():

@@ -58,6 +58,11 @@ def test_compare_resumes_where_it_was_cut(small, capsys):
     assert run("compare", other).tables[0].rows == []  # another budget shares nothing
 
 
+def test_every_scheme_has_a_colour_of_its_own():
+    assert compare.PALETTE.keys() == SCHEMES.keys()
+    assert len({*compare.PALETTE.values()}) == len(SCHEMES)
+
+
 def test_the_tokenizer_is_learnt_from_the_very_text_that_is_compared_on(small, text, monkeypatch):
     learn = scheme_training.learn_tokenizer
 

@@ -1,4 +1,4 @@
-"""study.py endless: the loss through a cache that forgets, and what is remembered of what it forgot."""
+"""study.py endless: the loss with a cache that evicts old tokens, and what influence these still have."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from model import ModelArgs
 from model.decoding.endless import EndlessCache
 from model.positions import build_scheme, save_study
 from model.study import TOPICS, run
-from model.study.extrapolate import Extrapolate, endless_logits, endless_losses, endless_steps, loss_table
+from model.study.extrapolate import Extrapolate, covered, endless_logits, endless_losses, endless_steps, loss_table
 from model.study.topic import save_plot
 from model.text.train_tokenizer import train_tokenizer
 from model.weights import load_tokenizer, save_model, save_tokenizer
@@ -57,6 +57,14 @@ def test_up_to_the_context_the_loss_is_the_plain_one(model):
         torch.testing.assert_close(losses[:, :24], plain, atol=1e-5, rtol=0)
 
 
+def test_a_curve_that_would_hide_another_is_found():
+    first, second = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 5.0, 3.0])
+    drawn = {"first": first, "second": second}
+    assert covered(second + 0.01, drawn) == "second"
+    assert covered(first + torch.tensor([0.0, 0.0, 0.5]), drawn) is None
+    assert covered(first, {}) is None
+
+
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     """``saved(scheme)``: a random model of that scheme on disk, with weights so wide that positions matter."""
@@ -86,11 +94,11 @@ def test_the_topic(saved, scheme, tmp_path):
     losses, remembered = report.tables
     assert [row[0] for row in losses.rows] == [
         f"{scheme}, as it is", "windows of 32", "endless, none kept", "endless, first 4 kept",
-        "the same, computed anew",
+        "first 4 kept, recomputed",
     ]  # fmt: skip
     assert len({tuple(row[1:3]) for row in losses.rows}) == 1, "up to the context all are one"
     assert len({row[3] for row in losses.rows}) > 2
-    assert losses.notes[1] == "A full cache drops 8 tokens and rotates the keys of the later ones back by as many."
+    assert losses.notes[1] == "A full cache evicts 8 tokens and rotates the keys of the later ones back by as many."
 
     rows = {back: (state, endless, anew) for back, state, endless, anew in remembered.rows}
     assert rows[127][0] == rows[2][0] == "yes"

@@ -9,7 +9,7 @@ from model import ModelArgs, Transformer
 from model.cli import write_toml
 from model.positions import NOTE, SCALINGS, build_scheme, save_study
 from model.study import TOPICS, run
-from model.study.attention_maps import attention_weights, profile, readable, recorded_weights
+from model.study.attention_maps import attention_weights, most_readable, profile, readable, recorded_weights, uniform
 from model.study.extrapolate import full, spans, windowed
 from model.study.scheme_training import stretched
 from model.study.topic import open_model, open_text, save_plot, windows_of
@@ -83,6 +83,16 @@ def test_attention_of_a_prompt(trained, tmp_path):
 
 def test_tokens_are_readable_on_a_picture():
     assert [readable(token) for token in (" a", "\n", "$", "")] == ["·a", "\\n", r"\$", "·"]
+
+
+def test_the_enlarged_stretch_is_the_one_with_the_longest_tokens():
+    words = [["a"] * 30, ["a"] * 10 + ["·rope"] * 16 + [".\n."] * 4]
+    assert most_readable(words) == (1, slice(10, 26))
+    assert most_readable([["a", "b"]]) == (0, slice(0, 2))
+
+
+def test_equal_weights_are_those_of_tokens_that_prefer_none():
+    assert uniform(3).tolist() == pytest.approx([(1 + 1 / 2 + 1 / 3) / 3, (1 / 2 + 1 / 3) / 2, 1 / 3])
 
 
 def test_attention_takes_windows_of_the_models_own_validation_text(run_directory, text):

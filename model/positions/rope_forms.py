@@ -1,9 +1,9 @@
-"""Every form in which RoPE is written. A form is a choice of pairs and of angles, and nothing else.
+"""Every form in which RoPE is written, and ChatGLM's rotations, which have other angles.
 
-So each is LLaMA's rotation on reordered channels with a table of its own, which is what the tests hold it to.
+Each is LLaMA's rotation on reordered channels with a table of its own, up to rounding, which is what the tests hold it
+to. The plain forms share one table of angles; they differ in the pairs, the arithmetic and the precision of the angles.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -93,8 +93,24 @@ def repeated(angles: Tensor) -> tuple[Tensor, Tensor]:
     return wide.cos(), wide.sin()
 
 
+def chatglm_ids(length: int, context: int) -> Tensor:
+    """ChatGLM-6B's two ids of each token, int64 (2, length), as its authors' ``get_position_ids`` has them.
+
+    The first ``context`` tokens are the prompt, of which the last is the mask that is to be filled. What is generated
+    keeps the mask's position as first id; the second is 0 in the prompt, then 1, 2, 3 ...
+    """
+    positions = torch.arange(length)
+    return torch.stack((positions.clamp(max=context - 1), (positions - context + 1).clamp(min=0)))
+
+
+def block_ids(length: int, blocks: int) -> Tensor:
+    """The position, and the position within one of ``blocks`` equal blocks: int64 (2, length)."""
+    positions = torch.arange(length)
+    return torch.stack((positions, positions % -(-length // blocks)))
+
+
 def chatglm(x: Tensor, ids: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """ChatGLM-6B: ids (2, T) hold a position and a position within the block, one for each half of the head."""
+    """Two ids of each token, ids (2, T): each rotates one half of the head."""
     parts = zip(x.chunk(2, -1), ids)
     return torch.cat([half_split(part, F.embedding(row, cos), F.embedding(row, sin)) for part, row in parts], -1)
 
@@ -114,18 +130,26 @@ def chatglm2(x: Tensor, table: Tensor) -> Tensor:
     return torch.cat((rotated, passed), -1)  # (B, T, H, D)
 
 
-def chatglm_forms(dim: int, positions: Tensor, theta: float, blocks: int) -> Iterator[RopeForm]:
-    block_length = math.ceil(len(positions) / blocks)
-    ids = torch.stack((positions, positions % block_length))  # (2, T)
+def two_id_forms(dim: int, theta: float, context_ids: Tensor, equal_blocks: Tensor) -> Iterator[RopeForm]:
+    """ChatGLM-6B: learnable, in float32, and in half precision as its code has it; then with two other ids."""
     inv_freq = 1 / theta ** (torch.arange(0, dim // 2, 2).float() / (dim // 2))  # (D/4,)
     pairs = torch.cat((halves(dim // 2), halves(dim // 2) + dim // 2))  # (D/2, 2)
-    angles = torch.cat([exact_angles(dim // 2, row, theta) for row in ids], -1)  # (T, D/2)
-    for name, dtype in (("ChatGLM-6B", torch.float32), ("ChatGLM-6B, half", torch.float16)):
-        tables = repeated(torch.outer(positions.to(dtype), inv_freq.to(dtype)))  # (T, D/2) each
-        yield RopeForm(name, partial(chatglm, ids=ids, cos=tables[0], sin=tables[1]), tables, pairs, angles)
     learned = torch.nn.Parameter(inv_freq)
-    rotate = partial(chatglm_learnable, ids=ids, inv_freq=learned)
-    yield RopeForm("ChatGLM-6B, learnable", rotate, (learned,), pairs, angles)
+    rotate = partial(chatglm_learnable, ids=context_ids, inv_freq=learned)
+    yield RopeForm("ChatGLM-6B, learnable", rotate, (learned,), pairs, two_id_angles(dim, context_ids, theta))
+    for name, dtype, ids in (
+        ("ChatGLM-6B", torch.float32, context_ids),
+        ("ChatGLM-6B, half", torch.float16, context_ids),
+        ("position and block", torch.float32, equal_blocks),
+    ):
+        steps = torch.arange(int(ids.max()) + 1, dtype=dtype)
+        tables = repeated(torch.outer(steps, inv_freq.to(dtype)))  # (largest id + 1, D/2) each
+        rotate = partial(chatglm, ids=ids, cos=tables[0], sin=tables[1])
+        yield RopeForm(name, rotate, tables, pairs, two_id_angles(dim, ids, theta))
+
+
+def two_id_angles(dim: int, ids: Tensor, theta: float) -> Tensor:
+    return torch.cat([exact_angles(dim // 2, row, theta) for row in ids], -1)  # (T, D/2)
 
 
 def chatglm2_forms(dim: int, positions: Tensor, theta: float, ratio: float) -> Iterator[RopeForm]:
@@ -141,13 +165,31 @@ def chatglm2_forms(dim: int, positions: Tensor, theta: float, ratio: float) -> I
 def every_rope_form(
     dim: int, length: int, theta: float = 10000.0, ratio: float = 16.0, blocks: int = 4
 ) -> Iterator[RopeForm]:
-    """All of them for positions 0 .. length - 1 and a head of ``dim`` channels.
+    """All of them for positions 0 .. length - 1 and a head of ``dim`` channels: the plain ones, then ChatGLM's.
 
-    ``ratio`` is ChatGLM2-32k's rope_ratio. ChatGLM-6B's second position id starts anew in each of ``blocks`` blocks.
+    ``ratio`` is ChatGLM2-32k's rope_ratio. The first 1 / ``blocks`` of the tokens are ChatGLM-6B's prompt.
     Raises ValueError for a ``dim`` that is no multiple of 4.
     """
+    yield from plain_forms(dim, length, theta)
+    yield from chatglm_family(dim, length, theta, ratio, blocks)
+
+
+def chatglm_family(dim: int, length: int, theta: float, ratio: float, blocks: int) -> Iterator[RopeForm]:
+    """ChatGLM's rotations. Raises ValueError for a ``dim`` that is no multiple of 4."""
+    check_halves(dim)
+    ids = chatglm_ids(length, -(-length // blocks))
+    yield from two_id_forms(dim, theta, ids, block_ids(length, blocks))
+    yield from chatglm2_forms(dim, torch.arange(length), theta, ratio)
+
+
+def check_halves(dim: int) -> None:
     if dim % 4 or dim < 4:
         raise ValueError(f"head_dim is {dim}: half of the head must hold whole pairs, give a multiple of 4")
+
+
+def plain_forms(dim: int, length: int, theta: float = 10000.0) -> Iterator[RopeForm]:
+    """The same rotation in every form. Raises ValueError for a ``dim`` that is no multiple of 4."""
+    check_halves(dim)
     positions = torch.arange(length)  # (T,)
     freqs_cis = precompute_freqs_cis(dim, length, theta)  # (T, D/2)
     cos, sin = freqs_cis.real.contiguous(), freqs_cis.imag.contiguous()  # (T, D/2) each
@@ -163,16 +205,19 @@ def every_rope_form(
     yield RopeForm("doubled angles", rotate, (cos_twice, sin_twice), side, angles)
 
     # The library rotates q and k in one call; x is q here, and k as small as possible.
-    def complex_form(x: Tensor) -> Tensor:
-        return apply_rotary_emb(x, x[:, :, :1], freqs_cis)[0]
+    def complex_form(x: Tensor, table: Tensor = freqs_cis) -> Tensor:
+        return apply_rotary_emb(x, x[:, :, :1], table)[0]
 
     def real_form(x: Tensor) -> Tensor:
         return apply_rotary_emb_real(x, x[:, :, :1], freqs_cis)[0]
 
-    yield RopeForm("complex (LLaMA)", complex_form, (freqs_cis,), side, angles)
+    yield RopeForm("complex", complex_form, (freqs_cis,), side, angles)
     yield RopeForm("real arithmetic", real_form, (freqs_cis,), side, angles)
     cos_wide, sin_wide = torch.cat((cos, cos), -1), torch.cat((sin, sin), -1)  # (T, D) each
     rotate = partial(half_split, cos=cos_wide, sin=sin_wide)
     yield RopeForm("half-split", rotate, (cos_wide, sin_wide), halves(dim), angles)
-    yield from chatglm_forms(dim, positions, theta, blocks)
-    yield from chatglm2_forms(dim, positions, theta, ratio)
+    inv_freq = 1 / theta ** (torch.arange(0, dim, 2).float() / dim)  # (D/2,)
+    for name, dtype in (("complex, float32 angles", torch.float32), ("complex, float16 angles", torch.float16)):
+        rounded = torch.outer(positions.to(dtype), inv_freq.to(dtype)).float()  # (T, D/2)
+        table = torch.polar(torch.ones_like(rounded), rounded)  # (T, D/2)
+        yield RopeForm(name, partial(complex_form, table=table), (table,), side, angles)

@@ -54,7 +54,7 @@ def main() -> int:
     print(report)
     if plot is not None and report.draw is not None:
         sys.stdout.flush()
-        save_plot(report.draw, plot)
+        save_plot(report.draw, plot, description=str(report))
         print(f"drawn: {plot}", file=sys.stderr)
     return report.code
 

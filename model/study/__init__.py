@@ -1,13 +1,16 @@
 """Taking RoPE apart: one file a topic, each with its options and a function from these to a ``Report``.
 
 topic.py               what topics share: tables and pictures, checks, the trained model and its text
+word_order.py          order: what attention cannot tell without positions
 rotation_examples.py   rotate and relative: five vectors rotated; one score at many places
+arrows.py              pairs drawn as arrows and arcs
+clocks.py              the frequencies of a head as clocks
 decay.py               scores over distance
 form_table.py          every form in which RoPE is written, side by side
 trace.py               one attention call, line by line
 kv_cache.py            what each forward call writes and reads
 attention_maps.py      what a trained model attends to, with and without rotation
-extrapolate.py         a trained model past its trained length: scaled, in windows, with a cache that forgets
+extrapolate.py         a trained model past its trained length: scaled, in windows, with a cache that evicts old tokens
 compare.py             position encodings trained side by side (scheme_training.py: one of these trainings)
 mistakes.py            common mistakes about RoPE, each with its number
 exercise.py            files to write RoPE into; check/ judges them
@@ -20,6 +23,7 @@ from typing import Any
 from . import (
     attention_maps,
     check,
+    clocks,
     compare,
     decay,
     exercise,
@@ -30,17 +34,20 @@ from . import (
     page,
     rotation_examples,
     trace,
+    word_order,
 )
 from .topic import Report
 
 __all__ = ["TOPICS", "run"]
 
 RUN: dict[str, tuple[type, Callable[[Any], Report]]] = {
+    "order": (word_order.Order, word_order.run),
     "rotate": (rotation_examples.Rotate, rotation_examples.run_rotate),
-    "trace": (trace.Trace, trace.run),
-    "forms": (form_table.Forms, form_table.run),
     "relative": (rotation_examples.Relative, rotation_examples.run_relative),
+    "clocks": (clocks.Clocks, clocks.run),
     "decay": (decay.Decay, decay.run),
+    "forms": (form_table.Forms, form_table.run),
+    "trace": (trace.Trace, trace.run),
     "cache": (kv_cache.Cache, kv_cache.run),
     "attention": (attention_maps.AttentionMaps, attention_maps.run),
     "extrapolate": (extrapolate.Extrapolate, extrapolate.run_extrapolate),

@@ -87,7 +87,7 @@ def run(options: AttentionMaps) -> Report:
     plain, plain_loss = attention_weights(model, tokens)
     tables = [by_head(rotated.mean(1), plain.mean(1), name), weight_by_distance(rotated.mean(1), plain.mean(1))]
     tables[1].notes.append(f"loss, nats per token: {loss:.3f} with rotation, {plain_loss:.3f} without.")
-    words = [readable(tokenizer.decode([token])) for token in tokens[0].tolist()]
+    words = [[readable(tokenizer.decode([token])) for token in row] for row in tokens.tolist()]
     return Report(tables, lambda figure: draw(figure, rotated, plain, words))
 
 
@@ -129,11 +129,22 @@ def profile(maps: Tensor) -> Tensor:
     return torch.stack([maps.diagonal(-n, -2, -1).mean() for n in range(maps.shape[-1])])
 
 
+def uniform(T: int) -> Tensor:
+    """The profile of a causal head that gives all tokens it sees the same weight, 1 / (t + 1) for token t: (T,)."""
+    return profile(torch.ones(T, T).tril() / torch.arange(1, T + 1)[:, None])
+
+
 def weight_by_distance(rotated: Tensor, plain: Tensor) -> Table:
     on, off = profile(rotated), profile(plain)
+    equal = uniform(len(on))
     steps = [n for n in (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256) if n < len(on)]
-    rows = [(n, f"{on[n]:.4f}", f"{off[n]:.4f}") for n in steps]
-    return Table("Mean weight by distance, over all layers and heads", ("distance", "rotation", "off"), rows)
+    rows = [(n, f"{on[n]:.4f}", f"{off[n]:.4f}", f"{equal[n]:.4f}") for n in steps]
+    return Table(
+        "Mean weight by distance, over all layers and heads",
+        ("distance", "rotation", "off", "equal"),
+        rows,
+        ["equal: if each token gave all tokens that it sees the same weight."],
+    )
 
 
 # What a picture has room for.
@@ -142,19 +153,20 @@ MOST_HEADS = 8
 MOST_LABELS = 16
 
 
-def draw(figure: Any, rotated: Tensor, plain: Tensor, words: list[str]) -> None:
-    """Maps of the first window with rotation and without, one head enlarged, and the weight by distance."""
+def draw(figure: Any, rotated: Tensor, plain: Tensor, words: list[list[str]]) -> None:
+    """Maps of one window with rotation and without, one head enlarged, and the weight by distance."""
     L = min(rotated.shape[0], MOST_LAYERS)
     H = min(rotated.shape[2], MOST_HEADS)
+    window, span = most_readable(words)
     width = max(5.5, 1.3 * H)
-    figure.set_size_inches(width + 4, max(5.0, 2.6 * L))
-    left, right = figure.subfigures(1, 2, width_ratios=(width, 4))
+    figure.set_size_inches(width + 4.5, max(6.4, 2.6 * L))
+    left, right = figure.subfigures(1, 2, width_ratios=(width, 4.5))
     grid = left.subplots(2 * L, H, squeeze=False, sharex=True, sharey=True)
     for layer in range(L):
         for head in range(H):
             upper_map, lower_map = grid[2 * layer, head], grid[2 * layer + 1, head]
-            show_map(upper_map, rotated[layer, 0, head])
-            picture = show_map(lower_map, plain[layer, 0, head])
+            show_map(upper_map, rotated[layer, window, head])
+            picture = show_map(lower_map, plain[layer, window, head])
             if head == 0:
                 upper_map.set_ylabel(f"layer {layer}\nrotation", fontsize=8)
                 lower_map.set_ylabel(f"layer {layer}\nrotation off", fontsize=8)
@@ -162,19 +174,29 @@ def draw(figure: Any, rotated: Tensor, plain: Tensor, words: list[str]) -> None:
                 upper_map.set_title(f"head {head}", fontsize=8)
     left.supxlabel("position of the key", fontsize=9)
     left.supylabel("position of the query", fontsize=9)
-    left.suptitle("attention weights of the first window", fontsize=10)
+    left.suptitle(f"attention weights of window {window}", fontsize=10)
     left.colorbar(picture, ax=grid, label="attention weight", shrink=0.6, aspect=40)
-    upper, lower = right.subplots(2, 1)
+    upper, lower = right.subplots(2, 1, height_ratios=(1.35, 1))
     drop = (rotated - plain)[:L, :, :H].diagonal(-1, -2, -1).mean((1, 3))  # (L, H): weight on the token before
     layer, head = divmod(int(drop.argmax()), drop.shape[1])
-    enlarge(upper, rotated[layer, 0, head], words)
+    enlarge(upper, rotated[layer, window, head], words[window], span)
     upper.set_title(f"layer {layer}, head {head}, with rotation, enlarged", fontsize=10)
     lower.plot(profile(rotated), color=BLUE, label="rotation")
     lower.plot(profile(plain), color=ORANGE, linestyle="--", label="rotation off")
+    lower.plot(uniform(rotated.shape[-1]), color="0.4", linestyle=":", label="equal weights")
     lower.set(xlabel="distance from query to key, in tokens", ylabel="mean attention weight", yscale="log")
     lower.set_title("all layers, heads and windows", fontsize=10)
     lower.legend()
     lower.grid(alpha=0.3)
+
+
+def most_readable(words: list[list[str]]) -> tuple[int, slice]:
+    """The window, and its stretch of up to MOST_LABELS tokens, whose tokens are longest: those are most like words."""
+    n = min(len(words[0]), MOST_LABELS)
+    letters = [[sum(map(str.isalpha, token)) for token in row] for row in words]
+    starts = [(window, start) for window, row in enumerate(words) for start in range(len(row) - n + 1)]
+    window, start = max(starts, key=lambda place: sum(letters[place[0]][place[1] : place[1] + n]))
+    return window, slice(start, start + n)
 
 
 def show_map(axes: Any, weights: Tensor) -> Any:
@@ -184,11 +206,10 @@ def show_map(axes: Any, weights: Tensor) -> Any:
     return axes.imshow(weights.numpy(), cmap="viridis", norm=PowerNorm(0.5, 0, 1))
 
 
-def enlarge(axes: Any, weights: Tensor, words: list[str]) -> None:
-    """The last tokens of one map (T, S), with the tokens as labels."""
-    T = len(words)
-    n = min(T, MOST_LABELS)
-    show_map(axes, weights[-n:, -n:])
-    axes.set_xticks(range(n), words[-n:], rotation=90, fontsize=7)
-    axes.set_yticks(range(n), words[-n:], fontsize=7)
-    axes.set(xlabel=f"key, positions {T - n} to {T - 1}", ylabel="query")
+def enlarge(axes: Any, weights: Tensor, words: list[str], span: slice) -> None:
+    """A stretch of one map (T, S), with the tokens as labels."""
+    labels = words[span]
+    show_map(axes, weights[span, span])
+    axes.set_xticks(range(len(labels)), labels, rotation=90, fontsize=8)
+    axes.set_yticks(range(len(labels)), labels, fontsize=8)
+    axes.set(xlabel=f"key, positions {span.start} to {span.stop - 1}", ylabel="query")

@@ -12,7 +12,7 @@ from ..cli import INSTALLED
 from ..cli.files import check_is_file
 from ..positions import NOTE, SCALINGS, SCHEMES, check_scheme
 from .scheme_training import TIMES, Compare, Line, budget, kept, prepare_for_schemes, train_one
-from .topic import COLORS, DASHES, Report, Table, check_options
+from .topic import DASHES, Report, Table, check_options
 
 # Committed in the repository; where the package is installed, in the current directory.
 RESULTS = Path("compare.jsonl") if INSTALLED else Path(__file__).parents[2] / "benchmarks" / "compare.jsonl"
@@ -159,20 +159,36 @@ def mean_and_deviation(values: Iterable[float | None]) -> str:
 
 def frequency_tables(lines: list[Line]) -> list[Table]:
     """How far the learnable frequencies went from where RoPE has them."""
-    changes = [line["moved"] for line in lines if "moved" in line]
-    if not changes:
+    rows = [(line["seed"], f"{line['moved']:.0%}") for line in lines if "moved" in line]
+    if not rows:
         return []
-    return [
-        Table(
-            "learnable: median relative change of a frequency",
-            ("mean of the seeds",),
-            [(f"{statistics.mean(changes):.1%}",)],
-        )
-    ]
+    title = "learnable: relative change of a frequency in training, the median of its pairs"
+    return [Table(title, ("seed", "change"), sorted(rows))]
+
+
+# One for each scheme, in all panels: RoPE's is black. Schemes of one panel differ in marker and dash, too.
+PALETTE = {
+    "rope": "#000000",
+    "linear": "#E69F00",
+    "ntk": "#009E73",
+    "yarn": "#D55E00",
+    "partial": "#0072B2",
+    "2d": "#B8860B",
+    "learnable": "#CC79A7",
+    "none": "#7F7F7F",
+    "sinusoidal": "#56B4E9",
+    "learned": "#8C564B",
+    "t5": "#2E8B57",
+    "alibi": "#B22222",
+    "shaw": "#4B0082",
+    "transformer_xl": "#FF7F50",
+    "tupe": "#20B2AA",
+    "deberta": "#9ACD32",
+}
 
 
 def draw(figure: Any, lines: list[Line]) -> None:
-    """Four schemes a panel, their points side by side, so that none hides another; RoPE in grey for comparison."""
+    """Four schemes a panel, their points side by side, so that none hides another; RoPE's line is in every panel."""
     found = {scheme: [line["bits_per_byte"] for line in lines if line["scheme"] == scheme] for scheme in SCHEMES}
     shown = [scheme for scheme in SCHEMES if found[scheme]]
     panels = [shown[i : i + PANEL] for i in range(0, len(shown), PANEL)] or [[]]
@@ -180,12 +196,12 @@ def draw(figure: Any, lines: list[Line]) -> None:
     grid = figure.subplots(-(-len(panels) // 2), 2, sharex=True, sharey=True, squeeze=False)
     for axes, schemes in zip(grid.flat, panels):
         if found["rope"] and "rope" not in schemes:
-            axes.plot(TIMES, points(found["rope"])[1], color="0.7", linewidth=4, label="rope", zorder=0)
+            axes.plot(TIMES, points(found["rope"])[1], color=PALETTE["rope"], linewidth=1, label="rope", zorder=0)
         for number, scheme in enumerate(schemes):
             times, means, deviations = points(found[scheme])
             beside = [time * 2 ** (0.09 * (number - 1.5)) for time in times]
-            style = {"color": COLORS[number], "marker": "osD^"[number], "linestyle": DASHES[number]}
-            axes.errorbar(beside, means, deviations, linewidth=1.2, markersize=6, capsize=3, label=scheme, **style)
+            style = {"color": PALETTE[scheme], "marker": "osD^"[number], "linestyle": DASHES[number]}
+            axes.errorbar(beside, means, deviations, linewidth=1.4, markersize=6, capsize=3, label=scheme, **style)
         axes.set_title(f"slot: {', '.join(dict.fromkeys(SCHEMES[scheme].slot for scheme in schemes))}", fontsize=10)
         axes.set_xscale("log", base=2)
         axes.set_xticks(TIMES, [f"{times} x" for times in TIMES])
@@ -194,7 +210,7 @@ def draw(figure: Any, lines: list[Line]) -> None:
     figure.supxlabel(
         "length of the test windows, as a multiple of the trained length (points side by side)", fontsize=10
     )
-    figure.supylabel("validation bits per byte (mean, standard deviation)", fontsize=10)
+    figure.supylabel("validation bits per byte, lower is better (mean, standard deviation)", fontsize=10)
 
 
 def points(runs: list[dict[str, float | None]]) -> tuple[list[int], list[float], list[float]]:

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Annotated, Any
 
 import torch
@@ -22,9 +21,6 @@ class Decay:
     thetas: Annotated[tuple[float, ...], "bases of the frequencies"] = (100.0, 10000.0, 500000.0)
 
 
-FIRST = 64  # the picture shows each distance up to here, and farther ones as a mean with a band
-
-
 def inner(dim: int, length: int, theta: float) -> Tensor:
     """q . k for q = k = ones, by distance, as a fraction of what it is at distance 0: (length + 1,)."""
     ones = torch.ones(1, length + 1, 1, dim)  # (1, length + 1, 1, D)
@@ -33,9 +29,11 @@ def inner(dim: int, length: int, theta: float) -> Tensor:
 
 
 def bound(dim: int, length: int, theta: float) -> Tensor:
-    """Mean of |S_j|, by distance n: (length + 1,). S_j is the sum of e^(i n theta_i) over the first j pairs.
+    """RoFormer's bound on |q . k| for q = k = ones, by distance n, relative to q . k at distance 0: (length + 1,).
 
-    Equation 37 bounds the product by max |h_(i+1) - h_i| times their sum. At distance 0 the mean is (D/2 + 1) / 2.
+    Equation 37 bounds the product by max |h_(i+1) - h_i| times |S_1| + .. + |S_(D/2)|, where S_j is the sum of
+    e^(i n theta_i) over the first j pairs. Here every h_i is 2 and h_(D/2) is 0, so the maximum is 2, and q . k at
+    distance 0 is D: what is left is the mean of |S_j|. At distance 0 it is (D/2 + 1) / 2.
     """
     sums = precompute_freqs_cis(dim, length + 1, theta).cumsum(-1)  # (length + 1, D/2)
     return sums.abs().mean(-1)
@@ -55,20 +53,40 @@ def run(options: Decay) -> Report:
     products = [inner(options.head_dim, options.length, theta) for theta in options.thetas]
     bounds = [bound(options.head_dim, options.length, theta) for theta in options.thetas]
     curves = Table(
-        f"q . k for q = k = ones, head_dim {options.head_dim}, relative to distance 0; and the bound's mean |S_j|",
+        f"q . k for q = k = ones, head_dim {options.head_dim}, and RoFormer's bound on it; both relative to distance 0",
         ("distance", *(f"q.k {name}" for name in names), *(f"bound {name}" for name in names)),
         [(d, *(f"{curve[d]:+.3f}" for curve in products), *(f"{curve[d]:.2f}" for curve in bounds)) for d in distances],
+        ["q.k and bound: by base. No q . k can exceed 1 here, so a bound above 1 says nothing."],
     )
     swings = Table(
         "How it oscillates",
-        ("theta", "first rise", "rises", "first below 0", "lowest", "bound rises"),
+        ("base", "first rise", "rises", "first below 0", "lowest", "bound rises"),
         [
             (name, *_oscillation(product), f"{_rises(limit).float().mean():.0%}")
             for name, product, limit in zip(names, products, bounds)
         ],
         ["first rise: the first distance whose product exceeds the one before. rises: how many steps go up."],
     )
-    return Report([curves, swings, even_spacing(options)], lambda figure: draw(figure, names, products, bounds))
+    tables = [curves, swings, first_rise(D, options.thetas, products), even_spacing(options)]
+    return Report(tables, lambda figure: draw(figure, names, products, bounds))
+
+
+def first_rise(D: int, thetas: tuple[float, ...], products: list[Tensor]) -> Table:
+    """Which pairs gain and which lose in the first step in which the sum goes up."""
+    table = Table(
+        "The first step in which q . k goes up, pair by pair (a pair gives cos(t theta_i))",
+        ("base", "from", "to", "pairs that gain", "gain", "pairs that lose", "loss"),
+    )
+    for theta, curve in zip(thetas, products):
+        rises = _rises(curve).nonzero()
+        if len(rises):
+            t = int(rises[0])
+            angles = precompute_freqs_cis(D, 2, theta)[1].angle().double()  # (D/2,)
+            change = ((t + 1) * angles).cos() - (t * angles).cos()  # (D/2,)
+            gain, loss = change[change > 0], change[change < 0]
+            row = (f"{theta:g}", t, t + 1, len(gain), f"{gain.sum():.3f}", len(loss), f"{-loss.sum():.3f}")
+            table.rows.append(row)
+    return table
 
 
 def even_spacing(options: Decay) -> Table:
@@ -98,15 +116,17 @@ def _oscillation(curve: Tensor) -> tuple[str, str, str, str]:
 
 
 def quarter_octaves(curve: Tensor) -> list[tuple[float, float, float, float]]:
-    """From FIRST on, for each quarter of an octave: its middle, and the mean, least and largest value there."""
-    last = len(curve) - 1
-    edges = [min(FIRST, last - 1)]
-    while edges[-1] < last:
-        edges.append(min(last, math.ceil(edges[-1] * 2 ** (1 / 4) + 1)))
+    """For each quarter of an octave of distances: its middle, and the mean, least and largest value there.
+
+    The first distances are alone: 0, 1, 2, 3.
+    """
     found = []
-    for a, b in pairwise(edges):
-        part = curve[a : b + 1]
-        found.append((math.sqrt(a * b), part.mean().item(), part.min().item(), part.max().item()))
+    start = 0
+    while start < len(curve):
+        end = min(len(curve), max(start + 1, math.ceil(start * 2 ** (1 / 4))))
+        part = curve[start:end]
+        found.append(((start + end - 1) / 2, part.mean().item(), part.min().item(), part.max().item()))
+        start = end
     return found
 
 
@@ -115,17 +135,19 @@ def draw(figure: Any, names: list[str], products: list[Tensor], bounds: list[Ten
     left, right = figure.subplots(1, 2)
     for axes, curves in ((left, products), (right, bounds)):
         for name, color, dash, curve in zip(names, COLORS * len(names), ("-", "--", "-.", ":") * len(names), curves):
-            near = curve[: FIRST + 1]
             middles, means, least, most = zip(*quarter_octaves(curve))
-            axes.plot(near, color=color, linewidth=1, linestyle=dash)
-            axes.plot(middles, means, color=color, linewidth=2, linestyle=dash, label=f"theta = {name}")
+            axes.plot(middles, means, color=color, linewidth=2, linestyle=dash, label=f"base {name}")
             axes.fill_between(middles, least, most, color=color, alpha=0.2, linewidth=0)
         axes.set_xscale("symlog", linthresh=1)
+        ticks = [0, *(10**i for i in range(len(str(len(curves[0])))) if 10**i < len(curves[0]))]
+        axes.set_xticks(ticks, [str(tick) for tick in ticks])
         axes.set_xlim(0, len(curves[0]) - 1)
         axes.set_xlabel("distance m - n, in tokens")
         axes.grid(alpha=0.3)
-    left.set(title="inner product for q = k = ones", ylabel="q . k, relative to distance 0")
+    left.set(title="q . k for q = k = ones", ylabel="relative to distance 0")
     left.axhline(0, color="black", linewidth=0.8)
-    right.set(title="RoFormer's bound", ylabel="mean |S_j|")
+    right.set(title="RoFormer's bound on it", ylabel="relative to q . k at distance 0", yscale="log", ylim=(0.7, None))
+    right.axhline(1, color="black", linewidth=0.8)
+    right.text(1.2, 1.05, "the trivial bound", va="bottom", fontsize=9)
     right.legend()
-    figure.suptitle(f"thin: each distance up to {FIRST}; thick: mean of nearby distances, with the band they lie in")
+    figure.suptitle("lines: mean of nearby distances; bands: from the least to the largest of them", fontsize=11)

@@ -19,7 +19,7 @@ from ..decoding.endless import SINKS, EndlessCache
 from ..positions import SCALINGS
 from ..transformer import Transformer
 from .scheme_training import stretched
-from .topic import COLORS, DASHES, Report, Table, check_options, label_ends, open_model, open_text, short, windows_of
+from .topic import COLORS, DASHES, Report, Table, check_options, open_model, open_text, short, windows_of
 
 SCALING_NAMES = {"linear": "position interpolation", "ntk": "NTK-aware", "yarn": "YaRN"}
 
@@ -36,7 +36,7 @@ class Extrapolate:
 
 @dataclass(frozen=True)
 class Endless(Extrapolate):
-    """Loss far past the context with a cache that drops old tokens, and what is remembered of them."""
+    """Loss far past the context with a cache that evicts old tokens, and what influence these still have."""
 
     keep: Annotated[int, "first tokens of a text that are never dropped (attention sinks)"] = SINKS
 
@@ -66,9 +66,9 @@ def run_endless(options: Endless) -> Report:
         f"windows of {length}": windowed(model, texts, length),
         "endless, none kept": endless_losses(model, texts, 0),
         f"endless, first {keep} kept": endless_losses(model, texts, keep),
-        "the same, computed anew": endless_losses(model, texts, keep, anew=True),
+        f"first {keep} kept, recomputed": endless_losses(model, texts, keep, anew=True),
     }
-    note = f"A full cache drops {max(1, length // 4)} tokens and rotates the keys of the later ones back by as many."
+    note = f"A full cache evicts {max(1, length // 4)} tokens and rotates the keys of the later ones back by as many."
     tables = [loss_table(losses, length, options, name, note), memory_table(model, texts, keep)]
     return Report(tables, lambda figure: draw(figure, losses, length))
 
@@ -187,8 +187,8 @@ def memory_table(model: Transformer, texts: Tensor, keep: int) -> Table:
         state = "yes" if longest - 1 - back in held else "no"
         rows.append((back, state, *(short(change, 6) if change else "0" for change in changes)))
     return Table(
-        "What is remembered: KL divergence, in nats, of the last prediction when one token is replaced",
-        ("tokens back", "in the cache", "endless", "computed anew"),
+        "Influence of an earlier token: KL divergence, in nats, of the last prediction when it is replaced",
+        ("tokens back", "in the cache", "endless", "recomputed"),
         rows,
         [f"mean of {len(texts)} texts of {longest} tokens; {longest - 1} back is the first token of the text."],
     )
@@ -203,20 +203,40 @@ def mean_change(model: Transformer, texts: Tensor, others: Tensor, keep: int, an
 
 
 def draw(figure: Any, losses: dict[str, Tensor], length: int) -> None:
+    """A curve for each method. One that another covers is drawn as dots on it, and the legend says so."""
     figure.set_size_inches(9, 5)
     axes = figure.subplots()
     width = max(1, length // 2)
     step = max(1, length // 4)
-    lines = []
-    for (name, loss), color, dash in zip(losses.items(), COLORS, DASHES):
+    drawn: dict[str, Tensor] = {}
+    for number, (name, loss) in enumerate(losses.items()):
         smooth = loss.mean(0).unfold(0, width, step).mean(-1)
         middles = torch.arange(len(smooth)) * step + (width - 1) / 2
-        axes.plot(middles, smooth, color=color, linestyle=dash, linewidth=1.8)
-        lines.append((name, color, float(middles[-1]), float(smooth[-1])))
+        below = covered(smooth, drawn)
+        style: dict[str, Any] = {"color": COLORS[number % len(COLORS)]}
+        if below is None:
+            axes.plot(middles, smooth, linestyle=DASHES[number % len(DASHES)], linewidth=2.2, label=name, **style)
+            drawn[name] = smooth
+        else:
+            dots = slice(number % 3, None, 3)  # so that two such curves have dots in different places
+            label = f"{name} (dots on {below!r})"
+            axes.plot(middles[dots], smooth[dots], linestyle="", marker="osD^"[number % 4], label=label, **style)
     longest = next(iter(losses.values())).shape[1]
     axes.axvline(length, color="black", linewidth=0.8, linestyle=":")
     axes.annotate(" end of the trained length", (length, 1), xycoords=("data", "axes fraction"), va="top", fontsize=9)
-    label_ends(axes, lines)
     axes.set(xlim=(0, longest), xlabel=f"position, in tokens (mean over {width} positions)")
     axes.set(ylabel="loss, nats per token", title=f"a model trained on {length} tokens, tested up to {longest}")
     axes.grid(alpha=0.3)
+    axes.legend(fontsize=9)
+
+
+SAME = 0.02  # of the height of the picture: closer curves cannot be told apart
+
+
+def covered(curve: Tensor, drawn: dict[str, Tensor]) -> str | None:
+    """The name of a curve that this one would cover from end to end."""
+    for name, other in drawn.items():
+        every = torch.cat([curve, *drawn.values()])
+        if (curve - other).abs().max() < SAME * (every.max() - every.min()):
+            return name
+    return None

@@ -1,4 +1,4 @@
-"""Every form of RoPE in model/positions/rope_forms.py, measured: deviation, time, memory."""
+"""The forms of RoPE in model/positions/rope_forms.py, measured: deviation, time, memory."""
 
 import math
 import statistics
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..cli.machine import check_memory
-from ..positions.rope_forms import RopeForm, every_rope_form, halves, neighbours
+from ..positions.rope_forms import RopeForm, chatglm_family, chatglm_ids, halves, neighbours, plain_forms
 from .topic import BLUE, ORANGE, Report, Table, check_options
 
 
@@ -21,8 +21,9 @@ class Forms:
     head_dim: Annotated[int, "width of one head"] = 64
     length: Annotated[int, "positions"] = 512
     heads: Annotated[int, "heads"] = 12
+    chatglm: Annotated[bool, "the rotations of ChatGLM instead, which have other angles"] = False
     ratio: Annotated[float, "rope_ratio of ChatGLM2-32k: positions are divided by it"] = 16.0
-    repeats: Annotated[int, "calls of which the median time is taken"] = 20
+    repeats: Annotated[int, "calls of which the median time is taken"] = 50
 
 
 MOST_REPEATS = 10_000
@@ -43,49 +44,72 @@ def run(options: Forms) -> Report:
     x = torch.randn(1, options.length, options.heads, options.head_dim, generator=torch.manual_seed(0))  # (1, T, H, D)
     table = Table(
         f"RoPE on {options.length} positions, {options.heads} heads of {options.head_dim}, float32",
-        ("form", "off by", "ms/call", "bytes kept", "to LLaMA's order", "angle of pair i"),
+        ("form", "off by", "ms/call", "middle half", "bytes kept", "to LLaMA's order"),
         notes=[
             "off by: largest deviation from the same rotation in float64.",
+            "ms/call: median of the calls, and between which two times the middle half of them lies.",
             "to LLaMA's order: x[..., order] has the pairs where LLaMA has them; numbers are its first four and last.",
         ],
     )
-    every = list(every_rope_form(options.head_dim, options.length, ratio=options.ratio))
+    tables = [table]
+    every = list(plain_forms(options.head_dim, options.length))
+    if options.chatglm:
+        every = list(chatglm_family(options.head_dim, options.length, 10000.0, options.ratio, BLOCKS))
+        table.columns = (*table.columns, "angle of pair i")
+        tables.append(id_table(options.length))
     with torch.no_grad():
         for form in every:
             off, kept = f"{deviation(form, x):.1e}", sum(t.nbytes for t in form.kept)
             if off == "nan":
                 off = "-"
-                table.notes.append(f"-: {form.name} holds no position from 65520 on, which float16 rounds to infinity.")
-            took = f"{milliseconds(form, x, options.repeats):.2f}"
-            order = channel_order(form, options.head_dim)
-            table.rows.append((form.name, off, took, kept, order, angle(form, every[0])))
-    return Report([table], lambda figure: draw(figure, table))
+                table.notes.append(f"-: {form.name} has no position from 65520 on, which float16 rounds to infinity.")
+            low, middle, high = milliseconds(form, x, options.repeats)
+            row = (form.name, off, f"{middle:.2f}", f"{low:.2f}-{high:.2f}", kept, channel_order(form))
+            table.rows.append((*row, angle(form.name, options.ratio)) if options.chatglm else row)
+    return Report(tables, lambda figure: draw(figure, table))
 
 
-def angle(form: RopeForm, llama: RopeForm) -> str:
-    """By which angle a form rotates pair i at position p; LLaMA's is p theta^(-2i/D)."""
-    if torch.equal(form.angles, llama.angles):
-        return "p theta^(-2i/D)"
-    if form.name.startswith("ChatGLM-6B"):
+BLOCKS = 4  # the prompt is this part of the tokens
+
+
+def id_table(length: int) -> Table:
+    """The two ids around the end of the prompt."""
+    context = -(-length // BLOCKS)
+    places = sorted({0, 1, *range(max(context - 2, 0), min(context + 3, length)), length - 1} & {*range(length)})
+    ids = chatglm_ids(length, context)  # (2, T)
+    return Table(
+        f"ChatGLM-6B's two ids of each token: {context} of prompt, the last of them the mask, then what it generates",
+        ("token", *map(str, places)),
+        [("first id", *ids[0, places].tolist()), ("second id", *ids[1, places].tolist())],
+    )
+
+
+def angle(name: str, ratio: float) -> str:
+    """By which angle one of ChatGLM's forms rotates pair i of each half of the head."""
+    if name == "position and block":
         return "p theta^(-4i/D), block p theta^(-4i/D)"
-    ratio = llama.angles[-1, 0] / form.angles[-1, 0]
-    return "p theta^(-4i/D), 0" if ratio == 1 else f"p/{ratio:g} theta^(-4i/D), 0"
+    if name.startswith("ChatGLM-6B"):
+        return "first id theta^(-4i/D), second id theta^(-4i/D)"
+    return "p theta^(-4i/D), 0" if name == "ChatGLM2" or ratio == 1 else f"p/{ratio:g} theta^(-4i/D), 0"
 
 
 def deviation(form: RopeForm, x: Tensor) -> float:
     return float((form.rotate(x).double() - form.exact(x)).abs().max())
 
 
-def milliseconds(form: RopeForm, x: Tensor, repeats: int) -> float:
+def milliseconds(form: RopeForm, x: Tensor, repeats: int) -> tuple[float, float, float]:
+    """First quartile, median and third quartile of so many calls, after two that are not counted."""
     times = []
     for _ in range(repeats + 2):
         start = time.perf_counter()
         form.rotate(x)
-        times.append(time.perf_counter() - start)
-    return 1000 * statistics.median(times[2:])
+        times.append(1000 * (time.perf_counter() - start))
+    ordered = sorted(times[2:])
+    return ordered[repeats // 4], statistics.median(ordered), ordered[-1 - repeats // 4]
 
 
-def channel_order(form: RopeForm, dim: int) -> str:
+def channel_order(form: RopeForm) -> str:
+    dim = form.pairs.numel()
     if torch.equal(form.pairs, neighbours(dim)):
         return "none needed"
     permutation = form.pairs.flatten().tolist()
@@ -94,12 +118,26 @@ def channel_order(form: RopeForm, dim: int) -> str:
 
 
 def draw(figure: Any, table: Table) -> None:
+    """Bars as long as the table's numbers; thin lines over the middle half of the times."""
+    figure.set_size_inches(9, 4.5)
     names = [row[0] for row in table.rows]
     left, right = figure.subplots(1, 2, sharey=True)
-    left.barh(names, [0 if row[1] == "-" else float(row[1]) for row in table.rows], log=True, color=BLUE)
-    left.set(title="deviation", xlabel="largest difference from float64", ylabel="form", xlim=(1e-7, 2))
-    right.barh(names, [float(row[2]) for row in table.rows], color=ORANGE)
-    right.set(title="time", xlabel="milliseconds per call (median)")
-    left.invert_yaxis()
-    for axes in (left, right):
+    offsets = [1e-7 if row[1] == "-" else float(row[1]) for row in table.rows]  # 1e-7 is where the axis begins
+    left.barh(names, offsets, log=True, color=BLUE)
+    left.set(title="deviation", xlabel="largest difference from float64", ylabel="form", xlim=(1e-7, 200))
+    times = [float(row[2]) for row in table.rows]
+    spans = [[float(value) for value in row[3].split("-")] for row in table.rows]
+    around = [
+        [max(0.0, middle - low) for middle, (low, _) in zip(times, spans)],
+        [max(0.0, high - middle) for middle, (_, high) in zip(times, spans)],
+    ]
+    right.barh(names, times, xerr=around, color=ORANGE, capsize=3, error_kw={"linewidth": 1})
+    right.set(title="time", xlabel="ms per call: median, middle half")
+    for axes, column, lengths in ((left, 1, offsets), (right, 2, [high for _, high in spans])):
+        axes.margins(x=0.2)
+        for number, row in enumerate(table.rows):
+            axes.annotate(
+                row[column], (lengths[number], number), (4, 0), textcoords="offset points", va="center", fontsize=8
+            )
         axes.grid(axis="x", alpha=0.3)
+    left.invert_yaxis()

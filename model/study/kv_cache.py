@@ -77,7 +77,7 @@ def run(options: Cache) -> Report:
     cache = RecordingCache(model.args)
     calls = follow(model, tokens, sizes, cache, tokenizer)
     tables = [call_table(calls), cache_table(cache, model.args, calls, mistaken(model, tokens, calls[-1], cache))]
-    return Report(tables, lambda figure: draw(figure, calls, cache.max_seq_len))
+    return Report(tables, lambda figure: draw(figure, calls))
 
 
 def check_fit(first: int, options: Cache, limit: int) -> None:
@@ -224,7 +224,9 @@ def cache_table(cache: RecordingCache, args: ModelArgs, calls: list[Call], off_b
     return Table("The cache after the last call", ("what", "how much"), rows)
 
 
-def draw(figure: Any, calls: list[Call], slots: int) -> None:
+def draw(figure: Any, calls: list[Call]) -> None:
+    """The slots that are used in the end, and what each call does with them; beside them the call's work."""
+    slots = len(calls[-1].read)
     figure.set_size_inches(10.5, 1.9 + 0.4 * len(calls))
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
     rows = list(range(len(calls)))

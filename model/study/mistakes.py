@@ -18,8 +18,10 @@ class Mistakes:
     """Common mistakes about RoPE, found in published tutorials and code, each with its number."""
 
 
-Row = tuple[str, str, str, str]  # as written, correct, measured, found in
-COLUMNS = ("as written", "correct", "measured", "found in")
+# What is written, what is correct, the measurement, whether it is a mistake or a misprint, where it is written, and
+# where the same source has it right. The notes are the five that docs/rope.md lists.
+Row = tuple[str, str, str, str, str, str]
+COLUMNS = ("as written", "correct", "measured", "kind", "in", "right there")
 POSITIONS = 2048  # positions for which half-precision angles are measured: the context of ChatGLM-6B
 
 
@@ -36,49 +38,66 @@ def run(options: Mistakes) -> Report:
 
 def shape_mistakes() -> Iterator[Row]:
     table = precompute_freqs_cis(64, 1024)  # (1024, 32)
-    yield "torch.polar(...) is (1024, 64)", "one complex number a pair", f"{tuple(table.shape)}", "tutorial"
+    measured = f"{tuple(table.shape)}"
+    yield "torch.polar(...) is (1024, 64)", "one complex number a pair", measured, "mistake", "note 0", "its angles"
 
     folded = table.reshape(512, 32, 2)  # (512, 32, 2): the (512, 64) as written, cut into neighbours
     equal = (folded[..., 0] == folded[..., 1]).float().mean()
     joined = "that joins rows 2p and 2p + 1"
-    yield "(1024, 32) reshapes to (512, 64), equal in twos", joined, f"{equal:.1%} are equal", "tutorial"
+    measured = f"{equal:.1%} are equal"
+    yield "(1024, 32) reshapes to (512, 64), equal in twos", joined, measured, "mistake", "note 0", "no"
 
     part = table[:512]  # (512, 32)
-    yield "freqs_cis[0 : 512] is (512, 64)", "as wide as the table", f"{tuple(part.shape)}", "tutorial"
+    measured = f"{tuple(part.shape)}"
+    yield "freqs_cis[0 : 512] is (512, 64)", "as wide as the table", measured, "mistake", "note 0", "its next shape"
 
     view = reshape_for_broadcast(part, torch.zeros(2, 512, 12, 32))
-    source = "tutorial; its example is right"
-    yield "reshape_for_broadcast gives the input's shape", "size 1 for batch and heads", f"{tuple(view.shape)}", source
+    written, measured = "reshape_for_broadcast gives the input's shape", f"{tuple(view.shape)}"
+    yield written, "size 1 for batch and heads", measured, "mistake", "note 0", "its example"
 
     theta = torch.rand(2, 8, 4)
     again = torch.cat((theta[..., None], theta[..., None]), 3)[:, :, :, 0]
     measured = f"{theta.shape[-1]} angles stay {again.shape[-1]}"
-    yield "cat([a[..., None], a[..., None]], 3)[..., 0] doubles", "the index undoes it", measured, "tutorial"
+    yield (
+        "cat([a[..., None], a[..., None]], 3)[..., 0] doubles",
+        "the index undoes it",
+        measured,
+        "mistake",
+        "note 4",
+        "no",
+    )
 
 
 def angle_mistakes() -> Iterator[Row]:
     """The angle of a pair, and the rotation by it."""
     angle, written = precompute_freqs_cis(4, 2)[1, 1].angle(), (1 / 10000) ** (-2 / 4)
-    measured, source = f"n=1 i=1 d=4: {angle:.2f}, as written {written:.0f}", "tutorial; its example is right"
-    yield "angle n (1/10000)^(-2i/d)", "n 10000^(-2i/d)", measured, source
+    measured = f"n=1 i=1 d=4: {angle:.2f}, as written {written:.0f}"
+    yield "angle n (1/10000)^(-2i/d)", "n 10000^(-2i/d)", measured, "misprint", "note 2", "its example"
 
     last = precompute_freqs_cis(64, 2)[1, -1].angle()
     measured = f"i=32 d=64: {last:.1e}, as written {10000 ** (62 / 64):.0f}"
-    yield "theta_i = 10000^(2(i-1)/d)", "the exponent is negative", measured, "comment in ChatGLM2's code"
+    yield "theta_i = 10000^(2(i-1)/d)", "the exponent is negative", measured, "misprint", "note 1, ChatGLM2", "the code"
 
     one = torch.tensor([[0.0, 1.0]])  # (1, 2)
     right, wrong = rotated(one, precompute_freqs_cis(2, 2)[1:])[0], pair_rotation(1).T @ one[0]
     measured = f"column (0, 1) to {_pair(right)}, as written {_pair(wrong)}"
-    yield "rotation matrix [cos sin; -sin cos]", "for row vectors only", measured, "tutorial; its code is right"
+    yield "rotation matrix [cos sin; -sin cos]", "for row vectors only", measured, "misprint", "note 2", "its code"
 
     euler = torch.polar(torch.ones(()), torch.ones(()))
     measured = f"x=1: {euler.real:.4f}{euler.imag:+.4f}i, the sum {euler.real * 2:.4f}"
-    yield "e^ix + e^-ix = cos x + i sin x", "e^ix alone; the sum is 2 cos x", measured, "tutorial"
+    yield (
+        "e^ix + e^-ix = cos x + i sin x",
+        "e^ix alone; the sum is 2 cos x",
+        measured,
+        "mistake",
+        "note 4",
+        "its next line",
+    )
 
     x = torch.tensor([[3.0, 4.0]])  # (1, 2)
     kept, lost = rotated(x, precompute_freqs_cis(2, 2)[1:]).norm(), (pair_rotation(1) @ x[0, [0, 0]]).norm()
-    measured, source = f"norm of (3, 4): {kept:.4f}, as written {lost:.4f}", "tutorial; its text is right"
-    yield "R rotates (x_(2i-1), x_(2i-1))", "(x_(2i-1), x_2i)", measured, source
+    measured = f"norm of (3, 4): {kept:.4f}, as written {lost:.4f}"
+    yield "R rotates (x_(2i-1), x_(2i-1))", "(x_(2i-1), x_2i)", measured, "misprint", "note 3", "its text"
 
 
 def score_mistakes() -> Iterator[Row]:
@@ -87,37 +106,57 @@ def score_mistakes() -> Iterator[Row]:
     table = precompute_freqs_cis(2, 8)  # (8, 1)
     score = rotated(q, table[7:]) @ rotated(k, table[4:5]).T
     measured = f"m-n=3: {score.item():.4f}, as written {q[0] @ pair_rotation(3) @ k[0]:.4f}"
-    yield "score q^T R_(m-n) k", "q^T R_(n-m) k", measured, "tutorial"
+    yield "score q^T R_(m-n) k", "q^T R_(n-m) k", measured, "mistake", "note 4", "no"
 
     line = rotated(torch.tensor([[1.0, 0.0]] * 8), table)  # (8, 2)
     spread = line[:, 0].max() - line[:, 0].min()
     measured = f"real part moves by {spread:.2f}, modulus by {line.norm(dim=-1).std():.0f}"
-    yield "the real part of f(q, m) is free of m", "the modulus is", measured, "tutorial; its formulas are right"
+    yield "the real part of f(q, m) is free of m", "the modulus is", measured, "misprint", "note 1", "its formulas"
 
-    pairs = torch.randn(2, 1000, 2, generator=torch.Generator().manual_seed(0))  # (q or k, 1000, 2)
-    at_7, at_4 = (torch.view_as_complex(rotated(v, table[p].expand(1000, 1))) for v, p in zip(pairs, (7, 4)))
-    between = (at_7 * at_4.conj()).angle().abs()
+    between = angles_between(7, 4)
     measured = f"distance 3: {between.min():.2f} to {between.max():.2f}"
-    yield "the angle between q and k shows the distance", "their own angle adds to it", measured, "tutorial"
+    yield (
+        "the angle between q and k shows the distance",
+        "their own angle adds to it",
+        measured,
+        "mistake",
+        "note 1",
+        "no",
+    )
 
     vector, order = torch.arange(1.0, 9.0), halves(8).flatten()
     interleaved = torch.stack((-vector[1::2], vector[::2]), -1).flatten()  # (8,)
     gap = (rotate_half(vector) - interleaved).abs().max()
     mapped = (rotate_half(vector[order.argsort()])[order] - interleaved).abs().max()
     measured = f"off by {gap:.0f}, permuted {mapped:.0f}"
-    yield "rotate_half makes [-q1, q0, -q3, q2 ...]", "only after a permutation", measured, "tutorial"
+    yield (
+        "rotate_half makes [-q1, q0, -q3, q2 ...]",
+        "only after a permutation",
+        measured,
+        "mistake",
+        "note 1",
+        "its code",
+    )
+
+
+def angles_between(m: int, n: int) -> Tensor:
+    """The angle between 1000 random q at m and k at n, one pair of one radian a token, in 0 .. pi: (1000,)."""
+    pairs = torch.randn(2, 1000, 2, generator=torch.Generator().manual_seed(0))  # (q or k, 1000, 2)
+    table = precompute_freqs_cis(2, max(m, n) + 1)  # (end, 1)
+    q, k = (torch.view_as_complex(rotated(v, table[p].expand(1000, 1))) for v, p in zip(pairs, (m, n)))
+    return (q * k.conj()).angle().abs()
 
 
 def precision_mistakes() -> Iterator[Row]:
     measured = f"cosine off by {half_precision_error().max():.2f} within {POSITIONS} positions"
-    yield "inv_freq.half()", "angles need more than 11 bits", measured, "ChatGLM-6B's code"
+    yield "inv_freq.half()", "angles need more than 11 bits", measured, "mistake", "ChatGLM-6B", "no"
 
     distinct = len(torch.arange(32768, dtype=torch.float16).unique())
     measured = f"{distinct} distinct values for 32768 positions"
-    yield "arange(32768, dtype=float16)", "float16 counts to 2048", measured, "ChatGLM2's code, in half precision"
+    yield "arange(32768, dtype=float16)", "float16 counts to 2048", measured, "mistake", "ChatGLM2 in float16", "no"
 
     measured = f"the last is {32767 / 16:.2f}"
-    yield "ChatGLM2-32k maps positions to [0, 8192]", "[0, 2048): rope_ratio is 16", measured, "tutorial"
+    yield "ChatGLM2-32k maps positions to [0, 8192]", "[0, 2048): rope_ratio is 16", measured, "mistake", "note 1", "no"
 
     x = torch.randn(4, 2)
     off = (torch.view_as_real(torch.view_as_complex(x)) - x).abs().max()
@@ -125,7 +164,9 @@ def precision_mistakes() -> Iterator[Row]:
         "view_as_real(view_as_complex(x)) prints other digits",
         "the exact inverse",
         f"off by {off:.0f}",
-        "tutorial; its text is right",
+        "misprint",
+        "note 0",
+        "its text",
     )
 
 
@@ -156,23 +197,39 @@ def _pair(x: Tensor) -> str:
 
 
 def draw(figure: Any) -> None:
-    """Half-precision angles: the cosines where they are furthest off, and the error over all positions."""
+    """Half-precision angles, the sign of the exponent, the sign of the distance, and the angle that q and k have."""
+    figure.set_size_inches(9.5, 7)
+    (half, exponent), (sign, own) = figure.subplots(2, 2)
+    draw_half_precision(half)
+    pairs = torch.arange(32)
+    exponent.plot(pairs, precompute_freqs_cis(64, 2)[1].angle(), "o-", color=BLUE, markersize=3, label="10000^(-2i/d)")
+    exponent.plot(pairs, 10000 ** (pairs / 32), "s--", color=ORANGE, markersize=3, label="10000^(2i/d), as written")
+    exponent.set(title="the exponent's sign", xlabel="pair i", ylabel="radians per position", yscale="log")
+    table = precompute_freqs_cis(8, 41)  # (41, 4)
+    q, k = torch.randn(2, 8, generator=torch.Generator().manual_seed(0))  # (8,) each
+    keys = rotated(k.expand(41, 8), table)  # (41, 8)
+    queries = rotated(q.expand(41, 8), table)  # (41, 8)
+    sign.plot(queries @ k, color=BLUE, label="q^T R_(n-m) k: the score of q and k")
+    sign.plot(keys @ q, color=ORANGE, linestyle="--", label="q^T R_(m-n) k, as written")
+    sign.set(title="the sign of the distance", xlabel="m - n, in tokens", ylabel="score, 4 pairs")
+    sign.margins(y=0.35)
+    own.hist(angles_between(7, 4).numpy(), bins=30, color=ORANGE, label="1000 random q and k")
+    own.axvline(3, color=BLUE, linewidth=2, label="the distance alone")
+    own.set(title="the angle between q and k, 3 apart, at 1 rad per token", xlabel="radians", ylabel="how many")
+    for axes in (half, exponent, sign, own):
+        axes.title.set_fontsize(10)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+
+
+def draw_half_precision(axes: Any) -> None:
+    """The cosines where half-precision angles are furthest off."""
     error = half_precision_error()  # (POSITIONS, 32)
     worst, pair = divmod(int(error.argmax()), error.shape[1])
     span = slice(max(worst - 30, 0), min(worst + 10, POSITIONS))
-    steps = torch.arange(POSITIONS)
-    left, right = figure.subplots(1, 2)
-    exact, half = precompute_freqs_cis(64, POSITIONS).real[:, pair], half_precision_cosines()[:, pair]
-    left.plot(steps[span], exact[span], "o-", color=BLUE, markersize=3, label="float64 angles")
-    left.plot(steps[span], half[span], "s--", color=ORANGE, markersize=3, label="float16 angles")
-    left.set(xlabel="position", ylabel="cosine of the angle", ylim=(-1.1, 1.4))
-    left.set_title(f"pair i = {pair}, where it is furthest off")
-    left.legend(loc="upper center", ncol=2)
-    blocks = error.view(-1, 32, 32)  # (POSITIONS / 32, positions, pairs)
-    right.step(steps[::32], blocks.amax((1, 2)), where="post", color=ORANGE, label="largest of all pairs")
-    right.step(steps[::32], blocks[:, :, pair].mean(1), where="post", color="black", label=f"mean of pair i = {pair}")
-    right.annotate(f"{error.max():.2f}", (worst, error.max()), (-35, -3), textcoords="offset points")
-    right.set(xlabel="position, in blocks of 32", ylabel="|error| of the cosine", title="error with float16 angles")
-    right.legend(loc="upper left")
-    for axes in (left, right):
-        axes.grid(alpha=0.3)
+    steps = torch.arange(POSITIONS)[span]
+    exact, half = precompute_freqs_cis(64, POSITIONS).real[span, pair], half_precision_cosines()[span, pair]
+    axes.plot(steps, exact, "o-", color=BLUE, markersize=3, label="float64 angles")
+    axes.plot(steps, half, "s--", color=ORANGE, markersize=3, label="float16 angles")
+    axes.set(xlabel="position", ylabel="cosine of the angle", ylim=(-1.1, 1.6))
+    axes.set_title(f"angles in half precision: pair {pair}, off by up to {error.max():.2f}")

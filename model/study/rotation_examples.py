@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..cli.machine import check_memory
 from ..rope import apply_rotary_emb, precompute_freqs_cis
+from .arrows import arc, arrow, plane
 from .topic import BLUE, COLORS, ORANGE, Report, Table, check_even, check_options, check_theta, short
 
 
@@ -31,7 +32,7 @@ class Relative:
 
 VECTORS = ((1, 0, 1, 0), (0, 1, 0, 1), (1, 1, 1, 1), (1, -1, 1, -1), (0.5, 0.5, 0.5, 0.5))
 
-# What a published tutorial prints in its two columns of rotated pairs.
+# What the note from which the example is prints in its two columns of rotated pairs.
 PRINTED = (
     ("1", "0", "1", "0"),
     ("-0.8415", "0.5403", "-0.0100", "0.9999"),
@@ -44,13 +45,13 @@ SHIFTS = (0, 1, 10, 100, 1000, 4000)
 
 
 def five_rotated(theta: float) -> Tensor:
-    """The five vectors, rotated to positions 0 .. 4: (5, 4)."""
+    """The five vectors, rotated by the library to positions 0 .. 4: (5, 4)."""
     x = torch.tensor(VECTORS)[None, :, None]  # (1, 5, 1, 4)
     return apply_rotary_emb(x, x, precompute_freqs_cis(4, 5, theta))[0][0, :, 0]  # (5, 4)
 
 
 def exact(m: int, vector: tuple[float, ...], theta: float) -> list[float]:
-    """The four numbers of position m in float64, for the last digit's sake."""
+    """The four numbers of position m in float64: float32 has cos 0.01 = 0.99995000 just below that."""
     numbers = []
     for i in (0, 1):
         new = complex(*vector[2 * i : 2 * i + 2]) * cmath.rect(1, m * theta ** (-2 * i / 4))
@@ -63,14 +64,15 @@ def run_rotate(options: Rotate) -> Report:
     angles = precompute_freqs_cis(4, 5, options.theta).angle() % (2 * torch.pi)  # (5, 2)
     table = Table(
         "The five vectors, rotated",
-        ("position", "vector", "pair 1", "pair 2", "angles", "pair 1 rotated", "pair 2 rotated"),
+        ("position", "vector", "pair 0", "pair 1", "angles", "pair 0 rotated", "pair 1 rotated"),
     )
-    for m, (vector, new) in enumerate(zip(VECTORS, five_rotated(options.theta).tolist())):
+    for m, vector in enumerate(VECTORS):
+        new = exact(m, vector, options.theta)
         cells = [f"{value:.4f}" for value in new]
-        for i, (value, printed) in enumerate(zip(exact(m, vector, options.theta), PRINTED[m])):
+        for i, (value, printed) in enumerate(zip(new, PRINTED[m])):
             if options.theta == Rotate.theta and float(printed) != round(value, 4):
                 cells[i] += "*"
-                table.notes.append(f"* position {m}: often printed as {printed}; {value:.7f} rounds to {value:.4f}")
+                table.notes.append(f"* position {m}: note 2 prints {printed}; {value:.7f} rounds to {value:.4f}")
         old = [f"{value:g}" for value in vector]
         by = ", ".join(f"{angle:.4g}" for angle in angles[m].tolist())
         pairs = [f"[{a}, {b}]" for a, b in (old[:2], old[2:], cells[:2], cells[2:])]
@@ -79,21 +81,25 @@ def run_rotate(options: Rotate) -> Report:
 
 
 def draw_rotate(figure: Any, theta: float) -> None:
-    figure.set_size_inches(9, 5.2)
-    after = five_rotated(theta)  # (5, 4)
-    for number, axes in enumerate(figure.subplots(1, 2)):
-        for m, vector in enumerate(VECTORS):
-            old, new = vector[2 * number : 2 * number + 2], after[m, 2 * number : 2 * number + 2].tolist()
-            style = {"angles": "xy", "scale_units": "xy", "scale": 1, "color": COLORS[m], "width": 0.009}
-            axes.quiver(0, 0, *old, **style | {"alpha": 0.3})
-            axes.quiver(0, 0, *new, **style, label=f"position {m}")
-        axes.set(xlim=(-1.6, 1.6), ylim=(-1.6, 1.6), aspect="equal")
-        axes.set(xlabel=f"x{2 * number + 1} of the vector", ylabel=f"x{2 * number + 2} of the vector")
-        axes.set_title(f"pair {number + 1}: {theta ** (-number / 2):g} rad per position")
-        axes.grid(alpha=0.3)
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncol=5)
-    figure.suptitle("pale: the pair before the rotation; full colour: rotated by position x frequency", fontsize=11)
+    """One vector, both of whose pairs are (1, 0), at positions 0 to 4; arcs show the angles."""
+    figure.set_size_inches(9, 4.8)
+    x = torch.tensor([[1.0, 0.0, 1.0, 0.0]])  # (1, 4)
+    table = precompute_freqs_cis(4, 5, theta)  # (5, 2)
+    rotated = torch.view_as_complex(at(x[0], torch.arange(5), table).unflatten(-1, (2, 2)))  # (5, 2)
+    for i, axes in enumerate(figure.subplots(1, 2)):
+        plane(axes, 1.35)
+        rate = theta ** (-2 * i / 4)
+        for m in range(5):
+            tip = complex(rotated[m, i])
+            arrow(axes, tip, COLORS[m], label=f"position {m}: {m * rate:g} rad")
+            if m:
+                arc(axes, 0, m * rate, 0.17 * m + 0.08, COLORS[m])
+            if rate > 0.1:
+                axes.text(1.15 * tip.real, 1.15 * tip.imag, str(m), color=COLORS[m], ha="center", va="center")
+        axes.set(xlabel=f"channel {2 * i}", ylabel=f"channel {2 * i + 1}")
+        axes.set_title(f"pair {i}: {rate:g} rad per position")
+        axes.legend(loc="lower right", fontsize=8)
+    figure.suptitle("the vector (1, 0, 1, 0) at positions 0 to 4", fontsize=11)
 
 
 def at(x: Tensor, positions: Tensor, table: Tensor) -> Tensor:
@@ -102,14 +108,19 @@ def at(x: Tensor, positions: Tensor, table: Tensor) -> Tensor:
     return apply_rotary_emb(rows, rows, table[positions])[0][0, :, 0]  # (positions, D)
 
 
-def scores_at(options: Relative, shifts: Tensor) -> dict[str, Tensor]:
-    """The score of one pair of tokens, ``distance`` apart, at each shift, by what is rotated -> (shifts,) each."""
+def vectors_and_matrices(options: Relative) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Two random tokens, (D,) each, and matrices W_q and W_k, (D, D) each."""
     D = options.head_dim
     x, y, wq, wk = torch.randn(2 * D + 2, D, generator=torch.Generator().manual_seed(options.seed)).split((1, 1, D, D))
-    wq, wk = wq / D**0.5, wk / D**0.5
-    table = precompute_freqs_cis(D, int(shifts.max()) + options.distance + 1, options.theta)  # (end, D/2)
+    return x[0], y[0], wq / D**0.5, wk / D**0.5
+
+
+def scores_at(options: Relative, shifts: Tensor) -> dict[str, Tensor]:
+    """The score of one pair of tokens, ``distance`` apart, at each shift, by what is rotated -> (shifts,) each."""
+    x, y, wq, wk = vectors_and_matrices(options)
+    end = int(shifts.max()) + options.distance + 1
+    table = precompute_freqs_cis(options.head_dim, end, options.theta)  # (end, D/2)
     m, n = shifts + options.distance, shifts  # (shifts,) each
-    x, y = x[0], y[0]  # (D,) each
     return {
         "q and k": (at(wq @ x, m, table) * at(wk @ y, n, table)).sum(-1),
         "the embedding": ((at(x, m, table) @ wq.T) * (at(y, n, table) @ wk.T)).sum(-1),
@@ -167,12 +178,41 @@ def rotation_matrix(freqs_cis: Tensor) -> Tensor:
 
 
 def draw_relative(figure: Any, options: Relative) -> None:
+    """One pair of q and of k at a few places, with the angle between them; below, the score of the whole head."""
+    figure.set_size_inches(9, 6.2)
+    upper, lower = figure.subfigures(2, 1, height_ratios=(1, 1.25))
+    places = range(5)
+    pair, q, k = rotated_pair(options, torch.tensor(places))
+    reach = 1.3 * max(abs(q[0]), abs(k[0]))
+    for n, axes in enumerate(upper.subplots(1, len(places))):
+        plane(axes, reach)
+        arrow(axes, q[n], BLUE, width=0.025)
+        arrow(axes, k[n], ORANGE, width=0.025)
+        turn = cmath.phase(q[n] / k[n])  # from k to q
+        arc(axes, cmath.phase(k[n]), cmath.phase(k[n]) + turn, 0.3 * reach, "black")
+        product = (q[n] * k[n].conjugate()).real
+        axes.set_title(f"n = {n}, m = {n + options.distance}\nq . k of the pair {product:+.3f}", fontsize=8)
+        axes.set(xticks=[], yticks=[])
+    upper.suptitle(f"pair {pair} of q (blue, at m) and of k (orange, at n), {options.distance} apart", fontsize=10)
     shifts = torch.arange(200)
     found = scores_at(options, shifts)
-    axes = figure.subplots()
-    axes.plot(shifts, found["the embedding"], color=ORANGE, label="the embedding is rotated")
+    axes = lower.subplots()
+    axes.plot(shifts, found["the embedding"], color=ORANGE, linestyle="--", label="the embedding is rotated")
     axes.plot(shifts, found["q and k"], color=BLUE, linewidth=2, label="q and k are rotated")
     axes.set(xlabel=f"n, position of the key (the query is at n + {options.distance})", ylabel="score q . k")
-    axes.set_title(f"the same two tokens, {options.distance} apart, moved along the text")
+    axes.set_title(f"all pairs: the same two tokens, {options.distance} apart, moved along the text", fontsize=10)
     axes.grid(alpha=0.3)
     axes.legend()
+
+
+def rotated_pair(options: Relative, shifts: Tensor) -> tuple[int, list[complex], list[complex]]:
+    """One pair of q at ``shifts + distance`` and of k at ``shifts``, as complex numbers, and which pair it is.
+
+    It is the one of the fastest four in which neither arrow is short.
+    """
+    x, y, wq, wk = vectors_and_matrices(options)
+    table = precompute_freqs_cis(options.head_dim, int(shifts.max()) + options.distance + 1, options.theta)
+    q, k = at(wq @ x, shifts + options.distance, table), at(wk @ y, shifts, table)  # (shifts, D) each
+    q, k = (torch.view_as_complex(t.unflatten(-1, (-1, 2)))[:, :4] for t in (q, k))  # (shifts, up to 4) each
+    pair = int(torch.minimum(q[0].abs(), k[0].abs()).argmax())
+    return pair, q[:, pair].tolist(), k[:, pair].tolist()

@@ -80,43 +80,32 @@ def check_plot(path: Path) -> None:
         raise ValueError(f"--plot is {path}: give a file in a directory that exists and can be written to")
 
 
-def save_plot(draw: Callable[[Any], None], path: Path, size: tuple[float, float] = (8, 4.5)) -> None:
-    """Draw into ``path``, whole or not at all. Raises ValueError as ``check_plot`` does."""
+def save_plot(
+    draw: Callable[[Any], None], path: Path, size: tuple[float, float] = (8, 4.5), description: str = ""
+) -> None:
+    """Draw into ``path``, whole or not at all. A PNG also carries ``description``. Raises ValueError as ``check_plot``.
+
+    The description is the printed report of the same run, so that a picture can be compared with its table.
+    """
     check_plot(path)
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, dpi=100, layout="constrained")
     draw(figure)
-    write_atomically(path, lambda part: write_figure(figure, part, path.suffix[1:].lower()))
+    write_atomically(path, lambda part: write_figure(figure, part, path.suffix[1:].lower(), description))
 
 
-def write_figure(figure: Any, path: Path, kind: str) -> None:
+def write_figure(figure: Any, path: Path, kind: str, description: str) -> None:
     figure.savefig(path, format=kind)
     if kind == "png":  # 256 colours are enough, and a quarter of the bytes
-        from PIL import Image
+        from PIL import Image, PngImagePlugin
 
         with Image.open(path) as picture:
-            small = picture.convert("RGB").quantize(256)
-        small.save(path, format="png", optimize=True)
-
-
-def label_ends(axes: Any, lines: list[tuple[str, str, float, float]], gap: float = 0.06) -> None:
-    """Names beside the right ends of lines, (name, color, x, y) each, at least ``gap`` of the axis's height apart."""
-    low, high = axes.get_ylim()
-    lowest_free = -math.inf
-    for name, color, x, y in sorted(lines, key=lambda line: line[3]):
-        height = max((y - low) / (high - low), lowest_free)
-        lowest_free = height + gap
-        axes.annotate(
-            name,
-            (x, y),
-            (1.02, height),
-            textcoords="axes fraction",
-            color=color,
-            va="center",
-            annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.6},
-        )
+            # Not the default method, which loses the colour of a thin line beside a large map.
+            small = picture.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE)
+        text = PngImagePlugin.PngInfo()
+        text.add_itxt("Description", description, zip=True)
+        small.save(path, format="png", optimize=True, pnginfo=text)
 
 
 def short(value: float, digits: int = 4) -> str:

@@ -4,6 +4,7 @@ Nothing is copied out of the library. Every torch call passes through a ``TorchF
 leads back to the library's line, whose code object knows from which column to which the running expression reaches.
 """
 
+import cmath
 import linecache
 import sys
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from ..cli.machine import check_memory
 from ..config import ModelArgs
 from ..rope import _rotate, apply_rotary_emb, precompute_freqs_cis, reshape_for_broadcast
 from ..transformer import Transformer
+from .arrows import arc, arrow, plane
 from .topic import BLUE, ORANGE, Report, Table, check_options, open_model
 
 
@@ -60,22 +62,24 @@ class Step:
     shape: tuple[int, ...]
     dtype: torch.dtype
     values: list[complex]  # the few that are shown; of a real tensor, floats
+    at_key: list[complex]  # the same of the earlier key that is drawn
 
 
 class Recorder(TorchFunctionMode):
     """Keeps the steps in which watched functions of the library make a tensor, with what ``find`` picks of each."""
 
-    def __init__(self, functions: list[Callable[..., Any]], find: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, functions: list[Callable[..., Any]], picked: "Picked", at_key: "Picked") -> None:
         super().__init__()
         self.watched: set[CodeType] = {function.__code__ for function in functions}
-        self.find = find
+        self.picked, self.at_key = picked, at_key
         self.steps: list[Step] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         frame = self._library_frame(sys._getframe(1))
         if frame is not None and isinstance(result, Tensor):
-            self.steps.append(Step(*_expression(frame), tuple(result.shape), result.dtype, self.find(result).tolist()))
+            values, at_key = (place.find(result).tolist() for place in (self.picked, self.at_key))
+            self.steps.append(Step(*_expression(frame), tuple(result.shape), result.dtype, values, at_key))
         return result
 
     def _library_frame(self, frame: FrameType | None) -> FrameType | None:
@@ -123,7 +127,8 @@ def run(options: Trace) -> Report:
     layer: Any = model.layers[0]
     layer.attention.attend = attention
     picked = Picked(args, T, place, options.head, options.pair)
-    with torch.no_grad(), Recorder(WATCHED, picked.find) as recorder:
+    at_key = Picked(args, T, max(place - 1, 0), options.head, options.pair)
+    with torch.no_grad(), Recorder(WATCHED, picked, at_key) as recorder:
         model.freqs_cis = precompute_freqs_cis(args.head_dim, args.max_seq_len, args.rope_theta, args.rope_scaling)
         model.hidden(tokens, 0, KVCache(args, B))
     table = Table(
@@ -136,7 +141,7 @@ def run(options: Trace) -> Report:
         ],
         [f"of mask, scores and weights: for the keys at {', '.join(map(str, picked.keys()))}."],
     )
-    return Report([table], lambda figure: draw(figure, recorder.steps, picked))
+    return Report([table], lambda figure: draw(figure, recorder.steps, picked, at_key))
 
 
 def _random(options: Trace) -> tuple[Transformer, Tensor]:
@@ -210,19 +215,25 @@ def _number(value: complex) -> str:
     return f"{value.real:+.4f}{value.imag:+.4f}j" if isinstance(value, complex) else f"{value:+.4f}"
 
 
-def draw(figure: Any, steps: list[Step], picked: Picked) -> None:
-    """The pair of q and of k before and after the rotation."""
-    axes = figure.subplots()
-    longest = 0.0
-    before = [step.values[0] for step in steps if step.expression.startswith("torch.view_as_complex")]
-    after = [step.values[0] for step in steps if step.expression.startswith("pairs *")]
-    for name, color, old, new in zip("qk", (BLUE, ORANGE), before, after):
-        style = {"angles": "xy", "scale_units": "xy", "scale": 1, "color": color}
-        axes.quiver(0, 0, old.real, old.imag, alpha=0.35, label=f"{name}, as projected", **style)
-        axes.quiver(0, 0, new.real, new.imag, label=f"{name}, rotated", **style)
-        longest = max(longest, abs(old), abs(new))
-    axes.set(xlim=(-1.2 * longest, 1.2 * longest), ylim=(-1.2 * longest, 1.2 * longest), aspect="equal")
-    axes.set(xlabel=f"channel {2 * picked.pair}", ylabel=f"channel {2 * picked.pair + 1}")
-    axes.set_title(f"position {picked.position}, head {picked.head}, pair {picked.pair}")
-    axes.grid(alpha=0.3)
-    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+def draw(figure: Any, steps: list[Step], picked: Picked, at_key: Picked) -> None:
+    """The pair of a query and of an earlier key, before the rotation and after it."""
+    figure.set_size_inches(9, 4.6)
+    products = [step for step in steps if step.expression.startswith("torch.view_as_complex")]
+    rotated = [step for step in steps if step.expression.startswith("pairs *")]
+    q, k = products[0].values[0], products[1].at_key[0]
+    new_q, new_k = rotated[0].values[0], rotated[1].at_key[0]
+    reach = 1.35 * max(abs(q), abs(k))
+    turns = [cmath.phase(new / old) if old else 0.0 for old, new in ((q, new_q), (k, new_k))]
+    after = f"rotated: q by {turns[0]:+.2f} rad, k by {turns[1]:+.2f} rad"
+    left, right = figure.subplots(1, 2)
+    for axes, tips, title in ((left, (q, k), "as projected"), (right, (new_q, new_k), after)):
+        plane(axes, reach)
+        for name, place, color, tip in zip("qk", (picked, at_key), (BLUE, ORANGE), tips):
+            arrow(axes, tip, color)
+            end = 1.18 * tip
+            axes.text(end.real, end.imag, f"{name} at {place.position}", color=color, ha="center", va="center")
+        axes.set(xlabel=f"channel {2 * picked.pair}", ylabel=f"channel {2 * picked.pair + 1}", title=title)
+    for old, turn, color, radius in ((q, turns[0], BLUE, 0.3), (k, turns[1], ORANGE, 0.2)):
+        arrow(right, old, color, alpha=0.3)
+        arc(right, cmath.phase(old), cmath.phase(old) + turn, radius * reach, color)
+    figure.suptitle(f"head {picked.head}, pair {picked.pair}", fontsize=11)
