@@ -3,7 +3,7 @@
 
     python benchmarks/front_page.py --data tinyshakespeare.txt
 
-Some ten minutes, on a machine that does nothing else. Contenders take turns, and medians are compared. The other
+Some five minutes, on a machine that does nothing else. Contenders take turns, and medians are compared. The other
 benchmarks measure each of them in more ways: time_to_loss.py, train.py, generate.py.
 """
 
@@ -18,11 +18,9 @@ from pathlib import Path
 
 import torch
 
-sys.path.append(str(Path(__file__).resolve().parent.parent))  # after this folder: train is the benchmark here
-import time_to_loss
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import generate
-import train
+from benchmarks import generate, time_to_loss, train
 from model import Transformer, kernels
 from model.cli.machine import pick_device, pick_dtype
 from model.weights import load_model, save_model

@@ -187,7 +187,7 @@ def first_words(text: str) -> str:
 
     Chinese and Japanese have no spaces between words.
     """
-    found = re.search(r"[^\s-]\S*(?:[^\S\r\n]+\S+){0,2}", text)  # a prompt must not look like a flag
+    found = re.search(r"[^\W_]\S*(?:[^\S\r\n]+\S+){0,2}", text)  # begins with a letter or digit, not like a flag
     if not found:
         return ""
     words = found[0]
