@@ -2,7 +2,7 @@
 
 import { $ } from "./draw.mjs";
 import { DEFAULTS, keyOf, query, state, writeHash } from "./state.mjs";
-import { changed, drawPlayer } from "./frame.mjs";
+import { changed, drawAll, drawPlayer, fold } from "./frame.mjs";
 import { bothWays, enqueue, goBack, play, forwardPrompt, refreshWhatIf, step } from "./text.mjs";
 import { cellAt } from "./maps.mjs";
 import { setLanguage, setTheme } from "./words.mjs";
@@ -47,7 +47,7 @@ export function wire() {
   bind("speed", []);
   bind("useCache", ["cache"], asChecked);
   bind("endless", [], asChecked);
-  bind("theme", [], undefined, setTheme);
+  bind("theme", [], undefined, () => setTheme());
   for (const id of ["theta", "factor", "offset", "stretch"]) bind(id, ["whatIf"], asNumber, refreshWhatIf);
   bind("change", ["whatIf"], undefined, refreshWhatIf);
   bind("long", ["whatIf"], asChecked, refreshWhatIf);
@@ -72,6 +72,7 @@ export function wire() {
     drawPlayer();
   });
   on("both", "click", () => enqueue(bothWays));
+  on("fold", "click", fold);
   on("language", "click", () => setLanguage(state.language === "en" ? "zh" : "en"));
   on("bars", "click", ({ target }) => {
     const button = target.closest("button");
@@ -106,7 +107,12 @@ export function wire() {
     if (cell) update({ position: cell.q, key: cell.k });
   });
   for (const details of document.querySelectorAll("details")) details.addEventListener("toggle", () => changed());
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", setTheme);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => setTheme());
+  addEventListener("beforeprint", () => {
+    setTheme("light");
+    drawAll();
+  });
+  addEventListener("afterprint", () => setTheme());
   new ResizeObserver(() => changed()).observe(document.body);
 }
 

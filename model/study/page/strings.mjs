@@ -21,6 +21,7 @@ export const STRINGS = {
   pause: ["Pause", "暂停"],
   speed: ["Speed", "速度"],
   speedMax: ["all it can", "全速"],
+  where: ["Layer {layer}, head {head}", "第 {layer} 层，头 {head}"],
   layer: ["Layer", "层"],
   head: ["Head", "头"],
   query: ["Query q at", "查询 q 位于"],

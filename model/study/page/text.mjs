@@ -120,16 +120,24 @@ export async function bothWays() {
   state.useCache = chosen;
 }
 
-// What if: asked when the view is seen and nothing plays
+// What if: asked when nothing plays, and off the screen only where it takes no time worth waiting for.
 
+const CHEAP = 300; // milliseconds
 let wanted = 0;
+
+export const isOutdated = () => state.whatIf?.text !== state.tokens;
+
+function isCheap() {
+  const { ms, T } = state.passes.at(-1);
+  return (2 * state.tokens.length * ms) / T < CHEAP;
+}
 
 export function refreshWhatIf() {
   const mine = ++wanted;
   setTimeout(
     () =>
       enqueue(async () => {
-        if (mine !== wanted || state.playing || !visible.has("whatIf")) return;
+        if (mine !== wanted || state.playing || !(visible.has("whatIf") || isCheap())) return;
         const slow = setTimeout(() => {
           state.computing = true;
           changed("whatIf");

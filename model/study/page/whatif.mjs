@@ -37,10 +37,11 @@ function settings() {
 // Asks for both runs, the unchanged one and the changed one, at the same positions of the same text.
 export async function compare() {
   if (state.tokens.length < 2) return null;
+  const { tokens: whole } = state;
   const tokens = text();
   const same = { theta: args.ropeTheta, scaling: args.ropeScaling, offset: 0, stretch: 1, off: false };
   const before = await ask("whatIf", { tokens, ...same });
-  return { tokens, before, after: await ask("whatIf", { tokens, ...settings() }) };
+  return { text: whole, tokens, before, after: await ask("whatIf", { tokens, ...settings() }) };
 }
 
 const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
@@ -58,7 +59,7 @@ export function drawWhatIf() {
   }
   const { whatIf } = state;
   if (!whatIf) {
-    $("whatIfText").textContent = state.tokens.length < 2 ? t("whatIfShort") : "";
+    $("whatIfText").textContent = t(state.tokens.length < 2 ? "whatIfShort" : "computing");
     $("whatIfNext").replaceChildren();
     surface($("loss"));
     return;

@@ -43,9 +43,10 @@ function link(place) {
   if (found) place.href = found[1];
 }
 
-export function setTheme() {
+// The reader's theme, or the one given, which is for paper.
+export function setTheme(theme = state.theme) {
   const dark = matchMedia("(prefers-color-scheme: dark)").matches;
-  document.documentElement.dataset.theme = state.theme || (dark ? "dark" : "light");
+  document.documentElement.dataset.theme = theme || (dark ? "dark" : "light");
   state.colors = colors();
   changed();
 }
