@@ -1,12 +1,13 @@
 // The page's state: facts about the model, the text, the results of every pass, the reader's choices. Views only read it.
 
-import { Tokenizer } from "./tokenizer.mjs";
+import { Llama2c, SentencePiece } from "./tokenizer.mjs";
+import { JsonTokenizer } from "./tokenizer_json.mjs";
 import { ropeFreqs } from "./model.mjs";
 import { translate } from "./strings.mjs";
 
 export const facts = JSON.parse(document.getElementById("facts").textContent);
 export const args = facts.args;
-export const tokenizer = new Tokenizer(facts.tokenizer);
+export const tokenizer = new { SentencePiece, Llama2c, JsonTokenizer }[facts.tokenizer.type](facts.tokenizer);
 export const freqs = ropeFreqs(args.headDim, args.ropeTheta, args.ropeScaling); // (D/2), radians per token
 const LARGEST = 2 ** 24; // attention weights that are kept, of all heads
 export const sinks = facts.sinks; // first tokens that are never dropped
@@ -86,11 +87,7 @@ export function t(key, blanks) {
 
 // A token as the page writes it: a space as a dot, a new line as its sign.
 export function shown(id) {
-  const text =
-    facts.tokenizer.kinds[id] === "n"
-      ? facts.tokenizer.pieces[id].replaceAll("\u2581", "·")
-      : facts.tokenizer.pieces[id];
-  return text.replaceAll("\n", "⏎").replaceAll("\t", "⇥").replaceAll("\r", "␍");
+  return tokenizer.name(id).replaceAll(" ", "·").replaceAll("\n", "⏎").replaceAll("\t", "⇥").replaceAll("\r", "␍");
 }
 
 export const isFull = () => state.tokens.length >= limit && !state.endless;

@@ -205,8 +205,8 @@ export const STRINGS = {
 
   footer: ["All of this runs in this page: nothing is sent, and your choices are stored in the address only.", "一切都在本页中运行：不发送任何数据，除网址之外不保存任何内容。"],
   encodingExact: [
-    "Text is encoded by the tokenizer's own rule ({kind} merges, bytes for unknown characters), id for id as SentencePiece does.",
-    "文本按分词器自己的规则编码（{kind}，未知字符用字节），逐个编号与 SentencePiece 相同。",
+    "Text is encoded by the tokenizer's own rules ({kind}), to the same ids as in generate.py.",
+    "文本按分词器自己的规则（{kind}）编码，得到的编号与 generate.py 相同。",
   ],
 };
 
