@@ -61,6 +61,7 @@ PAGE = (
     "cache",
     "whatif",
     "frame",
+    "overview",
     "text",
     "words",
     "controls",

@@ -91,6 +91,7 @@ export function drawPlayer() {
   for (const [id, digits] of [
     ["temperature", 2],
     ["topP", 2],
+    ["zoom", 0],
     ["factor", 1],
     ["stretch", 1],
   ]) {

@@ -3,7 +3,7 @@
 import { $, element } from "./draw.mjs";
 import { args, ask, facts, limit, state, t } from "./state.mjs";
 import { VIEWS, drawAll, schedule, visible } from "./frame.mjs";
-import { enqueue, forwardPrompt, isOutdated, refreshWhatIf } from "./text.mjs";
+import { enqueue, firstWhatIf, forwardPrompt, isOutdated, refreshWhatIf } from "./text.mjs";
 import { setLanguage, setTheme } from "./words.mjs";
 import { wire } from "./controls.mjs";
 
@@ -27,6 +27,7 @@ async function start() {
   await enqueue(() => ask("load", { facts, weights: weights.textContent, limit }));
   weights.remove(); // the worker has them now
   await forwardPrompt();
+  await firstWhatIf();
   drawAll();
   document.documentElement.dataset.ready = "yes";
 }

@@ -28,12 +28,14 @@ export const DEFAULTS = {
   useCache: true,
   endless: false,
   shift: 0,
+  zoom: 1,
   change: "off",
   theta: args.ropeTheta * 100,
   factor: 2,
   offset: 0,
   stretch: 1,
   long: false,
+  guide: 1, // the sentence that is shown; 0 is none
 };
 
 export const state = { ...DEFAULTS, ...readHash() };
@@ -51,12 +53,13 @@ Object.assign(state, {
   playing: false,
   advancing: false,
   whatIf: null,
+  agreement: null,
   computing: false,
 });
 
 // Choices live in the address only, so a link keeps them and nothing else does.
 function readHash() {
-  const read = {};
+  const read = location.hash.length > 1 ? { guide: 0 } : {}; // a link with choices needs no guide
   for (const [name, text] of new URLSearchParams(location.hash.slice(1))) {
     if (!Object.hasOwn(DEFAULTS, name)) continue;
     const kind = typeof DEFAULTS[name];
@@ -68,6 +71,7 @@ function readHash() {
     ["layer", args.nLayers],
     ["head", args.nHeads],
     ["pair", args.headDim / 2],
+    ["guide", 7],
   ]) {
     if (name in read && !(Number.isInteger(read[name]) && read[name] >= 0 && read[name] < size)) delete read[name];
   }
@@ -159,12 +163,12 @@ const slice = (array, at) => array.subarray(at, at + args.headDim);
 
 const source = document.getElementById("workerSource").textContent;
 const worker = new Worker(URL.createObjectURL(new Blob([source], { type: "text/javascript" })));
-const waiting = new Map();
+const pending = new Map();
 let asked = 0;
 
 worker.onmessage = ({ data }) => {
-  const [resolve, reject] = waiting.get(data.id);
-  waiting.delete(data.id);
+  const [resolve, reject] = pending.get(data.id);
+  pending.delete(data.id);
   if (data.error) reject(new Error(data.error));
   else resolve(data);
 };
@@ -172,5 +176,5 @@ worker.onmessage = ({ data }) => {
 export function ask(type, data = {}) {
   const id = asked++;
   worker.postMessage({ id, type, ...data });
-  return new Promise((resolve, reject) => waiting.set(id, [resolve, reject]));
+  return new Promise((resolve, reject) => pending.set(id, [resolve, reject]));
 }
