@@ -393,7 +393,8 @@ def test_the_guide_goes_through_all_views_and_can_be_skipped(opened):
         page.click("#guideNext")
         assert f"{number} / 6" in text(page, "#guide")
         assert page.evaluate("() => document.activeElement.id").endswith("Title"), view
-    page.click("#guideNext")
+    page.focus("#guideNext")
+    page.keyboard.press("Enter")
     assert not page.is_visible("#guide")
     assert "guide=0" in page.url
     page.wait_for_selector("#strip [data-view=whatIf][aria-current]")

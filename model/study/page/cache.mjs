@@ -72,7 +72,7 @@ function drawSlots(filled, start, end) {
   const row = args.nLayers > 12 ? 8 : 16;
   const left = 76;
   const right = 8;
-  canvas.style.height = `${args.nLayers * (row + 3) + 44}px`;
+  canvas.style.height = `${args.nLayers * (row + 3) + 50}px`;
   const [context, width] = surface(canvas);
   const slot = (width - left - right) / limit;
   const top = 18;

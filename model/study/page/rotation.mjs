@@ -106,15 +106,20 @@ function drawPlane(asks, arrows, q, k) {
     tip(context, x(a), y(b), Math.atan2(y(b) - y(0), x(a) - x(0)), 4 + 2 * width);
     context.globalAlpha = 1;
   };
+  const places = []; // of the labels of q and k
   const label = (words, [a, b], color) => {
     const angle = Math.atan2(b, a);
+    const px = x(a) + 17 * Math.cos(angle);
+    let py = y(b) - 17 * Math.sin(angle);
+    for (const [tx, ty] of places) if (Math.abs(tx - px) < 30 && Math.abs(ty - py) < 16) py = ty + 18;
+    places.push([px, py]);
     Object.assign(context, {
       fillStyle: color,
       font: "bold 14px system-ui, sans-serif",
       textAlign: "center",
       textBaseline: "middle",
     });
-    context.fillText(words, x(a) + 17 * Math.cos(angle), y(b) - 17 * Math.sin(angle));
+    context.fillText(words, px, py);
   };
   arrows.forEach(({ rotated }, p) => p !== k && arrow(rotated, c.key, 1, [], 0.2 + 0.5 * ((p + 1) / (q + 1)) ** 2));
   arrow(arrows[k].plain, c.key, 1.5, [1, 4]);
@@ -123,7 +128,7 @@ function drawPlane(asks, arrows, q, k) {
   arrow(asks.rotated, c.query, 4);
   label(`k${k}`, arrows[k].rotated, c.key);
   label(`q${q}`, asks.rotated, c.query);
-  const taken = [arrows[k], asks].map(({ rotated: [a, b] }) => [x(a), y(b)]);
+  const taken = [...places, ...[arrows[k], asks].map(({ rotated: [a, b] }) => [x(a), y(b)])];
   Object.assign(context, { fillStyle: c.key, font: "11px system-ui, sans-serif" });
   for (let p = q; p >= 0; p--) {
     const [a, b] = arrows[p].rotated;
