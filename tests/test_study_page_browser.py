@@ -271,6 +271,20 @@ def test_every_control_works_by_keyboard(opened):
     page.wait_for_function("() => location.hash.includes('head=4') && location.hash.includes('language=zh')")
 
 
+def test_a_key_pressed_in_the_player_leaves_the_page_where_it_is(opened):
+    page = opened("language=en")
+    look(page, "cache")
+    before = page.evaluate("() => scrollY")
+    page.focus("#layer")
+    page.keyboard.press("ArrowUp")
+    page.focus("#language")
+    look(page, "cache")
+    page.focus("#back")
+    page.keyboard.press("Tab")
+    text(page, "#step")
+    assert page.evaluate("() => scrollY") == before > 0
+
+
 def test_choices_live_in_the_address_and_nonsense_there_is_left_out(opened):
     page = opened("head=3&pair=2&temperature=1.25&topK=7&language=zh&theta=-1&shift=x&topP=44&layer=9&junk=%3Cb%3E")
     assert page.input_value("#head") == "3"
@@ -393,8 +407,7 @@ def test_the_guide_goes_through_all_views_and_can_be_skipped(opened):
         page.click("#guideNext")
         assert f"{number} / 6" in text(page, "#guide")
         assert page.evaluate("() => document.activeElement.id").endswith("Title"), view
-    page.focus("#guideNext")
-    page.keyboard.press("Enter")
+    page.click("#guideNext")
     assert not page.is_visible("#guide")
     assert "guide=0" in page.url
     page.wait_for_selector("#strip [data-view=whatIf][aria-current]")
