@@ -3,6 +3,9 @@
 The page's sources lie beside this file: page.html, page.css and the modules of ``PAGE`` and ``WORKER``. They are put
 into one file here, with what the page needs to know of the model as JSON; model.mjs is the network once more, to be
 read beside ``model/``.
+
+    vocabulary.py     what the page needs of a tokenizer to give the same ids; refuses what it could not encode alike
+    browser_regex.py  the expressions by which a tokenizer.json splits words, in JavaScript's spelling
 """
 
 import base64
