@@ -92,7 +92,7 @@ def test_line_editing_is_only_loaded_for_a_terminal(monkeypatch, typed):
     loaded = []
     monkeypatch.setattr("model.decoding.terminal.import_module", loaded.append)
     monkeypatch.setattr(sys, "stdout", Screen())
-    monkeypatch.setattr(sys, "stdin", Screen() if typed else io.TextIOWrapper(io.BytesIO()))
+    monkeypatch.setattr(sys, "stdin", Screen() if typed else io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
     Terminal(pytest.fail)
     assert loaded == (["readline"] if typed else [])
 

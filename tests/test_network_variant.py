@@ -1,4 +1,4 @@
-"""The README's network of one's own, put in by name: trained, resumed and generated from by the scripts themselves."""
+"""A network of one's own, that of docs/library.md, put in by name: trained, resumed and generated from by the scripts themselves."""
 
 import json
 import os
@@ -30,9 +30,9 @@ SETTINGS += [
 ]
 
 
-def readme_example() -> str:
-    """The code block of the README that defines the class."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+def library_example() -> str:
+    """The code block of docs/library.md that defines the class."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "library.md").read_text(encoding="utf-8"), re.DOTALL)
     (example,) = [block for block in blocks if "class SlidingTransformer" in block]
     return example
 
@@ -40,7 +40,7 @@ def readme_example() -> str:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("variant")
-    (folder / "sliding.py").write_text(readme_example(), encoding="utf-8")
+    (folder / "sliding.py").write_text(library_example(), encoding="utf-8")
     (folder / "text.txt").write_text("".join(f"{n} and {n} are {n + n}.\n" for n in range(300)), encoding="utf-8")
     yield folder
     sys.modules.pop("sliding", None)  # other tests have another module of this name

@@ -19,8 +19,13 @@ from model.rope import precompute_freqs_cis
 from model.rope_scaling import RopeScaling
 from model.study import TOPICS, run
 from model.study import page as page_topic
-from model.study.page import architecture, camel, vocabulary
-from model.text.tokenizer import SentencePieceTokenizer
+from model.study.page import architecture, camel
+from model.study.page.browser_regex import browser_regex
+from model.study.page.vocabulary import vocabulary
+from model.text import llama2c_tokenizer as llama2c
+from model.text.hf_tokenizer import HFTokenizer, hugging_face_files
+from model.text.llama2c_tokenizer import Llama2cTokenizer
+from model.text.tokenizer import SentencePieceTokenizer, Tokenizer
 from model.text.train_tokenizer import train_tokenizer
 from model.weights import load_model, save_model, save_tokenizer
 
@@ -39,7 +44,7 @@ SCALINGS = {
 
 def node(script: str, given: object) -> object:
     """What the script, the body of a function of ``given``, returns; the page's modules are in scope."""
-    names = {"model": "M", "sampling": "S", "tokenizer": "T", "worker": "W", "strings": "U"}
+    names = {"model": "M", "sampling": "S", "tokenizer": "T", "tokenizer_json": "J", "worker": "W", "strings": "U"}
     imports = "".join(f"import * as {short} from '{(WEB / name).as_uri()}.mjs';" for name, short in names.items())
     program = f"""{imports} import {{ readFileSync }} from 'node:fs';
         const answer = ((given) => {{ {script} }})(JSON.parse(readFileSync(0, 'utf8')));
@@ -134,6 +139,20 @@ def strings(count: int) -> list[str]:
         "<s>",
         "<0x41>",
         "\ufeff",
+        *(
+            "'LL",
+            "'\u017f",
+            "\u212a",
+            "\u0085",
+            "\u3000",
+            "\u2028",
+            "e\u0301",
+            "\u00bd",
+            "\u0661\u0662",
+            "12345",
+            "</s>",
+        ),
+        *("<|begin_of_text|>", " <tool> ", "\U0001f468\u200d\U0001f467", "\uac01", "\u0e44\u0e17\u0e22", "_", "\u0120"),
     ]
     made = ["", " ", "\u2581", "  rope", "rope  ", "a\u2581b", "</script>", *TEXT.split("."), TEXT]
     made += [
@@ -144,40 +163,169 @@ def strings(count: int) -> list[str]:
     return ["".join(each) for each in signs] + made[: count - len(signs)]
 
 
-@needs_node
-@pytest.mark.parametrize("kind", ["bpe", "char"])
-def test_a_thousand_strings_are_encoded_and_decoded_as_sentencepiece_does(tokenizers, kind):
-    tokenizer, texts = tokenizers[kind], strings(1000)
+def assert_encoded_alike(tokenizers: list[Tokenizer], count: int) -> None:
+    """Ids of hard texts, and texts of ids that were drawn, made by bytes, or made by encoding."""
+    texts = strings(count)
     draw = random.Random(5)
-    rows = [[draw.randrange(tokenizer.vocab_size) for _ in range(draw.randint(0, 9))] for _ in range(500)]
-    rows += [[draw.randrange(3, 259) for _ in range(6)] for _ in range(500)]  # bytes that are seldom a character
-    rows += [[3 + byte for byte in text.encode()] for text in texts[:200]]
-    answer = node(
-        """const tokenizer = new T.Tokenizer(given.vocabulary);
-        return [given.texts.map((text) => tokenizer.encode(text)), given.rows.map((ids) => tokenizer.decode(ids))];""",
-        {"vocabulary": vocabulary(tokenizer), "texts": texts, "rows": rows},
+    given = []
+    for each in tokenizers:
+        rows = [[draw.randrange(each.vocab_size) for _ in range(draw.randint(0, 9))] for _ in range(count // 2)]
+        if each.vocab_size > 300:
+            rows += [[draw.randrange(3, 259) for _ in range(6)] for _ in range(count // 2)]  # bytes: seldom a character
+            rows += [[3 + byte for byte in text.encode()] for text in texts[: count // 5]]
+        rows += each.encode_batch(texts[: count // 2])
+        given.append({"vocabulary": vocabulary(each), "rows": rows})
+    answers = node(
+        """return given.tokenizers.map(({ vocabulary, rows }) => {
+            const tokenizer = new { ...T, ...J }[vocabulary.type](vocabulary);
+            return [given.texts.map((text) => tokenizer.encode(text)), rows.map((ids) => tokenizer.decode(ids))];
+        });""",
+        {"tokenizers": given, "texts": texts},
     )
-    assert answer[0] == [tokenizer.encode(text) for text in texts]
-    assert answer[1] == [tokenizer.decode(ids) for ids in rows]
+    for each, facts, (ids, decoded) in zip(tokenizers, given, answers):
+        for text, expected, found in zip(texts, each.encode_batch(texts), ids):
+            assert found == [each.bos_id, *expected], (each.path, text)
+        assert ids[0] == each.encode(texts[0])  # once the whole method: it starts threads
+        for row, found in zip(facts["rows"], decoded):
+            assert found == each.decode(row), (each.path, row)
 
 
 @needs_node
-def test_a_space_before_the_text_is_added_and_dropped_as_llama_2_does(tmp_path):
+def test_a_thousand_strings_are_encoded_and_decoded_as_sentencepiece_does(tokenizers):
+    assert_encoded_alike(list(tokenizers.values()), 1000)
+
+
+def train_sentencepiece(prefix: Path, **options) -> SentencePieceTokenizer:
+    settings = {"vocab_size": 320, "model_type": "bpe", "byte_fallback": True, "normalization_rule_name": "identity"}
     SentencePieceTrainer.train(
-        sentence_iterator=iter([TEXT]), model_prefix=str(tmp_path / "llama"), vocab_size=320, model_type="bpe",
-        byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False, minloglevel=2,
-        character_coverage=1.0, hard_vocab_limit=False,
+        sentence_iterator=iter([TEXT]), model_prefix=str(prefix), minloglevel=2, hard_vocab_limit=False,
+        character_coverage=0.99, **(settings | options),
     )  # fmt: skip
-    tokenizer = SentencePieceTokenizer(tmp_path / "llama.model")
-    assert tokenizer.adds_space
-    texts = strings(300)
-    rows = [tokenizer.encode(text) for text in texts] + [[5, 200, 300], [1, 1, 310], [300, 1, 300]]
-    answer = node(
-        """const tokenizer = new T.Tokenizer(given.vocabulary);
-        return [given.texts.map((text) => tokenizer.encode(text)), given.rows.map((ids) => tokenizer.decode(ids))];""",
-        {"vocabulary": vocabulary(tokenizer), "texts": texts, "rows": rows},
-    )
-    assert answer == [rows[:300], [tokenizer.decode(ids) for ids in rows]]
+    return SentencePieceTokenizer(prefix.with_suffix(".model"))
+
+
+@needs_node
+def test_spaces_are_added_and_collapsed_as_published_models_do(tmp_path):
+    llama = train_sentencepiece(tmp_path / "llama", remove_extra_whitespaces=False)
+    stories = train_sentencepiece(tmp_path / "stories")  # both of SentencePiece's defaults, as llama2.c's models have
+    plain = train_sentencepiece(tmp_path / "plain", add_dummy_prefix=False, byte_fallback=False)
+    assert (llama.adds_space, stories.adds_space, plain.adds_space) == (True, True, False)
+    llama2c.save(llama, tmp_path / "tokenizer.bin")
+    binary = Llama2cTokenizer(tmp_path / "tokenizer.bin", llama.vocab_size)
+    assert_encoded_alike([llama, stories, plain, binary], 300)
+
+
+LLAMA_3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+
+
+def byte_level(steps: list[dict], normalizer: dict | None, ignore_merges: bool) -> dict:
+    """A tokenizer.json of Llama 3's layout, with a special token and one that takes the spaces around it."""
+    hf = pytest.importorskip("tokenizers")
+    model = hf.Tokenizer(hf.models.BPE())
+    model.pre_tokenizer = hf.pre_tokenizers.ByteLevel()
+    alphabet = hf.pre_tokenizers.ByteLevel.alphabet()
+    trainer = hf.trainers.BpeTrainer(vocab_size=380, initial_alphabet=alphabet, show_progress=False)
+    model.train_from_iterator([TEXT], trainer)
+    model.add_special_tokens(["<|begin_of_text|>"])
+    model.add_tokens([hf.AddedToken("<tool>", lstrip=True, rstrip=True, normalized=False)])
+    content = json.loads(model.to_str())
+    content["model"]["ignore_merges"] = ignore_merges
+    content |= {"normalizer": normalizer, "decoder": bytes_step()}
+    return content | {"pre_tokenizer": {"type": "Sequence", "pretokenizers": steps}}
+
+
+def json_tokenizer(home: Path, content: dict, bos: str) -> HFTokenizer:
+    home.mkdir(parents=True)
+    (home / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    (home / "tokenizer_config.json").write_text(json.dumps({"bos_token": bos}), encoding="utf-8")
+    return HFTokenizer(home / "tokenizer.json")
+
+
+def bytes_step(add_prefix_space: bool = False, use_regex: bool = False) -> dict:
+    return {"type": "ByteLevel", "add_prefix_space": add_prefix_space, "trim_offsets": True, "use_regex": use_regex}
+
+
+def split_step(pattern: str, behavior: str = "Isolated", invert: bool = False) -> dict:
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": behavior, "invert": invert}
+
+
+@needs_node
+def test_a_byte_level_tokenizer_json_is_encoded_as_its_library_does(tmp_path):
+    digits = {"type": "Digits", "individual_digits": True}
+    layouts = {
+        "llama-3": ([split_step(LLAMA_3), bytes_step()], None, True),
+        "qwen": ([split_step(LLAMA_3.replace("{1,3}", "")), bytes_step()], {"type": "NFC"}, False),
+        "gpt-2": ([bytes_step(add_prefix_space=True, use_regex=True)], None, False),
+        "smollm": ([digits, bytes_step(use_regex=True)], None, False),
+        "others": ([split_step(r"\w+|[^\w\s]+|\s+$|\s+", "Removed", True), bytes_step()], None, False),
+    }
+    bos = "<|begin_of_text|>"
+    made = [json_tokenizer(tmp_path / name, byte_level(*rules), bos) for name, rules in layouts.items()]
+    assert_encoded_alike(made, 300)
+
+
+@needs_node
+def test_a_metaspace_tokenizer_json_is_encoded_as_its_library_does(tmp_path):
+    pytest.importorskip("tokenizers")
+    train_sentencepiece(tmp_path / "llama", remove_extra_whitespaces=False)
+    content, _ = hugging_face_files(tmp_path / "llama.model")  # Llama 2's layout: a normalizer writes the spaces
+    normalized = json.loads(json.dumps(content))
+    for token in normalized["added_tokens"]:
+        token["normalized"] = True
+    made = [json_tokenizer(tmp_path / "llama-2", content, "<s>"), json_tokenizer(tmp_path / "old", normalized, "<s>")]
+    for scheme, split in (("first", False), ("always", True), ("never", True)):
+        metaspace = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": scheme, "split": split}
+        decoder = {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, metaspace]}
+        layout = content | {"normalizer": None, "pre_tokenizer": metaspace, "decoder": decoder}
+        layout["model"] = content["model"] | {"byte_fallback": not split, "fuse_unk": scheme == "never"}
+        made.append(json_tokenizer(tmp_path / scheme, layout, "<s>"))
+    assert_encoded_alike(made, 300)
+
+
+def test_what_the_page_cannot_encode_is_named_in_one_line(tmp_path):
+    pytest.importorskip("tokenizers")
+    train_sentencepiece(tmp_path / "llama")
+    content, _ = hugging_face_files(tmp_path / "llama.model")
+    faults = {
+        "normalizer Lowercase": {"normalizer": {"type": "Lowercase"}},
+        "pre-tokenizer Punctuation": {"pre_tokenizer": {"type": "Punctuation", "behavior": "Isolated"}},
+        "MergedWithNext": {"pre_tokenizer": split_step("a", "MergedWithNext")},
+        "decoder WordPiece": {"decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True}},
+        "dropout": {"model": content["model"] | {"dropout": 0.5}},
+        "truncation": {"truncation": {"direction": "Right", "max_length": 9, "strategy": "LongestFirst", "stride": 0}},
+    }
+    for i, (words, fault) in enumerate(faults.items()):
+        tokenizer = json_tokenizer(tmp_path / str(i), content | fault, "<s>")
+        with pytest.raises(ValueError, match="the page cannot encode its text") as caught:
+            vocabulary(tokenizer)
+        assert words in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_an_expression_that_a_browser_lacks_is_named():
+    assert browser_regex(
+        r"(?i:'s)|\s+(?!\S)|[^\d-]{2,}?"
+    ) == r"(?:'[sS\u017f])|\p{White_Space}+(?!\P{White_Space})|[^\p{Nd}-]{2,}?".replace("\\u017f", "\u017f")
+    for pattern in (
+        r"a++",
+        r"(?>a)",
+        r"(?i)a",
+        r"[[:alpha:]]",
+        r"[a&&b]",
+        r"\bword",
+        r"(a)\1",
+        r"(?i:ss)",
+        r"a{2}?",
+        r"\p{Foo}",
+        "(",
+        "[a",
+        "a)",
+    ):
+        with pytest.raises(ValueError, match="a browser lacks"):
+            browser_regex(pattern)
 
 
 @needs_node
@@ -433,7 +581,6 @@ def test_what_the_page_cannot_hold_is_refused_in_one_line(toy, tmp_path, monkeyp
         assert not (tmp_path / "page.html").exists()
         return str(caught.value)
 
-    assert "tokenizer.model" in refused(tokenizer=toy / "tokenizer.json")
     monkeypatch.setattr(page_topic, "LARGEST_MODEL", 20_000)
     count = sum(weight.numel() for weight in load_model(toy).parameters())
     assert f"{count:,} parameters" in refused()
@@ -454,5 +601,5 @@ def test_a_tokenizer_of_another_kind_is_refused(toy, tmp_path):
             sentence_iterator=iter([TEXT]), model_prefix=str(tmp_path / kind), vocab_size=320, model_type=kind,
             byte_fallback=True, normalization_rule_name=rule, minloglevel=2, hard_vocab_limit=False,
         )  # fmt: skip
-        with pytest.raises(ValueError, match="the page encodes"):
+        with pytest.raises(ValueError, match="the page cannot encode its text"):
             vocabulary(SentencePieceTokenizer(tmp_path / f"{kind}.model"))

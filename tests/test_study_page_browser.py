@@ -227,10 +227,10 @@ def test_what_if_changes_the_loss_but_shifting_does_not(opened):
 
 
 def test_every_control_works_by_keyboard(opened):
-    page = opened()
+    page = opened("change=linear&guide=1")
     controls = "button[id], select, input, textarea, canvas[tabindex]"
     wanted = set(page.eval_on_selector_all(controls, "all => all.map((each) => each.id)"))
-    wanted -= {"theta", "factor"}  # which are shown with the change that uses them
+    wanted -= {"theta", "fold"}  # shown with the change that uses it, and on a phone
     reached: set[str] = set()
     for _ in range(400):  # more than once round: a control may be off for the moment in which the page computes
         page.keyboard.press("Tab")
@@ -269,6 +269,20 @@ def test_every_control_works_by_keyboard(opened):
     press("#language", "Enter")
     assert page.get_attribute("html", "lang") == "zh-Hans"
     page.wait_for_function("() => location.hash.includes('head=4') && location.hash.includes('language=zh')")
+
+
+def test_a_key_pressed_in_the_player_leaves_the_page_where_it_is(opened):
+    page = opened("language=en")
+    look(page, "cache")
+    before = page.evaluate("() => scrollY")
+    page.focus("#layer")
+    page.keyboard.press("ArrowUp")
+    page.focus("#language")
+    look(page, "cache")
+    page.focus("#back")
+    page.keyboard.press("Tab")
+    text(page, "#step")
+    assert page.evaluate("() => scrollY") == before > 0
 
 
 def test_choices_live_in_the_address_and_nonsense_there_is_left_out(opened):
@@ -322,19 +336,129 @@ def test_the_page_may_ask_for_nothing_from_outside(browser, address):
     context.close()
 
 
-@pytest.mark.parametrize("language", ["en", "zh"])
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_nothing_overflows_a_phone_and_no_word_is_missing(opened, language, theme):
-    page = opened(f"language={language}&theme={theme}", viewport={"width": 390, "height": 844})
+# What lies over something else, runs over its own edge, or makes the page scroll sideways.
+FAULTS = """() => {
+    const faults = document.documentElement.scrollWidth > innerWidth ? ["the page scrolls sideways"] : [];
+    const inner = ".scroll *, #chips *, #clocks *, #thumbs *, #wholeText *";
+    const kinds = "button, select, input, textarea, a, label, output, h1, h2, h3, p, figcaption, canvas, summary";
+    const all = [...document.querySelectorAll(`${kinds}, .part, .scroll, #chips, #clocks, #thumbs, #wholeText, .says`)];
+    const seen = all.filter((each) => !each.matches(inner) && each.checkVisibility() && each.getClientRects().length);
+    const boxes = seen.map((each) => [...each.getClientRects()]);
+    const name = (each) => `${each.tagName} ${each.id} ${each.textContent.slice(0, 20)}`;
+    seen.forEach((one, i) => {
+        if (one.scrollWidth > one.clientWidth + 1 && one.clientWidth && getComputedStyle(one).overflowX === "visible")
+            faults.push(`${name(one)} is ${one.scrollWidth} wide in ${one.clientWidth}`);
+        for (let j = i + 1; j < seen.length; j++) {
+            if (one.contains(seen[j]) || seen[j].contains(one)) continue;
+            const over = boxes[i].some((a) => boxes[j].some((b) =>
+                Math.min(a.right, b.right) - Math.max(a.left, b.left) > 2 &&
+                Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 3));
+            if (over) faults.push(`${name(one)} lies over ${name(seen[j])}`);
+        }
+    });
+    return faults; }"""
+
+
+def test_nothing_lies_over_anything_at_any_width_and_no_word_is_missing(opened):
+    page = opened("change=linear&guide=2")
+    for language in ("en", "zh-Hans"):
+        assert page.get_attribute("html", "lang") == language
+        for width in (1400, 1100, 900, 850, 390):
+            page.set_viewport_size({"width": width, "height": 844})
+            page.evaluate("() => scrollTo(0, 0)")
+            assert "undefined" not in text(page, "body")
+            assert page.evaluate(FAULTS) == [], (language, width)
+        assert "NaN" not in text(page, "body")
+        assert page.eval_on_selector_all("[data-t]", "all => all.filter((e) => !e.textContent).length") == 0
+        page.click("#fold")
+        assert page.evaluate(FAULTS) == [], language
+        page.click("#language")
+    page.select_option("#theme", "dark")
+    assert page.get_attribute("html", "data-theme") == "dark"
+
+
+def test_a_test_of_overlap_sees_what_lies_over_something(opened):
+    page = opened()
+    page.evaluate("() => { document.getElementById('counts').style.marginTop = '-2rem'; }")
+    page.evaluate("() => { document.getElementById('score').style.width = '3000px'; }")
+    found = " ".join(page.evaluate(FAULTS))
+    assert "lies over" in found
+    assert "scrolls sideways" in found
+
+
+def test_every_view_has_its_height_before_it_is_seen_and_is_drawn_for_print(opened):
+    page = opened()
+    height = page.evaluate("() => document.documentElement.scrollHeight")
+    drawn = page.eval_on_selector_all("section canvas", "all => all.filter((c) => c.width !== 300).length")
+    assert drawn == page.locator("section canvas").count()
     for view in VIEWS:
         look(page, view)
-        assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
-    words = page.inner_text("body")
-    assert "undefined" not in words
-    assert "NaN" not in words
-    assert page.get_attribute("html", "data-theme") == theme
-    empty = page.eval_on_selector_all("[data-t]", "all => all.filter((e) => !e.textContent).length")
-    assert empty == 0
+    assert page.evaluate("() => document.documentElement.scrollHeight") == height
+    page.select_option("#theme", "dark")
+    page.evaluate("() => dispatchEvent(new Event('beforeprint'))")
+    assert page.get_attribute("html", "data-theme") == "light"
+    page.evaluate("() => dispatchEvent(new Event('afterprint'))")
+    assert page.get_attribute("html", "data-theme") == "dark"
+
+
+def test_the_guide_goes_through_all_views_and_can_be_skipped(opened):
+    page = opened()
+    for number, view in enumerate(VIEWS[1:], 2):
+        page.click("#guideNext")
+        assert f"{number} / 6" in text(page, "#guide")
+        assert page.evaluate("() => document.activeElement.id").endswith("Title"), view
+    page.click("#guideNext")
+    assert not page.is_visible("#guide")
+    assert "guide=0" in page.url
+    page.wait_for_selector("#strip [data-view=whatIf][aria-current]")
+    page.click("#strip [data-view=tokens]")
+    page.wait_for_selector("#net [data-view=tokens][aria-current]")
+    page.click("#guideStart")
+    page.click("#guideSkip")
+    assert not page.is_visible("#guide")
+
+
+def test_what_is_typed_counts_at_once_and_going_back_shortens_the_prompt(opened, home):
+    page = opened("temperature=0&prompt=the")
+    tokenizer = load_tokenizer(home)
+    page.evaluate("""() => {
+        const box = document.getElementById("prompt");
+        box.value = "the rope & the walk";
+        box.dispatchEvent(new Event("input"));
+        document.getElementById("step").click(); }""")
+    typed = tokenizer.encode("the rope & the walk")
+    page.wait_for_function("n => document.querySelectorAll('#chips button').length === n", arg=len(typed) + 1)
+    page.wait_for_timeout(300)  # the pause after which typing alone would have been taken up
+    assert tokens(page)[:-1] == typed
+    assert text(page, "#wholeText") == tokenizer.decode(tokens(page))
+    step(page, "#back")
+    assert page.input_value("#prompt") == "the rope & the walk"
+    step(page, "#back")
+    assert tokens(page) == typed[:-1]
+    assert page.input_value("#prompt") == tokenizer.decode(typed[:-1])
+    page.fill("#topK", "-5")
+    assert "0 or more" in text(page, ".wrong")
+    page.fill("#topK", "5")
+    assert page.locator(".wrong").count() == 0
+
+
+def test_shares_are_written_without_exponents(opened):
+    written = opened().evaluate("() => [0, 9.1e-6, 0.00123, 0.252, 1, 1e-12].map(percent)")
+    assert written == ["0.0%", "0.00091%", "0.1%", "25.2%", "100.0%", "<0.000001%"]
+
+
+def test_one_slow_pass_does_not_set_the_scale_of_time(opened):
+    page = opened("speed=0&prompt=the+rope")
+    for _ in range(3):
+        step(page)
+    look(page, "cache")
+    page.evaluate("() => { for (const pass of state.passes) pass.ms = pass.multiplications / 1e6; changed('cache'); }")
+    assert text(page, "#timeNote") == ""
+    page.evaluate("() => { state.passes.at(-1).ms *= 50; changed('cache'); }")
+    assert "interrupted" in text(page, "#timeNote")
+    page.click("#both")
+    page.wait_for_selector("#agreement:not(:empty)")
+    assert int(re.search(r"agree to (\d+) decimals", text(page, "#agreement"))[1]) >= 3
 
 
 def test_reduced_motion_advances_by_whole_positions(opened):

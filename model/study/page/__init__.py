@@ -3,6 +3,9 @@
 The page's sources lie beside this file: page.html, page.css and the modules of ``PAGE`` and ``WORKER``. They are put
 into one file here, with what the page needs to know of the model as JSON; model.mjs is the network once more, to be
 read beside ``model/``.
+
+    vocabulary.py     what the page needs of a tokenizer to give the same ids; refuses what it could not encode alike
+    browser_regex.py  the expressions by which a tokenizer.json splits words, in JavaScript's spelling
 """
 
 import base64
@@ -18,19 +21,18 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from sentencepiece import SentencePieceProcessor
 from torch import Tensor
 
 from ...attention import Attention, attention
 from ...cli.files import write_text
 from ...config import ModelArgs
 from ...decoding.endless import SINKS
-from ...text.tokenizer import SPACE, SentencePieceTokenizer, Tokenizer
 from ...training.estimate import count_parameters
 from ...transformer import Transformer
 from ...weights import open_checkpoint
 from ...weights.checkpoint import newest_run
 from ..topic import Report, Table
+from .vocabulary import vocabulary
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,9 @@ class Page:
     model: Annotated[Path | None, "a trained model of up to 20M parameters (default: the newest run)"] = None
     out: Annotated[Path, "the file to write"] = Path("page.html")
     prompt: Annotated[str, "text that the page begins with"] = "Return the number of"
-    tokenizer: Annotated[Path | None, "tokenizer.model (default: the one beside the model)"] = None
+    tokenizer: Annotated[
+        Path | None, "tokenizer.model, tokenizer.json or tokenizer.bin (default: beside the model)"
+    ] = None
 
 
 WEB = Path(__file__).parent
@@ -48,6 +52,7 @@ WORKER = ("model", "sampling", "worker")  # the modules of each script, in the o
 PAGE = (
     "strings",
     "tokenizer",
+    "tokenizer_json",
     "model",
     "sampling",
     "draw",
@@ -59,6 +64,7 @@ PAGE = (
     "cache",
     "whatif",
     "frame",
+    "overview",
     "text",
     "words",
     "controls",
@@ -95,7 +101,7 @@ def run(options: Page) -> Report:
         ("part", "what", "bytes"),
         [
             ("weights", f"{count:,} parameters in {net['dtype']}", 3 * len(weights) // 4 - weights[-2:].count("=")),
-            ("tokenizer", f"{tokenizer.vocab_size} pieces", len(json.dumps(pieces))),
+            ("tokenizer", f"{tokenizer.vocab_size} tokens", len(json.dumps(pieces))),
             ("whole file", "", options.out.stat().st_size),
         ],
     )
@@ -173,51 +179,6 @@ def architecture(args: ModelArgs) -> dict[str, Any]:
     if args.rope_scaling is not None:
         values["ropeScaling"] = {camel(f.name): getattr(args.rope_scaling, f.name) for f in fields(args.rope_scaling)}
     return values
-
-
-def vocabulary(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Pieces, their kinds and the scores of the merged ones.
-
-    Raises ValueError for a tokenizer whose text the page would not encode to the same ids.
-    """
-    if not isinstance(tokenizer, SentencePieceTokenizer):
-        raise ValueError(f"{tokenizer.path} is no SentencePiece model: name the tokenizer.model with --tokenizer")
-    model = SentencePieceProcessor(model_file=str(tokenizer.path))
-    pieces = [model.id_to_piece(i) for i in range(model.get_piece_size())]
-    kinds = "".join(piece_kind(model, i) for i in range(len(pieces)))
-    known = {piece for piece, letter in zip(pieces, kinds) if letter == "n"}
-    merged = {piece for piece in known if len(piece) > 1}
-    apart = [p for p in merged if not any(p[:i] in known and p[i:] in known for i in range(1, len(p)))]
-    scores = [model.get_score(i) for i in range(len(pieces))]
-    if apart or "x" in kinds or not all(scores[i].is_integer() for i, p in enumerate(pieces) if p in merged):
-        raise ValueError(f"{tokenizer.path} is neither a BPE nor a character model: the page encodes only these")
-    probe = " ﬁ  Ａ½\t\u3000b "  # what normalizers change
-    wanted = (SPACE if tokenizer.adds_space else "") + probe.replace(" ", SPACE)
-    if model.normalize(probe) != wanted:
-        raise ValueError(f"{tokenizer.path} normalizes its text: the page encodes text as it is; train an identity one")
-    return {
-        "kind": "BPE" if merged else "characters",
-        "pieces": pieces,
-        "kinds": kinds,
-        "scores": [int(score) if piece in merged else 0 for piece, score in zip(pieces, scores)],
-        "bosId": tokenizer.bos_id,
-        "eosIds": list(tokenizer.eos_ids),
-        "addsSpace": tokenizer.adds_space,
-        "spellsSign": not tokenizer.adds_space and kinds.count("b") == 256,
-    }
-
-
-def piece_kind(model: SentencePieceProcessor, token: int) -> str:
-    """u unknown, c control, b byte, x unused, n normal."""
-    if model.is_unknown(token):
-        return "u"
-    if model.is_control(token):
-        return "c"
-    if model.is_byte(token):
-        return "b"
-    if model.is_unused(token):
-        return "x"
-    return "n"
 
 
 def code_lines(*functions: Callable[..., Any]) -> list[tuple[int, str]]:

@@ -1,6 +1,6 @@
 // View 5: the slots of the KV cache as they fill, and the cost of each pass with and without it.
 
-import { $, axes, number, surface, table } from "./draw.mjs";
+import { $, axes, number, plainNumber, surface, table } from "./draw.mjs";
 import { args, limit, state, t } from "./state.mjs";
 
 export function drawCache() {
@@ -25,6 +25,7 @@ export function drawCache() {
   $("slice").textContent =
     t(pass.useCache ? "slice" : "sliceOff", blanks) +
     (state.dropped ? ` ${t("dropped", { count: state.dropped })}` : "");
+  drawAgreement();
   drawSlots(filled, pass.useCache ? pass.startPos : end, pass.useCache ? end : end);
   drawCost("work", "workAxis", (each) => each.multiplications / 1e6);
   drawCost("time", "timeAxis", (each) => each.ms);
@@ -45,7 +46,24 @@ export function drawCache() {
   const { count: tokens, ms } = state.run;
   $("rate").textContent = tokens
     ? t("rate", { count: tokens, ms: number(ms, 1), rate: Math.round((1000 * tokens) / ms) })
-    : "";
+    : t("rateNone");
+}
+
+// What "both ways" found, as long as the text is the one that it was found for.
+function drawAgreement() {
+  const { agreement } = state;
+  if (agreement?.text !== state.tokens) {
+    $("agreement").textContent = "";
+    return;
+  }
+  const { difference, largest } = agreement;
+  const digits = difference ? Math.max(0, Math.floor(-Math.log10(2 * difference))) : 9;
+  $("agreement").textContent = t("agreement", {
+    digits,
+    difference: plainNumber(difference),
+    largest: number(largest, 2),
+    count: args.vocabSize,
+  });
 }
 
 function drawSlots(filled, start, end) {
@@ -54,7 +72,7 @@ function drawSlots(filled, start, end) {
   const row = args.nLayers > 12 ? 8 : 16;
   const left = 76;
   const right = 8;
-  canvas.style.height = `${args.nLayers * (row + 3) + 44}px`;
+  canvas.style.height = `${args.nLayers * (row + 3) + 50}px`;
   const [context, width] = surface(canvas);
   const slot = (width - left - right) / limit;
   const top = 18;
@@ -102,7 +120,8 @@ function drawCost(id, axis, value) {
   const c = state.colors;
   const passes = state.passes.slice(-1024);
   const longest = Math.max(8, ...passes.map((each) => each.length));
-  const most = Math.max(...passes.map(value)) || 1;
+  const most = Math.max(...passes.map((each) => Math.min(value(each), NOISE * expected(each, value, passes)))) || 1;
+  let isCut = false;
   const [context, x, y] = axes($(id), {
     xs: [0, longest],
     ys: [0, most * 1.08],
@@ -111,8 +130,15 @@ function drawCost(id, axis, value) {
     whole: true,
   });
   for (const each of passes) {
-    const [px, py] = [x(each.length), y(value(each))];
-    if (each.useCache) {
+    const isAbove = value(each) > most * 1.08;
+    const [px, py] = [x(each.length), isAbove ? y(most * 1.08) + 4 : y(value(each))];
+    isCut ||= isAbove;
+    if (isAbove) {
+      context.fillStyle = c.ink;
+      context.beginPath();
+      for (const [dx, dy] of [[-4, 4], [4, 4], [0, -4]]) context.lineTo(px + dx, py + dy);
+      context.fill();
+    } else if (each.useCache) {
       context.fillStyle = c.query;
       context.beginPath();
       context.arc(px, py, 2.5, 0, 2 * Math.PI);
@@ -124,4 +150,13 @@ function drawCost(id, axis, value) {
     }
   }
   $(id).setAttribute("aria-label", `${t(`${id}Caption`)} ${number(value(passes.at(-1)), 2)}`);
+  if (id === "time") $("timeNote").textContent = isCut ? t("timeNote") : "";
+}
+
+const NOISE = 3; // a pass that took so many times what its work explains was interrupted, and does not set the scale
+
+// What a pass would cost at the usual cost of a multiplication, which is the median of all passes.
+function expected(pass, value, passes) {
+  const rates = passes.map((each) => value(each) / each.multiplications).sort((a, b) => a - b);
+  return rates[rates.length >> 1] * pass.multiplications;
 }

@@ -1,10 +1,11 @@
 // The controls: each changes the state, and what it changes is drawn again.
 
-import { $ } from "./draw.mjs";
-import { DEFAULTS, keyOf, query, state, writeHash } from "./state.mjs";
-import { changed, drawPlayer } from "./frame.mjs";
-import { bothWays, enqueue, goBack, play, forwardPrompt, refreshWhatIf, step } from "./text.mjs";
+import { $, element } from "./draw.mjs";
+import { DEFAULTS, keyOf, query, state, t, writeHash } from "./state.mjs";
+import { changed, drawAll, drawPlayer, fold } from "./frame.mjs";
+import { bothWays, goBack, play, promptTyped, refreshWhatIf, step } from "./text.mjs";
 import { cellAt } from "./maps.mjs";
+import { goTo, guideTo, markView } from "./overview.mjs";
 import { setLanguage, setTheme } from "./words.mjs";
 
 function on(id, event, handler) {
@@ -26,10 +27,30 @@ function bind(id, views, read = (input) => input.value, after = () => {}) {
   else input.value = state[id];
   input.addEventListener("input", () => {
     const value = read(input);
-    if (typeof value === "number" && !(Number.isFinite(value) && fits(value))) return;
+    const isRefused = typeof value === "number" && !(Number.isFinite(value) && fits(value));
+    if (input.type === "number") say(input, isRefused ? id : null);
+    if (isRefused) return;
     update({ [id]: value }, ...views);
     after();
   });
+}
+
+// Below a number that is refused: what is allowed, and which one is in use.
+function say(input, refused) {
+  const label = input.closest("label");
+  const note = label.querySelector(".wrong");
+  input.setAttribute("aria-invalid", refused !== null);
+  if (refused === null) note?.remove();
+  else {
+    const words = t("refused", { least: input.min, kept: state[refused] });
+    (note ?? label.appendChild(element("span", { className: "wrong", role: "alert" }))).textContent = words;
+  }
+}
+
+// Into the clipboard where the browser lets a file do so; selected in any case, for Ctrl-C.
+function copyText() {
+  getSelection().selectAllChildren($("wholeText"));
+  navigator.clipboard?.writeText($("wholeText").textContent).catch(() => {});
 }
 
 const asNumber = (input) => (input.value === "" ? NaN : Number(input.value));
@@ -37,21 +58,17 @@ const asWhole = (input) => (input.value === "" ? 0 : Math.floor(Number(input.val
 const asChecked = (input) => input.checked;
 
 export function wire() {
-  let typing;
-  bind("prompt", [], undefined, () => {
-    clearTimeout(typing);
-    typing = setTimeout(forwardPrompt, 250);
-  });
+  bind("prompt", [], undefined, promptTyped);
   for (const id of ["temperature", "topP"]) bind(id, ["tokens"], asNumber);
   for (const id of ["topK", "seed"]) bind(id, ["tokens"], asWhole);
   bind("speed", []);
   bind("useCache", ["cache"], asChecked);
   bind("endless", [], asChecked);
-  bind("theme", [], undefined, setTheme);
+  bind("theme", [], undefined, () => setTheme());
   for (const id of ["theta", "factor", "offset", "stretch"]) bind(id, ["whatIf"], asNumber, refreshWhatIf);
   bind("change", ["whatIf"], undefined, refreshWhatIf);
   bind("long", ["whatIf"], asChecked, refreshWhatIf);
-  bind("shift", ["rotation"], asNumber);
+  for (const id of ["shift", "zoom"]) bind(id, ["rotation"], asNumber);
   bind("layer", [], asNumber, () => update({ key: null }));
   bind("head", [], asNumber, () => update({ key: null }));
   on("position", "input", () => select(Number($("position").value)));
@@ -59,7 +76,7 @@ export function wire() {
   on("back", "click", goBack);
   on("step", "click", () => {
     state.run = { count: 0, ms: 0 };
-    enqueue(() => step([], 1)).then(refreshWhatIf);
+    step([], 1).then(refreshWhatIf);
   });
   on("play", "click", () => {
     if (!state.playing) return void play();
@@ -71,11 +88,13 @@ export function wire() {
     state.advancing = false;
     drawPlayer();
   });
-  on("both", "click", () => enqueue(bothWays));
+  on("both", "click", bothWays);
+  on("copy", "click", copyText);
+  on("fold", "click", fold);
   on("language", "click", () => setLanguage(state.language === "en" ? "zh" : "en"));
   on("bars", "click", ({ target }) => {
     const button = target.closest("button");
-    if (button && !state.playing) enqueue(() => step([Number(button.dataset.token)], 0)).then(refreshWhatIf);
+    if (button && !state.playing) step([Number(button.dataset.token)], 0).then(refreshWhatIf);
   });
   on(
     "clocks",
@@ -92,6 +111,11 @@ export function wire() {
     ({ target }) => target.closest("button") && select([...$("chips").children].indexOf(target.closest("button"))),
   );
   on("chips", "keydown", moveChip);
+  for (const id of ["net", "netNote", "strip"]) on(id, "click", openView);
+  on("guideStart", "click", () => guideTo(1));
+  on("guideNext", "click", () => guideTo(state.guide + 1));
+  on("guideSkip", "click", () => guideTo(0));
+  addEventListener("scroll", markView, { passive: true });
   on("map", "keydown", moveCell);
   on("map", "pointermove", (event) => {
     state.hover = cellAt(event);
@@ -106,8 +130,21 @@ export function wire() {
     if (cell) update({ position: cell.q, key: cell.k });
   });
   for (const details of document.querySelectorAll("details")) details.addEventListener("toggle", () => changed());
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", setTheme);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => setTheme());
+  addEventListener("beforeprint", () => {
+    setTheme("light");
+    drawAll();
+  });
+  addEventListener("afterprint", () => setTheme());
   new ResizeObserver(() => changed()).observe(document.body);
+}
+
+// The address holds choices, so a link to a view scrolls and leaves it as it is.
+function openView(event) {
+  const link = event.target.closest("a");
+  if (!link) return;
+  event.preventDefault();
+  goTo(link.dataset.view);
 }
 
 // The newest position follows the text; any other stays.

@@ -21,7 +21,20 @@ export function number(value, digits = 3) {
   return text.replace("-", "−");
 }
 
-export const percent = (fraction) => number(100 * fraction, fraction && fraction < 0.001 ? 3 : 1);
+// A small number without an exponent, in two digits: 0.0000012.
+export function plainNumber(value) {
+  if (!value) return "0";
+  if (Math.abs(value) >= 0.1) return number(value, 1);
+  return value.toFixed(Math.min(20, 1 - Math.floor(Math.log10(Math.abs(value))))).replace("-", "−");
+}
+
+// A share as people write it: 25.2%, 0.00091%.
+export function percent(fraction) {
+  const value = 100 * fraction;
+  if (value >= 0.1 || value === 0) return `${value.toFixed(1)}%`;
+  if (value < 1e-6) return "<0.000001%";
+  return `${value.toFixed(1 - Math.floor(Math.log10(value)))}%`;
+}
 
 // Colours by the names of page.css; read again when the theme changes.
 export function colors() {

@@ -1,4 +1,5 @@
-// Drawing: at most once a frame, and only what is on the screen.
+// Drawing: at most once a frame. What is on the screen is drawn at once, the other views when nothing moves, so that
+// each has its full height before somebody scrolls to it.
 
 import { $ } from "./draw.mjs";
 import { isFull, keyOf, query, shown, state, t } from "./state.mjs";
@@ -17,12 +18,19 @@ export const VIEWS = {
   cache: drawCache,
   whatIf: drawWhatIf,
 };
+const REST = 150; // milliseconds without a change, after which views off the screen are drawn
 export const visible = new Set();
 const stale = new Set();
 let scheduled = false;
+let resting = 0;
 
 export function changed(...views) {
   for (const view of views.length ? views : Object.keys(VIEWS)) stale.add(view);
+  schedule();
+}
+
+// Draws what is out of date in the next frame.
+export function schedule() {
   if (!scheduled) requestAnimationFrame(draw);
   scheduled = true;
 }
@@ -32,10 +40,29 @@ function draw() {
   if (!state.tokens.length) return;
   drawPlayer();
   for (const view of [...stale]) {
-    if (view && !visible.has(view)) continue;
-    stale.delete(view);
-    VIEWS[view]?.();
+    if (visible.has(view)) drawView(view);
   }
+  clearTimeout(resting);
+  if (stale.size) resting = setTimeout(drawHidden, REST);
+}
+
+function drawView(view) {
+  stale.delete(view);
+  VIEWS[view]();
+}
+
+// One view a frame, so that none of them is noticed.
+function drawHidden() {
+  if (state.playing || state.advancing || !stale.size) return; // the last change of either draws again
+  const [view] = stale;
+  drawView(view);
+  if (stale.size) requestAnimationFrame(drawHidden);
+}
+
+// All views now: before the page is first shown, and before it is printed.
+export function drawAll() {
+  drawPlayer();
+  for (const view of Object.keys(VIEWS)) drawView(view);
 }
 
 export function drawPlayer() {
@@ -51,6 +78,7 @@ export function drawPlayer() {
     $(id).setAttribute("aria-valuetext", place(value));
     $(`${id}Text`).textContent = place(value);
   }
+  $("fold").textContent = `${t("where", { layer: state.layer, head: state.head })} ${isOpen() ? "▴" : "▾"}`;
   $("layer").value = state.layer;
   $("head").value = state.head;
   $("back").disabled = state.tokens.length <= 1;
@@ -63,10 +91,20 @@ export function drawPlayer() {
   for (const [id, digits] of [
     ["temperature", 2],
     ["topP", 2],
+    ["zoom", 0],
     ["factor", 1],
     ["stretch", 1],
   ]) {
     $(`${id}Text`).textContent = state[id].toFixed(digits);
   }
   $("shiftText").textContent = state.shift.toFixed(state.advancing ? 1 : 0);
+}
+
+const isOpen = () => $("player").classList.contains("open");
+
+// On a phone the choices of the player are folded away, so that it takes one line of the screen.
+export function fold() {
+  $("player").classList.toggle("open");
+  $("fold").setAttribute("aria-expanded", isOpen());
+  drawPlayer();
 }

@@ -60,13 +60,15 @@ function drawThumbs() {
     button.setAttribute("aria-label", t("thumbLabel", { layer, head }));
     button.setAttribute("aria-pressed", layer === state.layer && head === state.head);
     const [context, width, height] = surface(button.firstChild);
+    context.imageSmoothingEnabled = n > width * devicePixelRatio; // squares stay squares; many weights are averaged
     context.drawImage(picture.canvas, 0, 0, n, n, 0, 0, width, height);
   });
 }
 
-const LEFT = 46;
-const TOP = 34;
+const LEFT = 112; // room for a position and a word, both ways
+const TOP = 112;
 const RIGHT = 12;
+const LONGEST = 10; // characters of a word
 
 function drawMap() {
   const { layer, head } = state;
@@ -83,18 +85,36 @@ function drawMap() {
   context.fillStyle = c.quiet;
   const every = Math.max(
     1,
-    [1, 2, 5, 10, 20, 50, 100].find((step) => step * cell >= 22),
+    [1, 2, 5, 10, 20, 50, 100].find((step) => step * cell >= 16),
   );
-  for (let p = 0; p < n; p += every) {
-    Object.assign(context, { textAlign: "right", textBaseline: "middle" });
-    context.fillText(p, LEFT - 6, TOP + (p + 0.5) * cell);
-    Object.assign(context, { textAlign: "center", textBaseline: "bottom" });
-    context.fillText(p, LEFT + (p + 0.5) * cell, TOP - 4);
+  const word = (p) => {
+    const characters = [...shown(state.tokens[p])];
+    return characters.length > LONGEST ? `${characters.slice(0, LONGEST - 1).join("")}…` : characters.join("");
+  };
+  // The selected query and key always have their words; others where they do not run into these.
+  const near = (p, chosen) => p !== chosen && Math.abs(p - chosen) * cell < 16;
+  Object.assign(context, { textAlign: "right", textBaseline: "middle" });
+  for (let p = 0; p < n; p++) {
+    if ((p % every === 0 && !near(p, q)) || p === q) {
+      context.fillStyle = p === q ? c.ink : c.quiet;
+      context.fillText(`${word(p)} ${p}`, LEFT - 6, TOP + (p + 0.5) * cell);
+    }
   }
-  context.textAlign = "right";
-  context.fillText(`${t("keyAxis")} →`, width - 4, 13);
   context.textAlign = "left";
-  context.fillText(`↓ ${t("queryAxis")}`, 2, 13);
+  for (let p = 0; p < n; p++) {
+    if ((p % every === 0 && !near(p, k)) || p === k) {
+      context.save();
+      context.translate(LEFT + (p + 0.5) * cell, TOP - 6);
+      context.rotate(-Math.PI / 2);
+      context.fillStyle = p === k ? c.ink : c.quiet;
+      context.fillText(`${p} ${word(p)}`, 0, 0);
+      context.restore();
+    }
+  }
+  context.fillStyle = c.quiet;
+  context.textBaseline = "alphabetic";
+  context.fillText(`→ ${t("keyAxis")}`, 2, 14);
+  context.fillText(`↓ ${t("queryAxis")}`, 2, 32);
   context.lineWidth = cell < 6 ? 1 : 2;
   context.strokeStyle = c.ink;
   context.strokeRect(LEFT, TOP + q * cell, cell * n, cell);

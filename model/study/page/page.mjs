@@ -2,8 +2,8 @@
 
 import { $, element } from "./draw.mjs";
 import { args, ask, facts, limit, state, t } from "./state.mjs";
-import { VIEWS, changed, visible } from "./frame.mjs";
-import { enqueue, forwardPrompt, refreshWhatIf } from "./text.mjs";
+import { VIEWS, drawAll, schedule, visible } from "./frame.mjs";
+import { enqueue, firstWhatIf, forwardPrompt, isOutdated, refreshWhatIf } from "./text.mjs";
 import { setLanguage, setTheme } from "./words.mjs";
 import { wire } from "./controls.mjs";
 
@@ -27,14 +27,16 @@ async function start() {
   await enqueue(() => ask("load", { facts, weights: weights.textContent, limit }));
   weights.remove(); // the worker has them now
   await forwardPrompt();
+  await firstWhatIf();
+  drawAll();
   document.documentElement.dataset.ready = "yes";
 }
 
 const watcher = new IntersectionObserver(
   (entries) => {
     for (const { target, isIntersecting } of entries) visible[isIntersecting ? "add" : "delete"](target.id);
-    if (visible.has("whatIf") && !state.whatIf) refreshWhatIf();
-    changed("");
+    if (visible.has("whatIf") && isOutdated()) refreshWhatIf();
+    schedule();
   },
   { rootMargin: "200px" },
 );

@@ -1,7 +1,7 @@
 // View 2: one pair of a head as arrows in its plane, and all its pairs as clocks.
 
 import { dot, applyRotaryEmb, precomputeFreqsCis } from "./model.mjs";
-import { $, element, line, number, surface, table, ticks, tidy } from "./draw.mjs";
+import { $, element, line, number, plainNumber, surface, table, ticks, tidy } from "./draw.mjs";
 import { args, freqs, keyAt, keyOf, query, queryOf, shown, state, t } from "./state.mjs";
 
 const length = args.ropeScaling ? args.ropeScaling.attentionFactor : 1; // of what is rotated; YaRN's is above 1
@@ -38,7 +38,7 @@ export function drawRotation() {
   $("shiftScores").textContent = t("shiftScores", {
     ...blanks,
     count: q + 1,
-    difference: difference ? difference.toExponential(0).replace("-", "−") : 0,
+    difference: plainNumber(difference),
   });
   const point = ([a, b]) => `${number(a)}, ${number(b)}`;
   const row = (name, p, { plain, rotated }) => [
@@ -74,19 +74,29 @@ function drawPlane(asks, arrows, q, k) {
   const c = state.colors;
   const [context, size] = surface(canvas);
   const longest = Math.max(...[asks, ...arrows].map(({ rotated: [a, b] }) => Math.hypot(a, b))) * 1.15 || 1;
-  const x = (value) => size / 2 + (value / longest) * (size / 2 - 26);
-  const y = (value) => size / 2 - (value / longest) * (size / 2 - 26);
+  // The centre goes from the origin to the tip of k as the zoom grows.
+  const [cx, cy] = arrows[k].rotated.map((value) => value * (1 - 1 / state.zoom));
+  const half = longest / state.zoom;
+  const margin = 26;
+  const x = (value) => size / 2 + ((value - cx) / half) * (size / 2 - margin);
+  const y = (value) => size / 2 - ((value - cy) / half) * (size / 2 - margin);
+  const inside = (at) => Math.min(Math.max(at, margin), size - margin);
+  const [axisX, axisY] = [inside(x(0)), inside(y(0))]; // at the edge when the origin is out of sight
   Object.assign(context, { strokeStyle: c.line, fillStyle: c.quiet, lineWidth: 1 });
-  line(context, x(-longest), y(0), x(longest), y(0));
-  line(context, x(0), y(-longest), x(0), y(longest));
-  for (const tick of ticks(-longest, longest, 6)) {
-    line(context, x(tick), y(0) - 3, x(tick), y(0) + 3);
-    line(context, x(0) - 3, y(tick), x(0) + 3, y(tick));
+  line(context, margin, axisY, size - margin, axisY);
+  line(context, axisX, margin, axisX, size - margin);
+  for (const tick of ticks(cx - half, cx + half, 6)) {
+    line(context, x(tick), axisY - 3, x(tick), axisY + 3);
     if (!tick) continue;
     Object.assign(context, { textBaseline: "top", textAlign: "center" });
-    context.fillText(tidy(tick), x(tick), y(0) + 5);
-    Object.assign(context, { textBaseline: "middle", textAlign: "right" });
-    context.fillText(tidy(tick), x(0) - 6, y(tick));
+    context.fillText(tidy(tick), x(tick), axisY + 5);
+  }
+  for (const tick of ticks(cy - half, cy + half, 6)) {
+    line(context, axisX - 3, y(tick), axisX + 3, y(tick));
+    if (!tick) continue;
+    const isLeft = axisX < 2 * margin;
+    Object.assign(context, { textBaseline: "middle", textAlign: isLeft ? "left" : "right" });
+    context.fillText(tidy(tick), axisX + (isLeft ? 6 : -6), y(tick));
   }
   const arrow = ([a, b], color, width, dash = [], alpha = 1) => {
     Object.assign(context, { strokeStyle: color, fillStyle: color, lineWidth: width, globalAlpha: alpha });
@@ -96,15 +106,20 @@ function drawPlane(asks, arrows, q, k) {
     tip(context, x(a), y(b), Math.atan2(y(b) - y(0), x(a) - x(0)), 4 + 2 * width);
     context.globalAlpha = 1;
   };
+  const places = []; // of the labels of q and k
   const label = (words, [a, b], color) => {
     const angle = Math.atan2(b, a);
+    const px = x(a) + 17 * Math.cos(angle);
+    let py = y(b) - 17 * Math.sin(angle);
+    for (const [tx, ty] of places) if (Math.abs(tx - px) < 30 && Math.abs(ty - py) < 16) py = ty + 18;
+    places.push([px, py]);
     Object.assign(context, {
       fillStyle: color,
       font: "bold 14px system-ui, sans-serif",
       textAlign: "center",
       textBaseline: "middle",
     });
-    context.fillText(words, x(a) + 17 * Math.cos(angle), y(b) - 17 * Math.sin(angle));
+    context.fillText(words, px, py);
   };
   arrows.forEach(({ rotated }, p) => p !== k && arrow(rotated, c.key, 1, [], 0.2 + 0.5 * ((p + 1) / (q + 1)) ** 2));
   arrow(arrows[k].plain, c.key, 1.5, [1, 4]);
@@ -113,6 +128,16 @@ function drawPlane(asks, arrows, q, k) {
   arrow(asks.rotated, c.query, 4);
   label(`k${k}`, arrows[k].rotated, c.key);
   label(`q${q}`, asks.rotated, c.query);
+  const taken = [...places, ...[arrows[k], asks].map(({ rotated: [a, b] }) => [x(a), y(b)])];
+  Object.assign(context, { fillStyle: c.key, font: "11px system-ui, sans-serif" });
+  for (let p = q; p >= 0; p--) {
+    const [a, b] = arrows[p].rotated;
+    const [px, py] = [x(a) + 11 * Math.sign(a), y(b) - 9 * Math.sign(b)];
+    const isFree = taken.every(([tx, ty]) => Math.abs(tx - px) > 26 || Math.abs(ty - py) > 14);
+    if (p === k || !isFree || inside(px) !== px || inside(py) !== py) continue;
+    context.fillText(`k${p}`, px, py);
+    taken.push([px, py]);
+  }
   const towards = ([a, b]) => degrees(Math.atan2(b, a));
   canvas.setAttribute(
     "aria-label",

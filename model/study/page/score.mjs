@@ -50,7 +50,7 @@ export function drawScore() {
     score: number(total(terms), 4),
     pair,
     most: number(terms[pair]),
-    weight: `${percent(weightsOf(layer, head, q)[k])} %`,
+    weight: percent(weightsOf(layer, head, q)[k]),
   });
   drawPairs(terms);
   drawDistance(xq, xk, distance);
@@ -169,11 +169,11 @@ function drawLines(q) {
   }
 }
 
-// For each key the product, the scaled score, the mask and the weight; and for the next token, which is masked.
+// For each key the product, the scaled score, the mask and the weight; later tokens are masked.
 function drawTable(q, k) {
   const { layer, head } = state;
   const xq = queryOf(layer, head, q);
-  const last = Math.min(q + 1, state.tokens.length - 1);
+  const last = state.tokens.length - 1;
   const products = Array.from({ length: last + 1 }, (_, p) => total(parts(xq, keyAt(layer, head, p), q - p)));
   const weights = softmax(products.map((score, p) => (p > q ? -Infinity : score)));
   const rows = products.map((score, p) => [
@@ -181,10 +181,11 @@ function drawTable(q, k) {
     { text: shown(state.tokens[p]) },
     number(score * Math.sqrt(D)),
     number(score),
-    p > q ? "−∞" : "0",
+    t(p > q ? "maskHidden" : "maskSeen"),
     number(weights[p], 4),
     number(weights[p] * Math.hypot(...valueAt(layer, head, p)), 4),
   ]);
+  $("maskText").textContent = t(last > q ? "maskSome" : "maskNone", { q, seen: q + 1, hidden: last - q });
   const columns = [
     t("positionColumn"),
     t("tokenColumn"),

@@ -1,12 +1,13 @@
 // The page's state: facts about the model, the text, the results of every pass, the reader's choices. Views only read it.
 
-import { Tokenizer } from "./tokenizer.mjs";
+import { Llama2c, SentencePiece } from "./tokenizer.mjs";
+import { JsonTokenizer } from "./tokenizer_json.mjs";
 import { ropeFreqs } from "./model.mjs";
 import { translate } from "./strings.mjs";
 
 export const facts = JSON.parse(document.getElementById("facts").textContent);
 export const args = facts.args;
-export const tokenizer = new Tokenizer(facts.tokenizer);
+export const tokenizer = new { SentencePiece, Llama2c, JsonTokenizer }[facts.tokenizer.type](facts.tokenizer);
 export const freqs = ropeFreqs(args.headDim, args.ropeTheta, args.ropeScaling); // (D/2), radians per token
 const LARGEST = 2 ** 24; // attention weights that are kept, of all heads
 export const sinks = facts.sinks; // first tokens that are never dropped
@@ -27,12 +28,14 @@ export const DEFAULTS = {
   useCache: true,
   endless: false,
   shift: 0,
+  zoom: 1,
   change: "off",
   theta: args.ropeTheta * 100,
   factor: 2,
   offset: 0,
   stretch: 1,
   long: false,
+  guide: 1, // the sentence that is shown; 0 is none
 };
 
 export const state = { ...DEFAULTS, ...readHash() };
@@ -50,12 +53,13 @@ Object.assign(state, {
   playing: false,
   advancing: false,
   whatIf: null,
+  agreement: null,
   computing: false,
 });
 
 // Choices live in the address only, so a link keeps them and nothing else does.
 function readHash() {
-  const read = {};
+  const read = location.hash.length > 1 ? { guide: 0 } : {}; // a link with choices needs no guide
   for (const [name, text] of new URLSearchParams(location.hash.slice(1))) {
     if (!Object.hasOwn(DEFAULTS, name)) continue;
     const kind = typeof DEFAULTS[name];
@@ -67,6 +71,7 @@ function readHash() {
     ["layer", args.nLayers],
     ["head", args.nHeads],
     ["pair", args.headDim / 2],
+    ["guide", 7],
   ]) {
     if (name in read && !(Number.isInteger(read[name]) && read[name] >= 0 && read[name] < size)) delete read[name];
   }
@@ -86,11 +91,7 @@ export function t(key, blanks) {
 
 // A token as the page writes it: a space as a dot, a new line as its sign.
 export function shown(id) {
-  const text =
-    facts.tokenizer.kinds[id] === "n"
-      ? facts.tokenizer.pieces[id].replaceAll("\u2581", "·")
-      : facts.tokenizer.pieces[id];
-  return text.replaceAll("\n", "⏎").replaceAll("\t", "⇥").replaceAll("\r", "␍");
+  return tokenizer.name(id).replaceAll(" ", "·").replaceAll("\n", "⏎").replaceAll("\t", "⇥").replaceAll("\r", "␍");
 }
 
 export const isFull = () => state.tokens.length >= limit && !state.endless;
@@ -162,12 +163,12 @@ const slice = (array, at) => array.subarray(at, at + args.headDim);
 
 const source = document.getElementById("workerSource").textContent;
 const worker = new Worker(URL.createObjectURL(new Blob([source], { type: "text/javascript" })));
-const waiting = new Map();
+const pending = new Map();
 let asked = 0;
 
 worker.onmessage = ({ data }) => {
-  const [resolve, reject] = waiting.get(data.id);
-  waiting.delete(data.id);
+  const [resolve, reject] = pending.get(data.id);
+  pending.delete(data.id);
   if (data.error) reject(new Error(data.error));
   else resolve(data);
 };
@@ -175,5 +176,5 @@ worker.onmessage = ({ data }) => {
 export function ask(type, data = {}) {
   const id = asked++;
   worker.postMessage({ id, type, ...data });
-  return new Promise((resolve, reject) => waiting.set(id, [resolve, reject]));
+  return new Promise((resolve, reject) => pending.set(id, [resolve, reject]));
 }

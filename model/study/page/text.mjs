@@ -1,7 +1,7 @@
 // The text: every change of it goes through the worker, one after another.
 
 import { $ } from "./draw.mjs";
-import { ask, facts, forget, isFull, keep, limit, sinks, state, tokenizer } from "./state.mjs";
+import { ask, facts, forget, isFull, keep, limit, sinks, state, tokenizer, writeHash } from "./state.mjs";
 import { changed, drawPlayer, visible } from "./frame.mjs";
 import { repaint } from "./maps.mjs";
 import { sampling } from "./tokens.mjs";
@@ -48,6 +48,20 @@ async function extend(earlier, tokens, count) {
 }
 
 let typed = 0;
+let waiting = null;
+
+// What is typed is forwarded when the typing rests, or before anything else is done with the text.
+export function promptTyped() {
+  clearTimeout(waiting);
+  waiting = setTimeout(settle, 250);
+}
+
+function settle() {
+  if (waiting === null) return;
+  clearTimeout(waiting);
+  waiting = null;
+  forwardPrompt();
+}
 
 export function forwardPrompt() {
   const mine = ++typed;
@@ -64,7 +78,12 @@ export function forwardPrompt() {
 }
 
 // One step of generation: chosen `tokens`, or `count` sampled ones.
-export async function step(tokens, count) {
+export function step(tokens, count) {
+  settle();
+  return enqueue(() => extendBy(tokens, count));
+}
+
+async function extendBy(tokens, count) {
   if (state.tokens.length >= limit && state.endless) await makeRoom();
   if (isFull()) return;
   await extend(state.tokens, tokens, Math.min(count, limit - state.tokens.length));
@@ -85,24 +104,34 @@ async function makeRoom() {
 }
 
 export function goBack() {
+  settle();
   return enqueue(async () => {
     if (state.tokens.length <= 1) return;
     const kept = state.tokens.slice(0, -1);
-    state.promptLength = Math.min(state.promptLength, kept.length);
+    if (state.promptLength > kept.length) shortenPrompt(kept);
     await extend(kept.slice(0, -1), kept.slice(-1), 0);
     state.ended = false;
     refreshWhatIf();
   });
 }
 
+// The prompt lost its last token: its box says what is left, without a character that is only begun.
+function shortenPrompt(tokens) {
+  state.promptLength = tokens.length;
+  state.prompt = tokenizer.decode(tokens).replace(/\ufffd+$/, "");
+  $("prompt").value = state.prompt;
+  writeHash();
+}
+
 export async function play() {
+  settle();
   state.playing = true;
   state.run = { count: 0, ms: 0 };
   drawPlayer(); // at once, so that a second click finds the button as it is
   while (state.playing && !isFull() && !state.ended) {
     const rate = Number(state.speed);
     const start = performance.now();
-    await enqueue(() => step([], rate ? 1 : 16));
+    await step([], rate ? 1 : 16);
     const left = rate ? 1000 / rate - (performance.now() - start) : 0;
     await new Promise((resolve) => (left > 4 ? setTimeout(resolve, left) : requestAnimationFrame(resolve)));
   }
@@ -111,25 +140,51 @@ export async function play() {
   refreshWhatIf();
 }
 
-export async function bothWays() {
-  const chosen = state.useCache;
-  for (const useCache of [false, true]) {
-    state.useCache = useCache;
-    await extend(state.tokens.slice(0, -1), state.tokens.slice(-1), 0);
-  }
-  state.useCache = chosen;
+// Forwards the last token without the cache, then with it, and compares the logits.
+export function bothWays() {
+  settle();
+  return enqueue(async () => {
+    const chosen = state.useCache;
+    const found = [];
+    for (const useCache of [false, true]) {
+      state.useCache = useCache;
+      await extend(state.tokens.slice(0, -1), state.tokens.slice(-1), 0);
+      found.push(state.logits);
+    }
+    state.useCache = chosen;
+    const [without, cached] = found;
+    const difference = without.reduce((most, logit, i) => Math.max(most, Math.abs(logit - cached[i])), 0);
+    const largest = cached.reduce((most, logit) => Math.max(most, Math.abs(logit)), 0);
+    state.agreement = { text: state.tokens, difference, largest };
+    changed("cache");
+  });
 }
 
-// What if: asked when the view is seen and nothing plays
+// What if: asked when nothing plays, and off the screen only where it takes no time worth waiting for.
 
+const CHEAP = 300; // milliseconds
 let wanted = 0;
+
+export const isOutdated = () => state.whatIf?.text !== state.tokens;
+
+function isCheap() {
+  const { ms, T } = state.passes.at(-1);
+  return (2 * state.tokens.length * ms) / T < CHEAP;
+}
+
+// At the start, before the page is shown as ready.
+export function firstWhatIf() {
+  return enqueue(async () => {
+    if (isCheap()) state.whatIf = await compare();
+  });
+}
 
 export function refreshWhatIf() {
   const mine = ++wanted;
   setTimeout(
     () =>
       enqueue(async () => {
-        if (mine !== wanted || state.playing || !visible.has("whatIf")) return;
+        if (mine !== wanted || state.playing || !(visible.has("whatIf") || isCheap())) return;
         const slow = setTimeout(() => {
           state.computing = true;
           changed("whatIf");

@@ -1,12 +1,12 @@
-// SentencePiece's BPE and character models, without the library: the same ids for the same text.
+// SentencePiece's BPE and character models and llama2.c's tokenizer.bin, without their libraries: the same ids for the
+// same text. A kind is a letter for each piece: n normal, u unknown, c control, b byte.
 
 const SPACE = "\u2581"; // how SentencePiece writes a space inside a piece
 
-export class Tokenizer {
-  // kinds: a letter for each piece, n normal, u unknown, c control, b byte, x unused; scores: of the merged ones.
-  constructor({ pieces, kinds, scores, bosId, eosIds, addsSpace, spellsSign }) {
-    Object.assign(this, { pieces, kinds, bosId, eosIds, addsSpace, spellsSign });
-    this.scores = scores;
+export class SentencePiece {
+  // addsSpace: a space is put before the text; collapses: runs of spaces become one, and none is kept at either end.
+  constructor({ pieces, kinds, scores, bosId, eosIds, addsSpace, collapses, spellsSign }) {
+    Object.assign(this, { pieces, kinds, scores, bosId, eosIds, addsSpace, collapses, spellsSign });
     this.ids = new Map();
     this.bytes = new Map();
     pieces.forEach((piece, id) => {
@@ -24,31 +24,25 @@ export class Tokenizer {
   }
 
   encodePart(text) {
-    if (!text) return [];
-    const symbols = this.merge([...(this.addsSpace ? " " + text : text).replaceAll(" ", SPACE)]);
+    const symbols = merge([...this.normalize(text)], (a, b) => {
+      const id = this.ids.get(a + b);
+      return id === undefined ? null : [-this.scores[id], a + b];
+    });
     const ids = [];
     for (const symbol of symbols) {
       const id = this.ids.get(symbol);
       if (id !== undefined) ids.push(id);
-      else if (this.bytes.size) ids.push(...this.spell(symbol));
+      else if (this.bytes.size) for (const byte of this.spell(symbol)) ids.push(byte);
       else if (ids.at(-1) !== this.unknown) ids.push(this.unknown); // a run of unknown characters is one token
     }
     return ids;
   }
 
-  // Joins the two neighbours whose piece has the best score, the leftmost of equals, until no two make a piece.
-  merge(symbols) {
-    const score = (i) => this.scores[this.ids.get(symbols[i] + symbols[i + 1])] ?? -Infinity;
-    const scores = symbols.map((_, i) => (i + 1 < symbols.length ? score(i) : -Infinity));
-    while (symbols.length > 1) {
-      let best = 0;
-      for (let i = 1; i < scores.length; i++) if (scores[i] > scores[best]) best = i;
-      if (scores[best] === -Infinity) break;
-      symbols.splice(best, 2, symbols[best] + symbols[best + 1]);
-      scores.splice(best, 1);
-      for (const i of [best - 1, best]) if (i >= 0) scores[i] = i + 1 < symbols.length ? score(i) : -Infinity;
-    }
-    return symbols;
+  normalize(text) {
+    const spaced = this.collapses ? text.replace(/^ +/, "").replace(/ +/g, " ") : text;
+    if (!spaced) return "";
+    const whole = (this.addsSpace ? " " + spaced : spaced).replaceAll(" ", SPACE);
+    return this.collapses ? whole.replace(/\u2581+$/, "") : whole; // a sign typed at the end goes, too
   }
 
   spell(text) {
@@ -59,7 +53,7 @@ export class Tokenizer {
   decode(ids) {
     let text = "";
     let bytes = [];
-    let first = this.addsSpace;
+    let first = this.addsSpace || this.collapses;
     const flush = () => {
       text += readBytes(bytes);
       bytes = [];
@@ -76,10 +70,15 @@ export class Tokenizer {
       if (kind === "c") continue;
       text +=
         kind === "u" ? " \u2047 " : (first && piece.startsWith(SPACE) ? piece.slice(1) : piece).replaceAll(SPACE, " ");
-      first = false;
+      first = first && this.collapses && !text; // there, each space at the start is dropped
     }
     flush();
     return text;
+  }
+
+  // What a token stands for, whichever tokens are around it.
+  name(id) {
+    return this.kinds[id] === "n" ? this.pieces[id].replaceAll(SPACE, " ") : this.pieces[id];
   }
 }
 
@@ -99,4 +98,121 @@ function readBytes(bytes) {
     }
   }
   return text;
+}
+
+// A string of bytes, one in each character, as text.
+export function readUtf8(binary, fatal = false) {
+  const bytes = Uint8Array.from(binary, (character) => character.charCodeAt(0));
+  return new TextDecoder("utf-8", { fatal, ignoreBOM: true }).decode(bytes);
+}
+
+export function toUtf8(text) {
+  return Array.from(new TextEncoder().encode(text), (byte) => String.fromCharCode(byte)).join("");
+}
+
+// Bytes as text where they are whole characters, else each as <0xE2>.
+export function nameBytes(binary) {
+  try {
+    return readUtf8(binary, true);
+  } catch {
+    return [...binary].map((byte) => `<0x${byte.charCodeAt(0).toString(16).toUpperCase().padStart(2, "0")}>`).join("");
+  }
+}
+
+const FIRST_BYTE = 3; // tokens 0 to 2 are unknown, BOS and EOS, the next 256 the bytes
+
+export class Llama2c {
+  // pieces: strings of bytes, one in each character.
+  constructor({ pieces, kinds, scores, bosId, eosIds }) {
+    Object.assign(this, { pieces, kinds, scores, bosId, eosIds });
+    this.ids = new Map();
+    pieces.forEach((piece, id) => {
+      if (kinds[id] === "n" && !this.ids.has(piece)) this.ids.set(piece, id); // of equal pieces the first is used
+    });
+  }
+
+  encode(text) {
+    if (!text) return [this.bosId];
+    const tokens = [" ", ...text].flatMap((character) => {
+      const bytes = toUtf8(character);
+      const id = this.ids.get(bytes);
+      return id === undefined ? Array.from(bytes, (byte) => byte.charCodeAt(0) + FIRST_BYTE) : [id];
+    });
+    const merged = merge(tokens, (a, b) => {
+      const id = this.ids.get(this.pieces[a] + this.pieces[b]);
+      return id === undefined ? null : [-this.scores[id], id];
+    });
+    return [this.bosId, ...merged];
+  }
+
+  decode(ids) {
+    const bytes = ids.filter((id) => this.kinds[id] !== "c").map((id) => this.pieces[id]);
+    return readUtf8(bytes.join("").replace(/^ /, ""));
+  }
+
+  name(id) {
+    return nameBytes(this.pieces[id]);
+  }
+}
+
+// Joins neighbours as long as any two make a token: the pair of the lowest rank first, the leftmost of equals.
+// `join(a, b)` is [rank, what they make], or null. A heap, because a pasted text has many thousand characters.
+export function merge(symbols, join) {
+  const made = [...symbols];
+  const left = made.map((_, i) => i - 1);
+  const right = made.map((_, i) => i + 1);
+  const heap = new Heap((a, b) => a.rank - b.rank || a.at - b.at);
+  const offer = (at, next) => {
+    if (at < 0 || next >= made.length) return;
+    const found = join(made[at], made[next]);
+    if (found) heap.push({ rank: found[0], at, next, a: made[at], b: made[next], whole: found[1] });
+  };
+  for (let i = 0; i + 1 < made.length; i++) offer(i, i + 1);
+  for (let best = heap.pop(); best; best = heap.pop()) {
+    const { at, next, a, b, whole } = best;
+    if (made[at] !== a || made[next] !== b || right[at] !== next) continue; // one of them was joined to another since
+    made[at] = whole;
+    made[next] = null;
+    right[at] = right[next];
+    if (right[at] < made.length) left[right[at]] = at;
+    offer(left[at], at);
+    offer(at, right[at]);
+  }
+  return made.filter((symbol) => symbol !== null);
+}
+
+// A binary heap: `pop` is the smallest item by `compare`, undefined when there is none.
+class Heap {
+  constructor(compare) {
+    this.compare = compare;
+    this.items = [];
+  }
+
+  push(item) {
+    const { items, compare } = this;
+    let at = items.push(item) - 1;
+    while (at > 0) {
+      const parent = (at - 1) >> 1;
+      if (compare(items[parent], item) <= 0) break;
+      items[at] = items[parent];
+      at = parent;
+    }
+    items[at] = item;
+  }
+
+  pop() {
+    const { items, compare } = this;
+    const smallest = items[0];
+    const last = items.pop();
+    if (!items.length) return smallest;
+    let at = 0;
+    for (let child = 1; child < items.length; child = 2 * at + 1) {
+      if (child + 1 < items.length && compare(items[child + 1], items[child]) < 0) child++;
+      if (compare(last, items[child]) <= 0) break;
+      items[at] = items[child];
+      at = child;
+    }
+    items[at] = last;
+    return smallest;
+  }
 }

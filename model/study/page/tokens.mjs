@@ -3,7 +3,7 @@
 import { softmax } from "./model.mjs";
 import { stages } from "./sampling.mjs";
 import { $, element, percent } from "./draw.mjs";
-import { args, limit, query, shown, state, t } from "./state.mjs";
+import { args, limit, query, shown, state, t, tokenizer } from "./state.mjs";
 
 const BARS = 12;
 
@@ -23,7 +23,17 @@ export function drawTokens() {
   ]
     .filter(Boolean)
     .join(" ");
+  drawText();
   if (state.logits) drawBars();
+}
+
+// The text as people read it. What the prompt decodes to is where the rest begins: a character may lie across both.
+function drawText() {
+  const whole = tokenizer.decode(state.tokens);
+  const prompt = tokenizer.decode(state.tokens.slice(0, state.promptLength)).replace(/\ufffd+$/, "");
+  const isPrefix = whole.startsWith(prompt);
+  $("promptPart").textContent = isPrefix ? prompt : "";
+  $("newPart").textContent = isPrefix ? whole.slice(prompt.length) : whole;
 }
 
 // Buttons are kept and reused: at full speed tokens come faster than elements can be made.
@@ -57,6 +67,8 @@ function drawBars() {
     return topped[id] === -Infinity ? "cutTopK" : left[id] === -Infinity ? "cutTopP" : "";
   };
   const order = likeliest(before, BARS);
+  $("distribution").textContent = t("distribution", { temperature: state.temperature.toFixed(2) });
+  $("barsHead").textContent = t(greedy ? "barsGreedy" : "barsHead");
   const rows = $("bars");
   while (rows.childElementCount > order.length) rows.lastChild.remove();
   order.forEach((id, i) => {
@@ -68,7 +80,7 @@ function drawBars() {
     button.dataset.token = id;
     token.textContent = shown(id);
     track.firstChild.style.width = `${(100 * before[id]) / before[order[0]]}%`;
-    amount.textContent = `${percent(before[id])} %${cut ? ` ${t(cut)}` : greedy ? "" : ` → ${percent(after[id])} %`}`;
+    amount.textContent = amountOf(before[id], after[id], cut ? t(cut) : "", greedy);
   });
   const others = 1 - order.reduce((sum, id) => sum + before[id], 0);
   const kept = greedy ? 1 : left.reduce((count, logit) => count + (logit > -Infinity), 0);
@@ -78,6 +90,11 @@ function drawBars() {
     kept,
     all: before.length,
   });
+}
+
+function amountOf(before, after, cut, greedy) {
+  if (cut) return `${percent(before)} ${cut}`;
+  return greedy ? percent(before) : `${percent(before)} → ${percent(after)}`;
 }
 
 function bar() {

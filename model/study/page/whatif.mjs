@@ -37,10 +37,11 @@ function settings() {
 // Asks for both runs, the unchanged one and the changed one, at the same positions of the same text.
 export async function compare() {
   if (state.tokens.length < 2) return null;
+  const { tokens: whole } = state;
   const tokens = text();
   const same = { theta: args.ropeTheta, scaling: args.ropeScaling, offset: 0, stretch: 1, off: false };
   const before = await ask("whatIf", { tokens, ...same });
-  return { tokens, before, after: await ask("whatIf", { tokens, ...settings() }) };
+  return { text: whole, tokens, before, after: await ask("whatIf", { tokens, ...settings() }) };
 }
 
 const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
@@ -49,16 +50,21 @@ export function drawWhatIf() {
   for (const [id, shownWhen] of [
     ["theta", ["theta"]],
     ["factor", ["linear", "ntk", "yarn"]],
+    // Without rotation no position has an effect.
+    ["offset", ["none", "theta", "linear", "ntk", "yarn"]],
+    ["stretch", ["none", "theta", "linear", "ntk", "yarn"]],
+    ["long", longLength > args.maxSeqLen ? [state.change] : []],
   ]) {
     $(id).closest("label").hidden = !shownWhen.includes(state.change);
   }
+  $("stretchHelp").hidden = state.change === "off";
   if (state.computing) {
     $("whatIfText").textContent = t("computing");
     return;
   }
   const { whatIf } = state;
   if (!whatIf) {
-    $("whatIfText").textContent = state.tokens.length < 2 ? t("whatIfShort") : "";
+    $("whatIfText").textContent = t(state.tokens.length < 2 ? "whatIfShort" : "computing");
     $("whatIfNext").replaceChildren();
     surface($("loss"));
     return;
@@ -78,13 +84,14 @@ export function drawWhatIf() {
 
 function drawNext(before, after) {
   const [p, q] = [before, after].map(({ logits }) => softmax(new Float64Array(logits)));
-  const ids = [...new Set([...likeliest(p, 7), ...likeliest(q, 7)])].sort((a, b) => p[b] - p[a]);
+  // Always as many rows, so that nothing below moves: the tokens that are likeliest in either.
+  const ids = likeliest(p.map((prob, id) => Math.max(prob, q[id])), 10).sort((a, b) => p[b] - p[a]);
   const target = $("whatIfNext");
   const most = Math.max(...ids.flatMap((id) => [p[id], q[id]]));
   table(
     target,
     [t("tokenColumn"), t("beforeColumn"), t("afterColumn"), t("chartColumn")],
-    ids.map((id) => [{ text: shown(id) }, `${percent(p[id])} %`, `${percent(q[id])} %`, ""]),
+    ids.map((id) => [{ text: shown(id) }, percent(p[id]), percent(q[id]), ""]),
   );
   ids.forEach((id, i) => {
     const cell = target.tBodies[0].rows[i].cells[3];

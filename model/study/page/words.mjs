@@ -3,6 +3,7 @@
 import { $, colors } from "./draw.mjs";
 import { args, facts, state, t, writeHash } from "./state.mjs";
 import { changed } from "./frame.mjs";
+import { buildOverview, drawGuide } from "./overview.mjs";
 import { longLength } from "./whatif.mjs";
 
 export function setLanguage(language) {
@@ -29,6 +30,8 @@ export function setLanguage(language) {
   });
   $("longText").textContent = t("long", { length: longLength, times: longLength / args.maxSeqLen });
   $("encoding").textContent = t("encodingExact", { kind: facts.tokenizer.kind });
+  buildOverview();
+  drawGuide();
   writeHash();
   changed();
 }
@@ -43,9 +46,10 @@ function link(place) {
   if (found) place.href = found[1];
 }
 
-export function setTheme() {
+// The reader's theme, or the one given, which is for paper.
+export function setTheme(theme = state.theme) {
   const dark = matchMedia("(prefers-color-scheme: dark)").matches;
-  document.documentElement.dataset.theme = state.theme || (dark ? "dark" : "light");
+  document.documentElement.dataset.theme = theme || (dark ? "dark" : "light");
   state.colors = colors();
   changed();
 }

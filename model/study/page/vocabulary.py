@@ -1,0 +1,274 @@
+"""What the page needs of a tokenizer to give the same ids as Python does, as JSON for tokenizer.mjs.
+
+Raises ValueError, in one line that names what is missing, for a tokenizer that the page would not encode alike.
+"""
+
+import json
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+from ...text.hf_tokenizer import HFTokenizer
+from ...text.llama2c_tokenizer import Llama2cTokenizer
+from ...text.tokenizer import SentencePieceTokenizer, Tokenizer, read_again
+from .browser_regex import browser_regex, literal
+
+Steps = list[dict[str, Any]]
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"  # how ByteLevel splits by itself
+
+
+def vocabulary(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Pieces, rules of merging, and where a text begins and ends."""
+    try:
+        if isinstance(tokenizer, SentencePieceTokenizer):
+            found = _sentencepiece(tokenizer)
+        elif isinstance(tokenizer, Llama2cTokenizer):
+            found = _llama2c(tokenizer)
+        elif isinstance(tokenizer, HFTokenizer):
+            found = _tokenizer_json(tokenizer)
+        else:
+            raise ValueError(f"{type(tokenizer).__name__} is of another kind")
+    except ValueError as error:
+        raise ValueError(f"{tokenizer.path}: the page cannot encode its text: {error}") from None
+    return found | {"bosId": tokenizer.bos_id, "eosIds": list(tokenizer.eos_ids)}
+
+
+# ---- tokenizer.model
+
+UNIGRAM, BPE, CHARACTERS = 1, 2, 4  # TrainerSpec.ModelType of sentencepiece_model.proto
+KINDS = {1: "n", 2: "u", 3: "c", 6: "b"}  # SentencePiece.Type: normal, unknown, control, byte
+
+
+def _sentencepiece(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
+    model = _read_message(read_again(tokenizer))
+    pieces = [_read_message(piece) for piece in model[1]]
+    trainer = _read_message(model[2][-1]) if 2 in model else {}
+    normalizer = _read_message(model[3][-1]) if 3 in model else {}
+    kind = trainer.get(3, [UNIGRAM])[-1]
+    if kind not in (BPE, CHARACTERS):
+        raise ValueError("it is neither a BPE nor a character model")
+    if normalizer.get(2, [b""])[-1]:
+        name = normalizer.get(1, [b"custom"])[-1].decode(errors="replace")
+        raise ValueError(f"it normalizes characters by the table {name}; one with the rule identity is needed")
+    if not normalizer.get(5, [1])[-1] or trainer.get(24, [0])[-1]:
+        raise ValueError("it does not mark spaces in front of words")
+    kinds = [KINDS.get(piece.get(3, [1])[-1]) for piece in pieces]
+    if None in kinds:
+        unfit = pieces[kinds.index(None)][1][-1].decode(errors="replace")
+        raise ValueError(f"its piece {unfit!r} is user-defined or unused, and the page only has merged ones")
+    scores = [_as_float(piece.get(2, [0])[-1]) for piece in pieces]
+    letters = "".join(letter for letter in kinds if letter)
+    return {
+        "type": "SentencePiece",
+        "kind": "BPE" if kind == BPE else "characters",
+        "pieces": [piece[1][-1].decode() for piece in pieces],
+        "kinds": letters,
+        "scores": _plain(scores) if kind == BPE else [0] * len(scores),
+        "addsSpace": bool(normalizer.get(3, [1])[-1]),
+        "collapses": bool(normalizer.get(4, [1])[-1]),
+        "spellsSign": not tokenizer.adds_space and letters.count("b") == 256,
+    }
+
+
+def _read_message(data: bytes) -> dict[int, list[Any]]:
+    """A protocol buffer's fields by number: whole numbers, or the bytes of strings, messages and floats."""
+    fields: dict[int, list[Any]] = {}
+    position = 0
+    while position < len(data):
+        tag, position = _read_varint(data, position)
+        wire = tag & 7
+        value: Any
+        if wire == 0:
+            value, position = _read_varint(data, position)
+        else:
+            if wire == 2:
+                length, position = _read_varint(data, position)
+            else:
+                length = {1: 8, 5: 4}[wire]
+            value = data[position : position + length]
+            position += length
+        fields.setdefault(tag >> 3, []).append(value)
+    return fields
+
+
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+    """The number, and the position after it."""
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            return value, position
+
+
+def _as_float(raw: bytes | int) -> float:
+    return struct.unpack("<f", raw)[0] if isinstance(raw, bytes) else float(raw)
+
+
+def _plain(scores: list[float]) -> list[float | int]:
+    """Whole scores without a point: half the text."""
+    return [int(score) if score.is_integer() else score for score in scores]
+
+
+# ---- tokenizer.bin
+
+
+def _llama2c(tokenizer: Llama2cTokenizer) -> dict[str, Any]:
+    pieces, scores = tokenizer.entries()
+    return {
+        "type": "Llama2c",
+        "kind": "BPE",
+        "pieces": [piece.decode("latin-1") for piece in pieces],  # bytes, one in each character
+        "kinds": "ucc" + 256 * "b" + (len(pieces) - 259) * "n",
+        "scores": _plain(scores),
+    }
+
+
+# ---- tokenizer.json
+
+
+def _tokenizer_json(tokenizer: HFTokenizer) -> dict[str, Any]:
+    content = json.loads(read_again(tokenizer))
+    model = content["model"]
+    kind = model.get("type", "BPE")  # files of old versions do not say it
+    if kind != "BPE":
+        raise ValueError(f"its model is {kind}, and the page has only BPE")
+    for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
+        if model.get(name):
+            raise ValueError(f"its BPE model has {name}, which the page lacks")
+    for name in ("truncation", "padding"):
+        if content.get(name):
+            raise ValueError(f"it has {name}, which the page lacks; remove it from the file")
+    ids: dict[str, int] = model["vocab"]
+    pieces: list[str | None] = [None] * (max(ids.values()) + 1)
+    for piece, token in ids.items():
+        pieces[token] = piece
+    pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
+    steps = list(_normalizer(content.get("normalizer")))
+    decoder = list(_decoder(content.get("decoder")))
+    return {
+        "type": "JsonTokenizer",
+        "kind": "BPE",
+        "pieces": pieces,
+        "merges": [ids[part] for pair in pairs for part in pair],
+        "added": [_added(token, steps, tokenizer) for token in content.get("added_tokens") or []],
+        "normalizer": steps,
+        "preTokenizer": list(_pre_tokenizer(content.get("pre_tokenizer"))),
+        "decoder": decoder or [{"type": "spaces"}],
+        "isByteLevel": {"type": "bytes"} in decoder,
+        "ignoreMerges": bool(model.get("ignore_merges")),
+        "byteFallback": bool(model.get("byte_fallback")),
+        "fuseUnk": bool(model.get("fuse_unk")),
+        "unkId": ids.get(model.get("unk_token")),
+        "startsWithBos": len(tokenizer.encode("a")) > len(tokenizer.encode("a", bos=False)),
+    }
+
+
+def _added(token: dict[str, Any], normalizer: Steps, tokenizer: HFTokenizer) -> dict[str, Any]:
+    """Its name is how it stands in the text; one that is looked for in normalized text is itself normalized."""
+    name = token["content"]
+    if token.get("single_word"):
+        raise ValueError(f"its added token {name!r} is found as a whole word only, which the page lacks")
+    found = name
+    for step in normalizer if token.get("normalized") else []:
+        if step["type"] == "prepend":
+            found = step["content"] + found
+        elif step["type"] == "replace":
+            found = found.replace(step["pattern"], step["content"])
+        elif not found.isascii():
+            raise ValueError(f"its added token {name!r} is normalized, which the page does to ASCII ones only")
+    flags = {flag: bool(token.get(flag)) for flag in ("normalized", "lstrip", "rstrip")}
+    # The library decodes a special token whose name was changed by the normalizer as if it were text.
+    skipped = bool(token.get("special")) and not tokenizer.decode([token["id"]])
+    return {"id": token["id"], "content": found, "skipped": skipped, **flags}
+
+
+def _sequence(part: dict[str, Any] | None, name: str) -> Iterator[dict[str, Any]]:
+    """The steps of a component of tokenizer.json, which may be none, one, or a Sequence of more."""
+    if part is None:
+        return
+    if part["type"] == "Sequence":
+        for step in part[name]:
+            yield from _sequence(step, name)
+    else:
+        yield part
+
+
+def _normalizer(part: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+    for step in _sequence(part, "normalizers"):
+        match step["type"]:
+            case "Prepend":
+                yield {"type": "prepend", "content": step["prepend"]}
+            case "Replace":
+                yield _replace(step)
+            case "NFC" | "NFD" | "NFKC" | "NFKD" as form:
+                yield {"type": "unicode", "form": form}
+            case "Strip":
+                yield {"type": "strip", "left": step["strip_left"], "right": step["strip_right"]}
+            case other:
+                raise ValueError(f"its normalizer {other} is missing in the page")
+
+
+def _replace(step: dict[str, Any]) -> dict[str, Any]:
+    pattern = step["pattern"].get("String")
+    if not pattern:
+        raise ValueError(f"it replaces by the expression {step['pattern'].get('Regex')!r}, which the page lacks")
+    return {"type": "replace", "pattern": pattern, "content": step["content"]}
+
+
+def _pre_tokenizer(part: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+    for step in _sequence(part, "pretokenizers"):
+        match step["type"]:
+            case "Split":
+                yield _split(step)
+            case "Digits":
+                number = r"\p{N}" if step.get("individual_digits") else r"\p{N}+"
+                yield {"type": "split", "pattern": number, "matches": True, "gaps": True}
+            case "ByteLevel":
+                if step.get("add_prefix_space"):
+                    yield {"type": "prefixSpace"}
+                if step.get("use_regex", True):
+                    yield {"type": "split", "pattern": browser_regex(GPT2), "matches": True, "gaps": True}
+                yield {"type": "bytes"}
+            case "Metaspace":
+                yield _metaspace(step) | {"split": step.get("split", True)}
+            case other:
+                raise ValueError(f"its pre-tokenizer {other} is missing in the page")
+
+
+def _split(step: dict[str, Any]) -> dict[str, Any]:
+    pattern = step["pattern"]
+    source = literal(pattern["String"]) if "String" in pattern else browser_regex(pattern["Regex"])
+    if step["behavior"] not in ("Isolated", "Removed"):
+        raise ValueError(f"it splits with the behavior {step['behavior']}, which the page lacks")
+    isolated = step["behavior"] == "Isolated"
+    inverted = bool(step.get("invert"))
+    return {"type": "split", "pattern": source, "matches": isolated or inverted, "gaps": isolated or not inverted}
+
+
+def _metaspace(step: dict[str, Any]) -> dict[str, Any]:
+    if step["replacement"] != "\u2581":
+        raise ValueError(f"its Metaspace writes {step['replacement']!r} for a space, which the page lacks")
+    scheme = step.get("prepend_scheme") or ("always" if step.get("add_prefix_space", True) else "never")
+    return {"type": "metaspace", "replacement": step["replacement"], "scheme": scheme}
+
+
+def _decoder(part: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+    for step in _sequence(part, "decoders"):
+        match step["type"]:
+            case "Replace":
+                yield _replace(step)
+            case "ByteFallback":
+                yield {"type": "byteFallback"}
+            case "Fuse":
+                yield {"type": "fuse"}
+            case "Strip":
+                yield {"type": "strip"} | {name: step[name] for name in ("content", "start", "stop")}
+            case "ByteLevel":
+                yield {"type": "bytes"}
+            case "Metaspace":
+                yield _metaspace(step)
+            case other:
+                raise ValueError(f"its decoder {other} is missing in the page")
