@@ -1,4 +1,4 @@
-"""A network of one's own, that of docs/library.md, put in by name: trained, resumed and generated from by the scripts themselves."""
+"""The network of one's own in docs/library.md, put in by name: trained, resumed and generated from by the scripts."""
 
 import json
 import os
