@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -329,6 +330,7 @@ def judge_attention(names: dict[str, Any], conventions: Conventions, caller: Cal
                 trials = caller.trials(call, [given(case, form) for case in asked], parameters(FUNCTION))
             for layout in (conventions.layout, *LAYOUTS):
                 if all(is_attended(trial.value, case, layout) for trial, case in zip(trials, asked)):
+                    conventions.attention_layout = layout
                     return demanded(FUNCTION, attention_demands(trials, watch), OUTCOMES[layout])
             attempts.append((form, trials))
     form, trials = min(attempts, key=lambda attempt: sum(trial.error is not None for trial in attempt[1]))
@@ -362,11 +364,11 @@ def given(case: Case, form: Form) -> tuple[Any, ...]:
 def other_order(call: Callable[..., Any], caller: Caller, asked: list[Case], form: Form) -> tuple[int, ...]:
     """The order of arguments in which it would be right. One case is tried: there are 119 orders."""
     case = asked[MAIN]
-    for layout in LAYOUTS:
-        order = caller.other_order(call, [given(case, form)], lambda value, _: is_attended(value, case, layout))
-        if order:
-            return order
-    return ()
+
+    def fits(value: Any, number: int) -> bool:
+        return any(is_attended(value, case, layout) for layout in LAYOUTS)
+
+    return caller.other_order(call, [given(case, form)], fits)
 
 
 def attention_demands(trials: list[Trial], watch: Watch) -> Iterator[tuple[Fault, Property]]:
@@ -380,7 +382,7 @@ def attention_explanation(ran: list[tuple[Any, Case]], layout: str) -> Explanati
     ran = sorted(ran, key=lambda pair: not (pair[1].xv.shape[0] > 1 or len(pair[1].mask) == ALL_FIT))
     layouts = dict.fromkeys((layout, *LAYOUTS))
 
-    def gives(parts: Recipe, right: Recipe) -> bool:
+    def gives(right: Recipe, parts: Recipe) -> bool:
         def compared() -> Iterator[tuple[Any, Any, Any]]:
             for value, case in ran:
                 yield value, in_heads(attend(case, parts), case), attend(case, right)
@@ -393,7 +395,7 @@ def attention_explanation(ran: list[tuple[Any, Case]], layout: str) -> Explanati
             mistakes = mistakes_of(each)
             if at_once == 1:
                 mistakes += rotation_mistakes(each)
-            found = explain(right, mistakes, lambda parts, right=right: gives(parts, right), at_once)
+            found = explain(right, mistakes, partial(gives, right), at_once)
             if found is not None:
                 return found
     return None
@@ -463,5 +465,5 @@ def comparisons(ran: list[tuple[Any, Case]]) -> Iterator[Comparison]:
             f"{FUNCTION}(xq {kind(probe.xq)}, xk {kind(probe.xk)}, xv, rows {probe.start} .. "
             f"{probe.start + len(case.mask) - 1} of the table, mask: {mask})"
         )
-        given = [("xq", probe.xq), ("xk", probe.xk), ("xv", case.xv)] if len(case.mask) == 2 else []
-        yield Comparison(call, [("out", value, attend(case, recipe))], given)
+        shown = (("xq", probe.xq), ("xk", probe.xk), ("xv", case.xv)) if len(case.mask) == 2 else ()
+        yield Comparison(call, [("out", value, attend(case, recipe))], shown)

@@ -19,7 +19,7 @@ from .verdict import Comparison, Property, Verdict, demanded, in_other_order, ki
 FUNCTION = "KVCache"
 SIZES = ModelArgs(dim=24, n_layers=2, n_heads=6, n_kv_heads=3, head_dim=4, vocab_size=7, max_seq_len=12)
 ROWS = 2
-# layer, start_pos, T: the smallest; a text in both layers; a short one in its place; a chunk in the middle; the last slot.
+# layer, start_pos, T: the smallest; a text in both layers; a short one in its place; an older chunk; the last slot.
 STEPS = ((0, 0, 1), (0, 1, 1), (0, 0, 7), (1, 0, 7), (0, 7, 2), (1, 7, 2), (0, 0, 3), (1, 0, 3), (0, 3, 1), (1, 3, 1),
          (0, 2, 3), (0, 5, 7))  # fmt: skip
 Pair = tuple[Tensor, Tensor] | None
@@ -214,6 +214,7 @@ def not_made(written: Callable[..., Any], caller: Caller, problem: str) -> Verdi
 def cache_explanation(values: list[Any], failed: list[bool], right: list[Any]) -> Explanation | None:
     if all(value is None for value in values):
         return None if any(failed) else (known.NOT_RETURNED,)
+
     def gives(parts: Recipe) -> bool:
         return all(same_slots(value, pair) for value, pair in zip(values, simulate(parts)))
 

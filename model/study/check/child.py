@@ -5,8 +5,9 @@ ends. The reader's code may take SECONDS in all. SKIPPED are functions and files
 such a process before.
 """
 
-import ast
 import __future__
+
+import ast
 import difflib
 import json
 import os
@@ -136,8 +137,8 @@ def verdicts(
     conventions = Conventions()
     names: dict[str, Any] = {}
     for function in FUNCTIONS:
-        path = home_of(function, loaded)
-        if path is None:
+        home = home_of(function, loaded)
+        if home is None:
             near = nearest(function, loaded)
             if near and function not in skipped:
                 broken = True
@@ -146,12 +147,12 @@ def verdicts(
         if function in skipped:
             continue
         yield function
-        caller = Caller(path, lambda: limited, list(loaded.values()))
+        caller = Caller(home, lambda: limited, list(loaded.values()))
         with caller.replaced(counterparts(conventions.table, conventions.layout), function):
-            verdict = judge_function(function, loaded[path], conventions, caller)
+            verdict = judge_function(function, loaded[home], conventions, caller)
         if verdict.outcome in GOOD:
             conventions.right.add(function)
-            names[function] = loaded[path][function]
+            names[function] = loaded[home][function]
         broken = broken or verdict.outcome not in GOOD
         yield verdict
     if not broken and len(names) > 1:

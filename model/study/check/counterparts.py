@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ...attention import attention
@@ -38,7 +37,7 @@ def counterparts(form: Form | None, layout: str) -> dict[str, Callable[..., Any]
 
     def attend(xq: Tensor, xk: Tensor, xv: Tensor, freqs_cis: Any, mask: Tensor) -> Tensor:
         q, k = apply_rotary_emb(xq, xk, freqs_cis)
-        return attention(*(x.transpose(1, 2) for x in (q, k, xv)), mask).transpose(1, 2)
+        return attention(q.transpose(1, 2), k.transpose(1, 2), xv.transpose(1, 2), mask).transpose(1, 2)
 
     return {
         "precompute_freqs_cis": precompute_freqs_cis,

@@ -93,7 +93,7 @@ ONLY_SINES = Fault(
 )
 UNUSED = Fault(
     "theta is not used",
-    "The table is the same whatever theta is asked for. Models differ in theta (10000, 500000 ..), so use the argument.",
+    "The table is the same whatever theta is asked for. Models differ in theta (10000, 500000 ..): use the argument.",
     4,
 )
 DEFAULT_THETA = Fault(
@@ -323,7 +323,7 @@ CACHED_HIDDEN = Fault(
 )
 TRANSPOSED_MASK = Fault(
     "the mask is transposed",
-    "Rows are the queries and columns the keys: row t says what token t sees. Transposed, each token sees the later ones.",
+    "Rows are the queries and columns the keys: row t says what token t sees. Transposed, tokens see later ones.",
     8,
 )
 MIRRORED = Fault(
@@ -434,7 +434,9 @@ CLEARED = Fault(
 )
 CACHE_AXES = Fault("the axes are in another order", "Keys and values come back as they came: (B, K, S, D).", 8)
 ALL_LAYERS = Fault("all layers come back", "update returns those of one layer: self.keys[layer].", 8)
-WRONG_T = Fault("T is read from another axis", "Keys are (B, K, T, D) here: the number of new tokens is xk.shape[2].", 8)
+WRONG_T = Fault(
+    "T is read from another axis", "Keys are (B, K, T, D) here: the number of new tokens is xk.shape[2].", 8
+)
 
 # Attention.
 
@@ -546,8 +548,8 @@ NOT_BACK = Fault(
 )
 VIEWED = Fault(
     "a view instead of a transpose",
-    "reshape and view keep the order of the numbers in memory: from (B, H, T, D) to (B, T, H, D) that mixes tokens with "
-    "heads. Write .transpose(1, 2).",
+    "reshape and view keep the order of the numbers in memory: from (B, H, T, D) to (B, T, H, D) that mixes tokens "
+    "with heads. Write .transpose(1, 2).",
     6,
 )
 OVER_HEADS = Fault(

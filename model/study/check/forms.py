@@ -38,7 +38,8 @@ class Conventions:
     """The forms that the reader's functions use, as far as they have been judged, and which of these are right."""
 
     table: Form | None = None
-    layout: str = "neighbours"
+    layout: str = "neighbours"  # of apply_rotary_emb
+    attention_layout: str = ""
     right: set[str] = field(default_factory=set)
 
 
@@ -55,28 +56,28 @@ def read_table(result: Any, dim: int, end: int) -> tuple[Tensor | None, Form | N
             return None, None
         table = result.detach().to(torch.complex128).reshape(end, dim // 2)
         return table, Form("complex", "single", False, *place)
-    container = "tuple"
+    written: list[tuple[str, Any]] = [("tuple", result)]
     if isinstance(result, Tensor):
-        container = "last" if result.shape[-1:] == (2,) and result.shape[-2:] != (end, 2) else "stack"
-        if result.ndim <= 2:
-            return None, None
-        result = result.unbind(-1 if container == "last" else 0)
-    if not isinstance(result, list | tuple) or len(result) != 2 or not all(isinstance(r, Tensor) for r in result):
-        return None, None
-    if any(part.is_complex() for part in result) or result[0].shape != result[1].shape:
-        return None, None
-    for columns in (dim // 2, dim):
-        place = axes_of_size_1(result[0], end, columns)
-        if place is not None:
-            parts = [part.detach().double().reshape(end, columns) for part in result]
-            return _read_parts(parts, container, dim, place)
+        written = [("last", result.unbind(-1)), ("stack", result.unbind(0))] if result.ndim > 2 else []
+    for container, parts in written:
+        if isinstance(parts, list | tuple) and len(parts) == 2 and all(is_real(part) for part in parts):
+            read = _read_parts(list(parts), container, dim, end)
+            if read[0] is not None:
+                return read
     return None, None
 
 
-def _read_parts(
-    parts: list[Tensor], container: str, dim: int, place: tuple[int, int]
-) -> tuple[Tensor | None, Form | None]:
+def is_real(part: Any) -> bool:
+    return isinstance(part, Tensor) and not part.is_complex()
+
+
+def _read_parts(parts: list[Tensor], container: str, dim: int, end: int) -> tuple[Tensor | None, Form | None]:
     """The table from its cosines and sines, (end, dim/2) or (end, dim) each, in either order."""
+    columns = dim if parts[0].shape[-1] == dim else dim // 2
+    place = axes_of_size_1(parts[0], end, columns)
+    if place is None or parts[0].shape != parts[1].shape:
+        return None, None
+    parts = [part.detach().double().reshape(end, columns) for part in parts]
     width = "single"
     if parts[0].shape[1] == dim:
         width = "halves" if torch.equal(*parts[0].chunk(2, -1)) else "neighbours"

@@ -62,7 +62,7 @@ def matches(computed: Iterator[tuple[Any, Any, Any]]) -> bool:
 
 
 def same(value: Any, expected: Any, tolerance: float = 3e-3) -> bool:
-    """Whether two results are equal: kinds, shapes, and numbers within the tolerance. NaN is expected to be anything."""
+    """Whether two results are equal: kinds, shapes, and numbers within the tolerance. An expected NaN fits anything."""
     if isinstance(expected, tuple | list):
         if not isinstance(value, tuple | list) or len(value) != len(expected):
             return False

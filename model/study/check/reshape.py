@@ -79,7 +79,7 @@ def judge_reshape(names: dict[str, Any], conventions: Conventions, caller: Calle
         if all(is_laid(trial.value, call) for trial, call in zip(trials, calls)):
             return demanded(FUNCTION, reshape_demands(function, calls, trials, caller), "right")
         attempts.append((sum(trial.error is not None for trial in trials), calls, trials))
-    failures, calls, trials = min(attempts, key=lambda attempt: attempt[0])
+    _, calls, trials = min(attempts, key=lambda attempt: attempt[0])
     given = [(call.table, call.x) for call in calls]
     order = caller.other_order(function, given, lambda value, number: is_laid(value, calls[number]))
     if order:

@@ -1,6 +1,7 @@
 """``apply_rotary_emb``: what it must give, and what each known mistake makes of it."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -110,6 +111,7 @@ def first_half(rotated: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 MISTAKES = [
     Mistake(known.SIGN, "turn", lambda a, b, c, s, u, v: (a * c + b * s, b * u - a * v)),
     Mistake(known.HEADS, "laid", lambda angle, x: angle[: x.shape[2]][None, None]),
+    Mistake(known.HEADS, "laid", lambda angle, x: angle[None, None]),  # with one head it is broadcast over T of them
     Mistake(known.BATCH, "laid", lambda angle, x: angle[: x.shape[0]][:, None, None]),
     Mistake(known.ONE_ROW, "laid", lambda angle, x: angle[:1][None, :, None]),
     Mistake(known.ONE_ROW, "laid", lambda angle, x: angle[1:2][None, :, None]),
@@ -178,7 +180,7 @@ MISTAKES = [
 
 
 def mistakes_in(layout: str) -> list[Mistake]:
-    """The known mistakes of a function that was meant for this layout: its own, and those of mixing it with the other."""
+    """The known mistakes of a function meant for this layout: its own, and those of mixing it with the other."""
     other = RECIPES["halves" if layout == "neighbours" else "neighbours"]
     mixed = [Mistake(known.MIXED, part, other[part]) for part in ("spread", "join")]
     return [*mixed, *MISTAKES]
@@ -257,13 +259,14 @@ def judge_rotation(names: dict[str, Any], conventions: Conventions, caller: Call
     form, trials = min(attempts, key=lambda attempt: sum(trial.error is not None for trial in attempt[1]))
     conventions.table = form
     call = call_with(function, form)
-    fitting = [given(case, form) for case in cases[3:5]]
-    for layout in LAYOUTS:
-        order = caller.other_order(
-            call, fitting, lambda value, n, layout=layout: is_rotated(value, cases[3 + n], layout)
-        )
-        if order:
-            return in_other_order(FUNCTION, parameters(FUNCTION), order, function)
+    tried = cases[MAIN - 1 : MAIN + 1]
+
+    def fits(value: Any, number: int) -> bool:
+        return any(is_rotated(value, tried[number], layout) for layout in LAYOUTS)
+
+    order = caller.other_order(call, [given(case, form) for case in tried], fits)
+    if order:
+        return in_other_order(FUNCTION, parameters(FUNCTION), order, function)
     problem = next((trial.problem for trial in trials if trial.problem), "")
     ran = [(trial.value, case) for trial, case in zip(trials, cases) if trial.error is None]
     explanation = rotation_explanation(ran) if ran else None
@@ -315,7 +318,9 @@ def right_rotation(
     return verdict
 
 
-def in_words(form: Form) -> str:
+def in_words(form: Form | None) -> str:
+    if form is None:
+        return "unknown"
     width = {
         "single": "D/2",
         "halves": "D (each angle twice, in halves)",
@@ -384,22 +389,18 @@ def same_tensor(x: Any, y: Any) -> bool:
 
 def tensor_explanation(ran: list[tuple[Any, Tensor, Probe]]) -> Explanation | None:
     """What was done to queries, or to keys: (result, input, probe) of each call that ended without an exception."""
-    for layout, recipe in RECIPES.items():
+    for recipe in RECIPES.values():
         if all(same(value, rotate(x, case.angle, recipe)) for value, x, case in ran):
             return ()
     for at_once in (1, 2):
         for layout, recipe in RECIPES.items():
-
-            def gives(parts: Recipe, recipe: Recipe = recipe) -> bool:
-                return rotation_gives(ran, parts, recipe)
-
-            found = explain(recipe, mistakes_in(layout), gives, at_once)
+            found = explain(recipe, mistakes_in(layout), partial(rotation_gives, ran, recipe), at_once)
             if found is not None:
                 return found
     return None
 
 
-def rotation_gives(ran: list[tuple[Any, Tensor, Probe]], parts: Recipe, recipe: Recipe) -> bool:
+def rotation_gives(ran: list[tuple[Any, Tensor, Probe]], recipe: Recipe, parts: Recipe) -> bool:
     def compared() -> Iterator[tuple[Any, Any, Any]]:
         for value, x, case in ran:
             yield value, rotate(x, case.angle, parts), rotate(x, case.angle, recipe)
@@ -486,7 +487,8 @@ def comparisons(ran: list[tuple[Any, Probe]]) -> Iterator[Comparison]:
     recipe = RECIPES[intended_layout(ran)]
     for value, case in ran:
         pair = value if isinstance(value, tuple | list) and len(value) == 2 else (value, value)
-        results, inputs = [], []
+        results: list[tuple[str, Any, Tensor]] = []
+        inputs: list[tuple[str, Tensor]] = []
         for name, found, x in zip("qk", pair, (case.xq, case.xk)):
             right = rotate(x, case.angle, recipe)
             results.append((name, found, right))
@@ -495,5 +497,5 @@ def comparisons(ran: list[tuple[Any, Probe]]) -> Iterator[Comparison]:
         end = case.start + case.xq.shape[1]
         positions = f"positions {case.start} .. {end - 1}, theta {case.theta:g}"
         yield Comparison(
-            f"{FUNCTION}(xq {kind(case.xq)}, xk {kind(case.xk)}, table of {positions})", results, inputs[:1]
+            f"{FUNCTION}(xq {kind(case.xq)}, xk {kind(case.xk)}, table of {positions})", results, tuple(inputs[:1])
         )

@@ -19,11 +19,19 @@ TOGETHER = "all together"
 B, T, H, K, D = 2, 6, 4, 2, 8
 CHUNK = 4  # tokens of the first of two chunks; T - CHUNK are in the second
 ARGS = ModelArgs(dim=H * D, n_layers=2, n_heads=H, n_kv_heads=K, vocab_size=7, max_seq_len=T)
+LOOK = "Each is right alone, so what one gives is not what the next one takes: look at the form and the layout."
 TOLERANCE = 2e-2  # a table in bfloat16 is fine
 
 
 def judge_together(names: dict[str, Callable[..., Any]], conventions: Conventions, caller: Caller) -> Verdict:
     """``names`` are the reader's functions, each right alone; ours stand in for those that are missing."""
+    if "apply_rotary_emb" in names and conventions.attention_layout not in ("", conventions.layout):
+        measured = Property(
+            "attention and apply_rotary_emb rotate the same pairs of channels",
+            f"{conventions.attention_layout} and {conventions.layout}",
+            f"{conventions.layout} and {conventions.layout}",
+        )
+        return Verdict(TOGETHER, "wrong", str(measured), look=LOOK)
     form = conventions.table or FORMS[0]
     functions = counterparts(form, conventions.layout) | names
     generator = torch.Generator().manual_seed(2)
@@ -57,8 +65,7 @@ def judge_together(names: dict[str, Callable[..., Any]], conventions: Convention
             (each for each in properties(way, in_heads(trial.value, case), expected) if not each.holds()), None
         )
         if failing:
-            look = "Each of them is right alone, so what one gives is not what the next one takes: the form or the layout of the table."
-            return Verdict(TOGETHER, "wrong", str(failing), look=look)
+            return Verdict(TOGETHER, "wrong", str(failing), look=LOOK)
     return Verdict(TOGETHER, "right")
 
 

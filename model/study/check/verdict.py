@@ -1,4 +1,4 @@
-"""What is said about one function: right, or the property that fails, the mistake, and the smallest case that shows it."""
+"""What is said about one function: right, or the property that fails, the mistake, and the smallest case."""
 
 import math
 import textwrap
@@ -51,7 +51,7 @@ class Comparison(NamedTuple):
 
     call: str  # such as "causal_mask(0, 2)"
     results: list[tuple[str, Any, Tensor]]  # name, yours, expected
-    given: list[tuple[str, Tensor]] = []  # tensors worth showing
+    given: tuple[tuple[str, Tensor], ...] = ()  # tensors worth showing
 
 
 @dataclass
