@@ -11,7 +11,6 @@ from torch.overrides import TorchFunctionMode
 
 from . import faults as known
 from .calls import Caller, Trial, parameters
-from .counterparts import counterparts
 from .faults import Fault
 from .forms import FORMS, Conventions, Form
 from .recipe import Explanation, Mistake, Recipe, explain, matches, same
@@ -181,8 +180,6 @@ def mistakes_of(layout: str) -> list[Mistake]:
         Mistake(known.MASK_SMALL, "masked", lambda scores, mask: scores.masked_fill(~mask, -1.0)),
         Mistake(known.MASK_SMALL, "masked", lambda scores, mask: scores.masked_fill(~mask, 1.0)),
         Mistake(known.MASK_SMALL, "masked", lambda scores, mask: scores.masked_fill(~mask, -10.0)),
-        Mistake(known.MASK_SMALL, "masked", lambda scores, mask: scores.masked_fill(~mask, torch.inf)),
-        Mistake(known.MASK_SMALL, "masked", lambda scores, mask: scores.masked_fill(~mask, 1e9)),
         Mistake(known.MASK_ADDED, "masked", lambda scores, mask: scores + mask),
         Mistake(known.MASK_ADDED, "masked", lambda scores, mask: scores - mask.double()),
         Mistake(known.MASK_ADDED, "masked", lambda scores, mask: scores - (~mask).double()),
@@ -321,34 +318,27 @@ def judge_attention(names: dict[str, Any], conventions: Conventions, caller: Cal
     attempts: list[tuple[Form, list[Trial]]] = []
     forms = [conventions.table] if conventions.table else FORMS
     for form in forms:
-        # With our own functions in the place of the others; and with the reader's, if those are right: how one calls
-        # the other is the reader's choice.
-        ours = counterparts(form, conventions.layout)
-        kept = {name: each for name, each in ours.items() if name not in conventions.right}
-        for replacements in (ours, kept) if len(kept) < len(ours) else (ours,):
-            with caller.replaced(replacements, FUNCTION):
-                trials = caller.trials(call, [given(case, form) for case in asked], parameters(FUNCTION))
-            for layout in (conventions.layout, *LAYOUTS):
-                if all(is_attended(trial.value, case, layout) for trial, case in zip(trials, asked)):
-                    conventions.attention_layout = layout
-                    return demanded(FUNCTION, attention_demands(trials, watch), OUTCOMES[layout])
-            attempts.append((form, trials))
+        trials = caller.trials(call, [given(case, form) for case in asked], parameters(FUNCTION))
+        for layout in (conventions.layout, *LAYOUTS):
+            if all(is_attended(trial.value, case, layout) for trial, case in zip(trials, asked)):
+                conventions.attention_layout = layout
+                return demanded(FUNCTION, attention_demands(trials, watch), OUTCOMES[layout])
+        attempts.append((form, trials))
     form, trials = min(attempts, key=lambda attempt: sum(trial.error is not None for trial in attempt[1]))
-    with caller.replaced(counterparts(form, conventions.layout), FUNCTION):
-        order = other_order(call, caller, asked, form)
-        again = caller.trial(call, given(asked[MAIN], form))
-    if order:
-        return in_other_order(FUNCTION, parameters(FUNCTION), order, function)
     problem = next((trial.problem for trial in trials if trial.problem), "")
     ran = [(in_heads(trial.value, case), case) for trial, case in zip(trials, asked) if trial.error is None]
     explanation: Explanation | None = None
     if ran and all(value is None for value, _ in ran):
         explanation = (known.NOT_RETURNED,)
-    elif not same(again.value, trials[MAIN].value):
+    elif not same(caller.trial(call, given(asked[MAIN], form)).value, trials[MAIN].value):
         explanation = (known.RANDOM,)
     elif ran:
-        explanation = attention_explanation(ran, conventions.layout)
-    if explanation is not None and watch.seen:
+        explanation = attention_explanation(ran, conventions.layout, complete=len(ran) == len(asked))
+    if explanation is None:
+        order = other_order(call, caller, asked, form)
+        if order:
+            return in_other_order(FUNCTION, parameters(FUNCTION), order, function)
+    elif watch.seen:
         explanation = (*explanation, known.SDPA)
     verdict = wrong(FUNCTION, explanation, attention_properties(ran), comparisons(ran), 6, problem)
     changed = dict.fromkeys(name for trial in trials for name in trial.changed)
@@ -377,7 +367,8 @@ def attention_demands(trials: list[Trial], watch: Watch) -> Iterator[tuple[Fault
     yield known.SDPA, Property("The softmax is written out; it is left to", watch.seen or "nobody", "nobody")
 
 
-def attention_explanation(ran: list[tuple[Any, Case]], layout: str) -> Explanation | None:
+def attention_explanation(ran: list[tuple[Any, Case]], layout: str, complete: bool) -> Explanation | None:
+    """``complete`` if no case raised: if one did, the mistakes that do not fit all shapes are tried first."""
     # A case that tells mistakes apart comes first, because most are ruled out by it.
     ran = sorted(ran, key=lambda pair: not (pair[1].xv.shape[0] > 1 or len(pair[1].mask) == ALL_FIT))
     layouts = dict.fromkeys((layout, *LAYOUTS))
@@ -393,8 +384,10 @@ def attention_explanation(ran: list[tuple[Any, Case]], layout: str) -> Explanati
         for each in layouts:
             right = recipe_in(each)
             mistakes = mistakes_of(each)
-            if at_once == 1:
-                mistakes += rotation_mistakes(each)
+            if at_once == 1 and complete:
+                mistakes = [*mistakes, *rotation_mistakes(each)]
+            elif at_once == 1:
+                mistakes = [*rotation_mistakes(each), *mistakes]
             found = explain(right, mistakes, partial(gives, right), at_once)
             if found is not None:
                 return found

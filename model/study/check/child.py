@@ -1,8 +1,8 @@
 """The process in which the reader's files run: ``python -m model.study.check.child NOTES SECONDS SKIPPED FILE...``.
 
 It appends a line of JSON to NOTES before and after each step, so that its parent knows how far it came, however it
-ends. The reader's code may take SECONDS in all. SKIPPED are functions and files, separated by line breaks, that ended
-such a process before.
+ends. The reader's code may take SECONDS in all. SKIPPED is a JSON list of functions and files that ended such a process
+before.
 """
 
 import __future__
@@ -26,7 +26,7 @@ import torch
 
 from .attention import judge_attention
 from .cache import judge_cache
-from .calls import FUNCTIONS, Caller, OutOfTime, describe_error
+from .calls import FUNCTIONS, Caller, OutOfTime, describe_error, out_of_time
 from .counterparts import counterparts
 from .forms import Conventions
 from .mask import judge_mask
@@ -44,6 +44,7 @@ except ImportError:  # only Unix can limit memory
 SPARE_BYTES = 4 << 30  # address space the reader's file may take beyond what Python and torch have
 REPEATED = 0.5  # seconds between two exceptions in code that catches the first one
 SIMILAR = 0.8  # of two names, above which one is probably meant for the other
+CALLERS = ("apply_rotary_emb", "attention")  # functions that may call others of the reader's
 JUDGES: dict[str, Callable[..., Verdict]] = {
     "precompute_freqs_cis": judge_table,
     "reshape_for_broadcast": judge_reshape,
@@ -64,14 +65,14 @@ class Limit:
     def __init__(self, seconds: float, record: Callable[..., None]) -> None:
         self.left = seconds
         self.record = record
-        self.allowed = seconds / 2
+        self.allowed = self.share = seconds / 2  # of the step: what is left of its time, and all of it
         self.armed = False
         self.since = 0.0
         if hasattr(signal, "setitimer"):
             signal.signal(signal.SIGALRM, self._interrupt)
 
     def begin(self, step: str) -> None:
-        self.allowed = self.left / 2
+        self.allowed = self.share = self.left / 2
         self.record(at=step, allowed=self.allowed)
         print(f"\0{step}", flush=True)  # what is printed from here on belongs to this step
 
@@ -93,7 +94,7 @@ class Limit:
 
     def _interrupt(self, *_: object) -> None:
         if self.armed:
-            raise OutOfTime
+            raise OutOfTime(out_of_time(self.share))
 
 
 def main(notes: Path, seconds: float, skipped: set[str], files: list[Path]) -> None:
@@ -148,8 +149,7 @@ def verdicts(
             continue
         yield function
         caller = Caller(home, lambda: limited, list(loaded.values()))
-        with caller.replaced(counterparts(conventions.table, conventions.layout), function):
-            verdict = judge_function(function, loaded[home], conventions, caller)
+        verdict = judge_function(function, loaded[home], conventions, caller)
         if verdict.outcome in GOOD:
             conventions.right.add(function)
             names[function] = loaded[home][function]
@@ -184,8 +184,8 @@ def run_file(path: Path, limited: AbstractContextManager[Any]) -> tuple[dict[str
             code = compile(ast.Module([statement], []), str(path), "exec", flags, dont_inherit=True)
             with limited:
                 exec(code, vars(module))
-        except OutOfTime:
-            problem = problem or f"{path} line {statement.lineno}: {OUT_OF_TIME}"
+        except OutOfTime as error:
+            problem = problem or f"{path} line {statement.lineno}: {error}"
             break
         except BaseException as error:  # SystemExit too
             problem = problem or describe_error(error, path)
@@ -193,9 +193,6 @@ def run_file(path: Path, limited: AbstractContextManager[Any]) -> tuple[dict[str
     for name, function in counterparts(None, "neighbours").items():
         vars(module).setdefault(name, function)  # for other files, which may import it from here
     return vars(module), problem
-
-
-OUT_OF_TIME = "it did not end in the time it has; is there an endless loop? (--seconds N gives more)"
 
 
 def home_of(function: str, loaded: dict[Path, dict[str, Any]]) -> Path | None:
@@ -216,7 +213,7 @@ def nearest(function: str, loaded: dict[Path, dict[str, Any]]) -> str:
     best, words = SIMILAR, ""
     for path, found in loaded.items():
         for name, value in found.items():
-            if name in FUNCTIONS or name.startswith("__") or getattr(value, "__module__", "") != path.stem:
+            if name in FUNCTIONS or name.startswith("_") or getattr(value, "__module__", "") != path.stem:
                 continue
             likeness = difflib.SequenceMatcher(None, bare(name), bare(function)).ratio()
             if callable(value) and likeness >= best:
@@ -229,17 +226,23 @@ def bare(name: str) -> str:
 
 
 def judge_function(function: str, names: dict[str, Any], conventions: Conventions, caller: Caller) -> Verdict:
-    """One function's verdict; whatever it raises is part of it."""
+    """One function's verdict, with our own functions in the place of the others; whatever it raises is part of it.
 
-    def judge() -> Verdict:
-        return JUDGES[function](names, conventions, caller)
-
+    If it is not right with them it is judged with those of the reader's that are right: how one of them calls the other
+    is the reader's choice.
+    """
+    ours = counterparts(conventions.table, conventions.layout)
+    needed = {name: each for name, each in ours.items() if name not in conventions.right}
     try:
-        return within_time(function, judge)
-    except NotImplementedError as error:
-        if caller.raised_there(error):
-            return Verdict(function, "unwritten")
-        return Verdict(function, "stopped", caller.describe(error))
+        with caller.replaced(ours, function):
+            verdict = within_time(function, lambda: JUDGES[function](names, conventions, caller))
+        if function in CALLERS and verdict.outcome not in GOOD and len(needed) < len(ours):
+            with caller.replaced(needed, function):
+                again = within_time(function, lambda: JUDGES[function](names, conventions, caller))
+            verdict = again if again.outcome in GOOD else verdict
+        return verdict
+    except NotImplementedError:
+        return Verdict(function, "unwritten")
     except Exception as error:  # raised in the judge itself, by a result of an unexpected kind
         return Verdict(function, "stopped", f"what it returns cannot be judged: {describe_error(error, caller.path)}")
 
@@ -247,8 +250,8 @@ def judge_function(function: str, names: dict[str, Any], conventions: Convention
 def within_time(function: str, judge: Callable[[], Verdict]) -> Verdict:
     try:
         return judge()
-    except OutOfTime:
-        return Verdict(function, "stopped", OUT_OF_TIME)
+    except OutOfTime as error:
+        return Verdict(function, "stopped", str(error))
 
 
 def limit_memory() -> None:
@@ -269,6 +272,5 @@ def set_limit(kind: int, value: int) -> None:
 
 
 if __name__ == "__main__":
-    skipped = set(filter(None, sys.argv[3].split("\n")))
-    main(Path(sys.argv[1]), float(sys.argv[2]), skipped, [Path(name) for name in sys.argv[4:]])
+    main(Path(sys.argv[1]), float(sys.argv[2]), set(json.loads(sys.argv[3])), [Path(name) for name in sys.argv[4:]])
     os._exit(0)  # at once: the file may have started threads

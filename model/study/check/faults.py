@@ -71,6 +71,9 @@ ROWS = Fault(
     "The table has one row for each of the positions 0 .. end - 1, which are end rows: torch.arange(end).",
     4,
 )
+COLUMNS = Fault(
+    "the number of columns", "The table has one column for each of the dim/2 pairs: torch.arange(0, dim, 2).", 4
+)
 POSITIONS = Fault(
     "the positions",
     "They are the whole numbers 0, 1, 2 .. end - 1, in this order and not divided by anything: torch.arange(end).",
@@ -236,6 +239,9 @@ TWICE = Fault(
     7,
 )
 UNROTATED = Fault("nothing is rotated", "Apply apply_rotary_emb to xq and xk before the scores.", 7)
+ONE_NUMBER = Fault(
+    "only one number of each pair is rotated", "Both change: x becomes x cos - y sin, and y becomes x sin + y cos.", 1
+)
 STILL = Fault(
     "nothing is rotated",
     "The result is what came in. Multiply by the table, and return what was computed.",
@@ -252,6 +258,7 @@ OPPOSITE = Fault(
     2,
 )
 NOT_RETURNED = Fault("nothing is returned", "The function ends without return, so the caller gets None.", 7)
+NOT_TWO = Fault("something else than two tensors is returned", "The caller unpacks a tuple of two tensors.", 7)
 ONE_RETURNED = Fault(
     "only one of the two is returned", "The caller unpacks two tensors: return both, in this order.", 7
 )

@@ -53,6 +53,7 @@ MISTAKES = [
     Mistake(known.MIRRORED, "result", lambda mask: mask.flip(0)),
     Mistake(known.MIRRORED, "result", lambda mask: mask.flip(0, 1)),
     Mistake(known.CORNER, "seen", lambda start, T: visible(start, T, T - start)),  # the diagonal is T
+    Mistake(known.CORNER, "seen", lambda start, T: visible(start, T, start)),  # start_pos twice
     Mistake(known.CORNER, "seen", lambda start, T: visible(start, T, 1 - start)),
     Mistake(known.CORNER, "seen", lambda start, T: visible(start, T, -1 - start)),
     Mistake(known.WINDOW, "seen", lambda start, T: visible(start, T) & ~visible(start, T, -2)),

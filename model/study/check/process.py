@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from .calls import FUNCTIONS
+from .calls import FUNCTIONS, out_of_time
 from .together import TOGETHER
 from .verdict import Verdict
 
@@ -123,7 +123,7 @@ def run_child(files: list[Path], skipped: list[str], seconds: float) -> tuple[Pr
     with tempfile.TemporaryDirectory() as directory:
         notes = Path(directory) / "notes.jsonl"
         notes.write_text("", encoding="utf-8")
-        words = [sys.executable, "-m", f"{__package__}.child", str(notes), str(seconds), "\n".join(skipped)]
+        words = [sys.executable, "-m", f"{__package__}.child", str(notes), str(seconds), json.dumps(skipped)]
         child = subprocess.Popen(
             [*words, *map(str, files)],
             stdin=subprocess.DEVNULL,  # input() ends at once
@@ -145,7 +145,7 @@ def run_child(files: list[Path], skipped: list[str], seconds: float) -> tuple[Pr
         finally:
             child.kill()
             child.wait()
-    return progress, in_words(child.returncode, late), printed
+    return progress, in_words(child.returncode, late, progress.allowed), printed
 
 
 def read_notes(file: IO[str], progress: Progress) -> None:
@@ -159,9 +159,9 @@ def read_notes(file: IO[str], progress: Progress) -> None:
         progress.take(json.loads(line))
 
 
-def in_words(code: int, late: bool) -> str:
+def in_words(code: int, late: bool, allowed: float) -> str:
     if late:
-        return "it did not end in the time it has; is there an endless loop? (--seconds N gives more)"
+        return out_of_time(allowed)
     if code < 0:
         return f"the process was killed by signal {-code}; did it use all the memory, or recurse in C?"
     return f"it ended the process with status {code} (os._exit?)"

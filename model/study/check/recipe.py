@@ -57,7 +57,9 @@ def matches(computed: Iterator[tuple[Any, Any, Any]]) -> bool:
     for value, wrong, right in computed:
         if not same(value, wrong):
             return False
-        shown = shown or not same(wrong, right)
+        # NaN fits anything, so what is mostly NaN shows nothing.
+        known = not isinstance(wrong, Tensor) or bool(wrong.isnan().double().mean() < 0.5)
+        shown = shown or (known and not same(wrong, right))
     return shown
 
 

@@ -150,6 +150,8 @@ MISTAKES = [
     Mistake(known.PRODUCT, "turn", lambda a, b, c, s, u, v: (a + a * c - b * s, b + a * v + b * u)),
     Mistake(known.CONJUGATED, "turn", lambda a, b, c, s, u, v: (a * c + b * s, a * v - b * u)),
     Mistake(known.NUMBERS_EXCHANGED, "turn", lambda a, b, c, s, u, v: (a * v + b * u, a * c - b * s)),
+    Mistake(known.ONE_NUMBER, "turn", lambda a, b, c, s, u, v: (a * c - b * s, b)),
+    Mistake(known.ONE_NUMBER, "turn", lambda a, b, c, s, u, v: (a, a * v + b * u)),
     Mistake(known.STILL, "turn", lambda a, b, c, s, u, v: (a, b)),
     Mistake(known.TWICE, "applied", lambda rotated, x: rotated(rotated(x))),
     Mistake(known.SOME_BATCH, "applied", only_first(0)),
@@ -170,6 +172,9 @@ MISTAKES = [
     Mistake(known.UNFLATTENED, "join", lambda a, b: torch.stack((a, b), -2)),
     Mistake(known.UNFLATTENED, "join", lambda a, b: torch.stack((a, b), -1).flatten(2, 3)),
     Mistake(known.UNFLATTENED, "join", lambda a, b: torch.stack((a, b), -1).flatten(2)),
+    Mistake(known.VIEWED, "join", lambda a, b: torch.stack((a, b), 0).reshape(*a.shape[:-1], -1)),
+    Mistake(known.VIEWED, "join", lambda a, b: torch.stack((a, b), 1).reshape(*a.shape[:-1], -1)),
+    Mistake(known.VIEWED, "join", lambda a, b: torch.stack((a, b), 2).reshape(*a.shape[:-1], -1)),
     Mistake(known.STILL_COMPLEX, "join", lambda a, b: torch.complex(a, b)),
     Mistake(known.REAL_PART, "join", lambda a, b: a),
     Mistake(known.REAL_PART, "join", lambda a, b: b),
@@ -181,9 +186,11 @@ MISTAKES = [
 
 def mistakes_in(layout: str) -> list[Mistake]:
     """The known mistakes of a function meant for this layout: its own, and those of mixing it with the other."""
-    other = RECIPES["halves" if layout == "neighbours" else "neighbours"]
-    mixed = [Mistake(known.MIXED, part, other[part]) for part in ("spread", "join")]
-    return [*mixed, *MISTAKES]
+    if layout == "neighbours":
+        join, spread = concatenated, lambda angle: neighbours(concatenated(angle, angle))
+    else:
+        join, spread = interleaved, lambda angle: halves(interleaved(angle, angle))
+    return [Mistake(known.MIXED, "spread", spread), Mistake(known.MIXED, "join", join), *MISTAKES]
 
 
 class Probe(NamedTuple):
@@ -264,12 +271,13 @@ def judge_rotation(names: dict[str, Any], conventions: Conventions, caller: Call
     def fits(value: Any, number: int) -> bool:
         return any(is_rotated(value, tried[number], layout) for layout in LAYOUTS)
 
-    order = caller.other_order(call, [given(case, form) for case in tried], fits)
-    if order:
-        return in_other_order(FUNCTION, parameters(FUNCTION), order, function)
     problem = next((trial.problem for trial in trials if trial.problem), "")
     ran = [(trial.value, case) for trial, case in zip(trials, cases) if trial.error is None]
     explanation = rotation_explanation(ran) if ran else None
+    if explanation is None:
+        order = caller.other_order(call, [given(case, form) for case in tried], fits)
+        if order:
+            return in_other_order(FUNCTION, parameters(FUNCTION), order, function)
     return wrong(FUNCTION, explanation, rotation_properties(ran), comparisons(ran), 5, problem)
 
 
@@ -356,6 +364,8 @@ def rotation_explanation(ran: list[tuple[Any, Probe]]) -> Explanation | None:
         return (known.NOT_RETURNED,)
     if all(isinstance(value, Tensor) and value.shape == case.xq.shape for value, case in ran):
         return (known.ONE_RETURNED,)
+    if not any(isinstance(value, tuple | list) and len(value) == 2 for value, _ in ran):
+        return (known.NOT_TWO,)
     if not all(isinstance(value, tuple | list) and len(value) == 2 for value, _ in ran):
         return None
     for layout in LAYOUTS:

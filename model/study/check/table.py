@@ -253,14 +253,18 @@ def odd_tables(raws: list[Any], probes: list[tuple[int, int, float]]) -> Iterato
     yield known.NO_J, are_wide(torch.exp)
     yield known.FREQUENCIES, all_are(lambda a: a[1])
     yield known.FREQUENCIES, all_are(lambda a: unit(a[1]))
-    yield known.CHANNELS, all(isinstance(x, Tensor) and x.shape == (end, dim) for x, (dim, end, _) in zip(raws, probes))
     yield known.TWO_OF_A_KIND, all_are(lambda a: (a.cos(), a.cos()))
-    for row in (-1, 1):
-        rows = [
-            isinstance(raw, Tensor) and raw.ndim == 2 and len(raw) == end + row
-            for raw, (_, end, _) in zip(raws, probes)
-        ]
-        yield known.ROWS, all(rows)
+
+
+def odd_shapes(raws: list[Any], probes: list[tuple[int, int, float]]) -> Iterator[tuple[Fault, bool]]:
+    """Results of another shape whose numbers say nothing more: each fault, and whether it is that."""
+    shapes = []
+    for raw in raws:
+        parts = raw if isinstance(raw, tuple | list) else [raw]
+        shapes.append([tuple(part.shape) for part in parts if isinstance(part, Tensor) and part.ndim == 2])
+    yield known.CHANNELS, all((end, dim) in found for found, (dim, end, _) in zip(shapes, probes))
+    yield known.ROWS, all(any(width == dim // 2 for _, width in found) for found, (dim, *_) in zip(shapes, probes))
+    yield known.COLUMNS, all(any(rows == end for rows, _ in found) for found, (_, end, _) in zip(shapes, probes))
 
 
 def rounded(table: Tensor, dim: int, end: int, theta: float) -> bool:
@@ -269,6 +273,8 @@ def rounded(table: Tensor, dim: int, end: int, theta: float) -> bool:
     The frequencies are taken from its own row 1, so that it does not matter how they came to be rounded.
     """
     right = angles(dim, end, theta)
+    if same(table, unit(right), 5e-3):
+        return False
     found = table[1].angle()  # (dim/2,) radians per position
     if not ((found - right[1]).abs() <= 0.05 * right[1]).all():
         return False
@@ -371,13 +377,16 @@ def table_explanation(raws: list[Any]) -> Explanation | None:
             return miswritten
         if rounded(tables[LONG], *TABLES[LONG]):
             return (*miswritten, known.ROUNDED)
-    # The short tables show every mistake that is left; the long one only costs time. The smallest has too few pairs.
     short = list(TABLES[1:LONG])
+    odd = next(((fault,) for fault, matching in odd_tables(raws[1:LONG], short) if matching), None)
+    if odd is not None:
+        return odd
+    # The short tables show every mistake that is left; the long one only costs time. The smallest has too few pairs.
     for tables, miswritten in read:
         found = explain(RECIPE, MISTAKES, partial(table_gives, tables[1:LONG], short))
         if found is not None:
             return (*miswritten, *found)
-    return next(((fault,) for fault, matching in odd_tables(raws[1:LONG], short) if matching), None)
+    return next(((fault,) for fault, matching in odd_shapes(raws[1:LONG], short) if matching), None)
 
 
 def table_demands(function: Callable[..., Any], caller: Caller) -> Iterator[tuple[Fault, Property]]:
