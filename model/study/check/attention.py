@@ -118,7 +118,7 @@ def recipe_in(layout: str) -> Recipe:
         "seen": lambda mask: mask,
         "masked": masked,
         "weights": lambda scores: scores.softmax(-1),
-        "after": lambda weights, mask: weights,
+        "weighed": lambda masked, weights, scores, mask: weights(masked(scores, mask)),
         "mixed": lambda weights, q, k, v: weights @ v,
         "back": swap,
         "result": lambda out, case: out,
@@ -133,8 +133,8 @@ def attend(case: Case, parts: Recipe) -> Tensor:
     groups = case.probe.xq.shape[2] // case.xv.shape[2]
     k, v = parts["grouped"](k, v, groups)
     q, k, v = (parts["heads_first"](x) for x in (q, k, v))
-    scores = parts["masked"](parts["scaled"](parts["scores"](q, k), q), mask)
-    weights = parts["after"](parts["weights"](scores), mask)
+    scores = parts["scaled"](parts["scores"](q, k), q)
+    weights = parts["weighed"](parts["masked"], parts["weights"], scores, mask)
     return parts["result"](parts["back"](parts["mixed"](weights, q, k, v)), case)
 
 
@@ -185,8 +185,8 @@ def mistakes_of(layout: str) -> list[Mistake]:
         Mistake(known.MASK_ADDED, "masked", lambda scores, mask: scores - (~mask).double()),
         Mistake(known.MASK_ADDED, "masked", lambda scores, mask: scores + ~mask),
         Mistake(known.MASK_MULTIPLIED, "masked", lambda scores, mask: scores * mask),
-        Mistake(known.MASK_AFTER, "after", lambda weights, mask: weights * mask),
-        Mistake(known.MASK_AFTER, "after", lambda weights, mask: weights.masked_fill(~mask, -torch.inf)),
+        Mistake(known.MASK_AFTER, "weighed", lambda masked, weights, scores, mask: weights(scores) * mask),
+        Mistake(known.MASK_AFTER, "weighed", lambda masked, weights, scores, mask: masked(weights(scores), mask)),
         Mistake(known.SOFTMAX, "weights", lambda scores: scores.softmax(-2)),
         Mistake(known.SOFTMAX, "weights", lambda scores: scores.softmax(0)),
         Mistake(known.SOFTMAX_HEADS, "weights", lambda scores: scores.softmax(1)),
@@ -208,14 +208,15 @@ def mistakes_of(layout: str) -> list[Mistake]:
         Mistake(known.LOGARITHM, "weights", lambda scores: scores.log_softmax(-1)),
         Mistake(known.LOGARITHM, "weights", lambda scores: scores.log_softmax(-1).nan_to_num(neginf=0)),
         Mistake(known.SCORES_TRANSPOSED, "scores", lambda q, k: k @ q.mT),
-        Mistake(known.SCORES_TRANSPOSED, "after", lambda weights, mask: weights.mT),
+        Mistake(
+            known.WEIGHTS_TRANSPOSED, "weighed", lambda masked, weights, scores, mask: weights(masked(scores, mask)).mT
+        ),
         Mistake(known.SCORES_OF_ONE, "scores", lambda q, k: q @ q.mT),
         Mistake(known.SCORES_OF_ONE, "scores", lambda q, k: k @ k.mT),
         Mistake(known.COSINES, "scores", lambda q, k: unit_length(q) @ unit_length(k).mT),
         Mistake(known.KEYS_MIXED, "mixed", lambda weights, q, k, v: weights @ k),
         Mistake(known.QUERIES_MIXED, "mixed", lambda weights, q, k, v: weights @ q),
         Mistake(known.WEIGHTS, "mixed", lambda weights, q, k, v: weights),
-        Mistake(known.WEIGHTS_TRANSPOSED, "mixed", lambda weights, q, k, v: weights.mT @ v),
         Mistake(known.RESIDUAL, "result", lambda out, case: out + case.probe.xq),
         Mistake(known.MEAN, "mixed", lambda weights, q, k, v: weights @ v / v.shape[2]),
         Mistake(known.ONE_HEAD_RETURNED, "result", lambda out, case: out.mean(2, keepdim=True).expand_as(out)),

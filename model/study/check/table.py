@@ -263,8 +263,20 @@ def odd_shapes(raws: list[Any], probes: list[tuple[int, int, float]]) -> Iterato
         parts = raw if isinstance(raw, tuple | list) else [raw]
         shapes.append([tuple(part.shape) for part in parts if isinstance(part, Tensor) and part.ndim == 2])
     yield known.CHANNELS, all((end, dim) in found for found, (dim, end, _) in zip(shapes, probes))
-    yield known.ROWS, all(any(width == dim // 2 for _, width in found) for found, (dim, *_) in zip(shapes, probes))
-    yield known.COLUMNS, all(any(rows == end for rows, _ in found) for found, (_, end, _) in zip(shapes, probes))
+    yield (
+        known.ROWS,
+        all(
+            any(width == dim // 2 and rows != end for rows, width in found)
+            for found, (dim, end, _) in zip(shapes, probes)
+        ),
+    )
+    yield (
+        known.COLUMNS,
+        all(
+            any(rows == end and width != dim // 2 for rows, width in found)
+            for found, (dim, end, _) in zip(shapes, probes)
+        ),
+    )
 
 
 def rounded(table: Tensor, dim: int, end: int, theta: float) -> bool:
