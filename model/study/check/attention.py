@@ -325,16 +325,23 @@ def judge_attention(names: dict[str, Any], conventions: Conventions, caller: Cal
                 conventions.attention_layout = layout
                 return demanded(FUNCTION, attention_demands(trials, watch), OUTCOMES[layout])
         attempts.append((form, trials))
+    if caller.brief:
+        return Verdict(FUNCTION, "wrong")
     form, trials = min(attempts, key=lambda attempt: sum(trial.error is not None for trial in attempt[1]))
     problem = next((trial.problem for trial in trials if trial.problem), "")
     ran = [(in_heads(trial.value, case), case) for trial, case in zip(trials, asked) if trial.error is None]
     explanation: Explanation | None = None
+    large = []  # if some raised, what the smallest cases give says nothing: with T == D many a mistake fits
+    if len(ran) < len(asked):
+        large = [
+            (value, case) for value, case in ran if len(case.mask) >= ALL_FIT and case.probe.xq.shape[3] > ALL_FIT + 1
+        ]
     if ran and all(value is None for value, _ in ran):
         explanation = (known.NOT_RETURNED,)
     elif not same(caller.trial(call, given(asked[MAIN], form)).value, trials[MAIN].value):
         explanation = (known.RANDOM,)
-    elif ran:
-        explanation = attention_explanation(ran, conventions.layout, complete=len(ran) == len(asked))
+    elif len(ran) == len(asked) or large:
+        explanation = attention_explanation(large or ran, conventions.layout, complete=not large)
     if explanation is None:
         order = other_order(call, caller, asked, form)
         if order:
@@ -370,26 +377,29 @@ def attention_demands(trials: list[Trial], watch: Watch) -> Iterator[tuple[Fault
 
 def attention_explanation(ran: list[tuple[Any, Case]], layout: str, complete: bool) -> Explanation | None:
     """``complete`` if no case raised: if one did, the mistakes that do not fit all shapes are tried first."""
+    if not all(isinstance(value, Tensor) for value, _ in ran):
+        return None
     # A case that tells mistakes apart comes first, because most are ruled out by it.
     ran = sorted(ran, key=lambda pair: not (pair[1].xv.shape[0] > 1 or len(pair[1].mask) == ALL_FIT))
-    layouts = dict.fromkeys((layout, *LAYOUTS))
+    layouts = list(dict.fromkeys((layout, *LAYOUTS)))
 
-    def gives(right: Recipe, parts: Recipe) -> bool:
+    def gives(right: list[Tensor], parts: Recipe) -> bool:
         def compared() -> Iterator[tuple[Any, Any, Any]]:
-            for value, case in ran:
-                yield value, in_heads(attend(case, parts), case), attend(case, right)
+            for (value, case), expected in zip(ran, right):
+                yield value, in_heads(attend(case, parts), case), expected
 
         return matches(compared())
 
     for at_once in (1, 2):
-        for each in layouts:
-            right = recipe_in(each)
+        for each in layouts[: 3 - at_once]:  # there are thousands of pairs, so these only in the layout of the rotation
+            recipe = recipe_in(each)
+            right = [attend(case, recipe) for _, case in ran]
             mistakes = mistakes_of(each)
             if at_once == 1 and complete:
                 mistakes = [*mistakes, *rotation_mistakes(each)]
             elif at_once == 1:
                 mistakes = [*rotation_mistakes(each), *mistakes]
-            found = explain(right, mistakes, partial(gives, right), at_once)
+            found = explain(recipe, mistakes, partial(gives, right), at_once)
             if found is not None:
                 return found
     return None

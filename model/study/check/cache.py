@@ -66,10 +66,13 @@ RECIPE: Recipe = {
 }
 
 
-def simulate(parts: Recipe, blank: float = torch.nan) -> Iterator[Any]:
-    """What a cache of this recipe returns at each step; None where it would raise."""
+Step = tuple[int, int, Tensor, Tensor]
+
+
+def simulate(parts: Recipe, steps: list[Step], blank: float = torch.nan) -> Iterator[Any]:
+    """What a cache of this recipe returns at each step, ``updates()``; None where it would raise."""
     slots = empty(blank)
-    for layer, start, xk, xv in updates():
+    for layer, start, xk, xv in steps:
         try:
             count = parts["count"](xk)
             end = start + count
@@ -182,7 +185,7 @@ def judge_cache(names: dict[str, Any], conventions: Conventions, caller: Caller)
     update = made.value.update
     trials = caller.trials(update, updates(), parameters("update"))
     values = [trial.value for trial in trials]
-    right = list(simulate(RECIPE))
+    right = list(simulate(RECIPE, updates()))
     if all(trial.error is None and same_slots(trial.value, pair) for trial, pair in zip(trials, right)):
         return demanded(FUNCTION, cache_demands(make, trials, caller), "right")
 
@@ -228,10 +231,15 @@ def not_made(written: Callable[..., Any], caller: Caller, problem: str) -> Verdi
 def cache_explanation(values: list[Any], failed: list[bool], right: list[Any]) -> Explanation | None:
     if all(value is None for value in values):
         return None if any(failed) else (known.NOT_RETURNED,)
+    if not any(isinstance(value, Tensor | tuple | list) for value in values):
+        return (known.NOT_TWO,)
+
+    steps = updates()
 
     def gives(parts: Recipe) -> bool:
         return any(
-            all(same_slots(value, pair) for value, pair in zip(values, simulate(parts, blank))) for blank in BLANKS
+            all(same_slots(value, pair) for value, pair in zip(values, simulate(parts, steps, blank)))
+            for blank in BLANKS
         )
 
     if same_slots(values[-1], None) and all(same_slots(x, y) for x, y in zip(values[:-1], right[:-1])):

@@ -53,6 +53,7 @@ class Caller:
     path: Path
     limited: Callable[[], AbstractContextManager[Any]] = nullcontext
     namespaces: list[dict[str, Any]] = field(default_factory=list)  # of all files of the reader
+    brief: bool = False  # whether it is right is all that is asked
 
     def trial(self, call: Callable[..., Any], given: Sequence[Any], names: Sequence[str] = ()) -> Trial:
         """Call with copies of ``given``, whose names are used in messages."""

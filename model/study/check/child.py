@@ -18,7 +18,7 @@ import types
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +135,8 @@ def verdicts(
         if problem:
             broken = True
             yield Verdict(str(path), "unloaded", problem)
+    if isinstance(limited, Limit):
+        limited.record(defined=[function for function in FUNCTIONS if home_of(function, loaded)])
     conventions = Conventions()
     names: dict[str, Any] = {}
     for function in FUNCTIONS:
@@ -238,7 +240,7 @@ def judge_function(function: str, names: dict[str, Any], conventions: Convention
             verdict = within_time(function, lambda: JUDGES[function](names, conventions, caller))
         if function in CALLERS and verdict.outcome not in GOOD and len(needed) < len(ours):
             with caller.replaced(needed, function):
-                again = within_time(function, lambda: JUDGES[function](names, conventions, caller))
+                again = within_time(function, lambda: JUDGES[function](names, conventions, replace(caller, brief=True)))
             verdict = again if again.outcome in GOOD else verdict
         return verdict
     except NotImplementedError:

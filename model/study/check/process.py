@@ -37,11 +37,14 @@ class Printed:
         step = ""
         while line := stream.readline(LINE_BYTES):
             text = line.decode("utf-8", "backslashreplace").rstrip()
-            if text.startswith("\0"):
-                step = text[1:]
+            if "\0" in text:  # perhaps behind a line that was left open
+                text, _, following = text.partition("\0")
             else:
+                following = step
+            if text or following == step:
                 self.lines.setdefault(step, deque(maxlen=LINES_SHOWN)).append(printable(text))
                 self.counts[step] = self.counts.get(step, 0) + 1
+            step = following
 
     def of(self, step: str) -> list[str]:
         """Its last lines, and how many there were if not all are here."""
@@ -65,6 +68,7 @@ class Progress:
     allowed: float = 0.0  # seconds for this step
     running: float | None = None  # since when the reader's code runs, if it does
     ended: bool = False
+    defined: list[str] = field(default_factory=list)  # functions that the files define
     verdicts: dict[str, Verdict] = field(default_factory=dict)
 
     def take(self, note: dict[str, Any]) -> None:
@@ -72,6 +76,7 @@ class Progress:
         if "verdict" in note:
             verdict = Verdict(**note["verdict"])
             self.verdicts[verdict.function] = verdict
+        self.defined = note.get("defined", self.defined)
         if "at" in note:
             self.at, self.allowed = note["at"], note["allowed"]
         if "running" in note:
@@ -111,6 +116,8 @@ def judge_files(files: list[Path], seconds: float) -> list[Verdict]:
         left = min(progress.left, left - (time.monotonic() - began))
         if left <= 0:
             found |= stopped
+            for name in progress.defined:
+                found.setdefault(name, Verdict(name, "stopped", f"not judged: the {seconds:g} seconds were used up"))
             break
     order = [*map(str, files), *FUNCTIONS, TOGETHER]
     return sorted(found.values(), key=lambda verdict: order.index(verdict.function))
