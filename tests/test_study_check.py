@@ -105,7 +105,7 @@ def test_a_planted_mistake_is_called_by_its_name_and_nothing_else_is_wrong(tmp_p
 def test_most_faults_are_planted():
     planted = {name for title, *_ in changes("planted.diff") for name in title.split(" + ")}
     assert planted <= FAULTS.keys()
-    assert len(planted) >= 70
+    assert len(planted) >= 65
 
 
 @pytest.mark.parametrize(("hint", "function", "style", "old", "new"), changes("unknown.diff"))

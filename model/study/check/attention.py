@@ -218,6 +218,7 @@ def mistakes_of(layout: str) -> list[Mistake]:
         Mistake(known.QUERIES_MIXED, "mixed", lambda weights, q, k, v: weights @ q),
         Mistake(known.WEIGHTS, "mixed", lambda weights, q, k, v: weights),
         Mistake(known.RESIDUAL, "result", lambda out, case: out + case.probe.xq),
+        Mistake(known.RESIDUAL, "result", lambda out, case: out + rotated(case.probe.xq.double(), case.probe.angle)),
         Mistake(known.MEAN, "mixed", lambda weights, q, k, v: weights @ v / v.shape[2]),
         Mistake(known.ONE_HEAD_RETURNED, "result", lambda out, case: out.mean(2, keepdim=True).expand_as(out)),
         Mistake(known.ONE_HEAD_RETURNED, "result", lambda out, case: out.mean(2)),
