@@ -1,5 +1,6 @@
 """Take RoPE apart: each topic prints a table, and most of them draw a picture."""
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -30,8 +31,8 @@ def parser(topic: str) -> Parser:
     flags = Parser(text_flag, prog=script_name("study"), usage=f"{script_name('study')} {topic} [flags]")
     for name in names & set(POSITIONAL):
         flags.add_argument(name.upper(), nargs="?", help=f"the same as --{name}")
-    if topic not in PLAIN:
-        flags.add_argument("--plot", metavar="PATH", type=Path, help="draw the picture into this file (extra `plot`)")
+    plot_help = argparse.SUPPRESS if topic in PLAIN else "draw the picture into this file (extra `plot`)"
+    flags.add_argument("--plot", metavar="PATH", type=Path, help=plot_help)
     add_flags(flags, options)
     return flags
 
@@ -47,15 +48,16 @@ def main() -> int:
     for name in POSITIONAL:
         if getattr(flags, name.upper(), None) is not None:
             setattr(flags, name, getattr(flags, name.upper()))
-    plot = getattr(flags, "plot", None)
-    if plot is not None:
-        check_plot(plot)
+    if flags.plot is not None:
+        if topic in PLAIN:
+            raise ValueError(f"{topic} has no picture: leave out --plot {flags.plot}")
+        check_plot(flags.plot)
     report = run(topic, from_settings(TOPICS[topic], read_flags(flags, TOPICS[topic])))
     print(report)
-    if plot is not None and report.draw is not None:
+    if flags.plot is not None and report.draw is not None:
         sys.stdout.flush()
-        save_plot(report.draw, plot, description=str(report))
-        print(f"drawn: {plot}", file=sys.stderr)
+        save_plot(report.draw, flags.plot, description=str(report))
+        print(f"drawn: {flags.plot}", file=sys.stderr)
     return report.code
 
 

@@ -97,7 +97,8 @@ def attention(xq: Tensor, xk: Tensor, xv: Tensor, freqs_cis: Tensor, mask: Tenso
     """Rotate, score, mask, softmax, mix: xq (B, T, H, D), xk and xv (B, T, K, D) -> (B, T, H, D).
 
     Each of the K key/value heads is shared by H / K neighbouring query heads: 0 and 1 use 0, 2 and 3 use 1, and so on
-    if H / K is 2. freqs_cis are the rows of these T tokens; mask is (T, T), True where a key may be seen.
+    if H / K is 2. freqs_cis are the rows of these T tokens; mask is boolean (T, T), True where a key may be seen, and
+    need not be a triangle.
     """
     raise NotImplementedError
 '''

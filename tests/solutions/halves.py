@@ -1,7 +1,6 @@
 """A right solution of the exercises in the half-split layout, as Hugging Face writes it."""
 
 import torch
-import torch.nn.functional as F
 
 
 def precompute_freqs_cis(dim, end, theta=10000.0):
@@ -13,6 +12,8 @@ def precompute_freqs_cis(dim, end, theta=10000.0):
 
 def reshape_for_broadcast(freqs_cis, x):
     cos, sin = freqs_cis
+    if cos.shape != (x.shape[1], x.shape[3]):
+        raise ValueError(f"a table of {cos.shape} for x of {x.shape}")
     return cos[None, :, None, :], sin[None, :, None, :]
 
 
@@ -23,7 +24,8 @@ def rotate_half(x):
 
 def apply_rotary_emb(xq, xk, freqs_cis):
     cos, sin = reshape_for_broadcast(freqs_cis, xq)
-    return xq * cos + rotate_half(xq) * sin, xk * cos + rotate_half(xk) * sin
+    q, k = xq * cos + rotate_half(xq) * sin, xk * cos + rotate_half(xk) * sin
+    return q.type_as(xq), k.type_as(xk)
 
 
 def causal_mask(start_pos, T):
@@ -40,7 +42,8 @@ class KVCache:
     def update(self, layer, start_pos, xk, xv):
         k, v = self.layers[layer]
         end = start_pos + xk.size(2)
-        assert end <= k.size(2), "full"
+        if not end <= k.size(2):
+            raise ValueError("full")
         k[:, :, start_pos:end].copy_(xk)
         v[:, :, start_pos:end].copy_(xv)
         return k.narrow(2, 0, end), v.narrow(2, 0, end)
@@ -48,5 +51,10 @@ class KVCache:
 
 def attention(xq, xk, xv, freqs_cis, mask):
     xq, xk = apply_rotary_emb(xq, xk, freqs_cis)
-    q, k, v = (t.transpose(1, 2) for t in (xq, xk, xv))
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True).transpose(1, 2)
+    q, k, v = (t.permute(0, 2, 1, 3) for t in (xq, xk, xv))
+    groups = q.size(1) // k.size(1)
+    k, v = (t[:, :, None].expand(-1, -1, groups, -1, -1).flatten(1, 2) for t in (k, v))
+    scores = torch.where(mask, q @ k.mT * q.size(-1) ** -0.5, -torch.inf)
+    weights = torch.exp(scores - scores.amax(-1, keepdim=True))
+    weights = weights / weights.sum(-1, keepdim=True)
+    return (weights @ v).permute(0, 2, 1, 3)

@@ -1,4 +1,4 @@
-"""A right solution of the exercises with real tables, an additive mask and a cache that grows."""
+"""A right solution of the exercises with real tables, scores by einsum and a cache that grows."""
 
 import torch
 
@@ -10,11 +10,13 @@ def precompute_freqs_cis(dim, end, theta=10000.0):
 
 
 def reshape_for_broadcast(freqs_cis, x):
+    if freqs_cis.shape != (x.shape[1], x.shape[3]):
+        raise ValueError(f"a table of {freqs_cis.shape} for x of {x.shape}")
     return freqs_cis.unsqueeze(0).unsqueeze(2)
 
 
 def apply_rotary_emb(xq, xk, freqs_cis):
-    cos, sin = (reshape_for_broadcast(part, xq) for part in freqs_cis)
+    cos, sin = (reshape_for_broadcast(part, xq[..., ::2]) for part in freqs_cis)
     out = []
     for x in (xq, xk):
         y = torch.empty_like(x)
@@ -26,11 +28,10 @@ def apply_rotary_emb(xq, xk, freqs_cis):
 
 
 def causal_mask(start_pos, T):
-    if T == 1:
-        return None
-    mask = torch.full((T, T), float("-inf"))
-    mask = torch.triu(mask, diagonal=1)
-    return torch.hstack([torch.zeros((T, start_pos)), mask])
+    mask = torch.zeros(T, T, dtype=torch.bool)
+    for t in range(T):
+        mask[t, : t + 1] = True
+    return torch.hstack([torch.ones((T, start_pos), dtype=torch.bool), mask])
 
 
 class KVCache:
@@ -41,7 +42,7 @@ class KVCache:
     def update(self, layer, start_pos, xk, xv):
         if start_pos + xk.shape[2] > self.args.max_seq_len:
             raise ValueError("full")
-        new = torch.stack((xk, xv)).detach()
+        new = torch.stack((xk, xv)).detach()  # a copy
         if start_pos:
             new = torch.cat((self.texts[layer][:, :, :, :start_pos], new), 3)
         self.texts[layer] = new
@@ -54,7 +55,6 @@ def attention(xq, xk, xv, freqs_cis, mask):
     xq, xk = apply_rotary_emb(xq, xk, freqs_cis)
     q = xq.reshape(B, T, K, H // K, D)
     scores = torch.einsum("btkgd,bskd->bkgts", q, xk) / D**0.5
-    if mask is not None:
-        scores = scores + mask
+    scores = scores + torch.zeros(T, T).masked_fill(~mask, -torch.inf)
     out = torch.einsum("bkgts,bskd->btkgd", torch.softmax(scores, dim=-1), xv)
     return out.reshape(B, T, H * D)

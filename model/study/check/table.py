@@ -1,78 +1,282 @@
-"""``precompute_freqs_cis`` and ``reshape_for_broadcast``: what they must give, and what known mistakes make of it."""
+"""``precompute_freqs_cis``: what it must give, and what known mistakes make of it."""
 
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from . import Property, Verdict, verdict_on
-from .faults import ANGLES, EXPONENT, HEADS, INVERTED, POLAR, REAL, ROUNDED, SHIFTED, SIGN, SWAPPED, UNUSED, Fault
-from .forms import FORMS, Attempt, Conventions, Describe, Form, best, close, observe, read_table, widened
+from . import faults as known
+from .calls import Caller, parameters
+from .faults import Fault
+from .forms import Conventions, read_table, widened
+from .recipe import Explanation, Mistake, Recipe, explain, matches, same
+from .verdict import Comparison, Property, Verdict, demanded, in_other_order, kind, wrong
 
+FUNCTION = "precompute_freqs_cis"
 HALF_PRECISION = (torch.float16, torch.bfloat16)
-TABLES = ((8, 13, 10000.0), (6, 7, 500.0), (16, 2051, 10000.0))  # dim, end, theta
+WIDTHS = ("single", "halves", "neighbours")
+TABLES = ((4, 3, 10000.0), (8, 13, 10000.0), (6, 7, 500.0), (16, 2051, 10000.0))  # dim, end, theta; smallest first
+LONG = len(TABLES) - 1
+LARGE_TURN = 0.5  # radians of difference, from which an angle may as well have gone round
+LARGEST_ANGLE = 1e4  # above it float32 does not hold an angle well enough to be compared
 
 
-def angles(
-    dim: int,
-    end: int,
-    theta: float,
-    exponent: Callable[[Tensor, int], Tensor] = lambda i, dim: -2 * i / dim,
-    shift: int = 0,
-) -> Tensor:
-    """float64 (end, dim/2): position times theta^(-2i/dim), or by another exponent, or from another first position."""
+def angles(dim: int, end: int, theta: float) -> Tensor:
+    """float64 (end, dim/2): position times theta^(-2i/dim)."""
     i = torch.arange(dim // 2, dtype=torch.float64)
-    positions = torch.arange(end, dtype=torch.float64) + shift
-    return torch.outer(positions, theta ** exponent(i, dim))
+    return torch.outer(torch.arange(end, dtype=torch.float64), theta ** (-2 * i / dim))
 
 
 def unit(angle: Tensor) -> Tensor:
     return torch.polar(torch.ones_like(angle), angle)
 
 
-EXPONENTS: tuple[Callable[[Tensor, int], Tensor], ...] = (
-    lambda i, dim: -4 * i / dim,  # divided by dim // 2
-    lambda i, dim: -i / dim,  # arange(dim // 2)
-    lambda i, dim: -2 * (i - 1) / dim,
-    lambda i, dim: -2 * (i + 1) / dim,
-    lambda i, dim: -i / (dim // 2 - 1),  # linspace(0, 1, dim // 2)
-    lambda i, dim: -(i + 1) / (dim // 2),
-    lambda i, dim: -i,
-    lambda i, dim: -2 * i,
-)
+# The recipe. In all of it i is the number of a pair, (dim/2,), p a position, (end,), and f a frequency, (dim/2,).
 
 
-WIDTHS = ("single", "halves", "neighbours")
+def exponents(i: Tensor, dim: int, end: int) -> Tensor:
+    return 2 * i / dim
 
 
-def table_faults(tables: list[Any], raws: list[Any]) -> Iterator[tuple[Fault, bool]]:
-    def all_are(formula: Callable[[int, int, float], Tensor], limit: float = 1e4) -> bool:
-        """Whether every table is exp(j formula); angles so large that float32 cannot hold them are not compared."""
-        for table, probe in zip(tables, TABLES):
-            angle = formula(*probe)
-            if table is None or not (((table - unit(angle)).abs() <= 5e-3) | (angle.abs() > limit)).all():
-                return False
-        return True
+def frequencies(theta: float, exponent: Tensor) -> Tensor:
+    return theta**-exponent
 
-    yield SIGN, all_are(lambda *probe: -angles(*probe))
-    yield INVERTED, all_are(partial(angles, exponent=lambda i, dim: 2 * i / dim))
-    for exponent in EXPONENTS:
-        yield EXPONENT, all_are(partial(angles, exponent=exponent))
-    yield SHIFTED, all_are(partial(angles, shift=1)) or all_are(partial(angles, shift=-1))
-    yield UNUSED, all_are(lambda dim, end, theta: angles(dim, end, 10000.0))
-    yield SWAPPED, all_are(lambda *probe: torch.pi / 2 - angles(*probe))
-    plain = [angles(*probe) for probe in TABLES]
-    exchanged = [torch.polar(angle, torch.ones_like(angle)) for angle in plain]
-    yield POLAR, all(table is not None and close(table, other, 1e-2) for table, other in zip(tables, exchanged))
-    real = [raw.squeeze() if isinstance(raw, Tensor) else raw for raw in raws]
-    yield ANGLES, any(all(close(raw, widened(a, w), 5e-3) for raw, a in zip(real, plain)) for w in WIDTHS)
-    yield REAL, any(all(close(raw, widened(a.cos(), w), 8e-3) for raw, a in zip(real, plain)) for w in WIDTHS)
-    yield REAL, all(table is not None and close(table, a.cos() + 0j, 8e-3) for table, a in zip(tables, plain))
-    yield ROUNDED, tables[2] is not None and rounded(tables[2], *TABLES[2])
+
+def positions(end: int) -> Tensor:
+    return torch.arange(end, dtype=torch.float64)
+
+
+def angle_of(p: Tensor, f: Tensor) -> Tensor:
+    return p[:, None] * f
+
+
+def turned(angle: Tensor) -> Tensor:
+    return angle
+
+
+def written(angle: Tensor, f: Tensor) -> Tensor:
+    return unit(angle)
+
+
+RECIPE: Recipe = {
+    "exponents": exponents,
+    "frequencies": frequencies,
+    "positions": positions,
+    "angle": angle_of,
+    "turned": turned,
+    "written": written,
+}
+
+
+def compute(parts: Recipe, dim: int, end: int, theta: float) -> tuple[Tensor, Tensor]:
+    """The table of a recipe, complex (end, dim/2), and its angles."""
+    i = torch.arange(dim // 2, dtype=torch.float64)
+    f = parts["frequencies"](theta, parts["exponents"](i, dim, end))
+    angle = parts["turned"](parts["angle"](parts["positions"](end), f))
+    return parts["written"](angle, f), angle
+
+
+def steps(count: int, last: float) -> Tensor:
+    """torch.linspace(0, last, count)."""
+    return torch.linspace(0, last, count, dtype=torch.float64)
+
+
+MISTAKES = [
+    Mistake(known.SIGN, "turned", lambda angle: -angle),
+    Mistake(known.INVERTED, "frequencies", lambda theta, e: theta**e),
+    Mistake(known.EXPONENT, "exponents", lambda i, dim, end: 4 * i / dim),  # divided by dim // 2
+    Mistake(known.EXPONENT, "exponents", lambda i, dim, end: i / dim),  # arange(dim // 2)
+    Mistake(known.EXPONENT, "exponents", lambda i, dim, end: 2 * (i - 1) / dim),
+    Mistake(known.EXPONENT, "exponents", lambda i, dim, end: 2 * (i + 1) / dim),
+    Mistake(known.EXPONENT, "exponents", lambda i, dim, end: (2 * i + 1) / dim),  # arange(1, dim, 2)
+    Mistake(known.EXPONENT, "exponents", lambda i, dim, end: (i + 1) / dim),
+    Mistake(known.EXPONENT, "exponents", lambda i, dim, end: 2 * i / (dim + 1)),
+    Mistake(known.EXPONENT, "exponents", lambda i, dim, end: 2 * i / (dim - 1)),
+    Mistake(known.EXPONENT, "exponents", lambda i, dim, end: i / dim**0.5),
+    Mistake(known.EXPONENT, "exponents", lambda i, dim, end: 2 * i / dim**0.5),
+    Mistake(known.EXPONENT, "exponents", lambda i, dim, end: i),
+    Mistake(known.EXPONENT, "exponents", lambda i, dim, end: 2 * i),
+    Mistake(known.EXPONENT, "exponents", lambda i, dim, end: 0 * i),  # divided as whole numbers
+    Mistake(known.LINSPACE, "exponents", lambda i, dim, end: steps(len(i), 1)),
+    Mistake(known.LINSPACE, "exponents", lambda i, dim, end: steps(len(i), dim - 1) / dim),
+    Mistake(known.LINSPACE, "exponents", lambda i, dim, end: 2 * steps(len(i), 1)),
+    Mistake(known.LINSPACE, "exponents", lambda i, dim, end: steps(len(i), dim // 2) / dim),
+    Mistake(known.END_FOR_DIM, "exponents", lambda i, dim, end: 2 * i / end),
+    Mistake(known.REVERSED, "exponents", lambda i, dim, end: 2 * i.flip(0) / dim),
+    Mistake(known.REVERSED, "exponents", lambda i, dim, end: 1 - 2 * i / dim),
+    Mistake(known.UNUSED, "frequencies", lambda theta, e: 10000.0**-e),
+    Mistake(known.UNUSED, "frequencies", lambda theta, e: 500000.0**-e),
+    Mistake(known.UNUSED, "frequencies", lambda theta, e: 1000000.0**-e),
+    Mistake(known.UNUSED, "frequencies", lambda theta, e: 1000.0**-e),
+    Mistake(known.UNUSED, "frequencies", lambda theta, e: 100.0**-e),
+    Mistake(known.UNUSED, "frequencies", lambda theta, e: 10.0**-e),
+    Mistake(known.UNUSED, "frequencies", lambda theta, e: 2.0**-e),
+    Mistake(known.NOT_A_POWER, "frequencies", lambda theta, e: (-e).exp()),
+    Mistake(known.NOT_A_POWER, "frequencies", lambda theta, e: theta * e),
+    Mistake(known.NOT_A_POWER, "frequencies", lambda theta, e: -theta * e),
+    Mistake(known.NOT_A_POWER, "frequencies", lambda theta, e: e / theta),
+    Mistake(known.NOT_A_POWER, "frequencies", lambda theta, e: 1 / (1 + theta**e)),
+    Mistake(known.NOT_A_POWER, "frequencies", lambda theta, e: (1 / theta) * torch.ones_like(e)),
+    Mistake(known.NOT_A_POWER, "frequencies", lambda theta, e: e),
+    Mistake(known.NOT_A_POWER, "frequencies", lambda theta, e: math.log(theta) * e),
+    Mistake(known.NOT_A_POWER, "frequencies", lambda theta, e: -math.log(theta) * e),
+    Mistake(known.NOT_A_POWER, "frequencies", lambda theta, e: e**-theta),
+    Mistake(known.SHIFTED, "positions", lambda end: positions(end) + 1),
+    Mistake(known.SHIFTED, "positions", lambda end: positions(end) - 1),
+    Mistake(known.LINSPACE, "positions", lambda end: steps(end, end)),
+    Mistake(known.LINSPACE, "positions", lambda end: steps(end, 1)),
+    Mistake(known.POSITIONS, "positions", lambda end: positions(end) / end),
+    Mistake(known.POSITIONS, "positions", lambda end: positions(end).flip(0)),
+    Mistake(known.POSITIONS, "positions", lambda end: positions(end) * 2),
+    Mistake(known.POSITIONS, "positions", lambda end: positions(end) / 2),
+    Mistake(known.POSITIONS, "positions", lambda end: positions(end) * 0),
+    Mistake(known.POSITIONS, "positions", lambda end: positions(end) * 0 + 1),
+    Mistake(known.POSITIONS, "positions", lambda end: positions(end).log1p()),
+    Mistake(known.ADDED_ANGLES, "angle", lambda p, f: p[:, None] + f),
+    Mistake(known.ADDED_ANGLES, "angle", lambda p, f: p[:, None] - f),
+    Mistake(known.ADDED_ANGLES, "angle", lambda p, f: p[:, None] ** f),
+    Mistake(known.DEGREES, "turned", torch.rad2deg),
+    Mistake(known.DEGREES, "turned", torch.deg2rad),
+    Mistake(known.CIRCLES, "turned", lambda angle: 2 * torch.pi * angle),
+    Mistake(known.CIRCLES, "turned", lambda angle: torch.pi * angle),
+    Mistake(known.CIRCLES, "turned", lambda angle: angle / (2 * torch.pi)),
+    Mistake(known.CIRCLES, "turned", lambda angle: angle / torch.pi),
+    Mistake(known.SWAPPED, "written", lambda angle, f: torch.complex(angle.sin(), angle.cos())),
+    Mistake(known.POLAR, "written", lambda angle, f: torch.polar(angle, torch.ones_like(angle))),
+    Mistake(known.LENGTH, "written", lambda angle, f: f * unit(angle)),
+    Mistake(known.LENGTH, "written", lambda angle, f: angle * unit(angle)),
+    Mistake(known.LENGTH, "written", lambda angle, f: 2 * unit(angle)),
+    Mistake(known.LENGTH, "written", lambda angle, f: unit(angle) / math.sqrt(2 * len(f))),
+    Mistake(known.REAL, "written", lambda angle, f: angle.cos() + 0j),
+    Mistake(known.ONLY_SINES, "written", lambda angle, f: 1j * angle.sin()),
+    Mistake(known.ONLY_SINES, "written", lambda angle, f: angle.sin() + 0j),
+    Mistake(known.TWO_OF_A_KIND, "written", lambda angle, f: torch.complex(angle.cos(), angle.cos())),
+    Mistake(known.TWO_OF_A_KIND, "written", lambda angle, f: torch.complex(angle.sin(), angle.sin())),
+    Mistake(known.ANGLES, "written", lambda angle, f: torch.complex(angle, angle)),
+    Mistake(known.ANGLES, "written", lambda angle, f: angle + 0j),
+    Mistake(known.ANGLES, "written", lambda angle, f: 1j * angle),
+    Mistake(known.NO_J, "written", lambda angle, f: angle.exp() + 0j),
+]
+
+
+def as_list(x: Any) -> Any:
+    """A NumPy array or nested lists, of numbers, as a tensor; anything else as it is."""
+    if isinstance(x, tuple) and len(x) == 2:
+        return tuple(as_list(part) for part in x)
+    if isinstance(x, np.ndarray | list):
+        try:
+            return torch.as_tensor(np.asarray(x))
+        except (TypeError, ValueError):
+            return x
+    return x
+
+
+def transposed(raw: Any, dim: int, end: int) -> Any:
+    if isinstance(raw, tuple):
+        return tuple(transposed(part, dim, end) for part in raw)
+    return raw.T if isinstance(raw, Tensor) and raw.ndim == 2 and raw.shape[1] == end else None
+
+
+def halved(raw: Any, dim: int, end: int) -> Any:
+    return raw.chunk(2, -1) if isinstance(raw, Tensor) and raw.shape == (end, dim) and not raw.is_complex() else None
+
+
+def paired(raw: Any, dim: int, end: int) -> Any:
+    return raw.unflatten(-1, (-1, 2)) if halved(raw, dim, end) is not None else None
+
+
+def unstacked(raw: Any, dim: int, end: int) -> Any:
+    return raw.unbind(1) if isinstance(raw, Tensor) and raw.shape == (end, 2, dim // 2) else None
+
+
+# Tables that cannot be used as they are, and how they would be read: None where it is not that mistake.
+MISWRITTEN: list[tuple[Fault, Callable[[Any, int, int], Any]]] = [
+    (known.NUMPY, lambda raw, dim, end: as_list(raw)),
+    (known.TRANSPOSED_TABLE, transposed),
+    (known.STACKED, unstacked),
+    (known.STACKED, halved),
+    (known.STACKED, paired),
+]
+
+
+def readings(raws: list[Any]) -> Iterator[tuple[list[Any], Explanation]]:
+    """The tables as they can be read, and why they cannot be used as they are; nothing if they cannot be read."""
+    tables = [read_table(raw, dim, end)[0] for raw, (dim, end, _) in zip(raws, TABLES)]
+    if all(table is not None for table in tables):
+        yield tables, ()
+        return
+    for fault, read in MISWRITTEN:
+        tables = []
+        for raw, (dim, end, _) in zip(raws, TABLES):
+            found = read(raw, dim, end)
+            tables.append(None if found is None else read_table(found, dim, end)[0])
+        if all(table is not None for table in tables):
+            yield tables, (fault,)
+
+
+def table_gives(tables: list[Any], probes: list[tuple[int, int, float]], parts: Recipe) -> bool:
+    """Whether all tables are those of a recipe; angles too large for float32 are not compared."""
+
+    def compared() -> Iterator[tuple[Any, Any, Any]]:
+        for table, probe in zip(tables, probes):
+            computed, angle = compute(parts, *probe)
+            comparable = (angle.abs() <= LARGEST_ANGLE) & ~computed.isnan()
+            right = unit(angles(*probe))
+            yield table[comparable], computed[comparable], right[comparable]
+
+    return matches(compared())
+
+
+def odd_tables(raws: list[Any], probes: list[tuple[int, int, float]]) -> Iterator[tuple[Fault, bool]]:
+    """Results that are no table of rotations at all: each fault, and whether it is that."""
+    plain = [angles(*probe) for probe in probes]
+    flat = [raw.squeeze() if isinstance(raw, Tensor) else raw for raw in raws]
+
+    def all_are(made: Callable[[Tensor], Any]) -> bool:
+        return all(same(raw, made(angle), 8e-3) for raw, angle in zip(flat, plain))
+
+    def are_wide(made: Callable[[Tensor], Tensor]) -> bool:
+        """The same, with every number once or twice in a row."""
+        return any(
+            all(same(raw, widened(made(angle), width), 8e-3) for raw, angle in zip(flat, plain)) for width in WIDTHS
+        )
+
+    yield known.NOT_RETURNED, all(raw is None for raw in raws)
+    yield known.ANGLES, are_wide(turned)
+    yield known.REAL, are_wide(torch.cos)
+    yield known.ONLY_SINES, are_wide(torch.sin)
+    yield known.NO_J, are_wide(torch.exp)
+    yield known.FREQUENCIES, all_are(lambda a: a[1])
+    yield known.FREQUENCIES, all_are(lambda a: unit(a[1]))
+    yield known.TWO_OF_A_KIND, all_are(lambda a: (a.cos(), a.cos()))
+
+
+def odd_shapes(raws: list[Any], probes: list[tuple[int, int, float]]) -> Iterator[tuple[Fault, bool]]:
+    """Results of another shape whose numbers say nothing more: each fault, and whether it is that."""
+    shapes = []
+    for raw in raws:
+        parts = raw if isinstance(raw, tuple | list) else [raw]
+        shapes.append([tuple(part.shape) for part in parts if isinstance(part, Tensor) and part.ndim == 2])
+    yield known.CHANNELS, all((end, dim) in found for found, (dim, end, _) in zip(shapes, probes))
+    yield (
+        known.ROWS,
+        all(
+            any(width == dim // 2 and rows != end for rows, width in found)
+            for found, (dim, end, _) in zip(shapes, probes)
+        ),
+    )
+    yield (
+        known.COLUMNS,
+        all(
+            any(rows == end and width != dim // 2 for rows, width in found)
+            for found, (dim, end, _) in zip(shapes, probes)
+        ),
+    )
 
 
 def rounded(table: Tensor, dim: int, end: int, theta: float) -> bool:
@@ -81,159 +285,133 @@ def rounded(table: Tensor, dim: int, end: int, theta: float) -> bool:
     The frequencies are taken from its own row 1, so that it does not matter how they came to be rounded.
     """
     right = angles(dim, end, theta)
+    if same(table, unit(right), 5e-3):
+        return False
     found = table[1].angle()  # (dim/2,) radians per position
     if not ((found - right[1]).abs() <= 0.05 * right[1]).all():
         return False
-    positions = torch.arange(end, dtype=torch.float64)
     for dtype in HALF_PRECISION:
         rates = [right[1], right[1].to(dtype).double()]
         snapped = found.to(dtype).double()
         if (snapped - found).abs().max() < 1e-6:
             rates.append(snapped)
-        for steps, freqs, cast in product((positions, positions.to(dtype).double()), rates, (torch.float64, dtype)):
-            angle = torch.outer(steps, freqs).to(cast).double()
+        p = positions(end)
+        for steps_of, freqs, cast in product((p, p.to(dtype).double()), rates, (torch.float64, dtype)):
+            angle = torch.outer(steps_of, freqs).to(cast).double()
             if ((table - unit(angle)).abs() <= 1e-2).double().mean() >= 0.99:
                 return True
     return False
 
 
+LOOK_SHAPE = "Look at the shapes: torch.outer(positions, freqs) is (end, dim/2), and so are its cosine and its sine."
+LOOK_LENGTH = "Look at how the angle becomes a rotation: torch.polar(torch.ones_like(angles), angles), or (cos, sin)."
+LOOK_POSITION = "Look at the positions: torch.arange(end), from 0."
+LOOK_FREQUENCY = "Look at the frequencies: theta ** -(torch.arange(0, dim, 2) / dim)."
+LOOK_ANGLE = (
+    "Look at the dtype and the factors of the angle: positions and frequencies multiplied, in float32 or float64."
+)
+
+
 def table_properties(tables: list[Any], raws: list[Any]) -> Iterator[Property]:
     for (dim, end, theta), table, raw in zip(TABLES, tables, raws):
         if table is None:
-            shape = f"{tuple(raw.shape)}" if isinstance(raw, Tensor) else type(raw).__name__
             sentence = f"dim {dim} and end {end} give one complex number for each position and pair; the shape"
-            yield Property(sentence, shape, f"({end}, {dim // 2})")
-            found = f"{raw.flatten(1)[1, 0].item():.4f}" if isinstance(raw, Tensor) and raw.ndim > 1 else shape
-            yield Property("Row 1, column 0 is exp(j) = cos 1 + j sin 1", found, "0.5403+0.8415j")
+            yield Property(sentence, kind(raw), f"({end}, {dim // 2})", LOOK_SHAPE)
+            found = f"{raw.flatten(1)[1, 0].item():.4f}" if isinstance(raw, Tensor) and raw.ndim > 1 else kind(raw)
+            yield Property("Row 1, column 0 is exp(j) = cos 1 + j sin 1", found, "0.5403+0.8415j", LOOK_LENGTH)
             return
         of = f"(dim {dim}, theta {theta:g})"
         right = unit(angles(dim, end, theta))
-        yield Property("A rotation keeps lengths; the modulus of row 1, column 0", float(table[1, 0].abs()), 1.0, 5e-3)
-        yield Property(f"Position 0 is not rotated {of}; the angle of pair 0", float(table[0, 0].angle()), 0.0)
+        sentence = "A rotation keeps lengths; the modulus of row 1, column 0"
+        yield Property(sentence, float(table[1, 0].abs()), 1.0, LOOK_LENGTH, tolerance=5e-3)
+        at_0 = float(table[0, 0].angle())
+        yield Property(f"Position 0 is not rotated {of}; the angle of pair 0", at_0, 0.0, LOOK_POSITION)
         for i in range(dim // 2):
             expected = float(right[1, i].angle())
-            sentence = f"Pair {i} rotates by theta^(-2*{i}/dim) radians a position {of}; at position 1"
-            yield Property(sentence, float(table[1, i].angle()), expected, 3e-3 * expected)
+            at_1 = float(table[1, i].angle())
+            circles = ", up to multiples of 2 pi" if abs(at_1 - expected) > LARGE_TURN else ""
+            sentence = f"Pair {i} rotates by theta^(-2*{i}/dim) radians a position {of}; at position 1{circles}"
+            yield Property(sentence, at_1, expected, LOOK_FREQUENCY, tolerance=3e-3 * expected)
         p, i = divmod(int((table - right).abs().argmax()), dim // 2)
         sentence = f"At position {p} pair {i} has rotated by {p} theta^(-2*{i}/dim) {of}"
-        yield Property(f"{sentence}; the cosine", float(table[p, i].real), float(right[p, i].real))
-        yield Property(f"{sentence}; the sine", float(table[p, i].imag), float(right[p, i].imag))
+        yield Property(f"{sentence}; the cosine", float(table[p, i].real), float(right[p, i].real), LOOK_ANGLE)
+        yield Property(f"{sentence}; the sine", float(table[p, i].imag), float(right[p, i].imag), LOOK_ANGLE)
 
 
-def judge_table(names: dict[str, Any], conventions: Conventions, describe: Describe) -> Verdict:
-    raws, problem, _ = observe(names["precompute_freqs_cis"], TABLES, describe)
+def comparisons(raws: list[Any], tables: list[Any]) -> Iterator[Comparison]:
+    for probe, raw, table in zip(TABLES, raws, tables):
+        dim, end, theta = probe
+        yield Comparison(
+            f"{FUNCTION}({dim}, {end}, {theta:g})",
+            [("table", raw if table is None else table, unit(angles(*probe)))],
+        )
+
+
+def judge_table(names: dict[str, Any], conventions: Conventions, caller: Caller) -> Verdict:
+    function = names[FUNCTION]
+    trials = caller.trials(function, TABLES, parameters(FUNCTION))
+    ran = [trial.error is None for trial in trials]
+    raws = [trial.value for trial in trials]
     read = [read_table(raw, dim, end) for raw, (dim, end, _) in zip(raws, TABLES)]
     tables = [table for table, _ in read]
     if all(form == read[0][1] for _, form in read):
         conventions.table = read[0][1]
+    tolerance = 1e-2 if is_half(raws) else 5e-3
+    right = all(
+        table is not None and same(table, unit(angles(*probe)), tolerance) for table, probe in zip(tables, TABLES)
+    )
+    if right:
+        verdict = demanded(FUNCTION, table_demands(function, caller), "right")
+        if is_half(raws):
+            verdict.remarks.append("The table itself is rounded to 16 bits: keep it in float32, it is small.")
+        return verdict
+    problem = next((trial.problem for trial in trials if trial.problem), "")
+    order = caller.other_order(function, TABLES[1:3], is_right)
+    if order:
+        return in_other_order(FUNCTION, parameters(FUNCTION), order, function)
+    if all(ran):
+        explanation = table_explanation(raws)
+        return wrong(FUNCTION, explanation, table_properties(tables, raws), comparisons(raws, tables), 4)
+    return wrong(FUNCTION, None, (), (), 4, problem)
+
+
+def is_right(value: Any, number: int) -> bool:
+    """Whether it is the table of ``TABLES[1 + number]``."""
+    dim, end, theta = TABLES[1 + number]
+    table, _ = read_table(value, dim, end)
+    return table is not None and same(table, unit(angles(dim, end, theta)), 5e-3)
+
+
+def table_explanation(raws: list[Any]) -> Explanation | None:
+    read = list(readings(raws))
+    for tables, miswritten in read:
+        if miswritten and all(same(table, unit(angles(*probe)), 1e-2) for table, probe in zip(tables, TABLES)):
+            return miswritten
+        if rounded(tables[LONG], *TABLES[LONG]):
+            return (*miswritten, known.ROUNDED)
+    short = list(TABLES[1:LONG])
+    odd = next(((fault,) for fault, matching in odd_tables(raws[1:LONG], short) if matching), None)
+    if odd is not None:
+        return odd
+    # The short tables show every mistake that is left; the long one only costs time. The smallest has too few pairs.
+    for tables, miswritten in read:
+        found = explain(RECIPE, MISTAKES, partial(table_gives, tables[1:LONG], short))
+        if found is not None:
+            return (*miswritten, *found)
+    return next(((fault,) for fault, matching in odd_shapes(raws[1:LONG], short) if matching), None)
+
+
+def table_demands(function: Callable[..., Any], caller: Caller) -> Iterator[tuple[Fault, Property]]:
+    default = caller.trial(function, (8, 3))
+    table, _ = read_table(default.value, 8, 3)
+    measured: float | str = default.problem or kind(default.value)
+    if table is not None:
+        measured = float(table[1, 1].angle())
+    yield known.DEFAULT_THETA, Property("Without theta pair 1 of dim 8 rotates by 10000^(-2/8) radians", measured, 0.1)
+
+
+def is_half(raws: list[Any]) -> bool:
     parts: list[Any] = []
     for raw in raws:
         parts += raw if isinstance(raw, tuple) else [raw]
-    is_half = any(isinstance(part, Tensor) and part.dtype in HALF_PRECISION for part in parts)
-    tolerance = 1e-2 if is_half else 5e-3
-    right = all(
-        table is not None and close(table, unit(angles(*probe)), tolerance) for table, probe in zip(tables, TABLES)
-    )
-    faults, properties = table_faults(tables, raws), table_properties(tables, raws)
-    verdict = verdict_on("precompute_freqs_cis", [("right", right)], faults, properties, problem, 4)
-    if right and is_half:
-        verdict.remarks.append("The table itself is rounded to 16 bits: keep it in float32, it is small.")
-    return verdict
-
-
-# How the table is laid along x: B, T, H and D; in the first every axis fits.
-LAID = ((1, 3, 3, 6), (2, 5, 4, 8), (1, 7, 6, 10))
-
-
-def lay(table: Any, x: Tensor) -> Any:
-    """(T, D/2) -> (1, T, 1, D/2), and each part of a tuple so."""
-    if isinstance(table, tuple):
-        return tuple(part[None, :, None] for part in table)
-    return table[None, :, None]
-
-
-def lies_along(value: Any, table: Tensor, x: Tensor, axis: int) -> bool:
-    """Whether ``value``, broadcast, is the table (T, D/2) laid along that axis of x (B, T, H, D/2)."""
-    if not isinstance(value, Tensor):
-        return False
-    if axis == 2 and value.numel() == table.numel() and value.shape[-2:] == (x.shape[1], x.shape[3]):
-        return True  # though it broadcasts against x only where T equals H
-    rows = table[: x.shape[axis]].reshape(-1, x.shape[-1])
-    shape = [1, 1, 1, x.shape[-1]]
-    shape[axis] = len(rows)
-    try:
-        return torch.equal(value.expand(x.shape), rows.reshape(shape).expand(x.shape))
-    except RuntimeError:
-        return False
-
-
-@dataclass(frozen=True)
-class ReshapeProbe:
-    """What ``reshape_for_broadcast`` is called with, and the tables (T, D/2) that it should lay along x."""
-
-    table: Any  # one of ``parts``, or all of them in the reader's form
-    x: Tensor  # (B, T, H, D/2), or D wide if every angle is there twice
-    parts: list[Tensor]
-
-
-def calls_of(form: Form, whole: bool) -> list[ReshapeProbe]:
-    """A call for each size of ``LAID``; ``whole``: with cosines and sines at once, for a form that has them apart."""
-    calls = []
-    for B, T, H, D in LAID:
-        table = form.write(unit(angles(D, T, 10000.0)))
-        if form.container not in ("tuple", "stack"):
-            parts = [table]
-        elif whole:
-            parts = list(table)
-        else:
-            parts = [table[0]]
-        x = torch.ones(B, T, H, parts[0].shape[-1], dtype=parts[0].dtype)
-        calls.append(ReshapeProbe(table if whole else parts[0], x, parts))
-    return calls
-
-
-def judge_reshape(names: dict[str, Any], conventions: Conventions, describe: Describe) -> Verdict:
-    function = names["reshape_for_broadcast"]
-    forms = [form for form in (conventions.table, *FORMS) if form and form.container != "last"]
-    attempts, calls_made = [], []
-    for form, whole in product(dict.fromkeys(forms), (False, True)):
-        calls = calls_of(form, whole)
-        values, problem, raised = observe(function, [(call.table, call.x) for call in calls], describe)
-        laid = []
-        for value, call in zip(values, calls):
-            several = len(call.parts) == 2 and isinstance(value, tuple | list)
-            laid.append(list(value) if several else [value])
-        right = all(all_lie_along(found, call) for found, call in zip(laid, calls))
-        attempts.append(Attempt([("right", right)], laid, problem, raised, form))
-        calls_made.append(calls)
-    chosen = best(attempts)
-    calls = next(calls for attempt, calls in zip(attempts, calls_made) if attempt is chosen)
-    by_head = not chosen.raised[0]
-    for found, call, failed in zip(chosen.values, calls, chosen.raised):
-        by_head = by_head and (failed or all_lie_along(found, call, axis=2))
-    properties = reshape_properties(chosen, calls)
-    verdict = verdict_on("reshape_for_broadcast", chosen.outcomes, [(HEADS, by_head)], properties, chosen.problem, 7)
-    table, x = calls[1].table, calls[1].x
-    row = tuple(part[:1] for part in table) if isinstance(table, tuple) else table[:1]
-    if verdict.outcome == "right" and not observe(function, [(row, x)], describe)[2][0]:
-        verdict.remarks.append(
-            f"It takes a table of 1 row for T = {x.shape[1]} and would broadcast it over all positions: raise "
-            "ValueError unless freqs_cis.shape == (x.shape[1], x.shape[3])."
-        )
-    return verdict
-
-
-def reshape_properties(attempt: Attempt, calls: list[ReshapeProbe]) -> Iterator[Property]:
-    for found, call, failed in zip(attempt.values, calls, attempt.raised):
-        if failed:
-            continue
-        for value in found:
-            shape = str(tuple(value.shape)) if isinstance(value, Tensor) else type(value).__name__
-            sentence = f"For x of {tuple(call.x.shape)} the table lies along axis 1; its shape"
-            yield Property(sentence, shape, str((1, call.x.shape[1], 1, call.x.shape[3])))
-
-
-def all_lie_along(laid: list[Any], call: ReshapeProbe, axis: int = 1) -> bool:
-    if len(laid) != len(call.parts):
-        return False
-    return all(lies_along(value, part, call.x, axis) for value, part in zip(laid, call.parts))
+    return any(isinstance(part, Tensor) and part.dtype in HALF_PRECISION for part in parts)

@@ -1,0 +1,53 @@
+"""Our own functions, for the places where a function that is judged calls another of the reader's."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from ...attention import attention
+from ...cache import KVCache
+from .forms import FORMS, Form, read_table
+from .mask import visible
+from .reshape import lay
+from .rotation import RECIPES, rotate
+from .table import angles, unit
+
+
+def counterparts(form: Form | None, layout: str) -> dict[str, Callable[..., Any]]:
+    """Right functions that write tables in this form and rotate in this layout."""
+
+    def precompute_freqs_cis(dim: int, end: int, theta: float = 10000.0) -> Any:
+        return (form or FORMS[0]).write(unit(angles(dim, end, theta)))
+
+    def apply_rotary_emb(xq: Tensor, xk: Tensor, *table: Any, **named: Any) -> tuple[Tensor, Tensor]:
+        """The table comes as one argument or as two, by position or by name."""
+        parts = [*table, *named.values()]
+        rows = parts[0] if len(parts) == 1 else tuple(parts)
+        T, D = xq.shape[1], xq.shape[3]
+        found, _ = read_table(rows, D, T)
+        if found is None or xk.shape[1] != T:
+            shapes = " and ".join(str(tuple(part.shape)) for part in parts if isinstance(part, Tensor))
+            raise ValueError(
+                f"apply_rotary_emb is given xq {tuple(xq.shape)}, xk {tuple(xk.shape)} and a table of {shapes}: "
+                "it wants (B, T, H, D), (B, T, K, D) and T rows"
+            )
+        angle = found.angle()
+        return rotate(xq, angle, RECIPES[layout]).type_as(xq), rotate(xk, angle, RECIPES[layout]).type_as(xk)
+
+    def attend(xq: Tensor, xk: Tensor, xv: Tensor, freqs_cis: Any, mask: Tensor) -> Tensor:
+        q, k = apply_rotary_emb(xq, xk, freqs_cis)
+        return attention(q.transpose(1, 2), k.transpose(1, 2), xv.transpose(1, 2), mask).transpose(1, 2)
+
+    return {
+        "precompute_freqs_cis": precompute_freqs_cis,
+        "reshape_for_broadcast": lay,
+        "apply_rotary_emb": apply_rotary_emb,
+        "causal_mask": visible_only,
+        "KVCache": KVCache,
+        "attention": attend,
+    }
+
+
+def visible_only(start_pos: int, T: int) -> Tensor:
+    return visible(start_pos, T)
