@@ -187,7 +187,9 @@ def test_a_file_that_cannot_be_loaded_is_one_line_and_the_other_files_are_judged
     (tmp_path / "rope.py").write_bytes(text.encode("utf-8", "surrogateescape"))
     right = STYLES["complex"]
     start = right.index("def attention")
-    (tmp_path / "attention.py").write_text(f"import math\nfrom rope import apply_rotary_emb\n{right[start:]}", encoding="utf-8")
+    (tmp_path / "attention.py").write_text(
+        f"import math\nfrom rope import apply_rotary_emb\n{right[start:]}", encoding="utf-8"
+    )
     first, *found = [step for step in verdicts(python_files(tmp_path)) if isinstance(step, Verdict)]
     assert first.outcome == "unloaded"
     assert message in first.hint

@@ -64,6 +64,8 @@ class Progress:
     """What the notes of a process have said so far."""
 
     left: float  # seconds for the reader's code
+    began: float = field(default_factory=time.monotonic)
+    startup: float = 0.0  # seconds until the first note
     at: str = ""  # the step it is in
     allowed: float = 0.0  # seconds for this step
     running: float | None = None  # since when the reader's code runs, if it does
@@ -72,6 +74,7 @@ class Progress:
     verdicts: dict[str, Verdict] = field(default_factory=dict)
 
     def take(self, note: dict[str, Any]) -> None:
+        self.startup = self.startup or time.monotonic() - self.began
         self.ended = self.ended or "end" in note
         if "verdict" in note:
             verdict = Verdict(**note["verdict"])
@@ -92,35 +95,45 @@ def judge_files(files: list[Path], seconds: float) -> list[Verdict]:
 
     Raises ValueError if a single file cannot be run at all.
     """
-    stopped: dict[str, Verdict] = {}
+    found: dict[str, Verdict] = {}
+    ended: set[str] = set()  # steps that ended a process
     left = seconds
+    restarted = False
     while True:
-        began = time.monotonic()
-        progress, status, printed = run_child(files, list(stopped), left)
+        # Functions that stopped before are not called again. All others are, since later ones build on them.
+        skipped = [step for step, verdict in found.items() if verdict.outcome == "stopped" or step in ended]
+        progress, status, printed = run_child(files, skipped, left)
         for step, verdict in progress.verdicts.items():
             verdict.printed = printed.of(step)
-        found = progress.verdicts | stopped
+            found.setdefault(step, verdict)
         for path in map(str, files):
-            lines = printed.of(path)
-            if lines and path not in found:
-                found[path] = Verdict(path, "loaded", printed=lines)
+            if printed.of(path):
+                found.setdefault(path, Verdict(path, "loaded", printed=printed.of(path)))
         if progress.ended:
             break
-        if not progress.at or progress.at in stopped:
+        if not progress.at or progress.at in skipped:
             raise ValueError(f"{files[0]}: {status}")
-        ended = Verdict(progress.at, "stopped", status, printed=printed.of(progress.at))
-        if ended.function not in (*FUNCTIONS, TOGETHER):
-            ended = Verdict(progress.at, "unloaded", f"{progress.at}: {status}", printed=ended.printed)
-        stopped[progress.at] = ended
-        # The next process starts anew, and that takes from the time as well: all of it together keeps the limit.
-        left = min(progress.left, left - (time.monotonic() - began))
+        found[progress.at] = ended_in(progress.at, status, printed.of(progress.at))
+        ended.add(progress.at)
+        left = progress.left
+        if progress.running is not None:
+            left -= time.monotonic() - progress.running
+        if restarted:  # starting another process takes from the time as well, so that all together keep it
+            left -= progress.startup
+        restarted = True
         if left <= 0:
-            found |= stopped
             for name in progress.defined:
                 found.setdefault(name, Verdict(name, "stopped", f"not judged: the {seconds:g} seconds were used up"))
             break
     order = [*map(str, files), *FUNCTIONS, TOGETHER]
     return sorted(found.values(), key=lambda verdict: order.index(verdict.function))
+
+
+def ended_in(step: str, status: str, printed: list[str]) -> Verdict:
+    """The verdict on a function, or on a file, that ended the process."""
+    if step in (*FUNCTIONS, TOGETHER):
+        return Verdict(step, "stopped", status, printed=printed)
+    return Verdict(step, "unloaded", f"{step}: {status}", printed=printed)
 
 
 def run_child(files: list[Path], skipped: list[str], seconds: float) -> tuple[Progress, str, Printed]:
