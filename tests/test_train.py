@@ -599,7 +599,16 @@ def test_a_choice_is_kept_for_a_day_and_a_damaged_one_is_made_again(tmp_path):
     made = file.stat().st_mtime
     os.utime(file, (made, made - KEPT_FOR - 60))
     assert kept_choice(file) is None
-    for damaged in ("", "{", "[]", "{}", '{"chosen": {}, "expected": {"loss": 1}}', '{"chosen": {}, "expected": 3}'):
+    for damaged in (
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"chosen": {"dim": "wide"}, "expected": {}}',
+        '{"chosen": 3, "expected": {}}',
+        '{"chosen": {}, "expected": {"loss": 1}}',
+        '{"chosen": {}, "expected": 3}',
+    ):
         file.write_text(damaged, encoding="utf-8")
         assert kept_choice(file) is None
 

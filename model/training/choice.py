@@ -14,7 +14,7 @@ import torch
 from ..cli import Settings, print_note, typed_command, typed_flags
 from ..cli.files import read_json, write_json
 from ..cli.machine import pick_device, pick_dtype
-from ..cli.settings import hints
+from ..cli.settings import from_table, hints
 from ..config import ModelArgs
 from .config import CLASSES
 from .distributed import own_device
@@ -126,6 +126,6 @@ def kept_choice(file: Path) -> Choice | None:
         if time.time() - file.stat().st_mtime > KEPT_FOR:
             return None
         kept = read_json(file)
-        return Choice(kept["chosen"], Forecast(**kept["expected"]))
+        return Choice(from_table(kept["chosen"], *CLASSES), Forecast(**kept["expected"]))
     except (OSError, ValueError, TypeError, KeyError):  # there is none, or it was damaged: choose again
         return None

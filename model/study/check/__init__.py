@@ -1,7 +1,7 @@
 """Check the reader's own functions: they run in a process of their own, and this file reports the results.
 
 process.py     runs that process within limits, and collects its verdicts
-child.py       loads the files there, and has each function judged, with our own in the place of the others
+child.py       loads the files there, and has each function judged, with our own versions of the others
 table.py, reshape.py, rotation.py, mask.py, cache.py, attention.py
                one function each: the right recipe, the known mistakes, and the properties that are tested in order
 together.py    all functions that are right alone, in one network

@@ -124,7 +124,7 @@ class Caller:
 
     @contextmanager
     def replaced(self, counterparts: dict[str, Callable[..., Any]], kept: str) -> Iterator[None]:
-        """Put our own functions in the place of the reader's, under whatever name they call them, except ``kept``."""
+        """Replace the reader's functions by our own, under whatever name they call them, except ``kept``."""
         ours = {}
         for namespace in self.namespaces:
             for name, function in counterparts.items():

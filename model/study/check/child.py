@@ -228,7 +228,7 @@ def bare(name: str) -> str:
 
 
 def judge_function(function: str, names: dict[str, Any], conventions: Conventions, caller: Caller) -> Verdict:
-    """One function's verdict, with our own functions in the place of the others; whatever it raises is part of it.
+    """One function's verdict, with our own versions of the other functions; whatever it raises is part of it.
 
     If it is not right with them it is judged with those of the reader's that are right: how one of them calls the other
     is the reader's choice.

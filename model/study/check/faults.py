@@ -341,8 +341,8 @@ ITSELF = Fault("each token sees itself only", "It also sees everything before it
 WINDOW = Fault("earlier keys are hidden", "Token t sees all keys up to its own, from key 0 on.", 8)
 NOT_BOOLEAN = Fault(
     "the mask is not boolean",
-    "It is a boolean tensor, True where a key may be seen. Numbers (1 and 0, or 0 and -inf) mean something else to "
-    "whoever negates it or adds it: dtype=torch.bool.",
+    "It is a boolean tensor, True where a key may be seen. Numbers (1 and 0, or 0 and -inf) mean something else in "
+    "code that negates or adds the mask: dtype=torch.bool.",
     8,
 )
 NO_MASK_RETURNED = Fault(
