@@ -18,7 +18,7 @@ PROMPTS = [[1, 5, 7], [1], [3, 4, 5, 6, 7, 8, 9, 10, 3, 4, 5], [2, 2]]
 @pytest.fixture(params=PROCESSORS)
 def processor(request, monkeypatch):
     monkeypatch.setattr(kernels, "CPU", PROCESSORS[request.param])
-    monkeypatch.setattr(kernels, "QUERIES", 4)
+    monkeypatch.setattr(kernels, "QUERY_BLOCK", 4)
 
 
 @pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
@@ -95,7 +95,7 @@ def test_every_prompt_length_as_on_a_processor_that_reads_past_the_end_of_a_row(
     processor, monkeypatch, tmp_path, n_kv_heads, head_dim, int8
 ):
     """The logits after a prompt of each length, in 16 bits with the rows spoilt as AMX does, against float32's."""
-    monkeypatch.setattr(kernels, "QUERIES", 128)
+    monkeypatch.setattr(kernels, "QUERY_BLOCK", 128)
     args = ModelArgs(
         dim=8 * head_dim, n_layers=1, n_heads=8, n_kv_heads=n_kv_heads, hidden_dim=96, vocab_size=50, max_seq_len=720
     )

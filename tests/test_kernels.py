@@ -39,7 +39,7 @@ def reference(q, k, v, mask):
 @pytest.mark.parametrize("K", [1, 2, 3, 6])
 @pytest.mark.parametrize(("T", "S"), [(1, 1), (1, 9), (4, 9), (9, 9), (2, 17)])
 def test_every_attention_equals_the_formula(monkeypatch, way, dtype, K, T, S):
-    monkeypatch.setattr(kernels, "QUERIES", 4)
+    monkeypatch.setattr(kernels, "QUERY_BLOCK", 4)
     q, k, v = queries_keys_values(2, 6, K, T, S, dtype)
     tolerance = 1e-5 if dtype == torch.float32 else 3e-2
     for name, mask in masks(2, T, S).items():
@@ -53,7 +53,7 @@ def test_every_attention_equals_the_formula(monkeypatch, way, dtype, K, T, S):
 @pytest.mark.parametrize("K", [1, 2, 6])
 @pytest.mark.parametrize(("T", "S"), [(7, 7), (5, 9), (1, 4)])
 def test_every_attention_has_the_formulas_gradients(monkeypatch, way, K, T, S):
-    monkeypatch.setattr(kernels, "QUERIES", 3)
+    monkeypatch.setattr(kernels, "QUERY_BLOCK", 3)
     tensors = [t.requires_grad_() for t in queries_keys_values(3, 6, K, T, S)]
     out = torch.randn(3, 6, T, D)
     for name, mask in masks(3, T, S).items():
@@ -66,9 +66,9 @@ def test_every_attention_has_the_formulas_gradients(monkeypatch, way, K, T, S):
     ("processor", "dtype", "T", "S", "training", "chosen"),
     [
         ("native", torch.bfloat16, 9, 9, True, "grouped"),
-        ("amx", torch.bfloat16, 9, kernels.LONGEST_TRAINED, True, "grouped"),
-        ("amx", torch.bfloat16, 9, kernels.LONGEST_TRAINED + 1, True, "fused"),
-        ("native", torch.bfloat16, 9, kernels.LONGEST_TRAINED + 1, False, "grouped"),
+        ("amx", torch.bfloat16, 9, kernels.MAX_TRAINING_KEYS, True, "grouped"),
+        ("amx", torch.bfloat16, 9, kernels.MAX_TRAINING_KEYS + 1, True, "fused"),
+        ("native", torch.bfloat16, 9, kernels.MAX_TRAINING_KEYS + 1, False, "grouped"),
         ("amx", torch.bfloat16, 9, 9, False, "fused"),
         ("emulated", torch.bfloat16, 9, 9, True, "fused"),
         ("native", torch.bfloat16, 1, 9, False, "fused"),
@@ -87,8 +87,8 @@ def test_the_rule_for_attention(monkeypatch, processor, dtype, T, S, training, c
     [
         (torch.float32, 1, False, "slices"),
         (torch.float32, 1, True, "mv"),
-        (torch.float32, kernels.FEW_ROWS, False, "slices"),
-        (torch.float32, kernels.FEW_ROWS + 1, False, "F.linear"),
+        (torch.float32, kernels.MAX_SLICED_ROWS, False, "slices"),
+        (torch.float32, kernels.MAX_SLICED_ROWS + 1, False, "F.linear"),
         (torch.bfloat16, 1, False, "mv"),
         (torch.bfloat16, 2, False, "F.linear"),
         (torch.float16, 1, True, "mv"),
@@ -105,7 +105,7 @@ def test_the_rule_for_products(monkeypatch, dtype, rows, compiling, chosen):
 def test_what_is_chosen_equals_the_formula_on_every_processor(monkeypatch, processor, dtype, training):
     monkeypatch.setattr(kernels, "CPU", PROCESSORS[processor])
     tolerance = 1e-5 if dtype == torch.float32 else 3e-2
-    for T, S in ((1, 30), (30, 30), (6, 30), (kernels.LONGEST_TRAINED + 1,) * 2):
+    for T, S in ((1, 30), (30, 30), (6, 30), (kernels.MAX_TRAINING_KEYS + 1,) * 2):
         q, k, v = queries_keys_values(1, 4, 2, T, S, dtype)
         found = kernels.attend(q.requires_grad_(training), k, v)
         torch.testing.assert_close(found, reference(q, k, v, None), atol=tolerance, rtol=tolerance)
@@ -160,17 +160,17 @@ def test_products_are_the_same_when_they_are_compiled(dtype, rows):
 @pytest.mark.parametrize(
     ("processor", "columns", "rows", "group", "compiling", "chosen"),
     [
-        ("native", 64, 1, None, True, "written out"),  # the compiler has wide instructions for it
+        ("native", 64, 1, None, True, "elementwise"),  # the compiler has wide instructions for it
         ("emulated", 64, 1, None, True, "packed"),  # it has not
-        ("emulated", 64, 1, 8, True, "written out"),  # PyTorch's product cannot take groups
-        ("emulated", 40, 1, None, True, "written out"),  # nor rows of 40
-        ("native", kernels.WIDE, 1, None, True, "packed"),
+        ("emulated", 64, 1, 8, True, "elementwise"),  # PyTorch's product cannot take groups
+        ("emulated", 40, 1, None, True, "elementwise"),  # nor rows of 40
+        ("native", kernels.WIDE_ROW, 1, None, True, "packed"),
         ("native", 64, 1, None, False, "packed"),
-        ("native", 64, kernels.INT8_FEW_ROWS, None, False, "packed"),
-        ("native", 64, kernels.INT8_FEW_ROWS + 1, None, False, "widened"),
+        ("native", 64, kernels.MAX_PACKED_ROWS, None, False, "packed"),
+        ("native", 64, kernels.MAX_PACKED_ROWS + 1, None, False, "dequantized"),
         ("native", 64, 2, None, True, "packed"),
-        ("native", 40, 1, None, False, "widened"),
-        ("native", 64, 1, 8, False, "widened"),
+        ("native", 40, 1, None, False, "dequantized"),
+        ("native", 64, 1, 8, False, "dequantized"),
     ],
 )
 def test_the_rule_for_eight_bits(monkeypatch, processor, columns, rows, group, compiling, chosen):
@@ -190,12 +190,12 @@ def test_every_product_in_eight_bits_equals_the_dequantized_ones(monkeypatch, pr
         for dtype in (torch.float32, torch.bfloat16):
             x = torch.randn(rows, 1, 64).to(dtype)
             expected = x.float() @ kernels.dequantize(weight, scales, torch.float32).T
-            ways = {"widened": kernels.int8_widened, "chosen": kernels.int8_linear}
+            ways = {"dequantized": kernels.int8_dequantized, "chosen": kernels.int8_linear}
             ways["chosen, compiled"] = torch.compile(kernels.int8_linear, backend="eager")
             if group is None:
                 ways["packed"] = kernels.int8_packed
             if rows == 1:
-                ways["written out"] = kernels.int8_written_out
+                ways["elementwise"] = kernels.int8_elementwise
             for name, way in ways.items():
                 found = way(x, weight, scales)
                 assert found.dtype == dtype
