@@ -1,4 +1,4 @@
-"""Every faster way equals the definition: attention's formula and F.linear, over shapes, dtypes, masks, gradients."""
+"""Every kernel equals the definition, attention's formula or F.linear: shapes, dtypes, masks and gradients."""
 
 import pytest
 import torch
@@ -20,12 +20,12 @@ def queries_keys_values(B, H, K, T, S, dtype=torch.float32):
 
 def masks(B, T, S):
     causal = torch.ones(T, S, dtype=torch.bool).tril(S - T)
-    own = torch.arange(S) == torch.arange(S - T, S)[:, None]  # a padded slot sees itself
-    padded = causal & (torch.arange(S) >= torch.arange(B)[:, None, None, None]) | own  # (B, 1, T, S)
-    seldom = torch.rand(B, 1, T, S) < 0.3
-    seldom[..., 0] = True  # a softmax over nothing would be NaN
-    one_row = seldom[:, :, :1]
-    found = {"none": None, "causal": causal, "padded": padded, "not causal": seldom, "one row": one_row}
+    itself = torch.arange(S) == torch.arange(S - T, S)[:, None]  # a padding slot sees itself
+    padded = causal & (torch.arange(S) >= torch.arange(B)[:, None, None, None]) | itself  # (B, 1, T, S)
+    sparse = torch.rand(B, 1, T, S) < 0.3
+    sparse[..., 0] = True  # because a softmax over no keys is NaN
+    one_row = sparse[:, :, :1]
+    found = {"none": None, "causal": causal, "padded": padded, "not causal": sparse, "one row": one_row}
     return found | {"one dimension": one_row[0, 0, 0]}
 
 
@@ -76,7 +76,7 @@ def test_every_attention_has_the_formulas_gradients(monkeypatch, way, K, T, S):
         ("native", torch.float16, 9, 9, False, "fused"),
     ],
 )
-def test_the_rule_for_attention(monkeypatch, processor, dtype, T, S, training, chosen):
+def test_which_attention_is_chosen(monkeypatch, processor, dtype, T, S, training, chosen):
     monkeypatch.setattr(kernels, "CPU", PROCESSORS[processor])
     q = torch.randn(1, 6, T, D).to(dtype).requires_grad_(training)
     assert kernels.choose_attention(q, S) is kernels.ATTENTION[chosen]
@@ -94,7 +94,7 @@ def test_the_rule_for_attention(monkeypatch, processor, dtype, T, S, training, c
         (torch.float16, 1, True, "mv"),
     ],
 )
-def test_the_rule_for_products(monkeypatch, dtype, rows, compiling, chosen):
+def test_which_product_is_chosen(monkeypatch, dtype, rows, compiling, chosen):
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)
     assert kernels.choose_linear(torch.randn(rows, 1, 24).to(dtype)) is kernels.LINEAR[chosen]
 
@@ -102,7 +102,7 @@ def test_the_rule_for_products(monkeypatch, dtype, rows, compiling, chosen):
 @pytest.mark.parametrize("processor", PROCESSORS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("training", [False, True])
-def test_what_is_chosen_equals_the_formula_on_every_processor(monkeypatch, processor, dtype, training):
+def test_the_chosen_attention_equals_the_formula_on_every_processor(monkeypatch, processor, dtype, training):
     monkeypatch.setattr(kernels, "CPU", PROCESSORS[processor])
     tolerance = 1e-5 if dtype == torch.float32 else 3e-2
     for T, S in ((1, 30), (30, 30), (6, 30), (kernels.MAX_TRAINING_KEYS + 1,) * 2):
@@ -161,9 +161,9 @@ def test_products_are_the_same_when_they_are_compiled(dtype, rows):
     ("processor", "columns", "rows", "group", "compiling", "chosen"),
     [
         ("native", 64, 1, None, True, "elementwise"),  # the compiler has wide instructions for it
-        ("emulated", 64, 1, None, True, "packed"),  # it has not
+        ("emulated", 64, 1, None, True, "packed"),  # it has none
         ("emulated", 64, 1, 8, True, "elementwise"),  # PyTorch's product cannot take groups
-        ("emulated", 40, 1, None, True, "elementwise"),  # nor rows of 40
+        ("emulated", 40, 1, None, True, "elementwise"),  # nor a row of 40 numbers
         ("native", kernels.WIDE_ROW, 1, None, True, "packed"),
         ("native", 64, 1, None, False, "packed"),
         ("native", 64, kernels.MAX_PACKED_ROWS, None, False, "packed"),
@@ -173,7 +173,7 @@ def test_products_are_the_same_when_they_are_compiled(dtype, rows):
         ("native", 64, 1, 8, False, "dequantized"),
     ],
 )
-def test_the_rule_for_eight_bits(monkeypatch, processor, columns, rows, group, compiling, chosen):
+def test_which_eight_bit_product_is_chosen(monkeypatch, processor, columns, rows, group, compiling, chosen):
     monkeypatch.setattr(kernels, "CPU", PROCESSORS[processor])
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)
     scales = quantize(torch.randn(3, columns), group).scales
