@@ -223,7 +223,7 @@ def test_a_text_that_cannot_be_trained_on(capsys, name):
         (["--n_kv_heads", "3"], "n_heads is 2, not a multiple of n_kv_heads 3"),
         (["--batch_size", "0"], "batch_size is 0: give at least 1"),
         (["--optimizer", "sgd"], "optimizer is 'sgd': give one of muon, adamw"),
-        (["--tokenizer", "bpe", "--vocab_size", "100000"], "vocab_size 100000 is too large: the text gives"),
+        (["--tokenizer", "bpe", "--vocab_size", "100000"], "vocab_size 100000 is too large"),
         (["--tokenizer", "bpe", "--vocab_size", "200"], "vocab_size 200 is too small"),
         (["--tokenizer", "no.model"], "no.model does not exist"),
         (["--tokenizer", "text.txt"], "text.txt"),
