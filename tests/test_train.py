@@ -195,7 +195,7 @@ def test_runs_get_names_and_the_newest_is_resumed(capsys):
 
 
 BAD_TEXTS = {
-    "empty": (b"", "empty is empty: give a file that holds text"),
+    "empty": (b"", "empty is empty: give a file with text"),
     "one_line": (b"To be, or not.\n", "tokens long, a context of 16 needs 17"),
     "short": (b"abc", "a context of 16 needs 17"),
     "junk": (bytes(range(256)) * 40, "junk"),

@@ -119,7 +119,7 @@ def read_again(tokenizer: Tokenizer) -> bytes:
 
 
 class SentencePieceTokenizer:
-    """A SentencePiece ``tokenizer.model``: one that ``train_tokenizer`` wrote, or a published one such as Llama 2's."""
+    """A SentencePiece ``tokenizer.model``, written by ``train_tokenizer`` or published with a model like Llama 2."""
 
     def __init__(self, path: str | Path):
         self.path = Path(path)

@@ -88,7 +88,7 @@ def open_text(data: DataArgs) -> tuple[DataArgs, Documents]:
         if found.note:
             print_note(format_rows({"documents": found.note}))
         data = dataclasses.replace(data, doc_separator=found.separator)
-    return data, documents.separated_by(data.doc_separator or None)
+    return data, documents.with_separator(data.doc_separator or None)
 
 
 def first_of(names: list[str]) -> str:
