@@ -195,7 +195,7 @@ def test_runs_get_names_and_the_newest_is_resumed(capsys):
 
 
 BAD_TEXTS = {
-    "empty": (b"", "empty is empty: give a file that holds text"),
+    "empty": (b"", "empty is empty: give a file with text"),
     "one_line": (b"To be, or not.\n", "tokens long, a context of 16 needs 17"),
     "short": (b"abc", "a context of 16 needs 17"),
     "junk": (bytes(range(256)) * 40, "junk"),
@@ -223,7 +223,7 @@ def test_a_text_that_cannot_be_trained_on(capsys, name):
         (["--n_kv_heads", "3"], "n_heads is 2, not a multiple of n_kv_heads 3"),
         (["--batch_size", "0"], "batch_size is 0: give at least 1"),
         (["--optimizer", "sgd"], "optimizer is 'sgd': give one of muon, adamw"),
-        (["--tokenizer", "bpe", "--vocab_size", "100000"], "vocab_size 100000 is too large: the text gives"),
+        (["--tokenizer", "bpe", "--vocab_size", "100000"], "vocab_size 100000 is too large"),
         (["--tokenizer", "bpe", "--vocab_size", "200"], "vocab_size 200 is too small"),
         (["--tokenizer", "no.model"], "no.model does not exist"),
         (["--tokenizer", "text.txt"], "text.txt"),

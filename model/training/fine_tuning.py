@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ..cli import Settings
-from ..text.train_tokenizer import TRAINABLE
+from ..text.train_tokenizer import TOKENIZER_KINDS
 from ..weights import open_checkpoint
 from .config import FINE_TUNING, RATE, TrainArgs
 
@@ -31,7 +31,7 @@ def fine_tuning(settings: Settings, given: Settings, flags: Settings) -> Setting
 
 def own_tokenizer(source: Path, flags: Settings) -> str:
     tokenizer = flags.get("tokenizer", str(source))
-    if tokenizer in TRAINABLE:
+    if tokenizer in TOKENIZER_KINDS:
         raise ValueError(
             f"tokenizer is {tokenizer}, which would train a new one, but the weights in {source} are for the tokenizer "
             "that they were trained with: leave --tokenizer out, or name that tokenizer's file"
