@@ -125,8 +125,8 @@ class ShawAttention(ScoringAttention):
 
     def __init__(self, args: ModelArgs, layer_id: int, farthest: int) -> None:
         super().__init__(args, layer_id)
-        # a^K and a^V for the distances 0 .. farthest. One tensor with three axes, because the trainer uses Muon for every
-        # tensor with two axes, and Muon is for the matrices of linear layers.
+        # a^K and a^V for the distances 0 .. farthest. One tensor with three axes, because the trainer uses Muon for all
+        # tensors with two axes, and Muon is for the matrices of linear layers.
         self.relative = nn.Parameter(0.02 * torch.randn(2, farthest + 1, args.head_dim))  # (2, farthest + 1, D)
 
     def clipped(self, distance: Tensor) -> Tensor:
