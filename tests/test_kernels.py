@@ -200,3 +200,12 @@ def test_every_product_in_eight_bits_equals_the_dequantized_ones(monkeypatch, pr
                 found = way(x, weight, scales)
                 assert found.dtype == dtype
                 assert (found.float() - expected).norm() < 0.01 * expected.norm(), (name, rows, dtype)
+
+
+@pytest.mark.parametrize("offset", [1, 15, 31])
+def test_a_tensor_at_another_address_is_copied_to_an_aligned_one(offset):
+    memory = kernels.aligned(torch.arange(128, dtype=torch.uint8), 32)
+    assert kernels.aligned(memory[32:], 32).data_ptr() == memory.data_ptr() + 32, "an aligned one is not copied"
+    moved = kernels.aligned(memory[offset:], 32)
+    assert moved.data_ptr() % 32 == 0
+    assert torch.equal(moved, memory[offset:])

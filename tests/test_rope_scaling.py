@@ -156,3 +156,11 @@ def test_numbers_are_accepted_up_to_the_limits_of_their_ranges(name, accepted, r
     for value in refused:
         (problem,) = RopeScaling(**scaling | {name: value}).problems()
         assert problem.startswith(f"rope_scaling {name} is {value!r}")
+
+
+def test_low_and_high_may_both_lie_below_one_rotation():
+    scaling = RopeScaling("llama3", 2.0, original_max_seq_len=64, low=0.25, high=0.5)
+    assert list(scaling.problems()) == []
+    rotations = 64 * FREQS / (2 * math.pi)
+    assert torch.equal(scaling(FREQS)[rotations > 0.5], FREQS[rotations > 0.5])
+    assert torch.equal(scaling(FREQS)[rotations < 0.25], FREQS[rotations < 0.25] / 2)
