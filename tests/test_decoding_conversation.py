@@ -293,7 +293,7 @@ def test_a_conversation_may_begin_with_an_empty_line(talk, endless):
 def test_an_endless_conversation_takes_a_line_that_exactly_fills_the_context(endless):
     room = 64 - endless.conversation.cache.keep
     line = "a" * (room - len(LETTERS.encode("")))
-    assert len(said(endless.conversation.turn(line, 3, [])).tokens) == 3
+    assert len(finished(endless.conversation.turn(line, 3, [])).tokens) == 3
     endless.conversation.start_anew()
     with pytest.raises(ValueError, match=f"the line has {room + 1} tokens, more than the context of 64 can take"):
-        said(endless.conversation.turn(line + "a", 3, []))
+        finished(endless.conversation.turn(line + "a", 3, []))
