@@ -256,8 +256,8 @@ def test_refreshing_an_output_matches_changed_lines_and_keeps_omissions():
 
 
 def test_refreshing_a_quote_copies_the_present_code():
-    current = "# model/rope.py\n    if dim % 2:\n    ...\n    length = 1.0\n    if scaling is not None:\n"
-    old = current.replace("dim % 2", "dim % 2 != 0").replace("length = 1.0", "length = 1")
+    current = "# model/rope.py\n    if dim % 2:\n    ...\n    magnitude = 1.0\n    if scaling is not None:\n"
+    old = current.replace("dim % 2", "dim % 2 != 0").replace("magnitude = 1.0", "magnitude = 1")
     assert refreshed_quote(old) == refreshed_quote(current) == current
     with pytest.raises(ValueError, match="no lines like 'nothing of the kind'"):
         refreshed_quote("# model/rope.py\nnothing of the kind\n")
