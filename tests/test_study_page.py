@@ -65,7 +65,7 @@ def packed(model: Transformer, dtype: torch.dtype = torch.float32) -> dict[str, 
     return page_topic.packed_network(model, dtype)
 
 
-LOAD = "const model = new M.Transformer(m.args, M.unpack(W.decodeBase64(m.weights), m.shapes, m.dtype));"
+LOAD = "const model = new M.Transformer(m.args, W.unpack(W.decodeBase64(m.weights), m.shapes, m.dtype));"
 
 
 @needs_node
@@ -399,7 +399,7 @@ def test_dropping_the_oldest_tokens_rotates_the_kept_keys_back(small_model, scal
         const run = (earlier, tokens) => W.answers.run(
             { earlier, tokens, count: 0, sampling: { temperature: 0 }, useCache: true, eosIds: [] });
         run([], given.tokens.slice(0, 19));
-        W.answers.drop({ kept: 3, count: 7, length: 19 });
+        W.answers.evict({ keep: 3, count: 7, length: 19 });
         const held = [...given.tokens.slice(0, 3), ...given.tokens.slice(10, 19)];
         return [...run(held, given.tokens.slice(19)).logits];""",
         {"net": packed(model), "tokens": tokens},
@@ -414,12 +414,12 @@ def test_sampling_cuts_what_generate_cuts_and_draws_by_probability():
     logits = (torch.randn(3, 50) * 3).tolist()
     settings = [(0.7, 0, 1.0), (1.3, 5, 1.0), (0.9, 0, 0.6), (1.0, 20, 0.8)]
     kept, drawn, uniform = node(
-        """const stages = (row, [temperature, topK, topP]) => S.stages(row, { temperature, topK, topP })[2];
-        const left = given.settings.map(
-            (each) => given.logits.map((row) => stages(row, each).map((x) => x > -Infinity)));
+        """const filter = (row, [temperature, topK, topP]) => S.filterLogits(row, { temperature, topK, topP }).afterTopP;
+        const kept = given.settings.map(
+            (each) => given.logits.map((row) => filter(row, each).map((x) => x > -Infinity)));
         const sampling = { temperature: 1, topK: 3, topP: 1 }, counts = Array(50).fill(0);
         for (let n = 0; n < 20000; n++) counts[S.choose(given.logits[0], sampling, S.uniformOf(3, n))]++;
-        return [left, counts, Array.from({ length: 1000 }, (_, seed) => S.uniformOf(seed, 7))];""",
+        return [kept, counts, Array.from({ length: 1000 }, (_, seed) => S.uniformOf(seed, 7))];""",
         {"logits": logits, "settings": settings},
     )
     for (temperature, top_k, top_p), rows in zip(settings, kept):
@@ -440,7 +440,7 @@ def test_base64_and_float16_are_read_exactly():
     lengths = [base64.b64encode(bytes(range(n))).decode() for n in range(7)]
     numbers, read = node(
         """const [bytes, lengths] = given;
-        const { all } = M.unpack(W.decodeBase64(bytes), [["all", 1, 63488]], "float16");
+        const { all } = W.unpack(W.decodeBase64(bytes), [["all", 1, 63488]], "float16");
         return [[...all.data], lengths.map((text) => [...new Uint8Array(W.decodeBase64(text))])];""",
         [data, lengths],
     )

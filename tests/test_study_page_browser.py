@@ -131,7 +131,7 @@ def test_the_bars_are_the_models_probabilities_and_the_controls_cut_them(opened,
     page.fill("#topK", "3")
     assert "cut by top_k" in text(page, "#bars li:nth-child(4)")
     assert "cut" not in text(page, "#bars li:nth-child(3)")
-    assert "3 of 330 can be sampled" in text(page, "#rest")
+    assert "3 of 330 tokens can be sampled" in text(page, "#rest")
     chosen = page.get_attribute("#bars li:nth-child(5) button", "data-token")
     step(page, "#bars li:nth-child(5) button")
     assert tokens(page)[-1] == int(chosen)
@@ -202,7 +202,7 @@ def test_the_context_ends_and_endless_goes_on(opened):
     step(page)
     assert tokens(page)[:-1] == kept
     look(page, "cache")
-    assert "30 oldest tokens were dropped" in text(page, "#slice")
+    assert "30 tokens have been evicted" in text(page, "#slice")
     assert "start_pos = 90, T = 1" in text(page, "#slice")
 
 
@@ -341,7 +341,7 @@ FAULTS = """() => {
     const faults = document.documentElement.scrollWidth > innerWidth ? ["the page scrolls sideways"] : [];
     const inner = ".scroll *, #chips *, #clocks *, #thumbs *, #wholeText *";
     const kinds = "button, select, input, textarea, a, label, output, h1, h2, h3, p, figcaption, canvas, summary";
-    const all = [...document.querySelectorAll(`${kinds}, .part, .scroll, #chips, #clocks, #thumbs, #wholeText, .says`)];
+    const all = [...document.querySelectorAll(`${kinds}, .part, .scroll, #chips, #clocks, #thumbs, #wholeText, .annotation`)];
     const seen = all.filter((each) => !each.matches(inner) && each.checkVisibility() && each.getClientRects().length);
     const boxes = seen.map((each) => [...each.getClientRects()]);
     const name = (each) => `${each.tagName} ${each.id} ${each.textContent.slice(0, 20)}`;
