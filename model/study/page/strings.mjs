@@ -126,7 +126,7 @@ export const STRINGS = {
   rotationTitle: ["2. Rotation", "2. 旋转"],
   rotationLead: [
     "One pair of the selected head, drawn as arrows: the query and every key that it sees, each rotated by its position times the frequency of the pair. Shift all positions: all arrows rotate together, and neither the angles between them nor the scores change.",
-    "所选注意力头的一对分量，画成箭头：查询，以及它能看到的每个键，各自旋转“位置 × 这一对的频率”。平移所有位置时，箭头一起旋转，彼此的夹角和得分都不变。",
+    "所选注意力头的一对分量，画成箭头：查询，以及它能看到的每个键，旋转角都是位置乘以这一对的频率。平移所有位置时，箭头一起旋转，彼此的夹角和得分都不变。",
   ],
   planeCaption: [
     "Thick: query q. Dashed: selected key k. Thin: the other keys, older ones fainter. Dotted: q and k before rotation. Axes: the two numbers of the pair (no unit).",
@@ -253,8 +253,8 @@ export const STRINGS = {
   ],
   useCache: ["use the cache", "使用缓存"],
   endless: [
-    "endless: when the cache is full, evict the oldest quarter, keeping the first few tokens, and rotate the later keys to their new positions",
-    "不限长度：缓存装满时丢弃最早的四分之一（保留开头几个词元），并把后面的键旋转到新位置",
+    "endless: when full, evict the oldest quarter, keeping the first few tokens, and rotate the later keys back",
+    "不限长度：装满时丢弃最早的四分之一（保留开头几个词元），并把后面的键反向旋转",
   ],
   both: ["Compute the last token with and without the cache", "用缓存和不用缓存各计算一次最后的词元"],
   slice: [
@@ -296,7 +296,7 @@ export const STRINGS = {
   ],
   evicted: ["{count} tokens have been evicted so far.", "至今已丢弃 {count} 个词元。"],
 
-  whatIfTitle: ["6. What if", "6. 换一种旋转"],
+  whatIfTitle: ["6. Another rotation", "6. 换一种旋转"],
   whatIfLead: [
     "The same weights with a different rotation table, without fine-tuning: see how the next token and the loss change. Shifting all positions changes nothing, even beyond the trained length. Distances beyond the trained length do.",
     "同样的权重，换一张旋转表，不做微调，看下一个词元和损失如何变化。平移所有位置不改变结果，即使超出训练长度；距离超出训练长度则会。",
@@ -312,16 +312,16 @@ export const STRINGS = {
   offset: ["shift positions by", "位置平移"],
   stretch: ["stretch distances by", "距离拉伸"],
   stretchHelp: [
-    "Shift moves the token at position p to p + shift, so distances stay the same. Stretch moves it to stretch × p: the same text with larger distances, as in a longer text.",
-    "平移把位置 p 的词元移到 p + 平移量，距离不变。拉伸把它移到 拉伸倍数 × p：文本相同，但词元之间的距离变大，如同在更长的文本中。",
+    "Shift moves the token at position p to p + shift: distances stay the same. Stretch moves it to stretch × p: distances grow, as in a longer text.",
+    "平移把位置 p 的词元移到 p + 平移量，距离不变。拉伸把它移到 拉伸倍数 × p，距离变大，如同在更长的文本中。",
   ],
   long: [
     "repeat the text up to {length} tokens, {times} times the trained length",
     "把文本重复到 {length} 个词元，即训练长度的 {times} 倍",
   ],
   whatIfText: [
-    "Loss on the text, in nats per token: {before} as trained, {after} with the change ({difference}). Largest distance between two tokens: {distance}; trained length: {context}.",
-    "文本上的损失（nat 每词元）：训练时的设置 {before}，改变后 {after}（{difference}）。两个词元的最大距离：{distance}；训练长度：{context}。",
+    "Loss, in nats per token: {before} as trained, {after} with the change ({difference}). Largest distance: {distance}; trained length: {context}.",
+    "损失（nat 每词元）：训练时的设置 {before}，改变后 {after}（{difference}）。最大距离：{distance}；训练长度：{context}。",
   ],
   computing: ["Computing …", "正在计算……"],
   whatIfShort: ["Type at least two tokens.", "请至少输入两个词元。"],
