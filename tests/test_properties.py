@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from model import KVCache, ModelArgs, Transformer, generate
 from model.cli import Parser, add_flags, from_settings, read_flags, read_toml, write_toml
-from model.cli.settings import hints
+from model.cli.settings import setting_fields
 from model.decoding.samples import StopStrings
 from model.decoding.sampling import Sampling, apply_filters, draw
 from model.scripts.generate import Options
@@ -43,15 +43,15 @@ WORDS = [
     "a\nb",
 ]
 TABLE = '{type = "yarn", factor = 4.0, original_max_seq_len = 16}'
-FLAGS = [(classes, name) for classes in (CLASSES, (Sampling, Options)) for name in hints(*classes)]
-FLAGS += [((topic,), name) for topic in TOPICS.values() for name in hints(topic)]
+FLAGS = [(classes, name) for classes in (CLASSES, (Sampling, Options)) for name in setting_fields(*classes)]
+FLAGS += [((topic,), name) for topic in TOPICS.values() for name in setting_fields(topic)]
 
 
 @st.composite
 def flags(draw: st.DrawFn) -> tuple[tuple[type, ...], list[str]]:
     """One to three flags of one script with anything as values, often such as they take."""
     classes, first = draw(st.sampled_from(FLAGS))
-    kinds, words = hints(*classes), []
+    kinds, words = setting_fields(*classes), []
     for name in [first, *draw(st.lists(st.sampled_from(list(kinds)), max_size=2))]:
         kind = kinds[name][0]
         own = {int: st.integers(-1, 70), float: st.floats(-0.1, 2), bool: st.just("")}.get(kind, st.just(TABLE))

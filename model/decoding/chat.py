@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..cli.files import read_json, shortened
+from ..cli.files import read_json, short_repr
 from ..text.tokenizer import Tokenizer, check_encodable
 from . import template as renderer
 from .prompts import utf8
@@ -146,7 +146,7 @@ def open_chat(directory: Path, tokenizer: Tokenizer, system: str | None = None, 
             )
         return None
     if not isinstance(template, str):
-        raise ValueError(f"{source}: chat_template is {shortened(template)}: a text is needed")
+        raise ValueError(f"{source}: chat_template is {short_repr(template)}: a text is needed")
     values = {name: value.get("content") if isinstance(value, dict) else value for name, value in settings.items()}
     variables = {name: value for name, value in values.items() if name.endswith("_token") and isinstance(value, str)}
     chat = Chat(template, variables, tokenizer, source, system)

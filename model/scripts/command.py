@@ -4,7 +4,7 @@ import importlib
 import sys
 
 from ..cli import run_script, script_name
-from ..cli.settings import nearest
+from ..cli.settings import suggest_name
 
 DOES = {
     "train": "train a language model on your own text",
@@ -33,7 +33,7 @@ def main() -> None:
 
 def overview(name: str) -> None:
     if name not in ("-h", "--help"):
-        raise ValueError(f"unknown script {name!r}{nearest(name, DOES)}")
+        raise ValueError(f"unknown script {name!r}{suggest_name(name, DOES)}")
     print(USAGE)
 
 

@@ -13,16 +13,16 @@ from tqdm import tqdm
 from ..cli import (
     Parser,
     add_flags,
+    decode_argument,
     from_settings,
     print_note,
     quantity,
     read_flags,
     run_script,
     script_name,
-    typed_text,
 )
 from ..cli.machine import check_memory, choose_threads, has_native_bfloat16, pick_device, pick_dtype
-from ..cli.parser import as_value
+from ..cli.parser import format_flag
 from ..decoding.batches import check_endless, memory_needed
 from ..decoding.chat import Chat, open_chat
 from ..decoding.conversation import Conversation, converse
@@ -109,7 +109,7 @@ def parse() -> tuple[argparse.Namespace, Options, Sampling]:
     )
     add_flags(parser, Sampling, Options)
     flags = parser.parse_args()
-    flags.prompt, flags.stop = ([typed_text(text) for text in texts] for texts in (flags.prompt, flags.stop))
+    flags.prompt, flags.stop = ([decode_argument(text) for text in texts] for texts in (flags.prompt, flags.stop))
     options = from_settings(Options, read_flags(flags, Options))
     check_stop_strings(flags.stop)
     if options.chat and not (flags.prompt or flags.prompt_file):
@@ -117,7 +117,7 @@ def parse() -> tuple[argparse.Namespace, Options, Sampling]:
     if options.interactive and (flags.prompt or flags.prompt_file):
         raise ValueError("interactive takes its prompts from the terminal: leave --prompt and --prompt_file out")
     if flags.model and is_missing(flags.model) and " " in str(flags.model):  # no directory, but what to continue
-        raise ValueError(f"this text is no model: did you mean {as_value('--prompt', str(flags.model))}?")
+        raise ValueError(f"this text is no model: did you mean {format_flag('--prompt', str(flags.model))}?")
     return flags, options, from_settings(Sampling, read_flags(flags, Sampling))
 
 

@@ -4,8 +4,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from ..cli import Parser, add_flags, from_settings, read_flags, run_script, script_name, typed_command
-from ..cli.settings import hints, nearest
+from ..cli import Parser, add_flags, from_settings, read_flags, run_script, script_command, script_name
+from ..cli.settings import setting_fields, suggest_name
 from ..study import TOPICS, run
 from ..study.topic import check_plot, save_plot
 
@@ -17,7 +17,7 @@ TEXTS = ("prompt", "data")  # options that hold text, the one that was probably 
 
 def overview() -> str:
     width = max(map(len, TOPICS))
-    name, typed = script_name("study"), typed_command("study")
+    name, typed = script_name("study"), script_command("study")
     lines = [f"  {topic.ljust(width)}  {(options.__doc__ or '').splitlines()[0]}" for topic, options in TOPICS.items()]
     does = f"Take RoPE apart: `{typed} TOPIC` prints a table, and `--plot FILE.png` draws the picture."
     return "\n".join([f"usage: {name} TOPIC [--plot FILE.png] [flags]", "", does, "", *lines, "",
@@ -26,7 +26,7 @@ def overview() -> str:
 
 def parser(topic: str) -> Parser:
     options = TOPICS[topic]
-    names = hints(options).keys()
+    names = setting_fields(options).keys()
     text_flag = next((f"--{name}" for name in TEXTS if name in names), None)
     flags = Parser(text_flag, prog=script_name("study"), usage=f"{script_name('study')} {topic} [flags]")
     for name in names & set(POSITIONAL):
@@ -43,7 +43,7 @@ def main() -> int:
         return 0
     topic = sys.argv[1]
     if topic not in TOPICS:
-        raise ValueError(f"unknown topic {topic!r}{nearest(topic, TOPICS)}")
+        raise ValueError(f"unknown topic {topic!r}{suggest_name(topic, TOPICS)}")
     flags = parser(topic).parse_args(sys.argv[2:])
     for name in POSITIONAL:
         if getattr(flags, name.upper(), None) is not None:

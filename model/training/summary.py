@@ -9,7 +9,7 @@ from shlex import quote
 import numpy as np
 import torch
 
-from ..cli import quantity, typed_command
+from ..cli import quantity, script_command
 from ..config import ModelArgs
 from ..text.dataset import Dataset
 from ..text.token_cache import cache_home
@@ -178,7 +178,7 @@ def summary(run: RunFacts, progress: Progress, train_loss: float | None = None, 
     rows["run directory"] = directory
     prompt = first_words(text)
     asked = f" --prompt {quote(prompt)}" if prompt else ""
-    rows["next"] = f"{typed_command('generate')} {quote(directory)}{network}{asked}"
+    rows["next"] = f"{script_command('generate')} {quote(directory)}{network}{asked}"
     return format_rows(rows)
 
 
@@ -200,7 +200,7 @@ def first_words(text: str) -> str:
 
 
 def how_to_resume(directory: Path) -> str:
-    return f"{typed_command('train')} --resume --out_dir {quote(str(directory))}"
+    return f"{script_command('train')} --resume --out_dir {quote(str(directory))}"
 
 
 def format_rows(rows: dict[str, str]) -> str:
