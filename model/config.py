@@ -1,4 +1,4 @@
-"""Every number that shapes the network, checked before a single tensor exists."""
+"""ModelArgs: every number that shapes the network, checked before any tensor is allocated."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,13 +32,13 @@ class ModelArgs:
     def __post_init__(self) -> None:
         derived: dict[str, int] = {"n_kv_heads": self.n_heads}
         if self._are_counts("dim"):
-            # Three matrices of this width hold as much as the two of the classic 4 * dim layer.
+            # Three matrices of this width have as many parameters as the two of a classic 4 * dim layer.
             derived["hidden_dim"] = 32 * -(-8 * self.dim // (3 * 32))
         if self._are_counts("dim", "n_heads") and self.dim % self.n_heads == 0:
             derived["head_dim"] = self.dim // self.n_heads
         for name, value in derived.items():
             if getattr(self, name) is None:
-                object.__setattr__(self, name, value)  # frozen for everyone else
+                object.__setattr__(self, name, value)  # because the dataclass is frozen
         problems = list(self._problems())
         if problems:
             raise ValueError("; ".join(problems))
@@ -50,8 +50,9 @@ class ModelArgs:
     def _problems(self) -> Iterator[str]:
         for name in COUNTS:
             value = getattr(self, name)
-            follows = value is None and getattr(ModelArgs, name) is UNSET  # reported where it comes from
-            if not follows and not self._are_counts(name):
+            # A field that could not be computed is None; the field it is computed from is reported instead.
+            not_computed = value is None and getattr(ModelArgs, name) is UNSET
+            if not not_computed and not self._are_counts(name):
                 yield f"{name} is {value!r}: give a whole number of at least 1"
         if self._are_counts("dim", "n_heads") and self.head_dim is None:
             yield f"dim is {self.dim}, not a multiple of n_heads {self.n_heads}: change one of them, or give head_dim"
@@ -59,11 +60,12 @@ class ModelArgs:
             yield f"head_dim is {self.head_dim}: make it even, because RoPE rotates pairs"
         if self._are_counts("n_heads", "n_kv_heads") and self.n_heads % self.n_kv_heads:
             yield f"n_heads is {self.n_heads}, not a multiple of n_kv_heads {self.n_kv_heads}: give a divisor of it"
-        # Beyond these, RMSNorm would give zeros, and the angles numbers that no float holds.
-        for name, least, most in (("norm_eps", 0, 1), ("rope_theta", 1e-6, 1e15)):
+        # Outside these limits RMSNorm would return zeros, or the angles would overflow.
+        for name, low, high in (("norm_eps", 0, 1), ("rope_theta", 1e-6, 1e15)):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most or not value:
-                yield f"{name} is {value!r}: give a number above {least}, at most {most:g}"
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number or not low < value <= high:
+                yield f"{name} is {value!r}: give a number above {low:g}, at most {high:g}"
         if not isinstance(self.tie_embeddings, bool):
             yield f"tie_embeddings is {self.tie_embeddings!r}: give true or false"
         if isinstance(self.rope_scaling, RopeScaling):

@@ -1,4 +1,4 @@
-"""loss.png: the losses of a run over its steps."""
+"""loss.png: training and validation loss over the steps of a run."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,7 +10,7 @@ from .run_directory import METRICS, read_metrics
 
 
 def draw_losses(directory: Path) -> None:
-    """``loss.png`` beside ``metrics.jsonl``; nothing without matplotlib."""
+    """Draw ``loss.png`` from ``metrics.jsonl`` in the same directory; does nothing without matplotlib."""
     metrics = read_metrics(directory / METRICS) if find_spec("matplotlib") else []
     if not metrics:
         return
@@ -33,10 +33,10 @@ def draw_losses(directory: Path) -> None:
 
 
 def running_mean(values: list[float]) -> list[float]:
-    """Each value's mean with its neighbours, a fiftieth of the run in all; at both ends there are fewer of them."""
+    """Mean over a centered window of a fiftieth of the values, cut off at both ends."""
     count = len(values)
-    reach = count // 100
+    radius = count // 100
     sums = np.concatenate([[0.0], np.cumsum(values)])
-    starts = np.maximum(np.arange(count) - reach, 0)
-    ends = np.minimum(np.arange(count) + reach + 1, count)
+    starts = np.maximum(np.arange(count) - radius, 0)
+    ends = np.minimum(np.arange(count) + radius + 1, count)
     return ((sums[ends] - sums[starts]) / (ends - starts)).tolist()
