@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def environment(monkeypatch):
-    """``environment(running, **variables)``: the variables that a script adds, with this number of running processes."""
+    """``environment(running, **variables)``: the variables that a script adds while ``running`` processes run."""
 
     def start_script(running: int, **variables: str) -> dict[str, str]:
         monkeypatch.setattr(os, "environ", dict(variables))
