@@ -177,13 +177,13 @@ def constants(rounds: int) -> None:
         x = torch.randn(rows, 1, 2048)
         ways = {"slices": lambda x=x: kernels.linear_in_slices(x, weight), "F.linear": lambda x=x: F.linear(x, weight)}
         print(f"| {rows} | " + " | ".join(f"{1e3 * each:.2f}" for each in fastest(ways, rounds).values()) + " |")
-    print("\nQUERIES, ms for a bfloat16 prompt of 512, 32 / 4 heads of 64, grouped")
+    print("\nQUERY_BLOCK, ms for a bfloat16 prompt of 512, 32 / 4 heads of 64, blockwise")
     ways, _ = attention_ways(torch.bfloat16, ATTENTION["prompt of 512, 32 / 4 heads of 64"])
     for value in (32, 64, 128, 256, 512):
         kernels.QUERY_BLOCK = value
-        print(f"| {value} | {1e3 * fastest(ways, rounds)['grouped']:.2f} |", flush=True)
+        print(f"| {value} | {1e3 * fastest(ways, rounds)['blockwise']:.2f} |", flush=True)
     kernels.QUERY_BLOCK = 128
-    print("\nMAX_TRAINING_KEYS, ms forward and backward in bfloat16, 4,096 tokens, 8 heads of 32, grouped / fused")
+    print("\nMAX_TRAINING_KEYS, ms forward and backward in bfloat16, 4,096 tokens, 8 heads of 32, blockwise / fused")
     with torch.enable_grad():
         for length in (128, 256, 512, 1024):
             ways, _ = attention_ways(torch.bfloat16, (4096 // length, 8, 8, length, length, 32, True))

@@ -9,7 +9,7 @@ Read in this order:
     transformer.py   the block around it, and the whole network
     generation.py    the decode loop: prefill, then sample, yield, forward
 
-Shape letters, used at the end of every line that changes a shape:
+Shape letters, used in the comments at the ends of lines that change a shape:
 
     B  batch                     H  query heads
     T  new tokens                K  key/value heads
@@ -17,7 +17,7 @@ Shape letters, used at the end of every line that changes a shape:
     L  layers                    V  vocabulary
 """
 
-from .scripts import startup  # noqa: F401, I001  before torch is loaded; does something only in this project's scripts
+from .scripts import startup  # noqa: F401, I001  must come before torch; has an effect only in this project's scripts
 
 from .cache import KVCache
 from .config import ModelArgs

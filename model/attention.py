@@ -1,4 +1,4 @@
-"""Grouped-query attention, where RoPE and the KV cache slot in, and its formula."""
+"""Grouped-query attention: the layer, which applies RoPE and uses the KV cache, and the formula it computes."""
 
 import math
 
@@ -46,7 +46,7 @@ class Attention(nn.Module):
         return self.wo(out.transpose(1, 2).flatten(2))  # (B, T, dim)
 
     def attend(self, xq: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-        """``attention(xq, keys, values, mask)``, computed faster. To try another formula, call it here."""
+        """The result of ``attention(xq, keys, values, mask)``, faster. To try another formula, override this method."""
         return kernels.attend(xq, keys, values, mask)
 
 

@@ -35,7 +35,8 @@ class KVCache:
     def update(self, layer_id: int, start_pos: int, xk: Tensor, xv: Tensor) -> tuple[Tensor, Tensor]:
         """Write keys and values of T new tokens, (B, K, T, D), and return those of all S = start_pos + T.
 
-        They are detached before they are stored; otherwise the cache would keep the activations of every step alive.
+        They are detached before they are stored; otherwise the cache would keep the activations of every step alive. So
+        wk and wv get no gradient in a forward pass with a cache.
         """
         end = start_pos + xk.shape[2]
         keys, values = self.keys[layer_id], self.values[layer_id]  # (B, K, max_seq_len, D)

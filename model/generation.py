@@ -1,8 +1,8 @@
 """The decode loop: prefill, then sample, yield, forward.
 
-Prompts of unequal length share a batch because the shorter ones are padded on the left. Then the next token of every
-row goes into the same slot of the cache, and ``start_pos`` stays one number. Padding shifts the positions of a row, all
-by the same amount, which changes nothing: RoPE's scores depend only on differences of positions.
+To share a batch, prompts of unequal length are padded on the left. Then the next token of every row goes into the same
+slot of the cache, and ``start_pos`` stays one number. Padding shifts all positions of a row by the same amount, which
+changes nothing: RoPE's scores depend only on differences of positions.
 """
 
 from collections.abc import Callable, Iterator
@@ -55,4 +55,4 @@ def padding_mask(padding: Tensor | None, start_pos: int, T: int) -> Tensor | Non
     keys = torch.arange(start_pos + T, device=padding.device)  # (S,)
     queries = keys[start_pos:, None]  # (T, 1)
     filled = keys >= padding[:, None, None, None]  # (B, 1, 1, S)
-    return (keys <= queries) & filled | (keys == queries)  # (B, 1, T, S)
+    return ((keys <= queries) & filled) | (keys == queries)  # (B, 1, T, S)

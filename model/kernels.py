@@ -1,13 +1,13 @@
 """Faster implementations of attention and matrix products, and the rules that choose one. Skip on first reading.
 
 ``attend`` computes what ``attention`` in attention.py defines, ``linear`` computes ``nn.Linear``, and ``int8_linear``
-the same for eight-bit weights. Which implementation is fastest depends on the processor, so the rules look at the
-processor's features (``CPU``), the dtype and the shape. They never measure time, because the same command must give the
-same text every time. benchmarks/kernels.py times every implementation on your machine and reports where a rule does
-not choose the fastest.
+the same for eight-bit weights. Which implementation is fastest depends on the processor, so the rules look at its
+features (``CPU``; not those for ``linear``), the dtype, the shape, and whether torch.compile is tracing. They never
+measure time, because the same command must give the same text every time. benchmarks/kernels.py times every
+implementation on your machine and reports where a rule does not choose the fastest.
 
-Call them with finite numbers only, except in masks. Some libraries read past the end of a row and multiply the numbers
-there by zero, and zero times NaN is NaN.
+All inputs must be finite, in padding as well. Some libraries read past the end of a row into the next one and multiply
+the numbers there by zero, and zero times NaN is NaN.
 """
 
 import math
@@ -42,23 +42,23 @@ Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 Product = Callable[[Tensor, Tensor], Tensor]
 Int8Product = Callable[[Tensor, Tensor, Tensor], Tensor]
 
-# --- Attention: q (B, H, T, D), k and v (B, K, S, D), mask boolean (..., T, S) or None for causal -> (B, H, T, D)
+# --- Attention: q (B, H, T, D), k and v (B, K, S, D), mask as in ``attention`` -> (B, H, T, D)
 
 QUERY_BLOCK = 128  # queries: the scores of one block stay in the processor's caches
 MAX_TRAINING_KEYS = 512  # up to here the scores that training keeps take less memory than the rest of a layer
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-    """softmax(q k^T / sqrt(D)) v, as ``attention`` defines it, by the fastest way for processor, dtype and shape."""
+    """softmax(q k^T / sqrt(D)) v, as ``attention`` defines it, with the fastest implementation for this case."""
     return choose_attention(q, k.shape[2])(q, k, v, mask)
 
 
 def choose_attention(q: Tensor, S: int) -> Attend:
-    """``grouped_attention`` for several bfloat16 queries on a CPU that multiplies bfloat16, else ``fused_attention``.
+    """``blockwise_attention`` for several bfloat16 queries on a CPU with native bfloat16, else ``fused_attention``.
 
-    Two cases are fused even there: prompts on processors with AMX, and training with more than MAX_TRAINING_KEYS keys.
-    Milliseconds of grouped / fused attention on two cores with torch 2.13, batch x length, H / K heads of D; blank
-    means not measured (benchmarks/kernels.py):
+    On such a CPU two cases use ``fused_attention``, too: prompts if it has AMX, and training with more than
+    MAX_TRAINING_KEYS keys. Milliseconds of blockwise / fused attention on two cores with torch 2.13, batch x length,
+    H / K heads of D; blank means not measured (benchmarks/kernels.py):
 
                                                  AMX (Intel)   AVX512-BF16 (AMD)   AVX2 (AMD)
         training, 16 x 256, 8 / 8 heads of 32    24.4 / 34.4   19.8 / 43.3          483 / 150
@@ -72,33 +72,34 @@ def choose_attention(q: Tensor, S: int) -> Attend:
     if q.device.type != "cpu" or q.dtype != torch.bfloat16 or q.shape[2] == 1 or not CPU.bfloat16:
         return fused_attention
     if q.requires_grad:
-        return grouped_attention if S <= MAX_TRAINING_KEYS else fused_attention
-    return fused_attention if CPU.amx else grouped_attention
+        return blockwise_attention if S <= MAX_TRAINING_KEYS else fused_attention
+    return fused_attention if CPU.amx else blockwise_attention
 
 
-def grouped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+def blockwise_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
     """The formula in blocks of QUERY_BLOCK queries, so that a causal mask is needed for each block's last keys only."""
     T, S = q.shape[2], k.shape[2]
     blocks = []
     for start in range(0, T, QUERY_BLOCK):
         end = min(start + QUERY_BLOCK, T)
         if mask is None:
-            last = S - T + end  # one past the last key that a query of this block sees
-            keys, values, visible = k[:, :, :last], v[:, :, :last], None
+            stop = S - T + end  # the queries of this block see only keys before it
+            keys, values, visible = k[:, :, :stop], v[:, :, :stop], None
         else:
             keys, values, visible = k, v, mask.expand(*mask.shape[:-2], T, S)[..., start:end, :]
-        blocks.append(_grouped_block(q[:, :, start:end], keys, values, visible))
+        blocks.append(_attend_block(q[:, :, start:end], keys, values, visible))
     return torch.cat(blocks, 2)  # (B, H, T, D)
 
 
-def _grouped_block(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+def _attend_block(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     B, H, T, D = q.shape
     K, S = k.shape[1:3]
     # The H / K query heads of a group become rows of one product with the keys they share, so that no key is repeated.
     rows = q.reshape(B, K, H // K * T, D)  # (B, K, H/K * T, D)
     scores = (rows * D**-0.5 @ k.mT).view(B, H, T, S)  # (B, H, T, S)
     # Mask in place, because a copy of the scores takes 7% of a prompt's time, and on a detached view, because autograd
-    # would make that copy. The gradient is still right: softmax gives hidden keys weight 0, so their scores get none.
+    # would otherwise copy the gradient of the scores. That gradient is right without it: softmax gives hidden keys
+    # weight 0, so their scores get none.
     in_place = scores.detach()
     if mask is None:
         later = torch.ones(T, T, dtype=torch.bool, device=q.device).triu(1)  # (T, T), for the last T keys
@@ -123,26 +124,29 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None)
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=K != H)
     if mask is None:  # is_causal would align the mask to the first key, not to the last
         mask = torch.ones(T, S, dtype=torch.bool, device=q.device).tril(S - T)  # (T, S)
-    return F.scaled_dot_product_attention(q, k, v, torch.atleast_2d(mask), enable_gqa=K != H)
+    mask = torch.atleast_2d(mask)  # (S,) becomes (1, S), because PyTorch needs both dimensions
+    return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=K != H)
 
 
-ATTENTION: dict[str, Attend] = {"grouped": grouped_attention, "fused": fused_attention}
+ATTENTION: dict[str, Attend] = {"blockwise": blockwise_attention, "fused": fused_attention}
 
 # --- Products: x (..., in), weight (out, in) -> (..., out)
 
-SLICES = 8  # of a weight matrix, one for each core; more slices than cores cost nothing
-MAX_SLICED_ROWS = 128  # up to here a float32 product is faster in slices, on AVX2
+SLICES = 8  # of a weight matrix, read by up to 8 cores at a time; more slices than cores cost nothing
+MAX_SLICED_ROWS = 128  # up to here a float32 product is faster in slices; measured on AVX2, used on every CPU
 
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
-    """``F.linear``, in the way that is fastest for the dtype and the number of rows in x."""
+    """``F.linear``, with the fastest implementation for the dtype and the number of rows in x."""
     if x.dtype != weight.dtype:  # under autocast, which casts the arguments of F.linear
         return F.linear(x, weight)
     return choose_linear(x)(x, weight)
 
 
 def choose_linear(x: Tensor) -> Product:
-    """With few rows most of the time goes into reading the weights, so every core must read a part of them.
+    """``linear_in_slices`` for few float32 rows, ``linear_mv`` for one row of 16 bits or if compiled, else F.linear.
+
+    A product of few rows takes the time of reading the weights, which is shortest if every core reads a part of them.
 
     GB/s of weights for one row, two cores, torch 2.13, F.linear / mv / slices (benchmarks/kernels.py):
 
@@ -189,26 +193,30 @@ ROWS_PER_LOOP = 2  # rows of weights in one loop: x is read once for both, and t
 
 
 def int8_linear(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
-    """x times the dequantized weight, in the way that is fastest for the processor and the shape, compiled or not."""
+    """x times the dequantized weight, with the fastest implementation for this case."""
     return choose_int8(x, scales)(x, weight, scales)
 
 
 def choose_int8(x: Tensor, scales: Tensor) -> Int8Product:
     """``int8_packed`` for few rows, ``int8_dequantized`` for many; ``int8_elementwise`` for one row if compiled.
 
-    ``int8_elementwise`` needs AVX-512 to be the fastest. ``int8_packed`` is PyTorch's product and cannot take every
-    matrix. GB/s of weights for one row, x in bfloat16, two cores, torch 2.13, packed / elementwise and compiled:
+    ``int8_packed``, PyTorch's product, cannot take every matrix. If it can, a compiled ``int8_elementwise`` is faster
+    only with AVX-512 and for rows shorter than WIDE_ROW. GB/s of weights for one row, x in bfloat16, two cores, torch
+    2.13: ``int8_packed`` in eager mode / ``int8_elementwise`` compiled; - means not measured.
 
                            AVX512-BF16 (AMD)    AVX2 (AMD)
-        32000 x 288                             20 / 0.5
+        32000 x 288          - / -              20 / 0.5
         5632 x 2048          - / 27             13 / 1.9
         2048 x 5632         19 / 15             20 / 1.8
     """
     rows = x.shape[:-1].numel()
     packable = scales.shape[1] == 1 and scales.dtype == torch.bfloat16 and x.shape[-1] % INT8_MULTIPLE == 0
-    if rows == 1 and torch.compiler.is_compiling() and (CPU.avx512 or not packable):
-        wide = x.shape[-1] >= WIDE_ROW and x.dtype == torch.bfloat16
-        return int8_packed if packable and wide else int8_elementwise
+    wide = x.shape[-1] >= WIDE_ROW and x.dtype == torch.bfloat16
+    if rows == 1 and torch.compiler.is_compiling():
+        if not packable:
+            return int8_elementwise
+        if CPU.avx512 and not wide:
+            return int8_elementwise
     return int8_packed if packable and rows <= MAX_PACKED_ROWS else int8_dequantized
 
 
@@ -226,14 +234,14 @@ def int8_elementwise(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
     """One row, in elementwise arithmetic that torch.compile turns into one loop over the weights."""
     # By default the compiler would convert x to float32 again for every row of the weight. `as_strided` forces it to
     # store the converted x first. On two cores with AVX512-BF16, x in bfloat16 and 5632 x 2048 weights, this takes 0.42
-    # ms; a third more if x is converted for every row, 0.49 one row at a time. The bfloat16 product takes 0.72.
-    wide = x.float().contiguous().as_strided((x.shape[-1],), (1,))
+    # ms. Converting for every row takes a third more, ROWS_PER_LOOP = 1 takes 0.49, and bfloat16 weights take 0.72.
+    x32 = x.float().contiguous().as_strided((x.shape[-1],), (1,))
     if scales.shape[1] == 1:
-        sums = [(rows.float() * wide).sum(-1) for rows in weight.chunk(ROWS_PER_LOOP)]  # (out / ROWS_PER_LOOP,) each
+        sums = [(part.float() * x32).sum(-1) for part in weight.chunk(ROWS_PER_LOOP)]  # (out / ROWS_PER_LOOP,) each
         out = torch.cat(sums) * scales[:, 0].float()  # (out,)
     else:
         groups = weight.unflatten(1, (scales.shape[1], -1)).float()  # (out, groups, group)
-        out = ((groups * wide.view(groups.shape[1:])).sum(-1) * scales.float()).sum(-1)  # (out,)
+        out = ((groups * x32.view(groups.shape[1:])).sum(-1) * scales.float()).sum(-1)  # (out,)
     return out.type_as(x).view(*x.shape[:-1], -1)  # (..., out)
 
 

@@ -15,18 +15,19 @@ def precompute_freqs_cis(dim: int, end: int, theta: float = 10000.0, scaling: Ro
     """The rotations of all positions: complex64 (end, dim // 2); row p, column i is exp(j p theta^(-2i/dim)).
 
     ``dim`` is the width of one head. The angles are computed in float64 on the CPU, whatever the default dtype and
-    device: near position 2000 a bfloat16 angle can be wrong by 4 radians, and meta tensors have no values.
+    device are. In bfloat16 an angle near position 2000 could be wrong by 4 radians, and on the meta device, where large
+    networks are constructed, tensors have no values.
     ``scaling`` changes the frequencies; YaRN also lengthens the rotated vectors.
     """
     if dim % 2:
         raise ValueError(f"dim is {dim}: make it even, because RoPE rotates pairs")
     freqs = theta ** -(torch.arange(0, dim, 2, dtype=torch.float64, device="cpu") / dim)  # (D/2,) radians per token
-    length = 1.0
+    magnitude = 1.0
     if scaling is not None:
-        freqs, length = scaling(freqs), scaling.attention_factor
+        freqs, magnitude = scaling(freqs), scaling.attention_factor
     positions = torch.arange(end, dtype=torch.float64, device="cpu")
     angles = torch.outer(positions, freqs)  # (end, D/2)
-    return torch.polar(torch.full_like(angles, length), angles).to(torch.complex64)
+    return torch.polar(torch.full_like(angles, magnitude), angles).to(torch.complex64)
 
 
 def reshape_for_broadcast(freqs_cis: Tensor, x: Tensor) -> Tensor:

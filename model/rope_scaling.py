@@ -11,7 +11,7 @@ from typing import Annotated, Literal, cast, get_args
 from torch import Tensor
 
 Type = Literal["linear", "ntk", "llama3", "yarn"]
-UNSET = cast(int, None)  # default of fields that __post_init__ computes, so that their type can be int
+UNSET = cast(int, None)  # None, typed as int: the default of fields that __post_init__ computes
 
 
 def linear(freqs: Tensor, factor: float) -> Tensor:
@@ -24,13 +24,14 @@ def ntk(freqs: Tensor, factor: float) -> Tensor:
 
     The first pair keeps its frequency, and the last is divided by ``factor``.
     """
-    return freqs * factor ** -freqs.new_tensor(range(len(freqs))).div(len(freqs) - 1)
+    exponents = freqs.new_tensor(range(len(freqs))) / (len(freqs) - 1)  # (D/2,), from 0 for the first pair to 1
+    return freqs * factor**-exponents
 
 
 def llama3(freqs: Tensor, factor: float, original: int, low: float, high: float) -> Tensor:
-    """Slow the pairs with fewer than ``low`` rotations in the trained context, keep those above ``high``.
+    """Llama 3.1: divide the frequency of pairs with fewer than ``low`` rotations in the trained context by ``factor``.
 
-    As in Llama 3.1: between the two, the transition is linear in the number of rotations.
+    Pairs with more than ``high`` rotations keep theirs; in between, the transition is linear in the rotations.
     """
     rotations = original * freqs / (2 * math.pi)
     return _blend(freqs, factor, (rotations - low) / (high - low))
@@ -43,12 +44,12 @@ def yarn(freqs: Tensor, factor: float, original: int, low: float, high: float) -
     linear in the number of rotations, is the one in ``llama3``.
     """
     pairs = len(freqs)
-    step = math.log(freqs[1].item())  # log frequency changes by this much from pair to pair
+    step = math.log(freqs[1].item())  # negative: the log ratio of neighbouring frequencies, because freqs[0] is 1
     first = max(math.floor(math.log(2 * math.pi * high / original) / step), 0)
-    last = min(math.ceil(math.log(2 * math.pi * low / original) / step), 2 * pairs - 1)
+    last = min(math.ceil(math.log(2 * math.pi * low / original) / step), 2 * pairs - 1)  # D - 1, as the authors have it
     width = last - first
     if width == 0:
-        width = 1
+        width = 1  # the transition is one step between two pairs
     return _blend(freqs, factor, 1 - (freqs.new_tensor(range(pairs)) - first) / width)
 
 
@@ -65,8 +66,8 @@ class RopeScaling:
     type: Annotated[Type, "which function"] = "linear"
     factor: Annotated[float, "divides the frequencies; about how many times longer the context becomes"] = 1.0
     original_max_seq_len: Annotated[int, "llama3 and yarn: the context the model was trained on"] = UNSET
-    low: Annotated[float, "llama3 and yarn: pairs with fewer rotations in that context are divided by factor"] = 1.0
-    high: Annotated[float, "pairs with more rotations are unchanged (default: llama3 4, yarn 32)"] = UNSET
+    low: Annotated[float, "llama3 and yarn: frequencies of pairs with fewer rotations are divided by factor"] = 1.0
+    high: Annotated[float, "llama3 and yarn: those of pairs with more are unchanged (default: 4 and 32)"] = UNSET
     attention_factor: Annotated[float, "yarn: multiplies queries and keys (default: 0.1 ln factor + 1)"] = UNSET
 
     def __post_init__(self) -> None:

@@ -21,8 +21,8 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(dim))
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = x.float()
-        normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        x32 = x.float()
+        normed = x32 * torch.rsqrt(x32.square().mean(-1, keepdim=True) + self.eps)
         return normed.type_as(x) * self.weight
 
 
@@ -57,7 +57,10 @@ class TransformerBlock(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Token ids in, logits out. RoPE enters once, in ``hidden``; the only state is the cache that the caller passes."""
+    """Token ids in, logits out. ``hidden`` selects the rotations of RoPE, and each attention layer applies them.
+
+    The network keeps no state between calls: the caller passes the cache.
+    """
 
     def __init__(self, args: ModelArgs) -> None:
         super().__init__()
@@ -87,8 +90,8 @@ class Transformer(nn.Module):
         """tokens (B, T) at positions start_pos .. start_pos + T - 1 -> logits (B, T, V).
 
         Without a cache the tokens are the whole sequence. ``mask`` is passed to ``attention``; None is causal. Raises
-        ValueError past the end of the context. Subclasses override ``hidden`` or ``logits``, because the decode loop
-        calls these two for a prompt.
+        ValueError past the end of the context. Subclasses override ``hidden`` or ``logits``, not this method, because
+        the decode loop calls these two for a prompt.
         """
         return self.logits(self.hidden(tokens, start_pos, cache, mask))
 

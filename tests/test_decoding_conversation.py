@@ -294,6 +294,6 @@ def test_an_endless_conversation_takes_a_line_that_exactly_fills_the_context(end
     room = 64 - endless.conversation.cache.keep
     line = "a" * (room - len(LETTERS.encode("")))
     assert len(finished(endless.conversation.turn(line, 3, [])).tokens) == 3
-    endless.conversation.start_anew()
+    endless.conversation.reset()
     with pytest.raises(ValueError, match=f"the line has {room + 1} tokens, more than the context of 64 can take"):
         finished(endless.conversation.turn(line + "a", 3, []))

@@ -65,10 +65,10 @@ def test_every_attention_has_the_formulas_gradients(monkeypatch, way, K, T, S):
 @pytest.mark.parametrize(
     ("processor", "dtype", "T", "S", "training", "chosen"),
     [
-        ("native", torch.bfloat16, 9, 9, True, "grouped"),
-        ("amx", torch.bfloat16, 9, kernels.MAX_TRAINING_KEYS, True, "grouped"),
+        ("native", torch.bfloat16, 9, 9, True, "blockwise"),
+        ("amx", torch.bfloat16, 9, kernels.MAX_TRAINING_KEYS, True, "blockwise"),
         ("amx", torch.bfloat16, 9, kernels.MAX_TRAINING_KEYS + 1, True, "fused"),
-        ("native", torch.bfloat16, 9, kernels.MAX_TRAINING_KEYS + 1, False, "grouped"),
+        ("native", torch.bfloat16, 9, kernels.MAX_TRAINING_KEYS + 1, False, "blockwise"),
         ("amx", torch.bfloat16, 9, 9, False, "fused"),
         ("emulated", torch.bfloat16, 9, 9, True, "fused"),
         ("native", torch.bfloat16, 1, 9, False, "fused"),

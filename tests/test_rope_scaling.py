@@ -132,7 +132,7 @@ def test_all_problems_are_listed_at_once():
         (RopeScaling("yarn", 2.0, 10**24), f"original_max_seq_len is {10**24}"),
         (RopeScaling("yarn", 2.0, 64, attention_factor=1e-300), "attention_factor is 1e-300"),
         (RopeScaling("linear", "2"), "factor is '2'"),
-        ({"type": "linear"}, "give a table"),
+        ({"type": "linear"}, "give RopeScaling"),
     ],
 )
 def test_invalid_scalings_are_refused(scaling, words):

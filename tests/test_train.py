@@ -220,7 +220,7 @@ def test_a_text_that_cannot_be_trained_on(capsys, name):
         (["--dmi", "64"], "--dim"),
         (["--dim", "100", "--n_heads", "3"], "dim is 100, not a multiple of n_heads 3"),
         (["--head_dim", "7"], "head_dim is 7: make it even"),
-        (["--n_kv_heads", "3"], "n_heads is 2, not a multiple of n_kv_heads 3"),
+        (["--n_kv_heads", "3"], "n_kv_heads is 3, not a divisor of n_heads 2"),
         (["--batch_size", "0"], "batch_size is 0: give at least 1"),
         (["--optimizer", "sgd"], "optimizer is 'sgd': give one of muon, adamw"),
         (["--tokenizer", "bpe", "--vocab_size", "100000"], "vocab_size 100000 is too large"),
