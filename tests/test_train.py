@@ -173,7 +173,7 @@ def test_text_and_runs_are_named_with_and_without_a_flag(capsys):
         (["text.txt", "--data", "text.txt"], "data is given twice, as text.txt and with --data"),
         (["nowhere.txt"], "nowhere.txt does not exist: give text"),
         (["small.toml", "small.toml"], "are two configurations"),
-        (["run"], "run is a model: --resume run goes on with its run, --init_from run fine-tunes it"),
+        (["run"], "run is a model: --resume run continues its run, --init_from run fine-tunes it"),
         (["--resume", "run", "--out_dir", "x"], "out_dir is given twice"),
         (["text.txt", "--dim", "32", "more.txt"], "unknown argument 'more.txt': did you mean --data more.txt?"),
     ],

@@ -80,9 +80,9 @@ def test_a_run_is_done_by_steps_or_by_the_clock_whichever_is_further():
 
 
 def test_every_setting_says_what_it_is_for():
-    from model.cli.settings import hints
+    from model.cli.settings import setting_fields
 
-    described = hints(DataArgs, TrainArgs)
+    described = setting_fields(DataArgs, TrainArgs)
     assert set(described) == {field.name for cls in (DataArgs, TrainArgs) for field in dataclasses.fields(cls)}
     assert all(len(text) > 10 for _, text in described.values())
 
