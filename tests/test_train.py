@@ -45,7 +45,7 @@ in_processes_of_their_own = pytest.mark.parametrize("each_processor", ["native"]
 
 
 @pytest.fixture(autouse=True)
-def _own_folder(tmp_path, monkeypatch):
+def _temporary_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("model.training.console.draw_losses", lambda directory: None)
     monkeypatch.setattr("model.training.estimate.free_memory", lambda device: 64 * 10**9)

@@ -68,7 +68,7 @@ def forked(work: Callable[[], object]) -> multiprocessing.Process:
     return child
 
 
-def together(world_size: int, work: Callable[[Ranks], object]) -> list[int | None]:
+def run_in_processes(world_size: int, work: Callable[[Ranks], object]) -> list[int | None]:
     """Run ``work`` in ``world_size`` processes of one gloo group; returns their exit codes."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
