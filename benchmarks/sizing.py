@@ -159,10 +159,8 @@ def report(runs: list[dict]) -> None:
     for corpus in sorted({run["corpus"] for run in runs}):
         held_out = [run for run in runs if run["corpus"] == corpus]
         residuals = errors(fit([run for run in runs if run["corpus"] != corpus]), held_out)
-        scaled = percent(residuals - residuals.mean())
-        print(
-            f"without {corpus:<16} its {len(held_out):2} runs are off by {percent(residuals)}, or {scaled} after scaling"
-        )
+        error, scaled_error = percent(residuals), percent(residuals - residuals.mean())
+        print(f"without {corpus:<16} its {len(held_out):2} runs are off by {error}, or {scaled_error} after scaling")
 
 
 def percent(residuals: Tensor) -> str:
