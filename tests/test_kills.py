@@ -35,6 +35,6 @@ def start(directory: Path) -> Forked:
 
 @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="no fork here")
 def test_a_run_that_is_killed_repeatedly_ends_like_an_undisturbed_one(tmp_path):
-    hits = kills.kill_repeatedly(start, kills.trained, tmp_path, kills=4, patience=0.05, seed=1)
+    hits = kills.kill_repeatedly(start, kills.training_result, tmp_path, kills=4, longest_wait=0.05, seed=1)
     assert hits.total() == 4
     assert hits[kills.WRITING] >= 1
