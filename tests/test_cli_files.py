@@ -21,7 +21,7 @@ from model.cli.files import (
     write_text,
 )
 from model.weights import load_args, load_tokenizer, save_model
-from model.weights.hf_config import CONFIG_KINDS, NOT_DONE
+from model.weights.hf_config import CONFIG_KINDS, UNSUPPORTED
 
 GOOD = {
     WHOLE: [0, -1, 2**62],
@@ -71,7 +71,7 @@ def test_only_files_of_a_sane_size_are_read(tmp_path, name, monkeypatch):
         read_json(tmp_path / name)
 
 
-@pytest.mark.parametrize("field", [*CONFIG_KINDS, *NOT_DONE, "bos_token_id", "eos_token_id"])
+@pytest.mark.parametrize("field", [*CONFIG_KINDS, *UNSUPPORTED, "bos_token_id", "eos_token_id"])
 def test_any_value_in_any_field_of_a_configuration_ends_in_one_line(small_model, tmp_path, field):
     save_model(small_model(head_dim=8), tmp_path)
     config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
