@@ -157,7 +157,7 @@ def is_finite(tensor: Tensor) -> bool:
 
 
 def _find_checkpoint(path: Path) -> Path:
-    """The path itself, or the file in a directory with one llama2.c model. Raises ValueError if it is no checkpoint."""
+    """The path itself, or the file in a directory with one llama2.c model. Raises ValueError if there is none."""
     if is_missing(path):
         raise ValueError(
             f"{path} does not exist: {_similar_run(path)}give a run, Hugging Face or Meta directory, or a llama2.c .bin"

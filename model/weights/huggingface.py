@@ -90,7 +90,7 @@ class HuggingFace:
     def _check_tied(self, embedding: Tensor) -> None:
         if not embedding.equal(self._read(HEAD)):
             raise ValueError(
-                f"{self.path} says tie_word_embeddings, but {EMBEDDING} and {HEAD} differ: correct config.json"
+                f"{self.path} has tie_word_embeddings, but {EMBEDDING} and {HEAD} differ: correct config.json"
             )
 
 
