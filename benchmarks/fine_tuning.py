@@ -20,14 +20,14 @@ import torch
 
 from model.cli import Settings, from_settings
 from model.cli.machine import keep_freed_memory
-from model.training.config import RATE, TrainArgs
+from model.training.config import PEAK_LR, TrainArgs
 from model.training.distributed import Ranks
 from model.training.evaluation import validation_loss
 from model.training.plan import Plan
 from model.training.prepared_text import PreparedText, prepare_text
 from model.training.resolve import resolve_new
 from model.training.run import initial_model
-from model.training.sizing import OVERHEAD, Machine, choose_settings, text_facts, validations
+from model.training.sizing import OVERHEAD, Machine, choose_settings, text_facts, validation_settings
 from model.training.trainer import Trainer
 
 BATCHES = (2, 4, 8, 16)
@@ -52,7 +52,7 @@ def by_steps(settings: Settings, minutes: float, plan: Plan, text: PreparedText,
     speed = machine.tokens_per_second(text.model, from_settings(TrainArgs, settings))
     tokens = 60 * minutes * (1 - OVERHEAD) * speed
     steps = max(1, int(tokens / (settings["batch_size"] * text.model.max_seq_len)))
-    more = validations(steps, tokens) | {"minutes": None, "max_steps": steps}
+    more = validation_settings(steps, tokens) | {"minutes": None, "max_steps": steps}
     return from_settings(TrainArgs, settings | more)
 
 
@@ -70,11 +70,11 @@ def main() -> None:
         plan = resolve_new(None, ROOT / "configs" / "demo.toml", flags, Ranks())
         text = prepare_text(plan)
         machine = Machine(plan.network, text.dataset, torch.device("cpu"))
-        chosen = choose_settings(plan.given, text_facts(text.dataset, text.model.vocab_size), machine)
+        chosen = choose_settings(plan.settings, text_facts(text.dataset, text.model.vocab_size), machine)
         trials = [("the choice", chosen)]
         trials += [("by hand", chosen | {"batch_size": size}) for size in BATCHES if size != chosen["batch_size"]]
         for rate in given.rates:
-            trials.append((f"{rate} of the rates", chosen | {"lr": rate * RATE, "muon_lr": rate * RATE}))
+            trials.append((f"{rate} of the rates", chosen | {"lr": rate * PEAK_LR, "muon_lr": rate * PEAK_LR}))
         runs = [(name, by_steps(settings, minutes, plan, text, machine)) for name, settings in trials]
         for name, train in runs:
             loss = best_loss(plan, text, train)

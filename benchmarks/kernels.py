@@ -2,7 +2,7 @@
 
     python benchmarks/kernels.py                        a minute or two
     python benchmarks/kernels.py --only attention --dtypes bfloat16
-    python benchmarks/kernels.py --constants            other values of SLICES, FEW_ROWS, QUERIES and LONGEST_TRAINED
+    python benchmarks/kernels.py --constants            the constants of model/kernels.py, with several values
 
 Products are given in GB/s of weights, for more weights than fit into a cache, and compared with the speed of a sum over
 as many bytes. Attention is given in milliseconds. Kernels take turns, and the fastest of several rounds counts. A star
@@ -159,7 +159,7 @@ def time_int8_products(rounds: int, report: Report) -> None:
             x = torch.randn(1, 1, columns).to(dtype)
             case = f"1 x {out} x {columns}, x in {str(dtype)[6:]}"
             eager = dict(kernels.INT8)
-            del eager["written out"]  # it consists of many sums, which only a compiler turns into one loop
+            del eager["elementwise"]  # it consists of many sums, which only a compiler turns into one loop
             chosen = name_of(kernels.choose_int8(x, scales), kernels.INT8)
             report.products(case, eager, chosen, x, weights, rounds)
             chosen = name_of(choice_when_compiled(kernels.choose_int8, x, scales), kernels.INT8)
@@ -200,7 +200,7 @@ def time_constants(rounds: int) -> None:
         seconds = best_times({"slices": partial(multiply_all, kernels.linear_in_slices, x, weights)}, rounds)["slices"]
         print(f"| {value} | {1e3 * seconds / len(weights):.2f} |", flush=True)
     kernels.SLICES = 8
-    print("\nFEW_ROWS, ms for float32 rows x 5632 x 2048, slices / F.linear")
+    print("\nMAX_SLICED_ROWS, ms for float32 rows x 5632 x 2048, slices / F.linear")
     weight = torch.randn(5632, 2048)
     for rows in (16, 64, 128, 256, 512):
         x = torch.randn(rows, 1, 2048)
@@ -210,13 +210,13 @@ def time_constants(rounds: int) -> None:
         }
         times = best_times(runs, rounds).values()
         print(f"| {rows} | " + " | ".join(f"{1e3 * seconds:.2f}" for seconds in times) + " |")
-    print("\nQUERIES, ms for a bfloat16 prompt of 512, 32 / 4 heads of 64, grouped")
+    print("\nQUERY_BLOCK, ms for a bfloat16 prompt of 512, 32 / 4 heads of 64, blockwise")
     runs, _ = attention_runs(ATTENTION["prompt of 512, 32 / 4 heads of 64"], torch.bfloat16)
     for value in (32, 64, 128, 256, 512):
-        kernels.QUERIES = value
-        print(f"| {value} | {1e3 * best_times(runs, rounds)['grouped']:.2f} |", flush=True)
-    kernels.QUERIES = 128
-    print("\nLONGEST_TRAINED, ms forward and backward in bfloat16, 4,096 tokens, 8 heads of 32, grouped / fused")
+        kernels.QUERY_BLOCK = value
+        print(f"| {value} | {1e3 * best_times(runs, rounds)['blockwise']:.2f} |", flush=True)
+    kernels.QUERY_BLOCK = 128
+    print("\nMAX_TRAINING_KEYS, ms forward and backward in bfloat16, 4,096 tokens, 8 heads of 32, blockwise / fused")
     with torch.enable_grad():
         for length in (128, 256, 512, 1024):
             case = AttentionCase(4096 // length, 8, 8, length, length, 32, training=True)

@@ -33,7 +33,7 @@ from model.training.estimate import count_parameters
 from model.training.evaluation import validation_loss
 from model.training.plan import Plan
 from model.training.prepared_text import prepare_text
-from model.training.sizing import Law, hardness, recipe
+from model.training.sizing import Law, best_ngram_loss, training_settings
 from model.training.trainer import Trainer
 
 START = Law(floor=0.5, model=0.1, model_power=0.3, text=0.25, text_power=0.5, repeats=4.0)
@@ -70,11 +70,11 @@ def train(given: dict) -> dict:
     torch.manual_seed(given.get("seed", TrainArgs.seed))
     settings = given | {"n_heads": given.get("n_heads", max(1, given["dim"] // 32))}
     data, architecture = from_settings(DataArgs, given), from_settings(ModelArgs, settings)
-    text = prepare_text(Plan(data, architecture, TrainArgs(sample_every=0), Path(), given=given))
+    text = prepare_text(Plan(data, architecture, TrainArgs(sample_every=0), Path(), settings=given))
     dataset, model = text.dataset, text.model
     if given.get("unique"):
         dataset = replace(dataset, train=dataset.train[-given["unique"] :])
-    settings = recipe(model, given["tokens"], len(dataset.train), given)
+    settings = training_settings(model, given["tokens"], len(dataset.train), given)
     steps = round(given["tokens"] / (settings["batch_size"] * model.max_seq_len))
     args = from_settings(TrainArgs, settings | {"max_steps": steps})
     trainer = Trainer(Transformer(model), dataset, args)
@@ -86,9 +86,9 @@ def train(given: dict) -> dict:
         loss = validation_loss(trainer.network, trainer.model, dataset, replace(args, batch_size=16), Ranks())
     return {
         "corpus": given["run"],
-        "guess": round(hardness(dataset, model.vocab_size), 4),
+        "guess": round(best_ngram_loss(dataset, model.vocab_size), 4),
         "unique": len(dataset.train),
-        "hidden": count_parameters(model)[1],
+        "hidden": count_parameters(model).hidden,
         "tokens": steps * args.batch_size * model.max_seq_len,
         **{name: getattr(model, name) for name in SHAPE},
         **{name: getattr(args, name) for name in ("batch_size", "lr", "muon_lr", "weight_decay", "dropout", "seed")},

@@ -288,3 +288,12 @@ def test_a_conversation_may_begin_with_an_empty_line(talk, endless):
         sample = finished(conversation.turn("", 3, []))
         assert len(sample.tokens) == 3
         assert conversation.forwarded == len(LETTERS.encode("")) + 2
+
+
+def test_an_endless_conversation_takes_a_line_that_exactly_fills_the_context(endless):
+    room = 64 - endless.conversation.cache.keep
+    line = "a" * (room - len(LETTERS.encode("")))
+    assert len(finished(endless.conversation.turn(line, 3, [])).tokens) == 3
+    endless.conversation.reset()
+    with pytest.raises(ValueError, match=f"the line has {room + 1} tokens, more than the context of 64 can take"):
+        finished(endless.conversation.turn(line + "a", 3, []))

@@ -162,7 +162,7 @@ def test_a_prompt_may_fill_the_context(model):
 def test_endless_is_off_by_default(model):
     with pytest.raises(ValueError, match="max_seq_len"):
         generate(model, [[1, 2]], LIMIT)
-    with pytest.raises(ValueError, match="lie in the 24 positions"):
+    with pytest.raises(ValueError, match="24 positions of the cache"):
         model(torch.tensor([[1]]), LIMIT, EndlessCache(model.args, model.freqs_cis))
 
 

@@ -188,3 +188,9 @@ def test_two_threads_generate_the_same_texts_as_one_after_the_other(small_model)
     with ThreadPoolExecutor(2) as pool:
         for _ in range(5):
             assert list(pool.map(text, (0, 1))) == alone
+
+
+def test_without_a_cache_a_compiled_network_reads_tokens_from_position_0(small_model):
+    model, tokens = small_model(), torch.tensor([[5, 9, 2], [7, 3, 1]])
+    logits = for_decoding(model, compile=True)(tokens)  # (B, 1, V)
+    torch.testing.assert_close(logits, model(tokens)[:, -1:], atol=1e-5, rtol=1e-5)

@@ -25,7 +25,7 @@ from model.scripts import train
 from model.text.token_cache import cache_entries, cache_home
 from model.training import prepared_text
 from model.training import trainer as training
-from model.training.choice import KEPT_FOR, Choice, keep, kept_choice
+from model.training.choice import CHOICE_MAX_AGE, Choice, load_choice, save_choice
 from model.training.config import CLASSES
 from model.training.estimate import count_parameters
 from model.training.own_text import run_data, run_dataset, validation_documents
@@ -131,7 +131,7 @@ def test_the_validation_text_of_a_run_is_found_again_and_a_changed_one_refused(c
     with pytest.raises(ValueError, match=r"text.txt does not exist"):
         found()
     Path("text.txt").write_text(text + "More.\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"text.txt changed since out was trained on it: name the text"):
+    with pytest.raises(ValueError, match=r"text.txt changed since out was trained on it: give the text"):
         found()
     Path("text.txt").write_text(text, encoding="utf-8")
     assert found() == [(tokenizer.encode(end), len(end))]
@@ -195,7 +195,7 @@ def test_runs_get_names_and_the_newest_is_resumed(capsys):
 
 
 BAD_TEXTS = {
-    "empty": (b"", "empty is empty: give a file that holds text"),
+    "empty": (b"", "empty is empty: give a file with text"),
     "one_line": (b"To be, or not.\n", "tokens long, a context of 16 needs 17"),
     "short": (b"abc", "a context of 16 needs 17"),
     "junk": (bytes(range(256)) * 40, "junk"),
@@ -220,10 +220,10 @@ def test_a_text_that_cannot_be_trained_on(capsys, name):
         (["--dmi", "64"], "--dim"),
         (["--dim", "100", "--n_heads", "3"], "dim is 100, not a multiple of n_heads 3"),
         (["--head_dim", "7"], "head_dim is 7: make it even"),
-        (["--n_kv_heads", "3"], "n_heads is 2, not a multiple of n_kv_heads 3"),
+        (["--n_kv_heads", "3"], "n_kv_heads is 3, not a divisor of n_heads 2"),
         (["--batch_size", "0"], "batch_size is 0: give at least 1"),
         (["--optimizer", "sgd"], "optimizer is 'sgd': give one of muon, adamw"),
-        (["--tokenizer", "bpe", "--vocab_size", "100000"], "vocab_size 100000 is too large: the text gives"),
+        (["--tokenizer", "bpe", "--vocab_size", "100000"], "vocab_size 100000 is too large"),
         (["--tokenizer", "bpe", "--vocab_size", "200"], "vocab_size 200 is too small"),
         (["--tokenizer", "no.model"], "no.model does not exist"),
         (["--tokenizer", "text.txt"], "text.txt"),
@@ -268,7 +268,7 @@ def test_no_run_is_overwritten_and_none_goes_on_as_another(capsys):
     said(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
     again = partial(refused, capsys, "small.toml", "--out_dir", "out", "--data")
     assert "give another --out_dir, or --resume" in again("text.txt")
-    assert "cannot go on with dim 16 -> 32" in again("text.txt", "--resume", "--dim", "32")
+    assert "cannot be resumed with dim 16 -> 32" in again("text.txt", "--resume", "--dim", "32")
     Path("other.txt").write_text(TEXT + "more", encoding="utf-8")
     assert "was trained on other text or as another model (data: " in again("other.txt", "--resume")
     assert "data: " in again("text.txt", "--resume", "--val_fraction", "0.2")
@@ -377,7 +377,7 @@ def test_a_damaged_state_is_refused(capsys, damage):
 def test_a_second_trainer_is_refused(capsys):
     said(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
     with locked(Path("out")):
-        assert "out: another trainer is at work there" in refused(capsys, "--resume", "--out_dir", "out")
+        assert "out is in use by another trainer" in refused(capsys, "--resume", "--out_dir", "out")
 
 
 def test_a_disk_that_fills_up_ends_the_run_with_one_line_and_the_last_checkpoint(capsys, monkeypatch):
@@ -393,8 +393,8 @@ def test_a_disk_that_fills_up_ends_the_run_with_one_line_and_the_last_checkpoint
     assert run("--resume", "--out_dir", "out", "--max_steps", "10") == 2
     err = capsys.readouterr().err.splitlines()[-1]
     assert err.endswith(
-        "error: out/training_state.safetensors: No space left on device; the state of step 6 stays; to go on from "
-        "there: python train.py --resume --out_dir out"
+        "error: out/training_state.safetensors: No space left on device; the state of step 6 is kept; to resume "
+        "from there: python train.py --resume --out_dir out"
     )
 
 
@@ -502,7 +502,7 @@ def test_minutes_that_are_over_at_once_end_in_a_validation_and_a_summary(capsys)
     assert steps("out") == [0, 1, 2]
     capsys.readouterr()
     message = refused(capsys, "--resume", "--out_dir", "out", "--max_steps", "1")
-    assert message.startswith("max_steps is 1, but out has taken 2 steps already: give more than that")
+    assert message.startswith("max_steps is 1, but out has already taken 2 steps: give more than that")
 
 
 def test_fine_tuning_shows_what_it_starts_from_and_its_lower_rates(capsys):
@@ -535,7 +535,7 @@ def test_ctrl_c_saves_exits_130_and_the_run_goes_on():
 @pytest.fixture
 def speed(monkeypatch):
     """What the timed steps say: the choice is to depend on no clock here."""
-    monkeypatch.setattr(Machine, "tokens_per_second", lambda self, model, train: 3e8 / count_parameters(model)[1])
+    monkeypatch.setattr(Machine, "tokens_per_second", lambda self, model, train: 3e8 / count_parameters(model).hidden)
 
 
 def test_minutes_alone_choose_a_model_and_the_run_directory_repeats_it(capsys, speed):
@@ -546,7 +546,7 @@ def test_minutes_alone_choose_a_model_and_the_run_directory_repeats_it(capsys, s
     settings = tomllib.loads(Path("first/config.toml").read_text(encoding="utf-8"))
     assert (settings["dim"], settings["n_layers"], settings["minutes"]) == (*LADDER[0], 0.02)
     assert f"{settings['n_layers']} layers of width {settings['dim']}" in err
-    assert re.search(r"expected       [\d,]+ steps?, .* passes? over the text, at [\d,]+ tokens/s; too little to", err)
+    assert re.search(r"expected       [\d,]+ steps?, .* epochs?, at [\d,]+ tokens/s; too little to", err)
     assert load_model("first").args.dim == settings["dim"]
     said(capsys, "first/config.toml", "--out_dir", "again")
     again = tomllib.loads(Path("again/config.toml").read_text(encoding="utf-8"))
@@ -577,7 +577,7 @@ def test_a_run_is_the_one_that_the_plan_described(capsys, speed, monkeypatch):
     argv = ["--data", "text.txt", "--tokenizer", "char", "--minutes", "30", "--weight_decay", "0.25"]
     assert run(*argv, "--plan") == 0
     planned = rows(capsys.readouterr().out)
-    monkeypatch.setattr(Machine, "tokens_per_second", lambda self, model, train: 3e7 / count_parameters(model)[1])
+    monkeypatch.setattr(Machine, "tokens_per_second", lambda self, model, train: 3e7 / count_parameters(model).hidden)
     monkeypatch.setattr("model.training.run.train_and_show", lambda plan, *_: 0)
     assert run(*argv, "--out_dir", "same") == 0
     assert "that of --plan" in capsys.readouterr().err
@@ -592,13 +592,13 @@ def test_a_run_is_the_one_that_the_plan_described(capsys, speed, monkeypatch):
 
 def test_a_choice_is_kept_for_a_day_and_a_damaged_one_is_made_again(tmp_path):
     file = tmp_path / "choice.json"
-    assert kept_choice(file) is None
+    assert load_choice(file) is None
     choice = Choice({"dim": 64, "lr": 0.02, "tie_embeddings": True}, Forecast(1234.5, 67, 1.5, ends_early=True))
-    keep(choice, file)
-    assert kept_choice(file) == choice
+    save_choice(choice, file)
+    assert load_choice(file) == choice
     made = file.stat().st_mtime
-    os.utime(file, (made, made - KEPT_FOR - 60))
-    assert kept_choice(file) is None
+    os.utime(file, (made, made - CHOICE_MAX_AGE - 60))
+    assert load_choice(file) is None
     for damaged in (
         "",
         "{",
@@ -610,7 +610,7 @@ def test_a_choice_is_kept_for_a_day_and_a_damaged_one_is_made_again(tmp_path):
         '{"chosen": {}, "expected": 3}',
     ):
         file.write_text(damaged, encoding="utf-8")
-        assert kept_choice(file) is None
+        assert load_choice(file) is None
 
 
 def test_fewer_steps_than_so_many_is_too_few_to_fine_tune(capsys, speed):

@@ -56,7 +56,7 @@ def test_samples_are_text_and_the_rest_is_not(tmp_path, capfd):
     assert sample.startswith("ab")
     assert set(sample) <= set("abcdefghij")
     assert "4,784 parameters" in err
-    assert "2.6 passes over the text" in err
+    assert "2.6 epochs" in err
     assert "step 10: validation " in err
     assert "20/20 steps, 0:00 left, loss " in err
     assert "tokens/s" in err
@@ -111,8 +111,8 @@ def test_the_bar_of_a_budget_counts_seconds(tmp_path, capfd):
 
 @pytest.mark.parametrize(
     ("seconds", "settings", "said"),
-    [(2.0, {"max_steps": 60}, ["60 steps", "7.7 passes", "1:38 left"]),
-     (5.0, {"max_steps": None, "minutes": 10}, ["120 steps", "15 passes", "9:35 left"])],
+    [(2.0, {"max_steps": 60}, ["60 steps", "7.7 epochs", "1:38 left"]),
+     (5.0, {"max_steps": None, "minutes": 10}, ["120 steps", "15 epochs", "9:35 left"])],
 )  # fmt: skip
 def test_how_far_the_run_will_get_is_said_once(tmp_path, capfd, seconds, settings, said):
     now = 0.0
@@ -152,8 +152,8 @@ def test_a_picture_that_cannot_be_written_costs_no_summary(tmp_path, capfd, monk
     monkeypatch.setattr(console, "draw_losses", full)
     watched(tmp_path, max_steps=5)
     err = capfd.readouterr().err
-    assert "loss.png is not drawn: [Errno 28] No space left on device" in err
-    assert "validation  " in err.split("loss.png is not drawn")[1]
+    assert "loss.png could not be written: [Errno 28] No space left on device" in err
+    assert "validation  " in err.split("loss.png could not be written")[1]
 
 
 def test_only_the_first_process_speaks(tmp_path, capfd, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from training_helpers import same, stop_at, together, trainer
 
-from model.training.distributed import Ranks, own_device, torchrun_ranks
+from model.training.distributed import Ranks, local_device, torchrun_ranks
 from model.weights import load_model
 from model.weights.tensors import load_tensors
 
@@ -91,10 +91,10 @@ def test_only_the_first_process_writes(tmp_path):
 
 def test_each_process_of_a_machine_has_its_own_gpu():
     ranks = torchrun_ranks({"RANK": "11", "WORLD_SIZE": "16", "LOCAL_RANK": "3"})
-    assert own_device(torch.device("cuda"), ranks) == torch.device("cuda:3")
-    assert own_device(torch.device("cuda:1"), ranks) == torch.device("cuda:1")
-    assert own_device(torch.device("cpu"), ranks) == torch.device("cpu")
-    assert own_device(torch.device("cuda"), Ranks()) == torch.device("cuda")
+    assert local_device(torch.device("cuda"), ranks) == torch.device("cuda:3")
+    assert local_device(torch.device("cuda:1"), ranks) == torch.device("cuda:1")
+    assert local_device(torch.device("cpu"), ranks) == torch.device("cpu")
+    assert local_device(torch.device("cuda"), Ranks()) == torch.device("cuda")
 
 
 @pytest.mark.parametrize(

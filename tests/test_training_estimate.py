@@ -97,7 +97,7 @@ def test_shards_divide_the_state_and_copies_do_not():
     sharded, _ = state_and_activation_bytes(ARGS, TrainArgs(fsdp=True), torch.float32, world_size=4)
     copied, _ = state_and_activation_bytes(ARGS, TrainArgs(fsdp=False), torch.float32, world_size=4)
     assert sharded == alone // 4
-    assert copied == alone + 4 * count_parameters(ARGS)[0], "DDP's buckets hold the gradients again"
+    assert copied == alone + 4 * count_parameters(ARGS).total, "DDP's buckets hold the gradients again"
 
 
 @pytest.mark.parametrize(

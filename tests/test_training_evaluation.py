@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from model.text.dataset import Dataset
-from model.training.evaluation import PRIOR, cross_entropy, guessing_losses
+from model.training.evaluation import PRIOR_COUNT, cross_entropy, ngram_losses
 
 
 def test_the_loss_is_the_mean_of_what_each_target_costs():
@@ -23,18 +23,18 @@ def test_the_loss_is_float32_whatever_the_logits_are():
 def test_guessing_by_frequency_costs_what_the_counts_say():
     text = Dataset(np.array([1, 1, 1, 2, 0], np.uint16), np.array([0, 1, 2, 3], np.uint16), 9, "text")
     expected = -sum(math.log(p) for p in (4 / 9, 2 / 9, 1 / 9)) / 3  # one added to each count, over 5 + 4 tokens
-    assert guessing_losses(text, vocab_size=4)[0] == pytest.approx(expected)
+    assert ngram_losses(text, vocab_size=4)[0] == pytest.approx(expected)
 
 
 def test_frequencies_of_a_long_text_are_counted_in_blocks_all_over_it():
     halves = np.repeat(np.array([0, 1], np.uint16), 50_000)
     text = Dataset(halves, halves, 9, "text")
-    assert guessing_losses(text, 2, tokens=1000)[0] == pytest.approx(math.log(2), rel=0.01)
+    assert ngram_losses(text, 2, tokens=1000)[0] == pytest.approx(math.log(2), rel=0.01)
 
 
 def test_no_guess_is_better_than_uniform_where_all_tokens_are_as_frequent():
     ids = np.arange(11 * 400, dtype=np.uint16) % 11
-    assert guessing_losses(Dataset(ids, ids, 9, "text"), 11)[0] == pytest.approx(math.log(11), rel=1e-3)
+    assert ngram_losses(Dataset(ids, ids, 9, "text"), 11)[0] == pytest.approx(math.log(11), rel=1e-3)
 
 
 @pytest.mark.parametrize(("order", "alone"), [(2, 0.5), (3, 1 / 3)])
@@ -44,8 +44,8 @@ def test_a_guess_by_the_tokens_before_is_mixed_with_the_guess_by_fewer(order, al
     seen = 400 // order
     guess = alone
     for _ in range(order - 1):
-        guess = (seen + PRIOR * guess) / (seen + PRIOR)
-    assert guessing_losses(text, order, order)[-1] == pytest.approx(
+        guess = (seen + PRIOR_COUNT * guess) / (seen + PRIOR_COUNT)
+    assert ngram_losses(text, order, order)[-1] == pytest.approx(
         -math.log(guess), abs=0.003
     )  # the last token is followed by none
 
@@ -53,4 +53,4 @@ def test_a_guess_by_the_tokens_before_is_mixed_with_the_guess_by_fewer(order, al
 def test_longer_sequences_cost_nothing_where_they_say_nothing():
     ids = np.random.default_rng(3).integers(0, 5, 60_000).astype(np.uint16)
     text = Dataset(ids[:50_000], ids[50_000:], 9, "text")
-    assert min(guessing_losses(text, 5, 3)) == pytest.approx(math.log(5), rel=0.01)
+    assert min(ngram_losses(text, 5, 3)) == pytest.approx(math.log(5), rel=0.01)

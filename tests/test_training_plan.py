@@ -6,7 +6,7 @@ from model import ModelArgs, Transformer
 from model.cli import write_toml
 from model.training.config import CONFIG_FILE, DataArgs, TrainArgs
 from model.training.distributed import Ranks
-from model.training.plan import ALONE, check_processes
+from model.training.plan import SINGLE_PROCESS, check_processes
 from model.training.prepared_text import check_prompt
 from model.training.resolve import resolve
 from model.weights import save_model
@@ -21,7 +21,7 @@ def _own_folder(tmp_path, monkeypatch):
     (tmp_path / "default.toml").write_text("dim = 32\nn_heads = 4\nlr = 0.5\n", encoding="utf-8")
 
 
-def plan(config=None, resume=False, ranks=ALONE, **flags):
+def plan(config=None, resume=False, ranks=SINGLE_PROCESS, **flags):
     return resolve(config and Path(config), Path("default.toml"), flags, resume, ranks)
 
 
@@ -159,7 +159,7 @@ def test_resume_with_the_command_that_began_the_run_changes_nothing():
 )
 def test_resume_as_another_model_is_refused_with_the_difference(name, value, shown):
     write_run("run")
-    with pytest.raises(ValueError, match=rf"run cannot go on with .*{shown}"):
+    with pytest.raises(ValueError, match=rf"run cannot be resumed with .*{shown}"):
         plan(resume=True, out_dir=Path("run"), **{name: value})
 
 
@@ -221,7 +221,7 @@ def test_several_processes_divide_what_can_be_divided():
 
 def test_a_width_alone_needs_no_heads():
     Path("mine.toml").write_text("minutes = 1.0\n", encoding="utf-8")
-    assert plan("mine.toml", dim=100).undecided
+    assert plan("mine.toml", dim=100).needs_choice
     assert plan("mine.toml", dim=100).model.dim == 100
     with pytest.raises(ValueError, match="n_heads 7"):
         plan("mine.toml", dim=100, n_heads=7)
@@ -238,7 +238,7 @@ def test_stdin_is_for_one_process_only():
     data, train = DataArgs(data=("-",)), TrainArgs(batch_size=12)
     check_processes(data, train, 1)
     for processes in (2, 3):
-        with pytest.raises(ValueError, match="which only one of several processes could read"):
+        with pytest.raises(ValueError, match="only one of several processes can read it"):
             check_processes(data, train, processes)
     with pytest.raises(ValueError, match="batch_size is 12, for 5 processes"):
         check_processes(DataArgs(data=("a.txt",)), train, 5)
@@ -248,5 +248,5 @@ def test_a_prompt_is_measured_against_the_context_of_a_short_run():
     plan = resolve(
         None, Path(__file__).parent.parent / "configs" / "demo.toml", {"minutes": 0.5, "data": ("a",)}, False
     )
-    assert plan.undecided
+    assert plan.needs_choice
     assert plan.model.max_seq_len == 128

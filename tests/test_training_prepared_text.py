@@ -9,7 +9,7 @@ from model.text.prepare import prepare
 from model.text.sources import open_documents
 from model.text.train_tokenizer import train_tokenizer
 from model.training.config import CONFIG_FILE, DataArgs, run_settings
-from model.training.prepared_text import FEW_DOCUMENTS, check_variety, choose_start, occurrences, open_text
+from model.training.prepared_text import MIN_DOCUMENTS, check_variety, choose_start, occurrences, open_text
 from model.weights import load_tokenizer
 
 STORY = "One day it rained. We stayed at home."
@@ -85,7 +85,7 @@ def test_a_text_of_few_documents_starts_where_it_often_does(tmp_path, tokenizer,
 
 
 def test_a_text_of_many_documents_starts_with_bos_alone(tmp_path, tokenizer):
-    for count, start in ((FEW_DOCUMENTS + 50, ""), (FEW_DOCUMENTS - 50, "\n")):
+    for count, start in ((MIN_DOCUMENTS + 50, ""), (MIN_DOCUMENTS - 50, "\n")):
         file = written(tmp_path / f"{count}.txt", "%".join(["One\none\nday.\n"] * count))
         documents = open_documents([file], doc_separator="%")
         dataset = prepare(documents, tokenizer, context=8, cache_dir=tmp_path / "cache")

@@ -74,7 +74,7 @@ def test_many_that_want_a_free_directory_at_once_get_one_each(tmp_path):
 
 
 def test_a_second_trainer_is_refused_and_a_dead_one_forgotten(tmp_path):
-    with locked(tmp_path), pytest.raises(ValueError, match="another trainer is at work"), locked(tmp_path):
+    with locked(tmp_path), pytest.raises(ValueError, match="is in use by another trainer"), locked(tmp_path):
         pass
 
     def hold_and_die() -> None:
@@ -162,9 +162,9 @@ WQ = "layers.1.attention.wq.weight"
         ("optimizer.exp_avg.norm.weight", torch.zeros(1), r"not torch.float32 of \(16,\)"),
         ("optimizer.step.norm.weight", torch.zeros(2), r"not torch.float32 of \(\)"),
         (f"model.{WQ}", torch.zeros(1, 16), r"not torch.float32 of \(16, 16\)"),
-        ("model.layers.7.attention.wq.weight", torch.zeros(2), "which this model and optimizer have not"),
-        ("optimizer.exp_avg.nothing", torch.zeros(2), "which this model and optimizer have not"),
-        (f"optimizer.hessian.{WQ}", torch.zeros(16, 16), "which this model and optimizer have not"),
+        ("model.layers.7.attention.wq.weight", torch.zeros(2), "which this model and optimizer do not have"),
+        ("optimizer.exp_avg.nothing", torch.zeros(2), "which this model and optimizer do not have"),
+        (f"optimizer.hessian.{WQ}", torch.zeros(16, 16), "which this model and optimizer do not have"),
         ("nonsense", torch.zeros(2), "holds nonsense"),
     ],
 )

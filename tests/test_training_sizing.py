@@ -19,28 +19,28 @@ from model.training import sizing
 from model.training.config import CLASSES, TrainArgs
 from model.training.estimate import count_parameters
 from model.training.sizing import (
-    FINE_TUNING_PASSES,
+    FINE_TUNING_EPOCHS,
     LAW,
-    MOST_PASSES,
+    MAX_EPOCHS,
     Machine,
     TextFacts,
-    architectures,
+    candidate_models,
     choose_settings,
     forecast,
-    recipe,
+    needs_choice,
     text_facts,
-    undecided,
-    validations,
+    training_settings,
+    validation_settings,
 )
 
 CPU = torch.device("cpu")
 VOCABULARY = 500
-GUESS = math.log(VOCABULARY)  # of tokens without any order
+NGRAM_LOSS = math.log(VOCABULARY)  # of tokens without any order
 RUNS = Path(__file__).parent.parent / "benchmarks" / "sizing.jsonl"
 
 
 def text(tokens: int) -> TextFacts:
-    return TextFacts(tokens, VOCABULARY, GUESS)
+    return TextFacts(tokens, VOCABULARY, NGRAM_LOSS)
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Clockwork(Machine):
     times: float = 1.0
 
     def tokens_per_second(self, model: ModelArgs, train: TrainArgs) -> float:
-        return self.times * self.processes / (1e-5 + 6e-11 * count_parameters(model)[1])
+        return self.times * self.processes / (1e-5 + 6e-11 * count_parameters(model).hidden)
 
 
 def machine(times: float = 1.0, processes: int = 1) -> Machine:
@@ -62,7 +62,7 @@ def chosen(tokens: int = 1_000_000, on: Machine | None = None, **given) -> dict:
 
 
 def hidden(settings: dict) -> int:
-    return count_parameters(from_settings(ModelArgs, settings | {"vocab_size": VOCABULARY}))[1]
+    return count_parameters(from_settings(ModelArgs, settings | {"vocab_size": VOCABULARY})).hidden
 
 
 @given(hidden=st.integers(10**4, 10**8), tokens=st.floats(1e4, 1e9), unique=st.integers(10**4, 10**8))
@@ -83,18 +83,18 @@ def test_the_law_predicts_the_losses_of_the_recorded_runs():
 
 
 def test_sizes_grow_and_keep_what_is_given():
-    sizes = [count_parameters(args)[1] for args in architectures({"vocab_size": VOCABULARY})]
+    sizes = [count_parameters(args).hidden for args in candidate_models({"vocab_size": VOCABULARY})]
     assert sizes == sorted(sizes)
     assert len(sizes) == len(sizing.LADDER)
-    for args in architectures({"vocab_size": VOCABULARY, "dim": 80, "n_heads": 5, "n_kv_heads": 1}):
+    for args in candidate_models({"vocab_size": VOCABULARY, "dim": 80, "n_heads": 5, "n_kv_heads": 1}):
         assert (args.dim, args.n_heads, args.n_kv_heads, args.vocab_size) == (80, 5, 1, VOCABULARY)
-    assert all(args.head_dim % 2 == 0 for args in architectures({"vocab_size": VOCABULARY, "dim": 90}))
-    assert {args.n_layers for args in architectures({"vocab_size": VOCABULARY, "n_layers": 2})} == {2}
+    assert all(args.head_dim % 2 == 0 for args in candidate_models({"vocab_size": VOCABULARY, "dim": 90}))
+    assert {args.n_layers for args in candidate_models({"vocab_size": VOCABULARY, "n_layers": 2})} == {2}
 
 
 def test_small_vocabularies_keep_their_matrices_apart():
     for vocab_size, tied in ((512, False), (513, True)):
-        assert {args.tie_embeddings for args in architectures({"vocab_size": vocab_size})} == {tied}
+        assert {args.tie_embeddings for args in candidate_models({"vocab_size": vocab_size})} == {tied}
 
 
 def test_below_two_minutes_the_context_is_half_of_the_usual():
@@ -103,7 +103,7 @@ def test_below_two_minutes_the_context_is_half_of_the_usual():
 
 
 def test_what_cannot_be_is_left_out():
-    widths = {args.dim for args in architectures({"vocab_size": VOCABULARY, "n_heads": 7})}
+    widths = {args.dim for args in candidate_models({"vocab_size": VOCABULARY, "n_heads": 7})}
     assert widths
     assert all(width % 14 == 0 for width in widths)
 
@@ -119,7 +119,7 @@ def test_a_faster_machine_and_more_minutes_never_train_a_smaller_model():
 
 @pytest.mark.parametrize("minutes", [1.0, 2.5, 5.0, 10.0, 15.0])
 def test_noise_in_the_timing_moves_the_choice_by_one_size_at_most(minutes):
-    order = [args.dim for args in architectures({"vocab_size": VOCABULARY})]
+    order = [args.dim for args in candidate_models({"vocab_size": VOCABULARY})]
     places = [order.index(chosen(on=machine(times), minutes=minutes)["dim"]) for times in (0.9, 1, 1.1)]
     assert max(places) - min(places) <= 1
 
@@ -162,7 +162,7 @@ def test_what_is_chosen_reads_back_from_a_config_file(tmp_path, minutes):
 def test_a_small_text_ends_the_run_before_its_minutes():
     settings = chosen(30_000, on=machine(20), minutes=10.0)
     seen = settings["max_steps"] * settings["batch_size"] * settings["max_seq_len"]
-    assert seen <= 1.05 * MOST_PASSES * 30_000
+    assert seen <= 1.05 * MAX_EPOCHS * 30_000
     assert settings["weight_decay"] > 0.1
     assert "max_steps" not in chosen(30_000_000, on=machine(20), minutes=1.0)
 
@@ -178,13 +178,13 @@ def test_only_what_fits_into_the_memory_is_chosen(monkeypatch):
 
 
 def test_it_is_chosen_where_minutes_are_given_and_not_both_architecture_and_batch():
-    assert undecided({"minutes": 2.0})
-    assert undecided({"minutes": 2.0, "dim": 64, "lr": 0.1})
-    assert undecided({"minutes": 2.0, "dim": 64, "n_layers": 3})
-    assert not undecided({"minutes": 2.0, "dim": 64, "n_layers": 3, "batch_size": 4})
-    assert not undecided({"max_steps": 100})
-    assert undecided({"minutes": 2.0, "init_from": "runs/demo"})
-    assert not undecided({"minutes": 2.0, "init_from": "runs/demo", "batch_size": 4})
+    assert needs_choice({"minutes": 2.0})
+    assert needs_choice({"minutes": 2.0, "dim": 64, "lr": 0.1})
+    assert needs_choice({"minutes": 2.0, "dim": 64, "n_layers": 3})
+    assert not needs_choice({"minutes": 2.0, "dim": 64, "n_layers": 3, "batch_size": 4})
+    assert not needs_choice({"max_steps": 100})
+    assert needs_choice({"minutes": 2.0, "init_from": "runs/demo"})
+    assert not needs_choice({"minutes": 2.0, "init_from": "runs/demo", "batch_size": 4})
 
 
 def test_a_forecast_ends_by_steps_or_by_the_clock():
@@ -218,7 +218,7 @@ def test_fine_tuning_on_a_small_text_ends_after_a_few_passes():
     model = vars(dataclasses.replace(ARGS, max_seq_len=256)) | {"init_from": Path("base")}
     small, large = (chosen(tokens, on=machine(20), **model) for tokens in (30_000, 300_000_000))
     seen = small["max_steps"] * small["batch_size"] * 256
-    assert seen == pytest.approx(FINE_TUNING_PASSES * 30_000, rel=0.02)
+    assert seen == pytest.approx(FINE_TUNING_EPOCHS * 30_000, rel=0.02)
     assert "max_steps" not in large
     assert chosen(30_000, on=machine(20), **model, max_steps=9)["max_steps"] == 9
 
@@ -257,8 +257,8 @@ def test_a_real_machine_has_a_speed():
 @pytest.mark.parametrize(("tokens", "rows"), [(1e6, 4), (4e6, 8), (64e6, 32), (256e6, 64), (1e12, 64), (1e3, 2)])
 def test_the_batch_grows_with_the_square_root_of_the_tokens(tokens, rows):
     model = ModelArgs(dim=64, n_layers=2, vocab_size=VOCABULARY, max_seq_len=256)
-    assert recipe(model, tokens, 1_000_000, {})["batch_size"] == rows
-    assert recipe(model, tokens, 1_000_000, {}, 3)["batch_size"] == 3 * max(1, round(rows / 3))
+    assert training_settings(model, tokens, 1_000_000, {})["batch_size"] == rows
+    assert training_settings(model, tokens, 1_000_000, {}, 3)["batch_size"] == 3 * max(1, round(rows / 3))
 
 
 @pytest.mark.parametrize(
@@ -266,4 +266,5 @@ def test_the_batch_grows_with_the_square_root_of_the_tokens(tokens, rows):
     [(7, 1e5, 1, 40_000), (1234, 1e7, 100, 75_000), (2999, 2e7, 200, 150_000), (98_765, 1e9, 9000, 200_000)],
 )
 def test_a_run_validates_about_ten_times_on_a_share_of_its_tokens(steps, tokens, every, validated):
-    assert validations(steps, tokens) == {"eval_every": every, "eval_tokens": validated, "sample_every": 2 * every}
+    expected = {"eval_every": every, "eval_tokens": validated, "sample_every": 2 * every}
+    assert validation_settings(steps, tokens) == expected

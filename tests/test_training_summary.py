@@ -7,8 +7,8 @@ import pytest
 from training_helpers import trainer
 
 from model.cli import quantity
-from model.training.console import facts_of
-from model.training.summary import announcement, duration, first_words, overfitting, summary
+from model.training.console import run_facts
+from model.training.summary import announcement, duration, first_words, overfitting_warning, summary
 from model.training.trainer import Progress
 
 
@@ -20,9 +20,9 @@ def test_a_duration_reads_like_a_clock(seconds, text):
 
 
 def test_passes_are_tokens_over_the_text(tmp_path):
-    run = facts_of(trainer(tmp_path, batch_size=5))  # 5 x 8 tokens a step, of a text of 500
-    assert run.passes_after(20) == "1.6 passes over the text"
-    assert run.passes_after(12_500) == "1,000 passes over the text"
+    run = run_facts(trainer(tmp_path, batch_size=5))  # 5 x 8 tokens a step, of a text of 500
+    assert run.epochs_after(20) == "1.6 epochs"
+    assert run.epochs_after(12_500) == "1,000 epochs"
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_passes_are_tokens_over_the_text(tmp_path):
     ],
 )
 def test_overfitting_is_said_plainly(val_loss, best, train_loss, said):
-    warning = overfitting(Progress(step=600, val_loss=val_loss, best_val_loss=best, best_step=300), train_loss)
+    warning = overfitting_warning(Progress(step=600, val_loss=val_loss, best_val_loss=best, best_step=300), train_loss)
     if said is None:
         assert warning is None
     else:
@@ -47,7 +47,7 @@ def test_overfitting_is_said_plainly(val_loss, best, train_loss, said):
 
 
 def facts(tmp_path, unigram, **settings):
-    return replace(facts_of(trainer(tmp_path, **settings)), unigram=unigram)
+    return replace(run_facts(trainer(tmp_path, **settings)), unigram=unigram)
 
 
 def test_a_run_that_is_worse_than_guessing_says_so(tmp_path):
@@ -60,7 +60,7 @@ def test_a_run_that_is_worse_than_guessing_says_so(tmp_path):
 def test_the_summary_has_the_numbers_of_the_run_and_the_next_command(tmp_path):
     progress = Progress(step=4, tokens=256, train_seconds=2.0, wall_seconds=7.4, best_val_loss=0.6931472, best_step=3)
     said = summary(facts(tmp_path, unigram=2.5), progress)
-    for number in ("4,784", "4 steps", "256 tokens", "0.51 passes", "7 seconds", "128 tokens/s"):
+    for number in ("4,784", "4 steps", "256 tokens", "0.51 epochs", "7 seconds", "128 tokens/s"):
         assert number in said
     for number in ("0.6931 nats per token", "1.000 bits per byte", "at step 3", "2.5000"):
         assert number in said
@@ -98,7 +98,7 @@ def test_one_of_a_thing_is_singular(tmp_path):
         assert words in text
     assert "1 step, 1 token, " in summary(run, Progress(step=1, tokens=1, wall_seconds=1.2))
     assert ", 1 second" in summary(run, Progress(step=1, tokens=1, wall_seconds=1.2))
-    assert run.passes_after(500 / 64) == "1 pass over the text"
+    assert run.epochs_after(500 / 64) == "1 epoch"
     assert [quantity(count, "box", "boxes") for count in (0, 1, 1000)] == ["0 boxes", "1 box", "1,000 boxes"]
 
 
@@ -109,7 +109,7 @@ def test_before_the_first_step_it_says_what_the_run_will_take(tmp_path, monkeypa
         assert number in text
     for number in ("500 tokens", "100 for validation", "0.99 bytes", "vocabulary of 11", "2.398", "2.345"):
         assert number in text
-    for number in ("8 x 8 tokens a step", "50 steps", "3,200 tokens", "6.4 passes over the text", "1:30 at most"):
+    for number in ("8 x 8 tokens a step", "50 steps", "3,200 tokens", "6.4 epochs", "1:30 at most"):
         assert number in text
     assert "1:30 in all" in announcement(facts(tmp_path, unigram=2.345, max_steps=None, minutes=1.5))
 
@@ -125,4 +125,4 @@ def test_a_run_that_goes_on_says_from_where_and_what_has_changed(tmp_path):
     [(1.04, 0.9, True), (1.03, 0.9, False), (1.0, 0.69, True), (1.0, 0.7, False)],
 )
 def test_a_run_overfits_beyond_3_percent_and_below_seven_tenths(val_loss, train_loss, said):
-    assert bool(overfitting(Progress(val_loss=val_loss, best_val_loss=1.0), train_loss)) == said
+    assert bool(overfitting_warning(Progress(val_loss=val_loss, best_val_loss=1.0), train_loss)) == said

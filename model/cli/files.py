@@ -66,8 +66,8 @@ def shortened(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def printable(name: str) -> str:
-    """A file name that may not be UTF-8, or not in this locale, as JSON and pictures can show it."""
+def displayable_name(name: str) -> str:
+    """A file name as valid Unicode, for JSON and plots: bytes that are not UTF-8 are escaped."""
     return name.encode("utf-8", sys.getfilesystemencodeerrors()).decode(errors="backslashreplace")
 
 

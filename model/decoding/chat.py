@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..cli.files import read_json, shortened
-from ..text.tokenizer import Tokenizer, checked
+from ..text.tokenizer import Tokenizer, check_encodable
 from . import template as renderer
 from .prompts import decode_utf8
 
@@ -94,7 +94,7 @@ class Chat:
 
     def _marked(self, message: Message) -> Message:
         """The message with marks around the names of control tokens in its content."""
-        content = MARK.sub("", checked(message["content"]))
+        content = MARK.sub("", check_encodable(message["content"]))
         return message | {"content": self._control_name.sub(f"{START}\\g<0>{END}", content)}
 
     def _encode(self, text: str) -> list[int]:

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from ..cli import Parser, add_flags, from_settings, print_note, quantity, read_flags, run_script, script_name
 from ..cli.machine import pick_device, pick_dtype
-from ..text.readers import Piece
+from ..text.readers import Chunk
 from ..text.separators import recognize
 from ..text.sources import Documents, open_documents
 from ..text.tokenizer import Tokenizer
@@ -94,16 +94,17 @@ class Score:
         }
 
 
-def encoded_documents(source: Iterable[Piece], tokenizer: Tokenizer) -> Iterator[tuple[list[int], int]]:
-    """(token ids with BOS first, length in bytes) of each document that holds any text."""
+def encoded_documents(source: Iterable[Chunk], tokenizer: Tokenizer) -> Iterator[tuple[list[int], int]]:
+    """(token ids with BOS first, length in bytes) of each document that has a token to predict."""
+    end = Chunk("", starts=True)
     text = ""
-    for piece, starts in itertools.chain(source, [("", True)]):
-        if starts and text:
+    for chunk in itertools.chain(source, [end]):
+        if chunk.starts and text:
             tokens = tokenizer.encode(text)
-            if len(tokens) > 1:  # else there is nothing to predict
+            if len(tokens) > 1:
                 yield tokens, len(text.encode())
             text = ""
-        text += piece
+        text += chunk.text
 
 
 def windows(number: int, tokens: Sequence[int], context: int, stride: int) -> Iterator[Window]:
@@ -218,7 +219,7 @@ def given_text(options: EvaluateOptions, data: DataArgs | None) -> Documents:
         separator = found.separator
         if found.note:
             print_note(f"note: {', '.join(options.data)}: {found.note}")
-    return source.separated_by(separator or None)
+    return source.with_separator(separator or None)
 
 
 def own_text(checkpoint: Checkpoint, data: DataArgs | None, tokenizer: Tokenizer) -> Texts:

@@ -10,44 +10,47 @@ from ..cli import Settings, read_toml
 from ..config import ModelArgs
 from ..text.sources import Documents, open_documents
 
-CONFIG_FILE = "config.toml"  # of a run directory: every setting of the run
+CONFIG_FILE = "config.toml"  # in a run directory: every setting of the run
 DEFAULT_STEPS = 2000
-RATE = 0.02  # peak learning rate of Muon, and of AdamW beside it, for models of the sizes that minutes can train
-# Of the learning rates for training from scratch. With a tenth, the loss after up to a minute on a text of another kind
-# was 2 to 6% higher; with all of them it was about the same (benchmarks/fine_tuning.py).
-FINE_TUNING = 0.3
+PEAK_LR = 0.02  # peak learning rate of Muon, and of AdamW beside it, for models small enough to train in minutes
+# Fine-tuning uses this fraction of the learning rates for training from scratch. With a tenth, the loss after up to a
+# minute on a different kind of text was 2 to 6% higher; with the full rates it was about the same
+# (benchmarks/fine_tuning.py).
+FINE_TUNING_LR_FRACTION = 0.3
 
 
 @dataclass(frozen=True)
 class DataArgs:
     """The text, and how it becomes tokens.
 
-    Raises ValueError that lists every problem at once, each with its value and the fix.
+    Raises ValueError that lists all problems at once, each with its value and the fix.
     """
 
     data: Annotated[
         tuple[str, ...], "text: files, folders, globs, URLs, - for stdin; .jsonl, .json, .csv, .tsv, .gz are unpacked"
     ] = ("python-docs",)
-    glob: Annotated[tuple[str, ...], "which files of a folder are read, such as '*.py' (default: all text)"] = ()
+    glob: Annotated[tuple[str, ...], "which files of a folder to read, for example '*.py' (default: all text)"] = ()
     val_data: Annotated[tuple[str, ...], "validation text (default: the end of the data)"] = ()
     val_fraction: Annotated[float, "fraction of the data, from its end, that is kept for validation"] = 0.1
     text_key: Annotated[
         str, "the field of a JSON line or object, or the column of a CSV or TSV, that holds the text"
     ] = "text"
     doc_separator: Annotated[
-        str | None, "what separates the documents inside a file; '' for nothing (default: recognized)"
+        str | None, "separator between the documents of a file; '' for none (default: recognized)"
     ] = None
-    start_text: Annotated[str | None, "what a text without a prompt continues (default: chosen by the data)"] = None
+    start_text: Annotated[
+        str | None, "text to continue if there is no prompt; not shown (default: chosen by the data)"
+    ] = None
     tokenizer: Annotated[str, "bpe or char: train one on the data; or the FILE of a trained one"] = "bpe"
 
     def __post_init__(self) -> None:
-        refuse(self._problems())
+        raise_problems(self._problems())
 
     def _problems(self) -> Iterator[str]:
         if not self.data:
             yield "data is empty: name at least one file"
         if not 1e-5 <= self.val_fraction <= 0.9 and not self.val_data:
-            yield f"val_fraction is {self.val_fraction}: give a fraction from 0.00001 to 0.9, such as 0.1"
+            yield f"val_fraction is {self.val_fraction}: give a fraction from 0.00001 to 0.9, for example 0.1"
 
     def documents(self) -> Documents:
         """The text to train on, and to validate on unless ``val_data`` is given."""
@@ -64,42 +67,42 @@ class DataArgs:
 class TrainArgs:
     """The training run.
 
-    Raises ValueError that lists every problem at once, each with its value and the fix.
+    Raises ValueError that lists all problems at once, each with its value and the fix.
     """
 
-    out_dir: Annotated[Path | None, "the run directory (default: a new one below runs/)"] = None
-    seed: Annotated[int, "of the initial weights, the batches and dropout"] = 1337
+    out_dir: Annotated[Path | None, "the run directory (default: a new one in runs/)"] = None
+    seed: Annotated[int, "random seed of the initial weights, the batches and dropout"] = 1337
     batch_size: Annotated[int, "sequences of one optimizer step, over all micro-batches and processes"] = 32
     micro_batch_size: Annotated[int | None, "sequences in memory at once, per process (default: all)"] = None
     max_steps: Annotated[int | None, "optimizer steps (default: 2000, or no limit if minutes is given)"] = None
-    minutes: Annotated[float | None, "stop after so long; the learning rate follows the clock"] = None
+    minutes: Annotated[float | None, "stop after this many minutes; the learning rate follows the clock"] = None
     eval_every: Annotated[int, "steps between validations, each with a checkpoint"] = 250
-    eval_tokens: Annotated[int, "validate on at most so many tokens"] = 200_000
-    sample_every: Annotated[int, "steps between samples, written at the same time as validation (0: none)"] = 500
-    sample_prompt: Annotated[str, "the prompt of the samples"] = ""
+    eval_tokens: Annotated[int, "at most this many tokens in a validation"] = 200_000
+    sample_every: Annotated[int, "steps between generated samples (0: none)"] = 500
+    sample_prompt: Annotated[str, "prompt of the samples"] = ""
 
     optimizer: Annotated[Literal["muon", "adamw"], "muon: Muon for hidden matrices, AdamW for the rest"] = "muon"
-    lr: Annotated[float, "peak learning rate of AdamW (with init_from 0.3 of it)"] = 3e-3
-    muon_lr: Annotated[float, "peak learning rate of Muon (with init_from 0.3 of it)"] = 0.02
-    warmup: Annotated[float, "fraction of the run in which the learning rate rises"] = 0.02
+    lr: Annotated[float, "peak learning rate of AdamW (with init_from, 0.3 of it)"] = 3e-3
+    muon_lr: Annotated[float, "peak learning rate of Muon (with init_from, 0.3 of it)"] = 0.02
+    warmup: Annotated[float, "fraction of the run during which the learning rate rises"] = 0.02
     decay_start: Annotated[float, "fraction of the run after which the learning rate decays"] = 0.3
     schedule: Annotated[Literal["linear", "cosine"], "shape of the learning rate decay"] = "linear"
     min_lr: Annotated[float, "learning rate at the end of the decay, as a fraction of the peak"] = 0.0
-    weight_decay: Annotated[float, "weight decay of matrices, decoupled"] = 0.1
+    weight_decay: Annotated[float, "decoupled weight decay of matrices"] = 0.1
     beta1: Annotated[float, "AdamW beta1"] = 0.9
     beta2: Annotated[float, "AdamW beta2"] = 0.95
     grad_clip: Annotated[float, "clip the gradient norm to this (0: no clipping)"] = 1.0
     dropout: Annotated[float, "dropout probability; helps when the text is small"] = 0.0
 
     device: Annotated[str, "auto, cpu, cuda, cuda:1, mps"] = "auto"
-    dtype: Annotated[Literal["auto", "float32", "bfloat16"], "of matrix products; auto: bfloat16 where native"] = "auto"
-    compile: Annotated[bool, "compile first; how much faster steps get depends on model and processor"] = False
+    dtype: Annotated[Literal["auto", "float32", "bfloat16"], "for matrix products; auto: bfloat16 if native"] = "auto"
+    compile: Annotated[bool, "use torch.compile; the speedup depends on the model and the processor"] = False
     init_from: Annotated[Path | None, "fine-tune: start from this model instead of random weights"] = None
     network: Annotated[str | None, "train this subclass of Transformer: MODULE:CLASS"] = None
     fsdp: Annotated[bool, "under torchrun: shard the model (FSDP2) instead of copying it (DDP)"] = False
 
     def __post_init__(self) -> None:
-        refuse(self._problems())
+        raise_problems(self._problems())
 
     def _problems(self) -> Iterator[str]:
         for name in ("batch_size", "micro_batch_size", "max_steps", "eval_every", "eval_tokens"):
@@ -110,15 +113,15 @@ class TrainArgs:
                 yield f"{name} is {value}: give at least 1 and less than 2**63"
         for name in ("seed", "sample_every"):
             if not 0 <= getattr(self, name) < 2**63:
-                yield f"{name} is {getattr(self, name)}: give a number from 0 up to, but below, 2**63"
+                yield f"{name} is {getattr(self, name)}: give a number of at least 0 and less than 2**63"
         if self.minutes is not None and not 0 < self.minutes <= 1e6:
             yield f"minutes is {self.minutes}: give a number above 0, at most 1000000"
         for name in ("lr", "muon_lr"):
             if not 1e-12 <= getattr(self, name) <= 100:
-                yield f"{name} is {getattr(self, name)}: give a number from 1e-12 to 100, such as 0.003"
+                yield f"{name} is {getattr(self, name)}: give a number from 1e-12 to 100, for example 0.003"
         for name in ("warmup", "decay_start", "min_lr"):
             if not 0 <= getattr(self, name) < 1:
-                yield f"{name} is {getattr(self, name)}: give a number from 0 up to, but below, 1"
+                yield f"{name} is {getattr(self, name)}: give a number of at least 0 and less than 1"
         for name, highest in {"beta1": 0.9999, "beta2": 0.99999, "dropout": 0.95, "weight_decay": 100.0}.items():
             if not 0 <= getattr(self, name) <= highest:
                 yield f"{name} is {getattr(self, name)}: give a number from 0 to {highest}"
@@ -129,32 +132,33 @@ class TrainArgs:
 
     @property
     def step_limit(self) -> float:
-        """The most steps of the run; infinity where the minutes alone end it."""
+        """The maximum number of steps; infinity if only the minutes end the run."""
         if self.max_steps is not None:
             return self.max_steps
         return DEFAULT_STEPS if self.minutes is None else math.inf
 
     def fraction_done(self, step: int, seconds: float) -> float:
-        """How much of the run is done, 1 at its end: by steps or by the clock, whichever is further."""
+        """The fraction of the run that is done, 1 at its end: by steps or by the clock, whichever is larger."""
         by_steps = step / self.step_limit
         if self.minutes is None:
             return by_steps
         return max(by_steps, seconds / (60 * self.minutes))
 
 
-def refuse(problems: Iterable[str]) -> None:
+def raise_problems(problems: Iterable[str]) -> None:
     """Raise ValueError that lists the problems, if there are any."""
-    if listed := "; ".join(problems):
-        raise ValueError(listed)
+    message = "; ".join(problems)
+    if message:
+        raise ValueError(message)
 
 
-CLASSES = (DataArgs, ModelArgs, TrainArgs)  # whose fields a TOML file and the flags may set
+CLASSES = (DataArgs, ModelArgs, TrainArgs)  # their fields are the settings of a TOML file and of the flags
 
 
 def run_settings(model: Path) -> Settings:
-    """The settings of the run that made this model; empty if it was made otherwise, or if they cannot be read."""
+    """The settings of the run that made this model; empty if no run made it, or if they cannot be read."""
     file = model / CONFIG_FILE
     try:
         return read_toml(file, *CLASSES) if file.is_file() else {}
-    except ValueError:  # of another program, or of another version of this one
+    except ValueError:  # written by another program, or by another version of this one
         return {}

@@ -1,11 +1,10 @@
-"""Several processes as one: started by torchrun, each computes its slice of every batch.
+"""Training in several processes, started by torchrun: each computes its slice of every batch.
 
-DDP keeps a whole copy in each process and averages gradients. FSDP2 (``fully_shard``) keeps a slice of every
-parameter, gradient and optimizer state, and gathers a block's weights just before it runs.
+DDP keeps a full copy of the model in each process and averages the gradients. FSDP2 (``fully_shard``) shards every
+parameter, gradient and optimizer state over the processes, and gathers the weights of a block just before it runs.
 
-FSDP is imported by the functions that shard, and recognized by its methods elsewhere: importing it takes 0.75 s of
-processor time on top of 1.6 s for torch (sympy and torch.fx come along), which every script, test and mistyped flag
-would pay for what one run in a hundred uses.
+Only the functions that shard import FSDP; elsewhere a sharded tensor is recognized by its methods. The import takes
+0.75 s of processor time on top of 1.6 s for torch, because it imports sympy and torch.fx, and few runs need it.
 """
 
 import re
@@ -13,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -25,7 +23,7 @@ from ..transformer import Transformer
 
 @dataclass(frozen=True)
 class Ranks:
-    """Which of how many processes this is. ``local_rank`` counts those of this machine."""
+    """Rank and number of processes. ``local_rank`` is the rank among the processes of this machine."""
 
     rank: int = 0
     world_size: int = 1
@@ -35,11 +33,12 @@ class Ranks:
     def is_first(self) -> bool:
         return self.rank == 0
 
-    def highest(self, values: list[float], device: torch.device) -> list[float]:
-        """Each value's maximum over the processes: how they agree on the clock and on stopping."""
+    def max(self, values: list[float], device: torch.device) -> list[float]:
+        """The maximum of each value over the processes."""
         return self._reduce(values, device, dist.ReduceOp.MAX)
 
     def sum(self, values: list[float], device: torch.device) -> list[float]:
+        """The sum of each value over the processes."""
         return self._reduce(values, device, dist.ReduceOp.SUM)
 
     def _reduce(self, values: list[float], device: torch.device, op: dist.ReduceOp.RedOpType) -> list[float]:
@@ -50,7 +49,7 @@ class Ranks:
         return tensor.tolist()
 
     def broadcast(self, text: str) -> str:
-        """The first process's text, in all of them, which wait for it."""
+        """The text of the first process. The other processes wait for it."""
         texts = [text]
         if self.world_size > 1:
             dist.broadcast_object_list(texts)
@@ -58,21 +57,23 @@ class Ranks:
 
 
 def torchrun_ranks(environment: Mapping[str, str]) -> Ranks:
-    """What torchrun tells each process it starts; one process where it did not. Raises ValueError for nonsense."""
+    """The ranks that torchrun sets in the environment; a single process if they are not set.
+
+    Raises ValueError if they are not valid.
+    """
     numbers = {}
-    for name, default in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0")):
-        text = environment.get(name, default)
+    for name, minimum in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0)):
+        text = environment.get(name, str(minimum))
         numbers[name] = int(text) if re.fullmatch(r"\d{1,6}", text) else -1
-        least = 1 if name == "WORLD_SIZE" else 0
-        if numbers[name] < least:
+        if numbers[name] < minimum:
             raise ValueError(f"{name} is {text!r} in the environment: start with torchrun, or unset it")
     if numbers["RANK"] >= numbers["WORLD_SIZE"]:
         raise ValueError(f"RANK is {numbers['RANK']} of WORLD_SIZE {numbers['WORLD_SIZE']}: start with torchrun")
     return Ranks(numbers["RANK"], numbers["WORLD_SIZE"], numbers["LOCAL_RANK"])
 
 
-def own_device(device: torch.device, ranks: Ranks) -> torch.device:
-    """Under torchrun each process of a machine has a GPU of its own."""
+def local_device(device: torch.device, ranks: Ranks) -> torch.device:
+    """The device of this process: under torchrun, each process of a machine uses a different GPU."""
     if device.type == "cuda" and device.index is None and ranks.world_size > 1:
         return torch.device("cuda", ranks.local_rank)
     return device
@@ -80,13 +81,13 @@ def own_device(device: torch.device, ranks: Ranks) -> torch.device:
 
 @contextmanager
 def process_group(ranks: Ranks, device: torch.device) -> Iterator[None]:
-    """The group in which the processes talk to each other; none for one process alone."""
+    """Initialize the process group, if there are several processes."""
     if ranks.world_size == 1:
         yield
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    # The others wait while the first process tokenizes, which takes as long as the text is.
+    # The other processes wait while the first one tokenizes, which may take hours for a long text.
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(hours=3))
     try:
         yield
@@ -95,7 +96,7 @@ def process_group(ranks: Ranks, device: torch.device) -> Iterator[None]:
 
 
 def parallelize(model: Transformer, ranks: Ranks, fsdp: bool) -> nn.Module:
-    """What the loop calls in place of ``model``; parameters keep their names, and in DDP their identity."""
+    """Wrap ``model`` in DDP, or shard it with FSDP; a single process uses it as it is. Parameter names stay."""
     if ranks.world_size == 1:
         return model
     if fsdp:
@@ -104,19 +105,19 @@ def parallelize(model: Transformer, ranks: Ranks, fsdp: bool) -> nn.Module:
         mesh = init_device_mesh(model.tok_embeddings.weight.device.type, (ranks.world_size,))
         for layer in model.layers:
             fully_shard(layer, mesh=mesh)
-        # By default the root stays whole until a backward pass, which a validation never has.
+        # By default the weights of the root stay gathered until a backward pass, and a validation has none.
         fully_shard(model, mesh=mesh, reshard_after_forward=True)
         return model
     return nn.parallel.DistributedDataParallel(model)
 
 
 def gather(tensor: Tensor) -> Tensor:
-    """The whole of a tensor, sharded or not. Every process must call it."""
+    """The full tensor, sharded or not. Every process must call it."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 def shard_like(tensor: Tensor, example: Tensor) -> Tensor:
-    """``tensor``, which every process has whole, on the device of ``example`` and cut as it is."""
+    """The full ``tensor``, on the device of ``example`` and sharded like it."""
     tensor = tensor.to(example.device)
     if hasattr(example, "device_mesh") and hasattr(example, "placements"):
         from torch.distributed.tensor import distribute_tensor
@@ -126,19 +127,20 @@ def shard_like(tensor: Tensor, example: Tensor) -> Tensor:
 
 
 def sync_gradients(network: nn.Module, on: bool) -> None:
-    """Whether the next backward pass averages gradients; between micro-batches that would be wasted."""
+    """Set whether the next backward pass averages gradients; only the last micro-batch needs it."""
+    set_fsdp_sync = getattr(network, "set_requires_gradient_sync", None)
     if isinstance(network, nn.parallel.DistributedDataParallel):
         network.require_backward_grad_sync = on
-    elif (set_sync := getattr(network, "set_requires_gradient_sync", None)) is not None:  # FSDP's
-        set_sync(on)
+    elif set_fsdp_sync is not None:
+        set_fsdp_sync(on)
 
 
-def whole(model: Transformer, network_class: type[Transformer]) -> Transformer:
-    """``model``, or a copy with whole parameters if they are sharded. Every process must call it.
+def unsharded(model: Transformer, network_class: type[Transformer]) -> Transformer:
+    """``model``, or a copy with full parameters if they are sharded. Every process must call it.
 
-    ``network_class`` is what ``model`` was before it was sharded.
+    ``network_class`` is the class of ``model`` before it was sharded.
     """
-    weights: dict[str, Any] = dict(model.named_parameters())
+    weights = dict(model.named_parameters())
     if not any(hasattr(p, "full_tensor") for p in weights.values()):
         return model
     with torch.device("meta"):

@@ -1,7 +1,8 @@
-"""What a run will take, computed before anything is allocated: parameters, memory."""
+"""Parameters, memory and disk space of a run, computed before anything is allocated."""
 
 import dataclasses
 import math
+from typing import NamedTuple
 
 import torch
 
@@ -11,15 +12,22 @@ from ..config import ModelArgs
 from ..weights.layout import tensor_shapes
 from .config import TrainArgs
 
-OBJECTS = 170_000  # bytes a layer beside its tensors: modules, the optimizer's tables, autograd's nodes; as measured
-PROCESS = 230_000_000  # Python with PyTorch 2.13 on a CPU, before anything is computed
-LIBRARIES = 170_000_000  # what training loads on top, and what choosing a model and drawing its losses take
-USUAL_VOCABULARY = 32768  # pieces: the most that are learnt unless more are asked for
-MOMENTARY = {torch.float32: 1.25, torch.bfloat16: 1.45}  # the highest point of a backward pass, in activations
+LAYER_OBJECTS = 170_000  # bytes a layer beside its tensors, measured: modules, optimizer tables, autograd nodes
+PROCESS = 230_000_000  # bytes of Python with PyTorch 2.13 on a CPU, before anything is computed
+LIBRARIES = 170_000_000  # bytes for libraries that training loads, for choosing a model and for drawing the losses
+LARGEST_DEFAULT_VOCABULARY = 32768  # pieces that a tokenizer learns at most if vocab_size is not set
+BACKWARD_PEAK = {torch.float32: 1.25, torch.bfloat16: 1.45}  # highest memory of a backward pass / activations
 
 
-def count_parameters(args: ModelArgs) -> tuple[int, int]:
-    """All parameters, and those of them in the layers' matrices, without building the network."""
+class ParameterCount(NamedTuple):
+    """``hidden`` parameters are those in the matrices of the layers."""
+
+    total: int
+    hidden: int
+
+
+def count_parameters(args: ModelArgs) -> ParameterCount:
+    """Count the parameters without building the network."""
     total = layer = norms = 0
     for name, shape in tensor_shapes(dataclasses.replace(args, n_layers=1)).items():
         count = math.prod(shape)
@@ -28,7 +36,7 @@ def count_parameters(args: ModelArgs) -> tuple[int, int]:
             layer += count
             if "norm" in name:
                 norms += count
-    return total + (args.n_layers - 1) * layer, args.n_layers * (layer - norms)
+    return ParameterCount(total + (args.n_layers - 1) * layer, args.n_layers * (layer - norms))
 
 
 def state_and_activation_bytes(
@@ -36,41 +44,41 @@ def state_and_activation_bytes(
 ) -> tuple[int, int]:
     """Bytes of one process for weights, gradients and optimizer state, and for the activations of one micro-batch.
 
-    Weights and gradients have 4 bytes a parameter, AdamW's state 8, Muon's 4. The activations are those that the
-    backward pass needs, measured for ``hidden_dim`` of 8/3 ``dim`` (docs/scaling.md), and what Python and autograd
-    keep for each layer; the batch itself is int64.
+    Weights and gradients take 4 bytes a parameter each, AdamW's state 8, Muon's 4. The activations are those that the
+    backward pass needs, measured for ``hidden_dim`` of 8/3 ``dim`` (docs/scaling.md). They include the Python and
+    autograd objects of each layer, and the int64 tokens of the batch.
     """
     parameters, hidden = count_parameters(model)
     state = 16 * parameters
     if train.optimizer == "muon":
         state -= 4 * hidden
     if world_size > 1:
-        state = state // world_size if train.fsdp else state + 4 * parameters  # DDP's buckets hold the gradients again
+        state = state // world_size if train.fsdp else state + 4 * parameters  # DDP's buckets copy the gradients
     rows = train.batch_size // world_size
     tokens = min(train.micro_batch_size or rows, rows) * model.max_seq_len
     by_dim, by_hidden = (41, 16) if dtype == torch.float32 else (46, 8)
     activations = tokens * (model.n_layers * (by_dim * model.dim + by_hidden * model.hidden_dim) + 6 * model.vocab_size)
-    return state, activations + OBJECTS * model.n_layers + 24 * rows * (model.max_seq_len + 1)
+    return state, activations + LAYER_OBJECTS * model.n_layers + 24 * rows * (model.max_seq_len + 1)
 
 
 def build_seconds(args: ModelArgs) -> float:
-    """About how long it takes to build the network: a millisecond a layer, and every weight drawn twice."""
-    return args.n_layers / 1000 + count_parameters(args)[0] / 1e8
+    """Approximate seconds to build the network: a millisecond a layer, and the time to draw all weights twice."""
+    return args.n_layers / 1000 + count_parameters(args).total / 1e8
 
 
 def peak_memory(model: ModelArgs, train: TrainArgs, dtype: torch.dtype, world_size: int = 1) -> int:
-    """Bytes that training adds to a process at its highest, within 15% of what was measured (docs/scaling.md).
+    """Peak bytes that training adds to a process, within 15% of what was measured (docs/scaling.md).
 
-    Beside state and activations: what the backward pass needs for a moment, Muon's copies of all matrices of one
+    Includes the state, the activations, temporary tensors of the backward pass, Muon's copies of all matrices of one
     shape, and the libraries that the first step loads.
     """
     state, activations = state_and_activation_bytes(model, train, dtype, world_size)
     stacked = 2 * model.n_layers * model.dim * model.hidden_dim if train.optimizer == "muon" else 0  # w1 and w3
-    return LIBRARIES + state + round(MOMENTARY[dtype] * activations) + (4 + 4 * dtype.itemsize) * stacked
+    return LIBRARIES + state + round(BACKWARD_PEAK[dtype] * activations) + (4 + 4 * dtype.itemsize) * stacked
 
 
 def disk_needed(model: ModelArgs, train: TrainArgs) -> int:
-    """Bytes of a run directory: the latest state, one more of it while it is replaced, and the best model."""
+    """Bytes of a run directory: the latest state, a second one while it is replaced, and the best model."""
     parameters, hidden = count_parameters(model)
     state = 12 * parameters
     if train.optimizer == "muon":
@@ -79,42 +87,42 @@ def disk_needed(model: ModelArgs, train: TrainArgs) -> int:
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Bytes that can be had on this device; None where nothing tells."""
+    """Free bytes on this device; None if unknown."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
 
 
 def fits_memory(model: ModelArgs, train: TrainArgs, device: torch.device, world_size: int = 1) -> bool:
-    """Whether the memory is enough, as far as anything tells how much there is."""
+    """Whether the run fits into the free memory; True if the free memory is unknown."""
     available = free_memory(device)
     return available is None or peak_memory(model, train, pick_dtype(train.dtype, device), world_size) <= available
 
 
 def check_training_memory(model: ModelArgs, train: TrainArgs, device: torch.device, world_size: int = 1) -> None:
-    """Raises ValueError when the run needs more memory than there is, with what to lower."""
+    """Raise ValueError, which says what to lower, if the run needs more memory than is free."""
     if fits_memory(model, train, device, world_size):
         return
     dtype = pick_dtype(train.dtype, device)
     available = free_memory(device)
     needed = peak_memory(model, train, dtype, world_size)
     state, _ = state_and_activation_bytes(model, train, dtype, world_size)
-    smaller = dataclasses.replace(model, vocab_size=USUAL_VOCABULARY)
-    is_vocabulary = model.vocab_size > USUAL_VOCABULARY and not train.init_from
-    if is_vocabulary and fits_memory(smaller, train, device, world_size):
-        what = f"a vocabulary of {model.vocab_size:,} pieces is too large"
+    smaller = dataclasses.replace(model, vocab_size=LARGEST_DEFAULT_VOCABULARY)
+    large_vocabulary = model.vocab_size > LARGEST_DEFAULT_VOCABULARY and not train.init_from
+    if large_vocabulary and fits_memory(smaller, train, device, world_size):
+        cause = f"a vocabulary of {model.vocab_size:,} pieces is too large"
         advice = f"lower vocab_size ({model.vocab_size}), or leave it out: it is then chosen to fit the text"
     elif available is None or state > available:
-        what = f"{count_parameters(model)[0]:,} parameters with gradients and optimizer state are too many"
+        cause = f"{count_parameters(model).total:,} parameters with gradients and optimizer state are too many"
         advice = f"lower dim ({model.dim}), n_layers ({model.n_layers}) or vocab_size ({model.vocab_size})"
     else:
         rows = train.micro_batch_size or train.batch_size // world_size
-        what = f"there is no room for {quantity(rows, 'sequence')} of {quantity(model.max_seq_len, 'token')} at once"
+        cause = f"there is no room for {quantity(rows, 'sequence')} of {quantity(model.max_seq_len, 'token')} at once"
         advice = "lower micro_batch_size (by default all of batch_size), batch_size or max_seq_len"
     free = readable_size(available or 0)
     raise ValueError(
-        f"this run needs about {readable_size(needed)} of memory, {free} are free on {device}; {what}: {advice}"
+        f"this run needs about {readable_size(needed)} of memory, {free} are free on {device}; {cause}: {advice}"
     )
 
 
 def readable_size(size: int) -> str:
-    """Human-readable: megabytes rounded up, or gigabytes."""
+    """A human-readable size: megabytes rounded up, or gigabytes."""
     return f"{math.ceil(size / 1e6):,} MB" if size < 1e9 else f"{size / 1e9:,.1f} GB"

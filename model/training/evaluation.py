@@ -1,4 +1,7 @@
-"""The loss, its mean on validation text, and what guessing costs. No random number is drawn: a look changes no run."""
+"""The loss, its mean on the validation text, and the losses of n-gram models.
+
+Evaluation draws no random numbers, so it does not change the run.
+"""
 
 import math
 from collections.abc import Callable
@@ -14,7 +17,7 @@ from ..transformer import Transformer
 from .config import TrainArgs
 from .distributed import Ranks
 
-PRIOR = 5  # how often a guess by shorter sequences counts as seen, among those by longer ones
+PRIOR_COUNT = 5  # weight of the (n-1)-gram probability in the n-gram probability, in occurrences
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
@@ -26,10 +29,10 @@ def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> T
 def validation_loss(
     network: Callable[[Tensor], Tensor], model: Transformer, dataset: Dataset, args: TrainArgs, ranks: Ranks
 ) -> float:
-    """Mean nats per token over the validation text, or ``eval_tokens`` tokens of it; ``network`` runs ``model``.
+    """Mean nats per token over at most ``eval_tokens`` tokens of the validation text; ``network`` runs ``model``.
 
-    Windows lie side by side; processes take them in turn. A process that has no batch left repeats one without counting
-    it, since a sharded network runs only where all processes run it.
+    The windows do not overlap, and the processes take batches of them in turn. A process that has no batch left repeats
+    one without counting it, because a sharded network runs only if all processes run it.
     """
     device = model.tok_embeddings.weight.device
     training = model.training
@@ -38,8 +41,8 @@ def validation_loss(
     batches = dataset.val_batches(rows, model.args.max_seq_len, args.eval_tokens)
     total = count = 0.0
     while group := list(islice(batches, ranks.world_size)):
-        mine = group[min(ranks.rank, len(group) - 1)]
-        inputs, targets = (torch.from_numpy(part).to(device) for part in mine)  # (B, T) each
+        batch = group[min(ranks.rank, len(group) - 1)]
+        inputs, targets = (torch.from_numpy(part).to(device) for part in batch)  # (B, T) each
         loss = cross_entropy(network(inputs), targets, "sum")
         if ranks.rank < len(group):
             total += loss.item()
@@ -50,51 +53,53 @@ def validation_loss(
 
 
 def bits_per_byte(nats_per_token: float, dataset: Dataset) -> float:
-    """A loss that does not depend on the tokenizer: bits per byte of the validation text."""
+    """Bits per byte of the validation text: a loss that does not depend on the tokenizer."""
     return nats_per_token / math.log(2) * (len(dataset.val) - 1) / dataset.val_bytes
 
 
-def guessing_losses(dataset: Dataset, vocab_size: int, order: int = 1, tokens: int = 5_000_000) -> list[float]:
-    """Nats per validation token of guesses by frequency: of tokens alone, after the one before, after two …
+def ngram_losses(dataset: Dataset, vocab_size: int, order: int = 1, tokens: int = 5_000_000) -> list[float]:
+    """Nats per validation token of n-gram models, for n = 1 (unigrams: token frequencies alone), 2, 3 …
 
-    A model that does no better than the first has learnt nothing but how often tokens occur. The list ends at
-    ``order``, or sooner at the best guess. Counted are at most ``tokens`` tokens in 100 blocks spread evenly over each
-    text. To each token's count one is added, so that none is impossible; the guess of one order less counts as PRIOR
-    more of a longer sequence.
+    The list ends at n = ``order``, or earlier at the lowest loss. At most ``tokens`` tokens of each text are counted,
+    in 100 evenly spaced blocks. Unigrams have add-one smoothing. For larger n, the (n-1)-gram probability is mixed in
+    with the weight of PRIOR_COUNT occurrences.
     """
     train = sampled_blocks(dataset.train, tokens).astype(np.int64)
     val = sampled_blocks(dataset.val, tokens).astype(np.int64)
-    probability = np.full(len(val), 1 / vocab_size)  # by the guess of one order less
-    context = np.array(len(train))  # how often what comes before each token was seen
+    probability = np.full(len(val), 1 / vocab_size)  # of each validation token, by the (n-1)-gram model
+    context_counts = np.array(len(train))  # of the n-1 tokens before each validation token
     prior = vocab_size
     losses: list[float] = []
-    longest = int(62 / math.log2(vocab_size))  # a sequence is one number of 63 bits
-    for n in range(1, min(order, longest) + 1):
-        seen = _occurrences(_sequences(train, n, vocab_size), _sequences(val, n, vocab_size))  # (len(val) - n + 1,)
-        probability = (seen + prior * probability[-len(seen) :]) / (context + prior)
+    max_order = int(62 / math.log2(vocab_size))  # an n-gram is one integer of 63 bits
+    for n in range(1, min(order, max_order) + 1):
+        counts = _count(_ngrams(val, n, vocab_size), _ngrams(train, n, vocab_size))  # (len(val) - n + 1,)
+        probability = (counts + prior * probability[-len(counts) :]) / (context_counts + prior)
         losses.append(float(-np.log(probability[max(0, 2 - n) :]).mean()))
-        context = seen[:-1]
-        prior = PRIOR
+        context_counts = counts[:-1]
+        prior = PRIOR_COUNT
         if losses[-1] > min(losses):
             return losses[:-1]
     return losses
 
 
-def _sequences(ids: np.ndarray, length: int, vocab_size: int) -> np.ndarray:
-    """Each run of so many tokens as one number."""
-    count = len(ids) - length + 1
-    return sum(ids[place : place + count] * vocab_size ** (length - 1 - place) for place in range(length))
+def _ngrams(ids: np.ndarray, n: int, vocab_size: int) -> np.ndarray:
+    """Each n-gram of the ids (N,) as one integer: (N - n + 1,)."""
+    count = max(0, len(ids) - n + 1)
+    ngrams = np.zeros(count, np.int64)
+    for place in range(n):
+        ngrams = ngrams * vocab_size + ids[place : place + count]
+    return ngrams
 
 
-def _occurrences(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """How often each of ``wanted`` is in ``known``."""
-    values, counts = np.unique(known, return_counts=True)
-    places = np.minimum(np.searchsorted(values, wanted), len(values) - 1)
-    return np.where(values[places] == wanted, counts[places], 0)
+def _count(values: np.ndarray, sample: np.ndarray) -> np.ndarray:
+    """How often each of ``values`` occurs in ``sample``."""
+    distinct, counts = np.unique(sample, return_counts=True)
+    places = np.minimum(np.searchsorted(distinct, values), len(distinct) - 1)
+    return np.where(distinct[places] == values, counts[places], 0)
 
 
 def sampled_blocks(ids: np.ndarray, tokens: int, blocks: int = 100) -> np.ndarray:
-    """At most so many of the ids, in blocks spread evenly."""
+    """At most ``tokens`` of the ids, in evenly spaced blocks; all of them if there are no more."""
     if len(ids) <= tokens:
         return np.asarray(ids)
     starts = np.linspace(0, len(ids) - tokens // blocks, blocks, dtype=np.int64)

@@ -1,50 +1,54 @@
-"""What fine-tuning takes from the model that it starts from, and at which rates it learns."""
+"""Settings that fine-tuning takes from the model it starts from, and its learning rates."""
 
 from pathlib import Path
 
 from ..cli import Settings
-from ..text.train_tokenizer import TRAINABLE
+from ..text.train_tokenizer import TOKENIZER_KINDS
 from ..weights import open_checkpoint
-from .config import FINE_TUNING, RATE, TrainArgs
+from .config import FINE_TUNING_LR_FRACTION, PEAK_LR, TrainArgs
 
 
-def fine_tuning(settings: Settings, given: Settings, flags: Settings) -> Settings:
-    """Architecture and tokenizer are those of ``init_from``; only the context may be set, and only to less.
+def fine_tuning_settings(settings: Settings, explicit: Settings, flags: Settings) -> Settings:
+    """``settings`` with the architecture and the tokenizer of ``init_from``. The context may be set, but only shorter.
 
-    Learning rates that are not among the ``given`` ones are FINE_TUNING times those for training from scratch.
-    Raises ValueError if the ``flags`` ask for another architecture or tokenizer.
+    Learning rates that are not in ``explicit`` are FINE_TUNING_LR_FRACTION of those for training from scratch.
+    Raises ValueError if the ``flags`` set another architecture or tokenizer.
     """
     source = settings["init_from"]
     checkpoint = open_checkpoint(source)
     if checkpoint.network not in (None, settings.get("network")):
         raise ValueError(f"{source} holds the weights of {checkpoint.network}: give --network {checkpoint.network}")
-    own = vars(checkpoint.args)
-    for name in own.keys() & flags.keys() - {"max_seq_len"}:
-        if flags[name] != own[name]:
-            raise ValueError(f"{name} is {flags[name]}, but {source} has {own[name]}: leave it out with init_from")
-    context = flags.get("max_seq_len", own["max_seq_len"])
-    if context > own["max_seq_len"]:
-        raise ValueError(f"max_seq_len is {context}: {source} was made for {own['max_seq_len']}; give at most that")
-    tokenizer = own_tokenizer(source, flags)
-    return settings | own | lower_rates(settings, given) | {"max_seq_len": context, "tokenizer": tokenizer}
+    architecture = vars(checkpoint.args)
+    for name in architecture.keys() & flags.keys() - {"max_seq_len"}:
+        if flags[name] != architecture[name]:
+            raise ValueError(
+                f"{name} is {flags[name]}, but {source} has {architecture[name]}: leave it out with init_from"
+            )
+    longest = architecture["max_seq_len"]
+    context = flags.get("max_seq_len", longest)
+    if context > longest:
+        raise ValueError(f"max_seq_len is {context}: {source} was made for {longest}; give at most that")
+    tokenizer = pretrained_tokenizer(source, flags)
+    rates = fine_tuning_rates(settings, explicit)
+    return settings | architecture | rates | {"max_seq_len": context, "tokenizer": tokenizer}
 
 
-def own_tokenizer(source: Path, flags: Settings) -> str:
+def pretrained_tokenizer(source: Path, flags: Settings) -> str:
     tokenizer = flags.get("tokenizer", str(source))
-    if tokenizer in TRAINABLE:
+    if tokenizer in TOKENIZER_KINDS:
         raise ValueError(
             f"tokenizer is {tokenizer}, which would train a new one, but the weights in {source} are for the tokenizer "
-            "that they were trained with: leave --tokenizer out, or name that tokenizer's file"
+            "that they were trained with: leave --tokenizer out, or give the file of that tokenizer"
         )
     return tokenizer
 
 
-def lower_rates(settings: Settings, given: Settings) -> Settings:
-    """FINE_TUNING times each learning rate that is not ``given``."""
-    usual = {"lr": RATE if settings.get("optimizer", "muon") == "muon" else TrainArgs.lr, "muon_lr": RATE}
+def fine_tuning_rates(settings: Settings, explicit: Settings) -> Settings:
+    """FINE_TUNING_LR_FRACTION of each learning rate that is not in ``explicit``."""
+    from_scratch = {"lr": PEAK_LR if settings.get("optimizer", "muon") == "muon" else TrainArgs.lr, "muon_lr": PEAK_LR}
     rates = {}
-    for name, rate in usual.items():
-        if name not in given:
-            lower = FINE_TUNING * settings.get(name, rate)
+    for name, rate in from_scratch.items():
+        if name not in explicit:
+            lower = FINE_TUNING_LR_FRACTION * settings.get(name, rate)
             rates[name] = float(f"{lower:.6g}")  # 0.0009, and not 0.0008999999999999999
     return rates

@@ -1,4 +1,4 @@
-"""Muon for the hidden matrices, AdamW for the rest, and the learning rate over a run."""
+"""Muon for the hidden matrices, AdamW for the rest, and the learning rate schedule."""
 
 import math
 from collections import defaultdict
@@ -16,8 +16,8 @@ from .distributed import gather, shard_like
 def orthogonalize(stack: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
     """Push all singular values of each matrix of (N, rows, columns) towards 1, keeping its singular vectors.
 
-    Newton-Schulz: X <- a X + (b A + c A^2) X with A = X X^T, as torch.optim.Muon does it, but in the dtype given and
-    for N matrices at once.
+    Newton-Schulz iteration, as in torch.optim.Muon: X <- a X + (b A + c A^2) X with A = X X^T. Unlike torch, it works
+    in the dtype of ``stack`` and on N matrices at once.
     """
     a, b, c = coefficients
     tall = stack.shape[1] > stack.shape[2]
@@ -30,12 +30,12 @@ def orthogonalize(stack: Tensor, coefficients: tuple[float, float, float], steps
 
 
 class Muon(torch.optim.Muon):
-    """torch's Muon, with its products in the run's ``dtype``, and matrices of one shape stacked.
+    """torch.optim.Muon, with matrix products in ``dtype``, and with matrices of the same shape stacked.
 
-    The parent always multiplies in bfloat16. A float32 run is to be float32 throughout, and where bfloat16 is not
-    native its products are slow: 0.3 GFLOP/s where float32 ran at 160 (AVX2, two cores). State and hyperparameters are
-    the parent's. A sharded matrix is gathered first, and each process keeps its part of the result: half a matrix has
-    other singular vectors.
+    The parent always multiplies in bfloat16. A float32 run should use float32 throughout, and without native bfloat16
+    these products are slow: 0.3 GFLOP/s, where float32 reached 160 (AVX2, two cores). State and hyperparameters are
+    those of the parent. A sharded matrix is gathered first, because a part of a matrix has different singular vectors;
+    each process keeps its shard of the result.
     """
 
     def __init__(self, params: list[nn.Parameter], dtype: torch.dtype = torch.float32, **hyperparameters: Any) -> None:
@@ -61,9 +61,9 @@ class Muon(torch.optim.Muon):
                 self.state[p]["momentum_buffer"] = torch.zeros_like(p)
         momenta = [self.state[p]["momentum_buffer"] for p in weights]
         torch._foreach_lerp_(momenta, grads, 1 - group["momentum"])
-        ahead = torch._foreach_lerp(grads, momenta, group["momentum"]) if group["nesterov"] else momenta
+        directions = torch._foreach_lerp(grads, momenta, group["momentum"]) if group["nesterov"] else momenta
 
-        stack = torch.stack([gather(momentum) for momentum in ahead]).to(self.dtype)  # (N, rows, columns)
+        stack = torch.stack([gather(direction) for direction in directions]).to(self.dtype)  # (N, rows, columns)
         orthogonal = orthogonalize(stack, group["ns_coefficients"], group["ns_steps"], group["eps"])
         rows, columns = weights[0].shape
         lr = group["lr"] * max(1, rows / columns) ** 0.5
@@ -75,13 +75,14 @@ class Muon(torch.optim.Muon):
 def build_optimizers(
     model: Transformer, args: TrainArgs, dtype: torch.dtype = torch.float32
 ) -> list[torch.optim.Optimizer]:
-    """AdamW, and Muon where ``args`` say so, its products in ``dtype``. Only matrices have weight decay.
+    """AdamW for all parameters, or Muon for the hidden matrices and AdamW for the rest. Only matrices decay.
 
-    Each group keeps its peak learning rate as ``peak_lr``; ``set_learning_rate`` scales from there.
+    ``dtype`` is that of Muon's products. Each group stores its peak learning rate as ``peak_lr``, for
+    ``set_learning_rate``.
     """
     hidden = [p for p in model.layers.parameters() if p.ndim == 2] if args.optimizer == "muon" else []
-    taken = {id(p) for p in hidden}
-    rest = [p for p in model.parameters() if p.requires_grad and id(p) not in taken]
+    hidden_ids = {id(p) for p in hidden}
+    rest = [p for p in model.parameters() if p.requires_grad and id(p) not in hidden_ids]
     groups = [
         {"params": [p for p in rest if p.ndim >= 2], "weight_decay": args.weight_decay},
         {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0},
@@ -97,21 +98,21 @@ def build_optimizers(
 
 
 def learning_rate(args: TrainArgs, fraction_done: float) -> float:
-    """The learning rate as a fraction of its peak: up over ``warmup``, flat until ``decay_start``, then down.
+    """The learning rate as a fraction of its peak: linear warmup, constant until ``decay_start``, then decay.
 
-    The first step already moves, and the floor ``min_lr`` is reached at the end of the run.
+    It is never 0 in the first step, and it reaches ``min_lr`` at the end of the run.
     """
     if fraction_done < args.warmup:
         return max(fraction_done / args.warmup, 0.05)
     start = max(args.decay_start, args.warmup)
-    left = 1 - min(max(fraction_done - start, 0) / (1 - start), 1)
+    remaining = 1 - min(max(fraction_done - start, 0) / (1 - start), 1)
     if args.schedule == "cosine":
-        left = 0.5 * (1 - math.cos(math.pi * left))
-    return args.min_lr + (1 - args.min_lr) * left
+        remaining = 0.5 * (1 - math.cos(math.pi * remaining))
+    return args.min_lr + (1 - args.min_lr) * remaining
 
 
 def set_learning_rate(optimizers: list[torch.optim.Optimizer], fraction: float) -> None:
-    """Every group's learning rate, as a fraction of its peak."""
+    """Set the learning rate of every group, as a fraction of its peak."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = group["peak_lr"] * fraction

@@ -1,4 +1,4 @@
-"""The text that a run was trained and validated on, found again from its run directory."""
+"""Find the text that a run was trained and validated on, from its run directory."""
 
 import warnings
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from ..cli import from_settings
 from ..text.dataset import Dataset
 from ..text.prepare import load_dataset, prepare
 from ..text.sources import Documents, is_pipe, is_url, open_documents
-from ..text.token_cache import cache_home, download_path, users
+from ..text.token_cache import cache_home, download_path, runs_using
 from ..text.tokenizer import Tokenizer
 from .config import DataArgs, run_settings
 from .run_directory import read_notes
@@ -20,25 +20,25 @@ from .trainer import Progress
 
 
 def run_data(directory: Path) -> DataArgs | None:
-    """What the run in the directory was trained on; None if there is none, or if its settings cannot be read."""
+    """The text settings of the run in the directory; None if there is no run, or if its settings cannot be read."""
     settings = run_settings(directory)
     return from_settings(DataArgs, settings) if settings else None
 
 
 def run_dataset(directory: Path, data: DataArgs, tokenizer: Tokenizer, context: int) -> Dataset:
-    """The run's tokens: from the cache, even if the text's files are gone, or made again from the files.
+    """The tokens of the run: from the cache, which needs no text files, or else tokenized again from the files.
 
-    Raises ValueError if these are no longer the text that the run was trained on.
+    Raises ValueError if the files have changed since the run.
     """
     notes = read_notes(directory, get_type_hints(Progress))
     fingerprint = notes["identity"].get("data") if notes else None
     for entry in sorted(cache_home().glob("tokens-*")):
-        if str(directory.absolute()) in users(entry):
+        if str(directory.absolute()) in runs_using(entry):
             dataset = load_dataset(entry)
             if dataset and dataset.fingerprint == fingerprint:
                 return dataset
     if any(is_pipe(spec) for spec in (*data.data, *data.val_data)):
-        raise ValueError(f"{directory} was trained on text from a pipe, which the cache no longer has: give --data")
+        raise ValueError(f"{directory} was trained on text from a pipe, which is no longer in the cache: give --data")
     dataset = prepare(
         data.documents(),
         tokenizer,
@@ -49,7 +49,7 @@ def run_dataset(directory: Path, data: DataArgs, tokenizer: Tokenizer, context: 
     )
     if fingerprint not in (None, dataset.fingerprint):
         names = ", ".join(data.data)
-        raise ValueError(f"{names} changed since {directory} was trained on it: name the text to score with --data")
+        raise ValueError(f"{names} changed since {directory} was trained on it: give the text to score with --data")
     return dataset
 
 
@@ -58,21 +58,22 @@ def validation_documents(dataset: Dataset, tokenizer: Tokenizer) -> Iterator[tup
     starts = np.flatnonzero(dataset.val == tokenizer.bos_id).tolist()
     for start, end in zip(starts, [*starts[1:], len(dataset.val)]):
         tokens = dataset.val[start:end].tolist()
-        if len(tokens) > 1:  # else there is nothing to predict
+        if len(tokens) > 1:  # BOS alone leaves no token to predict
             yield tokens, len(tokenizer.decode(tokens).encode())
 
 
 def describe_validation(data: DataArgs) -> str:
+    """Name the validation text of a run with these settings."""
     if data.val_data:
         return f"{', '.join(data.val_data)}, the run's validation text"
     return f"the last {100 * data.val_fraction:g}% of {', '.join(data.data)}, the run's validation text"
 
 
 def training_files(documents: Documents, data: DataArgs) -> int:
-    """How many of the documents' files are among those that a run with these settings was trained on."""
-    own = [spec for spec in data.data if not (is_pipe(spec) or is_url(spec))]
+    """Count the files of ``documents`` that a run with these settings was trained on."""
+    paths = [spec for spec in data.data if not (is_pipe(spec) or is_url(spec))]
     names = {str(download_path(spec).resolve()) for spec in data.data if is_url(spec)}
-    with suppress(ValueError, OSError), warnings.catch_warnings():  # they may be gone
+    with suppress(ValueError, OSError), warnings.catch_warnings():  # the training files may have been removed
         warnings.simplefilter("ignore")
-        names |= {name for name, _, _ in open_documents(own, data.text_key, None, data.glob).opened}
+        names |= {name for name, _, _ in open_documents(paths, data.text_key, None, data.glob).opened}
     return sum(name in names for name, _, _ in documents.opened)

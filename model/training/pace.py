@@ -1,52 +1,54 @@
-"""How long a run will still take, estimated from the steps it has taken."""
+"""Estimate the remaining time of a run from the steps it has taken."""
 
 import math
 
 from .config import TrainArgs
 
-FEWEST_STEPS = 3  # measured ones, before anything is estimated
-RELIABLE_AFTER = 20  # measured steps, or seconds of them, after which the estimate hardly changes any more
+MIN_STEPS = 3  # measured steps before anything is estimated
+RELIABLE_AFTER = 20  # measured steps, or seconds of them, after which the estimate hardly changes
 
 
 class Pace:
-    """Steps and seconds since the first step of this session, which may have been slow: it compiles."""
+    """Measures steps and seconds after the first step of this session, which may have been slow because it compiles."""
 
     def __init__(self, args: TrainArgs) -> None:
         self.args = args
-        self.first: tuple[int, float] | None = None  # its number, and the run's seconds after it
+        self.first: tuple[int, float] | None = None  # its number, and the seconds of the run after it
         self.step = 0
         self.run_seconds = 0.0
-        self.steps = 0
-        self.seconds = 0.0
+        self.measured_steps = 0
+        self.measured_seconds = 0.0
 
     def update(self, step: int, run_seconds: float) -> None:
-        """After a step: its number, and how long the run has taken with it."""
+        """Record a step: its number, and the seconds that the run has taken so far."""
         if self.first is None:
             self.first = (step, run_seconds)
         self.step = step
         self.run_seconds = run_seconds
-        self.steps = step - self.first[0]
-        self.seconds = run_seconds - self.first[1]
+        self.measured_steps = step - self.first[0]
+        self.measured_seconds = run_seconds - self.first[1]
 
     @property
     def is_reliable(self) -> bool:
-        return self.steps >= FEWEST_STEPS and (self.steps >= RELIABLE_AFTER or self.seconds >= RELIABLE_AFTER)
+        if self.measured_steps < MIN_STEPS:
+            return False
+        return self.measured_steps >= RELIABLE_AFTER or self.measured_seconds >= RELIABLE_AFTER
 
     @property
     def seconds_left(self) -> float:
-        """Until the steps or the minutes are used up; infinity where it is not known yet."""
-        limit = self.args.step_limit
-        left = math.inf
-        if self.steps >= FEWEST_STEPS and limit < math.inf:
-            left = max(limit - self.step, 0) * self.seconds / self.steps
+        """Seconds until the steps or the minutes are used up; infinity if it is too early to tell."""
+        max_steps = self.args.step_limit
+        by_steps = math.inf
+        if self.measured_steps >= MIN_STEPS and max_steps < math.inf:
+            by_steps = max(max_steps - self.step, 0) * self.measured_seconds / self.measured_steps
         if self.args.minutes is None:
-            return left
-        if limit < math.inf and left == math.inf:
-            return math.inf  # the steps may end it long before the minutes do
-        return min(left, max(60 * self.args.minutes - self.run_seconds, 0))
+            return by_steps
+        if max_steps < math.inf and by_steps == math.inf:
+            return math.inf  # the steps may be used up long before the minutes are
+        return min(by_steps, max(60 * self.args.minutes - self.run_seconds, 0))
 
     @property
     def total_steps(self) -> float:
-        """How many steps the run will have taken at its end."""
-        left = self.seconds_left * self.steps / max(self.seconds, 1e-9)
-        return min(self.args.step_limit, self.step + left)
+        """Estimated number of steps at the end of the run."""
+        steps_left = self.seconds_left * self.measured_steps / max(self.measured_seconds, 1e-9)
+        return min(self.args.step_limit, self.step + steps_left)

@@ -1,4 +1,4 @@
-"""A run that is resolved and checked; nothing of it has been written yet."""
+"""A resolved and checked run, before anything of it is written."""
 
 import dataclasses
 import os
@@ -12,67 +12,71 @@ from ..transformer import Transformer
 from ..weights import find_network
 from ..weights.hf_config import config_from
 from .config import CLASSES, DataArgs, TrainArgs
-from .distributed import Ranks, own_device
+from .distributed import Ranks, local_device
 from .estimate import check_training_memory
-from .sizing import has_architecture, placeholder, undecided
+from .sizing import has_architecture, needs_choice, smallest_architecture
 
-ALONE = Ranks()
+SINGLE_PROCESS = Ranks()
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A run, resolved and checked, of which nothing has been written yet."""
+    """A resolved and checked run, before anything of it is written."""
 
     data: DataArgs
     model: ModelArgs
     train: TrainArgs
     directory: Path
     network: type[Transformer] = Transformer
-    ranks: Ranks = ALONE
+    ranks: Ranks = SINGLE_PROCESS
     resume: bool = False
-    given: Settings = field(default_factory=dict)  # what the user and the file say, and only that
+    settings: Settings = field(default_factory=dict)  # from the file and the flags, without defaults
     base: Path | None = None  # without --out_dir, the directory is base, or else base-2, base-3 …
-    found: Settings | None = None  # when resuming: the run's own settings
-    changes: tuple[str, ...] = ()  # when resuming: what is set differently from before
+    saved_settings: Settings | None = None  # when resuming: those in the run directory
+    changes: tuple[str, ...] = ()  # when resuming: the differences from the saved settings
 
     @property
-    def undecided(self) -> bool:
+    def needs_choice(self) -> bool:
         """Whether the model, or how to train it, is still to be chosen."""
-        return not self.resume and undecided(self.given)
+        return not self.resume and needs_choice(self.settings)
 
     @property
     def identity(self) -> Settings:
-        """What a resume must agree with, beside the text."""
+        """Settings that must not change when the run is resumed. The text must not change either."""
         train = {name: str(getattr(self.train, name) or "") for name in ("init_from", "network")}
-        others = {"tokenizer": self.data.tokenizer, "optimizer": self.train.optimizer}
-        return dataclasses.asdict(self.model) | others | train
+        tokenizer_and_optimizer = {"tokenizer": self.data.tokenizer, "optimizer": self.train.optimizer}
+        return dataclasses.asdict(self.model) | tokenizer_and_optimizer | train
 
 
 def make_plan(settings: Settings, directory: Path, ranks: Ranks) -> Plan:
-    """The plan that these settings describe. Raises ValueError for what can be known to fail without the text."""
+    """Make and check the plan that these settings describe.
+
+    Raises ValueError for every mistake that can be found without reading the text.
+    """
     complete = settings | {"out_dir": directory}
-    if undecided(settings) and not has_architecture(settings):  # the checks need some model that could be chosen
-        complete = placeholder(settings) | complete
+    if needs_choice(settings) and not has_architecture(settings):  # the checks need a model, and any candidate will do
+        complete = smallest_architecture(settings) | complete
     data, model, train = (from_settings(cls, complete) for cls in CLASSES)
-    device = own_device(pick_device(train.device), ranks)
+    device = local_device(pick_device(train.device), ranks)
     network = find_network(train.network) if train.network else Transformer
-    config_from(model, "float32", {})  # what no checkpoint could say is refused before the work, not after it;
-    write_toml(data, model, train)  # and so is a path that no settings file could name, which is UTF-8
+    # Both raise ValueError for settings that could not be saved: better now than after the training.
+    config_from(model, "float32", {})
+    write_toml(data, model, train)
     check_processes(data, train, ranks.world_size)
     check_training_memory(model, train, device, ranks.world_size)
     check_writable(directory)
-    return Plan(data, model, train, directory, network, ranks, given=settings)
+    return Plan(data, model, train, directory, network, ranks, settings=settings)
 
 
 def check_processes(data: DataArgs, train: TrainArgs, processes: int) -> None:
-    """``processes`` is torchrun's number of them, on all machines."""
+    """Raise ValueError if ``processes``, the number on all machines, cannot share the batch or the text."""
     if train.batch_size % processes:
         raise ValueError(
             f"batch_size is {train.batch_size}, for {quantity(processes, 'process', 'processes')}: give a multiple "
-            "of them"
+            f"of {processes}"
         )
     if processes > 1 and "-" in (*data.data, *data.val_data):
-        raise ValueError("data is -, which only one of several processes could read: save the text to a file")
+        raise ValueError("data is -, but only one of several processes can read it: save the text to a file")
 
 
 def check_writable(directory: Path) -> None:
@@ -84,6 +88,6 @@ def check_writable(directory: Path) -> None:
 
 
 def differences(before: Settings, after: Settings) -> tuple[str, ...]:
-    """What is set in both, and differently: ``name old -> new``."""
+    """``name old -> new`` for each setting that is in both with different values."""
     changed = [name for name in before if name in after and before[name] != after[name]]
     return tuple(f"{name} {before[name]} -> {after[name]}" for name in changed)

@@ -1,16 +1,16 @@
-"""loss.png: the losses of a run over its steps."""
+"""loss.png: training and validation loss over the steps of a run."""
 
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
-from ..cli.files import printable, write_atomically
+from ..cli.files import displayable_name, write_atomically
 from .run_directory import METRICS, read_metrics
 
 
 def draw_losses(directory: Path) -> None:
-    """``loss.png`` beside ``metrics.jsonl``; nothing without matplotlib."""
+    """Draw ``loss.png`` from ``metrics.jsonl`` in the same directory; does nothing without matplotlib."""
     metrics = read_metrics(directory / METRICS) if find_spec("matplotlib") else []
     if not metrics:
         return
@@ -26,17 +26,17 @@ def draw_losses(directory: Path) -> None:
     if validation:
         best = min(loss for _, loss in validation)
         axes.plot(*zip(*validation), "o-", color="tab:orange", markersize=3, label=f"validation, best {best:.3f}")
-    axes.set(xlabel="step", ylabel="loss in nats per token", title=printable(directory.absolute().name))
+    axes.set(xlabel="step", ylabel="loss in nats per token", title=displayable_name(directory.absolute().name))
     axes.grid(alpha=0.3)
     axes.legend()
     write_atomically(directory / "loss.png", lambda temporary: figure.savefig(temporary, format="png"))
 
 
 def running_mean(values: list[float]) -> list[float]:
-    """Each value's mean with its neighbours, a fiftieth of the run in all; at both ends there are fewer of them."""
+    """Mean over a centered window of a fiftieth of the values, cut off at both ends."""
     count = len(values)
-    reach = count // 100
+    radius = count // 100
     sums = np.concatenate([[0.0], np.cumsum(values)])
-    starts = np.maximum(np.arange(count) - reach, 0)
-    ends = np.minimum(np.arange(count) + reach + 1, count)
+    starts = np.maximum(np.arange(count) - radius, 0)
+    ends = np.minimum(np.arange(count) + radius + 1, count)
     return ((sums[ends] - sums[starts]) / (ends - starts)).tolist()

@@ -1,4 +1,4 @@
-"""One run from a checked plan to its summary."""
+"""Carry out a checked plan: choose, write the run directory, train, print the summary."""
 
 import dataclasses
 import sys
@@ -20,44 +20,44 @@ from ..weights.variants import make_network
 from .choice import choose_and_forecast
 from .config import CLASSES, CONFIG_FILE
 from .console import Console
-from .distributed import own_device, process_group
+from .distributed import local_device, process_group
 from .estimate import build_seconds, check_training_memory, count_parameters
 from .plan import Plan, differences, make_plan
 from .prepared_text import PreparedText, prepare_text
 from .run_directory import check_free, locked, make_first_free, read_notes
 from .signals import stopping_on_signals
 from .sizing import Forecast
-from .summary import duration, format_rows, how_to_resume
+from .summary import duration, format_rows, resume_command
 from .trainer import Progress, Trainer
 
-PATIENCE = 3.0  # seconds in which nothing need be said
+LONG_BUILD = 3.0  # seconds; building a network for longer than this is announced
 
 
 def run(plan: Plan, text: PreparedText | None) -> int:
     """Train as planned; ``text`` is None in every process but the first. Returns the exit code."""
-    device = own_device(pick_device(plan.train.device), plan.ranks)
+    device = local_device(pick_device(plan.train.device), plan.ranks)
     expected = None
     with ExitStack() as stack:
-        if text:  # before the others are met: a mistake ends here, and they are still waiting
-            if plan.undecided:
+        if text:  # an error must come before the process group starts, where the other processes are waiting
+            if plan.needs_choice:
                 plan, text, expected = choose_and_forecast(plan, text, device)
             check_training_memory(text.model, plan.train, device, plan.ranks.world_size)
-            plan = stack.enter_context(claimed(plan))
+            plan = stack.enter_context(locked_run_directory(plan))
             write_run(plan, text)
         stack.enter_context(process_group(plan.ranks, device))
         plan = dataclasses.replace(plan, directory=Path(plan.ranks.broadcast(str(plan.directory))))
         if text is None:
-            plan, text = reread(plan)
+            plan, text = read_run(plan)
         return train_and_show(plan, text, device, expected)
 
 
 @contextmanager
-def claimed(plan: Plan) -> Iterator[Plan]:
-    """Make the run directory and keep other trainers out of it. Yields the plan with the directory that it got.
+def locked_run_directory(plan: Plan) -> Iterator[Plan]:
+    """Make the run directory and lock it against other trainers. Yields the plan with this directory.
 
-    Preparing the text may have taken hours, and another trainer may have come and gone. So the checks of ``resolve``
-    are made again: no finished run is replaced, and none is resumed with settings that are out of date. Without
-    ``--out_dir`` the directory is the first one that is free now. Raises ValueError if the run must not begin.
+    Repeats checks of ``resolve``, because preparing the text may have taken hours: another trainer may have finished a
+    run there, or changed its settings. Without ``--out_dir``, takes the first directory that is free now. Raises
+    ValueError if the run must not start.
     """
     if plan.base is not None:
         directory = make_first_free(plan.base)
@@ -67,38 +67,39 @@ def claimed(plan: Plan) -> Iterator[Plan]:
     with locked(plan.directory):
         if not plan.resume:
             check_free(plan.directory)
-        elif read_toml(plan.directory / CONFIG_FILE, *CLASSES) != plan.found:
+        elif read_toml(plan.directory / CONFIG_FILE, *CLASSES) != plan.saved_settings:
             raise ValueError(f"{plan.directory / CONFIG_FILE} changed after it was read: run again")
         yield plan
 
 
-def reread(plan: Plan) -> tuple[Plan, PreparedText]:
-    """What the first of several processes chose and prepared, for the others: its run directory and cache hold it."""
+def read_run(plan: Plan) -> tuple[Plan, PreparedText]:
+    """The plan and the text of the first process, read by the others from the run directory and the cache."""
     written = make_plan(read_toml(plan.directory / CONFIG_FILE, *CLASSES), plan.directory, plan.ranks)
     text = prepare_text(dataclasses.replace(written, resume=True))
-    note_uses(text, plan.directory)  # another machine has a cache of its own
+    note_cache_use(text, plan.directory)  # each machine may have a separate cache
     return dataclasses.replace(written, resume=plan.resume), text
 
 
 def write_run(plan: Plan, text: PreparedText) -> None:
-    """What a run directory holds before the first step: enough for --resume to begin from."""
-    restore_progress(plan, text)  # refuses, before anything is written
+    """Write the tokenizer and the settings, which are enough for --resume even before the first checkpoint."""
+    restore_progress(plan, text)  # raises ValueError before anything is written
     if not plan.resume:
         save_tokenizer(text.tokenizer, plan.directory)
     write_text(plan.directory / CONFIG_FILE, write_toml(text.data, text.model, plan.train))
-    note_uses(text, plan.directory)
+    note_cache_use(text, plan.directory)
 
 
-def note_uses(text: PreparedText, directory: Path) -> None:
+def note_cache_use(text: PreparedText, directory: Path) -> None:
     for entry in text.entries:
         note_use(entry, directory)
 
 
 def train_and_show(plan: Plan, text: PreparedText, device: torch.device, expected: Forecast | None = None) -> int:
+    """Build or restore the model, train it, and show the run in the terminal. Returns the exit code."""
     progress = restore_progress(plan, text)
     torch.manual_seed(plan.train.seed)
     if plan.ranks.is_first:
-        say_building(text.model)
+        announce_building(text.model)
     model = initial_model(plan, text.model, fresh=progress is None).to(device)
     trainer = Trainer(
         model,
@@ -118,7 +119,7 @@ def train_and_show(plan: Plan, text: PreparedText, device: torch.device, expecte
     except OSError as error:
         raise ValueError(
             f"{error.filename or plan.directory}: {error.strerror or error}; the state of step {trainer.saved_step} "
-            f"stays; to go on from there: {how_to_resume(plan.directory)}"
+            f"is kept; to resume from there: {resume_command(plan.directory)}"
         ) from None
     except torch.OutOfMemoryError:
         size = plan.train.micro_batch_size or plan.train.batch_size // plan.ranks.world_size
@@ -129,18 +130,19 @@ def train_and_show(plan: Plan, text: PreparedText, device: torch.device, expecte
     return 128 + trainer.stopped_by if trainer.stopped_by else 0
 
 
-def say_building(args: ModelArgs) -> None:
-    """A note where it takes a while until the network is there, and there are its size and pace to show."""
-    if (seconds := build_seconds(args)) > PATIENCE:
-        parameters, layers = quantity(count_parameters(args)[0], "parameter"), quantity(args.n_layers, "layer")
-        text = f"{parameters} in {layers}, about {duration(seconds)}"
+def announce_building(args: ModelArgs) -> None:
+    """Print the size of the network, and about how long building it takes, if that is long."""
+    seconds = build_seconds(args)
+    if seconds > LONG_BUILD:
+        parameters = quantity(count_parameters(args).total, "parameter")
+        text = f"{parameters} in {quantity(args.n_layers, 'layer')}, about {duration(seconds)}"
         print(format_rows({"building": text}), file=sys.stderr, flush=True)
 
 
 def initial_model(plan: Plan, args: ModelArgs, fresh: bool) -> Transformer:
-    """Random weights, or those of ``init_from`` in a context that may be shorter than theirs.
+    """A model with random weights, or with the weights of ``init_from`` and a context that may be shorter.
 
-    A run that is resumed needs neither: its state brings all weights.
+    When resuming, ``fresh`` is False and the weights do not matter, because the saved state replaces them.
     """
     if not (plan.train.init_from and fresh):
         return plan.network(args)
@@ -157,23 +159,23 @@ def identity_of(plan: Plan, text: PreparedText) -> Settings:
 
 
 def restore_progress(plan: Plan, text: PreparedText) -> Progress | None:
-    """How far the run is, if it is one to go on with. Raises ValueError when its model or its text was another."""
+    """The saved progress of a resumed run, else None. Raises ValueError if its model or its text has changed."""
     notes = read_notes(plan.directory, get_type_hints(Progress)) if plan.resume else None
     if notes is None:
         return None
     before, now = notes["identity"], identity_of(plan, text)
-    refused = [change for change in differences(before, now) if not change.startswith("data ")]
+    conflicts = [change for change in differences(before, now) if not change.startswith("data ")]
     if before.get("data") != now["data"]:
-        refused.append("data: another text, or another split of it")
-    if refused:
+        conflicts.append("data: another text, or another split of it")
+    if conflicts:
         raise ValueError(
-            f"{plan.directory} was trained on other text or as another model ({'; '.join(refused)}): give the same as "
-            "before, or start a new run"
+            f"{plan.directory} was trained on other text or as another model ({'; '.join(conflicts)}): give the same "
+            "as before, or start a new run"
         )
     progress = Progress(**notes["progress"])
     if progress.step > plan.train.step_limit:
         raise ValueError(
-            f"max_steps is {plan.train.max_steps}, but {plan.directory} has taken {quantity(progress.step, 'step')} "
-            "already: give more than that, or leave it out"
+            f"max_steps is {plan.train.max_steps}, but {plan.directory} has already taken "
+            f"{quantity(progress.step, 'step')}: give more than that, or leave it out"
         )
     return progress

@@ -1,10 +1,10 @@
-"""The directory a run lives in: who may write there, its latest state, and metrics.jsonl."""
+"""The run directory: its lock, the latest training state, and metrics.jsonl."""
 
 import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,54 +19,53 @@ from .distributed import gather, shard_like
 
 STATE = "training_state.safetensors"
 METRICS = "metrics.jsonl"
-MODEL_FILES = (STATE, "model.safetensors", "config.json")  # any of them: a model lives here
-STATE_KEYS = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")  # of AdamW, and of Muon
+MODEL_FILES = (STATE, "model.safetensors", "config.json")  # a directory with any of these holds a model
+STATE_KEYS = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")  # the first three are AdamW's, the last is Muon's
 Optimizers = list[torch.optim.Optimizer]
 
 
 def check_free(directory: Path) -> None:
-    """Raise ValueError if a model lives in the directory: no run replaces another."""
-    held = next((name for name in MODEL_FILES if (directory / name).exists()), None)
-    if held:
-        raise ValueError(f"{directory} holds {held}: give another --out_dir, or --resume to go on with that run")
+    """Raise ValueError if the directory holds a model, so that no run replaces another."""
+    for name in MODEL_FILES:
+        if (directory / name).exists():
+            raise ValueError(f"{directory} holds {name}: give another --out_dir, or --resume to continue that run")
 
 
 def numbered(base: Path) -> Iterator[Path]:
-    """``base``, base-2, base-3 …, without end."""
+    """Yield ``base``, base-2, base-3 … endlessly."""
     yield base
     for number in itertools.count(2):
         yield base.with_name(f"{base.name}-{number}")
 
 
 def make_first_free(base: Path) -> Path:
-    """Make the first of the ``numbered`` directories that does not exist; of several processes, each makes its own."""
+    """Make the first of the ``numbered`` directories that does not exist. Concurrent processes get different ones."""
     base.parent.mkdir(parents=True, exist_ok=True)
-    return next(directory for directory in numbered(base) if _make(directory))
-
-
-def _make(directory: Path) -> bool:
-    try:
-        directory.mkdir()
-    except FileExistsError:
-        return False
-    return True
+    for directory in numbered(base):
+        with suppress(FileExistsError):
+            directory.mkdir()
+            break
+    return directory
 
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Keep a second trainer out. The operating system releases the lock when the process ends, however it ends."""
+    """Lock the directory against a second trainer, and delete files that a killed one left half-written.
+
+    The operating system releases the lock when the process ends, even if it is killed.
+    """
     try:
         lock = FileLock(directory / ".lock").acquire(blocking=False)
     except Timeout:
-        raise ValueError(f"{directory}: another trainer is at work there; give another --out_dir") from None
+        raise ValueError(f"{directory} is in use by another trainer: give another --out_dir") from None
     with lock:
-        for unfinished in directory.glob(".*.tmp"):  # what a kill left half-written
+        for unfinished in directory.glob(".*.tmp"):
             unfinished.unlink()
         yield
 
 
 def optimizer_states(model: Transformer, optimizers: Optimizers) -> dict[str, dict[str, Any]]:
-    """Each parameter's optimizer state, under the parameter's name: no grouping or order to go wrong."""
+    """The optimizer state of each parameter by the parameter's name, independent of their grouping and order."""
     names = {id(p): name for name, p in model.named_parameters()}
     return {
         names[id(p)]: optimizer.state[p]
@@ -77,15 +76,15 @@ def optimizer_states(model: Transformer, optimizers: Optimizers) -> dict[str, di
 
 
 def weights_of(model: Transformer) -> dict[str, Tensor]:
-    """Parameters, shared ones once, and the buffers that belong to the weights; the plain network has none of these."""
+    """Parameters, tied ones once, and buffers of the state dict, which only a ``--network`` class may have."""
     saved = model.state_dict()
     return dict(model.named_parameters()) | {name: b for name, b in model.named_buffers() if name in saved}
 
 
 def full_state(model: Transformer, optimizers: Optimizers, keep: bool = True) -> dict[str, Tensor]:
-    """Weights and optimizer state by name, whole, in main memory; empty where they are not to be kept.
+    """Unsharded weights and optimizer state by name, in main memory; empty if ``keep`` is False.
 
-    Every process must call it. One tensor at a time is whole on the device.
+    Every process must call it. Only one tensor at a time is gathered on the device.
     """
     parts = {f"model.{name}": weight for name, weight in weights_of(model).items()}
     for name, state in optimizer_states(model, optimizers).items():
@@ -99,15 +98,15 @@ def full_state(model: Transformer, optimizers: Optimizers, keep: bool = True) ->
 
 
 def save_state(directory: Path, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
-    """One file, so that weights, optimizer and step cannot disagree after a kill."""
+    """Save to a single file, so that weights, optimizer and step still match after a kill."""
     save_tensors(directory / STATE, tensors, {"notes": json.dumps(notes)})
 
 
 def load_state(directory: Path, model: Transformer, optimizers: Optimizers) -> None:
-    """Put back what ``full_state`` took, bit for bit, however the model is sharded now.
+    """Restore the state that ``full_state`` collected, bit for bit. The model may be sharded differently now.
 
-    Every tensor is copied: the file is mapped, and a mapped file cannot be replaced on Windows. Raises ValueError for
-    a tensor that this model and its optimizers do not have, or have in another shape.
+    Every tensor is copied, because the file is memory-mapped, and Windows cannot replace a mapped file. Raises
+    ValueError for a tensor that this model and its optimizers do not have, or have in another shape.
     """
     tensors = load_tensors(directory / STATE)
     weights, states = weights_of(model), optimizer_states(model, optimizers)
@@ -124,32 +123,32 @@ def load_state(directory: Path, model: Transformer, optimizers: Optimizers) -> N
 def check_state(
     path: Path, tensors: Mapping[str, Tensor], weights: Mapping[str, Tensor], states: Mapping[str, Any]
 ) -> None:
-    """Raises ValueError at the first tensor that is missing, unknown or of another shape or dtype."""
-    missing = [name for name in weights if f"model.{name}" not in tensors]
-    if missing:
-        raise ValueError(f"{path} has no {missing[0]}: it is of another model; start a new run")
+    """Raise ValueError at the first tensor that is missing, unknown or of another shape or dtype."""
+    for name in weights:
+        if f"model.{name}" not in tensors:
+            raise ValueError(f"{path} has no {name}: it belongs to another model; start a new run")
     for name, tensor in tensors.items():
         kind, _, parameter = name.partition(".")
         key = ""
-        known = kind == "model"
+        expected = kind == "model"
         if kind == "optimizer":
             key, _, parameter = parameter.partition(".")
-            known = parameter in states and key in STATE_KEYS
-        if not (known and parameter in weights):
-            raise ValueError(f"{path} holds {name}, which this model and optimizer have not: start a new run")
+            expected = parameter in states and key in STATE_KEYS
+        if not (expected and parameter in weights):
+            raise ValueError(f"{path} holds {name}, which this model and optimizer do not have: start a new run")
         dtype = weights[parameter].dtype
         shape = () if key == "step" else tuple(weights[parameter].shape)
         if tuple(tensor.shape) != shape or tensor.dtype != dtype:
             raise ValueError(
                 f"{path}: {name} is {tensor.dtype} of shape {tuple(tensor.shape)}, not {dtype} of {shape}: "
-                "the file is damaged or of another model; start a new run"
+                "the file is damaged or belongs to another model; start a new run"
             )
 
 
 def read_notes(directory: Path, progress_types: Mapping[str, Any]) -> dict[str, Any] | None:
     """``progress`` and ``identity`` of the saved state, without reading a tensor; None before the first checkpoint.
 
-    ``progress_types`` has the type of each number in ``progress``. Raises ValueError for anything else.
+    ``progress_types`` has the type of each number in ``progress``. Raises ValueError if the notes do not match it.
     """
     path = directory / STATE
     if not path.exists():
@@ -160,11 +159,11 @@ def read_notes(directory: Path, progress_types: Mapping[str, Any]) -> dict[str, 
     try:
         notes = json.loads(text)
         progress, identity = notes["progress"], notes["identity"]
-        fine = isinstance(identity, dict) and progress.keys() == progress_types.keys()
-        fine = fine and all(_fits_type(progress[name], kind) for name, kind in progress_types.items())
+        valid = isinstance(identity, dict) and progress.keys() == progress_types.keys()
+        valid = valid and all(_fits_type(progress[name], kind) for name, kind in progress_types.items())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        fine = False
-    if not fine:
+        valid = False
+    if not valid:
         raise ValueError(f"{path} has damaged notes: restore the file, or start a new run")
     return {"progress": progress, "identity": identity}
 
@@ -178,23 +177,23 @@ def _fits_type(value: Any, kind: Any) -> bool:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics file, without a last one that a kill cut short. Raises ValueError on a foreign one."""
+    """The lines of a metrics file, except a last one that a kill cut short. Raises ValueError if it is damaged."""
     check_is_file(path)
     try:
         lines = [{"step": 0} | json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
         values = [value for line in lines for value in line.values()]
-        fine = all(isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63) for value in values)
+        valid = all(isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63) for value in values)
     except (ValueError, TypeError, RecursionError):
-        fine = False
-    if not fine:
+        valid = False
+    if not valid:
         raise ValueError(f"{path} is damaged: restore or remove it")
     return lines
 
 
 class Metrics:
-    """``metrics.jsonl``: one line a step with what was measured in it.
+    """``metrics.jsonl``: one line per step with the measured values.
 
-    Continuing after ``last_step`` drops the lines of later steps, which run again.
+    When resuming after ``last_step``, the lines of later steps are dropped, because these steps run again.
     """
 
     def __init__(self, path: Path, last_step: int | None = None) -> None:
@@ -205,11 +204,11 @@ class Metrics:
 
     def write(self, step: int, measured: Mapping[str, float]) -> None:
         line = {"step": step} | {name: float(f"{value:.7g}") for name, value in measured.items()}
-        with self.path.open("r+b") as file:  # which makes no new file where somebody removed the run's
+        with self.path.open("r+b") as file:  # fails, instead of making a new file, if the run was removed
             file.seek(0, os.SEEK_END)
             file.write(json.dumps(line).encode() + b"\n")
 
     def sync(self) -> None:
-        """A saved state must not outlive the lines before it, even in a power cut."""
+        """Flush to disk before a state is saved, so that even a power cut cannot lose the lines before that state."""
         with self.path.open("r+b") as file:
             os.fsync(file.fileno())

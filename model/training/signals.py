@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while a run trains: the step ends, the state is saved, and the run can be resumed."""
+"""Stop a run on Ctrl-C or SIGTERM: it finishes the current step and saves its state, so that it can be resumed."""
 
 import signal
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ from .trainer import Trainer
 
 @contextmanager
 def stopping_on_signals(trainer: Trainer) -> Iterator[None]:
-    """Within it, Ctrl-C and SIGTERM end the run after a step.
+    """Make Ctrl-C and SIGTERM end the run after the current step.
 
-    A second Ctrl-C is not caught, for those who cannot wait for the step; but torchrun sends each one twice.
+    In a single process, a second Ctrl-C interrupts even the step. Not under torchrun, which sends every signal twice.
     """
-    handlers: dict[int, Any] = {}  # those from before
+    handlers: dict[int, Any] = {}  # the previous handlers
 
     def stop_after_step(number: int, frame: FrameType | None) -> None:
         trainer.stop_signal = number

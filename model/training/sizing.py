@@ -1,8 +1,8 @@
-"""Which model to train, and in which batches: chosen from the text, the speed of this machine and the minutes.
+"""Choose which model to train, and its batch size, for the text, the speed of this machine and the minutes.
 
-A larger model learns more from each token, a smaller one sees more tokens in the same time, and a small text has only
-so much to give. ``Law`` weighs them, fitted to the runs in benchmarks/sizing.jsonl by
-benchmarks/sizing.py. docs/scaling.md says how well it predicts runs that it was not fitted to.
+A larger model learns more from each token, a smaller one sees more tokens in the same time, and a small text has only a
+limited amount to learn. ``Law`` weighs them. benchmarks/sizing.py fits it to the runs in benchmarks/sizing.jsonl, and
+docs/scaling.md shows how well it predicts runs that it was not fitted to.
 """
 
 import dataclasses
@@ -10,35 +10,42 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
+from torch import Tensor
 
 from ..cli import Settings, from_settings
 from ..config import ModelArgs
 from ..text.dataset import Dataset
 from ..transformer import Transformer
-from .config import RATE, TrainArgs
+from .config import PEAK_LR, TrainArgs
 from .estimate import check_training_memory, count_parameters, fits_memory
-from .evaluation import guessing_losses
+from .evaluation import ngram_losses
 from .trainer import Trainer
 
-# Width and layers; each step is up to twice the work, so that noise in the timing rarely changes the choice. In few
-# minutes few layers are best: wide products are faster than many.
+# Width and layers. Each step is at most twice the work of the one before, so that noise in the timing rarely changes
+# the choice. Short runs do best with few layers, because a few wide products are faster than many narrow ones.
 LADDER = ((64, 2), (96, 2), (128, 2), (128, 4), (160, 5), (224, 5), (288, 6), (384, 7), (512, 8), (704, 9), (1024, 10))
-ORDER = 6  # of the guesses by frequency, which say how hard a text is
-SHORT = 2.0  # minutes: in 500 steps half the context taught 5% more, in 1,400 steps 0.7% less (benchmarks/choice.py)
-OVERHEAD = 0.05  # of the minutes: validation, checkpoints, samples
-ROUNDS = 3  # in which the candidates are timed
-FINE_TUNING_PASSES = 4  # over the text: a small model was better after 2 than after 6 (benchmarks/fine_tuning.py)
+NGRAM_ORDER = 6  # longest n-gram of the models whose loss measures how hard a text is to predict
+# Runs of fewer minutes use half the context: in 500 steps its loss was 5% lower, in 1,400 steps 0.7% higher
+# (benchmarks/choice.py).
+SHORT_RUN_MINUTES = 2.0
+OVERHEAD = 0.05  # fraction of the minutes for validation, checkpoints and samples
+TIMING_ROUNDS = 3
+FINE_TUNING_EPOCHS = 4  # a small model was better after 2 epochs than after 6 (benchmarks/fine_tuning.py)
+MIN_GAIN = 0.003  # relative gain of the loss below which more epochs are not worth their time
+MAX_EPOCHS = 12  # no run that the law was fitted to has more
+
+Number = TypeVar("Number", float, Tensor)
 
 
 class Law(NamedTuple):
-    """The loss as three parts: what no model learns, what a small one misses, and what too little text leaves out.
+    """The loss as a sum of three parts: irreducible loss, too small a model, too little text.
 
-    The form is that of Chinchilla (arXiv:2203.15556, equation 10), in which a text that is read again counts less
-    each time (arXiv:2305.16264, equation 5). It is a fraction of what the best guess by frequency costs, so that it
-    can speak of a text that no run has seen.
+    The form is that of Chinchilla (arXiv:2203.15556, equation 10), with diminishing returns for repeated text
+    (arXiv:2305.16264, equation 5). The sum is multiplied by the loss of the best n-gram model of the text, so that the
+    law applies to texts that it was not fitted to.
     """
 
     floor: float
@@ -46,56 +53,57 @@ class Law(NamedTuple):
     model_power: float
     text: float
     text_power: float
-    repeats: float  # how many passes beyond the first are worth one through new text each, in the limit
+    repeats: float  # all repeated epochs together are worth at most this many epochs of new text
 
-    def loss(self, guess: Any, hidden: Any, tokens: Any, unique: Any) -> Any:
-        """Nats per token of validation text, after so many ``tokens`` of a text with ``unique`` ones.
+    def loss(self, ngram_loss: Number, hidden: Number, tokens: Number, unique_tokens: Number) -> Number:
+        """Predict the validation loss in nats per token, after training on ``tokens`` of ``unique_tokens`` tokens.
 
-        ``guess`` is the best of ``guessing_losses``, ``hidden`` the parameters in the layers' matrices.
+        ``ngram_loss`` is the lowest of ``ngram_losses``, ``hidden`` the number of parameters in the matrices of the
+        layers. The fit in benchmarks/sizing.py passes tensors.
         """
-        beyond = tokens / unique - 1
-        again = (beyond + abs(beyond)) / 2  # 0 within the first pass; written such that the fit can pass tensors
-        new = tokens - unique * again + unique * self.repeats * (1 - math.e ** (-again / self.repeats))
-        missed = self.model * (hidden / 1e6) ** -self.model_power + self.text * (new / 1e6) ** -self.text_power
-        return guess * (self.floor + missed)
+        repeats = tokens / unique_tokens - 1
+        repeats = (repeats + abs(repeats)) / 2  # max(repeats, 0), for floats and tensors
+        first_epoch = tokens - unique_tokens * repeats
+        effective_tokens = first_epoch + unique_tokens * self.repeats * (1 - math.e ** (-repeats / self.repeats))
+        model_part = self.model * (hidden / 1e6) ** -self.model_power
+        text_part = self.text * (effective_tokens / 1e6) ** -self.text_power
+        return ngram_loss * (self.floor + (model_part + text_part))
 
 
 LAW = Law(floor=0.6553, model=0.0771, model_power=0.3063, text=0.1527, text_power=0.626, repeats=8.4177)
-ENOUGH = 0.003  # a gain of the loss, as a fraction, that is worth no further passes
-MOST_PASSES = 12  # no run that the law was fitted to has seen its text more often
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a run is expected to come to."""
+    """The predicted outcome of a run."""
 
     tokens_per_second: float
     steps: int
-    loss: float | None = None  # nats per token of validation text; None where the law does not apply, to fine-tuning
-    ends_early: bool = False  # because more passes over the text would not make the model better
+    loss: float | None = None  # nats per token of validation text; None for fine-tuning, which the law does not cover
+    ends_early: bool = False  # before the minutes are used up, because more epochs would not improve the model
 
 
 @dataclass(frozen=True)
 class TextFacts:
-    """What the choice of a model needs to know of a text."""
+    """The facts about a text that the choice of a model depends on."""
 
     train_tokens: int
     vocab_size: int
-    guess: float  # how hard it is: nats per token of the best guess by frequency
+    ngram_loss: float  # nats per token of the best n-gram model
 
 
 def text_facts(dataset: Dataset, vocab_size: int) -> TextFacts:
-    return TextFacts(len(dataset.train), vocab_size, hardness(dataset, vocab_size))
+    return TextFacts(len(dataset.train), vocab_size, best_ngram_loss(dataset, vocab_size))
 
 
-def hardness(dataset: Dataset, vocab_size: int) -> float:
-    """How hard a text is, for the law: nats per token of the best guess by frequency."""
-    return min(guessing_losses(dataset, vocab_size, ORDER))
+def best_ngram_loss(dataset: Dataset, vocab_size: int) -> float:
+    """Nats per token of the best n-gram model: for the law, how hard the text is to predict."""
+    return min(ngram_losses(dataset, vocab_size, NGRAM_ORDER))
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What trains: a network on a device, in so many processes. It is timed on the text that it will train on."""
+    """A device and the number of processes on it. Measures how fast a model trains there on the given text."""
 
     network: type[Transformer]
     dataset: Dataset
@@ -105,9 +113,9 @@ class Machine:
     fastest: dict[tuple[ModelArgs, int], float] = field(default_factory=dict, init=False)
 
     def tokens_per_second(self, model: ModelArgs, train: TrainArgs) -> float:
-        """Of training steps on random weights: the fastest of a third of a second of them, and of all timed before.
+        """Speed of the fastest training step, of about a third of a second of steps and of all earlier calls.
 
-        Other programs make a step slower and never faster, so the fastest is what this machine can do.
+        The fastest step counts because other programs can only make a step slower.
         """
         torch.manual_seed(train.seed)
         network = self.network(model).to(self.device)
@@ -119,7 +127,7 @@ class Machine:
         steps = 0
         while steps < 3 or spent < 0.35:
             begin = time.perf_counter()
-            trainer.step(1.0)  # which waits for the device
+            trainer.step(1.0)  # waits for the device
             seconds = time.perf_counter() - begin
             fastest = min(fastest, seconds)
             spent += seconds
@@ -134,79 +142,102 @@ def has_architecture(settings: Settings) -> bool:
     return bool(settings.get("init_from")) or {"dim", "n_layers"} <= settings.keys()
 
 
-def undecided(settings: Settings) -> bool:
-    """Whether anything is to be chosen: minutes are given, but not both an architecture and a batch size."""
-    decided = has_architecture(settings) and "batch_size" in settings
-    return bool(settings.get("minutes")) and not decided
+def needs_choice(settings: Settings) -> bool:
+    """Whether anything is to be chosen: minutes are set, but not both an architecture and a batch size."""
+    complete = has_architecture(settings) and "batch_size" in settings
+    return bool(settings.get("minutes")) and not complete
 
 
-def choose_settings(given: Settings, text: TextFacts, machine: Machine) -> Settings:
-    """The given settings, and those that suit the text, the machine and the minutes best.
+def choose_settings(settings: Settings, text: TextFacts, machine: Machine) -> Settings:
+    """``settings``, completed with those that suit the text, the machine and the minutes best.
 
-    Every candidate is timed in several rounds, a few seconds apart, so that a program that is busy for a moment does
-    not decide. Raises ValueError when no candidate fits into the memory.
+    Every candidate is timed in several rounds, a few seconds apart, so that a short load from other programs does not
+    decide. Raises ValueError if no candidate fits into the memory.
     """
-    choose = choose_training if has_architecture(given) else choose_model
-    for _ in range(ROUNDS):
-        chosen = choose(given, text, machine)
+    choose = choose_training if has_architecture(settings) else choose_model
+    for _ in range(TIMING_ROUNDS):
+        chosen = choose(settings, text, machine)
     return chosen
 
 
-def choose_training(given: Settings, text: TextFacts, machine: Machine) -> Settings:
-    """The batch, and what depends on it, for an architecture that is given or that of the model to fine-tune."""
-    model = from_settings(ModelArgs, given | {"vocab_size": text.vocab_size})
-    seconds = 60 * given["minutes"] * (1 - OVERHEAD)
+def choose_training(settings: Settings, text: TextFacts, machine: Machine) -> Settings:
+    """Choose the batch size and the settings that depend on it; the user or ``init_from`` decides the architecture."""
+    model = from_settings(ModelArgs, settings | {"vocab_size": text.vocab_size})
+    seconds = training_seconds(settings)
     tokens = 1e4 * seconds  # until this model has been timed
     for _ in range(2):
-        settings = recipe(model, tokens, text.train_tokens, given, machine.processes)
-        if given.get("init_from") and "weight_decay" not in given:
-            settings["weight_decay"] = TrainArgs.weight_decay  # more would undo what the model has learnt
-        train = from_settings(TrainArgs, settings)
+        chosen = training_settings(model, tokens, text.train_tokens, settings, machine.processes)
+        if settings.get("init_from") and "weight_decay" not in settings:
+            chosen["weight_decay"] = TrainArgs.weight_decay  # more would undo what the model has learnt
+        train = from_settings(TrainArgs, chosen)
         check_training_memory(model, train, machine.device, machine.processes)
-        step_tokens = train.batch_size * model.max_seq_len
-        possible = min(seconds * machine.tokens_per_second(model, train), train.step_limit * step_tokens)
-        tokens = possible
-        if given.get("init_from"):
-            tokens = min(possible, FINE_TUNING_PASSES * text.train_tokens)
-    steps = max(1, int(tokens / step_tokens))
-    if tokens < possible:
-        settings = {"max_steps": steps} | settings
-    return validations(steps, tokens) | settings | shape(model)
+        affordable = affordable_tokens(model, train, machine, seconds)
+        tokens = affordable
+        if settings.get("init_from"):
+            tokens = min(affordable, FINE_TUNING_EPOCHS * text.train_tokens)
+    steps = max(1, int(tokens / (train.batch_size * model.max_seq_len)))
+    if tokens < affordable:
+        chosen = {"max_steps": steps} | chosen
+    return validation_settings(steps, tokens) | chosen | architecture_settings(model)
 
 
-def choose_model(given: Settings, text: TextFacts, machine: Machine) -> Settings:
-    """The model, the batch and what depends on them.
+def choose_model(settings: Settings, text: TextFacts, machine: Machine) -> Settings:
+    """Choose the model, the batch size and the settings that depend on them.
 
-    Sizes are tried from small to large, until the predicted loss or the memory says that the one before was better.
+    Tries sizes from small to large, until the predicted loss rises or the memory is too small.
     """
-    seconds = 60 * given["minutes"] * (1 - OVERHEAD)
-    tokens = 1e4 * seconds  # a first guess of what the smallest size can see
+    seconds = training_seconds(settings)
+    tokens = 1e4 * seconds  # a first estimate for the smallest size
     best: Settings | None = None
-    least = math.inf
-    for model in architectures(usual_context(given) | given | {"vocab_size": text.vocab_size}):
-        hidden = count_parameters(model)[1]
-        train = from_settings(TrainArgs, recipe(model, tokens, text.train_tokens, given, machine.processes))
+    lowest_loss = math.inf
+    for model in candidate_models(default_context(settings) | settings | {"vocab_size": text.vocab_size}):
+        hidden = count_parameters(model).hidden
+        chosen = training_settings(model, tokens, text.train_tokens, settings, machine.processes)
+        train = from_settings(TrainArgs, chosen)
         if not fits_memory(model, train, machine.device, machine.processes):
             break
-        possible = seconds * machine.tokens_per_second(model, train)
-        possible = min(possible, train.step_limit * train.batch_size * model.max_seq_len)
-        tokens = most_useful(text.guess, hidden, possible, text.train_tokens)
-        loss = LAW.loss(text.guess, hidden, tokens, text.train_tokens)
-        if loss >= least:
+        affordable = affordable_tokens(model, train, machine, seconds)
+        tokens = useful_tokens(text.ngram_loss, hidden, affordable, text.train_tokens)
+        loss = LAW.loss(text.ngram_loss, hidden, tokens, text.train_tokens)
+        if loss >= lowest_loss:
             break
-        least = loss
-        best = recipe(model, tokens, text.train_tokens, given, machine.processes) | shape(model)
+        lowest_loss = loss
+        best = training_settings(model, tokens, text.train_tokens, settings, machine.processes)
+        best |= architecture_settings(model)
         steps = max(1, int(min(tokens / (best["batch_size"] * model.max_seq_len), train.step_limit)))
-        if tokens < possible:
+        if tokens < affordable:
             best = {"max_steps": steps} | best
-        best = validations(steps, tokens) | best
+        best = validation_settings(steps, tokens) | best
     if best is None:
         raise ValueError("not even the smallest model fits into the memory that is free: close other programs")
     return best
 
 
+def training_seconds(settings: Settings) -> float:
+    """The seconds that the minutes leave for training steps."""
+    return 60 * settings["minutes"] * (1 - OVERHEAD)
+
+
+def affordable_tokens(model: ModelArgs, train: TrainArgs, machine: Machine, seconds: float) -> float:
+    """How many tokens the machine can train on in these seconds, within ``max_steps``."""
+    by_time = seconds * machine.tokens_per_second(model, train)
+    return min(by_time, train.step_limit * train.batch_size * model.max_seq_len)
+
+
+def useful_tokens(ngram_loss: float, hidden: int, tokens: float, unique_tokens: int) -> float:
+    """How many of ``tokens`` are worth training on: at most MAX_EPOCHS, and fewer if the rest gains under MIN_GAIN."""
+    tokens = min(tokens, MAX_EPOCHS * unique_tokens)
+    good_enough = LAW.loss(ngram_loss, hidden, tokens, unique_tokens) * (1 + MIN_GAIN)
+    fewest = tokens
+    for n in range(1, 60):
+        fewer = tokens * 0.9**n
+        if LAW.loss(ngram_loss, hidden, fewer, unique_tokens) < good_enough:
+            fewest = fewer
+    return fewest
+
+
 def forecast(model: ModelArgs, train: TrainArgs, text: TextFacts, machine: Machine) -> Forecast:
-    """What a run with these settings will come to, on this machine."""
+    """Predict the speed, the steps and the loss of a run with these settings on this machine."""
     speed = machine.tokens_per_second(model, train)
     step_tokens = train.batch_size * model.max_seq_len
     steps = train.step_limit
@@ -215,21 +246,21 @@ def forecast(model: ModelArgs, train: TrainArgs, text: TextFacts, machine: Machi
     steps = max(1, int(steps))
     if train.init_from:
         return Forecast(speed, steps)
-    loss = LAW.loss(text.guess, count_parameters(model)[1], steps * step_tokens, text.train_tokens)
+    loss = LAW.loss(text.ngram_loss, count_parameters(model).hidden, steps * step_tokens, text.train_tokens)
     return Forecast(speed, steps, loss)
 
 
-def architectures(given: Settings) -> Iterator[ModelArgs]:
-    """The smallest first, with what is given in each; those that cannot be are left out."""
+def candidate_models(settings: Settings) -> Iterator[ModelArgs]:
+    """The sizes of LADDER from small to large, with ``settings`` in each; impossible combinations are left out."""
     seen = set()
     for width, n_layers in LADDER:
-        dim = given.get("dim", width)
+        dim = settings.get("dim", width)
         heads = most_heads(dim)
-        own = {"dim": dim, "n_layers": n_layers, "n_heads": heads, "tie_embeddings": given["vocab_size"] > 512}
-        if heads % 2 == 0 and "n_heads" not in given:
-            own["n_kv_heads"] = heads // 2
+        model = {"dim": dim, "n_layers": n_layers, "n_heads": heads, "tie_embeddings": settings["vocab_size"] > 512}
+        if heads % 2 == 0 and "n_heads" not in settings:
+            model["n_kv_heads"] = heads // 2
         try:
-            args = from_settings(ModelArgs, own | given)
+            args = from_settings(ModelArgs, model | settings)
         except ValueError:
             continue
         if args not in seen:
@@ -237,67 +268,58 @@ def architectures(given: Settings) -> Iterator[ModelArgs]:
             yield args
 
 
-def shape(model: ModelArgs) -> Settings:
-    """The settings of a model that are chosen; the others are given, defaults or the tokenizer's."""
+def architecture_settings(model: ModelArgs) -> Settings:
+    """The settings of the model that are chosen here."""
     names = ("dim", "n_layers", "n_heads", "n_kv_heads", "tie_embeddings", "max_seq_len")
     return {name: getattr(model, name) for name in names}
 
 
 def most_heads(dim: int) -> int:
-    """As many as divide ``dim`` into heads of an even width, which is at least 32, or 64 in wide models."""
+    """The largest number of heads with an even width of at least 32, or of at least 64 in wide models."""
     narrowest = 32 if dim < 384 else 64
     counts = [count for count in range(1, dim // narrowest + 1) if dim % (2 * count) == 0]
     return max(counts, default=1)
 
 
-def placeholder(given: Settings) -> Settings:
-    """The smallest architecture that could be chosen, for checks that are made before one is; none if there is none."""
-    smallest = next(architectures({"vocab_size": ModelArgs.vocab_size} | usual_context(given) | given), None)
+def smallest_architecture(settings: Settings) -> Settings:
+    """The smallest candidate model, for checks before one is chosen; empty if no candidate is possible."""
+    candidates = candidate_models({"vocab_size": ModelArgs.vocab_size} | default_context(settings) | settings)
+    smallest = next(candidates, None)
     return {} if smallest is None else dict(vars(smallest))
 
 
-def usual_context(given: Settings) -> Settings:
-    """``max_seq_len`` of a run of so many ``minutes``, if it is not the default."""
-    return {"max_seq_len": 128} if given["minutes"] < SHORT else {}
+def default_context(settings: Settings) -> Settings:
+    """A shorter ``max_seq_len`` for short runs; empty for others, which use the default of ``ModelArgs``."""
+    return {"max_seq_len": 128} if settings["minutes"] < SHORT_RUN_MINUTES else {}
 
 
-def recipe(model: ModelArgs, tokens: float, unique: int, given: Settings, processes: int = 1) -> Settings:
-    """Batch, rates and regularization for a run that sees so many tokens of a text with ``unique`` ones.
+def training_settings(
+    model: ModelArgs, tokens: float, unique_tokens: int, settings: Settings, processes: int = 1
+) -> Settings:
+    """Batch size, learning rates and weight decay for training on ``tokens`` of ``unique_tokens`` tokens.
 
-    The batch grows with the square root of the tokens. Weight decay keeps a model from learning the text by heart; it
-    is needed the more, the more passes there are and the more parameters for each token of the text. With few of
-    both it only hinders. What is ``given`` stays.
+    The batch size grows with the square root of the tokens. Weight decay keeps the model from memorising the text, so
+    it grows with the epochs and with the parameters per token of text; if both are few, more decay only hinders.
+    ``settings`` override what is chosen.
     """
     rows = 2 ** round(math.log2(math.sqrt(tokens / 1e6) * 1024 / model.max_seq_len))
     rows = max(2, min(rows, 64))
-    unit = processes * given.get("micro_batch_size", 1)  # the batch is a multiple of it
-    pressure = tokens / unique * math.sqrt(count_parameters(model)[1] / unique)
-    suited = {
+    unit = processes * settings.get("micro_batch_size", 1)  # the batch size is a multiple of it
+    memorization = tokens / unique_tokens * math.sqrt(count_parameters(model).hidden / unique_tokens)
+    chosen = {
         "batch_size": unit * max(1, round(rows / unit)),
-        "lr": RATE if given.get("optimizer", "muon") == "muon" else TrainArgs.lr,
-        "muon_lr": RATE,
+        "lr": PEAK_LR if settings.get("optimizer", "muon") == "muon" else TrainArgs.lr,
+        "muon_lr": PEAK_LR,
         "decay_start": 0.1,
-        "weight_decay": round(min(0.1 * max(1.0, pressure / 5) ** 1.5, 0.8), 1),
+        "weight_decay": round(min(0.1 * max(1.0, memorization / 5) ** 1.5, 0.8), 1),
     }
-    return suited | given
+    return chosen | settings
 
 
-def validations(steps: int, tokens: float) -> Settings:
-    """About ten in a run, on so much text that they take a small part of its time; a sample with every second."""
-    every = max(1, steps // 10)
-    digit = 10 ** (len(str(every)) - 1)
-    every = every // digit * digit
-    text = 1000 * round(min(max(7.5e-6 * tokens, 40), 200))
-    return {"eval_every": every, "eval_tokens": text, "sample_every": 2 * every}
-
-
-def most_useful(guess: float, hidden: int, tokens: float, unique: int) -> float:
-    """How many of so many tokens to train on: no more passes over the text than are known to make the model better."""
-    tokens = min(tokens, MOST_PASSES * unique)
-    enough = LAW.loss(guess, hidden, tokens, unique) * (1 + ENOUGH)
-    fewest = tokens
-    for n in range(1, 60):
-        fewer = tokens * 0.9**n
-        if LAW.loss(guess, hidden, fewer, unique) < enough:
-            fewest = fewer
-    return fewest
+def validation_settings(steps: int, tokens: float) -> Settings:
+    """About ten validations per run, each on few tokens so that it is quick, and a sample at every second one."""
+    eval_every = max(1, steps // 10)
+    digit = 10 ** (len(str(eval_every)) - 1)
+    eval_every = eval_every // digit * digit
+    eval_tokens = 1000 * round(min(max(7.5e-6 * tokens, 40), 200))
+    return {"eval_every": eval_every, "eval_tokens": eval_tokens, "sample_every": 2 * eval_every}

@@ -1,4 +1,4 @@
-"""What is said of a run: before it, what it will take; after it, what came out. console.py shows it."""
+"""The texts that console.py prints about a run: the announcement before it, warnings, and the summary after it."""
 
 import math
 import re
@@ -19,55 +19,55 @@ from .evaluation import bits_per_byte
 from .sizing import Forecast
 from .trainer import Progress
 
-FEW_STEPS = 100
-LONG_PROMPT = 30  # characters
+MIN_STEPS = 100  # fewer steps teach little
+MAX_PROMPT = 30  # characters
 CJK = r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]"  # kana and Chinese characters
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What is known of a run before its first step, and does not change while it trains."""
+    """The facts about a run that are known before its first step and do not change."""
 
     args: TrainArgs
     model: ModelArgs
     parameters: int
     dataset: Dataset
     device: torch.device
-    dtype: torch.dtype  # of the products
+    dtype: torch.dtype  # of matrix products
     processes: int
-    unigram: float  # nats per token of guessing each token by its frequency alone
+    unigram: float  # nats per token when guessing each token by its frequency alone
 
     def tokens_after(self, steps: float) -> float:
-        """The tokens that so many steps train on."""
+        """The number of tokens trained on in this many steps."""
         return steps * self.args.batch_size * self.model.max_seq_len
 
-    def passes_after(self, steps: float) -> str:
-        """How often the training text is seen in so many steps."""
-        count = self.tokens_after(steps) / len(self.dataset.train)
-        number = f"{count:,.0f}" if count >= 10 else f"{max(count, 0.001):.2g}"
-        return f"{number} {'pass' if number == '1' else 'passes'} over the text"
+    def epochs_after(self, steps: float) -> str:
+        """The number of epochs in this many steps, for example "2.6 epochs"."""
+        epochs = self.tokens_after(steps) / len(self.dataset.train)
+        number = f"{epochs:,.0f}" if epochs >= 10 else f"{max(epochs, 0.001):.2g}"
+        return f"{number} {'epoch' if number == '1' else 'epochs'}"
 
 
 def announcement(
     run: RunFacts, first_step: int = 0, changes: tuple[str, ...] = (), forecast: Forecast | None = None
 ) -> str:
-    """What the run will take, as far as it is known before its first step.
+    """The settings, size and forecast of the run, before its first step.
 
-    A run that is resumed has taken ``first_step`` steps already, and ``changes`` are what is set differently now.
+    A resumed run has already taken ``first_step`` steps, and ``changes`` lists the settings that are different now.
     """
     args, model = run.args, run.model
     rows = {
         "model": f"{quantity(run.parameters, 'parameter')}: {quantity(model.n_layers, 'layer')} of width {model.dim}, "
         f"{quantity(model.n_heads, 'head')}, on {run.device} in {str(run.dtype).removeprefix('torch.')}"
         f"{_threads(run.device)}",
-        "memory": memory_and_disk(run),
-        "text": described(run.dataset, model.vocab_size),
+        "memory": describe_memory(run),
+        "text": describe_text(run.dataset, model.vocab_size),
         "guessing": f"costs {math.log(model.vocab_size):.3f} nats per token uniformly, {run.unigram:.3f} by frequency",
-        "training": f"{_length(run)}, dropout {args.dropout:g}",
+        "training": f"{_describe_length(run)}, dropout {args.dropout:g}",
         "directory": f"{args.out_dir}",
     }
     if forecast:
-        rows["expected"] = expectation(run, forecast)
+        rows["expected"] = describe_forecast(run, forecast)
     if args.init_from:
         rows["fine-tuning"] = f"{args.init_from}, lr {args.lr:g}, muon_lr {args.muon_lr:g}"
     if first_step or changes:
@@ -81,21 +81,21 @@ def _threads(device: torch.device) -> str:
     return f", {quantity(torch.get_num_threads(), 'thread')}"
 
 
-def _length(run: RunFacts) -> str:
-    """The size of a step and how far the run goes, in steps, minutes or both."""
+def _describe_length(run: RunFacts) -> str:
+    """The size of a step, and the length of the run in steps, minutes or both."""
     args = run.args
     parts = [f"{args.batch_size} x {run.model.max_seq_len} tokens a step"]
     if args.step_limit < math.inf:
         steps = int(args.step_limit)
         tokens = int(run.tokens_after(steps))
-        parts.append(f"{quantity(steps, 'step')}: {quantity(tokens, 'token')}, {run.passes_after(steps)}")
+        parts.append(f"{quantity(steps, 'step')}: {quantity(tokens, 'token')}, {run.epochs_after(steps)}")
     if args.minutes:
         parts.append(f"{duration(60 * args.minutes)} {'at most' if args.max_steps else 'in all'}")
     return ", ".join(parts)
 
 
-def described(data: Dataset, vocab_size: int) -> str:
-    """The text as tokens, and where they are kept."""
+def describe_text(data: Dataset, vocab_size: int) -> str:
+    """The size of the text in tokens, and the directory that they are cached in."""
     place, size = cache_home(), data.train.nbytes + data.val.nbytes
     if isinstance(data.train, np.memmap) and data.train.filename:
         place = Path(data.train.filename).parent
@@ -106,39 +106,40 @@ def described(data: Dataset, vocab_size: int) -> str:
     )
 
 
-def memory_and_disk(run: RunFacts) -> str:
-    """The most memory that the process will take on a CPU, or on the device; and the run directory's size."""
-    most = peak_memory(run.model, run.args, run.dtype, run.processes)
+def describe_memory(run: RunFacts) -> str:
+    """The peak memory of the process on a CPU, or on the device, and the size of the run directory."""
+    peak = peak_memory(run.model, run.args, run.dtype, run.processes)
     if run.device.type == "cpu":
-        most += PROCESS
-    text = f"about {readable_size(most)} at most"
-    if available := free_memory(run.device):
+        peak += PROCESS
+    text = f"about {readable_size(peak)} at most"
+    available = free_memory(run.device)
+    if available:
         text += f", {readable_size(available)} free"
     return f"{text}; {readable_size(disk_needed(run.model, run.args))} on disk"
 
 
-def expectation(run: RunFacts, forecast: Forecast) -> str:
-    """The predicted loss if there is one, and after how many steps."""
+def describe_forecast(run: RunFacts, forecast: Forecast) -> str:
+    """The predicted steps, the predicted loss if there is one, and a warning if the run would learn little."""
     loss = forecast.loss
     steps = quantity(forecast.steps, "step")
-    text = f"{steps}, {run.passes_after(forecast.steps)}, at {forecast.tokens_per_second:,.0f} tokens/s"
+    text = f"{steps}, {run.epochs_after(forecast.steps)}, at {forecast.tokens_per_second:,.0f} tokens/s"
     if loss is not None and loss < run.unigram:
         text = f"about {loss:.2f} nats per token, {bits_per_byte(loss, run.dataset):.2f} bits per byte, after {text}"
     if forecast.ends_early:
         seconds = run.tokens_after(forecast.steps) / forecast.tokens_per_second
-        text += f", ending after about {duration(seconds)}: more passes would not make it better"
+        text += f", ending after about {duration(seconds)}: more epochs would not improve the model"
     if loss is not None and loss > 0.9 * run.unigram:
         text += "; too little to learn much from: give more text or more minutes"
-    elif forecast.steps < FEW_STEPS:
-        text += f"; fewer than {FEW_STEPS} steps teach little: give more minutes, or a smaller --batch_size"
+    elif forecast.steps < MIN_STEPS:
+        text += f"; fewer than {MIN_STEPS} steps teach little: give more minutes, or a smaller --batch_size"
     return text
 
 
-def overfitting(progress: Progress, train_loss: float | None) -> str | None:
-    """The warning for a run that is memorising the training text; ``train_loss`` is a mean over the last steps.
+def overfitting_warning(progress: Progress, train_loss: float | None) -> str | None:
+    """The warning that the model is memorising the training text; ``train_loss`` is a mean over the last steps.
 
-    A validation loss 3% above its best has left it by more than the noise between two validations. While a model still
-    learns something general, its training loss stays above 0.7 of its validation loss.
+    A rise of the validation loss by 3% is more than the noise between two validations. While a model still learns to
+    generalize, its training loss stays above 0.7 of its validation loss.
     """
     loss, best = progress.val_loss, progress.best_val_loss
     advice = "more text, fewer minutes or steps, --dropout 0.1, or a smaller --dim or --n_layers help"
@@ -152,13 +153,13 @@ def overfitting(progress: Progress, train_loss: float | None) -> str | None:
 
 
 def summary(run: RunFacts, progress: Progress, train_loss: float | None = None, text: str = "") -> str:
-    """What came out, where it is, what to type next.
+    """The result of the run, its directory, and the next command.
 
-    ``train_loss`` is a mean over the last steps, ``text`` the beginning of what was trained on.
+    ``train_loss`` is a mean over the last steps, ``text`` the beginning of the training text.
     """
     best = progress.best_val_loss
     seconds = quantity(round(progress.wall_seconds), "second")
-    trained = f"{quantity(progress.tokens, 'token')}, {run.passes_after(progress.step)}, {seconds}"
+    trained = f"{quantity(progress.tokens, 'token')}, {run.epochs_after(progress.step)}, {seconds}"
     rows = {
         "parameters": f"{run.parameters:,}",
         "trained": f"{quantity(progress.step, 'step')}, {trained}",
@@ -171,45 +172,49 @@ def summary(run: RunFacts, progress: Progress, train_loss: float | None = None, 
         )
         if best >= run.unigram:
             rows["note"] = "no better than guessing: train longer, on more text, or with other --lr and --muon_lr"
-    if warning := overfitting(progress, train_loss):
+    warning = overfitting_warning(progress, train_loss)
+    if warning:
         rows["overfitting"] = warning
     directory = str(run.args.out_dir)
-    network = f" --network {quote(run.args.network)}" if run.args.network else ""
     rows["run directory"] = directory
+    command = f"{typed_command('generate')} {quote(directory)}"
+    if run.args.network:
+        command += f" --network {quote(run.args.network)}"
     prompt = first_words(text)
-    asked = f" --prompt {quote(prompt)}" if prompt else ""
-    rows["next"] = f"{typed_command('generate')} {quote(directory)}{network}{asked}"
+    if prompt:
+        command += f" --prompt {quote(prompt)}"
+    rows["next"] = command
     return format_rows(rows)
 
 
 def first_words(text: str) -> str:
-    """A prompt such as the text begins: its first three words, or the first signs of a word that is too long for one.
+    """A prompt from the beginning of the text: up to three words, or up to eight characters.
 
-    Chinese and Japanese have no spaces between words.
+    Characters are taken if the first word is too long, and for Chinese and Japanese, which have no spaces.
     """
-    found = re.search(r"[^\W_]\S*(?:[^\S\r\n]+\S+){0,2}", text)  # begins with a letter or digit, not like a flag
+    found = re.search(r"[^\W_]\S*(?:[^\S\r\n]+\S+){0,2}", text)  # starts with a letter or digit, unlike a flag
     if not found:
         return ""
     words = found[0]
-    if len(words) > LONG_PROMPT:
+    if len(words) > MAX_PROMPT:
         words = words.split()[0]
-    if len(words) > LONG_PROMPT or re.match(CJK, words):
-        run_of_letters = re.match(r"\w{1,8}", words)
-        words = run_of_letters[0] if run_of_letters else words[:8]
+    if len(words) > MAX_PROMPT or re.match(CJK, words):
+        letters = re.match(r"\w{1,8}", words)
+        words = letters[0] if letters else words[:8]
     return words
 
 
-def how_to_resume(directory: Path) -> str:
+def resume_command(directory: Path) -> str:
     return f"{typed_command('train')} --resume --out_dir {quote(str(directory))}"
 
 
 def format_rows(rows: dict[str, str]) -> str:
-    """One line a row, its name padded."""
+    """One line per row, with the name padded."""
     return "\n".join(f"{name:<14} {value}" for name, value in rows.items())
 
 
 def duration(seconds: float) -> str:
-    """90 seconds are "1:30"."""
+    """Format 90 seconds as "1:30"."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

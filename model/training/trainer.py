@@ -19,7 +19,7 @@ from ..text.dataset import Dataset
 from ..transformer import FeedForward, Transformer
 from ..weights import save_model
 from .config import TrainArgs
-from .distributed import Ranks, gather, parallelize, sync_gradients, whole
+from .distributed import Ranks, gather, parallelize, sync_gradients, unsharded
 from .evaluation import bits_per_byte, cross_entropy, validation_loss
 from .optimizer import build_optimizers, learning_rate, set_learning_rate
 from .run_directory import METRICS, Metrics, full_state, load_state, save_state
@@ -27,22 +27,22 @@ from .run_directory import METRICS, Metrics, full_state, load_state, save_state
 
 @dataclass
 class Progress:
-    """The state of a run that is neither weights nor optimizer. Batches and dropout follow from seed and step."""
+    """The state of a run besides weights and optimizer. Batches and dropout are functions of the seed and the step."""
 
     step: int = 0
     tokens: int = 0
-    train_seconds: float = 0.0  # in training steps alone
-    wall_seconds: float = 0.0  # with validation, samples and checkpoints
+    train_seconds: float = 0.0  # training steps only
+    wall_seconds: float = 0.0  # including validation, samples and checkpoints
     val_loss: float | None = None
     best_val_loss: float | None = None
     best_step: int = 0
 
 
 class Trainer:
-    """Trains ``model`` in place and keeps ``directory`` such that a kill at any moment loses little.
+    """Trains ``model`` in place, and saves to ``directory`` so that a kill at any moment loses little.
 
-    The directory gets metrics.jsonl, the best model on validation text, and the latest state with ``identity`` in
-    it: what a resume must agree with. Without a directory nothing is validated or written.
+    The directory gets metrics.jsonl, the model with the best validation loss, and the latest state. The state includes
+    ``identity``, which must be the same when the run is resumed. Without a directory nothing is validated or written.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Trainer:
         ranks: Ranks | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """With ``progress``, that of the state in ``directory``, the state is loaded and continued."""
+        """``progress`` resumes a run: it must be the one saved in ``directory``, and the state is loaded from there."""
         self.model = model
         self.dataset = dataset
         self.args = args
@@ -67,14 +67,14 @@ class Trainer:
         self.ranks = ranks or Ranks()
         self.clock = clock
         self.saved_step = self.progress.step
-        self.stop_signal = 0  # the number of a signal: whoever sets it, in any process, ends the run after a step
-        self.stopped_by = 0  # the signal that all processes have agreed to stop for
+        self.stop_signal = 0  # set it to a signal number, in any process, to end the run after the current step
+        self.stopped_by = 0  # the signal that ended the run, the same in all processes
         self.context = model.args.max_seq_len
         self.device = model.tok_embeddings.weight.device
         self.dtype = pick_dtype(args.dtype, self.device)
         self.autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16)
 
-        self.network_class = type(model)  # FSDP makes a subclass of it
+        self.network_class = type(model)  # FSDP changes the class of the model
         add_dropout(model, args.dropout)
         self.parallel = parallelize(model, self.ranks, args.fsdp)
         self.optimizers = build_optimizers(model, args, self.dtype)
@@ -86,45 +86,45 @@ class Trainer:
             self.metrics = Metrics(directory / METRICS, progress.step if progress else None)
 
     def run(self) -> Progress:
-        """All steps, for those who need not see each."""
+        """Take all steps."""
         for _ in self.steps():
             pass
         return self.progress
 
     def steps(self) -> Iterator[dict[str, float]]:
-        """Step until the steps or the minutes are used up, or ``stop_signal`` is set; yields what each step measured.
+        """Step until the steps or the minutes are used up, or ``stop_signal`` is set; yield the metrics of each step.
 
-        The state is saved before a step that validated is yielded, and at the end. Raises ValueError when the loss is
-        not finite; what is saved is then the last good state.
+        The state is saved before a step with a validation is yielded, and at the end. Raises ValueError if the loss is
+        not finite; the saved state is then the last good one.
         """
         begin = self.clock() - self.progress.wall_seconds
         self.model.train()
-        fraction_done = self._agree(begin)
-        unknown = self.directory is not None and self.progress.best_val_loss is None
-        if unknown and (self.args.init_from or fraction_done >= 1):  # fine-tuning shows what it starts from
-            yield self._keep(self.validate(), begin)
+        fraction_done = self._update_fraction_done(begin)
+        never_validated = self.directory is not None and self.progress.best_val_loss is None
+        if never_validated and (self.args.init_from or fraction_done >= 1):  # fine-tuning shows the loss it starts from
+            yield self._record(self.validate(), begin)
         while fraction_done < 1 and not self.stopped_by:
             started = self.clock()
             measured = self.step(learning_rate(self.args, fraction_done))
-            measured["tokens_per_second"] = self._count(self.clock() - started)
-            fraction_done = self._agree(begin)
-            validating = self._is_validated(fraction_done)
+            measured["tokens_per_second"] = self._count_step(self.clock() - started)
+            fraction_done = self._update_fraction_done(begin)
+            validating = self._is_validation_due(fraction_done)
             if validating:
                 measured |= self.validate()
-            yield self._keep(measured, begin, save=bool(validating or self.stopped_by))
+            yield self._record(measured, begin, save=bool(validating or self.stopped_by))
 
-    def _is_validated(self, fraction_done: float) -> bool:
-        """Every ``eval_every`` steps and at the end, but not twice within a quarter of ``eval_every`` there."""
+    def _is_validation_due(self, fraction_done: float) -> bool:
+        """True every ``eval_every`` steps and at the end, but not within ``eval_every / 4`` steps before the end."""
         if fraction_done >= 1:
             return True
         step, interval = self.progress.step, self.args.eval_every
-        steps_in_all = step / max(fraction_done, 1e-9)
-        return step % interval == 0 and steps_in_all - step > interval / 4
+        total_steps = step / max(fraction_done, 1e-9)
+        return step % interval == 0 and total_steps - step > interval / 4
 
     def step(self, lr_fraction: float) -> dict[str, float]:
-        """One optimizer step on the batch that belongs to this step; its learning rate is a fraction of the peak."""
+        """Take one optimizer step on the batch of the current step, at this fraction of the peak learning rate."""
         args, ranks = self.args, self.ranks
-        inputs, targets = self._batch(self.progress.step)  # (B, T) each, this process's rows
+        inputs, targets = self._batch(self.progress.step)  # (B, T) each, the rows of this process
         if args.dropout:
             torch.manual_seed(dropout_seed(args.seed, self.progress.step, ranks.rank))
         rows = args.micro_batch_size or len(inputs)
@@ -139,7 +139,8 @@ class Trainer:
             total += loss.detach()
         norm = gather(clip_grad_norm_(self.model.parameters(), args.grad_clip or math.inf)).item()
         train_loss = ranks.sum([total.item() / ranks.world_size], self.device)[0]
-        self._check_finite(train_loss + norm, f"the loss is {train_loss} and the gradient norm {norm}", 1)
+        message = f"the loss is {train_loss} and the gradient norm {norm}"
+        self._check_finite(train_loss + norm, self.progress.step + 1, message)
 
         set_learning_rate(self.optimizers, lr_fraction)
         for optimizer in self.optimizers:
@@ -148,17 +149,17 @@ class Trainer:
         return {"train_loss": train_loss, "lr": args.lr * lr_fraction, "grad_norm": norm}
 
     def validate(self) -> dict[str, float]:
-        """The loss on validation text. The best model so far is written at once; without a directory, nothing is."""
+        """Compute the validation loss, and save the model if it is the best so far. Without a directory, do nothing."""
         progress = self.progress
         if self.directory is None:
             return {}
         with self.autocast:
             loss = validation_loss(self.network, self.model, self.dataset, self.args, self.ranks)
-        self._check_finite(loss, f"the validation loss is {loss}")
+        self._check_finite(loss, progress.step, f"the validation loss is {loss}")
         progress.val_loss = loss
         if progress.best_val_loss is None or loss < progress.best_val_loss:
             progress.best_val_loss, progress.best_step = loss, progress.step
-            best = whole(self.model, self.network_class)
+            best = unsharded(self.model, self.network_class)
             if self.ranks.is_first:
                 save_model(best, self.directory)
         return {"val_loss": loss, "val_bits_per_byte": bits_per_byte(loss, self.dataset)}
@@ -176,31 +177,31 @@ class Trainer:
         inputs, targets = (torch.from_numpy(part).to(self.device, non_blocking=True) for part in batch)
         return inputs, targets
 
-    def _agree(self, begin: float) -> float:
-        """The fraction of the run that is done, and whether a signal ends it: the same answer in every process."""
+    def _update_fraction_done(self, begin: float) -> float:
+        """The fraction of the run that is done. It and ``stopped_by`` become the same in all processes."""
         self.progress.wall_seconds = self.clock() - begin
         fraction_done = self.args.fraction_done(self.progress.step, self.progress.wall_seconds)
-        fraction_done, signal = self.ranks.highest([fraction_done, self.stop_signal], self.device)
+        fraction_done, signal = self.ranks.max([fraction_done, self.stop_signal], self.device)
         self.stopped_by = int(signal)
         return fraction_done
 
-    def _count(self, seconds: float) -> float:
-        """Add the step to the progress; returns its tokens per second."""
+    def _count_step(self, seconds: float) -> float:
+        """Add a step to the progress; returns its tokens per second."""
         tokens = self.args.batch_size * self.context
         self.progress.step += 1
         self.progress.tokens += tokens
         self.progress.train_seconds += seconds
         return tokens / max(seconds, 1e-9)
 
-    def _check_finite(self, value: float, what: str, steps_on: int = 0) -> None:
+    def _check_finite(self, value: float, step: int, message: str) -> None:
         if not math.isfinite(value):
             raise ValueError(
-                f"step {self.progress.step + steps_on}: {what}; the good state of step {self.saved_step} stays in "
-                f"{self.directory}: resume it with half of --lr and --muon_lr, or a smaller --grad_clip"
+                f"step {step}: {message}; the good state of step {self.saved_step} is kept in {self.directory}: "
+                "resume it with half of --lr and --muon_lr, or a smaller --grad_clip"
             )
 
-    def _keep(self, measured: dict[str, float], begin: float, save: bool = True) -> dict[str, float]:
-        """Write what the step measured and, if ``save``, the state. Weights are collected in every process."""
+    def _record(self, measured: dict[str, float], begin: float, save: bool = True) -> dict[str, float]:
+        """Write the metrics of a step and, if ``save``, the state. Every process must call it to gather the weights."""
         if self.metrics:
             self.metrics.write(self.progress.step, measured)
         if save and self.directory is not None:
@@ -214,14 +215,14 @@ class Trainer:
 
 
 def dropout_seed(seed: int, step: int, rank: int) -> int:
-    """Dropout is a pure function of (seed, step, rank), so that resuming needs no generator state."""
+    """The dropout seed, a pure function of (seed, step, rank), so that resuming needs no generator state."""
     return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0])
 
 
 def add_dropout(model: Transformer, probability: float) -> None:
-    """Dropout on the embedding and on what each block adds to the residual stream, in training mode only.
+    """Add dropout after the embedding, attention and feed-forward modules, in training mode only.
 
-    Forward hooks, PyTorch's own means for this, so that the network itself needs no setting that only training has.
+    Forward hooks keep this setting, which only training has, out of the network.
     """
     if probability:
         for module in model.modules():

@@ -81,7 +81,7 @@ def run(options: Page) -> Report:
     path = options.model or newest_run()
     checkpoint = open_checkpoint(path)
     args = checkpoint.args
-    count, _ = count_parameters(args)
+    count = count_parameters(args).total
     if count > LARGEST_MODEL:
         raise ValueError(
             f"{path} has {count:,} parameters: the page runs up to {LARGEST_MODEL:,}; train a smaller model "
