@@ -10,6 +10,7 @@ faults.py        the names of the mistakes, with explanations
 forms.py         the forms of a rotation table
 counterparts.py  right versions of all functions
 calls.py         calls of the reader's functions
+properties.py    properties of right functions, and comparisons of results
 verdict.py       the verdict on one function, and its text
 
 A mistake is named only if it returns the same numbers as the reader's function in every call that did not raise.

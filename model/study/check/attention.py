@@ -12,20 +12,11 @@ from torch.overrides import TorchFunctionMode
 from . import faults as known
 from .calls import Caller, Trial, error_count, first_problem, parameters
 from .forms import FORMS, Conventions, Form
+from .properties import Comparison, Property, Requirement, keeps_arguments, kind
 from .recipe import Explanation, Mistake, Recipe, explain, matches, same
 from .rotation import LAYOUTS, OUTCOMES, RECIPES, Probe, mistakes_in, nearest_layout, probes, rotate, worst
 from .table import unit
-from .verdict import (
-    Comparison,
-    Property,
-    Requirement,
-    Verdict,
-    in_other_order,
-    keeps_arguments,
-    kind,
-    with_requirements,
-    wrong,
-)
+from .verdict import Verdict, in_other_order, with_requirements, wrong
 
 FUNCTION = "attention"
 FUSED = ("scaled_dot_product_attention", "multi_head_attention_forward", "flex_attention")

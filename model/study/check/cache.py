@@ -11,18 +11,9 @@ from ...config import ModelArgs
 from . import faults as known
 from .calls import Caller, Trial, ending, first_problem, parameters, required
 from .forms import Conventions
+from .properties import Comparison, Property, Requirement, keeps_arguments, kind
 from .recipe import Explanation, Mistake, Recipe, explain, same
-from .verdict import (
-    Comparison,
-    Property,
-    Requirement,
-    Verdict,
-    in_other_order,
-    keeps_arguments,
-    kind,
-    with_requirements,
-    wrong,
-)
+from .verdict import Verdict, in_other_order, with_requirements, wrong
 
 FUNCTION = "KVCache"
 SIZES = ModelArgs(dim=24, n_layers=2, n_heads=6, n_kv_heads=3, head_dim=4, vocab_size=7, max_seq_len=12)

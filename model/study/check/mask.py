@@ -11,8 +11,9 @@ from . import faults as known
 from .calls import Caller, first_problem, parameters
 from .faults import Fault
 from .forms import Conventions
+from .properties import Comparison, Property, kind
 from .recipe import Explanation, Mistake, Recipe, explain
-from .verdict import Comparison, Property, Verdict, in_other_order, kind, wrong
+from .verdict import Verdict, in_other_order, wrong
 
 FUNCTION = "causal_mask"
 CHUNKS = ((0, 2), (1, 2), (0, 4), (3, 5), (7, 2), (2, 1), (5, 3))  # start_pos, T; smallest first

@@ -12,19 +12,10 @@ from . import faults as known
 from .calls import Caller, Trial, ending, error_count, first_problem, parameters
 from .faults import Fault
 from .forms import FORMS, Conventions, Form
+from .properties import Comparison, Property, Requirement, keeps_arguments, kind
 from .recipe import Explanation, same
 from .table import angles, unit
-from .verdict import (
-    Comparison,
-    Property,
-    Requirement,
-    Verdict,
-    in_other_order,
-    keeps_arguments,
-    kind,
-    with_requirements,
-    wrong,
-)
+from .verdict import Verdict, in_other_order, with_requirements, wrong
 
 FUNCTION = "reshape_for_broadcast"
 SIZES = ((1, 2, 1, 3), (1, 3, 3, 6), (2, 5, 4, 8), (1, 7, 6, 10))  # B, T, H, D; in the second, T, H and D/2 are equal

@@ -10,19 +10,10 @@ from torch import Tensor
 from . import faults as known
 from .calls import Caller, Trial, error_count, first_problem, parameters, required
 from .forms import FORMS, Conventions, Form
+from .properties import Comparison, Property, Requirement, keeps_arguments, kind
 from .recipe import Explanation, Mistake, Recipe, explain, matches, same
 from .table import angles, unit
-from .verdict import (
-    Comparison,
-    Property,
-    Requirement,
-    Verdict,
-    in_other_order,
-    keeps_arguments,
-    kind,
-    with_requirements,
-    wrong,
-)
+from .verdict import Verdict, in_other_order, with_requirements, wrong
 
 FUNCTION = "apply_rotary_emb"
 LAYOUTS = ("neighbours", "halves")

@@ -14,8 +14,9 @@ from . import faults as known
 from .calls import Caller, error_count, first_problem, parameters
 from .faults import Fault
 from .forms import Conventions, read_table, widened
+from .properties import Comparison, Property, Requirement, kind
 from .recipe import Explanation, Mistake, Recipe, explain, matches, same
-from .verdict import Comparison, Property, Requirement, Verdict, in_other_order, kind, with_requirements, wrong
+from .verdict import Verdict, in_other_order, with_requirements, wrong
 
 FUNCTION = "precompute_freqs_cis"
 HALF_PRECISION = (torch.float16, torch.bfloat16)

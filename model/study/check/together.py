@@ -12,8 +12,9 @@ from .attention import Case, attend, in_heads, recipe_in
 from .calls import Caller
 from .counterparts import counterparts
 from .forms import FORMS, Conventions, Form
+from .properties import Property, kind
 from .rotation import Probe, call_with
-from .verdict import Property, Verdict, kind
+from .verdict import Verdict
 
 TOGETHER = "all together"
 B, T, H, K, D = 2, 6, 4, 2, 8
