@@ -165,7 +165,6 @@ def mistakes_of(layout: str) -> list[Mistake]:
         Mistake(known.MASK_ADDED, "mask", lambda scores, mask: scores - mask.double()),
         Mistake(known.MASK_ADDED, "mask", lambda scores, mask: scores - (~mask).double()),
         Mistake(known.MASK_ADDED, "mask", lambda scores, mask: scores + ~mask),
-        Mistake(known.MASK_MULTIPLIED, "mask", lambda scores, mask: scores * mask),
         Mistake(known.MASK_AFTER, "weights", lambda masked, softmax, scores, mask: softmax(scores) * mask),
         Mistake(known.MASK_AFTER, "weights", lambda masked, softmax, scores, mask: masked(softmax(scores), mask)),
         Mistake(known.SOFTMAX, "softmax", lambda scores: scores.softmax(-2)),
@@ -180,7 +179,6 @@ def mistakes_of(layout: str) -> list[Mistake]:
         Mistake(known.NO_SOFTMAX, "softmax", lambda scores: scores / scores.sum(-1, keepdim=True)),
         Mistake(known.NOT_NORMALISED, "softmax", lambda scores: scores.exp()),
         Mistake(known.NOT_NORMALISED, "softmax", lambda scores: (scores - scores.amax(-1, keepdim=True)).exp()),
-        Mistake(known.NOT_NORMALISED, "softmax", lambda scores: scores.exp() / scores.exp().sum(-2, keepdim=True)),
         Mistake(
             known.NOT_NORMALISED, "softmax", lambda scores: scores.exp() / (1 + scores.exp().sum(-1, keepdim=True))
         ),
@@ -188,6 +186,8 @@ def mistakes_of(layout: str) -> list[Mistake]:
         Mistake(known.NOT_NORMALISED, "softmax", lambda scores: (-scores).softmax(-1)),
         Mistake(known.LOGARITHM, "softmax", lambda scores: scores.log_softmax(-1)),
         Mistake(known.LOGARITHM, "softmax", lambda scores: scores.log_softmax(-1).nan_to_num(neginf=0)),
+        # Before the next, which is equal if H is K.
+        Mistake(known.EXCHANGED_QK, "rotate", lambda q, k, angle: (rotated(k, angle), rotated(q, angle))),
         Mistake(known.SCORES_TRANSPOSED, "scores", lambda q, k: k @ q.mT),
         Mistake(
             known.WEIGHTS_TRANSPOSED, "weights", lambda masked, softmax, scores, mask: softmax(masked(scores, mask)).mT
@@ -213,8 +213,8 @@ def mistakes_of(layout: str) -> list[Mistake]:
         Mistake(known.NOT_BACK, "tokens_first", lambda out: out),
         Mistake(known.NOT_BACK, "tokens_first", lambda out: out.flatten(2)),
         Mistake(known.VIEWED, "tokens_first", view),
+        Mistake(known.OVER_HEADS, "heads_first", lambda x: x),  # before the next, which is equal if T is H
         Mistake(known.VIEWED, "heads_first", view),
-        Mistake(known.OVER_HEADS, "heads_first", lambda x: x),
         Mistake(known.UNROTATED, "rotate", lambda q, k, angle: (q, k)),
         Mistake(known.ONLY_Q_ROTATED, "rotate", lambda q, k, angle: (rotated(q, angle), k)),
         Mistake(known.ONLY_K_ROTATED, "rotate", lambda q, k, angle: (q, rotated(k, angle))),
@@ -223,7 +223,6 @@ def mistakes_of(layout: str) -> list[Mistake]:
         Mistake(known.TWICE.only_in("k"), "rotate", lambda q, k, angle: (rotated(q, angle), rotated(k, 2 * angle))),
         Mistake(known.OPPOSITE, "rotate", lambda q, k, angle: (rotated(q, angle), rotated(k, -angle))),
         Mistake(known.OPPOSITE, "rotate", lambda q, k, angle: (rotated(q, -angle), rotated(k, angle))),
-        Mistake(known.EXCHANGED_QK, "rotate", lambda q, k, angle: (rotated(k, angle), rotated(q, angle))),
         Mistake(
             known.POSITIONS.only_in("k"), "rotate", lambda q, k, angle: (rotated(q, angle), rotated(k, angle.flip(0)))
         ),

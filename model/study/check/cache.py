@@ -149,7 +149,7 @@ MISTAKES = [
     Mistake(known.VALUES_NOT_WRITTEN, "write", write_some(lambda x: x[:1])),
     Mistake(known.KEYS_NOT_WRITTEN, "write", write_some(lambda x: x[1:])),
     Mistake(known.SUMMED, "write", write_sum),
-    Mistake(known.CLEARED, "before", lambda slots: slots.fill_(torch.nan)),
+    Mistake(known.CLEARED, "before", lambda slots: slots.zero_()),
     Mistake(known.CACHE_AXES, "result", lambda pair: (pair[0].transpose(1, 2), pair[1].transpose(1, 2))),
     Mistake(known.CACHE_AXES, "result", lambda pair: (pair[0].transpose(-1, -2), pair[1].transpose(-1, -2))),
     Mistake(known.CACHE_AXES, "result", lambda pair: (pair[0].transpose(0, 1), pair[1].transpose(0, 1))),

@@ -388,16 +388,15 @@ MASK_AFTER = Fault(
     6,
 )
 MASK_ZERO = Fault(
-    "hidden keys get a score of 0", "The softmax gives a score of 0 the weight exp(0) = 1. Fill with -inf.", 6
+    "hidden keys get a score of 0",
+    "The softmax gives a score of 0, or a score times False, the weight exp(0) = 1. Fill with -inf.",
+    6,
 )
 MASK_SMALL = Fault(
     "hidden keys get a score that is not -inf", "A finite score has weight in the softmax. Fill with -inf.", 6
 )
 MASK_ADDED = Fault(
     "the boolean mask is added", "Adding True adds 1 to a visible score and hides nothing: masked_fill(~mask, -inf).", 6
-)
-MASK_MULTIPLIED = Fault(
-    "the scores are multiplied by the mask", "A hidden score of 0 has the weight exp(0) = 1. Fill with -inf.", 6
 )
 OWN_MASK = Fault(
     "another mask than the argument",

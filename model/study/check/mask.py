@@ -45,7 +45,6 @@ MISTAKES = [
     Mistake(known.TRANSPOSED_MASK, "seen", lambda start, T: ~visible(start, T, -start - 1)),
     Mistake(known.MIRRORED, "result", lambda mask: mask.flip(1)),
     Mistake(known.MIRRORED, "result", lambda mask: mask.flip(0)),
-    Mistake(known.MIRRORED, "result", lambda mask: mask.flip(0, 1)),
     Mistake(known.CORNER, "seen", lambda start, T: visible(start, T, T - start)),  # the diagonal is T
     Mistake(known.CORNER, "seen", lambda start, T: visible(start, T, start)),  # start_pos twice
     Mistake(known.CORNER, "seen", lambda start, T: visible(start, T, 1 - start)),

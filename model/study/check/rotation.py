@@ -104,7 +104,6 @@ MISTAKES = [
     Mistake(known.ONE_SIGN, "rotate_pair", lambda a, b, c, s, u, v: (a * c + b * s, a * v + b * u)),
     Mistake(known.ONE_SIGN, "rotate_pair", lambda a, b, c, s, u, v: (a * c - b * s, b * u - a * v)),
     Mistake(known.ONE_SIGN, "rotate_pair", lambda a, b, c, s, u, v: (a * c - b * s, a * v - b * u)),
-    Mistake(known.ONE_SIGN, "rotate_pair", lambda a, b, c, s, u, v: (a * c + b * s, a * v - b * u)),
     Mistake(known.ONE_SIGN, "rotate_pair", lambda a, b, c, s, u, v: (b * s - a * c, a * v + b * u)),
     Mistake(known.ONE_SIGN, "rotate_pair", lambda a, b, c, s, u, v: (-a * c - b * s, a * v + b * u)),
     Mistake(known.PARTNER, "rotate_pair", lambda a, b, c, s, u, v: (a * c - a * s, a * v + b * u)),

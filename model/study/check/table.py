@@ -106,7 +106,6 @@ MISTAKES = [
     Mistake(known.NOT_A_POWER, "frequencies", lambda theta, e: e),
     Mistake(known.NOT_A_POWER, "frequencies", lambda theta, e: math.log(theta) * e),
     Mistake(known.NOT_A_POWER, "frequencies", lambda theta, e: -math.log(theta) * e),
-    Mistake(known.NOT_A_POWER, "frequencies", lambda theta, e: e**-theta),
     Mistake(known.SHIFTED, "positions", lambda end: positions(end) + 1),
     Mistake(known.SHIFTED, "positions", lambda end: positions(end) - 1),
     Mistake(known.LINSPACE, "positions", lambda end: linspace(end, end)),
