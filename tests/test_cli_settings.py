@@ -263,3 +263,9 @@ def test_whole_numbers_are_floats_up_to_2_to_the_63():
     for value in (2**63, -(2**63), 10**400):
         with pytest.raises(ValueError, match=r"x is a number beyond 2\*\*63: give a number"):
             convert("x", value, float)
+
+
+def test_help_shows_no_default_for_a_switch_that_is_off():
+    parser = Parser(prog="script.py")
+    add_flags(parser, Everything)
+    assert "false" not in parser.format_help().lower()

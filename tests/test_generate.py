@@ -487,3 +487,9 @@ def test_interactive_is_one_text_with_a_cache_for_people(other):
     script.Options(interactive=True, num_samples=1)
     with pytest.raises(ValueError, match="interactive is one text, cached, for people"):
         script.Options(interactive=True, **other)
+
+
+def test_progress_is_shown_only_for_more_prompts_than_fit_in_one_batch(run):
+    ask = ["--prompt", "The", "--prompt", "A fox", "--max_new_tokens", 1]
+    assert "sample" not in run(*ask, "--batch_size", 2)[2]
+    assert "2/2 [" in run(*ask, "--batch_size", 1)[2]
