@@ -262,3 +262,11 @@ def test_tensors_of_an_unsupported_dtype_or_layout_are_named(saved, make, words)
     torch.save({**model.state_dict(), "norm.weight": make()}, directory / "consolidated.00.pth")
     with pytest.raises(ValueError, match=f"norm.weight as .*{words}|more than tensors"):
         load_args(directory)
+
+
+def test_params_without_a_vocabulary_size_take_it_from_the_tensors(saved):
+    model, directory = saved
+    params = json.loads((directory / "params.json").read_text(encoding="utf-8"))
+    del params["vocab_size"]
+    (directory / "params.json").write_text(json.dumps(params), encoding="utf-8")
+    assert load_args(directory).vocab_size == model.args.vocab_size

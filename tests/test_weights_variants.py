@@ -202,3 +202,22 @@ def test_a_class_in_a_script_is_named_after_the_file(here):
     shutil.copytree(REPOSITORY / "model", "model", ignore=shutil.ignore_patterns("__pycache__"))
     subprocess.run([sys.executable, "mine.py"], check=True)
     assert open_checkpoint("out").network == "mine:SlidingTransformer"
+
+
+class Tabled(Transformer):
+    """A network with a list of tensors and a tuple of numbers."""
+
+    def __init__(self, args, first=0.0):
+        super().__init__(args)
+        self.tables = [torch.tensor([first, 1.0, 2.0]), torch.ones(2)]
+        self.sizes = (3, 2)
+
+
+def test_lists_of_tensors_that_args_give_are_saved_and_others_refused(small_args, tmp_path):
+    save_model(Tabled(small_args()), tmp_path / "equal")
+    with pytest.raises(ValueError, match=r"^tables is not what test_weights_variants:Tabled\(args\) makes it"):
+        save_model(Tabled(small_args(), first=1.0), tmp_path / "new")
+    model = Tabled(small_args())
+    model.sizes = (3, 2, 1)
+    with pytest.raises(ValueError, match=r"^sizes is not what"):
+        save_model(model, tmp_path / "new")
