@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import large
 
 from model import KVCache, Transformer, generate
-from model.decoding.batches import forward_whole
+from model.decoding.batches import next_token_logits
 from model.decoding.network import for_decoding
 from model.weights import load_model, save_model
 
@@ -135,7 +135,7 @@ def length(model: Transformer, repeats: int) -> None:
         ways: dict[str, Callable[[], torch.Tensor]] = {
             "cached": partial(eager, token, before, cache),
             "compiled": partial(compiled, token, before, cache),
-            "without": partial(forward_whole, eager, [whole]),
+            "without": partial(next_token_logits, eager, [whole]),
         }
         found = alternate(
             {name: partial(seconds, lambda way=way: way().sum().item()) for name, way in ways.items()}, 10 * repeats

@@ -2,7 +2,7 @@
 
     python benchmarks/kernels.py                        a minute or two
     python benchmarks/kernels.py --only attention --dtypes bfloat16
-    python benchmarks/kernels.py --constants            SLICES, QUERIES and LONGEST_TRAINED, beside other values
+    python benchmarks/kernels.py --constants            SLICES, QUERY_BLOCK and MAX_TRAINING_KEYS, beside other values
 
 Products are given in GB/s of weights, which lie in more memory than any cache holds, next to what a sum over as many
 bytes reads in the same process; attention in milliseconds. The ways take turns, and the fastest of several rounds
@@ -129,7 +129,7 @@ def int8_products(rounds: int, verdict: Verdict) -> None:
                 torch._dynamo.reset()
                 run = {name: compiled(way) if is_compiled else way for name, way in kernels.INT8.items()}
                 if not is_compiled:
-                    del run["written out"]  # sums one by one, which only a compiler makes one loop of
+                    del run["elementwise"]  # sums one by one, which only a compiler makes one loop of
                 timed = fastest({name: partial(through, way, x, weights) for name, way in run.items()}, rounds)
                 given = (x, weights[0][1])
                 way = chosen_when_compiled(kernels.choose_int8, *given) if is_compiled else kernels.choose_int8(*given)
@@ -177,13 +177,13 @@ def constants(rounds: int) -> None:
         x = torch.randn(rows, 1, 2048)
         ways = {"slices": lambda x=x: kernels.linear_in_slices(x, weight), "F.linear": lambda x=x: F.linear(x, weight)}
         print(f"| {rows} | " + " | ".join(f"{1e3 * each:.2f}" for each in fastest(ways, rounds).values()) + " |")
-    print("\nQUERIES, ms for a bfloat16 prompt of 512, 32 / 4 heads of 64, grouped")
+    print("\nQUERY_BLOCK, ms for a bfloat16 prompt of 512, 32 / 4 heads of 64, blockwise")
     ways, _ = attention_ways(torch.bfloat16, ATTENTION["prompt of 512, 32 / 4 heads of 64"])
     for value in (32, 64, 128, 256, 512):
-        kernels.QUERIES = value
-        print(f"| {value} | {1e3 * fastest(ways, rounds)['grouped']:.2f} |", flush=True)
-    kernels.QUERIES = 128
-    print("\nLONGEST_TRAINED, ms forward and backward in bfloat16, 4,096 tokens, 8 heads of 32, grouped / fused")
+        kernels.QUERY_BLOCK = value
+        print(f"| {value} | {1e3 * fastest(ways, rounds)['blockwise']:.2f} |", flush=True)
+    kernels.QUERY_BLOCK = 128
+    print("\nMAX_TRAINING_KEYS, ms forward and backward in bfloat16, 4,096 tokens, 8 heads of 32, blockwise / fused")
     with torch.enable_grad():
         for length in (128, 256, 512, 1024):
             ways, _ = attention_ways(torch.bfloat16, (4096 // length, 8, 8, length, length, 32, True))

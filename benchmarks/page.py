@@ -1,6 +1,6 @@
-"""The page of study.py in a browser: seconds to open, tokens/s, and frames/s while it plays, view by view.
+"""The page of study.py in a browser: seconds to open, tokens/s, and frames/s of each view while it plays.
 
-Needs playwright and a Chromium. The models have random weights: the work is the same.
+Needs playwright and Chromium. The models have random weights, which take as much work as trained ones.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def measure(browser: Any, address: str) -> None:
     print(f"  opened in {time.perf_counter() - start:.2f} s")
     rates = []
     page.evaluate("document.getElementById('cache').scrollIntoView({ behavior: 'instant' })")
-    for run_number in range(5):  # each until the context is full, or the model ends the text
+    for run_number in range(5):  # until the context is full, or the model ends the text
         page.evaluate(f"document.getElementById('prompt').value = 'Return {run_number}'")
         page.dispatch_event("#prompt", "input")
         page.wait_for_function("() => tokenizer.encode(state.prompt).length === state.tokens.length")

@@ -3,12 +3,13 @@
 
     python benchmarks/walk.py [PAGE ...] [--train_seconds 200] [--text FILE] [--packages DIR] [--record]
 
-Each page gets a clone and an empty home directory of its own, and no environment but the one its commands make. What a
-page expects its reader to have, a text or a checkpoint, is put in place: Python's language reference, the newest run.
+Each page gets a fresh clone, an empty home directory and only the environment that its commands set up. Where a page
+expects its reader to have a text or a checkpoint, the walk supplies Python's language reference or the newest run.
 Training that takes longer than --train_seconds is stopped with Ctrl-C. The walk fails if any command fails.
 
---packages takes the packages from an existing environment instead of downloading them. --record puts what study.py
-attention, extrapolate and endless print and draw into benchmarks/ and docs/images/: they need the page's own model.
+--packages takes the packages from an existing environment instead of downloading them. --record writes the output and
+the pictures of study.py attention, extrapolate and endless to benchmarks/ and docs/images/, because these topics need
+the model that the page trains.
 """
 
 import argparse
@@ -38,7 +39,7 @@ HOUR = 3600.0
 
 
 class Outcome(NamedTuple):
-    state: str  # "ok", "stopped", "mistakes" or why it failed
+    state: str  # "ok", "stopped", "mistakes" or the reason of the failure
     seconds: float
     output: str
     errors: str
@@ -49,10 +50,11 @@ class Outcome(NamedTuple):
 
 
 def commands(page: str) -> Iterator[str]:
-    """The commands of a page: what follows a ``$``; in blocks without any, lines that begin with a program's name."""
+    """The commands of a page: lines after a ``$``, or in blocks without one, lines that begin with a program's name."""
     for kind, block in FENCE.findall(page):
         lines = block.replace("\\\n", " ").splitlines()
-        if prompted := [line[2:] for line in lines if line.startswith("$ ")]:
+        prompted = [line[2:] for line in lines if line.startswith("$ ")]
+        if prompted:
             yield from prompted
         elif kind in ("", "sh", "bash", "console"):
             yield from (line for line in lines if is_command(line))
@@ -64,28 +66,28 @@ def is_command(line: str) -> bool:
 
 
 def supply(command: str, clone: Path, text: str) -> None:
-    """Put in place what the reader is expected to have: the files a command names for its data, prompts and model."""
+    """Write the files that the reader is expected to have: the data, prompts and model that a command names."""
     words = shlex.split(command, comments=True)
-    ending = Path(words[words.index("--glob") + 1]).suffix if "--glob" in words else ".txt"
+    suffix = Path(words[words.index("--glob") + 1]).suffix if "--glob" in words else ".txt"
     for before, word in itertools.pairwise(words):
         target = clone / word
         if before == "--prompt_file":
             target.write_text("The rope\nOnce upon a time\n", encoding="utf-8")
         elif before == "--data" and not target.exists() and ":" not in word:
-            write_data(target, text, ending if word.endswith("/") else None)
-        elif word.startswith("path/to/") and not target.exists():  # a checkpoint of their own: here the newest run
+            write_data(target, text, suffix if word.endswith("/") else None)
+        elif word.startswith("path/to/") and not target.exists():  # stands for the reader's checkpoint
             runs = sorted((clone / "runs").glob("*/model.safetensors"), key=lambda file: file.stat().st_mtime)
             if runs:
                 shutil.copytree(runs[-1].parent, target)
 
 
-def write_data(target: Path, text: str, folder_of: str | None) -> None:
-    """The text as one file of the kind its name says, or as a folder of files with this ending."""
+def write_data(target: Path, text: str, suffix: str | None) -> None:
+    """The text as one file in the format of its name, or as a folder of files with this suffix."""
     third = len(text) // 3
-    if folder_of:
+    if suffix:
         target.mkdir(parents=True)
         for i in range(3):
-            (target / f"{i}{folder_of}").write_text(text[i * third : (i + 1) * third], encoding="utf-8")
+            (target / f"{i}{suffix}").write_text(text[i * third : (i + 1) * third], encoding="utf-8")
     elif target.name.endswith((".jsonl", ".jsonl.gz")):
         lines = "".join(json.dumps({"text": part}) + "\n" for part in text.split("\n\n"))
         data = lines.encode()
@@ -99,7 +101,7 @@ def is_training(command: str) -> bool:
 
 
 def enter(command: str, clone: Path, environment: dict[str, str], train_seconds: float) -> Outcome:
-    """Type one command. Training is stopped with Ctrl-C after its time; all else has an hour."""
+    """Type one command. Training is stopped with Ctrl-C after ``train_seconds``; other commands may take an hour."""
     start = time.monotonic()
     process = subprocess.Popen(
         ["bash", "-c", command], cwd=clone, env=environment, text=True, start_new_session=True,
@@ -107,7 +109,7 @@ def enter(command: str, clone: Path, environment: dict[str, str], train_seconds:
     )  # fmt: skip
     state = "ok"
     try:
-        # What a reader types into --interactive and --chat; no other command reads it.
+        # The input that a reader types for --interactive and --chat; no other command reads it.
         output, errors = process.communicate("The rope\n", train_seconds if is_training(command) else HOUR)
     except subprocess.TimeoutExpired:
         state = "stopped" if is_training(command) else "not done in an hour"
@@ -119,7 +121,7 @@ def enter(command: str, clone: Path, environment: dict[str, str], train_seconds:
             output, errors = process.communicate()
             state = "Ctrl-C did not end it in two minutes"
     if state == "ok" and process.returncode == 1 and "study.py check " in command:
-        state = "mistakes"  # found in the reader's files, as the page shows
+        state = "mistakes"  # in the reader's files, as the page shows
     elif state == "ok" and process.returncode:
         state = f"exit code {process.returncode}"
     elif "Traceback" in errors and not command.startswith("torchrun"):  # torchrun prints one on Ctrl-C
@@ -128,25 +130,25 @@ def enter(command: str, clone: Path, environment: dict[str, str], train_seconds:
 
 
 def reader_environment(clone: Path, home: Path) -> dict[str, str]:
-    """The page's own .venv comes first on the path; nothing else of this process's Python is left."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV", "XDG_"))}
+    """An environment without this process's Python, in which the clone's .venv comes first on the path."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV", "XDG_"))}
     path = f"{clone / '.venv/bin'}{os.pathsep}{os.environ['PATH']}"
-    return kept | {"HOME": str(home), "PATH": path, "PIP_CACHE_DIR": str(Path.home() / ".cache/pip")}
+    return clean | {"HOME": str(home), "PATH": path, "PIP_CACHE_DIR": str(Path.home() / ".cache/pip")}
 
 
 def share_packages(clone: Path, packages: Path) -> None:
-    """A .venv of the clone's own that sees another environment's packages and scripts."""
+    """Make a .venv in the clone that uses the packages and scripts of another environment."""
     subprocess.run([packages / "bin/python", "-m", "venv", clone / ".venv"], check=True)
-    (own,) = clone.glob(".venv/lib/python*/site-packages")
-    (theirs,) = packages.resolve().glob("lib/python*/site-packages")
-    (own / "shared.pth").write_text(f"{theirs}\n", encoding="utf-8")
+    (site_packages,) = clone.glob(".venv/lib/python*/site-packages")
+    (shared,) = packages.resolve().glob("lib/python*/site-packages")
+    (site_packages / "shared.pth").write_text(f"{shared}\n", encoding="utf-8")
     for script in (packages / "bin").iterdir():
         if not (clone / ".venv/bin" / script.name).exists() and not script.name.startswith(("python", "activate")):
             (clone / ".venv/bin" / script.name).symlink_to(script.resolve())
 
 
-def reasons(output: str) -> list[str]:
-    """The lines of a failed command that say why: its error lines, each once, or else the last ones."""
+def error_lines(output: str) -> list[str]:
+    """Up to three different error lines of a failed command, or its last lines if there are none."""
     lines = output.splitlines()
     return list(dict.fromkeys(line for line in lines if ": error: " in line))[:3] or lines[-8:]
 
@@ -157,7 +159,7 @@ def record(command: str, output: str) -> None:
 
 
 def walk(page: str, text: str, options: argparse.Namespace) -> int:
-    """All commands of one page, in a clone of its own. Returns how many failed."""
+    """Type all commands of one page in a fresh clone. Returns how many failed."""
     failures = 0
     with tempfile.TemporaryDirectory() as scratch:
         clone, home = Path(scratch) / "ropewalk", Path(scratch) / "home"
@@ -175,7 +177,7 @@ def walk(page: str, text: str, options: argparse.Namespace) -> int:
             print(f"{done.state:8} {done.seconds:6.0f} s   {command}", flush=True)
             if done.failed:
                 failures += 1
-                print("\n".join(f"    {line}" for line in reasons(done.output + done.errors)), flush=True)
+                print("\n".join(f"    {line}" for line in error_lines(done.output + done.errors)), flush=True)
             elif recorded:
                 record(command, done.output)
     return failures

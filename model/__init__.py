@@ -5,11 +5,11 @@ Read in this order:
     config.py        ModelArgs: every number that shapes the network
     rope.py          rotary position embedding (rope_scaling.py: for contexts longer than trained on)
     cache.py         keys and values of earlier tokens
-    attention.py     grouped-query attention, and its formula (kernels.py: the same, faster; for a second reading)
+    attention.py     grouped-query attention and its formula (kernels.py: faster ways to compute it; skip it at first)
     transformer.py   the block around it, and the whole network
     generation.py    the decode loop: prefill, then sample, yield, forward
 
-Shape letters, used at the end of every line that changes a shape:
+Shape letters, used in the comments at the ends of lines that change a shape:
 
     B  batch                     H  query heads
     T  new tokens                K  key/value heads
@@ -17,7 +17,7 @@ Shape letters, used at the end of every line that changes a shape:
     L  layers                    V  vocabulary
 """
 
-from .scripts import startup  # noqa: F401, I001  before torch is loaded; acts in this project's own scripts only
+from .scripts import startup  # noqa: F401, I001  must come before torch; has an effect only in this project's scripts
 
 from .cache import KVCache
 from .config import ModelArgs

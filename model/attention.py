@@ -1,4 +1,4 @@
-"""Grouped-query attention: where RoPE and the KV cache slot in, and the formula."""
+"""Grouped-query attention: the layer, which applies RoPE and uses the KV cache, and the formula it computes."""
 
 import math
 
@@ -12,10 +12,10 @@ from .rope import apply_rotary_emb
 
 
 class Attention(nn.Module):
-    """Every token compares its query with the keys of the tokens up to and including itself, and sums their values.
+    """Causal self-attention: each token attends to itself and to all earlier tokens.
 
-    ``n_kv_heads`` below ``n_heads`` lets a group of query heads share one key/value head, which shrinks the cache
-    (GQA, arXiv:2305.13245).
+    If ``n_kv_heads`` is below ``n_heads``, a group of query heads shares one key/value head, which shrinks the cache
+    (grouped-query attention, arXiv:2305.13245).
     """
 
     def __init__(self, args: ModelArgs, layer_id: int) -> None:
@@ -46,15 +46,15 @@ class Attention(nn.Module):
         return self.wo(out.transpose(1, 2).flatten(2))  # (B, T, dim)
 
     def attend(self, xq: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-        """``attention(xq, keys, values, mask)``, computed faster. To change the formula, call your own here."""
+        """The result of ``attention(xq, keys, values, mask)``, faster. To try another formula, override this method."""
         return kernels.attend(xq, keys, values, mask)
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
     """softmax(q k^T / sqrt(D)) v, the definition: q (B, H, T, D), k and v (B, K, S, D) -> (B, H, T, D).
 
-    ``mask`` is boolean, broadcasts to (B, H, T, S), and is True where a query may see a key; each query must see one at
-    least. None is causal: the last query sees all S keys, the one before it all but the last, and so on.
+    ``mask`` is boolean, broadcasts to (B, H, T, S), and is True where a query may see a key; every query must see at
+    least one. None is causal: the last query sees all S keys, the query before it all but the last key, and so on.
     """
     group = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)  # (B, H, S, D)

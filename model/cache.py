@@ -1,4 +1,4 @@
-"""The KV cache: keys and values of all earlier tokens, so that a forward computes those of the new ones only."""
+"""The KV cache: keys and values of all earlier tokens, so that a forward pass computes only those of the new tokens."""
 
 import torch
 from torch import Tensor
@@ -9,8 +9,8 @@ from .config import ModelArgs
 class KVCache:
     """Keys, already rotated, and values of every layer, allocated once: (L, B, K, max_seq_len, D) each.
 
-    The cache does not count its tokens. The caller passes ``start_pos``, and so may overwrite slots, or begin another
-    text at 0: slots at ``start_pos + T`` and above are never read.
+    The cache does not count its tokens: the caller passes ``start_pos``. To overwrite slots or to begin another text,
+    pass a lower one, because slots at ``start_pos + T`` and above are never read.
     """
 
     def __init__(
@@ -21,7 +21,7 @@ class KVCache:
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        """``max_seq_len`` defaults to the network's. Raises ValueError if the network cannot use so many positions."""
+        """``max_seq_len`` defaults to the network's, and a larger one raises ValueError."""
         self.batch_size = batch_size
         self.max_seq_len = args.max_seq_len if max_seq_len is None else max_seq_len
         if not 1 <= self.max_seq_len <= args.max_seq_len:
@@ -35,7 +35,8 @@ class KVCache:
     def update(self, layer_id: int, start_pos: int, xk: Tensor, xv: Tensor) -> tuple[Tensor, Tensor]:
         """Write keys and values of T new tokens, (B, K, T, D), and return those of all S = start_pos + T.
 
-        They are written without their graph: a cache that held it would keep every step's activations alive.
+        They are detached before they are stored; otherwise the cache would keep the activations of every step alive. So
+        wk and wv get no gradient in a forward pass with a cache.
         """
         end = start_pos + xk.shape[2]
         keys, values = self.keys[layer_id], self.values[layer_id]  # (B, K, max_seq_len, D)

@@ -1,4 +1,4 @@
-"""Every number that shapes the network, checked before a single tensor exists."""
+"""ModelArgs: every number that shapes the network, checked before any tensor is allocated."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ COUNTS = ("dim", "n_layers", "n_heads", "n_kv_heads", "head_dim", "hidden_dim", 
 
 @dataclass(frozen=True)
 class ModelArgs:
-    """The architecture. Optional fields are computed, so every field is set after construction.
+    """The architecture. Fields whose default is UNSET are computed from the others if they are left out.
 
     Raises ValueError that lists every problem at once, each with its value and the fix.
     """
@@ -21,7 +21,9 @@ class ModelArgs:
     n_heads: Annotated[int, "query heads"] = 8
     n_kv_heads: Annotated[int, "key/value heads, each serving a group of query heads (default: n_heads)"] = UNSET
     head_dim: Annotated[int, "width of one head (default: dim / n_heads)"] = UNSET
-    hidden_dim: Annotated[int, "width of the feed-forward layer (default: 8/3 dim, rounded up to 32)"] = UNSET
+    hidden_dim: Annotated[int, "width of the feed-forward layer (default: 8/3 dim, rounded up to a multiple of 32)"] = (
+        UNSET
+    )
     vocab_size: Annotated[int, "tokens in the vocabulary"] = 2048
     max_seq_len: Annotated[int, "context: the most positions the network can see"] = 256
     norm_eps: Annotated[float, "added to the mean square in RMSNorm"] = 1e-5
@@ -32,13 +34,13 @@ class ModelArgs:
     def __post_init__(self) -> None:
         derived: dict[str, int] = {"n_kv_heads": self.n_heads}
         if self._are_counts("dim"):
-            # Three matrices of this width hold as much as the two of the classic 4 * dim layer.
-            derived["hidden_dim"] = 32 * -(-8 * self.dim // (3 * 32))
+            # Three matrices of this width have as many parameters as the two of a classic 4 * dim layer.
+            derived["hidden_dim"] = (8 * self.dim + 95) // 96 * 32  # 8/3 dim, rounded up to a multiple of 32
         if self._are_counts("dim", "n_heads") and self.dim % self.n_heads == 0:
             derived["head_dim"] = self.dim // self.n_heads
         for name, value in derived.items():
             if getattr(self, name) is None:
-                object.__setattr__(self, name, value)  # frozen for everyone else
+                object.__setattr__(self, name, value)  # because the dataclass is frozen
         problems = list(self._problems())
         if problems:
             raise ValueError("; ".join(problems))
@@ -50,20 +52,22 @@ class ModelArgs:
     def _problems(self) -> Iterator[str]:
         for name in COUNTS:
             value = getattr(self, name)
-            follows = value is None and getattr(ModelArgs, name) is UNSET  # reported where it comes from
-            if not follows and not self._are_counts(name):
+            if value is None and getattr(ModelArgs, name) is UNSET:
+                continue  # it could not be computed: the field it is computed from is reported instead
+            if not self._are_counts(name):
                 yield f"{name} is {value!r}: give a whole number of at least 1"
         if self._are_counts("dim", "n_heads") and self.head_dim is None:
             yield f"dim is {self.dim}, not a multiple of n_heads {self.n_heads}: change one of them, or give head_dim"
         if self._are_counts("head_dim") and self.head_dim % 2:
             yield f"head_dim is {self.head_dim}: make it even, because RoPE rotates pairs"
         if self._are_counts("n_heads", "n_kv_heads") and self.n_heads % self.n_kv_heads:
-            yield f"n_heads is {self.n_heads}, not a multiple of n_kv_heads {self.n_kv_heads}: give a divisor of it"
-        # Beyond these, RMSNorm would give zeros, and the angles numbers that no float holds.
-        for name, least, most in (("norm_eps", 0, 1), ("rope_theta", 1e-6, 1e15)):
+            yield f"n_kv_heads is {self.n_kv_heads}, not a divisor of n_heads {self.n_heads}: change one of them"
+        # Far outside these limits RMSNorm's output vanishes, and angles overflow or vanish.
+        for name, low, high in (("norm_eps", 0, 1), ("rope_theta", 1e-6, 1e15)):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most or not value:
-                yield f"{name} is {value!r}: give a number above {least}, at most {most:g}"
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number or not low < value <= high:
+                yield f"{name} is {value!r}: give a number above {low:g}, at most {high:g}"
         if not isinstance(self.tie_embeddings, bool):
             yield f"tie_embeddings is {self.tie_embeddings!r}: give true or false"
         if isinstance(self.rope_scaling, RopeScaling):
@@ -71,4 +75,5 @@ class ModelArgs:
             if self.rope_theta == 1 or self.head_dim == 2:
                 yield f"rope_theta {self.rope_theta} and head_dim {self.head_dim} leave one frequency: nothing to scale"
         elif self.rope_scaling is not None:
-            yield f'rope_scaling is {self.rope_scaling!r}: give a table such as {{ type = "linear", factor = 2.0 }}'
+            in_toml = '{ type = "linear", factor = 2.0 }'
+            yield f'rope_scaling is {self.rope_scaling!r}: give RopeScaling("linear", 2.0), or in a TOML file {in_toml}'

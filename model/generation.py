@@ -1,8 +1,8 @@
 """The decode loop: prefill, then sample, yield, forward.
 
-Prompts of unequal length share a batch by ending together: the shorter ones are padded on the left, so the next token
-of every row goes into the same slot of the cache, and ``start_pos`` stays one number. A token's slot is its position in
-its own text plus the row's padding. RoPE's scores depend only on differences of positions, so this changes nothing.
+To share a batch, prompts of unequal length are padded on the left. Then the next token of every row goes into the same
+slot of the cache, and ``start_pos`` stays one number. Padding shifts all positions of a row by the same amount, which
+changes nothing: RoPE's scores depend only on differences of positions.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from torch import Tensor
 from .cache import KVCache
 from .transformer import Transformer
 
-CHUNK = 512  # prompt tokens in one forward, which bounds the memory that a long prompt takes
+CHUNK = 512  # prompt tokens in one forward pass, to bound the memory of a long prompt
 
 
 @torch.no_grad()
@@ -26,11 +26,11 @@ def decode(
     start_pos: int = 0,
     padding: Tensor | None = None,
 ) -> Iterator[Tensor]:
-    """Continue ``tokens`` (B, T), which stand at start_pos in the cache; yields the next token of each row, (B, 1).
+    """Continue ``tokens`` (B, T), the first of them at ``start_pos``; yields the next token of each row, (B, 1).
 
     ``sample`` maps logits (B, V) to tokens (B, 1). ``padding`` (B,) counts the slots before each row's first token.
-    ``max_new_tokens`` is at least 1; the caller may stop earlier. The last token yielded is not in the cache, which
-    needs T + max_new_tokens - 1 slots from start_pos on.
+    ``max_new_tokens`` is at least 1, and the caller may stop earlier. The last token is not written to the cache, so
+    the cache needs start_pos + T + max_new_tokens - 1 slots.
     """
     for chunk in tokens.split(CHUNK, dim=1):
         T = chunk.shape[1]
@@ -48,11 +48,11 @@ def decode(
 def padding_mask(padding: Tensor | None, start_pos: int, T: int) -> Tensor | None:
     """The causal mask of T new tokens at start_pos that also hides the first ``padding`` (B,) slots of each row.
 
-    (B, 1, T, S), or None without padding. A padded slot sees itself, because a softmax over nothing would be NaN.
+    (B, 1, T, S), or None without padding. A padding slot sees itself, because a softmax over no keys is NaN.
     """
     if padding is None:
         return None
     keys = torch.arange(start_pos + T, device=padding.device)  # (S,)
     queries = keys[start_pos:, None]  # (T, 1)
     filled = keys >= padding[:, None, None, None]  # (B, 1, 1, S)
-    return (keys <= queries) & filled | (keys == queries)  # (B, 1, T, S)
+    return ((keys <= queries) & filled) | (keys == queries)  # (B, 1, T, S)

@@ -1,8 +1,8 @@
 """Rotary position embedding: queries and keys are rotated by their position (RoFormer, arXiv:2104.09864, section 3.2).
 
-Two neighbouring numbers of a head are the coordinates of a plane, or one complex number. At position p the i-th pair
-is rotated by p * theta^(-2i/D): the first pair by one radian a token, the last hardly at all. The dot product of two
-rotated vectors depends on the difference of their positions only, so the scores are relative.
+Each pair of neighbouring numbers in a head is read as one complex number, a point in a plane. At position p, pair i is
+rotated by the angle p * theta^(-2i/D): the first pair by one radian per token, the last pair hardly at all. The dot
+product of two rotated vectors depends only on the difference of their positions, so attention scores are relative.
 """
 
 import torch
@@ -14,25 +14,26 @@ from .rope_scaling import RopeScaling
 def precompute_freqs_cis(dim: int, end: int, theta: float = 10000.0, scaling: RopeScaling | None = None) -> Tensor:
     """The rotations of all positions: complex64 (end, dim // 2); row p, column i is exp(j p theta^(-2i/dim)).
 
-    ``dim`` is the width of one head. The angles are taken in float64 and on the CPU whatever the default dtype and
-    device are: at position 2047 a bfloat16 angle is off by radians, and on the meta device there would be none.
-    ``scaling`` changes the frequencies, and YaRN's also the length of the rotated vectors.
+    ``dim`` is the width of one head. The angles are computed in float64 on the CPU, whatever the default dtype and
+    device are. In bfloat16 an angle near position 2000 could be wrong by 4 radians, and on the meta device, where large
+    networks are constructed, tensors have no values.
+    ``scaling`` changes the frequencies; YaRN also lengthens the rotated vectors.
     """
     if dim % 2:
         raise ValueError(f"dim is {dim}: make it even, because RoPE rotates pairs")
     freqs = theta ** -(torch.arange(0, dim, 2, dtype=torch.float64, device="cpu") / dim)  # (D/2,) radians per token
-    length = 1.0
+    magnitude = 1.0
     if scaling is not None:
-        freqs, length = scaling(freqs), scaling.attention_factor
+        freqs, magnitude = scaling(freqs), scaling.attention_factor
     positions = torch.arange(end, dtype=torch.float64, device="cpu")
     angles = torch.outer(positions, freqs)  # (end, D/2)
-    return torch.polar(torch.full_like(angles, length), angles).to(torch.complex64)
+    return torch.polar(torch.full_like(angles, magnitude), angles).to(torch.complex64)
 
 
 def reshape_for_broadcast(freqs_cis: Tensor, x: Tensor) -> Tensor:
-    """Lay the table (T, D/2) along x of (B, T, H, D/2): (1, T, 1, D/2), the same for every batch row and head.
+    """View the table (T, D/2) as (1, T, 1, D/2), to broadcast over the batch and the heads of x (B, T, H, D/2).
 
-    Raises ValueError on any other shape: broadcasting would stretch a table that is one row long over every position.
+    Raises ValueError if the shapes do not match, because a table of one row would broadcast to all T positions.
     """
     if x.ndim != 4 or freqs_cis.shape != (x.shape[1], x.shape[3]):
         raise ValueError(
@@ -43,11 +44,11 @@ def reshape_for_broadcast(freqs_cis: Tensor, x: Tensor) -> Tensor:
 
 
 def apply_rotary_emb(xq: Tensor, xk: Tensor, freqs_cis: Tensor) -> tuple[Tensor, Tensor]:
-    """Rotate queries (B, T, H, D) and keys (B, T, K, D) by their positions; shapes and dtypes stay.
+    """Rotate queries (B, T, H, D) and keys (B, T, K, D) by their positions; shapes and dtypes are unchanged.
 
-    Pairs are (2i, 2i + 1). The rotation is one complex product, in float32 whatever the dtype of the input.
+    Pairs are (2i, 2i + 1). Each is multiplied by one complex number, in float32 whatever the dtype of the input.
     """
-    if torch.compiler.is_compiling():  # torch.compile generates no code for complex numbers
+    if torch.compiler.is_compiling():  # torch.compile generates no code for complex arithmetic
         return apply_rotary_emb_real(xq, xk, freqs_cis)
     return _rotate(xq, freqs_cis), _rotate(xk, freqs_cis)
 
@@ -59,7 +60,7 @@ def _rotate(x: Tensor, freqs_cis: Tensor) -> Tensor:
 
 
 def apply_rotary_emb_real(xq: Tensor, xk: Tensor, freqs_cis: Tensor) -> tuple[Tensor, Tensor]:
-    """``apply_rotary_emb`` in real arithmetic, for torch.compile. In eager mode it makes more tensors."""
+    """``apply_rotary_emb`` in real arithmetic, for torch.compile. In eager mode it allocates more tensors."""
     return _rotate_real(xq, freqs_cis), _rotate_real(xk, freqs_cis)
 
 

@@ -1,4 +1,4 @@
-"""Contexts longer than trained on: lower the rotation frequencies, so that far positions get angles seen in training.
+"""RoPE scaling: lower the rotation frequencies, so that positions beyond the trained context get familiar angles.
 
 Each scaling is a function from frequencies to frequencies, both (D/2,) in radians per token, fastest pair first.
 """
@@ -11,50 +11,64 @@ from typing import Annotated, Literal, cast, get_args
 from torch import Tensor
 
 Type = Literal["linear", "ntk", "llama3", "yarn"]
-UNSET = cast(int, None)  # default of fields that are computed from the others; typed as what they are afterwards
+UNSET = cast(int, None)  # None, typed as int: the default of fields that __post_init__ computes
 
 
 def linear(freqs: Tensor, factor: float) -> Tensor:
-    """Position interpolation (arXiv:2306.15595): all positions squeezed into the trained range, near ones too."""
+    """Position interpolation: squeeze all positions into the trained range (arXiv:2306.15595)."""
     return freqs / factor
 
 
 def ntk(freqs: Tensor, factor: float) -> Tensor:
-    """The base times factor^(D/(D-2)) (arXiv:2309.00071, 3.1): first pair as it was, last divided by ``factor``."""
-    return freqs * factor ** -freqs.new_tensor(range(len(freqs))).div(len(freqs) - 1)
+    """Multiply the base by factor^(D/(D-2)) (arXiv:2309.00071, section 3.1).
+
+    The first pair keeps its frequency, and the last is divided by ``factor``.
+    """
+    exponents = freqs.new_tensor(range(len(freqs))) / (len(freqs) - 1)  # (D/2,), from 0 for the first pair to 1
+    return freqs * factor**-exponents
 
 
 def llama3(freqs: Tensor, factor: float, original: int, low: float, high: float) -> Tensor:
-    """Pairs with more than ``high`` rotations in the trained length stay, below ``low`` they slow (Llama 3.1)."""
+    """Llama 3.1: divide the frequency of pairs with fewer than ``low`` rotations in the trained context by ``factor``.
+
+    Pairs with more than ``high`` rotations keep theirs; in between, the transition is linear in the rotations.
+    """
     rotations = original * freqs / (2 * math.pi)
     return _blend(freqs, factor, (rotations - low) / (high - low))
 
 
 def yarn(freqs: Tensor, factor: float, original: int, low: float, high: float) -> Tensor:
-    """Section 3.2 of arXiv:2309.00071, as in its authors' code: the transition is linear in the pair's index, between
-    whole indices. The paper's own formula, linear in the number of rotations, is ``llama3``'s.
+    """YaRN (arXiv:2309.00071, section 3.2): like ``llama3``, but the transition is linear in the index of the pair.
+
+    This follows the authors' code, which rounds both ends of the transition to whole indices. The paper's formula,
+    linear in the number of rotations, is the one in ``llama3``.
     """
-    pairs, step = len(freqs), math.log(freqs[1].item())  # log frequency falls by as much each pair
+    pairs = len(freqs)
+    step = math.log(freqs[1].item())  # negative: the log ratio of neighbouring frequencies, because freqs[0] is 1
     first = max(math.floor(math.log(2 * math.pi * high / original) / step), 0)
-    last = min(math.ceil(math.log(2 * math.pi * low / original) / step), 2 * pairs - 1)
-    return _blend(freqs, factor, 1 - (freqs.new_tensor(range(pairs)) - first) / ((last - first) or 1))
+    last = min(math.ceil(math.log(2 * math.pi * low / original) / step), 2 * pairs - 1)  # D - 1, as the authors have it
+    width = last - first
+    if width == 0:
+        width = 1  # the transition is one step between two pairs
+    return _blend(freqs, factor, 1 - (freqs.new_tensor(range(pairs)) - first) / width)
 
 
 def _blend(freqs: Tensor, factor: float, keep: Tensor) -> Tensor:
+    """Frequencies as they are where ``keep`` (D/2,) is 1, divided by ``factor`` where it is 0."""
     keep = keep.clamp(0, 1)
     return freqs * keep + freqs / factor * (1 - keep)
 
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """A scaling and its numbers, as ``ModelArgs.rope_scaling`` holds and checks them."""
+    """A scaling and its parameters: the field ``rope_scaling`` of ModelArgs."""
 
     type: Annotated[Type, "which function"] = "linear"
-    factor: Annotated[float, "how many times lower the frequencies, or longer the context"] = 1.0
-    original_max_seq_len: Annotated[int, "llama3 and yarn: the context before"] = UNSET
-    low: Annotated[float, "llama3 and yarn: pairs with fewer rotations in that context slow by factor"] = 1.0
-    high: Annotated[float, "pairs with more rotations stay (default: llama3 4, yarn 32)"] = UNSET
-    attention_factor: Annotated[float, "yarn: longer queries and keys (default: 0.1 ln factor + 1)"] = UNSET
+    factor: Annotated[float, "divides the frequencies; about how many times longer the context becomes"] = 1.0
+    original_max_seq_len: Annotated[int, "llama3 and yarn: the context the model was trained on"] = UNSET
+    low: Annotated[float, "llama3 and yarn: frequencies of pairs with fewer rotations are divided by factor"] = 1.0
+    high: Annotated[float, "llama3 and yarn: those of pairs with more are unchanged (default: 4 and 32)"] = UNSET
+    attention_factor: Annotated[float, "yarn: multiplies queries and keys (default: 0.1 ln factor + 1)"] = UNSET
 
     def __post_init__(self) -> None:
         if self.high is None:
@@ -64,10 +78,12 @@ class RopeScaling:
             object.__setattr__(self, "attention_factor", scale)
 
     def __call__(self, freqs: Tensor) -> Tensor:
-        if self.type in ("linear", "ntk"):
-            return (linear if self.type == "linear" else ntk)(freqs, self.factor)
-        function = llama3 if self.type == "llama3" else yarn
-        return function(freqs, self.factor, self.original_max_seq_len, self.low, self.high)
+        if self.type == "linear":
+            return linear(freqs, self.factor)
+        if self.type == "ntk":
+            return ntk(freqs, self.factor)
+        by_rotations = llama3 if self.type == "llama3" else yarn
+        return by_rotations(freqs, self.factor, self.original_max_seq_len, self.low, self.high)
 
     def problems(self) -> Iterator[str]:
         if self.type not in get_args(Type):

@@ -1,4 +1,4 @@
-"""The block around attention, and the network (LLaMA, arXiv:2302.13971, section 2.2)."""
+"""The transformer block and the whole network (LLaMA, arXiv:2302.13971, section 2.2)."""
 
 import math
 
@@ -13,7 +13,7 @@ from .rope import precompute_freqs_cis
 
 
 class RMSNorm(nn.Module):
-    """Divide by the root mean square, in float32, then scale (arXiv:1910.07467)."""
+    """Divide by the root mean square, computed in float32, and scale (arXiv:1910.07467)."""
 
     def __init__(self, dim: int, eps: float) -> None:
         super().__init__()
@@ -21,8 +21,8 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(dim))
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = x.float()
-        normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        x32 = x.float()
+        normed = x32 * torch.rsqrt(x32.square().mean(-1, keepdim=True) + self.eps)
         return normed.type_as(x) * self.weight
 
 
@@ -57,7 +57,10 @@ class TransformerBlock(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Token ids in, logits out. RoPE enters once, in ``hidden``; the only state is the cache the caller passes."""
+    """Token ids in, logits out. ``hidden`` selects the rotations of RoPE, and each attention layer applies them.
+
+    The network keeps no state between calls: the caller passes the cache.
+    """
 
     def __init__(self, args: ModelArgs) -> None:
         super().__init__()
@@ -73,7 +76,7 @@ class Transformer(nn.Module):
         self.init_weights()
 
     def init_weights(self) -> None:
-        """Normal, std 0.02; wo and w2 get 0.02 / sqrt(2 L), since 2 L of them add up in the residual stream (GPT-2)."""
+        """Normal, std 0.02; wo and w2 get 0.02 / sqrt(2 L), because 2 L of them add to the residual stream (GPT-2)."""
         for name, weight in self.named_parameters():
             if weight.ndim == 1:
                 nn.init.ones_(weight)
@@ -86,41 +89,43 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """tokens (B, T) at positions start_pos .. start_pos + T - 1 -> logits (B, T, V).
 
-        Without a cache the tokens are the whole sequence. ``mask`` is that of ``attention``: None is causal. Raises
-        ValueError past the end of the context. A subclass overrides ``hidden`` or ``logits``: a prompt is decoded by
-        calling these two.
+        Without a cache the tokens are the whole sequence. ``mask`` is passed to ``attention``; None is causal. Raises
+        ValueError past the end of the context. Subclasses override ``hidden`` or ``logits``, not this method, because
+        the decode loop calls these two for a prompt.
         """
         return self.logits(self.hidden(tokens, start_pos, cache, mask))
 
     def hidden(
         self, tokens: Tensor, start_pos: int = 0, cache: KVCache | None = None, mask: Tensor | None = None
     ) -> Tensor:
-        """Everything but the output matrix: (B, T) -> (B, T, dim)."""
+        """All layers and the final norm: tokens (B, T) -> (B, T, dim)."""
         self.check_positions(tokens, start_pos, cache)
         T = tokens.shape[1]
         freqs_cis = self.freqs_cis[start_pos : start_pos + T].to(tokens.device)  # (T, D/2)
 
-        h = self.tok_embeddings(tokens)  # (B, T, dim): RoPE leaves the embedding alone
+        h = self.tok_embeddings(tokens)  # (B, T, dim), without positions: RoPE adds nothing here
         for layer in self.layers:
             h = layer(h, start_pos, freqs_cis, mask, cache)
         return self.norm(h)
 
     def logits(self, h: Tensor) -> Tensor:
-        """(..., dim) -> (..., V)."""
+        """The output matrix: (..., dim) -> (..., V)."""
         return F.linear(h, self.tok_embeddings.weight) if self.output is None else self.output(h)
 
     def check_positions(self, tokens: Tensor, start_pos: int, cache: KVCache | None) -> None:
-        """Raises ValueError. A table sliced past its end would be shorter, and one row of it broadcasts to any T."""
+        """Raise ValueError unless the tokens fit, because a slice past the end of ``freqs_cis`` is silently shorter."""
         if tokens.ndim != 2:
             raise ValueError(f"tokens have shape {tuple(tokens.shape)}: give (B, T), a batch of rows")
         B, T = tokens.shape
         limit = self.args.max_seq_len if cache is None else cache.max_seq_len
         if start_pos < 0 or T < 1 or start_pos + T > limit:
             raise ValueError(
-                f"start_pos {start_pos} with T = {T} new tokens: they must be at least one and lie in the {limit} "
+                f"start_pos {start_pos} with T = {T} new tokens: give at least one token, within the {limit} "
                 f"positions of the {'network' if cache is None else 'cache'} (max_seq_len)"
             )
         if cache is None and start_pos:
             raise ValueError(f"start_pos is {start_pos} without a cache: pass the cache that holds the earlier tokens")
         if cache is not None and cache.batch_size != B:
-            raise ValueError(f"the cache is for a batch of {cache.batch_size}, tokens have {B} rows: make them equal")
+            raise ValueError(
+                f"the cache is for a batch of {cache.batch_size}, but tokens have {B} rows: make them equal"
+            )

@@ -1,7 +1,7 @@
 """A guard for tests: no product, attention, norm or convolution may be given NaN or infinity, on any processor.
 
-Some libraries read past the end of a row and multiply what they find there by zero. The result is right as long as all
-numbers are finite, so a NaN that was put somewhere on purpose shows on some processors only. Masks may hold -inf.
+Some libraries read past the end of a row and multiply the numbers there by zero. The result is right as long as all
+numbers are finite, so a NaN in a padding slot would be harmful on some processors only. Masks may hold -inf.
 """
 
 from typing import Any
@@ -24,7 +24,11 @@ class FiniteInputs(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.__name__.split(".")[0]
-        checked = args if name in PRODUCTS + OTHERS else args[:3] if ATTENTION in name else ()
+        checked: tuple[Any, ...] = ()
+        if name in PRODUCTS + OTHERS:
+            checked = args
+        elif ATTENTION in name:
+            checked = args[:3]  # without the mask
         for tensor in checked:
             if isinstance(tensor, Tensor) and tensor.is_floating_point():
                 self.seen += 1
@@ -33,9 +37,9 @@ class FiniteInputs(TorchDispatchMode):
 
 
 class LikeAMX(FiniteInputs):
-    """Imitates oneDNN with AMX, too: row i of a bfloat16 product becomes NaN if row i + 1 of its left factor begins so.
+    """Also imitates oneDNN on AMX: row i of a bfloat16 product becomes NaN if row i + 1 of its left factor holds NaN.
 
-    It pads the inner dimension by reading on into the next row, if that is odd, or above 32 and no multiple of 32.
+    If the inner dimension is odd, or above 32 and not a multiple of 32, oneDNN pads a row by reading on into the next.
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

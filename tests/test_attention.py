@@ -8,7 +8,7 @@ from model.rope import apply_rotary_emb, precompute_freqs_cis
 
 
 def head_by_head(layer: Attention, args, x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """Causal attention as the paper writes it: one batch row, one query head, one query at a time."""
+    """Causal attention by its definition: one batch row, one query head and one query at a time."""
     B, T, _ = x.shape
     D, group = args.head_dim, args.n_heads // args.n_kv_heads
     out = torch.zeros(B, T, args.n_heads * D)
@@ -42,7 +42,7 @@ def test_equals_a_loop_over_heads_and_queries(small_args, n_kv_heads):
 def test_values_are_not_rotated(small_args):
     args = small_args()
     attention = Attention(args, layer_id=0)
-    attention.wq.weight.zero_()  # all scores are equal: what is left is the plain average of the values
+    attention.wq.weight.zero_()  # then all scores are equal, and the output is the average of the values
     x = torch.randn(2, 6, args.dim)
     out = attention(x, 0, precompute_freqs_cis(args.head_dim, 6), None, None)
     unrotated = attention(x, 0, torch.ones(6, args.head_dim // 2, dtype=torch.complex64), None, None)
@@ -61,7 +61,7 @@ def test_the_table_is_used(small_args):
     table = precompute_freqs_cis(args.head_dim, 12)
     here, later = (attention(x, 0, table[start : start + 6], None, None) for start in (0, 6))
     without = attention(x, 0, torch.ones_like(table[:6]), None, None)
-    torch.testing.assert_close(here, later, atol=1e-5, rtol=1e-5)  # only distances count
+    torch.testing.assert_close(here, later, atol=1e-5, rtol=1e-5)  # scores depend on distances only
     assert (here - without)[:, 1:].abs().max() > 0.01
 
 
@@ -77,7 +77,7 @@ def test_projections_have_metas_shapes_and_no_bias(small_args):
 
 
 @torch.no_grad()
-def test_without_a_mask_the_last_query_sees_all_keys_and_each_one_before_it_one_less():
+def test_the_default_mask_is_causal_and_aligned_to_the_last_key():
     q, k, v = torch.randn(2, 6, 3, 10), torch.randn(2, 2, 5, 10), torch.randn(2, 2, 5, 10)
     causal = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 1, 1, 1, 1]], dtype=torch.bool)
     torch.testing.assert_close(attention(q, k, v), attention(q, k, v, causal))
@@ -100,7 +100,7 @@ def test_a_mask_may_differ_by_row_and_by_head():
 
 
 @torch.no_grad()
-def test_the_network_attends_as_the_formula_says(small_model):
+def test_the_network_computes_the_formula(small_model):
     model, tokens = small_model(), torch.randint(37, (2, 12))
     expected = model(tokens)
     for layer in model.layers:

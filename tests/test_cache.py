@@ -5,7 +5,7 @@ import torch
 
 from model import KVCache
 
-# One by one, all at once, prefill then one by one, and uneven chunks: as long as the small context.
+# Lengths that add up to the small context: one by one, all at once, a prefill then one by one, uneven chunks.
 CHUNKINGS = [[1] * 24, [24], [9] + [1] * 15, [2, 5, 1, 7, 1, 1, 4, 3], [1, 23], [23, 1]]
 
 
@@ -42,7 +42,7 @@ def test_random_chunk_splits(small_model):
 
 
 @torch.no_grad()
-def test_what_the_cache_held_before_is_never_read(small_model):
+def test_stale_slots_are_never_read(small_model):
     model = small_model()
     tokens = torch.randint(37, (2, 24))
     cache = KVCache(model.args, batch_size=2)
@@ -55,13 +55,13 @@ def test_what_the_cache_held_before_is_never_read(small_model):
 
 
 @torch.no_grad()
-def test_a_short_text_after_a_long_one_and_going_back(small_model):
+def test_a_cache_can_be_reused_from_any_position(small_model):
     model = small_model()
     long, short = torch.randint(37, (1, 24)), torch.randint(37, (1, 7))
     cache = KVCache(model.args)
     model(long, cache=cache)
     torch.testing.assert_close(in_chunks(model, short, [4, 1, 2], cache), model(short), atol=1e-5, rtol=0)
-    # Rewriting from position 4 on forgets what stood there.
+    # Tokens written from position 4 on replace the old ones.
     other = torch.cat((short[:, :4], torch.randint(37, (1, 9))), dim=1)
     rewritten = model(other[:, 4:], start_pos=4, cache=cache)
     torch.testing.assert_close(rewritten, model(other)[:, 4:], atol=1e-5, rtol=0)
@@ -91,7 +91,7 @@ def test_two_caches_are_independent_and_only_their_caller_advances_them(small_mo
     assert torch.equal(rest, again)
 
 
-def test_keys_are_cached_turned(small_model):
+def test_keys_are_cached_rotated(small_model):
     model = small_model()
     token = torch.full((1, 6), 5)  # one token, six times: its layer-0 keys differ by their position only
     cache = KVCache(model.args)
@@ -103,7 +103,7 @@ def test_keys_are_cached_turned(small_model):
     torch.testing.assert_close(values, values[:, :1].expand_as(values))
 
 
-def test_using_a_cache_leaves_training_alone(small_model):
+def test_using_a_cache_does_not_change_gradients(small_model):
     model = small_model()
     tokens = torch.randint(37, (2, 10))
 
@@ -158,7 +158,7 @@ def test_autocast_with_a_default_cache(small_model):
 
 
 @torch.no_grad()
-def test_cache_dtype_is_the_callers_choice(small_model):
+def test_the_cache_may_have_another_dtype_than_the_network(small_model):
     model = small_model()
     tokens = torch.randint(37, (1, 12))
     cache = KVCache(model.args, dtype=torch.bfloat16)
@@ -178,7 +178,7 @@ def test_allocated_once_for_the_kv_heads_only(small_args):
 
 
 @torch.no_grad()
-def test_memory_is_not_moved_or_grown(small_model):
+def test_the_cache_is_never_reallocated(small_model):
     model = small_model()
     cache = KVCache(model.args)
     before = cache.keys.data_ptr(), cache.values.data_ptr()
@@ -204,12 +204,12 @@ def test_the_end_of_a_short_cache(small_model):
 
 
 @pytest.mark.parametrize("length", [0, -1, 25])
-def test_a_length_the_network_has_no_positions_for(small_args, length):
+def test_a_length_beyond_the_context_is_refused(small_args, length):
     with pytest.raises(ValueError, match=f"max_seq_len is {length}"):
         KVCache(small_args(), max_seq_len=length)
 
 
-def test_batch_sizes_are_compared(small_model):
+def test_a_cache_for_another_batch_size_is_refused(small_model):
     model = small_model()
     with pytest.raises(ValueError, match="batch_size is 0"):
         KVCache(model.args, batch_size=0)

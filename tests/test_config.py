@@ -36,7 +36,7 @@ def test_frozen_equal_and_round_trips():
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "parts"),
     [
         ({"dim": 0}, ["dim is 0"]),
         ({"dim": "wide"}, ["dim is 'wide'"]),
@@ -69,14 +69,14 @@ def test_frozen_equal_and_round_trips():
         ({"tie_embeddings": "yes"}, ["tie_embeddings is 'yes'"]),
     ],
 )
-def test_each_mistake_is_named_with_its_value(settings, said):
+def test_each_mistake_is_named_with_its_value(settings, parts):
     message = problems(**settings)
     assert "\n" not in message
-    for part in said:
+    for part in parts:
         assert part in message
 
 
-def test_all_mistakes_come_at_once():
+def test_all_mistakes_are_listed_at_once():
     message = problems(dim=-8, n_layers=0, vocab_size="many", rope_theta=0.0, tie_embeddings=1)
     for part in ("dim is -8", "n_layers is 0", "vocab_size is 'many'", "rope_theta is 0.0", "tie_embeddings is 1"):
         assert part in message

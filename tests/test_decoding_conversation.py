@@ -1,4 +1,4 @@
-"""A text in turns: nothing is read twice, and no end of a turn harms the rest."""
+"""A conversation in turns: no token is computed twice, and a turn may end at any point."""
 
 import io
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ from model.decoding.sampling import Sampling
 
 @pytest.fixture
 def talk(small_model):
-    """A conversation, and what its network computed: (start_pos, tokens) of each forward."""
+    """A conversation, and the (start_pos, tokens) of each forward of its network."""
     model = small_model(vocab_size=258, max_seq_len=64).eval()
     read = []
     hidden = model.hidden
@@ -27,13 +27,14 @@ def talk(small_model):
     return SimpleNamespace(model=model, read=read, conversation=conversation)
 
 
-def said(samples):
-    return list(samples)[-1]
+def finished(turn):
+    """Run a turn to its end, and return its sample."""
+    return list(turn)[-1]
 
 
-def test_turns_continue_one_text_and_read_nothing_twice(talk):
-    first = said(talk.conversation.turn("ab", 5, []))
-    second = said(talk.conversation.turn("cd", 5, []))
+def test_turns_continue_one_text_and_compute_no_token_twice(talk):
+    first = finished(talk.conversation.turn("ab", 5, []))
+    second = finished(talk.conversation.turn("cd", 5, []))
     whole = LETTERS.encode("ab") + first.tokens + LETTERS.encode("\ncd", bos=False)
     expected = next(iter(generate(talk.model, [whole], 1)))
     assert second.tokens[0] == expected[0]
@@ -43,22 +44,25 @@ def test_turns_continue_one_text_and_read_nothing_twice(talk):
     assert [token for _, tokens in read for token in tokens] == whole + second.tokens[:-1]
 
 
-def test_the_repetition_penalty_knows_the_turns_before(talk):
+def test_the_repetition_penalty_counts_earlier_turns(talk):
     talk.conversation.sampling = Sampling(0.0, repetition_penalty=1e6)
-    given = [token for line in ("ab", "cd", "ef") for token in said(talk.conversation.turn(line, 5, [])).tokens]
-    assert len(set(given)) == len(given) == 15
+    tokens = []
+    for line in ("ab", "cd", "ef"):
+        tokens += finished(talk.conversation.turn(line, 5, [])).tokens
+    assert len(set(tokens)) == len(tokens) == 15
 
 
-def test_an_interrupted_turn_leaves_the_conversation_whole(talk):
+def test_an_interrupted_turn_leaves_the_conversation_consistent(talk):
     turn = talk.conversation.turn("ab", 9, [])
-    given = [list(next(turn).tokens) for _ in range(3)][-1]
+    for _ in range(3):
+        answer = list(next(turn).tokens)
     turn.close()
-    second = said(talk.conversation.turn("cd", 2, []))
-    whole = LETTERS.encode("ab") + given + LETTERS.encode("\ncd", bos=False)
+    second = finished(talk.conversation.turn("cd", 2, []))
+    whole = LETTERS.encode("ab") + answer + LETTERS.encode("\ncd", bos=False)
     assert second.tokens == [step[0] for step in generate(talk.model, [whole], 2)]
 
 
-def test_a_full_context_is_said_and_a_new_text_begins(talk, monkeypatch, capsys):
+def test_a_full_context_is_reported_and_a_new_text_begins(talk, monkeypatch, capsys):
     lines = io.BytesIO(b"a" * 40 + b"\n" + b"b" * 40 + b"\n")
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=lines))
     converse(talk.conversation, 5, [])
@@ -67,13 +71,13 @@ def test_a_full_context_is_said_and_a_new_text_begins(talk, monkeypatch, capsys)
     assert talk.conversation.forwarded == 41 + 4
 
 
-def test_ctrl_c_ends_the_turn_and_not_the_conversation(talk, monkeypatch, capsys):
-    turns = talk.conversation.turn
-    asked = []
+def test_ctrl_c_ends_the_turn_but_not_the_conversation(talk, monkeypatch, capsys):
+    original_turn = talk.conversation.turn
+    lines = []
 
     def interrupted(line, *rest):
-        asked.append(line)
-        for number, sample in enumerate(turns(line, *rest)):
+        lines.append(line)
+        for number, sample in enumerate(original_turn(line, *rest)):
             if line == "one" and number == 2:
                 raise KeyboardInterrupt
             yield sample
@@ -81,7 +85,7 @@ def test_ctrl_c_ends_the_turn_and_not_the_conversation(talk, monkeypatch, capsys
     monkeypatch.setattr(talk.conversation, "turn", interrupted)
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"one\ntwo\n")))
     converse(talk.conversation, 5, [])
-    assert asked == ["one", "two"]
+    assert lines == ["one", "two"]
     assert "Ctrl-D ends" in capsys.readouterr().err
 
 
@@ -96,19 +100,19 @@ def test_a_line_that_fits_no_context_does_not_end_the_conversation(talk, monkeyp
     assert out.count("\n") >= 2
 
 
-def test_without_stdin_a_conversation_is_over(talk, monkeypatch, capsys):
+def test_without_stdin_a_conversation_ends_at_once(talk, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", None)
     converse(talk.conversation, 5, [])
     assert capsys.readouterr().out == ""
 
 
 def test_a_turn_ends_at_a_stop_string_and_the_next_continues_the_text(talk):
-    first = said(talk.conversation.turn("ab", 9, []))
-    talk.conversation.start_anew()
+    first = finished(talk.conversation.turn("ab", 9, []))
+    talk.conversation.reset()
     stop = first.text[3:5]
-    cut = said(talk.conversation.turn("ab", 9, [stop]))
+    cut = finished(talk.conversation.turn("ab", 9, [stop]))
     assert (cut.finish, cut.text) == ("stop", first.text[: first.text.index(stop)])
-    second = said(talk.conversation.turn("cd", 2, []))
+    second = finished(talk.conversation.turn("cd", 2, []))
     whole = LETTERS.encode("ab") + cut.tokens + LETTERS.encode("\ncd", bos=False)
     assert second.tokens == [step[0] for step in generate(talk.model, [whole], 2)]
 
@@ -121,43 +125,43 @@ def endless(small_model):
     )
 
 
-def test_an_endless_conversation_forgets_and_goes_on(endless, monkeypatch, capsys):
+def test_an_endless_conversation_evicts_tokens_and_goes_on(endless, monkeypatch, capsys):
     lines = io.BytesIO(b"a" * 40 + b"\n" + b"b" * 40 + b"\n" + b"c" * 61 + b"\nd\n")
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=lines))
     converse(endless.conversation, 30, [])
     notes = capsys.readouterr().err
-    assert "(the context of 64 tokens is full: 16 are forgotten)" in notes
+    assert "the context of 64 tokens is full: 16 " in notes
     assert "the line has 63 tokens, more than the context of 64 can take: give another line" in notes
     assert "a new text begins" not in notes
     whole = 41 + 30 + 41 + 30 + 2 + 30
     assert endless.conversation.forwarded == whole - 1
-    assert len(endless.conversation.text) == whole
+    assert len(endless.conversation.tokens) == whole
     assert 0 < endless.conversation.forwarded - endless.conversation.evicted <= 64
 
 
-def test_an_endless_turn_is_an_endless_text(endless):
-    given = said(endless.conversation.turn("ab", 150, []))
+def test_an_endless_turn_equals_endless_generation(endless):
+    sample = finished(endless.conversation.turn("ab", 150, []))
     steps = generate(endless.model, [LETTERS.encode("ab")], 150, endless=True, eos_ids=LETTERS.eos_ids)
-    assert given.tokens == [step[0] for step in steps]
-    assert len(given.tokens) > 64
+    assert sample.tokens == [step[0] for step in steps]
+    assert len(sample.tokens) > 64
 
 
-class Turns:
-    """What a chat template does, by hand: every message between its own marks; thoughts are left out of old answers."""
+class PlainChat:
+    """A chat template in Python: a mark before and after every message. ``shortened`` old messages become "-"."""
 
-    head = 0
+    prefix_length = 0
 
-    def __init__(self, forgets=()):
-        self.forgets, self.asked = forgets, []
+    def __init__(self, shortened=()):
+        self.shortened, self.encoded = shortened, []
 
     def encode(self, messages):
-        self.asked.append([*messages])
+        self.encoded.append([*messages])
         return self.tokens(messages)
 
     def tokens(self, messages):
         parts = []
         for at, message in enumerate(messages):
-            content = message["content"] if at >= len(messages) - 1 or at not in self.forgets else "-"
+            content = "-" if at in self.shortened and at < len(messages) - 1 else message["content"]
             parts += [
                 250 if message["role"] == "user" else 251,
                 *LETTERS.encode(content, bos=False),
@@ -168,12 +172,12 @@ class Turns:
 
 @pytest.fixture
 def chatting(small_model):
-    """``chatting(chat, **options)`` -> (conversation, what its network computed, the model): it says letters only."""
+    """``chatting(chat, **options)`` -> (conversation, its forwards, as in ``talk``, model). It samples letters only."""
 
     def build(chat, max_seq_len=96, **options):
         model, read = small_model(vocab_size=258, max_seq_len=max_seq_len).eval(), []
         letters = slice(2 + ord("a"), 2 + ord("z") + 1)
-        with torch.no_grad():  # what is sampled is then encoded as it was
+        with torch.no_grad():  # so that the text of the sampled tokens is encoded to the same tokens
             wide = model.output.weight[letters] * 9
             model.output.weight.zero_()[letters] = wide
         conversation = Conversation(for_decoding(model), LETTERS, Sampling(0.0), Speed(), chat, **options)
@@ -186,27 +190,27 @@ def chatting(small_model):
     return build
 
 
-@pytest.mark.parametrize("forgets", [(), (1,)], ids=["same", "changed"])
-def test_a_chat_forwards_only_what_the_cache_lacks(chatting, forgets):
-    """Also where the template later writes an answer in another way: then from the first difference on."""
-    chat = Turns(forgets)
+@pytest.mark.parametrize("shortened", [(), (1,)], ids=["same", "changed"])
+def test_a_chat_forwards_only_what_the_cache_lacks(chatting, shortened):
+    """If the template later renders an answer differently, tokens from the first difference on are computed again."""
+    chat = PlainChat(shortened)
     conversation, read, model = chatting(chat)
     for number, line in enumerate(("ab", "cd", "ef")):
-        cached = conversation.text[: conversation.forwarded]
+        cached = conversation.tokens[: conversation.forwarded]
         read.clear()
-        answer = said(conversation.turn(line, 7, []))
+        answer = finished(conversation.turn(line, 7, []))
         assert answer.text.isalpha()
-        whole = chat.tokens(chat.asked[number])
+        whole = chat.tokens(chat.encoded[number])
         assert answer.tokens == [step[0] for step in generate(model, [whole], 7)]
-        start = len(chat.tokens(chat.asked[0])) if forgets and number == 1 else len(cached)
+        start = len(chat.tokens(chat.encoded[0])) if shortened and number == 1 else len(cached)
         assert read[0] == (start, whole[start:])
         assert [message["role"] for message in conversation.messages] == ["user", "assistant"] * (number + 1)
     assert [message["content"] for message in conversation.messages[::2]] == ["ab", "cd", "ef"]
 
 
-def test_a_question_that_was_not_answered_is_not_in_the_chat(chatting):
-    conversation, _, _ = chatting(Turns())
-    said(conversation.turn("ab", 5, []))
+def test_a_turn_without_an_answer_is_not_added_to_the_messages(chatting):
+    conversation, _, _ = chatting(PlainChat())
+    finished(conversation.turn("ab", 5, []))
     conversation.turn("cd", 5, []).close()
     assert len(conversation.messages) == 2
     turn = conversation.turn("ef", 5, [])
@@ -215,72 +219,81 @@ def test_a_question_that_was_not_answered_is_not_in_the_chat(chatting):
     assert conversation.messages[-1] == {"role": "assistant", "content": begun.text}
 
 
-def test_a_chat_ends_with_the_context_and_begins_anew(chatting, monkeypatch, capsys):
+def test_a_chat_that_fills_the_context_starts_over(chatting, monkeypatch, capsys):
     lines = io.BytesIO(b"a" * 40 + b"\n" + b"b" * 40 + b"\n")
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=lines))
-    conversation, _, _ = chatting(Turns(), 64)
+    conversation, _, _ = chatting(PlainChat(), 64)
     converse(conversation, 5, [])
     assert "the context is full: 48 of its 64 tokens are taken, and the line has 44; a new" in capsys.readouterr().err
     assert [message["content"][0] for message in conversation.messages[:1]] == ["b"]
 
 
-def test_an_endless_chat_keeps_its_head_and_goes_on(chatting):
-    chat = Turns()
-    chat.head = 9
+def test_an_endless_chat_keeps_the_system_message_and_goes_on(chatting):
+    chat = PlainChat()
+    chat.prefix_length = 9
     conversation, _, _ = chatting(chat, 64, endless=True)
     assert conversation.cache.keep == 9
-    first = said(conversation.turn("a" * 30, 40, []))
-    head = conversation.cache.keys[..., :9, :].clone()
-    second = said(conversation.turn("b", 40, []))
+    first = finished(conversation.turn("a" * 30, 40, []))
+    system_keys = conversation.cache.keys[..., :9, :].clone()
+    second = finished(conversation.turn("b", 40, []))
     assert len(first.tokens) == len(second.tokens) == 40
     assert 48 < conversation.forwarded - conversation.evicted <= 64 < conversation.forwarded
-    assert torch.equal(conversation.cache.keys[..., :9, :], head)
+    assert torch.equal(conversation.cache.keys[..., :9, :], system_keys)
     assert len(conversation.messages) == 4
 
 
-def test_what_an_endless_chat_has_to_compute_again_and_cannot_hold_it_forgets_by_the_turn(chatting, capsys):
-    """Once tokens were dropped, a text that begins otherwise is computed from its start, and may not fit."""
-    chat = Turns(forgets=(3,))
+def test_an_endless_chat_drops_its_oldest_turns_if_a_changed_text_does_not_fit(chatting, capsys):
+    """After an eviction, a text that begins differently is computed from its start, and may not fit."""
+    chat = PlainChat(shortened=(3,))
     conversation, read, _ = chatting(chat, 64, endless=True)
     for line in ("a" * 20, "b" * 20):
-        said(conversation.turn(line, 30, []))
+        finished(conversation.turn(line, 30, []))
     assert conversation.evicted
     read.clear()
-    said(conversation.turn("c" * 20, 30, []))
+    finished(conversation.turn("c" * 20, 30, []))
     assert read[0][0] == 0
     assert [message["content"][0] for message in conversation.messages[::2]] == ["c"]
-    assert capsys.readouterr().err.count("the oldest question and its answer are forgotten") == 2
+    assert capsys.readouterr().err.count("the oldest question and its answer are dropped") == 2
 
 
-def test_a_head_of_more_than_half_of_the_context_is_not_kept(chatting):
-    chat = Turns()
-    chat.head = 33
+def test_a_system_message_longer_than_half_of_the_context_is_not_kept(chatting):
+    chat = PlainChat()
+    chat.prefix_length = 33
     assert chatting(chat, 64, endless=True)[0].cache.keep == 4
 
 
-class Interrupted(list):
-    """The layers of a cache, where somebody types Ctrl-C after the first has been moved."""
+class InterruptedLayers(list):
+    """The layers of a cache. Iterating over them raises KeyboardInterrupt after the first one."""
 
     def __iter__(self):
         yield self[0]
         raise KeyboardInterrupt
 
 
-def test_an_interruption_while_tokens_are_moved_begins_a_new_text(endless, capsys):
+def test_an_interrupted_eviction_begins_a_new_text(endless, capsys):
     conversation = endless.conversation
-    expected = said(conversation.turn("cd", 5, [])).tokens
-    conversation.start_anew()
+    expected = finished(conversation.turn("cd", 5, [])).tokens
+    conversation.reset()
     keys = conversation.cache.keys
-    conversation.cache.keys = Interrupted(keys)
+    conversation.cache.keys = InterruptedLayers(keys)
     with pytest.raises(KeyboardInterrupt):
-        said(conversation.turn("ab", 90, []))
+        finished(conversation.turn("ab", 90, []))
     conversation.cache.keys = keys
-    assert said(conversation.turn("cd", 5, [])).tokens == expected
+    assert finished(conversation.turn("cd", 5, [])).tokens == expected
     assert "a new text begins" in capsys.readouterr().err
 
 
 def test_a_conversation_may_begin_with_an_empty_line(talk, endless):
     for conversation in (talk.conversation, endless.conversation):
-        sample = said(conversation.turn("", 3, []))
+        sample = finished(conversation.turn("", 3, []))
         assert len(sample.tokens) == 3
         assert conversation.forwarded == len(LETTERS.encode("")) + 2
+
+
+def test_an_endless_conversation_takes_a_line_that_exactly_fills_the_context(endless):
+    room = 64 - endless.conversation.cache.keep
+    line = "a" * (room - len(LETTERS.encode("")))
+    assert len(finished(endless.conversation.turn(line, 3, [])).tokens) == 3
+    endless.conversation.reset()
+    with pytest.raises(ValueError, match=f"the line has {room + 1} tokens, more than the context of 64 can take"):
+        finished(endless.conversation.turn(line + "a", 3, []))

@@ -1,4 +1,4 @@
-"""The cache that forgets: what it keeps is what it would be had the text begun later, and it keeps to its rule."""
+"""The endless cache: moved keys equal freshly rotated ones, and the right tokens are evicted."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ SCALED = {
     "llama3": RopeScaling("llama3", 4.0, original_max_seq_len=9, low=1.0, high=3.0),
     "yarn": RopeScaling("yarn", 4.0, original_max_seq_len=10, low=0.5, high=2.0),
 }
-# In 16 bits a key is rounded when it is stored and at each of three moves: four times eps / 2 of up to 6.
+# In 16 bits a key of up to 6 is rounded four times, when it is stored and at each of three moves: 4 * eps / 2 * 6.
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 12 * 2**-7, torch.float16: 12 * 2**-10}
 
 
@@ -32,32 +32,32 @@ def rotated(keys, table, positions):
 @pytest.mark.parametrize("scaling", SCALED)
 @pytest.mark.parametrize("n_kv_heads", [1, 2, 6])
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-def test_moved_keys_are_freshly_rotated_ones(small_args, scaling, n_kv_heads, dtype):
+def test_moved_keys_equal_freshly_rotated_ones(small_args, scaling, n_kv_heads, dtype):
     args = small_args(rope_scaling=SCALED[scaling], n_kv_heads=n_kv_heads)
     table = precompute_freqs_cis(args.head_dim, LIMIT, args.rope_theta, args.rope_scaling)
     cache = EndlessCache(args, table, batch_size=3, dtype=dtype)
     keys, values = torch.randn(2, 3, LIMIT, n_kv_heads, args.head_dim).to(dtype)
     for layer in range(args.n_layers):
         cache.update(layer, 0, rotated(keys, table, torch.arange(LIMIT)), values.transpose(1, 2))
-    held = list(range(LIMIT))
+    cached_positions = list(range(LIMIT))
     for _ in range(3):  # each kept key is moved three times before it is evicted
-        length = cache.make_room(len(held))
-        assert (length, len(held) - length) == (LIMIT - LIMIT // 4, LIMIT // 4)
-        held = held[:SINKS] + held[SINKS + LIMIT // 4 :]
-        expected = rotated(keys[:, held], table, torch.arange(length))
+        length = cache.make_room(len(cached_positions))
+        assert (length, len(cached_positions) - length) == (LIMIT - LIMIT // 4, LIMIT // 4)
+        cached_positions = cached_positions[:SINKS] + cached_positions[SINKS + LIMIT // 4 :]
+        expected = rotated(keys[:, cached_positions], table, torch.arange(length))
         for got_keys, got_values in zip(cache.keys, cache.values):
             torch.testing.assert_close(got_keys[:, :, :length], expected, atol=TOLERANCE[dtype], rtol=0)
-            assert torch.equal(got_values[:, :, :length], values[:, held].transpose(1, 2))
+            assert torch.equal(got_values[:, :, :length], values[:, cached_positions].transpose(1, 2))
         new = torch.randn(3, LIMIT - length, n_kv_heads, args.head_dim).to(dtype)
         keys, values = torch.cat((keys, new), 1), torch.cat((values, new), 1)
         for layer in range(args.n_layers):
             cache.update(layer, length, rotated(new, table, torch.arange(length, LIMIT)), new.transpose(1, 2))
-        held += range(keys.shape[1] - new.shape[1], keys.shape[1])
+        cached_positions += range(keys.shape[1] - new.shape[1], keys.shape[1])
     assert cache.evicted == 3 * (LIMIT // 4)
 
 
-def test_a_key_is_no_longer_after_moving(small_args):
-    """YaRN's table lengthens what it rotates, once."""
+def test_moving_does_not_change_the_length_of_a_key(small_args):
+    """YaRN's table also lengthens keys, which must happen only once."""
     args = small_args(rope_scaling=RopeScaling("yarn", 16.0, original_max_seq_len=10))
     table = precompute_freqs_cis(args.head_dim, LIMIT, args.rope_theta, args.rope_scaling)
     assert table.abs().min() > 1.2
@@ -70,8 +70,8 @@ def test_a_key_is_no_longer_after_moving(small_args):
 
 @torch.no_grad()
 @pytest.mark.parametrize("scheme", [name for name, scheme in SCHEMES.items() if is_shift_invariant(scheme.network)])
-def test_with_one_layer_the_rest_of_the_text_is_what_it_would_be_alone(scheme):
-    """One layer's keys and values know their own tokens only, so evicting is as if the evicted had never been there."""
+def test_with_one_layer_logits_equal_those_of_the_cached_tokens_alone(scheme):
+    """A single layer's keys and values depend on their own token only, so evicted tokens leave no trace."""
     args = ModelArgs(dim=24, n_layers=1, n_heads=3, n_kv_heads=1, head_dim=8, vocab_size=41, max_seq_len=20)
     model = build_scheme(args, scheme, **({"factor": 2.0} if scheme in ("linear", "ntk", "yarn") else {})).eval()
     for weight in model.parameters():
@@ -79,19 +79,19 @@ def test_with_one_layer_the_rest_of_the_text_is_what_it_would_be_alone(scheme):
             weight.normal_(std=0.4)
     text = torch.randint(41, (2, 37))
     cache = EndlessCache(args, model.freqs_cis, 2)
-    held, done = [], 0
+    cached_positions, done = [], 0
     for T in (20, 1, 1, 7, 1, 1, 6):
-        start_pos = cache.make_room(len(held), T)
-        held = held[:SINKS] + held[SINKS + len(held) - start_pos :]
+        start_pos = cache.make_room(len(cached_positions), T)
+        cached_positions = cached_positions[:SINKS] + cached_positions[SINKS + len(cached_positions) - start_pos :]
         logits = model(text[:, done : done + T], start_pos, cache)
-        held += range(done, done + T)
+        cached_positions += range(done, done + T)
         done += T
-        torch.testing.assert_close(logits, model(text[:, held])[:, -T:], atol=1e-5, rtol=0)
+        torch.testing.assert_close(logits, model(text[:, cached_positions])[:, -T:], atol=1e-5, rtol=0)
     assert cache.evicted == 20
 
 
 @pytest.mark.parametrize(("limit", "quarter", "keep"), [(2, 1, 0), (3, 1, 1), (5, 1, 3), (8, 2, 4), (24, 6, 4)])
-def test_a_quarter_goes_and_the_first_tokens_stay(small_args, limit, quarter, keep):
+def test_a_quarter_is_evicted_and_the_first_tokens_are_kept(small_args, limit, quarter, keep):
     args = small_args()
     cache = EndlessCache(args, precompute_freqs_cis(args.head_dim, LIMIT), max_seq_len=limit)
     cache.values[..., :limit, :] = torch.arange(limit)[:, None]
@@ -102,10 +102,10 @@ def test_a_quarter_goes_and_the_first_tokens_stay(small_args, limit, quarter, ke
     assert cache.make_room(limit - quarter, limit - keep) == keep
     with pytest.raises(ValueError, match=f"{limit - keep + 1} tokens do not fit into a context of {limit}"):
         cache.make_room(keep, limit - keep + 1)
-    assert cache.make_room(0, limit) == 0, "nothing has to be kept of nothing"
+    assert cache.make_room(0, limit) == 0, "an empty cache has nothing to keep"
 
 
-def test_a_context_of_one_token_cannot_be_endless(small_args):
+def test_a_context_of_one_token_is_an_error(small_args):
     with pytest.raises(ValueError, match="at least 2 tokens"):
         EndlessCache(small_args(max_seq_len=1), torch.ones(1, 5))
 
@@ -115,16 +115,16 @@ def model(small_model):
     return small_model().eval()
 
 
-def test_up_to_the_context_an_endless_text_is_the_plain_one(model):
+def test_an_endless_text_begins_like_the_plain_one(model):
     prompts = [[1, 5, 7], [2, 2, 4]]
-    whole = [*generate(model, prompts, LIMIT - 3)]
-    longer = [*generate(model, prompts, 4 * LIMIT, endless=True)]
-    assert len(longer) == 4 * LIMIT
-    assert longer[: len(whole)] == whole
-    assert all(0 <= token < 37 for row in longer for token in row)
+    plain = [*generate(model, prompts, LIMIT - 3)]
+    endless = [*generate(model, prompts, 4 * LIMIT, endless=True)]
+    assert len(endless) == 4 * LIMIT
+    assert endless[: len(plain)] == plain
+    assert all(0 <= token < 37 for row in endless for token in row)
 
 
-def test_rows_of_an_endless_batch_are_what_they_are_alone(model):
+def test_rows_of_an_endless_batch_equal_each_prompt_alone(model):
     prompts = [[1, 5, 7], [2, 2, 4], [9, 8, 7]]
     together = [*generate(model, prompts, 60, endless=True)]
     for row, prompt in enumerate(prompts):
@@ -132,8 +132,8 @@ def test_rows_of_an_endless_batch_are_what_they_are_alone(model):
 
 
 @torch.no_grad()
-def test_an_endless_text_is_the_definition_and_its_log_probabilities_too(model):
-    """Greedy, one token at a time through a cache that a test moves by hand."""
+def test_endless_decoding_equals_decoding_with_evictions_by_hand(model):
+    """Greedy tokens and their log-probabilities, one token at a time, with explicit calls of ``evict``."""
     cache = EndlessCache(model.args, model.freqs_cis)
     logits = model(torch.tensor([[1, 5, 7]]), 0, cache)[0, -1]
     expected, start_pos = [], 3
@@ -159,10 +159,10 @@ def test_a_prompt_may_fill_the_context(model):
         generate(model, [[*prompt, 1]], 30, endless=True)
 
 
-def test_it_is_off_unless_asked_for(model):
+def test_endless_is_off_by_default(model):
     with pytest.raises(ValueError, match="max_seq_len"):
         generate(model, [[1, 2]], LIMIT)
-    with pytest.raises(ValueError, match="lie in the 24 positions"):
+    with pytest.raises(ValueError, match="24 positions of the cache"):
         model(torch.tensor([[1]]), LIMIT, EndlessCache(model.args, model.freqs_cis))
 
 
@@ -170,17 +170,17 @@ def test_it_is_off_unless_asked_for(model):
     ("prompts", "options", "message"),
     [
         ([[1], [1, 2]], {}, "prompts of equal length, and these have 1 to 2 tokens"),
-        ([[1]], {"use_cache": False}, "leave one of endless and use_cache=False out"),
+        ([[1]], {"use_cache": False}, "endless needs the cache: leave out endless or use_cache=False"),
     ],
 )
-def test_what_cannot_be_endless_is_said_at_the_call(model, prompts, options, message):
+def test_prompts_that_cannot_be_endless_are_an_error_at_the_call(model, prompts, options, message):
     with pytest.raises(ValueError, match=message) as raised:
         generate(model, prompts, 40, endless=True, **options)
     assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("scheme", [name for name, scheme in SCHEMES.items() if not is_shift_invariant(scheme.network)])
-def test_absolute_positions_cannot_be_moved(scheme):
+def test_a_network_with_absolute_positions_cannot_be_endless(scheme):
     args = ModelArgs(dim=24, n_layers=1, n_heads=3, head_dim=8, vocab_size=41, max_seq_len=20)
     with pytest.raises(ValueError, match="on which this network's scores depend"):
         generate(build_scheme(args, scheme), [[1]], 40, endless=True)

@@ -1,4 +1,4 @@
-"""The decoding network: the same weights, the same logits, the caller's model as it was."""
+"""The decoding network: the same weights and logits, and the caller's model is not changed."""
 
 import copy
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +15,7 @@ PROMPTS = [[1, 5, 7], [1], [3, 4, 5, 6, 7, 8, 9, 10]]
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_it_has_the_same_weights_and_logits_and_leaves_the_model_alone(small_model, tied):
+def test_it_shares_the_weights_gives_equal_logits_and_does_not_change_the_model(small_model, tied):
     model = small_model(tie_embeddings=tied).train()
     network = for_decoding(model)
     caches = [KVCache(model.args) for _ in range(2)]
@@ -35,7 +35,7 @@ def test_it_has_the_same_weights_and_logits_and_leaves_the_model_alone(small_mod
 
 @pytest.mark.parametrize("compile", [False, True])
 @pytest.mark.parametrize("sizes", [(9, 4), (1, 5), (6, 1, 2)])
-def test_of_several_tokens_it_gives_the_last_ones_output_and_caches_all(small_model, sizes, compile):
+def test_it_outputs_only_the_last_of_several_tokens_but_caches_all(small_model, sizes, compile):
     model = small_model(n_layers=3)
     network, caches = for_decoding(model, compile), [KVCache(model.args, 2) for _ in range(2)]
     text = torch.randint(model.args.vocab_size, (2, sum(sizes)))
@@ -50,14 +50,13 @@ def test_of_several_tokens_it_gives_the_last_ones_output_and_caches_all(small_mo
 
 @pytest.mark.parametrize("place", ["layers.1", "layers.1.feed_forward.w2", "norm"])
 def test_a_hook_sees_the_outputs_of_all_tokens(small_model, place):
-    model, seen = small_model(), []
-    model.get_submodule(place).register_forward_hook(lambda module, inputs, out: seen.append(out.shape[1]))
+    model, lengths = small_model(), []
+    model.get_submodule(place).register_forward_hook(lambda module, inputs, out: lengths.append(out.shape[1]))
     list(generate(model, [[1, 2, 3, 4]], 3))
-    assert seen == [4, 1, 1]
+    assert lengths == [4, 1, 1]
 
 
-def test_what_was_put_into_the_model_takes_part(small_model):
-    """Hooks, layers of another kind and changed code are the reader's business, and generating respects them."""
+def test_hooks_and_replaced_layers_of_the_model_are_used(small_model):
     model = small_model()
     plain = list(generate(model, [[1]], 6))
     calls = []
@@ -66,24 +65,24 @@ def test_what_was_put_into_the_model_takes_part(small_model):
     assert len(calls) == 6
     handle.remove()
 
-    class Louder(nn.Linear):
+    class Negated(nn.Linear):
         def forward(self, x):
             return -super().forward(x)
 
-    louder = Louder(model.args.dim, model.args.vocab_size, bias=False)
-    louder.weight = model.output.weight
-    model.output = louder
+    negated = Negated(model.args.dim, model.args.vocab_size, bias=False)
+    negated.weight = model.output.weight
+    model.output = negated
     assert list(generate(model, [[1]], 6)) == list(generate(model, [[1]], 6, use_cache=False)) != plain
 
 
-def test_changed_rotation_takes_part_in_every_block(small_model, monkeypatch):
+def test_a_patched_rotation_is_used_in_every_block(small_model, monkeypatch):
     model, prompt = small_model(n_layers=1), [[1, 5, 9, 2, 7, 3]]
     plain = list(generate(model, prompt, 12))
     monkeypatch.setattr("model.attention.apply_rotary_emb", lambda xq, xk, freqs_cis: (xq, -2 * xk))
     assert list(generate(model, prompt, 12)) == list(generate(model, prompt, 12, use_cache=False)) != plain
 
 
-def test_weights_changed_between_two_tokens_count_at_once(small_model):
+def test_weights_changed_between_two_tokens_affect_the_next_one(small_model):
     model = small_model()
     steps = generate(model, [[1]], 3)
     next(steps)
@@ -96,20 +95,16 @@ def test_weights_changed_between_two_tokens_count_at_once(small_model):
 
 @pytest.fixture
 def graphs(monkeypatch):
-    """How many graphs were compiled so far. The tracing is torch.compile's own, the code that runs is PyTorch's."""
+    """A function that counts the compiled graphs. torch.compile traces as usual, but the graphs run eagerly."""
     compile = torch.compile
-    monkeypatch.setattr(
-        torch,
-        "compile",
-        lambda step, options, **others: compile(step, backend="eager", **others),
-    )
+    monkeypatch.setattr(torch, "compile", lambda step, options, **rest: compile(step, backend="eager", **rest))
     torch._dynamo.reset()
     counters.clear()
     yield lambda: counters["stats"]["unique_graphs"]
     torch._dynamo.reset()
 
 
-def test_compiled_text_is_the_text_and_no_length_compiles_anew(small_model, graphs):
+def test_compiled_text_equals_eager_text_and_no_length_recompiles(small_model, graphs):
     model = small_model(n_layers=1)
     for prompt, n in [([1], 20), ([1, 2, 3], 5), ([4] * 9, 12)]:
         assert list(generate(model, [prompt], n, compile=True)) == list(generate(model, [prompt], n))
@@ -117,34 +112,34 @@ def test_compiled_text_is_the_text_and_no_length_compiles_anew(small_model, grap
     assert not counters["graph_break"]
 
 
-@pytest.mark.parametrize("one_layer_from", [1, 10**9])
-def test_a_context_that_becomes_full_compiles_nothing_anew(small_model, graphs, monkeypatch, one_layer_from):
-    monkeypatch.setattr("model.decoding.network.ONE_LAYER_FROM", one_layer_from)
+@pytest.mark.parametrize("by_layer", [True, False])
+def test_a_context_that_becomes_full_does_not_recompile(small_model, graphs, monkeypatch, by_layer):
+    monkeypatch.setattr("model.decoding.network.LAYER_WEIGHTS_TO_COMPILE_BY_LAYER", 1 if by_layer else 10**9)
     model = small_model(n_layers=1)
     text = list(generate(model, [[1]], 3 * model.args.max_seq_len, endless=True))
     assert list(generate(model, [[1]], 3 * model.args.max_seq_len, endless=True, compile=True)) == text
-    assert graphs() == (2 if one_layer_from == 1 else 1)
+    assert graphs() == (2 if by_layer else 1)
 
 
-def test_a_batch_has_a_graph_of_its_own_and_padding_another(small_model, graphs):
+def test_the_batch_size_does_not_recompile_but_padding_does(small_model, graphs):
     model = small_model(n_layers=1)
     for prompts in ([[1, 2]] * 3, [[5, 6, 7]] * 5):
         assert list(generate(model, prompts, 9, compile=True)) == list(generate(model, prompts, 9))
-    assert graphs() == 1, "the batch size is a symbol, too"
+    assert graphs() == 1, "the batch size is symbolic"
     for prompts in (PROMPTS, PROMPTS[1:]):
         assert list(generate(model, prompts, 9, compile=True)) == list(generate(model, prompts, 9))
     assert graphs() == 2
 
 
-def test_the_forward_follows_the_weights(small_model, graphs):
+def test_compiled_code_uses_the_current_weights(small_model, graphs):
     model, other = small_model(n_layers=1), small_model(n_layers=1)
     for state, assign in ((model.state_dict(), False), (other.state_dict(), False), (other.state_dict(), True)):
         model.load_state_dict(copy.deepcopy(state), assign=assign)
         assert list(generate(model, [[1, 2]], 9, compile=True)) == list(generate(model, [[1, 2]], 9))
-    assert graphs() == 1, "other numbers in the same network are no reason to compile"
+    assert graphs() == 1, "other weights of the same shape do not recompile"
 
 
-def test_in_16_bits_no_length_compiles_again_on_any_processor(small_model, graphs, each_processor):
+def test_in_bfloat16_no_length_recompiles_on_any_processor(small_model, graphs, each_processor):
     model = small_model(n_layers=1).bfloat16()
     for n in (5, 21):
         assert list(generate(model, [[1, 2, 3]], n, compile=True)) == list(generate(model, [[1, 2, 3]], n))
@@ -156,8 +151,8 @@ def test_complex_numbers_do_not_reach_the_compiler(small_model, graphs, recwarn)
     assert not [warning for warning in recwarn if "complex" in str(warning.message)]
 
 
-def test_of_a_large_network_one_layer_is_compiled_and_runs_for_all(small_model, graphs, monkeypatch):
-    monkeypatch.setattr("model.decoding.network.ONE_LAYER_FROM", 1)
+def test_of_a_large_network_one_layer_is_compiled_for_all(small_model, graphs, monkeypatch):
+    monkeypatch.setattr("model.decoding.network.LAYER_WEIGHTS_TO_COMPILE_BY_LAYER", 1)
     model = small_model(n_layers=5)
     for prompts, n in [([[1]], 20), ([[4] * 9], 12), ([[1, 2, 3]], 5)]:
         assert list(generate(model, prompts, n, compile=True)) == list(generate(model, prompts, n))
@@ -167,14 +162,14 @@ def test_of_a_large_network_one_layer_is_compiled_and_runs_for_all(small_model, 
     assert not counters["graph_break"]
 
 
-def test_without_a_compiler_it_says_so(small_model, monkeypatch):
+def test_compile_without_a_compiler_is_an_error(small_model, monkeypatch):
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(ValueError, match="needs a C\\+\\+ compiler"):
         generate(small_model(), [[1]], 2, compile=True)
 
 
 def test_twelve_architectures_compile_in_one_process(small_model, graphs):
-    """torch.compile counts them, and dtypes and batch forms of each, against one limit, which is 8 by default."""
+    """torch.compile's default limit of recompilations is 8 for all architectures and dtypes together."""
     for n_heads in (1, 2, 3, 6):
         for hidden_dim in (8, 16, 24):
             model = small_model(n_layers=1, n_heads=n_heads, n_kv_heads=1, hidden_dim=hidden_dim)
@@ -183,7 +178,7 @@ def test_twelve_architectures_compile_in_one_process(small_model, graphs):
     assert graphs() == 12
 
 
-def test_two_threads_generate_the_texts_that_each_gives_alone(small_model):
+def test_two_threads_generate_the_same_texts_as_one_after_the_other(small_model):
     models = [small_model(n_layers=1).bfloat16() for _ in range(2)]
 
     def text(number):
@@ -193,3 +188,9 @@ def test_two_threads_generate_the_texts_that_each_gives_alone(small_model):
     with ThreadPoolExecutor(2) as pool:
         for _ in range(5):
             assert list(pool.map(text, (0, 1))) == alone
+
+
+def test_without_a_cache_a_compiled_network_reads_tokens_from_position_0(small_model):
+    model, tokens = small_model(), torch.tensor([[5, 9, 2], [7, 3, 1]])
+    logits = for_decoding(model, compile=True)(tokens)  # (B, 1, V)
+    torch.testing.assert_close(logits, model(tokens)[:, -1:], atol=1e-5, rtol=1e-5)

@@ -1,4 +1,4 @@
-"""Where prompts come from, and which are refused."""
+"""Prompts from flags, files and pipes, and which are errors."""
 
 import os
 from pathlib import Path
@@ -28,7 +28,7 @@ def test_prompts_come_from_flags_a_file_and_stdin(tmp_path, stdin):
     assert read_texts(["a", "-"], file) == ["a", "piped äö", "one", "  two "]
 
 
-def test_a_file_as_stdin_is_the_prompt_when_there_is_no_other(stdin):
+def test_a_file_as_stdin_is_the_prompt_if_there_is_no_other(stdin):
     stdin(b"piped")
     assert read_texts([], None) == ["piped"]
     assert read_texts(["given"], None) == ["given"]
@@ -39,7 +39,7 @@ def test_without_any_prompt_the_text_is_empty(monkeypatch):
     assert read_texts([], None) == [""]
 
 
-def test_a_silent_pipe_does_not_hang(monkeypatch):
+def test_a_pipe_that_nothing_is_written_to_does_not_hang(monkeypatch):
     reading, writing = os.pipe()
     monkeypatch.setattr("model.decoding.prompts.PIPE_TIMEOUT", 0.01)
     with os.fdopen(reading) as silent:
@@ -51,7 +51,7 @@ def test_a_silent_pipe_does_not_hang(monkeypatch):
 @pytest.mark.parametrize("content", [b"", b"\n \n"])
 def test_an_empty_prompt_file_is_an_error(tmp_path, content):
     (tmp_path / "p").write_bytes(content)
-    with pytest.raises(ValueError, match="holds no prompt"):
+    with pytest.raises(ValueError, match="contains no prompt"):
         read_texts([], tmp_path / "p")
 
 
@@ -59,7 +59,7 @@ def prompts_of(*texts):
     return [Prompt(text, LETTERS.encode(text)) for text in texts]
 
 
-def test_other_encodings_are_an_error(tmp_path, stdin):
+def test_text_that_is_not_utf8_is_an_error(tmp_path, stdin):
     (tmp_path / "p").write_bytes("naïve".encode("latin-1"))
     with pytest.raises(ValueError, match="not UTF-8 at byte 2"):
         read_texts([], tmp_path / "p")
@@ -68,7 +68,7 @@ def test_other_encodings_are_an_error(tmp_path, stdin):
         read_texts(["-"], None)
 
 
-def test_prompts_that_pass_the_context_are_named():
+def test_a_prompt_that_exceeds_the_context_is_an_error():
     check_fit(prompts_of("", "abc"), 5, None)
     with pytest.raises(
         ValueError, match=r"prompt 2 has 6 tokens, and with 1 new one it .* of 5: shorten it, or add --endless$"
@@ -78,24 +78,24 @@ def test_prompts_that_pass_the_context_are_named():
         check_fit(prompts_of("ab"), 5, 3)
 
 
-def test_an_endless_prompt_that_passes_the_context_keeps_its_first_and_its_last_tokens(capsys):
+def test_an_endless_prompt_that_exceeds_the_context_keeps_its_first_and_last_tokens(capsys):
     short, long, longer = prompts_of("abcdefg", "abcdefghijklmnop", "abcdefghijklmnopq")
     assert fit_endless([short, long], 17) == [short, long]
     assert capsys.readouterr().err == ""
-    found = fit_endless([short, long, longer], 9)
-    assert found[0] == short
-    assert [prompt.text for prompt in found] == [prompt.text for prompt in (short, long, longer)]
-    for prompt, cut in zip((long, longer), found[1:]):
+    shortened = fit_endless([short, long, longer], 9)
+    assert shortened[0] == short
+    assert [prompt.text for prompt in shortened] == [prompt.text for prompt in (short, long, longer)]
+    for prompt, cut in zip((long, longer), shortened[1:]):
         assert cut.tokens == prompt.tokens[:4] + prompt.tokens[-5:]
     assert capsys.readouterr().err == (
-        "note: prompt 2 has 17 tokens and passes the context of 9 (so do 1 others): 8 are left out after the first 4\n"
+        "note: prompt 2 has 17 tokens and exceeds the context of 9 (and so do 1 others): "
+        "8 are left out after the first 4\n"
     )
     (tiny,) = fit_endless([long], 3)
-    assert tiny.tokens == long.tokens[:1] + long.tokens[-2:], "no more stay than the cache of this context keeps"
+    assert tiny.tokens == long.tokens[:1] + long.tokens[-2:], "only one, because a cache of this size keeps one"
 
 
-def test_a_pipe_is_read_to_its_end_without_select(monkeypatch):
-    """Windows has no select for pipes."""
+def test_a_pipe_is_read_to_its_end(monkeypatch):
     reading, writing = os.pipe()
     os.write(writing, "piped é\n".encode())
     os.close(writing)
@@ -104,7 +104,7 @@ def test_a_pipe_is_read_to_its_end_without_select(monkeypatch):
         assert read_texts([], None) == ["piped é"]
 
 
-def test_a_closed_stdin_is_no_prompt(monkeypatch, tmp_path):
+def test_a_closed_stdin_is_the_empty_prompt(monkeypatch, tmp_path):
     (tmp_path / "x").write_text("never", encoding="utf-8")
     closed = (tmp_path / "x").open(encoding="utf-8")
     closed.close()
@@ -112,7 +112,7 @@ def test_a_closed_stdin_is_no_prompt(monkeypatch, tmp_path):
     assert read_texts([], None) == [""]
 
 
-def test_skipped_blank_lines_are_counted(tmp_path, capsys):
+def test_a_note_counts_the_skipped_blank_lines(tmp_path, capsys):
     (tmp_path / "p").write_text("one\n\n  \ntwo\n", encoding="utf-8")
     assert read_texts([], tmp_path / "p") == ["one", "two"]
     assert "2 blank lines skipped, 2 prompts" in capsys.readouterr().err
@@ -122,14 +122,14 @@ def test_skipped_blank_lines_are_counted(tmp_path, capsys):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="no such device")
-def test_a_device_is_no_prompt_file():
+def test_a_device_as_prompt_file_is_an_error():
     with pytest.raises(ValueError, match="/dev/zero is not a file"):
         read_texts([], Path("/dev/zero"))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_memory_needed_is_that_of_cache_and_logits(small_args, dtype):
-    """All sizes differ and are small: no factor can be missing or turned round, and no summand hides another."""
+def test_memory_needed_is_the_size_of_cache_and_logits(small_args, dtype):
+    """All sizes differ and are small, so that a missing factor or summand changes the result."""
     args = small_args(n_layers=3, n_heads=10, n_kv_heads=5, head_dim=14, vocab_size=41, max_seq_len=30)
     rows, length = 7, 11
     keys = torch.empty(args.n_layers, rows, args.n_kv_heads, length, args.head_dim, dtype=dtype)

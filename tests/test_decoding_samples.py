@@ -1,4 +1,4 @@
-"""From tokens to texts: stop strings, ends, order, speeds."""
+"""From tokens to text: stop strings, ends, order, tokens per second."""
 
 import itertools
 import json
@@ -20,7 +20,7 @@ def prompt(text=""):
 
 @pytest.fixture
 def scripted(monkeypatch):
-    """``scripted(*texts)``: samples of a decode loop that says these texts, row by row; \\x01 is the end token."""
+    """``scripted(*texts)``: samples of a fake decode loop that gives these texts, one a row; \\x01 is the end token."""
     network = Transformer(ModelArgs(dim=8, n_layers=1, n_heads=2, vocab_size=LETTERS.vocab_size, max_seq_len=999))
 
     def call(*texts, begin="", n=200, speed=None, on_step=lambda step: None, **options):
@@ -30,8 +30,8 @@ def scripted(monkeypatch):
             sampler.logprobs = [-0.5] * len(prompts)
             first = sum(call.batches)
             call.batches.append(len(prompts))
-            said = texts[first : first + len(prompts)]
-            rows = [[EOS if c == 1 else 2 + c for c in text.encode()] for text in said]
+            batch = texts[first : first + len(prompts)]
+            rows = [[EOS if byte == 1 else 2 + byte for byte in text.encode()] for text in batch]
             for step, tokens in enumerate(itertools.islice(itertools.zip_longest(*rows), max_new_tokens), 1):
                 on_step(step)
                 yield list(tokens)
@@ -58,7 +58,7 @@ def scripted(monkeypatch):
         ([], "all", "all"),
     ],
 )
-def test_stop_strings_cut_the_same_however_the_text_comes(stops, text, expected):
+def test_stop_strings_work_for_every_division_of_the_text_into_pieces(stops, text, expected):
     for cuts in itertools.product([0, 1], repeat=len(text) - 1):
         pieces, start = [], 0
         for at, cut in enumerate(cuts, 1):
@@ -67,17 +67,17 @@ def test_stop_strings_cut_the_same_however_the_text_comes(stops, text, expected)
                 start = at
         pieces.append(text[start:])
         stop = StopStrings(stops)
-        given = "".join(map(stop.push, pieces))
-        assert given + stop.flush() == expected
+        streamed = "".join(map(stop.push, pieces))
+        assert streamed + stop.flush() == expected
         assert stop.stopped == (expected != text)
 
 
-def test_nothing_is_held_back_without_need():
+def test_only_a_possible_beginning_of_a_stop_string_is_held_back():
     stop = StopStrings(["END"])
     assert [stop.push(piece) for piece in ["abE", "N", "x", "E", "ND"]] == ["ab", "", "ENx", "", ""]
 
 
-def test_an_empty_stop_string_is_refused():
+def test_an_empty_stop_string_is_an_error():
     with pytest.raises(ValueError, match="stop string is empty"):
         StopStrings(["a", ""])
 
@@ -85,48 +85,48 @@ def test_an_empty_stop_string_is_refused():
 # Samples
 
 
-def test_streamed_text_is_the_text_of_any_script(scripted):
+def test_text_of_any_writing_system_is_streamed_correctly(scripted):
     texts = [" two  spaces", "日本語 and 👩‍🚀 é", "a\x01never", "cut here###no"]
     seen = {}
     for sample in scripted(*(text + "\x01" for text in texts), begin="Say:", stop=["###"]):
         before = seen.get(id(sample), "")
-        assert sample.text.startswith(before), "what was given out stays"
+        assert sample.text.startswith(before), "text that was streamed does not change"
         seen[id(sample)] = before + sample.take()
     assert list(seen.values()) == [" two  spaces", "日本語 and 👩‍🚀 é", "a", "cut here"]
 
 
-def test_each_end_has_its_name(scripted):
+def test_finish_is_the_reason_of_the_end(scripted):
     found = {s.text: s.finish for s in scripted("xb\x01", "ab#", "abc", "q#", n=3, stop=["#"]) if s.finish}
     assert found == {"xb": "end", "ab": "stop", "abc": "length", "q": "stop"}
 
 
-def test_half_a_stop_string_at_the_end_is_text(scripted):
+def test_part_of_a_stop_string_at_the_end_is_text(scripted):
     (*_, last) = scripted("ab##", n=4, stop=["###"])
     assert (last.text, last.finish) == ("ab##", "length")
 
 
-def test_a_large_job_goes_in_bounded_batches(scripted):
+def test_many_prompts_are_decoded_in_batches_of_batch_size(scripted):
     samples = [s for s in scripted(*(f"{i}\x01" for i in range(7)), batch_size=3) if s.finish]
     assert [sample.text for sample in samples] == list("0123456")
     assert scripted.batches == [3, 3, 1]
 
 
-def test_a_batch_ends_when_all_its_samples_have(scripted):
+def test_a_batch_ends_when_all_its_samples_have_ended(scripted):
     steps = []
     list(scripted("ab#" + 50 * "x", "#" + 50 * "y", on_step=steps.append, stop=["#"]))
-    assert steps == [1, 2, 3], "the rows would go on, and nobody listens"
+    assert steps == [1, 2, 3], "the rows themselves would go on"
 
 
 def test_samples_come_in_the_order_of_their_prompts(scripted):
-    whole, order = {}, []
+    texts, order = {}, []
     for sample in scripted("longest of all\x01", "short\x01", "the third\x01"):
-        whole[id(sample)] = whole.get(id(sample), "") + sample.take()
+        texts[id(sample)] = texts.get(id(sample), "") + sample.take()
         if sample.finish:
             order.append(id(sample))
-    assert [whole[key] for key in order] == ["longest of all", "short", "the third"]
+    assert [texts[key] for key in order] == ["longest of all", "short", "the third"]
 
 
-def test_json_holds_what_was_asked_for(scripted):
+def test_json_has_log_probabilities_only_on_request(scripted):
     (*_, sample) = scripted("ab", begin="x", n=2)
     found = json.loads(json.dumps(sample.as_json(logprobs=False)))
     assert found == {"prompt": "x", "text": "ab", "tokens": [99, 100], "finish_reason": "length"}
@@ -136,7 +136,7 @@ def test_json_holds_what_was_asked_for(scripted):
 # Speed
 
 
-def test_speeds_are_tokens_over_the_loops_own_time(scripted):
+def test_speed_counts_only_the_time_of_the_decode_loop(scripted):
     now = [0.0]
 
     def wait(step):
@@ -144,13 +144,13 @@ def test_speeds_are_tokens_over_the_loops_own_time(scripted):
 
     speed = Speed(clock=lambda: now[0])
     for _ in scripted("abc", "x\x01", begin="yz", n=3, speed=speed, on_step=wait):
-        now[0] += 100  # the caller's own time
+        now[0] += 100  # the caller's time
     assert (speed.prompt_tokens, speed.prompt_seconds) == (6, 2.0)
     assert (speed.new_tokens, speed.new_seconds) == (3, 0.75)
     assert str(speed) == "prompt: 6 tokens, 2.00 s, 3 tokens/s; new: 3 tokens, 0.75 s, 4 tokens/s"
 
 
-def test_a_sample_decodes_after_its_prompt():
+def test_a_continuation_is_decoded_after_its_prompt():
     """A decoder that drops the first space must not drop the one between prompt and continuation."""
     sample = Sample(prompt("Hi"), LETTERS, 9, StopStrings())
     for token in LETTERS.encode(" you", bos=False):
@@ -158,31 +158,31 @@ def test_a_sample_decodes_after_its_prompt():
     assert sample.text == " you"
 
 
-def test_past_the_context_stop_strings_streams_and_log_probabilities_hold(small_model):
-    """Several rows, four times the context: each is what it is alone, and its pieces are the whole decoded at once."""
+def test_stop_strings_streaming_and_log_probabilities_work_past_the_context(small_model):
+    """Several rows, four times the context: each equals its prompt alone, and the streamed pieces equal its text."""
     model = small_model(vocab_size=258, max_seq_len=24).eval()
     network = for_decoding(model)
     prompts = [Prompt(text, LETTERS.encode(text)) for text in ("one", "two", "six")]
 
-    def texts(given, **options):
-        found = {}
-        shown = {}
+    def samples_of(prompts, **options):
+        samples = {}
+        streamed = {}
         completion = Completion(96, endless=True, **options)
-        for sample in complete(network, LETTERS, given, completion, Sampling(0.0), Speed()):
-            shown[sample.prompt.text] = shown.get(sample.prompt.text, "") + sample.take()
-            found[sample.prompt.text] = sample
-        assert shown == {name: sample.text for name, sample in found.items()}
-        return found
+        for sample in complete(network, LETTERS, prompts, completion, Sampling(0.0), Speed()):
+            streamed[sample.prompt.text] = streamed.get(sample.prompt.text, "") + sample.take()
+            samples[sample.prompt.text] = sample
+        assert streamed == {name: sample.text for name, sample in samples.items()}
+        return samples
 
-    whole = texts(prompts, logprobs=True)
-    assert max(len(sample.tokens) for sample in whole.values()) == 96
+    together = samples_of(prompts, logprobs=True)
+    assert max(len(sample.tokens) for sample in together.values()) == 96
     for prompt in prompts:
-        sample = whole[prompt.text]
-        assert texts([prompt])[prompt.text].tokens == sample.tokens
+        sample = together[prompt.text]
+        assert samples_of([prompt])[prompt.text].tokens == sample.tokens
         assert len(sample.logprobs) == len(sample.tokens)
         assert all(score < 0 for score in sample.logprobs)
-    long = max(whole.values(), key=lambda sample: len(sample.text))
-    stop = long.text[-6:-3]
-    cut = texts(prompts, stop=[stop])[long.prompt.text]
-    assert cut.text == long.text[: long.text.index(stop)]
-    assert cut.finish == "stop"
+    longest = max(together.values(), key=lambda sample: len(sample.text))
+    stop = longest.text[-6:-3]
+    stopped = samples_of(prompts, stop=[stop])[longest.prompt.text]
+    assert stopped.text == longest.text[: longest.text.index(stop)]
+    assert stopped.finish == "stop"

@@ -1,4 +1,4 @@
-"""What a person types: commands and texts of several lines in a terminal, plain lines from a pipe."""
+"""User input: commands and texts of several lines in a terminal, plain lines from a pipe."""
 
 import builtins
 import io
@@ -10,7 +10,7 @@ from model.decoding.terminal import GREETING, HELP, Terminal
 
 
 class Screen(io.TextIOWrapper):
-    """A stream that says it is a terminal."""
+    """A stream that claims to be a terminal."""
 
     def __init__(self, content=b""):
         super().__init__(io.BytesIO(content), encoding="utf-8")
@@ -20,19 +20,19 @@ class Screen(io.TextIOWrapper):
 
 
 def turns(terminal):
-    """Each text, and each mistake's message."""
-    found = []
+    """All texts, with the message of each error in its place."""
+    texts = []
     while True:
         try:
             text = terminal.read_turn()
         except ValueError as error:
             text = f"error: {error}"
         if text is None:
-            return found
-        found.append(text)
+            return texts
+        texts.append(text)
 
 
-TYPED = [
+EXAMPLES = [
     ("Tim", ["Tim"]),
     ("", [""]),
     (" /etc", [" /etc"]),
@@ -43,19 +43,19 @@ TYPED = [
     ('"""/help"""', ["/help"]),
     ('say """ twice', ['say """ twice']),
     ("before\n/exit\nafter", ["before"]),
-    ("/rest now", ["error: /rest is no command, see /help; if it is text, write //rest"]),
-    ("/", ["error: / is no command, see /help; if it is text, write //"]),
+    ("/rest now", ["error: /rest is not a command, see /help; if it is text, write //rest"]),
+    ("/", ["error: / is not a command, see /help; if it is text, write //"]),
     ('"""never closed', []),
 ]
 
 
-@pytest.mark.parametrize(("typed", "expected"), TYPED)
-@pytest.mark.parametrize("edited", [True, False])
-def test_in_a_terminal_texts_have_several_lines_and_commands_are_obeyed(monkeypatch, capsys, typed, expected, edited):
-    """With line editing, where stdout is a terminal, too, and without."""
+@pytest.mark.parametrize(("typed", "expected"), EXAMPLES)
+@pytest.mark.parametrize("line_editing", [True, False])
+def test_a_terminal_has_commands_and_texts_of_several_lines(monkeypatch, capsys, typed, expected, line_editing):
+    """With line editing, if stdout is a terminal too, and without."""
     lines = iter(typed.split("\n"))
 
-    def line_of(prompt):
+    def fake_input(prompt):
         assert prompt in ("> ", "... ")
         try:
             return next(lines)
@@ -63,9 +63,9 @@ def test_in_a_terminal_texts_have_several_lines_and_commands_are_obeyed(monkeypa
             raise EOFError from None
 
     monkeypatch.setattr(sys, "stdin", Screen(typed.encode() + b"\n"))
-    if edited:
+    if line_editing:
         monkeypatch.setattr(sys, "stdout", Screen())
-        monkeypatch.setattr(builtins, "input", line_of)
+        monkeypatch.setattr(builtins, "input", fake_input)
     assert turns(Terminal(pytest.fail)) == expected
     assert capsys.readouterr().err.startswith(f"{GREETING}\n")
 
@@ -87,17 +87,17 @@ def test_from_a_pipe_every_line_is_a_text(monkeypatch, capsys):
     assert capsys.readouterr().err == "> " * 6 + "\n"
 
 
-@pytest.mark.parametrize("typed", [True, False])
-def test_line_editing_is_only_loaded_for_a_terminal(monkeypatch, typed):
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_line_editing_is_only_loaded_for_a_terminal(monkeypatch, is_terminal):
     loaded = []
     monkeypatch.setattr("model.decoding.terminal.import_module", loaded.append)
     monkeypatch.setattr(sys, "stdout", Screen())
-    monkeypatch.setattr(sys, "stdin", Screen() if typed else io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
+    monkeypatch.setattr(sys, "stdin", Screen() if is_terminal else io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
     Terminal(pytest.fail)
-    assert loaded == (["readline"] if typed else [])
+    assert loaded == (["readline"] if is_terminal else [])
 
 
-def test_without_a_readline_module_lines_are_read_all_the_same(monkeypatch):
+def test_lines_are_read_without_a_readline_module_too(monkeypatch):
     monkeypatch.setitem(sys.modules, "readline", None)
     monkeypatch.setattr(sys, "stdin", Screen())
     monkeypatch.setattr(sys, "stdout", Screen())

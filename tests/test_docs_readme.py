@@ -18,7 +18,7 @@ COMMANDS += re.findall(r"`(python \w+\.py [^`]*)`", README + LIBRARY)
 
 
 def test_the_code_runs(tmp_path, monkeypatch, capsys):
-    """From the first block to the last: a later one opens what an earlier one has saved."""
+    """In order, because later blocks open the files that earlier ones save."""
     monkeypatch.chdir(tmp_path)
     for code in PYTHON:
         if code.startswith("import"):
@@ -30,7 +30,7 @@ def test_the_code_runs(tmp_path, monkeypatch, capsys):
 def test_quoted_lines_are_in_the_file_they_name(quoted):
     name, *lines = quoted.strip().splitlines()
     source = [line.strip() for line in (REPO / name.removeprefix("# ")).read_text(encoding="utf-8").splitlines()]
-    assert [line for line in lines if not any(there.startswith(line.partition("  #")[0]) for there in source)] == []
+    assert [line for line in lines if not any(code.startswith(line.partition("  #")[0]) for code in source)] == []
 
 
 @pytest.mark.parametrize("script", ["train", "generate", "evaluate", "convert"])
@@ -54,19 +54,19 @@ def test_every_config_and_image_it_names_exists():
 
 def test_the_layout_names_every_script_and_directory():
     (layout,) = (text for _, text in BLOCKS if text.startswith("train.py generate.py"))
-    there = subprocess.run(
+    tracked = subprocess.run(
         ["git", "ls-files"], cwd=REPO, capture_output=True, encoding="utf-8", check=False
     ).stdout.split()
-    files = [Path(name) for name in there]
+    files = [Path(name) for name in tracked]
     if not files:
         pytest.skip("not a git checkout")
     scripts = {file.name for file in files if len(file.parts) == 1 and file.suffix == ".py"}
     folders = {f"{file.parts[0]}/" for file in files if len(file.parts) > 1 and not file.parts[0].startswith(".")}
-    rooms = {f"model/{file.parts[1]}/" for file in files if file.parts[0] == "model" and len(file.parts) > 2}
-    assert {name for name in scripts | folders | rooms if name not in layout.split()} == set()
+    packages = {f"model/{file.parts[1]}/" for file in files if file.parts[0] == "model" and len(file.parts) > 2}
+    assert {name for name in scripts | folders | packages if name not in layout.split()} == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page):
+def test_every_link_has_a_target(page):
     for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
         assert target.startswith("http") or (page.parent / target).exists(), target

@@ -1,4 +1,4 @@
-"""No NaN or infinity is put into a tensor that a product reads, and every prompt length gives the right text."""
+"""No product is given NaN or infinity, and prompts of every length have the right logits."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ PROMPTS = [[1, 5, 7], [1], [3, 4, 5, 6, 7, 8, 9, 10, 3, 4, 5], [2, 2]]
 @pytest.fixture(params=PROCESSORS)
 def processor(request, monkeypatch):
     monkeypatch.setattr(kernels, "CPU", PROCESSORS[request.param])
-    monkeypatch.setattr(kernels, "QUERIES", 4)
+    monkeypatch.setattr(kernels, "QUERY_BLOCK", 4)
 
 
 @pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
@@ -26,7 +26,7 @@ def model(request, small_model, processor):
     return small_model().to(request.param).eval()
 
 
-def test_the_guard_finds_what_it_is_there_for():
+def test_the_guard_finds_non_finite_inputs():
     bad = torch.ones(3, 3).index_fill(0, torch.tensor([2]), float("nan"))
     for operation in (lambda: bad @ bad, lambda: torch.mv(bad, bad[0]), lambda: torch.nn.functional.linear(bad, bad)):
         with pytest.raises(AssertionError, match="NaN or infinity"), FiniteInputs():
@@ -79,28 +79,28 @@ def test_training_and_validation(small_args, processor, tmp_path, dtype):
     assert guard.seen > 100
 
 
-def widened(model):
-    """The same weights in float32."""
+def in_float32(model):
+    """A copy of the network with its weights in float32."""
     copy = Transformer(model.args)
     copy.load_state_dict({name: weight.float() for name, weight in model.state_dict().items()})
     return copy.eval()
 
 
-@pytest.mark.parametrize("processor", ["native"], indirect=True)  # whose attention is made of products
+@pytest.mark.parametrize("processor", ["native"], indirect=True)  # because its attention is made of products
 @pytest.mark.parametrize(("n_kv_heads", "head_dim", "int8"), [
     (1, 128, False), (2, 32, False), (4, 64, False), (8, 16, False), (2, 32, True), (4, 64, True)
 ])  # fmt: skip
 @torch.no_grad()
-def test_every_prompt_length_as_on_a_processor_that_reads_past_the_end_of_a_row(
+def test_every_prompt_length_is_right_where_products_read_past_the_end_of_a_row(
     processor, monkeypatch, tmp_path, n_kv_heads, head_dim, int8
 ):
-    """The logits after a prompt of each length, in 16 bits with the rows spoilt as AMX does, against float32's."""
-    monkeypatch.setattr(kernels, "QUERIES", 128)
+    """The hidden state after a prompt of each length, in 16 bits on an imitation of AMX, against float32."""
+    monkeypatch.setattr(kernels, "QUERY_BLOCK", 128)
     args = ModelArgs(
         dim=8 * head_dim, n_layers=1, n_heads=8, n_kv_heads=n_kv_heads, hidden_dim=96, vocab_size=50, max_seq_len=720
     )
     model = Transformer(args).bfloat16().eval()
-    exact = widened(model)
+    exact = in_float32(model)
     if int8:
         save_model(model, tmp_path)
         model = load_model(tmp_path, dtype=torch.bfloat16, int8=True)
@@ -108,7 +108,7 @@ def test_every_prompt_length_as_on_a_processor_that_reads_past_the_end_of_a_row(
     text = torch.randint(args.vocab_size, (1, 690))
     expected = exact.hidden(text)
     spread = expected.std()
-    every = 1 if (n_kv_heads, int8) == (2, False) else 7  # and another seventh of the lengths for each kind of head
+    every = 1 if (n_kv_heads, int8) == (2, False) else 7  # another seventh of the lengths for each n_kv_heads
     for length in [*range(1 + n_kv_heads % every, 141, every), 255, 513, 690]:
         with LikeAMX():
             h = network.hidden(text[:, :length], 0, KVCache(args, max_seq_len=length, dtype=torch.bfloat16))

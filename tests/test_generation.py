@@ -1,4 +1,4 @@
-"""The decode loop: a row is what it is alone, the cache changes only the time, the model stays as it was."""
+"""The decode loop: each row equals its prompt alone, the cache changes only the time, and the model is not changed."""
 
 import itertools
 
@@ -23,7 +23,7 @@ def rows(steps):
 
 
 def greedy(model, prompt, n):
-    """The definition: read all, take the likeliest, append."""
+    """Greedy decoding by its definition: a forward over the whole text, then append the likeliest token."""
     text = list(prompt)
     for _ in range(n):
         text.append(int(model(torch.tensor([text]))[0, -1].argmax()))
@@ -32,7 +32,7 @@ def greedy(model, prompt, n):
 
 @pytest.mark.parametrize("changes", [{}, {"n_kv_heads": 6}, {"n_kv_heads": 1}, {"tie_embeddings": True}])
 @pytest.mark.parametrize("use_cache", [True, False])
-def test_every_row_of_a_batch_is_that_prompt_alone(small_model, changes, use_cache):
+def test_every_row_of_a_batch_equals_its_prompt_alone(small_model, changes, use_cache):
     model = small_model(**changes)
     expected = [greedy(model, prompt, 12) for prompt in PROMPTS]
     assert rows(generate(model, PROMPTS, 12, use_cache=use_cache)) == expected
@@ -40,13 +40,12 @@ def test_every_row_of_a_batch_is_that_prompt_alone(small_model, changes, use_cac
 
 
 def padded_rows():
-    """A row of nine tokens, and one of three with six slots of padding, that hold 0; and their mask."""
+    """Tokens and mask of two rows: nine tokens, and three tokens after six slots of padding, which are 0."""
     tokens = torch.tensor([[3] * 9, [0] * 6 + [1, 5, 7]])
     return tokens, generation.padding_mask(torch.tensor([0, 6]), 0, 9)
 
 
-def test_padding_leaves_the_logits_of_a_row(model):
-    """Closer than equal tokens: the padded row's logits are the lone row's."""
+def test_padding_does_not_change_the_logits_of_a_row(model):
     tokens, mask = padded_rows()
     alone = model(torch.tensor([[1, 5, 7]]), cache=KVCache(model.args))
     together = model(tokens, cache=KVCache(model.args, 2), mask=mask)
@@ -54,13 +53,13 @@ def test_padding_leaves_the_logits_of_a_row(model):
     assert torch.allclose(together[1, 6:], alone[0], atol=1e-5)
 
 
-def test_a_padded_row_ignores_what_the_padding_holds(model):
+def test_tokens_in_the_padding_do_not_change_the_logits(model):
     tokens, mask = padded_rows()
     other = tokens.masked_fill(tokens == 0, 9)
     assert torch.equal(model(tokens, mask=mask)[1, 6:], model(other, mask=mask)[1, 6:])
 
 
-def test_the_padding_mask_is_causal_hides_padding_and_lets_each_slot_see_itself():
+def test_the_padding_mask_is_causal_and_hides_padding_except_from_itself():
     mask = generation.padding_mask(torch.tensor([0, 2]), 1, 3)
     assert mask.shape == (2, 1, 3, 4)
     assert mask[0, 0].int().tolist() == [[1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
@@ -69,7 +68,7 @@ def test_the_padding_mask_is_causal_hides_padding_and_lets_each_slot_see_itself(
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 8])
-def test_a_prompt_read_in_chunks_is_the_prompt(model, monkeypatch, chunk):
+def test_chunked_prefill_equals_prefill_at_once(model, monkeypatch, chunk):
     expected = rows(generate(model, PROMPTS, 10))
     monkeypatch.setattr(generation, "CHUNK", chunk)
     widths = []
@@ -79,7 +78,7 @@ def test_a_prompt_read_in_chunks_is_the_prompt(model, monkeypatch, chunk):
     assert max(widths) <= chunk
 
 
-def test_only_the_last_position_meets_the_output_matrix(model, monkeypatch):
+def test_logits_are_computed_for_the_last_position_only(model, monkeypatch):
     positions = []
     logits = model.logits
     monkeypatch.setattr(model, "logits", lambda h: positions.append(h[..., 0].numel()) or logits(h))
@@ -87,21 +86,21 @@ def test_only_the_last_position_meets_the_output_matrix(model, monkeypatch):
     assert positions == [len(PROMPTS)] * 3
 
 
-def test_with_the_cache_each_token_is_read_once(model, monkeypatch):
-    read = []
+def test_with_the_cache_each_token_is_computed_once(model, monkeypatch):
+    widths = []
     hidden = model.hidden
-    monkeypatch.setattr(model, "hidden", lambda tokens, *rest: read.append(tokens.shape[1]) or hidden(tokens, *rest))
+    monkeypatch.setattr(model, "hidden", lambda tokens, *rest: widths.append(tokens.shape[1]) or hidden(tokens, *rest))
     list(generate(model, [[1, 2, 3]], 6))
-    assert read == [3, 1, 1, 1, 1, 1]
+    assert widths == [3, 1, 1, 1, 1, 1]
 
 
-def test_one_seed_one_text(model):
+def test_the_same_seed_gives_the_same_text(model):
     def text(seed, prompts=PROMPTS):
         return rows(generate(model, prompts, 12, temperature=1.0, seed=seed))
 
     assert text(3) == text(3) != text(4)
     assert text(None) != text(None)
-    assert text(3, PROMPTS[:1])[0] == text(3)[0], "a row draws the same alone and in company"
+    assert text(3, PROMPTS[:1])[0] == text(3)[0], "a row draws the same alone and in a batch"
 
 
 def test_equal_prompts_draw_different_first_tokens(model):
@@ -119,7 +118,7 @@ def test_top_k_of_one_is_greedy(model):
     assert rows(generate(model, PROMPTS, 8, temperature=5.0, top_k=1)) == rows(generate(model, PROMPTS, 8))
 
 
-def test_a_row_ends_with_its_end_token_and_the_rest_goes_on(model):
+def test_a_row_ends_with_its_end_token_and_the_other_rows_go_on(model):
     plain = rows(generate(model, PROMPTS, 12))
     end = plain[0][4]
     found = rows(generate(model, PROMPTS, 12, eos_ids=[end]))
@@ -129,14 +128,14 @@ def test_a_row_ends_with_its_end_token_and_the_rest_goes_on(model):
         assert set(row[cut:]) <= {None}
 
 
-def test_it_stops_when_all_rows_have_ended(model):
+def test_generation_stops_when_all_rows_have_ended(model):
     end = greedy(model, [1], 3)[-1]
     steps = list(generate(model, [[1]], 12, eos_ids=[end]))
     assert steps[-1] == [end]
     assert len(steps) <= 3
 
 
-def test_log_probabilities_are_the_models_own(model):
+def test_log_probabilities_are_those_before_temperature_and_filters(model):
     sampler = Sampler(Sampling(0.7, top_k=3, seed=1), PROMPTS[:2], 37, with_logprobs=True)
     cache = new_cache(model, PROMPTS[:2], 4)
     steps = [(ids, sampler.logprobs) for ids in decode_batch(for_decoding(model), PROMPTS[:2], 4, sampler, cache)]
@@ -147,27 +146,25 @@ def test_log_probabilities_are_the_models_own(model):
             assert logprobs[row] == pytest.approx(expected[at - 1, text[at]].item(), abs=1e-4)
 
 
-def test_the_loop_goes_on_from_a_cache(model):
-    """With any callable that makes tokens of logits."""
-
+def test_decode_continues_from_a_cache_with_any_sample_function(model):
     def likeliest(logits):
         return logits.argmax(-1, keepdim=True)
 
-    whole = greedy(model, [1, 2, 3], 10)
+    expected = greedy(model, [1, 2, 3], 10)
     cache = KVCache(model.args)
     first = [int(token) for token in generation.decode(model, torch.tensor([[1, 2, 3]]), 4, likeliest, cache)]
     then = generation.decode(model, torch.tensor([first[-1:]]), 6, likeliest, cache, start_pos=6)
-    assert first + [int(token) for token in then] == whole
+    assert first + [int(token) for token in then] == expected
 
 
-def planted(model, step, value):
-    """The model, whose logits hold ``value`` after so many tokens were sampled."""
-    logits, seen = model.logits, []
+def with_fault_at(model, step, value):
+    """The model, with ``value`` among its logits after ``step`` tokens were sampled."""
+    logits, calls = model.logits, []
 
     def with_fault(h):
-        seen.append(1)
+        calls.append(1)
         out = logits(h)
-        return out.index_fill(-1, torch.tensor([5]), value) if len(seen) == step + 1 else out
+        return out.index_fill(-1, torch.tensor([5]), value) if len(calls) == step + 1 else out
 
     model.logits = with_fault
     return model
@@ -176,15 +173,15 @@ def planted(model, step, value):
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("step", [0, 1, 3])
 @pytest.mark.parametrize("options", [{}, {"use_cache": False}, {"endless": True}, {"temperature": 1.0, "seed": 1}])
-def test_logits_that_are_not_finite_are_refused_at_the_step_where_they_appear(model, value, step, options):
-    steps = generate(planted(model, step, value), [[1, 2]], 6, **options)
+def test_logits_that_are_not_finite_are_an_error_at_the_step_where_they_appear(model, value, step, options):
+    steps = generate(with_fault_at(model, step, value), [[1, 2]], 6, **options)
     for _ in range(step):
         next(steps)
     with pytest.raises(ValueError, match="NaN or infinite"):
         next(steps)
 
 
-def test_the_model_and_autograd_stay_as_they_were(model):
+def test_generating_does_not_change_the_model_or_autograd(model):
     model.train()
     steps = generate(model, PROMPTS, 5)
     next(steps)
@@ -198,14 +195,14 @@ def test_the_model_and_autograd_stay_as_they_were(model):
 
 def test_a_model_in_training_is_decoded_in_eval_mode_without_a_graph(model):
     model.train()
-    seen = []
-    model.norm.register_forward_hook(lambda module, _, out: seen.append((module.training, out.requires_grad)))
+    modes = []
+    model.norm.register_forward_hook(lambda module, _, out: modes.append((module.training, out.requires_grad)))
     list(generate(model, PROMPTS, 3))
-    assert seen == [(False, False)] * 3
+    assert modes == [(False, False)] * 3
     assert model.norm.training
 
 
-def test_no_forward_follows_the_last_token(model):
+def test_there_is_no_forward_after_the_last_token(model):
     calls = []
     model.norm.register_forward_hook(lambda *_: calls.append(1))
     list(generate(model, [[1, 2]], 4))
@@ -213,15 +210,15 @@ def test_no_forward_follows_the_last_token(model):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_low_precision_weights_decode(each_processor, model, dtype):
+def test_decoding_works_with_low_precision_weights(each_processor, model, dtype):
     steps = list(generate(model.to(dtype), PROMPTS, 5, temperature=1.0, seed=0))
     assert len(steps) == 5
 
 
-def test_the_context_can_be_filled_and_not_passed(model):
+def test_a_text_may_fill_the_context_but_not_exceed_it(model):
     limit = model.args.max_seq_len
     assert len(list(generate(model, [[1] * 4], limit - 4))) == limit - 4
-    with pytest.raises(ValueError, match=f"4 tokens and {limit - 3} new ones pass the {limit} positions"):
+    with pytest.raises(ValueError, match=f"4 tokens and {limit - 3} new ones exceed the {limit} positions"):
         generate(model, [[1], [1] * 4], limit - 3)
 
 
@@ -236,7 +233,7 @@ def test_the_context_can_be_filled_and_not_passed(model):
         (None, {}, "prompts are None"),
         (torch.tensor([[1, 2]]), {}, r"a tensor of shape \(1, 2\)"),
         ([torch.tensor([1, 2])], {}, "prompt 0 is a Tensor"),
-        ([[1, 2.5]], {}, "prompt 0 holds 2.5"),
+        ([[1, 2.5]], {}, "prompt 0 contains 2.5"),
         ([[1, 37]], {}, "token 37: the network's vocabulary is 0 to 36; check the tokenizer"),
         ([[-1]], {}, "token -1"),
         ([[1]], {"max_new_tokens": 0}, "max_new_tokens is 0"),
@@ -245,13 +242,13 @@ def test_the_context_can_be_filled_and_not_passed(model):
         ([[1]], {"compile": True, "use_cache": False}, "compile"),
     ],
 )
-def test_what_cannot_work_is_said_at_the_call(model, prompts, options, message):
+def test_invalid_arguments_are_an_error_at_the_call(model, prompts, options, message):
     with pytest.raises(ValueError, match=message) as raised:
         generate(model, prompts, **{"max_new_tokens": 2, **options})
     assert "\n" not in str(raised.value)
 
 
-def test_absolute_positions_cannot_share_a_batch_of_unequal_lengths(model):
+def test_a_network_with_absolute_positions_needs_prompts_of_equal_length(model):
     model.shift_invariant = False
     for compile in (False, True):
         with pytest.raises(ValueError, match="unequal"):
@@ -261,7 +258,7 @@ def test_absolute_positions_cannot_share_a_batch_of_unequal_lengths(model):
     assert rows(generate(model, PROMPTS, 2, use_cache=False)) == [greedy(model, prompt, 2) for prompt in PROMPTS]
 
 
-def test_generating_under_autocast(model):
+def test_generating_works_under_autocast(model):
     expected = list(generate(model, PROMPTS[:1], 4))
     with torch.autocast("cpu", torch.bfloat16):
         found = list(generate(model, PROMPTS[:1], 4))

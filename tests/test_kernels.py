@@ -1,4 +1,4 @@
-"""Every faster way equals the definition: attention's formula and F.linear, over shapes, dtypes, masks, gradients."""
+"""Every kernel equals the definition, attention's formula or F.linear: shapes, dtypes, masks and gradients."""
 
 import pytest
 import torch
@@ -20,12 +20,12 @@ def queries_keys_values(B, H, K, T, S, dtype=torch.float32):
 
 def masks(B, T, S):
     causal = torch.ones(T, S, dtype=torch.bool).tril(S - T)
-    own = torch.arange(S) == torch.arange(S - T, S)[:, None]  # a padded slot sees itself
-    padded = causal & (torch.arange(S) >= torch.arange(B)[:, None, None, None]) | own  # (B, 1, T, S)
-    seldom = torch.rand(B, 1, T, S) < 0.3
-    seldom[..., 0] = True  # a softmax over nothing would be NaN
-    one_row = seldom[:, :, :1]
-    found = {"none": None, "causal": causal, "padded": padded, "not causal": seldom, "one row": one_row}
+    itself = torch.arange(S) == torch.arange(S - T, S)[:, None]  # a padding slot sees itself
+    padded = causal & (torch.arange(S) >= torch.arange(B)[:, None, None, None]) | itself  # (B, 1, T, S)
+    sparse = torch.rand(B, 1, T, S) < 0.3
+    sparse[..., 0] = True  # because a softmax over no keys is NaN
+    one_row = sparse[:, :, :1]
+    found = {"none": None, "causal": causal, "padded": padded, "not causal": sparse, "one row": one_row}
     return found | {"one dimension": one_row[0, 0, 0]}
 
 
@@ -39,7 +39,7 @@ def reference(q, k, v, mask):
 @pytest.mark.parametrize("K", [1, 2, 3, 6])
 @pytest.mark.parametrize(("T", "S"), [(1, 1), (1, 9), (4, 9), (9, 9), (2, 17)])
 def test_every_attention_equals_the_formula(monkeypatch, way, dtype, K, T, S):
-    monkeypatch.setattr(kernels, "QUERIES", 4)
+    monkeypatch.setattr(kernels, "QUERY_BLOCK", 4)
     q, k, v = queries_keys_values(2, 6, K, T, S, dtype)
     tolerance = 1e-5 if dtype == torch.float32 else 3e-2
     for name, mask in masks(2, T, S).items():
@@ -53,7 +53,7 @@ def test_every_attention_equals_the_formula(monkeypatch, way, dtype, K, T, S):
 @pytest.mark.parametrize("K", [1, 2, 6])
 @pytest.mark.parametrize(("T", "S"), [(7, 7), (5, 9), (1, 4)])
 def test_every_attention_has_the_formulas_gradients(monkeypatch, way, K, T, S):
-    monkeypatch.setattr(kernels, "QUERIES", 3)
+    monkeypatch.setattr(kernels, "QUERY_BLOCK", 3)
     tensors = [t.requires_grad_() for t in queries_keys_values(3, 6, K, T, S)]
     out = torch.randn(3, 6, T, D)
     for name, mask in masks(3, T, S).items():
@@ -65,10 +65,10 @@ def test_every_attention_has_the_formulas_gradients(monkeypatch, way, K, T, S):
 @pytest.mark.parametrize(
     ("processor", "dtype", "T", "S", "training", "chosen"),
     [
-        ("native", torch.bfloat16, 9, 9, True, "grouped"),
-        ("amx", torch.bfloat16, 9, kernels.LONGEST_TRAINED, True, "grouped"),
-        ("amx", torch.bfloat16, 9, kernels.LONGEST_TRAINED + 1, True, "fused"),
-        ("native", torch.bfloat16, 9, kernels.LONGEST_TRAINED + 1, False, "grouped"),
+        ("native", torch.bfloat16, 9, 9, True, "blockwise"),
+        ("amx", torch.bfloat16, 9, kernels.MAX_TRAINING_KEYS, True, "blockwise"),
+        ("amx", torch.bfloat16, 9, kernels.MAX_TRAINING_KEYS + 1, True, "fused"),
+        ("native", torch.bfloat16, 9, kernels.MAX_TRAINING_KEYS + 1, False, "blockwise"),
         ("amx", torch.bfloat16, 9, 9, False, "fused"),
         ("emulated", torch.bfloat16, 9, 9, True, "fused"),
         ("native", torch.bfloat16, 1, 9, False, "fused"),
@@ -76,7 +76,7 @@ def test_every_attention_has_the_formulas_gradients(monkeypatch, way, K, T, S):
         ("native", torch.float16, 9, 9, False, "fused"),
     ],
 )
-def test_the_rule_for_attention(monkeypatch, processor, dtype, T, S, training, chosen):
+def test_which_attention_is_chosen(monkeypatch, processor, dtype, T, S, training, chosen):
     monkeypatch.setattr(kernels, "CPU", PROCESSORS[processor])
     q = torch.randn(1, 6, T, D).to(dtype).requires_grad_(training)
     assert kernels.choose_attention(q, S) is kernels.ATTENTION[chosen]
@@ -87,14 +87,14 @@ def test_the_rule_for_attention(monkeypatch, processor, dtype, T, S, training, c
     [
         (torch.float32, 1, False, "slices"),
         (torch.float32, 1, True, "mv"),
-        (torch.float32, kernels.FEW_ROWS, False, "slices"),
-        (torch.float32, kernels.FEW_ROWS + 1, False, "F.linear"),
+        (torch.float32, kernels.MAX_SLICED_ROWS, False, "slices"),
+        (torch.float32, kernels.MAX_SLICED_ROWS + 1, False, "F.linear"),
         (torch.bfloat16, 1, False, "mv"),
         (torch.bfloat16, 2, False, "F.linear"),
         (torch.float16, 1, True, "mv"),
     ],
 )
-def test_the_rule_for_products(monkeypatch, dtype, rows, compiling, chosen):
+def test_which_product_is_chosen(monkeypatch, dtype, rows, compiling, chosen):
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)
     assert kernels.choose_linear(torch.randn(rows, 1, 24).to(dtype)) is kernels.LINEAR[chosen]
 
@@ -102,10 +102,10 @@ def test_the_rule_for_products(monkeypatch, dtype, rows, compiling, chosen):
 @pytest.mark.parametrize("processor", PROCESSORS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("training", [False, True])
-def test_what_is_chosen_equals_the_formula_on_every_processor(monkeypatch, processor, dtype, training):
+def test_the_chosen_attention_equals_the_formula_on_every_processor(monkeypatch, processor, dtype, training):
     monkeypatch.setattr(kernels, "CPU", PROCESSORS[processor])
     tolerance = 1e-5 if dtype == torch.float32 else 3e-2
-    for T, S in ((1, 30), (30, 30), (6, 30), (kernels.LONGEST_TRAINED + 1,) * 2):
+    for T, S in ((1, 30), (30, 30), (6, 30), (kernels.MAX_TRAINING_KEYS + 1,) * 2):
         q, k, v = queries_keys_values(1, 4, 2, T, S, dtype)
         found = kernels.attend(q.requires_grad_(training), k, v)
         torch.testing.assert_close(found, reference(q, k, v, None), atol=tolerance, rtol=tolerance)
@@ -160,20 +160,20 @@ def test_products_are_the_same_when_they_are_compiled(dtype, rows):
 @pytest.mark.parametrize(
     ("processor", "columns", "rows", "group", "compiling", "chosen"),
     [
-        ("native", 64, 1, None, True, "written out"),  # the compiler has wide instructions for it
-        ("emulated", 64, 1, None, True, "packed"),  # it has not
-        ("emulated", 64, 1, 8, True, "written out"),  # PyTorch's product cannot take groups
-        ("emulated", 40, 1, None, True, "written out"),  # nor rows of 40
-        ("native", kernels.WIDE, 1, None, True, "packed"),
+        ("native", 64, 1, None, True, "elementwise"),  # the compiler has wide instructions for it
+        ("emulated", 64, 1, None, True, "packed"),  # it has none
+        ("emulated", 64, 1, 8, True, "elementwise"),  # PyTorch's product cannot take groups
+        ("emulated", 40, 1, None, True, "elementwise"),  # nor a row of 40 numbers
+        ("native", kernels.WIDE_ROW, 1, None, True, "packed"),
         ("native", 64, 1, None, False, "packed"),
-        ("native", 64, kernels.INT8_FEW_ROWS, None, False, "packed"),
-        ("native", 64, kernels.INT8_FEW_ROWS + 1, None, False, "widened"),
+        ("native", 64, kernels.MAX_PACKED_ROWS, None, False, "packed"),
+        ("native", 64, kernels.MAX_PACKED_ROWS + 1, None, False, "dequantized"),
         ("native", 64, 2, None, True, "packed"),
-        ("native", 40, 1, None, False, "widened"),
-        ("native", 64, 1, 8, False, "widened"),
+        ("native", 40, 1, None, False, "dequantized"),
+        ("native", 64, 1, 8, False, "dequantized"),
     ],
 )
-def test_the_rule_for_eight_bits(monkeypatch, processor, columns, rows, group, compiling, chosen):
+def test_which_eight_bit_product_is_chosen(monkeypatch, processor, columns, rows, group, compiling, chosen):
     monkeypatch.setattr(kernels, "CPU", PROCESSORS[processor])
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)
     scales = quantize(torch.randn(3, columns), group).scales
@@ -190,13 +190,22 @@ def test_every_product_in_eight_bits_equals_the_dequantized_ones(monkeypatch, pr
         for dtype in (torch.float32, torch.bfloat16):
             x = torch.randn(rows, 1, 64).to(dtype)
             expected = x.float() @ kernels.dequantize(weight, scales, torch.float32).T
-            ways = {"widened": kernels.int8_widened, "chosen": kernels.int8_linear}
+            ways = {"dequantized": kernels.int8_dequantized, "chosen": kernels.int8_linear}
             ways["chosen, compiled"] = torch.compile(kernels.int8_linear, backend="eager")
             if group is None:
                 ways["packed"] = kernels.int8_packed
             if rows == 1:
-                ways["written out"] = kernels.int8_written_out
+                ways["elementwise"] = kernels.int8_elementwise
             for name, way in ways.items():
                 found = way(x, weight, scales)
                 assert found.dtype == dtype
                 assert (found.float() - expected).norm() < 0.01 * expected.norm(), (name, rows, dtype)
+
+
+@pytest.mark.parametrize("offset", [1, 15, 31])
+def test_a_tensor_at_another_address_is_copied_to_an_aligned_one(offset):
+    memory = kernels.aligned(torch.arange(128, dtype=torch.uint8), 32)
+    assert kernels.aligned(memory[32:], 32).data_ptr() == memory.data_ptr() + 32, "an aligned one is not copied"
+    moved = kernels.aligned(memory[offset:], 32)
+    assert moved.data_ptr() % 32 == 0
+    assert torch.equal(moved, memory[offset:])

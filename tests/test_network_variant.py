@@ -1,4 +1,4 @@
-"""The network of one's own in docs/library.md, put in by name: trained, resumed and generated from by the scripts."""
+"""The custom network in docs/library.md, given with --network: the scripts train, resume and generate with it."""
 
 import json
 import os
@@ -16,18 +16,8 @@ from model.weights import find_network, load_model
 ROOT = Path(__file__).parent.parent
 NAME = "sliding:SlidingTransformer"
 SETTINGS = ["--tokenizer", "char", "--dim", "16", "--n_layers", "2", "--n_heads", "2", "--max_seq_len", "96"]
-SETTINGS += [
-    "--batch_size",
-    "2",
-    "--max_steps",
-    "2",
-    "--eval_every",
-    "1",
-    "--eval_tokens",
-    "200",
-    "--sample_every",
-    "2",
-]
+SETTINGS += ["--batch_size", "2", "--max_steps", "2", "--eval_every", "1", "--eval_tokens", "200"]
+SETTINGS += ["--sample_every", "2"]
 
 
 def library_example() -> str:
@@ -61,7 +51,7 @@ def trained(folder) -> Path:
     return folder / "out"
 
 
-def test_its_directory_names_it_and_it_is_resumed_without_being_named_again(folder, trained):
+def test_the_run_directory_names_the_network_and_resume_needs_no_flag(folder, trained):
     assert f'network = "{NAME}"' in (trained / "config.toml").read_text(encoding="utf-8")
     assert json.loads((trained / "config.json").read_text(encoding="utf-8"))["architectures"] == ["SlidingTransformer"]
     ended = script(folder, "train.py", "--resume", "--out_dir", "out", "--max_steps", "3")
@@ -70,7 +60,7 @@ def test_its_directory_names_it_and_it_is_resumed_without_being_named_again(fold
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
 
 
-def test_what_is_loaded_attends_to_the_last_tokens_only(folder, trained, monkeypatch):
+def test_the_loaded_network_attends_to_the_last_tokens_only(folder, trained, monkeypatch):
     monkeypatch.chdir(folder)
     network = find_network(NAME)
     model = load_model(trained, network=network)
@@ -78,17 +68,16 @@ def test_what_is_loaded_attends_to_the_last_tokens_only(folder, trained, monkeyp
     tokens = torch.randint(model.args.vocab_size, (1, 96))
     earlier = tokens.clone()
     earlier[0, :20] = 5
-    two_layers = 2 * 63  # a token sees 63 others in each layer, so all 96 through two of them
-    assert two_layers > 96
-    first = model.layers[0].attention
-    caught = []
-    first.register_forward_hook(lambda module, inputs, out: caught.append(out.detach()))
-    model(tokens), model(earlier)
-    assert torch.equal(caught[0][:, 83:], caught[1][:, 83:])
-    assert not torch.allclose(caught[0][:, 82], caught[1][:, 82])
+    # A token attends to the 63 before it in each layer. Two layers would reach all 96, so this looks at the first one.
+    outputs = []
+    model.layers[0].attention.register_forward_hook(lambda module, inputs, out: outputs.append(out.detach()))
+    model(tokens)
+    model(earlier)
+    assert torch.equal(outputs[0][:, 83:], outputs[1][:, 83:])
+    assert not torch.allclose(outputs[0][:, 82], outputs[1][:, 82])
 
 
-def test_generate_takes_it_by_name_and_refuses_the_directory_without(folder, trained):
+def test_generate_needs_the_network_flag_for_the_directory(folder, trained):
     argv = ["out", "--prompt", "1 and", "--max_new_tokens", "8", "--temperature", "0"]
     ended = script(folder, "generate.py", *argv, "--network", NAME)
     assert ended.returncode == 0, ended.stderr
@@ -102,7 +91,7 @@ def test_generate_takes_it_by_name_and_refuses_the_directory_without(folder, tra
     ("network", "message"),
     [("sliding", "give module:Class"), ("sliding:Nothing", "there is no Nothing"), ("json:loads", "give a subclass")],
 )
-def test_a_name_that_is_no_network_is_one_line(folder, network, message):
+def test_a_wrong_network_flag_is_a_one_line_error(folder, network, message):
     ended = script(folder, "train.py", "--data", "text.txt", "--network", network, "--out_dir", "none")
     assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended.stderr
     assert message in ended.stderr

@@ -1,4 +1,4 @@
-"""Every scheme: causal, cached == uncached, trained by its gradients, saved and loaded; and each its own oracle."""
+"""Every scheme is causal, cached == uncached, trains, is saved and loaded, and equals the paper's formula."""
 
 import copy
 import dataclasses
@@ -13,7 +13,7 @@ from model.attention import Attention
 from model.decoding.endless import is_shift_invariant
 from model.generation import padding_mask
 from model.positions import LARGEST_OPTION, NOTE, SCALINGS, SCHEMES, build_scheme, load_study, read_note, save_study
-from model.positions.encodings import t5_buckets
+from model.positions.encodings import sinusoids, t5_buckets
 from model.positions.scores import alibi_slopes
 from model.rope_scaling import RopeScaling
 from model.transformer import TransformerBlock
@@ -34,7 +34,7 @@ def scheme(request) -> str:
 
 @pytest.fixture
 def model(scheme) -> Transformer:
-    """Weights so wide that positions matter to the logits, whatever the scheme."""
+    """Weights so large that positions change the logits in every scheme."""
     torch.manual_seed(3)
     model = build_scheme(ARGS, scheme, **options(scheme))
     with torch.no_grad():
@@ -50,7 +50,7 @@ def tokens() -> torch.Tensor:
 
 
 @torch.no_grad()
-def test_tokens_to_come_change_nothing(model, tokens):
+def test_later_tokens_do_not_change_earlier_logits(model, tokens):
     cut = 7
     changed = tokens.clone()
     changed[:, cut:] = (changed[:, cut:] + 1) % V
@@ -72,7 +72,7 @@ def test_cached_equals_uncached(model, tokens, sizes):
     torch.testing.assert_close(torch.cat(parts, 1), model(tokens), atol=2e-5, rtol=0)
 
 
-def test_every_parameter_learns(model, tokens):
+def test_every_parameter_receives_a_gradient(model, tokens):
     model(tokens).square().sum().backward()
     for name, weight in model.named_parameters():
         assert weight.grad is not None, name
@@ -81,17 +81,17 @@ def test_every_parameter_learns(model, tokens):
 
 
 @torch.no_grad()
-def test_saved_and_loaded(model, scheme, tokens, tmp_path):
+def test_a_saved_scheme_loads_with_equal_logits(model, scheme, tokens, tmp_path):
     save_study(model, scheme, tmp_path, **options(scheme))
-    logits, again = model(tokens), copy.deepcopy(model)
+    logits, copied = model(tokens), copy.deepcopy(model)
     assert torch.equal(load_study(tmp_path).eval()(tokens), logits)
     for weight in model.parameters():
         weight.zero_()
-    assert torch.equal(again(tokens), logits)  # a copy shares nothing, not even what its layers share
+    assert torch.equal(copied(tokens), logits)  # a copy shares no tensor with the original, not even across layers
 
 
 @torch.no_grad()
-def test_a_scheme_is_saved_under_its_name_and_opened_by_its_class_alone(model, tokens, tmp_path):
+def test_save_model_writes_the_class_name_and_only_that_class_loads_it(model, tokens, tmp_path):
     save_model(model, tmp_path)
     if type(model) is not Transformer:
         with pytest.raises(ValueError, match=type(model).__name__):
@@ -99,17 +99,17 @@ def test_a_scheme_is_saved_under_its_name_and_opened_by_its_class_alone(model, t
     assert torch.equal(load_model(tmp_path, network=type(model))(tokens), model.eval()(tokens))
 
 
-def test_a_table_that_the_configuration_does_not_give_is_refused(model, tmp_path):
+def test_saving_a_changed_rotation_table_is_an_error(model, tmp_path):
     model.freqs_cis = model.freqs_cis * 1j
     if type(model).__name__ == "LearnableRope":
-        return  # its table follows from its weights, whatever it is set to
+        return  # its table is computed from its weights, so setting it has no effect
     with pytest.raises(ValueError, match=r"freqs_cis is not what"):
         save_model(model, tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
 
 @torch.no_grad()
-def test_longer_than_trained(model, scheme, tokens, tmp_path):
+def test_loading_with_a_longer_context_works_or_is_an_error(model, scheme, tokens, tmp_path):
     save_study(model, scheme, tmp_path, **options(scheme))
     if not SCHEMES[scheme].any_length:
         with pytest.raises(ValueError, match=f"{scheme} has one vector for each of 20 positions: it cannot encode 40"):
@@ -117,13 +117,13 @@ def test_longer_than_trained(model, scheme, tokens, tmp_path):
         return
     longer = load_study(tmp_path, 40).eval()
     assert longer(tokens.repeat(1, 3)).shape == (2, 36, V)
-    if scheme != "yarn":  # whose frequencies depend on the trained length, taken to be half of the new one here
+    if scheme != "yarn":  # its frequencies depend on the trained length, which is half of the new one here
         torch.testing.assert_close(longer(tokens), model(tokens), atol=1e-5, rtol=0)
 
 
 @torch.no_grad()
-def test_positions_are_seen(model, scheme, tokens):
-    """The last token's logits change with the order of the ones before, but for a bag of words in one layer."""
+def test_logits_depend_on_the_order_of_tokens(model, scheme, tokens):
+    """Swapping two earlier tokens changes the last logits, except without positions in a single layer."""
     model.layers = model.layers[:1]
     swapped = tokens.clone()
     swapped[:, [2, 8]] = tokens[:, [8, 2]]
@@ -133,14 +133,14 @@ def test_positions_are_seen(model, scheme, tokens):
 
 @torch.no_grad()
 def test_shift_invariance_is_as_declared(model, tokens):
-    """The same tokens, seen alone and further on, where the ones before are out of sight."""
+    """The same tokens at position 0, and after five tokens that a mask hides."""
     text = torch.cat((tokens[:, :5] * 0, tokens), 1)
     padded = model(text, mask=padding_mask(torch.tensor([5, 5]), 0, text.shape[1]))[:, 5:]
     gap = (padded - model(tokens)).abs().max()
     assert gap < 2e-5 if is_shift_invariant(model) else gap > 1e-2
 
 
-def test_unequal_prompts_generate_as_alone_or_are_refused(model, tokens):
+def test_unequal_prompts_in_a_batch_generate_as_alone_or_are_an_error(model, tokens):
     prompts = [tokens[0, :6].tolist(), tokens[1, :3].tolist()]
     if not is_shift_invariant(model):
         with pytest.raises(ValueError, match="absolute positions"):
@@ -156,16 +156,16 @@ def test_every_scheme_starts_from_the_same_weights(scheme):
     llama = dict(Transformer(ARGS).named_parameters())
     torch.manual_seed(0)
     model = dict(build_scheme(ARGS, scheme, **options(scheme)).named_parameters())
-    left_out = {"tok_embeddings.weight"} if scheme == "sinusoidal" else set()
-    for name in set(llama) - left_out:
+    different = {"tok_embeddings.weight"} if scheme == "sinusoidal" else set()
+    for name in set(llama) - different:
         assert torch.equal(model[name], llama[name]), name
 
 
 @pytest.mark.parametrize("slot", ["table", "embedding", "bias", "score"])
 @torch.no_grad()
-def test_each_scheme_fills_its_slot_only(slot):
-    for scheme, where in SCHEMES.items():
-        if where.slot != slot:
+def test_each_scheme_changes_only_its_slot(slot):
+    for scheme, entry in SCHEMES.items():
+        if entry.slot != slot:
             continue
         model = build_scheme(ARGS, scheme)
         rotates = not torch.equal(model.freqs_cis, torch.ones_like(model.freqs_cis))
@@ -175,7 +175,7 @@ def test_each_scheme_fills_its_slot_only(slot):
         assert plain == (slot not in ("bias", "score")), scheme
 
 
-@pytest.mark.parametrize("scheme", [name for name, where in SCHEMES.items() if where.slot == "score"])
+@pytest.mark.parametrize("scheme", [name for name, entry in SCHEMES.items() if entry.slot == "score"])
 @torch.no_grad()
 def test_each_group_of_heads_reads_its_own_key_head(scheme):
     args = ModelArgs(dim=32, n_layers=1, n_heads=4, n_kv_heads=2, vocab_size=V, max_seq_len=8)
@@ -185,20 +185,21 @@ def test_each_group_of_heads_reads_its_own_key_head(scheme):
     torch.testing.assert_close(attention.attend(xq, keys, values, None), full)
 
 
-# Oracles: each scheme's scores once more, by loops over the paper's formula.
+# Each scheme's scores, compared with loops over the formula in its paper.
 
 
-def scores_of(model: Transformer, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """Log-probabilities that the first layer's real ``attend`` gives: q, k (T, D) of one head -> (T, T)."""
+def attention_weights(model: Transformer, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """The weights of the first layer's ``attend``, with the unit matrix as values: q, k (T, D), T = D -> (T, T)."""
     heads, n = ARGS.n_heads, len(q)
     attention = model.layers[0].attention
     xq = q.expand(1, heads, n, -1)
     keys = k.expand(1, ARGS.n_kv_heads, n, -1)
-    eye = torch.eye(n, ARGS.head_dim if n <= ARGS.head_dim else n).expand(1, ARGS.n_kv_heads, n, -1)
-    return attention.attend(xq, keys, eye, None)[0, 1, :, :n]  # head 1
+    values = torch.eye(n).expand(1, ARGS.n_kv_heads, n, -1)
+    return attention.attend(xq, keys, values, None)[0, 1]  # head 1
 
 
-def expected(score) -> torch.Tensor:
+def expected_weights(score) -> torch.Tensor:
+    """The softmax over j of score(i, j), for 8 causal queries i: (8, 8)."""
     n = 8
     table = torch.full((n, n), -math.inf)
     for i in range(n):
@@ -212,9 +213,9 @@ def qk() -> tuple[torch.Tensor, torch.Tensor]:
     return tuple(torch.randn(2, 8, 8, generator=torch.Generator().manual_seed(9)))  # type: ignore[return-value]
 
 
-def wide(name: str, **more) -> Transformer:
+def with_large_weights(name: str, **options) -> Transformer:
     torch.manual_seed(1)
-    model = build_scheme(ARGS, name, **more)
+    model = build_scheme(ARGS, name, **options)
     with torch.no_grad():
         for weight in model.parameters():
             weight.normal_(std=0.5)
@@ -222,85 +223,96 @@ def wide(name: str, **more) -> Transformer:
 
 
 @torch.no_grad()
-def test_t5_oracle(qk):
-    model, (q, k) = wide("t5"), qk
+def test_t5_weights_equal_the_papers_formula(qk):
+    model, (q, k) = with_large_weights("t5"), qk
     bias = model.relative_bias.weight
     torch.testing.assert_close(
-        scores_of(model, q, k), expected(lambda i, j: q[i] @ k[j] / 8**0.5 + bias[i - j, 1]), atol=1e-5, rtol=0
+        attention_weights(model, q, k),
+        expected_weights(lambda i, j: q[i] @ k[j] / 8**0.5 + bias[i - j, 1]),
+        atol=1e-5,
+        rtol=0,
     )
 
 
 @torch.no_grad()
-def test_alibi_oracle(qk):
-    model, (q, k) = wide("alibi"), qk
+def test_alibi_weights_equal_the_papers_formula(qk):
+    model, (q, k) = with_large_weights("alibi"), qk
     slope = 2**-8  # of the second of three heads: two from the series for 2, one from the series for 4
     torch.testing.assert_close(
-        scores_of(model, q, k), expected(lambda i, j: q[i] @ k[j] / 8**0.5 - slope * (i - j)), atol=1e-5, rtol=0
+        attention_weights(model, q, k),
+        expected_weights(lambda i, j: q[i] @ k[j] / 8**0.5 - slope * (i - j)),
+        atol=1e-5,
+        rtol=0,
     )
 
 
 @torch.no_grad()
-def test_shaw_oracle(qk):
-    model, (q, k) = wide("shaw", farthest=3), qk
-    for_keys, for_values = model.layers[0].attention.relative
-    weights = expected(lambda i, j: q[i] @ (k[j] + for_keys[min(i - j, 3)]) / 8**0.5)
-    eye = torch.eye(8)
-    out = torch.stack(
-        [sum(weights[i, j] * (eye[j] + for_values[min(i - j, 3)]) for j in range(i + 1)) for i in range(8)]
-    )
-    torch.testing.assert_close(scores_of(model, q, k), out, atol=1e-5, rtol=0)
+def test_shaw_outputs_equal_the_papers_formula(qk):
+    model, (q, k) = with_large_weights("shaw", farthest=3), qk
+    a_keys, a_values = model.layers[0].attention.relative
+    weights = expected_weights(lambda i, j: q[i] @ (k[j] + a_keys[min(i - j, 3)]) / 8**0.5)
+    values = torch.eye(8)
+    out = torch.zeros(8, 8)
+    for i in range(8):
+        for j in range(i + 1):
+            out[i] += weights[i, j] * (values[j] + a_values[min(i - j, 3)])
+    torch.testing.assert_close(attention_weights(model, q, k), out, atol=1e-5, rtol=0)
 
 
 @torch.no_grad()
-def test_transformer_xl_oracle(qk):
-    model, (q, k) = wide("transformer_xl"), qk
+def test_transformer_xl_weights_equal_the_papers_formula(qk):
+    model, (q, k) = with_large_weights("transformer_xl"), qk
     attention, head = model.layers[0].attention, slice(8, 16)
 
     def score(i, j):
         r = torch.tensor([f((i - j) / 10000 ** (2 * t / 24)) for t in range(12) for f in (math.sin, math.cos)])
-        place = attention.wr.weight[head] @ r
+        relative_key = attention.wr.weight[head] @ r
         u, v = attention.u[1, 0], attention.v[1, 0]
-        return (q[i] @ k[j] + q[i] @ place + u @ k[j] + v @ place) / 8**0.5
+        return (q[i] @ k[j] + q[i] @ relative_key + u @ k[j] + v @ relative_key) / 8**0.5
 
-    torch.testing.assert_close(scores_of(model, q, k), expected(score), atol=1e-5, rtol=0)
+    torch.testing.assert_close(attention_weights(model, q, k), expected_weights(score), atol=1e-5, rtol=0)
 
 
 @torch.no_grad()
-def test_tupe_oracle(qk):
-    model, (q, k) = wide("tupe"), qk
+def test_tupe_weights_equal_the_papers_formula(qk):
+    model, (q, k) = with_large_weights("tupe"), qk
     term, head = model.position_term, slice(8, 16)
     p = term.norm(term.pos_embeddings.weight)
 
     def score(i, j):
-        places = (term.uq.weight[head] @ p[i]) @ (term.uk.weight[head] @ p[j])
-        return (q[i] @ k[j] + places) / 16**0.5 + term.relative_bias.weight[i - j, 1]
+        positions = (term.uq.weight[head] @ p[i]) @ (term.uk.weight[head] @ p[j])
+        return (q[i] @ k[j] + positions) / 16**0.5 + term.relative_bias.weight[i - j, 1]
 
-    torch.testing.assert_close(scores_of(model, q, k), expected(score), atol=1e-5, rtol=0)
+    torch.testing.assert_close(attention_weights(model, q, k), expected_weights(score), atol=1e-5, rtol=0)
 
 
 @torch.no_grad()
-def test_deberta_oracle(qk):
-    model, (q, k) = wide("deberta", k=4), qk
+def test_deberta_weights_equal_the_papers_formula(qk):
+    model, (q, k) = with_large_weights("deberta", k=4), qk
     attention, head, table = model.layers[0].attention, slice(8, 16), model.rel_embeddings.weight
 
     def delta(i, j):
-        return 0 if i - j <= -4 else 7 if i - j >= 4 else i - j + 4
+        if i - j <= -4:
+            return 0
+        if i - j >= 4:
+            return 7
+        return i - j + 4
 
     def score(i, j):
         kr = attention.wkr.weight[head] @ table[delta(i, j)]
         qr = attention.wqr.weight[head] @ table[delta(j, i)]
         return (q[i] @ k[j] + q[i] @ kr + k[j] @ qr) / 24**0.5
 
-    torch.testing.assert_close(scores_of(model, q, k), expected(score), atol=1e-5, rtol=0)
+    torch.testing.assert_close(attention_weights(model, q, k), expected_weights(score), atol=1e-5, rtol=0)
 
 
-def test_alibi_slopes():
+def test_alibi_slopes_are_a_geometric_series():
     assert alibi_slopes(8).tolist() == [2.0**-n for n in range(1, 9)]
     assert alibi_slopes(1).tolist() == [2.0**-8]
     assert alibi_slopes(12)[8:].tolist() == pytest.approx([2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5])
 
 
-def test_t5_buckets():
+def test_t5_buckets_are_single_distances_then_logarithmic():
     found = t5_buckets(torch.arange(200)).tolist()
     assert found[:17] == [*range(16), 16]
     assert found[127:] == [31] * 73
@@ -308,28 +320,26 @@ def test_t5_buckets():
     assert set(found) == set(range(32))
 
 
-def test_sinusoids_are_the_papers():
-    from model.positions.encodings import sinusoids
-
+def test_sinusoids_equal_the_papers_formula():
     table = sinusoids(6, 30)
     for t in range(3):
         angle = 29 / 10000 ** (2 * t / 6)
         assert table[29, 2 * t : 2 * t + 2].tolist() == pytest.approx([math.sin(angle), math.cos(angle)], abs=1e-6)
 
 
-def test_2d_has_a_row_and_a_column():
+def test_2d_rotates_by_the_row_and_the_column():
     model = build_scheme(ARGS, "2d", width=5)
     angles = model.freqs_cis[13].angle()  # row 2, column 3; two pairs each
     assert angles.tolist() == pytest.approx([2, 2 / 100, 3, 3 / 100], abs=1e-6)
 
 
-def test_partial_turns_the_first_channels():
+def test_partial_rotates_only_the_first_channels():
     table = build_scheme(ARGS, "partial", rotary_dim=6).freqs_cis
     assert table[7].angle().tolist()[:2] == pytest.approx([7 - 2 * math.pi, 7 * 10000 ** (-1 / 3)], abs=1e-5)
     assert (table[:, 3] == 1).all()
 
 
-def test_learnable_starts_as_rope_and_follows_its_parameters():
+def test_learnable_starts_as_rope_and_its_table_follows_the_parameters():
     model = build_scheme(ARGS, "learnable")
     torch.testing.assert_close(model.freqs_cis, Transformer(ARGS).freqs_cis, atol=1e-5, rtol=0)
     with torch.no_grad():
@@ -337,7 +347,7 @@ def test_learnable_starts_as_rope_and_follows_its_parameters():
     assert model.freqs_cis[4, 0].angle().item() == pytest.approx(1.0, abs=1e-6)
 
 
-def test_scalings_are_the_networks_own():
+def test_scalings_build_the_plain_network():
     model = build_scheme(ARGS, "yarn", factor=4.0)
     assert type(model) is Transformer
     assert (model.args.rope_scaling.type, model.args.rope_scaling.original_max_seq_len) == ("yarn", 5)
@@ -346,7 +356,7 @@ def test_scalings_are_the_networks_own():
 
 
 @pytest.mark.parametrize(
-    ("scheme", "more", "message"),
+    ("scheme", "options", "message"),
     [
         ("alibbi", {}, "unknown scheme 'alibbi': did you mean 'alibi'"),
         ("partial", {"rotary_dim": 3}, "rotary_dim is 3: give an even number from 2 to head_dim 8"),
@@ -355,7 +365,7 @@ def test_scalings_are_the_networks_own():
         ("linear", {"factor": 0.5}, "factor is 0.5: give a number from 1 to max_seq_len 20"),
         ("yarn", {"factor": math.nan}, "factor is nan"),
         ("ntk", {"factor": "2"}, "factor is '2'"),
-        ("rope", {"factor": 2.0}, "factor is 2.0: it is for linear, ntk, yarn"),
+        ("rope", {"factor": 2.0}, "factor is 2.0: only linear, ntk, yarn take a factor"),
         ("t5", {"farthest": 16}, "farthest is 16: give at least 17: half of the 32 buckets hold one distance each"),
         ("t5", {"farthest": 0}, "farthest is 0: give at least 17"),
         ("t5", {"buckets": 1}, "buckets is 1: give at least 2"),
@@ -370,18 +380,18 @@ def test_scalings_are_the_networks_own():
         ("deberta", {"kk": 3}, "scheme deberta has no option 'kk': did you mean 'k'"),
     ],
 )
-def test_mistakes(scheme, more, message):
+def test_a_wrong_scheme_or_option_is_an_error(scheme, options, message):
     with pytest.raises(ValueError, match=message):
-        build_scheme(ARGS, scheme, **more)
+        build_scheme(ARGS, scheme, **options)
 
 
 @pytest.mark.parametrize(
-    ("scheme", "more"), [("t5", {"buckets": 2, "farthest": 2}), ("t5", {"buckets": 3, "farthest": 2}),
+    ("scheme", "options"), [("t5", {"buckets": 2, "farthest": 2}), ("t5", {"buckets": 3, "farthest": 2}),
                          ("shaw", {"farthest": 0}), ("deberta", {"k": 1}), ("2d", {"width": 1})]
 )  # fmt: skip
 @torch.no_grad()
-def test_the_least_options_work(scheme, more, tokens):
-    assert build_scheme(ARGS, scheme, **more)(tokens).isfinite().all()
+def test_the_smallest_options_work(scheme, options, tokens):
+    assert build_scheme(ARGS, scheme, **options)(tokens).isfinite().all()
 
 
 @pytest.mark.parametrize(
@@ -393,8 +403,8 @@ def test_the_least_options_work(scheme, more, tokens):
         (lambda note: note.update(options=3), "options is 3"),
         (lambda note: note.update(options={"kk": 3}), "scheme deberta has no option 'kk'"),
         (lambda note: note.update(options={"k": "4"}), "k is '4': give a whole number"),
-        (lambda note: note.update(options={"k": 5}), "weights.safetensors is not what study.json says"),
-        (lambda note: note.update(scheme="rope", options={}), "weights.safetensors is not what study.json says"),
+        (lambda note: note.update(options={"k": 5}), "weights.safetensors does not match study.json"),
+        (lambda note: note.update(scheme="rope", options={}), "weights.safetensors does not match study.json"),
         (lambda note: note.update(args=[]), r"args is \[\]"),
         (lambda note: note["args"].update(dim="24"), "dim is '24'"),
         (lambda note: note["args"].update(dim=True), "dim is True"),
@@ -406,7 +416,7 @@ def test_the_least_options_work(scheme, more, tokens):
         (lambda note: note["args"].update(rope_theta=-1.0), "rope_theta is -1.0"),
     ],
 )
-def test_a_damaged_note_is_refused_in_one_line(change, message, tmp_path):
+def test_a_damaged_study_json_is_a_one_line_error(change, message, tmp_path):
     save_study(build_scheme(ARGS, "deberta", k=4), "deberta", tmp_path, k=4)
     note = json.loads((tmp_path / NOTE).read_text(encoding="utf-8"))
     change(note)
@@ -416,7 +426,7 @@ def test_a_damaged_note_is_refused_in_one_line(change, message, tmp_path):
     assert "\n" not in str(error.value)
 
 
-def test_a_note_keeps_the_scaling_and_the_options(tmp_path):
+def test_study_json_keeps_the_scaling_and_the_options(tmp_path):
     scaled = dataclasses.replace(ARGS, rope_scaling=RopeScaling("linear", 2.0))
     save_study(build_scheme(scaled, "rope"), "rope", tmp_path / "a")
     save_study(build_scheme(ARGS, "t5", buckets=6), "t5", tmp_path / "b", buckets=6)
@@ -424,19 +434,19 @@ def test_a_note_keeps_the_scaling_and_the_options(tmp_path):
     assert read_note(tmp_path / "b") == {"scheme": "t5", "options": {"buckets": 6}, "args": ARGS}
 
 
-def test_learnable_frequencies_start_at_one_radian_or_below():
+def test_learnable_needs_a_theta_of_at_least_one():
     assert build_scheme(dataclasses.replace(ARGS, rope_theta=1.0), "learnable").frequencies.max().item() == 1.0
     with pytest.raises(ValueError, match=r"rope_theta is 0\.99: give at least 1"):
         build_scheme(dataclasses.replace(ARGS, rope_theta=0.99), "learnable")
 
 
-def test_an_option_may_be_as_large_as_the_largest():
+def test_options_have_an_upper_limit():
     assert build_scheme(ARGS, "2d", width=LARGEST_OPTION).freqs_cis.shape[0] == ARGS.max_seq_len
     with pytest.raises(ValueError, match=f"width is {LARGEST_OPTION + 1}: give at most {LARGEST_OPTION}"):
         build_scheme(ARGS, "2d", width=LARGEST_OPTION + 1)
 
 
-def test_equal_prompts_share_a_batch_where_positions_are_absolute(tokens):
+def test_prompts_of_equal_length_share_a_batch_with_absolute_positions(tokens):
     model = build_scheme(ARGS, "learned").eval()
     prompts = [tokens[0, :4].tolist(), tokens[1, :4].tolist()]
     together = list(zip(*generate(model, prompts, 3)))

@@ -1,4 +1,4 @@
-"""Every form is LLaMA's rotation on reordered channels with a table of its own."""
+"""Every form is LLaMA's rotation with another order of the channels and another table of angles."""
 
 import cmath
 
@@ -16,8 +16,8 @@ from model.positions.rope_forms import (
 from model.rope import apply_rotary_emb, precompute_freqs_cis
 
 T, D = 13, 16
-EVERY = list(every_rope_form(D, T, blocks=3))
-NAMES = [form.name for form in EVERY]
+FORMS = list(every_rope_form(D, T, blocks=3))
+NAMES = [form.name for form in FORMS]
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def x() -> torch.Tensor:
     return torch.randn(2, T, 3, D, generator=torch.Generator().manual_seed(1))
 
 
-def test_the_angles_are_right():
+def test_exact_angles_are_the_formula():
     angles = exact_angles(8, torch.tensor([0, 3, 2000]), 500.0)
     for row, p in enumerate((0, 3, 2000)):
         for i in range(4):
@@ -33,16 +33,17 @@ def test_the_angles_are_right():
     assert torch.polar(torch.ones(4), angles[1].float())[1] == pytest.approx(cmath.rect(1, 3 * 500**-0.25), abs=1e-6)
 
 
-@pytest.mark.parametrize("form", EVERY, ids=NAMES)
+@pytest.mark.parametrize("form", FORMS, ids=NAMES)
 def test_form_equals_its_float64_rotation(form, x):
-    off = (form.rotate(x).double() - form.exact(x)).abs().max()
-    in_half = form.name in ("ChatGLM-6B, half", "complex, float16 angles")
-    assert off < (0.1 if in_half else 1e-5)
-    assert not in_half or off > 5e-4  # the flaw of half-precision angles is shown, not mended
+    error = (form.rotate(x).double() - form.exact(x)).abs().max()
+    if form.name in ("ChatGLM-6B, half", "complex, float16 angles"):
+        assert 5e-4 < error < 0.1, "float16 angles are inexact"
+    else:
+        assert error < 1e-5
 
 
-@pytest.mark.parametrize("form", EVERY, ids=NAMES)
-def test_permutation_maps_it_to_llama(form, x):
+@pytest.mark.parametrize("form", FORMS, ids=NAMES)
+def test_reordered_channels_are_rotated_as_in_llama(form, x):
     order = form.pairs.flatten()
     assert sorted(order.tolist()) == list(range(D))
     table = torch.polar(torch.ones_like(form.angles), form.angles).to(torch.complex64)
@@ -50,36 +51,36 @@ def test_permutation_maps_it_to_llama(form, x):
     torch.testing.assert_close(form.exact(x)[..., order].float(), llama, atol=1e-5, rtol=0)
 
 
-def test_the_one_dimensional_forms_have_llamas_angles(x):
+def test_the_plain_forms_have_llamas_angles():
     for form in plain_forms(D, T):
         table = torch.polar(torch.ones_like(form.angles), form.angles).to(torch.complex64)
         torch.testing.assert_close(table, precompute_freqs_cis(D, T), atol=1e-6, rtol=0)
 
 
-def test_chatglms_ids_are_those_of_its_authors():
+def test_chatglm_ids_are_those_of_its_authors():
     first, second = chatglm_ids(9, 5).tolist()
-    assert first == [0, 1, 2, 3, 4, 4, 4, 4, 4], "what is generated keeps the position of the mask"
+    assert first == [0, 1, 2, 3, 4, 4, 4, 4, 4], "generated tokens have the position of the mask"
     assert second == [0, 0, 0, 0, 0, 1, 2, 3, 4]
     assert block_ids(9, 4).tolist() == [[*range(9)], [0, 1, 2, 0, 1, 2, 0, 1, 2]]
 
 
-def test_chatglm_ids_reach_their_own_half(x):
-    form = next(form for form in EVERY if form.name == "ChatGLM-6B")
+def test_each_chatglm_id_rotates_one_half_of_the_head(x):
+    form = next(form for form in FORMS if form.name == "ChatGLM-6B")
     mask = 4  # 13 positions, of which the first third, 5, are prompt
     rotated = form.rotate(x)
     torch.testing.assert_close(rotated[:, : mask + 1, :, D // 2 :], x[:, : mask + 1, :, D // 2 :])
-    again = x[:, mask : mask + 1].expand(-1, T - mask, -1, -1)  # one token at the mask and at every place after it
-    halves = form.rotate(torch.cat((x[:, :mask], again), 1))[:, mask:].chunk(2, -1)
-    torch.testing.assert_close(halves[0], halves[0][:, :1].expand_as(halves[0]))
-    assert not torch.allclose(halves[1][:, 1:], halves[1][:, :1].expand_as(halves[1][:, 1:]))
+    repeated = x[:, mask : mask + 1].expand(-1, T - mask, -1, -1)  # the same token at the mask and everywhere after it
+    first, second = form.rotate(torch.cat((x[:, :mask], repeated), 1))[:, mask:].chunk(2, -1)
+    torch.testing.assert_close(first, first[:, :1].expand_as(first))
+    assert not torch.allclose(second[:, 1:], second[:, :1].expand_as(second[:, 1:]))
 
 
-def test_chatglm2_passes_half_the_head(x):
-    form = next(form for form in EVERY if form.name == "ChatGLM2")
+def test_chatglm2_does_not_rotate_the_second_half(x):
+    form = next(form for form in FORMS if form.name == "ChatGLM2")
     assert torch.equal(form.rotate(x)[..., D // 2 :], x[..., D // 2 :])
 
 
-def test_learnable_frequencies_learn(x):
+def test_learnable_frequencies_receive_gradients(x):
     inv_freq = torch.nn.Parameter(torch.tensor([1.0, 0.3, 0.1, 0.01]))
     ids = torch.stack((torch.arange(T), torch.arange(T) % 5))
     (chatglm_learnable(x, ids, inv_freq) * torch.randn_like(x)).sum().backward()
@@ -87,6 +88,6 @@ def test_learnable_frequencies_learn(x):
     assert (inv_freq.grad != 0).all()
 
 
-def test_a_head_that_cannot_be_halved_is_refused():
+def test_a_head_dim_that_is_not_a_multiple_of_four_is_an_error():
     with pytest.raises(ValueError, match=r"head_dim is 6.*multiple of 4"):
         list(every_rope_form(6, 4))

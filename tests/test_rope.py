@@ -14,7 +14,7 @@ def queries_and_keys(dtype=torch.float32, heads=(H, K), length=T):
 
 
 def rotated_one_by_one(x: torch.Tensor, start: int, theta: float = 10000.0) -> torch.Tensor:
-    """The definition, without a table, without complex numbers, in float64: a 2x2 rotation for each pair."""
+    """The definition in float64: one 2 x 2 rotation for each pair, without a table or complex numbers."""
     out = torch.empty(x.shape, dtype=torch.float64)
     for b, t, h in torch.cartesian_prod(*(torch.arange(n) for n in x.shape[:3])).tolist():
         for i in range(x.shape[3] // 2):
@@ -53,7 +53,7 @@ def test_table_ignores_the_default_dtype_and_device(dtype):
     assert torch.equal(made, fresh)
 
 
-def test_the_first_pair_turns_by_one_radian_counterclockwise():
+def test_the_first_pair_rotates_by_one_radian_counterclockwise():
     x = torch.zeros(1, 2, 1, 4)
     x[..., 0] = 1.0
     rotated, _ = apply_rotary_emb(x, x, precompute_freqs_cis(4, 2))
@@ -70,7 +70,7 @@ def test_equals_a_loop_of_rotations(length, start):
         torch.testing.assert_close(rotated.double(), rotated_one_by_one(given, start), atol=1e-5, rtol=0)
 
 
-def test_transposed_input_is_turned_the_same():
+def test_non_contiguous_input_gives_the_same_result():
     xq, xk = queries_and_keys()
     table = precompute_freqs_cis(D, T)
     strided = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (xq, xk)]
@@ -86,10 +86,10 @@ def test_scores_depend_on_the_distance_only():
     for distance in range(-59, 60):
         diagonal = scores.diagonal(distance)
         torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), atol=1e-4, rtol=0)
-    assert scores[0].std() > 0.1  # and they do depend on it
+    assert scores[0].std() > 0.1  # and they do depend on the distance
 
 
-def test_norm_is_kept_and_position_zero_stays():
+def test_rotation_keeps_norms_and_leaves_position_zero_unchanged():
     xq, xk = queries_and_keys()
     for given, rotated in zip((xq, xk), apply_rotary_emb(xq, xk, precompute_freqs_cis(D, T)), strict=True):
         torch.testing.assert_close(rotated.norm(dim=-1), given.norm(dim=-1))
@@ -98,9 +98,9 @@ def test_norm_is_kept_and_position_zero_stays():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize("real", [False, True])
-def test_shape_and_dtype_stay_and_the_rotation_is_exact(dtype, real):
+def test_shape_and_dtype_are_unchanged_and_the_rotation_is_exact(dtype, real):
     xq, xk = queries_and_keys(dtype)
-    table = precompute_freqs_cis(D, 2048)[-T:]  # far out, where low-precision angles would be off by radians
+    table = precompute_freqs_cis(D, 2048)[-T:]  # large positions, where low-precision angles would be wrong by radians
     rotated = apply_rotary_emb_real(xq, xk, table) if real else apply_rotary_emb(xq, xk, table)
     for given, out in zip((xq, xk), rotated, strict=True):
         assert out.dtype == dtype
@@ -110,7 +110,7 @@ def test_shape_and_dtype_stay_and_the_rotation_is_exact(dtype, real):
         torch.testing.assert_close(out, exact, atol=max(tolerance, 2e-6), rtol=max(tolerance, 2e-6))
 
 
-def test_real_twin_equals_the_complex_form_also_backwards():
+def test_real_arithmetic_equals_complex_arithmetic_and_has_the_same_gradients():
     table = precompute_freqs_cis(D, 2048)[-T:]
     grads = []
     outs = []
@@ -126,12 +126,12 @@ def test_real_twin_equals_the_complex_form_also_backwards():
             torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-6)
 
 
-def test_the_table_lies_along_positions():
+def test_the_table_broadcasts_over_batch_and_heads():
     table = precompute_freqs_cis(D, T)
     x = torch.zeros(B, T, H, D // 2)
-    laid = reshape_for_broadcast(table, x)
-    assert laid.shape == (1, T, 1, D // 2)
-    assert torch.equal(laid[0, :, 0], table)
+    view = reshape_for_broadcast(table, x)
+    assert view.shape == (1, T, 1, D // 2)
+    assert torch.equal(view[0, :, 0], table)
 
 
 @pytest.mark.parametrize(

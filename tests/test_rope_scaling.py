@@ -40,7 +40,7 @@ def test_llama3_follows_its_three_cases():
         assert math.isclose(scaled, expected, rel_tol=1e-12)
 
 
-def test_yarn_keeps_fast_pairs_slows_slow_ones_and_is_even_between():
+def test_yarn_keeps_fast_pairs_slows_slow_pairs_and_is_linear_between():
     factor, original = 4.0, 2048
     ratio = (yarn(FREQS, factor, original, 1.0, 32.0) / FREQS).tolist()
     # The pairs that rotate 32 times and once in 2048 tokens, by the paper's formula: between 8 and 9, and 20 and 21.
@@ -54,7 +54,7 @@ def test_yarn_keeps_fast_pairs_slows_slow_ones_and_is_even_between():
 
 
 @pytest.mark.parametrize("original", [3, 100, 2048, 10**9])
-def test_yarn_is_finite_and_between_the_two_speeds_at_its_edges(original):
+def test_yarn_stays_between_full_and_scaled_frequencies(original):
     ratio = yarn(FREQS, 4.0, original, 1.0, 32.0) / FREQS
     assert ratio.min() >= 0.25 - 1e-12
     assert ratio.max() <= 1 + 1e-12
@@ -62,8 +62,8 @@ def test_yarn_is_finite_and_between_the_two_speeds_at_its_edges(original):
 
 @pytest.mark.parametrize("original", [3, 6, 7, 40, 300, 2048, 40_000, 10**6])
 @pytest.mark.parametrize("high", [1.0001, 32.0])
-def test_yarn_is_that_of_transformers_at_every_length(original, high):
-    """Also where the passage lies before the first pair or after the last, or has no width."""
+def test_yarn_equals_transformers_for_every_trained_length(original, high):
+    """Also if the transition lies before the first pair or after the last, or has no width."""
     transformers = pytest.importorskip("transformers")
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -73,7 +73,7 @@ def test_yarn_is_that_of_transformers_at_every_length(original, high):
     assert yarn(FREQS, 4.0, original, 1.0, high).tolist() == pytest.approx(theirs.tolist(), rel=2e-6)
 
 
-def test_yarn_stretches_what_it_turns():
+def test_yarn_multiplies_rotated_vectors_by_its_attention_factor():
     plain = RopeScaling("yarn", 4.0, 32)
     assert plain.attention_factor == pytest.approx(0.1 * math.log(4) + 1)
     table = precompute_freqs_cis(D, 9, THETA, plain)
@@ -95,14 +95,14 @@ def test_factor_one_changes_nothing(kind):
     assert torch.allclose(table, precompute_freqs_cis(D, 20, THETA), atol=1e-6)
 
 
-def test_angles_stay_exact_far_out():
+def test_angles_at_large_positions_are_exact():
     table = precompute_freqs_cis(D, 8192, THETA, RopeScaling("linear", 4.0))
     for i in (0, 5, 31):
         expected = cmath.rect(1, 8191 / 4 * THETA ** (-2 * i / D))
         assert abs(table[8191, i].item() - expected) < 1e-4
 
 
-def test_the_network_uses_it():
+def test_the_network_uses_the_scaled_table():
     args = {"dim": 32, "n_layers": 1, "n_heads": 2, "max_seq_len": 20}
     scaling = RopeScaling("linear", 2.0)
     model = Transformer(ModelArgs(**args, rope_scaling=scaling))
@@ -132,16 +132,16 @@ def test_all_problems_are_listed_at_once():
         (RopeScaling("yarn", 2.0, 10**24), f"original_max_seq_len is {10**24}"),
         (RopeScaling("yarn", 2.0, 64, attention_factor=1e-300), "attention_factor is 1e-300"),
         (RopeScaling("linear", "2"), "factor is '2'"),
-        ({"type": "linear"}, "give a table"),
+        ({"type": "linear"}, "give RopeScaling"),
     ],
 )
-def test_nonsense_is_refused(scaling, words):
+def test_invalid_scalings_are_refused(scaling, words):
     with pytest.raises(ValueError, match=words):
         ModelArgs(rope_scaling=scaling)
 
 
 @pytest.mark.parametrize(
-    ("name", "taken", "refused"),
+    ("name", "accepted", "refused"),
     [
         ("factor", (1.0, 1e6), (0.999, 1_000_001)),
         ("attention_factor", (0.01, 100.0), (0.0099, 100.1)),
@@ -149,10 +149,18 @@ def test_nonsense_is_refused(scaling, words):
         ("low", (1e-9, 31.9), (0.0, 32.0)),
     ],
 )
-def test_numbers_are_taken_up_to_the_ends_of_their_ranges(name, taken, refused):
-    given = {"type": "yarn", "factor": 2.0, "original_max_seq_len": 64}
-    for value in taken:
-        assert list(RopeScaling(**given | {name: value}).problems()) == []
+def test_numbers_are_accepted_up_to_the_limits_of_their_ranges(name, accepted, refused):
+    scaling = {"type": "yarn", "factor": 2.0, "original_max_seq_len": 64}
+    for value in accepted:
+        assert list(RopeScaling(**scaling | {name: value}).problems()) == []
     for value in refused:
-        (problem,) = RopeScaling(**given | {name: value}).problems()
+        (problem,) = RopeScaling(**scaling | {name: value}).problems()
         assert problem.startswith(f"rope_scaling {name} is {value!r}")
+
+
+def test_low_and_high_may_both_lie_below_one_rotation():
+    scaling = RopeScaling("llama3", 2.0, original_max_seq_len=64, low=0.25, high=0.5)
+    assert list(scaling.problems()) == []
+    rotations = 64 * FREQS / (2 * math.pi)
+    assert torch.equal(scaling(FREQS)[rotations > 0.5], FREQS[rotations > 0.5])
+    assert torch.equal(scaling(FREQS)[rotations < 0.25], FREQS[rotations < 0.25] / 2)

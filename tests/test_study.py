@@ -1,4 +1,4 @@
-"""study.py: every topic prints, draws, and answers a mistake in one line."""
+"""study.py: every topic prints and draws, and a user's mistake ends in one line."""
 
 import math
 import subprocess
@@ -12,11 +12,12 @@ import pytest
 import torch
 
 from model.cli import run_script
+from model.rope import apply_rotary_emb, precompute_freqs_cis
 from model.scripts import study as study_script
 from model.study import RUN, TOPICS, run
-from model.study.clocks import shown
+from model.study.clocks import shown_pairs
 from model.study.decay import bound, inner, quarter_octaves
-from model.study.rotation_examples import VECTORS, exact, five_rotated
+from model.study.rotation_examples import VECTORS, exact
 from model.study.topic import Table, save_plot
 
 REPO = Path(__file__).parent.parent
@@ -31,7 +32,7 @@ class Done(NamedTuple):
 
 @pytest.fixture
 def study(monkeypatch, capsys, tmp_path) -> Callable[..., Done]:
-    """The script, in this process: starting Python anew takes two seconds. No results are known."""
+    """Run the script in this process, because starting Python takes two seconds; with an empty cache directory."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     def call(*words: str) -> Done:
@@ -58,7 +59,7 @@ def study(monkeypatch, capsys, tmp_path) -> Callable[..., Done]:
         (["rotate", "--plot", "/nowhere/x.png"], "--plot is /nowhere/x.png: give a file in a directory that exists"),
         (["rotate", "--plot", "x.nonsense"], "its ending must be one of"),
         (["compare", "--plot", "x"], "--plot is x: its ending must be one of"),
-        (["order", "--words", "a", "rope", "a"], "words is 'a rope a': give at least two, each of them once"),
+        (["order", "--words", "a", "rope", "a"], "words is 'a rope a': give at least two different words, each once"),
         (["order", "--words", "rope"], "words is 'rope'"),
         (["order", "--seed=-1"], "seed is -1"),
         (["clocks", "--head_dim=5"], "head_dim is 5"),
@@ -91,7 +92,7 @@ def study(monkeypatch, capsys, tmp_path) -> Callable[..., Done]:
         (["trace", "--head_dim=7"], "head_dim is 7"),
         (["cache", "--calls", "1", "0"], "calls is [1, 0]"),
         (["cache", "--length=0"], "length is 0"),
-        (["cache", "--length=12"], "the first call has 12 tokens and calls 7 more"),
+        (["cache", "--length=12"], "the first call has 12 tokens and the later calls 7"),
         (["cache", "--max_seq_len=1000000000"], "GB are free"),
         (["compare", "--seeds=0"], "seeds is 0: give at least 1"),
         (["compare", "--results", "/proc/nowhere/x.jsonl", "--length=8"], "/proc/nowhere: "),
@@ -100,7 +101,7 @@ def study(monkeypatch, capsys, tmp_path) -> Callable[..., Done]:
         (["extrapolate", "nowhere"], "nowhere does not exist"),
     ],
 )
-def test_mistakes_end_in_one_line(study, words, message):
+def test_a_users_mistake_ends_in_one_line(study, words, message):
     done = study(*words)
     assert done.returncode == 2
     assert done.stderr.startswith("study.py: error: ")
@@ -109,7 +110,7 @@ def test_mistakes_end_in_one_line(study, words, message):
     assert not (REPO / "x.nonsense").exists()
 
 
-def test_memory_that_runs_out_ends_in_one_line(study, monkeypatch):
+def test_running_out_of_memory_ends_in_one_line(study, monkeypatch):
     def greedy(options):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
 
@@ -120,7 +121,7 @@ def test_memory_that_runs_out_ends_in_one_line(study, monkeypatch):
     )
 
 
-def test_every_topic_has_options_of_its_own_and_a_sentence_about_it():
+def test_every_topic_has_its_own_options_class_with_a_docstring():
     assert len({*TOPICS.values()}) == len(TOPICS)
     assert all((options.__doc__ or "").strip() for options in TOPICS.values())
 
@@ -150,7 +151,7 @@ def test_without_matplotlib_a_plot_is_refused_before_anything_is_computed(tmp_pa
 
 
 @pytest.mark.parametrize("topic", PLAIN)
-def test_topic_draws(topic, tmp_path):
+def test_a_topic_draws_a_png_and_leaves_no_other_file(topic, tmp_path):
     pytest.importorskip("matplotlib")
     report = run(topic, TOPICS[topic]())
     save_plot(report.draw, tmp_path / "x.png")
@@ -163,14 +164,14 @@ def test_table_aligns_numbers_right_and_text_left():
     assert str(table) == "title\nname     n\na        5\nbcdef  100\nnote"
 
 
-def test_a_picture_carries_the_report_it_was_drawn_from(study, tmp_path):
+def test_a_png_stores_the_report_of_its_run(study, tmp_path):
     Image = pytest.importorskip("PIL.Image")
     done = study("rotate", "--theta", "50", "--plot", str(tmp_path / "x.png"))
     with Image.open(tmp_path / "x.png") as picture:
         assert picture.text["Description"] + "\n" == done.stdout
 
 
-def test_without_positions_the_order_of_words_does_not_matter_and_with_rope_it_does():
+def test_attention_depends_on_word_order_with_rope_only():
     (table,) = run("order", TOPICS["order"](words=("a", "rope", "is", "laid"), seed=3)).tables
     plain, backwards, rotated, rotated_backwards = (row[2:] for row in table.rows)
     assert plain == backwards
@@ -182,27 +183,29 @@ def test_without_positions_the_order_of_words_does_not_matter_and_with_rope_it_d
     assert rope > 0.01
 
 
-def test_clocks_have_the_frequencies_of_the_table():
-    speeds, alike = run("clocks", TOPICS["clocks"](head_dim=12, theta=500.0, length=50)).tables
+def test_clocks_show_the_frequencies_of_the_rotation_table():
+    speeds, similarity = run("clocks", TOPICS["clocks"](head_dim=12, theta=500.0, length=50)).tables
     for i, rate, turn, turns in speeds.rows:
         assert float(rate) == pytest.approx(500 ** (-2 * i / 12), abs=1e-6)
         assert float(turn) == pytest.approx(2 * math.pi / float(rate), rel=1e-3)
         assert float(turns) == pytest.approx(50 / float(turn), rel=1e-2)
     assert [row[0] for row in speeds.rows] == [0, 1, 2, 3, 4, 5]
-    assert shown(64) == [0, 9, 18, 27, 36, 45, 54, 63]
-    assert shown(1) == [0]
-    for distance, first, last, mean in alike.rows:
+    assert shown_pairs(64) == [0, 9, 18, 27, 36, 45, 54, 63]
+    assert shown_pairs(1) == [0]
+    for distance, first, last, mean in similarity.rows:
         cosines = [math.cos(distance * 500 ** (-2 * i / 12)) for i in range(6)]
         assert [float(first), float(last)] == pytest.approx([cosines[0], cosines[-1]], abs=1e-3)
         assert float(mean) == pytest.approx(sum(cosines) / 6, abs=1e-3)
 
 
 def test_the_library_rotates_the_five_vectors_as_float64_does():
-    for m, (vector, new) in enumerate(zip(VECTORS, five_rotated(100.0).tolist())):
-        assert new == pytest.approx(exact(m, vector, 100.0), abs=1e-6)
+    x = torch.tensor(VECTORS)[None, :, None]  # (1, 5, 1, 4)
+    rotated = apply_rotary_emb(x, x, precompute_freqs_cis(4, 5, 100.0))[0][0, :, 0]  # (5, 4)
+    for m, (vector, row) in enumerate(zip(VECTORS, rotated.tolist())):
+        assert row == pytest.approx(exact(m, vector, 100.0), abs=1e-6)
 
 
-def test_rotate_marks_digits_that_the_note_prints_differently():
+def test_rotate_marks_digits_that_differ_from_the_note():
     (table,) = run("rotate", TOPICS["rotate"]()).tables
     marked = [cell for row in table.rows for cell in row if "*" in str(cell)]
     assert marked == ["[-0.0100, 1.0000*]", "[1.0295*, -0.9696]"]
@@ -212,7 +215,7 @@ def test_rotate_marks_digits_that_the_note_prints_differently():
     ]
 
 
-def test_relative_finds_what_rope_promises_and_what_the_embedding_loses():
+def test_scores_are_constant_along_the_text_if_q_and_k_are_rotated_and_not_if_the_embedding_is():
     first, second = run("relative", TOPICS["relative"]()).tables
     assert len({row[2] for row in first.rows[:-1]}) == 1
     least, most = (float(row[3]) for row in first.rows[-3:-1])
@@ -223,7 +226,7 @@ def test_relative_finds_what_rope_promises_and_what_the_embedding_loses():
     assert [row[2] for row in second.rows] == ["yes", "NO", "yes", "NO"]
 
 
-def test_decay_is_the_cosine_sum_and_oscillates():
+def test_the_product_over_distance_is_the_mean_cosine_and_oscillates():
     curve, dim, theta = inner(8, 50, 100.0), 8, 100.0
     for n in (0, 1, 7, 50):
         cosines = [torch.cos(torch.tensor(n * theta ** (-2 * i / dim), dtype=torch.float64)) for i in range(4)]
@@ -243,7 +246,7 @@ def test_decay_is_the_cosine_sum_and_oscillates():
     assert curves.rows[0][1:4] == ("+1.000",) * 3
 
 
-def test_trace_records_the_running_code():
+def test_trace_shows_the_lines_shapes_and_values_of_the_library():
     options = TOPICS["trace"](batch=2, length=10, heads=3, head_dim=8, position=4, head=1, pair=2)
     (table,) = run("trace", options).tables
     shapes = {row[1]: row[2] for row in table.rows}
@@ -252,7 +255,7 @@ def test_trace_records_the_running_code():
     assert shapes["x.float().reshape(*x.shape[:-1], -1, 2)"] == (2, 10, 3, 4, 2)
     assert shapes["freqs_cis[None, :, None, :]"] == (1, 10, 1, 4)
     assert shapes["t.transpose(1, 2)"] == (2, 3, 10, 8)
-    for place, expression, *_ in table.rows:  # the expression is really in that line
+    for place, expression, *_ in table.rows:  # the expression is in that line of the source
         name, line = place.split(":")
         source = (REPO / "model" / name).read_text(encoding="utf-8").splitlines()[int(line) - 1]
         assert expression.removesuffix("...") in source
@@ -272,25 +275,25 @@ def test_trace_records_the_running_code():
     assert table.notes == ["of mask, scores and weights: for the keys at 3, 4, 5."]
 
 
-def test_the_picture_of_trace_has_a_query_and_the_key_before_it():
+def test_the_picture_of_trace_shows_a_query_and_the_key_before_it():
     figure = pytest.importorskip("matplotlib.figure").Figure()
     options = TOPICS["trace"](batch=1, length=10, heads=1, head_dim=8, position=4, head=0, pair=0)
     run("trace", options).draw(figure)
     before, after = figure.axes
     assert {text.get_text() for text in before.texts} == {"q at 4", "k at 3"}
     turns = [float(part.split()[0]) for part in after.get_title().split(" by ")[1:]]
-    # Pair 0 turns by one radian a token, and an angle is known up to full turns.
+    # Pair 0 rotates by one radian per token, and an angle is defined up to full turns.
     assert turns == pytest.approx([4 - 2 * math.pi, 3], abs=0.01)
 
 
-def test_a_form_in_half_precision_says_where_its_positions_end():
+def test_a_form_with_float16_positions_names_the_first_position_that_overflows():
     (table,) = run("forms", TOPICS["forms"](head_dim=4, heads=1, length=65_536, repeats=1)).tables
     assert {row[0]: row[1] for row in table.rows}["complex, float16 angles"] == "-"
     assert "nan" not in str(table)
     assert "float16 angles has no position from 65520 on" in table.notes[-1]
 
 
-def test_chatglm_has_a_table_of_its_own_and_says_what_its_ids_are():
+def test_forms_with_chatglm_shows_its_rotations_and_its_position_ids():
     table, ids = run("forms", TOPICS["forms"](head_dim=8, heads=3, length=20, repeats=3, chatglm=True)).tables
     assert {row[0].split(",")[0] for row in table.rows} == {
         "ChatGLM-6B",
@@ -306,7 +309,7 @@ def test_chatglm_has_a_table_of_its_own_and_says_what_its_ids_are():
         assert low <= float(row[2]) <= high
 
 
-def test_mistakes_are_measured():
+def test_the_topic_mistakes_measures_each_mistake():
     rows = {row[0]: row[2] for table in run("mistakes", TOPICS["mistakes"]()).tables for row in table.rows}
     assert rows["torch.polar(...) is (1024, 64)"] == "(1024, 32)"
     assert rows["R rotates (x_(2i-1), x_(2i-1))"] == "norm of (3, 4): 5.0000, as written 4.2426"

@@ -361,7 +361,7 @@ def test_exercise_writes_files_that_are_not_written_yet_and_never_overwrites(tmp
     assert [(each.function, each.outcome) for each in found] == [(name, "unwritten") for name in FUNCTIONS]
     (directory / "cache.py").write_text("mine = 1\n", encoding="utf-8")
     (directory / "rope.py").unlink()
-    with pytest.raises(ValueError, match=r"cache\.py is there already"):
+    with pytest.raises(ValueError, match=r"cache\.py exists and is not overwritten"):
         exercise.run(Exercise(directory=directory))
     assert (directory / "cache.py").read_text(encoding="utf-8") == "mine = 1\n"
     assert not (directory / "rope.py").exists()

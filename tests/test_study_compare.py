@@ -1,4 +1,4 @@
-"""The topic compare: runs are trained once, kept where asked, resumed where they were cut, and read with care."""
+"""study.py compare: finished runs are not repeated, models are saved with --keep, and damaged results are refused."""
 
 import dataclasses
 import json
@@ -33,37 +33,37 @@ def small(text, tmp_path):
     )  # fmt: skip
 
 
-def test_compare_resumes_where_it_was_cut(small, capsys):
+def test_a_run_whose_result_line_was_cut_short_is_trained_again(small, capsys):
     report = run("compare", small)
-    table, moved = report.tables
+    table, frequencies = report.tables
     assert {row[0] for row in table.rows} == {"rope", "yarn", "learned", "learnable"}
     assert [row[3:6] for row in table.rows if row[0] == "learned"] == [("-", "-", "-")]
-    assert moved.title.startswith("learnable")
+    assert frequencies.title.startswith("learnable")
     lines = [json.loads(line) for line in small.results.read_text(encoding="utf-8").splitlines()]
-    assert len(lines) == 2 * (4 + 2)  # rope brings its three scalings, yarn among them
+    assert len(lines) == 2 * (4 + 2)  # rope also gives the results of its three scalings
     rope, yarn = (next(line for line in lines if line["scheme"] == name) for name in ("rope", "yarn"))
     assert rope["bits_per_byte"]["1"] == yarn["bits_per_byte"]["1"]
     assert rope["bits_per_byte"]["8"] != yarn["bits_per_byte"]["8"]
     assert rope["cache_bytes_per_token"] == 2 * 1 * 2 * 8 * 4
 
-    whole = small.results.read_text(encoding="utf-8")
-    small.results.write_text(whole[: whole.rstrip().rfind("\n") + 30], encoding="utf-8")  # killed in the last line
-    trained_so_far(capsys)
+    text = small.results.read_text(encoding="utf-8")
+    small.results.write_text(text[: text.rstrip().rfind("\n") + 30], encoding="utf-8")  # killed in the last line
+    announced_runs(capsys)
     run("compare", small)
-    assert trained_so_far(capsys) == [("learnable", 1)]
+    assert announced_runs(capsys) == [("learnable", 1)]
     again = [json.loads(line) for line in small.results.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
     assert [line["bits_per_byte"] for line in again] == [line["bits_per_byte"] for line in lines]
 
-    other = dataclasses.replace(small, steps=3, dry=True)
-    assert run("compare", other).tables[0].rows == []  # another budget shares nothing
+    other_budget = dataclasses.replace(small, steps=3, dry=True)
+    assert run("compare", other_budget).tables[0].rows == []
 
 
-def test_every_scheme_has_a_colour_of_its_own():
+def test_every_scheme_has_a_different_colour():
     assert compare.PALETTE.keys() == SCHEMES.keys()
     assert len({*compare.PALETTE.values()}) == len(SCHEMES)
 
 
-def test_the_tokenizer_is_learnt_from_the_very_text_that_is_compared_on(small, text, monkeypatch):
+def test_a_text_that_changes_while_the_tokenizer_is_trained_is_refused(small, text, monkeypatch):
     learn = scheme_training.learn_tokenizer
 
     def changing(*args):
@@ -76,31 +76,31 @@ def test_the_tokenizer_is_learnt_from_the_very_text_that_is_compared_on(small, t
         run("compare", small)
 
 
-def trained_so_far(capsys) -> list[tuple[str, int]]:
-    """Scheme and seed of each model that was said to be trained since the last look."""
-    said = capsys.readouterr().err
-    return [(scheme, int(seed)) for scheme, seed in re.findall(r"^(\w+), seed (\d+) \.\.\.$", said, re.MULTILINE)]
+def announced_runs(capsys) -> list[tuple[str, int]]:
+    """Scheme and seed of each run announced on stderr since the last call."""
+    notes = capsys.readouterr().err
+    return [(scheme, int(seed)) for scheme, seed in re.findall(r"^(\w+), seed (\d+) \.\.\.$", notes, re.MULTILINE)]
 
 
-def test_keep_trains_what_is_not_kept_though_its_result_is_known(small, capsys, tmp_path):
+def test_keep_trains_a_missing_model_again_and_leaves_its_result_as_it_is(small, capsys, tmp_path):
     one = dataclasses.replace(small, schemes=("learnable",), keep=None)
     run("compare", one)
     before = one.results.read_bytes()
-    trained_so_far(capsys)
+    announced_runs(capsys)
     kept = dataclasses.replace(one, keep=tmp_path / "models", seeds=1)
     run("compare", kept)
-    assert trained_so_far(capsys) == [("learnable", 0)]
-    assert one.results.read_bytes() == before  # the known result stays the only one
+    assert announced_runs(capsys) == [("learnable", 0)]
+    assert one.results.read_bytes() == before
     (tmp_path / "models" / "learnable-0" / NOTE).unlink()  # killed while it was saved
     unfinished = tmp_path / "models" / "learnable-0" / ".tokenizer.json.123.tmp"
     unfinished.write_text("{", encoding="utf-8")
     run("compare", kept)
     assert not unfinished.exists()
     run("compare", kept)
-    assert trained_so_far(capsys) == [("learnable", 0)]
+    assert announced_runs(capsys) == [("learnable", 0)]
 
 
-def test_kept_models_are_opened_by_the_other_topics(small, tmp_path):
+def test_the_other_topics_open_models_saved_with_keep(small, tmp_path):
     run("compare", small)
     for scheme in ("learnable", "rope"):
         table = run("extrapolate", TOPICS["extrapolate"](model=tmp_path / f"kept/{scheme}-0", windows=1)).tables[0]
@@ -143,14 +143,14 @@ def test_a_damaged_result_is_refused_in_one_line(change, message, tmp_path):
 @pytest.mark.parametrize(
     "damage", [b"{}\n", b"[{}\n", b"\xff\xfe}\n", b'{"scheme": ' + b"[" * 100_000 + b"}\n", b"{NaN}\n"]
 )
-def test_a_line_that_is_no_result_is_refused_in_one_line(damage, tmp_path):
+def test_a_line_that_is_not_a_valid_result_is_refused_in_one_line(damage, tmp_path):
     path = tmp_path / "results.jsonl"
     path.write_bytes(damage)
     with pytest.raises(ValueError, match=r"results.jsonl, line 1: "):
         run("compare", TOPICS["compare"](dry=True, results=path))
 
 
-def test_the_picture_hides_no_point(tmp_path):
+def test_no_two_points_of_the_picture_overlap(tmp_path):
     figure_module = pytest.importorskip("matplotlib.figure")
     report = run("compare", TOPICS["compare"](dry=True))
     figure = figure_module.Figure()
@@ -163,7 +163,7 @@ def test_the_picture_hides_no_point(tmp_path):
     save_plot(report.draw, tmp_path / "x.png")
 
 
-def test_compare_mistakes(small):
+def test_an_unknown_scheme_and_too_long_texts_are_refused(small):
     with pytest.raises(ValueError, match="unknown scheme 'ropee': did you mean 'rope'"):
         run("compare", dataclasses.replace(small, schemes=("ropee",)))
     with pytest.raises(ValueError, match="GB are free"):

@@ -1,4 +1,4 @@
-"""The topic cache: what it says of slots, work and logits is what the cache does."""
+"""study.py cache: its slots, multiplications and logits are those of the cache."""
 
 import pytest
 import torch
@@ -6,13 +6,13 @@ import torch
 from model import ModelArgs, Transformer
 from model.positions import build_scheme
 from model.study import TOPICS, run
-from model.study.kv_cache import RecordingCache, follow, mistaken
+from model.study.kv_cache import RecordingCache, error_of_wrong_start_pos, measure_calls
 
 ARGS = ModelArgs(dim=24, n_layers=2, n_heads=3, n_kv_heads=1, head_dim=8, hidden_dim=32, vocab_size=41, max_seq_len=20)
 
 
 def multiplications(T: int, S: int) -> int:
-    """By hand: T tokens through every matrix of ARGS, and T x S scores and weights of each head."""
+    """Counted by hand: T tokens through every matrix of ARGS, and T x S scores and weights of each head."""
     matrices = 24 * 24 + 2 * 24 * 8 + 24 * 24 + 3 * 24 * 32
     return 2 * (T * matrices + 2 * 3 * T * S * 8) + T * 24 * 41
 
@@ -22,7 +22,7 @@ def tokens() -> torch.Tensor:
     return torch.randint(41, (1, 12), generator=torch.Generator().manual_seed(5))
 
 
-def wide(scheme: str = "rope") -> Transformer:
+def model_with_large_weights(scheme: str = "rope") -> Transformer:
     torch.manual_seed(1)
     model = build_scheme(ARGS, scheme)
     with torch.no_grad():
@@ -32,8 +32,8 @@ def wide(scheme: str = "rope") -> Transformer:
     return model.eval()
 
 
-def test_each_call_writes_its_own_slots_and_gets_back_all_before(tokens):
-    calls = follow(wide(), tokens, (5, 1, 4, 2), RecordingCache(ARGS), None)
+def test_each_call_writes_the_slots_of_its_tokens_and_reads_all_slots_up_to_them(tokens):
+    calls = measure_calls(model_with_large_weights(), tokens, (5, 1, 4, 2), RecordingCache(ARGS), None)
     assert [call.name for call in calls] == ["prefill", "decode", "chunk", "chunk"]
     assert [call.written for call in calls] == [range(5), range(5, 6), range(6, 10), range(10, 12)]
     assert [call.read for call in calls] == [range(5), range(6), range(10), range(12)]
@@ -41,41 +41,40 @@ def test_each_call_writes_its_own_slots_and_gets_back_all_before(tokens):
     assert all(call.difference < 1e-4 for call in calls)
 
 
-def test_multiplications_are_those_of_the_matrices(tokens):
-    calls = follow(wide(), tokens, (5, 1, 4, 2), RecordingCache(ARGS), None)
+def test_multiplications_are_those_of_the_matrix_products(tokens):
+    calls = measure_calls(model_with_large_weights(), tokens, (5, 1, 4, 2), RecordingCache(ARGS), None)
     assert [call.cached for call in calls] == [multiplications(*n) for n in ((5, 5), (1, 6), (4, 10), (2, 12))]
     assert [call.uncached for call in calls] == [multiplications(n, n) for n in (5, 6, 10, 12)]
 
 
-def test_a_wrong_start_pos_shows_in_the_logits(tokens):
-    model, cache = wide(), RecordingCache(ARGS)
-    calls = follow(model, tokens, (5, 7), cache, None)
-    held = cache.keys.clone()
-    assert mistaken(model, tokens, calls[-1], cache) > 0.1
-    assert torch.equal(cache.keys, held) or held.isnan().any()  # NaN is never equal
-    assert torch.equal(cache.keys.isnan(), held.isnan())
+def test_a_wrong_start_pos_changes_the_logits_and_not_the_recorded_cache(tokens):
+    model, cache = model_with_large_weights(), RecordingCache(ARGS)
+    calls = measure_calls(model, tokens, (5, 7), cache, None)
+    keys = cache.keys.clone()
+    assert error_of_wrong_start_pos(model, tokens, calls[-1], cache) > 0.1
+    assert torch.equal(cache.keys.nan_to_num(99.0), keys.nan_to_num(99.0))
 
 
-def test_a_cache_that_forgets_is_found_out(tokens):
+def test_a_cache_that_loses_earlier_keys_differs_in_the_logits(tokens):
     class Forgetful(RecordingCache):
         def update(self, layer, start_pos, xk, xv):
             keys, values = super().update(layer, start_pos, xk, xv)
             keys[:, :, :start_pos] = 0
             return keys, values
 
-    calls = follow(wide(), tokens, (5, 1, 4, 2), Forgetful(ARGS), None)
+    calls = measure_calls(model_with_large_weights(), tokens, (5, 1, 4, 2), Forgetful(ARGS), None)
     assert calls[0].difference < 1e-4
     assert all(call.difference > 0.01 for call in calls[1:])
 
 
 @pytest.mark.parametrize("scheme", ["alibi", "shaw", "learned", "none"])
-def test_other_position_encodings_can_be_followed_too(tokens, scheme):
-    calls = follow(wide(scheme), tokens, (5, 1, 4, 2), RecordingCache(ARGS), None)
+def test_other_position_encodings_give_equal_logits_too(tokens, scheme):
+    calls = measure_calls(model_with_large_weights(scheme), tokens, (5, 1, 4, 2), RecordingCache(ARGS), None)
     assert [call.visible for call in calls] == [15, 6, 34, 23]
     assert all(call.difference < 1e-4 for call in calls)
 
 
-def test_the_table_sums_up():
+def test_the_last_row_of_the_table_sums_the_calls():
     calls, facts = run("cache", TOPICS["cache"](length=4, calls=(1, 2), max_seq_len=9)).tables
     *rows, total = calls.rows
     for column in (1, 6, 7):

@@ -29,7 +29,7 @@ def text(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, text):
-    """A model on disk, random, with weights so wide that positions matter."""
+    """A random model on disk, with weights large enough for positions to matter."""
     directory = tmp_path_factory.mktemp("model")
     train_tokenizer([TEXT], directory / "tokenizer.model", "bpe", 300)
     tokenizer = load_tokenizer(directory / "tokenizer.model")
@@ -56,7 +56,7 @@ def run_directory(trained, text, tmp_path, monkeypatch):
 
 
 @torch.no_grad()
-def test_watching_changes_nothing_and_weights_are_softmax_rows(trained):
+def test_recording_does_not_change_the_logits_and_weights_are_softmax_rows(trained):
     _, model = trained
     tokens = torch.randint(300, (3, 9), generator=torch.Generator().manual_seed(2))
     before = model(tokens)
@@ -70,7 +70,7 @@ def test_watching_changes_nothing_and_weights_are_softmax_rows(trained):
     assert profile(maps)[3] == pytest.approx(float(maps.diagonal(-3, -2, -1).mean()))
 
 
-def test_attention_of_a_prompt(trained, tmp_path):
+def test_attention_of_a_prompt_has_a_row_for_each_head_and_a_picture(trained, tmp_path):
     directory, _ = trained
     report = run("attention", TOPICS["attention"](model=directory, prompt="a rope of 9 yards\nand $1$"))
     heads, curve = report.tables
@@ -81,21 +81,21 @@ def test_attention_of_a_prompt(trained, tmp_path):
     save_plot(report.draw, tmp_path / "x.png")
 
 
-def test_tokens_are_readable_on_a_picture():
+def test_spaces_line_ends_and_dollar_signs_are_readable_in_a_picture():
     assert [readable(token) for token in (" a", "\n", "$", "")] == ["·a", "\\n", r"\$", "·"]
 
 
-def test_the_enlarged_stretch_is_the_one_with_the_longest_tokens():
+def test_the_enlarged_tokens_are_those_with_the_most_letters():
     words = [["a"] * 30, ["a"] * 10 + ["·rope"] * 16 + [".\n."] * 4]
     assert most_readable(words) == (1, slice(10, 26))
     assert most_readable([["a", "b"]]) == (0, slice(0, 2))
 
 
-def test_equal_weights_are_those_of_tokens_that_prefer_none():
+def test_the_uniform_profile_averages_one_over_the_number_of_visible_tokens():
     assert uniform(3).tolist() == pytest.approx([(1 + 1 / 2 + 1 / 3) / 3, (1 / 2 + 1 / 3) / 2, 1 / 3])
 
 
-def test_attention_takes_windows_of_the_models_own_validation_text(run_directory, text):
+def test_attention_averages_windows_of_the_models_validation_text(run_directory, text):
     heads, curve = run("attention", TOPICS["attention"](model=run_directory, windows=5)).tables
     assert f"5 windows of 32 tokens of the validation text of {text}" in heads.title
     assert curve.rows[-1][0] == 24
@@ -105,12 +105,12 @@ def test_attention_takes_windows_of_the_models_own_validation_text(run_directory
     assert tokenizer.decode(ids.tolist()) == TEXT[int(0.75 * len(TEXT)) :]
 
 
-def test_windows_are_spread_over_the_text():
+def test_windows_are_evenly_spaced_over_the_text():
     assert windows_of(torch.arange(100).numpy(), 3, 10)[:, 0].tolist() == [0, 45, 90]
     assert windows_of(torch.arange(30).numpy(), 1, 10).shape == (1, 10)
 
 
-def test_a_model_of_unknown_text_asks_for_one(trained, run_directory, text):
+def test_a_model_without_its_training_text_needs_data(trained, run_directory, text):
     directory, _ = trained
     for topic in ("attention", "extrapolate"):
         with pytest.raises(ValueError, match=r"has no config.toml .* give the text with --data"):
@@ -126,7 +126,7 @@ def test_a_model_of_unknown_text_asks_for_one(trained, run_directory, text):
     assert f"of the end of {text}" in table.title
 
 
-def test_a_note_of_impossible_length_is_refused_before_anything_is_allocated(trained, tmp_path):
+def test_a_model_with_an_impossible_context_is_refused_before_anything_is_allocated(trained, tmp_path):
     args = ModelArgs(dim=32, n_layers=1, n_heads=4, vocab_size=300, max_seq_len=32)
     save_study(build_scheme(args, "alibi"), "alibi", tmp_path)
     note = (tmp_path / NOTE).read_text(encoding="utf-8").replace('"max_seq_len": 32', '"max_seq_len": 1000000000000')
@@ -135,7 +135,7 @@ def test_a_note_of_impossible_length_is_refused_before_anything_is_allocated(tra
         open_model(tmp_path)
 
 
-def test_cache_of_a_trained_model(trained, tmp_path):
+def test_cache_of_a_trained_model_names_its_calls_and_their_text(trained, tmp_path):
     directory, _ = trained
     options = TOPICS["cache"](model=directory, prompt="a rope of 9 yards", calls=(1, 2, 1))
     report = run("cache", options)
@@ -148,7 +148,7 @@ def test_cache_of_a_trained_model(trained, tmp_path):
     save_plot(report.draw, tmp_path / "x.png")
 
 
-def test_trace_of_a_trained_model(trained):
+def test_trace_of_a_trained_model_shows_its_weights_and_shared_keys(trained):
     directory, model = trained
     options = TOPICS["trace"](model=directory, prompt="a rope of 9 yards or more", position=5, head=3, pair=2)
     (table,) = run("trace", options).tables
@@ -160,7 +160,7 @@ def test_trace_of_a_trained_model(trained):
         model(tokens)
     expected = " ".join(f"{weight:+.4f}" for weight in maps[0][0, 3, 5, 4:7].tolist())
     assert shown["scores.masked_fill(~mask, -math.inf).softmax(-1, dtype=torch.float32)"] == expected
-    key = shown["keys[:, :, :end]"]  # of the second key head, which the last two query heads share
+    key = shown["keys[:, :, :end]"]  # of the second key/value head, which the last two query heads share
     assert key == shown["k.repeat_interleave(group, 1)"] == shown["k.mT"]
     assert next(row[2] for row in table.rows if row[1] == "k.mT") == (1, 4, 8, T)
     xk = [row[4] for row in table.rows if row[1] == "xk.detach()"]
@@ -168,7 +168,7 @@ def test_trace_of_a_trained_model(trained):
 
 
 @torch.no_grad()
-def test_windows_give_each_token_its_own_context(trained):
+def test_each_window_gives_the_losses_of_a_forward_over_that_window(trained):
     _, model = trained
     texts = torch.randint(300, (2, 81), generator=torch.Generator().manual_seed(4))
     apart, sliding = windowed(model, texts, 32), windowed(model, texts, 16)
@@ -180,7 +180,7 @@ def test_windows_give_each_token_its_own_context(trained):
 
 
 @torch.no_grad()
-def test_stretching_keeps_what_was_trained(trained):
+def test_a_stretched_model_gives_the_same_logits_unless_positions_are_scaled(trained):
     _, model = trained
     tokens = torch.randint(300, (1, 20))
     torch.testing.assert_close(stretched(model, "rope", 4)(tokens), model(tokens), atol=1e-5, rtol=0)
@@ -190,12 +190,12 @@ def test_stretching_keeps_what_was_trained(trained):
         assert (longer(tokens) - model(tokens)).abs().max() > 1e-3
 
 
-def test_spans_cover_the_text():
+def test_the_ranges_of_positions_cover_the_text():
     assert spans(32, 8) == [(0, 16), (16, 32), (32, 64), (64, 128), (128, 256)]
     assert spans(10, 3) == [(0, 5), (5, 10), (10, 20), (20, 30)]
 
 
-def test_extrapolate_topic(trained, text, tmp_path):
+def test_all_methods_of_extrapolate_agree_within_the_trained_length_except_scaling(trained, text, tmp_path):
     directory, _ = trained
     report = run("extrapolate", TOPICS["extrapolate"](model=directory, data=(str(text),), factor=4, windows=2))
     (table,) = report.tables
@@ -213,7 +213,7 @@ def test_extrapolate_topic(trained, text, tmp_path):
 @pytest.mark.parametrize(
     ("topic", "settings", "message"),
     [
-        ("extrapolate", {"windows": 10_000}, "are needed: give more text with --data, or ask for less"),
+        ("extrapolate", {"windows": 10_000}, "are needed: give more text with --data, or fewer --windows"),
         ("extrapolate", {"windows": 0}, "windows is 0"),
         ("extrapolate", {"factor": 1}, "factor is 1"),
         ("extrapolate", {"factor": 1_000_000}, "GB are free"),
@@ -223,7 +223,7 @@ def test_extrapolate_topic(trained, text, tmp_path):
         ("trace", {"position": -40}, "position is -40"),
     ],
 )
-def test_mistakes(trained, text, topic, settings, message):
+def test_invalid_options_are_refused(trained, text, topic, settings, message):
     directory, _ = trained
     data = {"data": (str(text),)} if topic in ("extrapolate", "attention") else {}
     with pytest.raises(ValueError, match=message):

@@ -1,4 +1,4 @@
-"""The split loses and repeats nothing, the cache is whole or absent, and a batch depends on (seed, step) alone."""
+"""The split is exact, cache entries are complete or absent, and a batch is a function of (seed, step)."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def prepared(tmp_path, tokenizer, text, **options):
 
 @pytest.mark.parametrize("fraction", [0.1, 0.5, 0.013])
 def test_the_split_is_by_characters(tmp_path, tokenizer, fraction):
-    text = ENGLISH * 700  # several pieces
+    text = ENGLISH * 700  # several chunks
     data = prepared(tmp_path, tokenizer, text, val_fraction=fraction)
     cut = int(len(text) * (1 - fraction))
     assert tokenizer.decode(data.train.tolist()) == text[:cut]
@@ -50,7 +50,7 @@ def test_the_split_is_by_characters(tmp_path, tokenizer, fraction):
         assert (part == tokenizer.bos_id).sum() == 1
 
 
-def test_pieces_are_tokenized_as_the_whole(tmp_path, tokenizer):
+def test_tokenizing_in_chunks_gives_the_tokens_of_the_whole_text(tmp_path, tokenizer):
     text = ENGLISH.replace("日本", "x") * 1000
     data = prepared(tmp_path, tokenizer, text)
     assert data.train.tolist() == tokenizer.encode(text[: int(len(text) * 0.9)])
@@ -65,7 +65,7 @@ def test_tinyshakespeare_is_split_as_nanogpt_splits_it(tmp_path):
     assert tokenizer.decode(data.train.tolist()) == text[:1_003_854]
 
 
-def test_bos_before_each_document(tmp_path, tokenizer):
+def test_each_document_begins_with_bos(tmp_path, tokenizer):
     lines = [f"document {number} it was" for number in range(100)]
     (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": line}) for line in lines), encoding="utf-8")
     data = prepare(open_documents([tmp_path / "a.jsonl"]), tokenizer, context=8, cache_dir=tmp_path, val_fraction=0.5)
@@ -78,7 +78,7 @@ def test_bos_before_each_document(tmp_path, tokenizer):
     assert both.count(tokenizer.bos_id) in (100, 101)  # one more where the cut goes through a document
 
 
-def test_validation_text_of_its_own(tmp_path, tokenizer):
+def test_the_validation_text_may_be_a_separate_file(tmp_path, tokenizer):
     (tmp_path / "val.txt").write_text("another text", encoding="utf-8")
     data = prepared(tmp_path, tokenizer, ENGLISH, val_documents=open_documents([tmp_path / "val.txt"]))
     assert tokenizer.decode(data.train.tolist()) == ENGLISH
@@ -101,8 +101,8 @@ def test_a_tokenizer_that_adds_a_space_adds_it_once(tmp_path):
     assert data.train.tolist() == tokenizer.encode(text[: int(len(text) * 0.9)])
 
 
-def test_lengths(tmp_path, char):
-    """BOS and 9 characters are 10 tokens: a context of 9 fits exactly, and one of 10 does not."""
+def test_texts_that_are_too_short_are_refused_with_the_limits(tmp_path, char):
+    """BOS and 9 characters are 10 tokens, enough for a context of 9 but not of 10."""
     assert len(prepared(tmp_path, char, "0123456789", context=9).train) == 10
     with pytest.raises(ValueError, match=r"10 tokens long, a context of 10 needs 11.*max_seq_len of at most 9"):
         prepared(tmp_path, char, "0123456789", context=10)
@@ -115,19 +115,19 @@ def test_lengths(tmp_path, char):
             prepared(tmp_path, char, "0123456789", val_fraction=fraction)
     with pytest.raises(ValueError, match="no text"):
         prepared(tmp_path, char, "\ufeff")
-    assert not list((tmp_path / "cache").glob(".*"))  # what failed left nothing half-written
+    assert not list((tmp_path / "cache").glob(".*"))  # no temporary directories
 
 
-def test_a_second_start_finds_what_the_first_one_wrote_until_the_text_changes(tmp_path, tokenizer):
+def test_a_second_start_reuses_the_tokens_until_the_text_changes(tmp_path, tokenizer):
     first = prepared(tmp_path, tokenizer, ENGLISH)
     status = os.stat(tmp_path / "text.txt")
-    written = os.stat(first.entry / "train.bin")
+    before = os.stat(first.entry / "train.bin")
 
     again = prepare(open_documents([tmp_path / "text.txt"]), tokenizer, context=8, cache_dir=tmp_path / "cache")
     assert (again.entry, again.fingerprint) == (first.entry, first.fingerprint)
     assert np.array_equal(again.train, first.train)
-    found = os.stat(again.entry / "train.bin")
-    assert (found.st_ino, found.st_mtime_ns) == (written.st_ino, written.st_mtime_ns)  # it was not tokenized again
+    after = os.stat(again.entry / "train.bin")
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)  # it was not tokenized again
 
     (tmp_path / "text.txt").write_text(ENGLISH.upper(), encoding="utf-8")
     os.utime(tmp_path / "text.txt", ns=(status.st_atime_ns, status.st_mtime_ns + 1))
@@ -136,18 +136,18 @@ def test_a_second_start_finds_what_the_first_one_wrote_until_the_text_changes(tm
     assert changed.fingerprint != first.fingerprint
 
 
-def replace_text(file, text, unnoticed=False):
-    """As an editor does, or as something that keeps size and time the same."""
+def replace_text(file, text, keep_time=False):
+    """Write another text of the same size, a second later or with the same modification time."""
     status = file.stat()
     file.write_text(text, encoding="utf-8")
-    after = status.st_mtime_ns + (0 if unnoticed else 10**9)
-    os.utime(file, ns=(status.st_atime_ns, after))
+    modified = status.st_mtime_ns if keep_time else status.st_mtime_ns + 10**9
+    os.utime(file, ns=(status.st_atime_ns, modified))
 
 
-@pytest.mark.parametrize("unnoticed", [False, True])
+@pytest.mark.parametrize("keep_time", [False, True])
 @pytest.mark.parametrize("which", ["text.txt", "val.txt"])
 def test_a_text_that_changes_between_its_two_readings_is_refused_and_not_cached(
-    tmp_path, tokenizer, monkeypatch, which, unnoticed
+    tmp_path, tokenizer, monkeypatch, which, keep_time
 ):
     for name in ("text.txt", "val.txt"):
         (tmp_path / name).write_text(ENGLISH, encoding="utf-8")
@@ -158,16 +158,16 @@ def test_a_text_that_changes_between_its_two_readings_is_refused_and_not_cached(
 
     measure = prepare_module.measure
 
-    def measured(documents):
-        found = measure(documents)
+    def measure_then_change(documents):
+        result = measure(documents)
         if documents.files[0].path.name == which:
-            replace_text(tmp_path / which, ENGLISH.swapcase(), unnoticed)
-        return found
+            replace_text(tmp_path / which, ENGLISH.swapcase(), keep_time)
+        return result
 
     with monkeypatch.context() as patch:
-        patch.setattr(prepare_module, "measure", measured)
-        named = "the text" if unnoticed else which
-        with pytest.raises(ValueError, match=rf"{named} changed while it was read: run again[^\n]*$"):
+        patch.setattr(prepare_module, "measure", measure_then_change)
+        name = "the text" if keep_time else which
+        with pytest.raises(ValueError, match=rf"{name} changed while it was read: run again[^\n]*$"):
             prepare_both()
     assert not list((tmp_path / "cache").glob("tokens-*"))
     data = prepare_both()
@@ -175,23 +175,23 @@ def test_a_text_that_changes_between_its_two_readings_is_refused_and_not_cached(
     assert tokenizer.decode(ids.tolist()) == ENGLISH.swapcase()
 
 
-def test_a_text_that_changes_before_its_first_reading_is_not_cached_as_it_was(tmp_path, tokenizer, monkeypatch):
-    """The cache finds it by the size and time from before."""
+def test_a_text_that_changes_after_it_was_opened_is_not_cached(tmp_path, tokenizer, monkeypatch):
+    """The cache key has the size and time from before the change."""
     file = tmp_path / "text.txt"
     file.write_text(ENGLISH, encoding="utf-8")
     measure = prepare_module.measure
 
-    def measured(documents):
+    def change_then_measure(documents):
         replace_text(file, ENGLISH.swapcase())
         return measure(documents)
 
-    monkeypatch.setattr(prepare_module, "measure", measured)
+    monkeypatch.setattr(prepare_module, "measure", change_then_measure)
     with pytest.raises(ValueError, match=r"text\.txt changed while it was read"):
         prepare(open_documents([file]), tokenizer, context=8, cache_dir=tmp_path / "cache")
     assert not list((tmp_path / "cache").glob("tokens-*"))
 
 
-def test_fingerprint_is_of_text_split_and_tokenizer(tmp_path, tokenizer, char):
+def test_the_fingerprint_depends_on_text_split_and_tokenizer_only(tmp_path, tokenizer, char):
     first = prepared(tmp_path, tokenizer, ENGLISH * 2).fingerprint
     assert prepared(tmp_path, char, ENGLISH * 2).fingerprint != first
     assert prepared(tmp_path, tokenizer, ENGLISH * 2, val_fraction=0.5).fingerprint != first
@@ -200,7 +200,7 @@ def test_fingerprint_is_of_text_split_and_tokenizer(tmp_path, tokenizer, char):
     assert prepared(tmp_path / "elsewhere", tokenizer, ENGLISH * 2).fingerprint == first
 
 
-def test_a_damaged_or_unfinished_cache_is_made_anew(tmp_path, tokenizer, monkeypatch):
+def test_a_damaged_or_unfinished_cache_entry_is_made_again(tmp_path, tokenizer, monkeypatch):
     expected = prepared(tmp_path, tokenizer, ENGLISH).train.tolist()
     (folder,) = (tmp_path / "cache").glob("tokens-*")
     text = open_documents([tmp_path / "text.txt"])
@@ -237,7 +237,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path, tokenizer):
         command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True, encoding="utf-8"
     )
     small, large = map(int, done.stdout.split())
-    assert large < small + 30  # MB; the list of the large text's ids alone would take over 100
+    assert large < small + 30  # MB; a list of the ids of the large text would take over 100
 
 
 def random_dataset(train=1000, val=100):
@@ -263,9 +263,9 @@ def test_a_batch_is_a_function_of_seed_and_step():
         data.batch(7, seed=1, world_size=4, **options)
 
 
-def test_every_window_comes_once_before_any_comes_again():
-    windows = 61  # of 16 tokens in 1000, with room to begin the cut elsewhere
-    epochs = [[window_start(epoch * windows + place, 1000, 16, seed=3) for place in range(windows)] for epoch in (0, 1)]
+def test_each_window_comes_once_per_epoch():
+    windows = 61  # of 16 tokens in 1000; the remaining tokens allow another offset in each epoch
+    epochs = [[window_start(epoch * windows + index, 1000, 16, seed=3) for index in range(windows)] for epoch in (0, 1)]
     for starts in epochs:
         assert sorted(starts) == list(range(min(starts), max(starts) + 1, 16))
         assert starts != sorted(starts)
@@ -284,8 +284,8 @@ def test_windows_reach_every_token_and_never_pass_the_end():
     assert (targets[:, -1] == 16).all()
 
 
-def test_windows_stay_where_they_are():
-    """A resumed run must see the batches of the first one, also after an update of numpy."""
+def test_the_windows_of_a_seed_never_change():
+    """A resumed run must get the same batches, even after an update of numpy."""
     starts = [window_start(row, 1_000_000, 256, seed=1337) for row in (0, 1, 2, 3904, 3905, 10**9)]
     assert starts == [804873, 103433, 422153, 309001, 195547, 715571]
 
@@ -302,7 +302,7 @@ def test_validation_counts_each_target_once(length, context, batch):
         assert inputs.shape[1] <= context
 
 
-def test_validation_of_some_tokens_is_spread():
+def test_with_max_tokens_the_validation_windows_are_spread_over_the_text():
     data = random_dataset(val=1001)
     starts = [row[0] for inputs, _ in data.val_batches(4, 10, max_tokens=200) for row in inputs]
     assert starts == list(range(0, 1000, 50))

@@ -1,7 +1,6 @@
-"""Text that is not UTF-8 is named, with the command that converts it; what is no text at all is told from it."""
+"""For text that is not UTF-8 the error gives the command that converts it; binary files are detected."""
 
 import gzip
-import os
 import random
 import shutil
 import struct
@@ -50,7 +49,7 @@ CASES = [
 
 @pytest.mark.parametrize(("text", "encoding", "name"), CASES)
 @pytest.mark.parametrize("times", [1, 3000])
-def test_the_likely_encoding_is_named_with_a_command_that_converts(tmp_path, text, encoding, name, times):
+def test_the_error_names_the_likely_encoding_and_a_command_that_converts(tmp_path, text, encoding, name, times):
     path = tmp_path / "it's.txt"
     path.write_bytes((text * times).encode(encoding))
     with pytest.raises(ValueError, match=f"it is probably {name}; convert it: iconv -f {name} -t UTF-8 ") as error:
@@ -61,13 +60,13 @@ def test_the_likely_encoding_is_named_with_a_command_that_converts(tmp_path, tex
         assert (tmp_path / "it's.txt.utf8.txt").read_text(encoding="utf-8").removeprefix("\ufeff") == text * times
 
 
-def test_a_wrong_byte_far_into_the_file_is_judged_by_what_is_around_it(tmp_path):
+def test_the_encoding_is_guessed_from_the_text_around_the_first_invalid_byte(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"plain\n" * 100_000 + (CHINESE * 20).encode("gb18030"))
     with pytest.raises(ValueError, match=r"byte 600000 is 0xcc; it is probably GB18030"):
         list(open_documents([tmp_path / "a.txt"]))
 
 
-def test_no_encoding_is_named_where_none_is_likely(tmp_path):
+def test_no_encoding_is_named_for_random_bytes(tmp_path):
     raw = bytes(random.Random(1).choices(range(128, 256), k=5000))
     assert guess_encoding(raw) is None
     (tmp_path / "a.txt").write_bytes(raw)
@@ -88,14 +87,14 @@ def test_text_in_any_encoding_is_not_binary(text, encoding, name):
         gzip.compress(ENGLISH.encode() * 9, mtime=0),
         zlib.compress(random.Random(2).randbytes(20_000)),
         bytes(range(32)) * 4,
-        os.urandom(0) + b"\0",
+        b"\0",
     ],
 )
-def test_binary_files_are_told(raw):
+def test_binary_files_are_detected(raw):
     assert is_binary(raw)
 
 
-def test_chinese_characters_by_chance_make_no_utf_16_of_latin_text():
+def test_latin_text_is_not_taken_for_utf_16_because_of_chance_chinese_characters():
     text = "Gegen Abend gehen große Männer über die Brücke und hören die Vögel singen.\n"
-    assert set("来着") & set(text.encode("cp1252").decode("utf-16-be", "replace"))  # "ge" is one of the common ones
+    assert set("来着") & set(text.encode("cp1252").decode("utf-16-be", "replace"))  # "ge" decodes to a common character
     assert guess_encoding(text.encode("cp1252")) == "CP1252"

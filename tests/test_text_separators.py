@@ -1,4 +1,4 @@
-"""Separators of documents are recognized where they are certain, and no text is split by mistake."""
+"""Separators of documents are recognized if they are certain; texts without separators are not split."""
 
 import gzip
 import random
@@ -11,24 +11,24 @@ from model.text.sources import open_documents
 
 
 def stories(count, seed=1):
-    """Short texts that differ in length, each of a few sentences and lines."""
-    chosen = random.Random(seed)
+    """Short texts of a few sentences and lines, which differ in length."""
+    draw = random.Random(seed)
     texts = []
     for _ in range(count):
-        name = chosen.choice(["Lily", "Tom", "Anna"])
-        middle = " ".join(
-            chosen.choices(["He ran.", 'She said, "Come!"', "It was a long day."], k=chosen.randint(2, 5))
-        )
-        texts.append(f"Once upon a time there was a child, {name}.\n{middle}\nThen {name} went home.")
+        name = draw.choice(["Lily", "Tom", "Anna"])
+        sentences = draw.choices(["He ran.", 'She said, "Come!"', "It was a long day."], k=draw.randint(2, 5))
+        texts.append(f"Once upon a time there was a child, {name}.\n{' '.join(sentences)}\nThen {name} went home.")
     return texts
 
 
 def documents(text, separator):
-    whole: list[str] = []
-    for piece, starts in split_documents([text[i : i + 7] for i in range(0, len(text), 7)], separator or None):
-        whole += [""] * starts
-        whole[-1] += piece
-    return whole
+    joined: list[str] = []
+    blocks = [text[i : i + 7] for i in range(0, len(text), 7)]
+    for chunk in split_documents(blocks, separator or None):
+        if chunk.starts:
+            joined.append("")
+        joined[-1] += chunk.text
+    return joined
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_known_separators_are_recognized_with_the_line_ends_around_them(between,
     assert f"{text.count(between.strip() or between)} times" in found.note
 
 
-def test_the_first_line_may_be_a_separator_too():
+def test_the_first_line_may_be_a_separator():
     assert documents("%\none\n%\ntwo\n%", "\n%\n") == ["one", "two"]
     assert documents("5%\n%d", "\n%\n") == ["5%\n%d"]
 
@@ -91,7 +91,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("kind", TEXTS)
-def test_other_texts_are_not_split(kind):
+def test_texts_without_a_certain_separator_are_not_split(kind):
     assert recognize([TEXTS[kind]], is_all=True).separator == ""
 
 
@@ -103,12 +103,12 @@ def test_other_texts_are_not_split(kind):
         ("pages", ("form feeds, 19 times, may separate", 'give doc_separator = "\\f" in a settings file')),
     ],
 )
-def test_what_could_be_a_separator_is_named_with_the_setting(kind, words):
+def test_for_a_likely_separator_a_note_names_the_setting(kind, words):
     note = recognize([TEXTS[kind]], is_all=True).note
     assert all(part in note for part in words)
 
 
-def test_a_separator_that_few_of_the_files_have_is_not_certain():
+def test_a_separator_in_less_than_half_of_the_files_is_not_certain():
     tagged, plain = "\n<|endoftext|>\n".join(stories(9)), stories(1)[0]
     assert recognize([tagged, plain], is_all=True).separator == "\n<|endoftext|>\n"
     found = recognize([tagged, plain, plain], is_all=True)
@@ -116,13 +116,13 @@ def test_a_separator_that_few_of_the_files_have_is_not_certain():
     assert "give --doc_separator='<|endoftext|>'" in found.note
 
 
-def test_what_all_places_share_is_the_separator():
+def test_the_separator_includes_only_white_space_that_all_places_share():
     texts = stories(9)
     mixed = "\n<|endoftext|>\n\n".join(texts[:5]) + "\n<|endoftext|>\n" + "\n<|endoftext|>\n".join(texts[5:])
     assert recognize([mixed], is_all=True).separator == "\n<|endoftext|>\n"
 
 
-def test_a_sample_of_the_beginning_is_looked_at(tmp_path, monkeypatch):
+def test_only_a_sample_of_the_beginning_is_examined(tmp_path, monkeypatch):
     monkeypatch.setattr("model.text.readers.BLOCK", 1000)
     monkeypatch.setattr("model.text.sources.SAMPLE_OF_FILE", 2500)
     text = "\n<|endoftext|>\n".join(stories(60))
@@ -138,8 +138,8 @@ def test_a_sample_of_the_beginning_is_looked_at(tmp_path, monkeypatch):
     assert open_documents([tmp_path / "b.txt"]).beginnings() == (["short"], True)
 
 
-def test_many_separators_are_counted_and_few_of_them_looked_at(monkeypatch):
-    monkeypatch.setattr("model.text.separators.MOST_PLACES", 10)
+def test_all_separators_are_counted_but_only_the_first_are_examined(monkeypatch):
+    monkeypatch.setattr("model.text.separators.MAX_PLACES", 10)
     found = recognize(["A sentence.\f" * 3000 + "one that runs on\f" * 1000], is_all=True)
     assert found.separator == "\f"
     assert "4,000 times" in found.note

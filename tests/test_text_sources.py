@@ -1,4 +1,4 @@
-"""Every kind of source gives its text unchanged, in documents, and every kind of junk ends in one line."""
+"""Every kind of source gives its text unchanged, split into documents; every invalid source gives a one-line error."""
 
 import gzip
 import hashlib
@@ -22,18 +22,18 @@ TEXT = "One.\r\nTwo\rthree\n\n\n  日本 😀\u2028x\x0c\n"
 
 
 def documents(*specs, **options):
-    """What the sources hold, read twice: the documents put together from their pieces."""
+    """The documents of the sources, joined from their chunks. They are read twice."""
     source = open_documents([str(spec) for spec in specs], **options)
-    runs = [list(source), list(source)]
-    assert runs[0] == runs[1]
-    whole: list[str] = []
-    for text, starts in runs[0]:
+    chunks = list(source)
+    assert list(source) == chunks
+    joined: list[str] = []
+    for text, starts in chunks:
         assert text
         if starts:
-            whole.append(text)
+            joined.append(text)
         else:
-            whole[-1] += text
-    return whole
+            joined[-1] += text
+    return joined
 
 
 def one_line(match, *specs, **options):
@@ -45,7 +45,7 @@ def one_line(match, *specs, **options):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A tree with each kind of text file, and things beside them that are none."""
+    """A directory tree with each kind of text file, and with files that are not text."""
     (tmp_path / "deep" / "er").mkdir(parents=True)
     (tmp_path / "a.txt").write_bytes(TEXT.encode())
     (tmp_path / "b.jsonl").write_text(
@@ -68,7 +68,7 @@ def test_files_keep_their_text(folder):
 
 
 def test_directories_and_globs(folder):
-    with pytest.warns(UserWarning, match=r"4 text files; left out: 1 empty \(such as .*empty.txt\) and 1 binary .*png"):
+    with pytest.warns(UserWarning, match=r"4 text files; skipped: 1 empty \(.*empty.txt\) and 1 binary \(.*png\)"):
         assert documents(folder) == [TEXT, "first", "sec\nond", "zipped\r\n", "both"]
     assert documents(folder / "*.txt") == [TEXT]
     assert documents(folder / "**" / "*.gz") == ["zipped\r\n", "both"]
@@ -76,7 +76,7 @@ def test_directories_and_globs(folder):
     assert documents(folder / "odd[1].md") == ["a name that looks like a pattern"]
 
 
-def test_a_folder_of_any_endings_is_text(tmp_path):
+def test_text_files_in_a_folder_may_have_any_ending(tmp_path):
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "a.py").write_text("code", encoding="utf-8")
     (tmp_path / "b.md").write_text("prose", encoding="utf-8")
@@ -84,18 +84,18 @@ def test_a_folder_of_any_endings_is_text(tmp_path):
     assert documents(tmp_path) == ["prose", "no ending", "code"]
     assert documents(tmp_path, patterns=["*.py"]) == ["code"]
     assert documents(tmp_path, patterns=["*.py", "b.*"]) == ["prose", "code"]
-    assert documents(tmp_path / "*", patterns=["*.py"]) == ["prose", "no ending"], "a glob has its own pattern"
+    assert documents(tmp_path / "*", patterns=["*.py"]) == ["prose", "no ending"], "patterns do not apply to globs"
     one_line("holds no text files: check the path, and --glob", tmp_path, patterns=["*.rs"])
 
 
-def test_a_glob_with_an_empty_file_takes_the_others(folder):
-    with pytest.warns(UserWarning, match=r"left out: 1 empty \(such as .*empty.txt\)$"):
+def test_a_glob_skips_empty_files(folder):
+    with pytest.warns(UserWarning, match=r"skipped: 1 empty \(for example .*empty.txt\)$"):
         assert documents(folder / "**" / "*.txt") == [TEXT]
 
 
 def test_a_folder_of_binary_files_holds_no_text(tmp_path):
     (tmp_path / "x.bin").write_bytes(bytes(9))
-    one_line(r"holds no text files, but 1 binary \(such as .*x.bin\)", tmp_path)
+    one_line(r"holds no text files, but 1 binary \(.*x.bin\)", tmp_path)
 
 
 def test_a_text_in_another_encoding_is_not_skipped_as_binary(tmp_path):
@@ -105,13 +105,13 @@ def test_a_text_in_another_encoding_is_not_skipped_as_binary(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
-def test_what_is_no_file_is_refused_without_waiting(tmp_path):
+def test_pipes_and_devices_are_refused_without_waiting(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     one_line("neither a file nor a directory: pipe its text into --data -", tmp_path / "fifo")
     one_line("neither a file nor a directory", "/dev/zero")
 
 
-def test_a_text_key_that_is_not_there_lists_those_that_are(tmp_path):
+def test_a_missing_text_key_is_answered_with_the_existing_keys(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"story": "x", "number": 3, "title": "y"}\n', encoding="utf-8")
     one_line(r"a.jsonl:1 has no text under 'text': give text_key one of 'story', 'title'$", tmp_path / "a.jsonl")
     (tmp_path / "b.jsonl").write_text('{"number": 3}\n', encoding="utf-8")
@@ -132,29 +132,31 @@ def test_standard_input_can_be_read_twice(monkeypatch):
     sources._spool.cache_clear()
 
 
-def test_a_mark_that_editors_put_first_is_not_text(tmp_path):
+def test_a_byte_order_mark_is_removed(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbftext\xef\xbb\xbf")
     assert documents(tmp_path / "a.txt") == ["text\ufeff"]
 
 
-def test_separators_wherever_blocks_are_cut():
+def test_documents_are_split_at_separators_for_any_block_size():
     text = "<|end|>one<|end|><|end|>two <| end|>\n" + "three " * 9000 + "<|end|>four<|end"
     expected = [part for part in text.split("<|end|>") if part]
     for size in (1, 2, 3, 7, 1000, len(text)):
-        whole: list[str] = []
-        for piece, starts in split_documents((text[i : i + size] for i in range(0, len(text), size)), "<|end|>"):
-            whole += [piece] if starts else []
-            whole[-1] += "" if starts else piece
-        assert whole == expected
+        joined: list[str] = []
+        blocks = (text[i : i + size] for i in range(0, len(text), size))
+        for chunk in split_documents(blocks, "<|end|>"):
+            if chunk.starts:
+                joined.append("")
+            joined[-1] += chunk.text
+        assert joined == expected
 
 
-def test_separator_option(tmp_path):
+def test_the_separator_of_documents_can_be_set(tmp_path):
     (tmp_path / "a.txt").write_text("one\n\ntwo\n\n\n\nthree\n", encoding="utf-8")
     assert documents(tmp_path / "a.txt", doc_separator="\n\n") == ["one", "two", "three\n"]
     one_line("doc_separator is empty", tmp_path / "a.txt", doc_separator="")
 
 
-def test_a_large_document_comes_in_pieces_and_little_memory(tmp_path):
+def test_a_large_document_is_read_in_chunks_with_little_memory(tmp_path):
     line = "It was the best of times, 日本 it was the worst.\n"
     (tmp_path / "a.txt").write_text(line * 200_000, encoding="utf-8")  # 10 MB
     tracemalloc.start()
@@ -166,42 +168,42 @@ def test_a_large_document_comes_in_pieces_and_little_memory(tmp_path):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert (length, starts) == (len(line) * 200_000, 1)
-    assert peak < 9e6  # some blocks of a megabyte, which take up to four bytes a character
+    assert peak < 9e6  # a few blocks of 1 MB, with up to four bytes per character
 
 
 @pytest.mark.parametrize("text", ["", "x", "a b " * 999, "  " * 999, "x" * 999, "日本語 " * 300, "\n \n" * 500])
-def test_pieces_are_the_text(text):
+def test_the_chunks_of_a_text_are_bounded_and_join_to_the_text(text):
     for size in (1, 2, 10, 100):
-        pieces = list(split_text(text, size))
-        assert "".join(pieces) == text
-        assert all(0 < len(piece) <= size for piece in pieces)
+        chunks = list(split_text(text, size))
+        assert "".join(chunks) == text
+        assert all(0 < len(chunk) <= size for chunk in chunks)
     if text == "a b " * 999:
-        assert all(piece.startswith(" ") for piece in list(split_text(text, 100))[1:])
+        assert all(chunk.startswith(" ") for chunk in list(split_text(text, 100))[1:])
 
 
-def test_what_is_not_text(tmp_path):
-    for place in (0, 5, (1 << 20) - 1, (1 << 20) + 3, 3_000_000):
-        raw = b"x" * place
+def test_bytes_that_are_not_utf8_are_refused_with_their_position(tmp_path):
+    for position in (0, 5, (1 << 20) - 1, (1 << 20) + 3, 3_000_000):
+        raw = b"x" * position
         (tmp_path / "latin.txt").write_bytes(raw + b"\xe9t\xe9")
-        message = one_line(f"latin.txt is not UTF-8 text: byte {place} is 0xe9", tmp_path / "latin.txt")
+        message = one_line(f"latin.txt is not UTF-8 text: byte {position} is 0xe9", tmp_path / "latin.txt")
         assert "iconv" in message
         (tmp_path / "cut.txt").write_bytes(raw + "日".encode()[:2])
-        one_line(f"byte {place} is 0xe6", tmp_path / "cut.txt")
+        one_line(f"byte {position} is 0xe6", tmp_path / "cut.txt")
         (tmp_path / "zero.txt").write_bytes("é".encode() + raw + b"\0")
-        one_line(f"zero.txt is not text: byte {place + 2} is zero", tmp_path / "zero.txt")
+        one_line(f"zero.txt is not text: byte {position + 2} is zero", tmp_path / "zero.txt")
     (tmp_path / "wide.txt").write_bytes("text".encode("utf-16"))
     one_line("byte 0 is 0xff", tmp_path / "wide.txt")
     (tmp_path / "junk.txt").write_bytes(bytes(range(255, -1, -1)))
     one_line("junk.txt is not UTF-8", tmp_path / "junk.txt")
 
 
-def test_a_character_across_blocks_is_text(tmp_path):
-    for place in range((1 << 20) - 4, (1 << 20) + 1):
-        (tmp_path / "a.txt").write_bytes(b"x" * place + "😀é".encode())
+def test_a_character_may_span_two_blocks(tmp_path):
+    for position in range((1 << 20) - 4, (1 << 20) + 1):
+        (tmp_path / "a.txt").write_bytes(b"x" * position + "😀é".encode())
         assert documents(tmp_path / "a.txt")[0].endswith("x😀é")
 
 
-def test_bad_json_names_the_line(tmp_path):
+def test_invalid_json_is_refused_with_its_line_number(tmp_path):
     file = tmp_path / "a.jsonl"
     for line in ('{"text": "cut', "[" * 99_999, '{"text": "\\ud800"}'):
         file.write_text('{"text": "good"}\n\n' + line + "\n", encoding="utf-8")
@@ -213,15 +215,15 @@ def test_bad_json_names_the_line(tmp_path):
     one_line("a.jsonl is not UTF-8 text: byte 27 is 0xe9", file)
 
 
-def test_broken_gzip(tmp_path):
-    whole = gzip.compress(os.urandom(1000).hex().encode())
-    damaged = whole[:500] + b"\0\0\0\0" + whole[504:]
-    for content in (whole[:-9], b"no gzip at all", damaged):
+def test_a_damaged_gzip_file_is_refused(tmp_path):
+    complete = gzip.compress(os.urandom(1000).hex().encode())
+    damaged = complete[:500] + b"\0\0\0\0" + complete[504:]
+    for content in (complete[:-9], b"no gzip at all", damaged):
         (tmp_path / "a.txt.gz").write_bytes(content)
-        one_line("a.txt.gz is not a whole gzip file", tmp_path / "a.txt.gz")
+        one_line("a.txt.gz is not a complete gzip file", tmp_path / "a.txt.gz")
 
 
-def test_nothing_there(tmp_path):
+def test_missing_and_empty_sources_are_refused(tmp_path):
     one_line("nowhere.txt does not exist", tmp_path / "nowhere.txt")
     one_line("matches no file", tmp_path / "*.txt")
     one_line("holds no text files", tmp_path)
@@ -229,7 +231,7 @@ def test_nothing_there(tmp_path):
     one_line("a.txt is empty", tmp_path / "a.txt")
 
 
-def test_identity_follows_the_files(tmp_path):
+def test_identity_changes_with_the_files_and_the_separator(tmp_path):
     file = tmp_path / "a.txt"
     file.write_text("one", encoding="utf-8")
     first = open_documents([file]).identity()
@@ -240,10 +242,10 @@ def test_identity_follows_the_files(tmp_path):
 
 
 class Web(http.server.BaseHTTPRequestHandler):
-    asked: ClassVar[list[str]] = []
+    requests: ClassVar[list[str]] = []
 
     def do_GET(self):
-        self.asked.append(self.path)
+        self.requests.append(self.path)
         self.send_response(404 if "missing" in self.path else 200)
         content = json.dumps({"text": TEXT}).encode() if ".jsonl" in self.path else TEXT.encode()
         self.send_header("Content-Length", str(len(content) + ("short" in self.path)))
@@ -260,27 +262,27 @@ def web(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    Web.asked = []
+    Web.requests = []
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Web) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
 
 
-def test_web_pages_are_fetched_once(web, tmp_path):
+def test_a_url_is_downloaded_only_once(web, tmp_path):
     digest = hashlib.sha256(TEXT.encode()).hexdigest()
     assert documents(f"{web}/a.txt") == documents(f"{web}/a.txt#sha256={digest}") == [TEXT]
     assert documents(f"{web}/b.jsonl?x=1") == [TEXT]
-    assert len(Web.asked) == 2
-    one_line("the 0000", f"{web}/a.txt#sha256={'0' * 64}")
-    assert len(Web.asked) == 2
+    assert len(Web.requests) == 2
+    one_line("expected 0000", f"{web}/a.txt#sha256={'0' * 64}")
+    assert len(Web.requests) == 2
 
 
-def test_web_trouble(web, tmp_path):
+def test_a_failed_download_is_refused_and_not_cached(web, tmp_path):
     one_line("404", f"{web}/missing.txt")
     one_line("broke off after", f"{web}/short.txt")
     one_line("has sha256", f"{web}/a.txt#sha256={'0' * 64}")
-    one_line("is to be sha256=", f"{web}/a.txt#md5=1")
+    one_line("must be sha256=", f"{web}/a.txt#md5=1")
     one_line("cannot be fetched", "http://127.0.0.1:1/a.txt")
     assert not [file for file in tmp_path.rglob("*") if file.is_file()]
 
@@ -292,10 +294,10 @@ def test_the_default_corpus_is_documentation():
     everything = "\n".join(texts)
     assert "Wrap a single paragraph of text" in everything  # textwrap
     assert 'The "try" statement specifies exception handlers' in everything  # the language reference
-    pieces = list(open_documents([DEFAULT]))
-    assert "".join(text for text, _ in pieces) == "".join(texts)
-    assert sum(starts for _, starts in pieces) == len(texts)
-    # Modules and topics are mixed: either end has both.
+    chunks = list(open_documents([DEFAULT]))
+    assert "".join(chunk.text for chunk in chunks) == "".join(texts)
+    assert sum(chunk.starts for chunk in chunks) == len(texts)
+    # Modules and topics are shuffled, so both occur at the end.
     tail = everything[-len(everything) // 10 :]
     assert tail.count("statement") > 10
     assert "Return " in tail
@@ -303,7 +305,7 @@ def test_the_default_corpus_is_documentation():
         assert table not in everything
 
 
-def test_paragraphs_with_a_table_or_a_grammar_are_no_prose():
+def test_paragraphs_with_tables_or_grammar_rules_are_removed():
     kept = "Title\n=====\n\nA line.\n   An indented | one.\n\n>>> 1 - -2\n3\n"
     table = "   +-----+----+\n   | a | b |\n   +-----+----+\n"
     columns = "name   class\n----   -----\nhlist  HList\n"

@@ -1,8 +1,7 @@
-"""Documents in fields: CSV, TSV and JSON arrays give the texts of a column or key, and mistakes are one line."""
+"""Documents in fields: CSV, TSV, JSON lines and JSON arrays; errors are one line."""
 
 import csv
 import gzip
-import itertools
 import json
 
 import pytest
@@ -14,15 +13,12 @@ STORIES = ['A rope,\nlong and "thin".', "日本 😀", "", "the end\r\n"]
 
 
 def documents(*specs, **options):
-    return ["".join(group) for group in _groups(open_documents(list(map(str, specs)), **options))]
-
-
-def _groups(pieces):
-    groups: list[list[str]] = []
-    for text, starts in pieces:
-        groups += [[]] if starts else []
-        groups[-1].append(text)
-    return groups
+    joined: list[str] = []
+    for text, starts in open_documents(list(map(str, specs)), **options):
+        if starts:
+            joined.append("")
+        joined[-1] += text
+    return joined
 
 
 def write_csv(path, delimiter=","):
@@ -34,7 +30,7 @@ def write_csv(path, delimiter=","):
 
 
 @pytest.mark.parametrize(("name", "delimiter"), [("a.csv", ","), ("A.CSV", ";"), ("a.tsv", "\t"), ("a.csv", "|")])
-def test_a_column_of_a_csv_file(tmp_path, name, delimiter):
+def test_documents_are_a_column_of_a_csv_file(tmp_path, name, delimiter):
     file = write_csv(tmp_path / name, delimiter)
     expected = [story for story in STORIES if story]
     assert documents(file, text_key="story") == expected
@@ -45,7 +41,7 @@ def test_a_column_of_a_csv_file(tmp_path, name, delimiter):
 
 
 @pytest.mark.parametrize("indent", [None, 2])
-def test_a_json_array_of_objects_or_texts(tmp_path, indent):
+def test_documents_are_the_objects_or_strings_of_a_json_array(tmp_path, indent):
     expected = [story for story in STORIES if story]
     file = tmp_path / "a.json"
     file.write_text(json.dumps([{"story": story, "n": [1, {}]} for story in STORIES], indent=indent), encoding="utf-8")
@@ -57,21 +53,26 @@ def test_a_json_array_of_objects_or_texts(tmp_path, indent):
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
-def test_an_array_is_decoded_wherever_blocks_are_cut(size):
+def test_an_array_is_decoded_for_any_block_size(size):
     source = json.dumps([{"text": story} for story in STORIES], indent=1)
     blocks = [source[i : i + size] for i in range(0, len(source), size)]
     assert list(texts("json array", blocks, "a.json", "text")) == STORIES
 
 
-def test_a_large_array_is_never_held_whole():
-    read = itertools.count()
-    blocks = ((next(read), "[" if number == 0 else ",", json.dumps("x" * 500)) for number in range(1000))
-    found = texts("json array", (mark + text for _, mark, text in blocks), "a.json", "text")
-    assert next(found) == "x" * 500
-    assert next(read) < 10
+def test_a_large_array_is_decoded_element_by_element():
+    blocks_read = 0
+
+    def blocks():
+        nonlocal blocks_read
+        for number in range(1000):
+            blocks_read += 1
+            yield ("[" if number == 0 else ",") + json.dumps("x" * 500)
+
+    assert next(texts("json array", blocks(), "a.json", "text")) == "x" * 500
+    assert blocks_read < 10
 
 
-def test_json_lines_by_another_name(tmp_path):
+def test_json_lines_may_be_in_a_json_ndjson_or_upper_case_file(tmp_path):
     content = "".join(json.dumps({"text": story}) + "\n" for story in STORIES)
     for name in ("a.json", "a.ndjson", "a.JSONL"):
         (tmp_path / name).write_text(content, encoding="utf-8")
@@ -92,7 +93,7 @@ def test_json_lines_by_another_name(tmp_path):
         ("", "text"),
     ],
 )
-def test_what_json_is_shows_in_its_first_signs(start, form):
+def test_the_form_of_json_is_detected_from_its_first_characters(start, form):
     assert json_form(start) == form
 
 
@@ -100,9 +101,9 @@ def test_what_json_is_shows_in_its_first_signs(start, form):
     ("name", "content", "complaint"),
     [
         ("a.csv", "id,story\n1,x\n", "a.csv has no column 'text': give text_key one of 'id', 'story', or copy it to a"),
-        ("a.csv", "\n\n", "a.csv has no line with the columns' names"),
+        ("a.csv", "\n\n", "a.csv has no line with the names of the columns"),
         ("a.csv", 'text,id\n"open,1\n', "a.csv:2 is not valid CSV"),
-        ("a.csv", "text,id\nx,1\na, b,2\n", "a.csv:3 ends a row of 3 fields, the first line names 2 columns"),
+        ("a.csv", "text,id\nx,1\na, b,2\n", "a.csv:3 ends a row of 3 fields, but the first line names 2 columns"),
         ("a.json", '[{"story": "x"}]', "a.json, element 1 has no text under 'text': give text_key one of 'story'"),
         ("a.json", '[{"text": "x"}, 3]', "a.json, element 2 has no text under 'text': it has no text at all"),
         ("a.json", '["x", "y', "a.json, element 2 is not valid JSON"),
@@ -112,7 +113,7 @@ def test_what_json_is_shows_in_its_first_signs(start, form):
         ("a.json", '["x", "a\0"]', "a.json is not text: byte 8 is zero"),
     ],
 )
-def test_mistakes_name_the_place_and_what_to_give(tmp_path, name, content, complaint):
+def test_an_error_names_the_line_or_element_and_the_fix(tmp_path, name, content, complaint):
     (tmp_path / name).write_text(content, encoding="utf-8")
     with pytest.raises(ValueError, match="a\\.") as error:
         documents(tmp_path / name)
@@ -120,19 +121,19 @@ def test_mistakes_name_the_place_and_what_to_give(tmp_path, name, content, compl
     assert "\n" not in str(error.value)
 
 
-def test_json_of_another_kind_is_text_with_a_note(tmp_path):
+def test_other_json_is_read_as_plain_text_with_a_warning(tmp_path):
     for content in ('{"a": [1]}', "[1, 2]", "[]"):
         (tmp_path / "a.json").write_text(content, encoding="utf-8")
-        with pytest.warns(UserWarning, match="is no array of objects or texts, and no JSON lines: it is read as plain"):
+        with pytest.warns(UserWarning, match=r"a\.json is neither .* JSON lines: it is read as plain text"):
             assert documents(tmp_path / "a.json") == [content]
 
 
-def test_json_by_a_name_of_plain_text_is_noted(tmp_path):
+def test_json_in_a_txt_file_is_read_as_plain_text_with_a_warning(tmp_path):
     (tmp_path / "a.txt").write_text('{"text": "x"}\n{"text": "y"}\n', encoding="utf-8")
-    with pytest.warns(UserWarning, match=r"looks like JSON lines, but is read as plain text.*has to end in \.jsonl"):
+    with pytest.warns(UserWarning, match=r"looks like JSON lines, but is read as plain text.*end in \.jsonl"):
         documents(tmp_path / "a.txt")
     (tmp_path / "a.txt").write_text('[{"text": "x"}]\n', encoding="utf-8")
-    with pytest.warns(UserWarning, match=r"looks like JSON array.*has to end in \.json"):
+    with pytest.warns(UserWarning, match=r"looks like JSON array.*end in \.json"):
         documents(tmp_path / "a.txt")
 
 
@@ -140,13 +141,13 @@ def test_tables_without_the_key_are_plain_text_beside_other_texts(tmp_path):
     (tmp_path / "a.csv").write_text("x,y\n1,2\n", encoding="utf-8")
     (tmp_path / "b.json").write_text('[{"x": 1}]', encoding="utf-8")
     (tmp_path / "c.csv").write_text("n,text\n1,row\n", encoding="utf-8")
-    with pytest.warns(UserWarning, match=r"3 text files; 2 without 'text' read as plain text \(such as .*a.csv\)$"):
+    with pytest.warns(UserWarning, match=r"3 text files; 2 without 'text' read as plain text \(for example .*a.csv\)$"):
         assert documents(tmp_path) == ["x,y\n1,2\n", '[{"x": 1}]', "row"]
     with pytest.raises(ValueError, match=r"a.csv has no column 'text'"):
         documents(tmp_path / "[ab].*")
 
 
-def test_how_a_file_is_read_is_part_of_what_the_cache_finds_it_by(tmp_path):
+def test_the_cache_key_depends_on_how_a_file_is_read(tmp_path):
     file = write_csv(tmp_path / "a.csv")
     as_rows = open_documents([file])
     as_text = open_documents([file])

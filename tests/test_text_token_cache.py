@@ -1,4 +1,4 @@
-"""The cache: made once by whoever comes first, listed with its users, and rid of what no run uses."""
+"""The cache: each entry is made by one process, listed with the runs that use it, and removed if none does."""
 
 import multiprocessing
 import os
@@ -21,8 +21,8 @@ TEXT = "It was the best of times, it was the worst of times.\n" * 200
 
 
 @pytest.fixture
-def used(tmp_path, monkeypatch):
-    """use(run, text) -> what a run in the directory ``run`` puts into the cache."""
+def use_cache(tmp_path, monkeypatch):
+    """``use_cache(run, text)`` caches the tokens of ``text`` for a run in the directory ``run`` and returns them."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
 
@@ -39,9 +39,9 @@ def used(tmp_path, monkeypatch):
     return use
 
 
-def test_entries_are_listed_with_size_source_and_runs(used, tmp_path):
-    data = used("one", TEXT)
-    used("one", TEXT)
+def test_entries_are_listed_with_size_source_and_runs(use_cache, tmp_path):
+    data = use_cache("one", TEXT)
+    use_cache("one", TEXT)
     found = {entry.path.name.split("-")[0]: entry for entry in cache_entries(cache_home())}
     assert found.keys() == {"tokens", "tokenizer"}
     assert found["tokens"].size > 2 * (len(data.train) + len(data.val))
@@ -50,9 +50,9 @@ def test_entries_are_listed_with_size_source_and_runs(used, tmp_path):
         assert entry.runs == [str(tmp_path / "one")]
 
 
-def test_only_what_no_run_uses_is_removed(used, capsys, monkeypatch, tmp_path):
-    used("kept", TEXT)
-    used("gone", TEXT.upper())
+def test_only_entries_that_no_run_uses_are_removed(use_cache, capsys, monkeypatch, tmp_path):
+    use_cache("kept", TEXT)
+    use_cache("gone", TEXT.upper())
     before = {entry.path for entry in cache_entries(cache_home())}
     shutil.rmtree("gone")
 
@@ -63,32 +63,32 @@ def test_only_what_no_run_uses_is_removed(used, capsys, monkeypatch, tmp_path):
         assert ended.value.code == 0
         return capsys.readouterr().out
 
-    said = run()
-    assert said.count("used by no run\n") == 2
-    assert said.count(f"used by {tmp_path / 'kept'}\n") == 2
+    out = run()
+    assert out.count("used by no run\n") == 2
+    assert out.count(f"used by {tmp_path / 'kept'}\n") == 2
     assert {entry.path for entry in cache_entries(cache_home())} == before
     assert run("--remove_unused").count("used by no run, removed\n") == 2
-    left = cache_entries(cache_home())
-    assert [entry.runs for entry in left] == 2 * [[str(tmp_path / "kept")]]
-    assert all((entry.path / "used_by").exists() for entry in left)
+    entries = cache_entries(cache_home())
+    assert [entry.runs for entry in entries] == 2 * [[str(tmp_path / "kept")]]
+    assert all((entry.path / "used_by").exists() for entry in entries)
 
 
 def _make(folder, log, delay):
-    def fill(place):
+    def fill(directory):
         with open(log, "a", encoding="utf-8") as file:
             file.write(f"{os.getpid()}\n")
         time.sleep(delay)
-        (place / "content").write_text("whole", encoding="utf-8")
+        (directory / "content").write_text("complete", encoding="utf-8")
 
     make_entry(folder, ["x"], fill, lambda: (folder / "content").exists())
-    assert (folder / "content").read_text(encoding="utf-8") == "whole"
+    assert (folder / "content").read_text(encoding="utf-8") == "complete"
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
-def test_of_many_processes_one_makes_the_entry_and_the_others_wait(tmp_path):
+def test_one_of_many_processes_makes_the_entry_while_the_others_wait(tmp_path):
     folder, log = tmp_path / "cache" / "tokens-1", tmp_path / "log"
-    spawn = multiprocessing.get_context("fork")
-    workers = [spawn.Process(target=_make, args=(folder, log, 0.3)) for _ in range(5)]
+    fork = multiprocessing.get_context("fork")
+    workers = [fork.Process(target=_make, args=(folder, log, 0.3)) for _ in range(5)]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -98,16 +98,16 @@ def test_of_many_processes_one_makes_the_entry_and_the_others_wait(tmp_path):
     assert [path.name for path in folder.parent.iterdir() if path.name != "locks"] == ["tokens-1"]
 
 
-def test_what_a_killed_process_left_is_cleared(tmp_path):
+def test_the_unfinished_entry_of_a_killed_process_is_discarded(tmp_path):
     (tmp_path / ".tokens-1.tmp").mkdir()
     (tmp_path / ".tokens-1.tmp" / "half").write_text("x", encoding="utf-8")
     _make(tmp_path / "tokens-1", tmp_path / "log", 0)
     assert sorted(path.name for path in (tmp_path / "tokens-1").iterdir()) == ["about.json", "content"]
 
 
-def test_a_full_or_read_only_disk_says_where_the_cache_is(tmp_path):
-    def fill(place):
-        raise OSError(28, "No space left on device", str(place / "train.bin"))
+def test_a_full_or_read_only_disk_is_an_error_that_tells_how_to_move_the_cache(tmp_path):
+    def fill(directory):
+        raise OSError(28, "No space left on device", str(directory / "train.bin"))
 
     with pytest.raises(ValueError, match=r"train.bin: No space left on device: .* XDG_CACHE_HOME"):
         make_entry(tmp_path / "tokens-1", ["x"], fill, lambda: False)
@@ -117,15 +117,15 @@ def test_a_full_or_read_only_disk_says_where_the_cache_is(tmp_path):
         make_entry(tmp_path / "file" / "tokens-1", ["x"], fill, lambda: False)
 
 
-def test_a_text_that_may_not_be_read_is_not_taken_for_the_cache(tmp_path):
-    def fill(place):
+def test_a_text_without_read_permission_is_not_reported_as_a_cache_error(tmp_path):
+    def fill(directory):
         raise PermissionError(13, "Permission denied", "/elsewhere/text.txt")
 
     with pytest.raises(PermissionError, match=r"/elsewhere/text\.txt"):
         make_entry(tmp_path / "tokens-1", ["x"], fill, lambda: False)
 
 
-def test_file_names_that_are_not_utf8_can_be_cached_and_listed(used, tmp_path):
+def test_file_names_that_are_not_utf8_can_be_cached_and_listed(use_cache, tmp_path):
     name = os.fsdecode(b"caf\xe9.txt")
     try:
         Path(name).write_text(TEXT, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Nothing is lost, streaming equals decoding at once, and each format reads as its own definition says."""
+"""Tokenizers of every format: lossless, streaming equals decoding, same ids as the reference implementation."""
 
 import random
 import struct
@@ -23,7 +23,7 @@ HARD = [
     "\ttab\t\ttabs",
     "日本語のテキスト",
     "👩‍👩‍👧‍👦 🇩🇪 é e\u0301 ﬁ Ⅷ ｆｕｌｌ",
-    "a\u2581b \u2581",  # the sign that SentencePiece writes for a space
+    "a\u2581b \u2581",  # SentencePiece writes a space as this character
     "\u2585 \0 \ufeff \ufffd \u200b\u3000\xa0",
     "<s></s><unk><0x41>",
 ]
@@ -51,7 +51,7 @@ def char(folder):
 
 @pytest.fixture(scope="module")
 def published(folder):
-    """A model made as Llama 2's was: a space before the text, bytes for the unknown."""
+    """A model with Llama 2's settings: a space before the text, bytes for unknown characters."""
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(ENGLISH.splitlines()), model_prefix=str(folder / "published"), model_type="bpe",
         vocab_size=330, byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False,
@@ -66,7 +66,7 @@ def llama2c(folder, published):
 
 
 def write_llama2c(path, tokenizer):
-    """The model flattened: what llama2.c's own exporter writes, from the format's definition."""
+    """Write the file that llama2.c's exporter writes, following the definition of the format."""
     model = sentencepiece.SentencePieceProcessor(model_file=str(tokenizer.path))
     pieces = [model.id_to_piece(i).replace("\u2581", " ").encode() for i in range(model.get_piece_size())]
     with path.open("wb") as file:
@@ -77,7 +77,7 @@ def write_llama2c(path, tokenizer):
 
 
 def hf_tokenizer(folder: Path, name: str) -> HFTokenizer:
-    """Byte level as in Llama 3, or byte fallback as in Llama 2."""
+    """A byte-level tokenizer as in Llama 3, or one with byte fallback as in Llama 2."""
     tokenizers = pytest.importorskip("tokenizers")
     from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
@@ -100,7 +100,7 @@ def hf_tokenizer(folder: Path, name: str) -> HFTokenizer:
         vocab_size=700, special_tokens=special + bytes_, initial_alphabet=pieces, show_progress=False
     )
     model.train_from_iterator([ENGLISH], trainer)
-    if bytes_:  # training takes them as special, and special tokens are left out of the text
+    if bytes_:  # training makes them special tokens, which decoding would skip
         import json
 
         state = json.loads(model.to_str())
@@ -121,7 +121,7 @@ def tokenizer(request, folder):
 
 
 @pytest.mark.parametrize("kind", ["bpe", "char"])
-def test_our_own_loses_nothing(kind, request):
+def test_trained_tokenizers_are_lossless(kind, request):
     tokenizer = request.getfixturevalue(kind)
     draw = random.Random(1)
     for text in [*HARD, ENGLISH, *(random_text(draw, draw.randint(1, 60)) for _ in range(400))]:
@@ -132,7 +132,7 @@ def test_our_own_loses_nothing(kind, request):
         assert tokenizer.encode_batch([text, "x", text], 2)[2] == tokenizer.encode(text, bos=False) == ids[1:]
 
 
-def test_plain_text_comes_back_from_every_format(tokenizer):
+def test_decoding_returns_the_encoded_text_in_every_format(tokenizer):
     for text in ["It was the best.", "  two\n\nlines ", "日本 😀", " "]:
         ids = tokenizer.encode(text)
         assert ids[0] == tokenizer.bos_id
@@ -145,19 +145,19 @@ HALVES = ["\ud800", "a\udfffb", "\ud83d\ude00", "<s>\udc80"]
 
 @pytest.mark.parametrize("text", HALVES, ids=ascii)
 @pytest.mark.parametrize("method", ["encode", "encode_batch", "encode_control", "encode_literal"])
-def test_half_of_a_surrogate_pair_is_refused_in_one_line_that_says_where_it_is(tokenizer, method, text):
-    place = next(place for place, character in enumerate(text) if character > "\ud7ff")
+def test_half_of_a_surrogate_pair_is_refused_with_its_position(tokenizer, method, text):
+    index = next(index for index, character in enumerate(text) if character > "\ud7ff")
     with pytest.raises(ValueError, match=r"^the text is not UTF-8: .*half of a surrogate pair") as error:
         getattr(tokenizer, method)(["fine", text] if method == "encode_batch" else text)
-    assert f"character {place} is {text[place]!r}" in str(error.value)
+    assert f"character {index} is {text[index]!r}" in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_streamed_text_is_the_whole_decoded(tokenizer):
+def test_streamed_text_equals_decoded_text(tokenizer):
     draw = random.Random(2)
     cases = [tokenizer.encode(text) for text in [*HARD, ENGLISH[:300]] if text]
     cases += [tokenizer.encode(random_text(draw, 20), bos=False) for _ in range(50)]
-    # Ids that no text gives: broken characters, control ids in mid-text, bytes in any order.
+    # Ids that no text encodes to: incomplete characters, control ids within the text, bytes in any order.
     cases += [[draw.randrange(tokenizer.vocab_size) for _ in range(draw.randint(1, 40))] for _ in range(300)]
     cases += [[draw.randrange(3, 259) for _ in range(12)] for _ in range(200)]
     cases += [[], [tokenizer.bos_id]]
@@ -167,7 +167,7 @@ def test_streamed_text_is_the_whole_decoded(tokenizer):
         assert "".join(pieces) + stream.flush() == tokenizer.decode(ids), ids
 
 
-def test_streamed_text_comes_at_once_and_whole_characters_only(bpe):
+def test_streaming_emits_complete_characters_as_early_as_possible(bpe):
     stream = bpe.stream()
     pieces = [stream.push(token) for token in bpe.encode("was 😀 it", bos=False)]
     assert "".join(pieces) == "was 😀 it"  # nothing is left for flush
@@ -188,7 +188,7 @@ def test_decode_agrees_with_sentencepiece(published):
         published.decode([330])
 
 
-def test_llama2c_reads_as_the_model_it_was_made_from(llama2c, published):
+def test_llama2c_encodes_like_the_model_it_was_converted_from(llama2c, published):
     draw = random.Random(4)
     words = ENGLISH.split(" ")
     texts = ["", " ", "it", "the  best", "日本 😀", ENGLISH, *(" ".join(draw.choices(words, k=9)) for _ in range(50))]
@@ -199,14 +199,14 @@ def test_llama2c_reads_as_the_model_it_was_made_from(llama2c, published):
     assert llama2c.eos_ids[0] == 2
 
 
-def test_llama2c_file_of_another_vocabulary_is_refused(llama2c):
+def test_a_llama2c_file_with_another_vocabulary_size_is_refused(llama2c):
     for size in (llama2c.vocab_size - 1, llama2c.vocab_size + 1):
         with pytest.raises(ValueError, match=str(size)):
             Llama2cTokenizer(llama2c.path, size)
 
 
 @pytest.mark.parametrize("name", ["byte_level", "byte_fallback"])
-def test_hf_special_tokens(name, folder):
+def test_special_tokens_of_a_tokenizer_json(name, folder):
     tokenizer = hf_tokenizer(folder, name)
     assert (tokenizer.bos_id, tokenizer.eos_ids) == (1, (2,))
     assert HFTokenizer(tokenizer.path, eos_ids=[2, 3]).eos_ids == (2, 3)
@@ -216,7 +216,7 @@ def test_hf_special_tokens(name, folder):
     assert "end of turn" not in tokenizer.decode(tokenizer.encode("it<end of turn>"))
 
 
-def test_hf_bos_from_the_settings_beside(folder, tmp_path):
+def test_bos_is_read_from_tokenizer_config_json(folder, tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
     hf_tokenizer(folder, "byte_level")
     model = tokenizers.Tokenizer.from_file(str(folder / "byte_level/tokenizer.json"))
@@ -227,13 +227,13 @@ def test_hf_bos_from_the_settings_beside(folder, tmp_path):
     settings = tmp_path / "tokenizer_config.json"
     settings.write_text('{"bos_token": "<begin>"}', encoding="utf-8")
     tokenizer = HFTokenizer(tmp_path / "tokenizer.json")
-    assert tokenizer.encode("it")[0] != 1  # the file's own post-processor puts nothing first
+    assert tokenizer.encode("it")[0] != 1  # the post-processor in the file adds nothing
     assert tokenizer.encode("") == [1]
     settings.write_text('{"bos_token": "<begin>", "add_bos_token": true}', encoding="utf-8")
     assert HFTokenizer(tmp_path / "tokenizer.json").encode("it")[0] == 1
 
 
-def test_hf_bos_is_a_token_of_the_file(folder, tmp_path):
+def test_a_bos_outside_the_vocabulary_is_refused(folder, tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
     hf_tokenizer(folder, "byte_level")
     model = tokenizers.Tokenizer.from_file(str(folder / "byte_level/tokenizer.json"))
@@ -244,7 +244,7 @@ def test_hf_bos_is_a_token_of_the_file(folder, tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00junk" * 9, b"{}", "日本".encode()])
-def test_foreign_files_are_one_line(content, tmp_path):
+def test_a_file_in_another_format_is_refused_in_one_line(content, tmp_path):
     pytest.importorskip("tokenizers")
     file = tmp_path / "tokenizer"
     file.write_bytes(content)
@@ -254,7 +254,7 @@ def test_foreign_files_are_one_line(content, tmp_path):
         assert "\n" not in str(error.value)
 
 
-def test_llama2c_decodes_the_last_token_and_refuses_the_next(llama2c):
+def test_llama2c_refuses_ids_outside_the_vocabulary(llama2c):
     assert llama2c.decode([llama2c.vocab_size - 1])
     for token in (-1, llama2c.vocab_size):
         with pytest.raises(ValueError, match=f"a token of .{token}. is not among the {llama2c.vocab_size} of "):

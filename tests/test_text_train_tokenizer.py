@@ -1,4 +1,4 @@
-"""A tokenizer learns from any text, the same each time, in silence, and says what vocabulary the text allows."""
+"""Training a tokenizer: any text, deterministic, without output; errors name the possible vocabulary sizes."""
 
 import random
 from collections import Counter
@@ -9,27 +9,33 @@ import pytest
 from model.text import train_tokenizer as trainer
 from model.text.sources import open_documents
 from model.text.tokenizer import SentencePieceTokenizer
-from model.text.train_tokenizer import covered, fitting_size, learn_tokenizer, spread_sample, train_tokenizer
+from model.text.train_tokenizer import (
+    count_covering,
+    default_vocab_size,
+    learn_tokenizer,
+    spread_sample,
+    train_tokenizer,
+)
 
 SHAKESPEARE = Path(__file__).parents[2] / "shared/data/tinyshakespeare.txt"
 ENGLISH = "It was the best of times,\n\tit was the worst of times;\r\n\n    it was the age of wisdom.\n"
 
 
-def test_size_limits_name_the_numbers(tmp_path):
+def test_errors_name_the_smallest_and_largest_possible_vocab_size(tmp_path):
     text = ENGLISH * 20
-    least = 256 + 3 + len(set(text))
-    with pytest.raises(ValueError, match=f"at least {least}"):
-        train_tokenizer([text], tmp_path, vocab_size=least - 1)
-    with pytest.raises(ValueError, match="vocab_size 9999 is too large: the text gives ") as error:
+    smallest = 256 + 3 + len(set(text))
+    with pytest.raises(ValueError, match=f"at least {smallest}"):
+        train_tokenizer([text], tmp_path, vocab_size=smallest - 1)
+    with pytest.raises(ValueError, match=r"vocab_size 9999 is too large.* at most \d+$") as error:
         train_tokenizer([text], tmp_path, vocab_size=9999)
     assert not list(tmp_path.iterdir())
-    most = int(str(error.value).split()[-1])
-    for size in (least, most):
+    largest = int(str(error.value).split()[-1])
+    for size in (smallest, largest):
         assert SentencePieceTokenizer(train_tokenizer([text], tmp_path, vocab_size=size)).vocab_size == size
 
 
 @pytest.mark.parametrize("texts", [[], [""], ["", ""]])
-def test_nothing_to_learn_from(texts, tmp_path):
+def test_an_empty_text_and_an_unknown_kind_are_refused(texts, tmp_path):
     for kind in ("bpe", "char"):
         with pytest.raises(ValueError, match="no text"):
             train_tokenizer(texts, tmp_path, kind=kind)
@@ -38,13 +44,13 @@ def test_nothing_to_learn_from(texts, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["bpe", "char"])
-def test_half_of_a_surrogate_pair_is_refused_in_one_line_that_says_where_it_is(kind, tmp_path):
+def test_half_of_a_surrogate_pair_is_refused_with_its_position(kind, tmp_path):
     with pytest.raises(ValueError, match=r"^the text is not UTF-8: its character 9000 is '\\ud800'[^\n]*$"):
         train_tokenizer([ENGLISH * 9, "x" * 9000 + "\ud800"], tmp_path, kind)
     assert not list(tmp_path.iterdir())
 
 
-def test_same_text_same_file_and_not_a_word(tmp_path, capfd):
+def test_training_is_deterministic_and_prints_nothing(tmp_path, capfd):
     first = train_tokenizer([ENGLISH * 50], tmp_path / "new" / "one.model", vocab_size=300)
     second = train_tokenizer([ENGLISH * 50], tmp_path, vocab_size=300)
     assert second == tmp_path / "tokenizer.model"
@@ -53,7 +59,7 @@ def test_same_text_same_file_and_not_a_word(tmp_path, capfd):
 
 
 @pytest.mark.parametrize("line", ["the quick brown fox ", "thequickbrownfox", "\tquick\u2585\0brown"])
-def test_a_line_of_50_kb_is_learnt_from(line, tmp_path):
+def test_a_line_of_50_kb_is_not_skipped(line, tmp_path):
     text = line * (50_000 // len(line))
     tokenizer = SentencePieceTokenizer(train_tokenizer([text], tmp_path, vocab_size=256 + 3 + len(set(text)) + 5))
     assert tokenizer.decode(tokenizer.encode(text)) == text
@@ -85,42 +91,42 @@ def test_tinyshakespeare_has_65_characters(tmp_path):
     assert (len(ids), len(set(ids))) == (len(text), 65)
 
 
-def test_what_was_learnt_is_kept(tmp_path):
+def test_a_tokenizer_is_cached_by_text_kind_and_size(tmp_path):
     source, cache = tmp_path / "a.txt", tmp_path / "cache"
     source.write_text(ENGLISH * 20, encoding="utf-8")
     first = learn_tokenizer(open_documents([source]), cache, vocab_size=300)
     assert SentencePieceTokenizer(first).vocab_size == 300
-    others = {learn_tokenizer(open_documents([source]), cache, vocab_size=301)}
-    others |= {learn_tokenizer(open_documents([source]), cache, kind="char")}
-    written = first.stat()
+    different = {learn_tokenizer(open_documents([source]), cache, vocab_size=301)}
+    different |= {learn_tokenizer(open_documents([source]), cache, kind="char")}
+    before = first.stat()
     assert learn_tokenizer(open_documents([source]), cache, vocab_size=300) == first
-    found = first.stat()
-    assert (found.st_ino, found.st_mtime_ns) == (written.st_ino, written.st_mtime_ns)  # it was not trained again
+    after = first.stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)  # it was not trained again
     source.write_text(ENGLISH * 21, encoding="utf-8")
-    others |= {learn_tokenizer(open_documents([source]), cache, vocab_size=300)}
-    assert len(others - {first}) == 3
+    different |= {learn_tokenizer(open_documents([source]), cache, vocab_size=300)}
+    assert len(different - {first}) == 3
 
 
-def test_nothing_is_kept_of_a_text_that_changes_while_it_is_learnt(tmp_path, monkeypatch):
+def test_a_tokenizer_is_not_cached_if_the_text_changes_while_it_is_trained(tmp_path, monkeypatch):
     source, cache = tmp_path / "a.txt", tmp_path / "cache"
     source.write_text(ENGLISH * 20, encoding="utf-8")
     documents = open_documents([source])
     real = trainer.spread_sample
 
-    def changing(texts):
-        found = real(texts)
+    def sample_then_change(texts):
+        result = real(texts)
         source.write_text(ENGLISH * 21, encoding="utf-8")
-        return found
+        return result
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "spread_sample", changing)
+        patch.setattr(trainer, "spread_sample", sample_then_change)
         with pytest.raises(ValueError, match=r"a\.txt changed while it was read: run again[^\n]*$"):
             learn_tokenizer(documents, cache, vocab_size=300)
     assert not list(cache.glob("tokenizer-*"))
     assert SentencePieceTokenizer(learn_tokenizer(open_documents([source]), cache, vocab_size=300)).vocab_size == 300
 
 
-def test_a_sample_is_bounded_and_from_everywhere():
+def test_the_sample_is_bounded_and_spread_over_the_whole_text():
     draw = random.Random(0)
     texts = [f"{number} " * draw.randint(1, 3000) for number in range(200)]
     sample, total = spread_sample(iter(texts), limit=100_000)
@@ -130,7 +136,7 @@ def test_a_sample_is_bounded_and_from_everywhere():
     assert {number // 20 for number in numbers} == set(range(10))
 
 
-def test_a_vocabulary_that_is_not_given_fits_the_text(tmp_path):
+def test_the_default_vocab_size_works_for_any_text(tmp_path):
     chinese = "".join(random.Random(3).choices([chr(0x4E00 + i) for i in range(2000)], range(2000, 0, -1), k=60_000))
     for text in (ENGLISH, ENGLISH * 300, chinese, "a", "\n" * 500, "日本語\n" * 50):
         tokenizer = SentencePieceTokenizer(train_tokenizer([text], tmp_path))
@@ -139,14 +145,14 @@ def test_a_vocabulary_that_is_not_given_fits_the_text(tmp_path):
     assert 259 + 1900 < SentencePieceTokenizer(train_tokenizer([chinese], tmp_path)).vocab_size < 3000
 
 
-def test_the_size_that_fits_grows_with_the_text_and_is_bounded():
-    sizes = [fitting_size(characters, 100) for characters in (1, 10**4, 10**5, 2 * 10**6, 10**8, 10**9, 10**12)]
+def test_the_default_vocab_size_grows_with_the_text_and_is_bounded():
+    sizes = [default_vocab_size(characters, 100) for characters in (1, 10**4, 10**5, 2 * 10**6, 10**8, 10**9, 10**12)]
     assert sizes == [384, 448, 512, 1024, 8192, 16384, 32768]
-    assert fitting_size(400_000, 3500) == 3500 + 259 + 256 + 1 + 32 * 0 or fitting_size(400_000, 3500) % 64 == 0
-    assert fitting_size(400_000, 3500) >= 3500 + 259 + 256
+    assert default_vocab_size(400_000, 3500) % 64 == 0
+    assert default_vocab_size(400_000, 3500) >= 3500 + 259 + 256
 
 
-def test_the_rarest_of_many_characters_are_spelt_in_bytes(tmp_path):
+def test_the_rarest_of_many_characters_are_encoded_as_bytes(tmp_path):
     common = "".join(chr(0x4E00 + i) for i in range(1000))
     text = common * 100 + "龜龘"
     tokenizer = SentencePieceTokenizer(train_tokenizer([text], tmp_path))
@@ -156,5 +162,5 @@ def test_the_rarest_of_many_characters_are_spelt_in_bytes(tmp_path):
 
 
 @pytest.mark.parametrize(("fraction", "distinct"), [(0.5, 1), (0.51, 2), (5 / 6, 2), (0.9, 3), (1.0, 3)])
-def test_the_most_frequent_characters_that_reach_a_fraction_are_counted(fraction, distinct):
-    assert covered(Counter("aaabbc"), fraction) == distinct
+def test_the_most_frequent_characters_that_cover_a_fraction_are_counted(fraction, distinct):
+    assert count_covering(Counter("aaabbc"), fraction) == distinct

@@ -174,7 +174,7 @@ def test_text_and_runs_are_accepted_as_arguments_without_a_flag(capsys):
         (["text.txt", "--data", "text.txt"], "data is given twice, as text.txt and with --data"),
         (["nowhere.txt"], "nowhere.txt does not exist: give text"),
         (["small.toml", "small.toml"], "are two configurations"),
-        (["run"], "run is a model: --resume run goes on with its run, --init_from run fine-tunes it"),
+        (["run"], "run is a model: --resume run continues its run, --init_from run fine-tunes it"),
         (["--resume", "run", "--out_dir", "x"], "out_dir is given twice"),
         (["text.txt", "--dim", "32", "more.txt"], "unknown argument 'more.txt': did you mean --data more.txt?"),
     ],
@@ -196,7 +196,7 @@ def test_runs_are_numbered_and_the_newest_is_resumed(capsys):
 
 
 BAD_TEXTS = {
-    "empty": (b"", "empty is empty: give a file that holds text"),
+    "empty": (b"", "empty is empty: give a file with text"),
     "one_line": (b"To be, or not.\n", "tokens long, a context of 16 needs 17"),
     "short": (b"abc", "a context of 16 needs 17"),
     "junk": (bytes(range(256)) * 40, "junk"),
@@ -221,10 +221,10 @@ def test_the_errors_for_texts_that_cannot_be_trained_on(capsys, name):
         (["--dmi", "64"], "--dim"),
         (["--dim", "100", "--n_heads", "3"], "dim is 100, not a multiple of n_heads 3"),
         (["--head_dim", "7"], "head_dim is 7: make it even"),
-        (["--n_kv_heads", "3"], "n_heads is 2, not a multiple of n_kv_heads 3"),
+        (["--n_kv_heads", "3"], "n_kv_heads is 3, not a divisor of n_heads 2"),
         (["--batch_size", "0"], "batch_size is 0: give at least 1"),
         (["--optimizer", "sgd"], "optimizer is 'sgd': give one of muon, adamw"),
-        (["--tokenizer", "bpe", "--vocab_size", "100000"], "vocab_size 100000 is too large: the text gives"),
+        (["--tokenizer", "bpe", "--vocab_size", "100000"], "vocab_size 100000 is too large"),
         (["--tokenizer", "bpe", "--vocab_size", "200"], "vocab_size 200 is too small"),
         (["--tokenizer", "no.model"], "no.model does not exist"),
         (["--tokenizer", "text.txt"], "text.txt"),

@@ -21,7 +21,7 @@ CASTS = {
 
 
 def by_hand(model: Transformer, tokens: torch.Tensor) -> torch.Tensor:
-    """The whole forward pass once more, from the state dict alone and with nothing clever."""
+    """The forward pass written out with plain operations on the state dict."""
     args, w = model.args, model.state_dict()
     T = tokens.shape[1]
     table = precompute_freqs_cis(args.head_dim, T, args.rope_theta)
@@ -96,7 +96,7 @@ def test_the_table_survives_every_cast(small_args, cast):
     assert torch.equal(copy.deepcopy(model).freqs_cis, fresh)
 
 
-def test_the_network_sees_positions_511_and_512_apart_in_low_precision(small_model):
+def test_positions_511_and_512_differ_in_low_precision(small_model):
     """The layer-0 keys of one token at neighbouring positions differ by one rotation, under every cast and autocast."""
     model = small_model(max_seq_len=520)
     keys = {}
@@ -211,7 +211,7 @@ def test_without_positions_order_is_invisible(small_model):
 
 
 @torch.no_grad()
-def test_logits_do_not_know_later_tokens(small_model):
+def test_logits_do_not_depend_on_later_tokens(small_model):
     model = small_model()
     tokens = torch.randint(37, (2, 16))
     before = model(tokens)
@@ -220,11 +220,11 @@ def test_logits_do_not_know_later_tokens(small_model):
         changed[:, t:] = (changed[:, t:] + 1 + torch.randint(35, (2, 16 - t))) % 37
         after = model(changed)
         torch.testing.assert_close(after[:, :t], before[:, :t], atol=1e-6, rtol=0)
-        assert (after[:, t:] - before[:, t:]).abs().amax(-1).min() > 1e-3  # while they do know these
+        assert (after[:, t:] - before[:, t:]).abs().amax(-1).min() > 1e-3  # but on these they do
 
 
 @torch.no_grad()
-def test_chunk_on_a_cache_does_not_know_its_later_tokens(small_model):
+def test_cached_logits_do_not_depend_on_later_tokens_of_their_chunk(small_model):
     model = small_model()
     tokens = torch.randint(37, (2, 16))
     cache = KVCache(model.args, batch_size=2)
@@ -238,16 +238,16 @@ def test_chunk_on_a_cache_does_not_know_its_later_tokens(small_model):
         assert (after[:, t:] - before[:, t:]).abs().amax(-1).min() > 1e-3
 
 
-def test_every_token_hears_all_earlier_ones(small_model):
+def test_every_token_depends_on_all_earlier_ones(small_model):
     model = small_model()
-    heard = torch.zeros(12, 12)
+    influence = torch.zeros(12, 12)
     model.tok_embeddings.register_forward_hook(lambda module, inputs, out: out.retain_grad() or embedded.append(out))
     for t in range(12):
         embedded: list[torch.Tensor] = []
         model(torch.arange(12)[None])[0, t].square().sum().backward()
-        heard[t] = embedded[0].grad[0].abs().amax(-1)
-    assert (heard.tril() > 0).equal(torch.ones(12, 12).tril() > 0)
-    assert torch.equal(heard.triu(1), torch.zeros(12, 12))
+        influence[t] = embedded[0].grad[0].abs().amax(-1)
+    assert (influence.tril() > 0).equal(torch.ones(12, 12).tril() > 0)
+    assert torch.equal(influence.triu(1), torch.zeros(12, 12))
 
 
 # Numerics and initialisation
@@ -273,14 +273,14 @@ def test_rmsnorm_is_the_formula_in_float32():
 
 @pytest.mark.parametrize("tie", [False, True])
 @torch.no_grad()
-def test_initial_loss_is_that_of_guessing(tie):
+def test_the_initial_loss_is_the_logarithm_of_the_vocabulary(tie):
     args = ModelArgs(dim=64, n_layers=4, n_heads=4, vocab_size=500, max_seq_len=32, tie_embeddings=tie)
     tokens, targets = torch.randint(500, (2, 16, 32))
     loss = F.cross_entropy(Transformer(args)(tokens).flatten(0, 1), targets.flatten())
     assert loss.item() == pytest.approx(math.log(500), rel=0.05)
 
 
-def test_what_ends_in_the_residual_stream_starts_narrower():
+def test_matrices_that_write_to_the_residual_stream_start_smaller():
     model = Transformer(ModelArgs(dim=128, n_layers=8, n_heads=4, vocab_size=300, max_seq_len=8))
     for name, weight in model.named_parameters():
         if name.endswith("norm.weight"):
@@ -297,7 +297,7 @@ def test_one_batch_overfits(tie):
     model = Transformer(args)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     batch = torch.randint(20, (4, 13))
-    batch[:, 0] = torch.arange(4)  # else the first tokens could be the same, and their successors a guess
+    batch[:, 0] = torch.arange(4)  # distinct first tokens, because nothing could tell rows with the same one apart
     for _ in range(80):
         loss = F.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
         optimizer.zero_grad()
@@ -314,7 +314,7 @@ def test_tied_output_is_the_embedding(small_model):
     assert not torch.equal(untied.output.weight, untied.tok_embeddings.weight)
 
 
-def test_every_parameter_learns(small_model):
+def test_every_parameter_gets_a_gradient(small_model):
     for tie in (False, True):
         model = small_model(tie_embeddings=tie)
         model(torch.randint(37, (2, 24))).logsumexp(-1).mean().backward()
@@ -324,7 +324,7 @@ def test_every_parameter_learns(small_model):
 
 
 @torch.no_grad()
-def test_logits_are_made_of_hidden_states(small_model):
+def test_logits_are_computed_from_hidden_states(small_model):
     model = small_model()
     tokens = torch.randint(37, (2, 9))
     h = model.hidden(tokens)

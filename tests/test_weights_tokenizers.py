@@ -243,7 +243,7 @@ def test_tokenizer_bin_refuses_other_orders(tmp_path):
         input=str(tmp_path / "t.txt"), model_prefix=str(tmp_path / "tokenizer"), vocab_size=60, model_type="bpe",
         hard_vocab_limit=False, minloglevel=2,
     )  # fmt: skip
-    with pytest.raises(ValueError, match="elsewhere"):
+    with pytest.raises(ValueError, match="special tokens differently"):
         save_bin(load_tokenizer(tmp_path), tmp_path / "x.bin")
     assert not (tmp_path / "x.bin").exists()
 

@@ -1,8 +1,8 @@
-"""Chat templates: a conversation's messages as the tokens that an instruct checkpoint was trained on.
+"""Chat templates: turn messages into the tokens that an instruct checkpoint was trained on.
 
-The template is a program in the checkpoint's directory, and runs in a sandboxed process (template.py). What it writes
-around the messages may name control tokens, such as ``<|eot_id|>``, and these become the tokens. The same name inside
-a message is encoded as the characters that were typed: a user cannot end a turn, or speak as the system.
+The template is a program in the checkpoint's directory, so it runs in a sandboxed process (template.py). It may write
+names of control tokens around the messages, for example ``<|eot_id|>``, and these become the tokens. The same name
+inside a message is encoded as plain characters, so a user can neither end a turn nor write as the system.
 """
 
 import json
@@ -13,14 +13,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..cli.files import read_json, shortened
-from ..text.tokenizer import Tokenizer, checked
+from ..cli.files import read_json, short_repr
+from ..text.tokenizer import Tokenizer, check_encodable
 from . import template as renderer
-from .prompts import utf8
+from .prompts import decode_utf8
 
-CONVERSATIONS_PER_PROCESS = 500  # conversations that one process renders
-TIMEOUT = 60.0  # seconds, for a machine so busy that the limit of processor time is not reached
-# Around control names in a message while it is rendered: Unicode has no characters of these numbers.
+CONVERSATIONS_PER_PROCESS = 500
+TIMEOUT = 60.0  # seconds of wall time, in case the machine is too busy for the limit of processor time to be reached
+# Marks around the names of control tokens in a message while it is rendered. These code points are not characters.
 START, END = "\ufdd0", "\ufdd1"
 MARK = re.compile(f"[{START}{END}]")
 
@@ -28,45 +28,50 @@ Message = dict[str, str]  # role (system, user or assistant) and content
 
 
 class Chat:
-    """A template and its tokenizer. ``system`` is the first message of every conversation, where it is given.
+    """A template and its tokenizer. ``system``, if given, is the first message of every conversation.
 
-    Raises ValueError where the template fails on a conversation of one question and its answer.
+    Raises ValueError if the template fails on a conversation of one question and its answer.
     """
 
     def __init__(
         self, template: str, variables: dict[str, str], tokenizer: Tokenizer, source: Path, system: str | None = None
     ) -> None:
         self.template, self.variables, self.tokenizer, self.source = template, variables, tokenizer, source
-        self.system: list[Message] = [] if system is None else [user(system) | {"role": "system"}]
-        self.control = tokenizer.control_tokens(template)
-        names = sorted(map(re.escape, self.control), key=len, reverse=True)
-        self._name = re.compile("|".join(names) or "(?!)")
-        self._pieces = re.compile(f"{START}({self._name.pattern}){END}|{MARK.pattern}")
+        self.system: list[Message] = [] if system is None else [{"role": "system", "content": system}]
+        self.control_ids = tokenizer.control_tokens(template)
+        names = sorted(map(re.escape, self.control_ids), key=len, reverse=True)
+        self._control_name = re.compile("|".join(names) or "(?!)")  # the latter matches nothing
+        self._marked_name = re.compile(f"{START}({self._control_name.pattern}){END}|{MARK.pattern}")
 
-        question, answer = user("A"), {"role": "assistant", "content": "Answer."}
-        first, other, answered = self._render([([question], True), ([user("B")], True), ([question, answer], False)])
-        # What stands before the first message, the system's included: an endless text keeps it.
-        self.head = common_prefix(self._encode(first), self._encode(other))
-        found, _, after = answered.rpartition(answer["content"])
-        end = self._name.match(after.lstrip()) if found else None
-        ends = [self.control[end[0]]] if end else []
-        self.eos_ids = tuple(dict.fromkeys([*tokenizer.eos_ids, *ends]))
+        question, answer = user_message("A"), {"role": "assistant", "content": "Answer."}
+        first, second, answered = self._render(
+            [([question], True), ([user_message("B")], True), ([question, answer], False)]
+        )
+        # The number of tokens before the first question, including the system message. An endless text keeps these.
+        self.prefix_length = common_prefix_length(self._encode(first), self._encode(second))
+        self.eos_ids = tokenizer.eos_ids
+        before, _, after = answered.rpartition(answer["content"])
+        end = self._control_name.match(after.lstrip()) if before else None
+        if end and self.control_ids[end[0]] not in self.eos_ids:
+            self.eos_ids = (*self.eos_ids, self.control_ids[end[0]])
 
     def encode(self, messages: Sequence[Message]) -> list[int]:
-        """The tokens of the whole conversation, the system's message before it, up to where the answer begins."""
+        """The tokens of the whole conversation, including the system message, up to where the answer begins."""
         return self._encode(self._render([(messages, True)])[0])
 
     def encode_questions(self, questions: Sequence[str]) -> Iterator[list[int]]:
-        """The same of conversations that each begin with one question, in few processes."""
+        """Encode one conversation per question, with many conversations in each process."""
         for first in range(0, len(questions), CONVERSATIONS_PER_PROCESS):
-            texts = self._render(
-                [([user(question)], True) for question in questions[first : first + CONVERSATIONS_PER_PROCESS]]
-            )
-            yield from map(self._encode, texts)
+            group = questions[first : first + CONVERSATIONS_PER_PROCESS]
+            for text in self._render([([user_message(question)], True) for question in group]):
+                yield self._encode(text)
 
     def _render(self, conversations: Sequence[tuple[Sequence[Message], bool]]) -> list[str]:
-        """The text of each conversation, with or without the beginning of an answer, in one process for all."""
-        marked = [([self._marked(message) for message in [*self.system, *each]], add) for each, add in conversations]
+        """Render conversations to text in one process. Each is its messages and add_generation_prompt."""
+        marked = [
+            ([self._marked(message) for message in [*self.system, *messages]], add_generation_prompt)
+            for messages, add_generation_prompt in conversations
+        ]
         request = {"template": self.template, "variables": self.variables, "conversations": marked}
         try:
             done = subprocess.run(
@@ -88,56 +93,62 @@ class Chat:
         return texts
 
     def _marked(self, message: Message) -> Message:
-        content = MARK.sub("", checked(message["content"]))
-        return message | {"content": self._name.sub(f"{START}\\g<0>{END}", content)}
+        """The message with marks around the names of control tokens in its content."""
+        content = MARK.sub("", check_encodable(message["content"]))
+        return message | {"content": self._control_name.sub(f"{START}\\g<0>{END}", content)}
 
     def _encode(self, text: str) -> list[int]:
-        """The tokens of a rendered text. Where nothing was marked, it is encoded in one go.
+        """The tokens of a rendered text. A marked name becomes its characters, any other name its control token.
 
-        Some tokenizers put a space before every text. Inside this one it would be wrong, and they do not do it after a
-        newline, which is therefore put before each later piece and taken away again.
+        Some tokenizers put a space before every text, but not after a newline. A space between two pieces of one text
+        would be wrong, so each later piece is encoded after a newline, whose tokens are then removed.
         """
-        first, *others = self._pieces.split(text)
+        first, *later_pieces = self._marked_name.split(text)
         ids = self.tokenizer.encode_control(first)
         newline = self.tokenizer.encode_literal("\n")
-        for number, piece in enumerate(others):
-            if piece:
-                typed = number % 2 == 0
-                encode = self.tokenizer.encode_literal if typed else self.tokenizer.encode_control
-                after = encode("\n" + piece)
-                after = after[len(newline) :] if after[: len(newline)] == newline else encode(piece)
-                if typed and not {*after}.isdisjoint(self.control.values()):
-                    raise ValueError(f"{self.tokenizer.path} has no tokens for {piece!r} as text: leave it out")
-                ids += after
+        for number, piece in enumerate(later_pieces):
+            if not piece:
+                continue
+            is_marked = number % 2 == 0  # the split gives marked names and the text between them in turn
+            encode = self.tokenizer.encode_literal if is_marked else self.tokenizer.encode_control
+            with_newline = encode("\n" + piece)
+            newline_first = with_newline[: len(newline)] == newline  # unless it merged with the piece
+            piece_ids = with_newline[len(newline) :] if newline_first else encode(piece)
+            if is_marked and not {*piece_ids}.isdisjoint(self.control_ids.values()):
+                raise ValueError(f"{self.tokenizer.path} has no tokens for {piece!r} as text: leave it out")
+            ids += piece_ids
         return ids
 
 
-def user(content: str) -> Message:
+def user_message(content: str) -> Message:
     return {"role": "user", "content": content}
 
 
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens two texts have in common before they differ."""
-    return next((at for at, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+def common_prefix_length(a: Sequence[int], b: Sequence[int]) -> int:
+    """The number of tokens that two texts have in common before they differ."""
+    for position, (token_a, token_b) in enumerate(zip(a, b)):
+        if token_a != token_b:
+            return position
+    return min(len(a), len(b))
 
 
 def open_chat(directory: Path, tokenizer: Tokenizer, system: str | None = None, required: bool = False) -> Chat | None:
-    """The chat template in a directory: chat_template.jinja, or else that of tokenizer_config.json; None without one.
+    """Open the chat template of a directory: chat_template.jinja, else the one in tokenizer_config.json, else None.
 
-    The tokenizer's ``eos_ids`` become those of the chat. Raises ValueError for a template that fails, and without one
-    where it is ``required`` or a ``system`` message is given.
+    The tokenizer's ``eos_ids`` become those of the chat. Raises ValueError if the template fails, or if there is none
+    and it is ``required`` or a ``system`` message is given.
     """
     source, config = directory / "chat_template.jinja", directory / "tokenizer_config.json"
     settings: dict[str, Any] = {}
     for file in (directory / "special_tokens_map.json", config):
         settings |= read_json(file) if file.is_file() else {}
     if source.is_file():
-        template: Any = utf8(source.read_bytes(), str(source))
+        template: Any = decode_utf8(source.read_bytes(), str(source))
     else:
         source, template = config, settings.get("chat_template")
-        if isinstance(template, list):  # several, by name
-            named = [each for each in template if isinstance(each, dict) and each.get("name") == "default"]
-            template = named[0].get("template") if named else template
+        if isinstance(template, list):  # several templates, each with a name
+            defaults = [entry for entry in template if isinstance(entry, dict) and entry.get("name") == "default"]
+            template = defaults[0].get("template") if defaults else template
     if template is None:
         if required or system is not None:
             raise ValueError(
@@ -146,9 +157,12 @@ def open_chat(directory: Path, tokenizer: Tokenizer, system: str | None = None, 
             )
         return None
     if not isinstance(template, str):
-        raise ValueError(f"{source}: chat_template is {shortened(template)}: a text is needed")
-    values = {name: value.get("content") if isinstance(value, dict) else value for name, value in settings.items()}
-    variables = {name: value for name, value in values.items() if name.endswith("_token") and isinstance(value, str)}
+        raise ValueError(f"{source}: chat_template is {short_repr(template)}: it must be text")
+    variables: dict[str, str] = {}  # bos_token and the like; a token may be an object with its text as content
+    for name, value in settings.items():
+        token = value.get("content") if isinstance(value, dict) else value
+        if name.endswith("_token") and isinstance(token, str):
+            variables[name] = token
     chat = Chat(template, variables, tokenizer, source, system)
     tokenizer.eos_ids = chat.eos_ids
     return chat

@@ -1,4 +1,4 @@
-"""A text in turns: a person writes a line, the model goes on. The cache is kept, so no token is computed twice."""
+"""A conversation in turns: the user types a line, and the model continues. The cache is reused from turn to turn."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,7 +9,7 @@ from ..cli import print_note
 from ..generation import decode
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
-from .chat import Chat, Message, common_prefix, user
+from .chat import Chat, Message, common_prefix_length, user_message
 from .endless import SINKS, EndlessCache, decode_endless
 from .prompts import Prompt
 from .samples import Sample, Speed, StopStrings
@@ -18,11 +18,11 @@ from .terminal import END_KEYS, Terminal
 
 
 class Conversation:
-    """One text, ``text``, of which the cache has the first ``forwarded`` tokens, less those that it has evicted.
+    """One text, ``tokens``. The cache has the first ``forwarded`` of them, except those that it has evicted.
 
-    With a ``chat`` template the text is what the template makes of all messages, again at each turn; what the cache has
-    of it stays as long as it is the beginning of the new text. Without one a line is simply appended. An ``endless``
-    conversation evicts its oldest part when the context is full; any other ends there.
+    With a ``chat`` template, all messages are rendered again at each turn, and cached tokens are reused as far as the
+    new text begins with the old one. Without a template, a line is appended to the text. An ``endless`` conversation
+    evicts its oldest part when the context is full; any other conversation cannot go on then.
     """
 
     def __init__(
@@ -35,18 +35,21 @@ class Conversation:
         endless: bool = False,
     ) -> None:
         args, weight = network.args, network.norm.weight
-        # The system's message stays in an endless one, unless it takes up half of the context.
-        keep = chat.head if chat and SINKS < chat.head <= args.max_seq_len // 2 else SINKS
+        # An endless conversation keeps the system message, unless it takes up more than half of the context.
+        keep = SINKS
+        if chat and SINKS < chat.prefix_length <= args.max_seq_len // 2:
+            keep = chat.prefix_length
         self.cache = KVCache(args, dtype=weight.dtype, device=weight.device)
         if endless:
             self.cache = EndlessCache(args, network.freqs_cis, 1, None, weight.dtype, weight.device, keep)
         self.network, self.tokenizer, self.sampling, self.speed = network, tokenizer, sampling, speed
         self.chat, self.endless = chat, endless
         self.turns = 0
-        self.start_anew()
+        self.reset()
 
-    def start_anew(self) -> None:
-        self.text: list[int] = []
+    def reset(self) -> None:
+        """Begin a new text."""
+        self.tokens: list[int] = []
         self.forwarded = 0
         self.messages: list[Message] = []
         if isinstance(self.cache, EndlessCache):
@@ -54,105 +57,125 @@ class Conversation:
 
     @property
     def evicted(self) -> int:
-        """Tokens of the text that the cache has evicted; -1 if that was interrupted, and the cache is invalid."""
+        """The number of evicted tokens; -1 if an eviction was interrupted, which makes the cache invalid."""
         return self.cache.evicted if isinstance(self.cache, EndlessCache) else 0
 
     def turn(self, line: str, max_new_tokens: int, stop: Sequence[str]) -> Iterator[Sample]:
-        """Append a line, and continue: the sample each time its text grew. Ending it early leaves all consistent.
+        """Append a line and continue the text. Yields the sample each time its text may have grown.
 
-        Raises ValueError when the line does not fit into the context, or what is left of it.
+        The caller may stop early; the conversation is consistent after every step. Raises ValueError if the line does
+        not fit into the rest of the context.
         """
         if self.evicted < 0:
-            print_note("(it was interrupted while tokens were evicted: a new text begins)")
-            self.start_anew()
-        text = self._text_with(line)
-        start_pos = self._start_pos(text)
-        new, room = text[self.forwarded :], self.cache.max_seq_len - start_pos
-        n = max_new_tokens if self.endless else min(max_new_tokens, room - len(new))
-        sample = Sample(Prompt(line, new), self.tokenizer, n, StopStrings(stop))
-        self.turns += 1  # and with it the random stream
-        before, given = list(self.messages), len(text)
+            print_note("(the last turn was interrupted while tokens were evicted: a new text begins)")
+            self.reset()
+        tokens = self._tokens_with(line)
+        start_pos = self._start_pos(tokens)
+        new_tokens = tokens[self.forwarded :]
+        if not self.endless:
+            max_new_tokens = min(max_new_tokens, self.cache.max_seq_len - start_pos - len(new_tokens))
+        sample = Sample(Prompt(line, new_tokens), self.tokenizer, max_new_tokens, StopStrings(stop))
+        self.turns += 1  # each turn has another random stream
+        earlier_messages, prompt_length = list(self.messages), len(tokens)
         vocab_size, device = self.network.args.vocab_size, self.network.norm.weight.device
-        sampler = Sampler(self.sampling, [{*text}], vocab_size, self.turns, device)
+        sampler = Sampler(self.sampling, [{*tokens}], vocab_size, self.turns, device)
         self.speed.start()
-        for tokens in self._decode(new, n, sampler, start_pos):
-            token = int(tokens)
-            self.speed.stop(0 if sample.tokens else len(new), 1)
-            self.forwarded = given + len(sample.tokens)  # what is sampled is in the cache one step later
+        for token_tensor in self._decode(new_tokens, max_new_tokens, sampler, start_pos):
+            token = int(token_tensor)
+            self.speed.stop(0 if sample.tokens else len(new_tokens), 1)
+            self.forwarded = prompt_length + len(sample.tokens)  # a sampled token is in the cache one step later
             sample.push(token, None)
-            # A token that ends texts stays out of this one for good, or the next line would begin another.
-            text += [] if token in self.tokenizer.eos_ids else [token]
-            self.text = text
-            self.messages = [*before, user(line), {"role": "assistant", "content": sample.text}]
+            # An end token is left out of the text, because the model would begin another text after it.
+            if token not in self.tokenizer.eos_ids:
+                tokens.append(token)
+            self.tokens = tokens
+            answer = {"role": "assistant", "content": sample.text}
+            self.messages = [*earlier_messages, user_message(line), answer]
             yield sample
             if sample.finish:
                 return
             self.speed.start()
 
-    def _decode(self, new: list[int], n: int, sampler: Sampler, start_pos: int) -> Iterator[torch.Tensor]:
-        tokens = torch.tensor([new], device=sampler.device)  # (1, T)
+    def _decode(
+        self, new_tokens: list[int], max_new_tokens: int, sampler: Sampler, start_pos: int
+    ) -> Iterator[torch.Tensor]:
+        tokens = torch.tensor([new_tokens], device=sampler.device)  # (1, T)
         if isinstance(self.cache, EndlessCache):
-            return decode_endless(self.network, tokens, n, sampler, self.cache, start_pos)
-        return decode(self.network, tokens, n, sampler, self.cache, start_pos)
+            return decode_endless(self.network, tokens, max_new_tokens, sampler, self.cache, start_pos)
+        return decode(self.network, tokens, max_new_tokens, sampler, self.cache, start_pos)
 
-    def _text_with(self, line: str) -> list[int]:
-        """The whole text, with the line. An endless conversation forgets messages that would never fit together."""
+    def _tokens_with(self, line: str) -> list[int]:
+        """The whole text with the line. An endless chat drops its oldest messages until the text fits."""
         if self.chat is None:
-            begins = not self.text
-            return self.text + self.tokenizer.encode(line if begins else "\n" + line, bos=begins)
+            if not self.tokens:
+                return self.tokenizer.encode(line)
+            return self.tokens + self.tokenizer.encode("\n" + line, bos=False)
         while True:
-            text = self.chat.encode([*self.messages, user(line)])
-            if not self.endless or not self.messages or self._fits(text):
-                return text
-            print_note("(the context is full: the oldest question and its answer are forgotten)")
+            tokens = self.chat.encode([*self.messages, user_message(line)])
+            if not self.endless or not self.messages or self._fits(tokens):
+                return tokens
+            print_note("(the context is full: the oldest question and its answer are dropped)")
             del self.messages[:2]
 
-    def _kept(self, text: list[int]) -> int:
-        """How many tokens of the text are in the cache. The last one is not: its logits are to be computed."""
-        kept = min(common_prefix(self.text[: self.forwarded], text), len(text) - 1)
-        return 0 if self.evicted and kept < self.forwarded else kept
+    def _cached_length(self, tokens: list[int]) -> int:
+        """The number of first tokens of the new text that the cache has, all but the last one at most.
 
-    def _fits(self, text: list[int]) -> bool:
-        room = self.cache.max_seq_len - (self.cache.keep if isinstance(self.cache, EndlessCache) else 0)
-        return len(text) - self._kept(text) <= room
+        The last token always goes through the network, because its logits are needed. After an eviction, a text that
+        differs from the old one has to be computed from its start.
+        """
+        length = min(common_prefix_length(self.tokens[: self.forwarded], tokens), len(tokens) - 1)
+        if self.evicted and length < self.forwarded:
+            return 0
+        return length
 
-    def _start_pos(self, text: list[int]) -> int:
-        """The ``start_pos`` of what the cache does not have yet of the text; raises ValueError where there is none."""
-        kept = self._kept(text)
-        new, limit = len(text) - kept, self.cache.max_seq_len
-        if not self.endless and len(text) >= limit:
-            taken = f"{self.forwarded} of its {limit} tokens are taken"
-            raise ValueError(f"the context is full: {taken}, and the line has {len(text) - len(self.text)}")
-        if not self._fits(text):
+    def _fits(self, tokens: list[int]) -> bool:
+        room = self.cache.max_seq_len
+        if isinstance(self.cache, EndlessCache):
+            room -= self.cache.keep
+        return len(tokens) - self._cached_length(tokens) <= room
+
+    def _start_pos(self, tokens: list[int]) -> int:
+        """Make room for the tokens that are not cached, and return their ``start_pos``.
+
+        Raises ValueError if they do not fit.
+        """
+        cached, limit = self._cached_length(tokens), self.cache.max_seq_len
+        new = len(tokens) - cached
+        if not self.endless and len(tokens) >= limit:
+            raise ValueError(
+                f"the context is full: {self.forwarded} of its {limit} tokens are taken, and the line has "
+                f"{len(tokens) - len(self.tokens)}"
+            )
+        if not self._fits(tokens):
             raise ValueError(f"the line has {new} tokens, more than the context of {limit} can take")
-        self.forwarded = kept
+        self.forwarded = cached
         if not isinstance(self.cache, EndlessCache):
-            return kept
-        if not kept:
+            return cached
+        if cached == 0:
             self.cache.evicted = 0
-        return self.cache.make_room(kept - self.cache.evicted, new)
+        return self.cache.make_room(cached - self.cache.evicted, new)
 
 
 def converse(conversation: Conversation, max_new_tokens: int, stop: Sequence[str]) -> None:
-    """Texts from stdin until it ends. Ctrl-C ends a turn, not the conversation; nor does a text that is too long."""
-    terminal = Terminal(conversation.start_anew)
+    """Take turns until stdin ends. Neither Ctrl-C, which ends a turn, nor a line that is too long ends it."""
+    terminal = Terminal(conversation.reset)
     while True:
         try:
-            text = terminal.read_turn()
-            if text is None:
+            line = terminal.read_turn()
+            if line is None:
                 return
-            before = conversation.evicted
+            evicted_before = conversation.evicted
             try:
-                print_samples(conversation.turn(text, max_new_tokens, stop))
+                print_samples(conversation.turn(line, max_new_tokens, stop))
             except ValueError as error:
                 if conversation.endless or not conversation.forwarded:
-                    raise  # it is too long for any context
+                    raise  # a new text would not make room for it either
                 print_note(f"{error}; a new text begins")
-                conversation.start_anew()
-                print_samples(conversation.turn(text, max_new_tokens, stop))
-            if conversation.evicted > before:
+                conversation.reset()
+                print_samples(conversation.turn(line, max_new_tokens, stop))
+            if conversation.evicted > evicted_before:
                 limit = conversation.cache.max_seq_len
-                print_note(f"(the context of {limit} tokens is full: {conversation.evicted} are forgotten)")
+                print_note(f"(the context of {limit} tokens is full: {conversation.evicted} have been evicted)")
         except ValueError as error:
             print_note(f"{error}: give another line")
         except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""Texts longer than the context: a cache that evicts old tokens, and the decode loop around it."""
+"""Texts longer than the context: a cache that evicts old tokens, and its decode loop."""
 
 from collections.abc import Callable, Iterator
 
@@ -11,21 +11,24 @@ from ..config import ModelArgs
 from ..generation import decode
 from ..transformer import Transformer
 
-SINKS = 4  # first tokens of a text that are never evicted
+SINKS = 4  # tokens at the start of a text that are never evicted
 
 
 def quarter_of(context: int) -> int:
-    """How many tokens are evicted at a time."""
+    """The number of tokens that are evicted at a time."""
     return max(1, context // 4)
 
 
 def never_evicted(context: int, keep: int = SINKS) -> int:
-    """How many of the first ``keep`` tokens of a text can stay: a quarter of the context and one more may go."""
+    """The number of tokens at the start of a text that are never evicted: ``keep``, or fewer in a tiny context.
+
+    A quarter of the context and one more token must remain evictable.
+    """
     return min(keep, context - quarter_of(context) - 1)
 
 
 def without_middle(tokens: list[int], context: int) -> list[int]:
-    """The tokens of a text that fit into the context: the first ones, which are never evicted, and the last ones."""
+    """Shorten a text to the context: keep the first tokens, which are never evicted, and the last ones."""
     if len(tokens) <= context:
         return tokens
     first = never_evicted(context)
@@ -35,9 +38,9 @@ def without_middle(tokens: list[int], context: int) -> list[int]:
 class EndlessCache(KVCache):
     """A cache that, when it is full, evicts the oldest quarter of its tokens, keeping the first ``keep``.
 
-    Keys are cached rotated, and rotations add: to move a key to a position n lower, it is rotated by -n. Nothing is
-    computed again. The first tokens stay because heads park surplus attention on them (attention sinks, StreamingLLM,
-    arXiv:2309.17453). The rotations are those of ``freqs_cis``, the network's table, so this is right only if the
+    Keys are cached rotated, and rotations add: rotating a key by -n moves it to a position n lower, so nothing is
+    recomputed. The first tokens are kept because heads park surplus attention on them (attention sinks, StreamingLLM,
+    arXiv:2309.17453). The rotations are those of ``freqs_cis``, the network's table, so this is correct only if the
     scores depend on relative positions (``is_shift_invariant``).
     """
 
@@ -54,22 +57,22 @@ class EndlessCache(KVCache):
         super().__init__(args, batch_size, max_seq_len, dtype, device)
         if self.max_seq_len < 2:
             raise ValueError("max_seq_len is 1: an endless text needs a context of at least 2 tokens")
-        # One slot is never used, so that a slice is never the whole buffer; torch.compile would specialise that case
+        # One slot is never used, so that a slice is never the whole buffer. torch.compile would specialise that case
         # and recompile.
         self.keys, self.values = F.pad(self.keys, (0, 0, 0, 1)), F.pad(self.values, (0, 0, 0, 1))
         self.freqs_cis = freqs_cis.detach().to(self.keys.device)
         self.quarter = quarter_of(self.max_seq_len)
         self.keep = never_evicted(self.max_seq_len, keep)
-        self.evicted = 0  # tokens so far; -1 while keys are being moved
+        self.evicted = 0  # number of tokens evicted so far; -1 while keys are being moved
 
     def make_room(self, start_pos: int, T: int = 1) -> int:
-        """Evict quarters of the ``start_pos`` tokens until T more fit; returns the new start_pos.
+        """Evict quarters of the ``start_pos`` cached tokens until T more fit, and return the new start_pos.
 
-        Raises ValueError if they never fit.
+        Raises ValueError if T tokens never fit.
         """
-        most = self.max_seq_len - min(self.keep, start_pos)
-        if most < T:
-            raise ValueError(f"{T} tokens do not fit into a context of {self.max_seq_len}: give at most {most}")
+        room = self.max_seq_len - min(self.keep, start_pos)
+        if room < T:
+            raise ValueError(f"{T} tokens do not fit into a context of {self.max_seq_len}: give at most {room}")
         while start_pos + T > self.max_seq_len:
             count = min(self.quarter, start_pos - self.keep)
             self.evict(count, start_pos)
@@ -77,7 +80,7 @@ class EndlessCache(KVCache):
         return start_pos
 
     def evict(self, count: int, length: int) -> None:
-        """Evict ``count`` of the ``length`` tokens: the oldest ones after the first ``keep``."""
+        """Evict ``count`` of the ``length`` cached tokens: the oldest ones after the first ``keep``."""
         back = self.freqs_cis[count].conj()  # (D/2,)
         back = back / back.abs()  # YaRN's table also lengthens the keys, which has been done already
         old, new = slice(self.keep + count, length), slice(self.keep, length - count)
@@ -98,19 +101,25 @@ def decode_endless(
     cache: EndlessCache,
     start_pos: int = 0,
 ) -> Iterator[Tensor]:
-    """``decode`` past the end of the context: decode until the cache is full, evict, and continue. Yields (B, 1)."""
+    """Like ``decode``, also past the end of the context: decode until the cache is full, evict, and continue.
+
+    Yields the next token of each row, (B, 1).
+    """
     while max_new_tokens > 0:
-        start_pos = cache.make_room(start_pos, tokens.shape[1])
-        start_pos += tokens.shape[1]
-        count = min(max_new_tokens, cache.max_seq_len - start_pos + 1)  # the last one is not in the cache yet
-        for token in decode(network, tokens, count, sample, cache, start_pos - tokens.shape[1]):
+        T = tokens.shape[1]
+        start_pos = cache.make_room(start_pos, T)
+        # The last token of each call of ``decode`` is not in the cache: it is the first one of the next call.
+        count = min(max_new_tokens, cache.max_seq_len - (start_pos + T) + 1)
+        for token in decode(network, tokens, count, sample, cache, start_pos):
             yield token
-        tokens, start_pos, max_new_tokens = token, start_pos + count - 1, max_new_tokens - count
+        tokens = token
+        start_pos += T + count - 1
+        max_new_tokens -= count
 
 
 def is_shift_invariant(network: Transformer | type[Transformer]) -> bool:
-    """Whether the logits depend on relative positions only, as RoPE's do.
+    """Whether the logits depend on relative positions only, as with RoPE.
 
-    A network to which absolute positions matter says so: ``shift_invariant = False``.
+    A subclass whose logits depend on absolute positions has the attribute ``shift_invariant = False``.
     """
     return getattr(network, "shift_invariant", True)

@@ -1,4 +1,4 @@
-"""Where prompts come from: flags, a file, a pipe."""
+"""Prompts from flags, a file or a pipe, and whether they fit into the context."""
 
 import os
 import stat
@@ -12,9 +12,9 @@ from ..cli import print_note, quantity
 from ..cli.files import check_is_file
 from .endless import never_evicted, without_middle
 
-MAX_PROMPT_BYTES = 100_000_000  # bytes of a prompt: /dev/zero has no end
-SUBSTITUTED = ("/dev/fd/", "/proc/self/fd/")  # a shell's <(command), which somebody writes to
-PIPE_TIMEOUT = 1.0  # seconds to wait for the first byte of a pipe that no flag names
+MAX_PROMPT_BYTES = 100_000_000  # a size limit, so that /dev/zero cannot fill the memory
+PROCESS_SUBSTITUTION = ("/dev/fd/", "/proc/self/fd/")  # a shell's <(command): a pipe, but safe to read
+PIPE_TIMEOUT = 1.0  # seconds to wait for the first byte on stdin if no flag asks for stdin
 
 
 @dataclass(frozen=True)
@@ -24,64 +24,69 @@ class Prompt:
 
 
 def read_texts(prompts: Sequence[str], file: Path | None) -> list[str]:
-    """The prompts' texts: as given, ``-`` being stdin; one for each line of ``file`` that is not blank; or piped in.
+    """Read the prompts: the texts in ``prompts``, where ``-`` is stdin, then the lines of ``file`` that are not blank.
 
-    With nothing at all, the empty text: the model then begins one of its own. Raises ValueError for what is no UTF-8.
+    Without both, the prompt is the text piped to stdin, or the empty text if there is none. Raises ValueError if a text
+    is not valid UTF-8.
     """
     texts = [read_stdin() if text == "-" else text for text in prompts]
     if file is not None:
-        texts += prompts_in(file)
+        texts += read_prompt_file(file)
     if prompts or file is not None:
         return texts
-    return [utf8(piped(), "stdin").removesuffix("\n")]
+    return [decode_utf8(read_pipe(), "stdin").removesuffix("\n")]
 
 
-def prompts_in(file: Path) -> list[str]:
-    """The lines of a file that are not blank; says how many were."""
-    if not str(file).startswith(SUBSTITUTED):
+def read_prompt_file(file: Path) -> list[str]:
+    """The lines of a file that are not blank. Prints a note if some are."""
+    if not str(file).startswith(PROCESS_SUBSTITUTION):
         check_is_file(file)
-    lines = utf8(file.read_bytes(), str(file)).splitlines()
+    lines = decode_utf8(file.read_bytes(), str(file)).splitlines()
     texts = [line for line in lines if line.strip()]
     if not texts:
-        raise ValueError(f"{file} holds no prompt: write one a line")
-    if blank := len(lines) - len(texts):
+        raise ValueError(f"{file} contains no prompt: write one per line")
+    blank = len(lines) - len(texts)
+    if blank:
         print_note(f"note: {file}: {quantity(blank, 'blank line')} skipped, {quantity(len(texts), 'prompt')}")
     return texts
 
 
 def read_stdin() -> str:
-    return utf8(whole_stdin(), "stdin").removesuffix("\n") if sys.stdin else ""
+    return decode_utf8(read_stdin_bytes(), "stdin").removesuffix("\n") if sys.stdin else ""
 
 
-def whole_stdin() -> bytes:
-    text = sys.stdin.buffer.read(MAX_PROMPT_BYTES + 1)
-    if len(text) > MAX_PROMPT_BYTES:
+def read_stdin_bytes() -> bytes:
+    content = sys.stdin.buffer.read(MAX_PROMPT_BYTES + 1)
+    if len(content) > MAX_PROMPT_BYTES:
         raise ValueError(
-            f"stdin is longer than {MAX_PROMPT_BYTES // 10**6} MB: that fits no context, give a shorter prompt"
+            f"stdin is longer than {MAX_PROMPT_BYTES // 10**6} MB: this does not fit into any context, give a shorter "
+            "prompt"
         )
-    return text
+    return content
 
 
-def piped() -> bytes:
-    """What is piped in though no flag asks for it. A pipe may also be open with nobody who writes to it."""
+def read_pipe() -> bytes:
+    """Read what is piped to stdin, although no flag asks for stdin; b"" if nothing is written to it in time."""
     try:
         descriptor = sys.stdin.fileno()
         mode = os.fstat(descriptor).st_mode
-    except (AttributeError, OSError, ValueError):  # closed, before the start or since
+    except (AttributeError, OSError, ValueError):  # stdin is closed
         return b""
     if stat.S_ISREG(mode):
-        return whole_stdin()
+        return read_stdin_bytes()
     if not stat.S_ISFIFO(mode):
         return b""
-    # A thread waits for the first byte, since `select` knows no pipes on Windows. It ends with the process.
-    first: list[bytes] = []
-    reader = threading.Thread(target=lambda: first.append(os.read(descriptor, 1)), daemon=True)
+    # A pipe may be open without anything ever being written to it, so a daemon thread waits for the first byte. On
+    # Windows `select` does not support pipes.
+    first_byte: list[bytes] = []
+    reader = threading.Thread(target=lambda: first_byte.append(os.read(descriptor, 1)), daemon=True)
     reader.start()
     reader.join(PIPE_TIMEOUT)
-    return first[0] + whole_stdin() if first else b""
+    return first_byte[0] + read_stdin_bytes() if first_byte else b""
 
 
-def utf8(content: bytes, source: str) -> str:
+def decode_utf8(content: bytes, source: str) -> str:
+    """Decode UTF-8, with or without a byte order mark. Raises ValueError that names the source and the invalid byte."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -89,27 +94,29 @@ def utf8(content: bytes, source: str) -> str:
 
 
 def check_fit(prompts: Sequence[Prompt], context: int, max_new_tokens: int | None) -> None:
-    """Raise ValueError for a prompt that leaves no room in the context for so many new tokens; None is for any."""
-    least = 1 if max_new_tokens is None else max_new_tokens
+    """Raise ValueError if a prompt and ``max_new_tokens`` exceed the context. None stands for one new token or more."""
+    new_tokens = 1 if max_new_tokens is None else max_new_tokens
     for number, prompt in enumerate(prompts, 1):
         length = len(prompt.tokens)
-        if length + least > context:
+        if length + new_tokens > context:
             lower = ", lower --max_new_tokens" if max_new_tokens else ""
             raise ValueError(
-                f"prompt {number} has {quantity(length, 'token')}, and with {quantity(least, 'new one')} it passes "
-                f"the model's context of {context}: shorten it{lower}, or add --endless"
+                f"prompt {number} has {quantity(length, 'token')}, and with {quantity(new_tokens, 'new one')} it "
+                f"exceeds the model's context of {context}: shorten it{lower}, or add --endless"
             )
 
 
 def fit_endless(prompts: Sequence[Prompt], context: int) -> list[Prompt]:
-    """The prompts with the tokens that an endless text of this context begins with; says what is left out."""
-    fitting = [replace(prompt, tokens=without_middle(prompt.tokens, context)) for prompt in prompts]
-    cut = [number for number, (a, b) in enumerate(zip(prompts, fitting)) if len(a.tokens) > len(b.tokens)]
-    if cut:
-        first, before, after = never_evicted(context), *(len(of[cut[0]].tokens) for of in (prompts, fitting))
-        others = f" (so do {len(cut) - 1} others)" if len(cut) > 1 else ""
+    """Shorten prompts to the context, for endless texts: middle tokens are left out. Prints a note if some are."""
+    shortened = [replace(prompt, tokens=without_middle(prompt.tokens, context)) for prompt in prompts]
+    too_long = [number for number, prompt in enumerate(prompts) if len(prompt.tokens) > context]
+    if too_long:
+        number = too_long[0]
+        length = len(prompts[number].tokens)
+        left_out = length - len(shortened[number].tokens)
+        others = f" (and so do {len(too_long) - 1} others)" if len(too_long) > 1 else ""
         print_note(
-            f"note: prompt {cut[0] + 1} has {before} tokens and passes the context of {context}{others}: "
-            f"{before - after} are left out after the first {first}"
+            f"note: prompt {number + 1} has {length} tokens and exceeds the context of {context}{others}: "
+            f"{left_out} are left out after the first {never_evicted(context)}"
         )
-    return fitting
+    return shortened

@@ -1,4 +1,4 @@
-"""Tokens to texts: prompts in batches through the decode loop, each row with its own text and its own end."""
+"""From tokens to text: decode prompts in batches, and stream each row's text up to its end or a stop string."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,9 +19,9 @@ def check_stop_strings(strings: Sequence[str]) -> None:
 
 
 class StopStrings:
-    """Passes text on up to the first stop string, and holds back what may still become one.
+    """Stream text up to the first stop string, holding back an end that may be the beginning of one.
 
-    Of several, the one complete first counts, so the result does not depend on how the text is cut into pieces.
+    The stop string that is complete first counts, so the result does not depend on how the text is cut into pieces.
     """
 
     def __init__(self, strings: Sequence[str] = ()) -> None:
@@ -31,28 +31,36 @@ class StopStrings:
         self.stopped = False
 
     def push(self, text: str) -> str:
-        """What is certain to come before any stop string; nothing more once one has come."""
+        """Add text, and return the part that certainly precedes any stop string: "" after one was found."""
         if self.stopped:
             return ""
         text = self._held + text
-        found = [(at + len(stop), at) for stop in self._strings if (at := text.find(stop)) >= 0]
-        if found:
+        matches = []  # (end, start) of each stop string, so that the smallest is the one complete first
+        for stop in self._strings:
+            start = text.find(stop)
+            if start >= 0:
+                matches.append((start + len(stop), start))
+        if matches:
             self.stopped, self._held = True, ""
-            return text[: min(found)[1]]
-        begun = max((self._begun(text, stop) for stop in self._strings), default=0)
-        self._held = text[len(text) - begun :]
-        return text[: len(text) - begun]
+            _, start = min(matches)
+            return text[:start]
+        held = max((self._partial_match(text, stop) for stop in self._strings), default=0)
+        self._held = text[len(text) - held :]
+        return text[: len(text) - held]
 
     def flush(self) -> str:
-        """What was held back, when no more text comes."""
+        """Return the text that was held back. No more text may follow."""
         held, self._held = self._held, ""
         return held
 
     @staticmethod
-    def _begun(text: str, stop: str) -> int:
-        """How many characters at the end of the text may begin the stop string."""
+    def _partial_match(text: str, stop: str) -> int:
+        """The number of characters at the end of the text that are the beginning of the stop string."""
         longest = min(len(text), len(stop) - 1)
-        return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
+        for length in range(longest, 0, -1):
+            if text.endswith(stop[:length]):
+                return length
+        return 0
 
 
 @dataclass(eq=False)
@@ -69,49 +77,52 @@ class Sample:
     finish: str | None = None
 
     def __post_init__(self) -> None:
-        # Decoders treat the start of a text specially, so the continuation is decoded as what follows the prompt.
+        # Decoders treat the start of a text specially, so the prompt goes through the stream before the continuation.
         self._stream = self.tokenizer.stream()
-        shown = sum(len(self._stream.push(token)) for token in self.prompt.tokens)
-        self._prompt_left = len(self.tokenizer.decode(self.prompt.tokens)) - shown  # characters the stream still holds
-        self._taken: int | None = None
+        streamed = sum(len(self._stream.push(token)) for token in self.prompt.tokens)
+        prompt_length = len(self.tokenizer.decode(self.prompt.tokens))
+        self._prompt_characters_left = prompt_length - streamed  # characters that the stream still holds back
+        self._taken_length: int | None = None
 
     def push(self, token: int | None, logprob: float | None) -> None:
-        """The row's next token. Nothing once the sample has finished, though its row may run on."""
+        """Add the row's next token. Ignored after the sample has finished, because its batch may go on."""
         if self.finish is not None or token is None:
             return
         self.tokens.append(token)
         self.logprobs.append(logprob)
-        ends = token in self.tokenizer.eos_ids
-        if not ends:
+        is_end = token in self.tokenizer.eos_ids
+        if not is_end:
             self._extend(self._stream.push(token))
-        if self.finish is None and (ends or len(self.tokens) == self.max_new_tokens):
-            self._extend(self._stream.flush())  # no more tokens come: what was held back was text after all
+        if self.finish is None and (is_end or len(self.tokens) == self.max_new_tokens):
+            self._extend(self._stream.flush())
             self.text += self.stops.flush()
-            self.finish = self.finish or ("end" if ends else "length")
+            self.finish = self.finish or ("end" if is_end else "length")
 
     def _extend(self, text: str) -> None:
-        of_prompt = min(self._prompt_left, len(text))
-        self._prompt_left -= of_prompt
+        """Add text from the stream, without the rest of the prompt, up to a stop string."""
+        of_prompt = min(self._prompt_characters_left, len(text))
+        self._prompt_characters_left -= of_prompt
         self.text += self.stops.push(text[of_prompt:])
         if self.stops.stopped:
             self.finish = "stop"
 
     def take(self, with_prompt: bool = False) -> str:
-        """The text since the last call; on the first one the prompt's before it, if wanted."""
-        begin = self.prompt.text if with_prompt and self._taken is None else ""
-        new, self._taken = self.text[self._taken or 0 :], len(self.text)
-        return begin + new
+        """The text since the last call. The first call also gives the prompt before it, if ``with_prompt``."""
+        prompt = self.prompt.text if with_prompt and self._taken_length is None else ""
+        new_text = self.text[self._taken_length or 0 :]
+        self._taken_length = len(self.text)
+        return prompt + new_text
 
     def as_json(self, logprobs: bool) -> dict[str, Any]:
-        found = {"prompt": self.prompt.text, "text": self.text, "tokens": self.tokens, "finish_reason": self.finish}
-        return found | ({"logprobs": self.logprobs} if logprobs else {})
+        fields = {"prompt": self.prompt.text, "text": self.text, "tokens": self.tokens, "finish_reason": self.finish}
+        return fields | ({"logprobs": self.logprobs} if logprobs else {})
 
 
 class Speed:
-    """Tokens and seconds of prompts and of new tokens: the two have different limits, arithmetic and memory.
+    """Tokens and seconds of prefill and of decoding, counted apart: arithmetic limits one, memory the other.
 
-    The caller of the decode loop calls ``start`` before each of its steps and ``stop`` after, so its own work between
-    them is not counted. A first step prefills the prompts and gives a token each; it counts for the prompts.
+    The caller of the decode loop calls ``start`` before each step and ``stop`` after it, so that its other work is not
+    counted. The first step of a batch prefills the prompts and samples one token per row. It counts as prefill.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -133,15 +144,20 @@ class Speed:
             self.new_seconds += seconds
 
     def __str__(self) -> str:
-        parts = [("prompt", self.prompt_tokens, self.prompt_seconds), ("new", self.new_tokens, self.new_seconds)]
-        return "; ".join(
-            f"{name}: {quantity(n, 'token')}, {s:.2f} s, {n / s:.0f} tokens/s" for name, n, s in parts if n and s
-        )
+        parts = []
+        for name, tokens, seconds in (
+            ("prompt", self.prompt_tokens, self.prompt_seconds),
+            ("new", self.new_tokens, self.new_seconds),
+        ):
+            if tokens and seconds:
+                rate = f"{tokens / seconds:.0f} tokens/s"
+                parts.append(f"{name}: {quantity(tokens, 'token')}, {seconds:.2f} s, {rate}")
+        return "; ".join(parts)
 
 
 @dataclass(frozen=True)
 class Completion:
-    """How prompts are continued."""
+    """Settings of ``complete``."""
 
     max_new_tokens: int
     stop: Sequence[str] = ()
@@ -159,9 +175,10 @@ def complete(
     sampling: Sampling,
     speed: Speed,
 ) -> Iterator[Sample]:
-    """Continue every prompt, ``batch_size`` of them at a time, with the ``network`` that ``for_decoding`` built.
+    """Continue every prompt, ``batch_size`` at a time, with a network from ``for_decoding``.
 
-    Yields samples in the order of their prompts, each whenever it may have more text, the last time with ``finish``.
+    Yields the samples in the order of their prompts: each one after every step that may have added text to it, the last
+    time with ``finish`` set.
     """
     max_new_tokens, batch_size = completion.max_new_tokens, completion.batch_size
     for first in range(0, len(prompts), batch_size):
@@ -173,7 +190,7 @@ def complete(
         sampler = Sampler(sampling, rows, vocab_size, first, device, completion.logprobs)
         steps = decode_batch(network, rows, max_new_tokens, sampler, cache, tokenizer.eos_ids)
         prompt_tokens = sum(map(len, rows))
-        waiting = list(samples)  # for those before them in the batch to finish
+        waiting = list(samples)  # samples that have not been yielded to their end; only the first one is yielded
         speed.start()
         for tokens in steps:
             speed.stop(prompt_tokens, sum(sample.finish is None for sample in samples))

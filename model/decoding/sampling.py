@@ -1,7 +1,7 @@
-"""From logits to a token: the settings, small functions from logits (B, V) to logits, and the draw at the end.
+"""Sampling: settings, filters from logits (B, V) to logits, and the draw of a token.
 
-A token that is ruled out has the logit -inf. Each function keeps at least the likeliest token, so they compose in any
-order; ``apply_filters`` applies them in the customary one.
+A token that a filter excludes gets the logit -inf. Every filter keeps at least the likeliest token, so filters can be
+combined in any order; ``apply_filters`` uses the customary order.
 """
 
 import random
@@ -12,8 +12,8 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-RULED_OUT = float("-inf")
-DRAWS = 1024  # for which random numbers are made at a time
+EXCLUDED = float("-inf")
+BLOCK_SIZE = 1024  # random numbers that are generated at a time
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Sampling:
     top_k: Annotated[int | None, "draw among the K likeliest tokens; 0 is off"] = None
     top_p: Annotated[float | None, "draw among the likeliest tokens that together have this probability"] = None
     min_p: Annotated[float | None, "leave out tokens below this fraction of the likeliest one's probability"] = None
-    repetition_penalty: Annotated[float, "above 1 makes tokens the text already has less likely; 1 is off"] = 1.0
+    repetition_penalty: Annotated[float, "above 1 makes tokens that the text already has less likely; 1 is off"] = 1.0
     seed: Annotated[int | None, "the same seed gives the same text (default: a new one each time)"] = None
 
     def __post_init__(self) -> None:
@@ -51,43 +51,43 @@ class Sampling:
 
 
 def penalize(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
-    """Make what the text already has less likely: ``seen`` (B, V) is True there (CTRL, arXiv:1909.05858, eq. 4).
+    """Repetition penalty: make tokens less likely where ``seen`` (B, V) is True (CTRL, arXiv:1909.05858, eq. 4).
 
-    Logits have no natural zero, so a positive one is divided and a negative one multiplied: both go down.
+    A positive logit is divided by the penalty and a negative one multiplied, so that both decrease.
     """
     return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
 def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
-    """Divide by the temperature, above 0. The largest logit is made 0 first, so a tiny temperature cannot overflow."""
+    """Divide by the temperature, which is above 0. The largest logit is shifted to 0 first, to prevent overflow."""
     return (logits - logits.amax(-1, keepdim=True)) / max(temperature, torch.finfo(logits.dtype).tiny)
 
 
 def keep_top_k(logits: Tensor, k: int) -> Tensor:
-    """The k likeliest tokens, and whatever ties with the last of them."""
+    """Keep the k likeliest tokens, and ties with the last of them."""
     kth = logits.topk(min(k, logits.shape[-1])).values[:, -1:]  # (B, 1)
-    return logits.masked_fill(logits < kth, RULED_OUT)
+    return logits.masked_fill(logits < kth, EXCLUDED)
 
 
 def keep_top_p(logits: Tensor, p: float) -> Tensor:
-    """The fewest likeliest tokens whose probabilities reach p, and ties (nucleus sampling, arXiv:1904.09751)."""
+    """Keep the fewest tokens whose probabilities sum to p or more, and ties (nucleus sampling, arXiv:1904.09751)."""
     probs = logits.softmax(-1)
     likeliest = probs.topk(min(256, probs.shape[-1])).values  # (B, up to 256), largest first
-    if (likeliest.sum(-1) < p).any():  # seldom, and sorting all of a large vocabulary takes milliseconds
+    if (likeliest.sum(-1) < p).any():  # rare; sorting a large vocabulary takes milliseconds
         likeliest = probs.sort(-1, descending=True).values  # (B, V)
-    reached = likeliest.cumsum(-1) - likeliest >= p  # before this token already
-    last = likeliest.masked_fill(reached, 1.0).amin(-1, keepdim=True)  # (B, 1)
-    return logits.masked_fill(probs < last, RULED_OUT)
+    sum_before = likeliest.cumsum(-1) - likeliest  # the total probability of more likely tokens
+    smallest = likeliest.masked_fill(sum_before >= p, 1.0).amin(-1, keepdim=True)  # (B, 1)
+    return logits.masked_fill(probs < smallest, EXCLUDED)
 
 
 def keep_min_p(logits: Tensor, p: float) -> Tensor:
-    """The tokens with at least p times the likeliest one's probability (arXiv:2407.01082): sure models choose less."""
+    """Keep the tokens with at least p times the probability of the likeliest one (min-p sampling, arXiv:2407.01082)."""
     probs = logits.softmax(-1)
-    return logits.masked_fill(probs < p * probs.amax(-1, keepdim=True), RULED_OUT)
+    return logits.masked_fill(probs < p * probs.amax(-1, keepdim=True), EXCLUDED)
 
 
 def apply_filters(logits: Tensor, sampling: Sampling) -> Tensor:
-    """Everything but the penalty, in the order of Hugging Face and others: temperature, top_k, top_p, min_p."""
+    """Apply temperature, top_k, top_p and min_p in this order, as Hugging Face and others do."""
     logits = apply_temperature(logits, sampling.temperature)
     if sampling.top_k:
         logits = keep_top_k(logits, sampling.top_k)
@@ -99,39 +99,41 @@ def apply_filters(logits: Tensor, sampling: Sampling) -> Tensor:
 
 
 def draw(logits: Tensor, uniform: Tensor) -> Tensor:
-    """One token a row, (B,): where ``uniform``, (B,) in [0, 1), falls among the summed probabilities.
+    """Draw one token per row, (B,), by inverting the cumulative distribution at ``uniform``, (B,) in [0, 1).
 
-    This costs one random number and a running sum; ``torch.multinomial`` draws V random numbers, which takes about
-    twenty times as long for 32000 tokens. The sum is float64, for in float32 its last steps would be lost.
+    This needs one random number per row. ``torch.multinomial`` draws V of them, which takes about twenty times as long
+    for 32000 tokens. The cumulative sum is float64, because float32 loses small probabilities at its end.
     """
-    reached = logits.softmax(-1).cumsum(-1, dtype=torch.float64)  # (B, V)
-    target = uniform[:, None] * reached[:, -1:]
-    tokens = torch.searchsorted(reached, target, right=True)  # (B, 1)
+    cumulative = logits.softmax(-1).cumsum(-1, dtype=torch.float64)  # (B, V)
+    target = uniform[:, None] * cumulative[:, -1:]  # (B, 1)
+    tokens = torch.searchsorted(cumulative, target, right=True)  # (B, 1)
     return tokens[:, 0].clamp(max=logits.shape[-1] - 1)  # (B,)
 
 
 def uniforms(seed: int | None, rows: Iterable[int], device: torch.device | str = "cpu") -> Iterator[Tensor]:
-    """The random numbers of each draw, (B,) in float64: a row's own, whatever other rows are in its batch.
+    """Yield the random numbers of each draw, (B,) float64. A row's numbers do not depend on the rest of its batch.
 
-    They are drawn in blocks, because those of an endless text would fill the memory. A generator gives the same numbers
-    however they are divided into blocks.
+    They are generated in blocks, because all numbers of an endless text would fill the memory. The size of the blocks
+    does not change the numbers.
     """
     if seed is None:
         seed = random.SystemRandom().getrandbits(63)
     streams = [torch.Generator().manual_seed(random.Random(f"{seed} {row}").getrandbits(63)) for row in rows]
     while True:
-        block = [torch.rand(DRAWS, dtype=torch.float64, generator=stream) for stream in streams]
-        yield from torch.stack(block).to(device).unbind(1)  # (B, DRAWS), (B,) each
+        block = [torch.rand(BLOCK_SIZE, dtype=torch.float64, generator=stream) for stream in streams]
+        yield from torch.stack(block).to(device).unbind(1)  # (B, BLOCK_SIZE), (B,) each
 
 
 def check_finite(logits: Tensor) -> None:
-    """Raises ValueError for NaN and infinity, of which a sampler would make token 0 or V - 1."""
-    if not logits.amax(-1).isfinite().all():  # the largest number of a row is NaN if any of them is
-        raise ValueError("the logits are NaN or infinite: so are weights, or products overflow; try --dtype float32")
+    """Raise ValueError if a logit is NaN or infinite, because a sampler would turn it into token 0 or V - 1."""
+    if not logits.amax(-1).isfinite().all():  # the maximum of a row is NaN if any logit in it is
+        raise ValueError(
+            "the logits are NaN or infinite: either the weights are, or products overflow; try --dtype float32"
+        )
 
 
 class Sampler:
-    """Samples each row's next token. Holds each row's random stream, and the tokens that it has so far."""
+    """Sample the next token of each row. Holds the random stream of each row, and its tokens for the penalty."""
 
     def __init__(
         self,
@@ -142,7 +144,7 @@ class Sampler:
         device: torch.device | str = "cpu",
         with_logprobs: bool = False,
     ) -> None:
-        """Each row has a random stream of its own, numbered from ``first_row``; ``prompts`` are the tokens it has."""
+        """``prompts`` are the tokens of each row so far. ``first_row`` is the number of the first random stream."""
         self.sampling = sampling
         self.device = device
         self.with_logprobs = with_logprobs

@@ -1,9 +1,9 @@
-"""Render a chat template, a program that came with a checkpoint: as a process of its own, which imports only jinja2.
+"""Render a chat template, which is a program that came with a checkpoint, in a separate process that needs only jinja2.
 
-Jinja's sandbox keeps a template away from Python's internals and from files. It does not keep one from looping for
-ever or from doubling a text until the memory is full, so this process limits itself, but on Windows.
+Jinja's sandbox denies a template access to Python's internals and to files. It does not prevent an endless loop, or a
+text that is doubled until the memory is full, so this process limits its time and memory, except on Windows.
 
-stdin: a JSON object with ``template``, ``variables`` and ``conversations``: messages and add_generation_prompt of each.
+stdin: a JSON object with ``template``, ``variables`` and ``conversations``, each [messages, add_generation_prompt].
 stdout: a JSON object with ``texts``, one for each conversation, or with ``error``.
 """
 
@@ -24,14 +24,14 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-SAFE = (3, 1, 6)  # the oldest jinja2 that is used: templates could leave the sandbox of earlier ones
-SECONDS = 5  # of processor time
-MEMORY = 1 << 30  # bytes
-MAX_CHARACTERS = 4_000_000  # characters of a text
+OLDEST_SAFE_JINJA2 = (3, 1, 6)  # templates can break out of the sandbox of earlier versions
+SECONDS = 5  # limit of processor time
+MEMORY = 1 << 30  # limit in bytes
+MAX_CHARACTERS = 4_000_000  # limit of a rendered text
 
 
 class Generation(jinja2.ext.Extension):
-    """``{% generation %}`` marks what an assistant said for those who train on it; the text is the same without."""
+    """``{% generation %}`` marks an assistant's words for training. Rendering ignores the mark."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -41,14 +41,14 @@ class Generation(jinja2.ext.Extension):
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja's own gives an undefined value for a forbidden attribute, which prints as nothing: this one raises."""
+    """Jinja's sandbox, but a forbidden attribute is an error instead of an undefined value, which prints nothing."""
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> NoReturn:
         raise SecurityError(f"it accesses {attribute!r} of a {type(obj).__name__}")
 
 
 class Namespace(jinja2.utils.Namespace):
-    """What a template may write to, but for names with an underscore, which have a meaning in Python."""
+    """Jinja's namespace, to which a template may write, except to names that begin with an underscore."""
 
     def __setitem__(self, name: str, value: Any) -> None:
         if name.startswith("_"):
@@ -57,29 +57,29 @@ class Namespace(jinja2.utils.Namespace):
 
 
 def environment() -> Sandbox:
-    """As transformers has it: its settings, its extensions, its ``tojson``, and two functions."""
+    """A Jinja environment with the settings, extensions, filter and functions that transformers provides."""
     installed = version("jinja2")
-    if tuple(int(number) for number in re.findall(r"\d+", installed)[:3]) < SAFE:
+    if tuple(int(number) for number in re.findall(r"\d+", installed)[:3]) < OLDEST_SAFE_JINJA2:
         raise ValueError(f"jinja2 {installed} has known vulnerabilities: pip install --upgrade jinja2")
-    made = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols])
-    made.filters["tojson"] = to_json
-    made.globals |= {"raise_exception": raise_exception, "strftime_now": strftime_now, "namespace": Namespace}
-    return made
+    sandbox = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols])
+    sandbox.filters["tojson"] = to_json
+    sandbox.globals |= {"raise_exception": raise_exception, "strftime_now": strftime_now, "namespace": Namespace}
+    return sandbox
 
 
-def strftime_now(text: str) -> str:
-    return datetime.now().strftime(text)
+def strftime_now(date_format: str) -> str:
+    return datetime.now().strftime(date_format)
 
 
 def to_json(
     value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
 ) -> str:
-    """Jinja's own filter escapes what means something in HTML."""
+    """Jinja's filter of this name also escapes characters that are special in HTML; transformers' does not."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def raise_exception(message: str) -> NoReturn:
-    """For templates that cannot have a conversation, such as one with two messages of a user in a row."""
+    """Templates call this for conversations that they do not support, for example two user messages in a row."""
     raise jinja2.TemplateError(message)
 
 
@@ -99,7 +99,8 @@ def render(template: str, variables: dict[str, Any], conversations: list[Any]) -
 
 
 def limit(kind: int, value: int) -> None:
-    hard = resource.getrlimit(kind)[1]
+    """Lower a resource limit of this process, but not above its hard limit, which would be an error."""
+    _, hard = resource.getrlimit(kind)
     value = value if hard == resource.RLIM_INFINITY else min(value, hard)
     resource.setrlimit(kind, (value, value))
 
@@ -109,11 +110,11 @@ def main() -> None:
     if resource is not None:
         limit(resource.RLIMIT_CPU, SECONDS)
         limit(resource.RLIMIT_CORE, 0)
-        if sys.platform != "darwin":  # which refuses this one
+        if sys.platform != "darwin":  # macOS does not support this limit
             limit(resource.RLIMIT_AS, MEMORY)
     try:
         answer: dict[str, Any] = {"texts": render(**request)}
-    except Exception as error:  # whatever a template may raise
+    except Exception as error:  # a template can raise anything
         answer = {"error": f"{type(error).__name__}: {error}"[:300].rstrip(": ")}
     sys.stdout.write(json.dumps(answer))
 

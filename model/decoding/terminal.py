@@ -1,6 +1,6 @@
-"""What a person types, turn by turn: line editing, texts of several lines, and commands; in a terminal only.
+"""User input of a conversation: line editing, texts of several lines, and commands, in a terminal only.
 
-From a pipe each line is a turn, whatever it holds.
+If stdin is not a terminal, each line is a turn, even if it looks like a command.
 """
 
 import io
@@ -10,40 +10,40 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TextIO
 
-from ..cli import print_note, typed_text
-from .prompts import utf8
+from ..cli import decode_argument, print_note
+from .prompts import decode_utf8
 
-QUOTES = '"""'  # around a text of several lines, as ollama has it
+QUOTES = '"""'  # around a text of several lines, as in ollama
 END_KEYS = "Ctrl-Z and Enter" if sys.platform == "win32" else "Ctrl-D"
-GREETING = f"(/reset begins a new text, /help lists everything, {END_KEYS} ends)"
+GREETING = f"(/reset begins a new text, /help lists all commands, {END_KEYS} ends)"
 HELP = f"""\
 /reset      begin a new text
-/help       this list
-/exit       end, as {END_KEYS} does
-{QUOTES}         begins and ends a text of several lines
-//          begins a text with a slash: //etc is /etc
-Ctrl-C      stop the model, or leave out what you have typed"""
+/help       print this list
+/exit       end, like {END_KEYS}
+{QUOTES}         begin or end a text of several lines
+//          begin a text with a slash: //etc is /etc
+Ctrl-C      stop the model, or discard the line"""
 
 
 class Terminal:
-    """The turns of a conversation. ``reset`` is called for ``/reset``."""
+    """Read the user's turns from stdin. ``reset`` is called for ``/reset``."""
 
     def __init__(self, reset: Callable[[], object]) -> None:
         self.reset = reset
-        self.typed = is_terminal(sys.stdin)
-        # Python reads with line editing only if both are: otherwise its prompt would be among the text on stdout.
-        self.edited = self.typed and is_terminal(sys.stdout)
-        if self.edited:
-            with suppress(ImportError):  # Windows has none, and edits lines by itself
+        self.is_interactive = is_terminal(sys.stdin)
+        # ``input`` edits lines only if both are terminals. Otherwise it would write its prompt to stdout.
+        self.has_line_editing = self.is_interactive and is_terminal(sys.stdout)
+        if self.has_line_editing:
+            with suppress(ImportError):  # Windows has no readline; its console edits lines itself
                 import_module("readline")
-        if self.typed:
+        if self.is_interactive:
             print_note(GREETING)
 
     def read_turn(self) -> str | None:
-        """The next text, None at the end of the input. Raises ValueError for what is not UTF-8 or no command."""
+        """The next text, None at the end of the input. Raises ValueError for invalid UTF-8 or an unknown command."""
         while True:
             text = self._read_line("> ")
-            if not self.typed or text is None:
+            if not self.is_interactive or text is None:
                 return text
             if text.startswith(QUOTES):
                 return self._read_quoted(text.removeprefix(QUOTES))
@@ -54,10 +54,10 @@ class Terminal:
             command = text.rstrip()
             if command == "/exit":
                 return None
-            self._obey(command)
+            self._run_command(command)
 
     def _read_quoted(self, text: str) -> str | None:
-        """The lines up to the next quotes; what follows these is dropped."""
+        """The text up to the closing quotes; the rest of their line is discarded."""
         while QUOTES not in text:
             line = self._read_line("... ")
             if line is None:
@@ -65,7 +65,7 @@ class Terminal:
             text += "\n" + line
         return text.partition(QUOTES)[0].strip("\n")
 
-    def _obey(self, command: str) -> None:
+    def _run_command(self, command: str) -> None:
         if command == "/reset":
             self.reset()
             print_note("(a new text begins)")
@@ -73,22 +73,22 @@ class Terminal:
             print_note(HELP)
         else:
             name = command.split()[0][:30]
-            raise ValueError(f"{name} is no command, see /help; if it is text, write /{name}")
+            raise ValueError(f"{name} is not a command, see /help; if it is text, write /{name}")
 
     def _read_line(self, prompt: str) -> str | None:
-        """A line without its end; None at the end of the input."""
-        if self.edited:
+        """A line without its line break; None at the end of the input."""
+        if self.has_line_editing:
             try:
-                return typed_text(input(prompt))
+                return decode_argument(input(prompt))
             except EOFError:
                 line = b""
         else:
             print_note(prompt, end="")
             line = sys.stdin.buffer.readline() if sys.stdin else b""
         if not line:
-            print_note("")  # what comes next starts on a line of its own
+            print_note("")  # end the line of the prompt
             return None
-        return utf8(line, "stdin").rstrip("\r\n")
+        return decode_utf8(line, "stdin").rstrip("\r\n")
 
 
 def is_terminal(stream: TextIO | None) -> bool:

@@ -1,13 +1,13 @@
-"""For study only: the other position encodings, by name. LLaMA needs none of this.
+"""Other position encodings, by name, for study only. LLaMA needs none of this.
 
     encodings.py    another rotation table: none, part of the head, a grid, learned frequencies;
-                    what is added to the embedding: sinusoids, a learned vector for each position
-    scores.py       scores computed from positions: T5, ALiBi, Shaw, Transformer-XL, TUPE, DeBERTa
-    rope_forms.py   RoPE itself, in every form in which it is written, ChatGLM's among them
+                    positions added to the embedding: sinusoids, or a learned vector for each position
+    scores.py       attention scores that depend on positions: T5, ALiBi, Shaw, Transformer-XL, TUPE, DeBERTa
+    rope_forms.py   RoPE itself in every form in which it is written, including ChatGLM's
 
-Each scheme changes one place of the network: the table ``freqs_cis``, the input of the first block (``embedding``), or
-``Attention.attend`` (``bias`` where a number is added to each score, ``score`` for all else).
-Here a network is built with one of them, saved, and loaded again.
+Each scheme changes one place in the network, its slot: ``table`` is the rotation table ``freqs_cis``, ``embedding`` the
+input of the first block, ``bias`` a number added to each attention score, ``score`` any other formula for the scores.
+This file builds a network with one of the schemes, saves it, and loads it.
 """
 
 import inspect
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from ..cli.files import read_json, write_json
-from ..cli.settings import from_settings, from_table, nearest
+from ..cli.settings import from_settings, from_table, suggest_name
 from ..config import ModelArgs
 from ..rope_scaling import RopeScaling, Type
 from ..transformer import Transformer
@@ -27,11 +27,9 @@ from .scores import T5, Alibi, Deberta, Shaw, TransformerXL, Tupe
 
 
 class Scheme(NamedTuple):
-    """The network of a scheme, the slot it fills, and whether weights trained at one length can run at another."""
-
     network: type[Transformer]
-    slot: str
-    any_length: bool = True
+    slot: str  # table, embedding, bias or score
+    any_length: bool = True  # whether weights trained at one length can run at another
 
 
 SCHEMES = {
@@ -52,28 +50,31 @@ SCHEMES = {
     "tupe": Scheme(Tupe, "score", any_length=False),
     "deberta": Scheme(Deberta, "score"),
 }
-SCALINGS = ("linear", "ntk", "yarn")  # RoPE's own table, for a context ``factor`` times as long
-LARGEST_OPTION = 2**20  # of an option: more distances than any text here has
+SCALINGS = ("linear", "ntk", "yarn")  # RoPE's table, scaled for a context ``factor`` times as long
+LARGEST_OPTION = 2**20  # more than the length of any text here
 STUDY_WEIGHTS, NOTE = "weights.safetensors", "study.json"
 
 
 def check_scheme(scheme: Any) -> str:
+    """Return the name of a scheme. Raises ValueError if it is unknown."""
     if not isinstance(scheme, str) or scheme not in SCHEMES:
-        raise ValueError(f"unknown scheme {scheme!r}{nearest(str(scheme), SCHEMES)}")
+        raise ValueError(f"unknown scheme {scheme!r}{suggest_name(str(scheme), SCHEMES)}")
     return scheme
 
 
 def build_scheme(args: ModelArgs, scheme: str, factor: float = 1.0, **options: Any) -> Transformer:
-    """A network with random weights whose position encoding is ``scheme``; ``options`` are the scheme's own.
+    """Build a network with random weights and the position encoding ``scheme``.
 
-    ``factor`` is for linear, ntk and yarn: how many times longer ``args.max_seq_len`` is than what the weights were
-    trained on. Raises ValueError for a scheme or an option that is not there, and for sizes that it cannot have.
+    ``options`` are arguments of the scheme's class. ``factor`` is for linear, ntk and yarn only: ``args.max_seq_len``
+    divided by the length that the weights were trained on. Raises ValueError for an unknown scheme or option, or for
+    a value that the scheme does not support.
     """
     network = SCHEMES[check_scheme(scheme)].network
-    known = list(inspect.signature(network).parameters)[1:]
+    option_names = list(inspect.signature(network).parameters)[1:]  # without args
     for name, value in options.items():
-        if name not in known:
-            raise ValueError(f"scheme {scheme} has no option {name!r}{nearest(name, known) if known else ''}")
+        if name not in option_names:
+            hint = suggest_name(name, option_names) if option_names else ""
+            raise ValueError(f"scheme {scheme} has no option {name!r}{hint}")
         if type(value) is not int:
             raise ValueError(f"{name} is {value!r}: give a whole number")
         if value > LARGEST_OPTION:
@@ -81,21 +82,21 @@ def build_scheme(args: ModelArgs, scheme: str, factor: float = 1.0, **options: A
     if scheme in SCALINGS:
         if not (isinstance(factor, int | float) and 1 <= factor <= args.max_seq_len):
             raise ValueError(f"factor is {factor!r}: give a number from 1 to max_seq_len {args.max_seq_len}")
-        # At factor 1 all three are plain RoPE; yarn alone asks for the trained length, from which it counts rotations.
+        # At factor 1 all three are plain RoPE. Only yarn needs the trained length, to count the rotations in it.
         original = {"original_max_seq_len": max(1, round(args.max_seq_len / factor))} if scheme == "yarn" else {}
         args = replace(args, rope_scaling=RopeScaling(cast(Type, scheme), float(factor), **original))
     elif factor != 1:
-        raise ValueError(f"factor is {factor!r}: it is for {', '.join(SCALINGS)}, leave it out for {scheme}")
+        raise ValueError(f"factor is {factor!r}: only {', '.join(SCALINGS)} take a factor, leave it out for {scheme}")
     elif scheme != "rope" and args.rope_scaling is not None:
-        raise ValueError(f"rope_scaling is {args.rope_scaling.type}: scheme {scheme} has no such table, leave it out")
+        raise ValueError(f"rope_scaling is {args.rope_scaling.type}: scheme {scheme} does not use it, leave it out")
     return network(args, **options)
 
 
 def save_study(model: Transformer, scheme: str, directory: Path, **options: Any) -> None:
-    """Write what ``load_study`` needs. ``options`` are those that ``build_scheme`` was given.
+    """Write the weights and study.json. ``options`` are those passed to ``build_scheme``.
 
-    A Llama config cannot express a scheme, so it is in a file of its own, which is written last. ``save_model`` cannot
-    write it either: it rebuilds a network from ModelArgs alone, and a scheme may have ``options``.
+    ``save_model`` cannot be used here, because its config.json has no place for a scheme's options. study.json is
+    written last, so a directory that has it is complete.
     """
     directory.mkdir(parents=True, exist_ok=True)
     save_tensors(directory / STUDY_WEIGHTS, model.state_dict())
@@ -103,16 +104,19 @@ def save_study(model: Transformer, scheme: str, directory: Path, **options: Any)
 
 
 def read_note(directory: Path) -> dict[str, Any]:
-    """``scheme``, its ``options``, and ``args`` as ModelArgs. Raises ValueError that names the file and the entry."""
+    """Read study.json: ``scheme``, its ``options``, and ``args`` as ModelArgs.
+
+    Raises ValueError that names the file and the entry.
+    """
     path = directory / NOTE
     note = read_json(path)
     try:
         for name, kind in (("scheme", str), ("options", dict), ("args", dict)):
             if not isinstance(note.get(name), kind):
-                raise ValueError(f"{name} is {note.get(name)!r}: a {kind.__name__} is needed")
+                raise ValueError(f"{name} is {note.get(name)!r}: it must be a {kind.__name__}")
         scheme = check_scheme(note["scheme"])
         values = without_none(note["args"])
-        if scheme in SCALINGS:  # made anew from the scheme and its factor
+        if scheme in SCALINGS:  # build_scheme computes it from the scheme and its factor
             values.pop("rope_scaling", None)
         args = from_settings(ModelArgs, from_table(values, ModelArgs))
         return {"scheme": scheme, "options": note["options"], "args": args}
@@ -121,15 +125,20 @@ def read_note(directory: Path) -> dict[str, Any]:
 
 
 def without_none(table: dict[str, Any]) -> dict[str, Any]:
-    """A table as TOML would have it: what has no value is left out."""
-    found = {name: without_none(value) if isinstance(value, dict) else value for name, value in table.items()}
-    return {name: value for name, value in found.items() if value is not None}
+    """Remove entries that are None, because ``from_table`` reads tables as TOML has them, where None does not exist."""
+    remaining: dict[str, Any] = {}
+    for name, value in table.items():
+        if isinstance(value, dict):
+            remaining[name] = without_none(value)
+        elif value is not None:
+            remaining[name] = value
+    return remaining
 
 
 def load_study(directory: Path, max_seq_len: int | None = None) -> Transformer:
-    """The model again, with room for ``max_seq_len`` positions if its scheme can have more than it was trained on.
+    """Load what ``save_study`` wrote, with ``max_seq_len`` positions instead of the trained number if it is given.
 
-    Raises ValueError for a scheme that is not there, a length that it cannot reach, or weights of another network.
+    Raises ValueError for an unknown scheme, a length that the scheme does not support, or weights that do not match.
     """
     note = read_note(directory)
     args, tensors = note["args"], load_tensors(directory / STUDY_WEIGHTS)
@@ -142,12 +151,12 @@ def load_study(directory: Path, max_seq_len: int | None = None) -> Transformer:
         model.load_state_dict(tensors)
     except RuntimeError as error:
         first = str(error).splitlines()[1:2] or [str(error)]
-        raise ValueError(f"{directory / STUDY_WEIGHTS} is not what {NOTE} says: {first[0].strip()}") from None
+        raise ValueError(f"{directory / STUDY_WEIGHTS} does not match {NOTE}: {first[0].strip()}") from None
     return model
 
 
 def check_sizes(args: ModelArgs, tensors: dict[str, Any], note: Path) -> None:
-    """Raises ValueError, before a network is built, where the note's sizes are not those of the weights."""
+    """Raise ValueError if the sizes in study.json are not those of the weights, before a network is allocated."""
     layers = len({name.split(".")[1] for name in tensors if name.startswith("layers.")})
     expected = {
         "tok_embeddings.weight": (args.vocab_size, args.dim),
@@ -157,12 +166,16 @@ def check_sizes(args: ModelArgs, tensors: dict[str, Any], note: Path) -> None:
     if layers != args.n_layers:
         raise ValueError(f"{note}: n_layers is {args.n_layers}, but the weights have {layers}; restore the file")
     for name, shape in expected.items():
-        found = tuple(tensors[name].shape) if name in tensors else None
-        if found != shape:
-            raise ValueError(f"{note}: args say {name} is {shape}, but the weights have {found}; restore the file")
+        stored_shape = tuple(tensors[name].shape) if name in tensors else None
+        if stored_shape != shape:
+            raise ValueError(
+                f"{note}: by args the shape of {name} is {shape}, but the weights have {stored_shape}; restore the file"
+            )
 
 
-def check_length(scheme: str, trained: int, wanted: int) -> None:
-    """Raises ValueError where weights for ``trained`` positions cannot serve ``wanted``."""
-    if wanted != trained and not SCHEMES[scheme].any_length:
-        raise ValueError(f"scheme {scheme} has one vector for each of {trained} positions: it cannot encode {wanted}")
+def check_length(scheme: str, trained_length: int, new_length: int) -> None:
+    """Raise ValueError if weights trained at one length cannot run at the other."""
+    if new_length != trained_length and not SCHEMES[scheme].any_length:
+        raise ValueError(
+            f"scheme {scheme} has one vector for each of {trained_length} positions: it cannot encode {new_length}"
+        )

@@ -1,4 +1,7 @@
-"""Schemes that change the rotation table, or add the position to the embedding instead."""
+"""Schemes that change the rotation table, or add positions to the embedding instead.
+
+In the formulas, m is the position of a token, i the number of a channel pair, and x a query or a key of one head.
+"""
 
 import math
 
@@ -11,14 +14,14 @@ from ..rope import precompute_freqs_cis
 from ..transformer import Transformer, TransformerBlock
 
 
-def check_at_least(name: str, value: int, least: int, why: str = "") -> None:
-    """Raises ValueError for an option of a scheme that is too small."""
-    if value < least:
-        raise ValueError(f"{name} is {value}: give at least {least}{why}")
+def check_at_least(name: str, value: int, minimum: int, reason: str = "") -> None:
+    """Raise ValueError if an option is below its minimum."""
+    if value < minimum:
+        raise ValueError(f"{name} is {value}: give at least {minimum}{reason}")
 
 
 class NoPositions(Transformer):
-    """No rotation at all: order is seen through the causal mask only (NoPE, arXiv:2305.19466)."""
+    """NoPE: no rotation, R_m = 1. Only the causal mask depends on the order of tokens (arXiv:2305.19466)."""
 
     def __init__(self, args: ModelArgs) -> None:
         super().__init__(args)
@@ -26,22 +29,28 @@ class NoPositions(Transformer):
 
 
 class PartialRope(Transformer):
-    """Only the first ``rotary_dim`` channels of a head are rotated, by default half (ChatGLM2; GPT-J a quarter)."""
+    """Partial RoPE: only the first ``rotary_dim`` channels of a head are rotated, by m theta^(-2i / rotary_dim).
+
+    The default is half of them, as in ChatGLM2. GPT-J rotates a quarter.
+    """
 
     def __init__(self, args: ModelArgs, rotary_dim: int | None = None) -> None:
-        rotated = args.head_dim // 2 if rotary_dim is None else rotary_dim
-        if rotated % 2 or not 2 <= rotated <= args.head_dim:
-            raise ValueError(f"rotary_dim is {rotated}: give an even number from 2 to head_dim {args.head_dim}")
+        if rotary_dim is None:
+            rotary_dim = args.head_dim // 2
+        if rotary_dim % 2 or not 2 <= rotary_dim <= args.head_dim:
+            raise ValueError(f"rotary_dim is {rotary_dim}: give an even number from 2 to head_dim {args.head_dim}")
         super().__init__(args)
-        self.freqs_cis = torch.ones_like(self.freqs_cis)
-        self.freqs_cis[:, : rotated // 2] = precompute_freqs_cis(rotated, args.max_seq_len, args.rope_theta)
+        table = precompute_freqs_cis(rotary_dim, args.max_seq_len, args.rope_theta)  # (max_seq_len, rotary_dim/2)
+        self.freqs_cis = torch.ones_like(self.freqs_cis)  # (max_seq_len, D/2)
+        self.freqs_cis[:, : rotary_dim // 2] = table
 
 
 class GridRope(Transformer):
-    """Two position ids, each for half of the head, as ChatGLM-6B has them: here the row and column of a grid.
+    """2D RoPE: the first half of a head is rotated by the row of a token in a grid, the second half by its column.
 
-    ChatGLM counts positions outside and inside the blank it fills; running text has no blank, so it is laid in lines of
-    ``width`` tokens. A shift moves tokens across line ends: scores depend on more than the distance.
+    ChatGLM-6B has two position ids too: the position outside the blank that it fills, and the position inside it (GLM,
+    arXiv:2103.10360, section 2.3). Running text has no blank, so here tokens fill a grid of ``width`` columns. A shift
+    moves tokens to other rows, so scores depend on more than the distance.
     """
 
     shift_invariant = False
@@ -52,19 +61,23 @@ class GridRope(Transformer):
         check_at_least("width", width, 1)
         super().__init__(args)
         positions = torch.arange(args.max_seq_len)
-        half = precompute_freqs_cis(args.head_dim // 2, args.max_seq_len, args.rope_theta)  # (max_seq_len, D/4)
-        self.freqs_cis = torch.cat((half[positions // width], half[positions % width]), -1)  # (max_seq_len, D/2)
+        table = precompute_freqs_cis(args.head_dim // 2, args.max_seq_len, args.rope_theta)  # (max_seq_len, D/4)
+        rows, columns = positions // width, positions % width  # (max_seq_len,) each
+        self.freqs_cis = torch.cat((table[rows], table[columns]), -1)  # (max_seq_len, D/2)
 
 
 class LearnableRope(Transformer):
-    """Frequencies that are trained, starting from RoPE's; the table is made from them whenever it is asked for."""
+    """RoPE with trained frequencies f_i: pair i is rotated by m f_i. They start as RoPE's theta^(-2i/D).
+
+    The table is computed at each access, because the frequencies change in training.
+    """
 
     def __init__(self, args: ModelArgs) -> None:
         if args.rope_theta < 1:
             raise ValueError(f"rope_theta is {args.rope_theta}: give at least 1, so that no pair passes one radian")
         super().__init__(args)
-        first = precompute_freqs_cis(args.head_dim, 2, args.rope_theta)[1]  # (D/2,): the angles of position 1
-        self.frequencies = nn.Parameter(first.angle())
+        rotations = precompute_freqs_cis(args.head_dim, 2, args.rope_theta)[1]  # (D/2,): of position 1
+        self.frequencies = nn.Parameter(rotations.angle())  # (D/2,) radians per token
 
     @property
     def freqs_cis(self) -> Tensor:  # type: ignore[override]
@@ -74,19 +87,20 @@ class LearnableRope(Transformer):
 
     @freqs_cis.setter
     def freqs_cis(self, table: Tensor) -> None:
-        """The parent's table is not kept."""
+        """Discard the table that the parent's constructor assigns."""
 
 
 def sinusoids(dim: int, end: int, theta: float = 10000.0) -> Tensor:
-    """float32 (end, dim): sin(p / theta^(2t/dim)), cos of the same, next to each other (arXiv:1706.03762, 3.5).
+    """Sinusoidal position encodings, float32 (end, dim) (Transformer, arXiv:1706.03762, section 3.5).
 
-    They are the imaginary and the real part of RoPE's own table for a head of ``dim``.
+    PE(m, 2i) = sin(m / theta^(2i/dim)) and PE(m, 2i + 1) = cos(m / theta^(2i/dim)). These are the imaginary and the
+    real part of RoPE's table for a head of ``dim`` channels.
     """
     return torch.view_as_real(precompute_freqs_cis(dim, end, theta)).flip(-1).flatten(1)  # (end, dim)
 
 
 class PositionedEmbedding(NoPositions):
-    """Positions are added to the embedding, which is the input of the first block."""
+    """Positions are added to the embedding, which is the input of the first block, and nothing is rotated."""
 
     shift_invariant = False
 
@@ -95,18 +109,18 @@ class PositionedEmbedding(NoPositions):
         self.layers[0] = FirstBlock(self.layers[0], self)
 
     def add_positions(self, h: Tensor, start_pos: int) -> Tensor:
-        """h (B, T, dim), the embedding of tokens at start_pos .. start_pos + T - 1 -> (B, T, dim)."""
+        """h (B, T, dim), the embeddings of the tokens at start_pos .. start_pos + T - 1 -> (B, T, dim)."""
         raise NotImplementedError
 
 
 class FirstBlock(TransformerBlock):
-    """A block that adds positions to its input; its layers are those of the block it replaces."""
+    """A block that adds positions to its input. Its modules are those of the block that it replaces."""
 
     def __init__(self, block: nn.Module, network: PositionedEmbedding) -> None:
         nn.Module.__init__(self)
         for name, layer in block.named_children():
             self.add_module(name, layer)
-        self.network = (network,)  # in a tuple, because it is no part of this block
+        self.network = (network,)  # in a tuple, so that it is not registered as a submodule
 
     def forward(
         self, x: Tensor, start_pos: int, freqs_cis: Tensor, mask: Tensor | None, cache: KVCache | None
@@ -116,21 +130,25 @@ class FirstBlock(TransformerBlock):
 
 
 class Sinusoidal(PositionedEmbedding):
-    """Fixed sinusoids. The embedding has std dim^-1/2 and is scaled by sqrt(dim), so that both are of one size."""
+    """Fixed sinusoids: h_m = sqrt(dim) E_m + PE(m) (Transformer, arXiv:1706.03762, sections 3.4 and 3.5).
+
+    The embedding E has standard deviation dim^-1/2, so that both terms are of the same size.
+    """
 
     def __init__(self, args: ModelArgs) -> None:
         if args.dim % 2:
             raise ValueError(f"dim is {args.dim}: make it even, because a sine and a cosine share a frequency")
         super().__init__(args)
         nn.init.normal_(self.tok_embeddings.weight, std=args.dim**-0.5)
-        self.sinusoids = sinusoids(args.dim, args.max_seq_len)
+        self.sinusoids = sinusoids(args.dim, args.max_seq_len)  # (max_seq_len, dim)
 
     def add_positions(self, h: Tensor, start_pos: int) -> Tensor:
-        return h * self.args.dim**0.5 + self.sinusoids[start_pos : start_pos + h.shape[1]].to(h)
+        encodings = self.sinusoids[start_pos : start_pos + h.shape[1]].to(h)  # (T, dim)
+        return h * self.args.dim**0.5 + encodings
 
 
 class Learned(PositionedEmbedding):
-    """A vector for each position, trained like any weight (GPT-2, BERT). There is none beyond the last."""
+    """Learned position embeddings: h_m = E_m + P_m, as in GPT-2 and BERT. There is no P_m beyond ``max_seq_len``."""
 
     def __init__(self, args: ModelArgs) -> None:
         super().__init__(args)
@@ -142,20 +160,21 @@ class Learned(PositionedEmbedding):
 
 
 def distances(T: int, S: int, device: torch.device | None = None) -> Tensor:
-    """How far back each key lies from each of the last T positions: int64 (T, S), negative for later keys."""
-    keys = torch.arange(S, device=device)
-    return keys[S - T :, None] - keys
+    """i - j for the last T positions i and all S positions j: int64 (T, S), negative for later keys."""
+    keys = torch.arange(S, device=device)  # (S,)
+    return keys[S - T :, None] - keys  # (T, S)
 
 
 def t5_buckets(distance: Tensor, buckets: int = 32, farthest: int = 128) -> Tensor:
-    """Half of the buckets hold one distance each, the rest wider and wider spans up to ``farthest``: int64.
+    """The bucket of each distance, int64 of the same shape (T5, arXiv:1910.10683, section 2.1, for a decoder).
 
-    What is farther still is in the last bucket. Section 2.1 of arXiv:1910.10683, for a decoder, whose keys all lie
-    behind. Raises ValueError for fewer than 2 buckets, or a ``farthest`` within the first half.
+    The first half of the buckets hold one distance each. The rest divide the distances up to ``farthest`` evenly on a
+    logarithmic scale, and the last one holds all larger distances too. Raises ValueError for fewer than 2 buckets, or
+    if ``farthest`` is within the first half.
     """
     check_at_least("buckets", buckets, 2)
     exact = buckets // 2
     check_at_least("farthest", farthest, exact + 1, f": half of the {buckets} buckets hold one distance each")
-    octaves = (distance.clamp(min=1) / exact).log() / math.log(farthest / exact)
-    wide = exact + (octaves * (buckets - exact)).long()
-    return torch.where(distance < exact, distance, wide.clamp(max=buckets - 1))
+    fraction = (distance.clamp(min=1) / exact).log() / math.log(farthest / exact)  # 0 at exact, 1 at farthest
+    logarithmic = exact + (fraction * (buckets - exact)).long()
+    return torch.where(distance < exact, distance, logarithmic.clamp(max=buckets - 1))

@@ -1,20 +1,20 @@
-"""Taking RoPE apart: one file a topic, each with its options and a function from these to a ``Report``.
+"""The topics of study.py: one file each, with its options and a function from the options to a ``Report``.
 
-topic.py               what topics share: tables and pictures, checks, the trained model and its text
-word_order.py          order: what attention cannot tell without positions
-rotation_examples.py   rotate and relative: five vectors rotated; one score at many places
+topic.py               shared by all topics: tables, pictures, option checks, opening a trained model and its text
+word_order.py          order: attention without positions ignores word order
+rotation_examples.py   rotate and relative: five vectors rotated; one score at many positions
 arrows.py              pairs drawn as arrows and arcs
 clocks.py              the frequencies of a head as clocks
 decay.py               scores over distance
-form_table.py          every form in which RoPE is written, side by side
+form_table.py          the ways to write RoPE, side by side
 trace.py               one attention call, line by line
-kv_cache.py            what each forward call writes and reads
-attention_maps.py      what a trained model attends to, with and without rotation
+kv_cache.py            cache: the slots that each forward call writes and reads
+attention_maps.py      the attention weights of a trained model, with and without rotation
 extrapolate.py         a trained model past its trained length: scaled, in windows, with a cache that evicts old tokens
-compare.py             position encodings trained side by side (scheme_training.py: one of these trainings)
-mistakes.py            common mistakes about RoPE, each with its number
-exercise.py            files to write RoPE into; check/ judges them
-page/                  one HTML file that runs the reader's own model
+compare.py             position encodings trained side by side (scheme_training.py trains one of them)
+mistakes.py            common mistakes about RoPE, each with a measurement
+exercise.py            files with docstrings and no bodies, for the reader to complete; check/ judges them
+page/                  one HTML file that runs the reader's model
 """
 
 from collections.abc import Callable
@@ -62,7 +62,10 @@ TOPICS = {name: options for name, (options, _) in RUN.items()}
 
 
 def run(topic: str, options: Any) -> Report:
-    """The report of a topic for an instance of ``TOPICS[topic]``. Raises ValueError for what cannot be shown."""
+    """The report of a topic; ``options`` is an instance of ``TOPICS[topic]``.
+
+    Raises ValueError if an option is invalid or the memory is not enough.
+    """
     try:
         return RUN[topic][1](options)
     except (MemoryError, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""Attention weights of a trained model, with rotation and without, as the network's own ``attend`` computes them."""
+"""Attention weights of a trained model with and without rotation, computed by the network's ``attend``."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,20 +17,20 @@ from .topic import BLUE, ORANGE, Report, Table, check_options, open_model, open_
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """Which tokens each head of a trained model attends to, with its rotation and without."""
+    """Which tokens each head of a trained model attends to, with the rotation and without."""
 
     model: Annotated[Path | None, "a trained model (default: the newest run)"] = None
-    prompt: Annotated[str | None, "one text (default: windows of the model's own validation text)"] = None
-    data: Annotated[tuple[str, ...], "text to take the windows from; its end is taken"] = ()
+    prompt: Annotated[str | None, "one text (default: windows of the model's validation text)"] = None
+    data: Annotated[tuple[str, ...], "text to take the windows from, at its end"] = ()
     tokens: Annotated[int, "tokens of a window, at most the model's context"] = 64
-    windows: Annotated[int, "windows over which weights are averaged"] = 16
+    windows: Annotated[int, "number of windows over which the weights are averaged"] = 16
 
 
 @contextmanager
 def recorded_weights(model: Transformer) -> Iterator[list[Tensor]]:
     """Collect each layer's attention weights (B, H, T, S) while the model runs.
 
-    ``attend`` gives weights times values; asked a second time, with the identity for values, it gives the weights.
+    ``attend`` returns weights times values. A second call, with the identity as values, returns the weights.
     """
     maps: list[Tensor] = []
 
@@ -50,7 +50,7 @@ def recorded_weights(model: Transformer) -> Iterator[list[Tensor]]:
         yield maps
     finally:
         for attention in attentions:
-            del attention.attend  # the class's own is visible again
+            del attention.attend  # the method of the class is visible again
 
 
 @torch.no_grad()
@@ -92,19 +92,19 @@ def run(options: AttentionMaps) -> Report:
 
 
 def readable(token: str) -> str:
-    """A token as a picture can label it: line ends and spaces visible, no mathematics."""
+    """A token as a label in the picture: line ends and spaces visible, dollar signs escaped for matplotlib."""
     return token.replace("\n", "\\n").replace(" ", "·").replace("$", r"\$") or "·"
 
 
 def mean_distance(weights: Tensor) -> Tensor:
-    """(..., T, S) -> (...): the mean distance from query to key, by weight."""
+    """The mean distance from query to key, weighted by attention: (..., T, S) -> (...)."""
     T = weights.shape[-1]
     distance = (torch.arange(T)[:, None] - torch.arange(T)).clamp(min=0)
     return (weights * distance).sum(-1).mean(-1)
 
 
 def by_head(rotated: Tensor, plain: Tensor, name: str) -> Table:
-    """Of mean weights (L, H, T, S) each."""
+    """A row for each head, from mean weights (L, H, T, S) with and without rotation."""
     table = Table(
         f"Each head on {name}: mean distance of its attention weight (tokens), and its weight on self, before, first",
         ("layer", "head", "far", "self", "before", "first", "far, off", "self, off", "before, off", "first, off"),
@@ -125,12 +125,12 @@ def _cells(weights: Tensor) -> tuple[str, ...]:
 
 
 def profile(maps: Tensor) -> Tensor:
-    """Mean weight at each distance, over layers, heads and the tokens that have a key so far back: (T,)."""
+    """Mean weight at each distance, over layers, heads and the tokens with a key at that distance: (T,)."""
     return torch.stack([maps.diagonal(-n, -2, -1).mean() for n in range(maps.shape[-1])])
 
 
 def uniform(T: int) -> Tensor:
-    """The profile of a causal head that gives all tokens it sees the same weight, 1 / (t + 1) for token t: (T,)."""
+    """The profile of a causal head with equal weights, 1 / (t + 1) for token t: (T,)."""
     return profile(torch.ones(T, T).tril() / torch.arange(1, T + 1)[:, None])
 
 
@@ -147,16 +147,16 @@ def weight_by_distance(rotated: Tensor, plain: Tensor) -> Table:
     )
 
 
-# What a picture has room for.
-MOST_LAYERS = 4
-MOST_HEADS = 8
-MOST_LABELS = 16
+# Limits of the picture.
+MAX_LAYERS = 4
+MAX_HEADS = 8
+MAX_LABELS = 16
 
 
 def draw(figure: Any, rotated: Tensor, plain: Tensor, words: list[list[str]]) -> None:
     """Maps of one window with rotation and without, one head enlarged, and the weight by distance."""
-    L = min(rotated.shape[0], MOST_LAYERS)
-    H = min(rotated.shape[2], MOST_HEADS)
+    L = min(rotated.shape[0], MAX_LAYERS)
+    H = min(rotated.shape[2], MAX_HEADS)
     window, span = most_readable(words)
     width = max(5.5, 1.3 * H)
     figure.set_size_inches(width + 4.5, max(6.4, 2.6 * L))
@@ -191,8 +191,8 @@ def draw(figure: Any, rotated: Tensor, plain: Tensor, words: list[list[str]]) ->
 
 
 def most_readable(words: list[list[str]]) -> tuple[int, slice]:
-    """The window, and its stretch of up to MOST_LABELS tokens, whose tokens are longest: those are most like words."""
-    n = min(len(words[0]), MOST_LABELS)
+    """The window and the up to MAX_LABELS tokens in it with the most letters, because these are most like words."""
+    n = min(len(words[0]), MAX_LABELS)
     letters = [[sum(map(str.isalpha, token)) for token in row] for row in words]
     starts = [(window, start) for window, row in enumerate(words) for start in range(len(row) - n + 1)]
     window, start = max(starts, key=lambda place: sum(letters[place[0]][place[1] : place[1] + n]))
@@ -200,14 +200,14 @@ def most_readable(words: list[list[str]]) -> tuple[int, slice]:
 
 
 def show_map(axes: Any, weights: Tensor) -> Any:
-    """One map, coloured by the square root of the weight, so that small ones can be seen."""
+    """One map, coloured by the square root of the weight, so that small weights are visible."""
     from matplotlib.colors import PowerNorm
 
     return axes.imshow(weights.numpy(), cmap="viridis", norm=PowerNorm(0.5, 0, 1))
 
 
 def enlarge(axes: Any, weights: Tensor, words: list[str], span: slice) -> None:
-    """A stretch of one map (T, S), with the tokens as labels."""
+    """Part of one map (T, S), with the tokens as labels."""
     labels = words[span]
     show_map(axes, weights[span, span])
     axes.set_xticks(range(len(labels)), labels, rotation=90, fontsize=8)

@@ -1,4 +1,4 @@
-"""The frequencies of a head as clocks: how fast each pair rotates, and which positions it can tell apart."""
+"""The frequencies of a head as clocks: how fast each pair rotates, and which distances it can tell apart."""
 
 import math
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from torch import Tensor
 from ..rope import precompute_freqs_cis
 from .topic import BLUE, Report, Table, check_even, check_options, check_theta
 
-MOST_PAIRS = 8  # rows of the first table, and clocks in a row of the picture
+MAX_PAIRS = 8  # rows of the first table, and clocks in a row of the picture
 DISTANCES = (1, 6, 44, 1000)
 POSITIONS = (0, 1, 2, 6, 44, 1000)  # rows of the picture
 
 
 @dataclass(frozen=True)
 class Clocks:
-    """The pairs of a head as clocks: frequency, tokens per turn, and what fast and slow ones tell apart."""
+    """The pairs of a head as clocks: frequency, tokens per turn, and which distances each tells apart."""
 
     head_dim: Annotated[int, "width of one head"] = 16
     theta: Annotated[float, "base of the frequencies"] = 10000.0
@@ -25,13 +25,13 @@ class Clocks:
 
 
 def frequencies(dim: int, theta: float) -> Tensor:
-    """theta^(-2i/dim) of each pair, as the library's table has them: float64 (dim/2,), in radians per token."""
+    """theta^(-2i/dim) of each pair, from the library's table: float64 (dim/2,), in radians per token."""
     return precompute_freqs_cis(dim, 2, theta)[1].angle().double()  # the angles at position 1
 
 
-def shown(pairs: int) -> list[int]:
-    """Up to MOST_PAIRS pairs, evenly spread from the first to the last."""
-    count = min(pairs, MOST_PAIRS)
+def shown_pairs(pairs: int) -> list[int]:
+    """Up to MAX_PAIRS pairs, evenly spaced from the first to the last."""
+    count = min(pairs, MAX_PAIRS)
     return sorted({round(i * (pairs - 1) / max(count - 1, 1)) for i in range(count)})
 
 
@@ -40,7 +40,7 @@ def run(options: Clocks) -> Report:
     check_options(options, 1, "length")
     check_theta(options.theta)
     freqs = frequencies(options.head_dim, options.theta)  # (D/2,)
-    pairs = shown(len(freqs))
+    pairs = shown_pairs(len(freqs))
     speeds = Table(
         f"The pairs of a head of {options.head_dim}, base {options.theta:g}",
         ("pair i", "radians per token", "tokens per turn", f"turns in {options.length} tokens"),
@@ -50,7 +50,7 @@ def run(options: Clocks) -> Report:
         turns = options.length * rate / (2 * math.pi)
         speeds.rows.append((i, f"{rate:.6f}", f"{2 * math.pi / rate:.2f}", f"{turns:.3f}"))
     last = len(freqs) - 1
-    alike = Table(
+    similarity = Table(
         "How alike two positions look, by distance: the cosine of the angle between their hands",
         ("distance", "pair 0", f"pair {last}", "mean of all pairs"),
         notes=["+1: no difference."],
@@ -58,12 +58,12 @@ def run(options: Clocks) -> Report:
     for distance in DISTANCES:
         cosines = (distance * freqs).cos()
         values = (cosines[0], cosines[last], cosines.mean())
-        alike.rows.append((distance, *(f"{float(value):+.4f}" for value in values)))
-    return Report([speeds, alike], lambda figure: draw(figure, freqs, pairs))
+        similarity.rows.append((distance, *(f"{float(value):+.4f}" for value in values)))
+    return Report([speeds, similarity], lambda figure: draw(figure, freqs, pairs))
 
 
 def draw(figure: Any, freqs: Tensor, pairs: list[int]) -> None:
-    """One row of clocks for each position; hands start at three o'clock and turn left, as angles are counted."""
+    """One row of clocks for each position; hands start at three o'clock and turn counterclockwise."""
     figure.set_size_inches(9, 0.8 + 0.9 * len(POSITIONS))
     grid = figure.subplots(len(POSITIONS), len(pairs), squeeze=False)
     circle = torch.linspace(0, 2 * math.pi, 100)

@@ -1,4 +1,4 @@
-"""Every position encoding in the same small model: bits per byte at the trained length and past it."""
+"""Every position encoding in the same small model: bits per byte at the trained length and beyond."""
 
 import json
 import math
@@ -11,12 +11,12 @@ from typing import Any
 from ..cli import INSTALLED
 from ..cli.files import check_is_file
 from ..positions import NOTE, SCALINGS, SCHEMES, check_scheme
-from .scheme_training import TIMES, Compare, Line, budget, kept, prepare_for_schemes, train_one
+from .scheme_training import TIMES, Compare, Line, budget, model_directory, prepare_for_schemes, train_one
 from .topic import DASHES, Report, Table, check_options
 
-# Committed in the repository; where the package is installed, in the current directory.
+# The committed file in the repository; if the package is installed, a file in the current directory.
 RESULTS = Path("compare.jsonl") if INSTALLED else Path(__file__).parents[2] / "benchmarks" / "compare.jsonl"
-PANEL = 4  # schemes in one panel of the picture
+SCHEMES_PER_PANEL = 4  # of the picture
 
 
 def run(options: Compare) -> Report:
@@ -27,41 +27,41 @@ def run(options: Compare) -> Report:
         raise ValueError("data is empty: name at least one text")
     path = options.results or RESULTS
     lines = read_results(path, options)
-    todo = [] if options.dry else missing(options, lines)
-    if todo:
-        append(path, [])  # what cannot be written to is found before anything is trained
+    runs = [] if options.dry else missing_runs(options, lines)
+    if runs:
+        append(path, [])  # a file that cannot be written is an error before anything is trained
         if options.keep:
             options.keep.mkdir(parents=True, exist_ok=True)
-        text = prepare_for_schemes(options, dict(todo))
-        for scheme, seed in todo:
+        text = prepare_for_schemes(options, dict(runs))
+        for scheme, seed in runs:
             print(f"{scheme}, seed {seed} ...", file=sys.stderr, flush=True)
-            known = {(line["scheme"], line["seed"]) for line in lines}
-            new = [line for line in train_one(scheme, seed, text, options) if (line["scheme"], seed) not in known]
+            finished = {(line["scheme"], line["seed"]) for line in lines}
+            new = [line for line in train_one(scheme, seed, text, options) if (line["scheme"], seed) not in finished]
             append(path, new)
             lines += new
     return Report([scheme_table(options, lines), *frequency_tables(lines)], lambda figure: draw(figure, lines))
 
 
 def read_results(path: Path, options: Compare) -> list[Line]:
-    """The finished runs of this very budget. A last line that a kill cut short is none.
+    """The finished runs with the same budget. A last line cut short by a kill is skipped.
 
-    Raises ValueError that names the line for one that is no result.
+    Raises ValueError, naming the line, if a line is not a valid result.
     """
     if not path.exists():
         return []
     check_is_file(path)
-    wanted = json.loads(json.dumps(budget(options)))
-    found = []
+    same_budget = json.loads(json.dumps(budget(options)))  # as it is read back, with lists for tuples
+    results = []
     for number, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True), 1):
         if not text.endswith("}\n"):
             continue
         try:
             line = checked_line(json.loads(text))
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path}, line {number}: {error}; remove the line, and the run is made again") from None
-        if line["budget"] == wanted:
-            found.append(line)
-    return found
+            raise ValueError(f"{path}, line {number}: {error}; remove the line to repeat the run") from None
+        if line["budget"] == same_budget:
+            results.append(line)
+    return results
 
 
 FIELDS = {
@@ -77,13 +77,13 @@ FIELDS = {
 
 def checked_line(line: Any) -> Line:
     if not isinstance(line, dict):
-        raise ValueError(f"{type(line).__name__} where a result is needed")
+        raise ValueError(f"{type(line).__name__} instead of a JSON object")
     for name, kind in FIELDS.items():
         if type(line.get(name)) is not kind:
             raise ValueError(f"{name} is {line.get(name)!r}")
     for times in TIMES:
         value = line["bits_per_byte"].get(str(times), "missing")
-        if value is not None or times == 1:  # None is for a length that the scheme cannot encode
+        if value is not None or times == 1:  # None is a length that the scheme cannot encode
             check_number(f"bits_per_byte at {times} x", value)
     check_number("moved", line.get("moved", 0.0))
     check_scheme(line["scheme"])
@@ -95,19 +95,26 @@ def check_number(name: str, value: object) -> None:
         raise ValueError(f"{name} is {value!r}: a number is needed")
 
 
-def missing(options: Compare, lines: list[Line]) -> list[tuple[str, int]]:
-    """Seed by seed, so that a table of all schemes is there early. The scalings come with rope.
+def missing_runs(options: Compare, lines: list[Line]) -> list[tuple[str, int]]:
+    """Scheme and seed of the runs still to train, seed by seed, so that all schemes have a result early.
 
-    Where models are to be kept, a run is done only if its model is there: study.json is written last.
+    The scalings are results of rope's runs. With ``keep``, a run also needs its saved model, of which study.json is
+    written last.
     """
-    done = {(line["scheme"], line["seed"]) for line in lines}
-    asked = options.schemes or tuple(SCHEMES)
-    trained = dict.fromkeys("rope" if scheme in SCALINGS else scheme for scheme in asked)
-    runs = [(scheme, seed) for seed in range(options.seeds) for scheme in trained]
-    return [run for run in runs if run not in done or (options.keep and not (kept(options, *run) / NOTE).exists())]
+    finished = {(line["scheme"], line["seed"]) for line in lines}
+    schemes = options.schemes or tuple(SCHEMES)
+    trained = dict.fromkeys("rope" if scheme in SCALINGS else scheme for scheme in schemes)
+    runs = []
+    for seed in range(options.seeds):
+        for scheme in trained:
+            saved = not options.keep or (model_directory(options, scheme, seed) / NOTE).exists()
+            if (scheme, seed) not in finished or not saved:
+                runs.append((scheme, seed))
+    return runs
 
 
 def append(path: Path, lines: list[Line]) -> None:
+    """Append lines to the results file, on a new line if a kill cut its last line short."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as file:
         file.seek(max(0, file.tell() - 1))
@@ -119,7 +126,7 @@ def append(path: Path, lines: list[Line]) -> None:
 
 
 def scheme_table(options: Compare, lines: list[Line]) -> Table:
-    """Best first, by the mean at the trained length."""
+    """The schemes with results, best first by the mean at the trained length."""
     runs = {scheme: [line for line in lines if line["scheme"] == scheme] for scheme in SCHEMES}
     shown = [scheme for scheme in options.schemes or SCHEMES if runs[scheme]]
     shown.sort(key=lambda scheme: statistics.mean(line["bits_per_byte"]["1"] for line in runs[scheme]))
@@ -150,15 +157,15 @@ def scheme_table(options: Compare, lines: list[Line]) -> Table:
 
 
 def mean_and_deviation(values: Iterable[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    if not known:
+    numbers = [value for value in values if value is not None]
+    if not numbers:
         return "-"
-    deviation = f" ±{statistics.stdev(known):.3f}" if len(known) > 1 else ""
-    return f"{statistics.mean(known):.3f}{deviation}"
+    deviation = f" ±{statistics.stdev(numbers):.3f}" if len(numbers) > 1 else ""
+    return f"{statistics.mean(numbers):.3f}{deviation}"
 
 
 def frequency_tables(lines: list[Line]) -> list[Table]:
-    """How far the learnable frequencies went from where RoPE has them."""
+    """The change of the learnable frequencies in training, which start at RoPE's."""
     rows = [(line["seed"], f"{line['moved']:.0%}") for line in lines if "moved" in line]
     if not rows:
         return []
@@ -166,7 +173,7 @@ def frequency_tables(lines: list[Line]) -> list[Table]:
     return [Table(title, ("seed", "change"), sorted(rows))]
 
 
-# One for each scheme, in all panels: RoPE's is black. Schemes of one panel differ in marker and dash, too.
+# A colour for each scheme; RoPE's is black. Schemes in one panel also differ in marker and dash.
 PALETTE = {
     "rope": "#000000",
     "linear": "#E69F00",
@@ -188,17 +195,18 @@ PALETTE = {
 
 
 def draw(figure: Any, lines: list[Line]) -> None:
-    """Four schemes a panel, their points side by side, so that none hides another; RoPE's line is in every panel."""
-    found = {scheme: [line["bits_per_byte"] for line in lines if line["scheme"] == scheme] for scheme in SCHEMES}
-    shown = [scheme for scheme in SCHEMES if found[scheme]]
-    panels = [shown[i : i + PANEL] for i in range(0, len(shown), PANEL)] or [[]]
-    figure.set_size_inches(8.5, 1 + 2.9 * -(-len(panels) // 2))
-    grid = figure.subplots(-(-len(panels) // 2), 2, sharex=True, sharey=True, squeeze=False)
+    """Four schemes in a panel, their points side by side, so that none hides another; RoPE's line is in every panel."""
+    results = {scheme: [line["bits_per_byte"] for line in lines if line["scheme"] == scheme] for scheme in SCHEMES}
+    shown = [scheme for scheme in SCHEMES if results[scheme]]
+    panels = [shown[i : i + SCHEMES_PER_PANEL] for i in range(0, len(shown), SCHEMES_PER_PANEL)] or [[]]
+    rows = math.ceil(len(panels) / 2)
+    figure.set_size_inches(8.5, 1 + 2.9 * rows)
+    grid = figure.subplots(rows, 2, sharex=True, sharey=True, squeeze=False)
     for axes, schemes in zip(grid.flat, panels):
-        if found["rope"] and "rope" not in schemes:
-            axes.plot(TIMES, points(found["rope"])[1], color=PALETTE["rope"], linewidth=1, label="rope", zorder=0)
+        if results["rope"] and "rope" not in schemes:
+            axes.plot(TIMES, points(results["rope"])[1], color=PALETTE["rope"], linewidth=1, label="rope", zorder=0)
         for number, scheme in enumerate(schemes):
-            times, means, deviations = points(found[scheme])
+            times, means, deviations = points(results[scheme])
             beside = [time * 2 ** (0.09 * (number - 1.5)) for time in times]
             style = {"color": PALETTE[scheme], "marker": "osD^"[number], "linestyle": DASHES[number]}
             axes.errorbar(beside, means, deviations, linewidth=1.4, markersize=6, capsize=3, label=scheme, **style)
@@ -214,11 +222,12 @@ def draw(figure: Any, lines: list[Line]) -> None:
 
 
 def points(runs: list[dict[str, float | None]]) -> tuple[list[int], list[float], list[float]]:
-    """The lengths at which a scheme was tested, with the mean and the standard deviation of its seeds."""
+    """The lengths at which a scheme was tested, with the mean and the standard deviation over its seeds."""
     times = [time for time in TIMES if runs[0].get(str(time)) is not None]
     means, deviations = [], []
     for time in times:
-        values = [value for run in runs if (value := run[str(time)]) is not None]
-        means.append(statistics.mean(values))
-        deviations.append(statistics.stdev(values) if len(values) > 1 else 0.0)
+        values = [run[str(time)] for run in runs]
+        numbers = [value for value in values if value is not None]
+        means.append(statistics.mean(numbers))
+        deviations.append(statistics.stdev(numbers) if len(numbers) > 1 else 0.0)
     return times, means, deviations

@@ -1,4 +1,4 @@
-"""Does attention decay with distance by itself? RoFormer's bound and the inner product, over distance (3.4.3)."""
+"""Long-term decay: RoFormer's bound (section 3.4.3) and the inner product itself, over distance."""
 
 import math
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ def run(options: Decay) -> Report:
     check_even(options, "head_dim")
     check_options(options, 2, "length")
     if not options.thetas:
-        raise ValueError("thetas is empty: give at least one base, such as 10000")
+        raise ValueError("thetas is empty: give at least one base, for example 10000")
     for theta in options.thetas:
         check_theta(theta)
     D = options.head_dim
@@ -72,7 +72,7 @@ def run(options: Decay) -> Report:
 
 
 def first_rise(D: int, thetas: tuple[float, ...], products: list[Tensor]) -> Table:
-    """Which pairs gain and which lose in the first step in which the sum goes up."""
+    """How many pairs gain and how many lose at the first distance where the product rises."""
     table = Table(
         "The first step in which q . k goes up, pair by pair (a pair gives cos(t theta_i))",
         ("base", "from", "to", "pairs that gain", "gain", "pairs that lose", "loss"),
@@ -90,16 +90,16 @@ def first_rise(D: int, thetas: tuple[float, ...], products: list[Tensor]) -> Tab
 
 
 def even_spacing(options: Decay) -> Table:
-    """Is any smooth, falling choice of frequencies as good? Evenly spaced ones come back in phase."""
+    """The product with evenly spaced frequencies instead, which come back into phase."""
     D = options.head_dim
     distances = torch.arange(round(math.pi * D) + 2)
     product = torch.cos(torch.outer(distances, 1 - torch.arange(D // 2) / (D / 2))).mean(-1)  # (distances,)
-    beyond = D // 2 + int(product[D // 2 :].argmax())  # the first distances are near 1 in any case
+    peak = D // 2 + int(product[D // 2 :].argmax())  # not among the first distances, which are near 1 anyway
     return Table(
         "Frequencies 1 - 2i/D instead: evenly spaced",
         ("distance", "q.k"),
-        [(d, f"{product[d]:+.3f}") for d in sorted({1, D // 8, D // 2, beyond})],
-        [f"At distance {beyond}, about pi D, all pairs are in phase again: that token scores like the token itself."],
+        [(d, f"{product[d]:+.3f}") for d in sorted({1, D // 8, D // 2, peak})],
+        [f"At distance {peak}, about pi D, all pairs are in phase again: that token scores like the token itself."],
     )
 
 
@@ -108,6 +108,7 @@ def _rises(curve: Tensor) -> Tensor:
 
 
 def _oscillation(curve: Tensor) -> tuple[str, str, str, str]:
+    """First rise, share of rises, first distance below 0, and lowest value."""
     rises = _rises(curve)
     below = curve < 0
     first_rise = str(int(rises.nonzero()[0]) + 1) if rises.any() else "-"
@@ -116,18 +117,18 @@ def _oscillation(curve: Tensor) -> tuple[str, str, str, str]:
 
 
 def quarter_octaves(curve: Tensor) -> list[tuple[float, float, float, float]]:
-    """For each quarter of an octave of distances: its middle, and the mean, least and largest value there.
+    """For each quarter of an octave of distances: its middle, and the mean, smallest and largest value there.
 
-    The first distances are alone: 0, 1, 2, 3.
+    Distances 0, 1, 2 and 3 are one range each.
     """
-    found = []
+    ranges = []
     start = 0
     while start < len(curve):
         end = min(len(curve), max(start + 1, math.ceil(start * 2 ** (1 / 4))))
         part = curve[start:end]
-        found.append(((start + end - 1) / 2, part.mean().item(), part.min().item(), part.max().item()))
+        ranges.append(((start + end - 1) / 2, part.mean().item(), part.min().item(), part.max().item()))
         start = end
-    return found
+    return ranges
 
 
 def draw(figure: Any, names: list[str], products: list[Tensor], bounds: list[Tensor]) -> None:
@@ -135,9 +136,9 @@ def draw(figure: Any, names: list[str], products: list[Tensor], bounds: list[Ten
     left, right = figure.subplots(1, 2)
     for axes, curves in ((left, products), (right, bounds)):
         for name, color, dash, curve in zip(names, COLORS * len(names), ("-", "--", "-.", ":") * len(names), curves):
-            middles, means, least, most = zip(*quarter_octaves(curve))
+            middles, means, lowest, highest = zip(*quarter_octaves(curve))
             axes.plot(middles, means, color=color, linewidth=2, linestyle=dash, label=f"base {name}")
-            axes.fill_between(middles, least, most, color=color, alpha=0.2, linewidth=0)
+            axes.fill_between(middles, lowest, highest, color=color, alpha=0.2, linewidth=0)
         axes.set_xscale("symlog", linthresh=1)
         ticks = [0, *(10**i for i in range(len(str(len(curves[0])))) if 10**i < len(curves[0]))]
         axes.set_xticks(ticks, [str(tick) for tick in ticks])

@@ -1,10 +1,10 @@
-"""The files to start from: the functions of RoPE, the cache and attention, with everything but their bodies."""
+"""The files of the exercise: signatures and docstrings of RoPE, the cache and attention, without bodies."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from ..cli import script_name, typed_command
+from ..cli import script_command, script_name
 from ..cli.files import write_text
 from .topic import Report
 
@@ -13,13 +13,13 @@ from .topic import Report
 class Exercise:
     """Files with docstrings and no bodies, to write RoPE, a mask, a cache and attention yourself."""
 
-    directory: Annotated[Path | None, "where they go; what is there is not overwritten"] = None
+    directory: Annotated[Path | None, "directory for the files; existing files are not overwritten"] = None
 
 
 ROPE_FILE = '''"""Exercise: rotary position embedding. Write the bodies, then run: {command} check {path}
 
-B batch, T tokens, H query heads, K key/value heads, D width of one head. Complex numbers are one way to write this;
-tables of cosines and sines are another, and the half-split layout a third. Each is fine if all three functions agree.
+B batch, T tokens, H query heads, K key/value heads, D width of one head. You may use complex numbers, tables of cosines
+and sines, or the half-split layout, if all three functions agree.
 """
 
 import torch
@@ -36,12 +36,12 @@ def precompute_freqs_cis(dim: int, end: int, theta: float = 10000.0) -> Tensor:
 
 
 def reshape_for_broadcast(freqs_cis: Tensor, x: Tensor) -> Tensor:
-    """Lay the table (T, D/2) along x of (B, T, H, D/2): (1, T, 1, D/2). ValueError for any other shape."""
+    """Reshape the table (T, D/2) to broadcast with x (B, T, H, D/2): (1, T, 1, D/2). ValueError for other shapes."""
     raise NotImplementedError
 
 
 def apply_rotary_emb(xq: Tensor, xk: Tensor, freqs_cis: Tensor) -> tuple[Tensor, Tensor]:
-    """Rotate queries (B, T, H, D) and keys (B, T, K, D) to their positions; shapes and dtypes stay.
+    """Rotate queries (B, T, H, D) and keys (B, T, K, D) by their positions, keeping shapes and dtypes.
 
     freqs_cis are the rows of the table that belong to these T tokens. Pair (x, y) at angle a becomes
     (x cos a - y sin a, x sin a + y cos a).
@@ -59,7 +59,7 @@ from torch import Tensor
 
 
 def causal_mask(start_pos: int, T: int) -> Tensor:
-    """Which keys each of T new tokens may see behind start_pos cached ones: bool (T, S), True where it may."""
+    """The causal mask of T new tokens after start_pos cached ones: bool (T, S), True where a token may see a key."""
     raise NotImplementedError
 
 
@@ -76,15 +76,15 @@ class KVCache:
     def update(self, layer: int, start_pos: int, xk: Tensor, xv: Tensor) -> tuple[Tensor, Tensor]:
         """Write keys and values of T new tokens, (B, K, T, D), and return those of all S: (B, K, S, D) each.
 
-        They go to slots start_pos .. start_pos + T - 1. A cache does not count, and a text may start anew at 0.
-        No gradient flows through what is stored. Raises ValueError where there are not that many slots.
+        They go to slots start_pos .. start_pos + T - 1. The cache keeps no count, so a new text may start at 0.
+        Stored keys and values carry no gradient. Raises ValueError if start_pos + T exceeds max_seq_len.
         """
         raise NotImplementedError
 '''
 
 ATTENTION_FILE = '''"""Exercise: attention with grouped heads. Write the body, then run: {command} check {path}
 
-Write the softmax out: no scaled_dot_product_attention. The functions of rope.py may be used.
+Write the softmax out, without scaled_dot_product_attention. You may use the functions of rope.py.
 """
 
 import torch
@@ -94,20 +94,20 @@ from torch import Tensor
 
 
 def attention(xq: Tensor, xk: Tensor, xv: Tensor, freqs_cis: Tensor, mask: Tensor) -> Tensor:
-    """Rotate, score, mask, softmax, mix: xq (B, T, H, D), xk and xv (B, T, K, D) -> (B, T, H, D).
+    """Rotate, score, mask, softmax, sum the values: xq (B, T, H, D), xk and xv (B, T, K, D) -> (B, T, H, D).
 
-    Each of the K key/value heads is shared by H / K neighbouring query heads: 0 and 1 use 0, 2 and 3 use 1, and so on
-    if H / K is 2. freqs_cis are the rows of these T tokens; mask is boolean (T, T), True where a key may be seen, and
-    need not be a triangle.
+    H / K neighbouring query heads share one key/value head. If H / K is 2, query heads 0 and 1 use head 0, 2 and 3 use
+    head 1, and so on. freqs_cis are the rows of these T tokens. mask is boolean (T, T), True where a token may see a
+    key; it is not always a triangle.
     """
     raise NotImplementedError
 '''
 
 
 def run(options: Exercise) -> Report:
-    """Write the files into ``options.directory``. Raises ValueError, and writes nothing, where one is there already."""
+    """Write the files into ``options.directory``. Raises ValueError, and writes nothing, if one of them exists."""
     if options.directory is None:
-        raise ValueError(f"which directory? give it: {script_name('study')} exercise DIR")
+        raise ValueError(f"no directory is given: write {script_name('study')} exercise DIR")
     texts = {
         options.directory / "rope.py": ROPE_FILE,
         options.directory / "cache.py": CACHE_FILE,
@@ -115,9 +115,9 @@ def run(options: Exercise) -> Report:
     }
     for path in texts:
         if path.exists():
-            raise ValueError(f"{path} is there already and is not overwritten: give another directory")
+            raise ValueError(f"{path} exists and is not overwritten: give another directory")
     options.directory.mkdir(parents=True, exist_ok=True)
-    command = typed_command("study")
+    command = script_command("study")
     for path, text in texts.items():
         write_text(path, text.replace("{command}", command).replace("{path}", str(path)))
     lines = [f"written: {path}" for path in texts]

@@ -1,6 +1,6 @@
-"""Past the length a model was trained on: loss by position, and the remedies.
+"""Loss by position past the trained length, and the remedies.
 
-``extrapolate``: RoPE as it is, its scalings, and windows. ``endless``: a cache that drops the oldest tokens.
+``extrapolate`` compares RoPE as it is, its scalings, and windows; ``endless`` uses a cache that evicts old tokens.
 """
 
 from collections.abc import Iterator
@@ -26,25 +26,25 @@ SCALING_NAMES = {"linear": "position interpolation", "ntk": "NTK-aware", "yarn":
 
 @dataclass(frozen=True)
 class Extrapolate:
-    """Loss by position, inside and far past the trained length, and what scaling and windows do about it."""
+    """Loss by position, within and far past the trained length, with position scaling and with windows."""
 
     model: Annotated[Path | None, "a trained model (default: the newest run)"] = None
-    data: Annotated[tuple[str, ...], "text it is tested on; its end is taken (default: its own validation text)"] = ()
-    factor: Annotated[int, "how many times the trained length"] = 8
-    windows: Annotated[int, "pieces of text of that length"] = 16
+    data: Annotated[tuple[str, ...], "text to test on, at its end (default: the model's validation text)"] = ()
+    factor: Annotated[int, "length of the tested texts, as a multiple of the trained length"] = 8
+    windows: Annotated[int, "number of texts of that length"] = 16
 
 
 @dataclass(frozen=True)
 class Endless(Extrapolate):
-    """Loss far past the context with a cache that evicts old tokens, and what influence these still have."""
+    """Loss far past the context with a cache that evicts old tokens, and the influence evicted tokens still have."""
 
-    keep: Annotated[int, "first tokens of a text that are never dropped (attention sinks)"] = SINKS
+    keep: Annotated[int, "first tokens of a text that are never evicted (attention sinks)"] = SINKS
 
 
 def run_extrapolate(options: Extrapolate) -> Report:
     model, scheme, texts, name = open_long_texts(options)
     if model.args.rope_scaling is not None:
-        raise ValueError(f"{options.model} is scaled already ({model.args.rope_scaling.type}): name one that is not")
+        raise ValueError(f"{options.model} is already scaled ({model.args.rope_scaling.type}): name an unscaled model")
     length = model.args.max_seq_len
     losses = {f"{scheme}, as it is": full(stretched(model, scheme, options.factor), texts)}
     for scaling in SCALINGS if scheme == "rope" else ():
@@ -66,7 +66,7 @@ def run_endless(options: Endless) -> Report:
         f"windows of {length}": windowed(model, texts, length),
         "endless, none kept": endless_losses(model, texts, 0),
         f"endless, first {keep} kept": endless_losses(model, texts, keep),
-        f"first {keep} kept, recomputed": endless_losses(model, texts, keep, anew=True),
+        f"first {keep} kept, recomputed": endless_losses(model, texts, keep, recompute=True),
     }
     note = f"A full cache evicts {max(1, length // 4)} tokens and rotates the keys of the later ones back by as many."
     tables = [loss_table(losses, length, options, name, note), memory_table(model, texts, keep)]
@@ -74,7 +74,7 @@ def run_endless(options: Endless) -> Report:
 
 
 def open_long_texts(options: Extrapolate) -> tuple[Transformer, str, Tensor, str]:
-    """The model, its scheme, texts of ``factor`` times its context, (windows, longest + 1), and what they are from."""
+    """The model, its scheme, texts of ``factor`` times its context, (windows, longest + 1), and the texts' name."""
     check_options(options, 2, "factor")
     check_options(options, 1, "windows")
     model, tokenizer, scheme = open_model(options.model)
@@ -92,9 +92,9 @@ def full(model: Transformer, texts: Tensor) -> Tensor:
 
 @torch.no_grad()
 def windowed(model: Transformer, texts: Tensor, stride: int) -> Tensor:
-    """The same targets, but each inside a window of the trained length, of which the last ``stride`` count.
+    """Loss at each position from windows of the trained length, of which the last ``stride`` tokens count.
 
-    With ``stride`` the window's length, windows do not overlap, and a token after a border knows nothing before it.
+    If ``stride`` is the window's length, windows do not overlap and the first token of a window has no context.
     """
     length, longest = model.args.max_seq_len, texts.shape[1] - 1
     parts: list[Tensor] = []
@@ -108,49 +108,49 @@ def windowed(model: Transformer, texts: Tensor, stride: int) -> Tensor:
 
 
 def losses_of(model: Transformer, tokens: Tensor) -> Tensor:
-    """(N, T + 1) -> nats of each of the last T tokens, (N, T)."""
+    """The loss of each of the last T tokens, in nats: (N, T + 1) -> (N, T)."""
     logits = model(tokens[:, :-1]).float()  # (N, T, V)
     return F.cross_entropy(logits.transpose(1, 2), tokens[:, 1:], reduction="none")
 
 
 def endless_steps(model: Transformer, length: int, keep: int) -> Iterator[tuple[int, list[int], EndlessCache]]:
-    """A text of ``length`` tokens through an ``EndlessCache``, in as few forwards as there are drops.
+    """The fewest forwards that pass a text of ``length`` tokens through an ``EndlessCache``: one for each eviction.
 
-    Yields ``start_pos`` and the places in the text that the cache has after the forward, those before it first.
+    Yields ``start_pos``, the indices in the text of all tokens that are in the cache after the forward, and the cache.
     """
     cache = EndlessCache(model.args, model.freqs_cis, keep=keep)
-    held: list[int] = []
+    cached: list[int] = []
     done = 0
     while done < length:
-        start_pos = cache.make_room(len(held))
-        del held[cache.keep : cache.keep + len(held) - start_pos]
-        held += range(done, min(done + cache.max_seq_len - start_pos, length))
-        done = held[-1] + 1
-        yield start_pos, held, cache
+        start_pos = cache.make_room(len(cached))
+        del cached[cache.keep : cache.keep + len(cached) - start_pos]
+        cached += range(done, min(done + cache.max_seq_len - start_pos, length))
+        done = cached[-1] + 1
+        yield start_pos, cached, cache
 
 
 @torch.no_grad()
-def endless_logits(model: Transformer, text: Tensor, keep: int, anew: bool = False) -> Tensor:
-    """The logits after each token of a text (N,) of any length, through an ``EndlessCache``: (N, V).
+def endless_logits(model: Transformer, text: Tensor, keep: int, recompute: bool = False) -> Tensor:
+    """The logits after each token of a text (N,) of any length, with an ``EndlessCache``: (N, V).
 
-    ``anew``: the tokens that the cache has are instead put through the network from the beginning, each time.
+    With ``recompute``, each forward instead processes all tokens that are in the cache again, without the cache.
     """
     parts = []
-    for start_pos, held, cache in endless_steps(model, len(text), keep):
-        tokens = text[None, held]  # (1, S)
-        out = model(tokens) if anew else model(tokens[:, start_pos:], start_pos, cache)
-        parts.append(out[0, start_pos - len(held) :].float())  # (T, V)
+    for start_pos, cached, cache in endless_steps(model, len(text), keep):
+        tokens = text[None, cached]  # (1, S)
+        out = model(tokens) if recompute else model(tokens[:, start_pos:], start_pos, cache)
+        parts.append(out[0, start_pos - len(cached) :].float())  # (T, V)
     return torch.cat(parts)
 
 
-def endless_losses(model: Transformer, texts: Tensor, keep: int, anew: bool = False) -> Tensor:
-    """Nats of each token but the first of texts (windows, longest + 1): (windows, longest)."""
-    rows = [F.cross_entropy(endless_logits(model, t[:-1], keep, anew), t[1:], reduction="none") for t in texts]
+def endless_losses(model: Transformer, texts: Tensor, keep: int, recompute: bool = False) -> Tensor:
+    """The loss of each token except the first of texts (windows, longest + 1), in nats: (windows, longest)."""
+    rows = [F.cross_entropy(endless_logits(model, t[:-1], keep, recompute), t[1:], reduction="none") for t in texts]
     return torch.stack(rows)
 
 
 def spans(length: int, factor: int) -> list[tuple[int, int]]:
-    """The trained length in halves, then twice as far each time."""
+    """Ranges of positions: the two halves of the trained length, then ranges that double the length."""
     edges = [0, length // 2, length]
     while edges[-1] < factor * length:
         edges.append(min(2 * edges[-1], factor * length))
@@ -172,20 +172,21 @@ def loss_table(losses: dict[str, Tensor], length: int, options: Extrapolate, tex
 
 
 def memory_table(model: Transformer, texts: Tensor, keep: int) -> Table:
-    """How much the last prediction of each text changes when one token, so far back, is another one."""
+    """How much the last prediction of each text changes if one earlier token is replaced, by its distance."""
     texts = texts[:, :-1]
     V = model.args.vocab_size
     longest = texts.shape[1]
     length = model.args.max_seq_len
-    *_, (_, held, _) = endless_steps(model, longest, keep)
+    *_, (_, cached, _) = endless_steps(model, longest, keep)
     distances = [length // 16, length // 4, 3 * length // 4, *range(length, longest - keep, length // 2)]
     rows = []
     for back in (*distances[:8], longest - 1):
-        other = texts.clone()
-        other[:, longest - 1 - back] = (other[:, longest - 1 - back] + V // 2) % V
-        changes = [mean_change(model, texts, other, keep, anew) for anew in (False, True)]
-        state = "yes" if longest - 1 - back in held else "no"
-        rows.append((back, state, *(short(change, 6) if change else "0" for change in changes)))
+        place = longest - 1 - back
+        changed = texts.clone()
+        changed[:, place] = (changed[:, place] + V // 2) % V
+        changes = [mean_change(model, texts, changed, keep, recompute) for recompute in (False, True)]
+        in_cache = "yes" if place in cached else "no"
+        rows.append((back, in_cache, *(short(change, 6) if change else "0" for change in changes)))
     return Table(
         "Influence of an earlier token: KL divergence, in nats, of the last prediction when it is replaced",
         ("tokens back", "in the cache", "endless", "recomputed"),
@@ -194,16 +195,17 @@ def memory_table(model: Transformer, texts: Tensor, keep: int) -> Table:
     )
 
 
-def mean_change(model: Transformer, texts: Tensor, others: Tensor, keep: int, anew: bool) -> float:
+def mean_change(model: Transformer, texts: Tensor, changed: Tensor, keep: int, recompute: bool) -> float:
+    """The mean KL divergence between the last predictions of each text and of its changed version, in nats."""
     divergences = []
-    for pair in zip(texts, others):
-        a, b = (endless_logits(model, text, keep, anew)[-1].double().log_softmax(-1) for text in pair)  # (V,)
+    for pair in zip(texts, changed):
+        a, b = (endless_logits(model, text, keep, recompute)[-1].double().log_softmax(-1) for text in pair)  # (V,)
         divergences.append(F.kl_div(b, a, reduction="sum", log_target=True).item())
     return sum(divergences) / len(divergences)
 
 
 def draw(figure: Any, losses: dict[str, Tensor], length: int) -> None:
-    """A curve for each method. One that another covers is drawn as dots on it, and the legend says so."""
+    """A curve for each method. If an earlier curve covers it, it is drawn as dots on that one."""
     figure.set_size_inches(9, 5)
     axes = figure.subplots()
     width = max(1, length // 2)
@@ -212,14 +214,14 @@ def draw(figure: Any, losses: dict[str, Tensor], length: int) -> None:
     for number, (name, loss) in enumerate(losses.items()):
         smooth = loss.mean(0).unfold(0, width, step).mean(-1)
         middles = torch.arange(len(smooth)) * step + (width - 1) / 2
-        below = covered(smooth, drawn)
+        covering = covered_by(smooth, drawn)
         style: dict[str, Any] = {"color": COLORS[number % len(COLORS)]}
-        if below is None:
+        if covering is None:
             axes.plot(middles, smooth, linestyle=DASHES[number % len(DASHES)], linewidth=2.2, label=name, **style)
             drawn[name] = smooth
         else:
-            dots = slice(number % 3, None, 3)  # so that two such curves have dots in different places
-            label = f"{name} (dots on {below!r})"
+            dots = slice(number % 3, None, 3)  # two such curves have dots at different positions
+            label = f"{name} (dots on {covering!r})"
             axes.plot(middles[dots], smooth[dots], linestyle="", marker="osD^"[number % 4], label=label, **style)
     longest = next(iter(losses.values())).shape[1]
     axes.axvline(length, color="black", linewidth=0.8, linestyle=":")
@@ -230,13 +232,13 @@ def draw(figure: Any, losses: dict[str, Tensor], length: int) -> None:
     axes.legend(fontsize=9)
 
 
-SAME = 0.02  # of the height of the picture: closer curves cannot be told apart
+SAME = 0.02  # fraction of the picture's height below which two curves look the same
 
 
-def covered(curve: Tensor, drawn: dict[str, Tensor]) -> str | None:
-    """The name of a curve that this one would cover from end to end."""
+def covered_by(curve: Tensor, drawn: dict[str, Tensor]) -> str | None:
+    """The name of a drawn curve that this one would cover from end to end."""
     for name, other in drawn.items():
-        every = torch.cat([curve, *drawn.values()])
-        if (curve - other).abs().max() < SAME * (every.max() - every.min()):
+        values = torch.cat([curve, *drawn.values()])
+        if (curve - other).abs().max() < SAME * (values.max() - values.min()):
             return name
     return None

@@ -21,12 +21,13 @@ class Forms:
     head_dim: Annotated[int, "width of one head"] = 64
     length: Annotated[int, "positions"] = 512
     heads: Annotated[int, "heads"] = 12
-    chatglm: Annotated[bool, "the rotations of ChatGLM instead, which have other angles"] = False
+    chatglm: Annotated[bool, "measure the rotations of ChatGLM instead, which have other angles"] = False
     ratio: Annotated[float, "rope_ratio of ChatGLM2-32k: positions are divided by it"] = 16.0
-    repeats: Annotated[int, "calls of which the median time is taken"] = 50
+    repeats: Annotated[int, "timed calls, of which the median is shown"] = 50
 
 
-MOST_REPEATS = 10_000
+MAX_REPEATS = 10_000
+BLOCKS = 4  # equal parts of the text for ChatGLM; the first is the prompt
 
 
 def run(options: Forms) -> Report:
@@ -34,8 +35,8 @@ def run(options: Forms) -> Report:
     check_options(options, 4, "head_dim")
     if not (math.isfinite(options.ratio) and options.ratio >= 1):
         raise ValueError(f"ratio is {options.ratio:g}: give a number of at least 1")
-    if options.repeats > MOST_REPEATS:
-        raise ValueError(f"repeats is {options.repeats}: give at most {MOST_REPEATS}")
+    if options.repeats > MAX_REPEATS:
+        raise ValueError(f"repeats is {options.repeats}: give at most {MAX_REPEATS}")
     size = options.length * options.head_dim
     check_memory(
         size * (16 * options.head_dim + 100 * options.heads + 160),
@@ -52,29 +53,26 @@ def run(options: Forms) -> Report:
         ],
     )
     tables = [table]
-    every = list(plain_forms(options.head_dim, options.length))
+    forms = list(plain_forms(options.head_dim, options.length))
     if options.chatglm:
-        every = list(chatglm_family(options.head_dim, options.length, 10000.0, options.ratio, BLOCKS))
+        forms = list(chatglm_family(options.head_dim, options.length, 10000.0, options.ratio, BLOCKS))
         table.columns = (*table.columns, "angle of pair i")
         tables.append(id_table(options.length))
     with torch.no_grad():
-        for form in every:
-            off, kept = f"{deviation(form, x):.1e}", sum(t.nbytes for t in form.kept)
-            if off == "nan":
-                off = "-"
+        for form in forms:
+            off_by, kept_bytes = f"{deviation(form, x):.1e}", sum(t.nbytes for t in form.kept)
+            if off_by == "nan":
+                off_by = "-"
                 table.notes.append(f"-: {form.name} has no position from 65520 on, which float16 rounds to infinity.")
             low, middle, high = milliseconds(form, x, options.repeats)
-            row = (form.name, off, f"{middle:.2f}", f"{low:.2f}-{high:.2f}", kept, channel_order(form))
+            row = (form.name, off_by, f"{middle:.2f}", f"{low:.2f}-{high:.2f}", kept_bytes, channel_order(form))
             table.rows.append((*row, angle(form.name, options.ratio)) if options.chatglm else row)
     return Report(tables, lambda figure: draw(figure, table))
 
 
-BLOCKS = 4  # the prompt is this part of the tokens
-
-
 def id_table(length: int) -> Table:
-    """The two ids around the end of the prompt."""
-    context = -(-length // BLOCKS)
+    """The two position ids of ChatGLM-6B around the end of the prompt."""
+    context = math.ceil(length / BLOCKS)
     places = sorted({0, 1, *range(max(context - 2, 0), min(context + 3, length)), length - 1} & {*range(length)})
     ids = chatglm_ids(length, context)  # (2, T)
     return Table(
@@ -85,7 +83,7 @@ def id_table(length: int) -> Table:
 
 
 def angle(name: str, ratio: float) -> str:
-    """By which angle one of ChatGLM's forms rotates pair i of each half of the head."""
+    """The angles by which one of ChatGLM's forms rotates pair i of the two halves of the head."""
     if name == "position and block":
         return "p theta^(-4i/D), block p theta^(-4i/D)"
     if name.startswith("ChatGLM-6B"):
@@ -98,7 +96,7 @@ def deviation(form: RopeForm, x: Tensor) -> float:
 
 
 def milliseconds(form: RopeForm, x: Tensor, repeats: int) -> tuple[float, float, float]:
-    """First quartile, median and third quartile of so many calls, after two that are not counted."""
+    """First quartile, median and third quartile of the times of ``repeats`` calls, after two calls to warm up."""
     times = []
     for _ in range(repeats + 2):
         start = time.perf_counter()
@@ -118,22 +116,22 @@ def channel_order(form: RopeForm) -> str:
 
 
 def draw(figure: Any, table: Table) -> None:
-    """Bars as long as the table's numbers; thin lines over the middle half of the times."""
+    """Bars for deviation and time, with thin lines over the middle half of the times."""
     figure.set_size_inches(9, 4.5)
     names = [row[0] for row in table.rows]
     left, right = figure.subplots(1, 2, sharey=True)
-    offsets = [1e-7 if row[1] == "-" else float(row[1]) for row in table.rows]  # 1e-7 is where the axis begins
-    left.barh(names, offsets, log=True, color=BLUE)
+    deviations = [1e-7 if row[1] == "-" else float(row[1]) for row in table.rows]  # the axis begins at 1e-7
+    left.barh(names, deviations, log=True, color=BLUE)
     left.set(title="deviation", xlabel="largest difference from float64", ylabel="form", xlim=(1e-7, 200))
     times = [float(row[2]) for row in table.rows]
     spans = [[float(value) for value in row[3].split("-")] for row in table.rows]
-    around = [
+    errors = [
         [max(0.0, middle - low) for middle, (low, _) in zip(times, spans)],
         [max(0.0, high - middle) for middle, (_, high) in zip(times, spans)],
     ]
-    right.barh(names, times, xerr=around, color=ORANGE, capsize=3, error_kw={"linewidth": 1})
+    right.barh(names, times, xerr=errors, color=ORANGE, capsize=3, error_kw={"linewidth": 1})
     right.set(title="time", xlabel="ms per call: median, middle half")
-    for axes, column, lengths in ((left, 1, offsets), (right, 2, [high for _, high in spans])):
+    for axes, column, lengths in ((left, 1, deviations), (right, 2, [high for _, high in spans])):
         axes.margins(x=0.2)
         for number, row in enumerate(table.rows):
             axes.annotate(

@@ -1,4 +1,4 @@
-"""The KV cache, forward call by forward call: slots written and read, work saved, and the same logits."""
+"""The KV cache, forward call by forward call: slots written and read, work saved, and equal logits."""
 
 from copy import deepcopy
 from dataclasses import dataclass
@@ -24,14 +24,14 @@ class Cache:
     """The KV cache, call by call: slots written and read, work saved, and equal logits."""
 
     model: Annotated[Path | None, "a trained model (default: a small random network)"] = None
-    prompt: Annotated[str, "the first call of a trained model, which continues it greedily"] = "Once upon a time"
-    length: Annotated[int, "tokens of the first call of the random network"] = 6
-    calls: Annotated[tuple[int, ...], "tokens of each of the calls that follow"] = (1, 1, 1, 3, 1)
+    prompt: Annotated[str, "first call of a trained model, which then continues it greedily"] = "Once upon a time"
+    length: Annotated[int, "tokens in the first call of the random network"] = 6
+    calls: Annotated[tuple[int, ...], "tokens in each later call"] = (1, 1, 1, 3, 1)
     max_seq_len: Annotated[int, "slots of the random network's cache"] = 16
 
 
 class RecordingCache(KVCache):
-    """A cache that is full of NaN at first, and notes which slots the latest call filled and got back."""
+    """A cache that starts full of NaN, and records the slots that the last call wrote and read."""
 
     def __init__(self, args: ModelArgs) -> None:
         super().__init__(args)
@@ -51,7 +51,7 @@ class RecordingCache(KVCache):
 
 @dataclass(frozen=True)
 class Call:
-    """One forward call, measured: multiplications with the cache and without, and how far the logits are apart."""
+    """One forward call, measured: multiplications with and without the cache, and the difference of the logits."""
 
     name: str
     text: str
@@ -59,8 +59,8 @@ class Call:
     written: range  # slots
     read: range
     visible: int  # query-key pairs that the mask lets through
-    cached: int  # multiplications
-    uncached: int
+    cached: int  # multiplications with the cache
+    uncached: int  # multiplications without it
     difference: float
 
     @property
@@ -75,19 +75,22 @@ def run(options: Cache) -> Report:
     model, tokenizer, tokens = trained_text(options) if options.model else random_text(options)
     sizes = (tokens.shape[1] - sum(options.calls), *options.calls)
     cache = RecordingCache(model.args)
-    calls = follow(model, tokens, sizes, cache, tokenizer)
-    tables = [call_table(calls), cache_table(cache, model.args, calls, mistaken(model, tokens, calls[-1], cache))]
+    calls = measure_calls(model, tokens, sizes, cache, tokenizer)
+    off_by_one = error_of_wrong_start_pos(model, tokens, calls[-1], cache)
+    tables = [call_table(calls), cache_table(cache, model.args, calls, off_by_one)]
     return Report(tables, lambda figure: draw(figure, calls))
 
 
 def check_fit(first: int, options: Cache, limit: int) -> None:
-    more = sum(options.calls)
-    if first + more > limit:
-        raise ValueError(f"the first call has {first} tokens and calls {more} more: max_seq_len is {limit}, give fewer")
+    later = sum(options.calls)
+    if first + later > limit:
+        raise ValueError(
+            f"the first call has {first} tokens and the later calls {later}: max_seq_len is {limit}, give fewer"
+        )
 
 
 def random_text(options: Cache) -> tuple[Transformer, None, Tensor]:
-    """A small network with weights wide enough for logits of about 1, and random tokens: (1, T)."""
+    """A small network with weights large enough for logits of about 1, and random tokens: (1, T)."""
     check_fit(options.length, options, options.max_seq_len)
     check_memory(options.max_seq_len * (16 * options.max_seq_len + 4000), f"max_seq_len {options.max_seq_len}")
     torch.manual_seed(0)
@@ -113,16 +116,16 @@ def trained_text(options: Cache) -> tuple[Transformer, Tokenizer, Tensor]:
 
 
 @torch.no_grad()
-def follow(
+def measure_calls(
     model: Transformer, tokens: Tensor, sizes: tuple[int, ...], cache: RecordingCache, tokenizer: Tokenizer | None
 ) -> list[Call]:
-    """Pass ``tokens`` (1, T) in calls of these sizes, each beside a call without a cache on all tokens so far."""
+    """Pass ``tokens`` (1, T) in calls of these sizes, and compare each with a call on all tokens so far, uncached."""
     calls: list[Call] = []
     for size, end in zip(sizes, accumulate(sizes)):
         start = end - size
-        new, whole = tokens[:, start:end], tokens[:, :end]
-        logits, cached = quantity(model, new, start, cache)  # (1, size, V)
-        again, uncached = quantity(model, whole)  # (1, end, V)
+        new = tokens[:, start:end]  # (1, size)
+        logits, cached = logits_and_multiplications(model, new, start, cache)  # (1, size, V)
+        plain_logits, uncached = logits_and_multiplications(model, tokens[:, :end])  # (1, end, V)
         if start == 0:
             name = "prefill"
         elif size == 1:
@@ -131,41 +134,41 @@ def follow(
             name = "chunk"
         text = "" if tokenizer is None else repr(tokenizer.decode(new[0].tolist()))
         visible = sum(range(start + 1, end + 1))  # the first new token sees start + 1 keys, the last one `end`
-        difference = (logits - again[:, start:]).abs().max().item()
+        difference = (logits - plain_logits[:, start:]).abs().max().item()
         calls.append(Call(name, text, start, cache.written, cache.read, visible, cached, uncached, difference))
     return calls
 
 
-def quantity(model: Transformer, *inputs: Any) -> tuple[Tensor, int]:
-    """The logits, and the multiplications of all matrix products; PyTorch counts none within a fused kernel."""
+def logits_and_multiplications(model: Transformer, *inputs: Any) -> tuple[Tensor, int]:
+    """The logits, and the multiplications of all matrix products. PyTorch cannot count those of a fused kernel."""
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         logits = model(*inputs)
-    return logits, counter.get_total_flops() // 2  # a flop is a multiplication or an addition, as many of each
+    return logits, counter.get_total_flops() // 2  # half of the flops are multiplications, half additions
 
 
 @torch.no_grad()
-def mistaken(model: Transformer, tokens: Tensor, last: Call, cache: KVCache) -> float:
-    """How far the logits of the last call are off when its start_pos is one too small."""
+def error_of_wrong_start_pos(model: Transformer, tokens: Tensor, last: Call, cache: KVCache) -> float:
+    """The largest error of the logits of the last call if its start_pos is one too small."""
     new = tokens[:, last.start_pos :]
     copy = deepcopy(cache)
     right = model(new, last.start_pos, copy)
     return (model(new, last.start_pos - 1, copy) - right).abs().max().item()
 
 
-def span(slots: range) -> str:
+def slot_range(slots: range) -> str:
     return str(slots[0]) if len(slots) == 1 else f"{slots[0]}-{slots[-1]}"
 
 
 def call_table(calls: list[Call]) -> Table:
-    """The calls, and what they sum up to."""
+    """A row for each call, and their sum."""
     rows: list[tuple[object, ...]] = [
         (
             call.name,
             call.text,
             call.T,
             call.start_pos,
-            span(call.written),
-            span(call.read),
+            slot_range(call.written),
+            slot_range(call.read),
             f"{call.visible} of {call.T * len(call.read)}",
             f"{call.cached:,}",
             f"{call.uncached:,}",
@@ -207,17 +210,18 @@ def call_table(calls: list[Call]) -> Table:
 
 
 def cache_table(cache: RecordingCache, args: ModelArgs, calls: list[Call], off_by_one: float) -> Table:
-    """What the cache holds after the last call."""
+    """The size of the cache, and its content after the last call."""
     slots, filled = cache.max_seq_len, len(calls[-1].read)
-    held = cache.keys.nbytes + cache.values.nbytes
-    every = held // slots * args.n_heads // args.n_kv_heads
+    total_bytes = cache.keys.nbytes + cache.values.nbytes
+    slot_bytes = total_bytes // slots
+    ungrouped_bytes = slot_bytes * args.n_heads // args.n_kv_heads
     untouched = cache.keys[:, :, :, filled:].isnan().all() and cache.values[:, :, :, filled:].isnan().all()
     rows = [
         ("keys and values, each (L, B, K, max_seq_len, D)", f"{tuple(cache.keys.shape)} {str(cache.keys.dtype)[6:]}"),
-        ("bytes a slot: 2 x L x K x D numbers", f"{held // slots:,}"),
-        (f"bytes a slot if all {args.n_heads} query heads had keys and values of their own", f"{every:,}"),
-        (f"bytes held, {slots} slots", f"{held:,}"),
-        (f"bytes in use, {filled} slots", f"{held // slots * filled:,}"),
+        ("bytes a slot: 2 x L x K x D numbers", f"{slot_bytes:,}"),
+        (f"bytes a slot if all {args.n_heads} query heads had keys and values of their own", f"{ungrouped_bytes:,}"),
+        (f"bytes held, {slots} slots", f"{total_bytes:,}"),
+        (f"bytes in use, {filled} slots", f"{slot_bytes * filled:,}"),
         ("slots not in use, NaN since the start", "untouched, and no logit is NaN" if untouched else "WRITTEN"),
         ("the last call with start_pos one too small: logits differ by", short(off_by_one)),
     ]
@@ -225,7 +229,7 @@ def cache_table(cache: RecordingCache, args: ModelArgs, calls: list[Call], off_b
 
 
 def draw(figure: Any, calls: list[Call]) -> None:
-    """The slots that are used in the end, and what each call does with them; beside them the call's work."""
+    """The slots that each call writes and reads, and beside them the work of the call."""
     slots = len(calls[-1].read)
     figure.set_size_inches(10.5, 1.9 + 0.4 * len(calls))
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))

@@ -1,4 +1,4 @@
-"""Common mistakes about RoPE, from published tutorials and code: what is written, what is correct, what is measured."""
+"""Common mistakes about RoPE from published tutorials and code: as written, corrected, and measured."""
 
 import math
 from collections.abc import Iterator
@@ -15,14 +15,12 @@ from .topic import BLUE, ORANGE, Report, Table
 
 @dataclass(frozen=True)
 class Mistakes:
-    """Common mistakes about RoPE, found in published tutorials and code, each with its number."""
+    """Common mistakes about RoPE from published tutorials and code, each with a measurement."""
 
 
-# What is written, what is correct, the measurement, whether it is a mistake or a misprint, where it is written, and
-# where the same source has it right. The notes are the five that docs/rope.md lists.
-Row = tuple[str, str, str, str, str, str]
 COLUMNS = ("as written", "correct", "measured", "kind", "in", "right there")
-POSITIONS = 2048  # positions for which half-precision angles are measured: the context of ChatGLM-6B
+Row = tuple[str, str, str, str, str, str]  # a cell for each column; the notes are the five that docs/rope.md lists
+POSITIONS = 2048  # the context of ChatGLM-6B, for which half-precision angles are measured
 
 
 def run(options: Mistakes) -> Report:
@@ -69,7 +67,7 @@ def shape_mistakes() -> Iterator[Row]:
 
 
 def angle_mistakes() -> Iterator[Row]:
-    """The angle of a pair, and the rotation by it."""
+    """Mistakes about the angle of a pair, and about the rotation by it."""
     angle, written = precompute_freqs_cis(4, 2)[1, 1].angle(), (1 / 10000) ** (-2 / 4)
     measured = f"n=1 i=1 d=4: {angle:.2f}, as written {written:.0f}"
     yield "angle n (1/10000)^(-2i/d)", "n 10000^(-2i/d)", measured, "misprint", "note 2", "its example"
@@ -101,7 +99,7 @@ def angle_mistakes() -> Iterator[Row]:
 
 
 def score_mistakes() -> Iterator[Row]:
-    """What the score of rotated vectors depends on, and which vector `rotate_half` makes."""
+    """Mistakes about scores of rotated vectors, and about ``rotate_half``."""
     q, k = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 1.0]])  # (1, 2) each
     table = precompute_freqs_cis(2, 8)  # (8, 1)
     score = rotated(q, table[7:]) @ rotated(k, table[4:5]).T
@@ -140,7 +138,7 @@ def score_mistakes() -> Iterator[Row]:
 
 
 def angles_between(m: int, n: int) -> Tensor:
-    """The angle between 1000 random q at m and k at n, one pair of one radian a token, in 0 .. pi: (1000,)."""
+    """The angles between 1000 random q at m and k at n, of one pair with one radian per token, in 0 .. pi: (1000,)."""
     pairs = torch.randn(2, 1000, 2, generator=torch.Generator().manual_seed(0))  # (q or k, 1000, 2)
     table = precompute_freqs_cis(2, max(m, n) + 1)  # (end, 1)
     q, k = (torch.view_as_complex(rotated(v, table[p].expand(1000, 1))) for v, p in zip(pairs, (m, n)))
@@ -159,11 +157,11 @@ def precision_mistakes() -> Iterator[Row]:
     yield "ChatGLM2-32k maps positions to [0, 8192]", "[0, 2048): rope_ratio is 16", measured, "mistake", "note 1", "no"
 
     x = torch.randn(4, 2)
-    off = (torch.view_as_real(torch.view_as_complex(x)) - x).abs().max()
+    error = (torch.view_as_real(torch.view_as_complex(x)) - x).abs().max()
     yield (
         "view_as_real(view_as_complex(x)) prints other digits",
         "the exact inverse",
-        f"off by {off:.0f}",
+        f"off by {error:.0f}",
         "misprint",
         "note 0",
         "its text",
@@ -177,18 +175,18 @@ def rotated(x: Tensor, table: Tensor) -> Tensor:
 
 
 def pair_rotation(m: float) -> Tensor:
-    """R_m of one pair whose frequency is one radian a token: (2, 2)."""
+    """R_m of one pair with a frequency of one radian per token: (2, 2)."""
     return torch.tensor([[math.cos(m), -math.sin(m)], [math.sin(m), math.cos(m)]])
 
 
 def half_precision_cosines() -> Tensor:
-    """Cosines of the angles as ChatGLM-6B computes them for a head of 64, all in float16: (POSITIONS, 32)."""
+    """Cosines of the angles, computed in float16 as in ChatGLM-6B, for a head of 64: (POSITIONS, 32)."""
     inv_freq = 1 / 10000 ** (torch.arange(0, 64, 2) / 64)  # (32,)
     return torch.outer(torch.arange(POSITIONS, dtype=torch.float16), inv_freq.half()).cos().float()  # (POSITIONS, 32)
 
 
 def half_precision_error() -> Tensor:
-    """|difference| of these cosines from the library's: (POSITIONS, 32)."""
+    """Absolute difference between these cosines and the library's: (POSITIONS, 32)."""
     return (half_precision_cosines() - precompute_freqs_cis(64, POSITIONS).real).abs()
 
 
@@ -197,9 +195,9 @@ def _pair(x: Tensor) -> str:
 
 
 def draw(figure: Any) -> None:
-    """Half-precision angles, the sign of the exponent, the sign of the distance, and the angle that q and k have."""
+    """Half-precision angles, the sign of the exponent, the sign of the distance, and the angle between q and k."""
     figure.set_size_inches(9.5, 7)
-    (half, exponent), (sign, own) = figure.subplots(2, 2)
+    (half, exponent), (sign, between) = figure.subplots(2, 2)
     draw_half_precision(half)
     pairs = torch.arange(32)
     exponent.plot(pairs, precompute_freqs_cis(64, 2)[1].angle(), "o-", color=BLUE, markersize=3, label="10000^(-2i/d)")
@@ -213,23 +211,23 @@ def draw(figure: Any) -> None:
     sign.plot(keys @ q, color=ORANGE, linestyle="--", label="q^T R_(m-n) k, as written")
     sign.set(title="the sign of the distance", xlabel="m - n, in tokens", ylabel="score, 4 pairs")
     sign.margins(y=0.35)
-    own.hist(angles_between(7, 4).numpy(), bins=30, color=ORANGE, label="1000 random q and k")
-    own.axvline(3, color=BLUE, linewidth=2, label="the distance alone")
-    own.set(title="the angle between q and k, 3 apart, at 1 rad per token", xlabel="radians", ylabel="how many")
-    for axes in (half, exponent, sign, own):
+    between.hist(angles_between(7, 4).numpy(), bins=30, color=ORANGE, label="1000 random q and k")
+    between.axvline(3, color=BLUE, linewidth=2, label="the distance alone")
+    between.set(title="the angle between q and k, 3 apart, at 1 rad per token", xlabel="radians", ylabel="how many")
+    for axes in (half, exponent, sign, between):
         axes.title.set_fontsize(10)
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
 
 
 def draw_half_precision(axes: Any) -> None:
-    """The cosines where half-precision angles are furthest off."""
+    """The cosines around the largest error of half-precision angles."""
     error = half_precision_error()  # (POSITIONS, 32)
     worst, pair = divmod(int(error.argmax()), error.shape[1])
     span = slice(max(worst - 30, 0), min(worst + 10, POSITIONS))
-    steps = torch.arange(POSITIONS)[span]
+    positions = torch.arange(POSITIONS)[span]
     exact, half = precompute_freqs_cis(64, POSITIONS).real[span, pair], half_precision_cosines()[span, pair]
-    axes.plot(steps, exact, "o-", color=BLUE, markersize=3, label="float64 angles")
-    axes.plot(steps, half, "s--", color=ORANGE, markersize=3, label="float16 angles")
+    axes.plot(positions, exact, "o-", color=BLUE, markersize=3, label="float64 angles")
+    axes.plot(positions, half, "s--", color=ORANGE, markersize=3, label="float16 angles")
     axes.set(xlabel="position", ylabel="cosine of the angle", ylim=(-1.1, 1.6))
     axes.set_title(f"angles in half precision: pair {pair}, off by up to {error.max():.2f}")

@@ -22,17 +22,17 @@ class Rotate:
 
 @dataclass(frozen=True)
 class Relative:
-    """Scores depend on m - n only, norms are kept, and why q and k are rotated, not the embedding."""
+    """Scores depend on m - n only, norms do not change, and q and k are rotated instead of the embedding."""
 
     head_dim: Annotated[int, "width of the vectors"] = 64
     distance: Annotated[int, "m - n"] = 7
     theta: Annotated[float, "base of the frequencies"] = 10000.0
-    seed: Annotated[int, "of the random vectors"] = 0
+    seed: Annotated[int, "seed of the random vectors"] = 0
 
 
 VECTORS = ((1, 0, 1, 0), (0, 1, 0, 1), (1, 1, 1, 1), (1, -1, 1, -1), (0.5, 0.5, 0.5, 0.5))
 
-# What the note from which the example is prints in its two columns of rotated pairs.
+# The rotated pairs as printed in the note that the example comes from.
 PRINTED = (
     ("1", "0", "1", "0"),
     ("-0.8415", "0.5403", "-0.0100", "0.9999"),
@@ -44,18 +44,12 @@ PRINTED = (
 SHIFTS = (0, 1, 10, 100, 1000, 4000)
 
 
-def five_rotated(theta: float) -> Tensor:
-    """The five vectors, rotated by the library to positions 0 .. 4: (5, 4)."""
-    x = torch.tensor(VECTORS)[None, :, None]  # (1, 5, 1, 4)
-    return apply_rotary_emb(x, x, precompute_freqs_cis(4, 5, theta))[0][0, :, 0]  # (5, 4)
-
-
 def exact(m: int, vector: tuple[float, ...], theta: float) -> list[float]:
-    """The four numbers of position m in float64: float32 has cos 0.01 = 0.99995000 just below that."""
+    """The four numbers of position m in float64, because float32 rounds cos 0.01 to just below 0.99995."""
     numbers = []
     for i in (0, 1):
-        new = complex(*vector[2 * i : 2 * i + 2]) * cmath.rect(1, m * theta ** (-2 * i / 4))
-        numbers += [new.real, new.imag]
+        rotated = complex(*vector[2 * i : 2 * i + 2]) * cmath.rect(1, m * theta ** (-2 * i / 4))
+        numbers += [rotated.real, rotated.imag]
     return numbers
 
 
@@ -67,25 +61,25 @@ def run_rotate(options: Rotate) -> Report:
         ("position", "vector", "pair 0", "pair 1", "angles", "pair 0 rotated", "pair 1 rotated"),
     )
     for m, vector in enumerate(VECTORS):
-        new = exact(m, vector, options.theta)
-        cells = [f"{value:.4f}" for value in new]
-        for i, (value, printed) in enumerate(zip(new, PRINTED[m])):
+        rotated = exact(m, vector, options.theta)
+        cells = [f"{value:.4f}" for value in rotated]
+        for i, (value, printed) in enumerate(zip(rotated, PRINTED[m])):
             if options.theta == Rotate.theta and float(printed) != round(value, 4):
                 cells[i] += "*"
                 table.notes.append(f"* position {m}: note 2 prints {printed}; {value:.7f} rounds to {value:.4f}")
-        old = [f"{value:g}" for value in vector]
+        plain = [f"{value:g}" for value in vector]
         by = ", ".join(f"{angle:.4g}" for angle in angles[m].tolist())
-        pairs = [f"[{a}, {b}]" for a, b in (old[:2], old[2:], cells[:2], cells[2:])]
-        table.rows.append((m, f"[{', '.join(old)}]", *pairs[:2], by, *pairs[2:]))
+        pairs = [f"[{a}, {b}]" for a, b in (plain[:2], plain[2:], cells[:2], cells[2:])]
+        table.rows.append((m, f"[{', '.join(plain)}]", *pairs[:2], by, *pairs[2:]))
     return Report([table], lambda figure: draw_rotate(figure, options.theta))
 
 
 def draw_rotate(figure: Any, theta: float) -> None:
-    """One vector, both of whose pairs are (1, 0), at positions 0 to 4; arcs show the angles."""
+    """The vector (1, 0, 1, 0) at positions 0 to 4; arcs show the angles."""
     figure.set_size_inches(9, 4.8)
     x = torch.tensor([[1.0, 0.0, 1.0, 0.0]])  # (1, 4)
     table = precompute_freqs_cis(4, 5, theta)  # (5, 2)
-    rotated = torch.view_as_complex(at(x[0], torch.arange(5), table).unflatten(-1, (2, 2)))  # (5, 2)
+    rotated = torch.view_as_complex(rotate_to(x[0], torch.arange(5), table).unflatten(-1, (2, 2)))  # (5, 2)
     for i, axes in enumerate(figure.subplots(1, 2)):
         plane(axes, 1.35)
         rate = theta ** (-2 * i / 4)
@@ -102,7 +96,7 @@ def draw_rotate(figure: Any, theta: float) -> None:
     figure.suptitle("the vector (1, 0, 1, 0) at positions 0 to 4", fontsize=11)
 
 
-def at(x: Tensor, positions: Tensor, table: Tensor) -> Tensor:
+def rotate_to(x: Tensor, positions: Tensor, table: Tensor) -> Tensor:
     """One vector (D,) rotated to each of the positions: (positions, D)."""
     rows = x.expand(1, len(positions), 1, -1)  # (1, positions, 1, D)
     return apply_rotary_emb(rows, rows, table[positions])[0][0, :, 0]  # (positions, D)
@@ -116,15 +110,18 @@ def vectors_and_matrices(options: Relative) -> tuple[Tensor, Tensor, Tensor, Ten
 
 
 def scores_at(options: Relative, shifts: Tensor) -> dict[str, Tensor]:
-    """The score of one pair of tokens, ``distance`` apart, at each shift, by what is rotated -> (shifts,) each."""
+    """The score of two tokens ``distance`` apart at each shift, with q and k or the embedding rotated: (shifts,) each.
+
+    ``norm`` is the norm of the rotated query relative to the plain one.
+    """
     x, y, wq, wk = vectors_and_matrices(options)
     end = int(shifts.max()) + options.distance + 1
     table = precompute_freqs_cis(options.head_dim, end, options.theta)  # (end, D/2)
     m, n = shifts + options.distance, shifts  # (shifts,) each
     return {
-        "q and k": (at(wq @ x, m, table) * at(wk @ y, n, table)).sum(-1),
-        "the embedding": ((at(x, m, table) @ wq.T) * (at(y, n, table) @ wk.T)).sum(-1),
-        "norm": at(x, m, table).norm(dim=-1) / x.norm(),
+        "q and k": (rotate_to(wq @ x, m, table) * rotate_to(wk @ y, n, table)).sum(-1),
+        "the embedding": ((rotate_to(x, m, table) @ wq.T) * (rotate_to(y, n, table) @ wk.T)).sum(-1),
+        "norm": rotate_to(x, m, table).norm(dim=-1) / x.norm(),
     }
 
 
@@ -135,23 +132,23 @@ def run_relative(options: Relative) -> Report:
     end = SHIFTS[-1] + options.distance
     check_memory(24 * options.head_dim * (end + 2 * options.head_dim), f"distance and head_dim {options.head_dim}")
     shifts = torch.tensor(SHIFTS)
-    found = scores_at(options, shifts)
+    scores = scores_at(options, shifts)
     table = Table(
         f"One q and one k, {options.distance} apart, at positions further and further on",
         ("n", "m", "q and k rotated", "embedding rotated", "norm of q, rotated / plain"),
         notes=[f"least, most, spread: of all n from 0 to {SHIFTS[-1]}."],
     )
     for i, shift in enumerate(SHIFTS):
-        table.rows.append((shift, shift + options.distance, *(f"{values[i]:.4f}" for values in found.values())))
-    everywhere = scores_at(options, torch.arange(SHIFTS[-1] + 1)).values()
-    table.rows.append(("least", "", *(f"{values.min():.4f}" for values in everywhere)))
-    table.rows.append(("most", "", *(f"{values.max():.4f}" for values in everywhere)))
-    table.rows.append(("spread", "", *(short(float(values.max() - values.min())) for values in everywhere)))
+        table.rows.append((shift, shift + options.distance, *(f"{values[i]:.4f}" for values in scores.values())))
+    all_scores = scores_at(options, torch.arange(SHIFTS[-1] + 1)).values()
+    table.rows.append(("least", "", *(f"{values.min():.4f}" for values in all_scores)))
+    table.rows.append(("most", "", *(f"{values.max():.4f}" for values in all_scores)))
+    table.rows.append(("spread", "", *(short(float(values.max() - values.min())) for values in all_scores)))
     return Report([table, identities(options)], lambda figure: draw_relative(figure, options))
 
 
 def identities(options: Relative) -> Table:
-    """R_m^T R_n = R_(n-m), as matrices; and that orthogonality alone would not give it."""
+    """R_m^T R_n = R_(n-m) as matrices, and a check that orthogonality alone does not imply it."""
     D, m, n = options.head_dim, options.distance + 5, 5
     table = precompute_freqs_cis(D, m + 1, options.theta)  # (m + 1, D/2)
     R = {p: rotation_matrix(table[p]) for p in (m, n, m - n)}
@@ -172,33 +169,33 @@ def identities(options: Relative) -> Table:
 
 
 def rotation_matrix(freqs_cis: Tensor) -> Tensor:
-    """R of one position, from rotating the unit vectors by its row of the table: (D/2,) -> (D, D)."""
+    """The rotation matrix of one position, made by rotating the unit vectors: (D/2,) -> (D, D)."""
     unit = torch.eye(2 * len(freqs_cis))[:, None, None]  # (D, 1, 1, D): a batch of unit vectors
     return apply_rotary_emb(unit, unit, freqs_cis[None])[0][:, 0, 0].T  # (D, D)
 
 
 def draw_relative(figure: Any, options: Relative) -> None:
-    """One pair of q and of k at a few places, with the angle between them; below, the score of the whole head."""
+    """One pair of q and of k at five positions, with the angle between them; below, the score of the head."""
     figure.set_size_inches(9, 6.2)
     upper, lower = figure.subfigures(2, 1, height_ratios=(1, 1.25))
-    places = range(5)
-    pair, q, k = rotated_pair(options, torch.tensor(places))
+    columns = 5
+    pair, q, k = rotated_pair(options, torch.arange(columns))
     reach = 1.3 * max(abs(q[0]), abs(k[0]))
-    for n, axes in enumerate(upper.subplots(1, len(places))):
+    for n, axes in enumerate(upper.subplots(1, columns)):
         plane(axes, reach)
         arrow(axes, q[n], BLUE, width=0.025)
         arrow(axes, k[n], ORANGE, width=0.025)
-        turn = cmath.phase(q[n] / k[n])  # from k to q
-        arc(axes, cmath.phase(k[n]), cmath.phase(k[n]) + turn, 0.3 * reach, "black")
+        k_to_q = cmath.phase(q[n] / k[n])
+        arc(axes, cmath.phase(k[n]), cmath.phase(k[n]) + k_to_q, 0.3 * reach, "black")
         product = (q[n] * k[n].conjugate()).real
         axes.set_title(f"n = {n}, m = {n + options.distance}\nq . k of the pair {product:+.3f}", fontsize=8)
         axes.set(xticks=[], yticks=[])
     upper.suptitle(f"pair {pair} of q (blue, at m) and of k (orange, at n), {options.distance} apart", fontsize=10)
     shifts = torch.arange(200)
-    found = scores_at(options, shifts)
+    scores = scores_at(options, shifts)
     axes = lower.subplots()
-    axes.plot(shifts, found["the embedding"], color=ORANGE, linestyle="--", label="the embedding is rotated")
-    axes.plot(shifts, found["q and k"], color=BLUE, linewidth=2, label="q and k are rotated")
+    axes.plot(shifts, scores["the embedding"], color=ORANGE, linestyle="--", label="the embedding is rotated")
+    axes.plot(shifts, scores["q and k"], color=BLUE, linewidth=2, label="q and k are rotated")
     axes.set(xlabel=f"n, position of the key (the query is at n + {options.distance})", ylabel="score q . k")
     axes.set_title(f"all pairs: the same two tokens, {options.distance} apart, moved along the text", fontsize=10)
     axes.grid(alpha=0.3)
@@ -206,13 +203,13 @@ def draw_relative(figure: Any, options: Relative) -> None:
 
 
 def rotated_pair(options: Relative, shifts: Tensor) -> tuple[int, list[complex], list[complex]]:
-    """One pair of q at ``shifts + distance`` and of k at ``shifts``, as complex numbers, and which pair it is.
+    """The index of a pair, and the pair as complex numbers: of q at ``shifts + distance`` and of k at ``shifts``.
 
-    It is the one of the fastest four in which neither arrow is short.
+    Of the four fastest pairs, this is the one whose shorter arrow is longest.
     """
     x, y, wq, wk = vectors_and_matrices(options)
     table = precompute_freqs_cis(options.head_dim, int(shifts.max()) + options.distance + 1, options.theta)
-    q, k = at(wq @ x, shifts + options.distance, table), at(wk @ y, shifts, table)  # (shifts, D) each
+    q, k = rotate_to(wq @ x, shifts + options.distance, table), rotate_to(wk @ y, shifts, table)  # (shifts, D) each
     q, k = (torch.view_as_complex(t.unflatten(-1, (-1, 2)))[:, :4] for t in (q, k))  # (shifts, up to 4) each
     pair = int(torch.minimum(q[0].abs(), k[0].abs()).argmax())
     return pair, q[:, pair].tolist(), k[:, pair].tolist()

@@ -1,4 +1,4 @@
-"""Train one model with one position encoding, and test it at longer lengths. The loop is the library's."""
+"""Train one model with one position encoding, and test it at longer lengths. The library's ``Trainer`` trains it."""
 
 import time
 from collections.abc import Iterable
@@ -39,34 +39,32 @@ class Compare:
     seeds: Annotated[int, "runs of each"] = 3
     results: Annotated[
         Path | None,
-        "a JSON line for each finished run, which is not run again (default: benchmarks/compare.jsonl in the "
-        "repository; where this is installed, compare.jsonl)",
+        "file with a JSON line for each finished run; finished runs are not repeated (default: "
+        "benchmarks/compare.jsonl in the repository, compare.jsonl if installed)",
     ] = None
     steps: Annotated[int, "optimizer steps"] = 600
     batch_size: Annotated[int, "sequences a step"] = 16
     length: Annotated[int, "trained length, in tokens"] = 64
     dim: Annotated[int, "width of the model"] = 64
-    n_layers: Annotated[int, "its blocks"] = 2
-    n_heads: Annotated[int, "its heads"] = 4
+    n_layers: Annotated[int, "blocks of the model"] = 2
+    n_heads: Annotated[int, "heads of each block"] = 4
     vocab_size: Annotated[int, "tokens of the BPE tokenizer trained on the data"] = 512
-    data: Annotated[tuple[str, ...], "text, whose last tenth is for validation"] = ("python-docs",)
+    data: Annotated[tuple[str, ...], "text; its last tenth is the validation text"] = ("python-docs",)
     windows: Annotated[int, "validation windows, each of 8 times the trained length"] = 32
     keep: Annotated[
         Path | None,
-        "keep the trained models in this directory, for the topics that take one; trains those missing",
+        "save the trained models in this directory, for the topics that take a model; missing ones are trained again",
     ] = None
-    dry: Annotated[bool, "only print what is in the results file"] = False
+    dry: Annotated[bool, "train nothing, only print the results file"] = False
 
 
-TIMES = (1, 2, 4, 8)  # the lengths of the test, as multiples of the trained one
-Line = dict[str, Any]
-
-
+TIMES = (1, 2, 4, 8)  # the lengths of the test, as multiples of the trained length
+Line = dict[str, Any]  # of the results file
 NOT_BUDGET = ("schemes", "seeds", "results", "keep", "dry")
 
 
 def budget(options: Compare) -> Line:
-    """What makes two runs comparable: all but what is trained, how often, and where it is written."""
+    """The options that two runs must share to be comparable: all except the schemes, the seeds and the output files."""
     return {name: value for name, value in asdict(options).items() if name not in NOT_BUDGET}
 
 
@@ -77,9 +75,9 @@ class StudyText(NamedTuple):
 
 
 def prepare_for_schemes(options: Compare, schemes: Iterable[str]) -> StudyText:
-    """A tokenizer trained on the data, and the data in its tokens, both from the cache where they are known.
+    """Train a tokenizer on the data and tokenize the data, or take both from the cache.
 
-    Raises ValueError, before anything is computed, for sizes that one of the schemes cannot have.
+    Raises ValueError, before anything is computed, if a scheme does not support these sizes.
     """
     longest = TIMES[-1] * options.length
     args = ModelArgs(
@@ -98,7 +96,7 @@ def prepare_for_schemes(options: Compare, schemes: Iterable[str]) -> StudyText:
     tokenizer = load_tokenizer(learn_tokenizer(documents, cache_home(), "bpe", options.vocab_size))
     args = replace(args, vocab_size=tokenizer.vocab_size)
     dataset = prepare(documents, tokenizer, context=longest, cache_dir=cache_home())
-    documents.check_unchanged()  # the tokenizer is of this very text
+    documents.check_unchanged()  # since the tokenizer was trained on them
     if len(dataset.val) <= longest:
         raise ValueError(f"the validation text has {len(dataset.val)} tokens, {longest + 1} are needed: give more text")
     return StudyText(args, dataset, tokenizer)
@@ -109,17 +107,17 @@ def training(options: Compare, seed: int) -> TrainArgs:
 
 
 def train_one(scheme: str, seed: int, text: StudyText, options: Compare) -> list[Line]:
-    """Train and test; ``rope`` also gives the lines of its scalings, whose training would be the very same."""
+    """Train and test; ``rope`` also returns the lines of its scalings, whose training is the same."""
     train = training(options, seed)
     torch.manual_seed(seed)
     model = build_scheme(text.args, scheme)
-    begin = {name: weight.detach().clone() for name, weight in model.named_parameters() if name == "frequencies"}
-    # Without a directory: nothing is validated or kept on the way.
+    initial = {name: weight.detach().clone() for name, weight in model.named_parameters() if name == "frequencies"}
+    # Without a run directory, the trainer neither validates nor saves.
     progress = Trainer(model, text.dataset, train, clock=time.process_time).run()
     if options.keep:
-        directory = kept(options, scheme, seed)
+        directory = model_directory(options, scheme, seed)
         directory.mkdir(parents=True, exist_ok=True)
-        with locked(directory):  # which removes what a kill left half-written
+        with locked(directory):  # also removes temporary files left by a killed process
             save_tokenizer(text.tokenizer, directory)
             write_text(directory / CONFIG_FILE, write_toml(DataArgs(data=options.data), text.args, train))
             save_study(model, scheme, directory)
@@ -132,37 +130,37 @@ def train_one(scheme: str, seed: int, text: StudyText, options: Compare) -> list
         "budget": budget(options),
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
-    for name, before in begin.items():
+    for name, before in initial.items():
         common["moved"] = float(((model.get_parameter(name) - before).abs() / before).median().detach())
     names = [scheme, *(SCALINGS if scheme == "rope" else ())]
     return [{"scheme": name, "bits_per_byte": test(model, name, text, options)} | common for name in names]
 
 
-def kept(options: Compare, scheme: str, seed: int) -> Path:
-    """The directory of a trained model that ``--keep`` asks for."""
+def model_directory(options: Compare, scheme: str, seed: int) -> Path:
+    """The directory for one trained model below ``options.keep``."""
     assert options.keep is not None
     return options.keep / f"{scheme}-{seed}"
 
 
 @torch.no_grad()
 def test(model: Transformer, scheme: str, text: StudyText, options: Compare) -> dict[str, float | None]:
-    """Bits per byte of the same validation tokens, in windows of each length; None past a scheme's last position."""
+    """Bits per byte of the same validation tokens in windows of each length; None if the scheme cannot encode it."""
     longest = TIMES[-1] * options.length
     batches = text.dataset.val_batches(options.windows, longest, options.windows * longest)
     inputs, targets = (torch.from_numpy(part) for part in next(iter(batches)))  # (windows, longest) each
-    found: dict[str, float | None] = {}
+    results: dict[str, float | None] = {}
     for times in TIMES:
-        found[str(times)] = None
+        results[str(times)] = None
         if times == 1 or SCHEMES[scheme].any_length:
             longer = stretched(model, scheme, times)
             x, y = (part.reshape(-1, times * options.length) for part in (inputs, targets))
             loss = mean_loss(longer, x, y)
-            found[str(times)] = bits_per_byte(loss, text.dataset)
-    return found
+            results[str(times)] = bits_per_byte(loss, text.dataset)
+    return results
 
 
 def stretched(model: Transformer, scheme: str, times: int) -> Transformer:
-    """The same weights with room for ``times`` as many positions."""
+    """The same weights with ``times`` as many positions."""
     check_length(scheme, model.args.max_seq_len, times * model.args.max_seq_len)
     args = replace(model.args, max_seq_len=times * model.args.max_seq_len)
     longer = build_scheme(args, scheme, factor=float(times) if scheme in SCALINGS else 1.0)
@@ -171,7 +169,7 @@ def stretched(model: Transformer, scheme: str, times: int) -> Transformer:
 
 
 def mean_loss(model: Transformer, inputs: Tensor, targets: Tensor, tokens: int = 4096) -> float:
-    """Mean nats per token of (N, T) windows, about ``tokens`` of them at a time."""
+    """Mean nats per token of (N, T) windows, in batches of about ``tokens`` tokens."""
     rows = max(1, tokens // inputs.shape[1])
     total = sum(
         F.cross_entropy(model(x).float().flatten(0, 1), y.flatten(), reduction="sum").item()

@@ -1,4 +1,4 @@
-"""What topics share: tables to print and pictures to draw, checks of their options, the trained model and its text."""
+"""Shared by all topics: tables, pictures, checks of options, and opening a trained model and its text."""
 
 import math
 import os
@@ -25,7 +25,7 @@ from ..transformer import Transformer
 from ..weights import load_tokenizer, open_checkpoint
 from ..weights.checkpoint import newest_run
 
-# Okabe and Ito's colours, which colour-blind readers can distinguish.
+# Okabe and Ito's palette, which colour-blind readers can distinguish.
 BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK = "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7"
 COLORS = (BLUE, ORANGE, GREEN, RED, SKY, PINK, BLACK)
 DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)), (0, (2, 1)))
@@ -33,7 +33,7 @@ DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)), (0, (2
 
 @dataclass
 class Table:
-    """Rows under column names. Numbers align right, text left; ``notes`` go below, one line each."""
+    """Rows under column names: numbers aligned right, text left. ``notes`` follow, one line each."""
 
     title: str
     columns: Sequence[str]
@@ -57,10 +57,10 @@ def _looks_numeric(cell: str) -> bool:
 
 @dataclass
 class Report:
-    """What study.py prints, and draws with --plot where there is a picture."""
+    """The output of a topic: tables to print, and a picture for --plot if there is one."""
 
     tables: Sequence[Table | str]
-    draw: Callable[[Any], None] | None = None  # fills an empty matplotlib Figure
+    draw: Callable[[Any], None] | None = None  # draws into an empty matplotlib Figure
     code: int = 0  # the exit status of the script
 
     def __str__(self) -> str:
@@ -68,24 +68,24 @@ class Report:
 
 
 def check_plot(path: Path) -> None:
-    """Raises ValueError where ``save_plot`` could not write ``path``: ask before anything is computed."""
+    """Raise ValueError if ``save_plot`` could not write ``path``. Call it before the computation starts."""
     try:
         from matplotlib.backend_bases import FigureCanvasBase
     except ImportError:
         raise ValueError("--plot needs the extra plot: pip install matplotlib") from None
-    kinds = FigureCanvasBase.get_supported_filetypes()
-    if path.suffix[1:].lower() not in kinds:
-        raise ValueError(f"--plot is {path}: its ending must be one of {', '.join(sorted(kinds))}")
+    formats = FigureCanvasBase.get_supported_filetypes()
+    if path.suffix[1:].lower() not in formats:
+        raise ValueError(f"--plot is {path}: its ending must be one of {', '.join(sorted(formats))}")
     if not path.parent.is_dir() or path.is_dir() or not os.access(path.parent, os.W_OK):
-        raise ValueError(f"--plot is {path}: give a file in a directory that exists and can be written to")
+        raise ValueError(f"--plot is {path}: give a file in a directory that exists and is writable")
 
 
 def save_plot(
     draw: Callable[[Any], None], path: Path, size: tuple[float, float] = (8, 4.5), description: str = ""
 ) -> None:
-    """Draw into ``path``, whole or not at all. A PNG also carries ``description``. Raises ValueError as ``check_plot``.
+    """Draw into the file ``path``, atomically. Raises ValueError like ``check_plot``.
 
-    The description is the printed report of the same run, so that a picture can be compared with its table.
+    A PNG also stores ``description``, the printed report of the same run, so that it can be compared with its table.
     """
     check_plot(path)
     from matplotlib.figure import Figure
@@ -95,13 +95,13 @@ def save_plot(
     write_atomically(path, lambda part: write_figure(figure, part, path.suffix[1:].lower(), description))
 
 
-def write_figure(figure: Any, path: Path, kind: str, description: str) -> None:
-    figure.savefig(path, format=kind)
-    if kind == "png":  # 256 colours are enough, and a quarter of the bytes
+def write_figure(figure: Any, path: Path, format: str, description: str) -> None:
+    figure.savefig(path, format=format)
+    if format == "png":  # 256 colours are enough and take a quarter of the bytes
         from PIL import Image, PngImagePlugin
 
         with Image.open(path) as picture:
-            # Not the default method, which loses the colour of a thin line beside a large map.
+            # The default method loses the colour of a thin line beside a large map.
             small = picture.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE)
         text = PngImagePlugin.PngInfo()
         text.add_itxt("Description", description, zip=True)
@@ -109,16 +109,16 @@ def write_figure(figure: Any, path: Path, kind: str, description: str) -> None:
 
 
 def short(value: float, digits: int = 4) -> str:
-    """4 decimals, or a power of ten where those would show nothing."""
+    """The number with ``digits`` decimals, or in scientific notation if it is too small or too large for them."""
     if value and not math.isinf(value) and (abs(value) < 10.0 ** (1 - digits) or abs(value) >= 1e6):
         return f"{value:.1e}"
     return f"{value:.{digits}f}"
 
 
-def check_options(options: Any, least: int, *names: str) -> None:
-    """Raises ValueError for the first of these options that is below ``least``."""
+def check_options(options: Any, minimum: int, *names: str) -> None:
+    """Raise ValueError for the first of these options that is below ``minimum``."""
     for name in names:
-        check_at_least(name, getattr(options, name), least)
+        check_at_least(name, getattr(options, name), minimum)
 
 
 def check_even(options: Any, name: str) -> None:
@@ -127,13 +127,13 @@ def check_even(options: Any, name: str) -> None:
 
 
 def check_theta(theta: float) -> None:
-    """The base of the frequencies: Raises ValueError for one whose angles would be NaN or meaningless."""
+    """Raise ValueError for a base whose angles would be NaN or meaningless."""
     if not (math.isfinite(theta) and 1 <= theta <= 1e30):
-        raise ValueError(f"theta is {theta:g}: give a number from 1 to 1e30, such as 10000")
+        raise ValueError(f"theta is {theta:g}: give a number from 1 to 1e30, for example 10000")
 
 
 def open_model(path: Path | None) -> tuple[Transformer, Tokenizer, str]:
-    """The model, its tokenizer, and its scheme. Raises ValueError for what is no model."""
+    """The model, its tokenizer, and its position encoding. Raises ValueError if ``path`` holds no model."""
     path = path or newest_run()
     if (path / NOTE).exists():
         note = read_note(path)
@@ -145,27 +145,27 @@ def open_model(path: Path | None) -> tuple[Transformer, Tokenizer, str]:
 
 
 def open_text(path: Path | None, data: tuple[str, ...], tokenizer: Tokenizer, needed: int) -> tuple[np.ndarray, str]:
-    """Token ids of the text to test a model on, and its name: the end of ``data``, or else its own validation text.
+    """Token ids of a text to test a model on, and its name: the end of ``data``, or the model's validation text.
 
-    Raises ValueError when neither is known, or the text has fewer than ``needed`` tokens.
+    Raises ValueError if there is no such text, or if it has fewer than ``needed`` tokens.
     """
     if data:
         text = "".join(open_documents(data).texts())
-        ids = np.array(tokenizer.encode(text[-16 * needed :]))  # 16 characters are more than a token has on average
+        ids = np.array(tokenizer.encode(text[-16 * needed :]))  # a token has fewer than 16 characters on average
         name = f"the end of {', '.join(data)}"
     else:
         ids, name = validation_text(path or newest_run(), tokenizer)
     if len(ids) < needed:
         raise ValueError(
-            f"{name} has {len(ids)} tokens, {needed} are needed: give more text with --data, or ask for less"
+            f"{name} has {len(ids)} tokens, {needed} are needed: give more text with --data, or fewer --windows"
         )
     return ids, name
 
 
 def validation_text(path: Path, tokenizer: Tokenizer) -> tuple[np.ndarray, str]:
-    """The validation tokens of a run, as in its training, found again by its config.toml."""
+    """The validation tokens of a training run, from the data settings in its config.toml, and the name of the text."""
     if not (path / CONFIG_FILE).is_file():
-        raise ValueError(f"{path} has no {CONFIG_FILE} that says what it was trained on: give the text with --data")
+        raise ValueError(f"{path} has no {CONFIG_FILE} that names its training text: give the text with --data")
     data = from_settings(DataArgs, read_toml(path / CONFIG_FILE, *CLASSES))
     if "-" in (*data.data, *data.val_data):
         raise ValueError(f"{path} was trained on standard input, which is gone: give the text with --data")
@@ -184,6 +184,6 @@ def validation_text(path: Path, tokenizer: Tokenizer) -> tuple[np.ndarray, str]:
 
 
 def windows_of(ids: np.ndarray, windows: int, length: int) -> Tensor:
-    """So many pieces of ``length`` tokens, evenly spread over the text: int64 (windows, length)."""
+    """Pieces of ``length`` tokens, evenly spaced over the text: int64 (windows, length)."""
     starts = np.linspace(0, len(ids) - length, windows).astype(int)
     return torch.from_numpy(np.stack([ids[start : start + length] for start in starts]).astype(np.int64))

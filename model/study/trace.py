@@ -1,7 +1,7 @@
-"""One attention call, followed step by step through the library's own lines: what each expression makes of one pair.
+"""One attention call, expression by expression as the library runs it, with the values of one pair.
 
-Nothing is copied out of the library. Every torch call passes through a ``TorchFunctionMode``; from there the stack
-leads back to the library's line, whose code object knows from which column to which the running expression reaches.
+No library code is copied. A ``TorchFunctionMode`` intercepts every torch call; the stack leads to the library's line,
+and the code object of that line records the first and last column of the running expression.
 """
 
 import cmath
@@ -32,7 +32,7 @@ class Trace:
     """One attention call step by step: expression, shape, dtype and the values of one pair."""
 
     model: Annotated[Path | None, "a trained model (default: random weights)"] = None
-    prompt: Annotated[str, "what the trained model is given"] = "Once upon a time"
+    prompt: Annotated[str, "prompt of the trained model"] = "Once upon a time"
     batch: Annotated[int, "rows"] = 2
     length: Annotated[int, "tokens"] = 512
     heads: Annotated[int, "heads"] = 12
@@ -61,12 +61,12 @@ class Step:
     expression: str
     shape: tuple[int, ...]
     dtype: torch.dtype
-    values: list[complex]  # the few that are shown; of a real tensor, floats
-    at_key: list[complex]  # the same of the earlier key that is drawn
+    values: list[complex]  # those of the chosen pair; floats for a real tensor
+    at_key: list[complex]  # the same pair of the token before, whose key is drawn
 
 
 class Recorder(TorchFunctionMode):
-    """Keeps the steps in which watched functions of the library make a tensor, with what ``find`` picks of each."""
+    """Records each tensor that a watched function of the library makes, with the values that ``picked`` finds in it."""
 
     def __init__(self, functions: list[Callable[..., Any]], picked: "Picked", at_key: "Picked") -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class Recorder(TorchFunctionMode):
         return result
 
     def _library_frame(self, frame: FrameType | None) -> FrameType | None:
-        """The innermost frame of the library, if it is a watched function: torch's own frames are skipped."""
+        """The innermost frame of the library if it is a watched function; frames of torch are skipped."""
         while frame is not None:
             if frame.f_code in self.watched:
                 return frame
@@ -93,7 +93,7 @@ class Recorder(TorchFunctionMode):
         return None
 
     def _around(self, frame: FrameType) -> FrameType | None:
-        """A generator expression belongs to the function that runs it, and keeps its own place in the text."""
+        """The frame of a generator expression, if the function around it is watched."""
         outer = frame.f_back
         while outer is not None and Path(outer.f_code.co_filename) != Path(frame.f_code.co_filename):
             outer = outer.f_back
@@ -101,10 +101,10 @@ class Recorder(TorchFunctionMode):
 
 
 def _expression(frame: FrameType) -> tuple[str, str]:
-    """(file:line, source text) of what the frame is evaluating."""
+    """(file:line, source text) of the expression that the frame is evaluating."""
     positions = list(frame.f_code.co_positions())
     first, last, start, end = positions[frame.f_lasti // 2]
-    if first is None or last is None:  # no columns were compiled in: the whole line
+    if first is None or last is None:  # Python was started without column numbers: take the whole line
         first = last = frame.f_lineno
         start, end = 0, None
     lines = [linecache.getline(frame.f_code.co_filename, n).rstrip("\n") for n in range(first, last + 1)]
@@ -115,25 +115,29 @@ def _expression(frame: FrameType) -> tuple[str, str]:
 
 def run(options: Trace) -> Report:
     check_options(options, 1, "batch", "length", "heads", "head_dim")
-    model, tokens = _given(options) if options.model else _random(options)
+    model, tokens = _trained(options) if options.model else _random(options)
     B, T = tokens.shape
-    place = options.position if options.position >= 0 else options.position + T
+    position = options.position if options.position >= 0 else options.position + T
     args = model.args
-    limits = {"position": (place, T), "head": (options.head, args.n_heads), "pair": (options.pair, args.head_dim // 2)}
+    limits = {
+        "position": (position, T),
+        "head": (options.head, args.n_heads),
+        "pair": (options.pair, args.head_dim // 2),
+    }
     for name, (value, limit) in limits.items():
         if not 0 <= value < limit:
             raise ValueError(f"{name} is {getattr(options, name)}: give one of 0 to {limit - 1}")
-    model.layers = model.layers[:1]  # one attention call, written out whatever its size: a kernel shows no softmax
+    model.layers = model.layers[:1]  # one attention call is enough
     layer: Any = model.layers[0]
-    layer.attention.attend = attention
-    picked = Picked(args, T, place, options.head, options.pair)
-    at_key = Picked(args, T, max(place - 1, 0), options.head, options.pair)
+    layer.attention.attend = attention  # the formula, because a fused kernel shows no softmax
+    picked = Picked(args, T, position, options.head, options.pair)
+    at_key = Picked(args, T, max(position - 1, 0), options.head, options.pair)
     with torch.no_grad(), Recorder(WATCHED, picked, at_key) as recorder:
         model.freqs_cis = precompute_freqs_cis(args.head_dim, args.max_seq_len, args.rope_theta, args.rope_scaling)
         model.hidden(tokens, 0, KVCache(args, B))
     table = Table(
         f"One attention call: B={B} T={T} H={args.n_heads} K={args.n_kv_heads} D={args.head_dim}; "
-        f"values: row 0, position {place}, head {options.head}, pair {options.pair}",
+        f"values: row 0, position {position}, head {options.head}, pair {options.pair}",
         ("line", "expression", "shape", "dtype", "values"),
         [
             (step.place, _cut(step.expression), step.shape, str(step.dtype)[6:], " ".join(map(_number, step.values)))
@@ -145,7 +149,7 @@ def run(options: Trace) -> Report:
 
 
 def _random(options: Trace) -> tuple[Transformer, Tensor]:
-    """Random weights; the table is made for twice the length, so that its slice is seen."""
+    """Random weights and tokens. The table has twice as many rows as tokens, so that slicing it shows."""
     args = ModelArgs(
         dim=options.heads * options.head_dim,
         n_heads=options.heads,
@@ -160,10 +164,10 @@ def _random(options: Trace) -> tuple[Transformer, Tensor]:
     return Transformer(args), torch.randint(256, (options.batch, options.length))
 
 
-def _given(options: Trace) -> tuple[Transformer, Tensor]:
+def _trained(options: Trace) -> tuple[Transformer, Tensor]:
     model, tokenizer, scheme = open_model(options.model)
     if type(model) is not Transformer:
-        raise ValueError(f"scheme {scheme} is not plain RoPE: name a model whose steps are the network's own")
+        raise ValueError(f"scheme {scheme} is not plain RoPE: name a model trained with RoPE")
     return model, torch.tensor([tokenizer.encode(options.prompt)])
 
 
@@ -172,23 +176,23 @@ def _cut(text: str, width: int = 72) -> str:
 
 
 class Picked:
-    """Picks one pair of one head at one position, row 0, from tensors of every shape on the way."""
+    """Finds one pair of one head at one position of row 0 in tensors of every shape that attention makes."""
 
     def __init__(self, args: ModelArgs, T: int, position: int, head: int, pair: int) -> None:
         if T in (args.n_heads, args.n_kv_heads, args.head_dim, args.head_dim // 2):
-            raise ValueError(f"{T} tokens cannot be distinguished by shape from heads or channels: give one token more")
+            raise ValueError(f"{T} tokens cannot be told from heads or channels by their number: give one token more")
         self.args, self.T = args, T
         self.position, self.head, self.pair = position, head, pair
 
     def keys(self) -> range:
-        """The key before the position, its own, and the one after it, which is hidden from it."""
+        """The positions of three keys: the one before, this one, and the next, which the mask hides."""
         return range(max(self.position - 1, 0), min(self.position + 2, self.T))
 
     def find(self, value: Tensor) -> Tensor:
-        """One or two numbers of the pair, or those of a few keys, of a tensor that ends in the keys: (1 to 3,)."""
+        """The one or two numbers of the pair; of scores and weights, those of ``keys``: (1 to 3,)."""
         p, i = self.position, self.pair
         group = self.args.n_heads // self.args.n_kv_heads
-        # Of the H query heads, or of the K key/value heads, or of a table's one axis for all.
+        # The index of the head among H query heads, among K key/value heads, or in an axis of size 1.
         heads = {self.args.n_heads: self.head, self.args.n_kv_heads: self.head // group, 1: 0}
         if value.ndim == 5:
             return value[0, p, heads[value.shape[2]], i]  # (B, T, H, D/2, 2)
@@ -216,7 +220,7 @@ def _number(value: complex) -> str:
 
 
 def draw(figure: Any, steps: list[Step], picked: Picked, at_key: Picked) -> None:
-    """The pair of a query and of an earlier key, before the rotation and after it."""
+    """The pair of a query and of the key before it, before and after the rotation."""
     figure.set_size_inches(9, 4.6)
     products = [step for step in steps if step.expression.startswith("torch.view_as_complex")]
     rotated = [step for step in steps if step.expression.startswith("pairs *")]
@@ -228,10 +232,10 @@ def draw(figure: Any, steps: list[Step], picked: Picked, at_key: Picked) -> None
     left, right = figure.subplots(1, 2)
     for axes, tips, title in ((left, (q, k), "as projected"), (right, (new_q, new_k), after)):
         plane(axes, reach)
-        for name, place, color, tip in zip("qk", (picked, at_key), (BLUE, ORANGE), tips):
+        for name, token, color, tip in zip("qk", (picked, at_key), (BLUE, ORANGE), tips):
             arrow(axes, tip, color)
-            end = 1.18 * tip
-            axes.text(end.real, end.imag, f"{name} at {place.position}", color=color, ha="center", va="center")
+            label = f"{name} at {token.position}"
+            axes.text(1.18 * tip.real, 1.18 * tip.imag, label, color=color, ha="center", va="center")
         axes.set(xlabel=f"channel {2 * picked.pair}", ylabel=f"channel {2 * picked.pair + 1}", title=title)
     for old, turn, color, radius in ((q, turns[0], BLUE, 0.3), (k, turns[1], ORANGE, 0.2)):
         arrow(right, old, color, alpha=0.3)

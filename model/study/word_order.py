@@ -1,4 +1,4 @@
-"""The problem that positions solve: attention alone gives a word the same output whatever the order of the others."""
+"""Why attention needs positions: without them, the output of a word does not depend on the word order."""
 
 import cmath
 from dataclasses import dataclass
@@ -18,19 +18,19 @@ class Order:
     """Without positions a word attends alike in "dog bites man" and "man bites dog"; with RoPE it does not."""
 
     words: Annotated[tuple[str, ...], "a sentence, which is also read backwards"] = ("dog", "bites", "man")
-    seed: Annotated[int, "of the random vectors and matrices"] = 0
+    seed: Annotated[int, "seed of the random vectors and matrices"] = 0
 
 
 D = 8  # width of the one head
 FRAMES = 5
-APART = 2  # positions from the key to the query in the picture
-TURN = 0.5  # radians a position in the picture
+DISTANCE = 2  # positions from the key to the query in the picture
+FREQUENCY = 0.5  # radians per position in the picture
 
 
 def attend(words: tuple[str, ...], order: list[int], seed: int, rotate: bool) -> tuple[Tensor, Tensor]:
-    """Weights (T, T) and outputs (T, D) of the words in this order, both put back into the order of ``words``.
+    """Attention weights (T, T) and outputs (T, D) of the words in this order, returned in the order of ``words``.
 
-    Every word has one random vector, whichever place it has. Each word sees all words: there is no causal mask.
+    Every word has one random vector, wherever it stands. There is no causal mask: each word sees all words.
     """
     generator = torch.Generator().manual_seed(seed)
     vectors = torch.randn(len(words), D, generator=generator)  # (T, D)
@@ -40,27 +40,28 @@ def attend(words: tuple[str, ...], order: list[int], seed: int, rotate: bool) ->
     if rotate:
         q, k = apply_rotary_emb(q, k, precompute_freqs_cis(D, len(words)))
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # (1, 1, T, D) each
-    everything = torch.ones(len(words), len(words), dtype=torch.bool)
-    identity = torch.eye(len(words))[None, None]  # as values, it makes the output the weights themselves
-    back = torch.tensor(order).argsort()  # (T,)
-    weights = attention(q, k, identity, everything)[0, 0]  # (T, T)
-    return weights[back][:, back], attention(q, k, v, everything)[0, 0][back]
+    no_mask = torch.ones(len(words), len(words), dtype=torch.bool)
+    identity = torch.eye(len(words))[None, None]  # with these values, the output is the weights
+    original = torch.tensor(order).argsort()  # (T,)
+    weights = attention(q, k, identity, no_mask)[0, 0]  # (T, T)
+    output = attention(q, k, v, no_mask)[0, 0]  # (T, D)
+    return weights[original][:, original], output[original]
 
 
 def run(options: Order) -> Report:
     words = options.words
     check_options(options, 0, "seed")
     if len(words) < 2 or len(set(words)) < len(words):
-        raise ValueError(f"words is {' '.join(words)!r}: give at least two, each of them once")
+        raise ValueError(f"words is {' '.join(words)!r}: give at least two different words, each once")
     middle = len(words) // 2
     table = Table(
         f'Attention of the word "{words[middle]}": its weight on each word, and the first two numbers of its output',
         ("positions", "sentence", *words, "output"),
     )
-    forth = list(range(len(words)))
+    forwards = list(range(len(words)))
     for name, rotate in (("none", False), ("RoPE", True)):
         outputs = []
-        for order in (forth, forth[::-1]):
+        for order in (forwards, forwards[::-1]):
             weights, output = attend(words, order, options.seed, rotate)
             outputs.append(output)
             numbers = " ".join(f"{value:+.4f}" for value in output[middle, :2].tolist())
@@ -72,20 +73,20 @@ def run(options: Order) -> Report:
 
 
 def draw(figure: Any) -> None:
-    """Two arrows that turn together while a text moves along: the angle between them stays."""
+    """A query and a key at fixed distance, further and further on in the text: the angle between them is constant."""
     figure.set_size_inches(9, 2.6)
     q, k = cmath.rect(1, 1.0), cmath.rect(0.8, -0.6)
     for n, axes in enumerate(figure.subplots(1, FRAMES)):
-        turned_q, turned_k = q * cmath.rect(1, (n + APART) * TURN), k * cmath.rect(1, n * TURN)
+        m = n + DISTANCE
+        rotated_q, rotated_k = q * cmath.rect(1, m * FREQUENCY), k * cmath.rect(1, n * FREQUENCY)
         plane(axes, 1.3)
-        arrow(axes, turned_q, BLUE, width=0.025)
-        arrow(axes, turned_k, ORANGE, width=0.025)
-        start, end = cmath.phase(k) + n * TURN, cmath.phase(q) + (n + APART) * TURN
-        arc(axes, start, end, 0.4, "black")
-        for tip, name, color in ((turned_q, "q", BLUE), (turned_k, "k", ORANGE)):
+        arrow(axes, rotated_q, BLUE, width=0.025)
+        arrow(axes, rotated_k, ORANGE, width=0.025)
+        arc(axes, cmath.phase(k) + n * FREQUENCY, cmath.phase(q) + m * FREQUENCY, 0.4, "black")
+        for tip, name, color in ((rotated_q, "q", BLUE), (rotated_k, "k", ORANGE)):
             axes.text(1.15 * tip.real, 1.15 * tip.imag, name, color=color, ha="center", va="center", fontweight="bold")
         axes.set(xticks=[], yticks=[])
-        axes.set_title(f"key at {n}, query at {n + APART}", fontsize=9)
+        axes.set_title(f"key at {n}, query at {m}", fontsize=9)
     figure.suptitle(
         "the same two tokens, further and further on in the text: the angle between them stays", fontsize=11
     )

@@ -1,4 +1,4 @@
-"""Token ids on disk, and the batches that a step trains on."""
+"""Token ids on disk, and the training and validation batches cut from them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,21 +12,21 @@ Batch = tuple[np.ndarray, np.ndarray]  # inputs and targets, int64 (B, T); a tar
 
 @dataclass(frozen=True)
 class Dataset:
-    """What ``prepare`` made: ids of the training and the validation text, mapped from disk."""
+    """The token ids of the training and the validation text, memory-mapped. ``prepare`` makes it."""
 
     train: np.ndarray  # uint16 or uint32, (N,)
     val: np.ndarray
-    val_bytes: int  # the validation text's length in UTF-8: what bits per byte are counted over
+    val_bytes: int  # length of the validation text in UTF-8, for bits per byte
     fingerprint: str  # of the text, its split and the tokenizer
-    entry: Path | None = None  # of the cache, where the ids lie
+    entry: Path | None = None  # the cache entry that holds the ids
 
     def batch(
         self, step: int, *, batch_size: int, context: int, seed: int, rank: int = 0, world_size: int = 1
     ) -> Batch:
-        """This rank's rows of the step's batch: (B / world_size, T).
+        """This rank's rows of the batch of ``step``: (B / world_size, T).
 
-        Every window of the text comes once before any comes again. A pure function of (seed, step): nothing is drawn
-        from a state, so resuming needs none, and any number of ranks see the same batch between them.
+        Each window of the text is used once per epoch. The batch is a pure function of (seed, step), so resuming needs
+        no generator state, and any number of ranks share the same batch.
         """
         if batch_size % world_size:
             raise ValueError(f"batch_size {batch_size} cannot be shared by {world_size} ranks: give a multiple")
@@ -36,39 +36,40 @@ class Dataset:
         return _windows(self.train, np.array(starts), context)
 
     def val_batches(self, batch_size: int, context: int, max_tokens: int | None = None) -> Iterator[Batch]:
-        """Windows side by side over the validation text, in which each token after the first is a target once.
+        """Adjacent windows over the validation text: each token after the first is a target exactly once.
 
-        The last batch is smaller, and the last window is shorter and comes alone. With ``max_tokens``, so many
-        tokens' worth of whole windows (at least one) are taken, evenly spread over the text.
+        The last full batch may be smaller. A shorter window at the end is a batch of its own. ``max_tokens`` limits
+        the batches to that many tokens in full windows (at least one), evenly spread over the text.
         """
-        whole, rest = divmod(len(self.val) - 1, context)
-        starts = np.arange(whole) * context
-        if max_tokens is not None and max_tokens < whole * context:
-            count = max(1, max_tokens // context)
-            starts, rest = starts[np.arange(count) * whole // count], 0
+        count, remainder = divmod(len(self.val) - 1, context)
+        starts = np.arange(count) * context
+        if max_tokens is not None and max_tokens < count * context:
+            chosen = max(1, max_tokens // context)
+            starts = starts[np.arange(chosen) * count // chosen]
+            remainder = 0
         for row in range(0, len(starts), batch_size):
             yield _windows(self.val, starts[row : row + batch_size], context)
-        if rest:
-            yield _windows(self.val, np.array([whole * context]), rest)
+        if remainder:
+            yield _windows(self.val, np.array([count * context]), remainder)
 
 
 def window_start(row: int, tokens: int, context: int, seed: int) -> int:
-    """Where the ``row``-th window of a run begins, in a text of so many tokens.
+    """The index of the first token of the ``row``-th window of a run, in a text of ``tokens`` tokens.
 
-    The text is cut into windows side by side, which come in random order. In the next epoch the cut begins elsewhere,
-    so that no token is the first of its window in every epoch.
+    Each epoch cuts the text into adjacent windows in random order. The offset of the first window changes from epoch
+    to epoch, so that no token is always the first of its window.
     """
     windows = max(1, (tokens - 1) // context - 1)
-    epoch, place = divmod(row, windows)
+    epoch, index = divmod(row, windows)
     order, random = _shuffled(windows, seed, epoch)
-    return int(order[place]) * context + random % (tokens - windows * context)
+    return int(order[index]) * context + random % (tokens - windows * context)
 
 
-@lru_cache(maxsize=2)  # the batch at the end of an epoch needs two
+@lru_cache(maxsize=2)  # a batch may span two epochs
 def _shuffled(count: int, seed: int, epoch: int) -> tuple[np.ndarray, int]:
-    """The numbers below ``count`` in an order that depends on (seed, epoch) alone, and one random number more.
+    """A permutation of ``range(count)`` and a random number; both depend on (seed, epoch) only.
 
-    Philox is a function of a key and a counter; its raw output is the same in every version of numpy.
+    Philox is counter-based, and its raw output is the same in every version of numpy.
     """
     raw = np.random.Philox(key=seed, counter=[0, epoch, 0, 0]).random_raw(count + 1)
     return np.argsort(raw[1:], kind="stable"), int(raw[0])

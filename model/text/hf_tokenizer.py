@@ -1,6 +1,6 @@
 """Hugging Face's tokenizer.json: read with the optional ``tokenizers`` package, written for SentencePiece models.
 
-Without a tokenizer.json transformers would put a space before every text, also where the model does not.
+It is written because transformers would otherwise put a space before every text, even if the model does not.
 """
 
 import hashlib
@@ -16,17 +16,17 @@ from typing import Any
 from sentencepiece import SentencePieceProcessor
 
 from ..cli.files import FLAG, TOKEN, Kind, read_json
-from .tokenizer import SPACE, TextStream, checked
+from .tokenizer import SPACE, TextStream, check_encodable
 
 BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
 
 
 class HFTokenizer:
-    """A tokenizer.json with its special tokens, as its own library reads it.
+    """A tokenizer.json and its special tokens, read with the ``tokenizers`` package.
 
-    Which tokens begin and end a text is defined by the file's post-processor and by ``tokenizer_config.json`` and
-    ``special_tokens_map.json`` beside it. Chat models have several end tokens, which the model's configuration
-    lists: give them as ``eos_ids``. Raises ValueError when no BOS is named.
+    BOS and EOS are defined by the file's post-processor and by ``tokenizer_config.json`` and
+    ``special_tokens_map.json`` beside it. Chat models have several end tokens, listed in the model's configuration:
+    give them as ``eos_ids``. Raises ValueError if no file names a BOS token.
     """
 
     def __init__(self, path: str | Path, eos_ids: Sequence[int] | None = None):
@@ -36,50 +36,52 @@ class HFTokenizer:
             raise ValueError(f"{path} needs the extra hf: pip install tokenizers, or give a tokenizer.model") from None
         self.path = Path(path)
         content = self.path.read_bytes()
-        with _silent(), self._explained():
+        with _silence_native_stderr(), self._library_errors():
             self._model = Tokenizer.from_str(content.decode())
             self.vocab_size = max(self._model.get_vocab().values()) + 1
             self._special = {token for token, added in self._model.get_added_tokens_decoder().items() if added.special}
-            added = self._model.encode("", add_special_tokens=True).ids
-            probe = self._model.encode("a", add_special_tokens=False).tokens
-            self._model.decode(range(min(self.vocab_size, 1000)))
+            prefix = self._model.encode("", add_special_tokens=True).ids
+            pieces = self._model.encode("a", add_special_tokens=False).tokens
+            self._model.decode(range(min(self.vocab_size, 1000)))  # a damaged file fails here, not while generating
             post_processor = json.loads(content).get("post_processor")
         self.fingerprint = hashlib.sha256(content).hexdigest()
-        settings = _settings_beside(self.path)
-        bos = added[0] if added else self._id_of(settings.get("bos_token"))
+        settings = _read_settings(self.path.parent)
+        bos = prefix[0] if prefix else self._id_of(settings.get("bos_token"))
         if bos is None:
             raise ValueError(f"{path} names no BOS token: put its tokenizer_config.json beside it")
         if bos >= self.vocab_size:
-            raise ValueError(f"{path} begins a text with token {bos}, but has only {self.vocab_size}: get it again")
+            raise ValueError(
+                f"{path} begins a text with token {bos}, but has only {self.vocab_size}: get the file again"
+            )
         self.bos_id: int = bos
         eos = self._id_of(settings.get("eos_token"))
         if eos_ids is None:
             eos_ids = [] if eos is None else [eos]
         self.eos_ids = tuple(eos_ids)
-        # A file with a post-processor that adds nothing is of a model that was trained without BOS.
-        without = post_processor is not None or settings.get("add_bos_token") is False
-        self._starts = bool(added) or settings.get("add_bos_token") is True or not without
-        self.adds_space = bool(probe) and probe[0][0] in "\u2581\u0120 "
+        # A post-processor that adds nothing means that the model was trained without BOS.
+        trained_without_bos = post_processor is not None or settings.get("add_bos_token") is False
+        self._adds_bos = bool(prefix) or settings.get("add_bos_token") is True or not trained_without_bos
+        self.adds_space = bool(pieces) and pieces[0][0] in "\u2581\u0120 "
 
     def _id_of(self, token: Any) -> int | None:
         content = token.get("content") if isinstance(token, dict) else token
         return self._model.token_to_id(content) if isinstance(content, str) else None
 
     def encode(self, text: str, bos: bool = True) -> list[int]:
-        """BOS comes first where the model was trained so, and in the empty text, which has to start somehow."""
+        """BOS comes first if the model was trained with it, and in the empty text, which needs at least one token."""
         ids = self.encode_batch([text])[0]
-        if bos and (self._starts or not text):
+        if bos and (self._adds_bos or not text):
             return [self.bos_id, *ids]
         return ids
 
     def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
         """Many texts at once. The library uses all cores and ignores ``threads``."""
-        texts = [checked(text) for text in texts]
-        with self._explained():
+        texts = [check_encodable(text) for text in texts]
+        with self._library_errors():
             return [row.ids for row in self._model.encode_batch(texts, add_special_tokens=False)]
 
     def control_tokens(self, template: str) -> dict[str, int]:
-        """The special tokens, and of the other added ones those that the template names."""
+        """The special tokens, and the other added tokens that the template names."""
         added = self._model.get_added_tokens_decoder().items()
         return {each.content: token for token, each in added if each.special or each.content in template}
 
@@ -87,8 +89,8 @@ class HFTokenizer:
         return self.encode_batch([text])[0]
 
     def encode_literal(self, text: str) -> list[int]:
-        """Without the library's first step, which finds added tokens wherever their names occur."""
-        text = checked(text)
+        """Skips the library's first step, which replaces the names of added tokens by the tokens."""
+        text = check_encodable(text)
         if self._model.normalizer is not None:
             text = self._model.normalizer.normalize_str(text)
         split = self._model.pre_tokenizer
@@ -96,31 +98,31 @@ class HFTokenizer:
         return [token.id for word in words for token in self._model.model.tokenize(word)]
 
     def decode(self, ids: Sequence[int]) -> str:
-        with self._explained():
+        with self._library_errors():
             return self._model.decode(list(ids), skip_special_tokens=True)
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """A damaged file as a ValueError: the library raises bare Exceptions, where its Rust panics not even these."""
+    def _library_errors(self) -> Iterator[None]:
+        """Report a damaged file as a ValueError. A Rust panic is a BaseException, other errors are Exceptions."""
         try:
             yield
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
                 raise
-            raise ValueError(f"{self.path} is not a sound tokenizer.json ({error}): get the file again") from None
+            raise ValueError(f"{self.path} is not a valid tokenizer.json ({error}): get the file again") from None
 
     def stream(self) -> TextStream:
-        return TextStream(self.decode, self._is_open)
+        return TextStream(self.decode, self._is_incomplete)
 
-    def _is_open(self, token: int) -> bool:
-        """A byte piece, as a wrong one spoils the whole run for the decoder; and what it skips, which ends no run."""
+    def _is_incomplete(self, token: int) -> bool:
+        """Byte tokens, because one invalid byte changes how the bytes before it decode; and tokens that are skipped."""
         piece = self._model.id_to_token(token)
         return piece is None or token in self._special or BYTE_PIECE.fullmatch(piece) is not None
 
 
 @contextmanager
-def _silent() -> Iterator[None]:
-    """Keep off stderr what native code prints when it panics: the exception has the same text."""
+def _silence_native_stderr() -> Iterator[None]:
+    """Discard what native code prints when it panics: the exception has the same text."""
     try:
         saved = os.dup(2)
     except OSError:  # stderr is closed
@@ -129,56 +131,56 @@ def _silent() -> Iterator[None]:
         yield
         return
     sys.stderr.flush()
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
     try:
         yield
     finally:
         os.dup2(saved, 2)
         os.close(saved)
-        os.close(nowhere)
+        os.close(null)
 
 
 SETTING_KINDS: dict[str, Kind] = {"bos_token": TOKEN, "eos_token": TOKEN, "add_bos_token": FLAG}
 
 
-def _settings_beside(path: Path) -> dict[str, Any]:
+def _read_settings(directory: Path) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        if (path.parent / name).is_file():
-            found = read_json(path.parent / name, SETTING_KINDS)
+        if (directory / name).is_file():
+            found = read_json(directory / name, SETTING_KINDS)
             settings |= {key: value for key, value in found.items() if value is not None}
     return settings
 
 
 def hugging_face_files(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """tokenizer.json and tokenizer_config.json of a BPE or character model; None of a kind that is not merged."""
+    """The contents of tokenizer.json and tokenizer_config.json for a SentencePiece model; None if it is not BPE."""
     model = SentencePieceProcessor(model_proto=path.read_bytes())
     pieces = [model.id_to_piece(i) for i in range(model.get_piece_size())]
     plain = {i for i in range(len(pieces)) if not (model.is_control(i) or model.is_unknown(i) or model.is_byte(i))}
     merged = [i for i in plain if len(pieces[i]) > 1]
-    if not all(model.get_score(i).is_integer() for i in merged):  # BPE scores are ranks, other models' probabilities
+    if not all(model.get_score(i).is_integer() for i in merged):  # a unigram model: probabilities instead of ranks
         return None
     merged.sort(key=lambda i: -model.get_score(i))
-    known = {pieces[i] for i in plain}
-    merges = [split for i in merged for split in _splits(pieces[i], known)]
+    vocabulary = {pieces[i] for i in plain}
+    merges = [pair for i in merged for pair in _merge_pairs(pieces[i], vocabulary)]
     prefix = model.encode("a", out_type=str)[0].startswith(SPACE)
     special = [i for i in range(len(pieces)) if model.is_control(i) or model.is_unknown(i)]
     names = {"bos_token": model.bos_id(), "eos_token": model.eos_id(), "unk_token": model.unk_id()}
     config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-    config["add_prefix_space"] = prefix  # llama.cpp's converter assumes true where it is missing
+    config["add_prefix_space"] = prefix  # llama.cpp's converter assumes true if it is missing
     config |= {name: pieces[i] for name, i in names.items() if i >= 0}
     return _tokenizer_json(pieces, merges, special, model, prefix), config
 
 
-def _splits(piece: str, known: set[str]) -> list[list[str]]:
-    """Every pair of neighbours that this piece can come from; all of them have its rank."""
-    splits = []
+def _merge_pairs(piece: str, vocabulary: set[str]) -> list[list[str]]:
+    """Every pair of pieces whose merge is ``piece``. They share its rank."""
+    pairs = []
     for i in range(1, len(piece)):
         left, right = piece[:i], piece[i:]
-        if left in known and right in known:
-            splits.append([left, right])
-    return splits
+        if left in vocabulary and right in vocabulary:
+            pairs.append([left, right])
+    return pairs
 
 
 def _tokenizer_json(
@@ -186,19 +188,19 @@ def _tokenizer_json(
 ) -> dict[str, Any]:
     bos = pieces[model.bos_id()]
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    spaces: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": " "}, "content": SPACE}]
-    text: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": SPACE}, "content": " "}]
-    text += [{"type": "ByteFallback"}, {"type": "Fuse"}]
+    normalizers: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": " "}, "content": SPACE}]
+    decoders: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": SPACE}, "content": " "}]
+    decoders += [{"type": "ByteFallback"}, {"type": "Fuse"}]
     if prefix:
-        spaces.insert(0, {"type": "Prepend", "prepend": SPACE})
-        text.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+        normalizers.insert(0, {"type": "Prepend", "prepend": SPACE})
+        decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
     first = {"SpecialToken": {"id": bos, "type_id": 0}}
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": [{"id": i, "content": pieces[i], **flags} for i in special],
-        "normalizer": {"type": "Sequence", "normalizers": spaces},
+        "normalizer": {"type": "Sequence", "normalizers": normalizers},
         "pre_tokenizer": None,
         "post_processor": {
             "type": "TemplateProcessing",
@@ -206,7 +208,7 @@ def _tokenizer_json(
             "pair": [first, *({"Sequence": {"id": part, "type_id": 0}} for part in "AB")],
             "special_tokens": {bos: {"id": bos, "ids": [model.bos_id()], "tokens": [bos]}},
         },
-        "decoder": {"type": "Sequence", "decoders": text},
+        "decoder": {"type": "Sequence", "decoders": decoders},
         "model": {
             "type": "BPE",
             "dropout": None,

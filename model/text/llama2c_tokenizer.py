@@ -1,7 +1,7 @@
-"""llama2.c's tokenizer.bin, read and written: the pieces and scores of a SentencePiece BPE model, flattened.
+"""llama2.c's tokenizer.bin, read and written: the pieces and scores of a SentencePiece BPE model.
 
-The file: int32 longest piece, then for each token float32 score, int32 length, that many bytes. Tokens 0 to 2 are
-unknown, BOS and EOS, 3 to 258 the bytes. It does not say how many tokens there are: the model does.
+The format: int32 longest piece, then for each token float32 score, int32 length, that many bytes. Tokens 0 to 2 are
+unknown, BOS and EOS, 3 to 258 the bytes. The number of tokens is not in the file, only in the model's.
 """
 
 import hashlib
@@ -13,14 +13,14 @@ from pathlib import Path
 from sentencepiece import SentencePieceProcessor
 
 from ..cli.files import write_atomically
-from .tokenizer import SPACE, SentencePieceTokenizer, TextStream, Tokenizer, checked, read_again
+from .tokenizer import SPACE, SentencePieceTokenizer, TextStream, Tokenizer, check_encodable, read_again
 
 BOS, EOS, FIRST_BYTE = 1, 2, 3
-GONE = -1  # where a token was that has been joined to its left neighbour
+REMOVED = -1  # marks a token that was merged into its left neighbour
 
 
 class Llama2cTokenizer:
-    """Byte-pair merging by best score, as llama2.c does it: a space before the text, bytes for unknown characters."""
+    """BPE as in llama2.c: a space before the text, merges by best score, bytes for unknown characters."""
 
     def __init__(self, path: str | Path, vocab_size: int):
         self.path = Path(path)
@@ -30,20 +30,20 @@ class Llama2cTokenizer:
         first = FIRST_BYTE + 256
         self._ids: dict[bytes, int] = {}
         for token in range(first, vocab_size):
-            self._ids.setdefault(self._pieces[token], token)  # of equal pieces the first is used
+            self._ids.setdefault(self._pieces[token], token)  # the first of equal pieces is used
         self.fingerprint = hashlib.sha256(content).hexdigest()
         self.vocab_size = vocab_size
         self.bos_id = BOS
-        # llama2.c's models were trained on stories that BOS sets apart: it ends one, too.
+        # llama2.c's models were trained on stories separated by BOS, so a generated BOS ends the story too.
         self.eos_ids: tuple[int, ...] = (EOS, BOS)
         self.adds_space = True
 
     def entries(self) -> tuple[list[bytes], list[float]]:
-        """The pieces and their scores, token by token."""
+        """The pieces and their scores, by token id."""
         return self._pieces, self._scores
 
     def encode(self, text: str, bos: bool = True) -> list[int]:
-        ids = self._merge(" " + checked(text)) if text else []
+        ids = self._merge(" " + check_encodable(text)) if text else []
         return [BOS, *ids] if bos else ids
 
     def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
@@ -58,38 +58,38 @@ class Llama2cTokenizer:
     encode_literal = encode_control
 
     def _merge(self, text: str) -> list[int]:
-        """Join the neighbours whose piece has the best score, the leftmost of equals, until none makes a piece."""
+        """Merge the adjacent pair whose piece has the best score, leftmost first, until no pair forms a piece."""
         tokens: list[int] = []
         for character in text:
             raw = character.encode()
             found = self._ids.get(raw)
             tokens += [byte + FIRST_BYTE for byte in raw] if found is None else [found]
-        left = list(range(-1, len(tokens) - 1))  # the neighbours of each token that is still there
+        left = list(range(-1, len(tokens) - 1))  # indices of the neighbours that are not removed
         right = list(range(1, len(tokens) + 1))
         heap: list[tuple[float, int, int, int, int]] = []
 
-        def offer(i: int, j: int) -> None:
+        def push_pair(i: int, j: int) -> None:
             if i >= 0 and j < len(tokens):
                 a, b = tokens[i], tokens[j]
-                joined = self._ids.get(self._pieces[a] + self._pieces[b])
-                if joined is not None:
-                    heapq.heappush(heap, (-self._scores[joined], i, a, b, joined))
+                merged = self._ids.get(self._pieces[a] + self._pieces[b])
+                if merged is not None:
+                    heapq.heappush(heap, (-self._scores[merged], i, a, b, merged))
 
         for i in range(len(tokens) - 1):
-            offer(i, i + 1)
+            push_pair(i, i + 1)
         while heap:
-            _, i, a, b, joined = heapq.heappop(heap)
+            _, i, a, b, merged = heapq.heappop(heap)
             j = right[i]
             if tokens[i] != a or j >= len(tokens) or tokens[j] != b:
-                continue  # one of the two has been joined to something else since
-            tokens[i] = joined
-            tokens[j] = GONE
+                continue  # one of the two was merged with another token after this pair was pushed
+            tokens[i] = merged
+            tokens[j] = REMOVED
             right[i] = right[j]
             if right[i] < len(tokens):
                 left[right[i]] = i
-            offer(left[i], i)
-            offer(i, right[i])
-        return [token for token in tokens if token != GONE]
+            push_pair(left[i], i)
+            push_pair(i, right[i])
+        return [token for token in tokens if token != REMOVED]
 
     def decode(self, ids: Sequence[int]) -> str:
         if any(not 0 <= token < self.vocab_size for token in ids):
@@ -113,23 +113,25 @@ def _read_pieces(content: bytes, vocab_size: int, path: Path) -> tuple[list[byte
             scores.append(score)
             position += length
     except struct.error:
-        raise ValueError(f"{path} ends after {len(pieces)} of {vocab_size} tokens: give the model's own file") from None
+        raise ValueError(
+            f"{path} ends after {len(pieces)} of {vocab_size} tokens: give the file that belongs to the model"
+        ) from None
     if position != len(content) or vocab_size < FIRST_BYTE + 256:
-        raise ValueError(f"{path} does not hold {vocab_size} tokens: give the tokenizer.bin of the model's vocabulary")
+        raise ValueError(f"{path} does not hold {vocab_size} tokens: give the file that belongs to the model")
     return pieces, scores
 
 
-SPECIAL_PIECES = {0: "<unk>", 1: "\n<s>\n", EOS: "\n</s>\n"}  # as llama2.c's own exporter spells them
+SPECIAL_PIECES = {0: "<unk>", 1: "\n<s>\n", EOS: "\n</s>\n"}  # as llama2.c's exporter writes them
 
 
 def save(tokenizer: Tokenizer, path: Path) -> None:
-    """Raises ValueError for ids in another order than llama2.c takes for granted."""
+    """Write ``tokenizer`` as a tokenizer.bin. Raises ValueError if the format cannot express it."""
     if isinstance(tokenizer, Llama2cTokenizer):
         content = read_again(tokenizer)
     elif isinstance(tokenizer, SentencePieceTokenizer):
         content = pack(SentencePieceProcessor(model_proto=read_again(tokenizer)), tokenizer.path)
     else:
-        raise ValueError(f"{tokenizer.path} is no SentencePiece model: llama2.c has no form for it")
+        raise ValueError(f"{tokenizer.path} is not a SentencePiece model: llama2.c cannot use it")
     write_atomically(path, lambda temporary: temporary.write_bytes(content))
 
 
@@ -137,22 +139,22 @@ def pack(model: SentencePieceProcessor, path: Path) -> bytes:
     ids = [model.unk_id(), model.bos_id(), model.eos_id()]
     byte_ids = [i for i in range(model.get_piece_size()) if model.is_byte(i)]
     if ids != [0, BOS, EOS] or byte_ids != list(range(FIRST_BYTE, FIRST_BYTE + 256)):
-        raise ValueError(f"{path} has its special pieces elsewhere than llama2.c, whose first 259 tokens are fixed")
+        raise ValueError(f"{path} orders its special tokens differently from llama2.c, whose first 259 are fixed")
     pieces = [_piece_bytes(model, i) for i in range(model.get_piece_size())]
     if model.is_unknown(model.piece_to_id(SPACE)):
-        raise ValueError(f"{path} has no piece for the space, which llama2.c would spell in other bytes")
+        raise ValueError(f"{path} has no piece for the space: llama2.c needs one")
     entries = [struct.pack("<fi", model.get_score(i), len(piece)) + piece for i, piece in enumerate(pieces)]
     return struct.pack("<i", max(map(len, pieces))) + b"".join(entries)
 
 
 def sentencepiece_model(tokenizer: Llama2cTokenizer) -> bytes:
-    """A tokenizer.bin as the tokenizer.model that encodes alike, for those who know only that.
+    """Convert a tokenizer.bin to a tokenizer.model that encodes the same way.
 
-    The protocol buffer of sentencepiece_model.proto: the pieces with scores and types, then what is not the default:
-    BPE (model_type 2), the vocabulary size, byte_fallback; identity, with a space before the text as llama2.c has it.
+    The protocol buffer of sentencepiece_model.proto: the pieces with scores and types, then the settings that differ
+    from the defaults: BPE (model_type 2), vocabulary size, byte_fallback, no normalization, a space before the text.
     """
     if b" " not in tokenizer.entries()[0][FIRST_BYTE + 256 :]:
-        raise ValueError(f"{tokenizer.path} has no piece for the space: no tokenizer.model would encode alike")
+        raise ValueError(f"{tokenizer.path} has no piece for the space: no tokenizer.model would encode the same way")
     pieces = b"".join(
         _field(1, _entry(token, piece, score)) for token, (piece, score) in enumerate(zip(*tokenizer.entries()))
     )
@@ -162,7 +164,7 @@ def sentencepiece_model(tokenizer: Llama2cTokenizer) -> bytes:
     try:
         SentencePieceProcessor(model_proto=proto)
     except RuntimeError:
-        raise ValueError(f"{tokenizer.path} holds pieces that SentencePiece cannot have") from None
+        raise ValueError(f"{tokenizer.path} has pieces that SentencePiece does not allow") from None
     return proto
 
 
@@ -182,9 +184,9 @@ def _entry(token: int, piece: bytes, score: float) -> bytes:
 
 
 def _field(number: int, value: int | bytes, fixed: bool = False) -> bytes:
-    """A field of a protocol buffer: a varint, four bytes that are ``fixed``, or bytes after their number.
+    """A protocol buffer field: a varint, four ``fixed`` bytes, or a length and that many bytes.
 
-    Written here because the sentencepiece_model_pb2 that sentencepiece ships needs protobuf, which it does not bring.
+    Written here because sentencepiece's own sentencepiece_model_pb2 needs protobuf, which is not a dependency.
     """
     if isinstance(value, int):
         return _varint(number << 3) + _varint(value)
@@ -194,7 +196,7 @@ def _field(number: int, value: int | bytes, fixed: bool = False) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """Seven bits a byte, the lowest first; the highest bit says that more follow."""
+    """Seven bits per byte, lowest first; the high bit is set if more bytes follow."""
     raw = bytearray()
     while value > 127:
         raw.append(value & 127 | 128)
@@ -206,6 +208,6 @@ def _piece_bytes(model: SentencePieceProcessor, token: int) -> bytes:
     if token in SPECIAL_PIECES:
         return SPECIAL_PIECES[token].encode()
     if token < FIRST_BYTE + 256:
-        # The exporter writes bytes above 127 as the character of that number; readers know them by their place.
+        # The exporter writes bytes above 127 as the character with that code; readers go by the token id only.
         return chr(token - FIRST_BYTE).encode()
     return model.id_to_piece(token).replace(SPACE, " ").encode()

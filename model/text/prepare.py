@@ -1,4 +1,4 @@
-"""Documents to training and validation tokens on disk, once."""
+"""Tokenize documents into cached training and validation token ids on disk."""
 
 import hashlib
 import itertools
@@ -15,7 +15,7 @@ from ..cli import quantity
 from ..cli.files import read_json, write_json
 from ..cli.machine import count_cores
 from .dataset import Dataset
-from .readers import Piece
+from .readers import Chunk
 from .sources import Documents
 from .token_cache import make_entry
 from .tokenizer import Tokenizer
@@ -23,88 +23,91 @@ from .tokenizer import Tokenizer
 BATCH_CHARACTERS = 2_000_000  # characters tokenized together
 
 
-class Part(NamedTuple):
-    """A piece of text, which belongs to one side of the split."""
+class SplitChunk(NamedTuple):
+    """A chunk of either the training or the validation text."""
 
     text: str
-    starts: bool  # whether a document starts with it
+    starts: bool  # whether it is the first chunk of its document
     is_validation: bool
 
 
-def measure(documents: Iterable[Piece]) -> tuple[str, int]:
-    """A hash of the text and its documents' starts, and the number of characters. Raises ValueError when none."""
-    digest, total = hashlib.sha256(), 0
-    for text, starts in documents:
-        digest.update(_hashed_bytes(text, starts))
-        total += len(text)
+def measure(documents: Iterable[Chunk]) -> tuple[str, int]:
+    """A hash of the text with its document boundaries, and its length in characters. Raises ValueError if empty."""
+    digest = hashlib.sha256()
+    total = 0
+    for chunk in documents:
+        digest.update(_hashed_bytes(chunk))
+        total += len(chunk.text)
     if not total:
-        raise ValueError("the sources hold no text: give some that do")
+        raise ValueError("the sources hold no text: give a source with text")
     return digest.hexdigest(), total
 
 
-def _hashed_bytes(text: str, starts: bool) -> bytes:
-    mark = b"\xff" if starts else b""  # a byte that UTF-8 never has
-    return mark + text.encode()
+def _hashed_bytes(chunk: Chunk) -> bytes:
+    boundary = b"\xff" if chunk.starts else b""  # a byte that never occurs in UTF-8
+    return boundary + chunk.text.encode()
 
 
-def verified(documents: Documents, expected: str) -> Iterator[Piece]:
-    """The documents, read once more. Raises ValueError at their end if ``measure`` read another text."""
+def read_verified(documents: Documents, expected: str) -> Iterator[Chunk]:
+    """The documents, read a second time. Raises ValueError at the end if their hash is not ``expected``."""
     digest = hashlib.sha256()
-    for text, starts in documents:
-        digest.update(_hashed_bytes(text, starts))
-        yield text, starts
-    documents.check_unchanged()  # which names the file, and finds what changed before the first reading, too
+    for chunk in documents:
+        digest.update(_hashed_bytes(chunk))
+        yield chunk
+    documents.check_unchanged()  # names the file, and also detects a change before the first reading
     if digest.hexdigest() != expected:
         raise ValueError("the text changed while it was read: run again when nothing writes to its files")
 
 
-def split_at(documents: Iterable[Piece], cut: int) -> Iterator[Part]:
-    """The pieces before and after ``cut`` characters; the validation text, after it, starts as a document does."""
+def split_at(documents: Iterable[Chunk], cut: int) -> Iterator[SplitChunk]:
+    """The chunks before and after character ``cut``. The validation text starts a document, so it begins with BOS."""
     position = 0
-    past = False
+    in_validation = False
     for text, starts in documents:
         head = text[: max(0, cut - position)]
         rest = text[len(head) :]
         if head:
-            yield Part(head, starts, is_validation=False)
+            yield SplitChunk(head, starts, is_validation=False)
         if rest:
-            yield Part(rest, starts or not past, is_validation=True)
-            past = True
+            yield SplitChunk(rest, starts or not in_validation, is_validation=True)
+            in_validation = True
         position += len(text)
 
 
-def write_tokens(folder: Path, parts: Iterable[Part], tokenizer: Tokenizer, threads: int, bar: tqdm) -> int:
+def write_tokens(folder: Path, chunks: Iterable[SplitChunk], tokenizer: Tokenizer, threads: int, bar: tqdm) -> int:
     """Write train.bin and val.bin into ``folder``. Returns the length of the validation text in bytes."""
     val_bytes = 0
     dtype = token_type(tokenizer)
     with (folder / "train.bin").open("wb") as train, (folder / "val.bin").open("wb") as val:
-        for batch in _batches(parts):
-            texts = [part.text if part.starts else _continued(part.text, tokenizer) for part in batch]
-            for ids, part in zip(tokenizer.encode_batch(texts, threads), batch):
-                if part.starts:
+        for batch in _batches(chunks):
+            texts = [_text_to_encode(chunk, tokenizer) for chunk in batch]
+            for ids, chunk in zip(tokenizer.encode_batch(texts, threads), batch):
+                if chunk.starts:
                     ids = [tokenizer.bos_id, *ids]
-                file = val if part.is_validation else train
+                file = val if chunk.is_validation else train
                 file.write(np.array(ids, dtype).tobytes())
-                if part.is_validation:
-                    val_bytes += len(part.text.encode())
-                bar.update(len(part.text))
+                if chunk.is_validation:
+                    val_bytes += len(chunk.text.encode())
+                bar.update(len(chunk.text))
         for file in (train, val):
             file.flush()
             os.fsync(file.fileno())
     return val_bytes
 
 
-def _continued(text: str, tokenizer: Tokenizer) -> str:
-    """A piece from within a document, for a tokenizer that puts back the space that the piece was cut at."""
-    return text.removeprefix(" ") if tokenizer.adds_space else text
+def _text_to_encode(chunk: SplitChunk, tokenizer: Tokenizer) -> str:
+    """Drop the space at which a document was cut if the tokenizer adds one again."""
+    if tokenizer.adds_space and not chunk.starts:
+        return chunk.text.removeprefix(" ")
+    return chunk.text
 
 
-def _batches(parts: Iterable[Part]) -> Iterator[list[Part]]:
-    batch: list[Part] = []
+def _batches(chunks: Iterable[SplitChunk]) -> Iterator[list[SplitChunk]]:
+    batch: list[SplitChunk] = []
     size = 0
-    for part in parts:
-        batch.append(part)
-        size += len(part.text)
+    for chunk in chunks:
+        batch.append(chunk)
+        size += len(chunk.text)
         if size >= BATCH_CHARACTERS:
             yield batch
             batch = []
@@ -117,7 +120,7 @@ def token_type(tokenizer: Tokenizer) -> np.dtype:
     return np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32)
 
 
-TOKENS_FORMAT = 1  # of the cache: another number makes old ones unread
+TOKENS_FORMAT = 1  # increase when the files below change, so that older cache entries are not reused
 
 
 def prepare(
@@ -130,28 +133,30 @@ def prepare(
     val_documents: Documents | None = None,
     workers: int | None = None,
 ) -> Dataset:
-    """The token ids of the documents' text, BOS before each document, split into training and validation.
+    """The token ids of the documents, BOS before each, split into training and validation text.
 
-    Validation is the text of ``val_documents``, or else the last ``val_fraction`` of the characters; it begins with
-    BOS, so that its first token too is predicted. The ids are kept below ``cache_dir``, found again by the files'
-    paths, sizes and times, the tokenizer and the split. Raises ValueError when either part is too short, or when a
-    file changes after its documents were opened and before it is read.
+    The validation text is ``val_documents``, or else the last ``val_fraction`` of the characters. It begins with BOS,
+    so that its first token is predicted too. The ids are cached in ``cache_dir``; the key is the files' paths, sizes
+    and times, the tokenizer and the split. Raises ValueError if either text is too short, or if a file changes after
+    ``open_documents``.
     """
     if not val_documents and not 0 < val_fraction < 1:
-        raise ValueError(f"val_fraction {val_fraction} leaves no training or no validation text: give one in (0, 1)")
+        raise ValueError(
+            f"val_fraction {val_fraction} leaves no training or no validation text: give a number in (0, 1)"
+        )
     split = val_documents.identity() if val_documents else val_fraction
     key = _digest([TOKENS_FORMAT, documents.identity(), split, tokenizer.fingerprint, tokenizer.bos_id])
     folder = Path(cache_dir) / f"tokens-{key[:32]}"
     if load_dataset(folder) is None:
         specs = [*documents.specs, *(val_documents.specs if val_documents else [])]
 
-        def fill(place: Path) -> None:
-            _tokenize(place, documents, val_documents, tokenizer, val_fraction, workers or count_cores())
+        def fill(directory: Path) -> None:
+            _tokenize(directory, documents, val_documents, tokenizer, val_fraction, workers or count_cores())
 
         make_entry(folder, specs, fill, lambda: load_dataset(folder) is not None)
     dataset = load_dataset(folder)
     if dataset is None:
-        raise ValueError(f"{folder} vanished while it was read: run again")
+        raise ValueError(f"{folder} was removed while it was read: run again")
     check_lengths(dataset, context, val_fraction)
     return dataset
 
@@ -159,10 +164,10 @@ def prepare(
 def check_lengths(dataset: Dataset, context: int, val_fraction: float) -> None:
     tokens = len(dataset.train)
     if tokens < context + 1:
-        shorter = f", or a max_seq_len of at most {tokens - 1}" if tokens > 2 else ""
+        smaller_context = f", or a max_seq_len of at most {tokens - 1}" if tokens > 2 else ""
         raise ValueError(
             f"the training text is {quantity(tokens, 'token')} long, a context of {context} needs {context + 1}: "
-            f"give more text{shorter}"
+            f"give more text{smaller_context}"
         )
     if not dataset.val_bytes:
         raise ValueError(f"the validation text is empty: give more text, or a val_fraction above {val_fraction}")
@@ -176,17 +181,17 @@ def _tokenize(
     val_fraction: float,
     workers: int,
 ) -> None:
-    """Fill the directory ``folder``."""
+    """Write train.bin, val.bin and meta.json into ``folder``."""
     digest, total = measure(documents)
     cut = total if val_documents else int(total * (1 - val_fraction))
-    pieces = split_at(verified(documents, digest), cut)
+    chunks = split_at(read_verified(documents, digest), cut)
     if val_documents:
         val_digest, val_total = measure(val_documents)
-        pieces = itertools.chain(pieces, split_at(verified(val_documents, val_digest), 0))
+        chunks = itertools.chain(chunks, split_at(read_verified(val_documents, val_digest), 0))
         digest = _digest([digest, val_digest])
         total += val_total
     with tqdm(total=total, unit="char", unit_scale=True, desc="tokenizing", disable=None, delay=1) as bar:
-        val_bytes = write_tokens(folder, pieces, tokenizer, workers, bar)
+        val_bytes = write_tokens(folder, chunks, tokenizer, workers, bar)
     meta = {
         "dtype": str(token_type(tokenizer)),
         "val_bytes": val_bytes,
@@ -197,7 +202,7 @@ def _tokenize(
 
 
 def load_dataset(folder: Path) -> Dataset | None:
-    """The entry of the cache in ``folder``; None when there is none, or it is not what was written."""
+    """The cache entry in ``folder``; None if it is missing or damaged."""
     try:
         meta = read_json(folder / "meta.json")
         train, val = folder / "train.bin", folder / "val.bin"
@@ -210,8 +215,10 @@ def load_dataset(folder: Path) -> Dataset | None:
 
 
 def _map(file: Path, dtype: str) -> np.ndarray:
-    """The ids in the file, mapped, because a text may be larger than the memory; an empty file cannot be mapped."""
-    return np.memmap(file, dtype, "r") if file.stat().st_size else np.zeros(0, dtype)
+    """The ids in the file, memory-mapped because a text may be larger than the memory."""
+    if file.stat().st_size == 0:  # cannot be mapped
+        return np.zeros(0, dtype)
+    return np.memmap(file, dtype, "r")
 
 
 def _digest(value: Any) -> str:

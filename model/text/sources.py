@@ -1,4 +1,4 @@
-"""Where text comes from: whatever a user can name, as documents."""
+"""Documents from files, folders, globs, URLs, standard input or the bundled documentation."""
 
 import atexit
 import copy
@@ -25,106 +25,113 @@ from tqdm import tqdm
 from ..cli import local_path, quantity
 from ..cli.files import write_atomically
 from .python_docs import DOCS_FORMAT, corpus_files, python_docs
-from .readers import Piece, first_bytes, is_binary, read_blocks, read_file
+from .readers import Chunk, first_bytes, is_binary, read_blocks, read_file
 from .tables import Form, form_of, has_field, json_form
-from .token_cache import download_path, explained
+from .token_cache import download_path, explain_disk_errors
 from .tokenizer import split_text
 
-DEFAULT = "python-docs"  # the text that every CPython brings along
-SAMPLE, SAMPLE_OF_FILE = 16_000_000, 4_000_000  # characters of all files and of one, that show what separates documents
+DEFAULT = "python-docs"  # the documentation bundled with CPython
+SAMPLE, SAMPLE_OF_FILE = 16_000_000, 4_000_000  # characters of all files and of one, to recognize a separator in
 SAMPLED_FILES = 1000
-NEW_FORMS = ("csv", "json array")  # which earlier versions read as plain text: caches made then are not used
+NEW_FORMS = ("csv", "json array")  # earlier versions cached these files as plain text
 
 
 class File(NamedTuple):
     path: Path
-    name: str  # what errors call it
-    form: Form  # how its documents are found
+    name: str  # for errors
+    form: Form
+
+
+class FileStatus(NamedTuple):
+    """Identifies the content of a file without reading it."""
+
+    path: str
+    size: int  # bytes
+    modified: int  # ns
 
 
 class Documents:
-    """Documents in order, as often as one iterates, in bounded memory: pieces of text, and whether one starts there."""
+    """Documents in order, read in chunks, so that memory is bounded. They can be iterated any number of times."""
 
     def __init__(self, specs: list[str | Path], files: Sequence[File | None], text_key: str, separator: str | None):
-        """``specs`` are what the user named; ``None`` among the ``files`` of them stands for the default corpus."""
+        """``specs`` are the user's arguments, ``files`` the files they name; None is the bundled documentation."""
         self.specs = specs
         self.files = files
         self.text_key = text_key
         self.separator = separator
-        self.opened = self._status()  # what the cache finds the text by, and what it must still be once it is read
+        self.opened = self._status()  # the key of the cache entry; the files must still match once they are read
 
-    def __iter__(self) -> Iterator[Piece]:
-        for _, pieces in self.by_file():
-            yield from pieces
+    def __iter__(self) -> Iterator[Chunk]:
+        for _, chunks in self.by_file():
+            yield from chunks
 
-    def by_file(self) -> Iterator[tuple[str, Iterator[Piece]]]:
-        """Each file's name and its documents."""
+    def by_file(self) -> Iterator[tuple[str, Iterator[Chunk]]]:
+        """The name and the documents of each file."""
         for file in self.files:
             if file is None:
-                yield DEFAULT, _default_pieces()
+                yield DEFAULT, _default_chunks()
             else:
                 yield file.name, read_file(file.path, file.name, file.form, self.text_key, self.separator)
 
     def texts(self) -> Iterator[str]:
-        """The text alone."""
-        return (text for text, _ in self)
+        """The text of each chunk."""
+        return (chunk.text for chunk in self)
 
-    def separated_by(self, separator: str | None) -> Self:
-        """The same files, with another separator."""
+    def with_separator(self, separator: str | None) -> Self:
+        """The same files with another separator."""
         documents = copy.copy(self)
         documents.separator = separator
         return documents
 
     def beginnings(self) -> tuple[list[str], bool]:
-        """How the plain text files begin, and whether that is all of them: a sample of bounded size."""
+        """The beginning of each plain text file, in bounded memory; and whether that is all of the text."""
         samples: list[str] = []
-        left, is_all = SAMPLE, True
+        remaining = SAMPLE
+        is_all = True
         for file in self.files:
             if file is None or file.form != "text":
                 continue
-            if left <= 0 or len(samples) == SAMPLED_FILES:
+            if remaining <= 0 or len(samples) == SAMPLED_FILES:
                 return samples, False
-            parts: list[str] = []
-            most = min(left, SAMPLE_OF_FILE)
+            sample = ""
+            limit = min(remaining, SAMPLE_OF_FILE)
             with closing(read_blocks(file.path, file.name)) as blocks:
                 for block in blocks:
-                    if most <= 0:
+                    if len(sample) >= limit:
                         is_all = False
                         break
-                    parts.append(block)
-                    most -= len(block)
-                    left -= len(block)
-            samples.append("".join(parts))
+                    sample += block
+            remaining -= len(sample)
+            samples.append(sample)
         return samples, is_all
 
-    def _status(self) -> list[tuple[str, int, int]]:
-        """Name, size and time of every file, without reading it."""
+    def _status(self) -> list[FileStatus]:
         found = []
         if None in self.files:
-            found.append((DEFAULT, DOCS_FORMAT, 0))
+            found.append(FileStatus(DEFAULT, DOCS_FORMAT, 0))
         for file in self.files:
             for path in corpus_files() if file is None else [file.path]:
                 status = path.stat()
-                found.append((str(path.resolve()), status.st_size, status.st_mtime_ns))
+                found.append(FileStatus(str(path.resolve()), status.st_size, status.st_mtime_ns))
         return found
 
     def identity(self) -> str:
-        """Differs where a file's name, size or time did when the documents were opened, or how they are read."""
+        """A hash that changes with a file's path, size or time, and with the way the files are read."""
         facts: list[Any] = [self.text_key, self.separator, *self.opened]
         facts += [(number, file.form) for number, file in enumerate(self.files) if file and file.form in NEW_FORMS]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
     def check_unchanged(self) -> None:
-        """Raise ValueError if a file is no longer as it was when the documents were opened."""
+        """Raise ValueError if a file changed after the documents were opened."""
         for before, now in zip(self.opened, self._status()):
             if before != now:
-                raise ValueError(f"{before[0]} changed while it was read: run again when nothing writes to it")
+                raise ValueError(f"{before.path} changed while it was read: run again when nothing writes to it")
 
 
-def _default_pieces() -> Iterator[Piece]:
-    for text in python_docs():
-        for number, piece in enumerate(split_text(text)):
-            yield piece, number == 0
+def _default_chunks() -> Iterator[Chunk]:
+    for document in python_docs():
+        for number, text in enumerate(split_text(document)):
+            yield Chunk(text, starts=number == 0)
 
 
 def open_documents(
@@ -135,10 +142,10 @@ def open_documents(
 ) -> Documents:
     """The documents of files, directories, globs, URLs, ``-`` for standard input, or ``python-docs``.
 
-    A document is a file, or what lies between two ``doc_separator`` in it; of JSON lines, JSON arrays, CSV and TSV, the
-    ``text_key`` of each object or row. Of directories and globs, empty and binary files are left out, and one warning
-    counts them; ``patterns``, such as ``*.py``, choose among the files of directories. Raises ValueError when a source
-    is missing or holds no text; what is not UTF-8 is found when it is read.
+    A document is a file, or the text between two ``doc_separator`` in a file. In JSON lines, JSON arrays, CSV and TSV
+    it is the ``text_key`` of each object or row. ``patterns``, for example ``*.py``, select files in directories.
+    Empty and binary files in directories and globs are skipped with a warning. Raises ValueError if a source is missing
+    or has no text. Text that is not UTF-8 is detected only when it is read.
     """
     if doc_separator == "":
         raise ValueError("doc_separator is empty: give the text that stands between two documents")
@@ -151,7 +158,7 @@ STDIN = ("-", "/dev/stdin")
 
 
 def is_pipe(spec: str) -> bool:
-    """Whether the source can be read but once: standard input, or a shell's ``<(command)``."""
+    """Whether the source can be read only once: standard input, or a shell's ``<(command)``."""
     return spec in STDIN or spec.startswith(("/dev/fd/", "/proc/self/fd/"))
 
 
@@ -160,19 +167,20 @@ def is_url(spec: str) -> bool:
 
 
 def _find(spec: str, patterns: Sequence[str], text_key: str) -> list[File | None]:
+    """The text files that one source names."""
     if spec == DEFAULT:
         return [None]
+    if spec in STDIN:
+        return [_one_file(_spool("-"), "standard input")]
     if is_pipe(spec):
-        is_stdin = spec in STDIN
-        return [_one_file(_spool("-" if is_stdin else spec), "standard input" if is_stdin else spec)]
+        return [_one_file(_spool(spec), spec)]
     if is_url(spec):
         path = fetch(spec)
         return [_one_file(path, path.name)]
-    path = local_path(os.path.expanduser(spec))  # which leaves alone what is no user's home
+    path = local_path(os.path.expanduser(spec))
     if path.is_dir():
-        return _text_files(
-            spec, [file for file in sorted(path.rglob("*")) if _is_wanted(file, path, patterns)], text_key
-        )
+        selected = [file for file in sorted(path.rglob("*")) if _is_selected(file, path, patterns)]
+        return _text_files(spec, selected, text_key)
     if not path.exists() and glob.has_magic(spec):
         matches = sorted(glob.glob(str(path), recursive=True))
         if not matches:
@@ -183,43 +191,45 @@ def _find(spec: str, patterns: Sequence[str], text_key: str) -> list[File | None
     if not path.is_file():
         raise ValueError(f"{spec} is neither a file nor a directory: pipe its text into --data -")
     if path.stat().st_size == 0:
-        raise ValueError(f"{spec} is empty: give a file that holds text")
+        raise ValueError(f"{spec} is empty: give a file with text")
     return [_one_file(path, str(path))]
 
 
-def _is_wanted(file: Path, folder: Path, patterns: Sequence[str]) -> bool:
-    """Whether a file of a directory is neither hidden, as .git is, nor of another kind than asked for."""
+def _is_selected(file: Path, folder: Path, patterns: Sequence[str]) -> bool:
+    """Whether a file in a directory matches the patterns and is not hidden, or in a hidden directory like .git."""
     inside = file.relative_to(folder)
     hidden = any(part.startswith(".") for part in inside.parts)
     return not hidden and (not patterns or any(inside.match(str(local_path(pattern))) for pattern in patterns))
 
 
 def _one_file(path: Path, name: str) -> File:
-    """A file that was named. Warns of JSON that is read as plain text."""
-    start = _first_text(path)
+    """A file that the user named. Warns if JSON is read as plain text."""
+    start = _start_of_text(path)
     form = form_of(name, start)
     if form == "text" and json_form(start) != "text":
         kind = json_form(start).replace("json", "JSON")
+        ending = ".json" if kind == "JSON array" else ".jsonl"
         warnings.warn(
-            f"{name} looks like {kind}, but is read as plain text: for a field of it, --text_key, its name has to end "
-            f"in {'.json' if kind == 'JSON array' else '.jsonl'}",
+            f"{name} looks like {kind}, but is read as plain text: to read one field of it (--text_key), rename it to "
+            f"end in {ending}",
             stacklevel=4,
         )
     elif form == "text" and name.lower().removesuffix(".gz").endswith(".json"):
         warnings.warn(
-            f"{name} is no array of objects or texts, and no JSON lines: it is read as plain text", stacklevel=4
+            f"{name} is neither an array of objects or texts nor JSON lines: it is read as plain text", stacklevel=4
         )
     return File(path, name, form)
 
 
-def _first_text(path: Path) -> str:
+def _start_of_text(path: Path) -> str:
     return first_bytes(path).decode("utf-8-sig", errors="ignore")
 
 
 def _text_files(spec: str, files: Sequence[Path], text_key: str) -> list[File | None]:
-    """Those that hold text. What is left out is counted in one warning, with an example.
+    """The text files among ``files``. One warning counts the skipped files, with an example.
 
-    Tables that have no ``text_key`` are plain text, as they are a part of a program; but not if there is nothing else.
+    JSON arrays and CSV files without ``text_key`` are read as plain text, because they may belong to a program; except
+    if there are no other files.
     """
     texts: list[File] = []
     empty: list[Path] = []
@@ -240,19 +250,19 @@ def _text_files(spec: str, files: Sequence[Path], text_key: str) -> list[File | 
             is_lines = file.name.removesuffix(".gz").endswith(".jsonl")
             if form != "text" and not is_lines and not has_field(form, file.name, start, text_key):
                 without_key.append(file)
-    noted = []
+    skipped = []
     if empty:
-        noted.append(f"{len(empty)} empty (such as {empty[0]})")
+        skipped.append(f"{len(empty)} empty (for example {empty[0]})")
     if binary:
-        noted.append(f"{len(binary)} binary (such as {binary[0]})")
+        skipped.append(f"{len(binary)} binary (for example {binary[0]})")
     if not texts:
-        there = f", but {' and '.join(noted)}" if noted else ""
-        raise ValueError(f"{spec} holds no text files{there}: check the path, and --glob where it is given")
-    notes = [f"left out: {' and '.join(noted)}"] if noted else []
+        but = f", but {' and '.join(skipped)}" if skipped else ""
+        raise ValueError(f"{spec} holds no text files{but}: check the path, and --glob if you gave it")
+    notes = [f"skipped: {' and '.join(skipped)}"] if skipped else []
     if 0 < len(without_key) < len(texts):
         plain = set(without_key)
         texts = [file._replace(form="text") if file.path in plain else file for file in texts]
-        notes.append(f"{len(without_key)} without {text_key!r} read as plain text (such as {without_key[0]})")
+        notes.append(f"{len(without_key)} without {text_key!r} read as plain text (for example {without_key[0]})")
     if notes:
         warnings.warn(f"{spec}: {quantity(len(texts), 'text file')}; {'; '.join(notes)}", stacklevel=2)
     return list(texts)
@@ -260,7 +270,7 @@ def _text_files(spec: str, files: Sequence[Path], text_key: str) -> list[File | 
 
 @functools.cache
 def _spool(spec: str) -> Path:
-    """Standard input or another pipe, which can be read but once, as a file that lives as long as the process."""
+    """Copy standard input or another pipe to a temporary file, because it is read twice. Removed at exit."""
     if spec == "-" and sys.stdin is None:
         raise ValueError("standard input is closed: pipe some text in")
     with tempfile.NamedTemporaryFile(prefix="ropewalk-stdin-", delete=False) as file:
@@ -269,7 +279,9 @@ def _spool(spec: str) -> Path:
             with nullcontext(sys.stdin.buffer) if spec == "-" else open(spec, "rb") as pipe:
                 shutil.copyfileobj(pipe, file)
         except OSError as error:
-            raise ValueError(f"{spec} cannot be read into {file.name} ({error.strerror}): see TMPDIR") from None
+            raise ValueError(
+                f"{spec} cannot be copied to {file.name} ({error.strerror}): set TMPDIR to another directory"
+            ) from None
         if not file.tell():
             raise ValueError(f"{'standard input' if spec == '-' else spec} is empty: pipe some text in")
         return Path(file.name)
@@ -279,33 +291,33 @@ FETCH_TIMEOUT = 30  # seconds without a byte
 
 
 def fetch(url: str) -> Path:
-    """The file behind ``url``, from the cache when it is there. ``#sha256=HEX`` is checked each time.
+    """Download ``url`` into the cache unless it is there. A fragment ``#sha256=HEX`` is verified each time.
 
-    Raises ValueError when it cannot be had whole, or is not the file that was named.
+    Raises ValueError if the download fails or the hash differs.
     """
     address, fragment = urldefrag(url)
-    wanted = fragment.removeprefix("sha256=").lower()
-    if fragment and (not fragment.startswith("sha256=") or len(wanted) != 64):
-        raise ValueError(f"{url}: the part after # is to be sha256= and 64 hexadecimal digits")
+    expected = fragment.removeprefix("sha256=").lower()
+    if fragment and (not fragment.startswith("sha256=") or len(expected) != 64):
+        raise ValueError(f"{url}: the part after # must be sha256= and 64 hexadecimal digits")
     path = download_path(address)
     if not path.exists():
-        with explained(path.parent):
+        with explain_disk_errors(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, lambda temporary: _download(address, temporary, wanted))
-    elif wanted:
+            write_atomically(path, lambda temporary: _download(address, temporary, expected))
+    elif expected:
         with path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        _compare(address, found, wanted, f"; remove {path} to download it again")
+            actual = hashlib.file_digest(file, "sha256").hexdigest()
+        _check_hash(address, actual, expected, f"; remove {path} to download it again")
     return path
 
 
-def _download(address: str, path: Path, wanted: str) -> None:
+def _download(address: str, path: Path, expected: str) -> None:
     digest = hashlib.sha256()
     try:
-        with urllib.request.urlopen(address, timeout=FETCH_TIMEOUT) as answer, path.open("wb") as file:
-            size = int(answer.headers.get("Content-Length") or 0)
+        with urllib.request.urlopen(address, timeout=FETCH_TIMEOUT) as response, path.open("wb") as file:
+            size = int(response.headers.get("Content-Length") or 0)
             with tqdm(total=size or None, unit="B", unit_scale=True, desc=address, disable=None) as bar:
-                while block := answer.read(1 << 18):
+                while block := response.read(1 << 18):
                     file.write(block)
                     digest.update(block)
                     bar.update(len(block))
@@ -313,9 +325,9 @@ def _download(address: str, path: Path, wanted: str) -> None:
                 raise ValueError(f"{address} broke off after {file.tell()} of {quantity(size, 'byte')}: try again")
     except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
         raise ValueError(f"{address} cannot be fetched ({error}): check the address and the connection") from None
-    _compare(address, digest.hexdigest(), wanted, "")
+    _check_hash(address, digest.hexdigest(), expected, "")
 
 
-def _compare(address: str, got: str, wanted: str, remedy: str) -> None:
-    if wanted and got != wanted:
-        raise ValueError(f"{address} has sha256 {got[:12]}..., not the {wanted[:12]}... that was asked for{remedy}")
+def _check_hash(address: str, actual: str, expected: str, remedy: str) -> None:
+    if expected and actual != expected:
+        raise ValueError(f"{address} has sha256 {actual[:12]}..., not the expected {expected[:12]}...{remedy}")

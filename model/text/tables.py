@@ -1,4 +1,4 @@
-"""Files whose documents are fields: JSON lines, a JSON array, CSV and TSV; and what a file's beginning says it is."""
+"""Files whose documents are fields: JSON lines, JSON arrays, CSV and TSV; and how to detect their format."""
 
 import csv
 import itertools
@@ -9,13 +9,13 @@ from typing import Any, Literal
 from ..cli import quantity
 
 Form = Literal["text", "json lines", "json array", "csv"]
-LONGEST = 100_000_000  # characters of a line, or of an element of an array, which is held whole
+MAX_LENGTH = 100_000_000  # characters of a line or array element, which is held in memory as a whole
 DELIMITERS = ",\t;|"
-AS_IT_IS = "or copy it to a name that ends in .txt to train on it as it is"
+OR_PLAIN_TEXT = "or copy it to a name that ends in .txt to train on it as it is"
 
 
 def form_of(name: str, start: str) -> Form:
-    """How to read the file: by the ending of its name and, of a .json, by how its text starts."""
+    """The format of a file, by the ending of its name, and for a .json by the start of its text."""
     plain = name.lower().removesuffix(".gz")
     if plain.endswith((".jsonl", ".ndjson")):
         return "json lines"
@@ -25,7 +25,7 @@ def form_of(name: str, start: str) -> Form:
 
 
 def json_form(start: str) -> Form:
-    """What a text that starts so is, if it is JSON with documents in it; else plain text."""
+    """The JSON format of a text that starts with ``start``; "text" if it is not JSON with documents."""
     start = start.lstrip("\ufeff \t\r\n")
     if start[:1] == "[" and start[1:].lstrip()[:1] in ("{", '"'):
         return "json array"
@@ -43,9 +43,9 @@ def _is_object(line: str) -> bool:
 
 
 def has_field(form: Form, name: str, start: str, text_key: str) -> bool:
-    """Whether the first document of a file that starts so has its text under ``text_key``.
+    """Whether the first document of a file that starts with ``start`` has the field ``text_key``.
 
-    If the start is too short to tell, it is assumed to.
+    True if the start is too short to tell.
     """
     try:
         next(texts(form, [start, " "], name, text_key), None)
@@ -57,7 +57,7 @@ def has_field(form: Form, name: str, start: str, text_key: str) -> bool:
 
 
 def texts(form: Form, blocks: Iterable[str], name: str, text_key: str) -> Iterator[str]:
-    """The text of each document. Raises ValueError that names file and place for one that has none."""
+    """The text of each document. Raises ValueError with file and line if a document has no text."""
     if form == "csv":
         return _csv_rows(blocks, name, text_key)
     if form == "json array":
@@ -70,16 +70,16 @@ class UnfinishedError(ValueError):
 
 
 def _lines(blocks: Iterable[str], name: str) -> Iterator[str]:
-    """The lines, with their ends."""
+    """The lines with their line ends."""
     rest = ""
     number = 0
     for block in blocks:
-        *whole, rest = (rest + block).split("\n")
-        for line in whole:
+        *complete, rest = (rest + block).split("\n")
+        for line in complete:
             yield line + "\n"
-        number += len(whole)
-        if len(rest) > LONGEST:
-            raise ValueError(f"{name}:{number + 1} is over {LONGEST // 1_000_000} MB long: split the line")
+        number += len(complete)
+        if len(rest) > MAX_LENGTH:
+            raise ValueError(f"{name}:{number + 1} is over {MAX_LENGTH // 1_000_000} MB long: split the line")
     if rest:
         yield rest
 
@@ -97,68 +97,71 @@ def _json_lines(blocks: Iterable[str], name: str, text_key: str) -> Iterator[str
 
 
 def _text_of(value: Any, where: str, text_key: str) -> str:
-    """What an object has under ``text_key``."""
+    """The string that an object has under ``text_key``."""
     text = value.get(text_key) if isinstance(value, dict) else None
     if not isinstance(text, str):
-        raise ValueError(f"{where} has no text under {text_key!r}: {_which_keys(value)}")
+        raise ValueError(f"{where} has no text under {text_key!r}: {_suggest_keys(value)}")
     try:
         text.encode()
-    except UnicodeEncodeError as error:  # half of a surrogate pair is JSON, but not text
+    except UnicodeEncodeError as error:  # JSON allows half of a surrogate pair, UTF-8 does not
         raise ValueError(f"{where} is not valid JSON text ({error}): correct or remove it") from None
     return text
 
 
-def _which_keys(value: Any) -> str:
-    """What to give as text_key for such a value."""
+def _suggest_keys(value: Any) -> str:
     keys = [key for key in value if isinstance(value[key], str)] if isinstance(value, dict) else []
-    return f"give text_key one of {listed(keys)}" if keys else "it has no text at all"
+    return f"give text_key one of {list_names(keys)}" if keys else "it has no text at all"
 
 
-def listed(names: list[str]) -> str:
+def list_names(names: list[str]) -> str:
     return ", ".join(ascii(name) for name in names[:8])
 
 
 class _Buffer:
-    """Text that has been read and not been decoded yet."""
+    """Text that was read but not decoded yet."""
 
     def __init__(self, blocks: Iterable[str]) -> None:
         self._blocks = iter(blocks)
         self.text = ""
-        self.place = 0  # of the first character that is not decoded
+        self.position = 0  # of the first character that is not decoded
 
-    def read(self, least: int = 1) -> bool:
-        """Read at least so many characters more; False if the file has none."""
-        parts = [self.text[self.place :]]
-        wanted = least + len(parts[0])
-        while sum(map(len, parts)) < wanted and (block := next(self._blocks, None)) is not None:
+    def read(self, at_least: int = 1) -> bool:
+        """Read at least this many characters more. Returns False if there were none left."""
+        parts = [self.text[self.position :]]
+        new = 0
+        while new < at_least:
+            block = next(self._blocks, None)
+            if block is None:
+                break
             parts.append(block)
-        found = any(parts[1:])
-        self.text, self.place = "".join(parts), 0
-        return found
+            new += len(block)
+        self.text = "".join(parts)
+        self.position = 0
+        return new > 0
 
-    def next_sign(self) -> str:
-        """The next character that is not white space, which stays; empty at the end of the file."""
+    def peek(self) -> str:
+        """The next character that is not white space, without consuming it; empty at the end of the file."""
         while True:
-            while self.place < len(self.text):
-                if self.text[self.place] not in " \t\r\n":
-                    return self.text[self.place]
-                self.place += 1
+            while self.position < len(self.text):
+                if self.text[self.position] not in " \t\r\n":
+                    return self.text[self.position]
+                self.position += 1
             if not self.read():
                 return ""
 
 
 def _array_elements(blocks: Iterable[str], name: str, text_key: str) -> Iterator[str]:
-    """Each element is decoded as soon as it has been read: the array is never held whole."""
+    """Decode element by element, so that the array is never in memory as a whole."""
     buffer = _Buffer(blocks)
     for number in itertools.count(1):
-        sign = buffer.next_sign()
-        if sign == "]" and number > 1:
+        character = buffer.peek()
+        if character == "]" and number > 1:
             return
-        if sign != ("[" if number == 1 else ","):
-            error = UnfinishedError if not sign else ValueError
-            raise error(f"{name} is not valid JSON after element {number - 1}: get it again, or correct it")
-        buffer.place += 1
-        if buffer.next_sign() == "]" and number == 1:
+        if character != ("[" if number == 1 else ","):
+            error = ValueError if character else UnfinishedError
+            raise error(f"{name} is not valid JSON after element {number - 1}: get the file again, or correct it")
+        buffer.position += 1
+        if buffer.peek() == "]" and number == 1:
             return
         where = f"{name}, element {number}"
         value = _decode_element(buffer, where)
@@ -168,41 +171,45 @@ def _array_elements(blocks: Iterable[str], name: str, text_key: str) -> Iterator
 def _decode_element(buffer: _Buffer, where: str) -> Any:
     while True:
         try:
-            value, buffer.place = json.JSONDecoder().raw_decode(buffer.text, buffer.place)
+            value, buffer.position = json.JSONDecoder().raw_decode(buffer.text, buffer.position)
             return value
         except (ValueError, RecursionError) as error:
             reason = getattr(error, "msg", error)
-        held = len(buffer.text) - buffer.place
-        if held > LONGEST:
-            raise ValueError(f"{where} is not valid JSON ({reason}), or over {LONGEST // 1_000_000} MB long: split it")
-        if not buffer.read(least=max(1, held)):  # twice as much each time: a long element is decoded few times
+        length = len(buffer.text) - buffer.position
+        if length > MAX_LENGTH:
+            raise ValueError(
+                f"{where} is not valid JSON ({reason}), or over {MAX_LENGTH // 1_000_000} MB long: split it"
+            )
+        if not buffer.read(at_least=max(1, length)):  # doubling keeps the number of attempts small
             raise UnfinishedError(f"{where} is not valid JSON ({reason}): get the file again, or correct it")
 
 
 def _csv_rows(blocks: Iterable[str], name: str, text_key: str) -> Iterator[str]:
-    """The column ``text_key``, as the first line calls it, of each row; a quoted field may have line ends in it."""
-    csv.field_size_limit(LONGEST)  # which the csv module has for the whole process only; by default 131,072
+    """The column ``text_key`` of each row. The first line names the columns; quoted fields may contain line ends."""
+    csv.field_size_limit(MAX_LENGTH)  # the default is 131,072; the csv module has only one limit per process
     lines = _lines(blocks, name)
     header = ""
     while not header.strip():
         header = next(lines, "")
         if not header:
-            raise ValueError(f"{name} has no line with the columns' names: write one, {AS_IT_IS}")
+            raise ValueError(f"{name} has no line with the names of the columns: add one, {OR_PLAIN_TEXT}")
     delimiter = max(DELIMITERS, key=header.count)
     rows = csv.reader(itertools.chain([header], lines), delimiter=delimiter, strict=True)
     try:
         columns = next(rows)
         if text_key not in columns:
-            raise ValueError(f"{name} has no column {text_key!r}: give text_key one of {listed(columns)}, {AS_IT_IS}")
-        place = columns.index(text_key)
+            raise ValueError(
+                f"{name} has no column {text_key!r}: give text_key one of {list_names(columns)}, {OR_PLAIN_TEXT}"
+            )
+        index = columns.index(text_key)
         for row in rows:
             if len(row) > len(columns):
                 raise ValueError(
-                    f"{name}:{rows.line_num} ends a row of {quantity(len(row), 'field')}, the first line names "
-                    f"{quantity(len(columns), 'column')}: put fields with a {delimiter!r} in them between double quotes"
+                    f"{name}:{rows.line_num} ends a row of {quantity(len(row), 'field')}, but the first line names "
+                    f"{quantity(len(columns), 'column')}: put fields that contain {delimiter!r} in double quotes"
                 )
-            if place < len(row):
-                yield row[place]
+            if index < len(row):
+                yield row[index]
     except csv.Error as error:
         kind = UnfinishedError if "unexpected end" in str(error) else ValueError
         raise kind(f"{name}:{rows.line_num} is not valid CSV ({error}): correct its quotes") from None

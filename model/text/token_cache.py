@@ -1,10 +1,10 @@
-"""The cache of what can be made or fetched again: token ids, tokenizers, downloads.
+"""The cache of token ids, tokenizers and downloads.
 
-    python -m model.text.token_cache                    what is there, how large, made of what, and which runs used it
-    python -m model.text.token_cache --remove_unused    remove what no run directory that still exists has used
+    python -m model.text.token_cache                    list the entries with size, sources and runs
+    python -m model.text.token_cache --remove_unused    remove the entries that no existing run uses
 
-It is in $XDG_CACHE_HOME/ropewalk, by default ~/.cache/ropewalk. An entry is a directory, with about.json and used_by
-in it, made under a lock: of two processes that want the same one, the second waits for the first.
+It is in $XDG_CACHE_HOME/ropewalk, by default ~/.cache/ropewalk. An entry is a directory with about.json and used_by,
+made under a lock: if two processes need the same entry, the second waits and then reuses it.
 """
 
 import errno
@@ -21,9 +21,9 @@ from urllib.parse import unquote, urldefrag, urlsplit
 from filelock import FileLock, Timeout
 
 from ..cli import Parser, run_script
-from ..cli.files import TEXTS, printable, read_json, write_json
+from ..cli.files import TEXTS, displayable_name, read_json, write_json
 
-NO_ROOM = {errno.ENOSPC, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST}
+NOT_WRITABLE = {errno.ENOSPC, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST}
 ABOUT, USED_BY, DOWNLOADS = "about.json", "used_by", "downloads"
 
 
@@ -32,47 +32,47 @@ def cache_home() -> Path:
 
 
 def download_path(url: str) -> Path:
-    """Where the file behind ``url``, less what follows a #, is kept."""
+    """The path of a downloaded file in the cache. The fragment of ``url`` is ignored."""
     address = urldefrag(url).url
     name = os.path.basename(unquote(urlsplit(address).path)) or "index.txt"
     return cache_home() / DOWNLOADS / f"{hashlib.sha256(address.encode()).hexdigest()[:16]}-{name}"
 
 
 @contextmanager
-def explained(cache_dir: Path) -> Iterator[None]:
-    """A full or read-only disk, as a ValueError that says where the cache is and how to have it elsewhere."""
+def explain_disk_errors(cache_dir: Path) -> Iterator[None]:
+    """Report a full or read-only disk as a ValueError that tells how to move the cache."""
     try:
         yield
     except OSError as error:
-        place = Path(os.fsdecode(error.filename)) if error.filename is not None else cache_dir
-        concerned = place.is_relative_to(cache_dir) or cache_dir.is_relative_to(place)  # or what it would lie in
-        if error.errno not in NO_ROOM or not concerned:
+        path = Path(os.fsdecode(error.filename)) if error.filename is not None else cache_dir
+        in_cache = path.is_relative_to(cache_dir) or cache_dir.is_relative_to(path)  # or a parent of the cache
+        if error.errno not in NOT_WRITABLE or not in_cache:
             raise
         raise ValueError(
-            f"{error.filename or cache_dir}: {error.strerror}: the cache is kept there; set XDG_CACHE_HOME to have it "
-            f"elsewhere, or see `python -m {__package__}.token_cache`"
+            f"{error.filename or cache_dir}: {error.strerror}: the cache cannot be written; set XDG_CACHE_HOME to move "
+            f"it, or free space with `python -m {__package__}.token_cache --remove_unused`"
         ) from None
 
 
 def make_entry(
-    folder: Path, specs: Sequence[str | Path], fill: Callable[[Path], object], whole: Callable[[], bool]
+    folder: Path, specs: Sequence[str | Path], fill: Callable[[Path], object], is_complete: Callable[[], bool]
 ) -> None:
-    """Let ``fill`` write the files of ``folder`` into a directory beside it, which then gets its name.
+    """Make the cache entry ``folder`` unless ``is_complete``, one process at a time.
 
-    One process at a time: who comes second finds the first one's work, if it is ``whole``.
+    ``fill`` writes the files into a temporary directory, which is renamed when it is done.
     """
-    with explained(folder.parent):
+    with explain_disk_errors(folder.parent):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _locked(folder):
-            if whole():
+            if is_complete():
                 return
-            temporary = folder.with_name(f".{folder.name}.tmp")  # what a killed process left there is discarded
-            shutil.rmtree(temporary, ignore_errors=True)
+            temporary = folder.with_name(f".{folder.name}.tmp")
+            shutil.rmtree(temporary, ignore_errors=True)  # a process that was killed may have left it
             temporary.mkdir()
             try:
                 fill(temporary)
-                sources = [printable(os.path.abspath(spec) if os.path.exists(spec) else str(spec)) for spec in specs]
-                write_json(temporary / ABOUT, {"sources": sources})
+                sources = [os.path.abspath(spec) if os.path.exists(spec) else str(spec) for spec in specs]
+                write_json(temporary / ABOUT, {"sources": [displayable_name(source) for source in sources]})
                 if folder.exists():
                     shutil.rmtree(folder)
                 os.rename(temporary, folder)
@@ -88,7 +88,7 @@ def _locked(folder: Path) -> Iterator[None]:
     try:
         lock.acquire(timeout=0.1)
     except Timeout:
-        print(f"waiting for another process, which prepares the same text ({folder})", file=sys.stderr)
+        print(f"waiting for another process that is preparing the same text ({folder})", file=sys.stderr)
         lock.acquire()
     try:
         yield
@@ -97,16 +97,16 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def note_use(folder: Path, run: Path) -> None:
-    """Write down that the run directory uses the entry, so that it is not removed before the run is.
+    """Record that the run directory uses the entry, so that the entry is kept as long as the run.
 
-    In a read-only cache, perhaps of several users, this is left out, and nothing can be removed either.
+    In a read-only cache nothing is recorded, and nothing can be removed either.
     """
-    if str(run.absolute()) not in users(folder):
+    if str(run.absolute()) not in runs_using(folder):
         with suppress(OSError), (folder / USED_BY).open("a", encoding="utf-8", errors="surrogateescape") as file:
             file.write(f"{run.absolute()}\n")
 
 
-def users(folder: Path) -> list[str]:
+def runs_using(folder: Path) -> list[str]:
     file = folder / USED_BY
     return file.read_text(encoding="utf-8", errors="surrogateescape").splitlines() if file.exists() else []
 
@@ -115,18 +115,18 @@ class CacheEntry(NamedTuple):
     path: Path
     size: int  # bytes
     sources: list[str]
-    runs: list[str]  # that used it and still exist
+    runs: list[str]  # run directories that use it and exist
 
 
 def cache_entries(home: Path) -> list[CacheEntry]:
-    """What the cache holds, the largest first. A download is in use as long as an entry made of it is."""
+    """The entries of the cache, the largest first. A download is in use if an entry made from it is."""
     found = []
     for path in sorted([*home.glob("tokens-*"), *home.glob("tokenizer-*")]):
         try:
             sources = read_json(path / ABOUT, {"sources": TEXTS})["sources"]
         except (OSError, ValueError, KeyError):
             sources = ["?"]
-        found.append(CacheEntry(path, _size(path), sources, [run for run in users(path) if Path(run).is_dir()]))
+        found.append(CacheEntry(path, _size(path), sources, [run for run in runs_using(path) if Path(run).is_dir()]))
     for path in sorted((home / DOWNLOADS).glob("*")):
         runs: set[str] = set()
         for entry in found:
@@ -153,8 +153,8 @@ def remove(entry: CacheEntry) -> None:
 
 
 def main() -> None:
-    parser = Parser(prog=f"{__package__}.token_cache", description="List what the cache of texts and tokenizers holds.")
-    parser.add_argument("--remove_unused", action="store_true", help="remove what no existing run directory has used")
+    parser = Parser(prog=f"{__package__}.token_cache", description="List the cached texts, tokenizers and downloads.")
+    parser.add_argument("--remove_unused", action="store_true", help="remove the entries that no existing run uses")
     flags = parser.parse_args()
     home = cache_home()
     freed = 0
@@ -166,8 +166,8 @@ def main() -> None:
         if removing:
             remove(entry)
             freed += entry.size
-    outcome = f"{freed / 1e6:.1f} MB removed" if flags.remove_unused else "remove with --remove_unused"
-    print(f"{home}: {outcome}")
+    summary = f"{freed / 1e6:.1f} MB removed" if flags.remove_unused else "--remove_unused removes unused entries"
+    print(f"{home}: {summary}")
 
 
 if __name__ == "__main__":

@@ -8,56 +8,60 @@ from typing import Protocol
 
 from sentencepiece import SentencePieceProcessor
 
-REPLACEMENT = "\ufffd"  # what decoders put where bytes are not UTF-8
+REPLACEMENT = "\ufffd"  # decoders use it for bytes that are not UTF-8
 
 
 class TextStream:
-    """Decodes token by token. The pieces of ``push`` and ``flush``, joined, equal ``decode`` of all the ids.
+    """Decode token by token. The results of ``push`` and ``flush``, joined, equal ``decode`` of all the ids.
 
-    A token alone does not say its text: a character may lie over several tokens, and a space that starts the first
-    one may be a marker that the decoder drops. So the tokens since the last point where the text was complete are
-    decoded together with those just before it, their context, which shows the decoder that the text goes on.
+    Tokens cannot be decoded one by one: a character may span several tokens, and decoders drop a space at the start of
+    a text. So new tokens are decoded together with the tokens just before them, the context, and the context's
+    characters are skipped.
     """
 
-    def __init__(self, decode: Callable[[Sequence[int]], str], is_open: Callable[[int], bool] = lambda token: False):
-        """``is_open``: tokens whose text may still change until one of another kind follows."""
+    def __init__(
+        self, decode: Callable[[Sequence[int]], str], is_incomplete: Callable[[int], bool] = lambda token: False
+    ):
+        """``is_incomplete`` is true for tokens whose text depends on the tokens that follow."""
         self._decode = decode
-        self._is_open = is_open
-        self._window: list[int] = []
-        self._context = self._context_length = self._given = 0
+        self._is_incomplete = is_incomplete
+        self._emitted = 0  # characters of the window that were returned
+        self._reset([])
 
     def push(self, token: int) -> str:
-        """The text that is now certain: often the token's own, sometimes nothing yet."""
+        """The text that is complete with this token; empty if a character is still incomplete."""
         self._window.append(token)
-        if self._is_open(token):
+        if self._is_incomplete(token):
             return ""
         text = self._decode(self._window)
-        # The last one to three replacement characters may be the start of a character whose other bytes are to come.
-        unsure = min(3, len(text) - len(text.rstrip(REPLACEMENT)))
-        given = self._given
-        self._given = max(given, len(text) - unsure)
-        # A decoder that drops spaces at the start may drop a context of spaces: wait until the next one has more.
-        if not unsure and text[self._context_length :].strip():
-            self._start_anew(self._window[self._context :])
-        return text[given : len(text) - unsure]
+        # Up to three replacement characters at the end may be the first bytes of a character.
+        incomplete = min(3, len(text) - len(text.rstrip(REPLACEMENT)))
+        complete = len(text) - incomplete
+        start = self._emitted
+        self._emitted = max(start, complete)
+        # A decoder that drops spaces at the start would drop a context that is all spaces, so keep the old context.
+        if not incomplete and text[self._context_characters :].strip():
+            self._reset(self._window[self._context_tokens :])
+        return text[start:complete]
 
     def flush(self) -> str:
-        """The rest, when no more tokens come. The stream is then as new."""
-        rest = self._decode(self._window)[self._given :]
-        self._start_anew([])
+        """The remaining text after the last token. The stream can then be used for another text."""
+        rest = self._decode(self._window)[self._emitted :]
+        self._reset([])
         return rest
 
-    def _start_anew(self, context: list[int]) -> None:
+    def _reset(self, context: list[int]) -> None:
         self._window = context
-        self._context = len(context)  # in tokens
-        self._context_length = self._given = len(self._decode(context))  # in characters
+        self._context_tokens = len(context)
+        self._context_characters = len(self._decode(context)) if context else 0
+        self._emitted = self._context_characters
 
 
-SPACE = "\u2581"  # how SentencePiece writes a space inside a piece
+SPACE = "\u2581"  # SentencePiece writes a space inside a piece as this character
 
 
-def checked(text: str) -> str:
-    """The text. Raises ValueError for half of a surrogate pair, the one kind of character that UTF-8 cannot encode."""
+def check_encodable(text: str) -> str:
+    """Return the text. Raises ValueError for half of a surrogate pair, which UTF-8 cannot encode."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -69,17 +73,17 @@ def checked(text: str) -> str:
 
 
 class Tokenizer(Protocol):
-    """What the rest of the project knows of a tokenizer.
+    """The interface of all tokenizers.
 
-    Every method that takes text raises ValueError if UTF-8 cannot encode it (``checked``).
+    Every method that takes text raises ValueError if UTF-8 cannot encode it (``check_encodable``).
     """
 
     path: Path  # the file it was read from
     vocab_size: int
     bos_id: int
     eos_ids: tuple[int, ...]  # any of them ends a text
-    adds_space: bool  # encode puts a space before the text, as Llama 2's does
-    fingerprint: str  # differs when the ids of some text may differ
+    adds_space: bool  # whether encode puts a space before the text, as for Llama 2
+    fingerprint: str  # changes if any text may get other ids
 
     def encode(self, text: str, bos: bool = True) -> list[int]: ...
 
@@ -88,26 +92,26 @@ class Tokenizer(Protocol):
         ...
 
     def control_tokens(self, template: str) -> dict[str, int]:
-        """The tokens that a chat template may name, by name: BOS, EOS, and what was added for it."""
+        """Name -> id of the tokens that a chat template may use: BOS, EOS and tokens added for chat."""
         ...
 
     def encode_control(self, text: str) -> list[int]:
-        """The tokens of a chat template's output, in which the name of a control token is that token."""
+        """Encode a rendered chat template: the name of a control token becomes that token."""
         ...
 
     def encode_literal(self, text: str) -> list[int]:
-        """The tokens of typed text, in which the name of a control token is text."""
+        """Encode a user's text: the name of a control token stays text."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text, without BOS, EOS and other control ids."""
+        """The text, without BOS, EOS and other control tokens."""
         ...
 
     def stream(self) -> TextStream: ...
 
 
 def read_again(tokenizer: Tokenizer) -> bytes:
-    """The content of the tokenizer's file. Raises ValueError if it is no longer what the tokenizer was made from."""
+    """The content of the tokenizer's file. Raises ValueError if the file changed after the tokenizer was loaded."""
     content = tokenizer.path.read_bytes()
     if hashlib.sha256(content).hexdigest() != tokenizer.fingerprint:
         raise ValueError(f"{tokenizer.path} changed after it was read: run again")
@@ -115,14 +119,14 @@ def read_again(tokenizer: Tokenizer) -> bytes:
 
 
 class SentencePieceTokenizer:
-    """A SentencePiece ``tokenizer.model``: one that ``train_tokenizer`` wrote, or a published one such as Llama 2's."""
+    """A SentencePiece ``tokenizer.model``, written by ``train_tokenizer`` or published with a model like Llama 2."""
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
         proto = self.path.read_bytes()
         try:
             if not proto:
-                raise ValueError("empty")  # which the library takes, and complains of later
+                raise ValueError("empty")  # the library would accept it and fail later
             self._model = SentencePieceProcessor(model_proto=proto)
         except (RuntimeError, ValueError):
             raise ValueError(f"{path} is not a SentencePiece model: give a tokenizer.model file") from None
@@ -134,23 +138,23 @@ class SentencePieceTokenizer:
         self.eos_ids = tuple(i for i in (self._model.eos_id(), self.bos_id) if i >= 0)
         self.fingerprint = hashlib.sha256(proto).hexdigest()
         self.adds_space = self._model.encode("a", out_type=str)[0].startswith(SPACE)
-        # SentencePiece takes the sign it writes for a space as a space; spelt in bytes it comes back as itself.
-        spelt = [self._model.piece_to_id(f"<0x{byte:02X}>") for byte in SPACE.encode()]
-        has_bytes = all(self._model.is_byte(i) for i in spelt)
-        self._sign = spelt if has_bytes and not self.adds_space else None
+        # SentencePiece decodes U+2581 as a space, so a U+2581 in the text is encoded as its three bytes.
+        byte_ids = [self._model.piece_to_id(f"<0x{byte:02X}>") for byte in SPACE.encode()]
+        has_bytes = all(self._model.is_byte(i) for i in byte_ids)
+        self._u2581_ids = byte_ids if has_bytes and not self.adds_space else None
 
     def encode(self, text: str, bos: bool = True) -> list[int]:
         ids = self.encode_batch([text])[0]
         return [self.bos_id, *ids] if bos else ids
 
     def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
-        rows: list[list[int]] = self._model.encode([checked(text) for text in texts], num_threads=threads)
+        rows: list[list[int]] = self._model.encode([check_encodable(text) for text in texts], num_threads=threads)
         for row, text in enumerate(texts):
-            if self._sign and SPACE in text:
-                first, *others = self._model.encode(text.split(SPACE))
+            if self._u2581_ids and SPACE in text:
+                first, *rest = self._model.encode(text.split(SPACE))
                 rows[row] = first
-                for part in others:
-                    rows[row] += self._sign + part
+                for part in rest:
+                    rows[row] += self._u2581_ids + part
         return rows
 
     def control_tokens(self, template: str = "") -> dict[str, int]:
@@ -159,8 +163,9 @@ class SentencePieceTokenizer:
     def encode_control(self, text: str) -> list[int]:
         names = self.control_tokens()
         ids: list[int] = []
-        for place, part in enumerate(re.split("(" + "|".join(map(re.escape, names)) + ")", checked(text))):
-            if place % 2:  # split by a group: every second part is what the group matched
+        pattern = "(" + "|".join(map(re.escape, names)) + ")"
+        for number, part in enumerate(re.split(pattern, check_encodable(text))):
+            if number % 2:  # re.split with a group returns the matches at the odd indices
                 ids.append(names[part])
             elif part:
                 ids += self.encode_literal(part)
@@ -172,18 +177,19 @@ class SentencePieceTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         ids = list(ids)
         if ids and not 0 <= min(ids) <= max(ids) < self.vocab_size:
-            raise ValueError(f"token {max(ids)} or {min(ids)} is not among the {self.vocab_size} of {self.path}")
+            wrong = max(ids) if max(ids) >= self.vocab_size else min(ids)
+            raise ValueError(f"token {wrong} is not among the {self.vocab_size} of {self.path}")
         return self._model.decode(ids)
 
     def stream(self) -> TextStream:
         return TextStream(self.decode)
 
 
-PIECE = 16_000  # characters: SentencePiece is fastest on some thousands at a time
+CHUNK = 16_000  # characters: SentencePiece is fastest on a few thousand at a time
 
 
-def split_text(text: str, size: int = PIECE) -> Iterator[str]:
-    """Pieces of at most ``size`` characters; joined they are ``text``."""
+def split_text(text: str, size: int = CHUNK) -> Iterator[str]:
+    """Split ``text`` into chunks of at most ``size`` characters, between words where possible."""
     start = 0
     while len(text) - start > size:
         end = _cut_point(text, start, start + size)
@@ -194,13 +200,15 @@ def split_text(text: str, size: int = PIECE) -> Iterator[str]:
 
 
 def _cut_point(text: str, start: int, end: int) -> int:
-    """The last place up to ``end`` that no token crosses: before a space that follows something visible.
+    """The last index up to ``end`` that no token crosses: before a space that follows a visible character.
 
-    Common tokenizers put a space only at the start of a piece. Text without such a place in its second half (Chinese,
-    a table of numbers) is cut at ``end``.
+    Common tokenizers have spaces only at the start of a token. If the second half has no such index (Chinese text,
+    a table of numbers), the text is cut at ``end``.
     """
-    place = end + 1
-    while (place := text.rfind(" ", start + (end - start) // 2, place)) > start:
-        if not text[place - 1].isspace():
-            return place
+    middle = start + (end - start) // 2
+    index = text.rfind(" ", middle, end + 1)
+    while index > start:
+        if not text[index - 1].isspace():
+            return index
+        index = text.rfind(" ", middle, index)
     return end

@@ -1,4 +1,4 @@
-"""A new SentencePiece tokenizer from any text. It loses nothing: whatever the text, decode(encode(text)) == text."""
+"""Train a SentencePiece tokenizer on any text. It is lossless: decode(encode(text)) == text for every text."""
 
 import hashlib
 import io
@@ -15,17 +15,18 @@ from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 from ..cli.files import write_atomically
 from .sources import Documents
 from .token_cache import make_entry
-from .tokenizer import checked, split_text
+from .tokenizer import check_encodable, split_text
 
-TOKENIZER_FORMAT = 3  # of what is learnt: another number makes kept tokenizers unread
-TRAINABLE = ("bpe", "char")
-SAMPLE_CHARACTERS = 10_000_000  # characters to learn from: more of them change the pieces little and the time much
-MOST_PIECES = 32768  # pieces that are chosen; more can be asked for
-FEW, COVERAGE = 1000, 0.9995  # of more distinct characters, the rarest 0.05% of the text are spelt in bytes
-LINE = 4000  # characters; SentencePiece leaves out sentences over 4192 bytes unless told otherwise
-SPECIAL = 3 + 256  # <unk>, <s>, </s>, and one piece for each byte, for characters that are not in the vocabulary
-# SentencePiece's own signs, for a space and for the unknown; it would leave out each sentence with the second. Both
-# are spelt in bytes when they occur.
+TOKENIZER_FORMAT = 3  # increase when training changes, so that cached tokenizers are not reused
+TOKENIZER_KINDS = ("bpe", "char")
+SAMPLE_CHARACTERS = 10_000_000  # more characters take longer and hardly change the pieces
+MAX_DEFAULT_VOCAB = 32768  # limit of the default vocabulary size; --vocab_size may exceed it
+# If a text has more than MANY_CHARACTERS distinct characters, the rarest, 0.05% of the text, are encoded as bytes.
+MANY_CHARACTERS, COVERAGE = 1000, 0.9995
+LINE = 4000  # characters; SentencePiece's default limit for a sentence is 4192 bytes
+SPECIAL = 3 + 256  # <unk>, <s>, </s>, and one piece per byte, for characters that are not in the vocabulary
+# SentencePiece uses U+2581 for a space and U+2585 for unknown characters, and skips sentences with the latter. These
+# and NUL are removed from the sample, so they are encoded as bytes.
 RESERVED = {0x2581: None, 0x2585: None, 0: None}
 LOSSLESS: dict[str, Any] = {
     "byte_fallback": True,
@@ -37,39 +38,39 @@ LOSSLESS: dict[str, Any] = {
 
 
 def train_tokenizer(texts: Iterable[str], path: str | Path, kind: str = "bpe", vocab_size: int | None = None) -> Path:
-    """Learn the pieces of ``texts`` and write them to ``path``, a file or a directory for ``tokenizer.model``.
+    """Train a tokenizer on ``texts`` and write it to ``path``, a file or a directory for ``tokenizer.model``.
 
-    ``bpe`` learns exactly ``vocab_size`` pieces, by default as many as ``fitting_size`` says, or fewer where the text
-    has no more; ``char`` has one for each character that occurs, however many.
-    The same text gives the same file. Memory is bounded by a sample spread evenly over the text.
-    Raises ValueError when the text is empty, when UTF-8 cannot encode it, or when it has too many characters or too
-    few words for ``vocab_size``.
+    ``bpe`` has exactly ``vocab_size`` pieces. Without ``vocab_size`` it has ``default_vocab_size`` pieces, or fewer if
+    the text is too short for them. ``char`` has one piece per distinct character and ignores ``vocab_size``.
+    The same text gives the same file. Memory is bounded, because a sample spread evenly over the text is used.
+    Raises ValueError if the text is empty, if UTF-8 cannot encode it, or if it has too many characters or too few
+    words for ``vocab_size``.
     """
-    if kind not in TRAINABLE:
-        raise ValueError(f"tokenizer kind {kind!r} is unknown: give one of {', '.join(TRAINABLE)}")
+    if kind not in TOKENIZER_KINDS:
+        raise ValueError(f"tokenizer kind {kind!r} is unknown: give one of {', '.join(TOKENIZER_KINDS)}")
     sample, total = spread_sample(texts)
     counts = Counter(itertools.chain.from_iterable(sample))
     if not counts:
-        raise ValueError("there is no text to learn a tokenizer from: give a source that holds some")
-    counts[" "] += 1  # always a piece of its own: in bytes it would come back as the sign it is written with
-    least = SPECIAL + len(counts)
+        raise ValueError("there is no text to train a tokenizer on: give a source with text")
+    counts[" "] += 1  # the space must be a piece, because its bytes would decode to U+2581
+    smallest = SPECIAL + len(counts)
     coverage = 1.0
-    if kind == "bpe" and vocab_size is None:
-        coverage = COVERAGE if len(counts) > FEW else 1.0
-        wanted = fitting_size(total, covered(counts, coverage))
-    elif kind == "bpe" and vocab_size is not None:
-        if vocab_size < least:
-            raise ValueError(
-                f"vocab_size {vocab_size} is too small: {SPECIAL} special pieces and the text's {len(counts)} distinct "
-                f"characters need at least {least}"
-            )
-        wanted = vocab_size
+    if kind == "char":
+        size = smallest
+    elif vocab_size is None:
+        coverage = COVERAGE if len(counts) > MANY_CHARACTERS else 1.0
+        size = default_vocab_size(total, count_covering(counts, coverage))
+    elif vocab_size < smallest:
+        raise ValueError(
+            f"vocab_size {vocab_size} is too small: {SPECIAL} special pieces and the text's {len(counts)} distinct "
+            f"characters need at least {smallest}"
+        )
     else:
-        wanted = least
-    proto = _train(sample, kind, wanted, coverage)
-    got = SentencePieceProcessor(model_proto=proto).get_piece_size()
-    if kind == "bpe" and vocab_size is not None and got < vocab_size:
-        raise ValueError(f"vocab_size {vocab_size} is too large: the text gives fewer pieces; ask for at most {got}")
+        size = vocab_size
+    proto = _train(sample, kind, size, coverage)
+    trained = SentencePieceProcessor(model_proto=proto).get_piece_size()
+    if kind == "bpe" and vocab_size is not None and trained < vocab_size:
+        raise ValueError(f"vocab_size {vocab_size} is too large for this text: give at most {trained}")
     path = Path(path)
     file = path / "tokenizer.model" if path.is_dir() or not path.suffix else path
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -77,25 +78,25 @@ def train_tokenizer(texts: Iterable[str], path: str | Path, kind: str = "bpe", v
     return file
 
 
-def fitting_size(characters: int, distinct: int) -> int:
-    """A vocabulary for a text of so many characters, ``distinct`` of which get a piece of their own.
+def default_vocab_size(characters: int, distinct: int) -> int:
+    """The vocabulary size for a text of ``characters`` characters, ``distinct`` of which are pieces.
 
-    Longer texts can teach more pieces: the power of two next to 0.72 times the square root of their length, which is
-    1024 for 2 MB of English and 32768 for 2 GB. All characters, and half as many pieces again of several, fit in.
+    The power of two nearest to 0.72 sqrt(characters): 1024 for 2 MB of English, 32768 for 2 GB. It is raised if needed
+    to hold all single characters and half as many longer pieces as that.
     """
-    growth = min(2 ** round(math.log2(0.72 * math.sqrt(characters))), MOST_PIECES)
-    least = SPECIAL + distinct + growth // 2
-    return max(growth, 64 * math.ceil(least / 64))
+    by_length = min(2 ** round(math.log2(0.72 * math.sqrt(characters))), MAX_DEFAULT_VOCAB)
+    smallest = SPECIAL + distinct + by_length // 2
+    return max(by_length, 64 * math.ceil(smallest / 64))
 
 
-def covered(counts: Counter[str], fraction: float) -> int:
-    """How many of the characters, the most frequent first, make up this fraction of the text."""
-    wanted = fraction * counts.total()
-    so_far = 0
-    for place, (_, count) in enumerate(counts.most_common(), 1):
-        so_far += count
-        if so_far >= wanted:
-            return place
+def count_covering(counts: Counter[str], fraction: float) -> int:
+    """How many of the most frequent characters make up this fraction of the text."""
+    goal = fraction * counts.total()
+    covered = 0
+    for number, (_, count) in enumerate(counts.most_common(), 1):
+        covered += count
+        if covered >= goal:
+            return number
     return len(counts)
 
 
@@ -105,9 +106,9 @@ def learn_tokenizer(
     kind: str = "bpe",
     vocab_size: int | None = None,
 ) -> Path:
-    """``train_tokenizer`` on the documents, or what it made of the same files before: the path in ``cache_dir``.
+    """The path in ``cache_dir`` of a tokenizer for the documents, trained if the cache does not have it.
 
-    Raises ValueError when a file changes while it is read.
+    Raises ValueError if a file changes while it is read.
     """
     facts = [TOKENIZER_FORMAT, documents.identity(), kind, vocab_size]
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
@@ -115,8 +116,8 @@ def learn_tokenizer(
     file = folder / "tokenizer.model"
     if not file.exists():
 
-        def fill(place: Path) -> None:
-            train_tokenizer(documents.texts(), place, kind, vocab_size)
+        def fill(directory: Path) -> None:
+            train_tokenizer(documents.texts(), directory, kind, vocab_size)
             documents.check_unchanged()
 
         make_entry(folder, documents.specs, fill, file.exists)
@@ -124,33 +125,35 @@ def learn_tokenizer(
 
 
 def spread_sample(texts: Iterable[str], limit: int = SAMPLE_CHARACTERS) -> tuple[list[str], int]:
-    """Pieces from all over the text, at most ``limit`` characters: every second is dropped whenever they are more.
+    """Lines spread evenly over the text, at most ``limit`` characters, and the length of the text in characters.
 
-    Returns them, and how many characters the whole text has.
+    Whenever the lines exceed the limit, every second one is dropped.
     """
     kept: list[str] = []
-    size, stride, total = 0, 1, 0
-    pieces = (piece for text in texts for piece in split_text(checked(text), LINE))
-    for number, piece in enumerate(pieces):
-        total += len(piece)
+    size = 0
+    stride = 1
+    total = 0
+    lines = (line for text in texts for line in split_text(check_encodable(text), LINE))
+    for number, line in enumerate(lines):
+        total += len(line)
         if number % stride == 0:
-            kept.append(piece.translate(RESERVED))
-            size += len(piece)
+            kept.append(line.translate(RESERVED))
+            size += len(line)
         while size > limit and len(kept) > 1:
             kept = kept[::2]
-            size = sum(len(piece) for piece in kept)
+            size = sum(len(line) for line in kept)
             stride *= 2
-    return [piece for piece in kept if piece], total
+    return [line for line in kept if line], total
 
 
 def _train(sample: list[str], kind: str, vocab_size: int, coverage: float) -> bytes:
-    required = "\u2581"  # the sign for a space, and what the trainer drops at the end of a sentence
+    required = "\u2581"  # the space; line ends are added because the trainer drops them at the end of a sentence
     for end in "\n\r":
-        if any(end in piece for piece in sample):
+        if any(end in line for line in sample):
             required += end
     proto = io.BytesIO()
     SentencePieceTrainer.train(
-        sentence_iterator=iter([*sample, " "]),  # it wants one that is not empty
+        sentence_iterator=iter([*sample, " "]),  # SentencePiece fails if every sentence is empty
         model_writer=proto,
         model_type=kind,
         vocab_size=vocab_size,
@@ -158,7 +161,7 @@ def _train(sample: list[str], kind: str, vocab_size: int, coverage: float) -> by
         required_chars=required,
         allow_whitespace_only_pieces=True,  # indentation is a piece
         max_sentence_length=1 << 20,
-        num_threads=1,  # it is written into the file, which is to be the same everywhere
+        num_threads=1,  # it is stored in the file, which must be the same on every machine
         minloglevel=2,
         **LOSSLESS,
     )

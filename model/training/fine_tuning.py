@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ..cli import Settings
-from ..text.train_tokenizer import TRAINABLE
+from ..text.train_tokenizer import TOKENIZER_KINDS
 from ..weights import open_checkpoint
 from .config import FINE_TUNING_LR_FRACTION, PEAK_LR, TrainArgs
 
@@ -35,7 +35,7 @@ def fine_tuning_settings(settings: Settings, explicit: Settings, flags: Settings
 
 def pretrained_tokenizer(source: Path, flags: Settings) -> str:
     tokenizer = flags.get("tokenizer", str(source))
-    if tokenizer in TRAINABLE:
+    if tokenizer in TOKENIZER_KINDS:
         raise ValueError(
             f"tokenizer is {tokenizer}, which would train a new one, but the weights in {source} are for the tokenizer "
             "that they were trained with: leave --tokenizer out, or give the file of that tokenizer"

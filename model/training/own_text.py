@@ -12,7 +12,7 @@ from ..cli import from_settings
 from ..text.dataset import Dataset
 from ..text.prepare import load_dataset, prepare
 from ..text.sources import Documents, is_pipe, is_url, open_documents
-from ..text.token_cache import cache_home, download_path, users
+from ..text.token_cache import cache_home, download_path, runs_using
 from ..text.tokenizer import Tokenizer
 from .config import DataArgs, run_settings
 from .run_directory import read_notes
@@ -33,7 +33,7 @@ def run_dataset(directory: Path, data: DataArgs, tokenizer: Tokenizer, context: 
     notes = read_notes(directory, get_type_hints(Progress))
     fingerprint = notes["identity"].get("data") if notes else None
     for entry in sorted(cache_home().glob("tokens-*")):
-        if str(directory.absolute()) in users(entry):
+        if str(directory.absolute()) in runs_using(entry):
             dataset = load_dataset(entry)
             if dataset and dataset.fingerprint == fingerprint:
                 return dataset

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..cli.files import printable, write_atomically
+from ..cli.files import displayable_name, write_atomically
 from .run_directory import METRICS, read_metrics
 
 
@@ -26,7 +26,7 @@ def draw_losses(directory: Path) -> None:
     if validation:
         best = min(loss for _, loss in validation)
         axes.plot(*zip(*validation), "o-", color="tab:orange", markersize=3, label=f"validation, best {best:.3f}")
-    axes.set(xlabel="step", ylabel="loss in nats per token", title=printable(directory.absolute().name))
+    axes.set(xlabel="step", ylabel="loss in nats per token", title=displayable_name(directory.absolute().name))
     axes.grid(alpha=0.3)
     axes.legend()
     write_atomically(directory / "loss.png", lambda temporary: figure.savefig(temporary, format="png"))

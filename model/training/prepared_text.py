@@ -15,7 +15,7 @@ from ..text.separators import recognize
 from ..text.sources import Documents
 from ..text.token_cache import cache_home
 from ..text.tokenizer import Tokenizer
-from ..text.train_tokenizer import TRAINABLE, learn_tokenizer
+from ..text.train_tokenizer import TOKENIZER_KINDS, learn_tokenizer
 from ..weights import load_tokenizer
 from .config import DataArgs
 from .evaluation import sampled_blocks
@@ -46,7 +46,7 @@ def prepare_text(plan: Plan) -> PreparedText:
     learned, documents = None, None
     if plan.resume:
         tokenizer = load_tokenizer(plan.directory, model.vocab_size)
-    elif data.tokenizer in TRAINABLE:
+    elif data.tokenizer in TOKENIZER_KINDS:
         data, documents = open_text(data)
         vocab_size = plan.settings.get("vocab_size")
         learned = learn_tokenizer(documents, cache_home(), data.tokenizer, vocab_size)
@@ -88,7 +88,7 @@ def open_text(data: DataArgs) -> tuple[DataArgs, Documents]:
         if found.note:
             print_note(format_rows({"documents": found.note}))
         data = dataclasses.replace(data, doc_separator=found.separator)
-    return data, documents.separated_by(data.doc_separator or None)
+    return data, documents.with_separator(data.doc_separator or None)
 
 
 def abbreviate(names: list[str]) -> str:

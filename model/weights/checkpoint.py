@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from ..cli import typed_command
+from ..cli import script_command
 from ..config import ModelArgs
 from ..rope import precompute_freqs_cis
 from ..text.tokenizer import Tokenizer
@@ -270,6 +270,6 @@ def newest_run(holding: str = "model.safetensors") -> Path:
     found = sorted(RUNS.glob(f"*/{holding}"), key=lambda path: path.stat().st_mtime)
     if not found:
         raise ValueError(
-            f"there is no run in {RUNS}/ yet: start one with `{typed_command('train')}`, or name a directory"
+            f"there is no run in {RUNS}/ yet: start one with `{script_command('train')}`, or name a directory"
         )
     return found[-1].parent

@@ -9,20 +9,20 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any, cast
 
-from ..cli.files import FLAG, NUMBER, TABLE, TEXT, TEXTS, WHOLE, Kind, check_fields, shortened
+from ..cli.files import FLAG, INTEGER, NUMBER, TABLE, TEXT, TEXTS, Kind, check_fields, short_repr
 from ..config import UNSET, ModelArgs
 from ..rope_scaling import RopeScaling, Type
 from .layout import check_read_back
 
 CONFIG_KINDS: dict[str, Kind] = {
-    "hidden_size": WHOLE,
-    "num_hidden_layers": WHOLE,
-    "num_attention_heads": WHOLE,
-    "intermediate_size": WHOLE,
-    "vocab_size": WHOLE,
-    "num_key_value_heads": WHOLE,
-    "head_dim": WHOLE,
-    "max_position_embeddings": WHOLE,
+    "hidden_size": INTEGER,
+    "num_hidden_layers": INTEGER,
+    "num_attention_heads": INTEGER,
+    "intermediate_size": INTEGER,
+    "vocab_size": INTEGER,
+    "num_key_value_heads": INTEGER,
+    "head_dim": INTEGER,
+    "max_position_embeddings": INTEGER,
     "rms_norm_eps": NUMBER,
     "rope_theta": NUMBER,
     "rope_scaling": TABLE,
@@ -32,7 +32,7 @@ CONFIG_KINDS: dict[str, Kind] = {
     "architectures": TEXTS,
     "layer_types": TEXTS,
     "tie_word_embeddings": FLAG,
-    "original_max_position_embeddings": WHOLE,
+    "original_max_position_embeddings": INTEGER,
 }
 
 # What Llama configurations may say that this network does not do, with the value that means "not used".
@@ -100,17 +100,17 @@ def refuse_others(config: Mapping[str, Any]) -> None:
     kind = config.get("model_type")
     classes = config.get("architectures") or ["LlamaForCausalLM"]
     if kind != "llama" or classes != ["LlamaForCausalLM"]:
-        found = f"model_type is {shortened(kind)} and architectures {shortened(classes)}"
+        found = f"model_type is {short_repr(kind)} and architectures {short_repr(classes)}"
         raise ValueError(f"{found}: only llama, LlamaForCausalLM, is known")
     if config.get("hidden_act", "silu") not in ("silu", "swish"):
-        raise ValueError(f"hidden_act is {shortened(config['hidden_act'])}: only silu is known")
+        raise ValueError(f"hidden_act is {short_repr(config['hidden_act'])}: only silu is known")
     for name, unused in NOT_DONE.items():
         value = config.get(name)
         if value is None or value == unused:
             continue
         if name != "layer_types" or set(value) != {"full_attention"}:
             raise ValueError(
-                f"{name} is {shortened(value)}: this network has no such thing, and would be wrong without"
+                f"{name} is {short_repr(value)}: this network has no such thing, and would be wrong without"
             )
 
 
@@ -160,7 +160,7 @@ ROPE_KINDS: dict[str, Kind] = {
     "partial_rotary_factor": NUMBER,
     "type": TEXT,
     "rope_type": TEXT,
-    "original_max_position_embeddings": WHOLE,
+    "original_max_position_embeddings": INTEGER,
 }
 ROPE_KEYS = {  # of rope_scaling, beside the type and the base: Hugging Face's name -> ours
     "linear": {"factor": "factor"},
@@ -228,7 +228,7 @@ def _check_keys(rope: Mapping[str, Any], known: Collection[str], kind: str) -> N
     strange = [key for key, value in rope.items() if key not in known and value != neutral.get(key)]
     if strange:
         raise ValueError(
-            f"RoPE scaling {kind} has {strange[0]} = {shortened(rope[strange[0]])}, which is not known here"
+            f"RoPE scaling {kind} has {strange[0]} = {short_repr(rope[strange[0]])}, which is not known here"
         )
 
 

@@ -11,26 +11,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..cli.files import FLAG, NUMBER, WHOLE, Kind, read_json, write_atomically, write_json
+from ..cli.files import FLAG, INTEGER, NUMBER, Kind, read_json, write_atomically, write_json
 from ..config import UNSET, ModelArgs
 from ..rope_scaling import RopeScaling
 from ..transformer import Transformer
 from .layout import WEIGHT_DTYPES, check_layers, check_read_back, compare, tensor_shapes
 
 PARAMS: dict[str, Kind] = {
-    "dim": WHOLE,
-    "n_layers": WHOLE,
-    "n_heads": WHOLE,
-    "n_kv_heads": WHOLE,
-    "vocab_size": WHOLE,
-    "multiple_of": WHOLE,
+    "dim": INTEGER,
+    "n_layers": INTEGER,
+    "n_heads": INTEGER,
+    "n_kv_heads": INTEGER,
+    "vocab_size": INTEGER,
+    "multiple_of": INTEGER,
     "ffn_dim_multiplier": NUMBER,
     "norm_eps": NUMBER,
     "rope_theta": NUMBER,
     "use_scaled_rope": FLAG,
     "rope_scaling_factor": NUMBER,
-    "max_seq_len": WHOLE,
-    "max_batch_size": WHOLE,
+    "max_seq_len": INTEGER,
+    "max_batch_size": INTEGER,
 }
 NEEDED = {"dim", "n_layers", "n_heads", "multiple_of", "norm_eps"}
 SCALED_ORIGINAL = 8192  # positions

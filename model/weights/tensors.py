@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ..cli.files import check_is_file, shortened, write_atomically
+from ..cli.files import check_is_file, short_repr, write_atomically
 
 TYPES = {
     "BOOL": torch.bool,
@@ -61,7 +61,7 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
     entries = {}
     for name, info in header.items():
         if info["dtype"] not in TYPES:
-            raise ValueError(f"{path} stores {shortened(name)} as {info['dtype']}: known are {', '.join(TYPES)}")
+            raise ValueError(f"{path} stores {short_repr(name)} as {info['dtype']}: known are {', '.join(TYPES)}")
         entries[name] = TensorEntry(info["dtype"], tuple(info["shape"]), 8 + length + info["data_offsets"][0])
     return entries
 

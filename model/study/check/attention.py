@@ -235,16 +235,20 @@ def mistakes_of(layout: str) -> list[Mistake]:
         Mistake(known.VIEWED, "heads_first", view),
         Mistake(known.OVER_HEADS, "heads_first", lambda x: x),
         Mistake(known.UNROTATED, "rotated", lambda q, k, angle: (q, k)),
-        Mistake(known.ONE_ROTATED.of_kind("q"), "rotated", lambda q, k, angle: (rotated(q, angle), k)),
-        Mistake(known.ONE_ROTATED.of_kind("k"), "rotated", lambda q, k, angle: (q, rotated(k, angle))),
+        Mistake(known.ONLY_Q_ROTATED, "rotated", lambda q, k, angle: (rotated(q, angle), k)),
+        Mistake(known.ONLY_K_ROTATED, "rotated", lambda q, k, angle: (q, rotated(k, angle))),
         Mistake(known.TWICE, "rotated", lambda q, k, angle: (rotated(q, 2 * angle), rotated(k, 2 * angle))),
-        Mistake(known.TWICE.of("q"), "rotated", lambda q, k, angle: (rotated(q, 2 * angle), rotated(k, angle))),
-        Mistake(known.TWICE.of("k"), "rotated", lambda q, k, angle: (rotated(q, angle), rotated(k, 2 * angle))),
+        Mistake(known.TWICE.only_in("q"), "rotated", lambda q, k, angle: (rotated(q, 2 * angle), rotated(k, angle))),
+        Mistake(known.TWICE.only_in("k"), "rotated", lambda q, k, angle: (rotated(q, angle), rotated(k, 2 * angle))),
         Mistake(known.OPPOSITE, "rotated", lambda q, k, angle: (rotated(q, angle), rotated(k, -angle))),
         Mistake(known.OPPOSITE, "rotated", lambda q, k, angle: (rotated(q, -angle), rotated(k, angle))),
         Mistake(known.EXCHANGED_QK, "rotated", lambda q, k, angle: (rotated(k, angle), rotated(q, angle))),
-        Mistake(known.POSITIONS.of("k"), "rotated", lambda q, k, angle: (rotated(q, angle), rotated(k, angle.flip(0)))),
-        Mistake(known.POSITIONS.of("q"), "rotated", lambda q, k, angle: (rotated(q, angle.flip(0)), rotated(k, angle))),
+        Mistake(
+            known.POSITIONS.only_in("k"), "rotated", lambda q, k, angle: (rotated(q, angle), rotated(k, angle.flip(0)))
+        ),
+        Mistake(
+            known.POSITIONS.only_in("q"), "rotated", lambda q, k, angle: (rotated(q, angle.flip(0)), rotated(k, angle))
+        ),
         Mistake(known.VALUES, "values", rotated),
         Mistake(known.OUTPUT, "result", lambda out, case: rotated(out, case.probe.angle)),
         Mistake(known.OUTPUT, "result", lambda out, case: rotated(out, -case.probe.angle)),
@@ -253,11 +257,11 @@ def mistakes_of(layout: str) -> list[Mistake]:
         Mistake(known.TILED_VALUES, "grouped", group(repeated, tiled)),
         Mistake(known.ONE_GROUP, "grouped", group(first_head, first_head)),
         Mistake(known.ONE_GROUP, "grouped", group(averaged_heads, averaged_heads)),
-        Mistake(known.ONE_GROUP.of("k"), "grouped", group(first_head, repeated)),
-        Mistake(known.ONE_GROUP.of("v"), "grouped", group(repeated, first_head)),
+        Mistake(known.ONE_GROUP.only_in("k"), "grouped", group(first_head, repeated)),
+        Mistake(known.ONE_GROUP.only_in("v"), "grouped", group(repeated, first_head)),
         Mistake(known.HEADS_REVERSED, "grouped", group(reversed_heads, reversed_heads)),
-        Mistake(known.HEADS_REVERSED.of("k"), "grouped", group(reversed_heads, repeated)),
-        Mistake(known.HEADS_REVERSED.of("v"), "grouped", group(repeated, reversed_heads)),
+        Mistake(known.HEADS_REVERSED.only_in("k"), "grouped", group(reversed_heads, repeated)),
+        Mistake(known.HEADS_REVERSED.only_in("v"), "grouped", group(repeated, reversed_heads)),
     ]
 
 

@@ -140,7 +140,6 @@ MISTAKES = [
     Mistake(known.PARTNER, "turn", lambda a, b, c, s, u, v: (a * c + a * s, b * v + b * u)),
     Mistake(known.PARTNER, "turn", lambda a, b, c, s, u, v: (a * c - b * s, a * v + a * u)),
     Mistake(known.PARTNER, "turn", lambda a, b, c, s, u, v: (b * c - b * s, a * v + b * u)),
-    Mistake(known.PARTNER, "turn", lambda a, b, c, s, u, v: (b * c - a * s, b * v + a * u)),
     Mistake(known.ONE_TRIG, "turn", lambda a, b, c, s, u, v: (a * c - b * c, a * u + b * u)),
     Mistake(known.ONE_TRIG, "turn", lambda a, b, c, s, u, v: (a * s - b * s, a * v + b * v)),
     Mistake(known.ONE_TRIG, "turn", lambda a, b, c, s, u, v: (a * c - b * s, a * u + b * v)),
@@ -150,6 +149,9 @@ MISTAKES = [
     Mistake(known.PRODUCT, "turn", lambda a, b, c, s, u, v: (a + a * c - b * s, b + a * v + b * u)),
     Mistake(known.CONJUGATED, "turn", lambda a, b, c, s, u, v: (a * c + b * s, a * v - b * u)),
     Mistake(known.NUMBERS_EXCHANGED, "turn", lambda a, b, c, s, u, v: (a * v + b * u, a * c - b * s)),
+    Mistake(known.NUMBERS_EXCHANGED, "turn", lambda a, b, c, s, u, v: (b * c - a * s, b * v + a * u)),
+    Mistake(known.NUMBERS_EXCHANGED, "turn", lambda a, b, c, s, u, v: (b * c - a * s, a * v + b * u)),
+    Mistake(known.NUMBERS_EXCHANGED, "turn", lambda a, b, c, s, u, v: (b, a)),
     Mistake(known.ONE_NUMBER, "turn", lambda a, b, c, s, u, v: (a * c - b * s, b)),
     Mistake(known.ONE_NUMBER, "turn", lambda a, b, c, s, u, v: (a, a * v + b * u)),
     Mistake(known.STILL, "turn", lambda a, b, c, s, u, v: (a, b)),
@@ -390,11 +392,13 @@ def rotation_explanation(ran: list[tuple[Any, Probe]]) -> Explanation | None:
     if q == k:
         return q
     if (known.STILL,) in (q, k) and () in (q, k):
-        return (known.ONE_ROTATED.of_kind("q" if k == (known.STILL,) else "k"),)
+        return (known.ONLY_Q_ROTATED if k == (known.STILL,) else known.ONLY_K_ROTATED,)
     if (known.SIGN,) in (q, k) and () in (q, k):
         return (known.OPPOSITE,)
-    return (*(fault.of("q") for fault in q if fault not in k), *(fault.of("k") for fault in k if fault not in q),
-            *(fault for fault in q if fault in k))  # fmt: skip
+    in_q = [fault.only_in("q") for fault in q if fault not in k]
+    in_k = [fault.only_in("k") for fault in k if fault not in q]
+    in_both = [fault for fault in q if fault in k]
+    return (*in_q, *in_k, *in_both)
 
 
 def same_tensor(x: Any, y: Any) -> bool:
