@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from model.cli.settings import hints
+from model.cli.settings import setting_fields
 from model.training.config import DEFAULT_STEPS, DataArgs, TrainArgs
 
 
@@ -81,11 +81,9 @@ def test_fraction_done_is_by_steps_or_by_the_clock_whichever_is_larger():
 
 
 def test_every_setting_has_a_help_text():
-    from model.cli.settings import setting_fields
-
-    described = setting_fields(DataArgs, TrainArgs)
-    assert set(described) == {field.name for cls in (DataArgs, TrainArgs) for field in dataclasses.fields(cls)}
-    assert all(len(text) > 10 for _, text in described.values())
+    helps = setting_fields(DataArgs, TrainArgs)
+    assert set(helps) == {field.name for cls in (DataArgs, TrainArgs) for field in dataclasses.fields(cls)}
+    assert all(len(text) > 10 for _, text in helps.values())
 
 
 @pytest.mark.parametrize(
