@@ -262,3 +262,9 @@ def test_integers_below_2_to_the_63_are_accepted_as_floats():
     for value in (2**63, -(2**63), 10**400):
         with pytest.raises(ValueError, match=r"x is a number beyond 2\*\*63: give a number"):
             convert("x", value, float)
+
+
+def test_help_shows_no_default_for_a_switch_that_is_off():
+    parser = Parser(prog="script.py")
+    add_flags(parser, Everything)
+    assert "false" not in parser.format_help().lower()

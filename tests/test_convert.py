@@ -321,3 +321,12 @@ def test_the_script_runs_as_a_process(source, flags):
         assert llama2c.Llama2c(Path("x.bin")).args.vocab_size == 290
     else:
         assert ended.returncode == (0 if flags == ["--help"] else 2)
+
+
+def test_with_another_tokenizer_the_ids_are_those_of_that_tokenizer(source, run):
+    for name in ("config.json", "generation_config.json"):
+        found = json.loads(Path("run", name).read_text(encoding="utf-8"))
+        Path("run", name).write_text(json.dumps(found | {"eos_token_id": 7}), encoding="utf-8")
+    run("run", "hf", "--to", "hf", "--tokenizer", "tok/tokenizer.model")
+    for name in ("config.json", "generation_config.json"):
+        assert json.loads(Path("hf", name).read_text(encoding="utf-8"))["eos_token_id"] == [2, 1]

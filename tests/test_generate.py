@@ -472,3 +472,9 @@ def test_interactive_excludes_no_cache_jsonl_and_num_samples(option):
     script.Options(interactive=True, num_samples=1)
     with pytest.raises(ValueError, match="interactive cannot be used with --no_cache, --jsonl and --num_samples"):
         script.Options(interactive=True, **option)
+
+
+def test_progress_is_shown_only_for_more_prompts_than_fit_in_one_batch(run):
+    ask = ["--prompt", "The", "--prompt", "A fox", "--max_new_tokens", 1]
+    assert "sample" not in run(*ask, "--batch_size", 2)[2]
+    assert "2/2 [" in run(*ask, "--batch_size", 1)[2]

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -158,3 +159,13 @@ def test_garbage_collection_is_off_during_imports_and_on_during_the_work(tmp_pat
         gc.enable()
         gc.unfreeze()
     assert enabled == [True]
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+def test_each_script_also_starts_as_a_module(script, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [script, "--help"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module(f"model.scripts.{Path(script).stem}", run_name="__main__")
+    assert ended.value.code == 0
+    assert f"usage: {script}" in capsys.readouterr().out

@@ -98,7 +98,7 @@ def check_format(checkpoint: Checkpoint, to: str, dtype: str | None, version: in
         )
     if to == "meta":
         meta.params_from(args)
-        context = meta.context(args.rope_theta, args.rope_scaling)
+        context = meta.default_context(args.rope_theta, args.rope_scaling)
         if args.max_seq_len != context:
             note(
                 f"Meta's params.json has no field for the context of {args.max_seq_len}: read back, the context is "
