@@ -1,5 +1,5 @@
 # make demo: set up, train the demo, generate from it.   make test: set up, run the tests.
-# Both work on a fresh clone with Python 3.11 or newer; without make, see README.md.
+# Both work in a fresh clone with Python 3.11 or newer. Without make, see README.md.
 
 PYTHON ?= $(if $(filter Windows_NT,$(OS)),python,python3)
 BIN := .venv/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
@@ -17,11 +17,11 @@ demo: .venv/run
 test: .venv/test
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-# The properties of tests/test_properties*.py on other inputs each time, for hours; Ctrl-C ends it
+# Property tests with new random inputs each time, for hours; stop with Ctrl-C
 fuzz: .venv/test
 	$(BIN)/python -m pytest tests/test_properties.py tests/test_properties_files.py --hypothesis-profile=fuzz --timeout=0
 
-# What runs in node and in a browser: apt-get install nodejs chromium
+# Tests of the page in node and in a browser: apt-get install nodejs chromium
 test-page: .venv/test
 	$(BIN)/python -m pytest tests/test_study_page.py tests/test_study_page_browser.py -rs
 
@@ -42,7 +42,7 @@ lint: .venv/test
 	$(PIP) -r requirements-dev.txt
 	@touch $@
 
-# Trained models stay: they took longer to make than anything else here.
+# Keeps runs/, because trained models take hours to replace
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache build *.egg-info
-	@if [ -d runs ]; then echo "runs/ holds trained models and stays: rm -r runs removes them"; fi
+	@if [ -d runs ]; then echo "kept runs/ with your trained models; to remove them: rm -r runs"; fi

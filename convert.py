@@ -1,8 +1,8 @@
-"""Rewrite a model in another program's format; what the target cannot express is refused, not dropped.
+"""Convert a model to another format. A model that the format cannot express exactly is refused.
 
-python convert.py runs/demo demo.bin --to llama2c           for llama2.c's run.c, with demo.tokenizer.bin beside it
-python convert.py runs/demo demo.bin --to llama2c --version 2     in eight bits, for llama2.c's runq.c
-python convert.py meta-llama/original my-llama --to hf      for transformers, vLLM, llama.cpp's converter
+python convert.py runs/demo demo.bin --to llama2c                 for llama2.c's run.c, also writes demo.tokenizer.bin
+python convert.py runs/demo demo.bin --to llama2c --version 2     in int8, for llama2.c's runq.c
+python convert.py meta-llama/original my-llama --to hf            for transformers, vLLM, llama.cpp's converter
 python convert.py my-llama consolidated --to meta --dtype bfloat16
 """
 

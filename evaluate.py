@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How well a model predicts a text: nats per token, perplexity, bits per byte.
+"""Measure how well a model predicts a text: nats per token, perplexity, bits per byte.
 
 python evaluate.py runs/demo --data test.txt
 python evaluate.py path/to/Llama-3.2-1B --data books/ --stride 512 --json

@@ -1,8 +1,8 @@
-"""Continue a text with a trained model: its own run directory, or a published Llama checkpoint.
+"""Continue a text with a trained model: a run directory or a published Llama checkpoint.
 
-python generate.py                                  a text from the newest run
-python generate.py runs/demo --prompt "The list"    a continuation
-python generate.py --help                           everything else
+python generate.py                                  generate a text with the newest run
+python generate.py runs/demo --prompt "The list"    continue a prompt
+python generate.py --help                           list all flags
 """
 
 from model.cli import run_script

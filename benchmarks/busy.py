@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Speed on a quiet machine, and beside one endless loop per core: do the threads that the scripts choose hold?
+"""Measure whether the scripts choose good thread settings, on a quiet machine and beside one endless loop per core.
 
-python benchmarks/busy.py                       ten minutes on two cores that have nothing else to do
-python benchmarks/busy.py --every_setting       the settings that were not chosen, too: three times as long
+python benchmarks/busy.py                       ten minutes on two otherwise idle cores
+python benchmarks/busy.py --every_setting       also the settings that were not chosen: three times as long
 
-Trains the demo's network with the real script and generates with random weights, each in a process of its own: what
-libgomp reads, it reads when it is loaded. The bars: when the machine is quiet, what the scripts choose is within 3% of
-the best setting; when it is busy at the start, it keeps 0.35 of that speed. What a process keeps that was started in
-quiet is shown, too: how its threads wait cannot be changed any more. Exit code 1 where a bar is missed, 2 where the
-machine was not quiet to begin with.
+Trains the demo's network with train.py, and generates with random weights. Each measurement is a new process, because
+libgomp reads its settings when it is loaded. The bars: on a quiet machine, the chosen settings reach 0.97 of the speed
+of the best ones; on a machine that is busy from the start, they keep 0.35 of their speed on the quiet one. The speed of
+a process that started on a quiet machine is shown, too, because its wait policy can no longer be changed. Exit code 1
+if a bar is missed, 2 if the machine is busy at the start.
 """
 
 import argparse
@@ -31,7 +31,8 @@ from model import ModelArgs, Transformer, generate
 from model.cli.machine import choose_threads, count_cores
 from model.scripts import startup
 
-CHOSEN, LATER = "as the scripts choose", "the same, busy later"
+CHOSEN = "as the scripts choose"
+LATER = "the same, busy later"
 SETTINGS: dict[str, dict[str, str]] = {
     CHOSEN: {},
     LATER: startup.WHEN_QUIET,
@@ -40,7 +41,8 @@ SETTINGS: dict[str, dict[str, str]] = {
     "OMP_WAIT_POLICY=PASSIVE": {"OMP_WAIT_POLICY": "PASSIVE"},
 }
 SETTINGS |= {f"GOMP_SPINCOUNT={count}": {"GOMP_SPINCOUNT": str(count)} for count in (1000, 3000, 30_000)}
-FEW = {False: [CHOSEN, "one thread", "a thread per core"], True: [CHOSEN, LATER]}  # quiet, busy: what the bars need
+# The settings to measure on a quiet machine (False) and on a busy one (True); the bars need no others.
+NEEDED = {False: [CHOSEN, "one thread", "a thread per core"], True: [CHOSEN, LATER]}
 SIZES = {
     "0.7M": ModelArgs(dim=128, n_layers=3, n_heads=4, vocab_size=1024, max_seq_len=256, tie_embeddings=True),
     "4M": ModelArgs(dim=256, n_layers=4, n_heads=4, vocab_size=2048, max_seq_len=256, tie_embeddings=True),
@@ -52,20 +54,21 @@ SIZES = {
     ),
 }
 CASES = ["train", "0.7M", "15M", "1.1B"]
-# What configs/demo.toml chooses on two cores: in three seconds it would choose another, and not the same each time.
+# The model that configs/demo.toml chooses on two cores. For three seconds it would choose a different one.
 DEMO = ["--dim", "128", "--n_layers", "4", "--n_heads", "4", "--n_kv_heads", "2", "--batch_size", "8"]
-BARS = {"quiet": 0.97, "busy": 0.35}  # of the best setting; of the own speed when quiet
+BARS = {"quiet": 0.97, "busy": 0.35}  # fraction of the best setting's speed; fraction of its speed when quiet
 
 
 def generation_speed(size: str, seconds: float) -> float:
-    """Tokens a second of one greedy text, prefill and two tokens apart."""
+    """Tokens/s of a greedy text, without the prefill and the first two decode steps."""
     dtype = torch.bfloat16 if size == "1.1B" else torch.float32
     with torch.device("meta"):
         model = Transformer(SIZES[size]).to(dtype)
-    model.load_state_dict({name: torch.full(p.shape, 0.01, dtype=dtype) for name, p in model.state_dict().items()},
-                          assign=True)  # fmt: skip
+    weights = {name: torch.full(p.shape, 0.01, dtype=dtype) for name, p in model.state_dict().items()}
+    model.load_state_dict(weights, assign=True)
     choose_threads(torch.device("cpu"), sum(p.numel() for p in model.parameters()))
-    tokens, spent = 0, 0.0
+    tokens = 0
+    spent = 0.0
     while spent < seconds:
         steps = generate(model, [[1, 2, 3, 4]], model.args.max_seq_len - 4)
         for _ in range(3):
@@ -80,7 +83,7 @@ def generation_speed(size: str, seconds: float) -> float:
 
 
 def training_speed(seconds: float) -> float:
-    """Tokens a second of the median step of ``train.py configs/demo.toml``."""
+    """Tokens/s of the median step of ``train.py configs/demo.toml``."""
     with tempfile.TemporaryDirectory() as directory:
         flags = ["--out_dir", f"{directory}/run", "--minutes", f"{seconds / 60:.4f}", "--device", "cpu"]
         flags += ["--eval_every", "1000000", "--sample_every", "0", "--eval_tokens", "1000", *DEMO]
@@ -105,57 +108,67 @@ def endless_loops(count: int) -> Iterator[None]:
 
 
 def measure(case: str, setting: str, seconds: float) -> float:
-    own = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_", "KMP_", "MKL_"))}
-    if setting == CHOSEN and case != "train":  # that one is a script, and chooses itself
-        own |= startup.WHEN_BUSY if startup.machine_is_busy() else startup.WHEN_QUIET
+    """Tokens/s of a case with a setting, in a new process."""
+    thread_variables = ("OMP_", "GOMP_", "KMP_", "MKL_")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(thread_variables)}
+    if setting == CHOSEN and case != "train":  # train.py chooses its settings itself
+        environment |= startup.WHEN_BUSY if startup.machine_is_busy() else startup.WHEN_QUIET
+    environment |= SETTINGS[setting]
     command = [sys.executable, __file__, "--one", case, "--seconds", str(seconds)]
-    done = subprocess.run(
-        command, env=own | SETTINGS[setting], stdout=subprocess.PIPE, text=True, check=True, encoding="utf-8"
-    )
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True, encoding="utf-8")
     return float(done.stdout)
 
 
 def compare(case: str, seconds: float, rounds: int, settings: dict[bool, list[str]]) -> bool:
-    """Print the case's rows and whether the bars hold; the settings take turns, so that drift meets all alike."""
-    found: dict[tuple[str, bool], list[float]] = {}
+    """Print the rows of a case; returns whether the bars hold. The settings take turns, so that drift affects all."""
+    speeds: dict[tuple[str, bool], list[float]] = {}
     for busy in (False, True):
         with endless_loops(count_cores() if busy else 0):
             for _ in range(rounds):
                 for setting in settings[busy]:
-                    found.setdefault((setting, busy), []).append(measure(case, setting, seconds))
-    speed = {key: statistics.median(values) for key, values in found.items()}
-    quiet = speed[CHOSEN, False]
+                    speeds.setdefault((setting, busy), []).append(measure(case, setting, seconds))
+    medians = {key: statistics.median(values) for key, values in speeds.items()}
+    quiet = medians[CHOSEN, False]
     for setting in SETTINGS:
-        shown = [speed.get((setting, busy)) for busy in (False, True)]
-        if any(shown):
-            row = "".join(f"{value:10,.1f}{value / quiet:7.2f}" if value else 17 * " " for value in shown)
-            print(f"{case:6} {setting:24}{row}", flush=True)
-    shares = {"quiet": quiet / max(value for (_, busy), value in speed.items() if not busy),
-              "busy": speed[CHOSEN, True] / quiet}  # fmt: skip
-    words = [f"{name} {share:.2f} ({'held' if share >= BARS[name] else 'MISSED'}, bar {BARS[name]})"
-             for name, share in shares.items()]  # fmt: skip
-    print(f"{case:6} bars: {', '.join(words)}\n", flush=True)
-    return all(share >= BARS[name] for name, share in shares.items())
+        row = [medians.get((setting, busy)) for busy in (False, True)]
+        if any(row):
+            cells = "".join(f"{speed:10,.1f}{speed / quiet:7.2f}" if speed else 17 * " " for speed in row)
+            print(f"{case:6} {setting:24}{cells}", flush=True)
+    best = max(speed for (_, busy), speed in medians.items() if not busy)
+    shares = {"quiet": quiet / best, "busy": medians[CHOSEN, True] / quiet}
+    held = {name: share >= BARS[name] for name, share in shares.items()}
+    verdicts = []
+    for name, share in shares.items():
+        verdict = "held" if held[name] else "MISSED"
+        verdicts.append(f"{name} {share:.2f} ({verdict}, bar {BARS[name]})")
+    print(f"{case:6} bars: {', '.join(verdicts)}\n", flush=True)
+    return all(held.values())
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", choices=["train", *SIZES], default=CASES)
-    parser.add_argument("--seconds", type=float, default=3, help="of each measurement, after a warm-up")
+    parser.add_argument("--seconds", type=float, default=3, help="seconds of each measurement, after a warm-up")
     parser.add_argument("--rounds", type=int, default=5, help="measurements of each setting; the median counts")
-    parser.add_argument("--every_setting", action="store_true", help="measure all of them, quiet and busy")
+    parser.add_argument("--every_setting", action="store_true", help="measure all settings, quiet and busy")
     parser.add_argument("--one", choices=["train", *SIZES], help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.one:
-        print(training_speed(given.seconds) if given.one == "train" else generation_speed(given.one, given.seconds))
+    flags = parser.parse_args()
+    if flags.one == "train":
+        print(training_speed(flags.seconds))
         return 0
-    settings = {busy: list(SETTINGS) for busy in (False, True)} if given.every_setting else FEW
+    if flags.one:
+        print(generation_speed(flags.one, flags.seconds))
+        return 0
+    settings = {busy: list(SETTINGS) for busy in (False, True)} if flags.every_setting else NEEDED
     quiet = not startup.machine_is_busy()
-    print(f"{count_cores()} cores, {'quiet' if quiet else 'BUSY at the start'}, torch {torch.__version__}; tokens/s, "
-          f"and as a share of the first row's when quiet\n")  # fmt: skip
+    state = "quiet" if quiet else "BUSY at the start"
+    print(f"{count_cores()} cores, {state}, torch {torch.__version__}; ", end="")
+    print("tokens/s, and as a share of the first row's when quiet\n")
     print(f"{'case':6} {'setting':24}{'quiet':>10}{'share':>7}{'busy':>10}{'share':>7}")
-    held = [compare(case, given.seconds, given.rounds, settings) for case in given.cases]
-    return 2 if not quiet else 0 if all(held) else 1
+    held = [compare(case, flags.seconds, flags.rounds, settings) for case in flags.cases]
+    if not quiet:
+        return 2
+    return 0 if all(held) else 1
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Start train.py under torchrun, and see whether several processes do what one does.
+"""Check that train.py under torchrun gives the same losses as in a single process.
 
     python benchmarks/distributed.py [--processes 2]
 
-Every run takes the same 20 steps with the same batches (Muon, micro-batches), spread in another way: one process,
-copies (DDP), shards (FSDP2), and each of these taking over from another after 10 steps. Printed is the largest
-difference of a training loss from the one-process run, which must stay below 1e-5.
+Every run takes the same 20 steps with the same batches (Muon, micro-batches), in a different way: in one process, with
+DDP or with FSDP2, and resumed in another way after 10 steps. Prints the largest difference of a training loss from the
+run in one process, which must stay below 1e-5.
 """
 
 import argparse
@@ -35,26 +35,29 @@ device = "cpu"
 warmup = 0.0
 decay_start = 0.99
 """
-# Name: how the first ten steps and how the last ten are taken.
+# Name: the modes of the first ten and of the last ten steps.
 RUNS = {
     "one process, stopped and resumed": ("one", "one"),
-    "copies (DDP)": ("ddp", "ddp"),
-    "shards (FSDP2)": ("fsdp", "fsdp"),
-    "copies, then one process": ("ddp", "one"),
-    "one process, then copies": ("one", "ddp"),
-    "shards, then one process": ("fsdp", "one"),
-    "one process, then shards": ("one", "fsdp"),
+    "DDP": ("ddp", "ddp"),
+    "FSDP2": ("fsdp", "fsdp"),
+    "DDP, then one process": ("ddp", "one"),
+    "one process, then DDP": ("one", "ddp"),
+    "FSDP2, then one process": ("fsdp", "one"),
+    "one process, then FSDP2": ("one", "fsdp"),
 }
 
 
-def train(spread: str, processes: int, *arguments: str) -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
-    start = [sys.executable] if spread == "one" else torchrun
-    command = [*start, str(ROOT / "train.py"), *arguments, *(["--fsdp"] if spread == "fsdp" else [])]
+def train(mode: str, processes: int, *arguments: str) -> None:
+    command = [sys.executable]
+    if mode != "one":
+        command += ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
+    command += [str(ROOT / "train.py"), *arguments]
+    if mode == "fsdp":
+        command.append("--fsdp")
     one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
-    ended = subprocess.run(command, env=one_thread, capture_output=True, text=True, check=False, encoding="utf-8")
-    if ended.returncode:
-        sys.exit(f"{' '.join(command)} ended with {ended.returncode}:\n{ended.stderr}")
+    done = subprocess.run(command, env=one_thread, capture_output=True, text=True, check=False, encoding="utf-8")
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
 
 
 def losses(directory: Path) -> list[float]:
@@ -72,15 +75,15 @@ def main() -> None:
         text.write_text("".join(f"{n} times {n} is {n * n}.\n" for n in range(3000)), encoding="utf-8")
         config.write_text(CONFIG, encoding="utf-8")
         settings = [str(config), "--data", str(text)]
-        alone = Path(scratch, "alone")
-        train("one", processes, *settings, "--max_steps", "20", "--out_dir", str(alone))
+        uninterrupted = Path(scratch, "uninterrupted")
+        train("one", processes, *settings, "--max_steps", "20", "--out_dir", str(uninterrupted))
         for number, (name, (first, second)) in enumerate(RUNS.items()):
             directory = Path(scratch, str(number))
             began = time.monotonic()
-            # The schedule is flat, so that ten steps of twenty are ten steps of ten.
+            # The learning rate is constant, so that the first 10 of 20 steps are the same as a run of 10 steps.
             train(first, processes, *settings, "--out_dir", str(directory), "--max_steps", "10")
             train(second, processes, *settings, "--out_dir", str(directory), "--max_steps", "20", "--resume")
-            worst = max(abs(a - b) for a, b in zip(losses(directory), losses(alone), strict=True))
+            worst = max(abs(a - b) for a, b in zip(losses(directory), losses(uninterrupted), strict=True))
             print(f"{name:<34} {worst:.1e}   {time.monotonic() - began:4.0f} s")
             assert worst < 1e-5, "the losses differ"
 

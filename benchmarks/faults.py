@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Kill the scripts, fill their disks, close their streams: does every one end in one line, and is no work lost?
+"""Check that no script loses work or ends in a traceback if it is killed, its disk is full or its streams are closed.
 
     python benchmarks/faults.py [--kills 200] [--seed 0]
 
-After each kill the same command goes on, and must leave, bit for bit, what an undisturbed run leaves (kills.py). The
-other faults must end with exit code 0, or with 2 and one line on stderr, and leave nothing half-written.
-Prints a table: the fault, how often it was tried, how often that was not so.
+After each kill the same command runs again, and the end result must be that of an undisturbed run, bit for bit
+(kills.py). With the other faults, a script must end with exit code 0, or with 2 and one line on stderr, and leave
+nothing half-written. Prints a table of the faults, how often each was tried, and how often it failed.
 """
 
 import argparse
@@ -16,186 +16,216 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from kills import (
     ROOT,
     TINY,
-    compared,
+    Content,
+    Start,
     comparing,
-    converted,
+    comparison_result,
+    conversion_result,
     converting,
     environment,
     kill_repeatedly,
     tokenizing,
-    trained,
     training,
+    training_result,
     unfinished,
     wait,
 )
 
-CLOCK = """
+JUMPING_CLOCK = """
 import random, runpy, sys, time
 rng, wall = random.Random(1), time.time
 time.time = lambda: wall() + rng.uniform(-1e6, 1e6)
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-PATIENCE = 300  # seconds for a script that takes one or two
+TIMEOUT = 300  # seconds; a script takes one or two
 
 
-class Ended(Exception):
-    """A script that ended otherwise than it may."""
+class Failure(Exception):
+    """A script that did not end as required."""
 
 
 Limits = Sequence[tuple[int, int]]  # of resource.setrlimit
 
 
-def run(*command: object, cache: Path, wanted: Sequence[int] = (0, 2), shell: str = "", limits: Limits = ()) -> int:
-    """Run a script to its end. ``shell`` redirects. Raises Ended for a traceback, or an error that is not one line."""
+def run(*command: object, cache: Path, exit_codes: Sequence[int] = (0, 2), shell: str = "", limits: Limits = ()) -> int:
+    """Run a script to its end, with redirections by ``shell``.
 
-    def limit() -> None:
-        for which, most in limits:
-            resource.setrlimit(which, (most, most))
+    Raises Failure for a traceback, another exit code, or an error that is not one line.
+    """
 
-    words = list(map(str, command))
-    words = ["sh", "-c", f'exec "$@" {shell}', "sh", *words] if shell else words
+    def set_limits() -> None:
+        for resource_id, limit in limits:
+            resource.setrlimit(resource_id, (limit, limit))
+
+    words = [str(word) for word in command]
+    if shell:
+        words = ["sh", "-c", f'exec "$@" {shell}', "sh", *words]
     try:
-        ended = subprocess.run(
-            words, env=environment(cache), preexec_fn=limit, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace", timeout=PATIENCE,
+        done = subprocess.run(
+            words, env=environment(cache), preexec_fn=set_limits, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace", timeout=TIMEOUT,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise Ended(f"not done in {PATIENCE} seconds") from None
-    errors = [line for line in ended.stderr.splitlines() if ": error: " in line]
-    one_line = ended.returncode != 2 or len(errors) == 1 or "2>" in shell
-    if "Traceback" in ended.stderr or ended.returncode not in wanted or not one_line:
-        raise Ended(f"exit {ended.returncode}: {ended.stderr.strip().splitlines()[-1:]}")
-    return ended.returncode
-
-
-def scripts(good: Path, text: Path, place: Path) -> dict[str, list[object]]:
-    """One short call of each script, writing into ``place``."""
-    python = sys.executable
-    new = [*TINY, "--tokenizer", "char", "--data", text, "--max_steps", 2]
-    return {
-        "train": [python, ROOT / "train.py", *new, "--out_dir", place / "run"],
-        "resume": [python, ROOT / "train.py", "--resume", "--out_dir", good, "--max_steps", 4],
-        "generate": [python, ROOT / "generate.py", good, "--max_new_tokens", 3, "--device", "cpu"],
-        "hf": [python, ROOT / "convert.py", good, place / "hf", "--to", "hf"],
-        "meta": [python, ROOT / "convert.py", good, place / "meta", "--to", "meta"],
-        "llama2c": [python, ROOT / "convert.py", good, place / "new.bin", "--to", "llama2c"],
-        "study": [python, ROOT / "study.py", "rotate"],
-    }
-
-
-def attempt(name: str, good: Path, text: Path, place: Path, cache: Path | None = None, **case) -> str:
-    """What was wrong with the end of a script under ``run``'s case; nothing, if all was well."""
-    try:
-        run(*scripts(good, text, place)[name], cache=cache or place / "cache", **case)
-    except (Ended, subprocess.TimeoutExpired) as error:
-        return f"{name} {case}: {error}"
-    return f"{name} {case} leaves {unfinished(place)}" if unfinished(place) else ""
+        raise Failure(f"not done in {TIMEOUT} seconds") from None
+    errors = [line for line in done.stderr.splitlines() if ": error: " in line]
+    one_line = done.returncode != 2 or len(errors) == 1 or "2>" in shell
+    if "Traceback" in done.stderr or done.returncode not in exit_codes or not one_line:
+        raise Failure(f"exit {done.returncode}: {done.stderr.strip().splitlines()[-1:]}")
+    return done.returncode
 
 
 class Scratch:
-    """A new directory for each attempt, a text, and a finished run."""
+    """A text, a finished run, and a new directory for each attempt."""
 
     def __init__(self, base: Path) -> None:
-        self.base, self.text, self.good = base, base / "text.txt", base / "good"
+        self.base = base
+        self.cache = base / "cache"
+        self.text = base / "text.txt"
+        self.run = base / "run"
         self.text.write_text("".join(f"{n} times {n} is {n * n}.\n" for n in range(3000)), encoding="utf-8")
-        done = training(self.text, base / "cache", torchrun=False, steps=3)(self.good)
-        assert done is not None
-        assert wait(done) == 0
+        process = training(self.text, self.cache, torchrun=False, steps=3)(self.run)
+        assert process is not None
+        assert wait(process) == 0
 
-    def new(self) -> Path:
+    def new_directory(self) -> Path:
         return Path(tempfile.mkdtemp(dir=self.base))
+
+
+def command(name: str, scratch: Scratch, directory: Path) -> list[object]:
+    """A short command of each script, which writes to ``directory``."""
+    python = sys.executable
+    settings = [*TINY, "--tokenizer", "char", "--data", scratch.text, "--max_steps", 2]
+    commands: dict[str, list[object]] = {
+        "train": [python, ROOT / "train.py", *settings, "--out_dir", directory / "run"],
+        "generate": [python, ROOT / "generate.py", scratch.run, "--max_new_tokens", 3, "--device", "cpu"],
+        "hf": [python, ROOT / "convert.py", scratch.run, directory / "hf", "--to", "hf"],
+        "meta": [python, ROOT / "convert.py", scratch.run, directory / "meta", "--to", "meta"],
+        "llama2c": [python, ROOT / "convert.py", scratch.run, directory / "new.bin", "--to", "llama2c"],
+        "study": [python, ROOT / "study.py", "rotate"],
+    }
+    return commands[name]
+
+
+def attempt(name: str, scratch: Scratch, directory: Path | None = None, cache: Path | None = None, **options) -> str:
+    """Run a script with the ``options`` of ``run``. Returns what was wrong, or an empty string."""
+    directory = directory or scratch.new_directory()
+    try:
+        run(*command(name, scratch, directory), cache=cache or directory / "cache", **options)
+    except Failure as failure:
+        return f"{name} {options}: {failure}"
+    if unfinished(directory):
+        return f"{name} {options} leaves {unfinished(directory)}"
+    return ""
 
 
 WRITERS = ("train", "hf", "meta", "llama2c")
 
 
 def full_disk(scratch: Scratch, sizes: Sequence[int] = (512, 4096, 20_000, 60_000)) -> Iterator[str]:
-    """No file may become larger than this: what a full disk does, without one."""
+    """Simulate a full disk with a limit of the file size."""
     for size in sizes:
         for name in WRITERS:
-            yield attempt(name, scratch.good, scratch.text, scratch.new(), limits=[(resource.RLIMIT_FSIZE, size)])
+            yield attempt(name, scratch, limits=[(resource.RLIMIT_FSIZE, size)])
 
 
 def read_only_disk(scratch: Scratch) -> Iterator[str]:
-    """A file system mounted read-only where root may mount, else a directory without write permission."""
-    place = scratch.new()
-    root = os.geteuid() == 0
-    if root and subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", place], capture_output=True).returncode:
-        return
-    place.chmod(0o555) if not root else None
+    """As root, mount a read-only file system; otherwise remove the write permission of a directory."""
+    directory = scratch.new_directory()
+    is_root = os.geteuid() == 0
+    if is_root:
+        mount = ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", directory]
+        if subprocess.run(mount, capture_output=True).returncode:
+            return
+    else:
+        directory.chmod(0o555)
     try:
         for name in WRITERS:
-            yield attempt(name, scratch.good, scratch.text, place, scratch.base / "cache", wanted=(2,))
-        yield attempt("train", scratch.good, scratch.text, scratch.new(), place)
+            yield attempt(name, scratch, directory, scratch.cache, exit_codes=(2,))
+        yield attempt("train", scratch, cache=directory)
     finally:
-        subprocess.run(["umount", place], check=True) if root else place.chmod(0o755)
+        if is_root:
+            subprocess.run(["umount", directory], check=True)
+        else:
+            directory.chmod(0o755)
 
 
 def closed_streams(scratch: Scratch, names: Sequence[str] = ("train", "generate", "hf", "study")) -> Iterator[str]:
     for shell in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-", ">/dev/full", "2>/dev/full"):
         for name in names:
-            wanted = (0, 2) if "full" in shell else (0,)
-            yield attempt(name, scratch.good, scratch.text, scratch.new(), wanted=wanted, shell=shell)
+            exit_codes = (0, 2) if "full" in shell else (0,)
+            yield attempt(name, scratch, exit_codes=exit_codes, shell=shell)
 
 
 def low_memory(scratch: Scratch) -> Iterator[str]:
     for gigabytes in (2, 3, 4, 6):
         for name in ("train", "generate", "meta"):
-            limits = [(resource.RLIMIT_AS, gigabytes << 30)]
-            yield attempt(name, scratch.good, scratch.text, scratch.new(), limits=limits)
+            yield attempt(name, scratch, limits=[(resource.RLIMIT_AS, gigabytes << 30)])
 
 
 def jumping_clock(scratch: Scratch) -> Iterator[str]:
-    for more in ((), ("--minutes", 0.02), ("--minutes", 1e-7)):
-        place = scratch.new()
-        new = [*TINY, "--data", scratch.text, "--max_steps", 20, *more, "--out_dir", place / "run"]
+    for minutes in ((), ("--minutes", 0.02), ("--minutes", 1e-7)):
+        directory = scratch.new_directory()
+        flags = [*TINY, "--data", scratch.text, "--max_steps", 20, *minutes, "--out_dir", directory / "run"]
+        train = [sys.executable, "-c", JUMPING_CLOCK, ROOT / "train.py", *flags]
         try:
-            run(sys.executable, "-c", CLOCK, ROOT / "train.py", *new, cache=place / "cache", wanted=(0,))
-        except Ended as error:
-            yield f"{more}: {error}"
+            run(*train, cache=directory / "cache", exit_codes=(0,))
+        except Failure as failure:
+            yield f"{minutes}: {failure}"
         else:
             yield ""
 
 
 def two_writers(scratch: Scratch) -> Iterator[str]:
-    """Two trainers in one directory: one may work. Three that tokenize one text at once: all end with one model."""
-    place = scratch.new()
-    start = training(scratch.text, scratch.base / "cache", torchrun=False, steps=60)
-    codes = sorted(wait(process) for process in [start(place / "one"), start(place / "one")] if process is not None)
+    """Of two trainers in one directory, one must be refused. Three trainers on one text must give the same model."""
+    directory = scratch.new_directory()
+    start = training(scratch.text, scratch.cache, torchrun=False, steps=60)
+    processes = [start(directory / "one"), start(directory / "one")]
+    codes = sorted(wait(process) for process in processes if process is not None)
     yield "" if codes == [0, 2] else f"two trainers in one directory ended with {codes}"
-    start = training(scratch.text, place / "cache", torchrun=False, steps=2)
-    codes = [wait(process) for process in [start(place / name) for name in "abc"] if process is not None]
+    start = training(scratch.text, directory / "cache", torchrun=False, steps=2)
+    processes = [start(directory / name) for name in "abc"]
+    codes = [wait(process) for process in processes if process is not None]
     yield "" if codes == [0, 0, 0] else f"three trainers with one text ended with {codes}"
-    same = trained(place / "a") == trained(place / "b") == trained(place / "c")
-    yield "" if same and not unfinished(place) else f"three trainers with one text differ, or leave {unfinished(place)}"
+    a, b, c = (training_result(directory / name) for name in "abc")
+    correct = a == b == c and not unfinished(directory)
+    yield "" if correct else f"three trainers with one text differ, or leave {unfinished(directory)}"
 
 
-ONCE = (full_disk, read_only_disk, closed_streams, low_memory, jumping_clock, two_writers)
+FAULTS = (full_disk, read_only_disk, closed_streams, low_memory, jumping_clock, two_writers)
 
 
-def killed(scratch: Scratch, kills: int, seed: int) -> Iterator[tuple[str, int, str]]:
-    """The kills, shared out: their kind, how many there were, and where they hit or what was wrong."""
-    text, good, cache = scratch.text, scratch.good, scratch.base / "cache"
-    long = scratch.base / "long.txt"
-    long.write_text(text.read_text(encoding="utf-8") * 60, encoding="utf-8")
-    works = {
-        "training": (training(text, cache, False, 1000), trained, 0.35, 0.5),
-        "torchrun": (training(text, cache, True, 200), trained, 0.1, 2.0),
-        "tokenizing": (tokenizing(long), trained, 0.2, 2.0),
-        **{
-            f"convert to {to}": (converting(good, to, cache), converted, 0.05, 0.01) for to in ("hf", "meta", "llama2c")
-        },
-        "compare": (comparing(text, cache), compared, 0.2, 4.0),
+class Job(NamedTuple):
+    """A kind of work to kill."""
+
+    start: Start
+    content: Content
+    fraction: float  # of all kills
+    longest_wait: float  # seconds between the first write and the kill
+
+
+def kill_jobs(scratch: Scratch, kills: int, seed: int) -> Iterator[tuple[str, int, str]]:
+    """Distribute the kills over all kinds of work. Yields the kind, the number of kills, and where they hit."""
+    text, cache = scratch.text, scratch.cache
+    long_text = scratch.base / "long.txt"
+    long_text.write_text(text.read_text(encoding="utf-8") * 60, encoding="utf-8")
+    jobs = {
+        "training": Job(training(text, cache, False, 1000), training_result, 0.35, 0.5),
+        "torchrun": Job(training(text, cache, True, 200), training_result, 0.1, 2.0),
+        "tokenizing": Job(tokenizing(long_text), training_result, 0.2, 2.0),
     }
-    for name, (start, content, share, patience) in works.items():
-        place, count = scratch.new(), max(1, round(share * kills))
+    for to in ("hf", "meta", "llama2c"):
+        jobs[f"convert to {to}"] = Job(converting(scratch.run, to, cache), conversion_result, 0.05, 0.01)
+    jobs["compare"] = Job(comparing(text, cache), comparison_result, 0.2, 4.0)
+    for name, job in jobs.items():
+        count = max(1, round(job.fraction * kills))
         try:
-            hits = kill_repeatedly(start, content, place, count, patience, seed)
+            hits = kill_repeatedly(job.start, job.content, scratch.new_directory(), count, job.longest_wait, seed)
             yield f"kill: {name}", count, ", ".join(f"{hits[where]} {where}" for where in sorted(hits))
         except AssertionError as error:
             yield f"kill: {name}", count, f"FAILED: {error}"
@@ -208,12 +238,13 @@ def main() -> None:
     flags = parser.parse_args()
     with tempfile.TemporaryDirectory() as base:
         scratch = Scratch(Path(base))
-        for fault in ONCE:
-            wrong = list(fault(scratch))
-            failed = [text for text in wrong if text]
-            print(f"{fault.__name__.replace('_', ' '):<24}{len(wrong):>4} tried, {len(failed)} failed", flush=True)
-            print(*(f"    {text}" for text in failed), sep="\n", end="\n" * bool(failed), flush=True)
-        for name, count, outcome in killed(scratch, flags.kills, flags.seed):
+        for fault in FAULTS:
+            results = list(fault(scratch))
+            failures = [text for text in results if text]
+            print(f"{fault.__name__.replace('_', ' '):<24}{len(results):>4} tried, {len(failures)} failed", flush=True)
+            for text in failures:
+                print(f"    {text}", flush=True)
+        for name, count, outcome in kill_jobs(scratch, flags.kills, flags.seed):
             print(f"{name:<24}{count:>4} kills: {outcome}", flush=True)
 
 

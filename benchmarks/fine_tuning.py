@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Fine-tuning by minutes: the batch and rates that train.py chooses, beside batches that one might set by hand.
+"""Compare the batch size and learning rates that train.py chooses for fine-tuning with other ones.
 
     python benchmarks/fine_tuning.py runs/demo --minutes 0.4 1 --data tinyshakespeare.txt --rates 0.03 0.3
 
-Each batch is timed first, and then trained for as many steps as the minutes would have room for, so that programs that
-run at the same time change nothing. What counts is the best validation loss of a run, because that state is kept.
-``--rates`` tries the chosen batch with other fractions of the learning rates for training from scratch; the default is
-0.3.
+Each batch size is timed first, and then trained for the number of steps that fit into the minutes, so that other
+programs do not disturb the comparison. A run is judged by its best validation loss, because that model is saved.
+``--rates`` tries the chosen batch size with other fractions of the learning rates for training from scratch; train.py
+uses 0.3.
 """
 
 import argparse
@@ -34,7 +34,7 @@ BATCHES = (2, 4, 8, 16)
 
 
 def best_loss(plan: Plan, text: PreparedText, train: TrainArgs) -> float:
-    """The best of about ten validation losses of a run."""
+    """Train a run; returns the best of its about ten validation losses."""
     torch.manual_seed(train.seed)
     trainer = Trainer(initial_model(plan, text.model, fresh=True), text.dataset, train)
     trainer.model.train()
@@ -47,13 +47,13 @@ def best_loss(plan: Plan, text: PreparedText, train: TrainArgs) -> float:
     return min(losses)
 
 
-def by_steps(settings: Settings, minutes: float, plan: Plan, text: PreparedText, machine: Machine) -> TrainArgs:
-    """The run that the minutes have room for, with as many steps instead of the minutes."""
+def by_steps(settings: Settings, minutes: float, text: PreparedText, machine: Machine) -> TrainArgs:
+    """The settings with the number of steps that fit into the minutes, instead of the minutes."""
     speed = machine.tokens_per_second(text.model, from_settings(TrainArgs, settings))
     tokens = 60 * minutes * (1 - OVERHEAD) * speed
     steps = max(1, int(tokens / (settings["batch_size"] * text.model.max_seq_len)))
-    more = validation_settings(steps, tokens) | {"minutes": None, "max_steps": steps}
-    return from_settings(TrainArgs, settings | more)
+    length = validation_settings(steps, tokens) | {"minutes": None, "max_steps": steps}
+    return from_settings(TrainArgs, settings | length)
 
 
 def main() -> None:
@@ -62,20 +62,21 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", required=True)
     parser.add_argument("--minutes", nargs="+", type=float, required=True)
     parser.add_argument("--rates", nargs="*", type=float, default=[])
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     keep_freed_memory()
     print("| minutes | | batch | steps | best validation loss, nats per token |\n|---|---|---|---|---|")
-    for minutes in given.minutes:
-        flags = {"data": tuple(given.data), "minutes": minutes, "init_from": given.model, "sample_every": 0}
+    for minutes in arguments.minutes:
+        flags = {"data": tuple(arguments.data), "minutes": minutes, "init_from": arguments.model, "sample_every": 0}
         plan = resolve_new(None, ROOT / "configs" / "demo.toml", flags, Ranks())
         text = prepare_text(plan)
         machine = Machine(plan.network, text.dataset, torch.device("cpu"))
         chosen = choose_settings(plan.settings, text_facts(text.dataset, text.model.vocab_size), machine)
         trials = [("the choice", chosen)]
         trials += [("by hand", chosen | {"batch_size": size}) for size in BATCHES if size != chosen["batch_size"]]
-        for rate in given.rates:
-            trials.append((f"{rate} of the rates", chosen | {"lr": rate * PEAK_LR, "muon_lr": rate * PEAK_LR}))
-        runs = [(name, by_steps(settings, minutes, plan, text, machine)) for name, settings in trials]
+        for fraction in arguments.rates:
+            rate = fraction * PEAK_LR
+            trials.append((f"{fraction} of the rates", chosen | {"lr": rate, "muon_lr": rate}))
+        runs = [(name, by_steps(settings, minutes, text, machine)) for name, settings in trials]
         for name, train in runs:
             loss = best_loss(plan, text, train)
             print(f"| {minutes} | {name} | {train.batch_size} | {train.max_steps:,} | {loss:.4f} |", flush=True)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The table of numbers in README.md: this network beside others on this machine, eager beside eager, in one run.
+"""The table of figures in README.md: this network and others on one machine in one run, all without torch.compile.
 
     python benchmarks/front_page.py --data tinyshakespeare.txt
 
-Some five minutes, on a machine that does nothing else. Contenders take turns, and medians are compared. The other
-benchmarks measure each of them in more ways: time_to_loss.py, train.py, generate.py.
+This takes about five minutes on an otherwise idle machine. Contenders take turns, and medians are compared. For details
+see time_to_loss.py, train.py and generate.py.
 """
 
 import argparse
@@ -29,11 +29,11 @@ CPU = torch.device("cpu")
 
 
 def processor() -> str:
-    """The processor's name, as Linux gives it, and what PyTorch finds in it."""
+    """A line with the name of the processor, its threads, its memory's speed, and the version of PyTorch."""
     name = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError):
-        found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
-        name = found[1] if found else name
+    with contextlib.suppress(OSError):  # only Linux has this file
+        match = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+        name = match[1] if match else name
     bfloat16 = "native bfloat16" if kernels.CPU.bfloat16 else "no bfloat16 instructions"
     rate = generate.bandwidth(CPU) / 1e9
     threads = torch.get_num_threads()
@@ -41,6 +41,7 @@ def processor() -> str:
 
 
 def logits_difference(ours: Transformer, theirs: torch.nn.Module) -> float:
+    """The largest difference of a logit on random tokens."""
     tokens = torch.randint(generate.ARGS.vocab_size, (2, 200))
     with torch.no_grad():
         return (ours(tokens) - theirs(tokens).logits).abs().max().item()
@@ -49,14 +50,14 @@ def logits_difference(ours: Transformer, theirs: torch.nn.Module) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="tinyshakespeare")
-    given = parser.parse_args()
+    options = parser.parse_args()
     from transformers import LlamaForCausalLM, logging
 
     logging.set_verbosity_error()
     torch.manual_seed(0)
     print(processor(), flush=True)
-    log = io.StringIO()
-    with contextlib.redirect_stdout(log), tempfile.TemporaryDirectory() as directory:
+    hidden = io.StringIO()  # the tables that each benchmark prints
+    with contextlib.redirect_stdout(hidden), tempfile.TemporaryDirectory() as directory:
         model = Transformer(generate.ARGS).eval()
         save_model(model, directory)
         reference = LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
@@ -66,7 +67,7 @@ def main() -> None:
         launch = generate.launch(model, 3)
         dtype = pick_dtype("auto", pick_device("cpu"))
         step = train.step_seconds(CPU, dtype, 5)
-        race = time_to_loss.finished_race(given.data, time_to_loss.FAST, time_to_loss.TARGET)
+        race = time_to_loss.finished_race(options.data, time_to_loss.FAST, time_to_loss.TARGET)
     ours, theirs = tokens_per_second["eager"], tokens_per_second["transformers"]
     rows = [
         ("seconds of training to 1.8857 nats per character", f"{race.ours:.1f}", f"{race.theirs:.1f}, GPT-2 (1)"),

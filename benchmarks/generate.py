@@ -1,11 +1,11 @@
-"""How fast generation is, next to transformers on the same weights, in one process, taking turns.
+"""The speed of generation, compared with transformers on the same weights. Both take turns in one process.
 
     python benchmarks/generate.py                      everything; some minutes
     python benchmarks/generate.py --only speed --dtypes float32
     python benchmarks/generate.py --shape 1.1B         TinyLlama's shape in bfloat16 (large.py)
 
-A machine's absolute figures change from minute to minute: what counts is the ratio of medians of runs that took turns.
-The network has the shape of llama2.c's stories15M with random weights; 255 tokens are sampled after BOS.
+A machine's speed changes from minute to minute, so only the ratio of medians is meaningful. The network has the shape
+of llama2.c's stories15M and random weights; 255 tokens are sampled after BOS.
 """
 
 import argparse
@@ -30,18 +30,18 @@ from model.decoding.network import for_decoding
 from model.weights import load_model, save_model
 
 ARGS = large.SHAPES["15M"]
-NEW = 255
+NEW_TOKENS = 255
 BOS = 1
-Turn = Callable[[], float]  # runs once, returns its figure
+Measurement = Callable[[], float]  # runs once, and returns seconds or tokens/s
 
 
-def alternate(turns: dict[str, Turn], repeats: int) -> dict[str, float]:
-    """The median figure of each, after one turn each that does not count."""
-    figures: dict[str, list[float]] = {name: [] for name in turns}
+def alternate(measurements: dict[str, Measurement], repeats: int) -> dict[str, float]:
+    """Run the measurements in turns, and return the median of each. The first turn of each is a warm-up."""
+    figures: dict[str, list[float]] = {name: [] for name in measurements}
     for repeat in range(repeats + 1):
-        for name, turn in turns.items():
-            figure = turn()
-            if repeat:
+        for name, measure in measurements.items():
+            figure = measure()
+            if repeat > 0:
                 figures[name].append(figure)
     return {name: statistics.median(values) for name, values in figures.items()}
 
@@ -52,76 +52,66 @@ def seconds(run: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def ours(model: Transformer, rows: int = 1, **options) -> Turn:
-    def turn() -> float:
-        return rows * NEW / seconds(lambda: list(generate(model, [[BOS]] * rows, NEW, temperature=1.0, **options)))
+def ropewalk_speed(model: Transformer, rows: int = 1, **options) -> Measurement:
+    def run() -> list[list[int | None]]:
+        return list(generate(model, [[BOS]] * rows, NEW_TOKENS, temperature=1.0, **options))
 
-    return turn
+    return lambda: rows * NEW_TOKENS / seconds(run)
 
 
-def theirs(reference) -> Turn:
+def transformers_speed(reference) -> Measurement:
     prompt = torch.tensor([[BOS]], device=reference.device)
     options = {"do_sample": True, "temperature": 1.0, "top_k": 0, "pad_token_id": 0}
+    options |= {"max_new_tokens": NEW_TOKENS, "min_new_tokens": NEW_TOKENS}
 
-    def turn() -> float:
-        return NEW / seconds(
-            lambda: reference.generate(
-                prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=NEW, min_new_tokens=NEW, **options
-            )
-        )
+    def run() -> torch.Tensor:
+        return reference.generate(prompt, attention_mask=torch.ones_like(prompt), **options)
 
-    return turn
+    return lambda: NEW_TOKENS / seconds(run)
 
 
 def bandwidth(device: torch.device, repeats: int = 9) -> float:
-    """Bytes a second that the machine reads, at best: a sum over more memory than any cache holds."""
+    """The bytes per second that the machine reads from memory: the best sum over more bytes than fit into a cache."""
     block = torch.ones(64 * 2**20, device=device)
-
-    def turn() -> float:
-        def run() -> float:
-            return block.sum().item()
-
-        return seconds(run)
-
-    return 4 * block.numel() / min(turn() for _ in range(repeats))
+    return 4 * block.numel() / min(seconds(lambda: block.sum().item()) for _ in range(repeats))
 
 
 def bytes_per_token(model: Transformer) -> int:
-    """What one step reads: every weight but the embedding, of which one row, and on average half a cache."""
+    """The bytes that one step reads: all weights, only one row of the embedding, and half of the cache on average."""
     weights = sum(p.numel() for p in model.parameters())
     if model.output is not None:
         weights -= model.tok_embeddings.weight.numel() - ARGS.dim
-    cache = 2 * ARGS.n_layers * ARGS.n_kv_heads * ARGS.head_dim * NEW // 2
+    cache = 2 * ARGS.n_layers * ARGS.n_kv_heads * ARGS.head_dim * NEW_TOKENS // 2
     return (weights + cache) * model.tok_embeddings.weight.element_size()
 
 
 def speed(
     model: Transformer, int8: Transformer, reference, dtype: torch.dtype, repeats: int, compile: bool
 ) -> dict[str, float]:
-    """Print, and return, the tokens/s of each way."""
+    """Print and return the tokens/s of transformers, of this network eager, compiled and in int8, and of a batch."""
     model, reference = model.to(dtype), reference.to(dtype)
-    turns = {"transformers": theirs(reference), "eager": ours(model)}
+    measurements = {"transformers": transformers_speed(reference), "eager": ropewalk_speed(model)}
     if compile:
-        turns["compiled"] = ours(model, compile=True)
+        measurements["compiled"] = ropewalk_speed(model, compile=True)
         if dtype == torch.float32:
-            turns["int8, compiled"] = ours(int8, compile=True)
+            measurements["int8, compiled"] = ropewalk_speed(int8, compile=True)
     if dtype == torch.float32:
-        turns["batch 16"] = ours(model, rows=16)
-    found = alternate(turns, repeats)
+        measurements["batch 16"] = ropewalk_speed(model, rows=16)
+    speeds = alternate(measurements, repeats)
     limit, size = bandwidth(model.tok_embeddings.weight.device), bytes_per_token(model)
     print(f"\n{dtype}: {size / 1e6:.1f} MB a token, memory reads {limit / 1e9:.1f} GB/s")
     print("| | tokens/s | times transformers | share of the memory's speed |\n|---|---|---|---|")
-    for name, figure in found.items():
+    for name, figure in speeds.items():
         share = "" if name in ("batch 16", "int8, compiled") else f"{figure * size / limit:.0%}"
-        print(f"| {name} | {figure:.0f} | {figure / found['transformers']:.2f} | {share} |", flush=True)
-    if "batch 16" in found:
-        print(f"batch 16 gives {found['batch 16'] / found['eager']:.1f} times the tokens/s of batch 1")
-    return found
+        print(f"| {name} | {figure:.0f} | {figure / speeds['transformers']:.2f} | {share} |", flush=True)
+    if "batch 16" in speeds:
+        print(f"batch 16 gives {speeds['batch 16'] / speeds['eager']:.1f} times the tokens/s of batch 1")
+    return speeds
 
 
 @torch.no_grad()
 def length(model: Transformer, repeats: int) -> None:
-    """Milliseconds for the next token after so many: with the cache, eager and compiled, and without."""
+    """Print the milliseconds for the next token after texts of several lengths: cached, compiled, and uncached."""
     model = model.float()
     device = model.tok_embeddings.weight.device
     text = torch.randint(ARGS.vocab_size, (ARGS.max_seq_len,)).tolist()
@@ -130,26 +120,27 @@ def length(model: Transformer, repeats: int) -> None:
     eager, compiled = for_decoding(model), for_decoding(model, compile=True)
     model(torch.tensor([text], device=device), cache=cache)
     for before in (3, 15, 63, 127, 255):
-        token = torch.tensor([text[before : before + 1]], device=device)
-        whole = torch.tensor(text[: before + 1], device=device)
-        ways: dict[str, Callable[[], torch.Tensor]] = {
+        token = torch.tensor([text[before : before + 1]], device=device)  # (1, 1)
+        whole_text = torch.tensor(text[: before + 1], device=device)  # (before + 1,)
+        forwards: dict[str, Callable[[], torch.Tensor]] = {
             "cached": partial(eager, token, before, cache),
             "compiled": partial(compiled, token, before, cache),
-            "without": partial(next_token_logits, eager, [whole]),
+            "uncached": partial(next_token_logits, eager, [whole_text]),
         }
-        found = alternate(
-            {name: partial(seconds, lambda way=way: way().sum().item()) for name, way in ways.items()}, 10 * repeats
-        )
-        print(f"| {before} | " + " | ".join(f"{1e3 * figure:.1f}" for figure in found.values()) + " |", flush=True)
+        measurements = {
+            name: partial(seconds, lambda forward=forward: forward().sum().item()) for name, forward in forwards.items()
+        }
+        times = alternate(measurements, 10 * repeats)
+        print(f"| {before} | " + " | ".join(f"{1e3 * figure:.1f}" for figure in times.values()) + " |", flush=True)
 
 
-OURS = """
+ROPEWALK_SCRIPT = """
 import sys
 from model import generate
 from model.weights import load_model
 print(next(generate(load_model(sys.argv[1]), [[1]], 1)))
 """
-THEIRS = """
+TRANSFORMERS_SCRIPT = """
 import sys, torch
 from transformers import LlamaForCausalLM
 model = LlamaForCausalLM.from_pretrained(sys.argv[1])
@@ -158,21 +149,21 @@ print(model.generate(torch.tensor([[1]]), max_new_tokens=1, do_sample=False, pad
 
 
 def launch(model: Transformer, repeats: int) -> dict[str, float]:
-    """Seconds from starting Python to the first token of the same weights on disk: printed, and returned."""
+    """Print and return the seconds from starting Python to the first token, for the same weights on disk."""
     with tempfile.TemporaryDirectory() as directory:
         save_model(model.float(), directory)
 
-        def starting(script: str) -> Turn:
+        def launch_time(script: str) -> Measurement:
             command = [sys.executable, "-c", script, directory]
             env = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parent.parent)}
             return lambda: seconds(lambda: subprocess.run(command, check=True, capture_output=True, env=env))
 
-        found = alternate({"ropewalk": starting(OURS), "transformers": starting(THEIRS)}, repeats)
-    share = found["ropewalk"] / found["transformers"]
-    print(
-        f"\nlaunch to first token: {found['ropewalk']:.1f} s, transformers {found['transformers']:.1f} s: {share:.2f}"
-    )
-    return found
+        times = alternate(
+            {"ropewalk": launch_time(ROPEWALK_SCRIPT), "transformers": launch_time(TRANSFORMERS_SCRIPT)}, repeats
+        )
+    ours, theirs = times["ropewalk"], times["transformers"]
+    print(f"\nlaunch to first token: {ours:.1f} s, transformers {theirs:.1f} s: {ours / theirs:.2f}")
+    return times
 
 
 def main() -> None:
@@ -184,8 +175,15 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--no_compile", action="store_true")
     parser.add_argument("--shape", choices=large.SHAPES, help="the table of large.py: decode, prefill, load, compile")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="with --shape: where the model is, or is made")
-    parser.add_argument("--ways", nargs="+", default=[], help="with --shape: transformers, eager, compiled, int8, ...")
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        metavar="DIR",
+        help="with --shape: the directory of the model, which is written if it is missing",
+    )
+    parser.add_argument(
+        "--ways", nargs="+", default=[], help="with --shape: a choice of transformers, eager, compiled ..."
+    )
     options = parser.parse_args()
     if options.device.startswith("cuda") and not torch.cuda.is_available():
         parser.error("this machine has no CUDA device that PyTorch can use: leave --device out")

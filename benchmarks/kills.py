@@ -1,6 +1,7 @@
-"""Kill a script again and again: what it leaves at last must be what it leaves undisturbed. For faults.py.
+"""Kill a script repeatedly, and check that the end result is the same as without kills. Used by faults.py.
 
-Half of the kills (SIGKILL) come at random moments, half in the midst of writing a file; then the same command goes on.
+Half of the kills (SIGKILL) come at random moments, half while a file is written. After each, the same command runs
+again.
 """
 
 import json
@@ -22,95 +23,98 @@ sys.path.insert(0, str(ROOT))
 from model.weights import load_model
 from model.weights.tensors import load_tensors
 
-SIZES = {"dim": 32, "n_layers": 2, "n_heads": 2, "max_seq_len": 32, "batch_size": 8}
-SIZES |= {
-    "micro_batch_size": 4,
-    "dropout": 0.1,
-    "eval_every": 5,
-    "eval_tokens": 500,
-    "sample_every": 0,
-    "dtype": "float32",
-}
-SIZES |= {"device": "cpu", "minutes": 1_000_000}  # by steps alone: the default's minutes would end a run that was slow
-TINY = [f"--{name}={value}" for name, value in SIZES.items()]
+SETTINGS = {"dim": 32, "n_layers": 2, "n_heads": 2, "max_seq_len": 32, "batch_size": 8, "micro_batch_size": 4}
+SETTINGS |= {"dropout": 0.1, "eval_every": 5, "eval_tokens": 500, "sample_every": 0, "dtype": "float32"}
+SETTINGS |= {"device": "cpu", "minutes": 1_000_000}  # the minutes of the default config would end a slow run
+TINY = [f"--{name}={value}" for name, value in SETTINGS.items()]
 STATE, BEST, METRICS = "training_state.safetensors", "model.safetensors", "metrics.jsonl"
 WRITING, ELSEWHERE = "while writing a file", "elsewhere"
 Files = dict[str, object]
 
 
 class Process(Protocol):
-    """What is needed of subprocess.Popen."""
+    """The methods of subprocess.Popen that are needed."""
 
     def poll(self) -> int | None: ...
 
     def kill(self) -> None: ...
 
 
-class Group:
-    """A script and all processes that it starts, as torchrun does, killed together."""
+class ProcessTree:
+    """A script and all processes that it starts, for example under torchrun, which are killed together."""
 
     def __init__(self, *command: object, cache: Path) -> None:
-        words, nowhere = list(map(str, command)), subprocess.DEVNULL
-        self.process = subprocess.Popen(words, stdout=nowhere, stderr=nowhere, env=environment(cache))
+        self.process = subprocess.Popen(
+            [str(word) for word in command],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=environment(cache),
+        )
         self.poll = self.process.poll
 
     def kill(self) -> None:
-        """Children first found, then all killed: those of torchrun have sessions of their own."""
-        for pid in family(self.process.pid):
+        """Find all processes, then kill them. torchrun starts new sessions, so killing the group is not enough."""
+        for pid in process_tree(self.process.pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, 9)
 
 
-def family(pid: int) -> list[int]:
-    """The process and its descendants, as /proc has them; alone where there is no /proc."""
-    found = [pid]
+Start = Callable[[Path], Process | None]  # starts a script that writes to the directory; None if its work is done there
+Content = Callable[[Path], Files]  # reads the result from the directory
+
+
+def process_tree(pid: int) -> list[int]:
+    """The process and its descendants according to /proc; only the process if there is no /proc."""
+    pids = [pid]
     for file in Path("/proc").glob(f"{pid}/task/*/children"):
-        found += [each for child in file.read_text(encoding="ascii").split() for each in family(int(child))]
-    return found
+        for child in file.read_text(encoding="ascii").split():
+            pids += process_tree(int(child))
+    return pids
 
 
 def environment(cache: Path) -> dict[str, str]:
-    own = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}  # as users run them
-    return own | {"OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(cache)}
+    variables = dict(os.environ)
+    variables.pop("PYTHONUNBUFFERED", None)  # users rarely set it
+    return variables | {"OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(cache)}
 
 
 def kill_repeatedly(
-    start: Callable[[Path], Process | None], content: Callable[[Path], Files], scratch: Path, kills: int,
-    patience: float, seed: int,
-) -> Counter[str]:  # fmt: skip
-    """Kill what ``start`` starts ``kills`` times, and let it go on each time. Returns where they hit.
+    start: Start, content: Content, scratch: Path, kills: int, longest_wait: float, seed: int
+) -> Counter[str]:
+    """Start a script, kill it and start it again, until there were ``kills`` kills. Returns where they hit.
 
-    ``start`` gets the directory to write into, new or left by a kill, and gives None when all is done there already.
-    A kill comes at most ``patience`` seconds after the first sign of work. Raises AssertionError where the end differs
-    from that of an undisturbed run.
+    A kill comes at most ``longest_wait`` seconds after the script first writes something. Raises AssertionError if the
+    result differs from that of an undisturbed run.
     """
-    rng, hits, number = random.Random(seed), Counter[str](), 0
-    expected = content(finished(start, scratch / "undisturbed"))
+    rng = random.Random(seed)
+    hits = Counter[str]()
+    expected = content(run_to_end(start, scratch / "undisturbed"))
+    number = 0
     while hits.total() < kills:
         number += 1
         directory = scratch / f"killed-{number}"
         while hits.total() < kills and (process := start(directory)) is not None:
-            before = signs(directory)
-            while process.poll() is None and signs(directory) == before:
-                time.sleep(0.001)
-            time.sleep(rng.uniform(0, patience))
+            wait_for_first_write(process, directory)
+            time.sleep(rng.uniform(0, longest_wait))
             while hits.total() % 2 and process.poll() is None and not unfinished(directory):
-                pass  # a file is half-written for a millisecond or two
+                pass  # without sleeping, because a file is half-written for only a millisecond or two
             if process.poll() is not None:
                 assert wait(process) == 0, f"ended with {wait(process)} after {hits.total()} kills"
                 break
             process.kill()
             wait(process)
             hits[WRITING if unfinished(directory) else ELSEWHERE] += 1
-        found = content(finished(start, directory))
-        assert found.keys() == expected.keys(), f"other files than undisturbed: {found.keys() ^ expected.keys()}"
-        assert not (differ := [name for name in found if found[name] != expected[name]]), f"{differ[:3]} differ"
-        assert not unfinished(directory), f"{unfinished(directory)} stays"
+        result = content(run_to_end(start, directory))
+        assert result.keys() == expected.keys(), f"other files than undisturbed: {result.keys() ^ expected.keys()}"
+        different = [name for name in result if result[name] != expected[name]]
+        assert not different, f"{different[:3]} differ"
+        assert not unfinished(directory), f"{unfinished(directory)} is left"
     return hits
 
 
-def finished(start: Callable[[Path], Process | None], directory: Path) -> Path:
-    if (process := start(directory)) is not None:
+def run_to_end(start: Start, directory: Path) -> Path:
+    process = start(directory)
+    if process is not None:
         assert wait(process) == 0, f"ended with {wait(process)}"
     return directory
 
@@ -121,8 +125,14 @@ def wait(process: Process) -> int:
     return code
 
 
-def signs(directory: Path) -> list[int]:
-    """Changes as soon as something is written: starting Python takes seconds, in which there is nothing to disturb."""
+def wait_for_first_write(process: Process, directory: Path) -> None:
+    """Starting Python takes seconds, in which a kill would disturb nothing."""
+    before = file_sizes(directory)
+    while process.poll() is None and file_sizes(directory) == before:
+        time.sleep(0.001)
+
+
+def file_sizes(directory: Path) -> list[int]:
     return [file.stat().st_size for file in directory.rglob("*") if file.is_file() and file.name != ".lock"]
 
 
@@ -130,79 +140,82 @@ def unfinished(directory: Path) -> list[str]:
     return [str(path) for path in directory.rglob(".*.tmp")]
 
 
-def trained(directory: Path) -> Files:
-    """All of a run but the times, which are the machine's: weights, optimizer state, metrics, tokens."""
-    found: Files = {}
+def training_result(directory: Path) -> Files:
+    """Weights, optimizer state, metrics without times, and tokens."""
+    result: Files = {}
     for file in directory.rglob("*"):
         if file.name in (STATE, BEST):
             tensors = load_tensors(file)
-            found |= {f"{file.name} {name}": tensor.numpy().tobytes() for name, tensor in tensors.items()}
+            result |= {f"{file.name} {name}": tensor.numpy().tobytes() for name, tensor in tensors.items()}
         if file.name == METRICS:
             lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-            found[METRICS] = [{k: v for k, v in line.items() if k != "tokens_per_second"} for line in lines]
+            result[METRICS] = [{k: v for k, v in line.items() if k != "tokens_per_second"} for line in lines]
         if file.suffix == ".bin":
-            found[file.name] = file.read_bytes()
-    return found
+            result[file.name] = file.read_bytes()
+    return result
 
 
-def converted(directory: Path) -> Files:
-    state = load_model(next(path for path in directory.iterdir() if path.name in ("new", "new.bin"))).state_dict()
-    return {name: tensor.numpy().tobytes() for name, tensor in state.items()}
+def conversion_result(directory: Path) -> Files:
+    path = next(path for path in directory.iterdir() if path.name in ("new", "new.bin"))
+    return {name: tensor.numpy().tobytes() for name, tensor in load_model(path).state_dict().items()}
 
 
-def compared(directory: Path) -> Files:
+def comparison_result(directory: Path) -> Files:
     lines = [json.loads(line) for line in (directory / "results.jsonl").read_text(encoding="utf-8").splitlines()]
     return {f"{line['scheme']} {line['seed']}": line["bits_per_byte"] for line in lines} | {"lines": len(lines)}
 
 
-def training(text: Path, cache: Path, torchrun: bool, steps: int) -> Callable[[Path], Process | None]:
-    many = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+def training(text: Path, cache: Path, torchrun: bool, steps: int) -> Start:
+    python = [sys.executable]
+    if torchrun:
+        python += ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
 
     def start(directory: Path) -> Process | None:
-        config = directory / "config.toml"
-        new = [*TINY, "--tokenizer", "char", "--data", text, "--max_steps", steps, "--out_dir", directory]
-        what = ["--resume", "--out_dir", directory] if config.exists() else new
+        flags = ["--resume", "--out_dir", directory]
+        if not (directory / "config.toml").exists():
+            flags = [*TINY, "--tokenizer", "char", "--data", text, "--max_steps", steps, "--out_dir", directory]
         if (directory / STATE).exists() and len((directory / METRICS).read_bytes().splitlines()) == steps:
             return None
-        return Group(*(many if torchrun else [sys.executable]), ROOT / "train.py", *what, cache=cache)
+        return ProcessTree(*python, ROOT / "train.py", *flags, cache=cache)
 
     return start
 
 
-def tokenizing(text: Path) -> Callable[[Path], Process | None]:
-    """The cache lies in the directory; the run of one step that follows is outside of it."""
+def tokenizing(text: Path) -> Start:
+    """The directory is the cache; the run of one step is written elsewhere."""
 
     def start(directory: Path) -> Process | None:
         directory.mkdir(exist_ok=True)
         if list(directory.glob("ropewalk/tokens-*/meta.json")):
             return None
         out = Path(tempfile.mkdtemp(dir=directory.parent))
-        small = [*TINY, "--vocab_size", 400, "--max_steps", 1, "--data", text, "--out_dir", out / "run"]
-        return Group(sys.executable, ROOT / "train.py", *small, cache=directory)
+        flags = [*TINY, "--vocab_size", 400, "--max_steps", 1, "--data", text, "--out_dir", out / "run"]
+        return ProcessTree(sys.executable, ROOT / "train.py", *flags, cache=directory)
 
     return start
 
 
-def converting(source: Path, to: str, cache: Path) -> Callable[[Path], Process | None]:
+def converting(source: Path, to: str, cache: Path) -> Start:
     def start(directory: Path) -> Process | None:
         directory.mkdir(exist_ok=True)
         target = directory / ("new.bin" if to == "llama2c" else "new")
         if target.exists():
             return None
-        for half in [*directory.glob(".*.tmp"), *directory.glob("*.tokenizer.bin")]:  # as the error would tell the user
-            subprocess.run(["rm", "-r", str(half)], check=True)
-        return Group(sys.executable, ROOT / "convert.py", source, target, "--to", to, cache=cache)
+        # Remove half-written files, as the error message tells the user to.
+        for unfinished_file in [*directory.glob(".*.tmp"), *directory.glob("*.tokenizer.bin")]:
+            subprocess.run(["rm", "-r", str(unfinished_file)], check=True)
+        return ProcessTree(sys.executable, ROOT / "convert.py", source, target, "--to", to, cache=cache)
 
     return start
 
 
-def comparing(text: Path, cache: Path) -> Callable[[Path], Process | None]:
+def comparing(text: Path, cache: Path) -> Start:
     sizes = {"steps": 8, "batch_size": 2, "length": 8, "dim": 16, "n_layers": 1, "vocab_size": 320, "windows": 2}
-    words = ["--schemes", "rope", "none", "--seeds", 2, *(f"--{name}={value}" for name, value in sizes.items())]
+    flags = ["--schemes", "rope", "none", "--seeds", 2, *(f"--{name}={value}" for name, value in sizes.items())]
 
     def start(directory: Path) -> Process | None:
         directory.mkdir(exist_ok=True)
-        where = ["--data", text, "--results", directory / "results.jsonl", "--keep", directory / "models"]
-        return Group(sys.executable, ROOT / "study.py", "compare", *words, *where, cache=cache)
+        files = ["--data", text, "--results", directory / "results.jsonl", "--keep", directory / "models"]
+        return ProcessTree(sys.executable, ROOT / "study.py", "compare", *flags, *files, cache=cache)
 
     return start

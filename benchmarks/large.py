@@ -1,7 +1,7 @@
-"""Generation at a size that people download, next to transformers on the same file: the table of generate.py --shape.
+"""Compare the generation speed with transformers on the same file, for model sizes that people download.
 
-All contenders are in memory at once and take turns. Loading and compiling are measured in processes of their own.
-Each measurement is printed as it comes, to stderr; the tables, medians, to stdout: some fifteen minutes at 1.1B.
+Used by generate.py --shape. All contenders are in memory at once and take turns. Loading and compiling are measured in
+new processes. Prints each measurement to stderr, and tables of medians to stdout; 1.1B takes about fifteen minutes.
 """
 
 import json
@@ -32,10 +32,10 @@ SHAPES = {
         dim=2048, n_layers=22, n_heads=32, n_kv_heads=4, hidden_dim=5632, vocab_size=32000, max_seq_len=2048
     ),
 }
-STEPS = 8  # tokens that are timed after each length
+STEPS = 8  # timed decode steps after each prompt length
 WAYS = ["transformers", "eager", "compiled", "int8, eager", "int8, compiled"]
 Table = dict[str, dict[str, str]]  # column -> contender -> figure
-Tokens = Callable[[list[int]], Iterator[Any]]  # a text -> its next tokens, the first one after prefill
+Tokens = Callable[[list[int]], Iterator[Any]]  # from a prompt to its next tokens; the first one takes the prefill
 
 
 def write_model(args: ModelArgs, directory: Path) -> None:
@@ -48,7 +48,10 @@ def write_model(args: ModelArgs, directory: Path) -> None:
     model.freqs_cis = precompute_freqs_cis(args.head_dim, args.max_seq_len, args.rope_theta)
     with torch.no_grad():
         for weight in model.parameters():
-            weight.uniform_(-0.03, 0.03) if weight.ndim > 1 else weight.fill_(1)
+            if weight.ndim > 1:
+                weight.uniform_(-0.03, 0.03)
+            else:
+                weight.fill_(1)
     save_model(model, directory)
 
 
@@ -81,7 +84,7 @@ def theirs(directory: Path) -> Tokens:
 
 
 def speed(directory: Path, lengths: list[int], repeats: int, names: list[str]) -> Table:
-    """Decode tokens/s after each length, and prefill tokens/s, as medians of turns; with times the first contender."""
+    """Median tokens/s of decoding after each prompt length and of prefill, with the ratio to the first contender."""
     model, eager = ours(directory, False, False)
     contenders: dict[str, Tokens] = {"transformers": theirs(directory), "eager": eager}
     contenders["compiled"] = ours(directory, True, False, model)[1]
@@ -90,8 +93,8 @@ def speed(directory: Path, lengths: list[int], repeats: int, names: list[str]) -
     contenders = {name: contenders[name] for name in names}
     text = torch.randint(3, model.args.vocab_size, (max(lengths),)).tolist()
     for tokens in contenders.values():
-        list(tokens(text[: lengths[0]]))  # compiles, and reads every page once
-    found: dict[tuple[str, str, int], list[float]] = {}
+        list(tokens(text[: lengths[0]]))  # warm up: compile, and read every page of the weights
+    speeds: dict[tuple[str, str, int], list[float]] = {}
     for _ in range(repeats):
         for length in lengths:
             for name, tokens in contenders.items():
@@ -101,17 +104,16 @@ def speed(directory: Path, lengths: list[int], repeats: int, names: list[str]) -
                 prefilled = time.perf_counter()
                 count = sum(1 for _ in steps)
                 ended = time.perf_counter()
-                found.setdefault((name, "decode", length), []).append(count / (ended - prefilled))
-                found.setdefault((name, "prefill", length), []).append(length / (prefilled - started))
-                figures = (found[name, kind, length][-1] for kind in ("prefill", "decode"))
-                say(f"{name}, {length} tokens: prefill {next(figures):.1f}, decode {next(figures):.1f} tokens/s")
+                decode_speed, prefill_speed = count / (ended - prefilled), length / (prefilled - started)
+                speeds.setdefault((name, "decode", length), []).append(decode_speed)
+                speeds.setdefault((name, "prefill", length), []).append(prefill_speed)
+                log(f"{name}, {length} tokens: prefill {prefill_speed:.1f}, decode {decode_speed:.1f} tokens/s")
     columns = [("decode", length) for length in lengths] + [("prefill", length) for length in lengths[1:]]
     table: Table = {}
     for kind, length in columns:
-        figures = {name: statistics.median(found[name, kind, length]) for name in names}
-        table[f"{kind} {length}"] = {
-            name: f"{each:.1f} ({each / figures[names[0]]:.2f})" for name, each in figures.items()
-        }
+        medians = {name: statistics.median(speeds[name, kind, length]) for name in names}
+        first = medians[names[0]]
+        table[f"{kind} {length}"] = {name: f"{median:.1f} ({median / first:.2f})" for name, median in medians.items()}
     return table
 
 
@@ -127,16 +129,16 @@ else:
     from model import KVCache
     from model.decoding.network import for_decoding
     from model.weights import load_model
-def peak():  # of this program alone: what getrusage says begins with the peak of the process that started it
+def peak():  # the peak of getrusage would include that of the parent process
     return 1024 * int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
 gc.collect()
-gc.freeze()  # or 75 ms of looking through all that was imported fall into loading, or just before it
+gc.freeze()  # otherwise a garbage collection of everything imported, 75 ms, may happen while loading
 before, started = peak(), time.perf_counter()
 if way == "transformers":
     model = Theirs.from_pretrained(directory, dtype=torch.bfloat16)
 else:
     model = load_model(directory, dtype=torch.bfloat16, int8="int8" in way)
-found = {{"load": time.perf_counter() - started}}
+measured = {{"load": time.perf_counter() - started}}
 token = torch.tensor([[5]])
 with torch.no_grad():
     if way == "transformers":
@@ -145,20 +147,20 @@ with torch.no_grad():
         cache = KVCache(model.args, dtype=torch.bfloat16)
         network = for_decoding(model, compile="compiled" in way)
         network(token, 0, cache)
-    found["peak"] = peak() - before
+    measured["peak"] = peak() - before
     if "compiled" in way:
         seconds = []
         for position in (2, 3):
             started = time.perf_counter()
             network(token, position, cache)
             seconds.append(time.perf_counter() - started)
-        found["compile"] = seconds[0] - seconds[1]
-print(json.dumps(found))
+        measured["compile"] = seconds[0] - seconds[1]
+print(json.dumps(measured))
 """
 
 
 def launch(directory: Path, repeats: int, names: list[str]) -> Table:
-    """Seconds to load with the file in the page cache, the memory that this and a token take, seconds to compile."""
+    """Seconds to load with the file in the page cache, peak memory up to the first token, and seconds to compile."""
     size = (directory / "model.safetensors").stat().st_size
     with tempfile.TemporaryDirectory() as compiler_cache:
         env = os.environ | {"PYTHONPATH": str(ROOT), "TORCHINDUCTOR_CACHE_DIR": compiler_cache}
@@ -166,17 +168,18 @@ def launch(directory: Path, repeats: int, names: list[str]) -> Table:
 
         def measure(name: str) -> dict[str, float]:
             command = [sys.executable, "-c", script, name, str(directory)]
-            found: dict[str, float] = json.loads(
-                subprocess.run(command, check=True, capture_output=True, env=env).stdout
-            )
-            say(f"{name}: " + ", ".join(f"{key} {figure:.3g}" for key, figure in found.items()))
-            return found
+            done = subprocess.run(command, check=True, capture_output=True, env=env)
+            measured: dict[str, float] = json.loads(done.stdout)
+            log(f"{name}: " + ", ".join(f"{key} {figure:.3g}" for key, figure in measured.items()))
+            return measured
 
         turns: list[dict[str, dict[str, float]]] = [{name: measure(name) for name in names} for _ in range(repeats + 1)]
     table: Table = {"load s": {}, "peak memory / file": {}, "compile s, cold": {}, "warm": {}}
     for name in names:
-        load, peak = (statistics.median(turn[name][key] for turn in turns[1:]) for key in ("load", "peak"))
-        table["load s"][name], table["peak memory / file"][name] = f"{load:.2f}", f"{peak / size:.2f}"
+        load = statistics.median(turn[name]["load"] for turn in turns[1:])
+        peak = statistics.median(turn[name]["peak"] for turn in turns[1:])
+        table["load s"][name] = f"{load:.2f}"
+        table["peak memory / file"][name] = f"{peak / size:.2f}"
         if "compiled" in name:
             for column, turn in zip(("compile s, cold", "warm"), turns):
                 table[column][name] = f"{turn[name]['compile']:.1f}"
@@ -191,16 +194,16 @@ def run(shape: str, only: str | None, repeats: int, keep: Path | None, ways: lis
         write_model(args, directory)
         if only in (None, "speed"):
             lengths = [8, 512, 1900] if shape == "1.1B" else [8, 128, 240]
-            show(f"{shape}, tokens/s", names, speed(directory, lengths, repeats, names))
+            print_table(f"{shape}, tokens/s", names, speed(directory, lengths, repeats, names))
         if only in (None, "launch"):
-            show(shape, names, launch(directory, repeats, names))
+            print_table(shape, names, launch(directory, repeats, names))
 
 
-def show(what: str, names: list[str], table: Table) -> None:
-    print(f"\n| {what} | " + " | ".join(table) + " |" + "\n|---" + "|---" * len(table) + "|")
+def print_table(title: str, names: list[str], table: Table) -> None:
+    print(f"\n| {title} | " + " | ".join(table) + " |" + "\n|---" + "|---" * len(table) + "|")
     for name in names:
         print(f"| {name} | " + " | ".join(column.get(name, "") for column in table.values()) + " |", flush=True)
 
 
-def say(progress: str) -> None:
-    print(progress, file=sys.stderr, flush=True)
+def log(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)

@@ -1,8 +1,8 @@
-"""How much memory and time loading a checkpoint takes: python benchmarks/load.py [--directory DIR]
+"""Measure the memory and time that loading a checkpoint takes: python benchmarks/load.py [--directory DIR]
 
-Writes a model of 1.1 GB (in float32) in each format, loads each in a fresh process, and compares the peak of resident
-memory, above what Python and torch take, with the size of the loaded network. The directory needs 3 GB; /dev/shm is
-quick. Linux only: it reads /proc/self/status.
+Writes a model of 1.1 GB (in float32) in each format, loads each in a new process, and compares the peak of resident
+memory, above that of Python and torch, with the size of the loaded network. The directory needs 3 GB; /dev/shm is
+fast. Linux only, because it reads /proc/self/status.
 """
 
 import argparse
@@ -25,19 +25,20 @@ from model.weights import llama2c, load_model, meta, save_model
 ARCHITECTURE = {"dim": 1536, "n_layers": 8, "n_heads": 16, "hidden_dim": 4096, "vocab_size": 16000, "max_seq_len": 512}
 
 
-def memory(line: str) -> int:
-    """A line of /proc/self/status, in bytes: VmRSS is the memory now, VmHWM the most there was."""
-    found = next(
-        text for text in Path("/proc/self/status").read_text(encoding="utf-8").splitlines() if text.startswith(line)
-    )
-    return int(found.split()[1]) * 1024
+def memory(name: str) -> int:
+    """A value of /proc/self/status in bytes: VmRSS is the current resident memory, VmHWM its peak."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    for line in status.splitlines():
+        if line.startswith(name):
+            return int(line.split()[1]) * 1024
+    raise ValueError(f"/proc/self/status has no {name}")
 
 
 def measure(path: Path, dtype: str) -> dict[str, float]:
-    with tempfile.TemporaryDirectory() as directory:  # what is imported on first use is not what is measured
+    with tempfile.TemporaryDirectory() as directory:  # load once, so that imports on first use are not measured
         save_model(Transformer(ModelArgs(dim=8, n_layers=1, n_heads=1)), directory)
         load_model(directory)
-    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # forget the peak so far
+    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # reset the peak
     before, begin = memory("VmRSS"), time.perf_counter()
     model = load_model(path, dtype=getattr(torch, dtype))
     seconds = time.perf_counter() - begin
@@ -46,7 +47,7 @@ def measure(path: Path, dtype: str) -> dict[str, float]:
 
 
 def write(directory: Path) -> Iterator[tuple[str, Path, str]]:
-    """(name, checkpoint, dtype to load it in): one at a time, to spare the disk."""
+    """Yield (name, checkpoint, dtype to load it in), one at a time, to save disk space."""
     model = Transformer(ModelArgs(**ARCHITECTURE))
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters", file=sys.stderr)
     llama2c.save(model, directory / "model.bin")
@@ -75,11 +76,10 @@ def main() -> None:
         print("| checkpoint | network, MB | peak, MB | peak / network | seconds |\n|---|---|---|---|---|")
         for name, path, dtype in write(Path(directory)):
             command = [sys.executable, __file__, "--measure", str(path), dtype]
-            found = json.loads(
-                subprocess.run(command, check=True, capture_output=True, text=True, encoding="utf-8").stdout
-            )
-            size, peak = found["size"] / 1e6, found["peak"] / 1e6
-            print(f"| {name} | {size:.0f} | {peak:.0f} | {peak / size:.2f} | {found['seconds']:.1f} |", flush=True)
+            done = subprocess.run(command, check=True, capture_output=True, text=True, encoding="utf-8")
+            measured = json.loads(done.stdout)
+            size, peak = measured["size"] / 1e6, measured["peak"] / 1e6
+            print(f"| {name} | {size:.0f} | {peak:.0f} | {peak / size:.2f} | {measured['seconds']:.1f} |", flush=True)
 
 
 if __name__ == "__main__":

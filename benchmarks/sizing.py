@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""How the loss depends on the model, the tokens it sees and the text: runs, and the law that ``train.py`` chooses by.
+"""Fit the scaling law by which ``train.py`` chooses a model, and add runs to fit it to.
 
     python benchmarks/sizing.py                                   fit the law to sizing.jsonl; how well it predicts
     python benchmarks/sizing.py --run python-docs --dim 128 --n_layers 3 --tokens 1600000 --batch_size 4
     python benchmarks/sizing.py --run shakespeare --data tinyshakespeare.txt --tokenizer char ...
 
-A run trains for a number of tokens, not for a time: any machine may add to sizing.jsonl, busy or not. The law is fitted
-to the logarithm of the loss, with weights that a few runs far from it do not move (Huber). It is then fitted without
-each corpus in turn, to predict the runs of that corpus, which it has not seen.
+A run trains on a number of tokens, not for a time, so that even a busy machine may add to sizing.jsonl. The law is
+fitted to the logarithm of the loss, with Huber's loss so that outliers hardly move it. Then each corpus in turn is held
+out: the law is fitted to the others, and predicts its runs.
 """
 
 import json
@@ -47,15 +47,15 @@ class RunArgs:
 
     run: Annotated[str, "the name of its corpus; without it the law is fitted"] = ""
     tokens: Annotated[int, "tokens to train on"] = 1_000_000
-    unique: Annotated[int, "use only the last so many tokens of the training text (0: all)"] = 0
+    unique: Annotated[int, "use only this many tokens from the end of the training text (0: all)"] = 0
 
 
 def main() -> int:
     parser = Parser(prog="sizing.py", description=__doc__)
     add_flags(parser, RunArgs, DataArgs, ModelArgs, TrainArgs)
-    given = read_flags(parser.parse_args(), RunArgs, DataArgs, ModelArgs, TrainArgs)
-    if given.get("run"):
-        line = train(given)
+    flags = read_flags(parser.parse_args(), RunArgs, DataArgs, ModelArgs, TrainArgs)
+    if flags.get("run"):
+        line = train(flags)
         with RUNS.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         print(json.dumps(line))
@@ -64,18 +64,18 @@ def main() -> int:
     return 0
 
 
-def train(given: dict) -> dict:
-    """One run; what is not given is what ``train.py`` would take for so many tokens."""
+def train(flags: dict) -> dict:
+    """Train one run; settings without a flag are those that ``train.py`` would choose for this number of tokens."""
     keep_freed_memory()
-    torch.manual_seed(given.get("seed", TrainArgs.seed))
-    settings = given | {"n_heads": given.get("n_heads", max(1, given["dim"] // 32))}
-    data, architecture = from_settings(DataArgs, given), from_settings(ModelArgs, settings)
-    text = prepare_text(Plan(data, architecture, TrainArgs(sample_every=0), Path(), settings=given))
+    torch.manual_seed(flags.get("seed", TrainArgs.seed))
+    with_heads = flags | {"n_heads": flags.get("n_heads", max(1, flags["dim"] // 32))}
+    data, architecture = from_settings(DataArgs, flags), from_settings(ModelArgs, with_heads)
+    text = prepare_text(Plan(data, architecture, TrainArgs(sample_every=0), Path(), settings=flags))
     dataset, model = text.dataset, text.model
-    if given.get("unique"):
-        dataset = replace(dataset, train=dataset.train[-given["unique"] :])
-    settings = training_settings(model, given["tokens"], len(dataset.train), given)
-    steps = round(given["tokens"] / (settings["batch_size"] * model.max_seq_len))
+    if flags.get("unique"):
+        dataset = replace(dataset, train=dataset.train[-flags["unique"] :])
+    settings = training_settings(model, flags["tokens"], len(dataset.train), flags)
+    steps = round(flags["tokens"] / (settings["batch_size"] * model.max_seq_len))
     args = from_settings(TrainArgs, settings | {"max_steps": steps})
     trainer = Trainer(Transformer(model), dataset, args)
     trainer.model.train()
@@ -85,7 +85,7 @@ def train(given: dict) -> dict:
     with trainer.autocast:
         loss = validation_loss(trainer.network, trainer.model, dataset, replace(args, batch_size=16), Ranks())
     return {
-        "corpus": given["run"],
+        "corpus": flags["run"],
         "guess": round(best_ngram_loss(dataset, model.vocab_size), 4),
         "unique": len(dataset.train),
         "hidden": count_parameters(model).hidden,
@@ -99,10 +99,10 @@ def train(given: dict) -> dict:
 
 
 def fit(runs: list[dict]) -> Law:
-    """The law with the least error.
+    """The law with the smallest error.
 
-    Each corpus has a scale of its own while the shape is fitted, so that how hard a text is does not pass for how
-    large its model was; the law's scale is the (geometric) mean of them.
+    Each corpus has a separate scale during the fit, so that a hard text is not mistaken for a small model. The law
+    itself has the geometric mean of these scales.
     """
     corpora = sorted({run["corpus"] for run in runs})
     corpus = torch.tensor([corpora.index(run["corpus"]) for run in runs])
@@ -111,22 +111,25 @@ def fit(runs: list[dict]) -> Law:
     scales = torch.zeros(len(corpora), dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS([logs, scales], max_iter=2000, line_search_fn="strong_wolfe")
 
-    def error() -> Tensor:
+    def total_error() -> Tensor:
         optimizer.zero_grad()
-        wrong = scales[corpus] + errors(Law(*logs.exp()), runs)
-        total = 1e4 * F.huber_loss(wrong, torch.zeros_like(wrong), delta=0.01)
-        # The scales add up to nothing, or they and the law's own would move against each other without end; and what
-        # few runs say little of stays near where it was.
+        residuals = scales[corpus] + errors(Law(*logs.exp()), runs)
+        total = 1e4 * F.huber_loss(residuals, torch.zeros_like(residuals), delta=0.01)
+        # Pull the mean of the scales to 0, because the law could absorb it, and keep parameters that the runs hardly
+        # determine near their start.
         total = total + 100 * scales.mean().square() + 0.1 * (logs - start).square().sum()
         total.backward()
         return total
 
-    optimizer.step(error)
+    optimizer.step(total_error)
     return Law(*(round(value, 4) for value in logs.exp().tolist()))
 
 
 def best_of_each(runs: list[dict]) -> list[dict]:
-    """Of runs that differ in their batch, rates or regularization alone, the best: the law is of runs done well."""
+    """Of runs that differ only in batch size, learning rates or regularization, the best one.
+
+    The law is meant for runs with well-chosen settings.
+    """
     best: dict[tuple, dict] = {}
     for run in sorted(runs, key=lambda run: run["val_loss"]):
         best.setdefault((run["corpus"], run["unique"], run["hidden"], round(run["tokens"], -5)), run)
@@ -134,17 +137,20 @@ def best_of_each(runs: list[dict]) -> list[dict]:
 
 
 def errors(law: Law, runs: list[dict]) -> Tensor:
-    """The logarithm of expected over measured loss, of each run."""
-    names = ("guess", "hidden", "tokens", "unique", "val_loss")
-    *known, measured = (torch.tensor([run[name] for run in runs], dtype=torch.float64) for name in names)
-    return (law.loss(*known) / measured).log()
+    """The logarithm of predicted / measured loss of each run."""
+
+    def column(name: str) -> Tensor:
+        return torch.tensor([run[name] for run in runs], dtype=torch.float64)
+
+    predicted = law.loss(column("guess"), column("hidden"), column("tokens"), column("unique"))
+    return (predicted / column("val_loss")).log()
 
 
 def report(runs: list[dict]) -> None:
-    """The law, and how well it predicts the runs of each corpus when fitted to the others alone.
+    """Print the law, and how well it predicts the runs of each corpus when it is fitted to the others.
 
-    Two numbers for each: how far the predictions are from the measured losses, and how far they are when they may be
-    off by one factor for the whole corpus, which is all that the choice of a model needs.
+    Prints two errors per corpus: of the predictions, and of the predictions scaled by a common factor, which does not
+    matter for the choice of a model.
     """
     runs = best_of_each(runs)
     law = fit(runs)
@@ -152,16 +158,14 @@ def report(runs: list[dict]) -> None:
     print(f"fitted to {len(runs)} runs: off by {percent(errors(law, runs))}")
     for corpus in sorted({run["corpus"] for run in runs}):
         held_out = [run for run in runs if run["corpus"] == corpus]
-        wrong = errors(fit([run for run in runs if run["corpus"] != corpus]), held_out)
-        shape = percent(wrong - wrong.mean())
-        print(
-            f"without {corpus:<16} its {len(held_out):2} runs are off by {percent(wrong)}, but for a factor by {shape}"
-        )
+        residuals = errors(fit([run for run in runs if run["corpus"] != corpus]), held_out)
+        error, scaled_error = percent(residuals), percent(residuals - residuals.mean())
+        print(f"without {corpus:<16} its {len(held_out):2} runs are off by {error}, or {scaled_error} after scaling")
 
 
-def percent(wrong: Tensor) -> str:
-    """The root of the mean square."""
-    return f"{100 * wrong.square().mean().sqrt():.1f}%"
+def percent(residuals: Tensor) -> str:
+    """The root mean square."""
+    return f"{100 * residuals.square().mean().sqrt():.1f}%"
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Seconds of training until a validation loss, beside a GPT-2 with nanoGPT's published CPU setting, in one process.
+"""Measure the seconds of training until a validation loss, compared with GPT-2 in nanoGPT's published CPU setting.
 
     python benchmarks/time_to_loss.py --data tinyshakespeare.txt [--target 1.8857] [--config CONFIG.toml]
 
-The other is transformers' GPT-2 in nanoGPT's setting for a CPU: 4 layers, 4 heads, 128 wide, context 64, batch 12,
-2000 steps, AdamW at 1e-3 down to 1e-4 over a cosine. Both take steps in turn, so that a noisy machine is noisy for
-both; evaluation, on the whole validation text, is not counted. Losses are nats per character.
+GPT-2 is that of transformers, with 4 layers, 4 heads, width 128, context 64, batch size 12, 2000 steps, and AdamW at
+1e-3 with a cosine decay to 1e-4. Both take steps in turn in one process, so that other load slows both down. The time
+for evaluation, on the complete validation text, is not counted. Losses are nats per character.
 """
 
 import argparse
@@ -31,13 +31,16 @@ from model.training.config import DataArgs, TrainArgs
 from model.training.evaluation import cross_entropy, validation_loss
 from model.training.trainer import Trainer
 
-STEPS, WARMUP, PEAK, FLOOR = 2000, 100, 1e-3, 1e-4
-TARGET = 1.8857  # nats per character at the end of nanoGPT's CPU setting
+STEPS = 2000
+WARMUP_STEPS = 100
+PEAK_LR = 1e-3
+MIN_LR = 1e-4
+TARGET = 1.8857  # nats per character that nanoGPT's CPU setting ends with
 FAST = Path(__file__).parents[1] / "configs" / "shakespeare_fast.toml"
 
 
 class GPT2(nn.Module):
-    """nanoGPT's CPU setting, and the clock of its steps."""
+    """GPT-2 in nanoGPT's CPU setting, and the seconds its steps have taken."""
 
     def __init__(self, vocab_size: int, dataset: Dataset) -> None:
         super().__init__()
@@ -46,13 +49,15 @@ class GPT2(nn.Module):
         sizes = {"n_layer": 4, "n_head": 4, "n_embd": 128, "n_positions": 64, "vocab_size": vocab_size}
         dropouts = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
         self.gpt2 = GPT2LMHeadModel(GPT2Config(**sizes, **dropouts, bos_token_id=None, eos_token_id=None))
-        self.args = ModelArgs(max_seq_len=64)  # this and tok_embeddings are what validation_loss asks for
+        self.args = ModelArgs(max_seq_len=64)  # validation_loss needs this and tok_embeddings
         self.tok_embeddings = self.gpt2.transformer.wte
         matrices = [p for p in self.parameters() if p.ndim >= 2]
         vectors = [p for p in self.parameters() if p.ndim < 2]
         groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
-        self.optimizer = torch.optim.AdamW(groups, lr=PEAK, betas=(0.9, 0.99), fused=True)
-        self.dataset, self.step_number, self.seconds = dataset, 0, 0.0
+        self.optimizer = torch.optim.AdamW(groups, lr=PEAK_LR, betas=(0.9, 0.99), fused=True)
+        self.dataset = dataset
+        self.step_number = 0
+        self.seconds = 0.0
         self.train()
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -61,10 +66,10 @@ class GPT2(nn.Module):
     def step(self) -> None:
         started = time.perf_counter()
         batch = self.dataset.batch(self.step_number, batch_size=12, context=64, seed=1337)
-        rate = PEAK * (self.step_number + 1) / WARMUP
-        if self.step_number >= WARMUP:
-            done = (self.step_number - WARMUP) / (STEPS - WARMUP)
-            rate = FLOOR + 0.5 * (1 + math.cos(math.pi * done)) * (PEAK - FLOOR)
+        rate = PEAK_LR * (self.step_number + 1) / WARMUP_STEPS
+        if self.step_number >= WARMUP_STEPS:
+            decayed = (self.step_number - WARMUP_STEPS) / (STEPS - WARMUP_STEPS)
+            rate = MIN_LR + 0.5 * (1 + math.cos(math.pi * decayed)) * (PEAK_LR - MIN_LR)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         inputs, targets = (torch.from_numpy(part) for part in batch)
@@ -77,12 +82,15 @@ class GPT2(nn.Module):
 
 
 class Race:
-    """After each of our steps GPT-2 takes one; what each reached, and when, is noted."""
+    """Trains both in turn. ``ours`` and ``theirs`` are the seconds of training until the target loss."""
 
     def __init__(self, trainer: Trainer, gpt2: GPT2, target: float) -> None:
-        self.trainer, self.gpt2, self.target = trainer, gpt2, target
-        self.ours = self.theirs = math.inf
-        self.curve: list[tuple[float, float]] = []
+        self.trainer = trainer
+        self.gpt2 = gpt2
+        self.target = target
+        self.ours = math.inf
+        self.theirs = math.inf
+        self.curve: list[tuple[float, float]] = []  # seconds and loss of our validations
 
     def run(self) -> None:
         progress = self.trainer.progress
@@ -98,6 +106,7 @@ class Race:
             pass
 
     def gpt2_step(self, every: int = 100) -> bool:
+        """Take a step of GPT-2, and validate every ``every`` steps. Returns False after the last step."""
         gpt2 = self.gpt2
         if gpt2.step_number >= STEPS:
             return False
@@ -111,7 +120,7 @@ class Race:
 
 
 def finished_race(data: str, config: Path, target: float) -> Race:
-    """The race on this text, run to its end."""
+    """Train both on this text to the end."""
     settings = read_toml(config, DataArgs, ModelArgs, TrainArgs)
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "tokenizer.model"
@@ -130,14 +139,14 @@ def finished_race(data: str, config: Path, target: float) -> Race:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True)
-    parser.add_argument("--target", type=float, default=TARGET, help="what nanoGPT's setting ends with")
+    parser.add_argument("--target", type=float, default=TARGET, help="validation loss to reach")
     parser.add_argument("--config", type=Path, default=FAST)
-    given = parser.parse_args()
-    race = finished_race(given.data, given.config, given.target)
+    flags = parser.parse_args()
+    race = finished_race(flags.data, flags.config, flags.target)
     ours, theirs = race.ours, race.theirs
-    print(f"to {given.target}: GPT-2 {theirs:.1f} s, ropewalk {ours:.1f} s, {theirs / ours:.1f} times faster")
-    within = min((loss for seconds, loss in race.curve if seconds <= race.theirs), default=math.inf)
-    print(f"ropewalk's best within those {race.theirs:.1f} s: {within:.4f}")
+    print(f"to {flags.target}: GPT-2 {theirs:.1f} s, ropewalk {ours:.1f} s, {theirs / ours:.1f} times faster")
+    best = min((loss for seconds, loss in race.curve if seconds <= theirs), default=math.inf)
+    print(f"ropewalk's best loss within those {theirs:.1f} s: {best:.4f}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How fast, and in how much memory, a large text becomes token ids: python benchmarks/tokenizing.py"""
+"""Measure the speed and memory of tokenizing a large text: python benchmarks/tokenizing.py"""
 
 import argparse
 import random
@@ -8,7 +8,7 @@ import threading
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # the library, also when it is not installed
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # the library in the repository
 
 from model.text.prepare import prepare
 from model.text.python_docs import python_docs
@@ -18,7 +18,7 @@ from model.text.train_tokenizer import train_tokenizer
 
 
 def generate_text(file: Path, megabytes: int) -> None:
-    """Sentences of the default corpus in random order: real words, and nowhere twice the same megabyte."""
+    """Write lines of the bundled documentation in random order, so that no part of the text repeats."""
     lines = [line for text in python_docs() for line in text.splitlines(keepends=True)]
     draw = random.Random(0)
     with file.open("w", encoding="utf-8", newline="") as out:
@@ -26,24 +26,25 @@ def generate_text(file: Path, megabytes: int) -> None:
             out.write("".join(draw.choices(lines, k=20_000)))
 
 
-def resident(process: str = "self") -> int:
-    """Bytes of memory that a process and its children hold, mapped files and libraries included. Linux only."""
+def resident_memory(process: str = "self") -> int:
+    """The resident memory in bytes of a process and its children, including mapped files and libraries. Linux only."""
     status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
     total = sum(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS"))
-    children = "".join(
-        file.read_text(encoding="utf-8") for file in Path(f"/proc/{process}/task").glob("*/children")
-    ).split()
-    return total + sum(resident(child) for child in children)
+    for file in Path(f"/proc/{process}/task").glob("*/children"):
+        for child in file.read_text(encoding="utf-8").split():
+            total += resident_memory(child)
+    return total
 
 
-class Peak(threading.Thread):
-    """Watches memory ten times a second while a ``with`` block runs."""
+class PeakMemory(threading.Thread):
+    """Measures the peak memory while a ``with`` block runs, in ten samples per second."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
-        self.bytes, self._done = 0, threading.Event()
+        self.bytes = 0
+        self._done = threading.Event()
 
-    def __enter__(self) -> "Peak":
+    def __enter__(self) -> "PeakMemory":
         self.start()
         return self
 
@@ -53,13 +54,13 @@ class Peak(threading.Thread):
 
     def run(self) -> None:
         while not self._done.wait(0.1):
-            self.bytes = max(self.bytes, resident())
+            self.bytes = max(self.bytes, resident_memory())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=int, default=1000, help="size of the generated text (default: 1000)")
-    parser.add_argument("--vocab_size", type=int, default=4096, help="pieces to train (default: 4096)")
+    parser.add_argument("--vocab_size", type=int, default=4096, help="vocabulary size (default: 4096)")
     flags = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         text, cache = Path(folder, "text.txt"), Path(folder, "cache")
@@ -70,11 +71,13 @@ def main() -> None:
         print(f"train a tokenizer of {flags.vocab_size} pieces on 2 MB: {time.perf_counter() - start:.1f} s")
         for run in ("first start", "second start"):
             start = time.perf_counter()
-            with Peak() as peak:
+            with PeakMemory() as peak:
                 data = prepare(open_documents([text]), tokenizer, context=256, cache_dir=cache)
             seconds = time.perf_counter() - start
-            print(f"{run}: {megabytes:.0f} MB in {seconds:.2f} s ({megabytes / seconds:.1f} MB/s), "
-                  f"{len(data.train) + len(data.val)} tokens, peak memory {peak.bytes / 1e6:.0f} MB")  # fmt: skip
+            print(
+                f"{run}: {megabytes:.0f} MB in {seconds:.2f} s ({megabytes / seconds:.1f} MB/s), "
+                f"{len(data.train) + len(data.val)} tokens, peak memory {peak.bytes / 1e6:.0f} MB"
+            )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Training speed, side by side in one process: this network and transformers' LlamaForCausalLM, same sizes and data.
+"""Compare the training speed of this network and of transformers' LlamaForCausalLM, with the same sizes and data.
 
     python benchmarks/train.py [--rounds 7] [--compile]
 
-Each round takes one optimizer step of every contender in turn, so that a noisy machine is noisy for all of them. The
-medians, their ratio to transformers, and the fraction of the machine's measured matrix-product rate are printed.
+Each round takes one optimizer step of every contender in turn, so that other load slows all of them down. Prints the
+medians, their ratio to transformers, and the fraction of the matrix product rate measured on this machine.
 """
 
 import argparse
@@ -63,7 +63,7 @@ def stepper(
 
 
 def matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
-    """FLOP/s of the product that such a step mostly consists of: (tokens, dim) by (dim, hidden_dim)."""
+    """FLOP/s of the most frequent kind of product in a step: (tokens, dim) by (dim, hidden_dim)."""
     a = torch.randn(ROWS * CONTEXT, ARGS.dim, device=device, dtype=dtype)
     b = torch.randn(ARGS.dim, ARGS.hidden_dim, device=device, dtype=dtype)
     seconds = []
@@ -77,15 +77,15 @@ def matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def flops_per_token(model: Transformer) -> float:
-    """Forward and backward: 6 a matrix weight, and 12 L H D T / 2 for causal attention."""
+    """Forward and backward: 6 per matrix weight, and 12 L H D T / 2 for causal attention."""
     weights = sum(p.numel() for p in model.parameters() if p.ndim == 2) - model.tok_embeddings.weight.numel()
     return 6 * weights + 6 * ARGS.n_layers * ARGS.n_heads * ARGS.head_dim * CONTEXT
 
 
 def step_seconds(device: torch.device, dtype: torch.dtype, rounds: int, compile: bool = False) -> dict[str, float]:
-    """Seconds of a step of each contender, the median of so many rounds."""
+    """Median seconds of a step of each contender."""
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16)
-    keep_freed_memory()  # as in training; transformers gains by it, too
+    keep_freed_memory()  # as in train.py; it makes transformers faster, too
 
     torch.manual_seed(0)
     ours, with_muon, compiled = (Transformer(ARGS).to(device) for _ in range(3))
@@ -95,8 +95,11 @@ def step_seconds(device: torch.device, dtype: torch.dtype, rounds: int, compile:
     def fused_adamw(model: nn.Module) -> list[torch.optim.Optimizer]:
         return [torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)]
 
+    def their_logits(tokens: Tensor) -> Tensor:
+        return theirs(tokens).logits
+
     contenders = {
-        "transformers, AdamW": stepper(lambda x: theirs(x).logits, theirs, fused_adamw(theirs), autocast),
+        "transformers, AdamW": stepper(their_logits, theirs, fused_adamw(theirs), autocast),
         "ropewalk, AdamW": stepper(ours, ours, build_optimizers(ours, adamw), autocast),
         "ropewalk, Muon": stepper(with_muon, with_muon, build_optimizers(with_muon, TrainArgs(), dtype), autocast),
     }
@@ -118,13 +121,13 @@ def step_seconds(device: torch.device, dtype: torch.dtype, rounds: int, compile:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--compile", action="store_true", help="also the compiled network (a minute's wait)")
+    parser.add_argument("--compile", action="store_true", help="also time the compiled network (takes a minute more)")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16"])
-    given = parser.parse_args()
-    device = pick_device(given.device)
-    dtype = pick_dtype(given.dtype, device)
-    seconds = step_seconds(device, dtype, given.rounds, given.compile)
+    flags = parser.parse_args()
+    device = pick_device(flags.device)
+    dtype = pick_dtype(flags.dtype, device)
+    seconds = step_seconds(device, dtype, flags.rounds, flags.compile)
     rate = matmul_rate(device, dtype)
     operations = flops_per_token(Transformer(ARGS))
     base = seconds["transformers, AdamW"]

@@ -1,13 +1,13 @@
-"""One seed, one thread, no accelerator, both kinds of processor, and one small network for every test that wants it."""
+"""Fixtures for all tests: one seed, one thread, no accelerator, two kinds of processor, one small network."""
 
 import os
 import signal
 from collections.abc import Callable, Iterator
 from functools import cache
 
-# Before torch is loaded, and for the processes that tests start: one thread, and the CPU where there is more.
+# Before torch is loaded, and inherited by the processes that tests start: one thread, CPU only.
 os.environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-os.environ.pop("PYTHONUNBUFFERED", None)  # processes write as a user's do, and find a full disk when they end
+os.environ.pop("PYTHONUNBUFFERED", None)  # processes buffer stdout as a user's do, and detect a full disk at exit
 
 import pytest
 import torch
@@ -16,10 +16,10 @@ from tqdm import tqdm
 
 from model import ModelArgs, Transformer, kernels
 
-# Started in the background (`make test &`), this process ignores Ctrl-C, and so would those that tests start and stop.
+# In the background (`make test &`) Ctrl-C is ignored, also by child processes, which some tests stop with it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A child that is forked while tqdm's monitor thread holds tqdm's lock would wait for that lock forever.
+# A process forked while tqdm's monitor thread holds tqdm's lock would hang.
 tqdm.monitor_interval = 0
 
 # All sizes differ, so that a transposed or broadcast axis cannot fit by accident.
@@ -35,17 +35,17 @@ SMALL = {
 }
 
 
-# The same few examples each time; `make fuzz` has many, and new ones (--hypothesis-profile).
-always = {"deadline": None, "suppress_health_check": list(HealthCheck)}
-settings.register_profile("test", max_examples=15, derandomize=True, database=None, **always)
-settings.register_profile("fuzz", max_examples=20_000, print_blob=True, **always)
+# A few fixed examples in the tests; `make fuzz` draws many new ones.
+common = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+settings.register_profile("test", max_examples=15, derandomize=True, database=None, **common)
+settings.register_profile("fuzz", max_examples=20_000, print_blob=True, **common)
 settings.load_profile("test")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _few_threads() -> None:
+def _one_thread_and_no_mps() -> None:
     torch.set_num_threads(1)
-    # What `auto` would otherwise take on a Mac. The real one is cached, too, and torch's compiler looks inside it.
+    # `auto` would choose MPS on a Mac. Cached like the real function, because torch.compile inspects the cache.
     torch.backends.mps.is_available = cache(lambda: False)
 
 
@@ -55,8 +55,8 @@ def _fixed_seed() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _ctrl_c_ends_the_tests() -> Iterator[None]:
-    """A script that has ended in this process ignores Ctrl-C."""
+def _restore_ctrl_c() -> Iterator[None]:
+    """A script that ran in this process leaves Ctrl-C ignored."""
     yield
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -69,14 +69,14 @@ PROCESSORS = {
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _no_processor_of_its_own() -> None:
-    """The same ways are chosen on every machine that runs the tests."""
+def _same_processor_on_every_machine() -> None:
+    """The tests use the same kernels on every machine."""
     kernels.CPU = PROCESSORS["emulated"]
 
 
 @pytest.fixture(scope="module", params=["native", "emulated"])
 def each_processor(request: pytest.FixtureRequest) -> Iterator[bool]:
-    """Run the test twice: on a processor with bfloat16 instructions, and on one without. Forked children inherit it."""
+    """Run a test as on a processor with bfloat16 instructions, and as on one without. Forked processes inherit it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernels, "CPU", PROCESSORS[request.param])
         yield kernels.CPU.bfloat16
@@ -84,13 +84,13 @@ def each_processor(request: pytest.FixtureRequest) -> Iterator[bool]:
 
 @pytest.fixture
 def small_args() -> Callable[..., ModelArgs]:
-    """``small_args(n_kv_heads=3)``: the small architecture, with changes."""
+    """``small_args(n_kv_heads=3)``: the small architecture with changes."""
     return lambda **changes: ModelArgs(**{**SMALL, **changes})
 
 
 @pytest.fixture
 def small_model(small_args: Callable[..., ModelArgs]) -> Callable[..., Transformer]:
-    """``small_model(n_kv_heads=3)``: a network with weights wide enough that every fault shows in its logits."""
+    """``small_model(n_kv_heads=3)``: a network with weights so large that errors show in its logits."""
 
     def build(**changes) -> Transformer:
         model = Transformer(small_args(**changes))

@@ -1,4 +1,4 @@
-"""Foreign bytes: strategies that damage a file as disks, downloads and hand edits do, and JSON values of any kind."""
+"""Hypothesis strategies that damage the bytes of a file, or replace values in its JSON."""
 
 import copy
 import json
@@ -15,47 +15,58 @@ VALUES = st.one_of(
     st.sampled_from(EXTREME), st.lists(st.integers(-2, 400), max_size=3), st.just({}),
 )  # fmt: skip
 Damage = Callable[[bytes], bytes]
-PLACE = st.integers(0, 2**20)  # of which the rest modulo the length is taken
+INDEX = st.integers(0, 2**20)  # taken modulo the length
 
 
 @st.composite
 def broken_bytes(draw: st.DrawFn) -> Damage:
-    """Bytes flipped, cut off, inserted, written over; sometimes nothing is left."""
+    """Flip a bit, or truncate, insert, overwrite or replace bytes."""
     kind = draw(st.sampled_from(["flip", "cut", "insert", "overwrite", "replace"]))
-    place, bit, new = draw(PLACE), draw(st.integers(0, 7)), draw(st.binary(min_size=1, max_size=20))
-    near = draw(st.sampled_from([40, 400, 2**20]))  # what matters stands at the start
+    index, bit, new = draw(INDEX), draw(st.integers(0, 7)), draw(st.binary(min_size=1, max_size=20))
+    limit = draw(st.sampled_from([40, 400, 2**20]))  # headers are at the start, so most damage goes there
 
     def damage(raw: bytes) -> bytes:
-        at = place % max(1, min(near, len(raw)))
+        at = index % max(1, min(limit, len(raw)))
         if kind == "flip" and raw:
             return raw[:at] + bytes([raw[at] ^ 1 << bit]) + raw[at + 1 :]
-        return {
-            "cut": raw[:at],
-            "insert": raw[:at] + new + raw[at:],
-            "overwrite": raw[:at] + new + raw[at + len(new) :],
-        }.get(kind, new[bit:])
+        if kind == "cut":
+            return raw[:at]
+        if kind == "insert":
+            return raw[:at] + new + raw[at:]
+        if kind == "overwrite":
+            return raw[:at] + new + raw[at + len(new) :]
+        return new[bit:]
 
     return damage
 
 
-def places(value: Any) -> list[tuple[Any, Any]]:
-    """Every (container, key) of a JSON value."""
-    keys = value.keys() if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
-    return [place for key in keys for place in [(value, key), *places(value[key])]]
+def entries(value: Any) -> list[tuple[Any, Any]]:
+    """Every (container, key) of a JSON value, at any depth."""
+    if isinstance(value, dict):
+        keys = list(value)
+    elif isinstance(value, list):
+        keys = list(range(len(value)))
+    else:
+        return []
+    found = []
+    for key in keys:
+        found.append((value, key))
+        found += entries(value[key])
+    return found
 
 
-def changed(value: Any, place: int, new: Any, how: str) -> Any:
-    """A copy in which one entry is another, is gone, or is there twice over."""
+def change_entry(value: Any, index: int, new: Any, how: str) -> Any:
+    """A copy in which one entry is replaced by ``new``, removed, or replaced by a copy of another entry."""
     value = copy.deepcopy(value)
-    found = places(value)
+    found = entries(value)
     if not found:
         return new
-    container, key = found[place % len(found)]
+    container, key = found[index % len(found)]
     if how == "remove":
         del container[key]
     elif how == "swap":
-        other, its = found[(place * 7 + 1) % len(found)]
-        container[key] = copy.deepcopy(other[its])
+        other_container, other_key = found[(index * 7 + 1) % len(found)]
+        container[key] = copy.deepcopy(other_container[other_key])
     else:
         container[key] = new
     return value
@@ -63,20 +74,22 @@ def changed(value: Any, place: int, new: Any, how: str) -> Any:
 
 @st.composite
 def broken_json(draw: st.DrawFn) -> Damage:
-    """A JSON text, or one of its lines, with one entry changed; other bytes around it are left as they are."""
-    place, line, new = draw(PLACE), draw(PLACE), draw(VALUES)
+    """Change one entry of a JSON text or of one of its lines. The bytes around it are unchanged."""
+    index, line, new = draw(INDEX), draw(INDEX), draw(VALUES)
     how = draw(st.sampled_from(["replace", "replace", "remove", "swap"]))
 
     def damage(raw: bytes) -> bytes:
-        head, text, tail = parts(raw, line)
-        edited = json.dumps(changed(json.loads(text), place, new, how)).encode("utf-8", "surrogatepass")
-        return (len(edited).to_bytes(8, "little") if len(head) == 8 else head) + edited + tail
+        head, text, tail = split_around_json(raw, line)
+        edited = json.dumps(change_entry(json.loads(text), index, new, how)).encode("utf-8", "surrogatepass")
+        if len(head) == 8:  # the length of a safetensors header
+            head = len(edited).to_bytes(8, "little")
+        return head + edited + tail
 
     return damage
 
 
-def parts(raw: bytes, line: int) -> tuple[bytes, bytes, bytes]:
-    """What stands before, in and after the JSON: of a safetensors file its header, of a .jsonl one line."""
+def split_around_json(raw: bytes, line: int) -> tuple[bytes, bytes, bytes]:
+    """The bytes before, in and after the JSON: the header of a safetensors file, or one line of a .jsonl file."""
     if raw[8:9] == b"{":
         end = 8 + int.from_bytes(raw[:8], "little")
         return raw[:8], raw[8:end], raw[end:]

@@ -1,4 +1,4 @@
-"""A tokenizer of bytes, for tests of what happens to tokens that need no real one."""
+"""A byte tokenizer, for tests that need no trained one."""
 
 from model.text.tokenizer import TextStream
 
@@ -6,7 +6,7 @@ BOS, EOS = 0, 1
 
 
 class Letters:
-    """Token 2 + b is the byte b; a space at the very start is dropped, as SentencePiece does."""
+    """Token 2 + b is byte b. Like SentencePiece, it drops a space at the start of a text."""
 
     vocab_size, bos_id, eos_ids = 258, BOS, (EOS,)
 

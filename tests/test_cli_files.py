@@ -1,4 +1,4 @@
-"""JSON from elsewhere: any value in any known field is taken or refused by name, and only files are read."""
+"""JSON from elsewhere: a wrong value in any field is refused with its name, and only regular files are read."""
 
 import json
 import math
@@ -9,22 +9,22 @@ import pytest
 from model.cli.files import (
     FLAG,
     IDS,
+    INTEGER,
     NUMBER,
     TABLE,
     TEXT,
     TEXTS,
     TOKEN,
-    WHOLE,
     check_fields,
     read_json,
-    shortened,
+    short_repr,
     write_text,
 )
 from model.weights import load_args, load_tokenizer, save_model
-from model.weights.hf_config import CONFIG_KINDS, NOT_DONE
+from model.weights.hf_config import CONFIG_KINDS, UNSUPPORTED
 
 GOOD = {
-    WHOLE: [0, -1, 2**62],
+    INTEGER: [0, -1, 2**62],
     NUMBER: [0, 1.5, -1e300],
     FLAG: [True, False],
     TEXT: ["", "llama", "日"],
@@ -40,11 +40,11 @@ ODD = [
 
 
 @pytest.mark.parametrize("kind", GOOD, ids=lambda kind: kind[0])
-def test_what_is_of_the_kind_passes_and_what_is_not_is_named(kind):
+def test_a_value_of_another_kind_is_refused_with_the_name_of_its_field(kind):
     for value in [*GOOD[kind], None]:
         check_fields({"name": value, "other": object()}, {"name": kind})
     for value in [10**400, math.nan, "\ud800", [None], [[1]], object()]:
-        if not (kind is WHOLE and value == 10**400):
+        if not (kind is INTEGER and value == 10**400):
             with pytest.raises(ValueError, match=f"^name is .*: {kind[0]} is needed$") as error:
                 check_fields({"name": value}, {"name": kind})
             assert "\n" not in str(error.value)
@@ -52,7 +52,7 @@ def test_what_is_of_the_kind_passes_and_what_is_not_is_named(kind):
 
 
 def refusal(read, path):
-    """What it says, or nothing; any other exception is a fault."""
+    """The message of the ValueError, or an empty text if there is none; any other exception is a bug."""
     try:
         read(path)
     except ValueError as error:
@@ -62,7 +62,7 @@ def refusal(read, path):
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
 @pytest.mark.parametrize("name", ["fifo", "folder", "large"])
-def test_only_files_of_a_sane_size_are_read(tmp_path, name, monkeypatch):
+def test_pipes_folders_and_huge_files_are_not_read_as_json(tmp_path, name, monkeypatch):
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "folder").mkdir()
     (tmp_path / "large").write_text("{}  ", encoding="utf-8")
@@ -71,20 +71,20 @@ def test_only_files_of_a_sane_size_are_read(tmp_path, name, monkeypatch):
         read_json(tmp_path / name)
 
 
-@pytest.mark.parametrize("field", [*CONFIG_KINDS, *NOT_DONE, "bos_token_id", "eos_token_id"])
-def test_any_value_in_any_field_of_a_configuration_ends_in_one_line(small_model, tmp_path, field):
+@pytest.mark.parametrize("field", [*CONFIG_KINDS, *UNSUPPORTED, "bos_token_id", "eos_token_id"])
+def test_a_wrong_value_in_any_field_of_config_json_is_refused_in_one_line(small_model, tmp_path, field):
     save_model(small_model(head_dim=8), tmp_path)
     config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
     for value in ODD:
         (tmp_path / "config.json").write_text(json.dumps({**config, field: value}), encoding="utf-8")
         for read in (load_args, load_tokenizer):
-            said = refusal(read, tmp_path)
-            assert "\n" not in said
-            assert len(said) < 600
+            message = refusal(read, tmp_path)
+            assert "\n" not in message
+            assert len(message) < 600
 
 
-def test_a_directory_that_cannot_be_opened_is_written_into_all_the_same(tmp_path, monkeypatch):
-    """Windows opens none; elsewhere it may be one that only its owner may list."""
+def test_a_file_is_written_into_a_directory_that_cannot_be_opened(tmp_path, monkeypatch):
+    """On Windows no directory can be opened; elsewhere it may lack read permission."""
     real_open = os.open
 
     def refuse_directories(path, *flags, **options):
@@ -101,9 +101,9 @@ def test_a_directory_that_cannot_be_opened_is_written_into_all_the_same(tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 
 
-def test_a_value_of_60_characters_is_shown_whole_and_a_longer_one_is_cut_to_60():
-    assert shortened("x" * 58) == f"'{'x' * 58}'"
-    assert shortened("x" * 59) == f"'{'x' * 56}..."
-    assert len(shortened("x" * 59)) == 60
-    assert shortened(2**63 - 1) == str(2**63 - 1)
-    assert shortened(2**63) == shortened(-(2**63)) == "a number beyond 2**63"
+def test_values_in_messages_are_truncated_to_60_characters():
+    assert short_repr("x" * 58) == f"'{'x' * 58}'"
+    assert short_repr("x" * 59) == f"'{'x' * 56}..."
+    assert len(short_repr("x" * 59)) == 60
+    assert short_repr(2**63 - 1) == str(2**63 - 1)
+    assert short_repr(2**63) == short_repr(-(2**63)) == "a number beyond 2**63"

@@ -1,4 +1,4 @@
-"""Which dtype, and how much memory, on machines of all kinds."""
+"""The choice of device and dtype, and the memory check, on machines of all kinds."""
 
 import os
 from pathlib import Path
@@ -14,26 +14,26 @@ HALF, FULL = torch.bfloat16, torch.float32
 
 
 @pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16, torch.float16])
-def test_auto_is_what_is_stored_where_that_is_native_and_else_float32(each_processor, stored):
+def test_auto_is_the_stored_dtype_if_it_is_native_and_else_float32(each_processor, stored):
     assert pick_dtype("auto", CPU, stored) == (HALF if stored == HALF and each_processor else FULL)
 
 
-def test_what_is_said_is_taken_on_every_processor(each_processor):
+def test_an_explicit_dtype_is_used_on_every_processor(each_processor):
     for name, dtype in machine.DTYPES_BY_NAME.items():
         assert pick_dtype(name, CPU, torch.float16) == dtype
 
 
-def test_auto_trains_with_bfloat16_where_it_is_native(each_processor):
+def test_auto_trains_in_bfloat16_if_it_is_native(each_processor):
     assert pick_dtype("auto", CPU) == (HALF if each_processor else FULL)
 
 
 @pytest.mark.parametrize("name", ["abacus", "cuda:77", "cuda:99999999999999999999", "cpu:1", "", "cuda:-1"])
-def test_a_device_that_is_not_there_is_named(name):
+def test_a_missing_device_is_refused_with_its_name(name):
     with pytest.raises(ValueError, match=f"^device is {name!r}: "):
         pick_device(name)
 
 
-def test_memory_that_nobody_tells_of_is_not_judged(monkeypatch):
+def test_memory_is_checked_only_if_the_system_reports_it(monkeypatch):
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: "MemTotal: 9 kB\nMemAvailable:  3000 kB\n")
     assert available_memory() == 3_072_000
     check_memory(3_072_000, "this")
@@ -51,7 +51,7 @@ def test_memory_that_nobody_tells_of_is_not_judged(monkeypatch):
     check_memory(10**18, "this")
 
 
-def test_where_there_is_no_glibc_nothing_is_asked_of_it(monkeypatch):
+def test_keeping_freed_memory_does_nothing_without_glibc(monkeypatch):
     def absent(name):
         raise TypeError("Windows has no library without a name")
 
@@ -60,7 +60,7 @@ def test_where_there_is_no_glibc_nothing_is_asked_of_it(monkeypatch):
         keep_freed_memory()
 
 
-def test_a_device_is_taken_up_to_the_last_that_is_there(monkeypatch):
+def test_device_numbers_up_to_the_number_of_devices_are_accepted(monkeypatch):
     for name in ("cuda", "cuda:0", "mps"):
         with pytest.raises(ValueError, match=f"^device is '{name}': this machine has no such device"):
             pick_device(name)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import pytest
 
 from model import ModelArgs
-from model.cli import Parser, add_flags, from_settings, local_path, read_flags, read_toml, typed_text, write_toml
+from model.cli import Parser, add_flags, decode_argument, from_settings, local_path, read_flags, read_toml, write_toml
 from model.cli.settings import convert, toml_value
 
 
@@ -21,7 +21,7 @@ class Shape:
 class Everything:
     """One field of each type.
 
-    What follows is not for --help.
+    This paragraph is not for --help.
     """
 
     count: Annotated[int, "how many, 100% sure"] = 3
@@ -40,12 +40,12 @@ class Everything:
 class Other:
     """Something else."""
 
-    seed: Annotated[int, "where chance begins"] = 7
+    seed: Annotated[int, "of the random numbers"] = 7
 
 
 CLASSES = (Everything, Other)
 
-# What a user may write, as a flag and in a file, and what it means.
+# (field, values of the flag, value in TOML, parsed value)
 WRITTEN = [
     ("count", ["12"], "12", 12),
     ("rate", ["0.25"], "0.25", 0.25),
@@ -65,10 +65,10 @@ WRITTEN = [
 ]
 
 
-def flags(*words: str) -> dict:
+def flags(*arguments: str) -> dict:
     parser = Parser(prog="script.py")
     add_flags(parser, *CLASSES)
-    return read_flags(parser.parse_args(words), *CLASSES)
+    return read_flags(parser.parse_args(arguments), *CLASSES)
 
 
 def toml(tmp_path: Path, text: str) -> dict:
@@ -77,46 +77,46 @@ def toml(tmp_path: Path, text: str) -> dict:
     return read_toml(path, *CLASSES)
 
 
-@pytest.mark.parametrize(("name", "words", "text", "value"), WRITTEN)
-def test_flags_and_files_mean_the_same(tmp_path, name, words, text, value):
-    for said in (flags(f"--{name}", *words), toml(tmp_path, f"{name} = {text}")):
-        assert said == {name: value}
-        assert type(said[name]) is type(value)
-        assert getattr(from_settings(Everything, said), name) == value
+@pytest.mark.parametrize(("name", "values", "text", "value"), WRITTEN)
+def test_flags_and_files_are_parsed_to_the_same_values(tmp_path, name, values, text, value):
+    for settings in (flags(f"--{name}", *values), toml(tmp_path, f"{name} = {text}")):
+        assert settings == {name: value}
+        assert type(settings[name]) is type(value)
+        assert getattr(from_settings(Everything, settings), name) == value
 
 
-def test_a_switch_takes_no_value_and_can_be_taken_back(tmp_path):
+def test_a_switch_takes_no_value_and_can_be_negated(tmp_path):
     parser = Parser(prog="script.py")
     parser.add_argument("model", nargs="?")
     add_flags(parser, *CLASSES)
-    said = parser.parse_args(["--on", "runs/mine"])
-    assert said.model == "runs/mine", "what follows a switch is the script's own argument"
-    assert read_flags(said, *CLASSES) == {"on": True}
+    parsed = parser.parse_args(["--on", "runs/mine"])
+    assert parsed.model == "runs/mine", "the argument after a switch is positional"
+    assert read_flags(parsed, *CLASSES) == {"on": True}
     assert toml(tmp_path, "on = true") | flags("--not_on") == {"on": False}
 
 
-def test_a_mistyped_setting_is_answered_with_the_nearest_one(capsys):
-    for typed, known in (("--cuont", "--count"), ("--not_onn", "--not_on")):
+def test_for_a_mistyped_flag_the_nearest_one_is_suggested(capsys):
+    for typed, nearest in (("--cuont", "--count"), ("--not_onn", "--not_on")):
         with pytest.raises(SystemExit):
             flags(typed)
-        assert f"unknown argument {typed!r}: did you mean {known!r}?" in capsys.readouterr().err
+        assert f"unknown argument {typed!r}: did you mean {nearest!r}?" in capsys.readouterr().err
 
 
-def test_what_is_not_said_leaves_no_trace(tmp_path):
+def test_settings_that_are_not_given_keep_their_defaults(tmp_path):
     assert flags() == {}
     assert toml(tmp_path, "") == {}
     assert from_settings(Everything, {}) == Everything()
 
 
-def test_default_then_file_then_flag(tmp_path):
-    said = toml(tmp_path, "count = 10\nrate = 0.1\nseed = 1") | flags("--count", "20", "--on")
-    everything, other = (from_settings(cls, said) for cls in CLASSES)
+def test_flags_override_the_file_which_overrides_the_defaults(tmp_path):
+    settings = toml(tmp_path, "count = 10\nrate = 0.1\nseed = 1") | flags("--count", "20", "--on")
+    everything, other = (from_settings(cls, settings) for cls in CLASSES)
     assert (everything.count, everything.rate, everything.on, everything.mode) == (20, 0.1, True, "fast")
     assert other.seed == 1
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "parts"),
     [
         ("cuont = 3", ["'cuont'", "did you mean 'count'?"]),
         ("zzz = 3", ["'zzz'", "count", "seed"]),
@@ -138,14 +138,14 @@ def test_default_then_file_then_flag(tmp_path):
         ("count = 1\ncount = 2", ["overwrite"]),
     ],
 )
-def test_a_mistake_in_a_file_names_file_key_and_remedy(tmp_path, text, said):
+def test_an_error_in_a_file_names_file_key_and_fix(tmp_path, text, parts):
     with pytest.raises(ValueError, match=r"my\.toml") as caught:
         toml(tmp_path, text)
-    for part in said:
+    for part in parts:
         assert part in str(caught.value)
 
 
-def test_a_file_that_is_not_text_or_not_there(tmp_path):
+def test_a_settings_file_that_is_binary_or_missing_is_refused(tmp_path):
     (tmp_path / "my.toml").write_bytes(b"count = \xff\xfe\x00")
     with pytest.raises(ValueError, match=r"my\.toml"):
         read_toml(tmp_path / "my.toml", *CLASSES)
@@ -154,7 +154,7 @@ def test_a_file_that_is_not_text_or_not_there(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "parts"),
     [
         (["--count", "many"], ["count is 'many'", "whole number"]),
         (["--count", "1.5"], ["count is '1.5'", "whole number"]),
@@ -165,14 +165,14 @@ def test_a_file_that_is_not_text_or_not_there(tmp_path):
         (["--shape", "{ kidn = 1 }"], ["'kidn'", "did you mean 'kind'?"]),
     ],
 )
-def test_a_mistake_in_a_flag_names_value_and_remedy(words, said):
+def test_an_error_in_a_flag_names_value_and_fix(arguments, parts):
     with pytest.raises(ValueError, match=" ") as caught:
-        flags(*words)
-    for part in said:
+        flags(*arguments)
+    for part in parts:
         assert part in str(caught.value)
 
 
-def test_a_file_written_is_the_file_read(tmp_path):
+def test_settings_written_as_toml_are_read_back_unchanged(tmp_path):
     awkward = 'quotes " and \\ and \n newline, tab \t, é, ☃, 🪢'
     for everything in (
         Everything(),
@@ -180,28 +180,27 @@ def test_a_file_written_is_the_file_read(tmp_path):
         Everything(rate=1e20, name="nan"),
     ):
         text = write_toml(everything, Other(seed=8))
-        said = toml(tmp_path, text)
-        assert from_settings(Everything, said) == everything
-        assert from_settings(Other, said) == Other(seed=8)
+        settings = toml(tmp_path, text)
+        assert from_settings(Everything, settings) == everything
+        assert from_settings(Other, settings) == Other(seed=8)
 
 
-def test_the_architecture_survives_the_round_trip(tmp_path):
+def test_the_architecture_written_as_toml_is_read_back_unchanged(tmp_path):
     args = ModelArgs(dim=96, n_heads=6, n_kv_heads=2, rope_theta=500000.0, norm_eps=1e-6, tie_embeddings=True)
     written = write_toml(args)
     (tmp_path / "my.toml").write_text(written, encoding="utf-8")
     assert from_settings(ModelArgs, read_toml(tmp_path / "my.toml", ModelArgs)) == args
-    stated = {name for name, value in vars(args).items() if value is not None}
-    assert set(tomllib.loads(written)) == stated
+    assert set(tomllib.loads(written)) == {name for name, value in vars(args).items() if value is not None}
 
 
-@pytest.mark.parametrize("value", ["[" * 2000 + "]" * 2000, "9" * 400, "9" * 5000], ids=["deep", "large", "endless"])
-def test_a_value_that_no_type_can_hold_is_refused(tmp_path, value):
+@pytest.mark.parametrize("value", ["[" * 2000 + "]" * 2000, "9" * 400, "9" * 5000], ids=["deep", "large", "huge"])
+def test_deeply_nested_and_huge_values_are_refused(tmp_path, value):
     (tmp_path / "my.toml").write_text(f"norm_eps = {value}\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"my\.toml"):
         read_toml(tmp_path / "my.toml", ModelArgs)
 
 
-def test_a_text_that_no_file_could_hold_is_refused():
+def test_an_argument_that_is_not_utf8_is_refused():
     parser = Parser(prog="script.py")
     add_flags(parser, Everything)
     name = next(field.name for field in fields(Everything) if field.type.__origin__ is str)
@@ -209,7 +208,7 @@ def test_a_text_that_no_file_could_hold_is_refused():
         read_flags(parser.parse_args([f"--{name}=\udce9"]), Everything)
 
 
-def test_help_is_the_fields_themselves():
+def test_help_is_generated_from_the_fields():
     parser = Parser(prog="script.py")
     add_flags(parser, *CLASSES)
     text = " ".join(parser.format_help().split())
@@ -220,21 +219,21 @@ def test_help_is_the_fields_themselves():
     assert "where from (default: 0)" in text
     assert 'which way (default: "fast")' in text
     assert "{fast,slow}" in text
-    assert "where chance begins (default: 7)" in text
+    assert "of the random numbers (default: 7)" in text
     assert "One field of each type" in text
     assert "not for --help" not in text
     assert "None" not in text
 
 
-def test_text_typed_in_a_locale_without_its_letters_is_read_as_utf_8():
-    arrived = "日é".encode().decode("ascii", "surrogateescape")  # as Python's argv has it there
-    assert typed_text(arrived) == typed_text("日é") == "日é"
+def test_arguments_that_the_locale_cannot_represent_are_decoded_as_utf_8():
+    argument = "日é".encode().decode("ascii", "surrogateescape")  # sys.argv in an ASCII locale
+    assert decode_argument(argument) == decode_argument("日é") == "日é"
     with pytest.raises(ValueError, match=r"^'caf\\udce9' is not UTF-8: "):
-        typed_text(b"caf\xe9".decode("ascii", "surrogateescape"))
+        decode_argument(b"caf\xe9".decode("ascii", "surrogateescape"))
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
-def test_a_path_is_the_file_of_its_utf_8_name_where_the_locale_lacks_its_letters(monkeypatch, tmp_path, encoding):
+def test_paths_that_the_locale_cannot_represent_are_encoded_as_utf_8(monkeypatch, tmp_path, encoding):
     monkeypatch.setattr(os, "fsencode", lambda path: str(path).encode(encoding, "surrogateescape"))
     monkeypatch.setattr(os, "fsdecode", lambda name: name.decode(encoding, "surrogateescape"))
     parser = Parser()
@@ -244,22 +243,28 @@ def test_a_path_is_the_file_of_its_utf_8_name_where_the_locale_lacks_its_letters
     from_file = read_toml(tmp_path / "my.toml", Everything)
     assert from_file == {"file": local_path("日é")}
     assert os.fsencode(from_file["file"]) == "日é".encode()
-    if encoding != "latin-1":  # in which the same bytes are other letters, typed as such
+    if encoding != "latin-1":  # in latin-1 every byte is a character, so the argument is taken as typed
         assert typed == from_file
         assert toml_value(typed["file"]) == '"日é"'
 
 
-def test_a_path_that_is_no_utf_8_is_opened_but_not_written_down():
+def test_a_path_that_is_not_utf_8_can_be_opened_but_not_written_to_toml():
     parser = Parser()
     add_flags(parser, Everything)
-    found = read_flags(parser.parse_args(["--file", "caf\udce9"]), Everything)
-    assert found == {"file": Path("caf\udce9")}
+    settings = read_flags(parser.parse_args(["--file", "caf\udce9"]), Everything)
+    assert settings == {"file": Path("caf\udce9")}
     with pytest.raises(ValueError, match=r"'caf\\udce9' is not UTF-8: "):
-        toml_value(found["file"])
+        toml_value(settings["file"])
 
 
-def test_whole_numbers_are_floats_up_to_2_to_the_63():
+def test_integers_below_2_to_the_63_are_accepted_as_floats():
     assert convert("x", 2**63 - 1, float) == 2.0**63
     for value in (2**63, -(2**63), 10**400):
         with pytest.raises(ValueError, match=r"x is a number beyond 2\*\*63: give a number"):
             convert("x", value, float)
+
+
+def test_help_shows_no_default_for_a_switch_that_is_off():
+    parser = Parser(prog="script.py")
+    add_flags(parser, Everything)
+    assert "false" not in parser.format_help().lower()

@@ -1,4 +1,4 @@
-"""convert.py as a user runs it: mistakes in this process, which is fast, and the whole script once."""
+"""convert.py as a user runs it, mostly in this process, because starting a process is slow."""
 
 import json
 import os
@@ -50,44 +50,44 @@ def run(monkeypatch, capsys):
     return run
 
 
-def same(model, path):
+def same_weights(model, path):
     state = load_model(path).state_dict()
     return all(torch.equal(state[name], tensor) for name, tensor in model.state_dict().items())
 
 
 @pytest.mark.parametrize("name", ["x.bin", "x.tokenizer.bin"])
-def test_what_somebody_else_has_written_meanwhile_is_not_written_over(source, run, monkeypatch, name):
+def test_a_file_written_by_another_process_meanwhile_is_not_overwritten(source, run, monkeypatch, name):
     real = convert.open_checkpoint
 
-    def opened(path):
+    def open_after_another_process(path):
         Path(name).write_text("another's", encoding="utf-8")
         return real(path)
 
-    monkeypatch.setattr(convert, "open_checkpoint", opened)
-    code, said = run("run", "x.bin", "--to", "llama2c")
+    monkeypatch.setattr(convert, "open_checkpoint", open_after_another_process)
+    code, err = run("run", "x.bin", "--to", "llama2c")
     assert code == 2
-    assert f"error: {name} exists" in said
+    assert f"error: {name} exists" in err
     assert Path(name).read_text(encoding="utf-8") == "another's"
     assert [path.name for path in Path().glob("x.*")] == [name]
 
 
 def test_round_trips_are_bit_equal(source, run):
-    for *flags, made in [
+    for *flags, target in [
         ("run", "x.bin", "--to", "llama2c", "x.bin"),
         ("x.bin", "back", "--to", "hf", "--tokenizer", "run/tokenizer.model", "back"),
         ("run", "meta", "--to", "meta", "meta"),
         ("meta", "again", "--to", "hf", "again"),
     ]:
-        code, said = run(*flags)
-        assert code == 0, said
-        assert same(source, made)
+        code, err = run(*flags)
+        assert code == 0, err
+        assert same_weights(source, target)
     assert Path("back/model.safetensors").read_bytes() == Path("run/model.safetensors").read_bytes()
     assert Path("back/config.json").read_text(encoding="utf-8") == Path("run/config.json").read_text(encoding="utf-8")
 
 
 CONVERSIONS = {
     "Meta": ["meta", "--tokenizer", "run/tokenizer.model"],
-    "Meta, a tokenizer that names no end": ["meta", "--tokenizer", "endless/tokenizer.json"],
+    "Meta, a tokenizer without EOS": ["meta", "--tokenizer", "no_eos/tokenizer.json"],
     "Meta, no tokenizer": ["bare"],
     "Meta, untied": ["untied"],
     "llama2.c": ["x.bin"],
@@ -98,15 +98,15 @@ CONVERSIONS = {
 @pytest.mark.parametrize("flags", CONVERSIONS.values(), ids=CONVERSIONS)
 def test_transformers_generates_from_every_conversion(source, small_model, run, flags):
     transformers = pytest.importorskip("transformers")
-    Path("endless").mkdir()
+    Path("no_eos").mkdir()
     tokenizer = json.loads(Path("run/tokenizer.json").read_text(encoding="utf-8"))
-    Path("endless/tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")  # and no tokenizer_config.json
-    for made in (
+    Path("no_eos/tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")  # without tokenizer_config.json
+    for arguments in (
         ["run", "meta", "--to", "meta"],
         ["run", "x.bin", "--to", "llama2c"],
         ["run", "eight.bin", "--to", "llama2c", "--version", 2],
     ):
-        assert run(*made)[0] == 0
+        assert run(*arguments)[0] == 0
     Path("eight.tokenizer.bin").unlink()
     shutil.copytree("meta", "bare")
     Path("bare/tokenizer.model").unlink()
@@ -115,51 +115,51 @@ def test_transformers_generates_from_every_conversion(source, small_model, run, 
     assert run(*flags, "back", "--to", "hf")[0] == 0
     theirs = transformers.AutoModelForCausalLM.from_pretrained("back", dtype=torch.float32)
     prompt = [1, 5, 9]
-    whole = theirs.generate(torch.tensor([prompt]), max_new_tokens=8, do_sample=False)[0, len(prompt) :].tolist()
+    expected = theirs.generate(torch.tensor([prompt]), max_new_tokens=8, do_sample=False)[0, len(prompt) :].tolist()
     ours = [token for (token,) in generate(load_model("back"), [prompt], max_new_tokens=8, temperature=0.0)]
-    assert whole == ours[: len(whole)]
+    assert expected == ours[: len(expected)]
 
 
 def test_weights_tied_in_meta_stay_tied(source, small_model, run):
     assert run("run", "meta", "--to", "meta")[0] == 0
     size = sum(weight.numel() for weight in source.parameters())
     for target, flags in (("back", ["--to", "hf"]), ("x.bin", ["--to", "llama2c"])):
-        code, said = run("meta", target, *flags)
-        assert code == 0, said
-        assert f"{size:,} parameters" in said
+        code, err = run("meta", target, *flags)
+        assert code == 0, err
+        assert f"{size:,} parameters" in err
         assert load_args(target).tie_embeddings
-        assert same(source, target)
+        assert same_weights(source, target)
     untied = small_model(head_dim=8, vocab_size=290)
     Path("untied").mkdir()
     meta.save(untied, Path("untied"))
     assert run("untied", "two", "--to", "hf")[0] == 0
     assert not load_args("two").tie_embeddings
-    assert same(untied, "two")
+    assert same_weights(untied, "two")
 
 
-def test_eight_bits_for_llama2c_and_back_bit_by_bit(source, run):
-    code, said = run("run", "x.bin", "--to", "llama2c", "--version", 2)
-    assert code == 0, said
+def test_int8_for_llama2c_round_trips_bit_equal(source, run):
+    code, err = run("run", "x.bin", "--to", "llama2c", "--version", 2)
+    assert code == 0, err
     parameters = sum(tensor.numel() for tensor in source.parameters())
-    assert f"{parameters:,} parameters" in said
+    assert f"{parameters:,} parameters" in err
     assert Path("x.bin").stat().st_size < 1.5 * parameters
     assert run("x.bin", "again.bin", "--to", "llama2c", "--version", 2, "--tokenizer", "run/tokenizer.model")[0] == 0
     assert Path("x.bin").read_bytes() == Path("again.bin").read_bytes()
-    code, said = run("x.bin", "wide", "--to", "hf", "--tokenizer", "run/tokenizer.model")
-    assert code == 0, said
+    code, err = run("x.bin", "wide", "--to", "hf", "--tokenizer", "run/tokenizer.model")
+    assert code == 0, err
     for name, tensor in load_model("wide").state_dict().items():
         assert (tensor - source.state_dict()[name]).abs().max() <= source.state_dict()[name].abs().max() / 254 + 1e-6
 
 
-def test_the_tokenizer_goes_along(source, run):
+def test_the_tokenizer_is_converted_too(source, run):
     text = "the rope"
     ours = load_tokenizer("run")
     run("run", "hf", "--to", "hf")
     assert sorted(os.listdir("hf")) == sorted(os.listdir("run"))
     run("run", "meta", "--to", "meta")
     assert load_tokenizer("meta", 290).encode(text) == ours.encode(text)
-    _, said = run("run", "x.bin", "--to", "llama2c")
-    assert "puts a space before every prompt" in said
+    _, err = run("run", "x.bin", "--to", "llama2c")
+    assert "puts a space before every prompt" in err
     assert Llama2cTokenizer("x.tokenizer.bin", 290).encode(text) == ours.encode(" " + text)
 
 
@@ -167,7 +167,7 @@ def test_the_tokenizer_of_a_bin_is_found_beside_it_both_ways(source, run):
     run("run", "demo.bin", "--to", "llama2c")
     theirs = load_tokenizer("demo.bin", 290)
     assert theirs.path == Path("demo.tokenizer.bin")
-    Path("demo.bin").rename("demo")  # whatever the name ends with
+    Path("demo.bin").rename("demo")  # the ending of the name does not matter
     assert load_tokenizer("demo", 290).path == theirs.path
     Path("demo").rename("demo.bin")
     assert run("demo.bin", "back", "--to", "hf")[0] == 0
@@ -184,14 +184,14 @@ def test_the_tokenizer_of_a_bin_is_found_beside_it_both_ways(source, run):
     assert Path("again.tokenizer.bin").read_bytes() == Path("demo.tokenizer.bin").read_bytes()
 
 
-def test_a_tokenizer_that_is_left_out_is_said(source, run):
+def test_converting_without_a_tokenizer_prints_a_note(source, run):
     run("run", "demo.bin", "--to", "llama2c")
     Path("demo.tokenizer.bin").unlink()
-    _, said = run("demo.bin", "back", "--to", "hf")
-    assert "demo.bin has no tokenizer beside it: the weights only" in said
+    _, err = run("demo.bin", "back", "--to", "hf")
+    assert "demo.bin has no tokenizer: converting the weights only" in err
 
 
-def test_without_a_tokenizer_the_ids_go_along(source, run):
+def test_without_a_tokenizer_bos_and_eos_ids_are_kept(source, run):
     for name in ("tokenizer.model", "tokenizer.json"):
         Path("run", name).unlink()
     run("run", "hf", "--to", "hf")
@@ -208,19 +208,19 @@ def test_dtype_is_kept_or_changed(source, run):
     assert torch.equal(load_model("meta").norm.weight, source.norm.weight.bfloat16().float())
 
 
-def test_what_params_json_cannot_say_is_noted(source, run):
-    assert "context is 24: read back it is 2048" in run("run", "meta", "--to", "meta")[1]
+def test_a_context_that_params_json_cannot_store_prints_a_note(source, run):
+    assert "context of 24: read back, the context is 2048" in run("run", "meta", "--to", "meta")[1]
 
 
 @pytest.mark.parametrize("version", [0, 2])
 @torch.no_grad()
-def test_another_epsilon_is_written_by_force_with_its_largest_change(small_model, run, tmp_path, monkeypatch, version):
+def test_force_converts_another_norm_eps_and_reports_the_change(small_model, run, tmp_path, monkeypatch, version):
     monkeypatch.chdir(tmp_path)
     model = small_model(head_dim=8, norm_eps=1e-2, tie_embeddings=True).eval()
     save_model(model, "eps")
-    code, said = run("eps", "x.bin", "--to", "llama2c", "--version", version, "--force")
+    code, err = run("eps", "x.bin", "--to", "llama2c", "--version", version, "--force")
     assert code == 0
-    found = re.search(r"largest change is (\S+), and .* same after (\d+) of 24 tokens drawn at random", said)
+    found = re.search(r"largest change is (\S+), and .* same after (\d+) of 24 tokens drawn at random", err)
     tokens = torch.tensor([random.Random(0).choices(range(37), k=32)[:24]])
     model = checkpoint.open_checkpoint("eps").model(
         int8=version == 2, group=llama2c.group_for(model.args) if version else None
@@ -230,14 +230,14 @@ def test_another_epsilon_is_written_by_force_with_its_largest_change(small_model
     assert int(found[2]) == int((before.argmax(-1) == after.argmax(-1)).sum())
 
 
-def test_the_change_by_another_epsilon_is_measured_on_text_if_there_is_a_tokenizer(source, run):
+def test_the_change_by_force_is_measured_on_text_if_there_is_a_tokenizer(source, run):
     source.args = replace(source.args, norm_eps=1e-6)
     save_model(source, "run")
-    code, said = run("run", "x.bin", "--to", "llama2c", "--force")
+    code, err = run("run", "x.bin", "--to", "llama2c", "--force")
     assert code == 0
-    assert "of 24 tokens of an English text" in said
+    assert "of 24 tokens of an English text" in err
     assert load_args("x.bin").norm_eps == 1e-5
-    assert same(source, "x.bin")
+    assert same_weights(source, "x.bin")
 
 
 MISTAKES = {
@@ -263,18 +263,18 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("flags", "words"), MISTAKES.values(), ids=MISTAKES)
-def test_mistakes_end_in_one_line_with_nothing_written(source, small_model, run, flags, words):
+def test_mistakes_end_in_one_line_and_nothing_is_written(source, small_model, run, flags, words):
     save_model(small_model(head_dim=8, rope_theta=5e5), "theta")
     save_model(small_model(head_dim=8, norm_eps=1e-6), "eps")
     save_model(small_model(head_dim=8, rope_scaling=RopeScaling("linear", 2.0)), "scaled")
     train_tokenizer(["the ropewalk is a long lane where rope is laid. " * 50], Path("other"), "bpe", 300)
     Path("y.tokenizer.bin").touch()
     before = sorted(Path().rglob("*"))
-    code, said = run(*flags)
+    code, err = run(*flags)
     assert code == 2
-    assert said.startswith("convert.py: error: ")
-    assert said.count("\n") == 1
-    assert words in said
+    assert err.startswith("convert.py: error: ")
+    assert err.count("\n") == 1
+    assert words in err
     assert sorted(Path().rglob("*")) == before
 
 
@@ -283,31 +283,31 @@ def test_a_failed_write_leaves_no_directory(source, run, monkeypatch):
         "model.weights.tensors.save_file", lambda *_: (_ for _ in ()).throw(OSError(28, "disk full", "x"))
     )
     before = sorted(Path().rglob("*"))
-    code, said = run("run", "new", "--to", "hf")
-    assert (code, said) == (2, "convert.py: error: x: disk full\n")
+    code, err = run("run", "new", "--to", "hf")
+    assert (code, err) == (2, "convert.py: error: x: disk full\n")
     assert sorted(Path().rglob("*")) == before
 
 
-def test_a_disk_too_full_for_the_weights_is_named_and_keeps_no_tokenizer_either(source, run):
+def test_if_the_disk_is_too_full_for_the_weights_the_tokenizer_is_removed(source, run):
     resource = pytest.importorskip("resource")
     before, limits = sorted(Path().rglob("*")), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))  # the tokenizer fits
     try:
-        code, said = run("run", "x.bin", "--to", "llama2c")
+        code, err = run("run", "x.bin", "--to", "llama2c")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert (code, said.splitlines()[-1]) == (2, "convert.py: error: x.bin: File too large")
+    assert (code, err.splitlines()[-1]) == (2, "convert.py: error: x.bin: File too large")
     assert sorted(Path().rglob("*")) == before
 
 
 def test_an_empty_target_directory_is_filled(source, run):
     Path("new").mkdir()
     assert run("run", "new", "--to", "meta")[0] == 0
-    assert same(source, "new")
+    assert same_weights(source, "new")
 
 
 @pytest.mark.parametrize("flags", [["--help"], ["nowhere", "x", "--to", "hf"], ["run", "x.bin", "--to", "llama2c"]])
-def test_the_script_itself(source, flags):
+def test_the_script_runs_as_a_process(source, flags):
     ended = subprocess.run(
         [sys.executable, REPOSITORY / "convert.py", *flags],
         capture_output=True,
@@ -321,3 +321,12 @@ def test_the_script_itself(source, flags):
         assert llama2c.Llama2c(Path("x.bin")).args.vocab_size == 290
     else:
         assert ended.returncode == (0 if flags == ["--help"] else 2)
+
+
+def test_with_another_tokenizer_the_ids_are_those_of_that_tokenizer(source, run):
+    for name in ("config.json", "generation_config.json"):
+        found = json.loads(Path("run", name).read_text(encoding="utf-8"))
+        Path("run", name).write_text(json.dumps(found | {"eos_token_id": 7}), encoding="utf-8")
+    run("run", "hf", "--to", "hf", "--tokenizer", "tok/tokenizer.model")
+    for name in ("config.json", "generation_config.json"):
+        assert json.loads(Path("hf", name).read_text(encoding="utf-8"))["eos_token_id"] == [2, 1]

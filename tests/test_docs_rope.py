@@ -125,7 +125,7 @@ def test_commands_without_output_have_valid_flags(page):
         words = shlex.split(command)
         if not shown and "study.py" in words and "--help" not in words:
             topic = words[2]
-            read_flags(study.parser(topic).parse_args(words[3:]), TOPICS[topic])
+            read_flags(study.make_parser(topic).parse_args(words[3:]), TOPICS[topic])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -27,15 +27,17 @@ def run_dir(tmp_path):
     model = Transformer(args)
     with torch.no_grad():
         for weight in model.parameters():
-            weight.mul_(5 if weight.ndim == 2 else 1)  # a sharper, so a more telling distribution
+            weight.mul_(5 if weight.ndim == 2 else 1)  # a sharper distribution, so that errors show in the loss
     save_model(model, tmp_path / "run")
     return tmp_path / "run"
 
 
 @pytest.fixture
-def evaluated(run_dir, monkeypatch, capsys):
-    def call(*words, stdin=None):
-        monkeypatch.setattr("sys.argv", ["evaluate.py", str(run_dir), *map(str, words)])
+def run(run_dir, monkeypatch, capsys):
+    """``run(*arguments)`` -> (exit code, stdout, stderr) of evaluate.py on the small run."""
+
+    def call(*arguments):
+        monkeypatch.setattr("sys.argv", ["evaluate.py", str(run_dir), *map(str, arguments)])
         with pytest.raises(SystemExit) as ended:
             run_script(evaluate.main, "evaluate.py")
         out, err = capsys.readouterr()
@@ -46,7 +48,7 @@ def evaluated(run_dir, monkeypatch, capsys):
 
 @pytest.mark.parametrize("length", [2, 5, CONTEXT, CONTEXT + 1, CONTEXT + 2, 50, 53])
 @pytest.mark.parametrize("stride", [1, 4, 12, CONTEXT])
-def test_each_token_but_the_first_is_scored_once_and_sees_what_the_stride_promises(length, stride):
+def test_each_token_but_the_first_is_scored_once_with_at_least_context_minus_stride_tokens(length, stride):
     tokens = list(range(length))
     seen = []
     for window in windows(0, tokens, CONTEXT, stride):
@@ -59,7 +61,7 @@ def test_each_token_but_the_first_is_scored_once_and_sees_what_the_stride_promis
 
 
 @pytest.mark.parametrize("stride", [3, 7, None])
-def test_the_loss_is_that_of_transformers_on_the_same_windows(run_dir, tmp_path, evaluated, stride):
+def test_the_loss_equals_that_of_transformers_on_the_same_windows(run_dir, tmp_path, run, stride):
     transformers = pytest.importorskip("transformers")
     theirs = transformers.AutoModelForCausalLM.from_pretrained(run_dir, dtype=torch.float32).eval()
     (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
@@ -71,8 +73,8 @@ def test_the_loss_is_that_of_transformers_on_the_same_windows(run_dir, tmp_path,
         labels[:, : -window.scored] = -100  # not counted
         with torch.no_grad():
             total += theirs(ids, labels=labels).loss.item() * window.scored
-    words = [] if stride is None else ["--stride", stride]
-    code, out, _ = evaluated("--data", tmp_path / "text.txt", "--json", *words, "--dtype", "float32")
+    arguments = [] if stride is None else ["--stride", stride]
+    code, out, _ = run("--data", tmp_path / "text.txt", "--json", *arguments, "--dtype", "float32")
     assert code == 0
     ours = json.loads(out.splitlines()[-1])
     assert ours["tokens"] == count
@@ -95,28 +97,28 @@ def test_windows_do_not_cross_documents_and_batches_change_no_score(run_dir, tmp
         assert [item.nats for item in together] == pytest.approx([item.nats for item in alone], abs=1e-4)
 
 
-def test_a_line_a_document_and_a_table_that_agrees(evaluated, tmp_path):
+def test_the_table_agrees_with_the_json_lines_of_the_documents(run, tmp_path):
     file = tmp_path / "texts.jsonl"
     file.write_text("".join(json.dumps({"text": TEXT[:n]}) + "\n" for n in (60, 150)), encoding="utf-8")
-    _, out, _ = evaluated("--data", file, "--json")
+    _, out, _ = run("--data", file, "--json")
     first, second, total = map(json.loads, out.splitlines())
     assert (first["document"], second["document"], total["documents"]) == (1, 2, 2)
     assert total["bytes"] == first["bytes"] + second["bytes"] == 210
     mean = (first["nats_per_token"] * first["tokens"] + second["nats_per_token"] * second["tokens"]) / total["tokens"]
     assert total["nats_per_token"] == pytest.approx(mean)
-    _, out, _ = evaluated("--data", file)
+    _, out, _ = run("--data", file)
     assert f"nats per token {total['nats_per_token']:.4f}" in out
     assert "documents      2; nats per token from" in out
 
 
-def test_several_files_are_shown_one_a_line(evaluated, tmp_path):
+def test_several_files_are_shown_one_per_line(run, tmp_path):
     (tmp_path / "a.txt").write_text(TEXT[:60], encoding="utf-8")
     (tmp_path / "b.jsonl").write_text(
         "".join(json.dumps({"text": TEXT[:n]}) + "\n" for n in (50, 90)), encoding="utf-8"
     )
-    (tmp_path / "c.md").write_text("left out", encoding="utf-8")
-    words = ("--data", tmp_path, "--glob", "*.txt", "*.jsonl")
-    _, out, _ = evaluated(*words, "--json")
+    (tmp_path / "c.md").write_text("not selected", encoding="utf-8")
+    arguments = ("--data", tmp_path, "--glob", "*.txt", "*.jsonl")
+    _, out, _ = run(*arguments, "--json")
     *lines, a, b, total = map(json.loads, out.splitlines())
     names = [str(tmp_path / name) for name in ("a.txt", "b.jsonl")]
     assert [line["file"] for line in lines] == [names[0], names[1], names[1]]
@@ -126,66 +128,67 @@ def test_several_files_are_shown_one_a_line(evaluated, tmp_path):
     ]
     assert b["tokens"] == lines[1]["tokens"] + lines[2]["tokens"]
     assert total["bytes"] == 200
-    _, out, _ = evaluated(*words)
+    _, out, _ = run(*arguments)
     table, _, summary = out.partition("\n\n")
     assert [line.split()[-1] for line in table.splitlines()] == ["file", *names]
     assert table.splitlines()[2].startswith(f"{b['nats_per_token']:.4f}")
     assert summary.startswith(f"nats per token {total['nats_per_token']:.4f}")
 
 
-def test_no_bar_goes_into_a_pipe(evaluated, tmp_path, monkeypatch):
+def test_no_progress_bar_is_written_to_a_pipe(run, tmp_path, monkeypatch):
     monkeypatch.setattr("model.scripts.evaluate.tqdm", partial(tqdm, mininterval=0, delay=0))
     (tmp_path / "a.txt").write_text(TEXT, encoding="utf-8")
-    assert evaluated("--data", tmp_path / "a.txt")[2] == ""
+    assert run("--data", tmp_path / "a.txt")[2] == ""
 
 
 @pytest.fixture
 def settings(run_dir, tmp_path, monkeypatch):
-    """Makes the model one of a run, with these lines in its config.toml."""
+    """``settings(text)`` makes the model a run with this config.toml."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     return (run_dir / "config.toml").write_text
 
 
-def test_without_data_the_validation_text_of_the_run_is_scored(evaluated, settings, tmp_path):
+def test_without_data_the_validation_text_of_the_run_is_scored(run, settings, tmp_path):
     (tmp_path / "text.txt").write_text("%".join([TEXT, TEXT[:80], TEXT[:41]]), encoding="utf-8")
     (tmp_path / "end.txt").write_text(TEXT[480:] + "%" + TEXT[:80] + "%" + TEXT[:41], encoding="utf-8")
     fraction = (len(TEXT) - 480 + 121) / (len(TEXT) + 121)
     settings(f'data = "text.txt"\nval_fraction = {fraction}\ndoc_separator = "%"\n')
-    code, out, err = evaluated("--json")
+    code, out, err = run("--json")
     assert code == 0
     assert f"note: scoring the last {100 * fraction:g}% of text.txt, the run's validation text" in err
     assert json.loads(out.splitlines()[-1])["documents"] == 3
-    _, given_out, err = evaluated("--data", "end.txt", "--json")
+    _, data_out, err = run("--data", "end.txt", "--json")
     assert err == ""
-    lines, given = ([json.loads(line) for line in text.splitlines()] for text in (out, given_out))
-    assert lines == [{key: value for key, value in line.items() if key != "file"} for line in given]
+    lines = [json.loads(line) for line in out.splitlines()]
+    data_lines = [json.loads(line) for line in data_out.splitlines()]
+    assert lines == [{key: value for key, value in line.items() if key != "file"} for line in data_lines]
     settings('data = "text.txt"\nval_data = "end.txt"\ndoc_separator = "%"\n')
-    assert evaluated("--json")[1] == out
+    assert run("--json")[1] == out
 
 
-def test_scores_of_training_text_are_said_to_be_such(evaluated, settings, tmp_path):
+def test_scoring_training_text_prints_a_note(run, settings, tmp_path):
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(TEXT, encoding="utf-8")
     settings('data = "a.txt"\ndoc_separator = ""\n')
-    assert "run was trained on 1 of 1 file: its scores are better" in evaluated("--data", tmp_path / "a.txt")[2]
-    assert "was trained on 1 of 2 files" in evaluated("--data", "b.txt", "a.txt")[2]
-    assert evaluated("--data", "b.txt")[2] == ""
+    assert "run was trained on 1 of 1 file: scores on training text" in run("--data", tmp_path / "a.txt")[2]
+    assert "was trained on 1 of 2 files" in run("--data", "b.txt", "a.txt")[2]
+    assert run("--data", "b.txt")[2] == ""
     settings('data = ["a.txt", "-", "http://127.0.0.1:1/a.txt", "gone.txt"]\ndoc_separator = ""\n')
-    assert evaluated("--data", "b.txt")[2] == "", "nothing is read from a pipe or fetched to compare with"
+    assert run("--data", "b.txt")[2] == "", "no pipe is read and nothing is downloaded for the comparison"
 
 
-def test_a_separator_is_the_runs_or_recognized(evaluated, settings, tmp_path):
+def test_the_separator_is_that_of_the_flag_or_of_the_run_or_recognized(run, settings, tmp_path):
     (tmp_path / "a.txt").write_text("<|endoftext|>".join([TEXT] * 6), encoding="utf-8")
-    _, out, err = evaluated("--data", "a.txt")
+    _, out, err = run("--data", "a.txt")
     assert "documents      6" in out
     assert "note: a.txt: split at <|endoftext|>, 5 times" in err
     settings('data = "b.txt"\ndoc_separator = ""\n')
-    assert "documents" not in evaluated("--data", "a.txt")[1]
-    assert "documents      6" in evaluated("--data", "a.txt", "--doc_separator", "<|endoftext|>")[1]
+    assert "documents" not in run("--data", "a.txt")[1]
+    assert "documents      6" in run("--data", "a.txt", "--doc_separator", "<|endoftext|>")[1]
 
 
-def test_a_context_longer_than_the_text_and_a_text_of_one_token_are_fine():
+def test_a_text_of_one_token_is_scored_with_the_exact_loss():
     model = Transformer(ModelArgs(dim=16, n_layers=1, n_heads=2, vocab_size=30, max_seq_len=CONTEXT))
     (item,) = evaluate.evaluate(model, [([1, 7], 1)])
     with torch.no_grad():
@@ -194,10 +197,10 @@ def test_a_context_longer_than_the_text_and_a_text_of_one_token_are_fine():
 
 
 @pytest.mark.parametrize(
-    ("words", "complaint"),
+    ("arguments", "message"),
     [
-        ((), "whose validation text is known: name the text to score with --data"),
-        (("--tokenizer", "TEXT"), "tokenizer is for a text of your own"),
+        ((), "is not a run of train.py, or its config.toml cannot be read: name the text to score with --data"),
+        (("--tokenizer", "TEXT"), "tokenizer cannot be used with the run's validation text: add --data"),
         (("--data", "EMPTY"), "is empty"),
         (("--data", "TEXT", "--stride", "0"), "stride is 0: give at least 1"),
         (("--data", "TEXT", "--stride", "14"), "stride is 14: windows are 13 tokens long"),
@@ -205,32 +208,32 @@ def test_a_context_longer_than_the_text_and_a_text_of_one_token_are_fine():
         (("--data", "MISSING"), "does not exist"),
     ],
 )
-def test_mistakes_are_one_line(evaluated, tmp_path, words, complaint):
+def test_mistakes_are_one_line(run, tmp_path, arguments, message):
     (tmp_path / "EMPTY").touch()
     (tmp_path / "TEXT").write_text(TEXT, encoding="utf-8")
-    code, out, err = evaluated(*(tmp_path / word if word.isupper() else word for word in words))
+    code, out, err = run(*(tmp_path / argument if argument.isupper() else argument for argument in arguments))
     assert (code, out) == (2, "")
     assert err.startswith("evaluate.py: error: ")
     assert err.count("\n") == 1
-    assert complaint in err
+    assert message in err
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)])
-def test_a_loss_that_is_no_number_is_a_mistake_of_the_model(run_dir, tmp_path, evaluated, form):
+def test_a_loss_that_is_not_finite_is_an_error(run_dir, tmp_path, run, form):
     model = load_model(run_dir)
     with torch.no_grad():
         model.layers[1].attention.wo.weight[3, 5] = math.nan
     save_model(model, run_dir)
     (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
-    code, out, err = evaluated("--data", tmp_path / "text.txt", *form)
+    code, out, err = run("--data", tmp_path / "text.txt", *form)
     assert (code, out) == (2, "")
     assert "the loss is nan: the weights hold NaN or infinity" in err
 
 
-def test_several_documents_show_the_best_the_worst_and_the_median():
+def test_the_table_shows_the_range_and_the_median_of_several_documents():
     scores = [Score(nats=nats, tokens=4, bytes=10) for nats in (8.0, 2.0, 4.0, 20.0)]
     lines = score_table(scores).splitlines()
     assert lines[0] == "nats per token 2.1250"
     assert lines[3] == "text           16 tokens, 40 bytes"
     assert lines[4] == "documents      4; nats per token from 0.5000 to 5.0000, the median document 2.0000"
-    assert len(score_table(scores[:1]).splitlines()) == 4  # of one document there is no more to say
+    assert len(score_table(scores[:1]).splitlines()) == 4  # one document has no range

@@ -1,4 +1,4 @@
-"""generate.py as a user runs it: mostly in this process, where a start costs nothing; in real ones where it counts."""
+"""generate.py as a user runs it, mostly in this process, because starting a process is slow."""
 
 import io
 import json
@@ -59,7 +59,7 @@ def objects(out):
     return [json.loads(line) for line in out.splitlines()]
 
 
-def test_text_goes_to_stdout_and_speeds_to_stderr(run):
+def test_text_goes_to_stdout_and_speed_to_stderr(run):
     code, out, err = run("--prompt", "The quick", "--max_new_tokens", 9, "--seed", 1)
     assert code == 0
     assert out.startswith("The quick")
@@ -69,22 +69,18 @@ def test_text_goes_to_stdout_and_speeds_to_stderr(run):
     assert run("--prompt", "The quick", "--max_new_tokens", 9, "--seed", 1)[1] == out
 
 
-def test_the_cache_changes_no_greedy_text(run):
+def test_greedy_text_is_the_same_with_and_without_the_cache(run):
     arguments = ["--prompt", "The quick", "--prompt", "A", "--temperature", 0, "--max_new_tokens", 30]
     cached, again = run(*arguments), run(*arguments, "--no_cache")
     assert cached[1] == again[1]
-    assert "-----" in cached[1], "samples are told apart"
+    assert "-----" in cached[1], "samples are separated by a line"
 
 
-def test_without_a_model_the_newest_run_begins_a_text(run, run_dir, monkeypatch, tmp_path):
+def test_without_a_model_the_newest_run_is_used(run, run_dir, monkeypatch, tmp_path):
     old, new = tmp_path / "runs" / "old", tmp_path / "runs" / "new"
-    for path, when in ((new, 2000), (old, 1000)):
-        path.mkdir(parents=True)
-        for file in run_dir.iterdir():
-            os.link(file, path / file.name) if file.name != "model.safetensors" else (path / file.name).write_bytes(
-                file.read_bytes()
-            )
-        os.utime(path / "model.safetensors", (when, when))
+    for path, modified in ((new, 2000), (old, 1000)):
+        shutil.copytree(run_dir, path)
+        os.utime(path / "model.safetensors", (modified, modified))
     monkeypatch.chdir(tmp_path)
     assert script.newest_run() == Path("runs/new")
     code, out, _ = run("--seed", 4, model=None)
@@ -92,46 +88,46 @@ def test_without_a_model_the_newest_run_begins_a_text(run, run_dir, monkeypatch,
     assert len(out) > 50
 
 
-def test_a_text_without_a_prompt_starts_as_the_run_says(run, run_dir, tmp_path):
-    own = tmp_path / "own"
-    shutil.copytree(run_dir, own)
-    words = ("--max_new_tokens", "9", "--temperature", "0", "--jsonl")
-    alone, after = (objects(run(*words, "--prompt", text)[1])[0] for text in ("", "The"))
-    (own / "config.toml").write_text('start_text = "The"\n', encoding="utf-8")
-    (started,) = objects(run(*words, model=own)[1])
-    assert started == after | {"prompt": ""}, "the start is not shown"
-    assert started["tokens"] != alone["tokens"]
-    assert objects(run(*words, "--prompt", "The", model=own)[1]) == [after]
+def test_without_a_prompt_the_text_begins_with_the_runs_start_text(run, run_dir, tmp_path):
+    with_start_text = tmp_path / "with_start_text"
+    shutil.copytree(run_dir, with_start_text)
+    arguments = ("--max_new_tokens", "9", "--temperature", "0", "--jsonl")
+    unprompted, prompted = (objects(run(*arguments, "--prompt", text)[1])[0] for text in ("", "The"))
+    (with_start_text / "config.toml").write_text('start_text = "The"\n', encoding="utf-8")
+    (started,) = objects(run(*arguments, model=with_start_text)[1])
+    assert started == prompted | {"prompt": ""}, "start_text is not shown"
+    assert started["tokens"] != unprompted["tokens"]
+    assert objects(run(*arguments, "--prompt", "The", model=with_start_text)[1]) == [prompted]
 
 
-def test_jsonl_has_one_object_a_sample_and_they_differ(run, run_dir):
+def test_jsonl_has_one_object_per_sample_and_samples_differ(run, run_dir):
     arguments = ["--prompt", "The", "--prompt", "I am a fox", "--num_samples", 3, "--max_new_tokens", 12, "--jsonl"]
     code, out, _ = run(*arguments, "--seed", 2, "--logprobs")
-    found = objects(out)
+    samples = objects(out)
     assert code == 0
-    assert [sample["prompt"] for sample in found] == ["The"] * 3 + ["I am a fox"] * 3
-    assert len({sample["text"] for sample in found}) == 6
+    assert [sample["prompt"] for sample in samples] == ["The"] * 3 + ["I am a fox"] * 3
+    assert len({sample["text"] for sample in samples}) == 6
     tokenizer = load_tokenizer(run_dir)
-    for sample in found:
+    for sample in samples:
         assert len(sample["logprobs"]) == len(sample["tokens"]) <= 12
         assert all(value < 0 for value in sample["logprobs"])
         if sample["finish_reason"] == "length":
-            whole = tokenizer.decode(tokenizer.encode(sample["prompt"]) + sample["tokens"])
-            assert whole == sample["prompt"] + sample["text"]
+            text = tokenizer.decode(tokenizer.encode(sample["prompt"]) + sample["tokens"])
+            assert text == sample["prompt"] + sample["text"]
     assert objects(run(*arguments, "--seed", 2, "--batch_size", 2)[1]) == [
-        {key: value for key, value in sample.items() if key != "logprobs"} for sample in found
-    ], "the batch a sample is in changes nothing"
+        {key: value for key, value in sample.items() if key != "logprobs"} for sample in samples
+    ], "samples do not depend on the batch size"
 
 
 def test_stop_strings_are_never_printed(run):
-    whole = run("--prompt", "The", "--seed", 3)[1]
-    stop = whole[20:23]
+    full = run("--prompt", "The", "--seed", 3)[1]
+    stop = full[20:23]
     code, out, _ = run("--prompt", "The", "--seed", 3, "--stop", stop)
     assert code == 0
-    assert out == whole[: whole.index(stop, 3)] + "\n"
+    assert out == full[: full.index(stop, 3)] + "\n"
 
 
-def test_prompts_from_a_file_show_a_bar_when_there_are_many(run, tmp_path):
+def test_a_progress_bar_is_shown_if_there_are_more_prompts_than_fit_a_batch(run, tmp_path):
     (tmp_path / "p.txt").write_text("The fox\nA dog\n\nI am\n", encoding="utf-8")
     code, out, err = run("--prompt_file", tmp_path / "p.txt", "--max_new_tokens", 3, "--jsonl", "--batch_size", 2)
     assert code == 0
@@ -140,13 +136,13 @@ def test_prompts_from_a_file_show_a_bar_when_there_are_many(run, tmp_path):
     assert "1 blank line skipped" in err
 
 
-def test_a_prompt_from_stdin(run):
+def test_a_prompt_is_read_from_stdin(run):
     code, out, _ = run("--prompt", "-", "--max_new_tokens", 3, stdin="The fox é\n".encode())
     assert code == 0
     assert out.startswith("The fox é")
 
 
-def test_interactive(run, monkeypatch):
+def test_interactive_continues_line_by_line(run, monkeypatch):
     monkeypatch.setattr("sys.stdin", None)
     code, _, err = run("--interactive", "--max_new_tokens", 5, "--temperature", 0, stdin=b"The fox\nsays\n")
     assert code == 0
@@ -155,7 +151,7 @@ def test_interactive(run, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_low_precision(run, dtype, each_processor):
+def test_bfloat16_without_native_instructions_prints_a_note(run, dtype, each_processor):
     code, _, err = run("--dtype", dtype, "--max_new_tokens", 3, "--device", "cpu")
     assert code == 0
     assert ("has no bfloat16 instructions" in err) == (dtype == "bfloat16" and not each_processor)
@@ -204,7 +200,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(run, arguments, message):
     assert message in err
 
 
-def test_no_model_is_one_line(run, monkeypatch, tmp_path):
+def test_a_missing_model_is_one_line(run, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert "start one with `python train.py`" in run(model=None)[2]
     assert "nowhere does not exist" in run(model="nowhere")[2]
@@ -213,26 +209,26 @@ def test_no_model_is_one_line(run, monkeypatch, tmp_path):
 
 
 def start(run_dir, *arguments, **options):
-    # As UTF-8 whatever the locale of whoever runs the tests.
-    words = [word.encode() if isinstance(word, str) else word for word in arguments]
-    command = [sys.executable, ROOT / "generate.py", run_dir, *words]
+    # UTF-8 in every locale
+    arguments = [argument.encode() if isinstance(argument, str) else argument for argument in arguments]
+    command = [sys.executable, ROOT / "generate.py", run_dir, *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
 
 
 def test_ctrl_c_keeps_the_text_and_exits_130(run_dir, tmp_path):
-    """The prompts are enough for minutes; the signal comes as soon as there is text."""
+    """The prompts would take minutes; the signal is sent as soon as there is text."""
     (tmp_path / "p").write_text("The fox\n" * 5000, encoding="utf-8")
     process = start(run_dir, "--prompt_file", tmp_path / "p", "--batch_size", "1")
-    begun = os.read(process.stdout.fileno(), 100)
+    beginning = os.read(process.stdout.fileno(), 100)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=300)
     assert process.returncode == 130
-    assert begun.startswith(b"The fox")
+    assert beginning.startswith(b"The fox")
     assert out.endswith(b"\n")
     assert b"Traceback" not in err
 
 
-def test_a_reader_that_goes_is_a_quiet_end(run_dir):
+def test_a_closed_pipe_ends_the_script_without_an_error(run_dir):
     process = start(run_dir, "--prompt", "The fox", "--num_samples", "2000", "--batch_size", "1")
     process.stdout.read(20)
     process.stdout.close()
@@ -242,39 +238,31 @@ def test_a_reader_that_goes_is_a_quiet_end(run_dir):
     assert b"BrokenPipe" not in err
 
 
-def test_help_names_every_flag(run):
+def test_help_lists_the_flags(run):
     code, out, _ = run("--help")
     assert code == 0
-    for flag in (
-        "prompt",
-        "max_new_tokens",
-        "temperature",
-        "top_k",
-        "top_p",
-        "seed",
-        "tokenizer",
-        "no_cache",
-        "network",
-    ):
+    flags = "prompt max_new_tokens temperature top_k top_p seed tokenizer no_cache network"
+    for flag in flags.split():
         assert f"--{flag}" in out
 
 
 @pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16])
-def test_auto_is_the_stored_dtype_where_it_is_native(run, run_dir, tmp_path, monkeypatch, each_processor, stored):
+def test_auto_is_the_stored_dtype_if_it_is_native(run, run_dir, tmp_path, monkeypatch, each_processor, stored):
     stored_dir = shutil.copytree(run_dir, tmp_path / "stored")
     save_model(load_model(run_dir), stored_dir, dtype=stored)
-    seen = []
-    build = script.for_decoding
-    monkeypatch.setattr(
-        script,
-        "for_decoding",
-        lambda model, compile: seen.append(model.tok_embeddings.weight.dtype) or build(model, compile),
-    )
+    dtypes = []
+    real = script.for_decoding
+
+    def record_dtype(model, compile):
+        dtypes.append(model.tok_embeddings.weight.dtype)
+        return real(model, compile)
+
+    monkeypatch.setattr(script, "for_decoding", record_dtype)
     assert run("--max_new_tokens", 3, "--device", "cpu", model=stored_dir)[0] == 0
-    assert seen == [torch.bfloat16 if stored == torch.bfloat16 and each_processor else torch.float32]
+    assert dtypes == [torch.bfloat16 if stored == torch.bfloat16 and each_processor else torch.float32]
 
 
-def test_the_batch_changes_no_greedy_text(run):
+def test_greedy_text_does_not_depend_on_the_batch_size(run):
     arguments = ["--prompt", "The quick", "--prompt", "A", "--prompt", "I am", "--temperature", 0, "--jsonl"]
     together = run(*arguments)[1]
     assert together == run(*arguments, "--batch_size", 1)[1] == run(*arguments, "--batch_size", 2, "--no_cache")[1]
@@ -282,35 +270,36 @@ def test_the_batch_changes_no_greedy_text(run):
 
 
 def test_checkpoint_and_tokenizer_are_opened_once(run, monkeypatch):
-    opened = []
-    for where, name in ((script, "open_checkpoint"), (checkpoint, "load_tokenizer")):
-        real = getattr(where, name)
-        monkeypatch.setattr(where, name, lambda *a, real=real, name=name: opened.append(name) or real(*a))
+    calls = []
+    for module, name in ((script, "open_checkpoint"), (checkpoint, "load_tokenizer")):
+        real = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *a, real=real, name=name: calls.append(name) or real(*a))
     assert run("--max_new_tokens", 2)[0] == 0
-    assert opened == ["open_checkpoint", "load_tokenizer"]
+    assert calls == ["open_checkpoint", "load_tokenizer"]
 
 
-def test_text_that_stdout_cannot_encode_is_shown_all_the_same(run_dir):
+def test_characters_that_stdout_cannot_encode_become_question_marks(run_dir):
     env = os.environ | {"PYTHONIOENCODING": "cp1252", "PYTHONUTF8": "0"}
-    env |= {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}  # so that the prompt arrives as bytes that ASCII lacks
+    env |= {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}  # an ASCII locale, which cannot represent the prompt
     process = start(run_dir, "--prompt", "日本 fox", "--max_new_tokens", "3", env=env, stdin=subprocess.DEVNULL)
     out, err = process.communicate(timeout=300)
     assert (process.returncode, out[:6]) == (0, b"?? fox"), err
 
 
-def test_eight_bits_stream_stop_and_score_like_any_other_dtype(run, each_processor):
-    ask = ["--prompt", "The quick", "--prompt", "A", "--temperature", 0, "--max_new_tokens", 20, "--dtype", "int8"]
-    code, text, err = run(*ask)
+def test_int8_supports_batches_stop_strings_and_logprobs(run, each_processor):
+    arguments = ["--prompt", "The quick", "--prompt", "A", "--temperature", 0, "--max_new_tokens", 20]
+    arguments += ["--dtype", "int8"]
+    code, text, err = run(*arguments)
     assert code == 0
     assert "new: 38 tokens" in err
-    if not each_processor:  # in bfloat16 a batch rounds otherwise
-        assert run(*ask, "--batch_size", 1)[1] == text
-    first, second = objects(run(*ask, "--jsonl", "--logprobs")[1])
+    if not each_processor:  # in bfloat16 rounding depends on the batch size
+        assert run(*arguments, "--batch_size", 1)[1] == text
+    first, second = objects(run(*arguments, "--jsonl", "--logprobs")[1])
     assert text.startswith(first["prompt"] + first["text"])
     assert second["text"] in text
-    assert all(score <= 0 for score in first["logprobs"])
+    assert all(logprob <= 0 for logprob in first["logprobs"])
     stop = first["text"][3:6]
-    stopped = objects(run(*ask, "--jsonl", "--stop", stop)[1])[0]
+    stopped = objects(run(*arguments, "--jsonl", "--stop", stop)[1])[0]
     assert stopped["finish_reason"] == "stop"
     assert stopped["text"] == first["text"][: first["text"].index(stop)]
 
@@ -329,13 +318,13 @@ def test_blank_lines_of_a_prompt_file_are_counted(run, tmp_path):
 
 
 class Reversed(Transformer):
-    """A variant: the sign of every logit is the other one."""
+    """A variant that negates every logit."""
 
     def logits(self, h):
         return -super().logits(h)
 
 
-def test_a_network_of_ones_own_is_named(run, run_dir):
+def test_network_selects_a_subclass_of_transformer(run, run_dir):
     arguments = ["--prompt", "The", "--temperature", 0, "--max_new_tokens", 5]
     code, out, err = run(*arguments, "--network", f"{__name__}:Reversed")
     assert code == 0, err
@@ -343,14 +332,14 @@ def test_a_network_of_ones_own_is_named(run, run_dir):
     assert out != run(*arguments)[1]
 
 
-def test_a_prompt_without_end_is_one_line(run, monkeypatch):
+def test_a_huge_prompt_on_stdin_is_one_line(run, monkeypatch):
     monkeypatch.setattr("model.decoding.prompts.MAX_PROMPT_BYTES", 10_000_000)
     code, out, err = run("--prompt", "-", stdin=b"a" * 10_000_001)
     assert (code, out) == (2, "")
     assert "stdin is longer than 10 MB" in err
 
 
-def test_an_endless_text_passes_the_context(run):
+def test_an_endless_text_continues_beyond_the_context(run):
     arguments = ["--prompt", "The quick", "--temperature", 0.8, "--seed", 1, "--jsonl", "--logprobs"]
     code, out, _ = run(*arguments, "--max_new_tokens", 3 * CONTEXT, "--endless", "--stop", "no such text")
     assert code == 0
@@ -360,9 +349,9 @@ def test_an_endless_text_passes_the_context(run):
     assert sample["tokens"][: len(plain["tokens"])] == plain["tokens"]
 
 
-def test_what_cannot_be_endless_is_one_line(run):
+def test_endless_without_cache_or_with_unequal_prompts_is_one_line(run):
     for arguments, message in (
-        (["--no_cache"], "endless is for decoding with the cache: leave --no_cache out"),
+        (["--no_cache"], "endless needs the cache: leave --no_cache out"),
         (["--prompt", "The", "--prompt", "I am a fox"], "endless is for prompts of equal length"),
     ):
         code, out, err = run("--endless", *arguments)
@@ -373,7 +362,7 @@ def test_what_cannot_be_endless_is_one_line(run):
     assert code == 0
 
 
-def test_an_endless_text_may_begin_with_a_prompt_that_passes_the_context(run):
+def test_the_prompt_of_an_endless_text_may_be_longer_than_the_context(run):
     text = "fox and dog " * CONTEXT
     arguments = ["--prompt", text, "--max_new_tokens", 2 * CONTEXT, "--temperature", 0, "--ignore_eos"]
     assert (
@@ -387,10 +376,10 @@ def test_an_endless_text_may_begin_with_a_prompt_that_passes_the_context(run):
     assert f"new: {2 * CONTEXT - 1} tokens" in err
 
 
-def test_a_turn_of_a_conversation_cannot_ignore_its_end(run):
+def test_ignore_eos_cannot_be_used_with_interactive(run):
     code, _, err = run("--interactive", "--ignore_eos", stdin=b"")
     assert code == 2
-    assert "ignore_eos is for prompts" in err
+    assert "ignore_eos cannot be used with interactive" in err
 
 
 TEMPLATE = """{% for message in messages %}
@@ -408,8 +397,8 @@ def chat_dir(run_dir, tmp_path_factory):
 @pytest.mark.parametrize(
     "flags", [[], ["--no_cache"], ["--num_samples", 3], ["--endless", "--max_new_tokens", CONTEXT], ["--chat"]]
 )
-def test_with_ignore_eos_generation_goes_on_past_the_end(run, chat_dir, tmp_path, flags):
-    """Every token ends a text here."""
+def test_with_ignore_eos_generation_continues_after_an_end_token(run, chat_dir, tmp_path, flags):
+    """Every token of this model is an end token."""
     path = shutil.copytree(chat_dir, tmp_path / "model")
     (path / "generation_config.json").write_text(json.dumps({"eos_token_id": list(range(320))}), encoding="utf-8")
     arguments = ["--prompt", "The quick", "--temperature", 0, "--jsonl", "--max_new_tokens", 9, *flags]
@@ -429,17 +418,13 @@ def test_chat_applies_the_template_to_each_prompt(run, chat_dir):
     assert sample["prompt"] == "A fox"
     tokenizer = load_tokenizer(chat_dir)
     tokens = [token for part in rendered.split("</s>") for token in [*tokenizer.encode(part, bos=False), 2]][:-1]
-    seed = next(iter(load_and_generate(chat_dir, tokens)))
-    assert sample["tokens"] == seed
-    shown = run("--chat", "--prompt", "A fox", "--max_new_tokens", 9, "--seed", 1, model=chat_dir)[1]
-    assert not shown.startswith("A fox"), "an answer does not begin with the question"
+    steps = generate(load_model(chat_dir), [tokens], 9, temperature=0.8, seed=1, eos_ids=[0, 1, 2])
+    assert sample["tokens"] == [token for (token,) in steps]
+    answer = run("--chat", "--prompt", "A fox", "--max_new_tokens", 9, "--seed", 1, model=chat_dir)[1]
+    assert not answer.startswith("A fox"), "an answer does not begin with the question"
 
 
-def load_and_generate(path, tokens):
-    yield [step[0] for step in generate(load_model(path), [tokens], 9, temperature=0.8, seed=1, eos_ids=[0, 1, 2])]
-
-
-def test_a_conversation_of_a_chat_model_is_a_chat(run, chat_dir, run_dir):
+def test_interactive_with_a_chat_model_applies_the_template(run, chat_dir, run_dir):
     lines = b"Who?\nWhy?\n"
     plain = run("--interactive", "--seed", 1, "--max_new_tokens", 9, stdin=lines)[1]
     chats = [
@@ -466,7 +451,7 @@ def test_chat_without_a_template_is_one_line(run, chat_dir):
         assert err.count("\n") == 1
 
 
-def test_a_template_that_fails_is_one_line_and_no_weights_are_read(run, chat_dir, tmp_path):
+def test_a_failing_template_is_one_line_and_found_before_the_weights_are_read(run, chat_dir, tmp_path):
     broken = shutil.copytree(chat_dir, tmp_path / "broken")
     (broken / "model.safetensors").write_bytes((broken / "model.safetensors").read_bytes()[:-8])
     (broken / "chat_template.jinja").write_text("{{ messages.__class__ }}", encoding="utf-8")
@@ -475,15 +460,21 @@ def test_a_template_that_fails_is_one_line_and_no_weights_are_read(run, chat_dir
     assert err.count("\n") == 1
 
 
-def test_endless_batches_may_differ_in_length_from_each_other(run):
+def test_the_prompts_of_different_endless_batches_may_differ_in_length(run):
     prompts = ["--prompt", "The", "--prompt", "The", "--prompt", "I am a fox", "--prompt", "I am a fox"]
     code, out, _ = run("--endless", *prompts, "--batch_size", 2, "--max_new_tokens", 2, "--jsonl")
     assert code == 0
     assert len(objects(out)) == 4
 
 
-@pytest.mark.parametrize("other", [{"num_samples": 2}, {"no_cache": True}, {"jsonl": True}])
-def test_interactive_is_one_text_with_a_cache_for_people(other):
+@pytest.mark.parametrize("option", [{"num_samples": 2}, {"no_cache": True}, {"jsonl": True}])
+def test_interactive_excludes_no_cache_jsonl_and_num_samples(option):
     script.Options(interactive=True, num_samples=1)
-    with pytest.raises(ValueError, match="interactive is one text, cached, for people"):
-        script.Options(interactive=True, **other)
+    with pytest.raises(ValueError, match="interactive cannot be used with --no_cache, --jsonl and --num_samples"):
+        script.Options(interactive=True, **option)
+
+
+def test_progress_is_shown_only_for_more_prompts_than_fit_in_one_batch(run):
+    ask = ["--prompt", "The", "--prompt", "A fox", "--max_new_tokens", 1]
+    assert "sample" not in run(*ask, "--batch_size", 2)[2]
+    assert "2/2 [" in run(*ask, "--batch_size", 1)[2]

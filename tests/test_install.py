@@ -1,4 +1,4 @@
-"""The wheel: it installs ``ropewalk`` and nothing else, which works beside a ``model.py`` of the user's own."""
+"""The wheel installs the package ``ropewalk`` only, which works beside a user's ``model.py``."""
 
 import os
 import shutil
@@ -26,12 +26,12 @@ ModelArgs(dim="wide")
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory) -> Path:
-    """A virtual environment with this project alone in it."""
+    """A virtual environment in which only this project is installed."""
     if not find_spec("pip") or not find_spec("setuptools") or int(version("setuptools").partition(".")[0]) < 77:
         pytest.skip("needs pip and setuptools 77")
     folder = tmp_path_factory.mktemp("install")
     source, environment = folder / "source", folder / "environment"
-    for name in ("model", "configs"):  # a copy, since setuptools builds inside the source
+    for name in ("model", "configs"):  # a copy, because setuptools builds inside the source directory
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, source / name)
@@ -52,26 +52,31 @@ def folder(tmp_path) -> Path:
     return tmp_path
 
 
-def ropewalk(environment: Path, folder: Path, *words: str, before: tuple[Path, ...] = ()) -> tuple[int, str, str]:
-    """(exit code, stdout, stderr) of the installed command, which finds torch where these tests do."""
+def ropewalk(environment: Path, folder: Path, *arguments: str, before: tuple[Path, ...] = ()) -> tuple[int, str, str]:
+    """(exit code, stdout, stderr) of the installed command, which uses the torch of these tests.
+
+    The directories ``before`` come first on the module search path.
+    """
     site = site_packages(environment)
     command = shutil.which("ropewalk", path=os.pathsep.join([str(site / "bin"), str(site / "Scripts")]))
     assert command
-    own = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
-    own |= {"PYTHONPATH": os.pathsep.join(map(str, [*before, site])), "XDG_CACHE_HOME": str(folder / "cache")}
-    done = subprocess.run([command, *words], cwd=folder, env=own, capture_output=True, text=True, encoding="utf-8")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
+    env |= {"PYTHONPATH": os.pathsep.join(map(str, [*before, site])), "XDG_CACHE_HOME": str(folder / "cache")}
+    done = subprocess.run([command, *arguments], cwd=folder, env=env, capture_output=True, text=True, encoding="utf-8")
     return done.returncode, done.stdout, done.stderr
 
 
-def test_only_one_package_is_installed_and_it_is_complete(environment):
+def files_in(folder: Path) -> set[Path]:
+    files = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
+    return {path for path in files if "__pycache__" not in path.parts}
+
+
+def test_the_wheel_installs_one_package_with_all_its_files(environment):
     site = site_packages(environment)
     installed = {path.name for path in site.iterdir() if path.suffix != ".dist-info"}
     assert installed - {"bin", "Scripts"} == {"ropewalk"}
-    tree = [path.relative_to(ROOT / "model") for path in (ROOT / "model").rglob("*") if path.is_file()]
-    wanted = {path for path in tree if "__pycache__" not in path.parts}
-    wanted |= {path.relative_to(ROOT) for path in (ROOT / "configs").iterdir()}
-    there = {path.relative_to(site / "ropewalk") for path in (site / "ropewalk").rglob("*") if path.is_file()}
-    assert {path for path in there if "__pycache__" not in path.parts} == wanted
+    configs = {path.relative_to(ROOT) for path in (ROOT / "configs").iterdir()}
+    assert files_in(site / "ropewalk") == files_in(ROOT / "model") | configs
 
 
 def test_the_command_trains_and_generates_beside_a_module_called_model(environment, folder):
@@ -79,10 +84,10 @@ def test_the_command_trains_and_generates_beside_a_module_called_model(environme
     code, out, err = ropewalk(environment, folder, "--help")
     assert (code, err) == (0, "")
     assert all(f"\n  {name} " in out for name in ("train", "generate", "evaluate", "convert", "study"))
-    words = ["train", "--data", "text.txt", *SETTINGS.split(), "--max_steps", "10", "--sample_every", "0"]
-    code, _, err = ropewalk(environment, folder, *words)
+    arguments = ["train", "--data", "text.txt", *SETTINGS.split(), "--max_steps", "10", "--sample_every", "0"]
+    code, _, err = ropewalk(environment, folder, *arguments)
     assert code == 0, err
-    assert "ropewalk generate runs/text" in err.replace("\\", "/")  # what the user can type next
+    assert "ropewalk generate runs/text" in err.replace("\\", "/")  # the suggested next command
     code, out, err = ropewalk(environment, folder, "generate", "--prompt", "1 and", "--max_new_tokens", "4")
     assert code == 0, err
     assert out.startswith("1 and")
@@ -95,7 +100,7 @@ raise SystemExit(f"{gc.isenabled()} {len(waiting)}")
 """
 
 
-def test_the_command_sets_up_the_threads_before_torch_is_loaded(environment, folder):
+def test_the_command_makes_its_settings_before_torch_is_loaded(environment, folder):
     (folder / "stub").mkdir()
     (folder / "stub" / "torch.py").write_text(STUB, encoding="utf-8")
     assert ropewalk(environment, folder, "--help", before=(folder / "stub",))[2].strip() == "False 1"
@@ -105,7 +110,7 @@ def test_a_type_checker_sees_the_types_of_the_installed_package(environment, fol
     pytest.importorskip("mypy")
     (folder / "mine.py").write_text(PROGRAM, encoding="utf-8")
     python = environment / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    # Other packages are not installed there, which leaves out the minute that torch takes.
+    # Other packages are not installed there, so mypy does not spend a minute on torch.
     flags = ["--ignore-missing-imports", "--config-file=", f"--cache-dir={os.devnull}", f"--python-executable={python}"]
     command = [sys.executable, "-m", "mypy", *flags, "mine.py"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, encoding="utf-8")

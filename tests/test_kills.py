@@ -1,4 +1,4 @@
-"""A training run that is killed at any moment. Its processes are forked, so that a start costs nothing."""
+"""Kill a training run at random moments. The processes are forked, so that they start quickly."""
 
 import importlib
 import sys
@@ -34,7 +34,7 @@ def start(directory: Path) -> Forked:
 
 
 @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="no fork here")
-def test_a_run_that_is_killed_again_and_again_ends_as_if_nobody_had(tmp_path):
-    hits = kills.kill_repeatedly(start, kills.trained, tmp_path, kills=4, patience=0.05, seed=1)
+def test_a_run_that_is_killed_repeatedly_ends_like_an_undisturbed_one(tmp_path):
+    hits = kills.kill_repeatedly(start, kills.training_result, tmp_path, kills=4, longest_wait=0.05, seed=1)
     assert hits.total() == 4
     assert hits[kills.WRITING] >= 1

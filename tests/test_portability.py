@@ -1,4 +1,4 @@
-"""Other systems, locales and places to start from, as far as this one can act them."""
+"""Other operating systems, locales and working directories, as far as they can be simulated here."""
 
 import ast
 import os
@@ -14,40 +14,40 @@ FORCED_ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
 def opens_text(call: ast.Call) -> bool:
-    """Whether a call reads or writes text in an encoding that it does not name."""
+    """Whether a call reads or writes text without naming the encoding."""
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     owner = getattr(getattr(call.func, "value", None), "id", "")
-    named = {keyword.arg for keyword in call.keywords}
-    modes = [word.value for word in call.args if isinstance(word, ast.Constant) and isinstance(word.value, str)]
-    if "encoding" in named or owner in ("os", "gzip", "files", "Image"):
+    keywords = {keyword.arg for keyword in call.keywords}
+    modes = [arg.value for arg in call.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
+    if "encoding" in keywords or owner in ("os", "gzip", "files", "Image"):
         return False
     if name in ("run", "Popen", "check_output"):
-        return "text" in named
+        return "text" in keywords
     if name in ("read_text", "write_text"):
         return isinstance(call.func, ast.Attribute)
     return name in ("open", "fdopen", "TextIOWrapper") and not any("b" in mode for mode in modes)
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_text_is_read_or_written_in_the_machines_own_encoding(path):
+def test_text_is_never_read_or_written_in_the_encoding_of_the_locale(path):
     calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
     assert [f"line {call.lineno}: {ast.unparse(call)}" for call in calls if opens_text(call)] == []
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="acts Windows with the help of /proc")
-def test_training_resuming_generating_and_converting_need_nothing_that_only_posix_has(tmp_path):
-    folder = tmp_path / "a folder"  # with a space, as many on Windows have
+@pytest.mark.skipif(sys.platform != "linux", reason="simulates Windows with the help of /proc")
+def test_training_resuming_generating_and_converting_work_with_the_restrictions_of_windows(tmp_path):
+    folder = tmp_path / "a folder"  # paths on Windows often have spaces
     folder.mkdir()
     code_page = {"PYTHONIOENCODING": "cp1252", "XDG_CACHE_HOME": str(folder / "cache"), "TMPDIR": str(folder)}
     command = [sys.executable, str(ROOT / "tests" / "windows.py")]
     done = subprocess.run(command, cwd=folder, env=os.environ | FORCED_ASCII | code_page, capture_output=True)
     assert done.returncode == 0, done.stderr.decode("cp1252")
     assert b"--- sample at step 2" in done.stdout
-    assert b"?" in done.stdout  # what the code page lacks
+    assert b"?" in done.stdout  # in place of characters that the code page lacks
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems spell file names in UTF-8, whatever the locale")
-def test_files_whose_names_the_locale_lacks_are_found_and_written(tmp_path):
+@pytest.mark.skipif(sys.platform != "linux", reason="on other systems file names are UTF-8 in every locale")
+def test_files_whose_names_the_locale_cannot_represent_are_found_and_written(tmp_path):
     folder = tmp_path / "Übung 日本"
     folder.mkdir()
     (folder / "naïve.txt").write_text("The quick brown fox jumps over the lazy dog.\n" * 40, encoding="utf-8")

@@ -103,7 +103,7 @@ def test_saving_a_changed_rotation_table_is_an_error(model, tmp_path):
     model.freqs_cis = model.freqs_cis * 1j
     if type(model).__name__ == "LearnableRope":
         return  # its table is computed from its weights, so setting it has no effect
-    with pytest.raises(ValueError, match=r"freqs_cis is not what"):
+    with pytest.raises(ValueError, match=r"freqs_cis (is not the table|differs)"):
         save_model(model, tmp_path / "other")
     assert not (tmp_path / "other").exists()
 

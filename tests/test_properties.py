@@ -1,4 +1,4 @@
-"""What must hold for any input, not only for those somebody thought of: flags, cache, sampler, streams, tokenizers."""
+"""Properties that hold for all inputs: flags, cache, sampler, streams, tokenizers."""
 
 from contextlib import suppress
 from typing import Literal, get_args, get_origin
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from model import KVCache, ModelArgs, Transformer, generate
 from model.cli import Parser, add_flags, from_settings, read_flags, read_toml, write_toml
-from model.cli.settings import hints
+from model.cli.settings import setting_fields
 from model.decoding.samples import StopStrings
 from model.decoding.sampling import Sampling, apply_filters, draw
 from model.scripts.generate import Options
@@ -43,36 +43,39 @@ WORDS = [
     "a\nb",
 ]
 TABLE = '{type = "yarn", factor = 4.0, original_max_seq_len = 16}'
-FLAGS = [(classes, name) for classes in (CLASSES, (Sampling, Options)) for name in hints(*classes)]
-FLAGS += [((topic,), name) for topic in TOPICS.values() for name in hints(topic)]
+FLAGS = [(classes, name) for classes in (CLASSES, (Sampling, Options)) for name in setting_fields(*classes)]
+FLAGS += [((topic,), name) for topic in TOPICS.values() for name in setting_fields(topic)]
 
 
 @st.composite
 def flags(draw: st.DrawFn) -> tuple[tuple[type, ...], list[str]]:
-    """One to three flags of one script with anything as values, often such as they take."""
+    """One to three flags of one script with arbitrary values, about a third of them valid."""
     classes, first = draw(st.sampled_from(FLAGS))
-    kinds, words = hints(*classes), []
-    for name in [first, *draw(st.lists(st.sampled_from(list(kinds)), max_size=2))]:
-        kind = kinds[name][0]
-        own = {int: st.integers(-1, 70), float: st.floats(-0.1, 2), bool: st.just("")}.get(kind, st.just(TABLE))
-        own = st.sampled_from(get_args(kind)) if get_origin(kind) is Literal else own
-        value = draw(st.one_of(own, own, st.sampled_from(WORDS), st.integers(), st.floats(), st.text(max_size=4)))
-        words.append(f"--{name}" if kind is bool else f"--{name}={value}")
-    return classes, words
+    fields = setting_fields(*classes)
+    arguments = []
+    for name in [first, *draw(st.lists(st.sampled_from(list(fields)), max_size=2))]:
+        kind = fields[name].kind
+        if get_origin(kind) is Literal:
+            valid = st.sampled_from(get_args(kind))
+        else:
+            valid = {int: st.integers(-1, 70), float: st.floats(-0.1, 2), bool: st.just("")}.get(kind, st.just(TABLE))
+        value = draw(st.one_of(valid, valid, st.sampled_from(WORDS), st.integers(), st.floats(), st.text(max_size=4)))
+        arguments.append(f"--{name}" if kind is bool else f"--{name}={value}")
+    return classes, arguments
 
 
 @given(flags())
-def test_flags_are_refused_or_survive_the_way_through_a_file(tmp_path_factory, said):
-    classes, words = said
+def test_flags_are_refused_or_round_trip_through_a_toml_file(tmp_path_factory, classes_and_arguments):
+    classes, arguments = classes_and_arguments
     parser = Parser(prog="script.py")
     add_flags(parser, *classes)
     with suppress(ValueError, SystemExit):
-        settings = read_flags(parser.parse_args(words), *classes)
-        made = [from_settings(cls, settings) for cls in classes]
+        settings = read_flags(parser.parse_args(arguments), *classes)
+        instances = [from_settings(cls, settings) for cls in classes]
         file = tmp_path_factory.getbasetemp() / "flags.toml"
-        file.write_text(write_toml(*made), encoding="utf-8")
+        file.write_text(write_toml(*instances), encoding="utf-8")
         again = read_toml(file, *classes)
-        assert repr([from_settings(cls, again) for cls in classes]) == repr(made)
+        assert repr([from_settings(cls, again) for cls in classes]) == repr(instances)
 
 
 # --- the cache --------------------------------------------------------------------------------------------------------
@@ -93,19 +96,23 @@ def network(args: ModelArgs, seed: int) -> Transformer:
 
 @given(architectures(), st.integers(1, 3), st.randoms(use_true_random=False))
 @torch.no_grad()
-def test_in_whatever_chunks_a_text_is_read_its_logits_are_the_same(args, rows, rng):
+def test_the_logits_of_a_chunked_prefill_equal_those_of_one_forward_pass(args, rows, rng):
     model = network(args, rng.randrange(2**32))
     tokens = torch.randint(args.vocab_size, (rows, rng.randint(1, args.max_seq_len)))  # (B, T)
-    whole, cache, parts = model(tokens), KVCache(args, batch_size=rows), []
-    cache.keys.fill_(torch.nan)
-    while (start := sum(part.shape[1] for part in parts)) < tokens.shape[1]:
+    expected = model(tokens)
+    cache = KVCache(args, batch_size=rows)
+    cache.keys.fill_(torch.nan)  # slots that are not written must not be read
+    logits = []
+    start = 0
+    while start < tokens.shape[1]:
         chunk = tokens[:, start : start + rng.randint(1, 8)]
-        parts.append(model(chunk, start_pos=start, cache=cache))
-    torch.testing.assert_close(torch.cat(parts, 1), whole, atol=1e-4, rtol=1e-4)
+        logits.append(model(chunk, start_pos=start, cache=cache))
+        start += chunk.shape[1]
+    torch.testing.assert_close(torch.cat(logits, 1), expected, atol=1e-4, rtol=1e-4)
 
 
 @given(architectures(), st.randoms(use_true_random=False))
-def test_a_row_of_a_batch_gives_what_it_gives_alone_and_without_a_cache(args, rng):
+def test_a_row_of_a_batch_gives_the_tokens_it_gives_alone_with_and_without_a_cache(args, rng):
     model = network(args, rng.randrange(2**32))
     new = rng.randint(1, args.max_seq_len - 1)
     lengths = [rng.randint(1, args.max_seq_len - new) for _ in range(rng.randint(1, 4))]
@@ -126,7 +133,7 @@ SETTINGS = st.builds(
 
 
 @given(LOGITS, SETTINGS)
-def test_the_filters_keep_the_likeliest_tokens_and_no_more_than_were_asked_for(values, sampling):
+def test_the_filters_keep_the_most_likely_tokens_and_respect_top_k_and_top_p(values, sampling):
     logits = torch.tensor([values])  # (1, V)
     kept = apply_filters(logits, sampling)[0].isfinite()  # (V,)
     assert kept[logits[0].argmax()]
@@ -141,7 +148,7 @@ def test_the_filters_keep_the_likeliest_tokens_and_no_more_than_were_asked_for(v
 
 
 @given(LOGITS, st.floats(0, 1, exclude_max=True))
-def test_a_draw_falls_where_the_summed_probabilities_say(values, uniform):
+def test_the_drawn_token_is_that_of_the_cumulative_distribution(values, uniform):
     token = draw(torch.tensor([values]), torch.tensor([uniform], dtype=torch.float64)).item()
     weights = np.exp(np.array(values, dtype=np.float64) - max(values))
     upper = np.cumsum(weights / weights.sum())
@@ -158,8 +165,9 @@ TEXTS = st.lists(st.sampled_from(PARTS)).map("".join) | ANY
 
 @pytest.fixture(scope="module")
 def tokenizers(tmp_path_factory):
-    """One of every kind, by name."""
-    base, found = tmp_path_factory.mktemp("tokenizers"), {}
+    """A tokenizer of every kind, by name."""
+    base = tmp_path_factory.mktemp("tokenizers")
+    found = {}
     text = ["The quick brown fox, naïve café — 中文字符, 🦜🦜. \n    def f(x):\n\treturn x\n" * 30]
     for kind in ("char", "bpe"):
         found[kind] = load_tokenizer(train_tokenizer(text, base / kind / "tokenizer.model", kind, 350))
@@ -174,20 +182,20 @@ def tokenizers(tmp_path_factory):
 
 @pytest.mark.parametrize("kind", ["char", "bpe"])
 @given(text=TEXTS)
-def test_no_text_is_lost(tokenizers, kind, text):
+def test_tokenizers_are_lossless(tokenizers, kind, text):
     tokenizer = tokenizers[kind]
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 @given(text=TEXTS)
-def test_the_tokenizer_in_other_programs_files_encodes_alike(tokenizers, text):
-    assume(not any(special in text for special in ("\u2581", "<s>", "</s>", "<unk>")))  # which they take for their own
+def test_the_tokenizer_saved_as_tokenizer_json_encodes_the_same_way(tokenizers, text):
+    assume(not any(special in text for special in ("\u2581", "<s>", "</s>", "<unk>")))  # special tokens in that format
     assert tokenizers["json"].encode(text) == tokenizers["bpe"].encode(text)
 
 
 @pytest.mark.parametrize("kind", ["char", "bpe", "json", "bin"])
 @given(text=TEXTS, ids=st.lists(st.integers(0, 258) | st.integers(0, 10_000)))
-def test_what_a_stream_gives_bit_by_bit_is_the_whole_decoded(tokenizers, kind, text, ids):
+def test_streamed_text_equals_decoded_text(tokenizers, kind, text, ids):
     tokenizer = tokenizers[kind]
     ids = [token % tokenizer.vocab_size for token in ids] + tokenizer.encode(text)
     stream = tokenizer.stream()
@@ -195,20 +203,23 @@ def test_what_a_stream_gives_bit_by_bit_is_the_whole_decoded(tokenizers, kind, t
 
 
 @given(st.text("ab🦜"), st.lists(st.text("ab🦜", min_size=1, max_size=4), max_size=3), st.integers(1, 4))
-def test_a_text_ends_before_its_first_stop_string_however_it_arrives(text, strings, size):
+def test_a_text_ends_before_its_first_stop_string_for_any_chunk_size(text, strings, size):
     stops = StopStrings(strings)
-    given_out = "".join(stops.push(text[i : i + size]) for i in range(0, len(text), size)) + stops.flush()
-    complete = [(text.find(stop) + len(stop), text.find(stop)) for stop in strings if stop in text]
-    assert given_out == (text[: min(complete)[1]] if complete else text)
+    emitted = "".join(stops.push(text[i : i + size]) for i in range(0, len(text), size)) + stops.flush()
+    matches = [(text.find(stop) + len(stop), text.find(stop)) for stop in strings if stop in text]  # (end, start)
+    assert emitted == (text[: min(matches)[1]] if matches else text)
 
 
 @given(TEXTS, st.integers(1, 9), st.none() | st.text("\n\ta ", min_size=1, max_size=2), st.integers(1, 30))
-def test_documents_are_what_lies_between_separators_however_they_are_read(text, size, separator, block):
-    pieces = list(split_text(text, size))
-    assert "".join(pieces) == text
-    assert all(0 < len(piece) <= size for piece in pieces)
+def test_documents_are_split_at_separators_for_any_block_size(text, size, separator, block_size):
+    chunks = list(split_text(text, size))
+    assert "".join(chunks) == text
+    assert all(0 < len(chunk) <= size for chunk in chunks)
     documents: list[str] = []
-    for piece, starts in split_documents((text[i : i + block] for i in range(0, len(text), block)), separator):
-        documents += [""] * starts
-        documents[-1] += piece
-    assert documents == [part for part in (text.split(separator) if separator else [text]) if part]
+    blocks = (text[i : i + block_size] for i in range(0, len(text), block_size))
+    for chunk in split_documents(blocks, separator):
+        if chunk.starts:
+            documents.append("")
+        documents[-1] += chunk.text
+    expected = text.split(separator) if separator else [text]
+    assert documents == [document for document in expected if document]

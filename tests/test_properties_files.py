@@ -1,4 +1,4 @@
-"""Every reader of foreign bytes: whatever a file holds, it is read, or refused by a ValueError that says something."""
+"""Every reader of files: a damaged file is either read or refused with a ValueError that has a message."""
 
 import json
 import os
@@ -31,7 +31,7 @@ COMPARE = Compare(schemes=("rope",), results=Path("results.jsonl"), data=("text.
 
 
 def read_checkpoint(path: Path) -> None:
-    """All that generate.py reads."""
+    """Read everything that generate.py reads."""
     checkpoint = open_checkpoint(path)
     tokenizer = checkpoint.tokenizer()
     tokenizer.decode(tokenizer.encode("The 🦜"))
@@ -39,7 +39,7 @@ def read_checkpoint(path: Path) -> None:
 
 
 def read_run(path: Path) -> None:
-    """All that train.py --resume reads, but for the text."""
+    """Read everything that train.py --resume reads, except the text."""
     read_metrics(path / "metrics.jsonl")
     read_toml(path / "config.toml", *CLASSES)
     resumed = trainer(path, resume=True)
@@ -62,7 +62,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*NaN or infinity")
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory) -> Path:
-    """One directory of every format."""
+    """A directory with an undamaged model or file of every format."""
     base = tmp_path_factory.mktemp("sound")
     hf, other, by_meta, study, results = (base / name for name in ("hf", "json", "meta", "study", "results"))
     file = train_tokenizer([TEXT], base / "tokenizer.model", vocab_size=ARGS.vocab_size)
@@ -95,11 +95,11 @@ def sound(tmp_path_factory) -> Path:
 
 
 def try_to_read(sound: Path, place: str, file: str, damage: Damage) -> None:
-    """Write the file anew, not over itself: what was read of the one before may still be mapped."""
+    """Read a damaged file. It is a new file, because the old one may still be memory-mapped."""
     path = sound / place / file if (sound / place).is_dir() else sound / "llama2c" / Path(file).name
-    whole = path.read_bytes()
+    original = path.read_bytes()
     path.unlink()
-    path.write_bytes(damage(whole))
+    path.write_bytes(damage(original))
     message = "read"
     try:
         READERS[place][0](sound / place)
@@ -107,12 +107,12 @@ def try_to_read(sound: Path, place: str, file: str, damage: Damage) -> None:
         message = str(error)
     finally:
         path.unlink()
-        path.write_bytes(whole)
+        path.write_bytes(original)
     assert message.strip()
 
 
 @pytest.mark.parametrize("place", READERS)
-def test_every_format_is_read_when_nothing_is_damaged(sound, place):
+def test_undamaged_files_of_every_format_are_read(sound, place):
     READERS[place][0](sound / place)
 
 
@@ -124,23 +124,23 @@ def test_a_damaged_file_is_read_or_refused(sound, place, file, damage):
 
 @pytest.mark.parametrize(("place", "file"), STRUCTURED)
 @given(damage=broken_json())
-def test_a_file_with_another_value_somewhere_is_read_or_refused(sound, place, file, damage):
+def test_a_file_with_a_changed_json_value_is_read_or_refused(sound, place, file, damage):
     try_to_read(sound, place, file, damage)
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no such pipes here")
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
 @pytest.mark.parametrize(("place", "file"), CASES)
-def test_a_pipe_that_nobody_writes_to_is_not_waited_for(sound, tmp_path, place, file):
+def test_reading_does_not_block_on_a_named_pipe(sound, tmp_path, place, file):
     copy = Path(shutil.copytree(sound / place.split("/")[0], tmp_path / "copy"))
     pipe = copy / Path(file).name
     pipe.unlink()
     os.mkfifo(pipe)
-    with suppress(ValueError):  # some are then taken for absent
+    with suppress(ValueError):  # optional files are ignored instead
         READERS[place][0](copy / "model.bin" if place.startswith("llama2c") else copy)
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no such pipes here")
-def test_a_prompt_file_that_is_such_a_pipe_is_refused(tmp_path):
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
+def test_a_prompt_file_that_is_a_named_pipe_is_refused(tmp_path):
     os.mkfifo(tmp_path / "prompts")
     with pytest.raises(ValueError, match="is not a file"):
         read_texts([], tmp_path / "prompts")

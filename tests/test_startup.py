@@ -1,7 +1,8 @@
-"""How the scripts set up the threads: before torch is loaded, and by the size of the work."""
+"""Thread settings of the scripts: the waiting is set before torch is loaded, the number by the size of the work."""
 
 import gc
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -21,24 +22,24 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def environment(monkeypatch):
-    """Starts a script with these variables and that many running processes; gives what was added to the variables."""
+    """``environment(running, **variables)``: the variables that a script adds while ``running`` processes run."""
 
-    def load(running: int, **variables: str) -> dict[str, str]:
+    def start_script(running: int, **variables: str) -> dict[str, str]:
         monkeypatch.setattr(os, "environ", dict(variables))
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
         monkeypatch.setattr(Path, "read_text", lambda *_, **__: f"0.5 0.4 0.3 {running}/321 12345\n")
         assert startup.choose_waiting() == (running > 2)
         return {name: value for name, value in os.environ.items() if name not in variables}
 
-    return load
+    return start_script
 
 
-def test_threads_spin_briefly_and_sleep_where_the_machine_is_busy(environment):
+def test_waiting_threads_spin_briefly_or_sleep_if_the_machine_is_busy(environment):
     assert environment(running=1) == environment(running=2) == {"GOMP_SPINCOUNT": "10000"}
     assert environment(running=3) == environment(running=9) == {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
-def test_a_moments_work_is_no_busy_machine(environment, monkeypatch):
+def test_a_short_burst_of_load_does_not_make_the_machine_busy(environment, monkeypatch):
     assert environment(running=9) == startup.WHEN_BUSY
     running = iter([9, 9, 9, 2, 9])
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: f"0.5 0.4 0.3 {next(running)}/321 12345\n")
@@ -46,25 +47,33 @@ def test_a_moments_work_is_no_busy_machine(environment, monkeypatch):
 
 
 @pytest.mark.parametrize("name", startup.USER_SETTINGS)
-def test_what_the_user_has_set_wins(environment, name):
+def test_variables_that_the_user_has_set_are_kept(environment, name):
     assert environment(running=1, **{name: "7"}) == environment(running=9, **{name: "7"}) == {}
 
 
-def test_a_system_that_does_not_tell_is_taken_for_quiet(monkeypatch):
+def test_a_machine_that_does_not_report_its_load_is_not_busy(monkeypatch):
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     assert not startup.machine_is_busy()
 
 
-def test_what_a_script_sets_reaches_the_threads():
-    own = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
-    done = subprocess.run([sys.executable, "study.py", "--help"], cwd=ROOT, env=own | {"OMP_DISPLAY_ENV": "VERBOSE"},
-                          capture_output=True, text=True, encoding="utf-8", check=True)  # fmt: skip
-    if "GOMP_SPINCOUNT" in done.stderr:  # libgomp says what it has read; other libraries have other variables
+def test_libgomp_reads_the_variables_that_a_script_sets():
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
+    env["OMP_DISPLAY_ENV"] = "VERBOSE"
+    done = subprocess.run(
+        [sys.executable, "study.py", "--help"],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=True,
+    )
+    if "GOMP_SPINCOUNT" in done.stderr:  # libgomp prints its settings; other OpenMP libraries have other variables
         assert "GOMP_SPINCOUNT = '10000'" in done.stderr or "OMP_WAIT_POLICY = 'PASSIVE'" in done.stderr
 
 
-def test_a_mistake_costs_little_more_than_loading_torch():
-    """What takes long to import is imported by the one run that uses it: sharding brings sympy, plots a library."""
+def test_packages_that_few_runs_need_are_not_imported_at_the_start():
+    """FSDP imports sympy, plots import matplotlib: both take longer than everything else but torch."""
     program = "import sys, model.scripts.command; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, encoding="utf-8")
     assert done.returncode == 0, done.stderr
@@ -73,7 +82,7 @@ def test_a_mistake_costs_little_more_than_loading_torch():
     }
 
 
-def test_only_the_projects_own_scripts_are_set_up(tmp_path, monkeypatch):
+def test_only_the_scripts_of_this_project_change_their_environment(tmp_path, monkeypatch):
     assert {path.name for path in ROOT.glob("*.py")} == set(startup.SCRIPTS)
     for started in (*(str(ROOT / name) for name in startup.SCRIPTS), "/usr/bin/ropewalk", "ropewalk.exe"):
         assert startup.is_own_script(started), started
@@ -85,7 +94,7 @@ def test_only_the_projects_own_scripts_are_set_up(tmp_path, monkeypatch):
     assert not startup.is_own_script("train.py")
 
 
-def test_a_program_that_imports_the_library_stays_as_it_is(tmp_path):
+def test_importing_the_library_does_not_change_the_program(tmp_path):
     (tmp_path / "torch.py").write_text(
         "raise SystemExit(str((gc.isenabled(), os.environ == before)))", encoding="utf-8"
     )
@@ -99,37 +108,37 @@ def test_a_program_that_imports_the_library_stays_as_it_is(tmp_path):
 
 @pytest.fixture
 def threads(monkeypatch):
-    """What PyTorch is told, without telling it."""
-    told = [8]
-    monkeypatch.setattr(torch, "set_num_threads", told.append)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: told[-1])
+    """Replace PyTorch's functions for the number of threads, so that the tests do not change it."""
+    numbers = [8]
+    monkeypatch.setattr(torch, "set_num_threads", numbers.append)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: numbers[-1])
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
 
 
-def test_small_work_gets_one_thread_and_large_work_all(threads):
+def test_small_models_decode_with_one_thread_and_large_ones_with_all(threads):
     assert choose_threads(CPU, machine.THREADS_PAY_FROM) == 8
     assert choose_threads(CPU) == 8  # training
     assert choose_threads(torch.device("cuda"), 10) == 8
     assert choose_threads(CPU, machine.THREADS_PAY_FROM - 1) == 1
 
 
-def test_the_users_number_of_threads_stays(threads, monkeypatch):
+def test_omp_num_threads_is_respected(threads, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
     assert choose_threads(CPU, 10) == 8
 
 
-def start_with(torch: str, script: str, folder: Path) -> subprocess.Popen:
-    """A script that finds a module of this source instead of torch."""
-    (folder / "torch.py").write_text(torch, encoding="utf-8")
+def start_with_fake_torch(source: str, script: str, folder: Path) -> subprocess.Popen:
+    """Start a script with a module of this source in place of torch."""
+    (folder / "torch.py").write_text(source, encoding="utf-8")
     command = f"import runpy, sys; sys.path.insert(0, {str(folder)!r}); sys.argv = [{str(ROOT / script)!r}]; "
     command += f"sys.path.insert(1, {str(ROOT)!r}); runpy.run_path(sys.argv[0], run_name='__main__')"
     return subprocess.Popen([sys.executable, "-c", command], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there Ctrl-C reaches a whole group of processes")
+@pytest.mark.skipif(sys.platform == "win32", reason="on Windows Ctrl-C reaches the whole process group")
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_ctrl_c_while_everything_is_imported_leaves_no_traceback(tmp_path, script):
-    child = start_with("import os, time\nos.write(1, b'importing')\ntime.sleep(60)\n", script, tmp_path)
+def test_ctrl_c_during_imports_prints_no_traceback(tmp_path, script):
+    child = start_with_fake_torch("import os, time\nos.write(1, b'importing')\ntime.sleep(60)\n", script, tmp_path)
     child.stdout.read(len("importing"))
     child.send_signal(signal.SIGINT)
     assert child.communicate()[1] == b""
@@ -137,16 +146,26 @@ def test_ctrl_c_while_everything_is_imported_leaves_no_traceback(tmp_path, scrip
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_garbage_is_collected_from_the_work_on_and_not_while_everything_is_imported(tmp_path, script):
-    child = start_with("import gc\nraise SystemExit(f'enabled: {gc.isenabled()}')\n", script, tmp_path)
+def test_garbage_collection_is_off_during_imports_and_on_during_the_work(tmp_path, script):
+    child = start_with_fake_torch("import gc\nraise SystemExit(f'enabled: {gc.isenabled()}')\n", script, tmp_path)
     assert child.communicate()[1].strip() == b"enabled: False"
 
-    seen = []
+    enabled = []
     gc.disable()
     try:
         with pytest.raises(SystemExit):
-            run_script(lambda: seen.append(gc.isenabled()), script)
+            run_script(lambda: enabled.append(gc.isenabled()), script)
     finally:
         gc.enable()
         gc.unfreeze()
-    assert seen == [True]
+    assert enabled == [True]
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+def test_each_script_also_starts_as_a_module(script, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [script, "--help"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module(f"model.scripts.{Path(script).stem}", run_name="__main__")
+    assert ended.value.code == 0
+    assert f"usage: {script}" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The layout: which way imports go, and what the network may know."""
+"""The layout of the code: the direction of imports, and the limits of the network."""
 
 import ast
 import sys
@@ -13,11 +13,11 @@ ROOT = Path(model.__file__).parent
 SCRIPTS = [path for path in sorted(ROOT.parent.glob("*.py")) if not path.name.startswith("test")]
 FILES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in [*SCRIPTS, *sorted(ROOT.rglob("*.py"))]}
 NETWORK = sorted(path.stem for path in ROOT.glob("*.py"))  # the root: the network and the decode loop
-# Each package may import from those before it and from the network, which imports itself, torch and the standard
-# library only. Its __init__ offers `generate`, too, which is built on top of the loop, and sets up a script's process.
+# Each package may import from the packages before it. The network imports only itself, torch and the standard library,
+# except that model/__init__.py also imports `generate` and the startup settings.
 PACKAGES = ["network", "cli", "text", "weights", "decoding", "training", "positions", "study", "scripts"]
-OFFERED = {"model.decoding.batches", "model.scripts.startup"}
-EXTRAS = {"matplotlib", "PIL", "tokenizers", "transformers"}  # what may be missing, and so is imported where it is used
+IMPORTED_BY_INIT = {"model.decoding.batches", "model.scripts.startup"}
+EXTRAS = {"matplotlib", "PIL", "tokenizers", "transformers"}  # optional, so imported in the functions that use them
 
 
 def name_of(path: Path) -> str:
@@ -26,7 +26,7 @@ def name_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-# What costs more processor time to import than the rest of the project together, and few runs use.
+# Modules that take longer to import than the rest of the project together, and that few runs use.
 COSTLY = {"model.training.distributed": {"torch.distributed.fsdp", "torch.distributed.tensor"}}
 
 
@@ -34,18 +34,21 @@ MODULES = {name_of(path): path for path in FILES}
 
 
 def imported(path: Path) -> set[str]:
-    """The modules of this project that a file imports, wherever in the file and for whatever reason it does so."""
+    """The modules of this project that a file imports, anywhere in the file."""
     package = name_of(path) if path.name == "__init__.py" else name_of(path).rpartition(".")[0]
     found = set()
     for node in ast.walk(FILES[path]):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-            module = ".".join([*above, *([node.module] if node.module else [])])
+            parts = [node.module] if node.module else []
+            if node.level:  # a relative import
+                parents = package.split(".")
+                parts = parents[: len(parents) - node.level + 1] + parts
+            module = ".".join(parts)
             names = {f"{module}.{alias.name}" for alias in node.names}
             found |= names & MODULES.keys()
-            if not names <= MODULES.keys():  # something that the module itself defines
+            if not names <= MODULES.keys():  # a name that the module defines
                 found.add(module)
     return found & MODULES.keys() - {name_of(path)}
 
@@ -58,38 +61,39 @@ def package_of(module: str) -> str:
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_imports_go_one_way(path):
-    own = package_of(name_of(path))
-    allowed = OFFERED if name_of(path) == "model" else set()
-    too_high = {module for module in imported(path) if PACKAGES.index(package_of(module)) > PACKAGES.index(own)}
-    assert not too_high - allowed, f"{own} lies below them"
+def test_a_package_imports_only_packages_below_it(path):
+    package = package_of(name_of(path))
+    allowed = IMPORTED_BY_INIT if name_of(path) == "model" else set()
+    above = {module for module in imported(path) if PACKAGES.index(package_of(module)) > PACKAGES.index(package)}
+    assert not above - allowed, f"{package} is below them"
 
 
 @pytest.mark.parametrize("name", NETWORK)
-def test_the_network_imports_torch_the_standard_library_and_itself(name):
+def test_the_network_imports_only_torch_the_standard_library_and_itself(name):
     tree = FILES[ROOT / f"{name}.py"]
     names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
     names += [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) if not node.level]
     assert {module.split(".")[0] for module in names} <= {"torch", *sys.stdlib_module_names}
 
 
-def test_no_two_modules_need_each_other():
+def test_there_are_no_import_cycles():
     graph = {name: imported(path) for name, path in MODULES.items()}
-    # A package is its own __init__ to whoever imports one of its modules, so only that one's own imports count for it.
-    graph = {name: {other for other in needs if not name.startswith(f"{other}.")} for name, needs in graph.items()}
+    # A module may import names from the __init__ of its own package, which Python has begun to run before it.
+    graph = {
+        name: {module for module in imports if not name.startswith(f"{module}.")} for name, imports in graph.items()
+    }
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(" -> ".join(error.args[1]))
 
 
-def test_every_package_is_known():
+def test_every_package_is_in_the_import_order():
     assert {path.name for path in ROOT.iterdir() if (path / "__init__.py").exists()} <= {*PACKAGES}
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_what_is_written_is_what_runs(path):
-    """No imports for the type checker only, no names made up on access, no object that changes its class."""
+def test_there_is_no_type_checking_import_no_getattr_and_no_class_assignment(path):
     for node in ast.walk(FILES[path]):
         if isinstance(node, ast.Name | ast.Attribute):
             name = node.id if isinstance(node, ast.Name) else node.attr
@@ -100,7 +104,7 @@ def test_what_is_written_is_what_runs(path):
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_only_optional_extras_and_sharding_are_imported_where_they_are_used(path):
+def test_only_optional_extras_and_costly_modules_are_imported_inside_functions(path):
     inside = [node for function in ast.walk(FILES[path]) if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
               for node in ast.walk(function) if isinstance(node, ast.Import | ast.ImportFrom)]  # fmt: skip
     for node in inside:
@@ -114,7 +118,7 @@ def test_only_optional_extras_and_sharding_are_imported_where_they_are_used(path
 
 
 @pytest.mark.parametrize("name", NETWORK)
-def test_the_network_prints_nothing_reads_no_file_parses_no_flag(name):
+def test_the_network_does_not_print_read_files_or_parse_flags(name):
     tree = FILES[ROOT / f"{name}.py"]
     called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     assert not called & {"print", "open", "input"}
@@ -123,12 +127,12 @@ def test_the_network_prints_nothing_reads_no_file_parses_no_flag(name):
 
 
 @pytest.mark.parametrize("package", sorted({path.parent for path in FILES} - {ROOT.parent}), ids=lambda p: p.name)
-def test_a_package_says_what_its_files_are_for(package):
+def test_the_docstring_of_a_package_lists_its_files(package):
     text = ast.get_docstring(FILES[package / "__init__.py"]) or ""
     assert {path.name for path in package.glob("*.py") if path.name not in text} <= {"__init__.py"}
 
 
-def test_the_public_names_are_there():
+def test_the_public_names_exist():
     assert set(model.__all__) >= {"ModelArgs", "Transformer", "KVCache", "generate"}
     for name in model.__all__:
         assert callable(getattr(model, name)), name
@@ -145,7 +149,7 @@ def test_every_public_name_of_the_network_is_documented(name):
 
 
 @pytest.mark.parametrize("package", ["model", "model.weights"])
-def test_every_name_that_a_package_offers_is_documented(package):
-    offered = __import__(package, fromlist=["x"])
-    for name in offered.__all__:
-        assert (getattr(offered, name).__doc__ or "").strip(), name
+def test_every_public_name_of_a_package_is_documented(package):
+    module = __import__(package, fromlist=["x"])
+    for name in module.__all__:
+        assert (getattr(module, name).__doc__ or "").strip(), name

@@ -1,4 +1,4 @@
-"""study.py check: right solutions are right in every style, and each planted mistake is called by its name."""
+"""study.py check: right solutions are right in every style, and known mistakes are named."""
 
 import re
 import subprocess
@@ -19,23 +19,23 @@ SOLUTIONS = REPO / "tests/solutions"
 STYLES = {name: (SOLUTIONS / f"{name}.py").read_text(encoding="utf-8") for name in ("complex", "real", "halves")}
 pytestmark = pytest.mark.filterwarnings("ignore:Casting complex values")
 
-TABLE, LAY, ROTATE, MASK, CACHE, ATTEND = FUNCTIONS
+TABLE, RESHAPE, ROTATE, MASK, CACHE, ATTEND = FUNCTIONS
 FAULTS = {name: value for name, value in vars(faults).items() if isinstance(value, faults.Fault)}
 
 
 def changes(name: str) -> list[tuple[str, str, str, str, str]]:
-    """(title, function, style, old, new) of each change to a right solution that the file holds.
+    """(title, function, style, old, new) of each change to a right solution in a file of tests/solutions.
 
-    A change begins with ``@@ title | function style``; its ``-`` lines are to be replaced by its ``+`` lines.
+    A change begins with ``@@ title | function style``; its ``-`` lines are replaced by its ``+`` lines.
     """
-    found = []
+    parsed = []
     for block in (SOLUTIONS / name).read_text(encoding="utf-8").split("@@ ")[1:]:
         head, *lines = block.splitlines()
         title, _, rest = head.rpartition(" | ")
         function, style = rest.split()
         old, new = ("\n".join(line[1:] for line in lines if line[0] == sign) for sign in "-+")
-        found.append((title, function, style, old, new))
-    return found
+        parsed.append((title, function, style, old, new))
+    return parsed
 
 
 def changed(style: str, old: str, new: str) -> str:
@@ -47,15 +47,15 @@ def changed(style: str, old: str, new: str) -> str:
 
 
 def judged(tmp_path: Path, text: str) -> dict[str, Verdict]:
-    """The verdicts on a file, made in this process."""
+    """The verdicts on a file of this text, judged in this process."""
     path = tmp_path / "mine.py"
     path.write_text(text, encoding="utf-8")
     return {step.function: step for step in verdicts([path]) if isinstance(step, Verdict)}
 
 
 @pytest.fixture(autouse=True)
-def _forget_modules(monkeypatch):
-    """The names of the files that are judged here must stay free for others."""
+def _remove_modules(monkeypatch):
+    """Remove the modules of the judged files after each test, because other tests use the same names."""
     for name in ("mine", "rope", "cache", "attention"):
         monkeypatch.setitem(sys.modules, name, None)
         del sys.modules[name]
@@ -69,7 +69,7 @@ def test_a_right_solution_is_right_in_every_style(tmp_path, style):
     layout = "half-split" if style == "halves" else "right"
     expected = dict.fromkeys(found, "right") | {ROTATE: layout, ATTEND: layout}
     assert {name: verdict.outcome for name, verdict in found.items()} == expected
-    assert not any(verdict.hint or verdict.fault for verdict in found.values())
+    assert not any(verdict.hint or verdict.fault_names for verdict in found.values())
 
 
 @pytest.mark.parametrize(("title", "function", "style", "old", "new"), changes("right.diff"))
@@ -81,7 +81,7 @@ def test_a_right_function_may_be_written_in_other_ways(tmp_path, title, function
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("style", STYLES)
-def test_a_function_alone_in_its_file_is_judged_too(tmp_path, style, function):
+def test_a_function_alone_in_its_file_is_judged(tmp_path, style, function):
     text = STYLES[style]
     for other in set(FUNCTIONS) - {function}:
         text = re.sub(rf"\b{other}\b", f"_{other}", text)
@@ -91,14 +91,14 @@ def test_a_function_alone_in_its_file_is_judged_too(tmp_path, style, function):
 
 
 @pytest.mark.parametrize(("title", "function", "style", "old", "new"), changes("planted.diff"))
-def test_a_planted_mistake_is_called_by_its_name_and_nothing_else_is_wrong(tmp_path, title, function, style, old, new):
+def test_a_planted_mistake_is_named_and_nothing_else_is_wrong(tmp_path, title, function, style, old, new):
     found = judged(tmp_path, changed(style, old, new))
     verdict = found.pop(function)
     names = [FAULTS[name].name for name in title.split(" + ")]
     assert verdict.outcome == "wrong", verdict
-    assert [name.removesuffix(": q").removesuffix(": k") for name, _, _ in verdict.faults] == names, verdict
+    assert [fault.name for fault in verdict.faults] == names, verdict
     assert "yours" in verdict.hint
-    assert not verdict.case, "the smallest case is for mistakes without a name"
+    assert not verdict.case, "the smallest case is shown for unknown mistakes only"
     assert {each.outcome for each in found.values()} <= {"right", "half-split"}, found
 
 
@@ -109,9 +109,9 @@ def test_most_faults_are_planted():
 
 
 @pytest.mark.parametrize(("hint", "function", "style", "old", "new"), changes("unknown.diff"))
-def test_an_unknown_mistake_is_wrong_by_its_first_failing_property(tmp_path, hint, function, style, old, new):
+def test_an_unknown_mistake_is_explained_by_the_first_failing_property(tmp_path, hint, function, style, old, new):
     verdict = judged(tmp_path, changed(style, old, new))[function]
-    assert (verdict.outcome, verdict.fault) == ("wrong", ""), verdict
+    assert (verdict.outcome, verdict.fault_names) == ("wrong", ""), verdict
     assert hint in verdict.hint
     assert "yours" in verdict.hint
     assert verdict.look
@@ -120,7 +120,7 @@ def test_an_unknown_mistake_is_wrong_by_its_first_failing_property(tmp_path, hin
     assert "expected" in text
 
 
-def test_every_step_that_is_referred_to_is_on_the_page_and_about_that():
+def test_the_step_of_each_fault_is_in_the_docs_and_about_its_function():
     headings = dict(re.findall(r"^## (\d+)\. (.*)$", (REPO / "docs/rope.md").read_text(encoding="utf-8"), re.MULTILINE))
     about = {1: "pair", 2: "relative", 4: "frequencies", 5: "ways to write", 6: "attention", 7: "enters", 8: "cache"}
     about[12] = "mistakes"
@@ -129,7 +129,7 @@ def test_every_step_that_is_referred_to_is_on_the_page_and_about_that():
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_a_strange_result_is_wrong_and_never_ends_the_judge(tmp_path, function):
+def test_a_result_of_an_unexpected_type_or_shape_is_wrong_and_raises_nothing(tmp_path, function):
     results = [
         "None", "1", "'x'", "[]", "{}", "()", "(1, 2)", "(None, None)", "torch.zeros(())", "torch.zeros(3)",
         "torch.zeros(2, 2)", "torch.zeros(0, 3)", "torch.zeros(2, 5, 4, 8) / 0", "torch.zeros(2, 3).to_sparse()",
@@ -137,8 +137,8 @@ def test_a_strange_result_is_wrong_and_never_ends_the_judge(tmp_path, function):
         "args", "args[-2:]", "torch.zeros(4, 4, dtype=torch.int8)", "torch.zeros(1, 1, dtype=torch.bool)", "object()",
         "type('T', (tuple,), {})((1, 2))",
     ]  # fmt: skip
-    costly = function in (ROTATE, CACHE, ATTEND)  # all pairs of mistakes are tried
-    for result in results[:: 4 if costly else 1]:
+    slow = function in (ROTATE, CACHE, ATTEND)  # many pairs of mistakes are tried
+    for result in results[:: 4 if slow else 1]:
         text = f"def {function}(*args):\n    return {result}\n"
         if function == CACHE:
             text = f"class KVCache:\n    __init__ = lambda *a, **k: None\n    update = lambda self, *args: {result}\n"
@@ -155,7 +155,7 @@ def test_a_strange_result_is_wrong_and_never_ends_the_judge(tmp_path, function):
         ("return causal_mask(start_pos, T)", "line 2: RecursionError: "),
     ],
 )
-def test_an_exception_is_one_line_with_its_place_and_what_was_passed(tmp_path, body, message):
+def test_an_exception_is_one_line_with_its_line_number_and_the_arguments(tmp_path, body, message):
     verdict = judged(tmp_path, f"def causal_mask(start_pos, T):\n    {body}\n")[MASK]
     assert verdict.outcome == "stopped"
     assert message in verdict.hint
@@ -163,10 +163,10 @@ def test_an_exception_is_one_line_with_its_place_and_what_was_passed(tmp_path, b
     assert len(list(verdict.lines(hint_only=False))) == 1
 
 
-def test_an_exception_shows_the_shapes_on_its_line(tmp_path):
+def test_the_message_of_an_exception_has_the_shapes_of_the_local_tensors(tmp_path):
     text = STYLES["complex"].replace("q @ k.transpose(2, 3)", "q @ k")
     hint = judged(tmp_path, text)[ATTEND].hint
-    assert "called with xq (1, 2, 1, 2), xk (1, 2, 1, 2)" not in hint, "the smallest case fits by accident"
+    assert "called with xq (1, 2, 1, 2), xk (1, 2, 1, 2)" not in hint, "the smallest case does not raise"
     assert re.search(r"there .*q \(\d, \d, \d, \d\), k \(", hint), hint
 
 
@@ -182,7 +182,7 @@ def test_an_exception_shows_the_shapes_on_its_line(tmp_path):
         ("import nothing_of_this_name\n", "line 1: ModuleNotFoundError: No module named 'nothing_of_this_name'"),
     ],
 )
-def test_a_file_that_cannot_be_loaded_is_one_line_and_the_other_files_are_judged(tmp_path, text, message):
+def test_a_file_that_cannot_be_loaded_is_reported_in_one_line_and_the_others_are_judged(tmp_path, text, message):
     text += "\ndef causal_mask(start_pos, T):\n    return None\n"
     (tmp_path / "rope.py").write_bytes(text.encode("utf-8", "surrogateescape"))
     right = STYLES["complex"]
@@ -203,7 +203,7 @@ def test_a_file_that_cannot_be_loaded_is_one_line_and_the_other_files_are_judged
     ("old", "new", "function"),
     [("KVCache", "KVcache", CACHE), ("apply_rotary_emb", "apply_rotary_embedding", ROTATE)],
 )
-def test_a_misspelt_name_is_missing_and_its_nearest_is_named(tmp_path, old, new, function):
+def test_a_misspelt_function_is_missing_and_its_similar_name_is_shown(tmp_path, old, new, function):
     verdict = judged(tmp_path, STYLES["complex"].replace(old, new))[function]
     assert verdict.outcome == "missing"
     assert f"mine.py defines {new}; rename it" in verdict.hint
@@ -215,11 +215,11 @@ def test_two_mistakes_at_once_are_both_named(tmp_path):
     text = text.replace("torch.arange(end).float()", "torch.arange(1, end + 1).float()")
     text = text.replace(" / math.sqrt(q.shape[-1])", "").replace("~mask", "~mask.T")
     found = judged(tmp_path, text)
-    assert found[TABLE].fault == f"{faults.EXPONENT.name}, and {faults.SHIFTED.name}"
-    assert found[ATTEND].fault == f"{faults.TRANSPOSED_MASK.name}, and {faults.UNSCALED.name}"
+    assert found[TABLE].fault_names == f"{faults.EXPONENT.name}, and {faults.SHIFTED.name}"
+    assert found[ATTEND].fault_names == f"{faults.TRANSPOSED_MASK.name}, and {faults.UNSCALED.name}"
 
 
-def test_functions_that_are_right_alone_and_do_not_fit_each_other_are_wrong_together(tmp_path):
+def test_functions_that_are_right_alone_in_different_layouts_are_wrong_together(tmp_path):
     text = STYLES["complex"]
     halves = STYLES["halves"]
     rotation = halves[halves.index("def reshape") : halves.index("def causal_mask")]
@@ -238,7 +238,7 @@ def test_functions_that_are_right_alone_and_do_not_fit_each_other_are_wrong_toge
     assert "yours neighbours and halves, expected halves and halves" in found[TOGETHER].hint
 
 
-def test_the_time_is_kept_in_all_and_what_ends_the_process_is_the_verdict_of_one_function(tmp_path):
+def test_the_total_time_is_limited_and_a_function_that_ends_the_process_stops_alone(tmp_path):
     (tmp_path / "mine.py").write_text(
         STYLES["halves"] + "import os, signal, time\n"
         "def causal_mask(start_pos, T):\n    print('asleep')\n    time.sleep(1000)\n"
@@ -256,18 +256,18 @@ def test_the_time_is_kept_in_all_and_what_ends_the_process_is_the_verdict_of_one
     assert lines[5].startswith(("attention: stopped: it did not end within 0.", "attention: stopped: not judged"))
 
 
-def test_code_that_no_timer_interrupts_is_ended_by_the_parent():
-    progress = process.Progress(left=2.0)
-    progress.take({"at": "attention", "allowed": -process.GRACE})
-    assert not progress.overdue(), "the reader's code does not run"
-    progress.take({"running": True, "left": 2.0})
+def test_only_running_code_of_the_reader_is_overdue():
+    progress = process.Progress(seconds_left=2.0)
+    progress.update({"step": "attention", "allowed": -process.GRACE})
+    assert not progress.overdue(), "the reader's code is not running"
+    progress.update({"running": True, "seconds_left": 2.0})
     assert progress.overdue()
-    progress.take({"running": False, "left": 0.5})
+    progress.update({"running": False, "seconds_left": 0.5})
     assert not progress.overdue()
-    assert progress.left == 0.5
+    assert progress.seconds_left == 0.5
 
 
-def test_memory_is_limited_nothing_can_be_typed_and_the_last_lines_printed_are_shown(tmp_path):
+def test_memory_is_limited_input_raises_and_the_last_printed_lines_are_shown(tmp_path):
     (tmp_path / "mine.py").write_text(
         "import torch\nprint('hello\\n' * 7, '\\033[2J')\ndef causal_mask(start_pos, T):\n    return input('name? ')\n"
         "def attention(*values):\n    kept = []\n    while True:\n        kept.append(torch.empty(1 << 28))\n",
@@ -279,12 +279,12 @@ def test_memory_is_limited_nothing_can_be_typed_and_the_last_lines_printed_are_s
     lines = ended.stdout.splitlines()
     assert lines[0].endswith("mine.py: loaded")
     assert lines[1:7] == ["  | (3 lines before these)", *["  | hello"] * 4, "  |  ?[2J"]
-    typed, prompt, memory, absent = lines[7:]
+    raised, prompt, memory, absent = lines[7:]
     assert prompt.startswith("  | name? name?")
     assert "attention" not in prompt
     assert absent.startswith("not found: precompute_freqs_cis, ")
-    assert typed.startswith("causal_mask: stopped: ")
-    assert "line 4: EOFError" in typed
+    assert raised.startswith("causal_mask: stopped: ")
+    assert "line 4: EOFError" in raised
     assert memory.startswith("attention: stopped: ")
     assert "memory" in memory
 
@@ -304,15 +304,15 @@ def test_files_of_a_directory_may_import_each_other_and_leave_nothing_behind(tmp
     assert sorted(path.name for path in tmp_path.iterdir()) == ["attention.py", "cache.py", "rope.py"]
 
 
-def test_nothing_to_judge_is_a_mistake(tmp_path, monkeypatch):
+def test_nothing_to_judge_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(check, "judge_files", lambda files, seconds: [])
     (tmp_path / "empty").mkdir()
     (tmp_path / "mine.py").write_text("x = 1\n", encoding="utf-8")
     for options, message in (
-        (Check(), "which file"),
+        (Check(), "no file is given"),
         (Check(file=tmp_path / "mine.py"), "defines none of precompute_freqs_cis, "),
         (Check(file=tmp_path / "mine.py", seconds=0.0), "seconds is 0: give a number above 0"),
-        (Check(file=tmp_path / "empty"), "holds no Python file"),
+        (Check(file=tmp_path / "empty"), "has no Python file"),
     ):
         with pytest.raises(ValueError, match=message):
             run(options)
@@ -320,14 +320,14 @@ def test_nothing_to_judge_is_a_mistake(tmp_path, monkeypatch):
         run(Check(file=tmp_path / "missing.py"))
 
 
-def test_a_demand_of_the_docstring_is_wrong_with_and_without_hint_and_remarks_are_always_shown():
+def test_remarks_are_shown_with_and_without_hint():
     verdict = Verdict(ROTATE, "right", remarks=["Something could be better."])
     assert list(verdict.lines(hint_only=True)) == list(verdict.lines(hint_only=False))
     assert "Something could be better." in "".join(verdict.lines(hint_only=True))
 
 
-def test_hint_says_what_fails_and_not_why():
-    verdict = Verdict(TABLE, "wrong", "Something: yours 1, expected 2.", [tuple(faults.SIGN)])
+def test_hint_shows_the_failing_property_and_no_explanation():
+    verdict = Verdict(TABLE, "wrong", "Something: yours 1, expected 2.", [faults.SIGN])
     assert list(verdict.lines(hint_only=True)) == [f"{TABLE}: wrong", "  Something:", "    yours 1, expected 2."]
     full = re.sub(r"\s+", " ", " ".join(verdict.lines(hint_only=False)))
     assert full.startswith(f"{TABLE}: wrong: {faults.SIGN.name} Something: yours 1, expected 2. {faults.SIGN.why}")
@@ -338,7 +338,7 @@ def test_the_script_takes_the_file_and_the_directory_without_their_flags(tmp_pat
     monkeypatch.setattr(sys, "argv", ["study.py", "exercise", str(tmp_path / "mine")])
     assert study.main() == 0
     assert capsys.readouterr().out.endswith(f"python study.py check {tmp_path / 'mine'} --hint\n")
-    wrong = [Verdict(TABLE, "wrong", "hint", [("fault", "why", 3)])]
+    wrong = [Verdict(TABLE, "wrong", "hint", [faults.Fault("fault", "why", 3)])]
     monkeypatch.setattr(check, "judge_files", lambda files, seconds: wrong)
     monkeypatch.setattr(sys, "argv", ["study.py", "check", "--hint", str(tmp_path / "mine")])
     assert study.main() == 1
@@ -347,13 +347,13 @@ def test_the_script_takes_the_file_and_the_directory_without_their_flags(tmp_pat
 
 
 @pytest.mark.parametrize("topic", ["check", "exercise", "page"])
-def test_a_topic_without_a_picture_says_so(monkeypatch, topic):
+def test_a_topic_without_a_picture_refuses_plot(monkeypatch, topic):
     monkeypatch.setattr(sys, "argv", ["study.py", topic, "mine", "--plot", "x.png"])
     with pytest.raises(ValueError, match=rf"^{topic} has no picture: leave out --plot x\.png$"):
         study.main()
 
 
-def test_exercise_writes_files_that_are_not_written_yet_and_never_overwrites(tmp_path):
+def test_exercise_writes_functions_without_bodies_and_overwrites_no_file(tmp_path):
     directory = tmp_path / "mine" / "deep"
     exercise.run(Exercise(directory=directory))
     assert sorted(path.name for path in directory.iterdir()) == ["attention.py", "cache.py", "rope.py"]

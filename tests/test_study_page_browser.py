@@ -1,4 +1,4 @@
-"""The page in a real browser, from disk and offline: it is right, works by keyboard, and runs no foreign text."""
+"""The page in Chromium, from disk and offline: its numbers, keyboard control, layout, and hostile text."""
 
 import os
 import re
@@ -24,7 +24,7 @@ except ImportError:
 if CHROMIUM is None:
     pytest.skip("there is no Chromium: apt-get install chromium", allow_module_level=True)
 
-# Text whose pieces, learnt by the tokenizer, would be markup.
+# The tokenizer learns pieces of this text that would be markup.
 TEXT = "<img src=x onerror=alert(1)> the rope & the walk </script><script>alert(2)</script> {{facts}} \"'` " * 9
 PROMPT = "the rope </script><script>alert(3)</script><img src=x onerror=alert(4)> & walk"
 HOSTILE = "<img src=x onerror=alert(5)>"  # the directory's name, which the page shows
@@ -33,7 +33,7 @@ VIEWS = ("tokens", "rotation", "score", "maps", "cache", "whatIf")
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory) -> Path:
-    """A run whose sizes all differ, and whose pieces are hostile."""
+    """A model directory with unequal sizes and hostile pieces."""
     home = tmp_path_factory.mktemp("page") / HOSTILE
     save_tokenizer(SentencePieceTokenizer(train_tokenizer([TEXT], home.parent / "bpe.model", "bpe", 330)), home)
     torch.manual_seed(3)
@@ -65,19 +65,19 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def opened(browser, address):
-    """``opened("language=zh")`` is the page, ready; whatever it logs, asks for or pops up fails the test at its end."""
-    troubles: list[str] = []
+    """``opened("language=zh")`` is the page when ready. Any log entry, request or dialog fails the test at its end."""
+    faults: list[str] = []
     contexts = []
 
     def open_page(choices: str = "", **options) -> Page:
         defaults = {"viewport": {"width": 1200, "height": 900}, "reduced_motion": "reduce", "offline": True}
         contexts.append(browser.new_context(**(defaults | options)))
         page = contexts[-1].new_page()
-        page.on("console", lambda message: troubles.append(message.text))
-        page.on("pageerror", lambda error: troubles.append(str(error)))
-        page.on("dialog", lambda dialog: (troubles.append(dialog.message), dialog.dismiss()))
+        page.on("console", lambda message: faults.append(message.text))
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("dialog", lambda dialog: (faults.append(dialog.message), dialog.dismiss()))
         page.on(
-            "request", lambda request: None if request.url[:5] in ("file:", "blob:") else troubles.append(request.url)
+            "request", lambda request: None if request.url[:5] in ("file:", "blob:") else faults.append(request.url)
         )
         page.goto(f"{address}#{choices}")
         page.wait_for_selector("html[data-ready]", timeout=20_000)
@@ -86,18 +86,15 @@ def opened(browser, address):
     yield open_page
     for context in contexts:
         context.close()
-    assert troubles == []
+    assert faults == []
 
 
 def tokens(page: Page) -> list[int]:
     return page.eval_on_selector_all("#chips button", "chips => chips.map((chip) => Number(chip.dataset.token))")
 
 
-def look(page: Page, view: str) -> None:
-    page.evaluate(
-        "view => document.getElementById(view).scrollIntoView({ behavior: 'instant' })",
-        view,
-    )
+def scroll_to(page: Page, view: str) -> None:
+    page.evaluate("view => document.getElementById(view).scrollIntoView({ behavior: 'instant' })", view)
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
@@ -112,7 +109,7 @@ def step(page: Page, button: str = "#step") -> None:
     page.wait_for_function("count => document.querySelectorAll('#chips button').length !== count", arg=count)
 
 
-def test_64_greedy_tokens_are_those_of_generate(opened, home):
+def test_64_greedy_tokens_equal_those_of_generate(opened, home):
     page = opened("temperature=0&speed=0&prompt=the+rope")
     page.click("#play")
     page.wait_for_function("() => document.querySelectorAll('#chips button').length > 75", timeout=20_000)
@@ -121,7 +118,7 @@ def test_64_greedy_tokens_are_those_of_generate(opened, home):
     assert tokens(page)[: len(prompt) + 64] == [*prompt, *expected]
 
 
-def test_the_bars_are_the_models_probabilities_and_the_controls_cut_them(opened, home):
+def test_the_bars_show_the_models_probabilities_and_top_k_cuts_them(opened, home):
     page = opened("temperature=0.5&topP=1&prompt=the+rope")
     with torch.no_grad():
         logits = load_model(home)(torch.tensor([load_tokenizer(home).encode("the rope")]))[0, -1]
@@ -131,15 +128,15 @@ def test_the_bars_are_the_models_probabilities_and_the_controls_cut_them(opened,
     page.fill("#topK", "3")
     assert "cut by top_k" in text(page, "#bars li:nth-child(4)")
     assert "cut" not in text(page, "#bars li:nth-child(3)")
-    assert "3 of 330 can be sampled" in text(page, "#rest")
+    assert "3 of 330 tokens can be sampled" in text(page, "#rest")
     chosen = page.get_attribute("#bars li:nth-child(5) button", "data-token")
     step(page, "#bars li:nth-child(5) button")
     assert tokens(page)[-1] == int(chosen)
 
 
-def test_shifting_all_positions_moves_the_arrows_and_keeps_the_scores(opened):
+def test_shifting_all_positions_rotates_the_arrows_but_keeps_the_scores(opened):
     page = opened()
-    look(page, "rotation")
+    scroll_to(page, "rotation")
     arrows = page.get_attribute("#plane", "aria-label")
     page.fill("#shift", "37")
     moved = text(page, "#shiftScores")
@@ -149,9 +146,9 @@ def test_shifting_all_positions_moves_the_arrows_and_keeps_the_scores(opened):
     assert page.get_attribute("#plane", "aria-label") != arrows
 
 
-def test_a_token_computed_without_the_cache_is_the_same_and_costs_more(opened):
+def test_without_the_cache_a_token_has_the_same_logits_and_costs_more(opened):
     page = opened()
-    look(page, "cache")
+    scroll_to(page, "cache")
     before = text(page, "#bars")
     page.click("#both")
     page.click("#cache > details summary")
@@ -166,18 +163,18 @@ def test_a_token_computed_without_the_cache_is_the_same_and_costs_more(opened):
     assert int(without[1]) == int(without[0]) == len(tokens(page))
 
 
-def test_the_cache_never_serves_what_another_text_left_in_it(opened, home):
+def test_the_cache_is_not_read_beyond_the_current_text(opened, home):
     page = opened("temperature=1&topP=1&prompt=the+rope")
     for button in ("#step", "#step", "#step"):
         step(page, button)
-    look(page, "cache")
+    scroll_to(page, "cache")
     page.uncheck("#useCache")
-    look(page, "tokens")
+    scroll_to(page, "tokens")
     for button in ("#back", "#back", "#bars li:nth-child(7) button", "#bars li:nth-child(9) button"):
         step(page, button)
-    look(page, "cache")
+    scroll_to(page, "cache")
     page.check("#useCache")
-    look(page, "tokens")
+    scroll_to(page, "tokens")
     step(page, "#bars li:nth-child(4) button")
     with torch.no_grad():
         expected = load_model(home)(torch.tensor([tokens(page)]))[0, -1]
@@ -185,30 +182,30 @@ def test_the_cache_never_serves_what_another_text_left_in_it(opened, home):
     assert torch.allclose(torch.tensor(logits), expected, atol=1e-4, rtol=0)
 
 
-def test_the_context_ends_and_endless_goes_on(opened):
+def test_generation_stops_at_the_context_limit_unless_endless(opened):
     page = opened("speed=0&temperature=1.5&topP=1")
     for _ in range(40):
         page.click("#play")
         page.wait_for_selector("#play[aria-pressed=false]", timeout=20_000)
         if len(tokens(page)) == 120:
             break
-        step(page, "#bars li:first-child button")  # the model ended the text: choose what does not
+        step(page, "#bars li:first-child button")  # the model ended the text: choose another token
     assert len(tokens(page)) == 120
     assert "context is full" in text(page, "#ended")
     assert page.is_disabled("#step")
     page.check("#endless")
     kept = tokens(page)[:SINKS] + tokens(page)[SINKS + 30 :]
-    look(page, "tokens")
+    scroll_to(page, "tokens")
     step(page)
     assert tokens(page)[:-1] == kept
-    look(page, "cache")
-    assert "30 oldest tokens were dropped" in text(page, "#slice")
+    scroll_to(page, "cache")
+    assert "30 tokens have been evicted" in text(page, "#slice")
     assert "start_pos = 90, T = 1" in text(page, "#slice")
 
 
-def test_what_if_changes_the_loss_but_shifting_does_not(opened):
+def test_another_rotation_changes_the_loss_but_a_shift_does_not(opened):
     page = opened("change=none&prompt=the+rope+%26+the+walk")
-    look(page, "whatIf")
+    scroll_to(page, "whatIf")
 
     def loss() -> list[float]:
         page.wait_for_timeout(400)
@@ -229,21 +226,21 @@ def test_what_if_changes_the_loss_but_shifting_does_not(opened):
 def test_every_control_works_by_keyboard(opened):
     page = opened("change=linear&guide=1")
     controls = "button[id], select, input, textarea, canvas[tabindex]"
-    wanted = set(page.eval_on_selector_all(controls, "all => all.map((each) => each.id)"))
-    wanted -= {"theta", "fold"}  # shown with the change that uses it, and on a phone
+    expected = set(page.eval_on_selector_all(controls, "all => all.map((each) => each.id)"))
+    expected -= {"theta", "fold"}  # hidden with this rotation, and on a wide screen
     reached: set[str] = set()
-    for _ in range(400):  # more than once round: a control may be off for the moment in which the page computes
+    for _ in range(400):  # more than one round, because a control may be disabled while the page computes
         page.keyboard.press("Tab")
         reached.add(page.evaluate("() => document.activeElement.id"))
-        if wanted <= reached:
+        if expected <= reached:
             break
-    assert wanted <= reached
+    assert expected <= reached
 
     def press(place: str, key: str) -> None:
         page.focus(place)
         page.keyboard.press(key)
 
-    look(page, "tokens")
+    scroll_to(page, "tokens")
     count = len(tokens(page))
     press("#step", "Enter")
     page.wait_for_function("count => document.querySelectorAll('#chips button').length > count", arg=count)
@@ -251,7 +248,7 @@ def test_every_control_works_by_keyboard(opened):
     page.wait_for_function("count => document.querySelectorAll('#chips button').length === count", arg=count)
     press("#chips button[tabindex='0']", "ArrowLeft")
     assert text(page, "#positionText").startswith(f"{count - 2} ")
-    look(page, "maps")
+    scroll_to(page, "maps")
     press("#map", "ArrowUp")
     assert f"Query {count - 3} " in text(page, "#mapText")
     press("#map", "ArrowLeft")
@@ -271,21 +268,21 @@ def test_every_control_works_by_keyboard(opened):
     page.wait_for_function("() => location.hash.includes('head=4') && location.hash.includes('language=zh')")
 
 
-def test_a_key_pressed_in_the_player_leaves_the_page_where_it_is(opened):
+def test_a_key_pressed_in_the_player_does_not_scroll_the_page(opened):
     page = opened("language=en")
-    look(page, "cache")
+    scroll_to(page, "cache")
     before = page.evaluate("() => scrollY")
     page.focus("#layer")
     page.keyboard.press("ArrowUp")
     page.focus("#language")
-    look(page, "cache")
+    scroll_to(page, "cache")
     page.focus("#back")
     page.keyboard.press("Tab")
     text(page, "#step")
     assert page.evaluate("() => scrollY") == before > 0
 
 
-def test_choices_live_in_the_address_and_nonsense_there_is_left_out(opened):
+def test_settings_are_stored_in_the_address_and_invalid_ones_are_ignored(opened):
     page = opened("head=3&pair=2&temperature=1.25&topK=7&language=zh&theta=-1&shift=x&topP=44&layer=9&junk=%3Cb%3E")
     assert page.input_value("#head") == "3"
     assert page.input_value("#topK") == "7"
@@ -301,12 +298,12 @@ def test_choices_live_in_the_address_and_nonsense_there_is_left_out(opened):
     assert "topK=7" in page.url
 
 
-def test_foreign_text_is_shown_and_never_run(opened):
+def test_hostile_text_is_shown_as_text(opened):
     page = opened()
     page.fill("#prompt", PROMPT + TEXT[:60])
     page.wait_for_timeout(600)
     for view in VIEWS:
-        look(page, view)
+        scroll_to(page, view)
         page.wait_for_timeout(50)
     for details in page.query_selector_all("summary"):
         details.click()
@@ -318,30 +315,31 @@ def test_foreign_text_is_shown_and_never_run(opened):
     )
 
 
-def test_the_page_may_ask_for_nothing_from_outside(browser, address):
+def test_the_security_policy_blocks_requests_and_inline_scripts(browser, address):
     context = browser.new_context()
     page = context.new_page()
-    refused: list[str] = []
-    page.on("console", lambda message: refused.append(message.text))
+    messages: list[str] = []
+    page.on("console", lambda message: messages.append(message.text))
     page.goto(address)
-    for try_it in ("fetch('https://example.org')", "new Image().src = 'https://example.org/x.png'", "inline()"):
-        refused.clear()
+    for attempt in ("fetch('https://example.org')", "new Image().src = 'https://example.org/x.png'", "inline()"):
+        messages.clear()
         page.evaluate(
             f"""async () => {{
                 const inline = () => document.head.appendChild(document.createElement('script')).append('1');
-                try {{ await ({try_it}); }} catch {{ }}
+                try {{ await ({attempt}); }} catch {{ }}
                 await new Promise(requestAnimationFrame); }}"""
         )
-        assert "Content Security Policy" in " ".join(refused), try_it
+        assert "Content Security Policy" in " ".join(messages), attempt
     context.close()
 
 
-# What lies over something else, runs over its own edge, or makes the page scroll sideways.
+# Finds elements that overlap, elements wider than their box, and horizontal scrolling of the page.
 FAULTS = """() => {
     const faults = document.documentElement.scrollWidth > innerWidth ? ["the page scrolls sideways"] : [];
     const inner = ".scroll *, #chips *, #clocks *, #thumbs *, #wholeText *";
-    const kinds = "button, select, input, textarea, a, label, output, h1, h2, h3, p, figcaption, canvas, summary";
-    const all = [...document.querySelectorAll(`${kinds}, .part, .scroll, #chips, #clocks, #thumbs, #wholeText, .says`)];
+    const tags = "button, select, input, textarea, a, label, output, h1, h2, h3, p, figcaption, canvas, summary";
+    const places = ".part, .scroll, #chips, #clocks, #thumbs, #wholeText, .annotation";
+    const all = [...document.querySelectorAll(`${tags}, ${places}`)];
     const seen = all.filter((each) => !each.matches(inner) && each.checkVisibility() && each.getClientRects().length);
     const boxes = seen.map((each) => [...each.getClientRects()]);
     const name = (each) => `${each.tagName} ${each.id} ${each.textContent.slice(0, 20)}`;
@@ -359,7 +357,7 @@ FAULTS = """() => {
     return faults; }"""
 
 
-def test_nothing_lies_over_anything_at_any_width_and_no_word_is_missing(opened):
+def test_nothing_overlaps_at_any_width_and_no_text_is_missing(opened):
     page = opened("change=linear&guide=2")
     for language in ("en", "zh-Hans"):
         assert page.get_attribute("html", "lang") == language
@@ -377,7 +375,7 @@ def test_nothing_lies_over_anything_at_any_width_and_no_word_is_missing(opened):
     assert page.get_attribute("html", "data-theme") == "dark"
 
 
-def test_a_test_of_overlap_sees_what_lies_over_something(opened):
+def test_the_overlap_check_finds_overlaps(opened):
     page = opened()
     page.evaluate("() => { document.getElementById('counts').style.marginTop = '-2rem'; }")
     page.evaluate("() => { document.getElementById('score').style.width = '3000px'; }")
@@ -386,13 +384,13 @@ def test_a_test_of_overlap_sees_what_lies_over_something(opened):
     assert "scrolls sideways" in found
 
 
-def test_every_view_has_its_height_before_it_is_seen_and_is_drawn_for_print(opened):
+def test_every_view_has_its_height_before_it_is_scrolled_to_and_prints_in_the_light_theme(opened):
     page = opened()
     height = page.evaluate("() => document.documentElement.scrollHeight")
     drawn = page.eval_on_selector_all("section canvas", "all => all.filter((c) => c.width !== 300).length")
     assert drawn == page.locator("section canvas").count()
     for view in VIEWS:
-        look(page, view)
+        scroll_to(page, view)
     assert page.evaluate("() => document.documentElement.scrollHeight") == height
     page.select_option("#theme", "dark")
     page.evaluate("() => dispatchEvent(new Event('beforeprint'))")
@@ -401,7 +399,7 @@ def test_every_view_has_its_height_before_it_is_seen_and_is_drawn_for_print(open
     assert page.get_attribute("html", "data-theme") == "dark"
 
 
-def test_the_guide_goes_through_all_views_and_can_be_skipped(opened):
+def test_the_guide_visits_all_views_and_can_be_skipped(opened):
     page = opened()
     for number, view in enumerate(VIEWS[1:], 2):
         page.click("#guideNext")
@@ -418,7 +416,7 @@ def test_the_guide_goes_through_all_views_and_can_be_skipped(opened):
     assert not page.is_visible("#guide")
 
 
-def test_what_is_typed_counts_at_once_and_going_back_shortens_the_prompt(opened, home):
+def test_step_uses_the_typed_prompt_at_once_and_back_shortens_it(opened, home):
     page = opened("temperature=0&prompt=the")
     tokenizer = load_tokenizer(home)
     page.evaluate("""() => {
@@ -428,7 +426,7 @@ def test_what_is_typed_counts_at_once_and_going_back_shortens_the_prompt(opened,
         document.getElementById("step").click(); }""")
     typed = tokenizer.encode("the rope & the walk")
     page.wait_for_function("n => document.querySelectorAll('#chips button').length === n", arg=len(typed) + 1)
-    page.wait_for_timeout(300)  # the pause after which typing alone would have been taken up
+    page.wait_for_timeout(300)  # longer than the pause after which a typed prompt is forwarded
     assert tokens(page)[:-1] == typed
     assert text(page, "#wholeText") == tokenizer.decode(tokens(page))
     step(page, "#back")
@@ -442,16 +440,16 @@ def test_what_is_typed_counts_at_once_and_going_back_shortens_the_prompt(opened,
     assert page.locator(".wrong").count() == 0
 
 
-def test_shares_are_written_without_exponents(opened):
+def test_percentages_have_no_exponent(opened):
     written = opened().evaluate("() => [0, 9.1e-6, 0.00123, 0.252, 1, 1e-12].map(percent)")
     assert written == ["0.0%", "0.00091%", "0.1%", "25.2%", "100.0%", "<0.000001%"]
 
 
-def test_one_slow_pass_does_not_set_the_scale_of_time(opened):
+def test_one_slow_pass_does_not_set_the_scale_of_the_time_chart(opened):
     page = opened("speed=0&prompt=the+rope")
     for _ in range(3):
         step(page)
-    look(page, "cache")
+    scroll_to(page, "cache")
     page.evaluate("() => { for (const pass of state.passes) pass.ms = pass.multiplications / 1e6; changed('cache'); }")
     assert text(page, "#timeNote") == ""
     page.evaluate("() => { state.passes.at(-1).ms *= 50; changed('cache'); }")
@@ -461,16 +459,16 @@ def test_one_slow_pass_does_not_set_the_scale_of_time(opened):
     assert int(re.search(r"agree to (\d+) decimals", text(page, "#agreement"))[1]) >= 3
 
 
-def test_reduced_motion_advances_by_whole_positions(opened):
+def test_with_reduced_motion_positions_advance_by_whole_steps(opened):
     page = opened()
-    look(page, "rotation")
+    scroll_to(page, "rotation")
     page.click("#advance")
     page.wait_for_function("() => document.getElementById('shiftText').textContent === '1.0'", timeout=5000)
     page.click("#advance")
     page.wait_for_selector("#advance[aria-pressed=false]")
 
 
-def test_axe_finds_nothing(browser, address):
+def test_axe_finds_no_accessibility_fault(browser, address):
     axe = os.environ.get("AXE_CORE", "")  # path of axe-core's axe.min.js: npm install axe-core
     if not axe:
         pytest.skip("AXE_CORE does not name axe.min.js: npm install axe-core")
@@ -482,7 +480,7 @@ def test_axe_finds_nothing(browser, address):
         for summary in page.query_selector_all("summary"):
             summary.click()
         for view in VIEWS:
-            look(page, view)
+            scroll_to(page, view)
             page.wait_for_timeout(300)
         page.evaluate(Path(axe).read_text(encoding="utf-8"))
         found = page.evaluate("() => axe.run().then((result) => result.violations.map((each) => each.id))")

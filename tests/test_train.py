@@ -1,4 +1,4 @@
-"""train.py as it is used. Most of it is run in this process, to save the seconds that importing PyTorch takes."""
+"""train.py from the command line. Most tests run it in this process, to save the seconds of importing PyTorch."""
 
 import dataclasses
 import json
@@ -40,12 +40,12 @@ SETTINGS |= {"max_steps": 4, "eval_every": 2, "sample_every": 0, "eval_tokens": 
 TEXT = "".join(f"{n} and {n} are {n + n}.\n" for n in range(200))
 
 
-# What a test starts as a process of its own asks the real processor: once is enough.
-in_processes_of_their_own = pytest.mark.parametrize("each_processor", ["native"], indirect=True)
+# For tests that start a process, in which the processor cannot be simulated.
+on_the_real_processor = pytest.mark.parametrize("each_processor", ["native"], indirect=True)
 
 
 @pytest.fixture(autouse=True)
-def _own_folder(tmp_path, monkeypatch):
+def _temporary_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("model.training.console.draw_losses", lambda directory: None)
     monkeypatch.setattr("model.training.estimate.free_memory", lambda device: 64 * 10**9)
@@ -68,55 +68,58 @@ def run(*argv: str) -> int:
     return ended.value.code
 
 
-def everything() -> dict[Path, bytes]:
-    """All that lies in the folder, but for the cache, which may be filled by runs that fail."""
+def all_files() -> dict[Path, bytes]:
+    """The content of all files in the folder, except the cache, which a failing run may fill."""
     return {path: path.read_bytes() for path in Path().rglob("*") if path.is_file() and path.parts[0] != "cache"}
 
 
-def refused(capsys, *argv: str) -> str:
-    """The one line that this command ends with; it must leave everything as it was."""
-    before = everything()
+def error_of(capsys, *argv: str) -> str:
+    """Run a command that must fail with one line and change no file; returns the message."""
+    before = all_files()
     assert run(*argv) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("train.py: error: ")
     assert err.count("\n") == 1, err
     assert "Traceback" not in err
-    assert everything() == before
+    assert all_files() == before
     return err.removeprefix("train.py: error: ")
 
 
-def said(capsys, *argv: str) -> str:
+def stderr_of(capsys, *argv: str) -> str:
+    """Run a command that must succeed; returns its stderr."""
     assert run(*argv) == 0
     return capsys.readouterr().err
 
 
 def rows(text: str) -> dict[str, str]:
-    """What a table on the terminal says, by the name of each row."""
+    """The rows of the terminal output by their names."""
     return {line[:14].strip(): line[15:] for line in text.splitlines()}
 
 
+def metrics(directory: str) -> list[dict]:
+    return [json.loads(line) for line in Path(directory, "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
 def steps(directory: str) -> list[int]:
-    return [
-        json.loads(line)["step"] for line in Path(directory, "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    ]
+    return [line["step"] for line in metrics(directory)]
 
 
-def test_a_separator_is_said_once_and_kept_with_the_run(capsys):
+def test_a_recognized_separator_is_printed_once_and_saved_with_the_run(capsys):
     Path("tagged.txt").write_text("\n<|endoftext|>\n".join(TEXT.splitlines()), encoding="utf-8")
-    err = said(capsys, "small.toml", "--data", "tagged.txt", "--out_dir", "out", "--sample_every", "4")
+    err = stderr_of(capsys, "small.toml", "--data", "tagged.txt", "--out_dir", "out", "--sample_every", "4")
     assert err.count("<|endoftext|>, 199 times") == 1
     settings = tomllib.loads(Path("out/config.toml").read_text(encoding="utf-8"))
     assert settings["doc_separator"] == "\n<|endoftext|>\n"
-    assert settings["start_text"] == "", "each line is a document: there are enough"
+    assert settings["start_text"] == "", "each line is a document, which is enough of them"
     assert load_tokenizer("out").vocab_size == 259 + len(set(TEXT) - {"\n"})
-    assert "<|endoftext|>" not in said(capsys, "--resume", "--out_dir", "out", "--max_steps", "6")
+    assert "<|endoftext|>" not in stderr_of(capsys, "--resume", "--out_dir", "out", "--max_steps", "6")
     assert steps("out") == [1, 2, 3, 4, 5, 6]
-    assert "<|endoftext|>" not in said(capsys, "small.toml", "--data", "tagged.txt", "--doc_separator", "")
+    assert "<|endoftext|>" not in stderr_of(capsys, "small.toml", "--data", "tagged.txt", "--doc_separator", "")
 
 
-def test_the_validation_text_of_a_run_is_found_again_and_a_changed_one_refused(capsys):
-    said(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
+def test_the_validation_text_of_a_run_is_found_in_cache_or_files_unless_it_changed(capsys):
+    stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
     text = Path("text.txt").read_text(encoding="utf-8")
     end, tokenizer, data = text[int(len(text) * 0.9) :], load_tokenizer("out"), run_data(Path("out"))
 
@@ -137,15 +140,13 @@ def test_the_validation_text_of_a_run_is_found_again_and_a_changed_one_refused(c
     assert found() == [(tokenizer.encode(end), len(end))]
 
 
-def test_a_run_leaves_a_directory_that_has_everything(capsys):
-    err = said(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
+def test_a_run_directory_is_complete(capsys):
+    err = stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
     assert "python generate.py out" in err
     names = {path.name for path in Path("out").iterdir()}
     assert names >= {"config.toml", "config.json", "model.safetensors", "tokenizer.model", "metrics.jsonl"}
     assert steps("out") == [1, 2, 3, 4]
-    keys = set().union(
-        *(json.loads(line) for line in Path("out/metrics.jsonl").read_text(encoding="utf-8").splitlines())
-    )
+    keys = set().union(*metrics("out"))
     assert keys == {"step", "train_loss", "val_loss", "val_bits_per_byte", "lr", "grad_norm", "tokens_per_second"}
     tokenizer = load_tokenizer("out")
     assert load_model("out").args.vocab_size == tokenizer.vocab_size == 259 + len(set(TEXT))
@@ -154,15 +155,15 @@ def test_a_run_leaves_a_directory_that_has_everything(capsys):
     assert not list(Path().rglob("*.pt")) + list(Path().rglob("*.pkl")) + list(Path().rglob("*.bin.tmp"))
 
 
-def test_text_and_runs_are_named_with_and_without_a_flag(capsys):
+def test_text_and_runs_are_accepted_as_arguments_without_a_flag(capsys):
     Path("more.txt").write_text(TEXT[::-1], encoding="utf-8")
     small = [word for name, value in SETTINGS.items() for word in (f"--{name}", str(value))]
-    said(capsys, "text.txt", "more.txt", *small)
+    stderr_of(capsys, "text.txt", "more.txt", *small)
     named_after_the_folder = f"runs/{Path.cwd().name}"
-    own = Path(named_after_the_folder, "config.toml").read_text(encoding="utf-8")
-    assert 'data = ["text.txt", "more.txt"]' in own
-    said(capsys, "small.toml", "text.txt")
-    said(capsys, "--max_steps", "5", "--resume", named_after_the_folder)
+    config = Path(named_after_the_folder, "config.toml").read_text(encoding="utf-8")
+    assert 'data = ["text.txt", "more.txt"]' in config
+    stderr_of(capsys, "small.toml", "text.txt")
+    stderr_of(capsys, "--max_steps", "5", "--resume", named_after_the_folder)
     assert steps(named_after_the_folder) == [1, 2, 3, 4, 5]
     assert steps("runs/small") == [1, 2, 3, 4]
 
@@ -173,22 +174,22 @@ def test_text_and_runs_are_named_with_and_without_a_flag(capsys):
         (["text.txt", "--data", "text.txt"], "data is given twice, as text.txt and with --data"),
         (["nowhere.txt"], "nowhere.txt does not exist: give text"),
         (["small.toml", "small.toml"], "are two configurations"),
-        (["run"], "run is a model: --resume run goes on with its run, --init_from run fine-tunes it"),
+        (["run"], "run is a model: --resume run continues its run, --init_from run fine-tunes it"),
         (["--resume", "run", "--out_dir", "x"], "out_dir is given twice"),
         (["text.txt", "--dim", "32", "more.txt"], "unknown argument 'more.txt': did you mean --data more.txt?"),
     ],
 )
-def test_what_is_named_without_a_flag_is_one_kind_of_thing(capsys, argv, message):
+def test_the_errors_for_arguments_without_a_flag(capsys, argv, message):
     Path("run").mkdir()
     write_config("run/config.toml", SETTINGS)
-    assert message in refused(capsys, *argv)
+    assert message in error_of(capsys, *argv)
 
 
-def test_runs_get_names_and_the_newest_is_resumed(capsys):
+def test_runs_are_numbered_and_the_newest_is_resumed(capsys):
     for directory in ("runs/small", "runs/small-2"):
-        assert f"directory      {directory}\n" in said(capsys, "small.toml", "--data", "text.txt")
+        assert f"directory      {directory}\n" in stderr_of(capsys, "small.toml", "--data", "text.txt")
     os.utime("runs/small/config.toml", (1e9, 1e9))
-    err = said(capsys, "--resume", "--max_steps", "6")
+    err = stderr_of(capsys, "--resume", "--max_steps", "6")
     assert "runs/small-2" in err
     assert "after step 4; max_steps 4 -> 6" in err
     assert steps("runs/small-2") == [1, 2, 3, 4, 5, 6]
@@ -204,10 +205,10 @@ BAD_TEXTS = {
 
 
 @pytest.mark.parametrize("name", BAD_TEXTS)
-def test_a_text_that_cannot_be_trained_on(capsys, name):
+def test_the_errors_for_texts_that_cannot_be_trained_on(capsys, name):
     content, message = BAD_TEXTS[name]
     Path(name).write_bytes(content)
-    assert message in refused(capsys, "small.toml", "--data", name)
+    assert message in error_of(capsys, "small.toml", "--data", name)
 
 
 @pytest.mark.parametrize(
@@ -243,10 +244,10 @@ def test_a_text_that_cannot_be_trained_on(capsys, name):
         (["--resume"], "there is no run in runs"),
     ],
 )
-def test_a_mistake_is_one_line_that_names_it(capsys, argv, message):
-    own = [] if argv[0].endswith(".toml") else ["small.toml"]
+def test_the_error_for_a_wrong_flag_is_one_line_that_names_it(capsys, argv, message):
+    config = [] if argv[0].endswith(".toml") else ["small.toml"]
     data = [] if "--data" in argv else ["--data", "text.txt"]
-    assert message in refused(capsys, *own, *argv, *data)
+    assert message in error_of(capsys, *config, *argv, *data)
 
 
 @pytest.mark.parametrize(
@@ -259,64 +260,64 @@ def test_a_mistake_is_one_line_that_names_it(capsys, argv, message):
         ("n_heads = 3", "dim is 256, not a multiple of n_heads 3"),
     ],
 )
-def test_a_mistake_in_a_config(capsys, line, message):
+def test_the_error_for_a_wrong_line_in_a_config(capsys, line, message):
     Path("bad.toml").write_text(line + "\n", encoding="utf-8")
-    assert message in refused(capsys, "bad.toml", "--data", "text.txt")
+    assert message in error_of(capsys, "bad.toml", "--data", "text.txt")
 
 
-def test_no_run_is_overwritten_and_none_goes_on_as_another(capsys):
-    said(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
-    again = partial(refused, capsys, "small.toml", "--out_dir", "out", "--data")
+def test_a_run_is_not_overwritten_and_not_resumed_with_another_model_or_text(capsys):
+    stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
+    again = partial(error_of, capsys, "small.toml", "--out_dir", "out", "--data")
     assert "give another --out_dir, or --resume" in again("text.txt")
     assert "cannot be resumed with dim 16 -> 32" in again("text.txt", "--resume", "--dim", "32")
     Path("other.txt").write_text(TEXT + "more", encoding="utf-8")
     assert "was trained on other text or as another model (data: " in again("other.txt", "--resume")
     assert "data: " in again("text.txt", "--resume", "--val_fraction", "0.2")
     Path("moved.txt").write_text(TEXT, encoding="utf-8")
-    err = said(capsys, "small.toml", "--out_dir", "out", "--resume", "--data", "moved.txt", "--lr", "0.001")
+    err = stderr_of(capsys, "small.toml", "--out_dir", "out", "--resume", "--data", "moved.txt", "--lr", "0.001")
     assert "data ('text.txt',) -> ('moved.txt',); lr 0.003 -> 0.001" in err
 
 
 @pytest.fixture
-def meanwhile(monkeypatch):
-    """meanwhile(work): the next run is held up, once its text is prepared, until the work is done.
+def during_preparation(monkeypatch):
+    """``during_preparation(work)`` calls ``work`` right after the next run has prepared its text.
 
-    Returns a list that then holds all files as the work left them.
+    Returns a list, to which it then appends all files as ``work`` left them.
     """
 
-    def hold_up(work) -> list[dict[Path, bytes]]:
-        left = []
+    def register(work) -> list[dict[Path, bytes]]:
+        snapshots = []
 
-        def prepared(plan):
+        def prepare_then_work(plan):
             monkeypatch.setattr(train, "prepare_text", prepare_text)
             text = prepare_text(plan)
             work()
-            left.append(everything())
+            snapshots.append(all_files())
             return text
 
         prepare_text = train.prepare_text
-        monkeypatch.setattr(train, "prepare_text", prepared)
-        return left
+        monkeypatch.setattr(train, "prepare_text", prepare_then_work)
+        return snapshots
 
-    return hold_up
+    return register
 
 
 @pytest.mark.parametrize("config", ["small.toml", "out.toml"])
-def test_a_run_that_ended_while_another_prepared_its_text_is_not_overwritten(capsys, meanwhile, config):
+def test_a_run_that_finished_while_another_prepared_its_text_is_not_overwritten(capsys, during_preparation, config):
     write_config("out.toml", SETTINGS | {"out_dir": "out"})
-    left = meanwhile(lambda: run("small.toml", "--data", "text.txt", "--out_dir", "out", "--seed", "7"))
+    snapshots = during_preparation(lambda: run("small.toml", "--data", "text.txt", "--out_dir", "out", "--seed", "7"))
     assert run(config, "--data", "text.txt", *(["--out_dir", "out"] if config == "small.toml" else [])) == 2
     errors = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
     assert len(errors) == 1
     assert re.search(r"^train.py: error: out holds .*: give another --out_dir, or --resume", errors[0])
-    assert [everything()] == left
+    assert [all_files()] == snapshots
     assert steps("out") == [1, 2, 3, 4]
 
 
-def test_of_two_runs_without_a_name_each_gets_a_directory_of_its_own(capsys, meanwhile):
-    left = meanwhile(lambda: run("small.toml", "--data", "text.txt", "--seed", "7"))
-    assert "directory      runs/small-2\n" in said(capsys, "small.toml", "--data", "text.txt")
-    assert left[0].items() <= everything().items()
+def test_two_concurrent_runs_without_out_dir_get_different_directories(capsys, during_preparation):
+    snapshots = during_preparation(lambda: run("small.toml", "--data", "text.txt", "--seed", "7"))
+    assert "directory      runs/small-2\n" in stderr_of(capsys, "small.toml", "--data", "text.txt")
+    assert snapshots[0].items() <= all_files().items()
     for name in ("small", "small-2"):
         settings = tomllib.loads(Path("runs", name, "config.toml").read_text(encoding="utf-8"))
         assert Path(settings["out_dir"]) == Path("runs", name)
@@ -325,42 +326,42 @@ def test_of_two_runs_without_a_name_each_gets_a_directory_of_its_own(capsys, mea
     assert users == [["small", "small-2"]] * 2  # of the tokenizer and of the tokens
 
 
-def test_a_run_is_not_resumed_with_settings_that_another_trainer_has_changed(capsys, meanwhile):
-    said(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
-    left = meanwhile(lambda: run("--resume", "--out_dir", "out", "--max_steps", "8"))
+def test_a_run_is_not_resumed_with_settings_that_another_trainer_has_changed(capsys, during_preparation):
+    stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
+    snapshots = during_preparation(lambda: run("--resume", "--out_dir", "out", "--max_steps", "8"))
     assert run("--resume", "--out_dir", "out", "--max_steps", "6") == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.endswith(f"error: {Path('out/config.toml')} changed after it was read: run again")
-    assert [everything()] == left
-    meanwhile(lambda: run("--resume", "--out_dir", "out"))
+    assert [all_files()] == snapshots
+    during_preparation(lambda: run("--resume", "--out_dir", "out"))
     assert run("--resume", "--out_dir", "out", "--max_steps", "10") == 0
     assert steps("out") == list(range(1, 11))
 
 
-def test_a_plan_keeps_no_cache_entry_in_use():
+def test_a_plan_does_not_mark_cache_entries_as_used():
     assert run("small.toml", "--data", "text.txt", "--plan") == 0
     Path("runs/small").mkdir(parents=True)
     assert [entry.runs for entry in cache_entries(cache_home())] == [[], []]
 
 
-def test_a_tokenizer_is_learnt_from_the_very_text_that_it_tokenizes(capsys, monkeypatch):
+def test_a_text_that_changes_between_training_the_tokenizer_and_tokenizing_is_refused(capsys, monkeypatch):
     learn = prepared_text.learn_tokenizer
 
-    def changing(*args):
+    def learn_then_change_text(*args):
         file = learn(*args)
         Path("text.txt").write_text(TEXT + "more", encoding="utf-8")
         return file
 
-    monkeypatch.setattr(prepared_text, "learn_tokenizer", changing)
+    monkeypatch.setattr(prepared_text, "learn_tokenizer", learn_then_change_text)
     assert run("small.toml", "--data", "text.txt", "--out_dir", "out") == 2
     assert "text.txt changed while it was read: run again" in capsys.readouterr().err.splitlines()[-1]
     assert not Path("out").exists()
 
 
-def test_a_model_to_start_from_that_has_become_another_is_refused(capsys, meanwhile):
-    said(capsys, "small.toml", "--data", "text.txt", "--out_dir", "base")
+def test_fine_tuning_is_refused_if_the_model_changes_meanwhile(capsys, during_preparation):
+    stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "base")
     deeper = Transformer(dataclasses.replace(load_model("base").args, n_layers=2))
-    meanwhile(lambda: save_model(deeper, "base"))
+    during_preparation(lambda: save_model(deeper, "base"))
     argv = ["--data", "text.txt", "--init_from", "base", "--sample_every", "0", "--device", "cpu", "--max_steps", "1"]
     assert run(*argv, "--out_dir", "tuned") == 2
     assert "error: base changed after it was read: run again" in capsys.readouterr().err
@@ -368,28 +369,28 @@ def test_a_model_to_start_from_that_has_become_another_is_refused(capsys, meanwh
 
 @pytest.mark.parametrize("damage", ["truncate", "foreign"])
 def test_a_damaged_state_is_refused(capsys, damage):
-    said(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
+    stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
     state = Path("out/training_state.safetensors")
     state.write_bytes(state.read_bytes()[:-5] if damage == "truncate" else Path("out/model.safetensors").read_bytes())
-    assert str(state) in refused(capsys, "--resume", "--out_dir", "out")
+    assert str(state) in error_of(capsys, "--resume", "--out_dir", "out")
 
 
 def test_a_second_trainer_is_refused(capsys):
-    said(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
+    stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
     with locked(Path("out")):
-        assert "out is in use by another trainer" in refused(capsys, "--resume", "--out_dir", "out")
+        assert "out is in use by another trainer" in error_of(capsys, "--resume", "--out_dir", "out")
 
 
-def test_a_disk_that_fills_up_ends_the_run_with_one_line_and_the_last_checkpoint(capsys, monkeypatch):
-    said(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
-    real = training.save_state
+def test_a_full_disk_ends_the_run_with_one_line_that_names_the_last_checkpoint(capsys, monkeypatch):
+    stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
+    real_save_state = training.save_state
 
-    def full(directory, tensors, notes) -> None:
+    def save_state_to_full_disk(directory, tensors, notes) -> None:
         if notes["progress"]["step"] > 6:
             raise OSError(28, "No space left on device", str(directory / "training_state.safetensors"))
-        real(directory, tensors, notes)
+        real_save_state(directory, tensors, notes)
 
-    monkeypatch.setattr(training, "save_state", full)
+    monkeypatch.setattr(training, "save_state", save_state_to_full_disk)
     assert run("--resume", "--out_dir", "out", "--max_steps", "10") == 2
     err = capsys.readouterr().err.splitlines()[-1]
     assert err.endswith(
@@ -398,17 +399,17 @@ def test_a_disk_that_fills_up_ends_the_run_with_one_line_and_the_last_checkpoint
     )
 
 
-def test_too_little_memory_ends_the_run(capsys, monkeypatch):
-    def too_much(*_):
+def test_running_out_of_memory_ends_the_run_with_advice(capsys, monkeypatch):
+    def run_out_of_memory(*_):
         raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 7 GiB")
 
-    monkeypatch.setattr("model.training.trainer.cross_entropy", too_much)
+    monkeypatch.setattr("model.training.trainer.cross_entropy", run_out_of_memory)
     assert run("small.toml", "--data", "text.txt", "--out_dir", "out") == 2
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.endswith("error: cpu has no memory for 4 sequences at once: lower --micro_batch_size")
 
 
-def test_a_network_that_takes_long_to_build_is_announced_before(capsys, monkeypatch):
+def test_a_network_that_takes_long_to_build_is_announced(capsys, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
@@ -419,7 +420,7 @@ def test_a_network_that_takes_long_to_build_is_announced_before(capsys, monkeypa
         assert ("in 65,536 layers, about 1:08" in capsys.readouterr().err) == (layers == "65536")
 
 
-def test_a_loss_that_is_not_finite_ends_the_run(capsys, monkeypatch):
+def test_a_loss_that_is_not_finite_ends_the_run_without_a_checkpoint(capsys, monkeypatch):
     monkeypatch.setattr(
         "model.training.trainer.cross_entropy", lambda *_: torch.tensor(float("nan"), requires_grad=True)
     )
@@ -428,24 +429,25 @@ def test_a_loss_that_is_not_finite_ends_the_run(capsys, monkeypatch):
     assert not Path("out/training_state.safetensors").exists()
 
 
-def test_fine_tuning_goes_on_from_the_given_weights_with_their_tokenizer(capsys):
-    said(capsys, "small.toml", "--data", "text.txt", "--out_dir", "base", "--max_steps", "30")
+def test_fine_tuning_starts_from_the_weights_and_the_tokenizer_of_the_model(capsys):
+    stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "base", "--max_steps", "30")
     Path("new.txt").write_text(TEXT.replace("and", "plus"), encoding="utf-8")
     argv = ["--data", "new.txt", "--init_from", "base", "--sample_every", "0", "--device", "cpu", "--batch_size", "2"]
-    said(capsys, "small.toml", *argv, "--out_dir", "tuned", "--max_steps", "1", "--lr", "1e-9", "--muon_lr", "1e-9")
+    stderr_of(
+        capsys, "small.toml", *argv, "--out_dir", "tuned", "--max_steps", "1", "--lr", "1e-9", "--muon_lr", "1e-9"
+    )
     base, tuned = (load_model(name) for name in ("base", "tuned"))
     assert tuned.args == base.args
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(base.parameters(), tuned.parameters()))
     assert load_tokenizer("tuned").encode(TEXT) == load_tokenizer("base").encode(TEXT)
     save_model(base, "copy", ids={})
-    assert "copy has neither tokenizer" in refused(capsys, *argv, "--init_from", "copy")
-    said(capsys, "--resume", "--out_dir", "tuned", "--max_steps", "2")
-    assert steps("tuned") == [0, 1, 2]  # validation before the first step, too
+    assert "copy has neither tokenizer" in error_of(capsys, *argv, "--init_from", "copy")
+    stderr_of(capsys, "--resume", "--out_dir", "tuned", "--max_steps", "2")
+    assert steps("tuned") == [0, 1, 2]  # step 0 is the validation before the first step
 
 
 def test_two_processes_make_one_run(capfd, monkeypatch):
     def member(rank: int) -> None:
-
         os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
         sys.argv = ["train.py", "small.toml", "--data", "text.txt", "--out_dir", "out", "--sample_every", "4"]
         os._exit(train.main())
@@ -465,15 +467,15 @@ def test_two_processes_make_one_run(capfd, monkeypatch):
 
 
 def script(*argv: str, **options) -> subprocess.Popen:
-    """Arguments go as UTF-8 whatever the locale of whoever runs the tests."""
+    """Start train.py as a process. Arguments are UTF-8, independent of the locale."""
     command = [sys.executable, str(ROOT / "train.py"), *(word.encode() for word in argv)]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options, encoding="utf-8"
     )
 
 
-@in_processes_of_their_own
-def test_a_sample_that_cannot_be_encoded_or_that_nobody_reads_ends_no_run():
+@on_the_real_processor
+def test_the_run_goes_on_if_a_sample_cannot_be_encoded_or_the_streams_are_closed():
     Path("boats.txt").write_text("🛶 rows ⛵\n" * 500, encoding="utf-8")
     argv = ["small.toml", "--data", "boats.txt", "--sample_every", "1", "--sample_prompt", "🛶"]
     narrow = script(*argv, "--out_dir", "narrow", env=os.environ | {"PYTHONIOENCODING": "cp1252"})
@@ -493,32 +495,33 @@ def test_a_sample_that_cannot_be_encoded_or_that_nobody_reads_ends_no_run():
     assert [steps(name) for name in ("narrow", "unread", "closed")] == [[1, 2, 3, 4]] * 3
 
 
-def test_minutes_that_are_over_at_once_end_in_a_validation_and_a_summary(capsys):
-    err = said(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out", "--minutes", "1e-7")
+def test_a_run_of_almost_no_minutes_still_ends_with_a_validation_and_a_summary(capsys):
+    err = stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out", "--minutes", "1e-7")
     assert "trained        0 steps, 0 tokens" in err
     assert "validation     5." in err
     assert load_model("out")
     assert run("--resume", "--out_dir", "out", "--minutes", "10", "--max_steps", "2") == 0
     assert steps("out") == [0, 1, 2]
     capsys.readouterr()
-    message = refused(capsys, "--resume", "--out_dir", "out", "--max_steps", "1")
+    message = error_of(capsys, "--resume", "--out_dir", "out", "--max_steps", "1")
     assert message.startswith("max_steps is 1, but out has already taken 2 steps: give more than that")
 
 
-def test_fine_tuning_shows_what_it_starts_from_and_its_lower_rates(capsys):
-    said(capsys, "small.toml", "--data", "text.txt", "--out_dir", "base", "--max_steps", "60", "--eval_every", "60")
+def test_fine_tuning_shows_its_first_validation_loss_and_its_learning_rates(capsys):
+    stderr_of(
+        capsys, "small.toml", "--data", "text.txt", "--out_dir", "base", "--max_steps", "60", "--eval_every", "60"
+    )
     tune = ["--data", "text.txt", "--init_from", "base", "--max_steps", "1", "--eval_tokens", "100"]
-    err = said(capsys, *tune, "--out_dir", "tuned")
+    err = stderr_of(capsys, *tune, "--out_dir", "tuned")
     assert "fine-tuning    base, lr 0.006, muon_lr 0.006\n" in err  # the default config's 0.02 and 0.02
-    first, *_ = (json.loads(line) for line in Path("tuned/metrics.jsonl").read_text(encoding="utf-8").splitlines())
-    *_, last = (json.loads(line) for line in Path("base/metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    first, last = metrics("tuned")[0], metrics("base")[-1]
     assert first["step"] == 0
     assert first["val_loss"] == pytest.approx(last["val_loss"], rel=0.01)
     assert f"before the first step: validation {first['val_loss']:.3f} nats per token" in err
-    assert "lr 0.5, muon_lr 0.006" in said(capsys, *tune, "--lr", "0.5", "--out_dir", "own")
+    assert "lr 0.5, muon_lr 0.006" in stderr_of(capsys, *tune, "--lr", "0.5", "--out_dir", "own")
 
 
-def test_ctrl_c_saves_exits_130_and_the_run_goes_on():
+def test_ctrl_c_saves_exits_with_130_and_the_run_can_be_resumed():
     running = script("small.toml", "--data", "text.txt", "--out_dir", "out", "--max_steps", "1000000")
     while not (Path("out/metrics.jsonl").exists() and Path("out/metrics.jsonl").stat().st_size) and not running.poll():
         time.sleep(0.01)
@@ -534,13 +537,13 @@ def test_ctrl_c_saves_exits_130_and_the_run_goes_on():
 
 @pytest.fixture
 def speed(monkeypatch):
-    """What the timed steps say: the choice is to depend on no clock here."""
+    """A fixed speed, so that the choice does not depend on a clock."""
     monkeypatch.setattr(Machine, "tokens_per_second", lambda self, model, train: 3e8 / count_parameters(model).hidden)
 
 
-def test_minutes_alone_choose_a_model_and_the_run_directory_repeats_it(capsys, speed):
-    """No width, no layers: they are chosen, said and written, so that a resume and a second run are the same run."""
-    err = said(
+def test_with_minutes_alone_a_model_is_chosen_printed_and_saved(capsys, speed):
+    """The saved settings include the choice, so that the run can be resumed and repeated."""
+    err = stderr_of(
         capsys, "--data", "text.txt", "--tokenizer", "char", "--minutes", "0.02", "--out_dir", "first", "--seed", "4"
     )
     settings = tomllib.loads(Path("first/config.toml").read_text(encoding="utf-8"))
@@ -548,31 +551,31 @@ def test_minutes_alone_choose_a_model_and_the_run_directory_repeats_it(capsys, s
     assert f"{settings['n_layers']} layers of width {settings['dim']}" in err
     assert re.search(r"expected       [\d,]+ steps?, .* epochs?, at [\d,]+ tokens/s; too little to", err)
     assert load_model("first").args.dim == settings["dim"]
-    said(capsys, "first/config.toml", "--out_dir", "again")
-    again = tomllib.loads(Path("again/config.toml").read_text(encoding="utf-8"))
-    assert again | {"out_dir": "first"} == settings
+    stderr_of(capsys, "first/config.toml", "--out_dir", "again")
+    repeated = tomllib.loads(Path("again/config.toml").read_text(encoding="utf-8"))
+    assert repeated | {"out_dir": "first"} == settings
     assert run("--resume", "--out_dir", "first", "--minutes", "0.03") == 0
 
 
-def test_a_plan_says_what_a_run_would_take_and_writes_nothing(capsys, speed):
-    before = everything()
+def test_plan_prints_the_announcement_and_writes_nothing(capsys, speed):
+    before = all_files()
     assert run("--data", "text.txt", "--tokenizer", "char", "--minutes", "3", "--plan") == 0
     out = capsys.readouterr().out
     for row in ("model", "memory", "text", "training", "directory", "expected"):
         assert re.search(rf"^{row} ", out, re.MULTILINE)
     assert "bytes each, vocabulary of" in out
-    assert "ending after about" in out  # 12 passes over 3 KB take seconds of the three minutes
+    assert "ending after about" in out  # 12 epochs of 3 KB take seconds of the three minutes
     assert run("small.toml", "--data", "text.txt", "--plan") == 0
     out = capsys.readouterr().out
     assert "4 steps" in out
     assert "ending after" not in out
     assert run("--data", "text.txt", "--tokenizer", "char", "--minutes", "3", "--max_steps", "5", "--plan") == 0
-    assert "ending after" not in capsys.readouterr().out  # the user's own wish, and not for want of text
-    assert everything() == before
+    assert "ending after" not in capsys.readouterr().out  # the user limited the steps
+    assert all_files() == before
 
 
-def test_a_run_is_the_one_that_the_plan_described(capsys, speed, monkeypatch):
-    """Also where this machine has become ten times as slow between the two."""
+def test_a_run_uses_the_choice_of_its_plan(capsys, speed, monkeypatch):
+    """Even if the machine has become ten times as slow since then."""
     Path("text.txt").write_text(TEXT * 300, encoding="utf-8")
     argv = ["--data", "text.txt", "--tokenizer", "char", "--minutes", "30", "--weight_decay", "0.25"]
     assert run(*argv, "--plan") == 0
@@ -590,14 +593,14 @@ def test_a_run_is_the_one_that_the_plan_described(capsys, speed, monkeypatch):
     assert other["dim"] < same["dim"]
 
 
-def test_a_choice_is_kept_for_a_day_and_a_damaged_one_is_made_again(tmp_path):
+def test_a_saved_choice_is_valid_for_a_day_and_ignored_if_damaged(tmp_path):
     file = tmp_path / "choice.json"
     assert load_choice(file) is None
     choice = Choice({"dim": 64, "lr": 0.02, "tie_embeddings": True}, Forecast(1234.5, 67, 1.5, ends_early=True))
     save_choice(choice, file)
     assert load_choice(file) == choice
-    made = file.stat().st_mtime
-    os.utime(file, (made, made - CHOICE_MAX_AGE - 60))
+    saved_at = file.stat().st_mtime
+    os.utime(file, (saved_at, saved_at - CHOICE_MAX_AGE - 60))
     assert load_choice(file) is None
     for damaged in (
         "",
@@ -613,8 +616,8 @@ def test_a_choice_is_kept_for_a_day_and_a_damaged_one_is_made_again(tmp_path):
         assert load_choice(file) is None
 
 
-def test_fewer_steps_than_so_many_is_too_few_to_fine_tune(capsys, speed):
-    said(capsys, "small.toml", "--data", "text.txt", "--out_dir", "base")
+def test_plan_warns_if_fine_tuning_would_have_too_few_steps(capsys, speed):
+    stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "base")
     argv = ["--data", "text.txt", "--init_from", "base", "--plan"]
     assert run(*argv, "--minutes", "0.0001") == 0
     planned = rows(capsys.readouterr().out)
@@ -626,13 +629,13 @@ def test_fewer_steps_than_so_many_is_too_few_to_fine_tune(capsys, speed):
     assert "teach little" not in capsys.readouterr().out
 
 
-def test_a_plan_is_for_a_new_run(capsys):
-    said(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
-    assert "--plan is for a new run: leave --resume out" in refused(capsys, "--plan", "--resume", "--out_dir", "out")
+def test_plan_with_resume_is_refused(capsys):
+    stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
+    assert "--plan is for a new run: leave --resume out" in error_of(capsys, "--plan", "--resume", "--out_dir", "out")
 
 
 @pytest.mark.parametrize("text", ["ab" * 1500, "one document\n" * 40])
-def test_a_text_that_says_little_is_planned_for_too(capsys, speed, text):
+def test_plan_accepts_repetitive_texts(capsys, speed, text):
     Path("text.txt").write_text(text, encoding="utf-8")
     assert run("--data", "text.txt", "--tokenizer", "char", "--minutes", "1", "--plan") == 0
     assert "expected " in capsys.readouterr().out

@@ -3,6 +3,7 @@ import math
 
 import pytest
 
+from model.cli.settings import setting_fields
 from model.training.config import DEFAULT_STEPS, DataArgs, TrainArgs
 
 
@@ -44,34 +45,34 @@ def test_the_defaults_are_valid():
         ("grad_clip", -1.0),
     ],
 )
-def test_a_number_out_of_range_is_named_with_what_to_give(name, value):
+def test_an_error_for_a_number_out_of_range_gives_the_setting_the_value_and_the_limits(name, value):
     with pytest.raises(ValueError, match=rf"^{name} is {value}: give [^\n]*\d[^\n]*$".replace("+", r"\+")):
         TrainArgs(**{name: value})
 
 
-def test_all_problems_are_said_at_once():
+def test_all_problems_are_reported_at_once():
     with pytest.raises(ValueError, match=r"batch_size is 0.*lr is -1.*dropout is 2"):
         TrainArgs(batch_size=0, lr=-1, dropout=2)
 
 
-def test_a_batch_is_made_of_whole_micro_batches():
+def test_the_batch_size_must_be_a_multiple_of_the_micro_batch_size():
     with pytest.raises(ValueError, match="batch_size is 10, not a multiple of micro_batch_size 4"):
         TrainArgs(batch_size=10, micro_batch_size=4)
 
 
 @pytest.mark.parametrize("fraction", [0.0, 1.0, -1.0, math.nan, 1e-9])
-def test_some_text_is_kept_for_validation(fraction):
+def test_the_validation_fraction_has_limits_unless_val_data_is_given(fraction):
     with pytest.raises(ValueError, match=f"val_fraction is {fraction}: give a fraction from 0.00001 to 0.9"):
         DataArgs(val_fraction=fraction)
     DataArgs(val_fraction=fraction, val_data=("other.txt",))
 
 
-def test_data_is_needed():
+def test_data_must_not_be_empty():
     with pytest.raises(ValueError, match="data is empty"):
         DataArgs(data=())
 
 
-def test_a_run_is_done_by_steps_or_by_the_clock_whichever_is_further():
+def test_fraction_done_is_by_steps_or_by_the_clock_whichever_is_larger():
     assert TrainArgs().fraction_done(DEFAULT_STEPS // 4, 1e9) == 0.25
     assert TrainArgs(max_steps=10).fraction_done(5, 1e9) == 0.5
     assert TrainArgs(minutes=2).fraction_done(10**9, 30) == 0.25
@@ -79,10 +80,8 @@ def test_a_run_is_done_by_steps_or_by_the_clock_whichever_is_further():
     assert TrainArgs(minutes=2, max_steps=10).fraction_done(5, 90) == 0.75
 
 
-def test_every_setting_says_what_it_is_for():
-    from model.cli.settings import hints
-
-    described = hints(DataArgs, TrainArgs)
+def test_every_setting_has_a_help_text():
+    described = setting_fields(DataArgs, TrainArgs)
     assert set(described) == {field.name for cls in (DataArgs, TrainArgs) for field in dataclasses.fields(cls)}
     assert all(len(text) > 10 for _, text in described.values())
 
@@ -105,11 +104,11 @@ def test_every_setting_says_what_it_is_for():
         ("grad_clip", (0.0, 1e-6, 1e6)),
     ],
 )
-def test_a_number_at_the_end_of_its_range_is_taken(name, values):
+def test_a_number_at_the_limit_of_its_range_is_accepted(name, values):
     for value in values:
         assert getattr(TrainArgs(**{name: value}), name) == value
 
 
-def test_a_fraction_for_validation_at_the_end_of_its_range_is_taken():
+def test_a_validation_fraction_at_the_limit_of_its_range_is_accepted():
     for fraction in (1e-5, 0.9):
         assert DataArgs(val_fraction=fraction).val_fraction == fraction

@@ -1,4 +1,4 @@
-"""What is said of a run: every number, in the right place, and how to go on."""
+"""The terminal output of a run: every number in the right place, and how to resume."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from model.training.signals import stopping_on_signals
 
 
 class Letters:
-    """A tokenizer for 11 ids: 0 begins a text, 10 ends one."""
+    """A tokenizer for 11 ids: 0 is BOS, 10 is EOS, and the others are the letters a to i."""
 
     eos_ids = (10,)
 
@@ -27,29 +27,29 @@ class Letters:
 
 
 @pytest.fixture(autouse=True)
-def _quick_pictures(monkeypatch):
-    """A real one takes a second to draw."""
+def _quick_plots(monkeypatch):
+    """Replace draw_losses, which takes a second."""
     monkeypatch.setattr(console, "draw_losses", lambda directory: (directory / "loss.png").touch())
 
 
-def shown(run, changes=()) -> None:
-    """The run, with all that the terminal shows of it."""
-    screen = Console(run, Letters())
-    screen.announce(changes)
-    with stopping_on_signals(run), screen:
+def train_in_console(run, changes=()) -> None:
+    """Train with the complete terminal output."""
+    terminal = Console(run, Letters())
+    terminal.announce(changes)
+    with stopping_on_signals(run), terminal:
         for measured in run.steps():
-            screen.show(measured)
-    screen.finish()
+            terminal.show(measured)
+    terminal.finish()
 
 
-def watched(tmp_path, changes=(), **settings):
+def train_new_run(tmp_path, **settings):
     run = trainer(tmp_path, **settings)
-    shown(run, changes)
+    train_in_console(run)
     return run
 
 
-def test_samples_are_text_and_the_rest_is_not(tmp_path, capfd):
-    watched(tmp_path, max_steps=20, sample_every=10, sample_prompt="ab")
+def test_samples_go_to_stdout_and_everything_else_to_stderr(tmp_path, capfd):
+    train_new_run(tmp_path, max_steps=20, sample_every=10, sample_prompt="ab")
     out, err = capfd.readouterr()
     assert out.count("--- sample at step") == 2
     sample = out.split("--- sample at step 20 ---\n")[1].strip()
@@ -64,19 +64,19 @@ def test_samples_are_text_and_the_rest_is_not(tmp_path, capfd):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_lets_the_step_end_saves_and_says_how_to_go_on(tmp_path, capfd, number):
+def test_after_a_signal_the_step_ends_the_state_is_saved_and_the_resume_command_is_printed(tmp_path, capfd, number):
     run = trainer(tmp_path, max_steps=1000, eval_every=1000)
     before = signal.getsignal(number)
     clock = run.clock
-    looks = iter(range(10_000))
+    calls = iter(range(10_000))
 
-    def interrupting() -> float:
-        if next(looks) == 8:  # in the midst of the third step
+    def interrupting_clock() -> float:
+        if next(calls) == 8:  # during the third step
             os.kill(os.getpid(), number)
         return clock()
 
-    run.clock = interrupting
-    shown(run)
+    run.clock = interrupting_clock
+    train_in_console(run)
     err = capfd.readouterr().err
     assert run.stopped_by == number
     assert signal.getsignal(number) == before
@@ -96,25 +96,25 @@ def test_a_second_ctrl_c_is_not_caught(tmp_path):
             signal.raise_signal(signal.SIGINT)
 
 
-def test_what_changed_is_said(tmp_path, capfd):
+def test_a_resumed_run_prints_its_changed_settings(tmp_path, capfd):
     trainer(tmp_path, max_steps=2).run()
     run = trainer(tmp_path, resume=True, max_steps=3)
-    shown(run, ("lr 0.1 -> 0.2",))
+    train_in_console(run, ("lr 0.1 -> 0.2",))
     assert "after step 2; lr 0.1 -> 0.2" in capfd.readouterr().err
 
 
-def test_the_bar_of_a_budget_counts_seconds(tmp_path, capfd):
+def test_with_minutes_the_progress_bar_counts_seconds(tmp_path, capfd):
     ticks = iter(range(10_000))
-    watched(tmp_path, max_steps=None, minutes=0.5, eval_every=1000, clock=lambda: next(ticks))
+    train_new_run(tmp_path, max_steps=None, minutes=0.5, eval_every=1000, clock=lambda: next(ticks))
     assert "30/30 s" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("seconds", "settings", "said"),
+    ("seconds", "settings", "expected"),
     [(2.0, {"max_steps": 60}, ["60 steps", "7.7 epochs", "1:38 left"]),
      (5.0, {"max_steps": None, "minutes": 10}, ["120 steps", "15 epochs", "9:35 left"])],
 )  # fmt: skip
-def test_how_far_the_run_will_get_is_said_once(tmp_path, capfd, seconds, settings, said):
+def test_the_expected_length_of_the_run_is_printed_once(tmp_path, capfd, seconds, settings, expected):
     now = 0.0
     run = trainer(tmp_path, clock=lambda: now, eval_every=1000, **settings)
     step = run.step
@@ -125,14 +125,14 @@ def test_how_far_the_run_will_get_is_said_once(tmp_path, capfd, seconds, setting
         return step(lr_fraction)
 
     run.step = timed
-    shown(run)
+    train_in_console(run)
     (line,) = [line for line in re.split(r"[\r\n]", capfd.readouterr().err) if line.startswith("pace ")]
-    for number in said:
+    for number in expected:
         assert number in line
 
 
-def test_a_terminal_that_nobody_reads_ends_no_run(tmp_path, monkeypatch):
-    class Gone:
+def test_a_closed_pipe_does_not_end_the_run(tmp_path, monkeypatch):
+    class ClosedPipe:
         encoding = "utf-8"
 
         def write(self, text: str) -> int:
@@ -140,24 +140,24 @@ def test_a_terminal_that_nobody_reads_ends_no_run(tmp_path, monkeypatch):
 
         flush = isatty = lambda self: False
 
-    monkeypatch.setattr("sys.stdout", Gone())
-    monkeypatch.setattr("sys.stderr", Gone())
-    assert watched(tmp_path, max_steps=20, sample_every=5).progress.step == 20
+    monkeypatch.setattr("sys.stdout", ClosedPipe())
+    monkeypatch.setattr("sys.stderr", ClosedPipe())
+    assert train_new_run(tmp_path, max_steps=20, sample_every=5).progress.step == 20
 
 
-def test_a_picture_that_cannot_be_written_costs_no_summary(tmp_path, capfd, monkeypatch):
+def test_the_summary_is_printed_even_if_the_plot_cannot_be_written(tmp_path, capfd, monkeypatch):
     def full(directory):
         raise OSError(28, "No space left on device", str(directory / "loss.png"))
 
     monkeypatch.setattr(console, "draw_losses", full)
-    watched(tmp_path, max_steps=5)
+    train_new_run(tmp_path, max_steps=5)
     err = capfd.readouterr().err
     assert "loss.png could not be written: [Errno 28] No space left on device" in err
     assert "validation  " in err.split("loss.png could not be written")[1]
 
 
-def test_only_the_first_process_speaks(tmp_path, capfd, monkeypatch):
+def test_only_the_first_process_prints(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr("model.training.trainer.validation_loss", lambda *_: 1.0)
-    watched(tmp_path, ranks=Ranks(rank=1), max_steps=10, sample_every=5)
+    train_new_run(tmp_path, ranks=Ranks(rank=1), max_steps=10, sample_every=5)
     assert capfd.readouterr() == ("", "")
     assert not (tmp_path / "loss.png").exists()

@@ -1,4 +1,4 @@
-"""What a run is said to take is what it takes, and what cannot fit is refused before it is allocated."""
+"""The estimates match what a run really needs, and a run that does not fit is refused before anything is allocated."""
 
 import dataclasses
 from pathlib import Path
@@ -28,14 +28,14 @@ CPU = torch.device("cpu")
 
 
 def step(model: Transformer, optimizers: list, rows: int, autocast: bool) -> int:
-    """One optimizer step; returns the bytes that the forward pass kept for the backward pass."""
-    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    kept = {}
+    """Take one optimizer step; returns the bytes that the forward pass saved for the backward pass."""
+    parameters = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    saved = {}
 
     def pack(tensor):
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = (storage.nbytes(), tensor)
+        if storage.data_ptr() not in parameters:
+            saved[storage.data_ptr()] = (storage.nbytes(), tensor)
         return tensor
 
     tokens = torch.randint(model.args.vocab_size, (rows, model.args.max_seq_len + 1))
@@ -47,7 +47,7 @@ def step(model: Transformer, optimizers: list, rows: int, autocast: bool) -> int
     loss.backward()
     for optimizer in optimizers:
         optimizer.step()
-    return sum(size for size, _ in kept.values())
+    return sum(size for size, _ in saved.values())
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -61,7 +61,7 @@ def test_parameters_are_counted_without_building_the_network(tied):
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_estimate_is_what_a_step_allocates(optimizer, dtype):
+def test_the_estimate_matches_what_a_step_allocates(optimizer, dtype):
     train = TrainArgs(batch_size=8, micro_batch_size=4, optimizer=optimizer)
     model = Transformer(ARGS)
     optimizers = build_optimizers(model, train, dtype)
@@ -73,8 +73,8 @@ def test_the_estimate_is_what_a_step_allocates(optimizer, dtype):
     assert expected == pytest.approx(activations, rel=0.25)
 
 
-def test_many_small_layers_take_more_memory_and_time_than_their_tensors(monkeypatch):
-    """10,000 layers of 16 had 0.5 GB of weights and optimizer state, and took 3.3 GB, and 8 seconds to build."""
+def test_the_estimate_includes_memory_and_time_per_layer():
+    """10,000 layers of width 16 have 0.5 GB of weights and optimizer state; they took 3.3 GB, and 8 s to build."""
     deep, train = dataclasses.replace(ARGS, dim=16, n_layers=10_000), TrainArgs(batch_size=1, max_steps=1)
     assert sum(state_and_activation_bytes(deep, train, torch.float32)) > 2 * 10**9
     assert 5 < build_seconds(deep) < 60
@@ -85,19 +85,19 @@ def test_many_small_layers_take_more_memory_and_time_than_their_tensors(monkeypa
     ("dim", "n_layers", "heads", "rows", "measured"),
     [(128, 3, 4, 3, 426), (256, 6, 8, 16, 1104), (512, 6, 8, 16, 1825)],
 )
-def test_the_highest_point_is_the_one_that_was_measured(dim, n_layers, heads, rows, measured):
-    """MB of whole runs of train.py (docs/scaling.md)."""
+def test_the_peak_memory_is_within_15_percent_of_the_measured_one(dim, n_layers, heads, rows, measured):
+    """``measured`` is in MB, for complete runs of train.py (docs/scaling.md)."""
     args = ModelArgs(dim=dim, n_layers=n_layers, n_heads=heads, vocab_size=1024, max_seq_len=256)
-    most = estimate.PROCESS + peak_memory(args, TrainArgs(batch_size=rows), torch.bfloat16)
-    assert most / 1e6 == pytest.approx(measured, rel=0.15)
+    peak = estimate.PROCESS + peak_memory(args, TrainArgs(batch_size=rows), torch.bfloat16)
+    assert peak / 1e6 == pytest.approx(measured, rel=0.15)
 
 
-def test_shards_divide_the_state_and_copies_do_not():
-    alone, _ = state_and_activation_bytes(ARGS, TrainArgs(), torch.float32)
-    sharded, _ = state_and_activation_bytes(ARGS, TrainArgs(fsdp=True), torch.float32, world_size=4)
-    copied, _ = state_and_activation_bytes(ARGS, TrainArgs(fsdp=False), torch.float32, world_size=4)
-    assert sharded == alone // 4
-    assert copied == alone + 4 * count_parameters(ARGS).total, "DDP's buckets hold the gradients again"
+def test_fsdp_divides_the_state_between_processes_and_ddp_does_not():
+    single, _ = state_and_activation_bytes(ARGS, TrainArgs(), torch.float32)
+    fsdp, _ = state_and_activation_bytes(ARGS, TrainArgs(fsdp=True), torch.float32, world_size=4)
+    ddp, _ = state_and_activation_bytes(ARGS, TrainArgs(fsdp=False), torch.float32, world_size=4)
+    assert fsdp == single // 4
+    assert ddp == single + 4 * count_parameters(ARGS).total, "DDP's buckets copy the gradients"
 
 
 @pytest.mark.parametrize(
@@ -116,14 +116,14 @@ def test_shards_divide_the_state_and_copies_do_not():
         ({"max_seq_len": 10**9}, {"batch_size": 1}, "no room for 1 sequence of 1,000,000,000 tokens at once"),
     ],
 )
-def test_what_cannot_fit_is_one_line_with_what_to_lower(monkeypatch, model, train, advice):
+def test_the_error_for_too_little_memory_says_what_to_lower(monkeypatch, model, train, advice):
     monkeypatch.setattr(estimate, "free_memory", lambda device: 8 * 10**9)
-    with pytest.raises(ValueError, match=r"^this run needs about [\d,.]+ GB of memory, 8\.0 GB are free") as refused:
+    with pytest.raises(ValueError, match=r"^this run needs about [\d,.]+ GB of memory, 8\.0 GB are free") as raised:
         check_training_memory(dataclasses.replace(ARGS, **model), TrainArgs(**train, dtype="bfloat16"), CPU)
-    assert advice in str(refused.value)
+    assert advice in str(raised.value)
 
 
-def test_what_fits_and_what_nobody_can_tell_is_the_users_choice(monkeypatch):
+def test_a_run_is_allowed_if_it_just_fits_or_if_the_free_memory_is_unknown(monkeypatch):
     needed = peak_memory(ARGS, TrainArgs(), torch.float32)
     for available in (needed, None):
         monkeypatch.setattr(estimate, "free_memory", lambda device, free=available: free)
@@ -133,19 +133,19 @@ def test_what_fits_and_what_nobody_can_tell_is_the_users_choice(monkeypatch):
         check_training_memory(ARGS, TrainArgs(dtype="float32"), CPU)
 
 
-def test_a_size_reads_like_a_size():
+def test_sizes_are_human_readable():
     assert [readable_size(n) for n in (4_784_000, 999_000_000, 1_234_000_000, 10**13)] == [
         "5 MB", "999 MB", "1.2 GB", "10,000.0 GB",
     ]  # fmt: skip
 
 
-def test_on_a_gpu_the_memory_that_is_free_counts_and_not_all_of_it(monkeypatch):
+def test_on_a_gpu_the_free_memory_counts_and_not_the_total(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (3_000, 9_000))
     assert estimate.free_memory(torch.device("cuda")) == 3_000
 
 
-def test_the_disk_takes_two_states_and_the_best_model():
+def test_the_run_directory_needs_space_for_two_states_and_the_best_model():
     parameters, hidden = count_parameters(ARGS)
     assert disk_needed(ARGS, TrainArgs(optimizer="adamw")) == 2 * (4 + 8) * parameters + 4 * parameters
-    saved = 2 * 4 * hidden  # Muon keeps one number for each of the hidden ones, AdamW two
+    saved = 2 * 4 * hidden  # for each hidden parameter, Muon stores one number and AdamW two
     assert disk_needed(ARGS, TrainArgs(optimizer="muon")) == disk_needed(ARGS, TrainArgs(optimizer="adamw")) - saved

@@ -9,7 +9,7 @@ from model.training.evaluation import bits_per_byte
 from model.training.run_directory import Metrics, read_metrics
 
 
-def test_a_line_a_step_with_what_was_measured(tmp_path):
+def test_each_step_writes_a_line_with_its_measured_values(tmp_path):
     metrics = Metrics(tmp_path / "metrics.jsonl")
     metrics.write(1, {"train_loss": 2.5, "lr": 0.001})
     metrics.write(2, {"train_loss": 2.25, "val_loss": 1 / 3})
@@ -20,7 +20,7 @@ def test_a_line_a_step_with_what_was_measured(tmp_path):
     ]
 
 
-def test_going_on_drops_later_lines_and_a_torn_one(tmp_path):
+def test_resuming_drops_the_lines_of_later_steps_and_an_incomplete_line(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text(
         "".join(f'{{"step": {n}, "train_loss": {n}.5}}\n' for n in range(1, 6)) + '{"step": 6, "tr', encoding="utf-8"
@@ -29,15 +29,15 @@ def test_going_on_drops_later_lines_and_a_torn_one(tmp_path):
     assert [(line["step"], line["train_loss"]) for line in read_metrics(path)] == [(1, 1.5), (2, 2.5), (3, 3.5), (4, 9)]
 
 
-def test_starting_anew_forgets_what_was_there(tmp_path):
+def test_a_new_run_starts_with_empty_metrics(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1}\n', encoding="utf-8")
     Metrics(path)
     assert path.read_text(encoding="utf-8") == ""
 
 
-def test_a_file_that_is_removed_during_the_run_ends_it(tmp_path):
-    """Made anew, it would hide that the run's other files, its tokenizer and settings, went with it."""
+def test_removing_the_file_during_the_run_raises_an_error(tmp_path):
+    """A new file would hide that the tokenizer and the settings of the run were removed, too."""
     metrics = Metrics(tmp_path / "metrics.jsonl")
     metrics.write(1, {"train_loss": 2.5})
     metrics.path.unlink()
@@ -48,7 +48,7 @@ def test_a_file_that_is_removed_during_the_run_ends_it(tmp_path):
 
 
 @pytest.mark.parametrize("foreign", ["step 1 was fine\n", "[1]\n", "\n", '{"step": 1}\n{"st\n{"step": 3}\n'])
-def test_a_foreign_file_is_named(tmp_path, foreign):
+def test_a_file_that_is_not_a_metrics_file_is_reported_and_left_unchanged(tmp_path, foreign):
     path = tmp_path / "metrics.jsonl"
     path.write_text(foreign, encoding="utf-8")
     with pytest.raises(ValueError, match=r"metrics\.jsonl is damaged"):
@@ -57,7 +57,7 @@ def test_a_foreign_file_is_named(tmp_path, foreign):
 
 
 def test_bits_per_byte_do_not_depend_on_the_tokenizer():
-    """The same text in 80 tokens of 1 byte and in 20 of 4, predicted equally well."""
+    """The same text as 80 tokens of 1 byte and as 20 tokens of 4 bytes, predicted equally well."""
     coarse, fine = (Dataset(np.zeros(1), np.zeros(tokens + 1), val_bytes=80, fingerprint="") for tokens in (20, 80))
     assert bits_per_byte(4 * math.log(8), coarse) == pytest.approx(3 * 1.0)
     assert bits_per_byte(math.log(8), fine) == pytest.approx(3.0)

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ SMALL = {"dim": 16, "n_layers": 1, "n_heads": 2, "vocab_size": 300, "max_seq_len
 
 
 @pytest.fixture(autouse=True)
-def _own_folder(tmp_path, monkeypatch):
+def _temporary_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "default.toml").write_text("dim = 32\nn_heads = 4\nlr = 0.5\n", encoding="utf-8")
 
@@ -26,7 +27,7 @@ def plan(config=None, resume=False, ranks=SINGLE_PROCESS, **flags):
 
 
 def write_run(directory: str, **settings) -> Path:
-    """A run as it lies on disk before its first checkpoint."""
+    """Write the files that a run has before its first checkpoint."""
     path = Path(directory)
     path.mkdir(parents=True)
     data = {name: settings.pop(name) for name in ("data", "tokenizer") if name in settings}
@@ -37,7 +38,7 @@ def write_run(directory: str, **settings) -> Path:
     return path
 
 
-def test_defaults_then_the_file_then_flags():
+def test_flags_override_the_file_and_the_file_overrides_the_defaults():
     assert plan().train.lr == 0.5
     assert plan().train.muon_lr == TrainArgs().muon_lr
     Path("mine.toml").write_text("dim = 64\n", encoding="utf-8")
@@ -54,7 +55,7 @@ def test_max_steps_overrides_the_minutes_of_the_default_config():
     assert plan("mine.toml", max_steps=9).train.minutes == 2.5
 
 
-def test_a_run_gets_a_directory_of_its_own_and_nothing_is_written():
+def test_a_new_run_gets_an_unused_directory_and_nothing_is_written():
     assert plan().directory == Path("runs/default")
     Path("runs/default").mkdir(parents=True)
     Path("runs/default-2").mkdir()
@@ -82,12 +83,12 @@ def test_a_run_gets_a_directory_of_its_own_and_nothing_is_written():
         (None, None, "default"),
     ],
 )
-def test_a_run_is_called_after_its_config_or_its_text(config, data, name):
+def test_a_run_is_named_after_its_config_or_its_text(config, data, name):
     Path("mine.toml").write_text("dim = 64\n", encoding="utf-8")
     assert plan(config, **({"data": data} if data else {})).directory == Path("runs") / name
 
 
-def test_fine_tuning_takes_the_given_rates_and_lowers_the_others(published):
+def test_fine_tuning_keeps_explicit_learning_rates_and_lowers_default_ones(published):
     Path("tune.toml").write_text('init_from = "published"\nlr = 0.5\n', encoding="utf-8")
     assert (plan("tune.toml").train.lr, plan("tune.toml").train.muon_lr) == (0.5, 0.006)
     Path("mine.toml").write_text("lr = 0.04\nmuon_lr = 0.3\n", encoding="utf-8")
@@ -97,11 +98,11 @@ def test_fine_tuning_takes_the_given_rates_and_lowers_the_others(published):
     assert plan(resume=True, out_dir=Path("run")).train.lr == 0.5  # not lowered again
 
 
-@pytest.mark.parametrize("held", ["training_state.safetensors", "model.safetensors", "config.json"])
-def test_a_model_is_not_overwritten(held):
+@pytest.mark.parametrize("file", ["training_state.safetensors", "model.safetensors", "config.json"])
+def test_a_model_is_not_overwritten(file):
     Path("taken").mkdir()
-    Path("taken", held).touch()
-    with pytest.raises(ValueError, match=f"taken holds {held}: give another --out_dir, or --resume"):
+    Path("taken", file).touch()
+    with pytest.raises(ValueError, match=f"taken holds {file}: give another --out_dir, or --resume"):
         plan(out_dir=Path("taken"))
 
 
@@ -110,24 +111,24 @@ def test_a_run_killed_before_its_first_checkpoint_may_be_started_again():
     assert plan(out_dir=Path("run")).directory == Path("run")
 
 
-def test_a_directory_that_no_settings_file_can_name_is_refused_before_it_is_made():
+def test_an_out_dir_that_is_not_utf8_is_refused_before_it_is_made():
     with pytest.raises(ValueError, match="is not UTF-8"):
         plan(out_dir=Path("caf\udce9"))
     assert [path.name for path in Path().iterdir()] == ["default.toml"]
 
 
-def test_a_place_that_cannot_be_written_is_named(monkeypatch):
+def test_the_error_for_an_unwritable_out_dir_names_it(monkeypatch):
     Path("file").touch()
     with pytest.raises(ValueError, match="out_dir is file, a file: give a directory"):
         plan(out_dir=Path("file"))
     with pytest.raises(ValueError, match="file cannot be written to"):
         plan(out_dir=Path("file/below"))
-    monkeypatch.setattr("os.access", lambda path, mode: False)  # who runs the tests as root may write anywhere
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # root may write anywhere
     with pytest.raises(ValueError, match="cannot be written to: give another --out_dir"):
         plan(out_dir=Path("a/b/c"))
 
 
-def test_resume_takes_the_runs_own_settings_and_says_what_changed():
+def test_resume_uses_the_saved_settings_and_lists_the_changes():
     write_run("run", lr=0.25, max_steps=100)
     same = plan(resume=True, out_dir=Path("run"))
     assert (same.model.dim, same.train.lr, same.changes, same.resume) == (16, 0.25, (), True)
@@ -136,7 +137,7 @@ def test_resume_takes_the_runs_own_settings_and_says_what_changed():
     assert (changed.train.max_steps, changed.train.batch_size) == (200, 4)
 
 
-def test_resume_with_the_command_that_began_the_run_changes_nothing():
+def test_resume_with_the_command_that_started_the_run_changes_nothing():
     Path("c.toml").write_text(
         'tokenizer = "char"\ndim = 16\nn_layers = 1\nn_heads = 2\nmax_seq_len = 8\nlr = 0.5\n', encoding="utf-8"
     )
@@ -157,22 +158,20 @@ def test_resume_with_the_command_that_began_the_run_changes_nothing():
         ("init_from", Path("other"), "init_from  -> other"),
     ],
 )
-def test_resume_as_another_model_is_refused_with_the_difference(name, value, shown):
+def test_resume_with_a_different_model_is_an_error_that_shows_the_difference(name, value, shown):
     write_run("run")
     with pytest.raises(ValueError, match=rf"run cannot be resumed with .*{shown}"):
         plan(resume=True, out_dir=Path("run"), **{name: value})
 
 
-def test_resume_without_a_name_takes_the_newest_run():
-    import os
-
+def test_resume_without_a_directory_takes_the_newest_run():
     for age, name in enumerate(("new", "old", "older")):
         path = write_run(f"runs/{name}") / CONFIG_FILE
         os.utime(path, (1e9 - age, 1e9 - age))
     assert plan(resume=True).directory == Path("runs/new")
 
 
-def test_resume_of_nothing():
+def test_resume_without_an_existing_run_is_an_error():
     with pytest.raises(ValueError, match="there is no run in runs/"):
         plan(resume=True)
     with pytest.raises(ValueError, match="nowhere holds no run"):
@@ -204,13 +203,13 @@ def test_fine_tuning_takes_architecture_and_tokenizer_from_the_model(published):
         ),
     ],
 )
-def test_fine_tuning_cannot_change_what_the_model_is(published, flags, message):
+def test_fine_tuning_cannot_change_the_architecture_or_the_tokenizer(published, flags, message):
     with pytest.raises(ValueError, match=message):
         plan(init_from=published, **flags)
 
 
-def test_several_processes_divide_what_can_be_divided():
-    assert plan(fsdp=True).train.fsdp  # of one process: what several began, one may go on with
+def test_several_processes_need_a_divisible_batch_size_and_no_stdin():
+    assert plan(fsdp=True).train.fsdp  # also allowed for one process, which may resume a run of several
     four = Ranks(rank=1, world_size=4)
     assert plan(batch_size=8, ranks=four).train.batch_size == 8
     with pytest.raises(ValueError, match="batch_size is 6, for 4 processes: give a multiple"):
@@ -219,7 +218,7 @@ def test_several_processes_divide_what_can_be_divided():
         plan(data=("-",), ranks=four)
 
 
-def test_a_width_alone_needs_no_heads():
+def test_a_width_alone_is_enough_and_the_heads_are_chosen():
     Path("mine.toml").write_text("minutes = 1.0\n", encoding="utf-8")
     assert plan("mine.toml", dim=100).needs_choice
     assert plan("mine.toml", dim=100).model.dim == 100
@@ -227,14 +226,14 @@ def test_a_width_alone_needs_no_heads():
         plan("mine.toml", dim=100, n_heads=7)
 
 
-def test_a_sample_prompt_leaves_at_least_one_position():
+def test_a_sample_prompt_must_leave_at_least_one_position():
     check_prompt(15, 16)
     for tokens in (16, 17):
         with pytest.raises(ValueError, match=f"sample_prompt is {tokens} tokens long"):
             check_prompt(tokens, 16)
 
 
-def test_stdin_is_for_one_process_only():
+def test_stdin_is_refused_for_several_processes():
     data, train = DataArgs(data=("-",)), TrainArgs(batch_size=12)
     check_processes(data, train, 1)
     for processes in (2, 3):
@@ -244,7 +243,7 @@ def test_stdin_is_for_one_process_only():
         check_processes(DataArgs(data=("a.txt",)), train, 5)
 
 
-def test_a_prompt_is_measured_against_the_context_of_a_short_run():
+def test_a_short_run_is_checked_with_its_short_context():
     plan = resolve(
         None, Path(__file__).parent.parent / "configs" / "demo.toml", {"minutes": 0.5, "data": ("a",)}, False
     )

@@ -6,7 +6,7 @@ from model.training.plot import draw_losses, running_mean
 from model.training.run_directory import Metrics
 
 
-def test_the_smoothed_loss_is_a_mean_of_neighbours_that_does_not_lag():
+def test_the_smoothed_loss_is_a_centered_mean_without_lag():
     assert running_mean([3.0]) == [3.0]
     line = [1000.0 - n for n in range(500)]
     values = running_mean(line)
@@ -15,7 +15,7 @@ def test_the_smoothed_loss_is_a_mean_of_neighbours_that_does_not_lag():
     assert running_mean([0.0] * 100 + [1.0] * 100)[99:101] == pytest.approx([0.4, 0.6])
 
 
-def test_the_picture_lies_beside_the_metrics(tmp_path):
+def test_the_plot_is_written_beside_the_metrics(tmp_path):
     pytest.importorskip("matplotlib")
     metrics = Metrics(tmp_path / "metrics.jsonl")
     draw_losses(tmp_path)
@@ -27,7 +27,7 @@ def test_the_picture_lies_beside_the_metrics(tmp_path):
     assert len((tmp_path / "loss.png").read_bytes()) > 5000
 
 
-def test_without_matplotlib_there_is_no_picture(tmp_path, monkeypatch):
+def test_without_matplotlib_no_plot_is_written(tmp_path, monkeypatch):
     Metrics(tmp_path / "metrics.jsonl").write(1, {"train_loss": 1.0})
     monkeypatch.setattr("model.training.plot.find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "matplotlib", None)

@@ -1,4 +1,4 @@
-"""What separates documents, and where a text without a prompt starts, is decided with the text and kept."""
+"""The document separator and the start text are chosen for the training text and become settings of the run."""
 
 import dataclasses
 
@@ -15,13 +15,13 @@ from model.weights import load_tokenizer
 STORY = "One day it rained. We stayed at home."
 
 
-def written(path, text):
+def write(path, text):
     path.write_text(text, encoding="utf-8", newline="")
     return str(path)
 
 
-def test_a_recognized_separator_becomes_a_setting_and_splits(tmp_path, capsys):
-    file = written(tmp_path / "a.txt", "\n<|endoftext|>\n".join([STORY] * 5))
+def test_a_recognized_separator_becomes_a_setting_and_splits_the_text(tmp_path, capsys):
+    file = write(tmp_path / "a.txt", "\n<|endoftext|>\n".join([STORY] * 5))
     data, documents = open_text(DataArgs((file,)))
     assert data.doc_separator == "\n<|endoftext|>\n"
     assert list(documents) == [(STORY, True)] * 5
@@ -33,7 +33,7 @@ def test_a_recognized_separator_becomes_a_setting_and_splits(tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_what_is_read_as_a_table_is_said(tmp_path, capsys):
+def test_a_note_says_which_field_of_a_table_is_read(tmp_path, capsys):
     (tmp_path / "a.csv").write_text("id,story\n1,x\n", encoding="utf-8")
     (tmp_path / "b.json").write_text('[{"story": "y"}]', encoding="utf-8")
     open_text(DataArgs((str(tmp_path),), text_key="story"))
@@ -43,8 +43,8 @@ def test_what_is_read_as_a_table_is_said(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("separator", ["", "One"])
-def test_a_given_separator_is_the_one_that_is_used(tmp_path, capsys, separator):
-    file = written(tmp_path / "a.txt", "\n<|endoftext|>\n".join([STORY] * 5))
+def test_an_explicit_separator_is_used_without_recognition(tmp_path, capsys, separator):
+    file = write(tmp_path / "a.txt", "\n<|endoftext|>\n".join([STORY] * 5))
     data, documents = open_text(DataArgs((file,), doc_separator=separator))
     assert data.doc_separator == separator
     assert sum(starts for _, starts in documents) == (5 if separator else 1)
@@ -52,8 +52,8 @@ def test_a_given_separator_is_the_one_that_is_used(tmp_path, capsys, separator):
 
 
 def test_validation_text_is_split_like_the_training_text(tmp_path):
-    train = written(tmp_path / "a.txt", "\n<|endoftext|>\n".join([STORY] * 5))
-    val = written(tmp_path / "b.txt", "\n<|endoftext|>\n".join([STORY] * 2))
+    train = write(tmp_path / "a.txt", "\n<|endoftext|>\n".join([STORY] * 5))
+    val = write(tmp_path / "b.txt", "\n<|endoftext|>\n".join([STORY] * 2))
     data, _ = open_text(DataArgs((train,), val_data=(val,)))
     assert list(data.val_documents()) == [(STORY, True)] * 2
 
@@ -77,16 +77,16 @@ def tokenizer(tmp_path_factory):
         ("天" * 700, ""),
     ],
 )
-def test_a_text_of_few_documents_starts_where_it_often_does(tmp_path, tokenizer, text, start):
-    file = written(tmp_path / "a.txt", text)
+def test_a_text_with_few_documents_gets_the_first_frequent_start(tmp_path, tokenizer, text, start):
+    file = write(tmp_path / "a.txt", text)
     dataset = prepare(open_documents([file]), tokenizer, context=8, cache_dir=tmp_path / "cache")
     assert choose_start(dataset, tokenizer, 8) == start
-    assert choose_start(dataset, tokenizer, 2) == ""  # no room for it
+    assert choose_start(dataset, tokenizer, 2) == ""  # no room in the context
 
 
-def test_a_text_of_many_documents_starts_with_bos_alone(tmp_path, tokenizer):
+def test_a_text_with_many_documents_starts_with_bos_alone(tmp_path, tokenizer):
     for count, start in ((MIN_DOCUMENTS + 50, ""), (MIN_DOCUMENTS - 50, "\n")):
-        file = written(tmp_path / f"{count}.txt", "%".join(["One\none\nday.\n"] * count))
+        file = write(tmp_path / f"{count}.txt", "%".join(["One\none\nday.\n"] * count))
         documents = open_documents([file], doc_separator="%")
         dataset = prepare(documents, tokenizer, context=8, cache_dir=tmp_path / "cache")
         assert choose_start(dataset, tokenizer, 8) == start
@@ -94,26 +94,25 @@ def test_a_text_of_many_documents_starts_with_bos_alone(tmp_path, tokenizer):
 
 @pytest.mark.parametrize("text", ["\n" * 900, "天" * 900, " \n" * 400])
 def test_a_text_of_one_character_or_white_space_is_refused(tmp_path, tokenizer, text):
-    for other in (text, text + "day"):
-        file = written(tmp_path / "a.txt", other)
-        dataset = prepare(open_documents([file]), tokenizer, context=8, cache_dir=tmp_path / "cache", val_fraction=1e-3)
-        if other == text:
-            with pytest.raises(ValueError, match=r"holds nothing but '.*': there is nothing to learn"):
-                check_variety(dataset, tokenizer)
-        else:
-            check_variety(dataset, tokenizer)
+    def tokenized(content):
+        file = write(tmp_path / "a.txt", content)
+        return prepare(open_documents([file]), tokenizer, context=8, cache_dir=tmp_path / "cache", val_fraction=1e-3)
+
+    with pytest.raises(ValueError, match=r"holds nothing but '.*': there is nothing to learn"):
+        check_variety(tokenized(text), tokenizer)
+    check_variety(tokenized(text + "day"), tokenizer)
 
 
-def test_occurrences_are_of_the_whole_sequence():
+def test_occurrences_counts_the_complete_sequence():
     ids = np.array([5, 5, 5, 2, 5, 2])
     assert [occurrences(ids, tokens) for tokens in ([5], [5, 5], [5, 2], [2, 2], [1] * 9)] == [4, 2, 2, 0, 0]
 
 
-def test_the_settings_of_a_run_are_found_beside_its_model(tmp_path):
+def test_the_settings_of_a_run_are_read_from_its_directory(tmp_path):
     assert run_settings(tmp_path) == {}
-    written(tmp_path / CONFIG_FILE, 'doc_separator = "\\n%\\n"\nstart_text = ""\n')
+    write(tmp_path / CONFIG_FILE, 'doc_separator = "\\n%\\n"\nstart_text = ""\n')
     assert run_settings(tmp_path) == {"doc_separator": "\n%\n", "start_text": ""}
     assert dataclasses.replace(DataArgs(), **run_settings(tmp_path)).doc_separator == "\n%\n"
-    written(tmp_path / CONFIG_FILE, "of_another_program = 1\n")
+    write(tmp_path / CONFIG_FILE, "of_another_program = 1\n")
     assert run_settings(tmp_path) == {}
     assert run_settings(tmp_path / CONFIG_FILE) == {}

@@ -1,4 +1,5 @@
 import json
+import os
 import resource
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from model.training.trainer import Progress, Trainer
 from model.weights.tensors import load_tensors, save_tensors
 
 
-def test_the_state_holds_every_weight_and_every_optimizer_state_by_name_and_the_notes(tmp_path):
+def test_the_state_holds_weights_and_optimizer_states_by_parameter_name_and_the_notes(tmp_path):
     run = trainer(tmp_path, max_steps=2)
     run.identity = {"dim": 16}
     run.run()
@@ -29,18 +30,18 @@ def test_the_state_holds_every_weight_and_every_optimizer_state_by_name_and_the_
     assert (notes["progress"]["step"], notes["progress"]["tokens"]) == (2, 2 * 8 * ARGS.max_seq_len)
 
 
-def test_loading_puts_everything_back_bit_for_bit(tmp_path):
+def test_loading_restores_weights_and_optimizer_states_bit_for_bit(tmp_path):
     run = trainer(tmp_path, max_steps=3)
     run.run()
-    other = trainer(tmp_path, seed=99, max_steps=1)
-    load_state(tmp_path, other.model, other.optimizers)
-    assert same(weights(run.model), weights(other.model))
-    mine, theirs = (optimizer_states(r.model, r.optimizers) for r in (run, other))
-    for name, state in mine.items():
-        assert same(state, theirs[name])
+    restored = trainer(tmp_path, seed=99, max_steps=1)
+    load_state(tmp_path, restored.model, restored.optimizers)
+    assert same(weights(run.model), weights(restored.model))
+    restored_states = optimizer_states(restored.model, restored.optimizers)
+    for name, state in optimizer_states(run.model, run.optimizers).items():
+        assert same(state, restored_states[name])
 
 
-def test_no_checkpoint_is_no_progress_and_a_foreign_one_is_refused(tmp_path):
+def test_without_a_checkpoint_there_are_no_notes_and_another_programs_checkpoint_is_refused(tmp_path):
     assert read_notes(tmp_path, get_type_hints(Progress)) is None
     save_tensors(tmp_path / STATE, {"a": torch.zeros(1)}, {"format": "pt"})
     with pytest.raises(ValueError, match="was not written by this trainer"):
@@ -65,7 +66,7 @@ def test_a_truncated_state_is_refused(tmp_path):
         trainer(tmp_path, resume=True)
 
 
-def test_many_that_want_a_free_directory_at_once_get_one_each(tmp_path):
+def test_concurrent_calls_get_different_free_directories(tmp_path):
     (tmp_path / "run").touch()
     with ThreadPoolExecutor(16) as pool:
         made = list(pool.map(lambda _: make_first_free(tmp_path / "run"), range(16)))
@@ -73,7 +74,7 @@ def test_many_that_want_a_free_directory_at_once_get_one_each(tmp_path):
     assert all(path.is_dir() for path in made)
 
 
-def test_a_second_trainer_is_refused_and_a_dead_one_forgotten(tmp_path):
+def test_the_lock_refuses_a_second_trainer_and_is_released_when_a_trainer_is_killed(tmp_path):
     with locked(tmp_path), pytest.raises(ValueError, match="is in use by another trainer"), locked(tmp_path):
         pass
 
@@ -81,20 +82,18 @@ def test_a_second_trainer_is_refused_and_a_dead_one_forgotten(tmp_path):
         lock = locked(tmp_path)
         lock.__enter__()
         (tmp_path / f".{STATE}.7.tmp").write_bytes(b"half a checkp")
-        import os
-
         os.kill(os.getpid(), 9)
 
     child = forked(hold_and_die)
     child.join()
     assert child.exitcode == -9
     with locked(tmp_path):
-        assert not list(tmp_path.glob(".*.tmp"))  # what it left half-written is gone
+        assert not list(tmp_path.glob(".*.tmp"))  # its half-written file was deleted
 
 
 @contextmanager
-def files_limited_to(size: int):
-    """A disk that is full: the kernel refuses to write files past ``size`` bytes."""
+def file_size_limit(size: int):
+    """Simulate a full disk: the kernel refuses to write more than ``size`` bytes to a file."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -103,12 +102,12 @@ def files_limited_to(size: int):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_full_disk_leaves_the_last_checkpoint_as_it_was(tmp_path):
+def test_a_full_disk_leaves_the_last_checkpoint_unchanged(tmp_path):
     run: Trainer = trainer(tmp_path, max_steps=10, eval_every=5)
     run.run()
     before = {path.name: path.read_bytes() for path in tmp_path.glob("*.safetensors")}
     resumed = trainer(tmp_path, resume=True, max_steps=20, eval_every=5)
-    with files_limited_to(4000), pytest.raises(OSError, match=r"File too large"):
+    with file_size_limit(4000), pytest.raises(OSError, match=r"File too large"):
         resumed.run()
     assert {path.name: path.read_bytes() for path in tmp_path.glob("*.safetensors")} == before
     assert not list(tmp_path.glob(".*.tmp"))
@@ -135,14 +134,14 @@ PROGRESS |= {"best_step": 0}
         {"progress": {name: PROGRESS[name] for name in PROGRESS if name != "tokens"}, "identity": {}},
     ],
 )  # fmt: skip
-def test_damaged_notes_are_one_line(tmp_path, notes):
+def test_the_error_for_damaged_notes_is_one_line(tmp_path, notes):
     text = notes if isinstance(notes, str) else json.dumps(notes)
     save_tensors(tmp_path / STATE, {"a": torch.zeros(1)}, {"notes": text})
     with pytest.raises(ValueError, match=r"^[^\n]*damaged notes: restore the file, or start a new run$"):
         read_notes(tmp_path, get_type_hints(Progress))
 
 
-def test_sound_notes_are_read(tmp_path):
+def test_valid_notes_are_read(tmp_path):
     save_tensors(tmp_path / STATE, {"a": torch.zeros(1)}, {"notes": json.dumps({"progress": PROGRESS, "identity": {}})})
     assert read_notes(tmp_path, get_type_hints(Progress)) == {"progress": PROGRESS, "identity": {}}
 
@@ -168,7 +167,7 @@ WQ = "layers.1.attention.wq.weight"
         ("nonsense", torch.zeros(2), "holds nonsense"),
     ],
 )
-def test_a_tensor_that_does_not_fit_is_refused_by_name(tmp_path, name, tensor, message):
+def test_the_error_for_a_tensor_that_does_not_fit_names_it(tmp_path, name, tensor, message):
     run = trainer(tmp_path, max_steps=1)
     run.run()
     tensors = load_tensors(tmp_path / STATE)
@@ -180,20 +179,21 @@ def test_a_tensor_that_does_not_fit_is_refused_by_name(tmp_path, name, tensor, m
     assert same(weights(run.model), before)
 
 
-def test_nothing_of_the_file_stays_in_use_after_loading(tmp_path, monkeypatch):
-    """On Windows a mapped file could not be replaced by the next checkpoint."""
+def test_no_tensor_shares_memory_with_the_mapped_file_after_loading(tmp_path, monkeypatch):
+    """On Windows, the next checkpoint could not replace a mapped file."""
     trainer(tmp_path, max_steps=2).run()
     mapped = []
 
-    def remembered(path):
+    def recording_load(path):
         tensors = load_tensors(path)
         mapped.extend(tensors.values())
         return tensors
 
-    monkeypatch.setattr("model.training.run_directory.load_tensors", remembered)
+    monkeypatch.setattr("model.training.run_directory.load_tensors", recording_load)
     run = trainer(tmp_path, resume=True)
-    storages = {tensor.untyped_storage().data_ptr() for tensor in mapped}
-    assert storages
+    mapped_storages = {tensor.untyped_storage().data_ptr() for tensor in mapped}
+    assert mapped_storages
     used = [*run.model.parameters()]
-    used += [t for state in optimizer_states(run.model, run.optimizers).values() for t in state.values()]
-    assert not storages & {tensor.untyped_storage().data_ptr() for tensor in used}
+    for state in optimizer_states(run.model, run.optimizers).values():
+        used += state.values()
+    assert not mapped_storages & {tensor.untyped_storage().data_ptr() for tensor in used}

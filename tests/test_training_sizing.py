@@ -1,4 +1,4 @@
-"""What is chosen for a text, a machine and some minutes."""
+"""The model and the settings that are chosen for a text, a machine and some minutes."""
 
 import dataclasses
 import json
@@ -35,7 +35,7 @@ from model.training.sizing import (
 
 CPU = torch.device("cpu")
 VOCABULARY = 500
-NGRAM_LOSS = math.log(VOCABULARY)  # of tokens without any order
+NGRAM_LOSS = math.log(VOCABULARY)  # of random tokens
 RUNS = Path(__file__).parent.parent / "benchmarks" / "sizing.jsonl"
 
 
@@ -44,21 +44,21 @@ def text(tokens: int) -> TextFacts:
 
 
 @dataclass(frozen=True)
-class Clockwork(Machine):
-    """A machine of a given speed: seconds a token are some fixed ones and some for each parameter."""
+class SimulatedMachine(Machine):
+    """A machine of known speed: a fixed time per token, and a time for each parameter."""
 
-    times: float = 1.0
+    speed: float = 1.0
 
     def tokens_per_second(self, model: ModelArgs, train: TrainArgs) -> float:
-        return self.times * self.processes / (1e-5 + 6e-11 * count_parameters(model).hidden)
+        return self.speed * self.processes / (1e-5 + 6e-11 * count_parameters(model).hidden)
 
 
-def machine(times: float = 1.0, processes: int = 1) -> Machine:
-    return Clockwork(Transformer, dataset(), CPU, processes, times)
+def machine(speed: float = 1.0, processes: int = 1) -> Machine:
+    return SimulatedMachine(Transformer, dataset(), CPU, processes, speed)
 
 
-def chosen(tokens: int = 1_000_000, on: Machine | None = None, **given) -> dict:
-    return choose_settings({"minutes": 5.0, "dtype": "float32"} | given, text(tokens), on or machine())
+def chosen(tokens: int = 1_000_000, on: Machine | None = None, **settings) -> dict:
+    return choose_settings({"minutes": 5.0, "dtype": "float32"} | settings, text(tokens), on or machine())
 
 
 def hidden(settings: dict) -> int:
@@ -66,11 +66,11 @@ def hidden(settings: dict) -> int:
 
 
 @given(hidden=st.integers(10**4, 10**8), tokens=st.floats(1e4, 1e9), unique=st.integers(10**4, 10**8))
-def test_the_law_promises_more_for_larger_models_more_tokens_and_more_text(hidden, tokens, unique):
+def test_the_predicted_loss_falls_with_larger_models_more_tokens_and_more_text(hidden, tokens, unique):
     loss = LAW.loss(4.0, hidden, tokens, unique)
     assert math.isfinite(loss)
     assert LAW.loss(4.0, 2 * hidden, tokens, unique) < loss
-    assert LAW.loss(4.0, hidden, 1.5 * tokens, unique) <= loss * (1 + 1e-9)  # but for rounding
+    assert LAW.loss(4.0, hidden, 1.5 * tokens, unique) <= loss * (1 + 1e-9)  # with a tolerance for rounding
     assert LAW.loss(4.0, hidden, tokens, 2 * unique) <= loss * (1 + 1e-9)
     assert LAW.loss(8.0, hidden, tokens, unique) == pytest.approx(2 * loss)
 
@@ -82,7 +82,7 @@ def test_the_law_predicts_the_losses_of_the_recorded_runs():
     assert statistics.median(errors) < 0.03
 
 
-def test_sizes_grow_and_keep_what_is_given():
+def test_candidate_models_grow_in_size_and_keep_explicit_settings():
     sizes = [count_parameters(args).hidden for args in candidate_models({"vocab_size": VOCABULARY})]
     assert sizes == sorted(sizes)
     assert len(sizes) == len(sizing.LADDER)
@@ -92,24 +92,24 @@ def test_sizes_grow_and_keep_what_is_given():
     assert {args.n_layers for args in candidate_models({"vocab_size": VOCABULARY, "n_layers": 2})} == {2}
 
 
-def test_small_vocabularies_keep_their_matrices_apart():
+def test_embeddings_are_tied_only_for_vocabularies_above_512():
     for vocab_size, tied in ((512, False), (513, True)):
         assert {args.tie_embeddings for args in candidate_models({"vocab_size": vocab_size})} == {tied}
 
 
-def test_below_two_minutes_the_context_is_half_of_the_usual():
-    usual = ModelArgs().max_seq_len
-    assert [chosen(minutes=minutes)["max_seq_len"] for minutes in (1.9, 2.0)] == [usual // 2, usual]
+def test_below_two_minutes_the_context_is_half_of_the_default():
+    default = ModelArgs().max_seq_len
+    assert [chosen(minutes=minutes)["max_seq_len"] for minutes in (1.9, 2.0)] == [default // 2, default]
 
 
-def test_what_cannot_be_is_left_out():
+def test_widths_that_do_not_suit_the_heads_are_left_out():
     widths = {args.dim for args in candidate_models({"vocab_size": VOCABULARY, "n_heads": 7})}
     assert widths
     assert all(width % 14 == 0 for width in widths)
 
 
 def test_a_faster_machine_and_more_minutes_never_train_a_smaller_model():
-    sizes = [hidden(chosen(20_000_000, on=machine(times))) for times in (0.2, 1, 5, 25)]
+    sizes = [hidden(chosen(20_000_000, on=machine(speed))) for speed in (0.2, 1, 5, 25)]
     assert sizes == sorted(sizes)
     assert sizes[0] < sizes[-1]
     by_minutes = [hidden(chosen(20_000_000, minutes=minutes)) for minutes in (0.5, 2.0, 10.0, 60.0)]
@@ -119,47 +119,47 @@ def test_a_faster_machine_and_more_minutes_never_train_a_smaller_model():
 
 @pytest.mark.parametrize("minutes", [1.0, 2.5, 5.0, 10.0, 15.0])
 def test_noise_in_the_timing_moves_the_choice_by_one_size_at_most(minutes):
-    order = [args.dim for args in candidate_models({"vocab_size": VOCABULARY})]
-    places = [order.index(chosen(on=machine(times), minutes=minutes)["dim"]) for times in (0.9, 1, 1.1)]
+    widths = [args.dim for args in candidate_models({"vocab_size": VOCABULARY})]
+    places = [widths.index(chosen(on=machine(speed), minutes=minutes)["dim"]) for speed in (0.9, 1, 1.1)]
     assert max(places) - min(places) <= 1
 
 
-def test_what_the_user_sets_stays():
-    mine = {"dim": 48, "lr": 0.003, "batch_size": 5, "weight_decay": 0.7, "eval_every": 33, "max_seq_len": 64}
-    settings = chosen(**mine)
-    assert {name: settings[name] for name in mine} == mine
+def test_explicit_settings_are_kept():
+    explicit = {"dim": 48, "lr": 0.003, "batch_size": 5, "weight_decay": 0.7, "eval_every": 33, "max_seq_len": 64}
+    settings = chosen(**explicit)
+    assert {name: settings[name] for name in explicit} == explicit
     assert settings["n_layers"] in {layers for _, layers in sizing.LADDER}
     assert TrainArgs(**{name: settings[name] for name in ("muon_lr", "batch_size", "eval_every")})
 
 
-def test_the_batch_suits_micro_batches_and_processes():
+def test_the_batch_size_is_a_multiple_of_the_micro_batch_size_and_the_processes():
     assert chosen(micro_batch_size=3)["batch_size"] % 3 == 0
     assert chosen(on=machine(processes=5))["batch_size"] % 5 == 0
 
 
-def test_adamw_alone_has_a_rate_of_its_own():
+def test_adamw_without_muon_has_a_lower_learning_rate():
     assert chosen(optimizer="adamw")["lr"] == TrainArgs.lr < chosen()["lr"]
 
 
-def test_steps_that_are_given_bound_the_tokens():
+def test_explicit_max_steps_limit_the_tokens():
     settings = chosen(20_000_000, minutes=60.0, max_steps=50)
     assert settings["max_steps"] == 50
     assert settings["eval_every"] == 5
 
 
 @pytest.mark.parametrize("minutes", [0.1, 3.0, 30.0, 300.0])
-def test_what_is_chosen_reads_back_from_a_config_file(tmp_path, minutes):
+def test_the_chosen_settings_survive_a_config_file(tmp_path, minutes):
     settings = chosen(20_000_000, minutes=minutes)
     chosen_args = [from_settings(cls, settings) for cls in CLASSES]
     (tmp_path / "config.toml").write_text(write_toml(*chosen_args), encoding="utf-8")
-    again = read_toml(tmp_path / "config.toml", *CLASSES)
-    assert {name: again[name] for name in settings if name in again} == {
+    read = read_toml(tmp_path / "config.toml", *CLASSES)
+    assert {name: read[name] for name in settings if name in read} == {
         name: value for name, value in settings.items() if value is not None
     }
-    assert [from_settings(cls, again) for cls in CLASSES] == chosen_args
+    assert [from_settings(cls, read) for cls in CLASSES] == chosen_args
 
 
-def test_a_small_text_ends_the_run_before_its_minutes():
+def test_on_a_small_text_the_run_ends_before_its_minutes():
     settings = chosen(30_000, on=machine(20), minutes=10.0)
     seen = settings["max_steps"] * settings["batch_size"] * settings["max_seq_len"]
     assert seen <= 1.05 * MAX_EPOCHS * 30_000
@@ -167,17 +167,17 @@ def test_a_small_text_ends_the_run_before_its_minutes():
     assert "max_steps" not in chosen(30_000_000, on=machine(20), minutes=1.0)
 
 
-def test_only_what_fits_into_the_memory_is_chosen(monkeypatch):
+def test_only_models_that_fit_into_the_memory_are_chosen(monkeypatch):
     fast = machine(1000)
-    free = hidden(chosen(20_000_000, on=fast))
+    unlimited = hidden(chosen(20_000_000, on=fast))
     monkeypatch.setattr("model.training.estimate.free_memory", lambda device: 400 * 10**6)
-    assert hidden(chosen(20_000_000, on=fast)) < free
+    assert hidden(chosen(20_000_000, on=fast)) < unlimited
     monkeypatch.setattr("model.training.estimate.free_memory", lambda device: 10**6)
     with pytest.raises(ValueError, match="not even the smallest model fits into the memory that is free"):
         chosen()
 
 
-def test_it_is_chosen_where_minutes_are_given_and_not_both_architecture_and_batch():
+def test_a_choice_is_needed_with_minutes_unless_architecture_and_batch_size_are_set():
     assert needs_choice({"minutes": 2.0})
     assert needs_choice({"minutes": 2.0, "dim": 64, "lr": 0.1})
     assert needs_choice({"minutes": 2.0, "dim": 64, "n_layers": 3})
@@ -187,34 +187,34 @@ def test_it_is_chosen_where_minutes_are_given_and_not_both_architecture_and_batc
     assert not needs_choice({"minutes": 2.0, "init_from": "runs/demo", "batch_size": 4})
 
 
-def test_a_forecast_ends_by_steps_or_by_the_clock():
-    known = text_facts(dataset(), ARGS.vocab_size)
+def test_a_forecast_ends_after_the_steps_or_the_minutes():
+    facts = text_facts(dataset(), ARGS.vocab_size)
     for settings in ({"max_steps": 40}, {"max_steps": 40, "minutes": 60.0}):
-        assert forecast(ARGS, TrainArgs(**settings), known, machine()).steps == 40
-    by_clock = forecast(ARGS, TrainArgs(minutes=0.001), known, machine())
-    twice = forecast(ARGS, TrainArgs(minutes=0.002), known, machine())
-    assert twice.steps == pytest.approx(2 * by_clock.steps, abs=1)
-    assert twice.loss < by_clock.loss
+        assert forecast(ARGS, TrainArgs(**settings), facts, machine()).steps == 40
+    short = forecast(ARGS, TrainArgs(minutes=0.001), facts, machine())
+    twice = forecast(ARGS, TrainArgs(minutes=0.002), facts, machine())
+    assert twice.steps == pytest.approx(2 * short.steps, abs=1)
+    assert twice.loss < short.loss
 
 
 @pytest.mark.parametrize(
-    "origin",
+    "model",
     [{"dim": 96, "n_layers": 3}, {"init_from": Path("base"), **vars(dataclasses.replace(ARGS, max_seq_len=256))}],
 )
-def test_minutes_choose_the_batch_of_a_model_that_is_given(origin):
-    few, many = (chosen(20_000_000, minutes=minutes, **origin) for minutes in (0.4, 60.0))
-    assert (few["dim"], few["n_layers"]) == (origin["dim"], origin["n_layers"])
-    assert few["batch_size"] < many["batch_size"]
-    assert few["eval_every"] > 0
-    assert chosen(minutes=0.4, batch_size=5, micro_batch_size=5, **origin)["batch_size"] == 5
+def test_with_a_fixed_architecture_only_the_batch_size_is_chosen(model):
+    short, long = (chosen(20_000_000, minutes=minutes, **model) for minutes in (0.4, 60.0))
+    assert (short["dim"], short["n_layers"]) == (model["dim"], model["n_layers"])
+    assert short["batch_size"] < long["batch_size"]
+    assert short["eval_every"] > 0
+    assert chosen(minutes=0.4, batch_size=5, micro_batch_size=5, **model)["batch_size"] == 5
 
 
-def test_fine_tuning_on_a_small_text_keeps_the_usual_weight_decay():
+def test_fine_tuning_on_a_small_text_keeps_the_default_weight_decay():
     assert chosen(30_000, on=machine(20), **vars(ARGS), init_from=Path("base"))["weight_decay"] == 0.1
     assert chosen(30_000, on=machine(20), dim=96, n_layers=3)["weight_decay"] > 0.1
 
 
-def test_fine_tuning_on_a_small_text_ends_after_a_few_passes():
+def test_fine_tuning_on_a_small_text_ends_after_a_few_epochs():
     model = vars(dataclasses.replace(ARGS, max_seq_len=256)) | {"init_from": Path("base")}
     small, large = (chosen(tokens, on=machine(20), **model) for tokens in (30_000, 300_000_000))
     seen = small["max_steps"] * small["batch_size"] * 256
@@ -223,12 +223,12 @@ def test_fine_tuning_on_a_small_text_ends_after_a_few_passes():
     assert chosen(30_000, on=machine(20), **model, max_steps=9)["max_steps"] == 9
 
 
-def test_a_forecast_of_fine_tuning_promises_no_loss():
-    known = text_facts(dataset(), ARGS.vocab_size)
-    assert forecast(ARGS, TrainArgs(max_steps=40, init_from=Path("base")), known, machine()).loss is None
+def test_a_forecast_of_fine_tuning_has_no_loss():
+    facts = text_facts(dataset(), ARGS.vocab_size)
+    assert forecast(ARGS, TrainArgs(max_steps=40, init_from=Path("base")), facts, machine()).loss is None
 
 
-def test_a_machine_remembers_its_fastest_step(monkeypatch):
+def test_the_speed_of_a_machine_is_that_of_its_fastest_step_so_far(monkeypatch):
     now = 0.0
     durations = [0.5, 0.6, 0.7, 0.1, 0.4, 0.4, 0.3, 0.3, 0.3]
 
@@ -246,7 +246,7 @@ def test_a_machine_remembers_its_fastest_step(monkeypatch):
     assert real.tokens_per_second(dataclasses.replace(ARGS, n_layers=1), settings) < tokens / 0.1
 
 
-def test_a_real_machine_has_a_speed():
+def test_the_speed_of_this_machine_is_measured():
     model = dataclasses.replace(ARGS, n_layers=1)
     settings = TrainArgs(batch_size=2, device="cpu", dtype="float32")
     speed = Machine(Transformer, dataset(), CPU).tokens_per_second(model, settings)
@@ -265,6 +265,6 @@ def test_the_batch_grows_with_the_square_root_of_the_tokens(tokens, rows):
     ("steps", "tokens", "every", "validated"),
     [(7, 1e5, 1, 40_000), (1234, 1e7, 100, 75_000), (2999, 2e7, 200, 150_000), (98_765, 1e9, 9000, 200_000)],
 )
-def test_a_run_validates_about_ten_times_on_a_share_of_its_tokens(steps, tokens, every, validated):
+def test_a_run_validates_about_ten_times_on_a_fraction_of_its_tokens(steps, tokens, every, validated):
     expected = {"eval_every": every, "eval_tokens": validated, "sample_every": 2 * every}
     assert validation_settings(steps, tokens) == expected

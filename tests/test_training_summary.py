@@ -1,4 +1,4 @@
-"""What is said of a run, in numbers that hold and words that say what to do."""
+"""The announcement, the warnings and the summary of a run: correct numbers, and advice on what to do."""
 
 from dataclasses import replace
 from shlex import quote, split
@@ -15,18 +15,18 @@ from model.training.trainer import Progress
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (90, "1:30"), (3599.7, "1:00:00"), (36_061, "10:01:01")]
 )
-def test_a_duration_reads_like_a_clock(seconds, text):
+def test_a_duration_is_in_hours_minutes_and_seconds(seconds, text):
     assert duration(seconds) == text
 
 
-def test_passes_are_tokens_over_the_text(tmp_path):
+def test_epochs_are_tokens_divided_by_the_tokens_of_the_text(tmp_path):
     run = run_facts(trainer(tmp_path, batch_size=5))  # 5 x 8 tokens a step, of a text of 500
     assert run.epochs_after(20) == "1.6 epochs"
     assert run.epochs_after(12_500) == "1,000 epochs"
 
 
 @pytest.mark.parametrize(
-    ("val_loss", "best", "train_loss", "said"),
+    ("val_loss", "best", "train_loss", "reason"),
     [
         (1.31, 1.02, 1.0, "validation rose to 1.310 from 1.020 at step 300"),
         (10.16, 10.16, 0.08, "the training loss is 0.080, validation 10.160"),
@@ -36,13 +36,13 @@ def test_passes_are_tokens_over_the_text(tmp_path):
         (1.0, 1.0, None, None),
     ],
 )
-def test_overfitting_is_said_plainly(val_loss, best, train_loss, said):
+def test_the_overfitting_warning_gives_the_losses_and_advice(val_loss, best, train_loss, reason):
     warning = overfitting_warning(Progress(step=600, val_loss=val_loss, best_val_loss=best, best_step=300), train_loss)
-    if said is None:
+    if reason is None:
         assert warning is None
     else:
         assert warning.startswith("the run overfits: ")
-        assert said in warning
+        assert reason in warning
         assert "more text" in warning
 
 
@@ -50,7 +50,7 @@ def facts(tmp_path, unigram, **settings):
     return replace(run_facts(trainer(tmp_path, **settings)), unigram=unigram)
 
 
-def test_a_run_that_is_worse_than_guessing_says_so(tmp_path):
+def test_the_summary_notes_a_loss_that_is_no_better_than_guessing(tmp_path):
     run = facts(tmp_path, unigram=6.2)
     worse = Progress(step=1, tokens=64, val_loss=10.16, best_val_loss=10.16)
     assert "no better than guessing" in summary(run, worse)
@@ -59,12 +59,12 @@ def test_a_run_that_is_worse_than_guessing_says_so(tmp_path):
 
 def test_the_summary_has_the_numbers_of_the_run_and_the_next_command(tmp_path):
     progress = Progress(step=4, tokens=256, train_seconds=2.0, wall_seconds=7.4, best_val_loss=0.6931472, best_step=3)
-    said = summary(facts(tmp_path, unigram=2.5), progress)
+    output = summary(facts(tmp_path, unigram=2.5), progress)
     for number in ("4,784", "4 steps", "256 tokens", "0.51 epochs", "7 seconds", "128 tokens/s"):
-        assert number in said
+        assert number in output
     for number in ("0.6931 nats per token", "1.000 bits per byte", "at step 3", "2.5000"):
-        assert number in said
-    assert f"python generate.py {quote(str(tmp_path))}" in said
+        assert number in output
+    assert f"python generate.py {quote(str(tmp_path))}" in output
 
 
 @pytest.mark.parametrize(
@@ -84,13 +84,13 @@ def test_the_summary_has_the_numbers_of_the_run_and_the_next_command(tmp_path):
 )
 def test_the_next_command_has_a_prompt_from_the_beginning_of_the_text(tmp_path, text, prompt):
     assert first_words(text) == prompt
-    said = summary(facts(tmp_path, unigram=2.5), Progress(step=4, tokens=256), text=text)
-    command = said.splitlines()[-1].split(maxsplit=1)[1]
-    asked = ["--prompt", prompt] if prompt else []
-    assert split(command) == ["python", "generate.py", str(tmp_path), *asked]
+    output = summary(facts(tmp_path, unigram=2.5), Progress(step=4, tokens=256), text=text)
+    command = output.splitlines()[-1].split(maxsplit=1)[1]
+    prompt_flag = ["--prompt", prompt] if prompt else []
+    assert split(command) == ["python", "generate.py", str(tmp_path), *prompt_flag]
 
 
-def test_one_of_a_thing_is_singular(tmp_path):
+def test_quantities_of_one_are_singular(tmp_path):
     run = facts(tmp_path, unigram=2.5, max_steps=1)
     run = replace(run, model=replace(run.model, n_layers=1, n_heads=1, n_kv_heads=1))
     text = announcement(run)
@@ -102,7 +102,7 @@ def test_one_of_a_thing_is_singular(tmp_path):
     assert [quantity(count, "box", "boxes") for count in (0, 1, 1000)] == ["0 boxes", "1 box", "1,000 boxes"]
 
 
-def test_before_the_first_step_it_says_what_the_run_will_take(tmp_path, monkeypatch):
+def test_the_announcement_gives_sizes_memory_losses_and_length(tmp_path, monkeypatch):
     monkeypatch.setattr("model.training.summary.free_memory", lambda device: 3 * 10**9)
     text = announcement(facts(tmp_path, unigram=2.345, max_steps=50, minutes=1.5))
     for number in ("4,784 parameters", "2 layers of width 16", "401 MB at most", "3.0 GB free", "1 MB on disk"):
@@ -114,15 +114,15 @@ def test_before_the_first_step_it_says_what_the_run_will_take(tmp_path, monkeypa
     assert "1:30 in all" in announcement(facts(tmp_path, unigram=2.345, max_steps=None, minutes=1.5))
 
 
-def test_a_run_that_goes_on_says_from_where_and_what_has_changed(tmp_path):
-    said = announcement(facts(tmp_path, unigram=2.5), first_step=7, changes=("lr 0.1 -> 0.2",))
-    assert "after step 7; lr 0.1 -> 0.2" in said
+def test_the_announcement_of_a_resumed_run_gives_the_step_and_the_changes(tmp_path):
+    output = announcement(facts(tmp_path, unigram=2.5), first_step=7, changes=("lr 0.1 -> 0.2",))
+    assert "after step 7; lr 0.1 -> 0.2" in output
     assert "after step" not in announcement(facts(tmp_path, unigram=2.5))
 
 
 @pytest.mark.parametrize(
-    ("val_loss", "train_loss", "said"),
+    ("val_loss", "train_loss", "overfits"),
     [(1.04, 0.9, True), (1.03, 0.9, False), (1.0, 0.69, True), (1.0, 0.7, False)],
 )
-def test_a_run_overfits_beyond_3_percent_and_below_seven_tenths(val_loss, train_loss, said):
-    assert bool(overfitting_warning(Progress(val_loss=val_loss, best_val_loss=1.0), train_loss)) == said
+def test_overfitting_is_a_rise_above_3_percent_or_a_training_loss_below_70_percent(val_loss, train_loss, overfits):
+    assert bool(overfitting_warning(Progress(val_loss=val_loss, best_val_loss=1.0), train_loss)) == overfits

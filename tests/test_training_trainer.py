@@ -1,4 +1,4 @@
-"""What a run leaves behind: exact, whoever looks at it and however often it is interrupted."""
+"""The training loop: the result does not depend on interruptions or evaluations, bit for bit."""
 
 import dataclasses
 import json
@@ -19,7 +19,7 @@ from model.training.trainer import add_dropout
 from model.weights import load_model
 
 SHALLOW = dataclasses.replace(ARGS, n_layers=1)
-THOROUGH = {"eval_every": 30, "batch_size": 8, "micro_batch_size": 4, "dropout": 0.1, "model_args": SHALLOW}
+FULL_SETTINGS = {"eval_every": 30, "batch_size": 8, "micro_batch_size": 4, "dropout": 0.1, "model_args": SHALLOW}
 
 
 def lines(directory) -> list[dict]:
@@ -30,7 +30,7 @@ def without_speed(directory) -> list[dict]:
     return [{name: x for name, x in line.items() if name != "tokens_per_second"} for line in lines(directory)]
 
 
-def test_it_learns_and_starts_from_knowing_nothing(tmp_path):
+def test_the_loss_starts_at_that_of_uniform_guessing_and_falls(tmp_path):
     run = trainer(tmp_path, max_steps=80)
     run.run()
     losses = [line["train_loss"] for line in lines(tmp_path)]
@@ -41,24 +41,24 @@ def test_it_learns_and_starts_from_knowing_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(("optimizer", "steps"), [("muon", 200), ("adamw", 40)])
-def test_a_run_is_its_two_halves_bit_for_bit(tmp_path, optimizer, steps):
-    for name in ("whole", "parts"):
+def test_a_resumed_run_is_the_uninterrupted_run_bit_for_bit(tmp_path, optimizer, steps):
+    for name in ("uninterrupted", "resumed"):
         (tmp_path / name).mkdir()
-    settings = {"optimizer": optimizer, "max_steps": steps, **THOROUGH}
-    whole = trainer(tmp_path / "whole", **settings)
-    whole.run()
-    assert stop_at(trainer(tmp_path / "parts", **settings), steps // 2).progress.step == steps // 2
-    rest = trainer(tmp_path / "parts", resume=True, **settings)
-    assert rest.progress.step == steps // 2
-    rest.run()
-    assert same(weights(whole.model), weights(rest.model))
-    assert without_speed(tmp_path / "parts") == without_speed(tmp_path / "whole")
-    assert [line["step"] for line in lines(tmp_path / "parts")] == list(range(1, steps + 1))
-    best = [load_model(tmp_path / name).state_dict() for name in ("whole", "parts")]
+    settings = {"optimizer": optimizer, "max_steps": steps, **FULL_SETTINGS}
+    uninterrupted = trainer(tmp_path / "uninterrupted", **settings)
+    uninterrupted.run()
+    assert stop_at(trainer(tmp_path / "resumed", **settings), steps // 2).progress.step == steps // 2
+    resumed = trainer(tmp_path / "resumed", resume=True, **settings)
+    assert resumed.progress.step == steps // 2
+    resumed.run()
+    assert same(weights(uninterrupted.model), weights(resumed.model))
+    assert without_speed(tmp_path / "resumed") == without_speed(tmp_path / "uninterrupted")
+    assert [line["step"] for line in lines(tmp_path / "resumed")] == list(range(1, steps + 1))
+    best = [load_model(tmp_path / name).state_dict() for name in ("uninterrupted", "resumed")]
     assert same(*best)
 
 
-def test_a_run_that_lost_its_last_steps_takes_them_again(tmp_path):
+def test_a_run_that_was_killed_after_its_checkpoint_repeats_the_lost_steps(tmp_path):
     trainer(tmp_path, max_steps=20, eval_every=8).run()
     expected = without_speed(tmp_path)
     state = (tmp_path / "training_state.safetensors").read_bytes()
@@ -70,17 +70,17 @@ def test_a_run_that_lost_its_last_steps_takes_them_again(tmp_path):
     assert without_speed(tmp_path) == expected
 
 
-def test_looking_does_not_change_a_run(tmp_path):
-    quiet, watched = (trainer(tmp_path, dropout=0.1, max_steps=8, eval_every=every) for every in (100, 4))
-    quiet.run()
-    for _ in watched.steps():
-        list(generate(watched.model, [[1, 2]], max_new_tokens=3, temperature=1.0, seed=watched.progress.step))
+def test_samples_and_validations_do_not_change_a_run(tmp_path):
+    plain, sampled = (trainer(tmp_path, dropout=0.1, max_steps=8, eval_every=every) for every in (100, 4))
+    plain.run()
+    for _ in sampled.steps():
+        list(generate(sampled.model, [[1, 2]], max_new_tokens=3, temperature=1.0, seed=sampled.progress.step))
         torch.rand(3), np.random.rand(3)
-        validation_loss(watched.network, watched.model, watched.dataset, watched.args, Ranks())
-    assert same(weights(quiet.model), weights(watched.model))
+        validation_loss(sampled.network, sampled.model, sampled.dataset, sampled.args, Ranks())
+    assert same(weights(plain.model), weights(sampled.model))
 
 
-def test_micro_batches_add_up_to_the_batch_even_when_they_do_not_fit(tmp_path):
+def test_micro_batches_give_the_step_of_the_full_batch_even_if_they_are_uneven(tmp_path):
     norms = []
     for micro in (8, 4, 1):
         trainer(tmp_path, micro_batch_size=micro, max_steps=5, batch_size=8).run()
@@ -88,46 +88,49 @@ def test_micro_batches_add_up_to_the_batch_even_when_they_do_not_fit(tmp_path):
     assert np.allclose(norms[0], norms[1], atol=1e-5)
     assert np.allclose(norms[0], norms[2], atol=1e-5)
     odd = trainer(tmp_path, batch_size=6, micro_batch_size=2, max_steps=1, ranks=None)
-    object.__setattr__(odd.args, "micro_batch_size", 4)  # as with several processes: 6 rows, 4 and 2
+    object.__setattr__(odd.args, "micro_batch_size", 4)  # 6 rows as 4 and 2, which several processes can lead to
     uneven, even = odd.step(1.0), trainer(tmp_path, batch_size=6, max_steps=1).step(1.0)
     assert uneven == pytest.approx(even, abs=1e-6)
 
 
-def test_the_gradient_is_clipped_and_reported_as_it_was(tmp_path):
+def test_the_gradient_is_clipped_and_its_norm_before_clipping_is_reported(tmp_path):
     trainer(tmp_path, max_steps=1, grad_clip=0).run()
-    free = lines(tmp_path)[0]["grad_norm"]
-    clipped = trainer(tmp_path, max_steps=1, grad_clip=free / 3)
-    steps = []
-    for optimizer in clipped.optimizers:
-        optimizer.register_step_pre_hook(lambda *_: steps.append(
-            math.sqrt(sum(p.grad.square().sum().item() for p in clipped.model.parameters() if p.grad is not None))
-        ))  # fmt: skip
-    clipped.run()
-    assert steps[0] == pytest.approx(free / 3, rel=1e-4)
-    assert lines(tmp_path)[0]["grad_norm"] == pytest.approx(free, rel=1e-5)
+    unclipped_norm = lines(tmp_path)[0]["grad_norm"]
+    run = trainer(tmp_path, max_steps=1, grad_clip=unclipped_norm / 3)
+    norms = []
+
+    def record_norm(*_) -> None:
+        squares = [p.grad.square().sum().item() for p in run.model.parameters() if p.grad is not None]
+        norms.append(math.sqrt(sum(squares)))
+
+    for optimizer in run.optimizers:
+        optimizer.register_step_pre_hook(record_norm)
+    run.run()
+    assert norms[0] == pytest.approx(unclipped_norm / 3, rel=1e-4)
+    assert lines(tmp_path)[0]["grad_norm"] == pytest.approx(unclipped_norm, rel=1e-5)
 
 
-def test_the_speed_is_tokens_of_the_step_over_its_seconds(tmp_path):
-    ticks = count(1000.0, 0.5)  # any look at the clock takes half a second; a step looks before and after
+def test_tokens_per_second_are_the_tokens_of_a_step_divided_by_its_seconds(tmp_path):
+    ticks = count(1000.0, 0.5)  # half a second passes between any two readings of the clock
     run = trainer(tmp_path, batch_size=12, max_steps=3, clock=lambda: next(ticks))
     run.run()
     assert [line["tokens_per_second"] for line in lines(tmp_path)] == [12 * ARGS.max_seq_len / 0.5] * 3
     assert run.progress.train_seconds == 1.5
 
 
-def test_minutes_end_a_run_and_the_rate_follows_them(tmp_path):
+def test_minutes_end_a_run_and_the_learning_rate_follows_the_clock(tmp_path):
     now = 50.0
 
     run = trainer(tmp_path, max_steps=None, minutes=1, warmup=0, decay_start=0.5, eval_every=4, clock=lambda: now)
     for _ in run.steps():
         now += 6
-    assert run.progress.step == 11  # the first to end when 60 seconds have gone
+    assert run.progress.step == 11  # the first step to end after 60 seconds
     rates = [line["lr"] / run.args.lr for line in lines(tmp_path)]
     assert rates == pytest.approx([1] * 7 + [0.8, 0.6, 0.4, 0.2], abs=1e-6)
     assert "val_loss" in lines(tmp_path)[-1]
 
 
-def test_a_resumed_budget_has_used_what_it_has_used(tmp_path):
+def test_a_resumed_run_has_only_the_remaining_minutes(tmp_path):
     ticks = count(0.0, 1.0)
     stop_at(trainer(tmp_path, max_steps=None, minutes=1, clock=lambda: next(ticks)), 10)
     resumed = trainer(tmp_path, resume=True, max_steps=None, minutes=1, clock=lambda: next(ticks))
@@ -148,26 +151,26 @@ def test_a_finished_run_takes_no_further_step(tmp_path):
 
 
 def test_fine_tuning_that_ends_right_after_its_first_validation_can_be_resumed(tmp_path):
-    """Before the first step there is something to lose already: the weights that the fine-tuning starts from."""
+    """The weights that the fine-tuning starts from must be saved before the first step."""
     directory = tmp_path / "killed"
     directory.mkdir()
     settings = {"init_from": tmp_path / "base", "max_steps": 6, "eval_every": 3}
-    whole, killed = trainer(tmp_path, **settings), trainer(directory, **settings)
-    for run in (whole, killed):
+    uninterrupted, killed = trainer(tmp_path, **settings), trainer(directory, **settings)
+    for run in (uninterrupted, killed):
         with torch.no_grad():
-            run.model.norm.weight[0] = 2.0  # of a model that is no fresh one, whose weights would follow from the seed
-    whole.run()
+            run.model.norm.weight[0] = 2.0  # a pretrained weight, which does not follow from the seed
+    uninterrupted.run()
     assert next(killed.steps()).keys() == {"val_loss", "val_bits_per_byte"}
     resumed = trainer(directory, resume=True, **settings)
     assert (resumed.progress.step, resumed.progress.best_step) == (0, 0)
     assert same(weights(resumed.model), weights(killed.model))
     resumed.run()
-    assert same(weights(resumed.model), weights(whole.model))
+    assert same(weights(resumed.model), weights(uninterrupted.model))
     assert without_speed(directory) == without_speed(tmp_path)
     assert [line["step"] for line in lines(directory)] == list(range(7))
 
 
-def test_more_steps_another_rate_and_another_batch_go_on_from_the_same_state(tmp_path):
+def test_a_run_can_be_resumed_with_other_steps_learning_rate_and_batch_size(tmp_path):
     trainer(tmp_path, max_steps=5).run()
     resumed = trainer(tmp_path, resume=True, max_steps=8, lr=1e-3, batch_size=4)
     resumed.run()
@@ -175,28 +178,29 @@ def test_more_steps_another_rate_and_another_batch_go_on_from_the_same_state(tmp
     assert lines(tmp_path)[5]["lr"] < 1e-3
 
 
-def test_the_model_kept_for_generating_is_the_best_on_validation(tmp_path, monkeypatch):
+def test_the_saved_model_is_the_one_with_the_best_validation_loss(tmp_path, monkeypatch):
     losses = iter([3.0, 1.0, 2.0])
     monkeypatch.setattr("model.training.trainer.validation_loss", lambda *_: next(losses))
     run = trainer(tmp_path, max_steps=3, eval_every=1)
-    kept = {number: weights(run.model) for number, _ in enumerate(run.steps(), 1)}
+    after_step = {number: weights(run.model) for number, _ in enumerate(run.steps(), 1)}
     assert (run.progress.best_step, run.progress.best_val_loss, run.progress.val_loss) == (2, 1.0, 2.0)
-    assert same(weights(load_model(tmp_path)), kept[2])
-    assert same(weights(trainer(tmp_path, resume=True, max_steps=3).model), kept[3])
+    assert same(weights(load_model(tmp_path)), after_step[2])
+    assert same(weights(trainer(tmp_path, resume=True, max_steps=3).model), after_step[3])
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_loss_that_is_not_finite_stops_and_leaves_the_last_good_state(tmp_path, bad):
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_state(tmp_path, bad):
     run = trainer(tmp_path, max_steps=50, eval_every=4)
 
-    def poison() -> None:
+    def train_with_bad_weight() -> None:
         for _ in run.steps():
             if run.progress.step == 6:
                 with torch.no_grad():
                     run.model.norm.weight[0] = bad
 
-    with pytest.raises(ValueError, match=r"step 7: the loss is nan.*state of step 4 is kept.*half of --lr"):
-        poison()
+    message = r"step 7: the loss is nan.*state of step 4 is kept.*half of --lr and --muon_lr"
+    with pytest.raises(ValueError, match=message):
+        train_with_bad_weight()
     resumed = trainer(tmp_path, resume=True, max_steps=8, eval_every=4)
     assert resumed.progress.step == 4
     assert all(p.isfinite().all() for p in resumed.model.parameters())
@@ -212,7 +216,7 @@ def test_a_validation_loss_that_is_not_finite_is_never_saved(tmp_path, monkeypat
     assert trainer(tmp_path, resume=True).progress.step == 2
 
 
-def test_validation_counts_each_token_once(tmp_path):
+def test_validation_scores_each_token_once(tmp_path):
     model, text = Transformer(ARGS), dataset()
     args = trainer(tmp_path).args
     ids = torch.from_numpy(text.val.astype(np.int64))
@@ -220,7 +224,7 @@ def test_validation_counts_each_token_once(tmp_path):
     for start in range(0, len(ids) - 1, ARGS.max_seq_len):
         window = ids[start : start + ARGS.max_seq_len + 1]
         total += cross_entropy(model(window[None, :-1]), window[None, 1:], "sum").item()
-    add_dropout(model, 0.5)  # which is for training alone
+    add_dropout(model, 0.5)  # must have no effect here
     model.train()
     loss = validation_loss(model, model, text, args, Ranks())
     assert loss == pytest.approx(total / (len(ids) - 1), abs=1e-6)
@@ -228,7 +232,7 @@ def test_validation_counts_each_token_once(tmp_path):
     assert all(p.grad is None for p in model.parameters())
 
 
-def test_dropout_is_part_of_training_alone(tmp_path):
+def test_dropout_applies_in_training_mode_only(tmp_path):
     model = Transformer(ARGS)
     tokens = torch.tensor([[1, 2, 3]])
     plain = model(tokens)
@@ -252,7 +256,7 @@ def test_dropout_differs_between_steps_and_seeds(tmp_path):
     assert len(losses) == 4
 
 
-def test_tied_embeddings_are_trained_and_saved_once(tmp_path):
+def test_tied_embeddings_stay_tied_after_saving_and_resuming(tmp_path):
     tied = dataclasses.replace(ARGS, tie_embeddings=True)
     run = trainer(tmp_path, model_args=tied, max_steps=5)
     run.run()
@@ -261,8 +265,8 @@ def test_tied_embeddings_are_trained_and_saved_once(tmp_path):
     assert same(weights(resumed.model), weights(run.model))
 
 
-def test_compiling_breaks_no_graph_and_changes_no_loss(tmp_path, monkeypatch):
-    """The tracing is torch.compile's own, the code that runs is PyTorch's; dropout's hooks are part of the graph."""
+def test_compiling_has_no_graph_breaks_and_does_not_change_the_losses(tmp_path, monkeypatch):
+    """With the eager backend, torch.compile only traces. The dropout hooks are part of the graph."""
     compile = torch.compile
     monkeypatch.setattr(torch, "compile", lambda network: compile(network, backend="eager"))
     torch._dynamo.reset()
@@ -270,7 +274,7 @@ def test_compiling_breaks_no_graph_and_changes_no_loss(tmp_path, monkeypatch):
     losses = []
     for name in ("eager", "compiled"):
         (tmp_path / name).mkdir()
-        settings = THOROUGH | {"eval_every": 3, "max_steps": 6, "compile": name == "compiled"}
+        settings = FULL_SETTINGS | {"eval_every": 3, "max_steps": 6, "compile": name == "compiled"}
         trainer(tmp_path / name, **settings).run()
         losses.append([(line["train_loss"], line.get("val_loss")) for line in lines(tmp_path / name)])
     assert losses[0] == losses[1]
@@ -280,6 +284,6 @@ def test_compiling_breaks_no_graph_and_changes_no_loss(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("steps", "validated"), [(10, [4, 8, 10]), (9, [4, 9]), (8, [4, 8]), (7, [4, 7])])
-def test_there_are_no_two_validations_just_before_the_end(tmp_path, steps, validated):
+def test_there_is_no_second_validation_just_before_the_last_one(tmp_path, steps, validated):
     run = trainer(tmp_path, max_steps=steps, eval_every=4)
     assert [run.progress.step for measured in run.steps() if "val_loss" in measured] == validated

@@ -1,4 +1,4 @@
-"""Any path: what it is told to be, what is said when it is nothing, and how it is loaded."""
+"""Checkpoints of any format: recognized by their files, loaded, saved, or an error that names the problem."""
 
 import json
 import os
@@ -21,8 +21,8 @@ REPOSITORY = Path(__file__).parent.parent
 
 
 @pytest.fixture
-def everywhere(small_model, tmp_path):
-    """One model in all three formats."""
+def all_formats(small_model, tmp_path):
+    """A model, and its checkpoints in all three formats."""
     model = small_model(head_dim=8).eval()
     save_model(model, tmp_path / "hf")
     (tmp_path / "meta").mkdir()
@@ -31,8 +31,8 @@ def everywhere(small_model, tmp_path):
     return model, [tmp_path / "hf", tmp_path / "meta", tmp_path / "model.bin"]
 
 
-def test_every_format_is_told_by_looking(everywhere):
-    model, paths = everywhere
+def test_every_format_is_recognized_by_its_files(all_formats):
+    model, paths = all_formats
     tokens = torch.randint(0, 37, (2, 20))
     for path in paths:
         check(path)
@@ -49,13 +49,13 @@ def test_every_format_is_told_by_looking(everywhere):
     [
         ("nowhere", "does not exist"),
         ("empty", "neither config.json nor params.json"),
-        (".", "is no model: name one in it, such as .*meta; the newest first: meta, hf"),
-        ("model.gguf", "is a GGUF file, which cannot be opened"),
+        (".", "is not a model: name one in it, for example .*meta; the newest first: meta, hf"),
+        ("model.gguf", "is a GGUF file, which is not supported"),
         ("hf/model.safetensors", "give the directory"),
         ("meta/consolidated.00.pth", "give the directory"),
     ],
 )
-def test_what_is_no_checkpoint_says_what_is(everywhere, tmp_path, name, words):
+def test_a_path_that_is_not_a_checkpoint_is_an_error_with_advice(all_formats, tmp_path, name, words):
     (tmp_path / "empty").mkdir()
     (tmp_path / "model.gguf").touch()
     if name == ".":
@@ -66,7 +66,7 @@ def test_what_is_no_checkpoint_says_what_is(everywhere, tmp_path, name, words):
         load_args(tmp_path / name)
 
 
-def test_a_mistyped_run_is_suggested(everywhere, tmp_path, monkeypatch):
+def test_a_mistyped_run_is_suggested(all_formats, tmp_path, monkeypatch):
     (tmp_path / "runs").mkdir()
     (tmp_path / "hf").rename(tmp_path / "runs" / "stories")
     monkeypatch.chdir(tmp_path)
@@ -75,25 +75,25 @@ def test_a_mistyped_run_is_suggested(everywhere, tmp_path, monkeypatch):
             load_args(name)
 
 
-def test_a_directory_of_one_llama2c_model_is_that_model(everywhere, tmp_path):
-    model, _ = everywhere
+def test_a_directory_of_one_llama2c_model_is_that_model(all_formats, tmp_path):
+    model, _ = all_formats
     home = tmp_path / "home"
     home.mkdir()
     (home / "tokenizer.bin").write_bytes(b"no model")
     (tmp_path / "model.bin").rename(home / "model.bin")
     assert load_args(home) == model.args
     shutil.copy(home / "model.bin", home / "other.bin")
-    with pytest.raises(ValueError, match=r"holds 2 llama2\.c models, model\.bin, other\.bin: name one"):
+    with pytest.raises(ValueError, match=r"contains 2 llama2\.c models, model\.bin, other\.bin: name one"):
         load_args(home)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
-def test_a_pipe_or_a_device_is_refused_without_waiting(everywhere, tmp_path):
+def test_a_pipe_or_a_device_is_an_error_without_waiting(all_formats, tmp_path):
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", "/dev/zero"):
         with pytest.raises(ValueError, match="neither a file nor a directory"):
             load_args(path)
-    for path, name in zip(everywhere[1], ("model.safetensors", "consolidated.00.pth")):
+    for path, name in zip(all_formats[1], ("model.safetensors", "consolidated.00.pth")):
         for file in (name, "config.json" if name.startswith("model") else "params.json"):
             kept = (path / file).read_bytes()
             (path / file).unlink()
@@ -104,20 +104,20 @@ def test_a_pipe_or_a_device_is_refused_without_waiting(everywhere, tmp_path):
             (path / file).write_bytes(kept)
 
 
-def test_nothing_random_is_ever_made(everywhere, monkeypatch):
+def test_loading_initializes_no_weight_randomly(all_formats, monkeypatch):
     drawn = []
     for name in ("normal_", "uniform_"):
         monkeypatch.setattr(torch.Tensor, name, lambda tensor, *_, **__: drawn.append(tensor.is_meta) or tensor)
-    for path in everywhere[1]:
+    for path in all_formats[1]:
         assert not any(p.is_meta for p in load_model(path).parameters())
     assert not drawn
     Transformer(ModelArgs(n_layers=1))
-    assert drawn, "what a network of one's own begins with"
+    assert drawn, "a new network is initialized randomly"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_dtype_is_what_was_asked(everywhere, dtype):
-    model, paths = everywhere
+def test_weights_are_loaded_in_the_given_dtype(all_formats, dtype):
+    model, paths = all_formats
     for path in paths:
         loaded = load_model(path, dtype=dtype)
         assert {p.dtype for p in loaded.parameters()} == {dtype}
@@ -126,19 +126,19 @@ def test_dtype_is_what_was_asked(everywhere, dtype):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_broken_weights_are_told(everywhere, tmp_path, value):
-    model = everywhere[0]
+def test_weights_that_are_not_finite_cause_a_warning_or_an_error_when_generating(all_formats, tmp_path, value):
+    model = all_formats[0]
     with torch.no_grad():
         model.layers[1].feed_forward.w2.weight[3, 4] = value
     save_model(model, tmp_path / "nan")
-    with pytest.warns(UserWarning, match=r"1 tensors hold NaN .*layers\.1\.feed_forward\.w2"):
+    with pytest.warns(UserWarning, match=r"1 tensors contain NaN .*layers\.1\.feed_forward\.w2"):
         load_model(tmp_path / "nan", dtype=torch.bfloat16)
     with pytest.raises(ValueError, match="the logits are NaN or infinite"):
         next(generate(load_model(tmp_path / "nan"), [[1, 2]], 1))
 
 
-def test_finite_weights_whose_sum_overflows_are_not_called_broken(everywhere, tmp_path, recwarn):
-    model = everywhere[0]
+def test_finite_weights_whose_sum_overflows_cause_no_warning(all_formats, tmp_path, recwarn):
+    model = all_formats[0]
     with torch.no_grad():
         model.layers[1].feed_forward.w2.weight.fill_(3e38)
     save_model(model, tmp_path / "large")
@@ -146,41 +146,41 @@ def test_finite_weights_whose_sum_overflows_are_not_called_broken(everywhere, tm
     assert not [warning for warning in recwarn if "NaN or infinity" in str(warning.message)]
 
 
-def test_what_keeps_its_dtype_is_not_gone_through_while_loading(everywhere, monkeypatch):
+def test_weights_that_keep_their_dtype_are_not_read_while_loading(all_formats, monkeypatch):
     def refuse(tensor):
         raise AssertionError(f"a tensor of {tensor.shape} was read")
 
     for name in ("sum", "isfinite"):
         monkeypatch.setattr(torch.Tensor, name, refuse)
-    load_model(everywhere[1][0])
+    load_model(all_formats[1][0])
 
 
-def test_sound_weights_are_not_warned_of(everywhere):
+def test_finite_weights_cause_no_warning(all_formats):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for path in everywhere[1]:
+        for path in all_formats[1]:
             load_model(path)
 
 
-def test_overflow_by_the_asked_dtype_is_told(everywhere, tmp_path):
+def test_an_overflow_in_the_given_dtype_causes_a_warning(all_formats, tmp_path):
     with torch.no_grad():
-        everywhere[0].norm.weight.fill_(1e6)
-    save_model(everywhere[0], tmp_path / "wide")
+        all_formats[0].norm.weight.fill_(1e6)
+    save_model(all_formats[0], tmp_path / "wide")
     load_model(tmp_path / "wide")
     with pytest.warns(UserWarning, match=r"norm\.weight"):
         load_model(tmp_path / "wide", dtype=torch.float16)
 
 
-def test_a_compiled_model_is_saved_under_its_own_names(everywhere, tmp_path):
-    model = everywhere[0]
+def test_a_compiled_model_is_saved_under_the_usual_names(all_formats, tmp_path):
+    model = all_formats[0]
     save_model(SimpleNamespace(_orig_mod=model), tmp_path / "compiled")  # as torch.compile wraps it
     assert load_model(tmp_path / "compiled").state_dict().keys() == model.state_dict().keys()
 
 
 @pytest.mark.parametrize("copied", [False, True])
-def test_loaded_weights_and_their_file_change_each_on_its_own(everywhere, small_model, monkeypatch, copied):
-    monkeypatch.setattr("model.weights.checkpoint.COPIED", copied)
-    model, paths = everywhere
+def test_changing_loaded_weights_does_not_change_the_file_and_vice_versa(all_formats, small_model, monkeypatch, copied):
+    monkeypatch.setattr("model.weights.checkpoint.COPY_WEIGHTS", copied)
+    model, paths = all_formats
     for path in paths:
         first, second = load_model(path), load_model(path)
         with torch.no_grad():
@@ -194,8 +194,8 @@ def test_loaded_weights_and_their_file_change_each_on_its_own(everywhere, small_
     assert torch.equal(load_model(paths[0]).norm.weight, model.norm.weight)
 
 
-def test_a_failed_save_keeps_the_last_weights(everywhere, monkeypatch):
-    model, (path, *_) = everywhere
+def test_a_failed_save_keeps_the_previous_weights(all_formats, monkeypatch):
+    model, (path, *_) = all_formats
     before = (path / "model.safetensors").read_bytes()
     monkeypatch.setattr("model.weights.tensors.save_file", lambda *_: (_ for _ in ()).throw(OSError(28, "disk full")))
     with torch.no_grad():
@@ -206,21 +206,21 @@ def test_a_failed_save_keeps_the_last_weights(everywhere, monkeypatch):
     assert sorted(file.name for file in path.iterdir()) == ["config.json", "model.safetensors"]
 
 
-def test_saved_weights_can_be_read_by_whom_the_umask_allows(everywhere):
-    modes = {file.stat().st_mode & 0o777 for file in everywhere[1][0].iterdir()}
+def test_saved_weights_have_the_mode_of_the_umask(all_formats):
+    modes = {file.stat().st_mode & 0o777 for file in all_formats[1][0].iterdir()}
     assert len(modes) == 1
 
 
 @pytest.fixture(scope="module")
 def tokenizers(tmp_path_factory):
-    """Two of different size."""
-    made = tmp_path_factory.mktemp("tokenizers")
+    """A directory with two tokenizers of different size."""
+    directory = tmp_path_factory.mktemp("tokenizers")
     for size in (290, 300):
-        train_tokenizer(["the ropewalk is a long lane where rope is laid. " * 50], made / str(size), "bpe", size)
-    return made
+        train_tokenizer(["the ropewalk is a long lane where rope is laid. " * 50], directory / str(size), "bpe", size)
+    return directory
 
 
-def test_tokenizer_and_weights_are_compared(small_model, tokenizers, tmp_path):
+def test_a_tokenizer_of_another_size_than_the_weights_is_an_error(small_model, tokenizers, tmp_path):
     save_tokenizer(load_tokenizer(tokenizers / "300"), tmp_path)
     save_model(small_model(vocab_size=300), tmp_path)
     check(tmp_path)
@@ -235,7 +235,7 @@ def test_tokenizer_and_weights_are_compared(small_model, tokenizers, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["m.tokenizer.bin", "tok300.bin", "tok300.model", "tokenizer.bin", "tokenizer.model"])
-def test_the_tokenizer_beside_a_llama2c_model_is_one_of_its_size(small_model, tokenizers, tmp_path, name):
+def test_the_tokenizer_beside_a_llama2c_model_has_the_size_of_its_vocabulary(small_model, tokenizers, tmp_path, name):
     llama2c.save(small_model(vocab_size=300, head_dim=8), tmp_path / "m.bin")
 
     def put(size, name):
@@ -248,13 +248,13 @@ def test_the_tokenizer_beside_a_llama2c_model_is_one_of_its_size(small_model, to
         put(290, other)
     with pytest.raises(
         ValueError,
-        match=r"m.bin holds weights, and beside it is no tokenizer \(m.tokenizer.bin, tok300.bin, .*--tokenizer",
+        match=r"m.bin contains weights, and beside it is no tokenizer \(m.tokenizer.bin, tok300.bin, .*--tokenizer",
     ):
         load_tokenizer(tmp_path / "m.bin")
     put(300, name)
     found = load_tokenizer(tmp_path / "m.bin")
     assert (found.path.name, found.vocab_size) == (name, 300)
-    check(tmp_path)  # the directory is the model, and its tokenizer is compared
+    check(tmp_path)  # the directory of a model is checked like the model, with its tokenizer
 
 
 class Bomb:
@@ -265,10 +265,10 @@ class Bomb:
         return Path.mkdir, (self.marker,)
 
 
-def test_a_pickle_in_place_of_tensors_is_never_run(everywhere, tokenizers, tmp_path):
-    save_tokenizer(load_tokenizer(tokenizers / "300"), everywhere[1][0])
+def test_a_pickle_in_place_of_tensors_is_never_unpickled(all_formats, tokenizers, tmp_path):
+    save_tokenizer(load_tokenizer(tokenizers / "300"), all_formats[1][0])
     bomb = pickle.dumps(Bomb(tmp_path / "was_run"))
-    hf, other, single = everywhere[1]
+    hf, other, single = all_formats[1]
     for path, file in [
         (hf, hf / "model.safetensors"),
         (hf, hf / "tokenizer.model"),
@@ -286,5 +286,5 @@ def test_a_pickle_in_place_of_tensors_is_never_run(everywhere, tokenizers, tmp_p
             assert "\n" not in str(error.value)
         assert not (tmp_path / "was_run").exists()
         file.write_bytes(before)
-    pickle.loads(bomb)  # the trap works
+    pickle.loads(bomb)  # unpickling does make the directory
     assert (tmp_path / "was_run").exists()

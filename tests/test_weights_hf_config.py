@@ -1,4 +1,4 @@
-"""config.json: what is understood, in both spellings, and what is refused."""
+"""config.json: supported settings in both spellings, and unsupported ones, which are errors."""
 
 import json
 import math
@@ -21,7 +21,7 @@ LLAMA3 = {
 }  # fmt: skip
 
 
-def test_what_is_not_said_has_the_formats_default():
+def test_missing_settings_have_the_defaults_of_the_format():
     args = args_from_config(LLAMA)
     assert args == ModelArgs(
         dim=64, n_layers=2, n_heads=4, n_kv_heads=4, head_dim=16, hidden_dim=128, vocab_size=100, max_seq_len=4096,
@@ -37,7 +37,7 @@ def test_what_is_not_said_has_the_formats_default():
 
 
 @pytest.mark.parametrize(
-    ("said", "theta", "scaling"),
+    ("changes", "theta", "scaling"),
     [
         ({"rope_theta": 5e5}, 5e5, None),
         ({"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, 5e5, None),
@@ -54,12 +54,12 @@ def test_what_is_not_said_has_the_formats_default():
          RopeScaling("yarn", 4.0, 1024, attention_factor=(0.1 * math.log(4) + 1) / (0.2 * math.log(4) + 1))),
     ],
 )  # fmt: skip
-def test_rope_in_every_spelling(said, theta, scaling):
-    args = args_from_config({**LLAMA, **said})
+def test_rope_settings_are_read_in_every_spelling(changes, theta, scaling):
+    args = args_from_config({**LLAMA, **changes})
     assert (args.rope_theta, args.rope_scaling) == (theta, scaling)
 
 
-REFUSED = {
+INVALID = {
     "model_type": ({"model_type": "mistral"}, "'mistral'"),
     "no model_type": ({"model_type": None}, "model_type is None"),
     "architecture": ({"architectures": ["LlamaForSequenceClassification"]}, "LlamaForSequenceClassification"),
@@ -93,8 +93,8 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("changes", "words"), REFUSED.values(), ids=REFUSED)
-def test_what_would_be_wrong_is_refused_by_name(tmp_path, changes, words):
+@pytest.mark.parametrize(("changes", "words"), INVALID.values(), ids=INVALID)
+def test_an_unsupported_setting_is_an_error_that_names_it(tmp_path, changes, words):
     config = {name: value for name, value in {**LLAMA, **changes}.items() if value is not ...}
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     with pytest.raises(ValueError, match=words) as error:
@@ -113,12 +113,12 @@ def test_what_would_be_wrong_is_refused_by_name(tmp_path, changes, words):
         {"rope_scaling": RopeScaling("yarn", 8.0, 512, 2.0, 5.0, 1.5)},
     ],
 )
-def test_round_trip(changes):
+def test_args_written_and_read_back_are_equal(changes):
     args = ModelArgs(dim=64, n_heads=4, **changes)
     assert args_from_config(json.loads(json.dumps(config_from(args, "float32", {})))) == args
 
 
-def test_ntk_is_recorded_as_the_base_it_is():
+def test_ntk_scaling_is_written_as_the_equivalent_base():
     args = ModelArgs(dim=64, n_heads=4, rope_scaling=RopeScaling("ntk", 4.0))
     config = config_from(args, "float32", {})
     assert config["rope_scaling"] is None

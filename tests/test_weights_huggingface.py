@@ -11,7 +11,7 @@ from model.rope_scaling import RopeScaling
 from model.weights import load_args, load_model, save_model
 from model.weights.tensors import read_header
 
-ORIGINAL, LENGTH = 16, 60  # tested well past the length that the scalings say was trained on
+ORIGINAL, LENGTH = 16, 60  # LENGTH is well past the trained length of the scalings
 SHAPES = {
     "gqa": {},
     "tied": {"tie_embeddings": True, "n_kv_heads": 1},
@@ -34,7 +34,7 @@ def transformers():
 
 
 @pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
-def test_our_run_opens_there_with_equal_logits(small_model, transformers, tmp_path, changes):
+def test_transformers_loads_our_runs_with_equal_logits(small_model, transformers, tmp_path, changes):
     model = small_model(max_seq_len=LENGTH, **changes).eval()
     save_model(model, tmp_path)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
@@ -45,13 +45,13 @@ def test_our_run_opens_there_with_equal_logits(small_model, transformers, tmp_pa
         assert torch.equal(load_model(tmp_path)(tokens), ours)
 
 
-def their_config(transformers, **changes):
+def transformers_config(transformers, **changes):
     sizes = {"hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 6}
     sizes |= {"num_key_value_heads": 2, "vocab_size": 37, "max_position_embeddings": 128, "initializer_range": 0.1}
     return transformers.LlamaConfig(**{**sizes, **changes})
 
 
-THEIRS = {
+CONFIG_CHANGES = {
     "plain": {},
     "tied": {"tie_word_embeddings": True},
     "head_dim": {"head_dim": 10},
@@ -78,9 +78,9 @@ THEIRS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("changes", THEIRS.values(), ids=THEIRS)
-def test_their_files_open_here_with_equal_logits(transformers, tmp_path, changes):
-    theirs = transformers.LlamaForCausalLM(their_config(transformers, **changes)).eval()
+@pytest.mark.parametrize("changes", CONFIG_CHANGES.values(), ids=CONFIG_CHANGES)
+def test_files_of_transformers_load_with_equal_logits(transformers, tmp_path, changes):
+    theirs = transformers.LlamaForCausalLM(transformers_config(transformers, **changes)).eval()
     theirs.save_pretrained(tmp_path)
     tokens = torch.randint(0, 37, (2, LENGTH))
     with torch.no_grad():
@@ -88,8 +88,10 @@ def test_their_files_open_here_with_equal_logits(transformers, tmp_path, changes
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_shards(transformers, tmp_path, dtype):
-    transformers.LlamaForCausalLM(their_config(transformers)).to(dtype).save_pretrained(tmp_path, max_shard_size="20kB")
+def test_shards_in_half_precision_load_with_equal_logits(transformers, tmp_path, dtype):
+    transformers.LlamaForCausalLM(transformers_config(transformers)).to(dtype).save_pretrained(
+        tmp_path, max_shard_size="20kB"
+    )
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
     assert len(list(tmp_path.glob("*.safetensors"))) > 2
     tokens = torch.randint(0, 37, (1, LENGTH))
@@ -100,34 +102,28 @@ def test_half_precision_shards(transformers, tmp_path, dtype):
     assert {p.dtype for p in load_model(tmp_path, dtype=torch.bfloat16).parameters()} == {torch.bfloat16}
 
 
-def test_greedy_text_is_the_same_for_a_hundred_tokens(small_model, transformers, tmp_path):
+def test_greedy_text_equals_that_of_transformers_for_a_hundred_tokens(small_model, transformers, tmp_path):
     model = small_model(max_seq_len=128, n_layers=3).eval()
     save_model(model, tmp_path, ids={"bos_token_id": 1, "eos_token_id": None})
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
     prompt = [1, 5, 9, 33]
     ours = [token for (token,) in generate(model, [prompt], max_new_tokens=100, temperature=0.0)]
     mask = torch.ones(1, len(prompt), dtype=torch.long)
-    whole = theirs.generate(torch.tensor([prompt]), attention_mask=mask, max_new_tokens=100, do_sample=False)
+    text = theirs.generate(torch.tensor([prompt]), attention_mask=mask, max_new_tokens=100, do_sample=False)
     assert len(ours) == 100
-    assert whole[0, len(prompt) :].tolist() == ours
+    assert text[0, len(prompt) :].tolist() == ours
 
 
 @pytest.fixture
 def run(small_model, tmp_path):
-    """A directory that we wrote, and the model in it."""
+    """A model, and the directory in which it was saved."""
     model = small_model(tie_embeddings=True).eval()
     save_model(model, tmp_path / "run")
     return model, tmp_path / "run"
 
 
-def edit(directory, **changes):
-    path = directory / "config.json"
-    config = {**json.loads(path.read_text(encoding="utf-8")), **changes}
-    path.write_text(json.dumps({name: value for name, value in config.items() if value is not ...}), encoding="utf-8")
-
-
-def retouch(directory, change):
-    """Rewrite model.safetensors, its table of tensors changed."""
+def rewrite(directory, change):
+    """Apply ``change`` to the dictionary of tensors in model.safetensors."""
     tensors = load_file(directory / "model.safetensors")
     change(tensors)
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, directory / "model.safetensors")
@@ -151,30 +147,30 @@ def test_tied_weights_are_stored_once(run):
     assert sum(p.numel() for p in model.parameters()) * 4 < (directory / "model.safetensors").stat().st_size
 
 
-def test_loaded_network_can_be_trained(run):
+def test_a_loaded_network_can_be_trained(run):
     model = load_model(run[1])
     model(torch.tensor([[1, 2, 3]])).sum().backward()
     assert all(p.grad is not None for p in model.parameters())
 
 
-def test_tied_with_only_the_head_stored(run):
+def test_tied_weights_stored_as_output_matrix_only(run):
     model, directory = run
-    retouch(directory, lambda t: t.update({"lm_head.weight": t.pop("model.embed_tokens.weight")}))
+    rewrite(directory, lambda t: t.update({"lm_head.weight": t.pop("model.embed_tokens.weight")}))
     assert torch.equal(load_model(directory).tok_embeddings.weight, model.tok_embeddings.weight)
 
 
-def test_tied_with_both_stored(run):
+def test_tied_weights_stored_twice_must_be_equal(run):
     model, directory = run
-    retouch(directory, lambda t: t.update({"lm_head.weight": t["model.embed_tokens.weight"].clone()}))
+    rewrite(directory, lambda t: t.update({"lm_head.weight": t["model.embed_tokens.weight"].clone()}))
     assert torch.equal(load_model(directory).tok_embeddings.weight, model.tok_embeddings.weight)
-    retouch(directory, lambda t: t["lm_head.weight"].add_(1))
+    rewrite(directory, lambda t: t["lm_head.weight"].add_(1))
     with pytest.raises(ValueError, match=r"tie_word_embeddings.*differ"):
         load_model(directory)
 
 
-def test_old_files_frequencies_are_left_alone(run):
+def test_rope_frequencies_in_old_files_are_ignored(run):
     model, directory = run
-    retouch(directory, lambda t: t.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(5)}))
+    rewrite(directory, lambda t: t.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(5)}))
     assert load_model(directory).args == model.args
 
 
@@ -188,8 +184,8 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("change", "words"), FAULTS.values(), ids=FAULTS)
-def test_tensors_that_do_not_fit_are_listed(run, change, words):
-    retouch(run[1], change)
+def test_tensors_that_do_not_match_are_listed(run, change, words):
+    rewrite(run[1], change)
     with pytest.raises(ValueError, match=words) as error:
         load_args(run[1])
     assert "\n" not in str(error.value)
@@ -214,13 +210,13 @@ def shard(directory, weight_map):
         ({"surplus": "a.safetensors"}, "surplus"),
     ],
 )
-def test_an_index_that_lies(run, changes, words):
+def test_a_wrong_index_is_an_error(run, changes, words):
     shard(run[1], changes)
     with pytest.raises(ValueError, match=words):
         load_args(run[1])
 
 
-def test_an_index_without_one_of_the_tensors(run):
+def test_an_incomplete_index_is_an_error(run):
     shard(run[1], {})
     index = run[1] / "model.safetensors.index.json"
     listed = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
@@ -235,7 +231,7 @@ def test_an_index_without_one_of_the_tensors(run):
 
 
 @pytest.mark.parametrize("text", ["[" * 2000 + "]" * 2000, "{", "[]", '{"model_type": 3}'])
-def test_a_configuration_that_is_none_is_named_once(run, text):
+def test_a_broken_config_json_is_named_once_in_the_error(run, text):
     _, directory = run
     (directory / "config.json").write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=r"config\.json") as refused:
@@ -243,7 +239,7 @@ def test_a_configuration_that_is_none_is_named_once(run, text):
     assert str(refused.value).count("config.json") == 1
 
 
-def test_only_a_pickle(run):
+def test_a_directory_with_only_a_pickle_is_an_error(run):
     (run[1] / "model.safetensors").rename(run[1] / "pytorch_model.bin")
     with pytest.raises(ValueError, match=r"only pytorch_model\.bin, a pickle"):
         load_args(run[1])

@@ -1,4 +1,4 @@
-"""Matrices in eight bits: every way of multiplying by them is the product with the widened ones."""
+"""Int8 weights: every kernel gives the product with the dequantized matrix."""
 
 import subprocess
 import sys
@@ -17,26 +17,27 @@ from model.weights.int8 import Int8Embedding, Int8Linear, Quantized, quantize
 ROOT = Path(__file__).parents[1]
 
 
-def off(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """The difference as a share of all numbers. PyTorch's product of few rows rounds x to bfloat16: 0.003 a product."""
+def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """The relative difference of norms. PyTorch's product of few rows rounds x to bfloat16: 0.003 per product."""
     return float((found.float() - expected.float()).norm() / expected.float().norm())
 
 
 @pytest.fixture
 def loaded(small_model, tmp_path):
-    """(the same network in eight bits, a plain one of the numbers that those stand for), by sizes and dtype."""
+    """``loaded(dtype, **sizes)`` -> (an int8 network, a plain one with its dequantized weights)."""
 
     def load(dtype=torch.float32, **changes) -> tuple[Transformer, Transformer]:
         original = small_model(**{"dim": 64, "head_dim": 16, "hidden_dim": 160} | changes)
         save_model(original, tmp_path / "model")
         model = load_model(tmp_path / "model", dtype=dtype, int8=True)
         plain = Transformer(model.args)
-        plain.load_state_dict({name: widened(model, name) for name in original.state_dict()})
+        plain.load_state_dict({name: dequantized(model, name) for name in original.state_dict()})
         return model, plain.to(dtype).eval()
 
-    def widened(model, name):
-        tensor = model.get_parameter(name) if "norm" in name else model.get_submodule(name.removesuffix(".weight"))
-        return tensor if isinstance(tensor, torch.Tensor) else tensor.quantized.dequantize(torch.float32)
+    def dequantized(model, name):
+        if "norm" in name:
+            return model.get_parameter(name)
+        return model.get_submodule(name.removesuffix(".weight")).quantized.dequantize(torch.float32)
 
     return load
 
@@ -49,16 +50,18 @@ def test_numbers_are_rounded_to_the_nearest_multiple_of_their_scale(group):
     assert quantized.weight.dtype == torch.int8
     assert quantized.scales.shape == (300, 24 // (group or 24))
     steps = quantized.scales.float().repeat_interleave(group or 24, 1)
-    assert ((quantized.dequantize(torch.float32) - weight).abs() <= steps * 0.75).all(), "half, and bfloat16's rounding"
-    again = quantize(quantized.dequantize(torch.float32), group)
-    assert torch.equal(again.weight, quantized.weight)
+    assert ((quantized.dequantize(torch.float32) - weight).abs() <= steps * 0.75).all(), (
+        "half a step, and bfloat16's rounding"
+    )
+    requantized = quantize(quantized.dequantize(torch.float32), group)
+    assert torch.equal(requantized.weight, quantized.weight)
 
 
 @pytest.mark.parametrize("group", [None, 8])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(1, 1, 24), (3, 1, 32), (1, 32), (2, 9, 24), (96,), (1, 1, 4128)])
 @pytest.mark.parametrize("scales", [None, torch.float32])
-def test_a_layer_is_the_product_with_the_widened_matrix(group, dtype, shape, scales):
+def test_a_layer_is_the_product_with_the_dequantized_matrix(group, dtype, shape, scales):
     quantized = quantize(torch.randn(37, shape[-1]), group)
     layer = Int8Linear(Quantized(quantized.weight, quantized.scales.to(scales)))
     x = torch.randn(shape).to(dtype)
@@ -67,7 +70,7 @@ def test_a_layer_is_the_product_with_the_widened_matrix(group, dtype, shape, sca
         found = forward(x)
         assert found.dtype == dtype
         assert found.shape == expected.shape
-        assert off(found, expected) < 0.005
+        assert relative_error(found, expected) < 0.005
 
 
 ODD_VIEWS = """
@@ -101,33 +104,33 @@ for offset in (0, 1):
 for offset in (1, 5, 8, 15, 17):
     for stride in (1, 2):
         odd = Int8Linear(Quantized(*(view(part, offset, stride) for part in quantized)))
-        assert odd.weight.data_ptr() % 16 == 0, "some processors can load from nowhere else"
+        assert odd.weight.data_ptr() % 16 == 0, "some processors cannot load from other addresses"
         for rows in (1, 3, 9):
             check(odd, rows, torch.bfloat16, 0)
 print("done")
 """
 
 
-def test_a_view_that_begins_anywhere_in_memory_gives_the_same_product():
-    """In a process of its own, because what fails here is a segmentation fault."""
+def test_views_at_any_address_give_the_same_product():
+    """In a separate process, because a failure is a segmentation fault."""
     command = [sys.executable, "-c", ODD_VIEWS]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, encoding="utf-8")
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr[-2000:]
 
 
 class LargestFloat(TorchDispatchMode):
-    """How many numbers the largest tensor in floating point has that is made."""
+    """Record the size of the largest floating-point tensor that any operation returns."""
 
     largest = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        made = func(*args, **(kwargs or {}))
-        if isinstance(made, torch.Tensor) and made.is_floating_point():
-            self.largest = max(self.largest, made.numel())
-        return made
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and result.is_floating_point():
+            self.largest = max(self.largest, result.numel())
+        return result
 
 
-def test_few_rows_are_multiplied_in_eight_bits_and_no_matrix_is_widened_for_them(loaded):
+def test_no_matrix_is_dequantized_for_a_few_rows(loaded):
     network = for_decoding(loaded()[0])
     cache = KVCache(network.args)
     smallest = min(layer.weight.numel() for layer in network.modules() if isinstance(layer, Int8Linear))
@@ -137,22 +140,22 @@ def test_few_rows_are_multiplied_in_eight_bits_and_no_matrix_is_widened_for_them
     assert 0 < one_row.largest < smallest
     with LargestFloat() as many_rows:
         network(torch.arange(20)[None], 4, cache)
-    assert many_rows.largest > smallest, "which shows that a widened matrix would be seen"
+    assert many_rows.largest > smallest, "a dequantized matrix is recorded"
 
 
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_logits_are_those_of_the_widened_network_with_cache_and_without(loaded, tied, dtype):
+def test_logits_equal_those_of_the_dequantized_network_with_cache_and_without(loaded, tied, dtype):
     model, plain = loaded(dtype, tie_embeddings=tied)
     tokens = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])
     expected = plain(tokens)
-    assert off(model(tokens), expected) < 0.02
+    assert relative_error(model(tokens), expected) < 0.02
     cache, network = KVCache(model.args, dtype=dtype), for_decoding(model)
     one_by_one = [network(tokens[:, [at]], at, cache) for at in range(tokens.shape[1])]
-    assert off(torch.cat(one_by_one, 1), expected) < 0.02
+    assert relative_error(torch.cat(one_by_one, 1), expected) < 0.02
 
 
-def test_rows_of_unequal_prompts_give_what_they_give_alone(loaded):
+def test_rows_of_a_batch_equal_each_prompt_alone(loaded):
     model, plain = loaded()
     prompts = [[1, 5, 7], [1], [3, 4, 5, 6, 7, 8]]
     together = list(zip(*generate(model, prompts, 6)))
@@ -160,16 +163,15 @@ def test_rows_of_unequal_prompts_give_what_they_give_alone(loaded):
     assert together == list(zip(*generate(plain, prompts, 6)))
 
 
-def test_generating_shares_the_numbers_and_keeps_the_cache_in_floating_point(loaded):
+def test_the_decoding_network_shares_the_weights_and_has_floating_point_norms(loaded):
     model, _ = loaded()
     network = for_decoding(model)
     assert {t.data_ptr() for t in network.buffers()} == {t.data_ptr() for t in model.buffers()}
-    conversation_dtype = network.norm.weight.dtype
-    assert conversation_dtype == torch.float32
+    assert network.norm.weight.dtype == torch.float32, "the dtype of the cache"
     assert len(list(generate(model, [[1]], 5))) == 5
 
 
-def test_all_matrices_are_in_eight_bits_and_norms_are_not(loaded):
+def test_all_matrices_are_int8_and_norms_are_not(loaded):
     for tied in (False, True):
         model, _ = loaded(torch.bfloat16, tie_embeddings=tied)
         assert not [m for m in model.modules() if type(m) in (nn.Linear, nn.Embedding)]
@@ -180,34 +182,33 @@ def test_all_matrices_are_in_eight_bits_and_norms_are_not(loaded):
             assert model.output.weight.data_ptr() == model.tok_embeddings.weight.data_ptr()
 
 
-def test_while_loading_never_two_matrices_are_wide(small_model, tmp_path, monkeypatch):
-    """The file is read a tensor at a time, and what was quantized is not kept in floating point."""
+def test_loading_keeps_no_matrix_in_floating_point(small_model, tmp_path, monkeypatch):
     save_model(small_model(), tmp_path)
-    wide = []
+    original_sizes = []
 
-    def counted(weight, group):
-        wide.append(weight.untyped_storage().nbytes())
+    def counting_quantize(weight, group):
+        original_sizes.append(weight.untyped_storage().nbytes())
         return quantize(weight, group)
 
-    monkeypatch.setattr("model.weights.checkpoint.quantize", counted)
+    monkeypatch.setattr("model.weights.checkpoint.quantize", counting_quantize)
     model = load_model(tmp_path, int8=True)
-    kept = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in model.state_dict().values()}
-    assert sum(kept.values()) < 0.4 * sum(wide), "a quarter, norms and scales"
+    sizes = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in model.state_dict().values()}
+    assert sum(sizes.values()) < 0.4 * sum(original_sizes), "a quarter, norms and scales"
 
 
-def test_training_is_refused(loaded):
-    with pytest.raises(ValueError, match="int8 cannot be trained"):
+def test_training_an_int8_network_is_an_error(loaded):
+    with pytest.raises(ValueError, match="int8 weights cannot be trained"):
         loaded()[0].train()
 
 
-def test_a_device_without_the_product_is_refused(small_model, tmp_path, monkeypatch):
+def test_a_device_without_an_int8_product_is_an_error(small_model, tmp_path, monkeypatch):
     save_model(small_model(), tmp_path)
 
     def missing(*_):
         raise NotImplementedError("Could not run 'aten::_weight_int8pack_mm'")
 
     monkeypatch.setattr(torch, "_weight_int8pack_mm", missing)
-    with pytest.raises(ValueError, match="cannot multiply by eight-bit weights on cpu; give --dtype auto") as error:
+    with pytest.raises(ValueError, match="cannot multiply by int8 weights on cpu; give --dtype auto") as error:
         load_model(tmp_path, int8=True)
     assert "\n" not in str(error.value)
 
@@ -216,16 +217,16 @@ class Other(Transformer):
     pass
 
 
-def test_a_network_of_ones_own_is_refused(small_model, tmp_path):
+def test_int8_for_a_custom_network_is_an_error(small_model, tmp_path):
     save_model(small_model(), tmp_path)
     with pytest.raises(ValueError, match=r"int8 is for the plain network, not for .*Other"):
         load_model(tmp_path, network=Other, int8=True)
 
 
-def test_weights_that_are_not_finite_are_told(small_model, tmp_path):
+def test_weights_that_are_not_finite_cause_a_warning(small_model, tmp_path):
     model = small_model()
     with torch.no_grad():
         model.layers[0].attention.wq.weight[3, 5] = float("nan")
     save_model(model, tmp_path)
-    with pytest.warns(UserWarning, match="1 tensors hold NaN"):
+    with pytest.warns(UserWarning, match="1 tensors contain NaN"):
         load_model(tmp_path, int8=True)

@@ -2,23 +2,23 @@ import pytest
 import torch
 
 from model import Transformer
-from model.weights.layout import compare, hugging_face_name, tensor_shapes, to_halves, to_pairs
+from model.weights.layout import check_shapes, hugging_face_name, tensor_shapes, to_halves, to_pairs
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_shapes_are_those_of_the_network(small_args, tied):
+def test_tensor_shapes_equal_those_of_the_network(small_args, tied):
     args = small_args(tie_embeddings=tied)
     expected = {name: tuple(tensor.shape) for name, tensor in Transformer(args).state_dict().items()}
     assert tensor_shapes(args) == expected
 
 
-def test_names_are_distinct_and_keep_the_layer(small_args):
+def test_hugging_face_names_are_distinct_and_have_the_layer(small_args):
     names = [hugging_face_name(name) for name in tensor_shapes(small_args())]
     assert len(set(names)) == len(names)
     assert hugging_face_name("layers.11.attention.wq.weight") == "model.layers.11.self_attn.q_proj.weight"
 
 
-def test_rows_move_by_head_from_pairs_to_halves():
+def test_rows_of_each_head_move_from_pairs_to_halves():
     # Row r of head h is written as h.r: pairs (0, 1), (2, 3), (4, 5) become planes (0, 3), (1, 4), (2, 5).
     rows = torch.tensor([[h + r / 10] for h in (1, 2) for r in range(6)])
     expected = torch.tensor([[h + r / 10] for h in (1, 2) for r in (0, 2, 4, 1, 3, 5)])
@@ -27,7 +27,7 @@ def test_rows_move_by_head_from_pairs_to_halves():
 
 
 def test_both_layouts_give_the_same_scores():
-    """Rotating halves (i, i + D/2) of permuted rows is rotating pairs (2i, 2i + 1) of the rows."""
+    """Rotating pairs (i, i + D/2) of the permuted rows equals rotating pairs (2i, 2i + 1) of the original rows."""
     D, dim = 8, 5
     wq, wk = torch.randn(2, D, dim, dtype=torch.float64)
     x, y = torch.randn(2, dim, dtype=torch.float64)
@@ -47,12 +47,12 @@ def test_both_layouts_give_the_same_scores():
     assert not torch.allclose(ours, halves(wq @ x, 3) @ halves(wk @ y, 7))
 
 
-def test_compare_lists_everything_in_one_line():
+def test_check_shapes_lists_all_problems_in_one_line():
     expected = {"a": (2, 3), "b": (4,), **{f"n{i}": (1,) for i in range(20)}}
-    with pytest.raises(ValueError, match="DIR does not fit") as error:
-        compare(expected, {"a": (3, 2), "c": (9,)}, "DIR")
+    with pytest.raises(ValueError, match="DIR does not match") as error:
+        check_shapes(expected, {"a": (3, 2), "c": (9,)}, "DIR")
     message = str(error.value)
     for words in ("a is (3, 2), not (2, 3)", "b (4,)", "c (9,)", "and 15 more"):
         assert words in message
     assert "\n" not in message
-    compare(expected, dict(expected), "DIR")
+    check_shapes(expected, dict(expected), "DIR")

@@ -1,4 +1,4 @@
-"""llama2.c's .bin: files built here byte by byte, from the format's definition, not by our writer."""
+"""llama2.c's .bin files, compared with files that this test builds byte by byte from the definition of the format."""
 
 import struct
 
@@ -11,70 +11,71 @@ from model.rope_scaling import RopeScaling
 from model.weights import llama2c, load_args, load_model, open_checkpoint
 
 COUNTS = {"dim": 48, "hidden_dim": 64, "n_layers": 2, "n_heads": 6, "n_kv_heads": 2, "vocab_size": 40, "max_seq_len": 9}
-SHAPES = {  # one layer's; sizes as the C program computes them
+SHAPES = {  # of one layer, with sizes as the C program computes them
     "attention_norm": (48,), "wq": (48, 48), "wk": (16, 48), "wv": (16, 48), "wo": (48, 48), "ffn_norm": (48,),
     "w1": (64, 48), "w2": (48, 64), "w3": (64, 48),
 }  # fmt: skip
 V0 = ["attention_norm", "wq", "wk", "wv", "wo", "ffn_norm", "w1", "w2", "w3"]
 MATRICES = ["wq", "wk", "wv", "wo", "w1", "w2", "w3"]
+PARENTS = dict.fromkeys(MATRICES[:4], "attention.") | dict.fromkeys(MATRICES[4:], "feed_forward.")
 
 
 @pytest.fixture
 def weights():
     """{name: array}, a layer's tensors stacked: wq (2, 48, 48) and so on."""
     random = np.random.default_rng(0)
-    made = {name: random.standard_normal((2, *shape)).astype(np.float32) for name, shape in SHAPES.items()}
-    made["embedding"], made["output"] = random.standard_normal((2, 40, 48)).astype(np.float32)
-    made["norm"] = random.standard_normal(48).astype(np.float32)
-    return made
+    arrays = {name: random.standard_normal((2, *shape)).astype(np.float32) for name, shape in SHAPES.items()}
+    arrays["embedding"], arrays["output"] = random.standard_normal((2, 40, 48)).astype(np.float32)
+    arrays["norm"] = random.standard_normal(48).astype(np.float32)
+    return arrays
 
 
-def header(version, shared, group=0):
+def header(version, tied, group=0):
     counts = list(COUNTS.values())
     if version == 0:
-        counts[5] *= 1 if shared else -1
+        counts[5] *= 1 if tied else -1
         return struct.pack("<7i", *counts)
-    raw = struct.pack("<Ii7iB", 0x616B3432, version, *counts, shared)
+    raw = struct.pack("<Ii7iB", 0x616B3432, version, *counts, tied)
     return (raw + (struct.pack("<i", group) if version == 2 else b"")).ljust(256, b"\0")
 
 
-def version0(weights, shared):
-    rope = np.full((2, 9, 4), 1e9, np.float32)  # cosines and sines: nobody may read them
+def version0(weights, tied):
+    rope = np.full((2, 9, 4), 1e9, np.float32)  # cosines and sines, which must not be read
     parts = [weights["embedding"], *(weights[name] for name in V0), weights["norm"], rope]
-    return header(0, shared) + b"".join(part.tobytes() for part in [*parts, *([] if shared else [weights["output"]])])
+    return header(0, tied) + b"".join(part.tobytes() for part in [*parts, *([] if tied else [weights["output"]])])
 
 
-def version1(weights, shared):
+def version1(weights, tied):
     parts = [weights[name] for name in ("attention_norm", "ffn_norm", "norm", "embedding", *MATRICES)]
-    return header(1, shared) + b"".join(part.tobytes() for part in [*parts, *([] if shared else [weights["output"]])])
+    return header(1, tied) + b"".join(part.tobytes() for part in [*parts, *([] if tied else [weights["output"]])])
 
 
-def version2(weights, shared, group):
-    """Returns the file and the weights as they are after rounding to int8."""
-    rounded, data = dict(weights), b"".join(weights[name].tobytes() for name in ("attention_norm", "ffn_norm", "norm"))
-    for name in ["embedding", *MATRICES, *([] if shared else ["output"])]:
-        stack = weights[name] if weights[name].ndim == 3 else weights[name][None]
-        back = []
-        for tensor in stack:
+def version2(weights, tied, group):
+    """The file, and the weights after rounding to int8."""
+    rounded = dict(weights)
+    data = b"".join(weights[name].tobytes() for name in ("attention_norm", "ffn_norm", "norm"))
+    for name in ["embedding", *MATRICES, *([] if tied else ["output"])]:
+        layers = weights[name] if weights[name].ndim == 3 else weights[name][None]
+        dequantized = []
+        for tensor in layers:
             groups = tensor.reshape(-1, group)
             scales = (np.abs(groups).max(1) / 127).astype(np.float32)
-            whole = np.round(groups / scales[:, None]).astype(np.int8)
-            data += whole.tobytes() + scales.tobytes()
-            back.append((whole.astype(np.float32) * scales[:, None]).reshape(tensor.shape))
-        rounded[name] = np.stack(back).reshape(weights[name].shape)
-    return header(2, shared, group) + data, rounded
+            quantized = np.round(groups / scales[:, None]).astype(np.int8)
+            data += quantized.tobytes() + scales.tobytes()
+            dequantized.append((quantized.astype(np.float32) * scales[:, None]).reshape(tensor.shape))
+        rounded[name] = np.stack(dequantized).reshape(weights[name].shape)
+    return header(2, tied, group) + data, rounded
 
 
-def check(path, weights, shared):
+def check(path, weights, tied):
     model = load_model(path)
-    args = ModelArgs(**COUNTS, norm_eps=1e-5, tie_embeddings=shared)
+    args = ModelArgs(**COUNTS, norm_eps=1e-5, tie_embeddings=tied)
     assert model.args == args
     expected = {"tok_embeddings.weight": weights["embedding"], "norm.weight": weights["norm"]}
     for i in range(2):
         for name in SHAPES:
-            room = "" if "norm" in name else "attention." if name in ("wq", "wk", "wv", "wo") else "feed_forward."
-            expected[f"layers.{i}.{room}{name}.weight"] = weights[name][i]
-    if not shared:
+            expected[f"layers.{i}.{PARENTS.get(name, '')}{name}.weight"] = weights[name][i]
+    if not tied:
         expected["output.weight"] = weights["output"]
     state = model.state_dict()
     assert state.keys() == expected.keys()
@@ -83,24 +84,24 @@ def check(path, weights, shared):
     return model
 
 
-@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("build", [version0, version1])
-def test_float_files_built_by_hand(tmp_path, weights, build, shared):
-    (tmp_path / "x.bin").write_bytes(build(weights, shared))
-    check(tmp_path / "x.bin", weights, shared)
+def test_float_files_are_read(tmp_path, weights, build, tied):
+    (tmp_path / "x.bin").write_bytes(build(weights, tied))
+    check(tmp_path / "x.bin", weights, tied)
 
 
-@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("group", [16, 48])
-def test_quantized_file_built_by_hand(tmp_path, weights, shared, group):
-    content, rounded = version2(weights, shared, group)
+def test_quantized_files_are_read(tmp_path, weights, tied, group):
+    content, rounded = version2(weights, tied, group)
     (tmp_path / "x.bin").write_bytes(content)
-    check(tmp_path / "x.bin", rounded, shared)
+    check(tmp_path / "x.bin", rounded, tied)
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_what_we_write_is_the_file_built_by_hand(tmp_path, weights, shared):
-    (tmp_path / "x.bin").write_bytes(version0(weights, shared))
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_written_file_equals_the_one_built_by_hand(tmp_path, weights, tied):
+    (tmp_path / "x.bin").write_bytes(version0(weights, tied))
     llama2c.save(load_model(tmp_path / "x.bin"), tmp_path / "y.bin")
     ours, rope = (tmp_path / "y.bin").read_bytes(), 9 * 4 * 4
     at = 28 + 4 * (40 * 48 + 2 * sum(int(np.prod(s)) for s in SHAPES.values()) + 48)
@@ -121,30 +122,30 @@ def test_round_trip_is_bit_equal(small_model, tmp_path, tied):
     assert all(torch.equal(loaded.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
 
 
-@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("group", [8, 16])
-def test_eight_bits_stay_as_they_are_and_are_written_again_bit_by_bit(tmp_path, weights, shared, group):
-    content, rounded = version2(weights, shared, group)
+def test_int8_weights_stay_quantized_and_are_written_bit_by_bit(tmp_path, weights, tied, group):
+    content, rounded = version2(weights, tied, group)
     (tmp_path / "x.bin").write_bytes(content)
     model = open_checkpoint(tmp_path / "x.bin").model(int8=True, group=4)
     numbers, scales = model.layers[1].feed_forward.w2.quantized
     assert (numbers.dtype, scales.shape) == (torch.int8, (48, 64 // group))
-    widened = model.layers[1].feed_forward.w2.quantized.dequantize(torch.float32)
-    assert np.array_equal(widened.numpy(), rounded["w2"][1])
+    dequantized = model.layers[1].feed_forward.w2.quantized.dequantize(torch.float32)
+    assert np.array_equal(dequantized.numpy(), rounded["w2"][1])
     llama2c.save(model, tmp_path / "y.bin")
     assert (tmp_path / "y.bin").read_bytes() == content
 
 
-def test_groups_that_go_on_in_the_next_row_are_quantized_anew(tmp_path, weights):
+def test_groups_that_go_on_in_the_next_row_are_quantized_again(tmp_path, weights):
     content, rounded = version2(weights, True, 48)  # rows of w2 are 64 numbers long
     (tmp_path / "x.bin").write_bytes(content)
     model = load_model(tmp_path / "x.bin", int8=True)
-    widened = model.layers[1].feed_forward.w2.quantized.dequantize(torch.float32)
-    assert np.allclose(widened.numpy(), rounded["w2"][1], atol=0.03)
+    dequantized = model.layers[1].feed_forward.w2.quantized.dequantize(torch.float32)
+    assert np.allclose(dequantized.numpy(), rounded["w2"][1], atol=0.03)
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_what_is_quantized_here_is_the_file_built_by_hand(tmp_path, weights, tied):
+def test_a_model_quantized_by_us_is_written_as_the_file_built_by_hand(tmp_path, weights, tied):
     (tmp_path / "x.bin").write_bytes(version0(weights, tied))
     source = open_checkpoint(tmp_path / "x.bin")
     assert llama2c.group_for(source.args) == 16, "dim is 48, hidden_dim is 64"
@@ -152,7 +153,7 @@ def test_what_is_quantized_here_is_the_file_built_by_hand(tmp_path, weights, tie
     assert (tmp_path / "y.bin").read_bytes() == version2(weights, tied, 16)[0]
 
 
-def test_scales_of_whole_rows_are_no_llama2c_file(tmp_path, weights):
+def test_scales_of_whole_rows_cannot_be_written(tmp_path, weights):
     (tmp_path / "x.bin").write_bytes(version0(weights, True))
     with pytest.raises(ValueError, match=r"scales are for \[48, 64\] numbers"):
         llama2c.save(load_model(tmp_path / "x.bin", int8=True), tmp_path / "y.bin")
@@ -168,7 +169,7 @@ def test_scales_of_whole_rows_are_no_llama2c_file(tmp_path, weights):
         ({"head_dim": 10}, "head_dim is 10"),
     ],
 )
-def test_what_the_format_cannot_say_is_refused(small_model, tmp_path, changes, words):
+def test_a_setting_that_the_format_cannot_express_is_an_error(small_model, tmp_path, changes, words):
     with pytest.raises(ValueError, match=words):
         llama2c.save(small_model(**{"head_dim": 8, **changes}), tmp_path / "x.bin")
     assert not list(tmp_path.iterdir())
@@ -189,7 +190,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("change", BROKEN.values(), ids=BROKEN)
-def test_other_files_are_refused_in_one_line(tmp_path, weights, change):
+def test_a_damaged_file_is_a_one_line_error(tmp_path, weights, change):
     path = tmp_path / "x.bin"
     path.write_bytes(change(version0(weights, True)))
     with pytest.raises(ValueError, match=r"x\.bin") as error:
@@ -197,7 +198,7 @@ def test_other_files_are_refused_in_one_line(tmp_path, weights, change):
     assert "\n" not in str(error.value)
 
 
-def test_numbers_beyond_the_header_are_refused_by_name():
+def test_a_number_too_large_for_the_header_is_an_error_that_names_it():
     with pytest.raises(
         ValueError, match=r"vocab_size is 1000000000000: llama2\.c's format holds numbers below 2\*\*31"
     ):
@@ -205,21 +206,21 @@ def test_numbers_beyond_the_header_are_refused_by_name():
 
 
 @pytest.mark.parametrize("group", [0, -16, 7])
-def test_a_group_that_does_not_divide_the_matrices_is_refused_by_the_header_alone(group):
+def test_a_group_that_does_not_divide_the_matrices_is_an_error_of_the_header(group):
     with pytest.raises(ValueError, match=f"group size {group} does not divide the matrices"):
         llama2c.parse_header(header(2, True, group))
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 @pytest.mark.parametrize("n_layers", [1, 2, 3, 7])
-def test_a_files_size_is_the_sum_of_its_tensors_whatever_the_number_of_layers(monkeypatch, version, n_layers):
+def test_the_file_size_is_the_sum_of_all_tensors_for_any_number_of_layers(monkeypatch, version, n_layers):
     monkeypatch.setitem(COUNTS, "n_layers", n_layers)
     found = llama2c.parse_header(header(version, True, 16))
     sizes = [llama2c.bytes_of(name, shape, found) for name, shape in llama2c.tensor_order(found)]
     assert llama2c.file_size(found) == found.start + sum(sizes)
 
 
-def test_a_count_of_ten_million_is_the_largest(monkeypatch):
+def test_counts_in_the_header_have_an_upper_limit(monkeypatch):
     monkeypatch.setitem(COUNTS, "vocab_size", 10**7)
     assert llama2c.parse_header(header(1, True)).args.vocab_size == 10**7
     monkeypatch.setitem(COUNTS, "vocab_size", 10**7 + 1)

@@ -1,4 +1,4 @@
-"""Meta directories: shards, params.json, and pickles that are never run."""
+"""Meta directories: shards, params.json, and pickles, which are never run."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from model.weights.meta import args_from_params, hidden_dim, params_from
 
 @pytest.fixture
 def saved(small_model, tmp_path):
-    """A directory that we wrote, and the model in it. head_dim is dim / n_heads: the format knows no other."""
+    """A model, and the directory in which it was saved. head_dim is dim / n_heads, as the format requires."""
     model = small_model(head_dim=8, n_kv_heads=2, norm_eps=1e-6).eval()
     meta.save(model, tmp_path)
     return model, tmp_path
@@ -33,25 +33,25 @@ def test_round_trip_is_bit_equal(saved):
 
 
 @pytest.mark.parametrize("save", [meta.save, save_model], ids=["meta", "hf"])
-def test_directories_need_no_names_in_utf8(small_model, tmp_path, save):
+def test_directory_names_need_not_be_utf8(small_model, tmp_path, save):
     try:
         directory = tmp_path / os.fsdecode(b"caf\xe9")
         directory.mkdir()
     except (OSError, ValueError):
-        pytest.skip("this system has names in UTF-8 only")
+        pytest.skip("this system allows only names in UTF-8")
     model = small_model(head_dim=8)
     save(model, directory)
     assert equal(load_model(directory).state_dict(), model.state_dict())
 
 
-def test_written_keys_are_metas(saved):
+def test_the_written_state_dict_has_metas_keys(saved):
     state = torch.load(saved[1] / "consolidated.00.pth", weights_only=True)
     assert equal(state, saved[0].state_dict())
     assert json.loads((saved[1] / "params.json").read_text(encoding="utf-8"))["n_kv_heads"] == 2
 
 
 def split(model, directory, count, embedding_dim, **extra):
-    """Shards as model-parallel training leaves them: cut by hand, axis by axis."""
+    """Write shards like those of model-parallel training, split along the axis of each kind of tensor."""
     axis = {"tok_embeddings": embedding_dim, "output": 0, "wq": 0, "wk": 0, "wv": 0, "wo": 1, "w1": 0, "w3": 0, "w2": 1}
     for i in range(count):
         shard = dict(extra)
@@ -69,7 +69,7 @@ def test_shards_are_joined_on_the_right_axes(small_model, tmp_path, embedding_di
     assert equal(load_model(tmp_path).state_dict(), model.state_dict())
 
 
-def test_vocabulary_left_open_is_taken_from_the_tensors(small_model, tmp_path):
+def test_a_missing_vocab_size_is_taken_from_the_tensors(small_model, tmp_path):
     model = small_model(head_dim=8, vocab_size=38)
     meta.save(model, tmp_path)
     split(model, tmp_path, 2, 1)
@@ -79,14 +79,14 @@ def test_vocabulary_left_open_is_taken_from_the_tensors(small_model, tmp_path):
     assert equal(load_model(tmp_path).state_dict(), model.state_dict())
 
 
-def test_half_precision_is_widened_exactly(small_model, tmp_path):
+def test_half_precision_is_converted_to_float32_exactly(small_model, tmp_path):
     model = small_model(head_dim=8).bfloat16()
     meta.save(model, tmp_path)
     assert equal(load_model(tmp_path).state_dict(), {k: v.float() for k, v in model.state_dict().items()})
     assert equal(load_model(tmp_path, dtype="stored").state_dict(), model.state_dict())
 
 
-PUBLISHED = {  # params.json as Meta ships it, and the feed-forward width its models have
+PUBLISHED = {  # params.json as published by Meta, and the feed-forward width of its models
     "llama1_7b": ({"dim": 4096, "multiple_of": 256, "n_heads": 32, "n_layers": 32, "norm_eps": 1e-06}, 11008),
     "llama2_70b": (
         {"dim": 8192, "multiple_of": 4096, "ffn_dim_multiplier": 1.3, "n_heads": 64, "n_kv_heads": 8, "n_layers": 80,
@@ -100,14 +100,14 @@ PUBLISHED = {  # params.json as Meta ships it, and the feed-forward width its mo
 
 
 @pytest.mark.parametrize(("params", "hidden"), PUBLISHED.values(), ids=PUBLISHED)
-def test_published_sizes(params, hidden):
+def test_params_of_published_models_give_their_feed_forward_width(params, hidden):
     args = args_from_params({**params, "vocab_size": 32000})
     assert args.hidden_dim == hidden
     assert args.rope_theta == params.get("rope_theta", 10000.0)
     assert args_from_params(params_from(args)) == args
 
 
-def test_llama31_scaling():
+def test_the_scaling_of_llama_3_1_and_3_2_is_recognized():
     params = {**PUBLISHED["llama3_8b"][0], "vocab_size": 128256, "use_scaled_rope": True}
     args = args_from_params(params)
     assert args.rope_scaling == RopeScaling("llama3", 8.0, 8192, 1.0, 4.0)
@@ -118,7 +118,7 @@ def test_llama31_scaling():
 
 
 @pytest.mark.parametrize("width", [1, 2, 7, 96, 97, 127, 128, 129, 1000, 1001])
-def test_any_feed_forward_width_can_be_said(width):
+def test_params_can_express_any_feed_forward_width(width):
     params = params_from(ModelArgs(dim=48, n_heads=6, hidden_dim=width))
     assert hidden_dim(48, params["multiple_of"], params.get("ffn_dim_multiplier")) == width
 
@@ -131,12 +131,12 @@ def test_any_feed_forward_width_can_be_said(width):
         ({"rope_scaling": RopeScaling("llama3", 8.0, 4096)}, "rope_scaling is"),
     ],
 )
-def test_what_the_format_cannot_say_is_refused(changes, words):
+def test_a_setting_that_the_format_cannot_express_is_an_error(changes, words):
     with pytest.raises(ValueError, match=words):
         params_from(ModelArgs(dim=48, n_heads=6, **changes))
 
 
-def test_tensors_that_do_not_fit_are_listed(saved):
+def test_tensors_that_do_not_match_are_listed(saved):
     model, directory = saved
     state = dict(model.state_dict())
     state["norm.bias"] = state.pop("norm.weight")
@@ -158,7 +158,7 @@ def test_tensors_that_do_not_fit_are_listed(saved):
         ({"dim": None, "rope_theta": None}, r"missing: \['dim'\]"),
     ],
 )
-def test_params_that_are_not_a_llamas(saved, changes, words):
+def test_params_of_another_architecture_are_an_error(saved, changes, words):
     path = saved[1] / "params.json"
     path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **changes}), encoding="utf-8")
     with pytest.raises(ValueError, match=words) as error:
@@ -173,7 +173,7 @@ def test_a_missing_shard_is_named(saved):
 
 
 @pytest.mark.parametrize("keep", [0, 10, 1000, -1])
-def test_a_truncated_shard(saved, keep):
+def test_a_truncated_shard_is_a_one_line_error(saved, keep):
     path = saved[1] / "consolidated.00.pth"
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(ValueError, match=r"consolidated\.00\.pth is") as error:
@@ -190,7 +190,7 @@ class Bomb:
 
 
 @pytest.mark.parametrize("form", ["plain", "legacy", "archive", "inside"])
-def test_a_pickle_is_refused_and_never_run(saved, tmp_path, form):
+def test_a_pickle_is_an_error_and_never_run(saved, tmp_path, form):
     model, directory = saved
     marker, path = tmp_path / "was_run", directory / "consolidated.00.pth"
     if form == "plain":
@@ -206,20 +206,20 @@ def test_a_pickle_is_refused_and_never_run(saved, tmp_path, form):
         load_model(directory)
     assert "\n" not in str(error.value)
     assert not marker.exists()
-    if form != "archive":  # the trap works: whoever unpickles it without care does make the directory
+    if form != "archive":  # unpickling it does make the directory
         torch.load(path, weights_only=False) if form != "plain" else pickle.loads(path.read_bytes())
         assert marker.exists()
 
 
 @pytest.mark.parametrize("content", [[torch.ones(2)], {"norm.weight": 3}])
-def test_a_file_of_something_else(saved, content):
+def test_a_file_without_a_table_of_tensors_is_an_error(saved, content):
     torch.save(content, saved[1] / "consolidated.00.pth")
-    with pytest.raises(ValueError, match="no table of tensors"):
+    with pytest.raises(ValueError, match="not a table of tensors"):
         load_model(saved[1])
 
 
 @pytest.mark.parametrize("commands", [b"\x80\x02.", b"\x80\x020.", b"\x80\x02}(K\x01u.", b"\x80\x02h\x07.", b""])
-def test_a_damaged_pickle_is_corrupt_wherever_it_leads(saved, commands):
+def test_a_damaged_pickle_is_a_one_line_error(saved, commands):
     path = saved[1] / "consolidated.00.pth"
     with zipfile.ZipFile(path) as archive:
         parts = {name: archive.read(name) for name in archive.namelist()}
@@ -236,12 +236,12 @@ FIELDS = ["dim", "n_layers", "multiple_of", "ffn_dim_multiplier", "norm_eps", "u
 
 @pytest.mark.parametrize("field", FIELDS)
 @pytest.mark.parametrize("value", [0, -1, 10**400, "7", [1], {}, float("nan"), float("inf"), 1e308])
-def test_odd_values_in_params_end_in_one_line(saved, field, value):
+def test_invalid_values_in_params_are_a_one_line_error(saved, field, value):
     path = saved[1] / "params.json"
     path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), field: value}), encoding="utf-8")
     if (field, value) == ("norm_eps", 1e308):
-        return  # a number like others
-    with pytest.raises(ValueError, match=r"params.json|does not fit") as error:
+        return  # a valid number
+    with pytest.raises(ValueError, match=r"params.json|does not match") as error:
         load_model(saved[1])
     assert "\n" not in str(error.value)
 
@@ -257,8 +257,16 @@ def test_odd_values_in_params_end_in_one_line(saved, field, value):
     ],
 )
 @pytest.mark.filterwarnings("ignore")
-def test_tensors_of_another_sort_are_named(saved, make, words):
+def test_tensors_of_an_unsupported_dtype_or_layout_are_named(saved, make, words):
     model, directory = saved
     torch.save({**model.state_dict(), "norm.weight": make()}, directory / "consolidated.00.pth")
     with pytest.raises(ValueError, match=f"norm.weight as .*{words}|more than tensors"):
         load_args(directory)
+
+
+def test_params_without_a_vocabulary_size_take_it_from_the_tensors(saved):
+    model, directory = saved
+    params = json.loads((directory / "params.json").read_text(encoding="utf-8"))
+    del params["vocab_size"]
+    (directory / "params.json").write_text(json.dumps(params), encoding="utf-8")
+    assert load_args(directory).vocab_size == model.args.vocab_size

@@ -1,4 +1,4 @@
-"""Whatever is written of an architecture reads back the same, or is refused by the field's name, in every format."""
+"""In every format, an architecture is read back as it was written, or writing it is an error that names the field."""
 
 import dataclasses
 import json
@@ -30,7 +30,7 @@ def from_header(args):
     return llama2c.parse_header(llama2c.header_of(args)).args
 
 
-FORMS = {
+FORMATS = {  # a function that writes and reads, the fields that are errors, the fields that are lost
     "hf": (from_config, set(), set()),
     "meta": (from_params, {"head_dim", "rope_scaling"}, {"max_seq_len", "tie_embeddings"}),
     "llama2c": (from_header, {"head_dim", "norm_eps", "rope_theta", "rope_scaling"}, set()),
@@ -38,41 +38,43 @@ FORMS = {
 
 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(ModelArgs)])
-@pytest.mark.parametrize(("through", "refused", "lost"), FORMS.values(), ids=FORMS)
-def test_every_field_reads_back_or_is_refused_by_name(field, through, refused, lost):
-    base = {**BASE, **({"head_dim": 8} if field == "dim" and through is from_config else {})}
+@pytest.mark.parametrize(("round_trip", "unsupported", "lost"), FORMATS.values(), ids=FORMATS)
+def test_every_field_is_read_back_or_writing_it_is_an_error(field, round_trip, unsupported, lost):
+    base = {**BASE, **({"head_dim": 8} if field == "dim" and round_trip is from_config else {})}
     args = ModelArgs(**{**base, field: CHANGES[field]})
     assert getattr(args, field) != getattr(ModelArgs(**BASE), field)
-    if field in refused:
+    if field in unsupported:
         with pytest.raises(ValueError, match=f"^{field} is "):
-            through(args)
+            round_trip(args)
     else:
-        again = through(args)
+        read_back = round_trip(args)
         for name, value in vars(args).items():
-            assert name in lost or getattr(again, name) == value
+            assert name in lost or getattr(read_back, name) == value
 
 
-def test_a_field_that_a_format_forgets_is_refused(monkeypatch, tmp_path, small_model):
-    """As if somebody had added norm_eps to ModelArgs and to nothing else."""
-    forgetful = hf_config.args_from_config
-    monkeypatch.setattr(
-        hf_config, "args_from_config", lambda said: forgetful({**said, "rms_norm_eps": ModelArgs.norm_eps})
-    )  # fmt: skip
+def test_writing_a_field_that_reading_ignores_is_an_error(monkeypatch, tmp_path, small_model):
+    """As if norm_eps had been added to ModelArgs, but not to the format."""
+    original = hf_config.args_from_config
+
+    def without_norm_eps(config):
+        return original({**config, "rms_norm_eps": ModelArgs.norm_eps})
+
+    monkeypatch.setattr(hf_config, "args_from_config", without_norm_eps)
     save_model(small_model(), tmp_path / "new")
-    with pytest.raises(ValueError, match=r"^norm_eps is 3e-06: config.json cannot say so, .* read as 1e-05"):
+    with pytest.raises(ValueError, match=r"^norm_eps is 3e-06: config.json cannot express this, .* read as 1e-05"):
         save_model(small_model(norm_eps=3e-6), tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
 
-def test_only_what_is_known_to_be_lost_may_differ():
+def test_only_fields_that_are_not_stored_may_differ():
     args = ModelArgs(**BASE)
-    check_read_back(args, dataclasses.replace(args, max_seq_len=9), "it", lost=["max_seq_len"])
-    with pytest.raises(ValueError, match=r"^max_seq_len is 24: it cannot say so"):
+    check_read_back(args, dataclasses.replace(args, max_seq_len=9), "it", not_stored=["max_seq_len"])
+    with pytest.raises(ValueError, match=r"^max_seq_len is 24: it cannot express this"):
         check_read_back(args, dataclasses.replace(args, max_seq_len=9), "it")
 
 
 @pytest.mark.parametrize("name", ["num_hidden_layers", "max_position_embeddings"])
-def test_a_huge_number_in_a_small_file_is_refused_before_anything_of_its_size_is_built(small_model, tmp_path, name):
+def test_a_huge_number_in_a_small_file_is_an_error_before_it_is_allocated(small_model, tmp_path, name):
     save_model(small_model(head_dim=8), tmp_path)
     config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
     (tmp_path / "config.json").write_text(json.dumps({**config, name: 10**9}), encoding="utf-8")
@@ -80,7 +82,7 @@ def test_a_huge_number_in_a_small_file_is_refused_before_anything_of_its_size_is
         load_args(tmp_path)
 
 
-def test_a_huge_number_of_layers_is_refused_in_metas_and_llama2cs_files(small_model, tmp_path):
+def test_a_huge_number_of_layers_is_an_error_in_metas_and_llama2cs_files(small_model, tmp_path):
     model: Transformer = small_model(head_dim=8)
     meta.save(model, tmp_path)
     params = json.loads((tmp_path / "params.json").read_text(encoding="utf-8"))

@@ -1,3 +1,5 @@
+"""Safetensors files, and atomic writes of any file."""
+
 import json
 import os
 
@@ -8,7 +10,7 @@ from model.cli import files
 from model.weights import tensors
 
 
-def test_write_replaces_the_whole_file_and_leaves_nothing_else(tmp_path):
+def test_a_write_replaces_the_file_and_leaves_no_other_file(tmp_path):
     path = tmp_path / "a.txt"
     for text in ("first", "zweiter ☃"):
         files.write_text(path, text)
@@ -16,41 +18,41 @@ def test_write_replaces_the_whole_file_and_leaves_nothing_else(tmp_path):
     assert os.listdir(tmp_path) == ["a.txt"]
 
 
-def test_failed_write_keeps_the_old_file(tmp_path):
+def test_a_failed_write_keeps_the_old_file(tmp_path):
     path = tmp_path / "a.txt"
     files.write_text(path, "old")
 
-    def half(temporary):
+    def fail_halfway(temporary):
         temporary.write_text("ne", encoding="utf-8")
         raise RuntimeError("disk full")
 
     with pytest.raises(RuntimeError):
-        files.write_atomically(path, half)
+        files.write_atomically(path, fail_halfway)
     assert path.read_text(encoding="utf-8") == "old"
     assert os.listdir(tmp_path) == ["a.txt"]
 
 
-def test_content_reaches_the_disk_before_the_name_does(tmp_path, monkeypatch):
+def test_content_is_synced_before_the_file_is_renamed(tmp_path, monkeypatch):
     events = []
     fsync, replace = os.fsync, os.replace
     monkeypatch.setattr(os, "fsync", lambda fd: (events.append("fsync"), fsync(fd)))
     monkeypatch.setattr(os, "replace", lambda a, b: (events.append("replace"), replace(a, b)))
     files.write_text(tmp_path / "a", "x")
-    assert events == ["fsync", "replace", "fsync"]  # the file, its name, the directory that holds the name
+    assert events == ["fsync", "replace", "fsync"]  # sync the file, rename it, sync the directory
 
 
 def test_tensors_round_trip_bit_for_bit(tmp_path):
-    given = {
+    saved = {
         "a": torch.randn(3, 4).T,  # not contiguous
         "b": torch.randn(5).bfloat16(),
         "n": torch.arange(3),
         "scalar": torch.tensor(2.0),
         "empty": torch.zeros(0, 2),
     }
-    tensors.save_tensors(tmp_path / "x.safetensors", given, {"format": "pt"})
+    tensors.save_tensors(tmp_path / "x.safetensors", saved, {"format": "pt"})
     loaded = tensors.load_tensors(tmp_path / "x.safetensors")
-    assert loaded.keys() == given.keys()
-    for name, tensor in given.items():
+    assert loaded.keys() == saved.keys()
+    for name, tensor in saved.items():
         assert loaded[name].dtype == tensor.dtype
         assert torch.equal(loaded[name], tensor)
     header = tensors.read_header(tmp_path / "x.safetensors")
@@ -88,7 +90,7 @@ GOOD = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
         safetensors_bytes(json.dumps({"a": {**GOOD, "extra": 7}}).replace("7", "7" * 9000).encode(), bytes(8)),
     ],
 )
-def test_corrupt_safetensors_is_one_clear_line(tmp_path, content):
+def test_a_corrupt_safetensors_file_is_a_one_line_error(tmp_path, content):
     path = tmp_path / "x.safetensors"
     path.write_bytes(content)
     for read in (tensors.read_header, tensors.load_tensors):
@@ -98,7 +100,7 @@ def test_corrupt_safetensors_is_one_clear_line(tmp_path, content):
         assert str(path) in str(error.value)
 
 
-def test_a_dtype_that_pytorch_can_only_pack_is_named(tmp_path):
+def test_a_dtype_that_pytorch_does_not_have_is_named(tmp_path):
     path = tmp_path / "x.safetensors"
     path.write_bytes(safetensors_bytes({"a": {**GOOD, "dtype": "F4", "shape": [16]}}, bytes(8)))
     for read in (tensors.read_header, tensors.load_tensors):
@@ -106,14 +108,14 @@ def test_a_dtype_that_pytorch_can_only_pack_is_named(tmp_path):
             read(path)
 
 
-def test_good_header_with_data_is_accepted(tmp_path):
+def test_a_valid_file_with_metadata_is_read(tmp_path):
     path = tmp_path / "x.safetensors"
     path.write_bytes(safetensors_bytes({"__metadata__": {"format": "pt"}, "a": GOOD}, bytes(8)))
     assert tensors.read_header(path)["a"][:2] == ("F32", (2,))
 
 
 @pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b"[" * 100_000, b"[1]"])
-def test_broken_json_is_one_clear_line(tmp_path, content):
+def test_broken_json_is_a_one_line_error(tmp_path, content):
     path = tmp_path / "config.json"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"config\.json") as error:

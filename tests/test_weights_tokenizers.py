@@ -1,4 +1,4 @@
-"""The tokenizer beside the weights: found, compared, and read by transformers and llama2.c as we read it."""
+"""The tokenizer of a checkpoint: found, checked, and saved so that transformers and llama2.c encode alike."""
 
 import json
 import random
@@ -30,7 +30,7 @@ def trained(request, tmp_path_factory):
 
 def test_transformers_encodes_and_decodes_as_we_do(trained, tmp_path):
     transformers = pytest.importorskip("transformers")
-    # What AutoTokenizer asks of the model's own configuration.
+    # AutoTokenizer needs the model's configuration.
     run = shutil.copytree(trained, tmp_path / "run")
     (run / "config.json").write_text(
         json.dumps({"model_type": "llama", "architectures": ["LlamaForCausalLM"]}), encoding="utf-8"
@@ -48,7 +48,7 @@ def test_transformers_encodes_and_decodes_as_we_do(trained, tmp_path):
 
 @pytest.mark.parametrize("form", ["tokenizer.model", "tokenizer.json"])
 @pytest.mark.parametrize("place", ["tokenizer_config.json", "chat_template.jinja"])
-def test_the_chat_template_goes_along(trained, tmp_path, form, place):
+def test_the_chat_template_is_saved_with_the_tokenizer(trained, tmp_path, form, place):
     template = "{% for message in messages %}{{ bos_token }}{{ message.content }}\n{% endfor %}"
     source = shutil.copytree(trained, tmp_path / "source")
     config = json.loads((source / "tokenizer_config.json").read_text(encoding="utf-8"))
@@ -63,19 +63,19 @@ def test_the_chat_template_goes_along(trained, tmp_path, form, place):
         chat = open_chat(directory, load_tokenizer(directory), required=True)
         assert chat.template == template
         assert chat.variables["bos_token"] == "<s>"
-    kept = json.loads((tmp_path / "target" / "tokenizer_config.json").read_text(encoding="utf-8"))
-    assert kept == config | ({"chat_template": template} if place == "tokenizer_config.json" else {})
+    saved = json.loads((tmp_path / "target" / "tokenizer_config.json").read_text(encoding="utf-8"))
+    assert saved == config | ({"chat_template": template} if place == "tokenizer_config.json" else {})
 
 
-def test_no_space_is_put_before_a_text_elsewhere(trained):
-    """llama.cpp's converter reads this key, and takes it for true where it is missing."""
+def test_other_programs_put_no_space_before_a_text(trained):
+    """llama.cpp's converter reads this key, and its default is true."""
     config = json.loads((trained / "tokenizer_config.json").read_text(encoding="utf-8"))
     assert config["add_prefix_space"] is False
     assert (config["bos_token"], config["eos_token"], config["unk_token"]) == ("<s>", "</s>", "<unk>")
 
 
 def test_the_gguf_package_reads_the_same_tokens(trained):
-    """What llama.cpp's converter is made of."""
+    """llama.cpp's converter uses this package."""
     gguf = pytest.importorskip("gguf")
     special = gguf.SpecialVocab(trained, load_merges=False)
     assert special.special_token_ids == {"bos": 1, "eos": 2, "unk": 0}
@@ -90,7 +90,7 @@ def test_the_gguf_package_reads_the_same_tokens(trained):
     )
 
 
-def test_tokenizer_json_is_the_same_tokenizer_here(trained, tmp_path):
+def test_the_saved_tokenizer_json_encodes_alike(trained, tmp_path):
     pytest.importorskip("tokenizers")
     run = shutil.copytree(trained, tmp_path / "run")
     ours = load_tokenizer(run)
@@ -101,7 +101,7 @@ def test_tokenizer_json_is_the_same_tokenizer_here(trained, tmp_path):
     assert other.eos_ids == ours.eos_ids
 
 
-def test_a_space_before_the_text_is_kept_where_the_model_wants_it(tmp_path):
+def test_a_tokenizer_that_puts_a_space_before_the_text_keeps_it(tmp_path):
     transformers = pytest.importorskip("transformers")
     from sentencepiece import SentencePieceTrainer
 
@@ -120,7 +120,7 @@ def test_a_space_before_the_text_is_kept_where_the_model_wants_it(tmp_path):
         assert theirs.decode(ours.encode(text), skip_special_tokens=True) == text
 
 
-def test_a_kind_that_does_not_merge_gets_no_tokenizer_json(tmp_path):
+def test_a_unigram_tokenizer_gets_no_tokenizer_json(tmp_path):
     from sentencepiece import SentencePieceTrainer
 
     (tmp_path / "t.txt").write_text(TEXT, encoding="utf-8")
@@ -136,13 +136,13 @@ def test_a_kind_that_does_not_merge_gets_no_tokenizer_json(tmp_path):
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
-        ({}, (2, 1)),  # the tokenizer's own
+        ({}, (2, 1)),  # those of the tokenizer
         ({"config.json": {"eos_token_id": 7}}, (7,)),
         ({"config.json": {"eos_token_id": 7}, "generation_config.json": {"eos_token_id": [8, 9]}}, (8, 9)),
         ({"config.json": {"eos_token_id": [5, 6]}, "generation_config.json": {"eos_token_id": None}}, (5, 6)),
     ],
 )
-def test_end_ids_are_the_checkpoints(trained, tmp_path, files, expected):
+def test_end_ids_are_read_from_the_configurations(trained, tmp_path, files, expected):
     shutil.copy(trained / "tokenizer.model", tmp_path)
     for name, content in files.items():
         (tmp_path / name).write_text(json.dumps(content), encoding="utf-8")
@@ -150,13 +150,13 @@ def test_end_ids_are_the_checkpoints(trained, tmp_path, files, expected):
 
 
 @pytest.mark.parametrize("difference", [-1, 1, 1000])
-def test_a_tokenizer_of_another_size_is_refused(trained, difference):
+def test_a_tokenizer_of_another_size_is_an_error(trained, difference):
     size = load_tokenizer(trained).vocab_size
     with pytest.raises(ValueError, match=f"{size} tokens, the model {size + difference}"):
         load_tokenizer(trained, size + difference)
 
 
-def test_rounded_up_tables_are_allowed_for_tokenizer_json(trained, tmp_path):
+def test_a_rounded_up_vocabulary_is_allowed_for_tokenizer_json(trained, tmp_path):
     pytest.importorskip("tokenizers")
     size = load_tokenizer(trained).vocab_size
     file = trained / "tokenizer.json"
@@ -166,7 +166,7 @@ def test_rounded_up_tables_are_allowed_for_tokenizer_json(trained, tmp_path):
             load_tokenizer(file, wrong)
 
 
-def test_added_tokens_are_only_in_tokenizer_json(trained, tmp_path):
+def test_added_tokens_make_tokenizer_json_the_preferred_file(trained, tmp_path):
     pytest.importorskip("tokenizers")
     run = shutil.copytree(trained, tmp_path / "run")
     assert load_tokenizer(run).path.name == "tokenizer.model"
@@ -179,11 +179,11 @@ def test_added_tokens_are_only_in_tokenizer_json(trained, tmp_path):
     [
         ("tokenizer.model", b"\x80\x04K\x01.", "not a SentencePiece model"),
         ("tokenizer.model", b"IQ== 0\nIg== 1\n", "tiktoken"),
-        ("tokenizer.bin", b"123", "ends after|is only opened"),
-        ("x.bin", b"", "ends after|is only opened"),
+        ("tokenizer.bin", b"123", "ends after|can only be opened"),
+        ("x.bin", b"", "ends after|can only be opened"),
     ],
 )
-def test_other_files_are_refused(tmp_path, name, content, words):
+def test_a_file_that_is_not_a_tokenizer_is_an_error(tmp_path, name, content, words):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=words):
         load_tokenizer(tmp_path / name)
@@ -191,7 +191,7 @@ def test_other_files_are_refused(tmp_path, name, content, words):
         load_tokenizer(tmp_path)
 
 
-def test_weights_are_not_a_tokenizer(small_model, tmp_path):
+def test_weights_given_as_tokenizer_are_an_error(small_model, tmp_path):
     from model.weights import llama2c
 
     llama2c.save(small_model(head_dim=8), tmp_path / "x.bin")
@@ -200,7 +200,7 @@ def test_weights_are_not_a_tokenizer(small_model, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["tokenizer.model", "tokenizer.json"])
-def test_a_tokenizer_whose_file_has_changed_since_is_not_saved(trained, tmp_path, name):
+def test_saving_a_tokenizer_whose_file_has_changed_is_an_error(trained, tmp_path, name):
     if name.endswith(".json"):
         pytest.importorskip("tokenizers")
     run = shutil.copytree(trained, tmp_path / "run")
@@ -235,7 +235,7 @@ def test_tokenizer_bin_has_the_exporters_layout(trained, tmp_path):
         assert theirs.decode(theirs.encode(text)) == text
 
 
-def test_tokenizer_bin_refuses_other_orders(tmp_path):
+def test_tokenizer_bin_needs_the_token_order_of_llama2c(tmp_path):
     from sentencepiece import SentencePieceTrainer
 
     (tmp_path / "t.txt").write_text(TEXT, encoding="utf-8")
@@ -248,8 +248,8 @@ def test_tokenizer_bin_refuses_other_orders(tmp_path):
     assert not (tmp_path / "x.bin").exists()
 
 
-def test_tokenizer_bin_refuses_a_vocabulary_without_a_space(tmp_path):
-    """llama2.c spells the space in its own byte, SentencePiece in the bytes of the sign for it."""
+def test_tokenizer_bin_needs_a_piece_for_the_space(tmp_path):
+    """Without it, llama2.c falls back to the byte of the space, SentencePiece to the bytes of its space sign."""
     from sentencepiece import SentencePieceTrainer
 
     (tmp_path / "t.txt").write_text("abcabcabd" * 50, encoding="utf-8")

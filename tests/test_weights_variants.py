@@ -1,4 +1,4 @@
-"""Subclasses of the network: saved under their name, opened by their class alone, refused everywhere else."""
+"""Subclasses of the network: saved under their name, and loaded with the same class only."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ from model import Transformer
 
 
 class SlidingTransformer(Transformer):
-    """Each token sees the last ``window`` tokens only, itself among them."""
+    """Each token sees only the last ``window`` tokens, including itself."""
 
     window = 4
 
@@ -45,7 +45,7 @@ number = 3
 
 
 class Scaled(Transformer):
-    """With a parameter, a buffer and a table of its own."""
+    """A network with another parameter, buffer and table."""
 
     def __init__(self, args, start=1.0):
         super().__init__(args)
@@ -60,7 +60,7 @@ class Scaled(Transformer):
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """A working directory with the user's own file, forgotten again afterwards."""
+    """A working directory with the user's modules."""
     (tmp_path / "sliding.py").write_text(SLIDING, encoding="utf-8")
     (tmp_path / "broken.py").write_text("def (", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
@@ -90,7 +90,7 @@ def test_a_variant_is_saved_loaded_and_generated_from(sliding):
     assert texts[0] == texts[1]
 
 
-def test_a_variant_is_refused_without_its_class(sliding):
+def test_loading_a_variant_without_its_class_is_an_error(sliding):
     assert load_args("out") == sliding.args
     assert open_checkpoint("out").network == "sliding:SlidingTransformer"
     for network in (None, Transformer, find_network("sliding:Other"), Scaled):
@@ -105,7 +105,7 @@ def test_opening_a_variant_imports_nothing(sliding):
     assert "sliding" not in sys.modules
 
 
-def test_transformers_refuses_a_variant_by_name(sliding):
+def test_transformers_rejects_a_variant_by_name(sliding):
     transformers = pytest.importorskip("transformers")
     with pytest.raises(ValueError, match="sliding:SlidingTransformer"):
         transformers.AutoModelForCausalLM.from_pretrained("out")
@@ -114,7 +114,7 @@ def test_transformers_refuses_a_variant_by_name(sliding):
 
 
 @pytest.mark.parametrize("to", ["hf", "meta", "llama2c"])
-def test_convert_refuses_a_variant_by_name(sliding, to):
+def test_convert_rejects_a_variant_by_name(sliding, to):
     command = [sys.executable, REPOSITORY / "convert.py", "out", "new", "--to", to]
     ended = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
     assert ended.returncode == 2
@@ -123,7 +123,7 @@ def test_convert_refuses_a_variant_by_name(sliding, to):
     assert not Path("new").exists()
 
 
-def test_tensors_of_its_own_keep_their_names(small_args, tmp_path):
+def test_further_tensors_of_a_variant_keep_their_names(small_args, tmp_path):
     model = Scaled(small_args()).eval()
     with torch.no_grad():
         model.logit_scale.uniform_(1, 2)
@@ -136,17 +136,17 @@ def test_tensors_of_its_own_keep_their_names(small_args, tmp_path):
     assert torch.equal(loaded.table, model.table)
 
 
-def test_a_class_of_this_package_is_saved_under_a_name_that_holds_where_it_is_installed(small_args, tmp_path):
+def test_a_class_of_this_package_is_saved_under_its_installed_name(small_args, tmp_path):
     save_model(NoPositions(small_args()), tmp_path)
     config = (tmp_path / "config.json").read_text(encoding="utf-8")
     assert json.loads(config)["model_type"] == "ropewalk.positions.encodings:NoPositions"
     for name in ("ropewalk.positions.encodings:NoPositions", "model.positions.encodings:NoPositions"):
         assert isinstance(load_model(tmp_path, network=find_network(name)), NoPositions)
-    (tmp_path / "config.json").write_text(config.replace("ropewalk.", "model."), encoding="utf-8")  # as it once was
+    (tmp_path / "config.json").write_text(config.replace("ropewalk.", "model."), encoding="utf-8")  # as in older files
     assert isinstance(load_model(tmp_path, network=NoPositions), NoPositions)
 
 
-def test_a_plain_llama_is_where_a_variant_may_start(small_model, here, tmp_path):
+def test_weights_of_a_plain_llama_load_into_a_variant_with_the_same_tensors(small_model, here, tmp_path):
     model = small_model(head_dim=8).eval()
     save_model(model, tmp_path / "llama")
     loaded = load_model(tmp_path / "llama", network=find_network("sliding:SlidingTransformer"))
@@ -155,18 +155,18 @@ def test_a_plain_llama_is_where_a_variant_may_start(small_model, here, tmp_path)
         load_model(tmp_path / "llama", network=Scaled)
 
 
-def test_what_the_constructor_was_told_beside_args_is_refused_by_name(small_args, tmp_path):
+def test_a_variant_that_args_alone_do_not_determine_cannot_be_saved(small_args, tmp_path):
     model = Scaled(small_args(), start=2.0)
-    with pytest.raises(ValueError, match=r"^start is not what test_weights_variants:Scaled\(args\) makes it"):
+    with pytest.raises(ValueError, match=r"^start differs from that of test_weights_variants:Scaled\(args\)"):
         save_model(model, tmp_path / "new")
     model = Scaled(small_args())
     model.table = model.table + 1
-    with pytest.raises(ValueError, match=r"^table is not what"):
+    with pytest.raises(ValueError, match=r"^table differs"):
         save_model(model, tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
-def test_loading_and_saving_a_variant_draw_no_random_number_of_the_caller(sliding, here):
+def test_loading_and_saving_a_variant_keep_the_random_state(sliding, here):
     state = torch.get_rng_state()
     save_model(sliding, "again")
     load_model("again", network=type(sliding))
@@ -187,13 +187,13 @@ def test_loading_and_saving_a_variant_draw_no_random_number_of_the_caller(slidin
         ("..x:X", "cannot be imported"),
     ],
 )
-def test_a_name_that_is_no_network_says_why(here, name, words):
+def test_a_wrong_network_name_is_an_error_with_the_reason(here, name, words):
     with pytest.raises(ValueError, match=words) as error:
         find_network(name)
     assert "\n" not in str(error.value)
 
 
-def test_a_script_names_its_own_class_as_others_import_it(here):
+def test_a_class_in_a_script_is_named_after_the_file(here):
     script = SLIDING + (
         "from model import ModelArgs\nfrom model.weights import save_model\n"
         "if __name__ == '__main__':\n    save_model(SlidingTransformer(ModelArgs(n_layers=1, vocab_size=9)), 'out')\n"
@@ -202,3 +202,22 @@ def test_a_script_names_its_own_class_as_others_import_it(here):
     shutil.copytree(REPOSITORY / "model", "model", ignore=shutil.ignore_patterns("__pycache__"))
     subprocess.run([sys.executable, "mine.py"], check=True)
     assert open_checkpoint("out").network == "mine:SlidingTransformer"
+
+
+class Tabled(Transformer):
+    """A network with a list of tensors and a tuple of numbers."""
+
+    def __init__(self, args, first=0.0):
+        super().__init__(args)
+        self.tables = [torch.tensor([first, 1.0, 2.0]), torch.ones(2)]
+        self.sizes = (3, 2)
+
+
+def test_lists_of_tensors_that_args_give_are_saved_and_others_refused(small_args, tmp_path):
+    save_model(Tabled(small_args()), tmp_path / "equal")
+    with pytest.raises(ValueError, match=r"^tables is not what test_weights_variants:Tabled\(args\) makes it"):
+        save_model(Tabled(small_args(), first=1.0), tmp_path / "new")
+    model = Tabled(small_args())
+    model.sizes = (3, 2, 1)
+    with pytest.raises(ValueError, match=r"^sizes is not what"):
+        save_model(model, tmp_path / "new")

@@ -21,7 +21,7 @@ ARGS = ModelArgs(dim=16, n_layers=2, n_heads=2, hidden_dim=24, vocab_size=11, ma
 
 
 def dataset(tokens: int = 600) -> Dataset:
-    """Tokens of which the next is nearly always the same distance away: something to learn in few steps."""
+    """Tokens that nearly always increase by 3 modulo the vocabulary, which a model learns in a few steps."""
     steps = np.where(np.arange(tokens) % 7, 3, 4)
     ids = (np.cumsum(steps) % ARGS.vocab_size).astype(np.uint16)
     return Dataset(ids[:-100], ids[-100:], val_bytes=99, fingerprint="text")
@@ -29,11 +29,11 @@ def dataset(tokens: int = 600) -> Dataset:
 
 def trainer(directory: Path, *, resume: bool = False, model_args: ModelArgs = ARGS, text: Dataset | None = None,
             ranks: Ranks | None = None, **settings: Any) -> Trainer:  # fmt: skip
-    """A trainer as ``train.py`` makes it; ``resume`` goes on from what ``directory`` holds."""
+    """A trainer as ``train.py`` makes it; with ``resume`` it continues from the state in ``directory``."""
     clock = {"clock": settings.pop("clock")} if "clock" in settings else {}
-    small = {"batch_size": 8, "eval_every": 10, "max_steps": 20, "sample_every": 0}
-    wanted = small | {"device": "cpu", "dtype": "float32"} | settings
-    args = TrainArgs(out_dir=directory, **wanted)
+    defaults = {"batch_size": 8, "eval_every": 10, "max_steps": 20, "sample_every": 0}
+    defaults |= {"device": "cpu", "dtype": "float32"}
+    args = TrainArgs(out_dir=directory, **defaults | settings)
     notes = read_notes(directory, get_type_hints(Progress)) if resume else None
     torch.manual_seed(args.seed)
     return Trainer(
@@ -47,12 +47,12 @@ def weights(model: Transformer) -> dict[str, torch.Tensor]:
 
 
 def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
-    """Bit for bit."""
+    """Whether the tensors are equal, bit for bit."""
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 def stop_at(trainer: Trainer, step: int, number: int = 15) -> Trainer:
-    """Run until a signal comes in the midst of ``step``."""
+    """Run until a signal arrives during ``step``."""
     if step == 1:
         trainer.stop_signal = number
     for _ in trainer.steps():
@@ -62,14 +62,14 @@ def stop_at(trainer: Trainer, step: int, number: int = 15) -> Trainer:
 
 
 def forked(work: Callable[[], object]) -> multiprocessing.Process:
-    """``work`` in a child that has everything imported already: a process to kill, for a few milliseconds."""
+    """Run ``work`` in a forked process, which starts within milliseconds because everything is imported already."""
     child = multiprocessing.get_context("fork").Process(target=work)
     child.start()
     return child
 
 
-def together(world_size: int, work: Callable[[Ranks], object]) -> list[int | None]:
-    """``work`` in ``world_size`` processes of one gloo group; returns their exit codes."""
+def run_in_processes(world_size: int, work: Callable[[Ranks], object]) -> list[int | None]:
+    """Run ``work`` in ``world_size`` processes of one gloo group; returns their exit codes."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])

@@ -1,7 +1,8 @@
-"""Run in a process of its own: train, resume, generate and convert as on Windows, as far as a POSIX system can act it.
+"""Train, resume, generate and convert with the restrictions of Windows. It runs as a separate process.
 
-What only POSIX has is absent; directories cannot be opened, pipes not waited for, files not synced that are open for
-reading only, and none replaced that is mapped or open; and texts that the console's code page lacks are printed.
+POSIX-only functions are missing. Directories cannot be opened, ``select`` works for sockets only, files that are open
+for reading only cannot be synced, and files that are open or memory-mapped cannot be replaced. The texts have
+characters that the console's code page lacks.
 """
 
 import builtins
@@ -16,28 +17,28 @@ import sys
 from pathlib import Path
 
 ABSENT = ["fcntl", "grp", "posix", "pwd", "resource", "termios", "tty", "pty", "syslog"]
-# What others wrote has its own care for Windows: it is loaded before the acting begins.
-FOREIGN = ["torch", "torch.distributed", "torch.testing", "numpy.testing", "filelock", "sentencepiece", "tqdm"]
-FOREIGN += ["safetensors.torch", "torch.nn.parallel"]
+# Dependencies support Windows themselves, so they are imported before the restrictions are set up.
+DEPENDENCIES = ["torch", "torch.distributed", "torch.testing", "numpy.testing", "filelock", "sentencepiece", "tqdm"]
+DEPENDENCIES += ["safetensors.torch", "torch.nn.parallel"]
 SETTINGS = {"tokenizer": "char", "dim": 16, "n_layers": 1, "n_heads": 2, "max_seq_len": 16, "batch_size": 4}
 SETTINGS |= {"max_steps": 4, "eval_every": 2, "sample_every": 2, "eval_tokens": 100, "device": "cpu"}
 TEXT = "".join(f"{n} é {n} 🐍 {n + n}.\n" for n in range(200))
 
 
-def refuse_what_windows_refuses() -> None:
-    import fcntl  # held back below, for the library
+def restrict_to_windows() -> None:
+    import fcntl  # made unavailable to the library below
 
     real_open, real_replace, real_fsync, real_cdll = os.open, os.replace, os.fsync, ctypes.CDLL
     real_io_open = io.open
 
     def open_file(path, flags, mode=0o777, *, dir_fd=None):
         if os.path.isdir(path) and not flags & os.O_DIRECTORY:
-            raise PermissionError(errno.EACCES, "Windows opens no directory", str(path))
+            raise PermissionError(errno.EACCES, "Windows cannot open a directory", str(path))
         return real_open(path, flags, mode, dir_fd=dir_fd)
 
     def fsync(descriptor):
         if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
-            raise OSError(errno.EBADF, "Windows syncs no file that is open for reading only")
+            raise OSError(errno.EBADF, "Windows cannot sync a file that is open for reading only")
         real_fsync(descriptor)
 
     def replace(source, target):
@@ -45,44 +46,44 @@ def refuse_what_windows_refuses() -> None:
         used += [os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
         for path in map(os.path.realpath, (source, target)):
             if any(line.endswith(path) for line in used):
-                raise PermissionError(errno.EACCES, "Windows replaces no file that is mapped or open", path)
+                raise PermissionError(errno.EACCES, "Windows cannot replace a file that is mapped or open", path)
         real_replace(source, target)
 
-    def open_text(path, *words, **options):
+    def open_text(path, *arguments, **options):
         if str(path).startswith("/proc"):
             raise FileNotFoundError(errno.ENOENT, "Windows has no /proc", str(path))
-        return real_io_open(path, *words, **options)
+        return real_io_open(path, *arguments, **options)
 
-    def load_library(name, *words, **options):
+    def load_library(name, *arguments, **options):
         if name is None:
             raise TypeError("Windows has no library without a name")
-        return real_cdll(name, *words, **options)
+        return real_cdll(name, *arguments, **options)
 
-    def wait(*_):
-        raise OSError(errno.ENOTSOCK, "Windows waits for sockets only")
+    def select_sockets_only(*_):
+        raise OSError(errno.ENOTSOCK, "select works for sockets only on Windows")
 
-    os.open, os.replace, os.fsync, select.select = open_file, replace, fsync, wait
+    os.open, os.replace, os.fsync, select.select = open_file, replace, fsync, select_sockets_only
     io.open = builtins.open = open_text
     ctypes.CDLL = load_library
     for name in ("fork", "sched_getaffinity", "sysconf", "getuid", "geteuid", "uname", "killpg"):
         delattr(os, name)
     for name in ("SIGKILL", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2", "alarm", "setitimer", "pthread_sigmask"):
         delattr(signal, name)
-    sys.modules.update(dict.fromkeys([*ABSENT, "matplotlib"]))  # that one looks for Windows' own registry
+    sys.modules.update(dict.fromkeys([*ABSENT, "matplotlib"]))  # matplotlib would need the Windows registry
     sys.platform = "win32"
 
 
 def main() -> None:
     sys.path.insert(0, str(Path(__file__).parent.parent))
-    for name in FOREIGN:
+    for name in DEPENDENCIES:
         importlib.import_module(name)
-    refuse_what_windows_refuses()
+    restrict_to_windows()
     from model import kernels
     from model.cli import run_script
     from model.scripts import convert, generate, train
 
-    def run(script, *words):
-        sys.argv = [f"{script.__name__.rpartition('.')[2]}.py", *map(str, words)]
+    def run(script, *arguments):
+        sys.argv = [f"{script.__name__.rpartition('.')[2]}.py", *map(str, arguments)]
         try:
             run_script(script.main, sys.argv[0])
         except SystemExit as ended:
@@ -90,26 +91,19 @@ def main() -> None:
                 raise RuntimeError(f"{sys.argv} ended with {ended.code}") from None
 
     Path("text.txt").write_text(TEXT, encoding="utf-8")
-    flags = [word for name, value in SETTINGS.items() for word in (f"--{name}", value)]
+    flags = []
+    for name, value in SETTINGS.items():
+        flags += [f"--{name}", value]
+    without_tokenizer_and_size = flags[10:]  # a fine-tuned model keeps them
+    sampling = ["--prompt", "🐍", "--max_new_tokens", 9, "--temperature", 2, "--seed", 3]
     for native in (True, False):
         kernels.CPU = kernels.Processor(bfloat16=native, avx512=native)
         run(train, *flags, "--data", "text.txt", "--out_dir", f"run-{native}")
         run(train, "--resume", "--out_dir", f"run-{native}", "--max_steps", 6)
-        run(train, "--init_from", f"run-{native}", *flags[10:], "--data", "text.txt", "--out_dir", f"tuned-{native}")
-        for more in ([], ["--no_cache"], ["--jsonl"]):
-            run(
-                generate,
-                f"run-{native}",
-                "--prompt",
-                "🐍",
-                "--max_new_tokens",
-                9,
-                "--temperature",
-                2,
-                "--seed",
-                3,
-                *more,
-            )
+        tuned = ["--data", "text.txt", "--out_dir", f"tuned-{native}"]
+        run(train, "--init_from", f"run-{native}", *without_tokenizer_and_size, *tuned)
+        for options in ([], ["--no_cache"], ["--jsonl"]):
+            run(generate, f"run-{native}", *sampling, *options)
         run(convert, f"run-{native}", f"{native}.bin", "--to", "llama2c")
         run(convert, f"run-{native}", f"meta-{native}", "--to", "meta")
         run(convert, f"meta-{native}", f"back-{native}", "--to", "hf")

@@ -1,23 +1,23 @@
-"""What the scripts share.
+"""Shared by all scripts.
 
 settings.py   settings from dataclasses, TOML files and flags
-parser.py     flags: whole names, the nearest name for a mistyped one
-script.py     how a script starts, and how it ends on a user's mistake
+parser.py     the command line parser: no abbreviations, suggestions for mistyped flags
+script.py     start of a script, exit codes, one-line errors
 machine.py    device, dtype, threads and memory
-files.py      files written whole or not at all, JSON read with checks
+files.py      atomic writes, JSON read with type checks
 """
 
 from .parser import Parser
-from .script import INSTALLED, print_note, quantity, run_script, script_name, typed_command
+from .script import INSTALLED, print_note, quantity, run_script, script_command, script_name
 from .settings import (
     Settings,
     add_flags,
+    decode_argument,
+    format_flags,
     from_settings,
     local_path,
     read_flags,
     read_toml,
-    typed_flags,
-    typed_text,
     write_toml,
 )
 
@@ -26,6 +26,8 @@ __all__ = [
     "Parser",
     "Settings",
     "add_flags",
+    "decode_argument",
+    "format_flags",
     "from_settings",
     "local_path",
     "print_note",
@@ -33,9 +35,7 @@ __all__ = [
     "read_flags",
     "read_toml",
     "run_script",
+    "script_command",
     "script_name",
-    "typed_command",
-    "typed_flags",
-    "typed_text",
     "write_toml",
 ]

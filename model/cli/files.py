@@ -1,6 +1,6 @@
-"""Files that are either whole or not there, and JSON that others wrote, checked before it is used.
+"""Atomic writes, and JSON from elsewhere, with its fields checked before use.
 
-A kind is a name for a field's type, and a test; ``check_fields`` names the field, its value and the kind it needs.
+A kind is the name of a field's type and a test for it. ``check_fields`` reports the field, its value and its kind.
 """
 
 import json
@@ -16,12 +16,12 @@ from typing import Any
 Kind = tuple[str, Callable[[Any], bool]]
 
 
-def _is_whole(value: Any) -> bool:
+def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
 
 
 def _is_number(value: Any) -> bool:
-    return _is_whole(value) or (isinstance(value, float) and math.isfinite(value))
+    return _is_integer(value) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _is_text(value: Any) -> bool:
@@ -34,14 +34,14 @@ def _is_texts(value: Any) -> bool:
 
 def _is_ids(value: Any) -> bool:
     items = value if isinstance(value, list) else [value]
-    return all(_is_whole(item) and item >= 0 for item in items)
+    return all(_is_integer(item) and item >= 0 for item in items)
 
 
 def _is_token(value: Any) -> bool:
     return _is_text(value) or (isinstance(value, dict) and _is_text(value.get("content")))
 
 
-WHOLE: Kind = ("a whole number", _is_whole)
+INTEGER: Kind = ("a whole number", _is_integer)
 NUMBER: Kind = ("a finite number", _is_number)
 FLAG: Kind = ("true or false", lambda value: isinstance(value, bool))
 TEXT: Kind = ("a text", _is_text)
@@ -52,14 +52,14 @@ TOKEN: Kind = ("a token, as text or as a table with its content", _is_token)
 
 
 def check_fields(table: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
-    """Raise ValueError for the first field that is there, is not null, and is of another kind."""
-    for name, (words, fits) in kinds.items():
-        if table.get(name) is not None and not fits(table[name]):
-            raise ValueError(f"{name} is {shortened(table[name])}: {words} is needed")
+    """Raise ValueError for the first field that has a value of another kind. Missing and null fields are accepted."""
+    for name, (description, test) in kinds.items():
+        if table.get(name) is not None and not test(table[name]):
+            raise ValueError(f"{name} is {short_repr(table[name])}: {description} is needed")
 
 
-def shortened(value: Any) -> str:
-    """For one line of a message; a number of thousands of digits is not even written out."""
+def short_repr(value: Any) -> str:
+    """The value in ASCII, at most 60 characters. Python refuses to print numbers of thousands of digits."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 2**63:
         return "a number beyond 2**63"
     text = ascii(value)
@@ -72,18 +72,18 @@ def displayable_name(name: str) -> str:
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` make a temporary neighbour of ``path``, file or directory, then put it in place in one step.
+    """Let ``write`` make a temporary file or directory beside ``path``, then rename it to ``path``.
 
-    The content reaches the disk before the name does, so whoever reads ``path``, even after a power cut, finds the
-    old file or the new one. When ``write`` fails, the old one stays and the neighbour goes; an OSError names the file.
+    The content is synced to disk before the rename, so even after a power failure ``path`` is the old file or the new
+    one. If ``write`` fails, the old file stays and the temporary one is removed; an OSError names the file.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         write(temporary)
         _sync(temporary)
         _replace(temporary, path)
-    except OSError as error:  # a write to an open file, on a full disk, does not say which
-        error.filename = error.filename or str(path)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # "disk full" errors from an open file have no name
         raise
     finally:
         if temporary.is_dir():
@@ -93,7 +93,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def _replace(temporary: Path, path: Path) -> None:
-    """``os.replace``, with patience on Windows, where a reader that has the old file open makes it fail."""
+    """``os.replace``, repeated on Windows, where it fails while another process has the old file open."""
     attempts = 20 if sys.platform == "win32" else 0
     for _ in range(attempts):
         try:
@@ -106,9 +106,9 @@ def _replace(temporary: Path, path: Path) -> None:
 
 def _sync(path: Path) -> None:
     try:
-        descriptor = os.open(path, os.O_RDWR if path.is_file() else os.O_RDONLY)  # Windows syncs what may be written
+        descriptor = os.open(path, os.O_RDWR if path.is_file() else os.O_RDONLY)  # Windows needs O_RDWR for fsync
     except PermissionError:
-        if path.is_dir():  # Windows opens none, and keeps names safe by itself; elsewhere this one may not be listed
+        if path.is_dir():  # Windows cannot open directories and needs no sync; elsewhere it may not be readable
             return
         raise
     try:
@@ -126,22 +126,22 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def check_is_file(path: Path) -> None:
-    """Raise ValueError for a pipe, which would be waited for, and for a device, which may never end."""
+    """Raise ValueError for a directory, a pipe, which may block, and a device, which may never end."""
     if path.exists() and not path.is_file():
         raise ValueError(f"{path} is not a file: give one, or restore it")
 
 
-LARGEST_JSON = 200_000_000  # bytes of JSON; the largest tokenizer.json there are have some 20 million
+LARGEST_JSON = 200_000_000  # bytes; the largest published tokenizer.json files have about 20 million
 
 
 def read_json(path: Path, kinds: Mapping[str, Kind] | None = None) -> dict[str, Any]:
-    """The object in the file, with the fields in ``kinds`` checked.
+    """The JSON object in the file, with the fields in ``kinds`` checked.
 
-    Raises ValueError that names the file, FileNotFoundError when there is none.
+    Raises FileNotFoundError if the file is missing, and ValueError with its name if it is invalid.
     """
     check_is_file(path)
     if path.stat().st_size > LARGEST_JSON:
-        raise ValueError(f"{path} has {path.stat().st_size} bytes, more than any such file: restore it")
+        raise ValueError(f"{path} has {path.stat().st_size} bytes, more than {LARGEST_JSON}: restore the file")
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors

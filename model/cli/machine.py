@@ -1,4 +1,4 @@
-"""What this machine computes with: device, dtype, threads and memory."""
+"""Device, dtype, number of threads and memory."""
 
 import ctypes
 import os
@@ -10,12 +10,12 @@ import torch
 from .. import kernels
 
 DTYPES_BY_NAME = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-THREADS_PAY_FROM = 4_000_000  # weights that a step of generation multiplies; benchmarks/busy.py compares
+THREADS_PAY_FROM = 4_000_000  # weights multiplied per decoding step; benchmarks/busy.py measures it
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 def pick_device(name: str) -> torch.device:
-    """``auto`` is CUDA, then MPS, then the CPU. Raises ValueError for a device this machine or PyTorch lacks."""
+    """The device called ``name``; ``auto`` is CUDA, else MPS, else the CPU. Raises ValueError if it is missing."""
     if not re.fullmatch(r"auto|cpu|mps|cuda(:\d{1,3})?", name):
         raise ValueError(f"device is {name!r}: give auto, cpu, cuda, cuda:N or mps")
     if name == "auto":
@@ -23,7 +23,7 @@ def pick_device(name: str) -> torch.device:
     device = torch.device(name)
     count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
     if (device.index or 0) >= count.get(device.type, 0):
-        raise ValueError(f"device is {name!r}: this machine has no such device that PyTorch can use; try cpu")
+        raise ValueError(f"device is {name!r}: this machine has no such device, or PyTorch cannot use it; try cpu")
     return device
 
 
@@ -36,17 +36,17 @@ def best_device() -> str:
 
 
 def has_native_bfloat16(device: torch.device) -> bool:
-    """Whether the device has instructions for bfloat16 products: CUDA from Ampere on, and the CPUs that say so."""
+    """Whether the device has instructions for bfloat16 products: CUDA from Ampere on, and CPUs that report them."""
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
     return device.type == "cpu" and kernels.CPU.bfloat16
 
 
 def pick_dtype(name: str, device: torch.device, stored: torch.dtype = torch.bfloat16) -> torch.dtype:
-    """The dtype called ``name``; ``auto`` is ``stored`` where the device multiplies it natively, else float32.
+    """The dtype called ``name``; ``auto`` is ``stored`` if the device multiplies it natively, else float32.
 
-    To generate, ``stored`` is the dtype of the weights in the file: what is exact stays exact. To train it is bfloat16,
-    for the products under autocast. ``int8`` is for matrices: this is then what all else is computed in.
+    For generation, ``stored`` is the dtype of the weights in the file, so that they are not rounded. For training it is
+    bfloat16, the dtype of products under autocast. For ``int8``, the result is the dtype of everything but matrices.
     """
     if name not in ("auto", "int8"):
         return DTYPES_BY_NAME[name]
@@ -56,14 +56,14 @@ def pick_dtype(name: str, device: torch.device, stored: torch.dtype = torch.bflo
 
 
 def keep_freed_memory() -> None:
-    """Have the C library keep what one step frees for the next one, where it is glibc.
+    """Make glibc keep the memory that one step frees for the next step.
 
-    By default it gives large blocks back, and the system clears each page anew: 7% of a step's time (16 x 256 tokens,
-    5.2M parameters, two cores), and half of what neither the products nor attention take.
+    By default glibc returns large blocks to the system, which then clears every page again: 7% of the time of a
+    training step (16 x 256 tokens, 5.2M parameters, two cores).
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
-    except (TypeError, OSError, AttributeError):  # no library without a name, as on Windows; or one without mallopt
+    except (TypeError, OSError, AttributeError):  # Windows, or a C library without mallopt
         return
     mallopt(M_MMAP_THRESHOLD, 2**30)
     mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
@@ -77,12 +77,12 @@ def count_cores() -> int:
 
 
 def choose_threads(device: torch.device, weights_per_step: int | None = None) -> int:
-    """Set how many threads PyTorch computes with, and return it. What the user has set (OMP_NUM_THREADS) stays.
+    """Set the number of threads of PyTorch and return it. OMP_NUM_THREADS, if set, is respected.
 
-    ``weights_per_step`` is the work of a step of generation: parameters times rows. Below THREADS_PAY_FROM a second
-    thread gains nothing, and costs everything when something else runs: each of its few microseconds of work ends in
-    waiting for the other thread. None, for training, takes a thread per core. It is not timed, nor changed on the way:
-    with another number of threads float32 logits differ by 5e-7, and the text would depend on the clock.
+    ``weights_per_step`` is parameters times rows of a decoding step, or None for training, which uses all cores. Below
+    THREADS_PAY_FROM a second thread gains nothing. Beside another busy process it is far slower, because after every
+    few microseconds of work one thread waits for the other. The number is not chosen by timing: with another number of
+    threads float32 logits differ by 5e-7, so the text would depend on the clock.
     """
     small = weights_per_step is not None and weights_per_step < THREADS_PAY_FROM
     if device.type == "cpu" and small and "OMP_NUM_THREADS" not in os.environ:
@@ -91,7 +91,7 @@ def choose_threads(device: torch.device, weights_per_step: int | None = None) ->
 
 
 def available_memory() -> int | None:
-    """Bytes that can be had without swapping, None where the system does not report them."""
+    """Bytes that can be allocated without swapping; None if the system does not report them."""
     try:
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
@@ -100,13 +100,13 @@ def available_memory() -> int | None:
         pass
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    except (OSError, ValueError, AttributeError):  # macOS does not know the name, Windows not the function
+    except (OSError, ValueError, AttributeError):  # macOS lacks SC_AVPHYS_PAGES, Windows lacks sysconf
         return None
 
 
-def check_memory(needed: int, what: str) -> None:
-    """Ask before allocating. Raises ValueError when ``needed`` bytes are more than there are."""
+def check_memory(needed: int, purpose: str) -> None:
+    """Raise ValueError if ``needed`` bytes are not available. Called before they are allocated."""
     available = available_memory()
     if available is not None and needed > available:
-        wanted = min(needed, 10**24) / 1e9  # a float may not be larger than 10**308; an int from a file may
-        raise ValueError(f"{what} needs about {wanted:.1f} GB, {available / 1e9:.1f} GB are free: give less")
+        gigabytes = min(needed, 10**24) / 1e9  # an int from a file may be too large for a float
+        raise ValueError(f"{purpose} needs about {gigabytes:.1f} GB, {available / 1e9:.1f} GB are free: give less")

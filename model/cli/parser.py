@@ -1,4 +1,4 @@
-"""argparse that takes whole names only, suggests the nearest one, and answers a mistake with one line."""
+"""argparse without abbreviated flags, with suggestions for mistyped ones and one-line errors."""
 
 import argparse
 import difflib
@@ -8,10 +8,10 @@ from typing import Any, NoReturn
 from .script import fail
 
 
-def with_dashes(action: argparse.Action, values: Any) -> Any:
-    """The value of a flag, which may be two dashes: for ``--prompt=--`` Python 3.11 gives an empty list instead.
+def restore_double_dash(action: argparse.Action, values: Any) -> Any:
+    """The value of a flag, with ``--`` restored: for ``--prompt=--`` argparse of Python 3.11 passes an empty list.
 
-    There they count as the mark between flags and other arguments even when they are written as a flag's value.
+    It takes the value ``--`` for the separator between flags and positional arguments.
     """
     if values != [] or not action.option_strings:
         return values
@@ -23,35 +23,35 @@ def with_dashes(action: argparse.Action, values: Any) -> Any:
 
 class Store(argparse.Action):
     def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
-        setattr(namespace, self.dest, with_dashes(self, values))
+        setattr(namespace, self.dest, restore_double_dash(self, values))
 
 
 class Append(argparse.Action):
     def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
         earlier = getattr(namespace, self.dest, None) or []
-        setattr(namespace, self.dest, [*earlier, with_dashes(self, values)])
+        setattr(namespace, self.dest, [*earlier, restore_double_dash(self, values)])
 
 
 class Extend(argparse.Action):
     def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
         earlier = getattr(namespace, self.dest, None) or []
-        setattr(namespace, self.dest, [*earlier, *with_dashes(self, values)])
+        setattr(namespace, self.dest, [*earlier, *restore_double_dash(self, values)])
 
 
-def as_value(flag: str, text: str) -> str:
-    """The flag with this value, as it is typed in any shell; a long text is cut short."""
+def format_flag(flag: str, text: str) -> str:
+    """The flag and its value as typed in any shell; a long text is truncated."""
     text = text if len(text) <= 60 else f"{text[:57]}..."
     return f'{flag} "{text}"' if " " in text else f"{flag} {text}"
 
 
 class Parser(argparse.ArgumentParser):
-    """Not a page of usage before the mistake, but one line with the nearest name.
+    """argparse with one-line errors that suggest the nearest flag.
 
-    ``text_flag`` is the flag that a user probably meant who gave text without a flag, such as ``--prompt``.
+    ``text_flag`` is suggested for text without a flag; ``--prompt`` in generate.py.
     """
 
     def __init__(self, text_flag: str | None = None, **options: Any) -> None:
-        self.flag_names: list[str] = []  # what a mistyped flag is compared with
+        self.flag_names: list[str] = []  # candidates for suggestions
         self.text_flag = text_flag
         super().__init__(allow_abbrev=False, **options)
         self.register("action", None, Store)
@@ -65,18 +65,16 @@ class Parser(argparse.ArgumentParser):
         return action
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
-        found, unknown = self.parse_known_args(args, namespace)
-        if unknown and self.text_flag and not unknown[0].startswith("-"):
-            words = itertools.takewhile(lambda word: not word.startswith("-"), unknown)
-            fail(
-                self.prog, f"unknown argument {unknown[0]!r}: did you mean {as_value(self.text_flag, ' '.join(words))}?"
-            )
-        for text in unknown:
-            name = text.split("=")[0]
-            close = difflib.get_close_matches(name, self.flag_names, n=1, cutoff=0.5)
-            remedy = f"did you mean {close[0]!r}?" if close else "try --help"
-            fail(self.prog, f"unknown argument {name!r}: {remedy}")
-        return found
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if not unknown:
+            return parsed
+        if self.text_flag and not unknown[0].startswith("-"):
+            text = " ".join(itertools.takewhile(lambda word: not word.startswith("-"), unknown))
+            fail(self.prog, f"unknown argument {unknown[0]!r}: did you mean {format_flag(self.text_flag, text)}?")
+        name = unknown[0].split("=")[0]
+        close = difflib.get_close_matches(name, self.flag_names, n=1, cutoff=0.5)
+        suggestion = f"did you mean {close[0]!r}?" if close else "try --help"
+        fail(self.prog, f"unknown argument {name!r}: {suggestion}")
 
     def error(self, message: str) -> NoReturn:
         fail(self.prog, message)

@@ -1,4 +1,4 @@
-"""What a script is called, and how it ends: with its exit code, or one line on stderr for a user's mistake."""
+"""The name of a script, its exit code, and one-line errors for a user's mistakes."""
 
 import atexit
 import gc
@@ -11,51 +11,51 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
-INSTALLED = __package__ != "model.cli"  # as ``ropewalk``; in the repository the package is called ``model``
+INSTALLED = __package__ != "model.cli"  # installed, the package is called ``ropewalk``; in the repository ``model``
 
 
 def script_name(name: str) -> str:
-    """What a script calls itself: ``train.py`` in the repository, ``ropewalk train`` where it is installed."""
+    """The name for messages: ``train.py`` in the repository, ``ropewalk train`` if installed."""
     return f"ropewalk {name}" if INSTALLED else f"{name}.py"
 
 
-def typed_command(name: str) -> str:
-    """What a user types to start a script: ``python train.py`` or ``ropewalk train``."""
+def script_command(name: str) -> str:
+    """The command that starts a script: ``python train.py`` in the repository, ``ropewalk train`` if installed."""
     return f"ropewalk {name}" if INSTALLED else f"python {name}.py"
 
 
 def print_note(text: str, end: str = "\n") -> None:
-    """A line on stderr: stdout is for the text that a script was asked for."""
+    """Print to stderr, because stdout is for results."""
     print(text, end=end, file=sys.stderr, flush=True)
 
 
 def quantity(count: int, noun: str, plural: str = "") -> str:
-    """``1 token``, ``2,000 tokens``; ``plural`` is for nouns that do not take an s."""
+    """``1 token``, ``2,000 tokens``; ``plural`` is for nouns without a regular plural."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {plural or noun + 's'}"
 
 
 def fail(script: str, message: str) -> NoReturn:
+    """Print the message as one line and exit with code 2."""
     print(f"{script}: error: {' '.join(message.split())}", file=sys.stderr)
-    leave(2)
+    exit_script(2)
 
 
-def leave(code: int) -> NoReturn:
-    """Exit. What stdout cannot take is dropped: Python would try again, complain, and exit with 120.
+def exit_script(code: int) -> NoReturn:
+    """Flush stdout and exit. If flushing fails, the rest is dropped, because Python would exit with code 120.
 
-    From here on Ctrl-C changes nothing, because the work is done: Python's own end would print a traceback, or exit as
-    if killed.
+    Ctrl-C is ignored from here on, because the work is done and Python would print a traceback.
     """
     try:
         sys.stdout.flush()
-    except (OSError, KeyboardInterrupt) as error:  # the disk is full, or nobody reads and Ctrl-C ends the wait
+    except (OSError, KeyboardInterrupt) as error:  # a full disk, or Ctrl-C while waiting for a slow reader
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 130 if isinstance(error, KeyboardInterrupt) else code
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(code)
 
 
-class Unfailing(io.FileIO):
-    """A file that ignores what it cannot write, on a full disk or into a pipe without a reader."""
+class IgnoringErrors(io.FileIO):
+    """A file that ignores write errors: a full disk, or a pipe without a reader."""
 
     def write(self, data: Any) -> int:
         try:
@@ -65,14 +65,14 @@ class Unfailing(io.FileIO):
 
 
 def make_streams_safe() -> None:
-    """What stdout or stderr cannot encode becomes ``?``; what is written to one that was closed (``2>&-``) is lost.
+    """Replace characters that stdout or stderr cannot encode by ``?``, and open closed streams (``2>&-``) as null.
 
-    A message that cannot be written must not end a run, so errors of stderr are ignored, but not those of stdout.
+    Write errors on stderr are ignored, because a lost message must not end a run; those on stdout are not.
     """
-    own = sys.stderr
-    if isinstance(own, io.TextIOWrapper) and own is sys.__stderr__:
-        raw = io.BufferedWriter(Unfailing(own.fileno(), "wb", closefd=False))
-        sys.stderr = io.TextIOWrapper(raw, encoding=own.encoding, line_buffering=True)
+    stderr = sys.stderr
+    if isinstance(stderr, io.TextIOWrapper) and stderr is sys.__stderr__:
+        raw = io.BufferedWriter(IgnoringErrors(stderr.fileno(), "wb", closefd=False))
+        sys.stderr = io.TextIOWrapper(raw, encoding=stderr.encoding, line_buffering=True)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -81,14 +81,14 @@ def make_streams_safe() -> None:
             stream.reconfigure(errors="replace")
 
 
-def terminate(*_: object) -> NoReturn:
-    """On SIGTERM: leave as if by an exception, so that temporary files are removed."""
+def exit_on_sigterm(*_: object) -> NoReturn:
+    """The handler of SIGTERM: exit by an exception, so that temporary files are removed."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.exit(128 + signal.SIGTERM)
 
 
-def die_if_terminated() -> None:
-    """Finish what ``terminate`` began: the exit status then shows that SIGTERM ended the process."""
+def resend_sigterm() -> None:
+    """At exit, after ``exit_on_sigterm``: the exit status must show that SIGTERM ended the process."""
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         with suppress(OSError):
             sys.stdout.flush()
@@ -96,33 +96,36 @@ def die_if_terminated() -> None:
 
 
 def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
-    """Run ``main`` and exit: 2 with one line for a user's mistake, 0 for a broken pipe, 130 after Ctrl-C.
+    """Run ``main`` and exit: code 2 and one line for a user's mistake, 0 for a broken pipe, 130 after Ctrl-C.
 
-    SIGTERM ends the process as ever, but with temporary files removed.
+    After SIGTERM, temporary files are removed before the process ends.
     """
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # scripts/startup.py's, until now
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # replaces the handler of scripts/startup.py
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, terminate)
-        atexit.register(die_if_terminated)  # before others are registered, so that it runs after them
-    if not gc.isenabled():  # scripts/startup.py
-        gc.freeze()  # what is imported is not looked through again
+        signal.signal(signal.SIGTERM, exit_on_sigterm)
+        atexit.register(resend_sigterm)  # registered first, so that it runs last
+    if not gc.isenabled():  # switched off in scripts/startup.py
+        gc.freeze()  # imported objects are not examined again
         gc.enable()
     make_streams_safe()
     warnings.formatwarning = lambda message, *_, **__: f"{script}: warning: {message}\n"
     try:
         code = main() or 0
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader (`| head`) has gone: a normal end
+    except BrokenPipeError:  # the reader (`| head`) has closed the pipe, which is not an error
         code = 0
     except OSError as error:
         fail(script, f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
     except ValueError as error:
-        if isinstance(error, UnicodeEncodeError) and error.encoding != "utf-8":  # the name of a file
-            fail(script, f"this locale's encoding ({error.encoding}) lacks {error.object!r}: set PYTHONUTF8=1")
+        if isinstance(error, UnicodeEncodeError) and error.encoding != "utf-8":  # a file name
+            fail(
+                script,
+                f"this locale's encoding ({error.encoding}) cannot represent {error.object!r}: set PYTHONUTF8=1",
+            )
         fail(script, str(error))
     except MemoryError:
-        fail(script, "the memory that is free is not enough for this: close other programs, or give less")
+        fail(script, "there is not enough free memory: close other programs, or use smaller settings")
     except KeyboardInterrupt:
         code = 130
-    leave(code)
+    exit_script(code)

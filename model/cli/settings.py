@@ -1,7 +1,7 @@
-"""Settings come from a dataclass's defaults, then a TOML file, then flags; each field is its own documentation.
+"""Settings from dataclass defaults, overridden by a TOML file, overridden by flags; ``--help`` is made from the fields.
 
-A field reads ``name: Annotated[type, "help"] = default``. Its type is int, float, bool, str, Path, Literal, a tuple of
-one of these, any of them ``| None``, or a frozen dataclass, which a user writes as a TOML inline table.
+A field is written ``name: Annotated[type, "help"] = default``. Its type is int, float, bool, str, Path, Literal, a
+tuple of one of these, any of them ``| None``, or a frozen dataclass, which is an inline table in TOML.
 """
 
 import argparse
@@ -14,18 +14,25 @@ import types
 from collections.abc import Iterable
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from .files import check_is_file, shortened
+from .files import check_is_file, short_repr
 from .parser import Parser
 
-Settings = dict[str, Any]  # the settings a user gave, by field name
-WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", Path: "a path"}
+Settings = dict[str, Any]  # the settings that the user gave, by field name
+TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", Path: "a path"}
 
 
-def hints(*classes: type) -> dict[str, tuple[Any, str]]:
-    """Field name -> (type without ``| None``, help)."""
-    found = {}
+class Field(NamedTuple):
+    """A setting's type, without ``| None``, and its help."""
+
+    kind: Any
+    help: str
+
+
+def setting_fields(*classes: type) -> dict[str, Field]:
+    """The fields of the dataclasses by name."""
+    fields = {}
     for cls in classes:
         for name, hint in get_type_hints(cls, include_extras=True).items():
             kind, text = hint, ""
@@ -33,16 +40,16 @@ def hints(*classes: type) -> dict[str, tuple[Any, str]]:
                 kind, text = get_args(hint)
             if get_origin(kind) in (Union, types.UnionType):
                 kind = next(arm for arm in get_args(kind) if arm is not type(None))
-            found[name] = (kind, text)
-    return found
+            fields[name] = Field(kind, text)
+    return fields
 
 
 def add_flags(parser: Parser, *classes: type) -> None:
-    """One flag a field, ``--name VALUE``, in a group for each class; flags left out leave no trace."""
+    """Add a flag ``--name VALUE`` for each field, in a group per class. Flags that are not given are not set."""
     for cls in classes:
         group = parser.add_argument_group((cls.__doc__ or cls.__name__).split("\n")[0].rstrip(". "))
         defaults = {field.name: field.default for field in dataclasses.fields(cls)}
-        for name, (kind, text) in hints(cls).items():
+        for name, (kind, text) in setting_fields(cls).items():
             if defaults[name] is not False and defaults[name] not in (None, "", (), dataclasses.MISSING):
                 text += f" (default: {toml_value(defaults[name])})"
             options: dict[str, Any] = {"help": text.replace("%", "%%"), "default": argparse.SUPPRESS}
@@ -56,7 +63,7 @@ def add_flags(parser: Parser, *classes: type) -> None:
 
 
 def add_switch(group: Any, name: str, options: dict[str, Any]) -> list[str]:
-    """``--name``, and ``--not_name`` against a file with true. No value: what follows may be the file or model."""
+    """Add ``--name``, and ``--not_name`` to override a TOML file. They take no value, so a path may follow them."""
     group.add_argument(f"--{name}", action="store_true", **options)
     group.add_argument(f"--not_{name}", action="store_false", dest=name, **options | {"help": argparse.SUPPRESS})
     return [f"--{name}", f"--not_{name}"]
@@ -71,22 +78,22 @@ def metavar(kind: Any) -> str:
 
 
 def read_flags(flags: argparse.Namespace, *classes: type) -> Settings:
-    """The flags that were given and belong to ``classes``, as values of their fields' types."""
-    kinds = hints(*classes)
-    found = {}
+    """The given flags that are fields of ``classes``, converted to the types of the fields."""
+    fields = setting_fields(*classes)
+    settings = {}
     for name, value in vars(flags).items():
-        if name in kinds:
-            kind, _ = kinds[name]
-            found[name] = convert(name, from_text(value, kind), kind)
-    return found
+        if name in fields:
+            kind = fields[name].kind
+            settings[name] = convert(name, parse_text(value, kind), kind)
+    return settings
 
 
 def read_toml(path: Path, *classes: type) -> Settings:
-    """The settings a file holds. Raises ValueError that names the file and the key, and suggests the nearest name."""
+    """The settings in a file. Raises ValueError with the file and the key; an unknown key gets a suggestion."""
     check_is_file(path)
     try:
         return from_table(parse_toml(path.read_text(encoding="utf-8")), *classes)
-    except ValueError as error:  # a TOML or UTF-8 error is one too
+    except ValueError as error:  # includes TOML and UTF-8 errors
         raise ValueError(f"{path}: {error}") from None
 
 
@@ -98,24 +105,26 @@ def parse_toml(text: str) -> Settings:
 
 
 def from_table(table: Settings, *classes: type) -> Settings:
-    kinds = hints(*classes)
+    """The settings in a TOML table, converted to the types of the fields."""
+    fields = setting_fields(*classes)
     for name in table:
-        if name not in kinds:
-            raise ValueError(f"unknown setting {name!r}{nearest(name, kinds)}")
-    return {name: convert(name, value, kinds[name][0]) for name, value in table.items()}
+        if name not in fields:
+            raise ValueError(f"unknown setting {name!r}{suggest_name(name, fields)}")
+    return {name: convert(name, value, fields[name].kind) for name, value in table.items()}
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    found = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f": did you mean {found[0]!r}?" if found else f": known are {', '.join(known)}"
+def suggest_name(name: str, names: Iterable[str]) -> str:
+    """The end of an error message: the nearest of ``names``, or all of them if none is near."""
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f": did you mean {close[0]!r}?" if close else f": give one of {', '.join(names)}"
 
 
-def from_text(text: Any, kind: Any) -> Any:
-    """What a flag's text means for a field of this type; what means nothing stays text, for ``convert`` to refuse."""
+def parse_text(text: Any, kind: Any) -> Any:
+    """Parse a flag's text as a number or table. Invalid text is returned as it is, and ``convert`` refuses it."""
     if isinstance(text, bool):
         return text
     if isinstance(text, list):
-        return [from_text(item, get_args(kind)[0]) for item in text]
+        return [parse_text(item, get_args(kind)[0]) for item in text]
     try:
         if kind in (int, float):
             return kind(text)
@@ -126,15 +135,15 @@ def from_text(text: Any, kind: Any) -> Any:
     return text
 
 
-def typed_text(text: str) -> str:
-    """An argument as the text that was typed: where the locale's encoding lacks its letters, its bytes are UTF-8.
+def decode_argument(text: str) -> str:
+    """The text of a command line argument, decoded as UTF-8 if the locale's encoding cannot represent it.
 
-    Raises ValueError for what is no UTF-8 either.
+    Raises ValueError if it is not UTF-8 either.
     """
     try:
         text.encode()
         return text
-    except UnicodeEncodeError:  # Python holds bytes that it cannot decode as lone surrogates
+    except UnicodeEncodeError:  # Python stores bytes that it cannot decode as lone surrogates
         pass
     try:
         return text.encode(errors="surrogateescape").decode()
@@ -143,7 +152,7 @@ def typed_text(text: str) -> str:
 
 
 def local_path(text: str) -> Path:
-    """The file of this name, typed or from a settings file. Where the locale lacks a letter, the disk has its UTF-8."""
+    """The path for a name from a flag or file, encoded as UTF-8 if the locale's encoding cannot represent it."""
     try:
         os.fsencode(text)
     except UnicodeEncodeError:
@@ -152,43 +161,43 @@ def local_path(text: str) -> Path:
 
 
 def convert(name: str, value: Any, kind: Any) -> Any:
-    """``value`` as the field's type. Raises ValueError that says what to give instead."""
+    """Convert ``value`` to the field's type. Raises ValueError that tells what to give instead."""
     if get_origin(kind) is tuple:
         items = value if isinstance(value, list) else [value]
         return tuple(convert(name, item, get_args(kind)[0]) for item in items)
     if get_origin(kind) is Literal:
         if value not in get_args(kind):
-            raise ValueError(f"{name} is {shortened(value)}: give one of {', '.join(get_args(kind))}")
+            raise ValueError(f"{name} is {short_repr(value)}: give one of {', '.join(get_args(kind))}")
         return value
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         if not isinstance(value, dict):
-            raise ValueError(f"{name} is {shortened(value)}: give a table, such as {{ name = value }}")
+            raise ValueError(f"{name} is {short_repr(value)}: give a table like {{ name = value }}")
         return from_settings(kind, from_table(value, kind))
-    if kind is float and type(value) is int and abs(value) < 2**63:  # TOML and JSON have integers beyond any float
+    if kind is float and type(value) is int and abs(value) < 2**63:  # larger integers may overflow a float
         return float(value)
     if kind is Path and isinstance(value, str | Path):
         return local_path(str(value))
     if type(value) is not kind:
-        raise ValueError(f"{name} is {shortened(value)}: give {WORDS[kind]}")
-    return typed_text(value) if kind is str else value
+        raise ValueError(f"{name} is {short_repr(value)}: give {TYPE_NAMES[kind]}")
+    return decode_argument(value) if kind is str else value
 
 
 def from_settings(cls: type, settings: Settings) -> Any:
-    """An instance of ``cls`` from those settings that are its fields."""
+    """An instance of ``cls`` from the settings that are its fields."""
     names = {field.name for field in dataclasses.fields(cls)}
     return cls(**{name: value for name, value in settings.items() if name in names})
 
 
 def write_toml(*instances: Any) -> str:
-    """Every field that has a value, as TOML that ``read_toml`` gives back."""
+    """All fields that are not None as TOML, the inverse of ``read_toml``."""
     values = {name: value for instance in instances for name, value in vars(instance).items()}
     return "".join(f"{name} = {toml_value(value)}\n" for name, value in values.items() if value is not None)
 
 
-def typed_flags(settings: Settings, *classes: type) -> str:
-    """The flags that ``read_flags`` gives back as these settings, quoted for a shell."""
+def format_flags(settings: Settings, *classes: type) -> str:
+    """The settings as flags, quoted for a shell; the inverse of ``read_flags``."""
     words = []
-    for name in hints(*classes):
+    for name in setting_fields(*classes):
         value = settings.get(name)
         if value is None:
             continue
@@ -202,7 +211,7 @@ def typed_flags(settings: Settings, *classes: type) -> str:
 
 
 def toml_value(value: Any) -> str:
-    """``value`` as TOML writes it."""
+    """``value`` in TOML syntax."""
     if dataclasses.is_dataclass(value):
         inner = ", ".join(f"{name} = {toml_value(item)}" for name, item in vars(value).items() if item is not None)
         return f"{{ {inner} }}"
@@ -210,6 +219,6 @@ def toml_value(value: Any) -> str:
         return f"[{', '.join(map(toml_value, value))}]"
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, str | Path):  # JSON's strings are TOML's, except that TOML takes no DEL as it is
-        return json.dumps(typed_text(str(value)), ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, str | Path):  # TOML's strings are JSON's, except that DEL must be escaped
+        return json.dumps(decode_argument(str(value)), ensure_ascii=False).replace("\x7f", "\\u007f")
     return repr(value)

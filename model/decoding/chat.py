@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..cli.files import read_json, shortened
+from ..cli.files import read_json, short_repr
 from ..text.tokenizer import Tokenizer, check_encodable
 from . import template as renderer
 from .prompts import decode_utf8
@@ -157,7 +157,7 @@ def open_chat(directory: Path, tokenizer: Tokenizer, system: str | None = None, 
             )
         return None
     if not isinstance(template, str):
-        raise ValueError(f"{source}: chat_template is {shortened(template)}: it must be text")
+        raise ValueError(f"{source}: chat_template is {short_repr(template)}: it must be text")
     variables: dict[str, str] = {}  # bos_token and the like; a token may be an object with its text as content
     for name, value in settings.items():
         token = value.get("content") if isinstance(value, dict) else value

@@ -13,7 +13,7 @@ from ..cli.files import check_is_file
 from .endless import never_evicted, without_middle
 
 MAX_PROMPT_BYTES = 100_000_000  # a size limit, so that /dev/zero cannot fill the memory
-PROCESS_SUBSTITUTION = ("/dev/fd/", "/proc/self/fd/")  # a shell's <(command): a pipe, but safe to read
+PROCESS_SUBSTITUTION = ("/dev/fd/", "/proc/self/fd/")  # a shell's <(command), a pipe to which the command writes
 PIPE_TIMEOUT = 1.0  # seconds to wait for the first byte on stdin if no flag asks for stdin
 
 
@@ -59,8 +59,7 @@ def read_stdin_bytes() -> bytes:
     content = sys.stdin.buffer.read(MAX_PROMPT_BYTES + 1)
     if len(content) > MAX_PROMPT_BYTES:
         raise ValueError(
-            f"stdin is longer than {MAX_PROMPT_BYTES // 10**6} MB: this does not fit into any context, give a shorter "
-            "prompt"
+            f"stdin is longer than {MAX_PROMPT_BYTES // 10**6} MB, which fits into no context: give a shorter prompt"
         )
     return content
 

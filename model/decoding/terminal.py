@@ -10,7 +10,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TextIO
 
-from ..cli import print_note, typed_text
+from ..cli import decode_argument, print_note
 from .prompts import decode_utf8
 
 QUOTES = '"""'  # around a text of several lines, as in ollama
@@ -79,7 +79,7 @@ class Terminal:
         """A line without its line break; None at the end of the input."""
         if self.has_line_editing:
             try:
-                return typed_text(input(prompt))
+                return decode_argument(input(prompt))
             except EOFError:
                 line = b""
         else:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from ..cli.files import read_json, write_json
-from ..cli.settings import from_settings, from_table, nearest
+from ..cli.settings import from_settings, from_table, suggest_name
 from ..config import ModelArgs
 from ..rope_scaling import RopeScaling, Type
 from ..transformer import Transformer
@@ -58,7 +58,7 @@ STUDY_WEIGHTS, NOTE = "weights.safetensors", "study.json"
 def check_scheme(scheme: Any) -> str:
     """Return the name of a scheme. Raises ValueError if it is unknown."""
     if not isinstance(scheme, str) or scheme not in SCHEMES:
-        raise ValueError(f"unknown scheme {scheme!r}{nearest(str(scheme), SCHEMES)}")
+        raise ValueError(f"unknown scheme {scheme!r}{suggest_name(str(scheme), SCHEMES)}")
     return scheme
 
 
@@ -73,7 +73,7 @@ def build_scheme(args: ModelArgs, scheme: str, factor: float = 1.0, **options: A
     option_names = list(inspect.signature(network).parameters)[1:]  # without args
     for name, value in options.items():
         if name not in option_names:
-            hint = nearest(name, option_names) if option_names else ""
+            hint = suggest_name(name, option_names) if option_names else ""
             raise ValueError(f"scheme {scheme} has no option {name!r}{hint}")
         if type(value) is not int:
             raise ValueError(f"{name} is {value!r}: give a whole number")

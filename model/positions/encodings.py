@@ -148,7 +148,7 @@ class Sinusoidal(PositionedEmbedding):
 
 
 class Learned(PositionedEmbedding):
-    """Learned position embeddings: h_m = E_m + P_m, as in GPT-2 and BERT. There is no P_m beyond ``max_seq_len``."""
+    """Learned position embeddings: h_m = E_m + P_m, as in GPT-2 and BERT, for ``max_seq_len`` positions."""
 
     def __init__(self, args: ModelArgs) -> None:
         super().__init__(args)

@@ -225,7 +225,7 @@ class TupeAttention(ScoringAttention):
 
 
 class Tupe(Transformer):
-    """TUPE-R: absolute and relative positions in a term of their own, untied from the words (arXiv:2006.15595).
+    """TUPE-R: absolute and relative positions in a separate term, untied from the words (arXiv:2006.15595).
 
     e_ij = q_i k_j^T / sqrt(2 D) + (p_i U_Q) (p_j U_K)^T / sqrt(2 D) + b(i - j). The paper also treats the [CLS] token
     separately, which a decoder does not have.

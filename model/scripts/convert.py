@@ -1,4 +1,4 @@
-"""Rewrite a model in another program's format; what the target cannot express is refused, not dropped."""
+"""Convert a model to another format. A model that the format cannot express exactly is refused."""
 
 import math
 import random
@@ -17,22 +17,32 @@ from ..weights import Checkpoint, llama2c, meta, open_checkpoint, save_model, sa
 from ..weights.layout import tensor_shapes
 from ..weights.tokenizers import copy_tokenizer, read_ids, tokenizer_bin
 
-MEASURED_TEXT = "Once upon a time there was a ropewalk, a long lane where rope is laid. The rope was long and strong."
-MEASURED_TOKENS = 32
+SAMPLE_TEXT = "Once upon a time there was a ropewalk, a long lane where rope is laid. The rope was long and strong."
+SAMPLE_TOKENS = 32
 
 
 def main() -> None:
-    parser = Parser(prog=script_name("convert"), description="Rewrite a model in another program's format.")
-    parser.add_argument("source", type=Path, metavar="SRC", help="run, Hugging Face or Meta directory or llama2.c .bin")
+    parser = Parser(prog=script_name("convert"), description="Convert a model to another format.")
+    parser.add_argument(
+        "source", type=Path, metavar="SRC", help="a run, Hugging Face or Meta directory, or a llama2.c .bin"
+    )
     parser.add_argument("target", type=Path, metavar="DST", help="a new directory; for llama2c a new file")
     parser.add_argument("--to", choices=("hf", "meta", "llama2c"), required=True, help="the format of DST")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="of weights (default: SRC's)")
     parser.add_argument(
-        "--version", type=int, choices=(0, 2), default=0, help="of llama2.c's format: 0 is float32, 2 int8 (default: 0)"
+        "--dtype", choices=("float32", "bfloat16", "float16"), help="dtype of the weights (default: as in SRC)"
+    )
+    parser.add_argument(
+        "--version",
+        type=int,
+        choices=(0, 2),
+        default=0,
+        help="version of llama2.c's format: 0 for float32, 2 for int8 (default: 0)",
     )
     parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="tokenizer file (default: the one beside SRC)")
     parser.add_argument(
-        "--force", action="store_true", help="for llama2c: write it with another norm_eps; measures what this changes"
+        "--force",
+        action="store_true",
+        help="for llama2c: convert even if norm_eps differs from llama2.c's, and report how much the logits change",
     )
     flags = parser.parse_args()
     check_target(flags.target, flags.to)
@@ -41,22 +51,22 @@ def main() -> None:
     other_eps = flags.to == "llama2c" and checkpoint.args.norm_eps != llama2c.NORM_EPS
     if other_eps and not flags.force:
         raise ValueError(
-            f"norm_eps is {checkpoint.args.norm_eps}, and llama2.c fixes it at {llama2c.NORM_EPS}: --force writes the "
-            "model with that, and says how much the logits change"
+            f"norm_eps is {checkpoint.args.norm_eps}, and llama2.c fixes it at {llama2c.NORM_EPS}: --force converts "
+            "the model all the same, and reports how much the logits change"
         )
-    found = flags.tokenizer or checkpoint.has_tokenizer()
-    tokenizer = checkpoint.tokenizer(flags.tokenizer) if found else None
+    has_tokenizer = flags.tokenizer or checkpoint.has_tokenizer()
+    tokenizer = checkpoint.tokenizer(flags.tokenizer) if has_tokenizer else None
     if tokenizer is None:
-        note(f"{flags.source} has no tokenizer beside it: the weights only; name one with --tokenizer")
+        note(f"{flags.source} has no tokenizer: converting the weights only; give a tokenizer with --tokenizer")
     checkpoint.tie_equal_matrices()
     if flags.version == 2:
         model = checkpoint.model(int8=True, group=llama2c.group_for(checkpoint.args))
     else:
-        name = "float32" if other_eps else flags.dtype  # what is measured is what the file will have
+        name = "float32" if other_eps else flags.dtype  # the dtype of the file, for the measurement below
         model = checkpoint.model(dtype=DTYPES_BY_NAME[name] if name else "stored")
     if other_eps:
-        note(changed_eps(model, llama2c.NORM_EPS, tokenizer))
-    check_target(flags.target, flags.to)  # again: reading a large model takes minutes
+        note(change_eps(model, llama2c.NORM_EPS, tokenizer))
+    check_target(flags.target, flags.to)  # again, because reading a large model takes minutes
     if flags.to == "llama2c":
         write_file(model, tokenizer, flags.target)
     else:
@@ -67,33 +77,37 @@ def main() -> None:
 
 
 def check_target(target: Path, to: str) -> None:
-    """Nothing that exists is ever written over."""
-    if target.exists() and not (target.is_dir() and not any(target.iterdir()) and to != "llama2c"):
-        raise ValueError(f"{target} exists: name something new, or remove it first")
+    """Raise ValueError if the output would overwrite anything. An empty directory is not overwritten but filled."""
+    is_empty_directory = target.is_dir() and not any(target.iterdir())
+    if target.exists() and not (is_empty_directory and to != "llama2c"):
+        raise ValueError(f"{target} exists: give a new name, or remove it first")
     if not target.absolute().parent.is_dir():
-        raise ValueError(f"{target.absolute().parent} is not a directory: make it first")
+        raise ValueError(f"{target.absolute().parent} is not a directory: create it first")
     if to == "llama2c" and tokenizer_bin(target).exists():
-        raise ValueError(f"{tokenizer_bin(target)} exists: it would be written, too; name another file, or remove it")
+        raise ValueError(f"{tokenizer_bin(target)} exists and would be overwritten: give a new name, or remove it")
 
 
 def check_format(checkpoint: Checkpoint, to: str, dtype: str | None, version: int) -> None:
-    """Refuse what the format cannot express."""
+    """Raise ValueError if the format cannot express the model."""
     args = checkpoint.args
     if version and to != "llama2c":
-        raise ValueError(f"version is {version}: versions are llama2.c's, add --to llama2c")
+        raise ValueError(f"version is {version}: only llama2.c's format has versions; add --to llama2c")
     if checkpoint.network:
         raise ValueError(
-            f"{checkpoint.path} holds the weights of {checkpoint.network}: no format describes that network"
+            f"{checkpoint.path} has the weights of {checkpoint.network}: no format can describe that network"
         )
     if to == "meta":
         meta.params_from(args)
-        context = meta.context(args.rope_theta, args.rope_scaling)
+        context = meta.default_context(args.rope_theta, args.rope_scaling)
         if args.max_seq_len != context:
-            note(f"params.json cannot say that the context is {args.max_seq_len}: read back it is {context}")
+            note(
+                f"Meta's params.json has no field for the context of {args.max_seq_len}: read back, the context is "
+                f"{context}"
+            )
     if to == "llama2c":
-        llama2c.header_of(replace(args, norm_eps=llama2c.NORM_EPS))  # that one may be changed, see --force
+        llama2c.header_of(replace(args, norm_eps=llama2c.NORM_EPS))  # norm_eps is checked in main, see --force
         if dtype not in (None, "float32"):
-            raise ValueError(f"dtype is {dtype}: llama2.c's files are float32, and int8 with --version 2")
+            raise ValueError(f"dtype is {dtype}: llama2.c's files are float32, or int8 with --version 2")
 
 
 def note(text: str) -> None:
@@ -101,13 +115,15 @@ def note(text: str) -> None:
 
 
 @torch.no_grad()
-def changed_eps(model: Transformer, norm_eps: float, tokenizer: Tokenizer | None) -> str:
-    """Change the norms' epsilon, and say how much the logits of a few tokens change with it."""
+def change_eps(model: Transformer, norm_eps: float, tokenizer: Tokenizer | None) -> str:
+    """Change the epsilon of the norms in place. Returns a note on how much the logits of a few tokens change."""
     args = model.args
     if tokenizer:
-        ids, kind = tokenizer.encode(MEASURED_TEXT), "of an English text"
+        ids = tokenizer.encode(SAMPLE_TEXT)
+        kind = "of an English text"
     else:
-        ids, kind = random.Random(0).choices(range(args.vocab_size), k=MEASURED_TOKENS), "drawn at random"
+        ids = random.Random(0).choices(range(args.vocab_size), k=SAMPLE_TOKENS)
+        kind = "drawn at random"
     tokens = torch.tensor([ids[: args.max_seq_len]])  # (1, T)
     before = model(tokens)[0]  # (T, V)
     for module in model.modules():
@@ -118,15 +134,15 @@ def changed_eps(model: Transformer, norm_eps: float, tokenizer: Tokenizer | None
     same = int((before.argmax(-1) == after.argmax(-1)).sum())
     return (
         f"norm_eps is {norm_eps} in the file, not {args.norm_eps}: of logits from {before.min():.3g} to "
-        f"{before.max():.3g} the largest change is {(after - before).abs().max():.2g}, and the likeliest token is the "
-        f"same after {same} of {tokens.numel()} tokens {kind}"
+        f"{before.max():.3g} the largest change is {(after - before).abs().max():.2g}, and the most likely next token "
+        f"is the same after {same} of {tokens.numel()} tokens {kind}"
     )
 
 
 def write_directory(
     model: Transformer, tokenizer: Tokenizer | None, directory: Path, to: str, ids: dict[str, object] | None
 ) -> None:
-    """``ids`` are those that begin and end a text where there is no tokenizer to ask."""
+    """Write the model in Hugging Face or Meta format. ``ids`` are BOS and EOS for a model without a tokenizer."""
     directory.mkdir()
     if to == "hf":
         if tokenizer:
@@ -139,15 +155,15 @@ def write_directory(
 
 
 def write_file(model: Transformer, tokenizer: Tokenizer | None, path: Path) -> None:
-    """The tokenizer first: once the weights are there, all is; where they cannot be written, nothing is."""
+    """Write the model in llama2.c's format. The weights come last, so that if they exist, the tokenizer does too."""
     if tokenizer:
         try:
             llama2c_tokenizer.save(tokenizer, tokenizer_bin(path))
         except ValueError as error:
-            note(f"the weights only: {error}")
+            note(f"converting the weights only: {error}")
         else:
             if not tokenizer.adds_space:
-                note("llama2.c puts a space before every prompt, which this model's own tokenizer does not")
+                note("llama2.c puts a space before every prompt, which this model's tokenizer does not")
     try:
         llama2c.save(model, path)
     except BaseException:

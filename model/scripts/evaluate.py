@@ -1,4 +1,4 @@
-"""How well a model predicts a text: nats per token, perplexity, bits per byte."""
+"""Measure how well a model predicts a text: nats per token, perplexity, bits per byte."""
 
 import itertools
 import json
@@ -29,41 +29,47 @@ from ..weights.checkpoint import Checkpoint, newest_run
 
 @dataclass(frozen=True)
 class EvaluateOptions:
-    """The text, and how it is scored."""
+    """Text, model and computation."""
 
     data: Annotated[
         tuple[str, ...],
         "text: files, folders, globs, URLs, - for stdin, python-docs (default: the validation text of the run)",
     ] = ()
-    glob: Annotated[tuple[str, ...], "which files of a folder are read, such as '*.py' (default: all text)"] = ()
+    glob: Annotated[tuple[str, ...], "which files of a folder to read, for example '*.py' (default: all text)"] = ()
     text_key: Annotated[
         str, "the field of a JSON line or object, or the column of a CSV or TSV, that holds the text"
     ] = "text"
     doc_separator: Annotated[
         str | None,
-        "what separates the documents inside a file; '' for nothing (default: as in the run, or else recognized)",
+        "separator between the documents of a file; '' for none (default: as in the run, or else recognized)",
     ] = None
-    stride: Annotated[int | None, "tokens scored per window; fewer give each more context (default: all)"] = None
-    batch_size: Annotated[int, "windows that are scored at the same time"] = 8
-    network: Annotated[str | None, "module:Class of a model that is a subclass of Transformer"] = None
+    stride: Annotated[
+        int | None, "tokens scored per window; a smaller stride gives each token more context (default: all)"
+    ] = None
+    batch_size: Annotated[int, "windows scored at the same time"] = 8
+    network: Annotated[str | None, "the model is this subclass of Transformer: MODULE:CLASS"] = None
     tokenizer: Annotated[Path | None, "tokenizer file (default: the one beside the model)"] = None
-    json: Annotated[bool, "JSON lines instead of a table: one a document, then the total"] = False
+    json: Annotated[bool, "print JSON lines instead of a table: one per document, then the total"] = False
     dtype: Annotated[
-        Literal["auto", "float32", "bfloat16", "float16", "int8"], "of the weights; auto: as stored, where native"
+        Literal["auto", "float32", "bfloat16", "float16", "int8"],
+        "dtype of the weights; auto: as stored if the device multiplies it natively, else float32",
     ] = "auto"
     device: Annotated[str, "auto, cpu, cuda, cuda:N or mps"] = "auto"
 
     def __post_init__(self) -> None:
         if self.tokenizer and not self.data:
-            raise ValueError("tokenizer is for a text of your own, not for the run's validation text: add --data")
+            raise ValueError("tokenizer cannot be used with the run's validation text: add --data")
         for name in ("stride", "batch_size"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}: give at least 1")
 
 
+Texts = Iterable[tuple[list[int], int]]  # for each document its token ids with BOS first, and its length in bytes
+
+
 class Window(NamedTuple):
-    """A stretch of one document: the tokens (T + 1), of which the last ``scored`` are predicted and counted."""
+    """Adjacent tokens (T + 1) of a document, the last ``scored`` of which are predicted and counted."""
 
     document: int
     tokens: list[int]
@@ -72,7 +78,7 @@ class Window(NamedTuple):
 
 @dataclass
 class Score:
-    """Sums over a document, or over all of them."""
+    """Sums over one document or several."""
 
     nats: float = 0.0
     tokens: int = 0
@@ -84,7 +90,9 @@ class Score:
     def figures(self) -> dict[str, float | int]:
         mean = self.nats / self.tokens
         if not math.isfinite(mean):
-            raise ValueError(f"the loss is {mean}: the weights hold NaN or infinity, or overflow; try --dtype float32")
+            raise ValueError(
+                f"the loss is {mean}: the weights hold NaN or infinity, or the dtype overflows; try --dtype float32"
+            )
         return {
             "nats_per_token": mean,
             "perplexity": math.exp(mean) if mean < 700 else math.inf,
@@ -107,45 +115,52 @@ def encoded_documents(source: Iterable[Chunk], tokenizer: Tokenizer) -> Iterator
         text += chunk.text
 
 
-def windows(number: int, tokens: Sequence[int], context: int, stride: int) -> Iterator[Window]:
-    """Each token but the first is scored once, after at least ``context - stride`` tokens where there are so many."""
-    begin = 0
-    for end in itertools.count(min(context, len(tokens) - 1), stride):
-        end = min(end, len(tokens) - 1)  # of the inputs; targets are one further on
+def windows(document: int, tokens: Sequence[int], context: int, stride: int) -> Iterator[Window]:
+    """Windows of a document in which each token but the first is scored once.
+
+    A token is predicted from at least ``context - stride`` tokens, or from all tokens before it if there are fewer.
+    """
+    last = len(tokens) - 1
+    scored_until = 0
+    end = min(context, last)
+    while True:
         start = max(0, end - context)
-        yield Window(number, list(tokens[start : end + 1]), end - begin)
-        begin = end
-        if end == len(tokens) - 1:
+        yield Window(document, list(tokens[start : end + 1]), end - scored_until)
+        if end == last:
             return
+        scored_until = end
+        end = min(end + stride, last)
 
 
 @torch.no_grad()
-def score(model: Transformer, batch: Sequence[Window]) -> list[float]:
-    """The summed nats of each window's scored tokens. Shorter windows are padded at the end, where no token attends."""
-    device, longest = model.tok_embeddings.weight.device, max(len(window.tokens) for window in batch)
-    rows = torch.tensor([[*w.tokens, *[0] * (longest - len(w.tokens))] for w in batch], device=device)  # (B, T + 1)
+def score_windows(model: Transformer, batch: Sequence[Window]) -> list[float]:
+    """The summed nats of each window's scored tokens. Windows are padded at the end, where no scored token attends."""
+    device = model.tok_embeddings.weight.device
+    longest = max(len(window.tokens) for window in batch)
+    padded = [window.tokens + [0] * (longest - len(window.tokens)) for window in batch]
+    rows = torch.tensor(padded, device=device)  # (B, T + 1)
     h = model.hidden(rows[:, :-1])  # (B, T, dim)
     sums = []
     for window, states, row in zip(batch, h, rows):
-        part = slice(len(window.tokens) - 1 - window.scored, len(window.tokens) - 1)
-        losses = [
-            F.cross_entropy(model.logits(hidden).float(), targets, reduction="sum").double()
-            for hidden, targets in zip(states[part].split(256), row[1:][part].split(256))  # bounds memory to 256 x V
-        ]
-        sums.append(sum(loss.item() for loss in losses))
+        scored = slice(len(window.tokens) - 1 - window.scored, len(window.tokens) - 1)
+        nats = 0.0
+        # 256 tokens at a time, so that the logits take little memory
+        for hidden, targets in zip(states[scored].split(256), row[1:][scored].split(256)):
+            nats += F.cross_entropy(model.logits(hidden).float(), targets, reduction="sum").item()
+        sums.append(nats)
     return sums
 
 
 def evaluate(
     model: Transformer,
-    texts: Iterable[tuple[list[int], int]],
+    texts: Texts,
     stride: int | None = None,
     batch_size: int = 8,
-    scored: Callable[[int], object] = lambda tokens: None,
+    on_batch: Callable[[int], object] | None = None,
 ) -> list[Score]:
-    """A score for each document. Windows never cross from one document into the next.
+    """The score of each document. Windows do not cross documents.
 
-    ``texts`` are (token ids with BOS first, bytes); ``scored`` is called with the number of tokens of each batch.
+    ``on_batch`` is called after each batch with the number of tokens scored.
     """
     context = model.args.max_seq_len
     stride = context if stride is None else stride
@@ -155,16 +170,17 @@ def evaluate(
         )
     scores: list[Score] = []
 
-    def cut() -> Iterator[Window]:
+    def all_windows() -> Iterator[Window]:
         for number, (tokens, size) in enumerate(texts):
             scores.append(Score(tokens=len(tokens) - 1, bytes=size))
             yield from windows(number, tokens, context, stride)
 
-    queue = cut()
+    queue = all_windows()
     while batch := list(itertools.islice(queue, batch_size)):
-        for window, nats in zip(batch, score(model, batch)):
+        for window, nats in zip(batch, score_windows(model, batch)):
             scores[window.document].nats += nats
-        scored(sum(window.scored for window in batch))
+        if on_batch:
+            on_batch(sum(window.scored for window in batch))
     return scores
 
 
@@ -187,7 +203,7 @@ def score_table(scores: Sequence[Score]) -> str:
 
 
 def file_table(files: Mapping[str, Score]) -> str:
-    """A line for each file, above the total."""
+    """A row for each file."""
     lines = [f"{'nats per token':<14}  {'bits per byte':>13}  {'tokens':>11}  file"]
     for name, item in files.items():
         figures = item.figures()
@@ -197,53 +213,50 @@ def file_table(files: Mapping[str, Score]) -> str:
     return "\n".join(lines) + "\n"
 
 
-Texts = Iterator[tuple[list[int], int]]  # token ids with BOS first, and bytes, of each document
-
-
-def named_documents(source: Documents, tokenizer: Tokenizer, names: list[str]) -> Texts:
-    """The encoded documents of all files; the name of the file that each is in is appended to ``names``."""
-    for name, pieces in source.by_file():
-        for item in encoded_documents(pieces, tokenizer):
+def encoded_files(source: Documents, tokenizer: Tokenizer, names: list[str]) -> Iterator[tuple[list[int], int]]:
+    """The encoded documents of all files. For each document, the name of its file is appended to ``names``."""
+    for name, chunks in source.by_file():
+        for document in encoded_documents(chunks, tokenizer):
             names.append(name)
-            yield item
+            yield document
 
 
-def given_text(options: EvaluateOptions, data: DataArgs | None) -> Documents:
-    """The text that the user named, split as the run's own text was, if ``data`` says how."""
+def open_data(options: EvaluateOptions, data: DataArgs | None) -> Documents:
+    """The text of --data. The separator is that of the flag, else of the run's ``data``, else recognized."""
     source = open_documents(options.data, options.text_key, None, options.glob)
     separator = options.doc_separator
     if separator is None and data:
         separator = data.doc_separator
     if separator is None:
-        found = recognize(*source.beginnings())
-        separator = found.separator
-        if found.note:
-            print_note(f"note: {', '.join(options.data)}: {found.note}")
+        recognized = recognize(*source.beginnings())
+        separator = recognized.separator
+        if recognized.note:
+            print_note(f"note: {', '.join(options.data)}: {recognized.note}")
     return source.with_separator(separator or None)
 
 
-def own_text(checkpoint: Checkpoint, data: DataArgs | None, tokenizer: Tokenizer) -> Texts:
-    """The validation text of the run that the model is. Raises ValueError if the model is not a run's."""
+def validation_text(checkpoint: Checkpoint, data: DataArgs | None, tokenizer: Tokenizer) -> Texts:
+    """The validation text of the run in the model's directory. Raises ValueError if the model is not a run."""
     if data is None:
         raise ValueError(
-            f"{checkpoint.path} is not a run of train.py that could be read, whose validation text is known: "
-            "name the text to score with --data"
+            f"{checkpoint.path} is not a run of train.py, or its config.toml cannot be read: name the text to score "
+            "with --data"
         )
     dataset = run_dataset(checkpoint.path, data, tokenizer, checkpoint.args.max_seq_len)
     print_note(f"note: scoring {describe_validation(data)}; name another text with --data")
     return validation_documents(dataset, tokenizer)
 
 
-def by_file(names: Sequence[str], scores: Sequence[Score]) -> dict[str, Score]:
+def sum_by_file(names: Sequence[str], scores: Sequence[Score]) -> dict[str, Score]:
     files: dict[str, Score] = {}
     for name, item in zip(names, scores):
         files[name] = files.get(name, Score()) + item
     return files
 
 
-def show(names: Sequence[str], scores: Sequence[Score], as_json: bool) -> None:
-    """The scores on stdout; of several files, each one's too. ``names`` are those of the documents' files, if any."""
-    files = by_file(names, scores)
+def print_scores(names: Sequence[str], scores: Sequence[Score], as_json: bool) -> None:
+    """Print the scores, for several files also those of each file. ``names`` has the file of each document, or none."""
+    files = sum_by_file(names, scores)
     if not as_json:
         if len(files) > 1:
             print(file_table(files))
@@ -260,7 +273,8 @@ def show(names: Sequence[str], scores: Sequence[Score], as_json: bool) -> None:
 
 
 def main() -> None:
-    parser = Parser(text_flag="--data", prog=script_name("evaluate"), description="How well a model predicts a text.")
+    description = "Measure how well a model predicts a text."
+    parser = Parser(text_flag="--data", prog=script_name("evaluate"), description=description)
     parser.add_argument(
         "model", nargs="?", type=Path, metavar="MODEL", help="run directory or checkpoint (default: newest run)"
     )
@@ -269,20 +283,22 @@ def main() -> None:
     options: EvaluateOptions = from_settings(EvaluateOptions, read_flags(flags, EvaluateOptions))
     path = flags.model or newest_run()
     data = run_data(path)
-    source = given_text(options, data) if options.data else None
+    source = open_data(options, data) if options.data else None
     device = pick_device(options.device)
     checkpoint = open_checkpoint(path)
     variant = find_network(options.network) if options.network else None
     tokenizer = checkpoint.tokenizer(options.tokenizer)
     names: list[str] = []
+    texts: Texts
     if source is None:
-        texts = own_text(checkpoint, data, tokenizer)
+        texts = validation_text(checkpoint, data, tokenizer)
     else:
-        texts = named_documents(source, tokenizer, names)
-        if data and (known := training_files(source, data)):
+        texts = encoded_files(source, tokenizer, names)
+        trained_on = training_files(source, data) if data else 0
+        if trained_on:
             print_note(
-                f"note: {path} was trained on {known:,} of {quantity(len(source.opened), 'file')}: its scores are "
-                "better than those of new text; without --data, its validation text is scored"
+                f"note: {path} was trained on {trained_on:,} of {quantity(len(source.opened), 'file')}: scores on "
+                "training text are better than on new text; without --data, the validation text is scored"
             )
     dtype = pick_dtype(options.dtype, device, checkpoint.dtype)
     model = checkpoint.model(device, dtype, variant, int8=options.dtype == "int8")
@@ -290,8 +306,8 @@ def main() -> None:
         scores = evaluate(model, texts, options.stride, options.batch_size, bar.update)
     if not scores:
         text = ", ".join(options.data) or "the validation text"
-        raise ValueError(f"{text}: no document has a token that could be predicted: give more text")
-    show(names, scores, options.json)
+        raise ValueError(f"{text}: no document has a token to predict: give more text")
+    print_scores(names, scores, options.json)
 
 
 if __name__ == "__main__":

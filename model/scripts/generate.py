@@ -1,4 +1,4 @@
-"""Continue a text with a trained model: its own run directory, or a published Llama checkpoint."""
+"""Continue a text with a trained model: a run directory or a published Llama checkpoint."""
 
 import argparse
 import json
@@ -13,16 +13,16 @@ from tqdm import tqdm
 from ..cli import (
     Parser,
     add_flags,
+    decode_argument,
     from_settings,
     print_note,
     quantity,
     read_flags,
     run_script,
     script_name,
-    typed_text,
 )
 from ..cli.machine import check_memory, choose_threads, has_native_bfloat16, pick_device, pick_dtype
-from ..cli.parser import as_value
+from ..cli.parser import format_flag
 from ..decoding.batches import check_endless, memory_needed
 from ..decoding.chat import Chat, open_chat
 from ..decoding.conversation import Conversation, converse
@@ -35,42 +35,42 @@ from ..text.tokenizer import Tokenizer
 from ..training.config import run_settings
 from ..transformer import Transformer
 from ..weights import find_network, open_checkpoint
-from ..weights.checkpoint import is_missing, newest_run
+from ..weights.checkpoint import Checkpoint, is_missing, newest_run
 from . import startup
 
 SEPARATOR = "\n" + 40 * "-"  # between the texts of several samples
-MAX_SAMPLES = 1_000_000  # of a prompt
-LENGTH = 256  # new tokens, unless the user says otherwise or the context is shorter
+MAX_SAMPLES = 1_000_000  # per prompt
+LENGTH = 256  # default number of new tokens, if the context allows it
 
 
 @dataclass(frozen=True)
 class Options:
-    """What is generated, and how it is computed."""
+    """Output, model and computation."""
 
     max_new_tokens: Annotated[int | None, "length of the continuation (default: 256, or what the context allows)"] = (
         None
     )
     num_samples: Annotated[int, "continuations of each prompt"] = 1
-    batch_size: Annotated[int, "texts that are generated at the same time"] = 16
+    batch_size: Annotated[int, "texts generated at the same time"] = 16
     tokenizer: Annotated[Path | None, "tokenizer file (default: the one beside the model)"] = None
-    network: Annotated[str | None, "module:Class of a model that is a subclass of Transformer"] = None
-    jsonl: Annotated[bool, "one JSON object a sample: prompt, text, tokens, finish_reason"] = False
-    logprobs: Annotated[bool, "with --jsonl: each token's log-probability, in nats"] = False
-    interactive: Annotated[
-        bool, "you write a line, the model continues or answers, and so on; /help lists commands"
-    ] = False
-    chat: Annotated[bool, "apply the model's chat template to each prompt; without prompts, to what you type"] = False
-    system: Annotated[str | None, "the system's message, before all others of a chat"] = None
-    no_cache: Annotated[bool, "compute the whole text again for each token, to see what the cache saves"] = False
+    network: Annotated[str | None, "the model is this subclass of Transformer: MODULE:CLASS"] = None
+    jsonl: Annotated[bool, "print one JSON object per sample: prompt, text, tokens, finish_reason"] = False
+    logprobs: Annotated[bool, "with --jsonl: add the log-probability of each token, in nats"] = False
+    interactive: Annotated[bool, "take turns with the model in the terminal; /help lists the commands"] = False
+    chat: Annotated[bool, "apply the model's chat template to each prompt; without --prompt, chat in the terminal"] = (
+        False
+    )
+    system: Annotated[str | None, "system message at the start of a chat"] = None
+    no_cache: Annotated[bool, "recompute the whole text for each token, for comparison with the cache"] = False
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16", "int8"],
-        "of weights and cache; auto is the stored one where the device multiplies it natively, else float32; "
-        "int8 holds the matrices in eight bits",
+        "dtype of weights and cache; auto: as stored if the device multiplies it natively, else float32; "
+        "int8: matrices in eight bits",
     ] = "auto"
     device: Annotated[str, "auto, cpu, cuda, cuda:N or mps"] = "auto"
-    endless: Annotated[bool, "continue past the context: the cache drops the oldest part of the text"] = False
-    ignore_eos: Annotated[bool, "go on after a token that ends the text, up to max_new_tokens"] = False
-    compile: Annotated[bool, "compile first; how much sooner tokens come depends on model and processor"] = False
+    endless: Annotated[bool, "continue beyond the context: the cache evicts the oldest tokens"] = False
+    ignore_eos: Annotated[bool, "continue after an end-of-text token, up to max_new_tokens"] = False
+    compile: Annotated[bool, "use torch.compile; the speedup depends on the model and the processor"] = False
 
     def __post_init__(self) -> None:
         for name in ("max_new_tokens", "num_samples", "batch_size"):
@@ -80,22 +80,31 @@ class Options:
         if self.num_samples > MAX_SAMPLES:
             raise ValueError(f"num_samples is {self.num_samples}: give at most {MAX_SAMPLES}")
         if self.logprobs and not self.jsonl:
-            raise ValueError("logprobs go into the JSON objects: add --jsonl")
+            raise ValueError("logprobs are printed in JSON objects: add --jsonl")
         for name in ("compile", "endless"):
             if getattr(self, name) and self.no_cache:
-                raise ValueError(f"{name} is for decoding with the cache: leave --no_cache out")
+                raise ValueError(f"{name} needs the cache: leave --no_cache out")
         if self.system is not None and not (self.chat or self.interactive):
             raise ValueError("system is the first message of a chat: add --chat")
         if self.interactive and self.ignore_eos:
-            raise ValueError("ignore_eos is for prompts: a turn of a conversation ends where the model ends its text")
+            raise ValueError("ignore_eos cannot be used with interactive, where an end-of-text token ends a turn")
         if self.interactive and (self.no_cache or self.jsonl or self.num_samples > 1):
-            raise ValueError(
-                "interactive is one text, cached, for people: leave --no_cache, --jsonl, --num_samples out"
-            )
+            raise ValueError("interactive cannot be used with --no_cache, --jsonl and --num_samples: leave them out")
+
+
+@dataclass(frozen=True)
+class Job:
+    """The checked and loaded arguments of a call."""
+
+    network: Transformer  # prepared for decoding
+    tokenizer: Tokenizer
+    prompts: list[Prompt]  # each prompt once per sample
+    max_new_tokens: int
+    chat: Chat | None  # the chat template, if it is applied
 
 
 def parse() -> tuple[argparse.Namespace, Options, Sampling]:
-    description = "Continue a text. Text goes to stdout, all else to stderr."
+    description = "Continue a text. The text goes to stdout, everything else to stderr."
     parser = Parser(text_flag="--prompt", prog=script_name("generate"), description=description)
     parser.add_argument(
         "model", nargs="?", type=Path, metavar="MODEL", help="run directory or checkpoint (default: newest run)"
@@ -103,49 +112,40 @@ def parse() -> tuple[argparse.Namespace, Options, Sampling]:
     parser.add_argument(
         "--prompt", action="append", default=[], metavar="TEXT", help="text to continue, - for stdin; may be repeated"
     )
-    parser.add_argument("--prompt_file", type=Path, metavar="PATH", help="a file with one prompt a line")
+    parser.add_argument("--prompt_file", type=Path, metavar="PATH", help="file with one prompt per line")
     parser.add_argument(
-        "--stop", action="append", default=[], metavar="TEXT", help="end before this text; may be repeated"
+        "--stop", action="append", default=[], metavar="TEXT", help="stop before this text; may be repeated"
     )
     add_flags(parser, Sampling, Options)
     flags = parser.parse_args()
-    flags.prompt, flags.stop = ([typed_text(text) for text in texts] for texts in (flags.prompt, flags.stop))
+    flags.prompt = [decode_argument(text) for text in flags.prompt]
+    flags.stop = [decode_argument(text) for text in flags.stop]
     options = from_settings(Options, read_flags(flags, Options))
     check_stop_strings(flags.stop)
     if options.chat and not (flags.prompt or flags.prompt_file):
         options = from_settings(Options, read_flags(flags, Options) | {"interactive": True})
     if options.interactive and (flags.prompt or flags.prompt_file):
         raise ValueError("interactive takes its prompts from the terminal: leave --prompt and --prompt_file out")
-    if flags.model and is_missing(flags.model) and " " in str(flags.model):  # no directory, but what to continue
-        raise ValueError(f"this text is no model: did you mean {as_value('--prompt', str(flags.model))}?")
+    if flags.model and is_missing(flags.model) and " " in str(flags.model):  # probably a prompt without --prompt
+        raise ValueError(f"this text is not a model: did you mean {format_flag('--prompt', str(flags.model))}?")
     return flags, options, from_settings(Sampling, read_flags(flags, Sampling))
 
 
 def main() -> int:
     flags, options, sampling = parse()
-    network, tokenizer, prompts, length, chat = load(flags, options)
+    job = load(flags, options)
     speed = Speed()
     try:
         if options.interactive:
-            endless = options.endless or is_shift_invariant(network)
-            converse(Conversation(network, tokenizer, sampling, speed, chat, endless), length, flags.stop)
-            return 0
-        completion = Completion(
-            length, flags.stop, options.batch_size, options.logprobs, not options.no_cache, options.endless
-        )
-        samples = complete(network, tokenizer, prompts, completion, sampling, speed)
-        few = len(prompts) <= options.batch_size
-        with tqdm(total=len(prompts), unit="sample", disable=few, file=sys.stderr) as bar:
-            left = len(prompts)
-            for sample in samples:
-                if sample.finish is not None:
-                    left -= 1
-                show(sample, options, last=left == 0)
-                bar.update(sample.finish is not None)
+            endless = options.endless or is_shift_invariant(job.network)
+            conversation = Conversation(job.network, job.tokenizer, sampling, speed, job.chat, endless)
+            converse(conversation, job.max_new_tokens, flags.stop)
+        else:
+            print_samples(job, options, flags.stop, sampling, speed)
     except torch.OutOfMemoryError:
         raise ValueError(f"{options.device} has too little memory: lower --batch_size or --max_new_tokens") from None
     except KeyboardInterrupt:
-        print(flush=True)  # the text so far stays; what comes next starts on a line of its own
+        print(flush=True)  # end the line of the unfinished text
         raise
     finally:
         if speed.prompt_tokens:
@@ -154,55 +154,87 @@ def main() -> int:
     return 0
 
 
-def load(flags: argparse.Namespace, options: Options) -> tuple[Transformer, Tokenizer, list[Prompt], int, Chat | None]:
-    """The decoding network, the tokenizer, each prompt once for each of its samples, how many new tokens they get, and
-    the chat template, where one is to be applied.
-
-    Whatever can be wrong is found before the weights are read.
-    """
+def load(flags: argparse.Namespace, options: Options) -> Job:
+    """Check the arguments and load the model. The weights are read last, so that errors appear at once."""
     device = pick_device(options.device)
     checkpoint = open_checkpoint(flags.model or newest_run())
     tokenizer = checkpoint.tokenizer(options.tokenizer)
     variant = find_network(options.network) if options.network else None
     dtype = pick_dtype(options.dtype, device, checkpoint.dtype)
     if options.dtype == "bfloat16" and not has_native_bfloat16(device):
-        print_note(f"note: {device} has no bfloat16 instructions: arithmetic is emulated, --dtype auto chooses")
+        print_note(f"note: {device} has no bfloat16 instructions and emulates them slowly; --dtype auto avoids this")
 
-    args, length = checkpoint.args, options.max_new_tokens or LENGTH
-    wanted = options.chat or options.interactive
-    chat = open_chat(checkpoint.path, tokenizer, options.system, required=options.chat) if wanted else None
+    args = checkpoint.args
+    chat = None
+    if options.chat or options.interactive:
+        chat = open_chat(checkpoint.path, tokenizer, options.system, required=options.chat)
     if options.ignore_eos:
         tokenizer.eos_ids = ()
+    max_new_tokens = options.max_new_tokens or LENGTH
     prompts: list[Prompt] = []
     if not options.interactive:
-        texts = read_texts(flags.prompt, flags.prompt_file)
-        start = run_settings(checkpoint.path).get("start_text", "")  # of a text without a prompt: BOS alone is rare
-        tokens_of = chat.encode_questions(texts) if chat else (tokenizer.encode(text or start) for text in texts)
-        prompts = [Prompt(text, tokens) for text, tokens in zip(texts, tokens_of)]
+        prompts = encode_prompts(flags, checkpoint, tokenizer, chat)
         if options.endless:
             prompts = fit_endless(prompts, args.max_seq_len)
         else:
             check_fit(prompts, args.max_seq_len, options.max_new_tokens)
-            length = options.max_new_tokens or min(LENGTH, args.max_seq_len - max(len(p.tokens) for p in prompts))
+            if options.max_new_tokens is None:
+                longest = max(len(prompt.tokens) for prompt in prompts)
+                max_new_tokens = min(LENGTH, args.max_seq_len - longest)
         prompts = [prompt for prompt in prompts for _ in range(options.num_samples)]
-    for first in range(0, len(prompts), options.batch_size) if options.endless else ():
-        check_endless(variant or Transformer, [p.tokens for p in prompts[first : first + options.batch_size]])
+    if options.endless:
+        for first in range(0, len(prompts), options.batch_size):
+            batch = prompts[first : first + options.batch_size]
+            check_endless(variant or Transformer, [prompt.tokens for prompt in batch])
     rows = max(1, min(options.batch_size, len(prompts)))
     if device.type == "cpu":
-        tokens = min(args.max_seq_len, max((len(p.tokens) + length for p in prompts), default=args.max_seq_len))
+        lengths = [len(prompt.tokens) + max_new_tokens for prompt in prompts]
+        tokens = min(args.max_seq_len, max(lengths, default=args.max_seq_len))
         check_memory(memory_needed(args, rows, tokens, dtype), f"a batch of {rows} texts of {tokens} tokens")
     model = checkpoint.model(device, dtype, variant, int8=options.dtype == "int8")
     choose_threads(device, rows * sum(weight.numel() for weight in model.state_dict().values()))
-    return for_decoding(model, options.compile), tokenizer, prompts, length, chat
+    return Job(for_decoding(model, options.compile), tokenizer, prompts, max_new_tokens, chat)
 
 
-def show(sample: Sample, options: Options, last: bool) -> None:
-    """Its new text to stdout, and a line after it where others follow; or, once it has finished, a JSON line."""
-    if not options.jsonl:
-        print(sample.take(with_prompt=not options.chat), end="", flush=True)
-    if sample.finish is not None:
-        line = json.dumps(sample.as_json(options.logprobs), ensure_ascii=False)
-        print(line if options.jsonl else "" if last else SEPARATOR, flush=True)
+def encode_prompts(
+    flags: argparse.Namespace, checkpoint: Checkpoint, tokenizer: Tokenizer, chat: Chat | None
+) -> list[Prompt]:
+    """The prompts from the flags. An empty prompt becomes the run's ``start_text``, because BOS alone is rare."""
+    texts = read_texts(flags.prompt, flags.prompt_file)
+    if chat:
+        encoded = chat.encode_questions(texts)
+    else:
+        start_text = run_settings(checkpoint.path).get("start_text", "")
+        encoded = (tokenizer.encode(text or start_text) for text in texts)
+    return [Prompt(text, tokens) for text, tokens in zip(texts, encoded)]
+
+
+def print_samples(job: Job, options: Options, stop: list[str], sampling: Sampling, speed: Speed) -> None:
+    """Generate and print all samples, with a progress bar if there is more than one batch."""
+    completion = Completion(
+        job.max_new_tokens, stop, options.batch_size, options.logprobs, not options.no_cache, options.endless
+    )
+    unfinished = len(job.prompts)
+    one_batch = unfinished <= options.batch_size
+    with tqdm(total=unfinished, unit="sample", disable=one_batch, file=sys.stderr) as bar:
+        for sample in complete(job.network, job.tokenizer, job.prompts, completion, sampling, speed):
+            if sample.finish is not None:
+                unfinished -= 1
+            print_sample(sample, options, is_last=unfinished == 0)
+            if sample.finish is not None:
+                bar.update()
+
+
+def print_sample(sample: Sample, options: Options, is_last: bool) -> None:
+    """Print the sample's new text; or with --jsonl its JSON object, once it is finished."""
+    is_finished = sample.finish is not None
+    if options.jsonl:
+        if is_finished:
+            print(json.dumps(sample.as_json(options.logprobs), ensure_ascii=False), flush=True)
+        return
+    print(sample.take(with_prompt=not options.chat), end="", flush=True)
+    if is_finished:
+        print("" if is_last else SEPARATOR, flush=True)
 
 
 if __name__ == "__main__":

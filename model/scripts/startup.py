@@ -1,20 +1,19 @@
-"""What must be set before PyTorch is loaded. The package's ``__init__`` imports this first.
+"""Settings that must be made before PyTorch is loaded. The package's ``__init__`` imports this module first.
 
-Python runs a package's ``__init__``, which loads PyTorch, before any other module of the package, so nothing in a
-script itself could come earlier. This module acts only in a process that runs one of the project's own scripts. In any
-other it does nothing, because a library must not decide for the program that imports it.
+The ``__init__`` of the package loads PyTorch, and Python runs it before any script in the package. This module acts
+only in a process that runs one of the project's scripts. A library must not change the program that imports it.
 
-Threads of libgomp (PyTorch's OpenMP on Linux) that wait for each other spin for milliseconds before they sleep. Beside
-another busy process that time is taken from the very thread they wait for, and speed falls to a twentieth. Spinning for
-about a tenth of a millisecond bridges the gap between two products and no more; where the machine is busy already, the
-threads sleep at once. The user's own settings win.
+Waiting threads of libgomp, PyTorch's OpenMP library on Linux, spin for milliseconds before they sleep. Beside another
+busy process they take this time from the thread that they wait for, and the speed falls to a twentieth. Spinning for
+0.1 ms is enough to bridge the gap between two products. On a busy machine the threads sleep at once. Settings that the
+user made are kept.
 
-Only this is chosen by what else runs. The number of threads is not: with it the sums of a product change in their last
-bits, and the same command and seed must give the same text and the same weights whatever the machine does meanwhile.
+Only the waiting depends on the load of the machine. The number of threads does not, because it changes the last bits of
+a product, and the same command and seed must always give the same text and the same weights.
 
-Until the script's work begins (``run_script``), Ctrl-C ends the process at once: no traceback from within an import.
-Nor is garbage collected until then: what PyTorch creates as it is imported stays, and looking through all of it again
-and again took a fifth of the time.
+Until ``run_script`` starts the work, Ctrl-C ends the process at once, because an import would print a traceback.
+Garbage collection is off until then: the objects that the import of PyTorch creates are never freed, and examining
+them again and again took a fifth of the time.
 """
 
 import gc
@@ -26,14 +25,14 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
 SCRIPTS = ("train.py", "generate.py", "evaluate.py", "convert.py", "study.py")  # beside the package, in the repository
-COMMANDS = ("ropewalk", "ropewalk.exe")  # where it is installed
-USER_SETTINGS = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # any of them: the user has decided
+COMMANDS = ("ropewalk", "ropewalk.exe")  # if the package is installed
+USER_SETTINGS = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # if any is set, nothing is changed
 
 
 def machine_is_busy(readings: int = 5) -> bool:
-    """Whether, beside this process, as many want to run as there are cores; several times, for a moment's work is none.
+    """Whether other processes occupy all cores, in several readings, so that short bursts do not count.
 
-    False where the system does not tell.
+    False if the system does not report the load.
     """
     try:
         for reading in range(readings):
@@ -46,11 +45,11 @@ def machine_is_busy(readings: int = 5) -> bool:
     return True
 
 
-WHEN_QUIET, WHEN_BUSY = {"GOMP_SPINCOUNT": "10000"}, {"OMP_WAIT_POLICY": "PASSIVE"}  # benchmarks/busy.py compares
+WHEN_QUIET, WHEN_BUSY = {"GOMP_SPINCOUNT": "10000"}, {"OMP_WAIT_POLICY": "PASSIVE"}  # benchmarks/busy.py measures both
 
 
 def is_own_script(started: str) -> bool:
-    """Whether ``started``, the program that this process runs (``sys.argv[0]``), is a script of this project."""
+    """Whether ``started`` (``sys.argv[0]``) is a script of this project."""
     path = Path(started)
     if path.name in SCRIPTS:
         return path.resolve().parent == PACKAGE.parent
@@ -58,16 +57,16 @@ def is_own_script(started: str) -> bool:
 
 
 def choose_waiting() -> bool:
-    """Set how threads wait for each other, unless the user has. Returns whether the machine is busy."""
+    """Set how waiting threads behave, unless the user has set it. Returns whether the machine is busy."""
     busy = machine_is_busy()
     if not any(name in os.environ for name in USER_SETTINGS):
         os.environ |= WHEN_BUSY if busy else WHEN_QUIET
     return busy
 
 
-BUSY = False  # whether the machine was, when a script started
+BUSY = False  # whether the machine was busy when the script started
 if is_own_script(sys.argv[0]):
     gc.disable()
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not under nohup
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # it is ignored under nohup
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     BUSY = choose_waiting()

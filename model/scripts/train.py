@@ -1,4 +1,4 @@
-"""Train a language model: settings become a plan, and the plan a run."""
+"""Train a language model: resolve the settings to a plan, prepare the text, run."""
 
 import glob
 import os
@@ -17,93 +17,101 @@ from ..training.run import run
 from ..weights.checkpoint import CONFIGURATIONS, is_missing
 
 PACKAGE = Path(__file__).parent.parent
-CONFIGS = PACKAGE / "configs"  # where the package is installed
+CONFIGS = PACKAGE / "configs"  # in the installed package
 if not CONFIGS.is_dir():
     CONFIGS = PACKAGE.parent / "configs"  # in the repository
 
 
 def main() -> int:
-    description = "Train a language model on your own text. Settings come from the defaults, the TOML file, then flags."
+    description = "Train a language model on your own text. Flags override the TOML file, which overrides the defaults."
     parser = Parser(text_flag="--data", prog=script_name("train"), description=description)
-    files = f"a TOML file, or one of {shipped()} (default: demo.toml); text, as with --data; with --resume a run"
-    parser.add_argument("named", nargs="*", metavar="CONFIG.toml|TEXT|RUN", help=files)
-    parser.add_argument("--resume", action="store_true", help="go on with RUN or --out_dir (default: the newest)")
-    parser.add_argument("--plan", action="store_true", help="print what the run would take and come to, and stop")
+    files = (
+        f"settings: a TOML file, or one of {config_names()} (default: demo.toml); text: the same as --data; with "
+        "--resume: the run directory"
+    )
+    parser.add_argument("arguments", nargs="*", metavar="CONFIG.toml|TEXT|RUN", help=files)
+    parser.add_argument("--resume", action="store_true", help="continue RUN or --out_dir (default: the newest run)")
+    parser.add_argument(
+        "--plan", action="store_true", help="print the expected time, memory and loss of the run, without training"
+    )
     add_flags(parser, *CLASSES)
     flags = parser.parse_args()
 
     if flags.plan and flags.resume:
         raise ValueError("--plan is for a new run: leave --resume out")
-    config, settings = sort_named(flags.named, read_flags(flags, *CLASSES), flags.resume)
+    config, settings = sort_arguments(flags.arguments, read_flags(flags, *CLASSES), flags.resume)
     keep_freed_memory()
     ranks = torchrun_ranks(os.environ)
     plan = resolve(config, CONFIGS / "demo.toml", settings, flags.resume, ranks)
-    # Under torchrun the first process prepares the text, and the others read what it has written.
+    # Under torchrun the first process prepares the text, and the others read it from the cache.
     text = prepare_text(plan) if ranks.is_first else None
     if flags.plan:
         return show_plan(plan, text) if text else 0
     return run(plan, text)
 
 
-def shipped() -> str:
+def config_names() -> str:
     return ", ".join(path.name for path in sorted(CONFIGS.glob("*.toml")))
 
 
-def sort_named(named: Sequence[str], settings: Settings, resume: bool) -> tuple[Path | None, Settings]:
-    """The configuration among the arguments without a flag, and the settings with the text or the run among them.
+def sort_arguments(arguments: Sequence[str], settings: Settings, resume: bool) -> tuple[Path | None, Settings]:
+    """Sort the positional arguments. Returns the config file, and the settings with texts and the run added.
 
-    A file is a configuration if it ends in ``.toml``, and text otherwise. Raises ValueError for what is neither, and
-    for what is named twice.
+    A file that ends in ``.toml`` is a config, any other file is text. Raises ValueError for an argument that is
+    neither, and for settings that are given twice.
     """
-    configs, texts = [], []
-    for name in named:
-        if resume and local_path(name).is_dir():
-            settings = put(settings, "out_dir", local_path(name), name)
-        elif config := find_config(name):
+    configs: list[Path] = []
+    texts: list[str] = []
+    for argument in arguments:
+        if resume and local_path(argument).is_dir():
+            settings = add_setting(settings, "out_dir", local_path(argument), argument)
+            continue
+        config = find_config(argument)
+        if config:
             configs.append(config)
         else:
-            check_text(name)
-            texts.append(name)
+            check_text(argument)
+            texts.append(argument)
     if len(configs) > 1:
         raise ValueError(f"{configs[0]} and {configs[1]} are two configurations: give one")
     if texts:
-        settings = put(settings, "data", tuple(texts), texts[0])
-    return next(iter(configs), None), settings
+        settings = add_setting(settings, "data", tuple(texts), texts[0])
+    return configs[0] if configs else None, settings
 
 
-def put(settings: Settings, name: str, value: object, argument: str) -> Settings:
+def add_setting(settings: Settings, name: str, value: object, argument: str) -> Settings:
     if name in settings:
         raise ValueError(f"{name} is given twice, as {argument} and with --{name}: give all of it with --{name}")
     return settings | {name: value}
 
 
 def find_config(name: str) -> Path | None:
-    """The TOML file, or the shipped config that is called ``demo.toml``, ``demo`` or ``configs/demo.toml``; or None.
+    """The TOML file ``name``, or the config in ``configs/`` called ``demo.toml``, ``demo`` or ``configs/demo.toml``.
 
-    Raises ValueError if it ends in ``.toml`` and is neither.
+    None if it is neither. Raises ValueError if it is neither and ends in ``.toml``.
     """
     path = local_path(name)
     if path.suffix == ".toml" and path.exists():
         return path
-    shipped_file = CONFIGS / f"{path.name.removesuffix('.toml')}.toml"
-    if not path.exists() and path.parent in (Path(), Path("configs")) and shipped_file.is_file():
-        return shipped_file
+    included = CONFIGS / f"{path.name.removesuffix('.toml')}.toml"
+    if not path.exists() and path.parent in (Path(), Path("configs")) and included.is_file():
+        return included
     if path.suffix == ".toml":
-        raise ValueError(f"{name} does not exist: give a TOML file, or one of {shipped()} from {CONFIGS}")
+        raise ValueError(f"{name} does not exist: give a TOML file, or one of {config_names()} from {CONFIGS}")
     return None
 
 
 def check_text(name: str) -> None:
-    """Raise ValueError for a model, whose files are no text to train on, and for what does not exist."""
+    """Raise ValueError for a path that does not exist, and for a model directory, whose files are not text."""
     path = local_path(os.path.expanduser(name))
     if any((path / file).is_file() for file in (CONFIG_FILE, *CONFIGURATIONS)):
         raise ValueError(
-            f"{name} is a model: --resume {name} goes on with its run, --init_from {name} fine-tunes it, and --data "
-            f"{name} takes the files in it as text"
+            f"{name} is a model: --resume {name} continues its run, --init_from {name} fine-tunes it, --data {name} "
+            "trains on its files as text"
         )
     is_path = name not in (DEFAULT, "-") and "://" not in name and not glob.has_magic(name)
     if is_path and is_missing(path):
-        raise ValueError(f"{name} does not exist: give text (--help says which kinds), or one of {shipped()}")
+        raise ValueError(f"{name} does not exist: give text (see --data in --help), or one of {config_names()}")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from ..cli import script_name, typed_command
+from ..cli import script_command, script_name
 from ..cli.files import write_text
 from .topic import Report
 
@@ -117,7 +117,7 @@ def run(options: Exercise) -> Report:
         if path.exists():
             raise ValueError(f"{path} exists and is not overwritten: give another directory")
     options.directory.mkdir(parents=True, exist_ok=True)
-    command = typed_command("study")
+    command = script_command("study")
     for path, text in texts.items():
         write_text(path, text.replace("{command}", command).replace("{path}", str(path)))
     lines = [f"written: {path}" for path in texts]

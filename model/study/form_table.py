@@ -76,7 +76,8 @@ def id_table(length: int) -> Table:
     places = sorted({0, 1, *range(max(context - 2, 0), min(context + 3, length)), length - 1} & {*range(length)})
     ids = chatglm_ids(length, context)  # (2, T)
     return Table(
-        f"ChatGLM-6B's two ids of each token: {context} of prompt, the last of them the mask, then what it generates",
+        f"ChatGLM-6B's two ids of each token: a prompt of {context} tokens, the last one the mask, "
+        "then generated tokens",
         ("token", *map(str, places)),
         [("first id", *ids[0, places].tolist()), ("second id", *ids[1, places].tolist())],
     )

@@ -201,8 +201,7 @@ def call_table(calls: list[Call]) -> Table:
         columns.remove("text")
         rows = [(name, *rest) for name, _, *rest in rows]
     notes = [
-        "scores seen: what the mask lets through of T x S scores; a chunk of several tokens sees a triangle at its "
-        "right end.",
+        "scores seen: those of the T x S scores that the mask lets through; the last T columns are a triangle.",
         "multiplications: of all matrix products; without cache: the same logits from a call on all tokens so far.",
         "logits differ by: largest difference of any logit between the two.",
     ]

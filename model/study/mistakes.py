@@ -56,14 +56,8 @@ def shape_mistakes() -> Iterator[Row]:
     theta = torch.rand(2, 8, 4)
     again = torch.cat((theta[..., None], theta[..., None]), 3)[:, :, :, 0]
     measured = f"{theta.shape[-1]} angles stay {again.shape[-1]}"
-    yield (
-        "cat([a[..., None], a[..., None]], 3)[..., 0] doubles",
-        "the index undoes it",
-        measured,
-        "mistake",
-        "note 4",
-        "no",
-    )
+    written, correct = "cat([a[..., None], a[..., None]], 3)[..., 0] doubles", "the index undoes it"
+    yield written, correct, measured, "mistake", "note 4", "no"
 
 
 def angle_mistakes() -> Iterator[Row]:
@@ -83,14 +77,8 @@ def angle_mistakes() -> Iterator[Row]:
 
     euler = torch.polar(torch.ones(()), torch.ones(()))
     measured = f"x=1: {euler.real:.4f}{euler.imag:+.4f}i, the sum {euler.real * 2:.4f}"
-    yield (
-        "e^ix + e^-ix = cos x + i sin x",
-        "e^ix alone; the sum is 2 cos x",
-        measured,
-        "mistake",
-        "note 4",
-        "its next line",
-    )
+    written, correct = "e^ix + e^-ix = cos x + i sin x", "e^ix alone; the sum is 2 cos x"
+    yield written, correct, measured, "mistake", "note 4", "its next line"
 
     x = torch.tensor([[3.0, 4.0]])  # (1, 2)
     kept, lost = rotated(x, precompute_freqs_cis(2, 2)[1:]).norm(), (pair_rotation(1) @ x[0, [0, 0]]).norm()
@@ -113,28 +101,16 @@ def score_mistakes() -> Iterator[Row]:
 
     between = angles_between(7, 4)
     measured = f"distance 3: {between.min():.2f} to {between.max():.2f}"
-    yield (
-        "the angle between q and k shows the distance",
-        "their own angle adds to it",
-        measured,
-        "mistake",
-        "note 1",
-        "no",
-    )
+    written, correct = "the angle between q and k shows the distance", "their own angle adds to it"
+    yield written, correct, measured, "mistake", "note 1", "no"
 
     vector, order = torch.arange(1.0, 9.0), halves(8).flatten()
     interleaved = torch.stack((-vector[1::2], vector[::2]), -1).flatten()  # (8,)
     gap = (rotate_half(vector) - interleaved).abs().max()
     mapped = (rotate_half(vector[order.argsort()])[order] - interleaved).abs().max()
     measured = f"off by {gap:.0f}, permuted {mapped:.0f}"
-    yield (
-        "rotate_half makes [-q1, q0, -q3, q2 ...]",
-        "only after a permutation",
-        measured,
-        "mistake",
-        "note 1",
-        "its code",
-    )
+    written, correct = "rotate_half makes [-q1, q0, -q3, q2 ...]", "only after a permutation"
+    yield written, correct, measured, "mistake", "note 1", "its code"
 
 
 def angles_between(m: int, n: int) -> Tensor:
@@ -158,14 +134,9 @@ def precision_mistakes() -> Iterator[Row]:
 
     x = torch.randn(4, 2)
     error = (torch.view_as_real(torch.view_as_complex(x)) - x).abs().max()
-    yield (
-        "view_as_real(view_as_complex(x)) prints other digits",
-        "the exact inverse",
-        f"off by {error:.0f}",
-        "misprint",
-        "note 0",
-        "its text",
-    )
+    written, correct = "view_as_real(view_as_complex(x)) prints other digits", "the exact inverse"
+    measured = f"off by {error:.0f}"
+    yield written, correct, measured, "misprint", "note 0", "its text"
 
 
 def rotated(x: Tensor, table: Tensor) -> Tensor:

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import torch
 
-from ..cli import Settings, print_note, typed_command, typed_flags
+from ..cli import Settings, format_flags, print_note, script_command
 from ..cli.files import read_json, write_json
 from ..cli.machine import pick_device, pick_dtype
-from ..cli.settings import from_table, hints
+from ..cli.settings import from_table, setting_fields
 from ..config import ModelArgs
 from .config import CLASSES
 from .distributed import local_device
@@ -65,9 +65,9 @@ def show_plan(plan: Plan, text: PreparedText) -> int:
 def train_command(settings: Settings) -> str:
     """The command that trains with these settings."""
     if settings.get("init_from"):  # the architecture comes from that model
-        inherited = hints(ModelArgs).keys() - {"max_seq_len"}
+        inherited = setting_fields(ModelArgs).keys() - {"max_seq_len"}
         settings = {name: value for name, value in settings.items() if name not in inherited}
-    return f"{typed_command('train')} {typed_flags(settings, *CLASSES)}"
+    return f"{script_command('train')} {format_flags(settings, *CLASSES)}"
 
 
 def choose_and_forecast(plan: Plan, text: PreparedText, device: torch.device) -> tuple[Plan, PreparedText, Forecast]:

@@ -9,7 +9,7 @@ from shlex import quote
 import numpy as np
 import torch
 
-from ..cli import quantity, typed_command
+from ..cli import quantity, script_command
 from ..config import ModelArgs
 from ..text.dataset import Dataset
 from ..text.token_cache import cache_home
@@ -177,7 +177,7 @@ def summary(run: RunFacts, progress: Progress, train_loss: float | None = None, 
         rows["overfitting"] = warning
     directory = str(run.args.out_dir)
     rows["run directory"] = directory
-    command = f"{typed_command('generate')} {quote(directory)}"
+    command = f"{script_command('generate')} {quote(directory)}"
     if run.args.network:
         command += f" --network {quote(run.args.network)}"
     prompt = first_words(text)
@@ -205,7 +205,7 @@ def first_words(text: str) -> str:
 
 
 def resume_command(directory: Path) -> str:
-    return f"{typed_command('train')} --resume --out_dir {quote(str(directory))}"
+    return f"{script_command('train')} --resume --out_dir {quote(str(directory))}"
 
 
 def format_rows(rows: dict[str, str]) -> str:

@@ -1,15 +1,15 @@
-"""Checkpoints on disk: a run directory, Hugging Face, Meta and llama2.c, recognized by their files.
+"""Checkpoints on disk: run directories, Hugging Face, Meta and llama2.c, recognized by their files.
 
-checkpoint.py        any of them
-variants.py          subclasses of the network, saved under their name
+checkpoint.py        open, load and save a checkpoint of any format
+variants.py          subclasses of the network, saved under their class name
 tensors.py           safetensors files
-layout.py            the tensors' names and shapes, and why query and key rows are permuted
+layout.py            names and shapes of the tensors, and why query and key rows are permuted
 hf_config.py         config.json <-> ModelArgs
-huggingface.py       Hugging Face's directories, and so our own runs
+huggingface.py       Hugging Face directories, which includes run directories
 meta.py              Meta's directories
 llama2c.py           llama2.c's .bin files
-int8.py              matrices in eight bits, and the product with them
-tokenizers.py        the tokenizer that belongs to the weights
+int8.py              int8 weights, and layers that use them
+tokenizers.py        the tokenizer of a checkpoint
 """
 
 from .checkpoint import Checkpoint, check, load_args, load_model, open_checkpoint, save_model

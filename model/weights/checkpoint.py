@@ -1,4 +1,4 @@
-"""A checkpoint of any format, recognized by its files: opened once, for its architecture, tokenizer and weights."""
+"""Open, load and save checkpoints of any format, recognized by their files."""
 
 import difflib
 import errno
@@ -11,53 +11,54 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from ..cli import typed_command
+from ..cli import script_command
 from ..config import ModelArgs
 from ..rope import precompute_freqs_cis
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 from . import huggingface
 from .huggingface import HuggingFace
-from .int8 import Quantized, check_device, put_in, quantize
-from .layout import Shapes, check_context, compare
+from .int8 import Quantized, check_device, quantize, replace_matrices
+from .layout import Shapes, check_context, check_shapes
 from .llama2c import Llama2c, find_model
 from .meta import Meta
 from .tokenizers import find_tokenizer, load_tokenizer, read_ids
 from .variants import check_rebuilds, make_network, name_of
 
-# What stays on the CPU in the file's dtype is the file itself, mapped into memory: loading copies nothing, and writing
-# to a weight does not reach the file. Windows does not let a file be replaced while it is mapped.
-COPIED = sys.platform == "win32"
-CONFIGURATIONS = ("config.json", "params.json")  # of Hugging Face and Meta: what makes a directory a model
+# On the CPU, weights that keep the file's dtype are the memory-mapped file itself, without a copy; the mapping is
+# private, so changing a weight does not change the file. On Windows they are copied, because a mapped file cannot be
+# replaced.
+COPY_WEIGHTS = sys.platform == "win32"
+CONFIGURATIONS = ("config.json", "params.json")  # of Hugging Face and Meta; a directory with one of them is a model
 RUNS = Path("runs")
-MOST_LISTED = 10  # models of a directory that a message names
+MAX_LISTED = 10  # how many models of a directory a message lists
 
 
 class Format(Protocol):
-    """What opening a path of some format gives. No weights have been read yet."""
+    """An opened checkpoint of one format. Its weights have not been read yet."""
 
     args: ModelArgs
-    network: str | None  # the module:Class of a subclass of Transformer
+    network: str | None  # module:Class if the weights are those of a subclass of Transformer
     shapes: Shapes  # of ``tensors``
 
     @property
     def dtype(self) -> torch.dtype:
-        """In which the matrices are stored."""
+        """The dtype in which the matrices are stored."""
         ...
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Every tensor of the state dict once, under the network's name and in the file's dtype, or a window on it."""
+        """Yield (the network's name, tensor) in the file's dtype, memory-mapped if the format allows it."""
         ...
 
 
 class Checkpoint:
-    """An opened path: its configuration and headers are read and compared with each other, its weights are not.
+    """An opened checkpoint: its configuration and headers have been read and compared, its weights not.
 
-    Raises ValueError when the path holds nothing that this network can be.
+    Raises ValueError if the path is not a checkpoint, or one that this network does not support.
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = _locate(Path(path))
+        self.path = _find_checkpoint(Path(path))
         self._format = _open_format(self.path)
         self.args = self._format.args
         check_context(self.args, self.path)
@@ -65,17 +66,17 @@ class Checkpoint:
 
     @property
     def dtype(self) -> torch.dtype:
-        """In which the weights are stored."""
+        """The dtype in which the weights are stored."""
         return self._format.dtype
 
     def tie_equal_matrices(self) -> None:
-        """Keep a tie that the format cannot express, which is Meta's. Reads both matrices."""
+        """Set ``tie_embeddings`` if the format, Meta's, cannot express it and both matrices are equal. Reads both."""
         if isinstance(self._format, Meta):
             self._format.tie_equal_matrices()
             self.args = self._format.args
 
     def tokenizer(self, file: str | Path | None = None) -> Tokenizer:
-        """The one in ``file``, by default the one beside the weights. Raises ValueError when it is not this model's."""
+        """Load the tokenizer in ``file`` or beside the weights. Raises ValueError if the vocabulary sizes differ."""
         return load_tokenizer(file or self.path, self.args.vocab_size)
 
     def has_tokenizer(self) -> bool:
@@ -89,87 +90,95 @@ class Checkpoint:
         int8: bool = False,
         group: int | None = None,
     ) -> Transformer:
-        """As ``load_model``. With ``group``, so many numbers share a scale in int8, instead of a row."""
+        """Load the network; see ``load_model``. In int8, ``group`` numbers share a scale, by default a whole row."""
         if int8:
             check_device(torch.device(device))
-        model = make_network(self._pick(network), self.args)
-        wanted: torch.dtype | None = None  # keeps the file's
+        model = make_network(self._network_class(network), self.args)
+        new_dtype: torch.dtype | None = None  # None keeps the file's
         if dtype != "stored":
-            wanted = dtype or torch.float32
+            new_dtype = dtype or torch.float32
         state: dict[str, Tensor] = {}
         matrices: dict[str, Quantized] = {}
-        broken = []
+        not_finite = []
         for name, tensor in self._tensors(model, int8):
             if int8 and isinstance(tensor, Tensor) and tensor.ndim > 1:
                 tensor = quantize(tensor, group)
             if isinstance(tensor, Quantized):
-                matrices[name] = Quantized(*(part.to(device) for part in tensor))
+                matrices[name] = Quantized(tensor.weight.to(device), tensor.scales.to(device))
                 tensor = tensor.scales
             else:
-                state[name] = tensor.to(device, wanted if tensor.is_floating_point() else None, copy=COPIED)
-                if state[name] is tensor:  # still in the file, and not read yet: ``decode`` refuses NaN
+                state[name] = tensor.to(device, new_dtype if tensor.is_floating_point() else None, copy=COPY_WEIGHTS)
+                if state[name] is tensor:  # memory-mapped and not read yet; the sampler will detect NaN
                     continue
                 tensor = state[name]
             if not is_finite(tensor):
-                broken.append(name)
-            del tensor
-        if broken:
-            warnings.warn(f"{self.path}: {len(broken)} tensors hold NaN or infinity, such as {broken[0]}", stacklevel=3)
+                not_finite.append(name)
+            del tensor  # before the next one is read, so that only one is in memory
+        if not_finite:
+            warnings.warn(
+                f"{self.path}: {len(not_finite)} tensors contain NaN or infinity, for example {not_finite[0]}",
+                stacklevel=3,
+            )
         if int8:
-            put_in(model, matrices, state["norm.weight"].dtype)
+            replace_matrices(model, matrices, state["norm.weight"].dtype)
             state = model.state_dict() | state
         model.load_state_dict(state, assign=True)
         return model.to(device).requires_grad_(not int8).eval()
 
     def _tensors(self, model: Transformer, int8: bool) -> Iterator[tuple[str, Tensor | Quantized]]:
-        """Those of the file; what it holds in eight bits stays so for ``int8``."""
+        """The tensors of the file. With ``int8``, tensors that it stores in int8 stay quantized."""
         if int8 and type(model) is not Transformer:
             raise ValueError(f"int8 is for the plain network, not for {name_of(type(model))}: leave it out")
         if type(model) is not Transformer:
             expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-            compare(expected, self._format.shapes, self.path)
+            check_shapes(expected, self._format.shapes, self.path)
         if int8 and isinstance(self._format, Llama2c):
-            yield from self._format.stored()
+            yield from self._format.stored_tensors()
         else:
             yield from self._format.tensors()
 
-    def _pick(self, network: type[Transformer] | None) -> type[Transformer]:
-        """The class to load into: what the file names has to be passed; a plain Llama's weights may go into any."""
+    def _network_class(self, network: type[Transformer] | None) -> type[Transformer]:
+        """The class to load into. Raises ValueError if the checkpoint names another class."""
         if self.network is not None and (network is None or name_of(network) != self.network):
-            given = f", not of {name_of(network) or 'model:Transformer'}" if network else ""
+            other = f", not of {name_of(network) or 'model:Transformer'}" if network else ""
             raise ValueError(
-                f"{self.path} holds the weights of {self.network}{given}: only that network can read them; "
-                f"give it (--network {self.network})"
+                f"{self.path} holds the weights of {self.network}{other}: they load only with the same network; "
+                f"give --network {self.network}"
             )
         return network or Transformer
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """A sum is finite only if all are; if it is not, it may have overflowed: look closely, rows at a time."""
-    return bool(tensor.sum().isfinite()) or all(bool(rows.isfinite().all()) for rows in tensor.split(256))
+    """Whether all numbers are finite."""
+    if tensor.sum().isfinite():
+        return True
+    # The sum may have overflowed, so check the numbers. 256 rows at a time, because ``isfinite`` allocates its result.
+    return all(bool(rows.isfinite().all()) for rows in tensor.split(256))
 
 
-def _locate(path: Path) -> Path:
-    """The path itself, but for a directory of one llama2.c model: that file. Raises ValueError if it is no model."""
+def _find_checkpoint(path: Path) -> Path:
+    """The path itself, or the file in a directory with one llama2.c model. Raises ValueError if there is none."""
     if is_missing(path):
         raise ValueError(
             f"{path} does not exist: {_similar_run(path)}give a run, Hugging Face or Meta directory, or a llama2.c .bin"
         )
     if not path.is_dir() or any((path / name).is_file() for name in CONFIGURATIONS):
         return path
-    found = find_model(path)
-    if found:
-        return found
-    inside = models_in(path)
-    if inside:
-        names = ", ".join(model.name for model in inside[:MOST_LISTED])
-        more = f" and {len(inside) - MOST_LISTED} more" if len(inside) > MOST_LISTED else ""
-        raise ValueError(f"{path} is no model: name one in it, such as {inside[0]}; the newest first: {names}{more}")
+    llama2c_file = find_model(path)
+    if llama2c_file:
+        return llama2c_file
+    models = models_in(path)
+    if models:
+        names = ", ".join(model.name for model in models[:MAX_LISTED])
+        more = f" and {len(models) - MAX_LISTED} more" if len(models) > MAX_LISTED else ""
+        raise ValueError(
+            f"{path} is not a model: name one in it, for example {models[0]}; the newest first: {names}{more}"
+        )
     raise ValueError(f"{path} has neither config.json nor params.json: give a run, Hugging Face or Meta directory")
 
 
 def is_missing(path: Path) -> bool:
-    """Whether there is nothing of that name; a name too long for any file is missing, too."""
+    """Whether the path does not exist. A name that is too long for a file counts as missing."""
     try:
         return not path.exists()
     except OSError as error:
@@ -179,16 +188,16 @@ def is_missing(path: Path) -> bool:
 
 
 def _similar_run(path: Path) -> str:
-    """The run below runs/ that was probably meant, as the beginning of a remedy."""
+    """The beginning of advice that suggests the run with the most similar name; "" if there is none."""
     runs = {run.name: run for run in models_in(RUNS)}
     close = difflib.get_close_matches(path.name, runs, n=1)
     return f"did you mean {runs[close[0]]}? Else " if close else ""
 
 
 def models_in(directory: Path) -> list[Path]:
-    """The models one level below a directory, the one that was written last first."""
-    found = {path.parent for name in CONFIGURATIONS for path in directory.glob(f"*/{name}")}
-    return sorted(found, key=_time_written, reverse=True)
+    """The models one level below a directory, the newest first."""
+    models = {path.parent for name in CONFIGURATIONS for path in directory.glob(f"*/{name}")}
+    return sorted(models, key=_time_written, reverse=True)
 
 
 def _time_written(directory: Path) -> float:
@@ -199,28 +208,28 @@ def _open_format(path: Path) -> Format:
     if path.is_dir():
         return HuggingFace(path) if (path / "config.json").is_file() else Meta(path)
     if path.suffix == ".gguf":
-        raise ValueError(f"{path} is a GGUF file, which cannot be opened: give the directory that it was made from")
+        raise ValueError(f"{path} is a GGUF file, which is not supported: give the directory that it was made from")
     if path.suffix in (".safetensors", ".pth", ".pt", ".json"):
         raise ValueError(f"{path} is one file of a model: give the directory, {path.parent}")
-    if not path.is_file():  # a pipe would be waited for
+    if not path.is_file():  # opening a pipe would block
         raise ValueError(f"{path} is neither a file nor a directory: give a directory, or a llama2.c .bin")
     return Llama2c(path)
 
 
 def open_checkpoint(path: str | Path) -> Checkpoint:
-    """A run, Hugging Face or Meta directory, or a llama2.c .bin, opened once for all that is in it."""
+    """Open a run, Hugging Face or Meta directory, or a llama2.c .bin, without reading its weights."""
     return Checkpoint(path)
 
 
 def check(path: str | Path, tokenizer: str | Path | None = None) -> None:
-    """Raise ValueError for whatever can be found wrong without reading weights, in the tokenizer, too."""
+    """Check a checkpoint and its tokenizer without reading weights. Raises ValueError for the first problem."""
     checkpoint = open_checkpoint(path)
     if tokenizer is not None or checkpoint.has_tokenizer():
         checkpoint.tokenizer(tokenizer)
 
 
 def load_args(path: str | Path) -> ModelArgs:
-    """The architecture only."""
+    """The architecture of a checkpoint."""
     return open_checkpoint(path).args
 
 
@@ -231,15 +240,15 @@ def load_model(
     network: type[Transformer] | None = None,
     int8: bool = False,
 ) -> Transformer:
-    """A network in eval mode. ``dtype`` None is float32, exact whatever the file holds; "stored" keeps the file's.
+    """Load a network in eval mode. ``dtype`` None converts to float32, which is exact; "stored" keeps the file's dtype.
 
-    ``int8`` is for generating and scoring: the matrices are held in eight bits, and ``dtype`` is for all else.
+    With ``int8``, for generating and scoring, the matrices are held in int8, and ``dtype`` is for everything else.
 
-    A directory of a subclass of ``Transformer`` needs that class as ``network``; a plain Llama's weights can be loaded
-    into any subclass with the same tensors. No weight is ever random: the network takes the tensors one by one, and the
-    peak is its size and one tensor. What keeps its dtype is the file itself, mapped into memory, but on Windows: it is
-    read when it is used. Warns of weights that are not finite in what is converted; in what is not, generating refuses
-    NaN. Raises ValueError for what does not fit.
+    The weights of a subclass of ``Transformer`` need that class as ``network``. A plain Llama's weights can be loaded
+    into any subclass with the same tensors. No weight is initialized randomly. Tensors are read one by one, so the peak
+    of memory is the network and one tensor. Weights that keep the file's dtype are memory-mapped, except on Windows,
+    and read when they are used. Converted weights that are not finite cause a warning; if others are not, generating
+    raises ValueError. Raises ValueError if the tensors do not match the configuration.
     """
     return open_checkpoint(path).model(device, dtype, network, int8)
 
@@ -247,29 +256,32 @@ def load_model(
 def save_model(
     model: Transformer, directory: str | Path, *, dtype: torch.dtype | None = None, ids: Mapping[str, Any] | None = None
 ) -> None:
-    """Write config.json and model.safetensors into a directory that may be new.
+    """Write config.json and model.safetensors into a directory, which is created if necessary.
 
-    The plain network goes into the Hugging Face layout. A subclass is written under its name, ``module:Class``, and
-    opened by that class alone. ``dtype`` None keeps the weights'. ``ids`` are bos_token_id and eos_token_id; by default
-    those that ``save_tokenizer`` put there before. Raises ValueError for what config.json could not say.
+    The plain network is written in the Hugging Face layout. For a subclass, config.json has its name, ``module:Class``,
+    and only that class can load it. ``dtype`` None keeps the dtype of the weights. ``ids`` are bos_token_id and
+    eos_token_id, by default those that ``save_tokenizer`` wrote before. Raises ValueError if config.json cannot express
+    the network.
     """
-    model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
+    model = getattr(model, "_orig_mod", model)  # the module that torch.compile has wrapped
     args = model.args
     if type(model) is Transformer:
         table = precompute_freqs_cis(args.head_dim, args.max_seq_len, args.rope_theta, args.rope_scaling)
         if not torch.equal(model.freqs_cis.to(table), table):
-            raise ValueError("freqs_cis is not what rope_theta and rope_scaling give: config.json cannot express it")
+            raise ValueError(
+                "freqs_cis is not the table of rope_theta and rope_scaling: config.json cannot express another one"
+            )
     else:
         check_rebuilds(model)
     directory = Path(directory)
     huggingface.save(model, directory, dtype, read_ids(directory) if ids is None else ids)
 
 
-def newest_run(holding: str = "model.safetensors") -> Path:
-    """The run below ``runs/`` whose file ``holding`` was written last. Raises ValueError when there is none."""
-    found = sorted(RUNS.glob(f"*/{holding}"), key=lambda path: path.stat().st_mtime)
-    if not found:
+def newest_run(file_name: str = "model.safetensors") -> Path:
+    """The run below ``runs/`` whose ``file_name`` was written last. Raises ValueError if there is none."""
+    files = sorted(RUNS.glob(f"*/{file_name}"), key=lambda path: path.stat().st_mtime)
+    if not files:
         raise ValueError(
-            f"there is no run in {RUNS}/ yet: start one with `{typed_command('train')}`, or name a directory"
+            f"there is no run in {RUNS}/ yet: start one with `{script_command('train')}`, or name a directory"
         )
-    return found[-1].parent
+    return files[-1].parent

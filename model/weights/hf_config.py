@@ -1,6 +1,6 @@
-"""config.json of a Hugging Face Llama model <-> ModelArgs. What the network cannot do is refused, never ignored.
+"""config.json of a Hugging Face Llama model <-> ModelArgs. A setting that the network does not support is an error.
 
-Base and scaling of RoPE are there in the old spelling, the new one, or both.
+RoPE's base and scaling are spelled in the old way, the new way, or both.
 """
 
 import dataclasses
@@ -9,20 +9,20 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any, cast
 
-from ..cli.files import FLAG, NUMBER, TABLE, TEXT, TEXTS, WHOLE, Kind, check_fields, shortened
+from ..cli.files import FLAG, INTEGER, NUMBER, TABLE, TEXT, TEXTS, Kind, check_fields, short_repr
 from ..config import UNSET, ModelArgs
 from ..rope_scaling import RopeScaling, Type
 from .layout import check_read_back
 
 CONFIG_KINDS: dict[str, Kind] = {
-    "hidden_size": WHOLE,
-    "num_hidden_layers": WHOLE,
-    "num_attention_heads": WHOLE,
-    "intermediate_size": WHOLE,
-    "vocab_size": WHOLE,
-    "num_key_value_heads": WHOLE,
-    "head_dim": WHOLE,
-    "max_position_embeddings": WHOLE,
+    "hidden_size": INTEGER,
+    "num_hidden_layers": INTEGER,
+    "num_attention_heads": INTEGER,
+    "intermediate_size": INTEGER,
+    "vocab_size": INTEGER,
+    "num_key_value_heads": INTEGER,
+    "head_dim": INTEGER,
+    "max_position_embeddings": INTEGER,
     "rms_norm_eps": NUMBER,
     "rope_theta": NUMBER,
     "rope_scaling": TABLE,
@@ -32,11 +32,11 @@ CONFIG_KINDS: dict[str, Kind] = {
     "architectures": TEXTS,
     "layer_types": TEXTS,
     "tie_word_embeddings": FLAG,
-    "original_max_position_embeddings": WHOLE,
+    "original_max_position_embeddings": INTEGER,
 }
 
-# What Llama configurations may say that this network does not do, with the value that means "not used".
-NOT_DONE: dict[str, bool | float | None] = {
+# Settings of Llama configurations that this network does not support, with the value that means "not used".
+UNSUPPORTED: dict[str, bool | float | None] = {
     "attention_bias": False,
     "mlp_bias": False,
     "use_sliding_window": False,
@@ -63,7 +63,7 @@ NOT_DONE: dict[str, bool | float | None] = {
 
 
 def read_config(config: Mapping[str, Any]) -> tuple[ModelArgs, str | None]:
-    """What config.json says: the architecture, and for a subclass of the network its name, ``module:Class``."""
+    """The architecture in config.json, and the name, ``module:Class``, if it is for a subclass of the network."""
     check_fields(config, CONFIG_KINDS)
     kind = config.get("model_type")
     if not (isinstance(kind, str) and ":" in kind):
@@ -72,8 +72,8 @@ def read_config(config: Mapping[str, Any]) -> tuple[ModelArgs, str | None]:
 
 
 def args_from_config(config: Mapping[str, Any]) -> ModelArgs:
-    """Raises ValueError that names what the network cannot express, or what is missing."""
-    refuse_others(config)
+    """config.json -> ModelArgs. Raises ValueError that names an unsupported or a missing setting."""
+    check_supported(config)
     sizes = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
     missing = [name for name in sizes if name not in config]
     if missing:
@@ -96,29 +96,30 @@ def args_from_config(config: Mapping[str, Any]) -> ModelArgs:
     )
 
 
-def refuse_others(config: Mapping[str, Any]) -> None:
+def check_supported(config: Mapping[str, Any]) -> None:
+    """Raise ValueError for the first setting that this network does not support."""
     kind = config.get("model_type")
     classes = config.get("architectures") or ["LlamaForCausalLM"]
     if kind != "llama" or classes != ["LlamaForCausalLM"]:
-        found = f"model_type is {shortened(kind)} and architectures {shortened(classes)}"
+        found = f"model_type is {short_repr(kind)} and architectures {short_repr(classes)}"
         raise ValueError(f"{found}: only llama, LlamaForCausalLM, is known")
     if config.get("hidden_act", "silu") not in ("silu", "swish"):
-        raise ValueError(f"hidden_act is {shortened(config['hidden_act'])}: only silu is known")
-    for name, unused in NOT_DONE.items():
+        raise ValueError(f"hidden_act is {short_repr(config['hidden_act'])}: only silu is known")
+    for name, unused in UNSUPPORTED.items():
         value = config.get(name)
         if value is None or value == unused:
             continue
         if name != "layer_types" or set(value) != {"full_attention"}:
             raise ValueError(
-                f"{name} is {shortened(value)}: this network has no such thing, and would be wrong without"
+                f"{name} is {short_repr(value)}: this network does not support it, and would give wrong results"
             )
 
 
 def config_from(args: ModelArgs, dtype: str, ids: Mapping[str, Any], network: str | None = None) -> dict[str, Any]:
-    """The config.json of a network, in the spelling that old and new readers know. ``ids`` are of the tokenizer.
+    """ModelArgs -> config.json, in a spelling that old and new programs read. ``ids`` are those of the tokenizer.
 
-    ``network`` is the ``module:Class`` of a subclass: no other program knows a model_type of that name. Raises
-    ValueError that names what config.json cannot say.
+    ``network`` is the ``module:Class`` of a subclass. It is written as model_type, so other programs reject the file.
+    Raises ValueError that names a setting that config.json cannot express.
     """
     args = without_ntk(args)
     scaling = args.rope_scaling
@@ -135,7 +136,7 @@ def config_from(args: ModelArgs, dtype: str, ids: Mapping[str, Any], network: st
         "max_position_embeddings": args.max_seq_len,
         "rms_norm_eps": args.norm_eps,
         "rope_theta": args.rope_theta,
-        "rope_scaling": scaling and table_of(scaling),
+        "rope_scaling": scaling and rope_scaling_from(scaling),
         "tie_word_embeddings": args.tie_embeddings,
         "hidden_act": "silu",
         "attention_bias": False,
@@ -160,9 +161,9 @@ ROPE_KINDS: dict[str, Kind] = {
     "partial_rotary_factor": NUMBER,
     "type": TEXT,
     "rope_type": TEXT,
-    "original_max_position_embeddings": WHOLE,
+    "original_max_position_embeddings": INTEGER,
 }
-ROPE_KEYS = {  # of rope_scaling, beside the type and the base: Hugging Face's name -> ours
+ROPE_KEYS = {  # keys of rope_scaling for each type, except the type and the base: Hugging Face's name -> ours
     "linear": {"factor": "factor"},
     "llama3": {
         "factor": "factor",
@@ -181,7 +182,7 @@ ROPE_KEYS = {  # of rope_scaling, beside the type and the base: Hugging Face's n
 
 
 def rope_from(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
-    """Base and scaling, from ``rope_parameters`` (new spelling) or ``rope_theta`` and ``rope_scaling`` (old)."""
+    """RoPE's base and scaling, from ``rope_parameters`` (new spelling) or ``rope_theta`` and ``rope_scaling`` (old)."""
     new = config.get("rope_parameters") or {}
     old = config.get("rope_scaling") or {}
     for table in (new, old):
@@ -199,7 +200,7 @@ def rope_from(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
         _check_keys(rope, set(), kind)
         return theta, None
     if kinds or kind not in ROPE_KEYS:
-        raise ValueError(f"RoPE scaling is {', '.join(map(str, [kind, *kinds]))}: known are {', '.join(ROPE_KEYS)}")
+        raise ValueError(f"RoPE scaling is {', '.join(map(str, [kind, *kinds]))}: supported are {', '.join(ROPE_KEYS)}")
     return theta, _scaling(kind, rope, config)
 
 
@@ -207,40 +208,41 @@ def _scaling(kind: str, rope: dict[str, Any], config: Mapping[str, Any]) -> Rope
     names = ROPE_KEYS[kind]
     if "original_max_position_embeddings" in names:
         trained = rope.get("original_max_position_embeddings") or config.get("max_position_embeddings", 2048)
-        # Where the file has it outside of the table, that one counts.
+        # A value outside of the table takes precedence.
         rope["original_max_position_embeddings"] = config.get("original_max_position_embeddings") or trained
     rope.pop("finetuned", None)  # whether the weights were fine-tuned
-    m = rope.pop("mscale", None)
-    m_all = rope.pop("mscale_all_dim", None)
+    mscale = rope.pop("mscale", None)
+    mscale_all_dim = rope.pop("mscale_all_dim", None)
     values = {names[key]: value for key, value in rope.items() if key in names and value is not None}
     _check_keys(rope, names.keys(), kind)
-    needed = {"factor"} if kind != "llama3" else {"factor", "low", "high"}
-    if needed - values.keys():
-        raise ValueError(f"RoPE scaling {kind} lacks {', '.join(sorted(needed - values.keys()))}: complete config.json")
-    if kind == "yarn" and m and m_all and "attention_factor" not in values:
+    required = {"factor", "low", "high"} if kind == "llama3" else {"factor"}
+    missing = sorted(required - values.keys())
+    if missing:
+        raise ValueError(f"RoPE scaling {kind} lacks {', '.join(missing)}: complete config.json")
+    if kind == "yarn" and mscale and mscale_all_dim and "attention_factor" not in values:
         log = 0.1 * math.log(values["factor"])
-        values["attention_factor"] = (m * log + 1) / (m_all * log + 1)
+        values["attention_factor"] = (mscale * log + 1) / (mscale_all_dim * log + 1)
     return RopeScaling(type=cast(Type, kind), **values)
 
 
-def _check_keys(rope: Mapping[str, Any], known: Collection[str], kind: str) -> None:
+def _check_keys(rope: Mapping[str, Any], supported: Collection[str], kind: str) -> None:
+    """Raise ValueError for an unsupported key, unless its value has no effect."""
     neutral = {"partial_rotary_factor": 1.0, "truncate": True}
-    strange = [key for key, value in rope.items() if key not in known and value != neutral.get(key)]
-    if strange:
-        raise ValueError(
-            f"RoPE scaling {kind} has {strange[0]} = {shortened(rope[strange[0]])}, which is not known here"
-        )
+    for key, value in rope.items():
+        if key not in supported and value != neutral.get(key):
+            raise ValueError(f"RoPE scaling {kind} has {key} = {short_repr(value)}, which is not supported")
 
 
-def table_of(scaling: RopeScaling) -> dict[str, Any]:
+def rope_scaling_from(scaling: RopeScaling) -> dict[str, Any]:
+    """RopeScaling -> config.json's rope_scaling."""
     names = ROPE_KEYS[scaling.type]
     return {"rope_type": scaling.type} | {theirs: getattr(scaling, ours) for theirs, ours in names.items()}
 
 
 def without_ntk(args: ModelArgs) -> ModelArgs:
-    """The same network without that type of scaling, which config.json does not know and does not need: another base.
+    """Express NTK scaling, which config.json does not have, by the larger base that it is equal to.
 
-    Raises ValueError when the base is no number any more.
+    Raises ValueError if the base becomes infinite.
     """
     scaling = args.rope_scaling
     if scaling is None or scaling.type != "ntk":

@@ -1,4 +1,4 @@
-"""A Hugging Face Llama directory: config.json with one safetensors file, or several and an index. Runs are such."""
+"""Hugging Face Llama directories, also our runs: config.json with one safetensors file, or several and an index."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ from .layout import (
     WEIGHT_DTYPES,
     Shapes,
     check_layers,
-    compare,
+    check_shapes,
     hugging_face_name,
     is_rotated,
     tensor_shapes,
@@ -29,7 +29,7 @@ EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 class HuggingFace:
-    """Opening one reads the configuration and the headers only, and compares them."""
+    """An opened directory: the configuration and the headers have been read and compared."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -47,29 +47,32 @@ class HuggingFace:
         check_layers(self.args, len(entries), path)
         if self.network is None:
             self._check(entries)
-        own = {name: entry.shape for name, entry in entries.items()}
-        self.shapes = tensor_shapes(self.args) if self.network is None else own
+            self.shapes = tensor_shapes(self.args)
+        else:
+            self.shapes = {name: entry.shape for name, entry in entries.items()}
         self.dtype = WEIGHT_DTYPES[next(entry.dtype for entry in entries.values() if len(entry.shape) > 1)]
 
     def _check(self, entries: Mapping[str, TensorEntry]) -> None:
-        """Old files carry RoPE frequencies: they follow from the configuration, and are left alone."""
+        """Raise ValueError if the tensors do not match the configuration. RoPE frequencies of old files are ignored."""
         expected: Shapes = {hugging_face_name(name): shape for name, shape in tensor_shapes(self.args).items()}
         found = {name: entry.shape for name, entry in entries.items() if not name.endswith("rotary_emb.inv_freq")}
         found |= dict.fromkeys(self.files.keys() - entries.keys(), ())
-        if self.args.tie_embeddings and HEAD in found:  # tied, and stored under the other name, or under both
+        if self.args.tie_embeddings and HEAD in found:  # tied weights may be stored under either name, or both
             expected[HEAD] = expected[EMBEDDING]
             if EMBEDDING not in found:
                 del expected[EMBEDDING]
-        compare(expected, found, self.path)
-        strange = [f"{name} {entry.dtype}" for name, entry in entries.items() if entry.dtype not in WEIGHT_DTYPES]
-        if strange:
-            raise ValueError(f"{self.path} stores {strange[0]}: only float32, bfloat16 and float16 weights are known")
+        check_shapes(expected, found, self.path)
+        for name, entry in entries.items():
+            if entry.dtype not in WEIGHT_DTYPES:
+                raise ValueError(
+                    f"{self.path} stores {name} {entry.dtype}: only float32, bfloat16 and float16 are supported"
+                )
         for name in expected.keys() - self.files.keys():
             raise ValueError(f"{self.path / INDEX} does not list {name}: get the index again")
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """(Meta's name, tensor) one by one."""
-        if self.network is not None:  # stored as they are, since no other program reads them
+        """Yield (Meta's name, tensor), memory-mapped."""
+        if self.network is not None:  # stored under the network's names, because no other program reads them
             yield from ((name, self._read(name)) for name in self.files)
             return
         for name in tensor_shapes(self.args):
@@ -87,43 +90,43 @@ class HuggingFace:
     def _check_tied(self, embedding: Tensor) -> None:
         if not embedding.equal(self._read(HEAD)):
             raise ValueError(
-                f"{self.path} says tie_word_embeddings, but {EMBEDDING} and {HEAD} differ: correct config.json"
+                f"{self.path} has tie_word_embeddings, but {EMBEDDING} and {HEAD} differ: correct config.json"
             )
 
 
 def files_of(path: Path) -> dict[str, Path]:
-    """Which file holds each tensor. Raises ValueError when there are none, or the index names a file elsewhere."""
+    """The file of each tensor. Raises ValueError if there are none, or if the index is damaged."""
     if (path / WEIGHTS).is_file():
         return dict.fromkeys(read_header(path / WEIGHTS), path / WEIGHTS)
     index = path / INDEX
     if not index.is_file():
         pickled = next(path.glob("*.bin"), None)
-        there = f"only {pickled.name}, a pickle, which is not read" if pickled else "no weights"
-        raise ValueError(f"{path} has {there}: {WEIGHTS} is needed")
+        found = f"only {pickled.name}, a pickle, which is not read" if pickled else "no weights"
+        raise ValueError(f"{path} has {found}: {WEIGHTS} is needed")
     listed = read_json(index, {"weight_map": TABLE}).get("weight_map")
     if not listed:
         raise ValueError(f"{index} has no weight_map: get it again")
     check_fields(listed, dict.fromkeys(listed, TEXT))
     if None in listed.values():
-        raise ValueError(f"{index} names no file for some tensors, which are missing: get it again")
+        raise ValueError(f"{index} names no file for some tensors, so they are missing: get it again")
     for file in set(listed.values()):
         if Path(file).name != file or "\\" in file:
             raise ValueError(f"{index} names {file!r}: only files beside it are opened")
         if not (path / file).is_file():
-            raise ValueError(f"{index} names {file}, which is missing: get it, too")
+            raise ValueError(f"{index} names {file}, which is missing: get it too")
     return {name: path / file for name, file in listed.items()}
 
 
 def save(model: Transformer, directory: Path, dtype: torch.dtype | None, ids: Mapping[str, Any]) -> None:
-    """config.json, then model.safetensors: where that is new, so is everything else."""
+    """Write config.json, then model.safetensors, so that a directory with new weights is complete."""
     args, network = model.args, name_of(type(model))
     state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     if network is None:
-        compare(tensor_shapes(args), {name: tuple(tensor.shape) for name, tensor in state.items()}, "the model")
-        theirs = {}
-        for name, tensor in state.items():
-            theirs[hugging_face_name(name)] = to_halves(tensor, args.head_dim) if is_rotated(name) else tensor
-        state = theirs
+        check_shapes(tensor_shapes(args), {name: tuple(tensor.shape) for name, tensor in state.items()}, "the model")
+        state = {
+            hugging_face_name(name): to_halves(tensor, args.head_dim) if is_rotated(name) else tensor
+            for name, tensor in state.items()
+        }
     weights = {name: tensor.to(dtype if tensor.is_floating_point() else None) for name, tensor in state.items()}
     stored = str(model.tok_embeddings.weight.dtype if dtype is None else dtype).removeprefix("torch.")
     config = config_from(args, stored, ids, portable_name(network) if network else None)

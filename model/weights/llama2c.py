@@ -1,8 +1,8 @@
-"""llama2.c's .bin: a header of seven counts, then the tensors of all layers, one kind after the other, little-endian.
+"""llama2.c's .bin files: a header of seven counts, then the tensors, grouped by kind, all little-endian.
 
-Version 0 begins with the counts; a negative vocabulary size says that the output matrix is not the embedding. Versions
-1 (float32) and 2 (Q8_0) begin with "ak42" and the version, pad the header to 256 bytes and put the norms first.
-Positions are the plain rotation of base 10000, and the norm's epsilon is 1e-5: the format has no place for others.
+Version 0 begins with the counts; a negative vocabulary size means that the embedding is not tied to the output matrix.
+Versions 1 (float32) and 2 (Q8_0, int8) begin with "ak42" and the version, pad the header to 256 bytes and store the
+norms first. The format has no field for RoPE's base, which is 10000, nor for the epsilon of the norms, which is 1e-5.
 """
 
 import dataclasses
@@ -26,24 +26,25 @@ from .layout import check_read_back, tensor_shapes
 MAGIC, HEADER = 0x616B3432, 256
 HEADER_COUNTS = ("dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "max_seq_len")
 NORM_EPS = 1e-5
-LARGEST_GROUP = 64  # as llama2.c's export.py has it
+LARGEST_GROUP = 64  # as in llama2.c's export.py
+LARGEST_COUNT = 10**7
 ROTATIONS = "rope"  # version 0 stores cosines and sines between the norm and the output matrix; no program reads them
-MATRICES = tuple(f"attention.{w}.weight" for w in ("wq", "wk", "wv", "wo"))
+ATTENTION = tuple(f"attention.{w}.weight" for w in ("wq", "wk", "wv", "wo"))
 FEED_FORWARD = tuple(f"feed_forward.{w}.weight" for w in ("w1", "w2", "w3"))
 
 
 class Header(NamedTuple):
     version: int
     args: ModelArgs
-    start: int  # of the data, in bytes
-    group: int  # numbers that share a scale; 0 without quantization
+    start: int  # the first byte of the data
+    group: int  # how many numbers share a scale; 0 without quantization
 
 
 class Llama2c:
-    """Opening one reads the header and compares what it announces with the size of the file."""
+    """An opened file: the header has been read and compared with the size of the file."""
 
     network: str | None = None
-    dtype = torch.float32  # also of what is stored quantized, once it is read
+    dtype = torch.float32  # of ``tensors``, also if the file is quantized
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -57,20 +58,20 @@ class Llama2c:
         self.shapes = tensor_shapes(self.args)
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """(name, tensor) in the file's order, float32."""
-        for name, tensor in self.stored():
+        """Yield (name, float32 tensor) in the order of the file."""
+        for name, tensor in self.stored_tensors():
             yield name, tensor.dequantize(torch.float32) if isinstance(tensor, Quantized) else tensor
 
-    def stored(self) -> Iterator[tuple[str, Tensor | Quantized]]:
-        """The same in eight bits where the file has them, unless its groups go on from one row to the next."""
+    def stored_tensors(self) -> Iterator[tuple[str, Tensor | Quantized]]:
+        """Yield the tensors as they are stored: quantized in version 2, unless a group goes on in the next row."""
         group = self.header.group
-        by_row = group and all(shape[-1] % group == 0 for shape in self.shapes.values() if len(shape) > 1)
+        ends_with_rows = group and all(shape[-1] % group == 0 for shape in self.shapes.values() if len(shape) > 1)
         with self.path.open("rb") as file:
             file.seek(self.header.start)
             for name, shape in tensor_order(self.header):
                 if name == ROTATIONS:
                     file.seek(bytes_of(name, shape, self.header), 1)
-                elif group and len(shape) > 1 and by_row:
+                elif group and len(shape) > 1 and ends_with_rows:
                     yield name, _read_quantized(file, shape, group)
                 elif group and len(shape) > 1:
                     quantized = _read_quantized(file, (math.prod(shape) // group, group), group)
@@ -80,7 +81,7 @@ class Llama2c:
 
 
 def is_model(path: Path) -> bool:
-    """Whether the file is a llama2.c model by its header and its size."""
+    """Whether the file is a llama2.c model, judged by its header and its size."""
     try:
         Llama2c(path)
     except (ValueError, OSError):
@@ -89,41 +90,41 @@ def is_model(path: Path) -> bool:
 
 
 def find_model(path: Path) -> Path | None:
-    """The llama2.c model that ``path`` is, or the only one in a directory of that name; None if there is none.
+    """The llama2.c model at ``path``: the file itself, or the only one in a directory; None if there is none.
 
-    Raises ValueError if a directory holds several.
+    Raises ValueError if a directory has several.
     """
     files = sorted(path.glob("*.bin")) if path.is_dir() else [path]
     models = [file for file in files if file.is_file() and is_model(file)]
     if len(models) > 1:
         names = ", ".join(file.name for file in models)
-        raise ValueError(f"{path} holds {len(models)} llama2.c models, {names}: name one of them")
+        raise ValueError(f"{path} contains {len(models)} llama2.c models, {names}: name one of them")
     return models[0] if models else None
 
 
 def tensor_order(header: Header, layers: int | None = None) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Names and shapes as they follow each other in the file, or in one with another number of layers."""
+    """Names and shapes in the order of the file. ``layers`` replaces the number of layers in the header."""
     args = header.args if layers is None else dataclasses.replace(header.args, n_layers=layers)
-    known = tensor_shapes(args)
+    shapes = tensor_shapes(args)
 
     def of_all_layers(*names: str) -> list[str]:
         return [f"layers.{i}.{name}" for name in names for i in range(args.n_layers)]
 
     if header.version == 0:
-        names = ["tok_embeddings.weight", *of_all_layers("attention_norm.weight", *MATRICES, "ffn_norm.weight")]
+        names = ["tok_embeddings.weight", *of_all_layers("attention_norm.weight", *ATTENTION, "ffn_norm.weight")]
         names += [*of_all_layers(*FEED_FORWARD), "norm.weight", ROTATIONS]
     else:
         names = [*of_all_layers("attention_norm.weight", "ffn_norm.weight"), "norm.weight", "tok_embeddings.weight"]
-        names += of_all_layers(*MATRICES, *FEED_FORWARD)
+        names += of_all_layers(*ATTENTION, *FEED_FORWARD)
     if not args.tie_embeddings:
         names.append("output.weight")
-    known[ROTATIONS] = (2, args.max_seq_len, args.head_dim // 2)
+    shapes[ROTATIONS] = (2, args.max_seq_len, args.head_dim // 2)
     for name in names:
-        yield name, known[name]
+        yield name, shapes[name]
 
 
 def file_size(header: Header) -> int:
-    """The bytes of a whole file. Layers are all alike, so the sizes of one and of two give that of any number."""
+    """The expected size in bytes, computed from one and two layers, because a header may claim millions of them."""
     one = sum(bytes_of(name, shape, header) for name, shape in tensor_order(header, layers=1))
     two = sum(bytes_of(name, shape, header) for name, shape in tensor_order(header, layers=2))
     return header.start + one + (header.args.n_layers - 1) * (two - one)
@@ -148,29 +149,29 @@ def open_header(path: Path) -> Header:
 
 
 def parse_header(raw: bytes) -> Header:
-    """Raises ValueError, struct.error or IndexError on what is none."""
+    """Raises ValueError, struct.error or IndexError if the bytes are not a header of this format."""
     magic, version = struct.unpack_from("<Ii", raw)
     if magic != MAGIC:
         counts = struct.unpack_from("<7i", raw)
-        return Header(0, _args(counts, counts[5] > 0), 28, 0)
+        return Header(0, _args_from_counts(counts, counts[5] > 0), 28, 0)
     if version not in (1, 2):
-        raise ValueError(f"version {version}: known are 0, 1 and 2")
+        raise ValueError(f"version {version}: supported are 0, 1 and 2")
     counts = struct.unpack_from("<7i", raw, 8)
-    shared = bool(raw[36])
+    tied = bool(raw[36])
     group = struct.unpack_from("<i", raw, 37)[0] if version == 2 else 0
-    args = _args(counts, shared)
+    args = _args_from_counts(counts, tied)
     matrices = [shape for shape in tensor_shapes(dataclasses.replace(args, n_layers=1)).values() if len(shape) > 1]
     if version == 2 and (group < 1 or any(math.prod(shape) % group for shape in matrices)):
         raise ValueError(f"group size {group} does not divide the matrices")
     return Header(version, args, HEADER, group)
 
 
-def _args(counts: tuple[int, ...], shared: bool) -> ModelArgs:
+def _args_from_counts(counts: tuple[int, ...], tied: bool) -> ModelArgs:
+    if max(counts) > LARGEST_COUNT:  # before anything of that size is allocated
+        raise ValueError(f"a count of {max(counts)}")
     values = dict(zip(HEADER_COUNTS, counts))
     values["vocab_size"] = abs(values["vocab_size"])
-    if max(counts) > 10**7:  # before anything of that size is thought of
-        raise ValueError(f"a count of {max(counts)}")
-    return ModelArgs(**values, norm_eps=NORM_EPS, rope_theta=10000.0, tie_embeddings=shared)  # type: ignore[arg-type]
+    return ModelArgs(**values, norm_eps=NORM_EPS, rope_theta=10000.0, tie_embeddings=tied)  # type: ignore[arg-type]
 
 
 def _read_float(file: BinaryIO, shape: tuple[int, ...]) -> Tensor:
@@ -178,16 +179,16 @@ def _read_float(file: BinaryIO, shape: tuple[int, ...]) -> Tensor:
 
 
 def _read_quantized(file: BinaryIO, shape: tuple[int, ...], group: int) -> Quantized:
-    """Q8_0: an int8 each, and for every ``group`` of them, row after row, one float32 scale; the scales come last."""
+    """Q8_0: all numbers as int8, row by row, then a float32 scale for every ``group`` of them."""
     numbers = torch.from_numpy(np.fromfile(file, np.int8, math.prod(shape))).view(shape)
     scales = torch.from_numpy(np.fromfile(file, "<f4", math.prod(shape) // group)).view(shape[0], -1)
     return Quantized(numbers, scales)
 
 
 def save(model: Transformer, path: Path) -> None:
-    """Version 0, float32, which llama2.c's run.c reads; version 2 of a model in int8 with groups, which runq.c reads.
+    """Write version 0, float32, for llama2.c's run.c, or version 2 for runq.c if the model is int8 with groups.
 
-    Raises ValueError on what neither can say.
+    Raises ValueError if the format cannot express the architecture.
     """
     args, state = model.args, model.state_dict()
     header = header_of(args, _group_of(state))
@@ -199,7 +200,7 @@ def save(model: Transformer, path: Path) -> None:
             for name, _ in tensor_order(parse_header(header)):
                 tensor = table if name == ROTATIONS else state[name]
                 if tensor.dtype == torch.int8:
-                    file.write(np.ascontiguousarray(tensor.cpu().numpy()).data)  # tofile hides that a disk is full
+                    file.write(np.ascontiguousarray(tensor.cpu().numpy()).data)  # tofile ignores a full disk
                     tensor = state[name.removesuffix("weight") + "scales"]
                 file.write(np.ascontiguousarray(tensor.detach().cpu().float().numpy(), "<f4").data)
 
@@ -207,7 +208,7 @@ def save(model: Transformer, path: Path) -> None:
 
 
 def _group_of(state: Mapping[str, Tensor]) -> int:
-    """How many numbers share a scale, 0 where there are no scales."""
+    """The number of weights that share a scale; 0 without scales. Raises ValueError if matrices differ in it."""
     groups = set()
     for name, scales in state.items():
         if name.endswith(".scales"):
@@ -215,13 +216,13 @@ def _group_of(state: Mapping[str, Tensor]) -> int:
             groups.add(weight.shape[1] // scales.shape[1])
     if len(groups) > 1:
         raise ValueError(
-            f"scales are for {sorted(groups)} numbers: a file has groups of one size; load it with a group"
+            f"scales are for {sorted(groups)} numbers: the format has groups of one size; load it with a group"
         )
     return groups.pop() if groups else 0
 
 
 def header_of(args: ModelArgs, group: int = 0) -> bytes:
-    """Of version 0, and with groups of version 2. Raises ValueError that names what it cannot say."""
+    """The header of version 0, or of version 2 with a ``group``. Raises ValueError if it cannot express ``args``."""
     signed = args.vocab_size if args.tie_embeddings or group else -args.vocab_size
     counts = {name: getattr(args, name) for name in HEADER_COUNTS}
     counts["vocab_size"] = signed
@@ -237,5 +238,5 @@ def header_of(args: ModelArgs, group: int = 0) -> bytes:
 
 
 def group_for(args: ModelArgs) -> int:
-    """How many numbers share a scale in a file we write: 64 or less, so that groups end where rows do."""
+    """The group for a file that we write: 64, or a divisor of it that also divides the length of every row."""
     return math.gcd(LARGEST_GROUP, args.dim, args.hidden_dim, args.n_heads * args.head_dim)

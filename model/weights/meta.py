@@ -1,4 +1,4 @@
-"""Meta's own directories: params.json and consolidated.NN.pth, one file for each model-parallel shard."""
+"""Meta's directories: params.json and consolidated.NN.pth, one file for each model-parallel shard."""
 
 import errno
 import pickle
@@ -11,33 +11,33 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..cli.files import FLAG, NUMBER, WHOLE, Kind, read_json, write_atomically, write_json
+from ..cli.files import FLAG, INTEGER, NUMBER, Kind, read_json, write_atomically, write_json
 from ..config import UNSET, ModelArgs
 from ..rope_scaling import RopeScaling
 from ..transformer import Transformer
-from .layout import WEIGHT_DTYPES, check_layers, check_read_back, compare, tensor_shapes
+from .layout import WEIGHT_DTYPES, check_layers, check_read_back, check_shapes, tensor_shapes
 
 PARAMS: dict[str, Kind] = {
-    "dim": WHOLE,
-    "n_layers": WHOLE,
-    "n_heads": WHOLE,
-    "n_kv_heads": WHOLE,
-    "vocab_size": WHOLE,
-    "multiple_of": WHOLE,
+    "dim": INTEGER,
+    "n_layers": INTEGER,
+    "n_heads": INTEGER,
+    "n_kv_heads": INTEGER,
+    "vocab_size": INTEGER,
+    "multiple_of": INTEGER,
     "ffn_dim_multiplier": NUMBER,
     "norm_eps": NUMBER,
     "rope_theta": NUMBER,
     "use_scaled_rope": FLAG,
     "rope_scaling_factor": NUMBER,
-    "max_seq_len": WHOLE,
-    "max_batch_size": WHOLE,
+    "max_seq_len": INTEGER,
+    "max_batch_size": INTEGER,
 }
-NEEDED = {"dim", "n_layers", "n_heads", "multiple_of", "norm_eps"}
-SCALED_ORIGINAL = 8192  # positions
+REQUIRED = {"dim", "n_layers", "n_heads", "multiple_of", "norm_eps"}
+TRAINED_CONTEXT = 8192  # of the models with scaled RoPE, before their context was extended
 
 
 def hidden_dim(dim: int, multiple_of: int, ffn_dim_multiplier: float | None) -> int:
-    """Meta's rule: two thirds of 4 dim, times the multiplier, rounded up."""
+    """Meta's rule: two thirds of 4 dim, times the multiplier, rounded up to a multiple of ``multiple_of``."""
     hidden = int(2 * (4 * dim) / 3)
     if ffn_dim_multiplier is not None:
         hidden = int(ffn_dim_multiplier * hidden)
@@ -45,21 +45,21 @@ def hidden_dim(dim: int, multiple_of: int, ffn_dim_multiplier: float | None) -> 
 
 
 def args_from_params(params: dict[str, Any]) -> ModelArgs:
-    """params.json -> ModelArgs. Unknown fields are refused, since they may matter."""
-    strange, missing = params.keys() - PARAMS.keys(), NEEDED - params.keys()
-    if strange or missing:
+    """params.json -> ModelArgs. Raises ValueError for unknown fields too, because they may change the network."""
+    unknown, missing = params.keys() - PARAMS.keys(), REQUIRED - params.keys()
+    if unknown or missing:
         raise ValueError(
-            f"unknown: {sorted(strange)}, missing: {sorted(missing)}: not the parameters of a Llama 1 to 3"
+            f"unknown: {sorted(unknown)}, missing: {sorted(missing)}: not the parameters of a Llama 1 to 3"
         )
     if params["multiple_of"] < 1 or not 0 < params.get("ffn_dim_multiplier", 1) < 1000:
-        raise ValueError("multiple_of or ffn_dim_multiplier is out of range: the feed-forward width follows from them")
+        raise ValueError("multiple_of or ffn_dim_multiplier is out of range: they determine the feed-forward width")
     theta = params.get("rope_theta", 10000.0)
     scaling = None
     if params.get("use_scaled_rope"):
-        # The factor is not in the file: Llama 3.2, recognized by its sizes, has 32, Llama 3.1 and 3.3 have 8.
+        # Files of Meta do not have the factor: it is 32 for Llama 3.2, recognized by its sizes, and 8 for 3.1 and 3.3.
         factor = 32.0 if (params["dim"], params["n_layers"]) in ((2048, 16), (3072, 28)) else 8.0
         factor = params.get("rope_scaling_factor") or factor
-        scaling = RopeScaling("llama3", factor, SCALED_ORIGINAL, 1.0, 4.0)
+        scaling = RopeScaling("llama3", factor, TRAINED_CONTEXT, 1.0, 4.0)
     return ModelArgs(
         dim=params["dim"],
         n_layers=params["n_layers"],
@@ -67,35 +67,36 @@ def args_from_params(params: dict[str, Any]) -> ModelArgs:
         n_kv_heads=params.get("n_kv_heads", UNSET),
         hidden_dim=hidden_dim(params["dim"], params["multiple_of"], params.get("ffn_dim_multiplier")),
         vocab_size=params["vocab_size"],
-        max_seq_len=params.get("max_seq_len", context(theta, scaling)),
+        max_seq_len=params.get("max_seq_len", default_context(theta, scaling)),
         norm_eps=params["norm_eps"],
         rope_theta=theta,
         rope_scaling=scaling,
     )
 
 
-def context(theta: float, scaling: RopeScaling | None) -> int:
-    """What the format leaves unsaid: that of Llama 3.1 with scaling, of Llama 3, and the safe one of Llama 1."""
+def default_context(theta: float, scaling: RopeScaling | None) -> int:
+    """The context of Llama 3.1, Llama 3 or Llama 1, told apart by RoPE's settings, if the file has none."""
     if scaling is not None:
         return 131072
     return 8192 if theta >= 5e5 else 2048
 
 
 def params_from(args: ModelArgs) -> dict[str, Any]:
-    """ModelArgs -> params.json. Raises ValueError that names what it cannot express.
+    """ModelArgs -> params.json. Raises ValueError that names a field that it cannot express.
 
-    But for the context, which is left to the reader, and for tied embeddings, which are written twice.
+    Two fields are lost: the context, for which the format has no field, and tied embeddings, which are written twice.
     """
-    plain = hidden_dim(args.dim, 1, None)
-    multiplier = None if plain <= args.hidden_dim else args.hidden_dim / plain
-    fits = [m for m in (256, 128, 64, 32, args.hidden_dim) if hidden_dim(args.dim, m, multiplier) == args.hidden_dim]
+    default_hidden = hidden_dim(args.dim, 1, None)
+    multiplier = None if default_hidden <= args.hidden_dim else args.hidden_dim / default_hidden
+    candidates = (256, 128, 64, 32, args.hidden_dim)
+    fitting = [multiple for multiple in candidates if hidden_dim(args.dim, multiple, multiplier) == args.hidden_dim]
     params: dict[str, Any] = {
         "dim": args.dim,
         "n_layers": args.n_layers,
         "n_heads": args.n_heads,
         "n_kv_heads": args.n_kv_heads,
         "vocab_size": args.vocab_size,
-        "multiple_of": fits[0],
+        "multiple_of": fitting[0],
         "norm_eps": args.norm_eps,
         "rope_theta": args.rope_theta,
     }
@@ -104,24 +105,24 @@ def params_from(args: ModelArgs) -> dict[str, Any]:
     scaling = args.rope_scaling
     if scaling is not None:
         params |= {"use_scaled_rope": True, "rope_scaling_factor": scaling.factor}
-    check_read_back(args, args_from_params(params), "params.json", lost=("max_seq_len", "tie_embeddings"))
+    check_read_back(args, args_from_params(params), "params.json", not_stored=("max_seq_len", "tie_embeddings"))
     return params
 
 
-SPLIT_BY_COLUMN = ("wo.weight", "w2.weight")  # their input is what the others, split by row, put out
+SPLIT_BY_COLUMN = ("wo.weight", "w2.weight")  # their input is the output of matrices that are split by row
 SPLIT_BY_ROW = ("wq.weight", "wk.weight", "wv.weight", "w1.weight", "w3.weight", "output.weight")
 
 
 class Meta:
-    """Opening one reads params.json and the shards' names, and compares them."""
+    """An opened directory: params.json and the tensor names of the shards have been read and compared."""
 
     network: str | None = None
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.files = shards_of(path)
-        found = read_json(path / "params.json", PARAMS)
-        params = {name: value for name, value in found.items() if value is not None}
+        content = read_json(path / "params.json", PARAMS)
+        params = {name: value for name, value in content.items() if value is not None}
         shards = self._open()
         if params.get("vocab_size", -1) == -1:  # Llama 1 and 2 leave it to the tokenizer
             params["vocab_size"] = self._vocab_size(shards)
@@ -132,11 +133,11 @@ class Meta:
         check_layers(self.args, len(shards[0]), path)
         self.shapes = tensor_shapes(self.args)
         for file, shard in zip(self.files, shards):
-            compare(dict.fromkeys(self.shapes, ()), dict.fromkeys(shard, ()), file)
+            check_shapes(dict.fromkeys(self.shapes, ()), dict.fromkeys(shard, ()), file)
         self.dtype = shards[0]["tok_embeddings.weight"].dtype
 
     def _vocab_size(self, shards: list[dict[str, Tensor]]) -> int:
-        """Of the output matrix, whose rows are split over the shards."""
+        """The number of rows of the output matrix, which are split over the shards."""
         rows = [shard["output.weight"].shape[0] for shard in shards if "output.weight" in shard]
         if not rows:
             raise ValueError(f"{self.files[0]} has no output.weight: get the file again")
@@ -146,7 +147,10 @@ class Meta:
         return [read_shard(file) for file in self.files]
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """(name, tensor) one by one, joined. Shards are opened anew for each few, to let go of what was read."""
+        """Yield (name, tensor), joined from all shards.
+
+        Shards are opened again for each module, because memory-mapped data that was read stays in memory otherwise.
+        """
         module = ""
         for name, shape in self.shapes.items():
             if module != name.rsplit(".", 2)[0]:
@@ -156,11 +160,11 @@ class Meta:
 
     def _join(self, name: str, shape: tuple[int, ...], shards: list[dict[str, Tensor]]) -> Tensor:
         joined = join(name, [shard[name] for shard in shards], shape)
-        compare({name: shape}, {name: tuple(joined.shape)}, self.path)
+        check_shapes({name: shape}, {name: tuple(joined.shape)}, self.path)
         return joined
 
     def tie_equal_matrices(self) -> None:
-        """Take the output matrix for the embedding if they are equal: the format stores tied weights twice."""
+        """Set ``tie_embeddings`` if embedding and output matrix are equal, because the format stores both if tied."""
         shards = self._open()
         shape = self.shapes["tok_embeddings.weight"]
         embedding, output = (self._join(name, shape, shards) for name in ("tok_embeddings.weight", "output.weight"))
@@ -170,13 +174,14 @@ class Meta:
 
 
 def shards_of(path: Path) -> list[Path]:
+    """The shards of a directory in order. Raises ValueError if one is missing or is not a zip archive."""
     files = sorted(path.glob("consolidated.*.pth"))
-    wanted = [path / f"consolidated.{i:02}.pth" for i in range(len(files))] or [path / "consolidated.00.pth"]
-    for file in wanted:
+    for i in range(max(1, len(files))):
+        file = path / f"consolidated.{i:02}.pth"
         if file not in files:
             raise ValueError(f"{file} is missing: all shards are needed")
         if not file.is_file() or not zipfile.is_zipfile(file):
-            raise ValueError(f"{file} is not an archive that torch.save writes, or is cut short: it is not read")
+            raise ValueError(f"{file} is not an archive written by torch.save, or is cut short: get it again")
     return files
 
 
@@ -188,28 +193,28 @@ def is_utf8(file: Path) -> bool:
 
 
 def read_shard(file: Path) -> dict[str, Tensor]:
-    """Tensors of a .pth, memory-mapped; a pickle of anything but tensors is refused and nothing of it is run."""
+    """The tensors of a .pth, memory-mapped. Raises ValueError if it pickles anything else, without running it."""
     try:
         with file.open("rb") as opened:
-            mapped = is_utf8(file)  # torch maps no other names
+            mapped = is_utf8(file)  # torch cannot map files with other names
             state = torch.load(file if mapped else opened, map_location="cpu", weights_only=True, mmap=mapped)
     except pickle.UnpicklingError:
-        raise ValueError(f"{file} pickles more than tensors: refused, and nothing of it was run") from None
-    except Exception as error:  # whatever the commands of a damaged pickle lead to
+        raise ValueError(f"{file} pickles more than tensors: it is not loaded, and nothing of it was run") from None
+    except Exception as error:  # the commands of a damaged pickle can raise anything
         reason = str(error) or type(error).__name__
         raise ValueError(f"{file} is corrupt ({reason.splitlines()[0]}): get it again") from None
     if not isinstance(state, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in state.values()):
-        raise ValueError(f"{file} holds no table of tensors: not a Llama checkpoint")
+        raise ValueError(f"{file} is not a table of tensors: not a Llama checkpoint")
     for name, tensor in state.items():
         if tensor.dtype not in WEIGHT_DTYPES.values() or tensor.layout != torch.strided or tensor.is_meta:
             kind = f"{tensor.dtype}, {tensor.layout}, on {tensor.device}".replace("torch.", "")
-            raise ValueError(f"{file} has {name} as {kind}: only dense float32, bfloat16 and float16 weights are known")
-    state.pop("rope.freqs", None)  # they follow from params.json
+            raise ValueError(f"{file} has {name} as {kind}: only dense float32, bfloat16 and float16 are supported")
+    state.pop("rope.freqs", None)  # computed from params.json instead
     return state
 
 
 def join(name: str, parts: list[Tensor], shape: tuple[int, ...]) -> Tensor:
-    """One tensor from all shards' parts. Norms are the same in all; embeddings are split either way, see the shape."""
+    """Join the parts of a tensor. Norms are whole in every shard; embeddings are split by row or by column."""
     if len(parts) == 1 or not name.endswith((*SPLIT_BY_COLUMN, *SPLIT_BY_ROW, "tok_embeddings.weight")):
         return parts[0]
     by_column = name.endswith(SPLIT_BY_COLUMN) or (
@@ -219,7 +224,7 @@ def join(name: str, parts: list[Tensor], shape: tuple[int, ...]) -> Tensor:
 
 
 def save(model: Transformer, directory: Path) -> None:
-    """One shard. Tied weights are written twice: the format knows no other."""
+    """Write params.json and one shard. Tied weights are written twice, because the format cannot express the tie."""
     params = params_from(model.args)
     state = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
     state.setdefault("output.weight", state["tok_embeddings.weight"])
@@ -227,7 +232,7 @@ def save(model: Transformer, directory: Path) -> None:
     file = directory / "consolidated.00.pth"
     try:
         write_atomically(file, lambda temporary: torch.save(state, temporary))
-    except RuntimeError as error:  # a full disk, but neither an OSError nor with the file's name
+    except RuntimeError as error:  # torch raises this if the disk is full
         raise OSError(
             errno.EIO, f"not written whole ({str(error).splitlines()[0]}): is the disk full?", str(file)
         ) from None

@@ -1,4 +1,4 @@
-"""Tensors on disk: safetensors files."""
+"""Read, write and memory-map safetensors files."""
 
 import errno
 import json
@@ -14,9 +14,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ..cli.files import check_is_file, shortened, write_atomically
+from ..cli.files import check_is_file, short_repr, write_atomically
 
-TYPES = {
+DTYPES = {
     "BOOL": torch.bool,
     "U8": torch.uint8,
     "I8": torch.int8,
@@ -36,7 +36,7 @@ TYPES = {
 
 
 class TensorEntry(NamedTuple):
-    """What a safetensors header says of one tensor."""
+    """The entry of one tensor in a safetensors header."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -44,38 +44,40 @@ class TensorEntry(NamedTuple):
 
 
 def read_header(path: Path) -> dict[str, TensorEntry]:
-    """Names, dtypes and shapes of a safetensors file, which the library checks against its size. Reads no tensor.
+    """Read names, dtypes, shapes and places of the tensors in a safetensors file, without reading the tensors.
 
-    The format: 8 bytes with the header's length, a JSON header, then the data. Raises ValueError on anything else.
+    The format is 8 bytes with the length of the header, a JSON header, then the data. Raises ValueError if the file is
+    not valid.
     """
     check_is_file(path)
-    with _explained(path), safe_open(path, "numpy"):  # refuses whatever is wrong, but does not tell where tensors are
+    # The library checks the file, including its size, but does not give the places of the tensors.
+    with _naming(path), safe_open(path, "numpy"):
         pass
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(length))
-    except (ValueError, RecursionError) as error:  # in a field that the library ignores
+    except (ValueError, RecursionError) as error:  # possible in fields that the library ignores
         raise ValueError(f"{path} is corrupt ({error}): get the file again") from None
     header.pop("__metadata__", None)
     entries = {}
     for name, info in header.items():
-        if info["dtype"] not in TYPES:
-            raise ValueError(f"{path} stores {shortened(name)} as {info['dtype']}: known are {', '.join(TYPES)}")
+        if info["dtype"] not in DTYPES:
+            raise ValueError(f"{path} stores {short_repr(name)} as {info['dtype']}: supported are {', '.join(DTYPES)}")
         entries[name] = TensorEntry(info["dtype"], tuple(info["shape"]), 8 + length + info["data_offsets"][0])
     return entries
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    """Write a safetensors file. Tensors are made contiguous; two names of one storage are the caller's mistake."""
-    whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    """Write a safetensors file. Tensors are made contiguous. Two tensors must not share memory."""
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
     def write(temporary: Path) -> None:
         temporary.touch()
-        mode = temporary.stat().st_mode  # what the user's umask allows; the library would keep all others out
+        mode = temporary.stat().st_mode  # by the user's umask; the library would make the file private
         try:
-            save_file(whole, temporary, metadata)
-        except SafetensorError as error:  # a full disk, but neither an OSError nor with the file's name
+            save_file(contiguous, temporary, metadata)
+        except SafetensorError as error:  # the library raises this if the disk is full
             raise OSError(errno.EIO, str(error), str(path)) from None
         temporary.chmod(mode)
 
@@ -83,8 +85,8 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, 
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """The library's errors as a ValueError that names the file."""
+def _naming(path: Path) -> Iterator[None]:
+    """Turn the library's errors into a ValueError that names the file."""
     try:
         yield
     except SafetensorError as error:
@@ -92,17 +94,18 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 def map_tensor(path: Path, entry: TensorEntry) -> Tensor:
-    """One tensor of a safetensors file, mapped into memory: nothing is read before it is used.
+    """One tensor of a safetensors file, memory-mapped, so nothing is read before it is used.
 
-    Each has a mapping of its own, so that what was read of it leaves the memory with it. The library maps the whole
-    file: held open, all that was read stays (1.66 GB at the peak instead of 1.11 for 0.57 GB of bfloat16 converted to
-    float32); opened for each of the 180 tensors, 102 GB of addresses are reserved instead of 1.2.
+    Each tensor has a separate mapping, so its memory is released with it. The library maps the whole file. If that
+    stays open, everything that was read stays in memory: converting 0.57 GB of bfloat16 to float32 takes 1.66 GB at the
+    peak instead of 1.11. If the file is opened for each of the 180 tensors, 102 GB of addresses are reserved instead of
+    1.2.
     """
-    dtype = TYPES[entry.dtype]
+    dtype = DTYPES[entry.dtype]
     size = dtype.itemsize * math.prod(entry.shape)
-    if not size:  # no file can be mapped for nothing
+    if not size:  # mmap does not support empty mappings
         return torch.empty(entry.shape, dtype=dtype)
-    skipped = entry.start % mmap.ALLOCATIONGRANULARITY  # a mapping begins at a page
+    skipped = entry.start % mmap.ALLOCATIONGRANULARITY  # because a mapping must begin at a page
     try:
         with path.open("rb") as file:
             content = mmap.mmap(file.fileno(), skipped + size, access=mmap.ACCESS_COPY, offset=entry.start - skipped)
@@ -112,14 +115,14 @@ def map_tensor(path: Path, entry: TensorEntry) -> Tensor:
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of a safetensors file, on the CPU. Raises ValueError on a corrupt one."""
+    """Read all tensors of a safetensors file to the CPU. Raises ValueError if it is corrupt."""
     read_header(path)
-    with _explained(path):
+    with _naming(path):
         return load_file(path)
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """The texts that ``save_tensors`` put beside the tensors."""
+    """Read the metadata that ``save_tensors`` wrote."""
     check_is_file(path)
-    with _explained(path), safe_open(path, "numpy") as file:
+    with _naming(path), safe_open(path, "numpy") as file:
         return file.metadata() or {}

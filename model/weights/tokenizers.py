@@ -1,4 +1,4 @@
-"""The tokenizer of a checkpoint: found beside the weights, compared with them, and written so that others read it."""
+"""The tokenizer of a checkpoint: found beside the weights, checked against them, and saved for other programs too."""
 
 import shutil
 from pathlib import Path
@@ -11,25 +11,25 @@ from ..text.tokenizer import SentencePieceTokenizer, Tokenizer, read_again
 from .llama2c import find_model, is_model, open_header
 
 TEMPLATE = "chat_template.jinja"
-PADDING = 128  # rows that a vocabulary may have been rounded up by
+MAX_VOCAB_PADDING = 128  # the vocabulary size of a network may be rounded up to a multiple of this
 
 
 def load_tokenizer(path: str | Path, model_vocab_size: int | None = None) -> Tokenizer:
-    """The tokenizer in a directory or beside a llama2.c model, or a tokenizer.model, tokenizer.json or tokenizer.bin.
+    """Load the tokenizer in a directory, beside a llama2.c model, or in a tokenizer.model, .json or .bin file.
 
-    Its end ids are those of generation_config.json or config.json beside it, where these say any. Raises ValueError
-    when it is not of a model with ``model_vocab_size`` tokens.
+    Its end ids are those of generation_config.json or config.json beside it, if these have any. Raises ValueError if it
+    does not fit a model with ``model_vocab_size`` tokens.
     """
     path = Path(path)
     file = find_tokenizer(path) or path
     if file.is_dir():
         raise ValueError(f"{path} has neither tokenizer.model nor tokenizer.json: give one with --tokenizer")
     model = find_model(path) if file.suffix == ".bin" else None
-    if model and model_vocab_size is None:  # a tokenizer.bin does not say how many tokens it has
+    if model and model_vocab_size is None:  # a tokenizer.bin does not contain its number of tokens
         model_vocab_size = open_header(model).args.vocab_size
     if not file.is_file():
-        is_not = "is not a file" if file.exists() else "does not exist"
-        raise ValueError(f"{file} {is_not}: give a tokenizer.model, tokenizer.json or llama2.c tokenizer.bin")
+        problem = "is not a file" if file.exists() else "does not exist"
+        raise ValueError(f"{file} {problem}: give a tokenizer.model, tokenizer.json or llama2.c tokenizer.bin")
     tokenizer = _open_tokenizer(file, model_vocab_size)
     ends = read_ids(file.parent).get("eos_token_id") if file.suffix != ".bin" else None
     if ends is not None:
@@ -41,46 +41,48 @@ def load_tokenizer(path: str | Path, model_vocab_size: int | None = None) -> Tok
 def check_size(tokenizer: Tokenizer, model_vocab_size: int | None, file: Path) -> None:
     if model_vocab_size is None:
         return
-    # The tables of a tokenizer.json's model are often rounded up; a SentencePiece model's never are.
-    spare = PADDING if isinstance(tokenizer, HFTokenizer) else 1
-    if not 0 <= model_vocab_size - tokenizer.vocab_size < spare:
+    # Networks with a tokenizer.json often have a vocabulary that is rounded up; those with a tokenizer.model never do.
+    limit = MAX_VOCAB_PADDING if isinstance(tokenizer, HFTokenizer) else 1
+    if not 0 <= model_vocab_size - tokenizer.vocab_size < limit:
         raise ValueError(
-            f"{file} has {tokenizer.vocab_size} tokens, the model {model_vocab_size}: give the model's own tokenizer"
+            f"{file} has {tokenizer.vocab_size} tokens, the model {model_vocab_size}: give the tokenizer of this model"
         )
 
 
 def find_tokenizer(path: Path) -> Path | None:
     """The tokenizer file of a model: in its directory, or beside a llama2.c model.
 
-    tokenizer.model needs no extra; where tokens were added to it later, only tokenizer.json knows them.
+    tokenizer.model is preferred, because it needs no optional package, unless tokens were added that only
+    tokenizer.json has, or it is in tiktoken's format.
     """
-    pieces, whole = path / "tokenizer.model", path / "tokenizer.json"
-    if pieces.is_file() and not (whole.is_file() and (_has_added(path) or _is_tiktoken(pieces))):
-        return pieces
-    if whole.is_file():
-        return whole
+    sentencepiece_file, json_file = path / "tokenizer.model", path / "tokenizer.json"
+    if sentencepiece_file.is_file():
+        json_needed = json_file.is_file() and (_has_added_tokens(path) or _is_tiktoken(sentencepiece_file))
+        return json_file if json_needed else sentencepiece_file
+    if json_file.is_file():
+        return json_file
     model = find_model(path)
     return _find_beside(model) if model else None
 
 
 def tokenizer_bin(model: Path) -> Path:
-    """Where the tokenizer of a llama2.c model is written."""
+    """The file to which the tokenizer of a llama2.c model is written."""
     return model.with_name(f"{model.stem}.tokenizer.bin")
 
 
 def names_beside(model: Path) -> list[str]:
-    """What the tokenizer of a llama2.c model may be called: our own name for it, then those of llama2.c."""
+    """The names that the tokenizer of a llama2.c model may have: the one that we write, then those of llama2.c."""
     V = open_header(model).args.vocab_size
     return [tokenizer_bin(model).name, f"tok{V}.bin", f"tok{V}.model", "tokenizer.bin", "tokenizer.model"]
 
 
 def _find_beside(model: Path) -> Path | None:
-    """The first of ``names_beside`` that is there; one with another number of tokens is another model's."""
-    own, *others = (model.with_name(name) for name in names_beside(model))
-    if own.is_file():  # it can only be this model's: if it does not fit, that is an error
-        return own
+    """The first file of ``names_beside`` that exists, without those that have another number of tokens."""
+    written_by_us, *candidates = (model.with_name(name) for name in names_beside(model))
+    if written_by_us.is_file():  # its name contains the model's, so another number of tokens is an error
+        return written_by_us
     V = open_header(model).args.vocab_size
-    for file in others:
+    for file in candidates:
         try:
             if file.is_file() and _open_tokenizer(file, V).vocab_size == V:
                 return file
@@ -89,18 +91,18 @@ def _find_beside(model: Path) -> Path | None:
     return None
 
 
-def _has_added(directory: Path) -> bool:
+def _has_added_tokens(directory: Path) -> bool:
     if (directory / "added_tokens.json").is_file():
         return True
     config = directory / "tokenizer_config.json"
     if not config.is_file():
         return False
     added = read_json(config, {"added_tokens_decoder": TABLE}).get("added_tokens_decoder") or {}
-    return len(added) > 3  # unknown, BOS and EOS are in the tokenizer.model itself
+    return len(added) > 3  # unknown, BOS and EOS are in the tokenizer.model too
 
 
 def _is_tiktoken(file: Path) -> bool:
-    """Llama 3's tokenizer.model: lines of base64 and a rank."""
+    """Whether a file is in the format of Llama 3's tokenizer.model: lines of base64 and a rank."""
     with file.open("rb") as opened:
         first = opened.readline(200).split()
     return len(first) == 2 and first[1] == b"0"
@@ -113,10 +115,10 @@ def _open_tokenizer(file: Path, model_vocab_size: int | None) -> Tokenizer:
         if is_model(file):
             names = ", ".join(names_beside(file))
             raise ValueError(
-                f"{file} holds weights, and beside it is no tokenizer ({names}): give one with --tokenizer"
+                f"{file} contains weights, and beside it is no tokenizer ({names}): give one with --tokenizer"
             )
         if model_vocab_size is None:
-            raise ValueError(f"{file} does not say how many tokens it has: it is only opened with its model")
+            raise ValueError(f"{file} does not contain its number of tokens: it can only be opened with its model")
         return Llama2cTokenizer(file, model_vocab_size)
     if _is_tiktoken(file):
         raise ValueError(f"{file} is in tiktoken's format: give the tokenizer.json of the same model")
@@ -124,61 +126,61 @@ def _open_tokenizer(file: Path, model_vocab_size: int | None) -> Tokenizer:
 
 
 def read_ids(directory: Path) -> dict[str, Any]:
-    """bos_token_id and eos_token_id, the latter one or a list: generation_config.json is asked before config.json."""
+    """bos_token_id and eos_token_id, the latter one id or a list. generation_config.json overrides config.json."""
     ids: dict[str, Any] = {}
     for name in ("config.json", "generation_config.json"):
         if (directory / name).is_file():
-            found = read_json(directory / name, {"bos_token_id": IDS, "eos_token_id": IDS})
-            ids |= {key: found[key] for key in ("bos_token_id", "eos_token_id") if found.get(key) is not None}
+            config = read_json(directory / name, {"bos_token_id": IDS, "eos_token_id": IDS})
+            ids |= {key: config[key] for key in ("bos_token_id", "eos_token_id") if config.get(key) is not None}
     return ids
 
 
 def save_tokenizer(tokenizer: Tokenizer, directory: str | Path) -> None:
-    """Copy the tokenizer's file and the chat template beside it, with what transformers needs to use them alike."""
+    """Copy the tokenizer's file and its chat template, and write the files that transformers needs to use them."""
     directory = Path(directory)
-    beside = tokenizer.path.parent
+    source = tokenizer.path.parent
     directory.mkdir(parents=True, exist_ok=True)
-    template = None if isinstance(tokenizer, Llama2cTokenizer) else chat_template(beside)
+    template = None if isinstance(tokenizer, Llama2cTokenizer) else chat_template(source)
     file = copy_tokenizer(tokenizer, directory)
     if file.suffix == ".model":
-        whole, config = hugging_face_files(file) or ({}, {})
+        tokenizer_json, config = hugging_face_files(file) or ({}, {})
         if template is not None:
             config["chat_template"] = template
-        if whole:
-            write_json(directory / "tokenizer.json", whole)
+        if tokenizer_json:
+            write_json(directory / "tokenizer.json", tokenizer_json)
         if config:
             write_json(directory / "tokenizer_config.json", config)
     if isinstance(tokenizer, HFTokenizer):
         for name in ("tokenizer_config.json", "special_tokens_map.json"):
-            if (beside / name).is_file():
-                copy(beside / name, directory / name)
-    if not isinstance(tokenizer, Llama2cTokenizer) and (beside / TEMPLATE).is_file():
-        copy(beside / TEMPLATE, directory / TEMPLATE)
-    ids: dict[str, Any] = {"bos_token_id": tokenizer.bos_id}  # where texts begin and end
+            if (source / name).is_file():
+                copy_file(source / name, directory / name)
+    if not isinstance(tokenizer, Llama2cTokenizer) and (source / TEMPLATE).is_file():
+        copy_file(source / TEMPLATE, directory / TEMPLATE)
+    ids: dict[str, Any] = {"bos_token_id": tokenizer.bos_id}
     if tokenizer.eos_ids:  # transformers fails on an empty list
         ids["eos_token_id"] = list(tokenizer.eos_ids)
     write_json(directory / "generation_config.json", ids)
 
 
 def chat_template(directory: Path) -> Any:
-    """What tokenizer_config.json holds: a text, or several by name."""
+    """The chat template in tokenizer_config.json: text, or a list of named templates; None if there is none."""
     config = directory / "tokenizer_config.json"
     return read_json(config).get("chat_template") if config.is_file() else None
 
 
 def copy_tokenizer(tokenizer: Tokenizer, directory: Path) -> Path:
-    """The file alone, under the name by which it is found; llama2.c's as the tokenizer.model that encodes alike."""
+    """Copy only the tokenizer's file, under its usual name. llama2.c's becomes a tokenizer.model that encodes alike."""
     file = directory / ("tokenizer.json" if isinstance(tokenizer, HFTokenizer) else "tokenizer.model")
     content = sentencepiece_model(tokenizer) if isinstance(tokenizer, Llama2cTokenizer) else read_again(tokenizer)
-    if not is_same(tokenizer.path, file):
+    if not is_same_file(tokenizer.path, file):
         write_atomically(file, lambda temporary: temporary.write_bytes(content))
     return file
 
 
-def copy(source: Path, target: Path) -> None:
-    if not is_same(source, target):
+def copy_file(source: Path, target: Path) -> None:
+    if not is_same_file(source, target):
         write_atomically(target, lambda temporary: shutil.copyfile(source, temporary))
 
 
-def is_same(source: Path, target: Path) -> bool:
+def is_same_file(source: Path, target: Path) -> bool:
     return target.exists() and target.samefile(source)

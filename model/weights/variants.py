@@ -1,7 +1,7 @@
-"""Networks of one's own: subclasses of ``Transformer``, which checkpoints hold under their name, ``module:Class``.
+"""Custom networks: subclasses of ``Transformer``, saved under their name, ``module:Class``.
 
-A directory names its network in config.json, so that no other program takes it for a Llama. The name is compared with
-the class that the caller passes; nothing is ever imported because a file says so.
+config.json has the name of the class, so that no other program takes the directory for a Llama. The name is only
+compared with the class that the caller passes. Nothing is ever imported because a file names it.
 """
 
 import importlib
@@ -17,62 +17,60 @@ from torch.overrides import TorchFunctionMode
 from ..config import ModelArgs
 from ..transformer import Transformer
 
-PACKAGE_NAME = __name__.partition(".")[
-    0
-]  # this project's: ``model`` in the repository, ``ropewalk`` where it is installed
+PACKAGE_NAME = __name__.partition(".")[0]  # ``model`` in the repository, ``ropewalk`` if it is installed
 
 
 def portable_name(name: str) -> str:
-    """A name to write into a file: modules of this package begin with ``ropewalk``, which holds in both places."""
+    """The name to write into a file: ``ropewalk`` for this package, whether it is installed or not."""
     return f"ropewalk{name.removeprefix(PACKAGE_NAME)}" if name.startswith(f"{PACKAGE_NAME}.") else name
 
 
 def local_name(name: str) -> str:
-    """A name that ``portable_name`` wrote, as this process imports it."""
+    """The name under which this process imports a ``portable_name``."""
     return f"{PACKAGE_NAME}{name.removeprefix('ropewalk')}" if name.startswith("ropewalk.") else name
 
 
 def find_network(name: str) -> type[Transformer]:
-    """The class that ``module:Class`` names; the current directory is searched first, then what is installed.
+    """Import the class ``module:Class``, from the current directory first, then from installed packages.
 
-    Raises ValueError when it is not there, cannot be imported, or is no subclass of ``Transformer``.
+    Raises ValueError if it does not exist, cannot be imported, or is not a subclass of ``Transformer``.
     """
     module, _, attribute = name.partition(":")
     if not module or not attribute:
-        raise ValueError(f"network is {name!r}: give module:Class, such as mypackage.sliding:SlidingTransformer")
+        raise ValueError(f"network is {name!r}: give module:Class, for example mypackage.sliding:SlidingTransformer")
     module = local_name(module)
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     importlib.invalidate_caches()
     try:
-        found = getattr(importlib.import_module(module), attribute, None)
-    except Exception as error:  # whatever the user's own file raises
+        network = getattr(importlib.import_module(module), attribute, None)
+    except Exception as error:  # the user's file can raise anything
         raise ValueError(
             f"network is {name!r}: {module} cannot be imported ({type(error).__name__}: {error})"
         ) from None
-    if found is None:
+    if network is None:
         raise ValueError(f"network is {name!r}: there is no {attribute} in {module}")
-    if not (isinstance(found, type) and issubclass(found, Transformer)):
+    if not (isinstance(network, type) and issubclass(network, Transformer)):
         raise ValueError(f"network is {name!r}: give a subclass of {PACKAGE_NAME}.Transformer")
-    return found
+    return network
 
 
 def name_of(network: type[Transformer]) -> str | None:
-    """``module:Class`` as ``find_network`` takes it; None for the plain network."""
+    """The ``module:Class`` for ``find_network``; None for the plain network."""
     if network is Transformer:
         return None
     module = network.__module__
-    if module == "__main__":  # a script that is run is imported under its file's name elsewhere
+    if module == "__main__":  # other processes import a script under the name of its file
         module = Path(getattr(sys.modules["__main__"], "__file__", None) or module).stem
     return f"{module}:{network.__qualname__}"
 
 
 def make_network(network: type[Transformer], args: ModelArgs) -> Transformer:
-    """A network to load weights into.
+    """Build a network to load weights into.
 
-    The plain one is made without memory, on the meta device: shapes and the rotation table. A variant is made in
-    full, since it may compute tensors of its own; its random numbers do not change those of others.
+    The plain network is built on the meta device, without memory for the weights. A subclass is built in full, because
+    it may compute further tensors. This does not change the state of the random number generators.
     """
     if network is Transformer:
         with torch.device("meta"), _NoInitialization():
@@ -85,7 +83,7 @@ def make_network(network: type[Transformer], args: ModelArgs) -> Transformer:
 
 
 class _NoInitialization(TorchFunctionMode):
-    """Leaves ``nn.init`` out: on the meta device its normal distribution imports 800 modules of torch, one second."""
+    """Skip ``nn.init``: on the meta device its normal distribution imports 800 modules, which takes a second."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__module__", "") == "torch.nn.init":
@@ -94,36 +92,36 @@ class _NoInitialization(TorchFunctionMode):
 
 
 def check_rebuilds(model: Transformer) -> None:
-    """Raise ValueError when ``type(model)(model.args)`` with the same weights would be another network.
+    """Raise ValueError if ``type(model)(model.args)`` with the same weights would be a different network.
 
-    A constructor's other arguments show as an attribute or a tensor that differs: no file holds them.
+    Other arguments of the constructor are not saved. They are detected by attributes and tensors that differ.
     """
-    again = dict(make_network(type(model), model.args).named_modules())
-    for place, module in model.named_modules():
-        before, after = dict(_settings(module)), dict(_settings(again.get(place)))
-        for name in before.keys() | after.keys():
-            if not _same(before.get(name), after.get(name)):
-                full = f"{place}.{name}" if place else name
+    rebuilt = dict(make_network(type(model), model.args).named_modules())
+    for path, module in model.named_modules():
+        original, copy = dict(_settings(module)), dict(_settings(rebuilt.get(path)))
+        for name in original.keys() | copy.keys():
+            if not _equal(original.get(name), copy.get(name)):
+                full_name = f"{path}.{name}" if path else name
                 raise ValueError(
-                    f"{full} is not what {name_of(type(model))}(args) makes it: set it in __init__ from args alone"
+                    f"{full_name} differs from that of {name_of(type(model))}(args): set it in __init__ from args alone"
                 )
 
 
 def _settings(module: nn.Module | None) -> Iterator[tuple[str, Any]]:
-    """Numbers, texts and tensors among the attributes; weights and persistent buffers are saved, and left out."""
+    """Yield the attributes of a module that are numbers, strings or tensors, except those in its state dict."""
     if module is None:
         return
     for name, value in (vars(module) | dict(module.named_buffers(recurse=False))).items():
         items = value if isinstance(value, tuple | list) else [value]
-        plain = all(isinstance(item, bool | int | float | str | Tensor | None) for item in items)
-        saved = name in module.state_dict() or name == "training" or name.startswith("_")
-        if plain and not saved:
+        is_plain = all(isinstance(item, bool | int | float | str | Tensor | None) for item in items)
+        is_excluded = name in module.state_dict() or name == "training" or name.startswith("_")
+        if is_plain and not is_excluded:
             yield name, value
 
 
-def _same(a: Any, b: Any) -> bool:
+def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return a.shape == b.shape and torch.equal(a.to(b), b)
     if isinstance(a, tuple | list) and type(a) is type(b):
-        return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b))
+        return len(a) == len(b) and all(_equal(x, y) for x, y in zip(a, b))
     return type(a) is type(b) and bool(a == b)

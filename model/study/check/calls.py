@@ -1,4 +1,4 @@
-"""Calls of the reader's functions: what each gives, what it raises, and which of its arguments it overwrites."""
+"""Calls of the reader's functions: the values they return, the exceptions they raise, the arguments they overwrite."""
 
 import inspect
 import traceback
@@ -22,11 +22,11 @@ SIGNATURES = {
     "attention": "attention(xq, xk, xv, freqs_cis, mask)",
 }
 FUNCTIONS = tuple(name for name in SIGNATURES if name != "update")
-TENSORS_SHOWN = 6  # of a line that raised
+LOCALS_SHOWN = 6  # in the message of an exception
 
 
 class OutOfTime(BaseException):
-    """Raised in the reader's code when its time is used up; no ``except Exception`` of theirs stops it."""
+    """Raised in the reader's code when its time is used up. The reader's ``except Exception`` does not catch it."""
 
 
 def out_of_time(seconds: float) -> str:
@@ -34,12 +34,27 @@ def out_of_time(seconds: float) -> str:
 
 
 class Trial(NamedTuple):
-    """One call: the value, or None where it raised; and the names of the arguments that were overwritten."""
+    """One call: the returned value, or None if it raised, and the names of the arguments that it overwrote."""
 
     value: Any
     error: BaseException | None
-    problem: str  # the exception in words
-    changed: tuple[str, ...]
+    problem: str  # the error as a message
+    overwritten: tuple[str, ...]
+
+
+def first_problem(trials: Iterable[Trial]) -> str:
+    return next((trial.problem for trial in trials if trial.problem), "")
+
+
+def error_count(trials: Iterable[Trial]) -> int:
+    return sum(trial.error is not None for trial in trials)
+
+
+def ending(trial: Trial) -> str:
+    """The name of the exception in which a call ended, ValueError for its subclasses."""
+    if isinstance(trial.error, ValueError):
+        return "ValueError"
+    return type(trial.error).__name__ if trial.error else "no exception"
 
 
 def parameters(function: str) -> list[str]:
@@ -48,29 +63,29 @@ def parameters(function: str) -> list[str]:
 
 @dataclass
 class Caller:
-    """Calls functions of one file, within a limit of time, and says in words what they raise."""
+    """Calls functions of one file within a time limit, and describes the exceptions that they raise."""
 
     path: Path
     limited: Callable[[], AbstractContextManager[Any]] = nullcontext
     namespaces: list[dict[str, Any]] = field(default_factory=list)  # of all files of the reader
-    brief: bool = False  # whether it is right is all that is asked
+    only_right: bool = False  # judges need not explain a function that is wrong
 
     def trial(self, call: Callable[..., Any], given: Sequence[Any], names: Sequence[str] = ()) -> Trial:
-        """Call with copies of ``given``, whose names are used in messages."""
+        """Call with copies of ``given``; ``names`` are the names of the arguments in messages."""
         copies = [duplicate(x) for x in given]
         value, error, problem = None, None, ""
         try:
             with self.limited(), torch.enable_grad():
                 value = call(*copies)
-            value = plain(value)
+            value = copy_to_cpu(value)
         except OutOfTime:
             raise
         except BaseException as raised:
             if isinstance(raised, NotImplementedError) and self.is_unwritten(raised):
                 raise
             error, problem = raised, self.describe(raised, zip(names, given))
-        changed = [name for name, x, copy in zip(names, given, copies) if not unchanged(x, copy)]
-        return Trial(value, error, problem, tuple(changed))
+        overwritten = [name for name, x, copy in zip(names, given, copies) if not unchanged(x, copy)]
+        return Trial(value, error, problem, tuple(overwritten))
 
     def trials(
         self, call: Callable[..., Any], probes: Iterable[Sequence[Any]], names: Sequence[str] = ()
@@ -78,43 +93,40 @@ class Caller:
         return [self.trial(call, given, names) for given in probes]
 
     def other_order(
-        self, call: Callable[..., Any], probes: Sequence[Sequence[Any]], right: Callable[[Any, int], bool]
+        self,
+        make_call: Callable[[], Callable[..., Any]],
+        probes: Sequence[Sequence[Any]],
+        is_right: Callable[[Any, int], bool],
     ) -> tuple[int, ...]:
-        """The order in which the arguments would have to be passed for ``call`` to be right; empty if there is none.
+        """The first other order of the arguments in which the function is right; empty if there is none.
 
-        ``right`` is asked for a value and the number of its probe.
+        ``make_call`` returns the function, once for each order. ``is_right`` judges a value by the index of its probe.
         """
         for order in list(permutations(range(len(probes[0]))))[1:]:
-            fits = True
-            for number, given in enumerate(probes):
-                trial = self.trial(call, [given[place] for place in order])
-                fits = fits and trial.error is None and right(trial.value, number)
-                if not fits:
-                    break
-            if fits:
+            call = make_call()
+            reordered = ([given[place] for place in order] for given in probes)
+            if all(is_right(self.trial(call, given).value, number) for number, given in enumerate(reordered)):
                 return order
         return ()
 
     def describe(self, error: BaseException, given: Iterable[tuple[str, Any]] = ()) -> str:
-        """Where and what, on one line, with the shapes of what it was called with and of the tensors on that line."""
-        called = ", ".join(f"{name} {shown}" for name, value in given if (shown := in_words(value)))
-        there = ""
+        """The error and its line, with the shapes of the arguments and of the local tensors at that line."""
+        text = describe_error(error, self.path)
+        called_with = named_shapes(given)
+        if called_with:
+            text += f"; called with {called_with}"
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__) if self._is_theirs(frame)]
         if frames:
-            tensors = [
-                (name, in_words(value)) for name, value in frames[-1].f_locals.items() if not name.startswith("_")
-            ]
-            there = ", ".join(f"{name} {shown}" for name, shown in tensors[-TENSORS_SHOWN:] if shown)
-        text = describe_error(error, self.path)
-        if called:
-            text += f"; called with {called}"
-        if there and there != called:
-            text += f"; there {there}"
+            variables = [item for item in frames[-1].f_locals.items() if not item[0].startswith("_")]
+            there = named_shapes(variables[-LOCALS_SHOWN:])
+            if there and there != called_with:
+                text += f"; there {there}"
         return text
 
     def is_unwritten(self, error: BaseException) -> bool:
-        """Whether a line of the file says ``raise NotImplementedError``, as in the files to start from. torch raises
-        this exception too, for dtypes that it cannot handle.
+        """Whether a line of the file is ``raise NotImplementedError``, as in the exercise files.
+
+        torch also raises this exception, for dtypes that it does not support.
         """
         last = traceback.extract_tb(error.__traceback__)[-1]
         return last.filename == str(self.path) and "NotImplementedError" in str(last.line)
@@ -124,14 +136,14 @@ class Caller:
 
     @contextmanager
     def replaced(self, counterparts: dict[str, Callable[..., Any]], kept: str) -> Iterator[None]:
-        """Replace the reader's functions by our own, under whatever name they call them, except ``kept``."""
+        """Replace the reader's functions, except ``kept``, by our own under every name that refers to them."""
         ours = {}
         for namespace in self.namespaces:
             for name, function in counterparts.items():
                 if name != kept and callable(namespace.get(name)):
                     ours[id(namespace[name])] = function
         for namespace in self.namespaces:
-            ours.pop(id(namespace.get(kept)), None)  # two names of one function
+            ours.pop(id(namespace.get(kept)), None)  # one function may have two names
         before = []
         for namespace in self.namespaces:
             for name, value in list(namespace.items()):
@@ -146,7 +158,7 @@ class Caller:
 
 
 def describe_error(error: BaseException, path: Path) -> str:
-    """Where and what, on one line."""
+    """File, line, type and message of the error, on one line."""
     if isinstance(error, SyntaxError):
         place = f"{error.filename or path} line {error.lineno}" if error.lineno else str(path)
         return f"{place}: {type(error).__name__}: {error.msg}"
@@ -154,19 +166,24 @@ def describe_error(error: BaseException, path: Path) -> str:
     where = f"{path} line {lines[-1]}" if lines else str(path)
     text = " ".join(str(error).split())
     if isinstance(error, EOFError) and not text:
-        text = "nothing can be typed in while it is checked"
+        text = "input() has nothing to read during the check"
     name = type(error).__name__
     return f"{where}: {name}: {text[:300]}" if text else f"{where}: {name}"
 
 
-def in_words(value: Any) -> str:
-    """The shape of a tensor, or of each of a tuple of them; the number if it is one; nothing for anything else."""
+def named_shapes(variables: Iterable[tuple[str, Any]]) -> str:
+    """``xq (1, 2, 1, 2), T 2``: tensors by their shapes, and numbers; other values are left out."""
+    return ", ".join(f"{name} {shape_of(value)}" for name, value in variables if shape_of(value))
+
+
+def shape_of(value: Any) -> str:
+    """The shape of a tensor, the shapes of a tuple of tensors, or a number; empty for any other value."""
     if isinstance(value, Tensor):
         return str(tuple(value.shape))
     if isinstance(value, bool | int | float):
         return str(value)
     if isinstance(value, tuple | list) and value and all(isinstance(x, Tensor) for x in value):
-        return " and ".join(in_words(x) for x in value)
+        return " and ".join(shape_of(x) for x in value)
     return ""
 
 
@@ -186,29 +203,29 @@ def unchanged(value: Any, copy: Any) -> bool:
     return True
 
 
-def plain(value: Any) -> Any:
-    """Copies of the tensors in it, dense and on the CPU: later calls may write to what was returned."""
+def copy_to_cpu(value: Any) -> Any:
+    """A copy with its tensors dense and on the CPU, because later calls may overwrite a returned tensor."""
     if isinstance(value, tuple | list):
-        copies = [plain(item) for item in value]
+        copies = [copy_to_cpu(item) for item in value]
         return copies if type(value) is list else tuple(copies)
     if not isinstance(value, Tensor):
         return value
     if value.is_meta:
-        raise ValueError("it returns a tensor on the meta device, which holds no numbers")
+        raise ValueError("it returns a tensor on the meta device, which has no numbers")
     return (value if value.layout == torch.strided else value.to_dense()).cpu().clone()
 
 
 def required(function: Callable[..., Any]) -> int:
-    """How many positional arguments it cannot do without."""
+    """The number of positional arguments without a default."""
     try:
-        known = inspect.signature(function).parameters.values()
+        signature = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return 0
-    return sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in known)
+    return sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in signature)
 
 
 def written_signature(function: Callable[..., Any]) -> str:
-    """The reader's parameters, in their order, without annotations."""
+    """The names of the reader's parameters in their order, in parentheses."""
     try:
         return "(" + ", ".join(inspect.signature(function).parameters) + ")"
     except (TypeError, ValueError):

@@ -1,8 +1,8 @@
 """The process in which the reader's files run: ``python -m model.study.check.child NOTES SECONDS SKIPPED FILE...``.
 
-It appends a line of JSON to NOTES before and after each step, so that its parent knows how far it came, however it
-ends. The reader's code may take SECONDS in all. SKIPPED is a JSON list of functions and files that ended such a process
-before.
+It appends a line of JSON to NOTES before and after each step, so that its parent can read the progress even if the
+process is killed. The reader's code may take SECONDS in total. SKIPPED is a JSON list of functions and files that
+stopped or ended an earlier process.
 """
 
 import __future__
@@ -41,10 +41,10 @@ try:
 except ImportError:  # only Unix can limit memory
     resource = None  # type: ignore[assignment]
 
-SPARE_BYTES = 4 << 30  # address space the reader's file may take beyond what Python and torch have
-REPEATED = 0.5  # seconds between two exceptions in code that catches the first one
-SIMILAR = 0.8  # of two names, above which one is probably meant for the other
-CALLERS = ("apply_rotary_emb", "attention")  # functions that may call others of the reader's
+SPARE_BYTES = 4 << 30  # address space for the reader's code, in addition to that of Python and torch
+INTERRUPT_AGAIN = 0.5  # seconds until the next interrupt, for code that catches the first one
+SIMILAR = 0.8  # similarity of two names from which one is probably a misspelling of the other
+CALLERS = ("apply_rotary_emb", "attention")  # functions that may call other functions of the reader
 JUDGES: dict[str, Callable[..., Verdict]] = {
     "precompute_freqs_cis": judge_table,
     "reshape_for_broadcast": judge_reshape,
@@ -55,46 +55,47 @@ JUDGES: dict[str, Callable[..., Verdict]] = {
 }
 
 
-class Limit:
-    """The time that the reader's code may take: each step half of what is left, so that all of it is never exceeded.
+class TimeLimit:
+    """A context manager that limits the time of the reader's code. Each step may take half of the remaining time.
 
-    Only the reader's own calls count, and neither the start of Python nor the judges. A call that takes longer ends in
-    ``OutOfTime`` where the system has timers that interrupt; elsewhere the parent ends the process.
+    Only the reader's code counts, not the start of Python or the judges. If the system has interval timers, a call that
+    takes longer ends in ``OutOfTime``; otherwise the parent ends the process.
     """
 
     def __init__(self, seconds: float, record: Callable[..., None]) -> None:
-        self.left = seconds
+        self.seconds_left = seconds
         self.record = record
-        self.allowed = self.share = seconds / 2  # of the step: what is left of its time, and all of it
-        self.armed = False
-        self.since = 0.0
+        self.step_seconds = seconds / 2
+        self.step_seconds_left = seconds / 2
+        self.running = False
+        self.started = 0.0
         if hasattr(signal, "setitimer"):
             signal.signal(signal.SIGALRM, self._interrupt)
 
     def begin(self, step: str) -> None:
-        self.allowed = self.share = self.left / 2
-        self.record(at=step, allowed=self.allowed)
-        print(f"\0{step}", flush=True)  # what is printed from here on belongs to this step
+        self.step_seconds = self.step_seconds_left = self.seconds_left / 2
+        self.record(step=step, allowed=self.step_seconds)
+        print(f"\0{step}", flush=True)  # tells the parent that the following output belongs to this step
 
     def __enter__(self) -> None:
-        self.record(left=self.left, running=True)
-        self.since = time.monotonic()
-        self.armed = True
+        self.record(seconds_left=self.seconds_left, running=True)
+        self.started = time.monotonic()
+        self.running = True
         if hasattr(signal, "setitimer"):
-            signal.setitimer(signal.ITIMER_REAL, max(self.allowed, 0.01), REPEATED)
+            signal.setitimer(signal.ITIMER_REAL, max(self.step_seconds_left, 0.01), INTERRUPT_AGAIN)
 
     def __exit__(self, *_: object) -> None:
-        self.armed = False
+        self.running = False
         if hasattr(signal, "setitimer"):
             signal.setitimer(signal.ITIMER_REAL, 0)
-        taken = time.monotonic() - self.since
-        self.left -= taken
-        self.allowed -= taken
-        self.record(left=self.left, running=False)
+        taken = time.monotonic() - self.started
+        self.seconds_left -= taken
+        self.step_seconds_left -= taken
+        self.record(seconds_left=self.seconds_left, running=False)
 
     def _interrupt(self, *_: object) -> None:
-        if self.armed:
-            raise OutOfTime(out_of_time(self.share))
+        if self.running:
+            raise OutOfTime(out_of_time(self.step_seconds))
 
 
 def main(notes: Path, seconds: float, skipped: set[str], files: list[Path]) -> None:
@@ -111,19 +112,22 @@ def main(notes: Path, seconds: float, skipped: set[str], files: list[Path]) -> N
         warnings.simplefilter("ignore")
         if resource:
             limit_memory()
-        limit = Limit(seconds, record)
+        limit = TimeLimit(seconds, record)
         for step in verdicts(files, skipped, limit):
             if isinstance(step, Verdict):
                 record(verdict=asdict(step))
             else:
                 limit.begin(step)
-        record(end=True)
+        record(finished=True)
 
 
 def verdicts(
     files: list[Path], skipped: Collection[str] = (), limited: AbstractContextManager[Any] | None = None
 ) -> Iterator[str | Verdict]:
-    """Before each step its name, after it its verdict: each file that cannot be loaded whole, then each function."""
+    """Yield the name of each step before it and the verdict after it.
+
+    The steps are the files, with a verdict only if a statement fails, then the functions, then all functions together.
+    """
     limited = limited or nullcontext()
     loaded: dict[Path, dict[str, Any]] = {}
     broken = bool(skipped)
@@ -135,17 +139,17 @@ def verdicts(
         if problem:
             broken = True
             yield Verdict(str(path), "unloaded", problem)
-    if isinstance(limited, Limit):
+    if isinstance(limited, TimeLimit):
         limited.record(defined=[function for function in FUNCTIONS if home_of(function, loaded)])
     conventions = Conventions()
     names: dict[str, Any] = {}
     for function in FUNCTIONS:
         home = home_of(function, loaded)
         if home is None:
-            near = nearest(function, loaded)
-            if near and function not in skipped:
+            misspelt = similar_name(function, loaded)
+            if misspelt and function not in skipped:
                 broken = True
-                yield Verdict(function, "missing", near)
+                yield Verdict(function, "missing", misspelt)
             continue
         if function in skipped:
             continue
@@ -164,9 +168,9 @@ def verdicts(
 
 
 def run_file(path: Path, limited: AbstractContextManager[Any]) -> tuple[dict[str, Any], str]:
-    """Run the file as a module of its name, which the other files may import: what it defines, and the first problem.
+    """Run the file as a module, which the other files may import: its namespace, and the first problem.
 
-    A statement that raises is left out, so that what stands below it can still be judged.
+    A statement that raises is skipped, so that the functions below it can still be judged.
     """
     module = types.ModuleType(path.stem)
     module.__file__ = str(path)
@@ -193,60 +197,61 @@ def run_file(path: Path, limited: AbstractContextManager[Any]) -> tuple[dict[str
             problem = problem or describe_error(error, path)
     torch.set_default_device(None)  # the judge's tensors are on the CPU
     for name, function in counterparts(None, "neighbours").items():
-        vars(module).setdefault(name, function)  # for other files, which may import it from here
+        vars(module).setdefault(name, function)  # other files may import it from this one
     return vars(module), problem
 
 
 def home_of(function: str, loaded: dict[Path, dict[str, Any]]) -> Path | None:
-    """The file that defines the function, and not one that imports it; None if there is none."""
-    homes = [path for path, found in loaded.items() if callable(found.get(function)) and not is_ours(found[function])]
-    for path in homes:
+    """The file that defines the function, preferred to one that imports it; None if there is none."""
+    files = [path for path, names in loaded.items() if callable(names.get(function)) and not is_ours(names[function])]
+    for path in files:
         if getattr(loaded[path][function], "__module__", "") == path.stem:
             return path
-    return homes[0] if homes else None
+    return files[0] if files else None
 
 
 def is_ours(function: Any) -> bool:
     return str(getattr(function, "__module__", "")).startswith(__package__.rpartition(".study")[0] + ".")
 
 
-def nearest(function: str, loaded: dict[Path, dict[str, Any]]) -> str:
-    """In words, the reader's function whose name is most like the one that is missing; nothing if none is."""
-    best, words = SIMILAR, ""
-    for path, found in loaded.items():
-        for name, value in found.items():
+def similar_name(function: str, loaded: dict[Path, dict[str, Any]]) -> str:
+    """A message about the reader's function whose name is most similar to the missing one; empty if none is similar."""
+    best, message = SIMILAR, ""
+    for path, names in loaded.items():
+        for name, value in names.items():
             if name in FUNCTIONS or name.startswith("_") or getattr(value, "__module__", "") != path.stem:
                 continue
-            likeness = difflib.SequenceMatcher(None, bare(name), bare(function)).ratio()
-            if callable(value) and likeness >= best:
-                best, words = likeness, f"{path} defines {name}; rename it, if it is meant for {function}"
-    return words
+            similarity = difflib.SequenceMatcher(None, letters_of(name), letters_of(function)).ratio()
+            if callable(value) and similarity >= best:
+                best, message = similarity, f"{path} defines {name}; rename it if it is meant to be {function}"
+    return message
 
 
-def bare(name: str) -> str:
+def letters_of(name: str) -> str:
     return name.lower().replace("_", "")
 
 
 def judge_function(function: str, names: dict[str, Any], conventions: Conventions, caller: Caller) -> Verdict:
-    """One function's verdict, with our own versions of the other functions; whatever it raises is part of it.
+    """The verdict on one function, with our own versions of the functions that it calls.
 
-    If it is not right with them it is judged with those of the reader's that are right: how one of them calls the other
-    is the reader's choice.
+    If it is not right with ours, it is judged again with the reader's functions that are right, because these may call
+    each other with other arguments than ours take.
     """
     ours = counterparts(conventions.table, conventions.layout)
-    needed = {name: each for name, each in ours.items() if name not in conventions.right}
+    not_right = {name: each for name, each in ours.items() if name not in conventions.right}
     try:
         with caller.replaced(ours, function):
             verdict = within_time(function, lambda: JUDGES[function](names, conventions, caller))
-        if function in CALLERS and verdict.outcome not in GOOD and len(needed) < len(ours):
-            with caller.replaced(needed, function):
-                again = within_time(function, lambda: JUDGES[function](names, conventions, replace(caller, brief=True)))
-            verdict = again if again.outcome in GOOD else verdict
+        if function in CALLERS and verdict.outcome not in GOOD and len(not_right) < len(ours):
+            brief = replace(caller, only_right=True)
+            with caller.replaced(not_right, function):
+                second = within_time(function, lambda: JUDGES[function](names, conventions, brief))
+            verdict = second if second.outcome in GOOD else verdict
         return verdict
     except NotImplementedError:
         return Verdict(function, "unwritten")
-    except Exception as error:  # raised in the judge itself, by a result of an unexpected kind
-        return Verdict(function, "stopped", f"what it returns cannot be judged: {describe_error(error, caller.path)}")
+    except Exception as error:  # raised in the judge, by a result of an unexpected type
+        return Verdict(function, "stopped", f"its result cannot be judged: {describe_error(error, caller.path)}")
 
 
 def within_time(function: str, judge: Callable[[], Verdict]) -> Verdict:
@@ -257,22 +262,20 @@ def within_time(function: str, judge: Callable[[], Verdict]) -> Verdict:
 
 
 def limit_memory() -> None:
-    """A function that takes ever more memory fails, and not the machine; a crash leaves no core file."""
+    """Limit the memory, so that a function that allocates without end fails alone, and write no core file."""
     set_limit(resource.RLIMIT_CORE, 0)
     statistics = Path("/proc/self/statm")
-    if statistics.exists() and not torch.cuda.is_available():  # CUDA reserves far more addresses than it uses
+    if statistics.exists() and not torch.cuda.is_available():  # CUDA reserves far more address space than it uses
         used = int(statistics.read_text(encoding="utf-8").split()[0]) * resource.getpagesize()
         set_limit(resource.RLIMIT_AS, used + SPARE_BYTES)
 
 
 def set_limit(kind: int, value: int) -> None:
-    """Only the soft limit; a chat template's process, which imports nothing of this project, lowers the hard limit
-    too (model/decoding/template.py).
-    """
+    """Set the soft limit."""
     hard = resource.getrlimit(kind)[1]
     resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]), float(sys.argv[2]), set(json.loads(sys.argv[3])), [Path(name) for name in sys.argv[4:]])
-    os._exit(0)  # at once: the file may have started threads
+    os._exit(0)  # without waiting for threads that the file may have started

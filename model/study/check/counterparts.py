@@ -1,4 +1,4 @@
-"""Our own functions, for the places where a function that is judged calls another of the reader's."""
+"""Right versions of all functions, which replace the reader's where the function being judged calls them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ from ...attention import attention
 from ...cache import KVCache
 from .forms import FORMS, Form, read_table
 from .mask import visible
-from .reshape import lay
+from .reshape import for_broadcast
 from .rotation import RECIPES, rotate
 from .table import angles, unit
 
@@ -21,18 +21,17 @@ def counterparts(form: Form | None, layout: str) -> dict[str, Callable[..., Any]
         return (form or FORMS[0]).write(unit(angles(dim, end, theta)))
 
     def apply_rotary_emb(xq: Tensor, xk: Tensor, *table: Any, **named: Any) -> tuple[Tensor, Tensor]:
-        """The table comes as one argument or as two, by position or by name."""
+        """Rotate by the table, which is one argument or two, passed by position or by name."""
         parts = [*table, *named.values()]
-        rows = parts[0] if len(parts) == 1 else tuple(parts)
         T, D = xq.shape[1], xq.shape[3]
-        found, _ = read_table(rows, D, T)
-        if found is None or xk.shape[1] != T:
+        rows, _ = read_table(parts[0] if len(parts) == 1 else tuple(parts), D, T)
+        if rows is None or xk.shape[1] != T:
             shapes = " and ".join(str(tuple(part.shape)) for part in parts if isinstance(part, Tensor))
             raise ValueError(
-                f"apply_rotary_emb is given xq {tuple(xq.shape)}, xk {tuple(xk.shape)} and a table of {shapes}: "
-                "it wants (B, T, H, D), (B, T, K, D) and T rows"
+                f"apply_rotary_emb is called with xq {tuple(xq.shape)}, xk {tuple(xk.shape)} and a table of {shapes}: "
+                "it needs (B, T, H, D), (B, T, K, D) and a table of T rows"
             )
-        angle = found.angle()
+        angle = rows.angle()
         return rotate(xq, angle, RECIPES[layout]).type_as(xq), rotate(xk, angle, RECIPES[layout]).type_as(xk)
 
     def attend(xq: Tensor, xk: Tensor, xv: Tensor, freqs_cis: Any, mask: Tensor) -> Tensor:
@@ -41,13 +40,9 @@ def counterparts(form: Form | None, layout: str) -> dict[str, Callable[..., Any]
 
     return {
         "precompute_freqs_cis": precompute_freqs_cis,
-        "reshape_for_broadcast": lay,
+        "reshape_for_broadcast": for_broadcast,
         "apply_rotary_emb": apply_rotary_emb,
-        "causal_mask": visible_only,
+        "causal_mask": visible,
         "KVCache": KVCache,
         "attention": attend,
     }
-
-
-def visible_only(start_pos: int, T: int) -> Tensor:
-    return visible(start_pos, T)

@@ -19,9 +19,7 @@ class Fault(NamedTuple):
 # The table.
 
 EXPONENT = Fault(
-    "the exponent",
-    "Pair i rotates by theta^(-2i/dim) per position. Write theta ** -(torch.arange(0, dim, 2) / dim).",
-    4,
+    "the exponent", "Pair i rotates by theta^(-2i/dim) per position: theta ** -(torch.arange(0, dim, 2) / dim).", 4
 )
 LINSPACE = Fault(
     "linspace instead of arange",
@@ -38,9 +36,7 @@ INVERTED = Fault(
 )
 NOT_A_POWER = Fault("not a power of theta", "The frequency is theta ** (-2i/dim), not theta * x, exp(x) or a sum.", 4)
 REVERSED = Fault(
-    "the pairs are in reverse order",
-    "Pair 0 is the fastest, with one radian per position, the last pair the slowest.",
-    4,
+    "the pairs are in reverse order", "Pair 0 is the fastest, with one radian per position, the last the slowest.", 4
 )
 SIGN = Fault(
     "the sign of the angle",
@@ -75,49 +71,37 @@ REAL = Fault(
 )
 ONLY_SINES = Fault("the cosines are missing", "A rotation needs cos a and sin a; sines alone rotate nothing.", 1)
 UNUSED = Fault(
-    "theta is not used",
-    "The table does not depend on theta. Models differ in theta (10000, 500000 ..): use the argument.",
-    4,
+    "theta is not used", "The table does not depend on theta, which differs between models: use the argument.", 4
 )
 DEFAULT_THETA = Fault(
     "the default of theta", "theta is 10000 by default: def precompute_freqs_cis(dim, end, theta=10000.0).", 4
 )
 SWAPPED = Fault(
     "cosine and sine exchanged",
-    "The real part is the cosine: exp(j a) = cos a + j sin a. Exchanged, position 0 is rotated by a quarter turn.",
+    "The real part is the cosine: exp(j a) = cos a + j sin a. Position 0 is not rotated.",
     1,
 )
 TWO_OF_A_KIND = Fault(
     "cosine and sine are the same", "The real part is cos a, the imaginary part sin a; here one is used for both.", 1
 )
 POLAR = Fault("polar's arguments exchanged", "torch.polar takes the length first, which is 1, then the angle.", 4)
-LENGTH = Fault(
-    "the length is not 1",
-    "A rotation has length 1: torch.polar(torch.ones_like(angles), angles). The frequency appears in the angle only.",
-    4,
-)
+LENGTH = Fault("the length is not 1", "A rotation has length 1: torch.polar(torch.ones_like(angles), angles).", 4)
 DEGREES = Fault("degrees", "Angles are in radians: position 1 rotates pair 0 by 1 radian, which is 57.3 degrees.", 4)
 CIRCLES = Fault("a factor of pi", "The angle is p theta^(-2i/dim) radians, not multiplied or divided by 2 pi.", 4)
 ADDED_ANGLES = Fault(
-    "added instead of multiplied",
-    "The angle is the product of position and frequency: torch.outer(positions, freqs), (end, dim/2).",
-    4,
+    "added instead of multiplied", "The angle is position times frequency: torch.outer(positions, freqs).", 4
 )
 ANGLES = Fault(
     "the table holds angles",
-    "The angle p theta^(-2i/dim) is not a rotation: return exp(j angle), with torch.polar, or its cosine and sine.",
+    "Return the rotation exp(j angle), with torch.polar, or the cosine and sine of the angle.",
     4,
 )
 NO_J = Fault("exp without j", "exp(angle) grows without bound; the rotation is exp(j angle): torch.polar(1, angle).", 4)
 FREQUENCIES = Fault(
-    "the table holds frequencies",
-    "theta^(-2i/dim) is the angle at position 1: multiply by all positions, torch.outer(torch.arange(end), freqs).",
-    4,
+    "the table holds frequencies", "Multiply them by all positions: torch.outer(torch.arange(end), freqs).", 4
 )
 CHANNELS = Fault(
-    "one frequency for each channel",
-    "The two channels of a pair share a frequency, so there are dim/2 of them: torch.arange(0, dim, 2).",
-    4,
+    "one frequency for each channel", "The two channels of a pair share a frequency: torch.arange(0, dim, 2).", 4
 )
 TRANSPOSED_TABLE = Fault(
     "the table is transposed",
@@ -132,9 +116,7 @@ STACKED = Fault(
     5,
 )
 NUMPY = Fault(
-    "not a torch tensor",
-    "The callers need a tensor. If NumPy computes it, return torch.from_numpy(...); for a list, torch.tensor(...).",
-    4,
+    "not a torch tensor", "The callers need a tensor: torch.from_numpy(...), or torch.tensor(...) for a list.", 4
 )
 
 # The rotation.
@@ -146,9 +128,7 @@ MIXED = Fault(
     5,
 )
 OTHER_FORM = Fault(
-    "not the form of your table",
-    "It reads a table in another form than your precompute_freqs_cis writes. Any form is fine if both use it.",
-    5,
+    "not the form of your table", "It reads a table in another form than your precompute_freqs_cis writes.", 5
 )
 HEADS = Fault(
     "rotation along the head axis",
@@ -157,19 +137,15 @@ HEADS = Fault(
     7,
 )
 BATCH = Fault(
-    "rotation along the batch axis",
-    "Each text of the batch was rotated by one position. x is (B, T, H, D): the rows of the table belong to axis 1.",
-    7,
+    "rotation along the batch axis", "x is (B, T, H, D): the rows of the table belong to the tokens, axis 1.", 7
 )
 ONE_ROW = Fault(
     "one row of the table for all tokens",
-    "Token t has row t of freqs_cis: freqs_cis[None, :, None], (1, T, 1, D/2).",
+    "Token t has row t of the table: freqs_cis[None, :, None], (1, T, 1, D/2).",
     7,
 )
 X_RETURNED = Fault(
-    "x is returned instead of the table",
-    "The function only reshapes the table: return freqs_cis[None, :, None, :].",
-    7,
+    "x is returned instead of the table", "The function only reshapes the table: return freqs_cis[None, :, None, :].", 7
 )
 ONE_ANGLE = Fault(
     "one angle for all pairs", "Pair i has column i of freqs_cis: the table is (T, D/2), a column for each pair.", 5
@@ -193,9 +169,7 @@ OVERWRITTEN = Fault(
     1,
 )
 ONE_SIGN = Fault(
-    "the number of minus signs",
-    "One of the four products has a minus: (x cos - y sin, x sin + y cos). Otherwise lengths change.",
-    1,
+    "the number of minus signs", "One of the four products has a minus: (x cos - y sin, x sin + y cos).", 1
 )
 PARTNER = Fault(
     "a number is rotated with itself",
@@ -231,9 +205,7 @@ ONE_RETURNED = Fault("only one of the two is returned", "The caller unpacks two 
 EXCHANGED_QK = Fault("q and k exchanged", "Return (xq, xk), in the order of the arguments.", 7)
 SAME_QK = Fault("the same tensor twice", "The second result belongs to xk, and here it is that of xq.", 7)
 UNFLATTENED = Fault(
-    "flatten is missing",
-    "The pairs are still an axis of size 2, (B, T, H, D/2, 2): end with .flatten(-2), which gives (B, T, H, D).",
-    5,
+    "flatten is missing", "The pairs are still an axis of size 2, (B, T, H, D/2, 2): end with .flatten(-2).", 5
 )
 STILL_COMPLEX = Fault(
     "view_as_real is missing", "The result is complex, (B, T, H, D/2): write torch.view_as_real(...).flatten(-2).", 5
@@ -258,9 +230,7 @@ CORNER = Fault(
     8,
 )
 SQUARE = Fault(
-    "the mask is square",
-    "T new tokens attend to S = start_pos + T keys, including the cached ones, so the mask is (T, S), not (T, T).",
-    8,
+    "the mask is square", "T new tokens attend to S = start_pos + T keys, so the mask is (T, S), not (T, T).", 8
 )
 ALL_ROWS = Fault(
     "a row for each cached token", "Only the T new tokens are queries, so the mask is (T, S): the last T rows.", 8
@@ -275,19 +245,13 @@ INVERTED_MASK = Fault(
     8,
 )
 NO_MASK = Fault(
-    "the future is not hidden",
-    "Every token sees later ones, in training also the one it has to predict. Hide the keys after start_pos + t.",
-    8,
+    "the future is not hidden", "Every token sees later ones. Hide the keys after start_pos + t from token t.", 8
 )
 CACHED_HIDDEN = Fault(
-    "the cached keys are hidden",
-    "The triangle covers the new tokens; each of them also sees all start_pos cached ones.",
-    8,
+    "the cached keys are hidden", "The triangle covers the new tokens, and each also sees all start_pos cached ones.", 8
 )
 TRANSPOSED_MASK = Fault(
-    "the mask is transposed",
-    "Rows are queries and columns keys: row t has the keys that token t sees. Transposed, tokens see later ones.",
-    8,
+    "the mask is transposed", "Rows are queries and columns keys: row t has the keys that token t sees.", 8
 )
 MIRRORED = Fault(
     "the order of the keys is reversed", "Column s is the key at position s, so the keys that token t sees are left.", 8
@@ -302,9 +266,7 @@ NOT_BOOLEAN = Fault(
     8,
 )
 NO_MASK_RETURNED = Fault(
-    "no mask is returned",
-    "Return a boolean (T, S) even if every key is visible, because attention negates the mask.",
-    8,
+    "no mask is returned", "Return a boolean (T, S) even if all keys are visible: attention negates the mask.", 8
 )
 MASK_COLUMNS = Fault(
     "the number of keys", "The mask has a row for each of T tokens and a column for each of start_pos + T keys.", 8
@@ -346,17 +308,17 @@ STALE = Fault(
 )
 SLOT_SHIFTED = Fault(
     "off by one position",
-    "Token t of the chunk goes to slot start_pos + t: write start_pos : start_pos + T, read : start_pos + T.",
+    "Token t goes to slot start_pos + t: write start_pos : start_pos + T, read : start_pos + T.",
     8,
 )
 WRITTEN_AT_0 = Fault(
     "every chunk is written to slot 0",
-    "A chunk goes to slots start_pos .. start_pos + T - 1; here it overwrites the beginning of the text.",
+    "A chunk goes to slots start_pos .. start_pos + T - 1, after the earlier tokens.",
     8,
 )
 ONLY_NEW = Fault(
     "only the new tokens come back",
-    "Attention needs all S = start_pos + T keys and values, including the cached ones: [:, :, : start_pos + T].",
+    "Return all S = start_pos + T keys and values, with the cached ones: [:, :, : start_pos + T].",
     8,
 )
 APPENDED = Fault(
@@ -385,11 +347,7 @@ OLD_ONLY = Fault(
 )
 SCALED = Fault("the stored numbers differ from xk and xv", "A cache stores keys and values as they are.", 8)
 MIRRORED_SLOTS = Fault("the tokens of a chunk in reverse order", "Token t of the chunk goes to slot start_pos + t.", 8)
-CLEARED = Fault(
-    "earlier tokens are lost",
-    "Each update empties the cache: allocate it once, in __init__, and write only the new slots.",
-    8,
-)
+CLEARED = Fault("earlier tokens are lost", "Each update empties the cache: allocate it once, in __init__.", 8)
 CACHE_AXES = Fault("the axes are in another order", "Keys and values are returned as (B, K, S, D).", 8)
 ALL_LAYERS = Fault("all layers come back", "update returns one layer: self.keys[layer].", 8)
 WRONG_T = Fault("T is read from another axis", "Keys are (B, K, T, D): the number of new tokens is xk.shape[2].", 8)
@@ -430,22 +388,15 @@ MASK_AFTER = Fault(
     6,
 )
 MASK_ZERO = Fault(
-    "hidden keys get a score of 0", "The softmax gives a score of 0 the weight exp(0) = 1. Fill with -inf.", 6
+    "hidden keys get a score of 0",
+    "The softmax gives a score of 0, or a score times False, the weight exp(0) = 1. Fill with -inf.",
+    6,
 )
 MASK_SMALL = Fault(
-    "hidden keys get a score that is not -inf",
-    "A finite score near the others has weight in the softmax. Fill with -inf.",
-    6,
+    "hidden keys get a score that is not -inf", "A finite score has weight in the softmax. Fill with -inf.", 6
 )
 MASK_ADDED = Fault(
-    "the boolean mask is added",
-    "Adding True adds 1 to the score of a visible key and hides nothing: masked_fill(~mask, -inf).",
-    6,
-)
-MASK_MULTIPLIED = Fault(
-    "the scores are multiplied by the mask",
-    "Hidden scores become 0, to which the softmax gives the weight exp(0) = 1. Fill with -inf.",
-    6,
+    "the boolean mask is added", "Adding True adds 1 to a visible score and hides nothing: masked_fill(~mask, -inf).", 6
 )
 OWN_MASK = Fault(
     "another mask than the argument",
@@ -476,9 +427,7 @@ WEIGHTS_TRANSPOSED = Fault(
 MEAN = Fault("the mean instead of the sum", "The weights sum to 1 already: weights @ v, divided by nothing.", 6)
 ONE_HEAD_RETURNED = Fault("the heads are averaged", "Each head keeps its own output: (B, T, H, D).", 6)
 SCORES_TRANSPOSED = Fault(
-    "queries and keys exchanged in the scores",
-    "Row t of the scores belongs to query t: q @ k.transpose(-2, -1), (B, H, T, S).",
-    6,
+    "queries and keys exchanged in the scores", "Row t of the scores belongs to query t: q @ k.transpose(-2, -1).", 6
 )
 KEYS_MIXED = Fault("keys are summed instead of values", "The weights multiply the values: weights @ v.", 6)
 QUERIES_MIXED = Fault("queries are summed instead of values", "The weights multiply the values: weights @ v.", 6)

@@ -1,4 +1,4 @@
-"""``causal_mask``: what it must give, and what known mistakes make of it."""
+"""Judge ``causal_mask``: the right mask, the known mistakes, and the properties tested in order."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,35 +8,29 @@ import torch
 from torch import Tensor
 
 from . import faults as known
-from .calls import Caller, parameters
+from .calls import Caller, first_problem, parameters
 from .faults import Fault
 from .forms import Conventions
+from .properties import Comparison, Property, kind
 from .recipe import Explanation, Mistake, Recipe, explain
-from .verdict import Comparison, Property, Verdict, in_other_order, kind, wrong
+from .verdict import Verdict, in_other_order, wrong
 
 FUNCTION = "causal_mask"
 CHUNKS = ((0, 2), (1, 2), (0, 4), (3, 5), (7, 2), (2, 1), (5, 3))  # start_pos, T; smallest first
 
 
-def visible(start: int, T: int, diagonal: int = 0) -> Tensor:
-    return torch.ones(T, start + T, dtype=torch.bool).tril(start + diagonal)  # (T, S)
-
-
-def diagonal(start: int, T: int) -> Tensor:
-    return torch.ones(T, start + T, dtype=torch.bool).triu(start) & visible(start, T)
-
-
-def whole(start: int, T: int) -> Tensor:
-    return visible(0, start + T)
+def visible(start_pos: int, T: int, diagonal: int = 0) -> Tensor:
+    """The right mask, (T, S); with ``diagonal``, its diagonal is moved to the right."""
+    return torch.ones(T, start_pos + T, dtype=torch.bool).tril(start_pos + diagonal)
 
 
 RECIPE: Recipe = {"seen": visible, "result": lambda mask: mask}
 
 MISTAKES = [
     Mistake(known.CORNER, "seen", lambda start, T: visible(start, T, -start)),
-    Mistake(known.CORNER, "seen", lambda start, T: visible(start, T).roll(-start, 1)),  # cached keys behind
+    Mistake(known.CORNER, "seen", lambda start, T: visible(start, T).roll(-start, 1)),  # cached keys after the new ones
     Mistake(known.SQUARE, "seen", lambda start, T: visible(0, T)),
-    Mistake(known.ALL_ROWS, "seen", whole),
+    Mistake(known.ALL_ROWS, "seen", lambda start, T: visible(0, start + T)),
     Mistake(known.DIAGONAL, "seen", lambda start, T: visible(start, T, -1)),
     Mistake(known.DIAGONAL, "seen", lambda start, T: visible(start, T, 1)),
     Mistake(known.DIAGONAL, "seen", lambda start, T: visible(start, T, 2)),
@@ -45,13 +39,12 @@ MISTAKES = [
     Mistake(known.NO_MASK, "seen", lambda start, T: visible(start, T, T)),
     Mistake(known.CACHED_HIDDEN, "seen", lambda start, T: visible(start, T) & (torch.arange(start + T) >= start)),
     Mistake(known.NOTHING_SEEN, "seen", lambda start, T: visible(start, T, -start - T)),
-    Mistake(known.ITSELF, "seen", diagonal),
+    Mistake(known.ITSELF, "seen", lambda start, T: visible(start, T) & ~visible(start, T, -1)),
     Mistake(known.TRANSPOSED_MASK, "result", lambda mask: mask.T),
     Mistake(known.TRANSPOSED_MASK, "seen", lambda start, T: ~visible(start, T, -1)),  # triu instead of tril
     Mistake(known.TRANSPOSED_MASK, "seen", lambda start, T: ~visible(start, T, -start - 1)),
     Mistake(known.MIRRORED, "result", lambda mask: mask.flip(1)),
     Mistake(known.MIRRORED, "result", lambda mask: mask.flip(0)),
-    Mistake(known.MIRRORED, "result", lambda mask: mask.flip(0, 1)),
     Mistake(known.CORNER, "seen", lambda start, T: visible(start, T, T - start)),  # the diagonal is T
     Mistake(known.CORNER, "seen", lambda start, T: visible(start, T, start)),  # start_pos twice
     Mistake(known.CORNER, "seen", lambda start, T: visible(start, T, 1 - start)),
@@ -67,7 +60,7 @@ MISTAKES = [
 
 
 def read_mask(raw: Any) -> tuple[Tensor | None, Fault | None]:
-    """The mask as booleans without axes of size 1 in front, and what is wrong with how it is written."""
+    """The mask as booleans without leading axes of size 1, and the fault of its form if it has one."""
     fault = None
     if isinstance(raw, np.ndarray | list | tuple):
         try:
@@ -82,7 +75,7 @@ def read_mask(raw: Any) -> tuple[Tensor | None, Fault | None]:
         mask = mask.reshape(mask.shape[-2:])
     if mask.dtype == torch.bool:
         return mask, fault
-    if (mask < 0).any():  # 0 and -inf, or a large negative number: added to the scores
+    if (mask < 0).any():  # 0 and -inf, or a large negative number, to be added to the scores
         return mask > -1, known.NOT_BOOLEAN
     return mask != 0, known.NOT_BOOLEAN
 
@@ -108,8 +101,8 @@ def mask_properties(masks: list[Tensor | None], raws: list[Any]) -> Iterator[Pro
                 yield Property(f"{of}; the last key it sees", last, start + t, LOOK_ROWS)
     for (start, T), raw in zip(CHUNKS, raws):
         found = str(raw.dtype)[6:] if isinstance(raw, Tensor) else type(raw).__name__
-        yield Property(f"start_pos {start}, T {T}: the mask is a boolean tensor, True where a key may be seen; it is",
-                       found, "bool", "Write dtype=torch.bool.")  # fmt: skip
+        sentence = f"start_pos {start}, T {T}: the mask is a boolean tensor, True where a token may see a key; it is"
+        yield Property(sentence, found, "bool", "Write dtype=torch.bool.")
 
 
 def comparisons(masks: list[Tensor | None], raws: list[Any]) -> Iterator[Comparison]:
@@ -120,23 +113,23 @@ def comparisons(masks: list[Tensor | None], raws: list[Any]) -> Iterator[Compari
 def judge_mask(names: dict[str, Any], conventions: Conventions, caller: Caller) -> Verdict:
     function = names[FUNCTION]
     trials = caller.trials(function, CHUNKS, parameters(FUNCTION))
-    problem = next((trial.problem for trial in trials if trial.problem), "")
+    problem = first_problem(trials)
     raws = [trial.value for trial in trials]
     read = [read_mask(raw) for raw in raws]
     masks = [mask for mask, _ in read]
-    miswritten = list(dict.fromkeys(fault for _, fault in read if fault))
+    form_faults = list(dict.fromkeys(fault for _, fault in read if fault))
     right = all(is_visible(raw, number) for number, raw in enumerate(raws))
-    if right and not miswritten:
+    if right and not form_faults:
         return Verdict(FUNCTION, "right")
     if not right:
-        order = caller.other_order(function, CHUNKS, is_visible)
+        order = caller.other_order(lambda: function, CHUNKS, is_visible)
         if order:
             return in_other_order(FUNCTION, parameters(FUNCTION), order, function)
-    explanation = mask_explanation(masks, raws, [trial.error is None for trial in trials])
+    explanation = mask_explanation(masks, raws, complete=not problem)
     if explanation is not None:
-        explanation = (*miswritten, *explanation)
-    elif miswritten and not problem:
-        explanation = tuple(miswritten)
+        explanation = (*form_faults, *explanation)
+    elif form_faults and not problem:
+        explanation = tuple(form_faults)
     return wrong(FUNCTION, explanation, mask_properties(masks, raws), comparisons(masks, raws), 8, problem)
 
 
@@ -145,17 +138,20 @@ def is_visible(raw: Any, number: int) -> bool:
     return mask is not None and torch.equal(mask, visible(*CHUNKS[number]))
 
 
-def mask_explanation(masks: list[Tensor | None], raws: list[Any], ran: list[bool]) -> Explanation | None:
-    """What is wrong with the masks that there are; None stands for one where a mask is not needed, but not for all."""
-    if not any(mask is not None for mask in masks):
-        return () if all(raw is None for raw in raws) and all(ran) else None
+def mask_explanation(masks: list[Tensor | None], raws: list[Any], complete: bool) -> Explanation | None:
+    """The mistake in the returned masks. ``complete`` if no call raised.
 
-    def gives(parts: Recipe) -> bool:
+    A function may return None for some chunks, but not for all.
+    """
+    if all(mask is None for mask in masks):
+        return () if all(raw is None for raw in raws) and complete else None
+
+    def fits(parts: Recipe) -> bool:
         for chunk, mask in zip(CHUNKS, masks):
             if mask is not None and not torch.equal(mask, parts["result"](parts["seen"](*chunk))):
                 return False
         return True
 
-    if gives(RECIPE):
-        return () if all(ran) else None
-    return explain(RECIPE, MISTAKES, gives)
+    if fits(RECIPE):
+        return () if complete else None
+    return explain(RECIPE, MISTAKES, fits)

@@ -1,4 +1,4 @@
-"""Run the reader's files in a process of their own, and collect its verdicts, however it ends."""
+"""Run the reader's files in a separate process, and collect its verdicts, however it ends."""
 
 import json
 import os
@@ -13,18 +13,19 @@ from pathlib import Path
 from typing import IO, Any
 
 from .calls import FUNCTIONS, out_of_time
+from .faults import Fault
 from .together import TOGETHER
 from .verdict import Verdict
 
-GRACE = 1.0  # seconds that a process has to end a call by itself after its time
-LINES_SHOWN = 5  # of what a step printed
+GRACE = 1.0  # seconds that a process has to end a call itself after its time is used up
+LINES_SHOWN = 5  # of the output of a step
 LINE_BYTES = 200
 
 
 class Printed:
-    """The last lines that each step printed, read from the process in a thread of its own.
+    """The last lines that each step printed, read from the process in a thread.
 
-    Each step begins with a line of a zero byte and its name.
+    The process prints a zero byte and the name of the step before each step.
     """
 
     def __init__(self, stream: IO[bytes]) -> None:
@@ -37,91 +38,94 @@ class Printed:
         step = ""
         while line := stream.readline(LINE_BYTES):
             text = line.decode("utf-8", "backslashreplace").rstrip()
-            if "\0" in text:  # perhaps behind a line that was left open
-                text, _, following = text.partition("\0")
-            else:
-                following = step
-            if text or following == step:
-                self.lines.setdefault(step, deque(maxlen=LINES_SHOWN)).append(printable(text))
+            text, separator, next_step = text.partition("\0")  # text before it is a line without a line end
+            if text or not separator:
+                self.lines.setdefault(step, deque(maxlen=LINES_SHOWN)).append(without_control_characters(text))
                 self.counts[step] = self.counts.get(step, 0) + 1
-            step = following
+            if separator:
+                step = next_step
 
-    def of(self, step: str) -> list[str]:
-        """Its last lines, and how many there were if not all are here."""
-        self._thread.join(GRACE)  # the process has ended: what it printed is read in no time
+    def by(self, step: str) -> list[str]:
+        """The last lines that a step printed, after the number of earlier ones."""
+        self._thread.join(GRACE)  # the process has ended, so the thread reads the rest and ends too
         lines = list(self.lines.get(step, ()))
-        more = self.counts.get(step, 0) - len(lines)
-        return [f"({more} lines before these)", *lines] if more else lines
+        earlier = self.counts.get(step, 0) - len(lines)
+        return [f"({earlier} lines before these)", *lines] if earlier else lines
 
 
-def printable(text: str) -> str:
-    """Without control characters, which could clear the terminal."""
+def without_control_characters(text: str) -> str:
+    """The text with "?" for control characters, which could clear the terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in text.expandtabs())
 
 
 @dataclass
 class Progress:
-    """What the notes of a process have said so far."""
+    """The state of a process according to its notes."""
 
-    left: float  # seconds for the reader's code
-    began: float = field(default_factory=time.monotonic)
+    seconds_left: float  # for the reader's code
+    started: float = field(default_factory=time.monotonic)
     startup: float = 0.0  # seconds until the first note
-    at: str = ""  # the step it is in
+    step: str = ""  # the current step
     allowed: float = 0.0  # seconds for this step
-    running: float | None = None  # since when the reader's code runs, if it does
-    ended: bool = False
+    running_since: float | None = None  # None while no code of the reader is running
+    finished: bool = False
     defined: list[str] = field(default_factory=list)  # functions that the files define
     verdicts: dict[str, Verdict] = field(default_factory=dict)
 
-    def take(self, note: dict[str, Any]) -> None:
-        self.startup = self.startup or time.monotonic() - self.began
-        self.ended = self.ended or "end" in note
+    def update(self, note: dict[str, Any]) -> None:
+        self.startup = self.startup or time.monotonic() - self.started
+        self.finished = note.get("finished", self.finished)
+        self.defined = note.get("defined", self.defined)
         if "verdict" in note:
             verdict = Verdict(**note["verdict"])
+            verdict.faults = [Fault(*fault) for fault in verdict.faults]
             self.verdicts[verdict.function] = verdict
-        self.defined = note.get("defined", self.defined)
-        if "at" in note:
-            self.at, self.allowed = note["at"], note["allowed"]
+        if "step" in note:
+            self.step, self.allowed = note["step"], note["allowed"]
         if "running" in note:
-            self.left = note["left"]
-            self.running = time.monotonic() if note["running"] else None
+            self.seconds_left = note["seconds_left"]
+            self.running_since = time.monotonic() if note["running"] else None
 
     def overdue(self) -> bool:
-        return self.running is not None and time.monotonic() - self.running > self.allowed + GRACE
+        return self.running_since is not None and time.monotonic() - self.running_since > self.allowed + GRACE
 
 
 def judge_files(files: list[Path], seconds: float) -> list[Verdict]:
-    """The verdicts on all files and functions. What ends the process is left out of the next one.
+    """The verdicts on all files and functions. If a step ends the process, another process skips it and continues.
 
-    Raises ValueError if a single file cannot be run at all.
+    Raises ValueError if a file cannot be run at all.
     """
     found: dict[str, Verdict] = {}
     ended: set[str] = set()  # steps that ended a process
-    left = seconds
+    seconds_left = seconds
     restarted = False
     while True:
-        # Functions that stopped before are not called again. All others are, since later ones build on them.
+        # Functions that stopped are not called again. The others are, because later ones use them.
         skipped = [step for step, verdict in found.items() if verdict.outcome == "stopped" or step in ended]
-        progress, status, printed = run_child(files, skipped, left)
+        progress, status, printed = run_child(files, skipped, seconds_left)
         for step, verdict in progress.verdicts.items():
-            verdict.printed = printed.of(step)
+            verdict.printed = printed.by(step)
             found.setdefault(step, verdict)
         for path in map(str, files):
-            if printed.of(path):
-                found.setdefault(path, Verdict(path, "loaded", printed=printed.of(path)))
-        if progress.ended:
+            if printed.by(path):
+                found.setdefault(path, Verdict(path, "loaded", printed=printed.by(path)))
+        if progress.finished:
             break
-        if not progress.at or progress.at in skipped:
+        step = progress.step
+        if not step or step in skipped:
             raise ValueError(f"{files[0]}: {status}")
-        found[progress.at] = ended_in(progress.at, status, printed.of(progress.at))
-        ended.add(progress.at)
-        left = progress.left
-        if progress.running is not None:
-            left -= time.monotonic() - progress.running
-        if restarted:  # starting another process takes from the time as well, so that all together keep it
-            left -= progress.startup
+        if step in (*FUNCTIONS, TOGETHER):
+            found[step] = Verdict(step, "stopped", status, printed=printed.by(step))
+        else:
+            found[step] = Verdict(step, "unloaded", f"{step}: {status}", printed=printed.by(step))
+        ended.add(step)
+        seconds_left = progress.seconds_left
+        if progress.running_since is not None:
+            seconds_left -= time.monotonic() - progress.running_since
+        if restarted:  # restarts count too, so that many of them cannot exceed the limit
+            seconds_left -= progress.startup
         restarted = True
-        if left <= 0:
+        if seconds_left <= 0:
             for name in progress.defined:
                 found.setdefault(name, Verdict(name, "stopped", f"not judged: the {seconds:g} seconds were used up"))
             break
@@ -129,24 +133,17 @@ def judge_files(files: list[Path], seconds: float) -> list[Verdict]:
     return sorted(found.values(), key=lambda verdict: order.index(verdict.function))
 
 
-def ended_in(step: str, status: str, printed: list[str]) -> Verdict:
-    """The verdict on a function, or on a file, that ended the process."""
-    if step in (*FUNCTIONS, TOGETHER):
-        return Verdict(step, "stopped", status, printed=printed)
-    return Verdict(step, "unloaded", f"{step}: {status}", printed=printed)
-
-
 def run_child(files: list[Path], skipped: list[str], seconds: float) -> tuple[Progress, str, Printed]:
-    """Run one process to its end: how far it came, how it ended in words, and what it printed."""
+    """Run one process to its end: its progress, its end as a message, and its output."""
     root = Path(__file__).parents[3]
     path = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
     with tempfile.TemporaryDirectory() as directory:
         notes = Path(directory) / "notes.jsonl"
         notes.write_text("", encoding="utf-8")
-        words = [sys.executable, "-m", f"{__package__}.child", str(notes), str(seconds), json.dumps(skipped)]
+        command = [sys.executable, "-m", f"{__package__}.child", str(notes), str(seconds), json.dumps(skipped)]
         child = subprocess.Popen(
-            [*words, *map(str, files)],
-            stdin=subprocess.DEVNULL,  # input() ends at once
+            [*command, *map(str, files)],
+            stdin=subprocess.DEVNULL,  # input() raises EOFError
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": path},
@@ -154,34 +151,33 @@ def run_child(files: list[Path], skipped: list[str], seconds: float) -> tuple[Pr
         assert child.stdout is not None
         printed = Printed(child.stdout)
         progress = Progress(seconds)
-        late = False
+        overdue = False
         try:
             with notes.open(encoding="utf-8") as file:
-                while child.poll() is None and not late:
+                while child.poll() is None and not overdue:
                     read_notes(file, progress)
-                    late = progress.overdue()
+                    overdue = progress.overdue()
                     time.sleep(0.02)
                 read_notes(file, progress)
         finally:
             child.kill()
             child.wait()
-    return progress, in_words(child.returncode, late, progress.allowed), printed
+    status = out_of_time(progress.allowed) if overdue else exit_message(child.returncode)
+    return progress, status, printed
 
 
 def read_notes(file: IO[str], progress: Progress) -> None:
-    """The whole lines that are there; half a line is read again later."""
+    """Read the complete lines; an incomplete last line is read again later."""
     while True:
         place = file.tell()
         line = file.readline()
         if not line.endswith("\n"):
             file.seek(place)
             return
-        progress.take(json.loads(line))
+        progress.update(json.loads(line))
 
 
-def in_words(code: int, late: bool, allowed: float) -> str:
-    if late:
-        return out_of_time(allowed)
+def exit_message(code: int) -> str:
     if code < 0:
         return f"the process was killed by signal {-code}; did it use all the memory, or recurse in C?"
     return f"it ended the process with status {code} (os._exit?)"

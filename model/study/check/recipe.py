@@ -1,4 +1,4 @@
-"""Right functions as recipes of named parts, and mistakes as parts that are computed wrongly on purpose."""
+"""Right functions as recipes of named parts, and mistakes as wrong versions of these parts."""
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import combinations
@@ -13,67 +13,67 @@ Recipe = dict[str, Callable[..., Any]]  # the parts of a computation, by name
 
 
 class Mistake(NamedTuple):
-    """A part of a recipe that computes the wrong thing, and the fault that explains it."""
+    """A wrong version of one part of a recipe, and the fault that explains it."""
 
     fault: Fault
     part: str
     wrong: Callable[..., Any]
 
 
-Explanation = tuple[Fault, ...]  # no fault: right; one; or two at once
+Explanation = tuple[Fault, ...]  # empty for a right function
 
 
 def explain(
-    recipe: Recipe, mistakes: Iterable[Mistake], gives: Callable[[Recipe], bool], at_once: int = 2
+    recipe: Recipe, mistakes: Iterable[Mistake], fits: Callable[[Recipe], bool], at_once: int = 2
 ) -> Explanation | None:
-    """The first explanation whose numbers are the reader's: no mistake, one, or two at once; None if there is none.
+    """The first set of up to ``at_once`` mistakes that explains the reader's results; None if there is none.
 
-    ``gives`` says whether a recipe gives everything that the reader's function gave.
+    ``fits`` tells whether a recipe returns everything that the reader's function returned.
     """
-    known = list(mistakes)
+    candidates = list(mistakes)
     for number in range(at_once + 1):
-        for chosen in combinations(known, number):
+        for chosen in combinations(candidates, number):
             parts = {mistake.part: mistake.wrong for mistake in chosen}
-            if len(parts) == number and possible(gives, recipe | parts):
-                return tuple(dict.fromkeys(mistake.fault for mistake in chosen))
+            if len(parts) < number:
+                continue  # two mistakes in the same part
+            try:
+                if fits(recipe | parts):
+                    return tuple(dict.fromkeys(mistake.fault for mistake in chosen))
+            except (RuntimeError, ValueError, IndexError):
+                pass  # these mistakes are impossible with these shapes
     return None
 
 
-def possible(gives: Callable[[Recipe], bool], parts: Recipe) -> bool:
-    """``gives(parts)``, and False for mistakes that cannot be made with these shapes."""
-    try:
-        return gives(parts)
-    except (RuntimeError, ValueError, IndexError):
-        return False
+def matches(results: Iterator[tuple[Any, Any, Any]]) -> bool:
+    """Whether the reader's values are those of a mistake: triples of the reader's, the mistake's and the right value.
 
-
-def matches(computed: Iterator[tuple[Any, Any, Any]]) -> bool:
-    """Whether the reader's values are a mistake's: triples of the reader's value, the mistake's and the right one.
-
-    Cases in which the reader's function raised are left out by the caller. In one case at least the mistake has to
-    show, so that a mistake which changes nothing there explains nothing.
+    The caller leaves out calls in which the reader's function raised. The mistake must change at least one value,
+    because otherwise it explains nothing.
     """
-    shown = False
-    for value, wrong, right in computed:
-        if not same(value, wrong) or isnan_everywhere(value) != isnan_everywhere(wrong):
+    changes_a_value = False
+    for value, wrong, right in results:
+        if not same(value, wrong) or all_nan(value) != all_nan(wrong):
             return False
-        shown = shown or (is_evidence(value, wrong) and not same(wrong, right))
-    return shown
+        changes_a_value = changes_a_value or (is_evidence(value, wrong) and not same(wrong, right))
+    return changes_a_value
 
 
-def isnan_everywhere(value: Any) -> bool:
+def all_nan(value: Any) -> bool:
     return isinstance(value, Tensor) and bool(value.isnan().all())
 
 
 def is_evidence(value: Any, wrong: Any) -> bool:
-    """Whether equal results say anything: NaN fits anything, so not if all are NaN, or most of them only here."""
+    """Whether the equality of two results is evidence. NaN equals anything, so results of mostly NaN are none.
+
+    They are evidence only if some numbers are not NaN, and NaN is in the same places in both.
+    """
     if not isinstance(wrong, Tensor) or wrong.isnan().double().mean() < 0.5:
         return True
     return not bool(wrong.isnan().all()) and torch.equal(value.isnan(), wrong.isnan())
 
 
 def same(value: Any, expected: Any, tolerance: float = 3e-3) -> bool:
-    """Whether two results are equal: kinds, shapes, and numbers within the tolerance. An expected NaN fits anything."""
+    """Whether two results have equal types, shapes and numbers, within the tolerance. Expected NaN equals anything."""
     if isinstance(expected, tuple | list):
         if not isinstance(value, tuple | list) or len(value) != len(expected):
             return False
@@ -88,5 +88,5 @@ def same(value: Any, expected: Any, tolerance: float = 3e-3) -> bool:
         return torch.equal(value, expected)
     wide = torch.complex128 if expected.is_complex() else torch.float64
     value, expected = value.detach().to(wide), expected.detach().to(wide)
-    near = torch.isclose(value, expected, rtol=tolerance, atol=tolerance)
-    return bool((near | expected.isnan()).all())
+    close = torch.isclose(value, expected, rtol=tolerance, atol=tolerance)
+    return bool((close | expected.isnan()).all())

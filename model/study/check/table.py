@@ -1,7 +1,7 @@
-"""``precompute_freqs_cis``: what it must give, and what known mistakes make of it."""
+"""Judge ``precompute_freqs_cis``: the right table, the known mistakes, and the properties tested in order."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
 from typing import Any
@@ -11,19 +11,21 @@ import torch
 from torch import Tensor
 
 from . import faults as known
-from .calls import Caller, parameters
+from .calls import Caller, error_count, first_problem, parameters
 from .faults import Fault
 from .forms import Conventions, read_table, widened
+from .properties import Comparison, Property, Requirement, kind
 from .recipe import Explanation, Mistake, Recipe, explain, matches, same
-from .verdict import Comparison, Property, Verdict, demanded, in_other_order, kind, wrong
+from .verdict import Verdict, in_other_order, with_requirements, wrong
 
 FUNCTION = "precompute_freqs_cis"
 HALF_PRECISION = (torch.float16, torch.bfloat16)
-WIDTHS = ("single", "halves", "neighbours")
-TABLES = ((4, 3, 10000.0), (8, 13, 10000.0), (6, 7, 500.0), (16, 2051, 10000.0))  # dim, end, theta; smallest first
+
+Probe = tuple[int, int, float]  # dim, end, theta
+TABLES: tuple[Probe, ...] = ((4, 3, 10000.0), (8, 13, 10000.0), (6, 7, 500.0), (16, 2051, 10000.0))  # smallest first
 LONG = len(TABLES) - 1
-LARGE_TURN = 0.5  # radians of difference, from which an angle may as well have gone round
-LARGEST_ANGLE = 1e4  # above it float32 does not hold an angle well enough to be compared
+LARGE_DIFFERENCE = 0.5  # radians, from which an angle may include full turns
+LARGEST_ANGLE = 1e4  # larger angles are too inaccurate in float32 to be compared
 
 
 def angles(dim: int, end: int, theta: float) -> Tensor:
@@ -36,40 +38,20 @@ def unit(angle: Tensor) -> Tensor:
     return torch.polar(torch.ones_like(angle), angle)
 
 
-# The recipe. In all of it i is the number of a pair, (dim/2,), p a position, (end,), and f a frequency, (dim/2,).
-
-
-def exponents(i: Tensor, dim: int, end: int) -> Tensor:
-    return 2 * i / dim
-
-
-def frequencies(theta: float, exponent: Tensor) -> Tensor:
-    return theta**-exponent
+# The recipe: i is the index of a pair, (dim/2,), e its exponent, f its frequency, and p a position, (end,).
 
 
 def positions(end: int) -> Tensor:
     return torch.arange(end, dtype=torch.float64)
 
 
-def angle_of(p: Tensor, f: Tensor) -> Tensor:
-    return p[:, None] * f
-
-
-def turned(angle: Tensor) -> Tensor:
-    return angle
-
-
-def written(angle: Tensor, f: Tensor) -> Tensor:
-    return unit(angle)
-
-
 RECIPE: Recipe = {
-    "exponents": exponents,
-    "frequencies": frequencies,
+    "exponents": lambda i, dim, end: 2 * i / dim,
+    "frequencies": lambda theta, e: theta**-e,
     "positions": positions,
-    "angle": angle_of,
-    "turned": turned,
-    "written": written,
+    "angle": lambda p, f: p[:, None] * f,
+    "radians": lambda angle: angle,
+    "result": lambda angle, f: unit(angle),
 }
 
 
@@ -77,17 +59,16 @@ def compute(parts: Recipe, dim: int, end: int, theta: float) -> tuple[Tensor, Te
     """The table of a recipe, complex (end, dim/2), and its angles."""
     i = torch.arange(dim // 2, dtype=torch.float64)
     f = parts["frequencies"](theta, parts["exponents"](i, dim, end))
-    angle = parts["turned"](parts["angle"](parts["positions"](end), f))
-    return parts["written"](angle, f), angle
+    angle = parts["radians"](parts["angle"](parts["positions"](end), f))
+    return parts["result"](angle, f), angle
 
 
-def steps(count: int, last: float) -> Tensor:
-    """torch.linspace(0, last, count)."""
-    return torch.linspace(0, last, count, dtype=torch.float64)
+def linspace(end: float, count: int) -> Tensor:
+    return torch.linspace(0, end, count, dtype=torch.float64)
 
 
 MISTAKES = [
-    Mistake(known.SIGN, "turned", lambda angle: -angle),
+    Mistake(known.SIGN, "radians", lambda angle: -angle),
     Mistake(known.INVERTED, "frequencies", lambda theta, e: theta**e),
     Mistake(known.EXPONENT, "exponents", lambda i, dim, end: 4 * i / dim),  # divided by dim // 2
     Mistake(known.EXPONENT, "exponents", lambda i, dim, end: i / dim),  # arange(dim // 2)
@@ -101,11 +82,11 @@ MISTAKES = [
     Mistake(known.EXPONENT, "exponents", lambda i, dim, end: 2 * i / dim**0.5),
     Mistake(known.EXPONENT, "exponents", lambda i, dim, end: i),
     Mistake(known.EXPONENT, "exponents", lambda i, dim, end: 2 * i),
-    Mistake(known.EXPONENT, "exponents", lambda i, dim, end: 0 * i),  # divided as whole numbers
-    Mistake(known.LINSPACE, "exponents", lambda i, dim, end: steps(len(i), 1)),
-    Mistake(known.LINSPACE, "exponents", lambda i, dim, end: steps(len(i), dim - 1) / dim),
-    Mistake(known.LINSPACE, "exponents", lambda i, dim, end: 2 * steps(len(i), 1)),
-    Mistake(known.LINSPACE, "exponents", lambda i, dim, end: steps(len(i), dim // 2) / dim),
+    Mistake(known.EXPONENT, "exponents", lambda i, dim, end: 0 * i),  # integer division
+    Mistake(known.LINSPACE, "exponents", lambda i, dim, end: linspace(1, len(i))),
+    Mistake(known.LINSPACE, "exponents", lambda i, dim, end: linspace(dim - 1, len(i)) / dim),
+    Mistake(known.LINSPACE, "exponents", lambda i, dim, end: linspace(2, len(i))),
+    Mistake(known.LINSPACE, "exponents", lambda i, dim, end: linspace(dim // 2, len(i)) / dim),
     Mistake(known.END_FOR_DIM, "exponents", lambda i, dim, end: 2 * i / end),
     Mistake(known.REVERSED, "exponents", lambda i, dim, end: 2 * i.flip(0) / dim),
     Mistake(known.REVERSED, "exponents", lambda i, dim, end: 1 - 2 * i / dim),
@@ -125,11 +106,10 @@ MISTAKES = [
     Mistake(known.NOT_A_POWER, "frequencies", lambda theta, e: e),
     Mistake(known.NOT_A_POWER, "frequencies", lambda theta, e: math.log(theta) * e),
     Mistake(known.NOT_A_POWER, "frequencies", lambda theta, e: -math.log(theta) * e),
-    Mistake(known.NOT_A_POWER, "frequencies", lambda theta, e: e**-theta),
     Mistake(known.SHIFTED, "positions", lambda end: positions(end) + 1),
     Mistake(known.SHIFTED, "positions", lambda end: positions(end) - 1),
-    Mistake(known.LINSPACE, "positions", lambda end: steps(end, end)),
-    Mistake(known.LINSPACE, "positions", lambda end: steps(end, 1)),
+    Mistake(known.LINSPACE, "positions", lambda end: linspace(end, end)),
+    Mistake(known.LINSPACE, "positions", lambda end: linspace(1, end)),
     Mistake(known.POSITIONS, "positions", lambda end: positions(end) / end),
     Mistake(known.POSITIONS, "positions", lambda end: positions(end).flip(0)),
     Mistake(known.POSITIONS, "positions", lambda end: positions(end) * 2),
@@ -140,34 +120,34 @@ MISTAKES = [
     Mistake(known.ADDED_ANGLES, "angle", lambda p, f: p[:, None] + f),
     Mistake(known.ADDED_ANGLES, "angle", lambda p, f: p[:, None] - f),
     Mistake(known.ADDED_ANGLES, "angle", lambda p, f: p[:, None] ** f),
-    Mistake(known.DEGREES, "turned", torch.rad2deg),
-    Mistake(known.DEGREES, "turned", torch.deg2rad),
-    Mistake(known.CIRCLES, "turned", lambda angle: 2 * torch.pi * angle),
-    Mistake(known.CIRCLES, "turned", lambda angle: torch.pi * angle),
-    Mistake(known.CIRCLES, "turned", lambda angle: angle / (2 * torch.pi)),
-    Mistake(known.CIRCLES, "turned", lambda angle: angle / torch.pi),
-    Mistake(known.SWAPPED, "written", lambda angle, f: torch.complex(angle.sin(), angle.cos())),
-    Mistake(known.POLAR, "written", lambda angle, f: torch.polar(angle, torch.ones_like(angle))),
-    Mistake(known.LENGTH, "written", lambda angle, f: f * unit(angle)),
-    Mistake(known.LENGTH, "written", lambda angle, f: angle * unit(angle)),
-    Mistake(known.LENGTH, "written", lambda angle, f: 2 * unit(angle)),
-    Mistake(known.LENGTH, "written", lambda angle, f: unit(angle) / math.sqrt(2 * len(f))),
-    Mistake(known.REAL, "written", lambda angle, f: angle.cos() + 0j),
-    Mistake(known.ONLY_SINES, "written", lambda angle, f: 1j * angle.sin()),
-    Mistake(known.ONLY_SINES, "written", lambda angle, f: angle.sin() + 0j),
-    Mistake(known.TWO_OF_A_KIND, "written", lambda angle, f: torch.complex(angle.cos(), angle.cos())),
-    Mistake(known.TWO_OF_A_KIND, "written", lambda angle, f: torch.complex(angle.sin(), angle.sin())),
-    Mistake(known.ANGLES, "written", lambda angle, f: torch.complex(angle, angle)),
-    Mistake(known.ANGLES, "written", lambda angle, f: angle + 0j),
-    Mistake(known.ANGLES, "written", lambda angle, f: 1j * angle),
-    Mistake(known.NO_J, "written", lambda angle, f: angle.exp() + 0j),
+    Mistake(known.DEGREES, "radians", torch.rad2deg),
+    Mistake(known.DEGREES, "radians", torch.deg2rad),
+    Mistake(known.CIRCLES, "radians", lambda angle: 2 * torch.pi * angle),
+    Mistake(known.CIRCLES, "radians", lambda angle: torch.pi * angle),
+    Mistake(known.CIRCLES, "radians", lambda angle: angle / (2 * torch.pi)),
+    Mistake(known.CIRCLES, "radians", lambda angle: angle / torch.pi),
+    Mistake(known.SWAPPED, "result", lambda angle, f: torch.complex(angle.sin(), angle.cos())),
+    Mistake(known.POLAR, "result", lambda angle, f: torch.polar(angle, torch.ones_like(angle))),
+    Mistake(known.LENGTH, "result", lambda angle, f: f * unit(angle)),
+    Mistake(known.LENGTH, "result", lambda angle, f: angle * unit(angle)),
+    Mistake(known.LENGTH, "result", lambda angle, f: 2 * unit(angle)),
+    Mistake(known.LENGTH, "result", lambda angle, f: unit(angle) / math.sqrt(2 * len(f))),
+    Mistake(known.REAL, "result", lambda angle, f: angle.cos() + 0j),
+    Mistake(known.ONLY_SINES, "result", lambda angle, f: 1j * angle.sin()),
+    Mistake(known.ONLY_SINES, "result", lambda angle, f: angle.sin() + 0j),
+    Mistake(known.TWO_OF_A_KIND, "result", lambda angle, f: torch.complex(angle.cos(), angle.cos())),
+    Mistake(known.TWO_OF_A_KIND, "result", lambda angle, f: torch.complex(angle.sin(), angle.sin())),
+    Mistake(known.ANGLES, "result", lambda angle, f: torch.complex(angle, angle)),
+    Mistake(known.ANGLES, "result", lambda angle, f: angle + 0j),
+    Mistake(known.ANGLES, "result", lambda angle, f: 1j * angle),
+    Mistake(known.NO_J, "result", lambda angle, f: angle.exp() + 0j),
 ]
 
 
-def as_list(x: Any) -> Any:
-    """A NumPy array or nested lists, of numbers, as a tensor; anything else as it is."""
+def as_tensor(x: Any) -> Any:
+    """NumPy arrays and nested lists as tensors; any other value unchanged."""
     if isinstance(x, tuple) and len(x) == 2:
-        return tuple(as_list(part) for part in x)
+        return tuple(as_tensor(part) for part in x)
     if isinstance(x, np.ndarray | list):
         try:
             return torch.as_tensor(np.asarray(x))
@@ -194,9 +174,9 @@ def unstacked(raw: Any, dim: int, end: int) -> Any:
     return raw.unbind(1) if isinstance(raw, Tensor) and raw.shape == (end, 2, dim // 2) else None
 
 
-# Tables that cannot be used as they are, and how they would be read: None where it is not that mistake.
-MISWRITTEN: list[tuple[Fault, Callable[[Any, int, int], Any]]] = [
-    (known.NUMPY, lambda raw, dim, end: as_list(raw)),
+# Faults of the form of a table, and functions that undo each; they return None for a table without it.
+FORM_FAULTS: list[tuple[Fault, Callable[[Any, int, int], Any]]] = [
+    (known.NUMPY, lambda raw, dim, end: as_tensor(raw)),
     (known.TRANSPOSED_TABLE, transposed),
     (known.STACKED, unstacked),
     (known.STACKED, halved),
@@ -205,117 +185,107 @@ MISWRITTEN: list[tuple[Fault, Callable[[Any, int, int], Any]]] = [
 
 
 def readings(raws: list[Any]) -> Iterator[tuple[list[Any], Explanation]]:
-    """The tables as they can be read, and why they cannot be used as they are; nothing if they cannot be read."""
+    """The tables in complex form, and the fault of their form; nothing if their form is unknown."""
     tables = [read_table(raw, dim, end)[0] for raw, (dim, end, _) in zip(raws, TABLES)]
     if all(table is not None for table in tables):
         yield tables, ()
         return
-    for fault, read in MISWRITTEN:
-        tables = []
-        for raw, (dim, end, _) in zip(raws, TABLES):
-            found = read(raw, dim, end)
-            tables.append(None if found is None else read_table(found, dim, end)[0])
+    for fault, undo in FORM_FAULTS:
+        tables = [read_table(undo(raw, dim, end), dim, end)[0] for raw, (dim, end, _) in zip(raws, TABLES)]
         if all(table is not None for table in tables):
             yield tables, (fault,)
 
 
-def table_gives(tables: list[Any], probes: list[tuple[int, int, float]], parts: Recipe) -> bool:
+def fits_tables(tables: list[Any], probes: Sequence[Probe], parts: Recipe) -> bool:
     """Whether all tables are those of a recipe; angles too large for float32 are not compared."""
 
-    def compared() -> Iterator[tuple[Any, Any, Any]]:
+    def results() -> Iterator[tuple[Any, Any, Any]]:
         for table, probe in zip(tables, probes):
             computed, angle = compute(parts, *probe)
             comparable = (angle.abs() <= LARGEST_ANGLE) & ~computed.isnan()
             right = unit(angles(*probe))
             yield table[comparable], computed[comparable], right[comparable]
 
-    return matches(compared())
+    return matches(results())
 
 
-def odd_tables(raws: list[Any], probes: list[tuple[int, int, float]]) -> Iterator[tuple[Fault, bool]]:
-    """Results that are no table of rotations at all: each fault, and whether it is that."""
-    plain = [angles(*probe) for probe in probes]
-    flat = [raw.squeeze() if isinstance(raw, Tensor) else raw for raw in raws]
-
-    def all_are(made: Callable[[Tensor], Any]) -> bool:
-        return all(same(raw, made(angle), 8e-3) for raw, angle in zip(flat, plain))
-
-    def are_wide(made: Callable[[Tensor], Tensor]) -> bool:
-        """The same, with every number once or twice in a row."""
-        return any(
-            all(same(raw, widened(made(angle), width), 8e-3) for raw, angle in zip(flat, plain)) for width in WIDTHS
-        )
-
-    yield known.NOT_RETURNED, all(raw is None for raw in raws)
-    yield known.ANGLES, are_wide(turned)
-    yield known.REAL, are_wide(torch.cos)
-    yield known.ONLY_SINES, are_wide(torch.sin)
-    yield known.NO_J, are_wide(torch.exp)
-    yield known.FREQUENCIES, all_are(lambda a: a[1])
-    yield known.FREQUENCIES, all_are(lambda a: unit(a[1]))
-    yield known.TWO_OF_A_KIND, all_are(lambda a: (a.cos(), a.cos()))
+# Results that are not rotations: the fault, its formula, and whether each number may also be there twice.
+NOT_ROTATIONS: list[tuple[Fault, Callable[[Tensor], Any], bool]] = [
+    (known.ANGLES, lambda angle: angle, True),
+    (known.REAL, torch.cos, True),
+    (known.ONLY_SINES, torch.sin, True),
+    (known.NO_J, torch.exp, True),
+    (known.FREQUENCIES, lambda angle: angle[1], False),
+    (known.FREQUENCIES, lambda angle: unit(angle[1]), False),
+    (known.TWO_OF_A_KIND, lambda angle: (angle.cos(), angle.cos()), False),
+]
 
 
-def odd_shapes(raws: list[Any], probes: list[tuple[int, int, float]]) -> Iterator[tuple[Fault, bool]]:
-    """Results of another shape whose numbers say nothing more: each fault, and whether it is that."""
-    shapes = []
-    for raw in raws:
+def not_rotations(raws: list[Any], probes: Sequence[Probe]) -> Explanation | None:
+    """The fault of results that are not rotations."""
+    if all(raw is None for raw in raws):
+        return (known.NOT_RETURNED,)
+    raws = [raw.squeeze() if isinstance(raw, Tensor) else raw for raw in raws]
+    for fault, formula, may_be_wide in NOT_ROTATIONS:
+        computed = [formula(angles(*probe)) for probe in probes]
+        if all(same(raw, x, 8e-3) for raw, x in zip(raws, computed)):
+            return (fault,)
+        for width in ("halves", "neighbours") if may_be_wide else ():
+            if all(same(raw, widened(x, width), 8e-3) for raw, x in zip(raws, computed)):
+                return (fault,)
+    return None
+
+
+def other_shapes(raws: list[Any], probes: Sequence[Probe]) -> Explanation | None:
+    """The fault of results of another shape, whose numbers are not explained."""
+    faults = [known.CHANNELS, known.ROWS, known.COLUMNS]
+    for raw, (dim, end, _) in zip(raws, probes):
         parts = raw if isinstance(raw, tuple | list) else [raw]
-        shapes.append([tuple(part.shape) for part in parts if isinstance(part, Tensor) and part.ndim == 2])
-    yield known.CHANNELS, all((end, dim) in found for found, (dim, end, _) in zip(shapes, probes))
-    yield (
-        known.ROWS,
-        all(
-            any(width == dim // 2 and rows != end for rows, width in found)
-            for found, (dim, end, _) in zip(shapes, probes)
-        ),
-    )
-    yield (
-        known.COLUMNS,
-        all(
-            any(rows == end and width != dim // 2 for rows, width in found)
-            for found, (dim, end, _) in zip(shapes, probes)
-        ),
-    )
+        shapes = [tuple(part.shape) for part in parts if isinstance(part, Tensor) and part.ndim == 2]
+        fitting = {
+            known.CHANNELS: (end, dim) in shapes,
+            known.ROWS: any(columns == dim // 2 and rows != end for rows, columns in shapes),
+            known.COLUMNS: any(rows == end and columns != dim // 2 for rows, columns in shapes),
+        }
+        faults = [fault for fault in faults if fitting[fault]]
+    return tuple(faults[:1]) or None
 
 
 def rounded(table: Tensor, dim: int, end: int, theta: float) -> bool:
-    """Whether the long table is what 16-bit positions, frequencies or angles give.
+    """Whether the long table was computed with 16-bit positions, frequencies or angles.
 
-    The frequencies are taken from its own row 1, so that it does not matter how they came to be rounded.
+    The frequencies are also read from row 1 of the table, because they may have been rounded in different ways.
     """
     right = angles(dim, end, theta)
     if same(table, unit(right), 5e-3):
         return False
-    found = table[1].angle()  # (dim/2,) radians per position
-    if not ((found - right[1]).abs() <= 0.05 * right[1]).all():
+    freqs = table[1].angle()  # (dim/2,) radians per position
+    if not ((freqs - right[1]).abs() <= 0.05 * right[1]).all():
         return False
+    p = positions(end)
     for dtype in HALF_PRECISION:
-        rates = [right[1], right[1].to(dtype).double()]
-        snapped = found.to(dtype).double()
-        if (snapped - found).abs().max() < 1e-6:
-            rates.append(snapped)
-        p = positions(end)
-        for steps_of, freqs, cast in product((p, p.to(dtype).double()), rates, (torch.float64, dtype)):
-            angle = torch.outer(steps_of, freqs).to(cast).double()
+        possible_freqs = [right[1], right[1].to(dtype).double()]
+        rounded_freqs = freqs.to(dtype).double()
+        if (rounded_freqs - freqs).abs().max() < 1e-6:
+            possible_freqs.append(rounded_freqs)
+        for q, f, angle_dtype in product((p, p.to(dtype).double()), possible_freqs, (torch.float64, dtype)):
+            angle = torch.outer(q, f).to(angle_dtype).double()
             if ((table - unit(angle)).abs() <= 1e-2).double().mean() >= 0.99:
                 return True
     return False
 
 
 LOOK_SHAPE = "Look at the shapes: torch.outer(positions, freqs) is (end, dim/2), and so are its cosine and its sine."
-LOOK_LENGTH = "Look at how the angle becomes a rotation: torch.polar(torch.ones_like(angles), angles), or (cos, sin)."
+LOOK_LENGTH = "Look at the step from angle to rotation: torch.polar(torch.ones_like(angles), angles), or (cos, sin)."
 LOOK_POSITION = "Look at the positions: torch.arange(end), from 0."
 LOOK_FREQUENCY = "Look at the frequencies: theta ** -(torch.arange(0, dim, 2) / dim)."
-LOOK_ANGLE = (
-    "Look at the dtype and the factors of the angle: positions and frequencies multiplied, in float32 or float64."
-)
+LOOK_ANGLE = "Look at the angle: position times frequency, in float32 or float64."
 
 
 def table_properties(tables: list[Any], raws: list[Any]) -> Iterator[Property]:
     for (dim, end, theta), table, raw in zip(TABLES, tables, raws):
         if table is None:
-            sentence = f"dim {dim} and end {end} give one complex number for each position and pair; the shape"
+            sentence = f"dim {dim} and end {end} give a complex number for each position and pair; the shape"
             yield Property(sentence, kind(raw), f"({end}, {dim // 2})", LOOK_SHAPE)
             found = f"{raw.flatten(1)[1, 0].item():.4f}" if isinstance(raw, Tensor) and raw.ndim > 1 else kind(raw)
             yield Property("Row 1, column 0 is exp(j) = cos 1 + j sin 1", found, "0.5403+0.8415j", LOOK_LENGTH)
@@ -329,79 +299,70 @@ def table_properties(tables: list[Any], raws: list[Any]) -> Iterator[Property]:
         for i in range(dim // 2):
             expected = float(right[1, i].angle())
             at_1 = float(table[1, i].angle())
-            circles = ", up to multiples of 2 pi" if abs(at_1 - expected) > LARGE_TURN else ""
-            sentence = f"Pair {i} rotates by theta^(-2*{i}/dim) radians a position {of}; at position 1{circles}"
+            turns = ", up to multiples of 2 pi" if abs(at_1 - expected) > LARGE_DIFFERENCE else ""
+            sentence = f"Pair {i} rotates by theta^(-2*{i}/dim) radians per position {of}; at position 1{turns}"
             yield Property(sentence, at_1, expected, LOOK_FREQUENCY, tolerance=3e-3 * expected)
         p, i = divmod(int((table - right).abs().argmax()), dim // 2)
-        sentence = f"At position {p} pair {i} has rotated by {p} theta^(-2*{i}/dim) {of}"
+        sentence = f"At position {p} pair {i} is rotated by {p} theta^(-2*{i}/dim) {of}"
         yield Property(f"{sentence}; the cosine", float(table[p, i].real), float(right[p, i].real), LOOK_ANGLE)
         yield Property(f"{sentence}; the sine", float(table[p, i].imag), float(right[p, i].imag), LOOK_ANGLE)
 
 
 def comparisons(raws: list[Any], tables: list[Any]) -> Iterator[Comparison]:
-    for probe, raw, table in zip(TABLES, raws, tables):
-        dim, end, theta = probe
-        yield Comparison(
-            f"{FUNCTION}({dim}, {end}, {theta:g})",
-            [("table", raw if table is None else table, unit(angles(*probe)))],
-        )
+    for (dim, end, theta), raw, table in zip(TABLES, raws, tables):
+        yours = raw if table is None else table
+        yield Comparison(f"{FUNCTION}({dim}, {end}, {theta:g})", [("table", yours, unit(angles(dim, end, theta)))])
 
 
 def judge_table(names: dict[str, Any], conventions: Conventions, caller: Caller) -> Verdict:
     function = names[FUNCTION]
     trials = caller.trials(function, TABLES, parameters(FUNCTION))
-    ran = [trial.error is None for trial in trials]
     raws = [trial.value for trial in trials]
     read = [read_table(raw, dim, end) for raw, (dim, end, _) in zip(raws, TABLES)]
     tables = [table for table, _ in read]
     if all(form == read[0][1] for _, form in read):
         conventions.table = read[0][1]
     tolerance = 1e-2 if is_half(raws) else 5e-3
-    right = all(
-        table is not None and same(table, unit(angles(*probe)), tolerance) for table, probe in zip(tables, TABLES)
-    )
-    if right:
-        verdict = demanded(FUNCTION, table_demands(function, caller), "right")
+    if all(is_right(raw, number, tolerance) for number, raw in enumerate(raws)):
+        verdict = with_requirements(FUNCTION, table_requirements(function, caller), "right")
         if is_half(raws):
-            verdict.remarks.append("The table itself is rounded to 16 bits: keep it in float32, it is small.")
+            verdict.remarks.append("The table is rounded to 16 bits: keep it in float32, because it is small.")
         return verdict
-    problem = next((trial.problem for trial in trials if trial.problem), "")
-    order = caller.other_order(function, TABLES[1:3], is_right)
+    order = caller.other_order(lambda: function, TABLES[1:3], lambda value, number: is_right(value, 1 + number, 5e-3))
     if order:
         return in_other_order(FUNCTION, parameters(FUNCTION), order, function)
-    if all(ran):
-        explanation = table_explanation(raws)
-        return wrong(FUNCTION, explanation, table_properties(tables, raws), comparisons(raws, tables), 4)
-    return wrong(FUNCTION, None, (), (), 4, problem)
+    if error_count(trials):
+        return Verdict(FUNCTION, "stopped", first_problem(trials))
+    return wrong(FUNCTION, table_explanation(raws), table_properties(tables, raws), comparisons(raws, tables), 4)
 
 
-def is_right(value: Any, number: int) -> bool:
-    """Whether it is the table of ``TABLES[1 + number]``."""
-    dim, end, theta = TABLES[1 + number]
+def is_right(value: Any, number: int, tolerance: float) -> bool:
+    """Whether the value is the table of ``TABLES[number]``."""
+    dim, end, theta = TABLES[number]
     table, _ = read_table(value, dim, end)
-    return table is not None and same(table, unit(angles(dim, end, theta)), 5e-3)
+    return table is not None and same(table, unit(angles(dim, end, theta)), tolerance)
 
 
 def table_explanation(raws: list[Any]) -> Explanation | None:
     read = list(readings(raws))
-    for tables, miswritten in read:
-        if miswritten and all(same(table, unit(angles(*probe)), 1e-2) for table, probe in zip(tables, TABLES)):
-            return miswritten
+    for tables, form_fault in read:
+        if form_fault and all(same(table, unit(angles(*probe)), 1e-2) for table, probe in zip(tables, TABLES)):
+            return form_fault
         if rounded(tables[LONG], *TABLES[LONG]):
-            return (*miswritten, known.ROUNDED)
-    short = list(TABLES[1:LONG])
-    odd = next(((fault,) for fault, matching in odd_tables(raws[1:LONG], short) if matching), None)
-    if odd is not None:
-        return odd
-    # The short tables show every mistake that is left; the long one only costs time. The smallest has too few pairs.
-    for tables, miswritten in read:
-        found = explain(RECIPE, MISTAKES, partial(table_gives, tables[1:LONG], short))
-        if found is not None:
-            return (*miswritten, *found)
-    return next(((fault,) for fault, matching in odd_shapes(raws[1:LONG], short) if matching), None)
+            return (*form_fault, known.ROUNDED)
+    # The other mistakes show in the short tables, and the long one takes time. The smallest has too few pairs.
+    short = TABLES[1:LONG]
+    explanation = not_rotations(raws[1:LONG], short)
+    if explanation is not None:
+        return explanation
+    for tables, form_fault in read:
+        explanation = explain(RECIPE, MISTAKES, partial(fits_tables, tables[1:LONG], short))
+        if explanation is not None:
+            return (*form_fault, *explanation)
+    return other_shapes(raws[1:LONG], short)
 
 
-def table_demands(function: Callable[..., Any], caller: Caller) -> Iterator[tuple[Fault, Property]]:
+def table_requirements(function: Callable[..., Any], caller: Caller) -> Iterator[Requirement]:
     default = caller.trial(function, (8, 3))
     table, _ = read_table(default.value, 8, 3)
     measured: float | str = default.problem or kind(default.value)

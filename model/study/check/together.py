@@ -1,30 +1,31 @@
-"""All functions together: each may be right alone, and yet they may not fit each other."""
+"""All functions together, because functions that are right alone may disagree about the form or the layout."""
 
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...attention import attention
 from ...config import ModelArgs
 from .attention import Case, attend, in_heads, recipe_in
 from .calls import Caller
 from .counterparts import counterparts
 from .forms import FORMS, Conventions, Form
+from .properties import Property, kind
 from .rotation import Probe, call_with
-from .verdict import Property, Verdict
+from .verdict import Verdict
 
 TOGETHER = "all together"
 B, T, H, K, D = 2, 6, 4, 2, 8
-CHUNK = 4  # tokens of the first of two chunks; T - CHUNK are in the second
+CHUNK = 4  # tokens of the first of two chunks; the second has T - CHUNK
 ARGS = ModelArgs(dim=H * D, n_layers=2, n_heads=H, n_kv_heads=K, vocab_size=7, max_seq_len=T)
-LOOK = "Each is right alone, so what one gives is not what the next one takes: look at the form and the layout."
-TOLERANCE = 2e-2  # a table in bfloat16 is fine
+LOOK = "Each function is right alone, so two of them disagree: look at the form of the table and at the layout."
+TOLERANCE = 2e-2  # allows a table in bfloat16
 
 
 def judge_together(names: dict[str, Callable[..., Any]], conventions: Conventions, caller: Caller) -> Verdict:
-    """``names`` are the reader's functions, each right alone; ours stand in for those that are missing."""
+    """``names`` are the reader's functions, each right alone; our versions replace the missing ones."""
     if "apply_rotary_emb" in names and conventions.attention_layout not in ("", conventions.layout):
         measured = Property(
             "attention and apply_rotary_emb rotate the same pairs of channels",
@@ -37,12 +38,12 @@ def judge_together(names: dict[str, Callable[..., Any]], conventions: Convention
     generator = torch.Generator().manual_seed(2)
     xq, xk, xv = (torch.randn(B, T, heads, D, generator=generator, dtype=torch.float32) for heads in (H, K, K))
 
-    def in_one_go() -> Any:
+    def in_one_call() -> Any:
         rows = rows_of(functions["precompute_freqs_cis"](D, T), form, 0, T)
         return functions["attention"](xq.clone(), xk.clone(), xv.clone(), rows, functions["causal_mask"](0, T))
 
     def in_two_chunks() -> Any:
-        """The keys that the cache gives back for the second chunk, and what its mask lets through."""
+        """Attention of the second chunk to the keys that the cache returns, with the reader's mask."""
         cache = functions["KVCache"](ARGS, batch_size=B)
         table = functions["precompute_freqs_cis"](D, T)
         rotation = call_with(functions["apply_rotary_emb"], form)
@@ -51,21 +52,22 @@ def judge_together(names: dict[str, Callable[..., Any]], conventions: Convention
             q, k = rotation(xq[:, chunk].clone(), xk[:, chunk].clone(), rows_of(table, form, start, end))
             keys, values = cache.update(1, start, k.transpose(1, 2), xv[:, chunk].transpose(1, 2))
             mask = functions["causal_mask"](start, end - start)
-        return attend_cached(q.transpose(1, 2), keys, values, mask)
+        q = q.transpose(1, 2)  # (B, H, T - CHUNK, D)
+        return attention(q.double(), keys.double(), values.double(), mask).transpose(1, 2)
 
     case = Case(Probe(xq, xk, 0, 10000.0), xv, torch.ones(T, T, dtype=torch.bool).tril())
     right = attend(case, recipe_in(conventions.layout))
-    ways = [("all tokens at once, attention(xq, xk, xv, table[0:6], mask)", in_one_go, right)]
-    ways.append(("in two chunks with the cache", in_two_chunks, right[:, CHUNK:]))
+    ways = [
+        ("all tokens at once, attention(xq, xk, xv, table[0:6], mask)", in_one_call, right),
+        ("in two chunks with the cache", in_two_chunks, right[:, CHUNK:]),
+    ]
     for way, call, expected in ways:
         trial = caller.trial(call, ())
         if trial.error is not None:
             return Verdict(TOGETHER, "stopped", f"{way}: {trial.problem}")
-        failing = next(
-            (each for each in properties(way, in_heads(trial.value, case), expected) if not each.holds()), None
-        )
-        if failing:
-            return Verdict(TOGETHER, "wrong", str(failing), look=LOOK)
+        for each in properties(way, in_heads(trial.value, case), expected):
+            if not each.holds():
+                return Verdict(TOGETHER, "wrong", str(each), look=LOOK)
     return Verdict(TOGETHER, "right")
 
 
@@ -77,15 +79,7 @@ def rows_of(table: Any, form: Form, start: int, end: int) -> Any:
     return table.narrow(axis, start, end - start)
 
 
-def attend_cached(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-    """q (B, H, T, D), keys and values (B, K, S, D), mask (T, S) -> (B, T, H, D)."""
-    keys, values = keys.repeat_interleave(H // K, 1).double(), values.repeat_interleave(H // K, 1).double()
-    scores = q.double() @ keys.mT / math.sqrt(D)
-    return (scores.masked_fill(~mask, -torch.inf).softmax(-1) @ values).transpose(1, 2)
-
-
 def properties(way: str, found: Any, expected: Tensor) -> Iterator[Property]:
-    shape = str(tuple(found.shape)) if isinstance(found, Tensor) else type(found).__name__
-    yield Property(f"{way}: the shape", shape, str(tuple(expected.shape)))
-    gap = float((found.double() - expected).abs().max())
-    yield Property(f"{way}: the largest difference from attention in one formula", gap, 0.0, tolerance=TOLERANCE)
+    yield Property(f"{way}: the shape", kind(found), str(tuple(expected.shape)))
+    difference = float((found.double() - expected).abs().max())
+    yield Property(f"{way}: the largest difference from the formula", difference, 0.0, tolerance=TOLERANCE)

@@ -1,77 +1,38 @@
-"""What is said about one function: right, or the property that fails, the mistake, and the smallest case."""
+"""The verdict on one function: right, or the property that fails, the mistake, and the smallest case."""
 
-import math
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import product
-from typing import Any, NamedTuple
-
-import torch
-from torch import Tensor
+from typing import Any
 
 from . import faults as known
 from .calls import written_signature
 from .faults import Fault
-from .recipe import same
+from .properties import Comparison, Property, Requirement, smallest_case
 
 WIDTH = 100
-ROWS_SHOWN = 3  # of the smallest case, those that differ
-COLUMNS_SHOWN = 6
 GOOD = ("right", "half-split")
-
-
-class Property(NamedTuple):
-    """One sentence about a right function, with what was measured, what it should have been, and where to look."""
-
-    sentence: str
-    measured: float | str
-    expected: float | str
-    look: str = ""
-    tolerance: float = 3e-3
-
-    def holds(self) -> bool:
-        if isinstance(self.measured, str) or isinstance(self.expected, str):
-            return self.measured == self.expected
-        return math.isfinite(self.measured) and abs(self.measured - self.expected) <= self.tolerance
-
-    def __str__(self) -> str:
-        measured, expected = in_digits(self.measured, 4), in_digits(self.expected, 4)
-        if measured == expected:  # a difference that four digits do not show
-            measured, expected = in_digits(self.measured, 8), in_digits(self.expected, 8)
-        return f"{self.sentence}: yours {measured}, expected {expected}."
-
-
-def in_digits(value: float | str, digits: int) -> str:
-    return value if isinstance(value, str) else f"{value:.{digits}g}"
-
-
-class Comparison(NamedTuple):
-    """One call of the reader's function, smallest first: what it gave and what it should have given."""
-
-    call: str  # such as "causal_mask(0, 2)"
-    results: list[tuple[str, Any, Tensor]]  # name, yours, expected
-    given: tuple[tuple[str, Tensor], ...] = ()  # tensors worth showing
 
 
 @dataclass
 class Verdict:
-    """The result for one function: right, half-split, wrong, stopped, unwritten or missing; or for a file: unloaded if
-    not all of it could be run, or loaded.
+    """The outcome for one function: right, half-split, wrong, stopped, unwritten or missing.
+
+    The outcome for a file is unloaded if a statement of it failed, and loaded if it printed something.
     """
 
     function: str
     outcome: str
-    hint: str = ""
-    faults: list[tuple[str, str, int]] = field(default_factory=list)  # name, why, step of docs/rope.md
+    hint: str = ""  # the property that fails, or the exception
+    faults: list[Fault] = field(default_factory=list)
     look: str = ""  # where to look, if the mistake is unknown
     case: list[str] = field(default_factory=list)  # the smallest case, line by line, if the mistake is unknown
     remarks: list[str] = field(default_factory=list)
     printed: list[str] = field(default_factory=list)  # the last lines that the function printed
 
     @property
-    def fault(self) -> str:
-        return ", and ".join(name for name, _, _ in self.faults)
+    def fault_names(self) -> str:
+        return ", and ".join(fault.name for fault in self.faults)
 
     def lines(self, hint_only: bool) -> Iterator[str]:
         if self.outcome == "unloaded":
@@ -79,13 +40,13 @@ class Verdict:
         else:
             yield f"{self.function}: {self._head(hint_only)}"
         if self.outcome == "wrong":
-            yield from self._explained(hint_only)
+            yield from self._explanation(hint_only)
         for remark in self.remarks:
             yield from wrapped(remark)
         for line in self.printed:
             yield f"  | {line}"
 
-    def _explained(self, hint_only: bool) -> Iterator[str]:
+    def _explanation(self, hint_only: bool) -> Iterator[str]:
         sentence, _, numbers = self.hint.rpartition(": yours ")
         if sentence:
             yield from wrapped(f"{sentence}:")
@@ -94,8 +55,8 @@ class Verdict:
             yield from wrapped(self.hint)
         if hint_only:
             return
-        for _, why, step in self.faults:
-            yield from wrapped(f"{why} See docs/rope.md, step {step}.")
+        for fault in self.faults:
+            yield from wrapped(f"{fault.why} See docs/rope.md, step {fault.step}.")
         if self.case:
             yield "  The smallest case that shows it:"
             yield from (f"    {line}" for line in self.case)
@@ -106,7 +67,7 @@ class Verdict:
         if self.outcome == "half-split":
             return "right, in the half-split layout (channel i pairs with i + D/2, as in Hugging Face)"
         if self.outcome == "wrong" and self.faults and not hint_only:
-            return f"wrong: {self.fault}"
+            return f"wrong: {self.fault_names}"
         if self.outcome in ("stopped", "missing"):
             return f"{self.outcome}: {self.hint}"
         if self.outcome == "unwritten":
@@ -128,91 +89,35 @@ def wrong(
 ) -> Verdict:
     """The verdict on a function that is not right: the first property that fails, and the mistake if it is known.
 
-    ``problem`` is the first exception, if there was one. Everything else is made only as far as it is needed.
+    ``step`` is the step of docs/rope.md about the function, ``problem`` the first exception. The iterables are read
+    only as far as needed.
     """
     failing = next((each for each in properties if not each.holds()), None)
     hint = str(failing) if failing else ""
     if faults:
-        named = [(fault.name, fault.why, fault.step) for fault in faults]
-        return Verdict(function, "wrong", hint or f"It ends in {problem}.", named)
+        return Verdict(function, "wrong", hint or f"It ends in {problem}.", list(faults))
     if problem:
         return Verdict(function, "stopped", problem)
-    look = "It is none of the known mistakes, nor two of them."
+    look = "It is none of the known mistakes, and no two of them."
     if failing and failing.look:
         look += f" {failing.look}"
     look += f" See docs/rope.md, step {step}."
     return Verdict(function, "wrong", hint, look=look, case=smallest_case(comparisons))
 
 
-def demanded(function: str, demands: Iterable[tuple[Fault, Property]], otherwise: str) -> Verdict:
-    """The verdict on a function whose numbers are right: wrong where it fails a demand of its docstring."""
-    for fault, measured in demands:
-        if not measured.holds():
-            return Verdict(function, "wrong", str(measured), [(fault.name, fault.why, fault.step)])
-    return Verdict(function, otherwise)
+def with_requirements(function: str, requirements: Iterable[Requirement], outcome: str) -> Verdict:
+    """The verdict on a function with right numbers: wrong if it fails a requirement of its docstring."""
+    for fault, required in requirements:
+        if not required.holds():
+            return Verdict(function, "wrong", str(required), [fault])
+    return Verdict(function, outcome)
 
 
 def in_other_order(
     function: str, names: list[str], order: tuple[int, ...], written: Callable[..., Any], method: str = ""
 ) -> Verdict:
-    """The verdict on a function that would be right if its arguments, called ``names``, came in another order."""
-    mine = ", ".join(names[place] for place in order)
-    hint = f"{method or function} is called with ({', '.join(names)}), in this order"
-    measured = Property(hint, f"({mine}), as {written_signature(written)}", f"({', '.join(names)})")
-    fault = known.ORDER
-    return Verdict(function, "wrong", str(measured), [(fault.name, fault.why, fault.step)])
-
-
-def smallest_case(comparisons: Iterable[Comparison]) -> list[str]:
-    """The first of the comparisons in which something differs: the call, and yours and expected side by side."""
-    for call, results, given in comparisons:
-        different = [(name, yours, expected) for name, yours, expected in results if not same(yours, expected)]
-        if not different:
-            continue
-        lines = [call]
-        for name, x in given:
-            lines += row_lines(name, {"": x}, rows_of(x))
-        for name, yours, expected in different:
-            if not isinstance(yours, Tensor) or yours.shape != expected.shape:
-                lines.append(f"{name}: yours {kind(yours)}, expected {kind(expected)}")
-                continue
-            differing = [index for index in rows_of(expected) if not same(yours[index], expected[index])]
-            lines += row_lines(name, {"yours": yours, "expected": expected}, differing)
-        return lines
-    return []
-
-
-def rows_of(x: Tensor) -> list[tuple[int, ...]]:
-    return list(product(*map(range, x.shape[:-1])))
-
-
-def row_lines(name: str, tensors: dict[str, Tensor], rows: list[tuple[int, ...]]) -> list[str]:
-    """Rows of tensors of one shape, one below the other: ``q[0, 1, 0]  yours  0.5403 -0.8415``."""
-    lines = []
-    for index in rows[:ROWS_SHOWN]:
-        place = f"{name}[{', '.join(map(str, index))}]" if index else name
-        for title, x in tensors.items():
-            numbers = "  ".join(number(value) for value in x[index].reshape(-1)[:COLUMNS_SHOWN])
-            dots = "  .." if x.shape[-1] > COLUMNS_SHOWN else ""
-            lines.append(f"{place:16} {title:9}{numbers}{dots}")
-            place = ""
-    if len(rows) > ROWS_SHOWN:
-        lines.append(f"{name}: {len(rows) - ROWS_SHOWN} more rows")
-    return lines
-
-
-def number(value: Tensor) -> str:
-    if value.dtype == torch.bool:
-        return f"{bool(value)!s:5}"
-    if value.is_complex():
-        return f"{value.real:.4f}{value.imag:+.4f}j"
-    return f"{float(value):9.4g}"
-
-
-def kind(value: Any) -> str:
-    """The shape of a tensor, the kind of anything else."""
-    if isinstance(value, Tensor):
-        return str(tuple(value.shape))
-    if isinstance(value, tuple | list):
-        return f"{type(value).__name__} of {len(value)}"
-    return type(value).__name__
+    """The verdict on a function that would be right with its arguments, ``names``, in another order."""
+    expected = f"({', '.join(names)})"
+    yours = f"({', '.join(names[place] for place in order)}), as {written_signature(written)}"
+    hint = f"{method or function} is called with {expected}, in this order"
+    return Verdict(function, "wrong", str(Property(hint, yours, expected)), [known.ORDER])

@@ -1,11 +1,11 @@
-"""`study.py page`: one HTML file with the reader's model inside, which a browser runs from disk, offline.
+"""`study.py page`: one HTML file that contains a model and runs it in a browser, offline.
 
-The page's sources lie beside this file: page.html, page.css and the modules of ``PAGE`` and ``WORKER``. They are put
-into one file here, with what the page needs to know of the model as JSON; model.mjs is the network once more, to be
-read beside ``model/``.
+The sources of the page are beside this file: page.html, page.css and the modules in ``PAGE`` and ``WORKER``. They are
+joined into one file here, with the weights in base64 and other facts about the model as JSON. model.mjs is the network
+of ``model/`` in JavaScript, with the same names in the same order.
 
-    vocabulary.py     what the page needs of a tokenizer to give the same ids; refuses what it could not encode alike
-    browser_regex.py  the expressions by which a tokenizer.json splits words, in JavaScript's spelling
+    vocabulary.py     a tokenizer as JSON; refuses tokenizers for which the page would give other ids
+    browser_regex.py  translates the regular expressions of a tokenizer.json to JavaScript
 """
 
 import base64
@@ -37,18 +37,19 @@ from .vocabulary import vocabulary
 
 @dataclass(frozen=True)
 class Page:
-    """One HTML file with the model inside: type, step, and watch it rotate, score and fill its cache."""
+    """One HTML file that runs the model in a browser, and shows its rotations, attention scores and cache."""
 
     model: Annotated[Path | None, "a trained model of up to 20M parameters (default: the newest run)"] = None
     out: Annotated[Path, "the file to write"] = Path("page.html")
-    prompt: Annotated[str, "text that the page begins with"] = "Return the number of"
+    prompt: Annotated[str, "the first prompt of the page"] = "Return the number of"
     tokenizer: Annotated[
         Path | None, "tokenizer.model, tokenizer.json or tokenizer.bin (default: beside the model)"
     ] = None
 
 
 WEB = Path(__file__).parent
-WORKER = ("model", "sampling", "worker")  # the modules of each script, in the order in which they need each other
+# The modules of the two scripts. Each module comes after those that it uses when it is loaded.
+WORKER = ("model", "sampling", "worker")
 PAGE = (
     "strings",
     "tokenizer",
@@ -70,81 +71,91 @@ PAGE = (
     "controls",
     "page",
 )
-LARGEST_MODEL = 20_000_000  # parameters: above it, the file and each token take too long
-HALF_ABOVE = 1_000_000  # parameters: above it, weights are written in float16
+LARGEST_MODEL = 20_000_000  # parameters; larger models load and run too slowly
+HALF_ABOVE = 1_000_000  # parameters; larger models are stored in float16
 DOCS = Path(__file__).parents[3] / "docs"
-PAGES = {"en": "rope.md", "zh": "rope.zh.md"}
+DOCS_PAGES = {"en": "rope.md", "zh": "rope.zh.md"}
 
 
 def run(options: Page) -> Report:
-    """Write the page. Raises ValueError, before weights are read, for a model or tokenizer that it cannot run."""
+    """Write the page. Raises ValueError for a model or tokenizer that the page cannot run, before reading weights."""
     path = options.model or newest_run()
     checkpoint = open_checkpoint(path)
-    args = checkpoint.args
-    count = count_parameters(args).total
+    count = count_parameters(checkpoint.args).total
     if count > LARGEST_MODEL:
         raise ValueError(
-            f"{path} has {count:,} parameters: the page runs up to {LARGEST_MODEL:,}; train a smaller model "
-            "(--dim, --n_layers, --vocab_size) and name its run"
+            f"{path} has {count:,} parameters, but the page runs models of up to {LARGEST_MODEL:,}; "
+            "train a smaller model (--dim, --n_layers, --vocab_size) and give its run"
         )
     if not options.out.parent.is_dir() or options.out.is_dir():
         raise ValueError(f"out is {options.out}: name a file in a directory that exists")
     tokenizer = checkpoint.tokenizer(options.tokenizer)
-    pieces = vocabulary(tokenizer)  # refuses what the page could not encode
-    net = packed_network(checkpoint.model(), stored(count))
-    weights = net.pop("weights")
-    facts = {"name": path.resolve().name, "prompt": options.prompt, **net, "tokenizer": pieces, "sinks": SINKS}
-    facts |= {"steps": docs_steps(options.out), "lines": code_lines(Attention.forward, attention)}
-    write_text(options.out, page_text(facts, weights))
+    tokenizer_facts = vocabulary(tokenizer)
+    network, weights = pack_network(checkpoint.model(), storage_dtype(count))
+    facts = {
+        "name": path.resolve().name,
+        "prompt": options.prompt,
+        **network,
+        "tokenizer": tokenizer_facts,
+        "sinks": SINKS,
+        "steps": docs_steps(options.out),
+        "lines": code_lines(Attention.forward, attention),
+    }
+    write_text(options.out, page_text(facts, base64.b64encode(weights).decode()))
     table = Table(
         f"{options.out}: open it in a browser; it needs no server and no network",
         ("part", "what", "bytes"),
         [
-            ("weights", f"{count:,} parameters in {net['dtype']}", 3 * len(weights) // 4 - weights[-2:].count("=")),
-            ("tokenizer", f"{tokenizer.vocab_size} tokens", len(json.dumps(pieces))),
+            ("weights", f"{count:,} parameters in {network['dtype']}", len(weights)),
+            ("tokenizer", f"{tokenizer.vocab_size} tokens", len(json.dumps(tokenizer_facts))),
             ("whole file", "", options.out.stat().st_size),
         ],
     )
     return Report([table])
 
 
-def stored(count: int) -> torch.dtype:
+def storage_dtype(count: int) -> torch.dtype:
     return torch.float16 if count > HALF_ABOVE else torch.float32
 
 
 def page_text(facts: dict[str, Any], weights: str) -> str:
-    """The whole page as text: page.html with its blanks filled."""
-    main = joined_modules(PAGE)
+    """page.html with its placeholders filled in."""
+    script = joined_modules(PAGE)
     style = read_source("page.css")
-    blanks = {
-        "policy": policy(main, style),
+    values = {
+        "policy": security_policy(script, style),
         "title": html.escape(facts["name"]),
         "style": style,
         "facts": json.dumps(facts).replace("<", "\\u003c"),  # so that no text in it can end the element
         "weights": weights,
         "worker": joined_modules(WORKER),
-        "script": main,
+        "script": script,
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda blank: blanks[blank[1]], read_source("page.html"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda placeholder: values[placeholder[1]], read_source("page.html"))
 
 
-def packed_network(model: Transformer, dtype: torch.dtype) -> dict[str, Any]:
-    """Sizes, names and shapes of the weights, and all of them in base64; in float32 where float16 has no room."""
+def pack_network(model: Transformer, dtype: torch.dtype) -> tuple[dict[str, Any], bytes]:
+    """The arguments of the model with the names and shapes of its weights, and the weights as bytes.
+
+    The dtype is float32 if a weight overflows the given one.
+    """
     state = model.state_dict()
     flat = torch.cat([weight.float().flatten() for weight in state.values()])
     if flat.abs().max() <= torch.finfo(dtype).max:
         flat = flat.to(dtype)
-    return {
+    facts = {
         "args": architecture(model.args),
         "dtype": str(flat.dtype).removeprefix("torch."),
         "shapes": [(name, *rows_and_columns(weight)) for name, weight in state.items()],
-        "weights": base64.b64encode(flat.numpy().tobytes()).decode(),
     }
+    return facts, flat.numpy().tobytes()
 
 
 def rows_and_columns(weight: Tensor) -> tuple[int, int]:
-    """A norm's weight (dim,) is one row."""
-    return (1, weight.shape[0]) if weight.ndim == 1 else (weight.shape[0], weight.shape[1])
+    """The shape of a weight; that of a norm, (dim,), is one row."""
+    if weight.ndim == 1:
+        return 1, weight.shape[0]
+    return weight.shape[0], weight.shape[1]
 
 
 def read_source(file: str) -> str:
@@ -152,15 +163,15 @@ def read_source(file: str) -> str:
 
 
 def joined_modules(modules: Iterable[str]) -> str:
-    """The modules as one script: imports go, for all names are in one scope then, and so does the word export."""
-    whole = "\n".join(read_source(f"{module}.mjs") for module in modules)
-    return '"use strict";\n' + re.sub(r"^import .*?;\n|^export (?=\w)", "", whole, flags=re.MULTILINE | re.DOTALL)
+    """The modules as one script, without imports and exports because all names are in one scope."""
+    source = "\n".join(read_source(f"{module}.mjs") for module in modules)
+    return '"use strict";\n' + re.sub(r"^import .*?;\n|^export (?=\w)", "", source, flags=re.MULTILINE | re.DOTALL)
 
 
-def policy(main: str, style: str) -> str:
-    """Nothing from outside: this script, this style and a worker made of the page's own text."""
+def security_policy(script: str, style: str) -> str:
+    """A Content-Security-Policy that allows only this script, this style sheet and a worker from a blob."""
     return (
-        f"default-src 'none'; script-src 'sha256-{digest(main)}'; style-src 'sha256-{digest(style)}'; "
+        f"default-src 'none'; script-src 'sha256-{digest(script)}'; style-src 'sha256-{digest(style)}'; "
         "worker-src blob:; base-uri 'none'; form-action 'none'"
     )
 
@@ -174,7 +185,7 @@ def camel(name: str) -> str:
 
 
 def architecture(args: ModelArgs) -> dict[str, Any]:
-    """ModelArgs under JavaScript's spelling of its names."""
+    """ModelArgs with its names in camel case."""
     values = {camel(field.name): getattr(args, field.name) for field in fields(args)}
     if args.rope_scaling is not None:
         values["ropeScaling"] = {camel(f.name): getattr(args.rope_scaling, f.name) for f in fields(args.rope_scaling)}
@@ -183,26 +194,27 @@ def architecture(args: ModelArgs) -> dict[str, Any]:
 
 def code_lines(*functions: Callable[..., Any]) -> list[tuple[int, str]]:
     """Number and text of each line of code of the functions, without docstrings and blank lines."""
-    found = []
+    lines = []
     for function in functions:
         source, start = inspect.getsourcelines(function)
-        body = re.sub(r'""".*?"""', lambda text: "\n" * text[0].count("\n"), "".join(source), flags=re.DOTALL)
-        found += [(start + i, line.rstrip()) for i, line in enumerate(body.splitlines()) if line.strip()]
-    return found
+        # Docstrings become blank lines, so that the numbers of later lines stay the same.
+        code = re.sub(r'""".*?"""', lambda text: "\n" * text[0].count("\n"), "".join(source), flags=re.DOTALL)
+        lines += [(start + i, line.rstrip()) for i, line in enumerate(code.splitlines()) if line.strip()]
+    return lines
 
 
 def docs_steps(out: Path) -> dict[str, list[tuple[str, str]]]:
-    """For each language, heading and address of every step of docs/rope.md as seen from the page; none without docs."""
-    found: dict[str, list[tuple[str, str]]] = {}
-    for language, page in PAGES.items():
-        file = DOCS / page
+    """For each language, the headings of docs/rope.md and their links relative to ``out``; empty if docs are absent."""
+    steps: dict[str, list[tuple[str, str]]] = {}
+    for language, name in DOCS_PAGES.items():
+        file = DOCS / name
         text = file.read_text(encoding="utf-8") if file.is_file() else ""
         address = Path(os.path.relpath(file, out.resolve().parent)).as_posix()
         headings = re.findall(r"^## (\d+\. .*)$", text, flags=re.MULTILINE)
-        found[language] = [(heading, f"{address}#{anchor(heading)}") for heading in headings]
-    return found
+        steps[language] = [(heading, f"{address}#{anchor(heading)}") for heading in headings]
+    return steps
 
 
 def anchor(heading: str) -> str:
-    """How GitHub names a heading in an address."""
+    """The anchor that GitHub gives a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")

@@ -1,7 +1,7 @@
-r"""Regular expressions of tokenizer.json, which are Oniguruma's, in JavaScript's spelling.
+r"""Translation of the regular expressions of a tokenizer.json from Oniguruma to JavaScript.
 
-The two differ in what a class means (``\s``, ``\d``, ``.``), in flags for a part of an expression, and in what only one
-of them has. Whatever is not known to mean the same in both raises ValueError.
+Classes (``\s``, ``\d``, ``.``) and flags for a part of an expression differ, and each has features that the other
+lacks. An expression without a known translation raises ValueError.
 """
 
 import re
@@ -14,8 +14,8 @@ SCRIPTS = {"Han", "Hiragana", "Katakana", "Hangul", "Latin", "Cyrillic", "Greek"
 WORD = r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}"
 CLASSES = {"s": r"\p{White_Space}", "S": r"\P{White_Space}", "d": r"\p{Nd}", "D": r"\P{Nd}"}
 CONTROLS = {"n": r"\n", "r": r"\r", "t": r"\t", "f": r"\f", "v": r"\v"}
-FOLDED = {"s": "\u017f", "k": "\u212a"}  # letters that are an s or a k where case does not matter
-LIGATURES = ("ss", "ff", "fi", "fl", "st")  # which match one character there: ß and the like
+FOLDED = {"s": "\u017f", "k": "\u212a"}  # ſ and the Kelvin sign, which match s and k if case is ignored
+LIGATURES = ("ss", "ff", "fi", "fl", "st")  # match one character (such as ß) in Oniguruma if case is ignored
 SPECIAL = set(r"\^$.*+?()[]{}|/-")
 ESCAPE = re.compile(r"\\(?:([pP])\{(\^?)(\w+)\}|x([0-9a-fA-F]{2})|x\{([0-9a-fA-F]{1,6})\}|u([0-9a-fA-F]{4})|(.))", re.S)
 GROUP = re.compile(r"\((?:\?(?:[:=!]|<[=!]|i:))?(?!\?)")
@@ -23,67 +23,71 @@ QUANTIFIER = re.compile(r"(?:[*+?]|\{\d+,\d*\}|\{,\d+\})\??|\{\d+\}")
 
 
 def literal(text: str) -> str:
-    """An expression that matches this text only."""
+    """An expression that matches exactly this text."""
     return "".join(f"\\{c}" if c in SPECIAL - {"-"} else c for c in text)
 
 
 def browser_regex(pattern: str) -> str:
-    """The source of an expression for the flag u. Raises ValueError that names what JavaScript lacks."""
-    made: list[str] = []
-    folds = [False]  # for each open group, whether case matters not
-    run = ""  # the letters just before, where it does not
+    """The same expression for JavaScript's flag u. Raises ValueError that names the unsupported part."""
+    parts: list[str] = []
+    ignores_case = [False]  # for each open group
+    run = ""  # the letters just before, if case is ignored there
     position = 0
     while position < len(pattern):
         rest = pattern[position:]
-        sign = rest[0]
-        taken = 1
-        letters = ""
-        if sign == "\\":
-            found = ESCAPE.match(rest)
-            if found is None:
-                raise _lacks(rest, pattern)
-            made.append(_escape(found, pattern, inside=False))
-            taken = found.end()
-        elif sign == "[":
-            text, taken = _character_class(rest, pattern, folds[-1])
-            made.append(text)
-        elif sign == "(":
-            found = GROUP.match(rest)
-            if found is None:
-                raise _lacks(rest, pattern)
-            folds.append(folds[-1] or found[0] == "(?i:")
-            made.append("(?:" if found[0] in ("(", "(?i:") else found[0])
-            taken = found.end()
-        elif sign == ")":
-            if len(folds) == 1:
-                raise _lacks(rest, pattern)
-            folds.pop()
-            made.append(sign)
+        character = rest[0]
+        length = 1
+        letter = ""
+        if character == "\\":
+            escape = ESCAPE.match(rest)
+            if escape is None:
+                raise _unsupported(rest, pattern)
+            parts.append(_escape(escape, pattern, in_class=False))
+            length = escape.end()
+        elif character == "[":
+            part, length = _character_class(rest, pattern, ignores_case[-1])
+            parts.append(part)
+        elif character == "(":
+            group = GROUP.match(rest)
+            if group is None:
+                raise _unsupported(rest, pattern)
+            ignores_case.append(ignores_case[-1] or group[0] == "(?i:")
+            parts.append("(?:" if group[0] in ("(", "(?i:") else group[0])
+            length = group.end()
+        elif character == ")":
+            if len(ignores_case) == 1:
+                raise _unsupported(rest, pattern)
+            ignores_case.pop()
+            parts.append(character)
         elif quantifier := QUANTIFIER.match(rest):
-            taken = quantifier.end()
-            if rest[taken : taken + 1] in ("+", "?", "*"):
-                raise _lacks(quantifier[0] + rest[taken], pattern)  # possessive, or another meaning
-            made.append(quantifier[0].replace("{,", "{0,"))
-        elif sign in ".^$|":
-            made.append({".": r"[^\n]", "^": r"(?<![^\n])", "$": r"(?![^\n])", "|": "|"}[sign])
+            length = quantifier.end()
+            if rest[length : length + 1] in ("+", "?", "*"):  # possessive, or with another meaning in JavaScript
+                raise _unsupported(quantifier[0] + rest[length], pattern)
+            parts.append(quantifier[0].replace("{,", "{0,"))
+        elif character in ".^$|":
+            parts.append({".": r"[^\n]", "^": r"(?<![^\n])", "$": r"(?![^\n])", "|": "|"}[character])
+        elif ignores_case[-1]:
+            letter = character
+            parts.append(_either_case(character, pattern))
         else:
-            letters = sign if folds[-1] else ""
-            made.append(_folded(sign, pattern) if folds[-1] else literal(sign))
-        run = run + letters if letters else ""
+            parts.append(literal(character))
+        run = run + letter if letter else ""
         if run.lower().endswith(LIGATURES):
-            raise _lacks(f"(?i:{run})", pattern)
-        position += taken
-    if len(folds) > 1:
-        raise _lacks("(", pattern)
-    return "".join(made)
+            raise _unsupported(f"(?i:{run})", pattern)
+        position += length
+    if len(ignores_case) > 1:
+        raise _unsupported("(", pattern)
+    return "".join(parts)
 
 
-def _lacks(part: str, pattern: str) -> ValueError:
+def _unsupported(part: str, pattern: str) -> ValueError:
     return ValueError(f"it splits words by {pattern!r}, and a browser lacks {part[:12]!r}")
 
 
-def _escape(found: re.Match[str], pattern: str, inside: bool) -> str:
-    kind, negated, name, two, several, four, sign = found.groups()
+def _escape(escape: re.Match[str], pattern: str, in_class: bool) -> str:
+    """The translation of an escape sequence, inside or outside a character class."""
+    kind, negated, name, two_digits, any_digits, four_digits, character = escape.groups()
+    code = two_digits or any_digits or four_digits
     if kind:
         if negated:
             kind = "p" if kind == "P" else "P"
@@ -91,54 +95,55 @@ def _escape(found: re.Match[str], pattern: str, inside: bool) -> str:
             return rf"\{kind}{{{name}}}"
         if name in SCRIPTS:
             return rf"\{kind}{{Script={name}}}"
-    elif digits := two or several or four:
-        return rf"\u{{{digits}}}"
-    elif sign in CLASSES:
-        return CLASSES[sign]
-    elif sign == "w":
-        return WORD if inside else f"[{WORD}]"
-    elif sign == "W" and not inside:
+    elif code:
+        return rf"\u{{{code}}}"
+    elif character in CLASSES:
+        return CLASSES[character]
+    elif character == "w":
+        return WORD if in_class else f"[{WORD}]"
+    elif character == "W" and not in_class:
         return f"[^{WORD}]"
-    elif sign in CONTROLS:
-        return CONTROLS[sign]
-    elif not sign.isalnum():
-        return f"\\{sign}" if sign in SPECIAL and (inside or sign != "-") else sign
-    raise _lacks(found[0], pattern)
+    elif character in CONTROLS:
+        return CONTROLS[character]
+    elif not character.isalnum():
+        needs_escape = character in SPECIAL and (in_class or character != "-")
+        return f"\\{character}" if needs_escape else character
+    raise _unsupported(escape[0], pattern)
 
 
-def _folded(letter: str, pattern: str) -> str:
-    """A letter in either case."""
+def _either_case(letter: str, pattern: str) -> str:
+    """An expression that matches a letter in either case."""
     if not letter.isascii():
-        raise _lacks(f"(?i:{letter})", pattern)
+        raise _unsupported(f"(?i:{letter})", pattern)
     if not letter.isalpha():
         return literal(letter)
     return f"[{letter.lower()}{letter.upper()}{FOLDED.get(letter.lower(), '')}]"
 
 
-def _character_class(rest: str, pattern: str, folds: bool) -> tuple[str, int]:
-    """The class that ``rest`` begins with, and its length."""
-    made = ["["]
+def _character_class(rest: str, pattern: str, ignores_case: bool) -> tuple[str, int]:
+    """The translation of the class at the start of ``rest``, and the length of the class there."""
+    parts = ["["]
     position = 1
     if rest[1:2] == "^":
-        made.append("^")
+        parts.append("^")
         position = 2
     if rest[position : position + 1] == "]":
-        raise _lacks(rest, pattern)
+        raise _unsupported(rest, pattern)
     while position < len(rest):
-        sign = rest[position]
-        if sign == "]":
-            return "".join(made) + "]", position + 1
-        if sign == "[" or rest.startswith("&&", position):
-            raise _lacks(rest[position:], pattern)
-        if sign == "\\":
-            found = ESCAPE.match(rest, position)
-            if found is None:
-                raise _lacks(rest[position:], pattern)
-            made.append(_escape(found, pattern, inside=True))
-            position = found.end()
+        character = rest[position]
+        if character == "]":
+            return "".join(parts) + "]", position + 1
+        if character == "[" or rest.startswith("&&", position):
+            raise _unsupported(rest[position:], pattern)
+        if character == "\\":
+            escape = ESCAPE.match(rest, position)
+            if escape is None:
+                raise _unsupported(rest[position:], pattern)
+            parts.append(_escape(escape, pattern, in_class=True))
+            position = escape.end()
             continue
-        if folds and sign.isalpha():
-            raise _lacks(f"(?i:[{sign}])", pattern)
-        made.append(f"\\{sign}" if sign in SPECIAL - {"-"} else sign)
+        if ignores_case and character.isalpha():
+            raise _unsupported(f"(?i:[{character}])", pattern)
+        parts.append(f"\\{character}" if character in SPECIAL - {"-"} else character)
         position += 1
-    raise _lacks(rest, pattern)
+    raise _unsupported(rest, pattern)

@@ -1,4 +1,4 @@
-// View 5: the slots of the KV cache as they fill, and the cost of each pass with and without it.
+// View 5: the slots of the KV cache, and the cost of each forward pass with and without it.
 
 import { $, axes, number, plainNumber, surface, table } from "./draw.mjs";
 import { args, limit, state, t } from "./state.mjs";
@@ -6,53 +6,57 @@ import { args, limit, state, t } from "./state.mjs";
 export function drawCache() {
   const pass = state.passes.at(-1);
   if (!pass) return;
-  const perToken = 2 * args.nKvHeads * args.headDim * 4;
-  const filled = state.cached;
-  const L = args.nLayers; // float32
-  const end = pass.startPos + pass.T - (state.droppedSince ?? 0);
-  const count = (value) => value.toLocaleString("en");
-  const blanks = {
-    start: pass.startPos,
-    T: pass.T,
-    end: pass.startPos + pass.T,
-    perLayer: count(filled * perToken),
-    L,
-    K: args.nKvHeads,
-    D: args.headDim,
-    bytes: count(filled * perToken * L),
-    total: count(limit * perToken * L),
-  };
-  $("slice").textContent =
-    t(pass.useCache ? "slice" : "sliceOff", blanks) +
-    (state.dropped ? ` ${t("dropped", { count: state.dropped })}` : "");
+  const end = pass.startPos + pass.T;
+  drawSlice(pass);
   drawAgreement();
-  drawSlots(filled, pass.useCache ? pass.startPos : end, pass.useCache ? end : end);
-  drawCost("work", "workAxis", (each) => each.multiplications / 1e6);
+  drawSlots(state.cached, pass.useCache ? pass.startPos : end, end);
+  drawCost("work", "workAxis", millions);
   drawCost("time", "timeAxis", (each) => each.ms);
-  table(
-    $("passesData"),
-    [t("lengthAxis"), "T", t("passColumn"), t("workAxis"), t("timeAxis")],
-    state.passes
-      .slice(-200)
-      .reverse()
-      .map((each) => [
-        each.length,
-        each.T,
-        t(each.useCache ? "withCache" : "without"),
-        number(each.multiplications / 1e6, 2),
-        number(each.ms, 2),
-      ]),
-  );
-  const { count: tokens, ms } = state.run;
-  $("rate").textContent = tokens
-    ? t("rate", { count: tokens, ms: number(ms, 1), rate: Math.round((1000 * tokens) / ms) })
+  drawPasses();
+  const { count, ms } = state.run;
+  $("rate").textContent = count
+    ? t("rate", { count, ms: number(ms, 1), rate: Math.round((1000 * count) / ms) })
     : t("rateNone");
 }
 
-// What "both ways" found, as long as the text is the one that it was found for.
+const millions = (pass) => pass.multiplications / 1e6;
+
+// The slots that the last pass wrote and read, and the memory in use.
+function drawSlice(pass) {
+  const L = args.nLayers;
+  const bytesPerLayer = 2 * args.nKvHeads * args.headDim * 4; // of one token: keys and values, float32
+  const bytes = (tokens, layers) => (tokens * layers * bytesPerLayer).toLocaleString("en");
+  const slice = t(pass.useCache ? "slice" : "sliceOff", {
+    start: pass.startPos,
+    T: pass.T,
+    end: pass.startPos + pass.T,
+    perLayer: bytes(state.cached, 1),
+    L,
+    K: args.nKvHeads,
+    D: args.headDim,
+    bytes: bytes(state.cached, L),
+    total: bytes(limit, L),
+  });
+  $("slice").textContent = state.evicted ? `${slice} ${t("evicted", { count: state.evicted })}` : slice;
+}
+
+// The latest passes first.
+function drawPasses() {
+  const columns = [t("lengthAxis"), "T", t("passColumn"), t("workAxis"), t("timeAxis")];
+  const rows = state.passes.slice(-200).reverse().map((pass) => [
+    pass.length,
+    pass.T,
+    t(pass.useCache ? "withCache" : "without"),
+    number(millions(pass), 2),
+    number(pass.ms, 2),
+  ]);
+  table($("passesData"), columns, rows);
+}
+
+// The result of comparing the logits with and without the cache, until the text changes.
 function drawAgreement() {
   const { agreement } = state;
-  if (agreement?.text !== state.tokens) {
+  if (agreement?.tokens !== state.tokens) {
     $("agreement").textContent = "";
     return;
   }
@@ -92,8 +96,10 @@ function drawSlots(filled, start, end) {
   context.fillStyle = c.quiet;
   context.textBaseline = "top";
   context.textAlign = "center";
-  for (const part of [0, 0.25, 0.5, 0.75, 1])
-    context.fillText(Math.round(part * limit), left + part * limit * slot - (part === 1 ? 6 : 0), bottom + 3);
+  for (const part of [0, 0.25, 0.5, 0.75, 1]) {
+    const inset = part === 1 ? 6 : 0; // so that the last number is not cut off
+    context.fillText(Math.round(part * limit), left + part * limit * slot - inset, bottom + 3);
+  }
   context.textAlign = "right";
   context.fillText(t("slotAxis"), width - right, bottom + 17);
   if (end > start) {
@@ -120,18 +126,21 @@ function drawCost(id, axis, value) {
   const c = state.colors;
   const passes = state.passes.slice(-1024);
   const longest = Math.max(8, ...passes.map((each) => each.length));
-  const most = Math.max(...passes.map((each) => Math.min(value(each), NOISE * expected(each, value, passes)))) || 1;
+  const rate = medianRate(passes, value);
+  const withoutOutliers = passes.map((each) => Math.min(value(each), OUTLIER * rate * each.multiplications));
+  const top = 1.08 * (Math.max(...withoutOutliers) || 1);
   let isCut = false;
   const [context, x, y] = axes($(id), {
     xs: [0, longest],
-    ys: [0, most * 1.08],
+    ys: [0, top],
     xName: t("lengthAxis"),
     yName: t(axis),
-    whole: true,
+    integerTicks: true,
   });
   for (const each of passes) {
-    const isAbove = value(each) > most * 1.08;
-    const [px, py] = [x(each.length), isAbove ? y(most * 1.08) + 4 : y(value(each))];
+    const isAbove = value(each) > top;
+    const px = x(each.length);
+    const py = isAbove ? y(top) + 4 : y(value(each));
     isCut ||= isAbove;
     if (isAbove) {
       context.fillStyle = c.ink;
@@ -153,10 +162,10 @@ function drawCost(id, axis, value) {
   if (id === "time") $("timeNote").textContent = isCut ? t("timeNote") : "";
 }
 
-const NOISE = 3; // a pass that took so many times what its work explains was interrupted, and does not set the scale
+const OUTLIER = 3; // times its expected cost: such a pass was interrupted, and must not set the scale
 
-// What a pass would cost at the usual cost of a multiplication, which is the median of all passes.
-function expected(pass, value, passes) {
+// The median cost of one multiplication.
+function medianRate(passes, value) {
   const rates = passes.map((each) => value(each) / each.multiplications).sort((a, b) => a - b);
-  return rates[rates.length >> 1] * pass.multiplications;
+  return rates[Math.floor(rates.length / 2)];
 }

@@ -1,9 +1,9 @@
-// The controls: each changes the state, and what it changes is drawn again.
+// The controls: each changes the state and redraws the views that depend on it.
 
 import { $, element } from "./draw.mjs";
 import { DEFAULTS, keyOf, query, state, t, writeHash } from "./state.mjs";
-import { changed, drawAll, drawPlayer, fold } from "./frame.mjs";
-import { bothWays, goBack, play, promptTyped, refreshWhatIf, step } from "./text.mjs";
+import { changed, drawAll, drawPlayer, toggleSettings } from "./frame.mjs";
+import { compareCache, goBack, play, promptTyped, refreshWhatIf, step } from "./text.mjs";
 import { cellAt } from "./maps.mjs";
 import { goTo, guideTo, markView } from "./overview.mjs";
 import { setLanguage, setTheme } from "./words.mjs";
@@ -18,60 +18,73 @@ function update(changes, ...views) {
   changed(...views);
 }
 
-// A control whose value is a choice of the state's of the same name. What is no number leaves the choice as it was.
-function bind(id, views, read = (input) => input.value, after = () => {}) {
+const asText = (input) => input.value;
+const asNumber = (input) => (input.value === "" ? NaN : Number(input.value));
+const asInteger = (input) => (input.value === "" ? 0 : Math.floor(Number(input.value)));
+const asChecked = (input) => input.checked;
+
+// Binds a control to the setting of the same name. An invalid number is refused and does not change the setting.
+function bind(id, views, read = asText, after = () => {}) {
   const input = $(id);
-  const fits = (value) => value >= Number(input.min || 0) && value <= Number(input.max || Infinity);
-  if (typeof state[id] === "number" && !fits(state[id])) state[id] = DEFAULTS[id]; // the address may hold anything
+  const isValid = (value) => typeof value !== "number" || isInRange(value, input);
+  if (!isValid(state[id])) state[id] = DEFAULTS[id]; // the address may hold any number
   if (input.type === "checkbox") input.checked = state[id];
   else input.value = state[id];
   input.addEventListener("input", () => {
     const value = read(input);
-    const isRefused = typeof value === "number" && !(Number.isFinite(value) && fits(value));
-    if (input.type === "number") say(input, isRefused ? id : null);
-    if (isRefused) return;
+    if (input.type === "number") showRefusal(input, !isValid(value));
+    if (!isValid(value)) return;
     update({ [id]: value }, ...views);
     after();
   });
 }
 
-// Below a number that is refused: what is allowed, and which one is in use.
-function say(input, refused) {
-  const label = input.closest("label");
-  const note = label.querySelector(".wrong");
-  input.setAttribute("aria-invalid", refused !== null);
-  if (refused === null) note?.remove();
-  else {
-    const words = t("refused", { least: input.min, kept: state[refused] });
-    (note ?? label.appendChild(element("span", { className: "wrong", role: "alert" }))).textContent = words;
-  }
+function isInRange(value, { min, max }) {
+  return Number.isFinite(value) && value >= Number(min || 0) && value <= Number(max || Infinity);
 }
 
-// Into the clipboard where the browser lets a file do so; selected in any case, for Ctrl-C.
+// A note below a number that is refused: the smallest valid number, and the number still in use.
+function showRefusal(input, isRefused) {
+  const label = input.closest("label");
+  input.setAttribute("aria-invalid", isRefused);
+  label.querySelector(".wrong")?.remove();
+  if (!isRefused) return;
+  const text = t("refused", { least: input.min, current: state[input.id] });
+  label.append(element("span", { className: "wrong", role: "alert" }, text));
+}
+
+// Selects the text, for Ctrl-C, and copies it if the browser allows a page from disk to do so.
 function copyText() {
   getSelection().selectAllChildren($("wholeText"));
   navigator.clipboard?.writeText($("wholeText").textContent).catch(() => {});
 }
 
-const asNumber = (input) => (input.value === "" ? NaN : Number(input.value));
-const asWhole = (input) => (input.value === "" ? 0 : Math.floor(Number(input.value)));
-const asChecked = (input) => input.checked;
+// Connects all controls to their handlers.
+export function connectControls() {
+  connectSettings();
+  connectPlayer();
+  connectViews();
+  connectPage();
+}
 
-export function wire() {
-  bind("prompt", [], undefined, promptTyped);
+function connectSettings() {
+  bind("prompt", [], asText, promptTyped);
   for (const id of ["temperature", "topP"]) bind(id, ["tokens"], asNumber);
-  for (const id of ["topK", "seed"]) bind(id, ["tokens"], asWhole);
+  for (const id of ["topK", "seed"]) bind(id, ["tokens"], asInteger);
   bind("speed", []);
   bind("useCache", ["cache"], asChecked);
   bind("endless", [], asChecked);
-  bind("theme", [], undefined, () => setTheme());
+  bind("theme", [], asText, () => setTheme());
   for (const id of ["theta", "factor", "offset", "stretch"]) bind(id, ["whatIf"], asNumber, refreshWhatIf);
-  bind("change", ["whatIf"], undefined, refreshWhatIf);
+  bind("change", ["whatIf"], asText, refreshWhatIf);
   bind("long", ["whatIf"], asChecked, refreshWhatIf);
   for (const id of ["shift", "zoom"]) bind(id, ["rotation"], asNumber);
   bind("layer", [], asNumber, () => update({ key: null }));
   bind("head", [], asNumber, () => update({ key: null }));
-  on("position", "input", () => select(Number($("position").value)));
+}
+
+function connectPlayer() {
+  on("position", "input", () => selectQuery(Number($("position").value)));
   on("key", "input", () => update({ key: Number($("key").value) }));
   on("back", "click", goBack);
   on("step", "click", () => {
@@ -79,43 +92,42 @@ export function wire() {
     step([], 1).then(refreshWhatIf);
   });
   on("play", "click", () => {
-    if (!state.playing) return void play();
-    state.playing = false;
-    drawPlayer();
+    if (state.playing) {
+      state.playing = false;
+      drawPlayer();
+    } else play();
   });
-  on("advance", "click", () => {
-    if (!state.advancing) return advance();
-    state.advancing = false;
-    drawPlayer();
-  });
-  on("both", "click", bothWays);
-  on("copy", "click", copyText);
-  on("fold", "click", fold);
-  on("language", "click", () => setLanguage(state.language === "en" ? "zh" : "en"));
-  on("bars", "click", ({ target }) => {
-    const button = target.closest("button");
-    if (button && !state.playing) step([Number(button.dataset.token)], 0).then(refreshWhatIf);
-  });
-  on(
-    "clocks",
-    "click",
-    ({ target }) => target.closest("button") && update({ pair: Number(target.closest("button").dataset.pair) }),
-  );
-  on("thumbs", "click", ({ target }) => {
-    const button = target.closest("button");
-    if (button) update({ layer: Number(button.dataset.layer), head: Number(button.dataset.head), key: null });
-  });
-  on(
-    "chips",
-    "click",
-    ({ target }) => target.closest("button") && select([...$("chips").children].indexOf(target.closest("button"))),
-  );
-  on("chips", "keydown", moveChip);
-  for (const id of ["net", "netNote", "strip"]) on(id, "click", openView);
+  on("fold", "click", toggleSettings);
   on("guideStart", "click", () => guideTo(1));
   on("guideNext", "click", () => guideTo(state.guide + 1));
   on("guideSkip", "click", () => guideTo(0));
-  addEventListener("scroll", markView, { passive: true });
+}
+
+// Calls the handler with the button inside an element that was clicked.
+function onButton(id, handler) {
+  on(id, "click", ({ target }) => {
+    const button = target.closest("button");
+    if (button) handler(button);
+  });
+}
+
+function connectViews() {
+  onButton("chips", (chip) => selectQuery([...$("chips").children].indexOf(chip)));
+  on("chips", "keydown", moveChip);
+  on("copy", "click", copyText);
+  onButton("bars", ({ dataset }) => {
+    if (!state.playing) step([Number(dataset.token)], 0).then(refreshWhatIf);
+  });
+  on("advance", "click", () => {
+    if (state.advancing) {
+      state.advancing = false;
+      drawPlayer();
+    } else advance();
+  });
+  onButton("clocks", ({ dataset }) => update({ pair: Number(dataset.pair) }));
+  onButton("thumbs", ({ dataset }) => {
+    update({ layer: Number(dataset.layer), head: Number(dataset.head), key: null });
+  });
   on("map", "keydown", moveCell);
   on("map", "pointermove", (event) => {
     state.hover = cellAt(event);
@@ -129,6 +141,13 @@ export function wire() {
     const cell = cellAt(event);
     if (cell) update({ position: cell.q, key: cell.k });
   });
+  on("both", "click", compareCache);
+}
+
+function connectPage() {
+  on("language", "click", () => setLanguage(state.language === "en" ? "zh" : "en"));
+  for (const id of ["net", "netNote", "strip"]) on(id, "click", openView);
+  addEventListener("scroll", markView, { passive: true });
   for (const details of document.querySelectorAll("details")) details.addEventListener("toggle", () => changed());
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => setTheme());
   addEventListener("beforeprint", () => {
@@ -139,7 +158,7 @@ export function wire() {
   new ResizeObserver(() => changed()).observe(document.body);
 }
 
-// The address holds choices, so a link to a view scrolls and leaves it as it is.
+// Scrolls to a view. The link itself would replace the settings in the address.
 function openView(event) {
   const link = event.target.closest("a");
   if (!link) return;
@@ -147,40 +166,47 @@ function openView(event) {
   goTo(link.dataset.view);
 }
 
-// The newest position follows the text; any other stays.
-function select(position) {
+// Selects the query at a position. The newest one is null, so that the selection follows the text as it grows.
+function selectQuery(position) {
   update({ position: position >= state.tokens.length - 1 ? null : Math.max(0, position), key: null });
 }
 
-const STEPS_OF_KEYS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+const ARROW_KEYS = {
+  ArrowLeft: { rows: 0, columns: -1 },
+  ArrowRight: { rows: 0, columns: 1 },
+  ArrowUp: { rows: -1, columns: 0 },
+  ArrowDown: { rows: 1, columns: 0 },
+};
+
+const clampTo = (value, max) => Math.min(Math.max(value, 0), max);
 
 function moveChip(event) {
-  const step = STEPS_OF_KEYS[event.key];
-  if (!step) return;
+  const move = ARROW_KEYS[event.key];
+  if (!move) return;
   event.preventDefault();
-  const position = Math.min(Math.max(query() + step[0] + step[1], 0), state.tokens.length - 1);
-  select(position);
+  const position = clampTo(query() + move.rows + move.columns, state.tokens.length - 1);
+  selectQuery(position);
   $("chips").children[position].focus();
 }
 
 function moveCell(event) {
-  const step = STEPS_OF_KEYS[event.key];
-  if (!step) return;
+  const move = ARROW_KEYS[event.key];
+  if (!move) return;
   event.preventDefault();
-  const q = Math.min(Math.max(query() + step[0], 0), state.tokens.length - 1);
-  update({ position: q, key: Math.min(Math.max(keyOf(query()) + step[1], 0), q) });
+  const q = clampTo(query() + move.rows, state.tokens.length - 1);
+  update({ position: q, key: clampTo(keyOf(query()) + move.columns, q) });
 }
 
-// Positions advance two a second; where motion is to be reduced, by one whole step a second.
+// Positions advance by two per second; with reduced motion, by one whole position per second.
 function advance() {
-  const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  const isReduced = matchMedia("(prefers-reduced-motion: reduce)").matches;
   let last = performance.now();
   state.advancing = true;
   drawPlayer();
   const frame = (now) => {
     const moved = ((now - last) / 1000) * 2;
-    if (!still || moved >= 2) {
-      state.shift = (state.shift + (still ? 1 : moved)) % Number($("shift").max);
+    if (!isReduced || moved >= 2) {
+      state.shift = (state.shift + (isReduced ? 1 : moved)) % Number($("shift").max);
       last = now;
       changed("rotation");
     }

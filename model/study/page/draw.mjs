@@ -1,17 +1,17 @@
-// Pictures and tables: small helpers that every view uses. Text is set as text, never as markup.
+// Helpers for charts, tables and numbers that all views use. Text is always set as text, never as markup.
 
 import { state } from "./state.mjs";
 
 export const $ = (id) => document.getElementById(id);
 
 export function element(tag, properties = {}, ...children) {
-  const made = document.createElement(tag);
+  const node = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
-    if (name.includes("-") || name === "role") made.setAttribute(name, value);
-    else made[name] = value;
+    if (name.includes("-") || name === "role") node.setAttribute(name, value);
+    else node[name] = value;
   }
-  made.append(...children);
-  return made;
+  node.append(...children);
+  return node;
 }
 
 export function number(value, digits = 3) {
@@ -21,14 +21,14 @@ export function number(value, digits = 3) {
   return text.replace("-", "−");
 }
 
-// A small number without an exponent, in two digits: 0.0000012.
+// A small number with two significant digits and no exponent: 0.0000012.
 export function plainNumber(value) {
   if (!value) return "0";
   if (Math.abs(value) >= 0.1) return number(value, 1);
   return value.toFixed(Math.min(20, 1 - Math.floor(Math.log10(Math.abs(value))))).replace("-", "−");
 }
 
-// A share as people write it: 25.2%, 0.00091%.
+// A share in per cent, without an exponent: 25.2%, 0.00091%.
 export function percent(fraction) {
   const value = 100 * fraction;
   if (value >= 0.1 || value === 0) return `${value.toFixed(1)}%`;
@@ -36,14 +36,14 @@ export function percent(fraction) {
   return `${value.toFixed(1 - Math.floor(Math.log10(value)))}%`;
 }
 
-// Colours by the names of page.css; read again when the theme changes.
+// The colours of the current theme, which page.css defines.
 export function colors() {
   const style = getComputedStyle(document.documentElement);
   const names = ["paper", "card", "ink", "quiet", "line", "control", "query", "key", "third", "wash"];
   return Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
 }
 
-// The canvas at its size on the screen, cleared: [context, width, height] in CSS pixels.
+// Clears a canvas and gives it the resolution of the screen. Returns [context, width, height] in CSS pixels.
 export function surface(canvas) {
   const { clientWidth: width, clientHeight: height } = canvas;
   const ratio = devicePixelRatio || 1;
@@ -58,7 +58,7 @@ export function surface(canvas) {
   return [context, width, height];
 }
 
-// Round numbers that divide [low, high] into some `count` parts.
+// Round numbers that divide [low, high] into about `count` parts.
 export function ticks(low, high, count) {
   const rough = (high - low) / count || 1;
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -68,8 +68,9 @@ export function ticks(low, high, count) {
   return Array.from({ length: last - first + 1 }, (_, i) => (first + i) * step);
 }
 
-// A chart's frame, ticks and axis names. Returns [context, x, y]: functions from values to pixels.
-export function axes(canvas, { xs: [x0, x1], ys: [y0, y1], xName, yName, whole = false }) {
+// Draws the ticks and axis names of a chart. Returns its context, and two functions x, y from values to pixels.
+// `integerTicks`: only integers on the x axis.
+export function axes(canvas, { xs: [x0, x1], ys: [y0, y1], xName, yName, integerTicks = false }) {
   const [context, width, height] = surface(canvas);
   const c = state.colors;
   const left = 52;
@@ -78,7 +79,8 @@ export function axes(canvas, { xs: [x0, x1], ys: [y0, y1], xName, yName, whole =
   const bottom = 38;
   const x = (value) => left + ((value - x0) / (x1 - x0 || 1)) * (width - left - right);
   const y = (value) => height - bottom - ((value - y0) / (y1 - y0 || 1)) * (height - top - bottom);
-  const xTicks = ticks(x0, x1, Math.min(8, Math.floor(width / 60))).filter((tick) => !whole || Number.isInteger(tick));
+  const allTicks = ticks(x0, x1, Math.min(8, Math.floor(width / 60)));
+  const xTicks = integerTicks ? allTicks.filter(Number.isInteger) : allTicks;
   context.lineWidth = 1;
   context.strokeStyle = c.line;
   context.fillStyle = c.quiet;
@@ -86,13 +88,13 @@ export function axes(canvas, { xs: [x0, x1], ys: [y0, y1], xName, yName, whole =
   context.textBaseline = "middle";
   for (const tick of ticks(y0, y1, 5)) {
     line(context, left, y(tick), width - right, y(tick));
-    context.fillText(tidy(tick), left - 6, y(tick));
+    context.fillText(tickText(tick), left - 6, y(tick));
   }
   context.textAlign = "center";
   context.textBaseline = "top";
   for (const tick of xTicks) {
     line(context, x(tick), height - bottom, x(tick), height - bottom + 4);
-    context.fillText(tidy(tick), x(tick), height - bottom + 6);
+    context.fillText(tickText(tick), x(tick), height - bottom + 6);
   }
   context.textAlign = "right";
   context.fillText(xName, width - right, height - 15);
@@ -103,7 +105,7 @@ export function axes(canvas, { xs: [x0, x1], ys: [y0, y1], xName, yName, whole =
   return [context, x, y];
 }
 
-export const tidy = (tick) => String(Number(tick.toPrecision(6))).replace("-", "−");
+export const tickText = (tick) => String(Number(tick.toPrecision(6))).replace("-", "−");
 
 export function line(context, x0, y0, x1, y1) {
   context.beginPath();
@@ -112,7 +114,7 @@ export function line(context, x0, y0, x1, y1) {
   context.stroke();
 }
 
-// A dashed line across the chart, with its name at the top.
+// A dashed vertical line, with a name at its top.
 export function vertical(context, x, y, at, [low, high], name) {
   Object.assign(context, {
     strokeStyle: state.colors.ink,
@@ -126,26 +128,26 @@ export function vertical(context, x, y, at, [low, high], name) {
   context.setLineDash([]);
 }
 
-// Rows of cells under column names; a cell { text } is a token. `mark` gives a row's class. Only an open one is filled.
-// Cells are kept and only what differs is written: a table of all keys is drawn again with every token.
-export function table(target, columns, rows, mark = () => "") {
+// Fills a table, unless it is inside closed details. A cell { text } is a token. `classOf` gives the class of row i.
+// Cells are reused and only changes are written, because a table of all keys is drawn again for every token.
+export function table(target, columns, rows, classOf = () => "") {
   const details = target.closest("details");
   if (details && !details.open) return;
   if (!target.tHead) target.append(element("thead", {}, element("tr")), element("tbody"));
   const isText = columns.map((_, i) => rows[0]?.[i]?.text !== undefined);
-  fill(target.tHead.rows[0], columns, isText, () => element("th", { scope: "col" }));
+  fillRow(target.tHead.rows[0], columns, isText, () => element("th", { scope: "col" }));
   const body = target.tBodies[0];
   while (body.rows.length > rows.length) body.lastChild.remove();
   rows.forEach((row, i) => {
     const line = body.rows[i] ?? body.appendChild(element("tr"));
-    if (line.className !== mark(i)) line.className = mark(i);
-    fill(line, row, isText, () => element("td"));
+    if (line.className !== classOf(i)) line.className = classOf(i);
+    fillRow(line, row, isText, () => element("td"));
   });
 }
 
-function fill(row, values, isText, make) {
+function fillRow(row, values, isText, makeCell) {
   values.forEach((value, i) => {
-    const cell = row.cells[i] ?? row.appendChild(make());
+    const cell = row.cells[i] ?? row.appendChild(makeCell());
     const text = String(value?.text ?? value);
     if (isText[i]) cell.className = "text";
     if (cell.textContent !== text) cell.textContent = text;

@@ -1,8 +1,8 @@
-// Drawing: at most once a frame. What is on the screen is drawn at once, the other views when nothing moves, so that
-// each has its full height before somebody scrolls to it.
+// Draws changed views, at most once a frame. Views on the screen are drawn at once. The others are drawn after a pause,
+// so that each has its full height before it is scrolled onto the screen.
 
 import { $ } from "./draw.mjs";
-import { isFull, keyOf, query, shown, state, t } from "./state.mjs";
+import { isFull, keyOf, positionText, query, state, t } from "./state.mjs";
 import { drawTokens } from "./tokens.mjs";
 import { drawRotation } from "./rotation.mjs";
 import { drawScore } from "./score.mjs";
@@ -18,32 +18,33 @@ export const VIEWS = {
   cache: drawCache,
   whatIf: drawWhatIf,
 };
-const REST = 150; // milliseconds without a change, after which views off the screen are drawn
-export const visible = new Set();
-const stale = new Set();
-let scheduled = false;
-let resting = 0;
+const PAUSE = 150; // milliseconds without a change, after which views off the screen are drawn
+export const visible = new Set(); // views on the screen
+const stale = new Set(); // views to draw
+let isScheduled = false;
+let pauseTimer = 0;
 
+// Marks views as out of date; all of them if none is named.
 export function changed(...views) {
   for (const view of views.length ? views : Object.keys(VIEWS)) stale.add(view);
   schedule();
 }
 
-// Draws what is out of date in the next frame.
+// Draws stale views in the next frame.
 export function schedule() {
-  if (!scheduled) requestAnimationFrame(draw);
-  scheduled = true;
+  if (!isScheduled) requestAnimationFrame(draw);
+  isScheduled = true;
 }
 
 function draw() {
-  scheduled = false;
+  isScheduled = false;
   if (!state.tokens.length) return;
   drawPlayer();
   for (const view of [...stale]) {
     if (visible.has(view)) drawView(view);
   }
-  clearTimeout(resting);
-  if (stale.size) resting = setTimeout(drawHidden, REST);
+  clearTimeout(pauseTimer);
+  if (stale.size) pauseTimer = setTimeout(drawHidden, PAUSE);
 }
 
 function drawView(view) {
@@ -51,15 +52,15 @@ function drawView(view) {
   VIEWS[view]();
 }
 
-// One view a frame, so that none of them is noticed.
+// Draws one view per frame, so that the page stays responsive.
 function drawHidden() {
-  if (state.playing || state.advancing || !stale.size) return; // the last change of either draws again
+  if (state.playing || state.advancing || !stale.size) return; // both schedule a frame when they stop
   const [view] = stale;
   drawView(view);
   if (stale.size) requestAnimationFrame(drawHidden);
 }
 
-// All views now: before the page is first shown, and before it is printed.
+// Draws all views at once: before the page is marked as ready, and before it is printed.
 export function drawAll() {
   drawPlayer();
   for (const view of Object.keys(VIEWS)) drawView(view);
@@ -68,16 +69,8 @@ export function drawAll() {
 export function drawPlayer() {
   const q = query();
   const k = keyOf(q);
-  const place = (p) => `${p} ${shown(state.tokens[p])}`;
-  for (const [id, value, most] of [
-    ["position", q, state.tokens.length - 1],
-    ["key", k, q],
-  ]) {
-    $(id).max = most;
-    $(id).value = value;
-    $(id).setAttribute("aria-valuetext", place(value));
-    $(`${id}Text`).textContent = place(value);
-  }
+  setPositionSlider("position", q, state.tokens.length - 1);
+  setPositionSlider("key", k, q);
   $("fold").textContent = `${t("where", { layer: state.layer, head: state.head })} ${isOpen() ? "▴" : "▾"}`;
   $("layer").value = state.layer;
   $("head").value = state.head;
@@ -88,22 +81,22 @@ export function drawPlayer() {
   $("play").setAttribute("aria-pressed", state.playing);
   $("advance").textContent = t(state.advancing ? "stop" : "advance");
   $("advance").setAttribute("aria-pressed", state.advancing);
-  for (const [id, digits] of [
-    ["temperature", 2],
-    ["topP", 2],
-    ["zoom", 0],
-    ["factor", 1],
-    ["stretch", 1],
-  ]) {
-    $(`${id}Text`).textContent = state[id].toFixed(digits);
-  }
-  $("shiftText").textContent = state.shift.toFixed(state.advancing ? 1 : 0);
+  const digits = { temperature: 2, topP: 2, zoom: 0, factor: 1, stretch: 1, shift: state.advancing ? 1 : 0 };
+  for (const [id, count] of Object.entries(digits)) $(`${id}Text`).textContent = state[id].toFixed(count);
+}
+
+function setPositionSlider(id, position, max) {
+  const text = positionText(position);
+  $(id).max = max;
+  $(id).value = position;
+  $(id).setAttribute("aria-valuetext", text);
+  $(`${id}Text`).textContent = text;
 }
 
 const isOpen = () => $("player").classList.contains("open");
 
-// On a phone the choices of the player are folded away, so that it takes one line of the screen.
-export function fold() {
+// On a narrow screen the settings of the player are folded away, so that it takes one line.
+export function toggleSettings() {
   $("player").classList.toggle("open");
   $("fold").setAttribute("aria-expanded", isOpen());
   drawPlayer();

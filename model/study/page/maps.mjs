@@ -1,27 +1,31 @@
-// View 4: the attention of every head as a picture, one of them large.
+// View 4: the attention weights of every head as a picture, with the selected head in large.
 
 import { $, element, number, surface, table } from "./draw.mjs";
-import { args, keyOf, limit, query, record, shown, state, t, weightsOf } from "./state.mjs";
+import { args, keyOf, limit, query, tokenText, state, t, weightsOf } from "./state.mjs";
 
-// A picture for each head, a pixel for each weight. Rows are painted as they come, and all when the colours change.
-const pictures = Array.from({ length: args.nLayers * args.nHeads }, () => null);
-let painted = 0;
+// A picture for each head, with a pixel for each weight. Only new rows are painted, unless the theme has changed.
+const pictures = Array.from({ length: args.nLayers * args.nHeads }, () =>
+  element("canvas", { width: limit, height: limit }).getContext("2d"),
+);
+let painted = 0; // rows
 let color = "";
 
 function paint() {
-  if (color !== state.colors.query) [painted, color] = [0, state.colors.query];
-  const [r, g, b] = [1, 3, 5].map((i) => parseInt(color.slice(i, i + 2), 16));
+  if (color !== state.colors.query) {
+    color = state.colors.query;
+    painted = 0;
+  }
+  const [r, g, b] = [1, 3, 5].map((i) => parseInt(color.slice(i, i + 2), 16)); // #rrggbb
   const n = state.tokens.length;
   if (painted >= n) return;
   for (let l = 0; l < args.nLayers; l++) {
     for (let h = 0; h < args.nHeads; h++) {
-      const context = (pictures[l * args.nHeads + h] ??= element("canvas", { width: limit, height: limit }).getContext(
-        "2d",
-      ));
+      const context = pictures[l * args.nHeads + h];
       const image = context.createImageData(limit, n - painted);
       for (let q = painted; q < n; q++) {
-        const row = record[l].weights.subarray((h * limit + q) * limit, (h * limit + q) * limit + q + 1);
-        row.forEach((weight, k) => image.data.set([r, g, b, 255 * Math.sqrt(weight)], 4 * ((q - painted) * limit + k)));
+        weightsOf(l, h, q).forEach((weight, k) => {
+          image.data.set([r, g, b, 255 * Math.sqrt(weight)], 4 * ((q - painted) * limit + k));
+        });
       }
       context.putImageData(image, 0, painted);
     }
@@ -29,9 +33,9 @@ function paint() {
   painted = n;
 }
 
-// The text is another, or went back: rows from `length` on are to be painted again.
-export function repaint(length = 0) {
-  painted = Math.min(painted, length);
+// Marks the rows from `row` on as out of date.
+export function repaintFrom(row) {
+  painted = Math.min(painted, row);
 }
 
 export function drawMaps() {
@@ -60,21 +64,29 @@ function drawThumbs() {
     button.setAttribute("aria-label", t("thumbLabel", { layer, head }));
     button.setAttribute("aria-pressed", layer === state.layer && head === state.head);
     const [context, width, height] = surface(button.firstChild);
-    context.imageSmoothingEnabled = n > width * devicePixelRatio; // squares stay squares; many weights are averaged
+    context.imageSmoothingEnabled = n > width * devicePixelRatio; // average only if weights outnumber pixels
     context.drawImage(picture.canvas, 0, 0, n, n, 0, 0, width, height);
   });
 }
 
-const LEFT = 112; // room for a position and a word, both ways
+// Pixels beside the map. On the left and at the top is room for a position and a token.
+const LEFT = 112;
 const TOP = 112;
 const RIGHT = 12;
-const LONGEST = 10; // characters of a word
+const MAX_LABEL = 10; // characters of a token
+
+// The cell that the map marks: the one under the pointer, or the selected query and key.
+function markedCell() {
+  const { hover } = state;
+  if (hover && hover.q < state.tokens.length) return hover;
+  return { q: query(), k: keyOf(query()) };
+}
 
 function drawMap() {
   const { layer, head } = state;
   const n = state.tokens.length;
   const c = state.colors;
-  const { q, k } = state.hover && state.hover.q < n ? state.hover : { q: query(), k: keyOf(query()) };
+  const { q, k } = markedCell();
   const canvas = $("map");
   const [context, width] = surface(canvas);
   const cell = (width - LEFT - RIGHT) / n;
@@ -82,36 +94,9 @@ function drawMap() {
   context.drawImage(pictures[layer * args.nHeads + head].canvas, 0, 0, n, n, LEFT, TOP, cell * n, cell * n);
   context.strokeStyle = c.control;
   context.strokeRect(LEFT, TOP, cell * n, cell * n);
+  drawMapLabels(context, cell, q, k);
   context.fillStyle = c.quiet;
-  const every = Math.max(
-    1,
-    [1, 2, 5, 10, 20, 50, 100].find((step) => step * cell >= 16),
-  );
-  const word = (p) => {
-    const characters = [...shown(state.tokens[p])];
-    return characters.length > LONGEST ? `${characters.slice(0, LONGEST - 1).join("")}…` : characters.join("");
-  };
-  // The selected query and key always have their words; others where they do not run into these.
-  const near = (p, chosen) => p !== chosen && Math.abs(p - chosen) * cell < 16;
-  Object.assign(context, { textAlign: "right", textBaseline: "middle" });
-  for (let p = 0; p < n; p++) {
-    if ((p % every === 0 && !near(p, q)) || p === q) {
-      context.fillStyle = p === q ? c.ink : c.quiet;
-      context.fillText(`${word(p)} ${p}`, LEFT - 6, TOP + (p + 0.5) * cell);
-    }
-  }
   context.textAlign = "left";
-  for (let p = 0; p < n; p++) {
-    if ((p % every === 0 && !near(p, k)) || p === k) {
-      context.save();
-      context.translate(LEFT + (p + 0.5) * cell, TOP - 6);
-      context.rotate(-Math.PI / 2);
-      context.fillStyle = p === k ? c.ink : c.quiet;
-      context.fillText(`${p} ${word(p)}`, 0, 0);
-      context.restore();
-    }
-  }
-  context.fillStyle = c.quiet;
   context.textBaseline = "alphabetic";
   context.fillText(`→ ${t("keyAxis")}`, 2, 14);
   context.fillText(`↓ ${t("queryAxis")}`, 2, 32);
@@ -123,7 +108,7 @@ function drawMap() {
   context.strokeRect(LEFT + k * cell - 1, TOP + q * cell - 1, Math.max(cell + 2, 5), Math.max(cell + 2, 5));
   canvas.setAttribute("aria-label", t("mapLabel", { layer, head }));
   const weights = weightsOf(layer, head, q);
-  const token = (p) => `“${shown(state.tokens[p])}”`;
+  const token = (p) => `“${tokenText(state.tokens[p])}”`;
   if (!state.playing) {
     $("mapText").textContent = t("mapText", {
       q,
@@ -135,8 +120,40 @@ function drawMap() {
       head,
     });
   }
-  const rows = [...weights].map((weight, p) => [p, { text: shown(state.tokens[p]) }, number(weight, 4)]);
+  const rows = [...weights].map((weight, p) => [p, { text: tokenText(state.tokens[p]) }, number(weight, 4)]);
   table($("mapData"), [t("keyAxis"), t("tokenColumn"), t("weightColumn")], rows, (p) => (p === k ? "here" : ""));
+}
+
+const LABEL_HEIGHT = 16; // pixels
+
+// The positions that have a label: the marked one, and as many others as fit without overlap.
+function labelledPositions(cell, marked) {
+  const n = state.tokens.length;
+  const every = [1, 2, 5, 10, 20, 50, 100].find((step) => step * cell >= LABEL_HEIGHT);
+  const positions = Array.from({ length: n }, (_, p) => p);
+  return positions.filter((p) => p === marked || (p % every === 0 && Math.abs(p - marked) * cell >= LABEL_HEIGHT));
+}
+
+function drawMapLabels(context, cell, q, k) {
+  const c = state.colors;
+  const label = (p) => {
+    const characters = [...tokenText(state.tokens[p])];
+    return characters.length > MAX_LABEL ? `${characters.slice(0, MAX_LABEL - 1).join("")}…` : characters.join("");
+  };
+  Object.assign(context, { textAlign: "right", textBaseline: "middle" });
+  for (const p of labelledPositions(cell, q)) {
+    context.fillStyle = p === q ? c.ink : c.quiet;
+    context.fillText(`${label(p)} ${p}`, LEFT - 6, TOP + (p + 0.5) * cell);
+  }
+  context.textAlign = "left";
+  for (const p of labelledPositions(cell, k)) {
+    context.save();
+    context.translate(LEFT + (p + 0.5) * cell, TOP - 6);
+    context.rotate(-Math.PI / 2);
+    context.fillStyle = p === k ? c.ink : c.quiet;
+    context.fillText(`${p} ${label(p)}`, 0, 0);
+    context.restore();
+  }
 }
 
 // Query and key under the pointer, or null outside the triangle.

@@ -1,8 +1,8 @@
-// The network of model/ once more, with its names and in its order: rope_scaling, rope, cache, attention, transformer.
-// One text at a time, so no batch axis. Every array is flat; its shape stands at the end of the line that makes it:
-// T new tokens, S = startPos + T keys, H query heads, K key/value heads, D headDim, L layers, V vocabulary.
+// The network of model/ in JavaScript, with the same names in the same order: rope_scaling, rope, cache, attention,
+// transformer. One text at a time, so there is no batch axis. Every array is flat; its shape is at the end of the line
+// that creates it: T new tokens, S = startPos + T keys, H query heads, K key/value heads, D headDim, V vocabulary.
 
-export const work = { multiplications: 0 }; // of the matrix products and the attention, counted as they are done
+export const work = { multiplications: 0 }; // counted by `multiply` and `attend`
 
 // ---- rope_scaling.py: functions from frequencies to frequencies, (D/2), in radians per token, fastest pair first
 
@@ -38,13 +38,13 @@ export function ropeFreqs(dim, theta = 10000, scaling = null) {
   return scaling ? SCALINGS[scaling.type](freqs, scaling) : freqs;
 }
 
-// Row p, column i is e^(j p theta^(-2i/dim)), as cosine and sine. `place` is for experiments: where position p is put.
+// Row p, column i is e^(j p theta^(-2i/dim)), as cosine and sine. `place` moves position p, for experiments.
 export function precomputeFreqsCis(dim, end, theta = 10000, scaling = null, place = (p) => p) {
   const freqs = ropeFreqs(dim, theta, scaling), length = scaling ? scaling.attentionFactor : 1;
   const freqsCis = new Float32Array(end * dim); // (end, D/2, 2)
   for (let p = 0; p < end; p++) {
     for (let i = 0; i < dim / 2; i++) {
-      const angle = place(p) * freqs[i]; // in float64, as Python has it
+      const angle = place(p) * freqs[i]; // float64, as in Python
       freqsCis[p * dim + 2 * i] = length * Math.cos(angle);
       freqsCis[p * dim + 2 * i + 1] = length * Math.sin(angle);
     }
@@ -79,12 +79,12 @@ export class KVCache {
     this.maxSeqLen = maxSeqLen;
     this.width = args.nKvHeads * args.headDim;
     this.headDim = args.headDim;
-    const allocate = () => new Float32Array(maxSeqLen * this.width); // (maxSeqLen, K, D), a slot's heads side by side
+    const allocate = () => new Float32Array(maxSeqLen * this.width); // (maxSeqLen, K, D)
     this.keys = Array.from({ length: args.nLayers }, allocate);
     this.values = Array.from({ length: args.nLayers }, allocate);
   }
 
-  // Writes T new keys and values after startPos earlier ones; returns those of all S, (S, K, D).
+  // Writes T new keys and values at startPos. Returns the keys and values of all S positions, (S, K, D).
   update(layer, startPos, xk, xv) {
     const end = startPos * this.width + xk.length;
     this.keys[layer].set(xk, startPos * this.width);
@@ -92,14 +92,14 @@ export class KVCache {
     return [this.keys[layer].subarray(0, end), this.values[layer].subarray(0, end)];
   }
 
-  // As EndlessCache: forgets `count` of `length` tokens, the oldest ones after the first `kept`. What follows moves to
-  // their place, and its keys are rotated back by `count` positions. `back` is that rotation (D/2, 2).
-  drop(kept, count, length, back) {
-    const heads = this.width / this.headDim, from = (kept + count) * this.width, to = length * this.width;
-    for (const values of this.values) values.copyWithin(kept * this.width, from, to);
+  // The eviction of EndlessCache: evicts `count` of `length` tokens, keeping the first `keep`. Later tokens move forward
+  // by `count` slots, and their keys are rotated back by `count` positions: `back` is that rotation (D/2, 2).
+  evict(keep, count, length, back) {
+    const from = (keep + count) * this.width, to = length * this.width;
+    for (const values of this.values) values.copyWithin(keep * this.width, from, to);
     for (const keys of this.keys) {
       for (let at = from; at < to; at += this.headDim) {
-        keys.set(rotate(keys.subarray(at, at + this.headDim), back, this.headDim), at - heads * count * this.headDim);
+        keys.set(rotate(keys.subarray(at, at + this.headDim), back, this.headDim), at - count * this.width);
       }
     }
   }
@@ -114,18 +114,19 @@ export class Attention {
     [this.wq, this.wk, this.wv, this.wo] = ["wq", "wk", "wv", "wo"].map((name) => weights(`attention.${name}`));
   }
 
-  // x (T, dim) -> (T, dim). `trace` collects what the page draws: see TransformerBlock.
+  // x (T, dim) -> (T, dim). `trace` is an array that gets one entry per layer for the page to draw, or null.
   forward(x, startPos, freqsCis, cache, trace) {
-    const before = [this.wq, this.wk].map((w) => multiply(w, x)); // (T, H, D), (T, K, D)
+    const xq = multiply(this.wq, x); // (T, H, D)
+    const xk = multiply(this.wk, x); // (T, K, D)
     const xv = multiply(this.wv, x); // (T, K, D)
-    const [xq, xk] = applyRotaryEmb(...before, freqsCis, this.args.headDim);
-    const [keys, values] = cache ? cache.update(this.layerId, startPos, xk, xv) : [xk, xv]; // (S, K, D)
-    const [out, weights] = this.attend(xq, keys, values, startPos); // (T, H, D), (T, H, S)
-    if (trace) trace.push({ xq: before[0], xk: before[1], xv, weights, out });
+    const [rotatedQ, rotatedK] = applyRotaryEmb(xq, xk, freqsCis, this.args.headDim);
+    const [keys, values] = cache ? cache.update(this.layerId, startPos, rotatedK, xv) : [rotatedK, xv]; // (S, K, D)
+    const [out, weights] = this.attend(rotatedQ, keys, values, startPos); // (T, H, D), (T, H, S)
+    if (trace) trace.push({ xq, xk, xv, weights, out });
     return multiply(this.wo, out); // (T, dim)
   }
 
-  // softmax(q k^T / sqrt(D) + mask) v. The mask is where the loop over keys ends: a token sees startPos + t + 1.
+  // softmax(q k^T / sqrt(D)) v. The causal mask is the end of the loop over keys: token t sees startPos + t + 1 of them.
   attend(xq, keys, values, startPos) {
     const { nHeads: H, nKvHeads: K, headDim: D } = this.args;
     const T = xq.length / (H * D), S = startPos + T, group = H / K, scale = 1 / Math.sqrt(D);
@@ -142,7 +143,8 @@ export class Attention {
             even += row[s] * values[v];
             odd += row[s] * values[v + 1];
           }
-          (out[q + d] = even), (out[q + d + 1] = odd);
+          out[q + d] = even;
+          out[q + d + 1] = odd;
         }
         work.multiplications += 2 * visible * D;
       }
@@ -152,7 +154,7 @@ export class Attention {
 }
 
 export function dot(a, i, b, j, length) {
-  let even = 0, odd = 0, d = 0; // two sums at a time: neither waits for the other
+  let even = 0, odd = 0, d = 0; // two independent sums, which the processor can overlap
   for (; d + 2 <= length; d += 2) {
     even += a[i + d] * b[j + d];
     odd += a[i + d + 1] * b[j + d + 1];
@@ -163,12 +165,16 @@ export function dot(a, i, b, j, length) {
 export function softmax(row) {
   let largest = -Infinity, sum = 0;
   for (const value of row) largest = Math.max(largest, value);
-  for (let i = 0; i < row.length; i++) sum += row[i] = Math.exp(row[i] - largest);
+  for (let i = 0; i < row.length; i++) {
+    const value = Math.exp(row[i] - largest);
+    row[i] = value;
+    sum += value;
+  }
   for (let i = 0; i < row.length; i++) row[i] /= sum;
   return row;
 }
 
-// x (T, columns) times the transpose of w (rows, columns) -> (T, rows). Four rows at a time: each x is loaded once.
+// x (T, columns) times the transpose of w (rows, columns) -> (T, rows). Four rows share each load of x.
 function multiply({ data, rows, columns }, x) {
   const T = x.length / columns, out = new Float32Array(T * rows);
   for (let t = 0; t < T; t++) {
@@ -184,7 +190,10 @@ function multiply({ data, rows, columns }, x) {
         d += data[w + 3 * columns] * value;
       }
       const at = t * rows + r;
-      (out[at] = a), (out[at + 1] = b), (out[at + 2] = c), (out[at + 3] = d);
+      out[at] = a;
+      out[at + 1] = b;
+      out[at + 2] = c;
+      out[at + 3] = d;
     }
     for (; r < rows; r++) out[t * rows + r] = dot(data, r * columns, row, 0, columns);
   }
@@ -247,7 +256,7 @@ export class Transformer {
     this.layers = Array.from({ length: args.nLayers },
       (_, id) => new TransformerBlock(args, id, (name) => tensors[`layers.${id}.${name}.weight`]));
     this.norm = new RMSNorm(tensors["norm.weight"], args.normEps);
-    this.output = tensors["output.weight"] ?? this.tokEmbeddings; // tied where the file has no output matrix
+    this.output = tensors["output.weight"] ?? this.tokEmbeddings; // tied embeddings have no output matrix
     this.freqsCis = precomputeFreqsCis(args.headDim, args.maxSeqLen, args.ropeTheta, args.ropeScaling);
   }
 
@@ -256,7 +265,7 @@ export class Transformer {
     return this.logits(this.hidden(tokens, startPos, cache, trace));
   }
 
-  // Everything but the output matrix: (T) -> (T, dim). `freqsCis` may be another table than the network's own.
+  // Everything except the output matrix: (T) -> (T, dim). `table` replaces the network's rotation table.
   hidden(tokens, startPos = 0, cache = null, trace = null, table = this.freqsCis) {
     const { dim, headDim } = this.args, T = tokens.length;
     const limit = cache ? cache.maxSeqLen : table.length / headDim;
@@ -274,27 +283,4 @@ export class Transformer {
   logits(h) {
     return multiply(this.output, h);
   }
-}
-
-// ---- weights
-
-// The page's bytes -> { name: { data, rows, columns } }. Float16 is widened by a table of all its 65,536 numbers.
-export function unpack(bytes, shapes, dtype) {
-  const half = dtype === "float16", numbers = half ? new Uint16Array(bytes) : new Float32Array(bytes);
-  const all = half ? new Float32Array(numbers.length) : numbers, table = half && widen();
-  for (let i = 0; half && i < all.length; i++) all[i] = table[numbers[i]];
-  const tensors = {};
-  let at = 0;
-  for (const [name, rows, columns] of shapes) {
-    tensors[name] = { data: all.subarray(at, (at += rows * columns)), rows, columns };
-  }
-  return tensors;
-}
-
-function widen() {
-  return Float32Array.from({ length: 65536 }, (_, bits) => {
-    const sign = bits >> 15 ? -1 : 1, exponent = (bits >> 10) & 31, fraction = bits & 1023;
-    if (exponent === 31) return fraction ? NaN : sign * Infinity;
-    return sign * (exponent ? 2 ** (exponent - 15) * (1 + fraction / 1024) : 2 ** -24 * fraction);
-  });
 }

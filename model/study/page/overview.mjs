@@ -1,9 +1,9 @@
-// The network at a glance, with the view that one reads marked, and a guide of six sentences.
+// The diagram of the network, which marks the current view, and the guide through the views.
 
 import { $, element } from "./draw.mjs";
 import { args, state, t, writeHash } from "./state.mjs";
 
-// Each part of the network: its text, and the view that shows it. The two lists are branches off the residual stream.
+// The parts of the network: [text, view that shows it]. ATTENTION and FEED_FORWARD are branches of the residual stream.
 const BEFORE = [["netTokens", "tokens"], ["netEmbedding"]];
 const ATTENTION = [["netNorm"], ["netRotate", "rotation"], ["netCache", "cache"], ["netScore", "score"], ["netMaps", "maps"]];
 const FEED_FORWARD = [["netNorm"], ["netFeedForward"]];
@@ -21,9 +21,8 @@ export function buildOverview() {
     ),
     ...AFTER.map(part),
   );
-  const change = viewLink("netWhatIf", "whatIf");
-  $("netNote").replaceChildren(t("netNote"), " ", change);
-  $("strip").replaceChildren(...PLACES.map((view) => viewLink(`${view}Title`, view)));
+  $("netNote").replaceChildren(t("netNote"), " ", viewLink("netWhatIf", "whatIf"));
+  $("strip").replaceChildren(...VIEW_ORDER.map((view) => viewLink(`${view}Title`, view)));
   markView();
 }
 
@@ -35,21 +34,21 @@ function viewLink(key, view) {
   return element("a", { href: `#${view}`, "data-view": view }, t(key));
 }
 
-// What leaves the residual stream and is added back to it.
+// A branch reads the residual stream, and its output is added back to the stream.
 function branch(key, parts) {
   const steps = element("ol", { className: "steps" }, ...parts.map(part));
   const plus = element("span", { className: "plus", title: t("netPlus") }, "+");
   return element("li", { className: "branch" }, element("span", { className: "times" }, t(key)), steps, plus);
 }
 
-const GUIDE = ["guide1", "guide2", "guide3", "guide4", "guide5", "guide6"]; // a sentence for each view
-const PLACES = ["tokens", "rotation", "score", "maps", "cache", "whatIf"];
+const VIEW_ORDER = ["tokens", "rotation", "score", "maps", "cache", "whatIf"];
+const GUIDE = ["guide1", "guide2", "guide3", "guide4", "guide5", "guide6"]; // one text for each view
 
-// The last view whose top is in the upper half of the screen; at the end of the page, the last one.
+// Marks the current view: the last one whose top is in the upper half of the screen, or the last at the end of the page.
 export function markView() {
-  const passed = PLACES.filter((view) => $(view).getBoundingClientRect().top < innerHeight / 2);
+  const passed = VIEW_ORDER.filter((view) => $(view).getBoundingClientRect().top < innerHeight / 2);
   const isEnd = scrollY > 0 && innerHeight + scrollY >= document.documentElement.scrollHeight - 2;
-  const current = isEnd ? PLACES.at(-1) : (passed[passed.length - 1] ?? PLACES[0]);
+  const current = isEnd ? VIEW_ORDER.at(-1) : (passed.at(-1) ?? VIEW_ORDER[0]);
   for (const link of document.querySelectorAll("[data-view]")) {
     if (link.dataset.view === current) link.setAttribute("aria-current", "true");
     else link.removeAttribute("aria-current");
@@ -62,19 +61,19 @@ export function goTo(view) {
   $(`${view}Title`).focus({ preventScroll: true });
 }
 
-// ---- the guide: shown to who opens the page without choices in its address, until it is ended
+// ---- the guide: open at first, unless the address has settings
 
 export function drawGuide() {
   const { guide } = state;
   $("guide").hidden = guide === 0;
   $("guideText").textContent = guide ? t(GUIDE[guide - 1]) : "";
-  $("guideCount").textContent = `${guide} / ${PLACES.length}`;
-  $("guideNext").textContent = t(guide === PLACES.length ? "guideEnd" : "guideNext");
+  $("guideCount").textContent = `${guide} / ${VIEW_ORDER.length}`;
+  $("guideNext").textContent = t(guide === VIEW_ORDER.length ? "guideEnd" : "guideNext");
 }
 
 export function guideTo(step) {
-  state.guide = step > PLACES.length ? 0 : step;
+  state.guide = step > VIEW_ORDER.length ? 0 : step;
   writeHash();
   drawGuide();
-  if (state.guide) goTo(PLACES[state.guide - 1]);
+  if (state.guide) goTo(VIEW_ORDER[state.guide - 1]);
 }

@@ -1,9 +1,9 @@
-// From logits to a token: model/decoding's sampling, for one row of logits (V). A token that is ruled out has -Infinity.
+// The sampling of model/decoding, for one row of logits (V). A token that is cut has the logit -Infinity.
 
 import { softmax } from "./model.mjs";
 
 export function applyTemperature(logits, temperature) {
-  const largest = largestOf(logits); // made 0 first, so that a tiny temperature cannot overflow
+  const largest = largestOf(logits); // shifted to 0, so that a tiny temperature cannot overflow
   return logits.map((logit) => (logit - largest) / temperature);
 }
 
@@ -14,37 +14,38 @@ export function keepTopK(logits, k) {
 
 export function keepTopP(logits, p) {
   const probs = softmax(new Float64Array(logits));
-  const falling = new Float64Array(probs).sort().reverse();
-  let before = 0;
-  let last = 1;
-  for (const prob of falling) {
-    if (before >= p) break;
-    last = prob;
-    before += prob;
+  const descending = new Float64Array(probs).sort().reverse();
+  let sum = 0;
+  let smallest = 1; // of the probabilities that are kept
+  for (const prob of descending) {
+    if (sum >= p) break;
+    smallest = prob;
+    sum += prob;
   }
-  return logits.map((logit, i) => (probs[i] < last ? -Infinity : logit));
+  return logits.map((logit, i) => (probs[i] < smallest ? -Infinity : logit));
 }
 
-// What each control leaves, in the order of application: logits after temperature, after top_k, after top_p.
-export function stages(logits, { temperature, topK, topP }) {
+// The logits after temperature, then top_k, then top_p. Temperature 0 does not scale them.
+export function filterLogits(logits, { temperature, topK, topP }) {
   const scaled = applyTemperature(logits, temperature || 1);
-  const topped = topK ? keepTopK(scaled, topK) : scaled;
-  return [scaled, topped, topP < 1 ? keepTopP(topped, topP) : topped];
+  const afterTopK = topK ? keepTopK(scaled, topK) : scaled;
+  const afterTopP = topP < 1 ? keepTopP(afterTopK, topP) : afterTopK;
+  return { scaled, afterTopK, afterTopP };
 }
 
-// The next token: the likeliest at temperature 0, else where `uniform` in [0, 1) falls among the summed probabilities.
+// The next token: the most likely one at temperature 0, else the one that `uniform` in [0, 1) draws.
 export function choose(logits, sampling, uniform) {
   if (!sampling.temperature) return logits.indexOf(largestOf(logits));
-  const probs = softmax(new Float64Array(stages(logits, sampling)[2]));
+  const probs = softmax(new Float64Array(filterLogits(logits, sampling).afterTopP));
   let sum = 0;
   for (let token = 0; token < probs.length; token++) {
     sum += probs[token];
     if (uniform < sum) return token;
   }
-  return probs.findLastIndex((prob) => prob > 0); // the sum fell short of 1 by rounding
+  return probs.findLastIndex((prob) => prob > 0); // the probabilities sum to slightly less than 1
 }
 
-// The random number of draw `step`: a function of (seed, step), so that going back and on again gives the same text.
+// The random number of a step: a function of (seed, step), so that stepping back and forward gives the same text.
 export function uniformOf(seed, step) {
   let state = (Math.imul(seed, 0x9e3779b1) ^ Math.imul(step + 1, 0x85ebca6b)) >>> 0;
   for (let round = 0; round < 3; round++) {
@@ -54,7 +55,7 @@ export function uniformOf(seed, step) {
   return state / 2 ** 32;
 }
 
-// The loss of each token after the first, in nats: -log of its probability after the ones before it. logits (T, V) -> (T-1)
+// The loss of each token after the first, in nats: -log of its probability. logits (T, V) -> (T-1)
 export function losses(logits, tokens) {
   const V = logits.length / tokens.length;
   return tokens.slice(1).map((token, t) => {

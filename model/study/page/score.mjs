@@ -1,55 +1,60 @@
-// View 3: a score as a sum over pairs, over distance, and on its way through the lines of attention.py.
+// View 3: a score as a sum over pairs, as a function of distance, and in the lines of attention.py.
 
 import { softmax } from "./model.mjs";
 import { $, axes, element, number, percent, table, vertical } from "./draw.mjs";
 import {
   args,
+  attentionFactor,
   facts,
   freqs,
   keyAt,
   keyOf,
-  outOf,
+  kvHeadOf,
+  outAt,
+  positionText,
   query,
-  queryOf,
-  shown,
+  queryAt,
   state,
   t,
+  tokenText,
   valueAt,
   weightsOf,
 } from "./state.mjs";
 
 const D = args.headDim;
-const square = args.ropeScaling ? args.ropeScaling.attentionFactor ** 2 : 1;
 
-// What each pair terms to q . k / sqrt(D) when the two stand `distance` apart: Re(q conj(k) e^(j distance theta)).
-function parts(xq, xk, distance) {
+// The contribution of each pair to q . k / sqrt(D) at a distance: Re(q conj(k) e^(j distance theta)) / sqrt(D), (D/2).
+function contributions(xq, xk, distance) {
   return freqs.map((speed, i) => {
     const [a, b] = [xq[2 * i], xq[2 * i + 1]];
     const [c, d] = [xk[2 * i], xk[2 * i + 1]];
     const angle = distance * speed;
-    return (square * ((a * c + b * d) * Math.cos(angle) - (b * c - a * d) * Math.sin(angle))) / Math.sqrt(D);
+    const product = (a * c + b * d) * Math.cos(angle) - (b * c - a * d) * Math.sin(angle);
+    return (attentionFactor ** 2 * product) / Math.sqrt(D);
   });
 }
 
 const total = (values) => values.reduce((a, b) => a + b, 0);
+
+// q . k / sqrt(D) at a distance.
+const scoreAt = (xq, xk, distance) => total(contributions(xq, xk, distance));
 
 export function drawScore() {
   const { layer, head } = state;
   const q = query();
   const k = keyOf(q);
   const distance = q - k;
-  const xq = queryOf(layer, head, q);
+  const xq = queryAt(layer, head, q);
   const xk = keyAt(layer, head, k);
-  const terms = parts(xq, xk, distance);
+  const terms = contributions(xq, xk, distance);
   const pair = terms.reduce((best, value, i) => (Math.abs(value) > Math.abs(terms[best]) ? i : best), 0);
-  const place = (p) => `${p} ${shown(state.tokens[p])}`;
   $("scoreText").textContent = t("scoreText", {
-    q: place(q),
-    k: place(k),
+    q: positionText(q),
+    k: positionText(k),
     distance,
     score: number(total(terms), 4),
     pair,
-    most: number(terms[pair]),
+    contribution: number(terms[pair]),
     weight: percent(weightsOf(layer, head, q)[k]),
   });
   drawPairs(terms);
@@ -67,29 +72,30 @@ function drawPairs(terms) {
     ys: [1.06 * low, 1.06 * high || 1],
     xName: t("pairAxis"),
     yName: t("scoreAxis"),
-    whole: true,
+    integerTicks: true,
   });
   terms.forEach((value, i) => {
-    const edge = Math.max(1, (x(1) - x(0)) * 0.38);
-    context.fillStyle = value < 0 ? c.key : c.query; // the sign is also the side of the axis
-    context.fillRect(x(i) - edge, Math.min(y(0), y(value)), 2 * edge, Math.abs(y(value) - y(0)));
+    const half = Math.max(1, (x(1) - x(0)) * 0.38); // of the bar's width
+    const bar = [x(i) - half, Math.min(y(0), y(value)), 2 * half, Math.abs(y(value) - y(0))];
+    context.fillStyle = value < 0 ? c.key : c.query;
+    context.fillRect(...bar);
     if (i === state.pair) {
       context.strokeStyle = c.ink;
       context.lineWidth = 2;
-      context.strokeRect(x(i) - edge, Math.min(y(0), y(value)), 2 * edge, Math.abs(y(value) - y(0)));
+      context.strokeRect(...bar);
     }
   });
   $("pairs").setAttribute("aria-label", `${t("pairsCaption")} ${number(total(terms))}`);
   table(
     $("pairsData"),
-    [t("pairAxis"), t("speedColumn"), t("addsColumn")],
+    [t("pairAxis"), t("speedColumn"), t("contributionColumn")],
     terms.map((value, i) => [i, number(freqs[i], 5), number(value, 4)]),
   );
 }
 
 function drawDistance(xq, xk, distance) {
   const far = Math.max(2 * args.maxSeqLen, distance);
-  const curve = Array.from({ length: far + 1 }, (_, n) => total(parts(xq, xk, n)));
+  const curve = Array.from({ length: far + 1 }, (_, n) => scoreAt(xq, xk, n));
   const span = [Math.min(...curve), Math.max(...curve)];
   const c = state.colors;
   const [context, x, y] = axes($("distance"), {
@@ -114,8 +120,8 @@ function drawDistance(xq, xk, distance) {
   table($("distanceData"), [t("distanceAxis"), t("scoreAxis")], rows, (i) => (rows[i][0] === distance ? "here" : ""));
 }
 
-// The line of attention.py beside which each text stands; a test checks that all of them are found.
-export const STEPS = [
+// Each text, and the line of attention.py that it annotates. A test checks that each pattern matches one line.
+const ANNOTATIONS = [
   ["lineProject", /= self\.wv\(x\)/],
   ["lineRotate", /= apply_rotary_emb\(xq, xk/],
   ["lineCache", /cache\.update\(/],
@@ -128,14 +134,14 @@ export const STEPS = [
 
 function drawLines(q) {
   const { layer, head, pair } = state;
-  const xq = queryOf(layer, head, q);
-  const angle = q * freqs[pair];
-  const scale = Math.sqrt(square);
+  const xq = queryAt(layer, head, q);
   const [a, b] = [xq[2 * pair], xq[2 * pair + 1]];
-  const [cos, sin] = [scale * Math.cos(angle), scale * Math.sin(angle)];
-  const scores = Array.from({ length: q + 1 }, (_, p) => total(parts(xq, keyAt(layer, head, p), q - p)));
-  const first = (values) => [...values.slice(0, 3)].map((value) => number(value)).join(", ");
-  const blanks = {
+  const angle = q * freqs[pair];
+  const cos = attentionFactor * Math.cos(angle);
+  const sin = attentionFactor * Math.sin(angle);
+  const scores = Array.from({ length: q + 1 }, (_, p) => scoreAt(xq, keyAt(layer, head, p), q - p));
+  const firstThree = (values) => [...values.slice(0, 3)].map((value) => number(value)).join(", ");
+  const values = {
     q,
     S: q + 1,
     H: args.nHeads,
@@ -144,15 +150,15 @@ function drawLines(q) {
     dim: args.dim,
     head,
     pair,
-    kv: Math.floor((head * args.nKvHeads) / args.nHeads),
+    kv: kvHeadOf(head),
     speed: number(freqs[pair], 4),
     a: number(a),
     b: number(b),
     c: number(a * cos - b * sin),
     d: number(a * sin + b * cos),
-    out: first(outOf(layer, head, q)),
-    scores: first(scores),
-    weights: first(softmax(scores)),
+    out: firstThree(outAt(layer, head, q)),
+    scores: firstThree(scores),
+    weights: firstThree(weightsOf(layer, head, q)),
   };
   const list = $("lines");
   if (!list.childElementCount) {
@@ -161,24 +167,24 @@ function drawLines(q) {
       list.append(element("li", {}, code));
     }
   }
-  for (const [key, pattern] of STEPS) {
+  for (const [key, pattern] of ANNOTATIONS) {
     const item = list.children[facts.lines.findIndex(([, text]) => pattern.test(text))];
     if (!item) continue;
-    const says = item.querySelector(".says") ?? item.appendChild(element("div", { className: "says" }));
-    says.textContent = t(key, blanks);
+    const note = item.querySelector(".annotation") ?? item.appendChild(element("div", { className: "annotation" }));
+    note.textContent = t(key, values);
   }
 }
 
-// For each key the product, the scaled score, the mask and the weight; later tokens are masked.
+// For each key: the product, the scaled score, the mask, the weight, and the length of the weighted value.
 function drawTable(q, k) {
   const { layer, head } = state;
-  const xq = queryOf(layer, head, q);
+  const xq = queryAt(layer, head, q);
   const last = state.tokens.length - 1;
-  const products = Array.from({ length: last + 1 }, (_, p) => total(parts(xq, keyAt(layer, head, p), q - p)));
-  const weights = softmax(products.map((score, p) => (p > q ? -Infinity : score)));
-  const rows = products.map((score, p) => [
+  const scores = Array.from({ length: last + 1 }, (_, p) => scoreAt(xq, keyAt(layer, head, p), q - p));
+  const weights = softmax(scores.map((score, p) => (p > q ? -Infinity : score)));
+  const rows = scores.map((score, p) => [
     p,
-    { text: shown(state.tokens[p]) },
+    { text: tokenText(state.tokens[p]) },
     number(score * Math.sqrt(D)),
     number(score),
     t(p > q ? "maskHidden" : "maskSeen"),
@@ -195,5 +201,8 @@ function drawTable(q, k) {
     t("weightColumn"),
     t("valueColumn"),
   ];
-  table($("scores"), columns, rows, (p) => (p > q ? "masked" : p === k ? "here" : ""));
+  table($("scores"), columns, rows, (p) => {
+    if (p > q) return "masked";
+    return p === k ? "here" : "";
+  });
 }

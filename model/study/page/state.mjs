@@ -1,4 +1,4 @@
-// The page's state: facts about the model, the text, the results of every pass, the reader's choices. Views only read it.
+// The state of the page: the model, the text, the results of every forward pass, and the settings. Views only read it.
 
 import { Llama2c, SentencePiece } from "./tokenizer.mjs";
 import { JsonTokenizer } from "./tokenizer_json.mjs";
@@ -9,9 +9,10 @@ export const facts = JSON.parse(document.getElementById("facts").textContent);
 export const args = facts.args;
 export const tokenizer = new { SentencePiece, Llama2c, JsonTokenizer }[facts.tokenizer.type](facts.tokenizer);
 export const freqs = ropeFreqs(args.headDim, args.ropeTheta, args.ropeScaling); // (D/2), radians per token
-const LARGEST = 2 ** 24; // attention weights that are kept, of all heads
-export const sinks = facts.sinks; // first tokens that are never dropped
-export const limit = Math.min(args.maxSeqLen, 512, Math.floor(Math.sqrt(LARGEST / (args.nLayers * args.nHeads))));
+export const attentionFactor = args.ropeScaling ? args.ropeScaling.attentionFactor : 1; // YaRN lengthens q and k by it
+export const sinks = facts.sinks; // first tokens, which are never evicted
+const MAX_WEIGHTS = 2 ** 24; // attention weights of all heads, which are stored for drawing: 64 MiB
+export const limit = Math.min(args.maxSeqLen, 512, Math.floor(Math.sqrt(MAX_WEIGHTS / (args.nLayers * args.nHeads))));
 
 export const DEFAULTS = {
   language: navigator.language.startsWith("zh") ? "zh" : "en",
@@ -35,21 +36,23 @@ export const DEFAULTS = {
   offset: 0,
   stretch: 1,
   long: false,
-  guide: 1, // the sentence that is shown; 0 is none
+  guide: 1, // the step of the guide; 0 hides it
 };
 
 export const state = { ...DEFAULTS, ...readHash() };
 Object.assign(state, {
   tokens: [],
   promptLength: 0,
-  logits: null,
+  tooLong: 0, // tokens of a prompt that is longer than the limit
+  logits: null, // of the newest token
   passes: [],
-  run: { count: 0, ms: 0 },
-  ended: false,
-  dropped: 0,
-  position: null,
-  key: null,
-  hover: null, // null: the newest token; the key with the largest weight
+  cached: 0, // tokens in the cache
+  run: { count: 0, ms: 0 }, // tokens sampled since Step or Play was pressed, and their time
+  ended: false, // the newest token is an end-of-text token
+  evicted: 0,
+  position: null, // of the selected query; null is the newest token
+  key: null, // null is the key with the largest attention weight
+  hover: null, // { q, k } under the pointer in the attention map
   playing: false,
   advancing: false,
   whatIf: null,
@@ -57,31 +60,28 @@ Object.assign(state, {
   computing: false,
 });
 
-// Choices live in the address only, so a link keeps them and nothing else does.
+// Settings are stored in the address only, so that a link restores them. Invalid ones are ignored.
 function readHash() {
-  const read = location.hash.length > 1 ? { guide: 0 } : {}; // a link with choices needs no guide
+  const settings = location.hash.length > 1 ? { guide: 0 } : {}; // a link with settings hides the guide
   for (const [name, text] of new URLSearchParams(location.hash.slice(1))) {
     if (!Object.hasOwn(DEFAULTS, name)) continue;
-    const kind = typeof DEFAULTS[name];
-    if (kind === "string") read[name] = text;
-    else if (kind === "boolean") read[name] = text === "true";
-    else if (text !== "" && Number.isFinite(Number(text))) read[name] = Number(text);
+    const type = typeof DEFAULTS[name];
+    if (type === "string") settings[name] = text;
+    else if (type === "boolean") settings[name] = text === "true";
+    else if (text !== "" && Number.isFinite(Number(text))) settings[name] = Number(text);
   }
-  for (const [name, size] of [
-    ["layer", args.nLayers],
-    ["head", args.nHeads],
-    ["pair", args.headDim / 2],
-    ["guide", 7],
-  ]) {
-    if (name in read && !(Number.isInteger(read[name]) && read[name] >= 0 && read[name] < size)) delete read[name];
+  const sizes = { layer: args.nLayers, head: args.nHeads, pair: args.headDim / 2, guide: 7 };
+  for (const [name, size] of Object.entries(sizes)) {
+    const value = settings[name] ?? 0;
+    if (!Number.isInteger(value) || value < 0 || value >= size) delete settings[name];
   }
-  if (!["en", "zh"].includes(read.language ?? "en")) delete read.language;
-  return read;
+  if (!["en", "zh"].includes(settings.language)) delete settings.language;
+  return settings;
 }
 
 export function writeHash() {
-  const kept = Object.keys(DEFAULTS).filter((name) => String(state[name]) !== String(DEFAULTS[name]));
-  const hash = new URLSearchParams(kept.map((name) => [name, state[name]])).toString();
+  const changes = Object.keys(DEFAULTS).filter((name) => String(state[name]) !== String(DEFAULTS[name]));
+  const hash = new URLSearchParams(changes.map((name) => [name, state[name]])).toString();
   history.replaceState(null, "", hash ? `#${hash}` : location.pathname);
 }
 
@@ -89,82 +89,90 @@ export function t(key, blanks) {
   return translate(state.language, key, blanks);
 }
 
-// A token as the page writes it: a space as a dot, a new line as its sign.
-export function shown(id) {
+// The text of a token with visible whitespace.
+export function tokenText(id) {
   return tokenizer.name(id).replaceAll(" ", "·").replaceAll("\n", "⏎").replaceAll("\t", "⇥").replaceAll("\r", "␍");
 }
+
+// A position and its token.
+export const positionText = (p) => `${p} ${tokenText(state.tokens[p])}`;
 
 export const isFull = () => state.tokens.length >= limit && !state.endless;
 
 export const query = () => Math.min(state.position ?? Infinity, state.tokens.length - 1);
 
-// The selected key: the reader's choice, or the one with the largest attention weight.
+// The selected key of query q: the one that was chosen, or the one with the largest attention weight.
 export function keyOf(q) {
   if (state.key !== null) return Math.min(state.key, q);
   const row = weightsOf(state.layer, state.head, q);
   return row.indexOf(row.reduce((a, b) => Math.max(a, b), -1));
 }
 
-// ---- results of the passes: for each layer, per position, queries and keys before rotation, values, and weights
+// ---- traces of the passes: for each layer and position, queries and keys before rotation, values, weights, outputs
 
-const width = args.nKvHeads * args.headDim;
-const wide = args.nHeads * args.headDim;
-export const record = Array.from({ length: args.nLayers }, () => ({
-  xq: new Float32Array(limit * wide),
-  xk: new Float32Array(limit * width),
-  xv: new Float32Array(limit * width),
+const queryWidth = args.nHeads * args.headDim;
+const keyWidth = args.nKvHeads * args.headDim;
+export const traces = Array.from({ length: args.nLayers }, () => ({
+  xq: new Float32Array(limit * queryWidth),
+  xk: new Float32Array(limit * keyWidth),
+  xv: new Float32Array(limit * keyWidth),
   weights: new Float32Array(args.nHeads * limit * limit),
-  out: new Float32Array(limit * wide),
+  out: new Float32Array(limit * queryWidth),
 }));
 
-export function keep({ startPos, T, trace }) {
+export function storeTrace({ startPos, T, trace }) {
   const S = startPos + T;
   const H = args.nHeads;
   trace.forEach((layer, l) => {
-    for (const name of ["xq", "out"]) record[l][name].set(layer[name], startPos * wide);
-    for (const name of ["xk", "xv"]) record[l][name].set(layer[name], startPos * width);
+    for (const name of ["xq", "out"]) traces[l][name].set(layer[name], startPos * queryWidth);
+    for (const name of ["xk", "xv"]) traces[l][name].set(layer[name], startPos * keyWidth);
     for (let t = 0; t < T; t++) {
       for (let h = 0; h < H; h++) {
         const row = layer.weights.subarray((t * H + h) * S, (t * H + h + 1) * S);
-        record[l].weights.set(row, (h * limit + startPos + t) * limit);
+        traces[l].weights.set(row, (h * limit + startPos + t) * limit);
       }
     }
   });
 }
 
-// The oldest `count` tokens after the first `kept` go, here as in the cache.
-export function forget(kept, count) {
-  for (const layer of record) {
-    for (const name of ["xq", "out"]) layer[name].copyWithin(kept * wide, (kept + count) * wide);
-    for (const name of ["xk", "xv"]) layer[name].copyWithin(kept * width, (kept + count) * width);
+// Removes `count` tokens after the first `keep` from the traces, as KVCache.evict does from the cache.
+export function evictTraces(keep, count) {
+  for (const layer of traces) {
+    for (const name of ["xq", "out"]) layer[name].copyWithin(keep * queryWidth, (keep + count) * queryWidth);
+    for (const name of ["xk", "xv"]) layer[name].copyWithin(keep * keyWidth, (keep + count) * keyWidth);
     for (let h = 0; h < args.nHeads; h++) {
-      for (let q = kept + count; q < limit; q++) {
+      for (let q = keep + count; q < limit; q++) {
         const from = (h * limit + q) * limit, to = from - count * limit;
-        layer.weights.copyWithin(to, from, from + kept);
-        layer.weights.copyWithin(to + kept, from + kept + count, from + limit);
+        layer.weights.copyWithin(to, from, from + keep);
+        layer.weights.copyWithin(to + keep, from + keep + count, from + limit);
       }
     }
   }
 }
 
+// The attention weights of query q: one for each key that it sees, (q + 1).
 export function weightsOf(layer, head, q) {
   const at = (head * limit + q) * limit;
-  return record[layer].weights.subarray(at, at + q + 1);
+  return traces[layer].weights.subarray(at, at + q + 1);
 }
 
-const kvHead = (head) => Math.floor((head * args.nKvHeads) / args.nHeads);
-export const queryOf = (layer, head, p) => slice(record[layer].xq, p * wide + head * args.headDim);
-export const keyAt = (layer, head, p) => slice(record[layer].xk, p * width + kvHead(head) * args.headDim);
-export const valueAt = (layer, head, p) => slice(record[layer].xv, p * width + kvHead(head) * args.headDim);
-export const outOf = (layer, head, p) => slice(record[layer].out, p * wide + head * args.headDim);
-const slice = (array, at) => array.subarray(at, at + args.headDim);
+// The vectors of one head at position p, (D). Several query heads may share a key/value head.
+export const kvHeadOf = (head) => Math.floor((head * args.nKvHeads) / args.nHeads);
+export const queryAt = (layer, head, p) => headVector(traces[layer].xq, p * queryWidth, head);
+export const keyAt = (layer, head, p) => headVector(traces[layer].xk, p * keyWidth, kvHeadOf(head));
+export const valueAt = (layer, head, p) => headVector(traces[layer].xv, p * keyWidth, kvHeadOf(head));
+export const outAt = (layer, head, p) => headVector(traces[layer].out, p * queryWidth, head);
 
-// ---- the worker: ask it, await its answer
+function headVector(array, start, head) {
+  return array.subarray(start + head * args.headDim, start + (head + 1) * args.headDim);
+}
+
+// ---- the worker
 
 const source = document.getElementById("workerSource").textContent;
 const worker = new Worker(URL.createObjectURL(new Blob([source], { type: "text/javascript" })));
 const pending = new Map();
-let asked = 0;
+let nextId = 0;
 
 worker.onmessage = ({ data }) => {
   const [resolve, reject] = pending.get(data.id);
@@ -173,8 +181,9 @@ worker.onmessage = ({ data }) => {
   else resolve(data);
 };
 
+// Sends a message to the worker; its answer is the promise's value.
 export function ask(type, data = {}) {
-  const id = asked++;
+  const id = nextId++;
   worker.postMessage({ id, type, ...data });
   return new Promise((resolve, reject) => pending.set(id, [resolve, reject]));
 }

@@ -1,11 +1,11 @@
-// The text: every change of it goes through the worker, one after another.
+// Changes of the text. Each one waits in a queue until the worker has finished the one before.
 
 import { $ } from "./draw.mjs";
-import { ask, facts, forget, isFull, keep, limit, sinks, state, tokenizer, writeHash } from "./state.mjs";
+import { ask, evictTraces, facts, isFull, limit, sinks, state, storeTrace, tokenizer, writeHash } from "./state.mjs";
 import { changed, drawPlayer, visible } from "./frame.mjs";
-import { repaint } from "./maps.mjs";
-import { sampling } from "./tokens.mjs";
-import { compare } from "./whatif.mjs";
+import { repaintFrom } from "./maps.mjs";
+import { samplingSettings } from "./tokens.mjs";
+import { compareRotations } from "./whatif.mjs";
 
 let queue = Promise.resolve();
 
@@ -18,28 +18,28 @@ export function enqueue(job) {
   return queue;
 }
 
-// Forwards `tokens` after `earlier`, samples `count` more, and keeps the results. Those of `earlier` that the cache
-// lacks, because they were forwarded without it, are forwarded again with `tokens`.
+// Forwards `tokens` after `earlier`, samples up to `count` more, and stores the results. Tokens of `earlier` that were
+// forwarded without the cache are missing from it, so they are forwarded again with `tokens`.
 async function extend(earlier, tokens, count) {
   const { useCache } = state;
   const all = [...earlier, ...tokens];
-  const known = useCache ? Math.min(state.cached, earlier.length) : earlier.length;
+  const done = useCache ? Math.min(state.cached, earlier.length) : earlier.length;
   const answer = await ask("run", {
-    earlier: all.slice(0, known),
-    tokens: all.slice(known),
+    earlier: all.slice(0, done),
+    tokens: all.slice(done),
     count,
-    dropped: state.dropped,
-    sampling: sampling(),
+    evicted: state.evicted,
+    sampling: samplingSettings(),
     useCache,
     eosIds: facts.tokenizer.eosIds,
   });
   for (const pass of answer.passes) {
-    keep(pass);
+    storeTrace(pass);
     state.passes.push({ ...pass, trace: null, length: pass.startPos + pass.T });
   }
-  state.tokens = [...all.slice(0, known), ...answer.tokens];
+  state.tokens = [...all.slice(0, done), ...answer.tokens];
   state.cached = useCache ? state.tokens.length : Math.min(state.cached, earlier.length);
-  repaint(useCache ? known : 0);
+  repaintFrom(useCache ? done : 0);
   state.logits = answer.logits;
   const sampled = state.tokens.length - all.length;
   if (sampled) state.run = { count: state.run.count + sampled, ms: state.run.ms + answer.ms };
@@ -47,76 +47,79 @@ async function extend(earlier, tokens, count) {
   changed();
 }
 
-let typed = 0;
-let waiting = null;
+let lastPrompt = 0; // the number of the latest prompt
+let typingTimer = null;
 
-// What is typed is forwarded when the typing rests, or before anything else is done with the text.
+// A typed prompt is forwarded after a pause in typing, or before anything else changes the text.
 export function promptTyped() {
-  clearTimeout(waiting);
-  waiting = setTimeout(settle, 250);
+  clearTimeout(typingTimer);
+  typingTimer = setTimeout(forwardTyped, 250);
 }
 
-function settle() {
-  if (waiting === null) return;
-  clearTimeout(waiting);
-  waiting = null;
+function forwardTyped() {
+  if (typingTimer === null) return;
+  clearTimeout(typingTimer);
+  typingTimer = null;
   forwardPrompt();
 }
 
 export function forwardPrompt() {
-  const mine = ++typed;
+  lastPrompt += 1;
+  const prompt = lastPrompt;
   state.playing = false;
   return enqueue(async () => {
-    if (mine !== typed) return; // more was typed while an earlier text was forwarded
+    if (prompt !== lastPrompt) return; // a newer prompt is in the queue
     const tokens = tokenizer.encode(state.prompt);
     state.tooLong = tokens.length > limit ? tokens.length : 0;
-    Object.assign(state, { passes: [], run: { count: 0, ms: 0 }, dropped: 0, cached: 0, position: null, key: null });
+    Object.assign(state, { passes: [], run: { count: 0, ms: 0 }, evicted: 0, cached: 0, position: null, key: null });
     await extend([], tokens.slice(0, limit), 0);
     state.promptLength = state.tokens.length;
     refreshWhatIf();
   });
 }
 
-// One step of generation: chosen `tokens`, or `count` sampled ones.
+// One step of generation: appends `tokens`, then samples up to `count` more.
 export function step(tokens, count) {
-  settle();
+  forwardTyped();
   return enqueue(() => extendBy(tokens, count));
 }
 
 async function extendBy(tokens, count) {
-  if (state.tokens.length >= limit && state.endless) await makeRoom();
+  if (state.tokens.length >= limit && state.endless) await evictOldest();
   if (isFull()) return;
   await extend(state.tokens, tokens, Math.min(count, limit - state.tokens.length));
 }
 
-// The same as EndlessCache drops.
-async function makeRoom() {
+// Evicts the same tokens as EndlessCache.
+async function evictOldest() {
   const count = Math.max(1, Math.floor(limit / 4));
-  const kept = Math.min(sinks, limit - count - 1);
+  const keep = Math.min(sinks, limit - count - 1);
   const length = state.tokens.length;
-  if (state.cached === length) await ask("drop", { kept, count, length });
-  state.cached = state.cached === length ? length - count : 0; // a cache that missed tokens starts anew
-  forget(kept, count);
-  state.tokens = [...state.tokens.slice(0, kept), ...state.tokens.slice(kept + count)];
-  if (state.promptLength > kept) state.promptLength = Math.max(kept, state.promptLength - count);
-  state.dropped += count;
-  repaint(0);
+  const isComplete = state.cached === length;
+  if (isComplete) await ask("evict", { keep, count, length });
+  state.cached = isComplete ? length - count : 0; // if tokens are missing from the cache, it is filled again
+  evictTraces(keep, count);
+  state.tokens = [...state.tokens.slice(0, keep), ...state.tokens.slice(keep + count)];
+  if (state.promptLength > keep) state.promptLength = Math.max(keep, state.promptLength - count);
+  state.evicted += count;
+  repaintFrom(0);
 }
 
+// Removes the last token. Its predecessor is forwarded again, because its logits are no longer there.
 export function goBack() {
-  settle();
+  forwardTyped();
   return enqueue(async () => {
     if (state.tokens.length <= 1) return;
-    const kept = state.tokens.slice(0, -1);
-    if (state.promptLength > kept.length) shortenPrompt(kept);
-    await extend(kept.slice(0, -1), kept.slice(-1), 0);
+    const shorter = state.tokens.slice(0, -1);
+    if (state.promptLength > shorter.length) setPrompt(shorter);
+    await extend(shorter.slice(0, -1), shorter.slice(-1), 0);
     state.ended = false;
     refreshWhatIf();
   });
 }
 
-// The prompt lost its last token: its box says what is left, without a character that is only begun.
-function shortenPrompt(tokens) {
+// Writes the text of the tokens into the prompt box, without an incomplete character at the end.
+function setPrompt(tokens) {
   state.promptLength = tokens.length;
   state.prompt = tokenizer.decode(tokens).replace(/\ufffd+$/, "");
   $("prompt").value = state.prompt;
@@ -124,16 +127,16 @@ function shortenPrompt(tokens) {
 }
 
 export async function play() {
-  settle();
+  forwardTyped();
   state.playing = true;
   state.run = { count: 0, ms: 0 };
-  drawPlayer(); // at once, so that a second click finds the button as it is
+  drawPlayer(); // at once, so that a second click pauses
   while (state.playing && !isFull() && !state.ended) {
-    const rate = Number(state.speed);
+    const rate = Number(state.speed); // tokens per second; 0 is as fast as possible
     const start = performance.now();
     await step([], rate ? 1 : 16);
-    const left = rate ? 1000 / rate - (performance.now() - start) : 0;
-    await new Promise((resolve) => (left > 4 ? setTimeout(resolve, left) : requestAnimationFrame(resolve)));
+    const pause = rate ? 1000 / rate - (performance.now() - start) : 0;
+    await new Promise((resolve) => (pause > 4 ? setTimeout(resolve, pause) : requestAnimationFrame(resolve)));
   }
   state.playing = false;
   changed();
@@ -141,60 +144,60 @@ export async function play() {
 }
 
 // Forwards the last token without the cache, then with it, and compares the logits.
-export function bothWays() {
-  settle();
+export function compareCache() {
+  forwardTyped();
   return enqueue(async () => {
-    const chosen = state.useCache;
-    const found = [];
+    const setting = state.useCache;
+    const results = [];
     for (const useCache of [false, true]) {
       state.useCache = useCache;
       await extend(state.tokens.slice(0, -1), state.tokens.slice(-1), 0);
-      found.push(state.logits);
+      results.push(state.logits);
     }
-    state.useCache = chosen;
-    const [without, cached] = found;
-    const difference = without.reduce((most, logit, i) => Math.max(most, Math.abs(logit - cached[i])), 0);
-    const largest = cached.reduce((most, logit) => Math.max(most, Math.abs(logit)), 0);
-    state.agreement = { text: state.tokens, difference, largest };
+    state.useCache = setting;
+    const [uncached, cached] = results;
+    const difference = uncached.reduce((max, logit, i) => Math.max(max, Math.abs(logit - cached[i])), 0);
+    const largest = cached.reduce((max, logit) => Math.max(max, Math.abs(logit)), 0);
+    state.agreement = { tokens: state.tokens, difference, largest };
     changed("cache");
   });
 }
 
-// What if: asked when nothing plays, and off the screen only where it takes no time worth waiting for.
+// ---- view 6: computed when generation rests, and while the view is off the screen only if that is fast
 
-const CHEAP = 300; // milliseconds
-let wanted = 0;
+const FAST = 300; // milliseconds
+let lastRefresh = 0; // the number of the latest request
 
 export const isOutdated = () => state.whatIf?.text !== state.tokens;
 
-function isCheap() {
+// The two runs of the comparison, estimated from the last forward pass.
+function isFast() {
   const { ms, T } = state.passes.at(-1);
-  return (2 * state.tokens.length * ms) / T < CHEAP;
+  return (2 * state.tokens.length * ms) / T < FAST;
 }
 
-// At the start, before the page is shown as ready.
+// At the start, before the page is marked as ready.
 export function firstWhatIf() {
   return enqueue(async () => {
-    if (isCheap()) state.whatIf = await compare();
+    if (isFast()) state.whatIf = await compareRotations();
   });
 }
 
 export function refreshWhatIf() {
-  const mine = ++wanted;
-  setTimeout(
-    () =>
-      enqueue(async () => {
-        if (mine !== wanted || state.playing || !(visible.has("whatIf") || isCheap())) return;
-        const slow = setTimeout(() => {
-          state.computing = true;
-          changed("whatIf");
-        }, 300);
-        state.whatIf = await compare().finally(() => {
-          clearTimeout(slow);
-          state.computing = false;
-        });
-        changed("whatIf");
-      }),
-    80,
-  );
+  lastRefresh += 1;
+  const refresh = lastRefresh;
+  const isWanted = () => refresh === lastRefresh && !state.playing && (visible.has("whatIf") || isFast());
+  setTimeout(() => enqueue(async () => isWanted() && updateWhatIf()), 80);
+}
+
+async function updateWhatIf() {
+  const slow = setTimeout(() => {
+    state.computing = true;
+    changed("whatIf");
+  }, 300);
+  state.whatIf = await compareRotations().finally(() => {
+    clearTimeout(slow);
+    state.computing = false;
+  });
+  changed("whatIf");
 }

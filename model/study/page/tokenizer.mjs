@@ -1,10 +1,11 @@
 // SentencePiece's BPE and character models and llama2.c's tokenizer.bin, without their libraries: the same ids for the
-// same text. A kind is a letter for each piece: n normal, u unknown, c control, b byte.
+// same text. `kinds` has a letter for each piece: n normal, u unknown, c control, b byte.
 
 const SPACE = "\u2581"; // how SentencePiece writes a space inside a piece
 
 export class SentencePiece {
-  // addsSpace: a space is put before the text; collapses: runs of spaces become one, and none is kept at either end.
+  // addsSpace: add a space before the text. collapses: replace each run of spaces by one, and strip both ends.
+  // spellsSign: encode a typed U+2581 as bytes, because its piece would be decoded as a space.
   constructor({ pieces, kinds, scores, bosId, eosIds, addsSpace, collapses, spellsSign }) {
     Object.assign(this, { pieces, kinds, scores, bosId, eosIds, addsSpace, collapses, spellsSign });
     this.ids = new Map();
@@ -16,11 +17,15 @@ export class SentencePiece {
     this.unknown = kinds.indexOf("u");
   }
 
-  // BOS first. A typed sign for a space would come back as a space, so it is spelt in bytes.
+  // BOS first.
   encode(text) {
+    const ids = [this.bosId];
     const parts = this.spellsSign ? text.split(SPACE) : [text];
-    const sign = this.spell(SPACE);
-    return [this.bosId, ...parts.flatMap((part, i) => [...(i ? sign : []), ...this.encodePart(part)])];
+    parts.forEach((part, i) => {
+      if (i > 0) ids.push(...this.byteIds(SPACE));
+      for (const id of this.encodePart(part)) ids.push(id); // a spread of a pasted text could overflow the stack
+    });
+    return ids;
   }
 
   encodePart(text) {
@@ -32,7 +37,7 @@ export class SentencePiece {
     for (const symbol of symbols) {
       const id = this.ids.get(symbol);
       if (id !== undefined) ids.push(id);
-      else if (this.bytes.size) for (const byte of this.spell(symbol)) ids.push(byte);
+      else if (this.bytes.size) ids.push(...this.byteIds(symbol));
       else if (ids.at(-1) !== this.unknown) ids.push(this.unknown); // a run of unknown characters is one token
     }
     return ids;
@@ -41,19 +46,19 @@ export class SentencePiece {
   normalize(text) {
     const spaced = this.collapses ? text.replace(/^ +/, "").replace(/ +/g, " ") : text;
     if (!spaced) return "";
-    const whole = (this.addsSpace ? " " + spaced : spaced).replaceAll(" ", SPACE);
-    return this.collapses ? whole.replace(/\u2581+$/, "") : whole; // a sign typed at the end goes, too
+    const marked = (this.addsSpace ? " " + spaced : spaced).replaceAll(" ", SPACE);
+    return this.collapses ? marked.replace(/\u2581+$/, "") : marked; // also strips a typed U+2581
   }
 
-  spell(text) {
+  byteIds(text) {
     return this.bytes.size ? [...new TextEncoder().encode(text)].map((byte) => this.bytes.get(byte)) : [];
   }
 
-  // The text of these ids; control pieces have none.
+  // Control pieces have no text.
   decode(ids) {
     let text = "";
     let bytes = [];
-    let first = this.addsSpace || this.collapses;
+    let stripsSpace = this.addsSpace || this.collapses; // of the next piece, at the start of the text
     const flush = () => {
       text += readBytes(bytes);
       bytes = [];
@@ -63,26 +68,26 @@ export class SentencePiece {
       const piece = this.pieces[id];
       if (kind === "b") {
         bytes.push(parseInt(piece.slice(3, 5), 16));
-        first = false;
+        stripsSpace = false;
         continue;
       }
       flush();
       if (kind === "c") continue;
-      text +=
-        kind === "u" ? " \u2047 " : (first && piece.startsWith(SPACE) ? piece.slice(1) : piece).replaceAll(SPACE, " ");
-      first = first && this.collapses && !text; // there, each space at the start is dropped
+      if (kind === "u") text += " \u2047 ";
+      else text += (stripsSpace && piece.startsWith(SPACE) ? piece.slice(1) : piece).replaceAll(SPACE, " ");
+      stripsSpace = stripsSpace && this.collapses && !text; // collapsing strips all spaces at the start
     }
     flush();
     return text;
   }
 
-  // What a token stands for, whichever tokens are around it.
+  // The text of one token, independent of its neighbours.
   name(id) {
     return this.kinds[id] === "n" ? this.pieces[id].replaceAll(SPACE, " ") : this.pieces[id];
   }
 }
 
-// UTF-8, in which each byte that belongs to no character becomes a replacement character.
+// Decodes UTF-8. Each byte that is not part of a valid character becomes a replacement character.
 function readBytes(bytes) {
   const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
   let text = "";
@@ -100,7 +105,7 @@ function readBytes(bytes) {
   return text;
 }
 
-// A string of bytes, one in each character, as text.
+// Decodes UTF-8 from a binary string, which has one byte per character.
 export function readUtf8(binary, fatal = false) {
   const bytes = Uint8Array.from(binary, (character) => character.charCodeAt(0));
   return new TextDecoder("utf-8", { fatal, ignoreBOM: true }).decode(bytes);
@@ -110,7 +115,7 @@ export function toUtf8(text) {
   return Array.from(new TextEncoder().encode(text), (byte) => String.fromCharCode(byte)).join("");
 }
 
-// Bytes as text where they are whole characters, else each as <0xE2>.
+// The text of a binary string if it is valid UTF-8, else each byte as <0xE2>.
 export function nameBytes(binary) {
   try {
     return readUtf8(binary, true);
@@ -119,15 +124,15 @@ export function nameBytes(binary) {
   }
 }
 
-const FIRST_BYTE = 3; // tokens 0 to 2 are unknown, BOS and EOS, the next 256 the bytes
+const FIRST_BYTE = 3; // tokens 0 to 2 are unknown, BOS and EOS; the next 256 are the bytes
 
 export class Llama2c {
-  // pieces: strings of bytes, one in each character.
+  // pieces: binary strings, with one byte per character.
   constructor({ pieces, kinds, scores, bosId, eosIds }) {
     Object.assign(this, { pieces, kinds, scores, bosId, eosIds });
     this.ids = new Map();
     pieces.forEach((piece, id) => {
-      if (kinds[id] === "n" && !this.ids.has(piece)) this.ids.set(piece, id); // of equal pieces the first is used
+      if (kinds[id] === "n" && !this.ids.has(piece)) this.ids.set(piece, id); // the first of equal pieces
     });
   }
 
@@ -155,33 +160,34 @@ export class Llama2c {
   }
 }
 
-// Joins neighbours as long as any two make a token: the pair of the lowest rank first, the leftmost of equals.
-// `join(a, b)` is [rank, what they make], or null. A heap, because a pasted text has many thousand characters.
+// Byte-pair merging: merges the neighbours of lowest rank, the leftmost if ranks are equal, until no pair is left.
+// `join(a, b)` is [rank, merged symbol], or null if a and b have no merge. Uses a heap, because a pasted text may have
+// thousands of characters.
 export function merge(symbols, join) {
-  const made = [...symbols];
-  const left = made.map((_, i) => i - 1);
-  const right = made.map((_, i) => i + 1);
+  const current = [...symbols]; // null once merged into the symbol to its left
+  const left = current.map((_, i) => i - 1);
+  const right = current.map((_, i) => i + 1);
   const heap = new Heap((a, b) => a.rank - b.rank || a.at - b.at);
-  const offer = (at, next) => {
-    if (at < 0 || next >= made.length) return;
-    const found = join(made[at], made[next]);
-    if (found) heap.push({ rank: found[0], at, next, a: made[at], b: made[next], whole: found[1] });
+  const addPair = (at, next) => {
+    if (at < 0 || next >= current.length) return;
+    const joined = join(current[at], current[next]);
+    if (joined) heap.push({ rank: joined[0], at, next, a: current[at], b: current[next], merged: joined[1] });
   };
-  for (let i = 0; i + 1 < made.length; i++) offer(i, i + 1);
+  for (let i = 0; i + 1 < current.length; i++) addPair(i, i + 1);
   for (let best = heap.pop(); best; best = heap.pop()) {
-    const { at, next, a, b, whole } = best;
-    if (made[at] !== a || made[next] !== b || right[at] !== next) continue; // one of them was joined to another since
-    made[at] = whole;
-    made[next] = null;
+    const { at, next, a, b, merged } = best;
+    if (current[at] !== a || current[next] !== b || right[at] !== next) continue; // an earlier merge took one of them
+    current[at] = merged;
+    current[next] = null;
     right[at] = right[next];
-    if (right[at] < made.length) left[right[at]] = at;
-    offer(left[at], at);
-    offer(at, right[at]);
+    if (right[at] < current.length) left[right[at]] = at;
+    addPair(left[at], at);
+    addPair(at, right[at]);
   }
-  return made.filter((symbol) => symbol !== null);
+  return current.filter((symbol) => symbol !== null);
 }
 
-// A binary heap: `pop` is the smallest item by `compare`, undefined when there is none.
+// A binary heap. `pop` returns the smallest item by `compare`, or undefined if the heap is empty.
 class Heap {
   constructor(compare) {
     this.compare = compare;

@@ -1,9 +1,9 @@
 // Hugging Face's tokenizer.json with a BPE model, without the library: added tokens, normalizer, pre-tokenizer, merges,
-// decoder, in the library's order. vocabulary.py has written its steps in a few plain forms.
+// decoder, in the order of the library. vocabulary.py writes the steps of each component.
 
 import { merge, nameBytes, readUtf8, toUtf8 } from "./tokenizer.mjs";
 
-// Each byte has a character of its own: itself where it is visible, else one from 256 on.
+// The byte-level alphabet: a visible byte is its own character, the others are characters from 256 on.
 const byteCharacters = (() => {
   const visible = (byte) => (byte > 32 && byte < 127) || (byte > 160 && byte !== 173);
   let next = 256;
@@ -15,11 +15,13 @@ const NORMALIZERS = {
   prepend: (text, { content }) => (text ? content + text : text),
   replace: (text, { pattern, content }) => text.replaceAll(pattern, content),
   unicode: (text, { form }) => text.normalize(form),
-  strip: (text, { left, right }) => stripEnd(left ? text.replace(/^\p{White_Space}+/u, "") : text, right),
+  strip: (text, { left, right }) => {
+    const stripped = left ? text.replace(/^\p{White_Space}+/u, "") : text;
+    return right ? stripped.replace(/\p{White_Space}+$/u, "") : stripped;
+  },
 };
-const stripEnd = (text, wanted) => (wanted ? text.replace(/\p{White_Space}+$/u, "") : text);
 
-// From a list of words to a list of words. `isStart`: the first word begins the text.
+// From a list of words to a list of words. `isStart`: the first word is at the start of the text.
 const PRE_TOKENIZERS = {
   split: (words, step) => words.flatMap((word) => splitBy(word, step)),
   prefixSpace: (words) => words.map((word) => (word.startsWith(" ") ? word : ` ${word}`)),
@@ -28,12 +30,13 @@ const PRE_TOKENIZERS = {
   metaspace: (words, { replacement, scheme, split }, isStart) =>
     words.flatMap((word, i) => {
       const spaced = word.replaceAll(" ", replacement);
-      const wanted = scheme === "always" || (scheme === "first" && isStart && i === 0);
-      const whole = wanted && !spaced.startsWith(replacement) ? replacement + spaced : spaced;
-      return split ? whole.split(new RegExp(`(?=${replacement})`, "u")) : [whole];
+      const prepends = scheme === "always" || (scheme === "first" && isStart && i === 0);
+      const marked = prepends && !spaced.startsWith(replacement) ? replacement + spaced : spaced;
+      return split ? marked.split(new RegExp(`(?=${replacement})`, "u")) : [marked];
     }),
 };
 
+// The parts of a word: its matches with the pattern, the text between them, or both.
 function splitBy(word, { pattern, matches, gaps }) {
   const parts = [];
   let end = 0;
@@ -46,23 +49,26 @@ function splitBy(word, { pattern, matches, gaps }) {
   return parts.filter(Boolean);
 }
 
-// From a list of texts, at first one for each token, to another.
+// From a list of texts to a list of texts. The first step gets one text per token.
 const DECODERS = {
   replace: (texts, { pattern, content }) => texts.map((text) => text.replaceAll(pattern, content)),
   fuse: (texts) => [texts.join("")],
   spaces: (texts) => [texts.join(" ")],
-  strip: (texts, { content, start, stop }) => texts.map((text) => stripped(text, content, start, stop)),
+  strip: (texts, { content, start, stop }) => texts.map((text) => stripContent(text, content, start, stop)),
   byteFallback: (texts) => {
-    const read = [];
-    for (let at = 0; at < texts.length;) {
-      let bytes = "";
-      for (; at < texts.length && /^<0x[0-9A-Fa-f]{2}>$/.test(texts[at]); at++) {
-        bytes += String.fromCharCode(parseInt(texts[at].slice(3, 5), 16));
+    const decoded = [];
+    let bytes = ""; // of the run of byte tokens before this text
+    for (const text of texts) {
+      if (/^<0x[0-9A-Fa-f]{2}>$/.test(text)) {
+        bytes += String.fromCharCode(parseInt(text.slice(3, 5), 16));
+        continue;
       }
-      if (bytes) read.push(wholeOrSigns(bytes));
-      if (at < texts.length) read.push(texts[at++]);
+      if (bytes) decoded.push(decodeRun(bytes));
+      bytes = "";
+      decoded.push(text);
     }
-    return read;
+    if (bytes) decoded.push(decodeRun(bytes));
+    return decoded;
   },
   bytes: (texts) => {
     const binary = texts.map((text) => {
@@ -75,7 +81,8 @@ const DECODERS = {
     texts.map((text, i) => text.replaceAll(replacement, i === 0 && scheme !== "never" ? "" : " ")),
 };
 
-function stripped(text, content, start, stop) {
+// Removes up to `start` characters `content` from the start of the text, and up to `stop` from its end.
+function stripContent(text, content, start, stop) {
   const characters = [...text];
   let first = 0;
   while (first < start && characters[first] === content) first++;
@@ -84,8 +91,8 @@ function stripped(text, content, start, stop) {
   return characters.slice(first, last).join("");
 }
 
-// Bytes that are not UTF-8 as a whole become one replacement character each.
-function wholeOrSigns(binary) {
+// The text of a run of bytes. If the run is not valid UTF-8, each byte becomes a replacement character.
+function decodeRun(binary) {
   try {
     return readUtf8(binary, true);
   } catch {
@@ -94,7 +101,7 @@ function wholeOrSigns(binary) {
 }
 
 export class JsonTokenizer {
-  // merges: the ids of each pair in the order of their ranks. added: tokens that are found in the text itself.
+  // merges: the two ids of each merge, in the order of their ranks. added: tokens that are matched before the BPE.
   constructor({ pieces, merges, added, bosId, eosIds, startsWithBos, ...rules }) {
     Object.assign(this, { pieces, bosId, eosIds, startsWithBos, rules });
     this.ids = new Map(pieces.map((piece, id) => [piece, id]));
@@ -108,7 +115,7 @@ export class JsonTokenizer {
     this.finders = [false, true].map((normalized) => new AddedFinder(added.filter((t) => t.normalized === normalized)));
   }
 
-  // BOS first where the model was trained so, and in the empty text.
+  // BOS first if the tokenizer adds it. An empty text is BOS alone, because the model needs one token.
   encode(text) {
     const ids = this.startsWithBos || !text ? [this.bosId] : [];
     const [inText, inNormalized] = this.finders;
@@ -117,14 +124,14 @@ export class JsonTokenizer {
       return inNormalized.split(this.normalize(part)).map((found) => ({ ...found, at: at + found.at }));
     });
     for (const { id, part, at } of parts) {
-      if (id !== null) ids.push(id);
-      else for (const word of this.splitWords(part, at === 0)) for (const token of this.encodeWord(word)) ids.push(token);
+      const partIds = id === null ? this.splitWords(part, at === 0).flatMap((word) => this.encodeWord(word)) : [id];
+      for (const partId of partIds) ids.push(partId); // a spread of a pasted text could overflow the stack
     }
     return ids;
   }
 
   normalize(text) {
-    return this.rules.normalizer.reduce((done, step) => NORMALIZERS[step.type](done, step), text);
+    return this.rules.normalizer.reduce((normalized, step) => NORMALIZERS[step.type](normalized, step), text);
   }
 
   splitWords(text, isStart) {
@@ -135,35 +142,35 @@ export class JsonTokenizer {
     if (!word) return [];
     if (this.rules.ignoreMerges && this.ids.has(word)) return [this.ids.get(word)];
     const size = this.pieces.length;
-    return merge(this.characters(word), (a, b) => this.ranks.get(a * size + b) ?? null);
+    return merge(this.characterIds(word), (a, b) => this.ranks.get(a * size + b) ?? null);
   }
 
-  // The characters' ids; bytes or the unknown token where the vocabulary lacks one.
-  characters(word) {
+  // The ids of the characters; byte tokens or the unknown token for characters that are not in the vocabulary.
+  characterIds(word) {
     const { byteFallback, fuseUnk, unkId } = this.rules;
     const ids = [];
-    let unknown = false; // an unknown token waits for the next known one, so that several can become one
+    let isUnkPending = false; // written before the next known character, so that a run can be fused into one token
     for (const character of word) {
       const id = this.ids.get(character);
       if (id !== undefined) {
-        if (unknown) ids.push(unkId);
-        unknown = false;
+        if (isUnkPending) ids.push(unkId);
+        isUnkPending = false;
         ids.push(id);
         continue;
       }
-      const bytes = byteFallback ? this.spell(character) : null;
+      const bytes = byteFallback ? this.byteIds(character) : null;
       if (bytes) ids.push(...bytes);
       else if (unkId !== null) {
-        if (unknown && !fuseUnk) ids.push(unkId);
-        unknown = true;
+        if (isUnkPending && !fuseUnk) ids.push(unkId);
+        isUnkPending = true;
       }
     }
-    if (unknown) ids.push(unkId);
+    if (isUnkPending) ids.push(unkId);
     return ids;
   }
 
-  // The byte tokens of a character, null if one of them is missing.
-  spell(character) {
+  // The byte tokens of a character, or null if the vocabulary has not all of them.
+  byteIds(character) {
     const ids = Array.from(toUtf8(character), (byte) => {
       const digits = byte.charCodeAt(0).toString(16).toUpperCase().padStart(2, "0");
       return this.ids.get(`<0x${digits}>`);
@@ -172,8 +179,9 @@ export class JsonTokenizer {
   }
 
   decode(ids) {
-    const texts = ids.filter((id) => !this.added.get(id)?.skipped).map((id) => this.piece(id)).filter((p) => p !== null);
-    return this.rules.decoder.reduce((done, step) => DECODERS[step.type](done, step), texts).join("");
+    const visible = ids.filter((id) => !this.added.get(id)?.skipped);
+    const pieces = visible.map((id) => this.piece(id)).filter((piece) => piece !== null);
+    return this.rules.decoder.reduce((texts, step) => DECODERS[step.type](texts, step), pieces).join("");
   }
 
   piece(id) {
@@ -182,7 +190,7 @@ export class JsonTokenizer {
 
   name(id) {
     const piece = this.piece(id);
-    if (piece === null) return `[${id}]`; // the model has more rows than the tokenizer has tokens
+    if (piece === null) return `[${id}]`; // the embedding has more rows than the tokenizer has tokens
     if (this.added.has(id)) return piece;
     if (!this.rules.isByteLevel) return piece.replaceAll("\u2581", " ");
     const bytes = Array.from(piece, (character) => byteOf.get(character));
@@ -190,7 +198,7 @@ export class JsonTokenizer {
   }
 }
 
-// Finds added tokens in a text: the leftmost first, the longest of those that begin at one place.
+// Finds added tokens in a text: the leftmost first, and the longest of those that start at the same character.
 class AddedFinder {
   constructor(tokens) {
     this.byName = new Map(tokens.map((token) => [token.content, token]));
@@ -199,21 +207,24 @@ class AddedFinder {
     this.pattern = names.length ? new RegExp(escaped.join("|"), "gu") : null;
   }
 
-  // Parts in order: a token's id, or null and text; `at` is where a part begins.
+  // The parts in order: the id of an added token, or null and the text between two tokens. Each part starts at `at`.
   split(text) {
     const parts = [];
-    let end = 0;
-    const rest = (stop) => stop > end && parts.push({ id: null, part: text.slice(end, stop), at: end });
+    let end = 0; // of the last added token
+    const addText = (stop) => {
+      if (stop > end) parts.push({ id: null, part: text.slice(end, stop), at: end });
+    };
     for (const found of this.pattern ? text.matchAll(this.pattern) : []) {
       const token = this.byName.get(found[0]);
-      let [start, stop] = [found.index, found.index + found[0].length];
+      let start = found.index;
+      let stop = start + found[0].length;
       if (token.lstrip) start -= text.slice(0, start).match(/\p{White_Space}*$/u)[0].length;
       if (token.rstrip) stop += text.slice(stop).match(/^\p{White_Space}*/u)[0].length;
-      rest(Math.max(start, end));
+      addText(start);
       parts.push({ id: token.id, part: "", at: start });
       end = stop;
     }
-    rest(text.length);
+    addText(text.length);
     return parts;
   }
 }

@@ -1,13 +1,13 @@
-// View 1: the text as tokens, and what may come next.
+// View 1: the tokens of the text, and the probabilities of the next token.
 
 import { softmax } from "./model.mjs";
-import { stages } from "./sampling.mjs";
+import { filterLogits } from "./sampling.mjs";
 import { $, element, percent } from "./draw.mjs";
-import { args, limit, query, shown, state, t, tokenizer } from "./state.mjs";
+import { args, isFull, limit, query, state, t, tokenText, tokenizer } from "./state.mjs";
 
 const BARS = 12;
 
-export function sampling() {
+export function samplingSettings() {
   return { temperature: state.temperature, topK: state.topK, topP: state.topP, seed: state.seed };
 }
 
@@ -15,19 +15,16 @@ export function drawTokens() {
   drawChips();
   const count = t("counts", { count: state.tokens.length, limit });
   $("counts").textContent = count + (limit < args.maxSeqLen ? t("capped", { context: args.maxSeqLen, limit }) : "");
-  const full = state.tokens.length >= limit && !state.endless;
-  $("ended").textContent = [
-    state.tooLong ? t("tooLong", { count: state.tooLong, limit }) : "",
-    full && !state.tooLong ? t("full") : "",
-    state.ended ? t("ended") : "",
-  ]
-    .filter(Boolean)
-    .join(" ");
+  const notes = [];
+  if (state.tooLong) notes.push(t("tooLong", { count: state.tooLong, limit }));
+  else if (isFull()) notes.push(t("full"));
+  if (state.ended) notes.push(t("ended"));
+  $("ended").textContent = notes.join(" ");
   drawText();
   if (state.logits) drawBars();
 }
 
-// The text as people read it. What the prompt decodes to is where the rest begins: a character may lie across both.
+// The decoded text, with the generated part marked. A character may consist of tokens of both parts.
 function drawText() {
   const whole = tokenizer.decode(state.tokens);
   const prompt = tokenizer.decode(state.tokens.slice(0, state.promptLength)).replace(/\ufffd+$/, "");
@@ -36,7 +33,7 @@ function drawText() {
   $("newPart").textContent = isPrefix ? whole.slice(prompt.length) : whole;
 }
 
-// Buttons are kept and reused: at full speed tokens come faster than elements can be made.
+// Buttons are reused, because at full speed tokens come faster than the browser creates elements.
 function drawChips() {
   const chips = $("chips");
   const chosen = query();
@@ -46,44 +43,47 @@ function drawChips() {
     if (!chip) chips.append((chip = element("button", { type: "button" })));
     if (chip.dataset.token !== String(id)) {
       chip.dataset.token = id;
-      chip.textContent = shown(id);
+      chip.textContent = tokenText(id);
       chip.title = `${p}: ${id}`;
     }
     chip.className = p >= state.promptLength ? "new" : "";
     chip.setAttribute("aria-pressed", p === chosen);
-    chip.tabIndex = p === chosen ? 0 : -1; // one stop of the tab key for all; arrows move on
+    chip.tabIndex = p === chosen ? 0 : -1; // one tab stop for all chips; the arrow keys move between them
   });
   if (state.position === null && state.playing) chips.scrollTop = chips.scrollHeight;
 }
 
 function drawBars() {
-  const [scaled, topped, left] = stages(state.logits, sampling());
-  const greedy = !state.temperature;
-  const best = scaled.indexOf(0);
+  const { scaled, afterTopK, afterTopP } = filterLogits(state.logits, samplingSettings());
+  const isGreedy = !state.temperature;
+  const best = scaled.indexOf(0); // the largest logit is shifted to 0
   const before = softmax(new Float64Array(scaled));
-  const after = softmax(new Float64Array(left));
-  const reason = (id) => {
-    if (greedy) return id === best ? "" : "cutGreedy";
-    return topped[id] === -Infinity ? "cutTopK" : left[id] === -Infinity ? "cutTopP" : "";
+  const after = softmax(new Float64Array(afterTopP));
+  const reasonOfCut = (id) => {
+    if (isGreedy) return id === best ? "" : "cutGreedy";
+    if (afterTopK[id] === -Infinity) return "cutTopK";
+    return afterTopP[id] === -Infinity ? "cutTopP" : "";
   };
-  const order = likeliest(before, BARS);
+  const order = mostLikely(before, BARS);
   $("distribution").textContent = t("distribution", { temperature: state.temperature.toFixed(2) });
-  $("barsHead").textContent = t(greedy ? "barsGreedy" : "barsHead");
+  $("barsHead").textContent = t(isGreedy ? "barsGreedy" : "barsHead");
   const rows = $("bars");
   while (rows.childElementCount > order.length) rows.lastChild.remove();
   order.forEach((id, i) => {
     const row = rows.children[i] ?? rows.appendChild(bar());
     const button = row.firstChild;
     const [token, track, amount] = button.children;
-    const cut = reason(id);
+    const cut = reasonOfCut(id);
     row.className = cut ? "cut" : "";
     button.dataset.token = id;
-    token.textContent = shown(id);
+    token.textContent = tokenText(id);
     track.firstChild.style.width = `${(100 * before[id]) / before[order[0]]}%`;
-    amount.textContent = amountOf(before[id], after[id], cut ? t(cut) : "", greedy);
+    if (cut) amount.textContent = `${percent(before[id])} ${t(cut)}`;
+    else if (isGreedy) amount.textContent = percent(before[id]);
+    else amount.textContent = `${percent(before[id])} → ${percent(after[id])}`;
   });
   const others = 1 - order.reduce((sum, id) => sum + before[id], 0);
-  const kept = greedy ? 1 : left.reduce((count, logit) => count + (logit > -Infinity), 0);
+  const kept = isGreedy ? 1 : afterTopP.filter((logit) => logit > -Infinity).length;
   $("rest").textContent = t("rest", {
     others: before.length - order.length,
     probability: percent(Math.max(0, others)),
@@ -92,10 +92,6 @@ function drawBars() {
   });
 }
 
-function amountOf(before, after, cut, greedy) {
-  if (cut) return `${percent(before)} ${cut}`;
-  return greedy ? percent(before) : `${percent(before)} → ${percent(after)}`;
-}
 
 function bar() {
   const track = element("div", { className: "track" }, element("div", { className: "fill" }));
@@ -106,10 +102,12 @@ function bar() {
   );
 }
 
-// The `count` largest, largest first.
-export function likeliest(probs, count) {
-  const least = new Float64Array(probs).sort()[Math.max(0, probs.length - count)];
-  const found = [];
-  probs.forEach((prob, id) => prob >= least && found.push(id));
-  return found.sort((a, b) => probs[b] - probs[a]).slice(0, count);
+// The ids of the `count` largest probabilities, in descending order. Sorts only these ids, not the whole vocabulary.
+export function mostLikely(probs, count) {
+  const smallest = new Float64Array(probs).sort()[Math.max(0, probs.length - count)];
+  const ids = [];
+  probs.forEach((prob, id) => {
+    if (prob >= smallest) ids.push(id);
+  });
+  return ids.sort((a, b) => probs[b] - probs[a]).slice(0, count);
 }

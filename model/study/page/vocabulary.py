@@ -1,6 +1,6 @@
-"""What the page needs of a tokenizer to give the same ids as Python does, as JSON for tokenizer.mjs.
+"""A tokenizer as JSON for tokenizer.mjs and tokenizer_json.mjs, which then give the same ids as Python.
 
-Raises ValueError, in one line that names what is missing, for a tokenizer that the page would not encode alike.
+Raises ValueError for a tokenizer with a feature that the page lacks, with the name of the feature in one line.
 """
 
 import json
@@ -14,23 +14,23 @@ from ...text.tokenizer import SentencePieceTokenizer, Tokenizer, read_again
 from .browser_regex import browser_regex, literal
 
 Steps = list[dict[str, Any]]
-GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"  # how ByteLevel splits by itself
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"  # the built-in split of ByteLevel
 
 
 def vocabulary(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Pieces, rules of merging, and where a text begins and ends."""
+    """The pieces of a tokenizer, its rules, and its BOS and EOS ids."""
     try:
         if isinstance(tokenizer, SentencePieceTokenizer):
-            found = _sentencepiece(tokenizer)
+            facts = _sentencepiece(tokenizer)
         elif isinstance(tokenizer, Llama2cTokenizer):
-            found = _llama2c(tokenizer)
+            facts = _llama2c(tokenizer)
         elif isinstance(tokenizer, HFTokenizer):
-            found = _tokenizer_json(tokenizer)
+            facts = _tokenizer_json(tokenizer)
         else:
-            raise ValueError(f"{type(tokenizer).__name__} is of another kind")
+            raise ValueError(f"{type(tokenizer).__name__} is not supported")
     except ValueError as error:
         raise ValueError(f"{tokenizer.path}: the page cannot encode its text: {error}") from None
-    return found | {"bosId": tokenizer.bos_id, "eosIds": list(tokenizer.eos_ids)}
+    return facts | {"bosId": tokenizer.bos_id, "eosIds": list(tokenizer.eos_ids)}
 
 
 # ---- tokenizer.model
@@ -40,6 +40,7 @@ KINDS = {1: "n", 2: "u", 3: "c", 6: "b"}  # SentencePiece.Type: normal, unknown,
 
 
 def _sentencepiece(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
+    # Keys are the field numbers of sentencepiece_model.proto; missing fields get its defaults.
     model = _read_message(read_again(tokenizer))
     pieces = [_read_message(piece) for piece in model[1]]
     trainer = _read_message(model[2][-1]) if 2 in model else {}
@@ -49,51 +50,53 @@ def _sentencepiece(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
         raise ValueError("it is neither a BPE nor a character model")
     if normalizer.get(2, [b""])[-1]:
         name = normalizer.get(1, [b"custom"])[-1].decode(errors="replace")
-        raise ValueError(f"it normalizes characters by the table {name}; one with the rule identity is needed")
+        raise ValueError(f"it uses the normalization rule {name}, but the page supports only identity")
     if not normalizer.get(5, [1])[-1] or trainer.get(24, [0])[-1]:
-        raise ValueError("it does not mark spaces in front of words")
-    kinds = [KINDS.get(piece.get(3, [1])[-1]) for piece in pieces]
-    if None in kinds:
-        unfit = pieces[kinds.index(None)][1][-1].decode(errors="replace")
-        raise ValueError(f"its piece {unfit!r} is user-defined or unused, and the page only has merged ones")
+        raise ValueError("it does not write spaces as a prefix of words, which the page needs")
+    kinds = ""
+    for piece in pieces:
+        letter = KINDS.get(piece.get(3, [1])[-1])
+        if letter is None:
+            name = piece[1][-1].decode(errors="replace")
+            raise ValueError(f"its piece {name!r} is user-defined or unused, which the page lacks")
+        kinds += letter
     scores = [_as_float(piece.get(2, [0])[-1]) for piece in pieces]
-    letters = "".join(letter for letter in kinds if letter)
     return {
         "type": "SentencePiece",
         "kind": "BPE" if kind == BPE else "characters",
         "pieces": [piece[1][-1].decode() for piece in pieces],
-        "kinds": letters,
-        "scores": _plain(scores) if kind == BPE else [0] * len(scores),
+        "kinds": kinds,
+        "scores": _short_scores(scores) if kind == BPE else [0] * len(scores),
         "addsSpace": bool(normalizer.get(3, [1])[-1]),
         "collapses": bool(normalizer.get(4, [1])[-1]),
-        "spellsSign": not tokenizer.adds_space and letters.count("b") == 256,
+        "spellsSign": not tokenizer.adds_space and kinds.count("b") == 256,
     }
 
 
 def _read_message(data: bytes) -> dict[int, list[Any]]:
-    """A protocol buffer's fields by number: whole numbers, or the bytes of strings, messages and floats."""
+    """The fields of a protocol buffer by number: integers, or the bytes of strings, messages and floats."""
     fields: dict[int, list[Any]] = {}
     position = 0
     while position < len(data):
         tag, position = _read_varint(data, position)
-        wire = tag & 7
-        value: Any
-        if wire == 0:
-            value, position = _read_varint(data, position)
+        number, wire_type = tag >> 3, tag & 7
+        if wire_type == 0:
+            integer, position = _read_varint(data, position)
+            fields.setdefault(number, []).append(integer)
+            continue
+        if wire_type == 2:
+            length, position = _read_varint(data, position)
         else:
-            if wire == 2:
-                length, position = _read_varint(data, position)
-            else:
-                length = {1: 8, 5: 4}[wire]
-            value = data[position : position + length]
-            position += length
-        fields.setdefault(tag >> 3, []).append(value)
+            length = {1: 8, 5: 4}[wire_type]
+        fields.setdefault(number, []).append(data[position : position + length])
+        position += length
     return fields
 
 
 def _read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """The number, and the position after it."""
-    value = shift = 0
+    """The integer at a position, and the position after it."""
+    value = 0
+    shift = 0
     while True:
         byte = data[position]
         position += 1
@@ -107,8 +110,8 @@ def _as_float(raw: bytes | int) -> float:
     return struct.unpack("<f", raw)[0] if isinstance(raw, bytes) else float(raw)
 
 
-def _plain(scores: list[float]) -> list[float | int]:
-    """Whole scores without a point: half the text."""
+def _short_scores(scores: list[float]) -> list[float | int]:
+    """Whole scores as integers, which take half the space in JSON."""
     return [int(score) if score.is_integer() else score for score in scores]
 
 
@@ -120,9 +123,9 @@ def _llama2c(tokenizer: Llama2cTokenizer) -> dict[str, Any]:
     return {
         "type": "Llama2c",
         "kind": "BPE",
-        "pieces": [piece.decode("latin-1") for piece in pieces],  # bytes, one in each character
+        "pieces": [piece.decode("latin-1") for piece in pieces],  # one byte per character
         "kinds": "ucc" + 256 * "b" + (len(pieces) - 259) * "n",
-        "scores": _plain(scores),
+        "scores": _short_scores(scores),
     }
 
 
@@ -132,9 +135,9 @@ def _llama2c(tokenizer: Llama2cTokenizer) -> dict[str, Any]:
 def _tokenizer_json(tokenizer: HFTokenizer) -> dict[str, Any]:
     content = json.loads(read_again(tokenizer))
     model = content["model"]
-    kind = model.get("type", "BPE")  # files of old versions do not say it
+    kind = model.get("type", "BPE")  # old files have no type
     if kind != "BPE":
-        raise ValueError(f"its model is {kind}, and the page has only BPE")
+        raise ValueError(f"its model is {kind}, but the page supports only BPE")
     for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(name):
             raise ValueError(f"its BPE model has {name}, which the page lacks")
@@ -167,37 +170,37 @@ def _tokenizer_json(tokenizer: HFTokenizer) -> dict[str, Any]:
 
 
 def _added(token: dict[str, Any], normalizer: Steps, tokenizer: HFTokenizer) -> dict[str, Any]:
-    """Its name is how it stands in the text; one that is looked for in normalized text is itself normalized."""
-    name = token["content"]
+    """An added token. If it is matched in normalized text, its content is normalized, too."""
+    content = token["content"]
     if token.get("single_word"):
-        raise ValueError(f"its added token {name!r} is found as a whole word only, which the page lacks")
-    found = name
+        raise ValueError(f"its added token {content!r} is matched as a whole word only, which the page lacks")
+    matched = content
     for step in normalizer if token.get("normalized") else []:
         if step["type"] == "prepend":
-            found = step["content"] + found
+            matched = step["content"] + matched
         elif step["type"] == "replace":
-            found = found.replace(step["pattern"], step["content"])
-        elif not found.isascii():
-            raise ValueError(f"its added token {name!r} is normalized, which the page does to ASCII ones only")
+            matched = matched.replace(step["pattern"], step["content"])
+        elif not matched.isascii():
+            raise ValueError(f"its added token {content!r} is normalized but not ASCII, which the page lacks")
     flags = {flag: bool(token.get(flag)) for flag in ("normalized", "lstrip", "rstrip")}
-    # The library decodes a special token whose name was changed by the normalizer as if it were text.
+    # The library does not skip a special token if the normalizer changes its content.
     skipped = bool(token.get("special")) and not tokenizer.decode([token["id"]])
-    return {"id": token["id"], "content": found, "skipped": skipped, **flags}
+    return {"id": token["id"], "content": matched, "skipped": skipped, **flags}
 
 
-def _sequence(part: dict[str, Any] | None, name: str) -> Iterator[dict[str, Any]]:
-    """The steps of a component of tokenizer.json, which may be none, one, or a Sequence of more."""
-    if part is None:
+def _sequence(component: dict[str, Any] | None, key: str) -> Iterator[dict[str, Any]]:
+    """The steps of a component of tokenizer.json: none, one, or those of a Sequence, listed under ``key``."""
+    if component is None:
         return
-    if part["type"] == "Sequence":
-        for step in part[name]:
-            yield from _sequence(step, name)
+    if component["type"] == "Sequence":
+        for step in component[key]:
+            yield from _sequence(step, key)
     else:
-        yield part
+        yield component
 
 
-def _normalizer(part: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-    for step in _sequence(part, "normalizers"):
+def _normalizer(component: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+    for step in _sequence(component, "normalizers"):
         match step["type"]:
             case "Prepend":
                 yield {"type": "prepend", "content": step["prepend"]}
@@ -208,18 +211,18 @@ def _normalizer(part: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
             case "Strip":
                 yield {"type": "strip", "left": step["strip_left"], "right": step["strip_right"]}
             case other:
-                raise ValueError(f"its normalizer {other} is missing in the page")
+                raise ValueError(f"it has the normalizer {other}, which the page lacks")
 
 
 def _replace(step: dict[str, Any]) -> dict[str, Any]:
     pattern = step["pattern"].get("String")
     if not pattern:
-        raise ValueError(f"it replaces by the expression {step['pattern'].get('Regex')!r}, which the page lacks")
+        raise ValueError(f"it replaces the expression {step['pattern'].get('Regex')!r}; the page replaces only strings")
     return {"type": "replace", "pattern": pattern, "content": step["content"]}
 
 
-def _pre_tokenizer(part: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-    for step in _sequence(part, "pretokenizers"):
+def _pre_tokenizer(component: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+    for step in _sequence(component, "pretokenizers"):
         match step["type"]:
             case "Split":
                 yield _split(step)
@@ -235,7 +238,7 @@ def _pre_tokenizer(part: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
             case "Metaspace":
                 yield _metaspace(step) | {"split": step.get("split", True)}
             case other:
-                raise ValueError(f"its pre-tokenizer {other} is missing in the page")
+                raise ValueError(f"it has the pre-tokenizer {other}, which the page lacks")
 
 
 def _split(step: dict[str, Any]) -> dict[str, Any]:
@@ -250,13 +253,13 @@ def _split(step: dict[str, Any]) -> dict[str, Any]:
 
 def _metaspace(step: dict[str, Any]) -> dict[str, Any]:
     if step["replacement"] != "\u2581":
-        raise ValueError(f"its Metaspace writes {step['replacement']!r} for a space, which the page lacks")
+        raise ValueError(f"its Metaspace replaces a space by {step['replacement']!r}; the page supports only U+2581")
     scheme = step.get("prepend_scheme") or ("always" if step.get("add_prefix_space", True) else "never")
     return {"type": "metaspace", "replacement": step["replacement"], "scheme": scheme}
 
 
-def _decoder(part: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-    for step in _sequence(part, "decoders"):
+def _decoder(component: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+    for step in _sequence(component, "decoders"):
         match step["type"]:
             case "Replace":
                 yield _replace(step)
@@ -271,4 +274,4 @@ def _decoder(part: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
             case "Metaspace":
                 yield _metaspace(step)
             case other:
-                raise ValueError(f"its decoder {other} is missing in the page")
+                raise ValueError(f"it has the decoder {other}, which the page lacks")

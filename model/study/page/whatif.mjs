@@ -1,63 +1,66 @@
-// View 6: the same text under another table of rotations.
+// View 6: the same text with a different rotation table.
 
 import { softmax } from "./model.mjs";
 import { $, axes, element, number, percent, surface, table, vertical } from "./draw.mjs";
-import { args, ask, shown, state, t } from "./state.mjs";
-import { likeliest } from "./tokens.mjs";
+import { args, ask, tokenText, state, t } from "./state.mjs";
+import { mostLikely } from "./tokens.mjs";
 
 export const longLength = Math.min(2 * args.maxSeqLen, 512);
 
-// The text, or the text again and again until it is longer than the trained length.
-function text() {
-  if (!state.long) return state.tokens;
-  const [bos, ...rest] = state.tokens;
-  return [bos, ...Array.from({ length: longLength - 1 }, (_, i) => rest[i % rest.length])];
-}
+const SCALED = ["linear", "ntk", "yarn"]; // the changes that have a factor
+const ROTATED = ["none", "theta", ...SCALED];
 
-function settings() {
+const ORIGINAL = { theta: args.ropeTheta, scaling: args.ropeScaling, offset: 0, stretch: 1, off: false };
+
+function changedRotation() {
   const { change, factor, offset, stretch } = state;
-  const plain = { theta: args.ropeTheta, scaling: args.ropeScaling };
-  const scaling = { type: change, factor, attentionFactor: 1 };
+  const rotation = { ...ORIGINAL, offset, stretch, off: change === "off" };
+  if (change === "theta") rotation.theta = state.theta;
+  if (SCALED.includes(change)) rotation.scaling = { type: change, factor, attentionFactor: 1 };
   if (change === "yarn") {
-    Object.assign(scaling, {
+    Object.assign(rotation.scaling, {
       originalMaxSeqLen: args.maxSeqLen,
       low: 1,
       high: 32,
       attentionFactor: 0.1 * Math.log(factor) + 1,
     });
   }
-  const changed = ["linear", "ntk", "yarn"].includes(change)
-    ? { ...plain, scaling }
-    : change === "theta"
-      ? { ...plain, theta: state.theta }
-      : plain;
-  return { ...changed, offset, stretch, off: change === "off" };
+  return rotation;
 }
 
-// Asks for both runs, the unchanged one and the changed one, at the same positions of the same text.
-export async function compare() {
+// The text, or the text repeated beyond the trained length.
+function comparedTokens() {
+  if (!state.long) return state.tokens;
+  const [bos, ...rest] = state.tokens;
+  return [bos, ...Array.from({ length: longLength - 1 }, (_, i) => rest[i % rest.length])];
+}
+
+// Runs the same tokens with the original and with the changed rotation. `text` identifies the text of the comparison.
+export async function compareRotations() {
   if (state.tokens.length < 2) return null;
-  const { tokens: whole } = state;
-  const tokens = text();
-  const same = { theta: args.ropeTheta, scaling: args.ropeScaling, offset: 0, stretch: 1, off: false };
-  const before = await ask("whatIf", { tokens, ...same });
-  return { text: whole, tokens, before, after: await ask("whatIf", { tokens, ...settings() }) };
+  const text = state.tokens;
+  const tokens = comparedTokens();
+  const before = await ask("whatIf", { tokens, ...ORIGINAL });
+  const after = await ask("whatIf", { tokens, ...changedRotation() });
+  return { text, tokens, before, after };
 }
 
 const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
 
-export function drawWhatIf() {
-  for (const [id, shownWhen] of [
-    ["theta", ["theta"]],
-    ["factor", ["linear", "ntk", "yarn"]],
-    // Without rotation no position has an effect.
-    ["offset", ["none", "theta", "linear", "ntk", "yarn"]],
-    ["stretch", ["none", "theta", "linear", "ntk", "yarn"]],
-    ["long", longLength > args.maxSeqLen ? [state.change] : []],
-  ]) {
-    $(id).closest("label").hidden = !shownWhen.includes(state.change);
-  }
+function drawControls() {
+  const visible = {
+    theta: state.change === "theta",
+    factor: SCALED.includes(state.change),
+    offset: ROTATED.includes(state.change), // without rotation, positions have no effect
+    stretch: ROTATED.includes(state.change),
+    long: longLength > args.maxSeqLen,
+  };
+  for (const [id, isVisible] of Object.entries(visible)) $(id).closest("label").hidden = !isVisible;
   $("stretchHelp").hidden = state.change === "off";
+}
+
+export function drawWhatIf() {
+  drawControls();
   if (state.computing) {
     $("whatIfText").textContent = t("computing");
     return;
@@ -70,11 +73,11 @@ export function drawWhatIf() {
     return;
   }
   const { tokens, before, after } = whatIf;
-  const [a, b] = [mean(before.losses), mean(after.losses)];
+  const change = mean(after.losses) - mean(before.losses);
   $("whatIfText").textContent = t("whatIfText", {
-    before: number(a),
-    after: number(b),
-    difference: (b < a ? "" : "+") + number(b - a),
+    before: number(mean(before.losses)),
+    after: number(mean(after.losses)),
+    difference: (change < 0 ? "" : "+") + number(change),
     context: args.maxSeqLen,
     distance: state.change === "off" ? 0 : number((tokens.length - 1) * state.stretch, 0),
   });
@@ -83,23 +86,25 @@ export function drawWhatIf() {
 }
 
 function drawNext(before, after) {
-  const [p, q] = [before, after].map(({ logits }) => softmax(new Float64Array(logits)));
-  // Always as many rows, so that nothing below moves: the tokens that are likeliest in either.
-  const ids = likeliest(p.map((prob, id) => Math.max(prob, q[id])), 10).sort((a, b) => p[b] - p[a]);
+  const old = softmax(new Float64Array(before.logits)); // (V)
+  const now = softmax(new Float64Array(after.logits)); // (V)
+  // The tokens that are most likely in either; always ten rows, so that nothing below moves.
+  const larger = old.map((prob, id) => Math.max(prob, now[id]));
+  const ids = mostLikely(larger, 10).sort((a, b) => old[b] - old[a]);
   const target = $("whatIfNext");
-  const most = Math.max(...ids.flatMap((id) => [p[id], q[id]]));
+  const largest = Math.max(...ids.map((id) => larger[id]));
   table(
     target,
     [t("tokenColumn"), t("beforeColumn"), t("afterColumn"), t("chartColumn")],
-    ids.map((id) => [{ text: shown(id) }, percent(p[id]), percent(q[id]), ""]),
+    ids.map((id) => [{ text: tokenText(id) }, percent(old[id]), percent(now[id]), ""]),
   );
   ids.forEach((id, i) => {
     const cell = target.tBodies[0].rows[i].cells[3];
     cell.className = "bar";
     cell.replaceChildren();
-    for (const prob of [p[id], q[id]]) {
+    for (const prob of [old[id], now[id]]) {
       const bar = element("div");
-      bar.style.width = `${(100 * prob) / most}%`;
+      bar.style.width = `${(100 * prob) / largest}%`;
       cell.append(bar);
     }
   });
@@ -107,8 +112,8 @@ function drawNext(before, after) {
 
 function drawLoss(before, after) {
   const n = before.length;
-  const group = Math.max(1, Math.round(n / 64));
-  const c = state.colors; // long texts: means of groups
+  const group = Math.max(1, Math.round(n / 64)); // tokens per point of the curve
+  const c = state.colors;
   const grouped = (losses) =>
     Array.from({ length: Math.ceil(n / group) }, (_, i) => mean(losses.slice(i * group, (i + 1) * group)));
   const [a, b] = [grouped(before), grouped(after)];
@@ -116,9 +121,9 @@ function drawLoss(before, after) {
   const [context, x, y] = axes($("loss"), {
     xs: [1, Math.max(n, 2)],
     ys: span,
-    xName: t("positionAxis"),
+    xName: t("positionColumn"),
     yName: t("lossAxis"),
-    whole: true,
+    integerTicks: true,
   });
   if (n > args.maxSeqLen) vertical(context, x, y, args.maxSeqLen, span, t("trained", { length: args.maxSeqLen }));
   const curve = (values, color, dash) => {
@@ -135,6 +140,6 @@ function drawLoss(before, after) {
   curve(b, c.key, [5, 4]);
   $("loss").setAttribute("aria-label", `${t("lossCaption")} ${number(mean(before))} → ${number(mean(after))}`);
   const { tokens } = state.whatIf;
-  const rows = before.map((loss, i) => [i + 1, { text: shown(tokens[i + 1]) }, number(loss), number(after[i])]);
-  table($("lossData"), [t("positionAxis"), t("tokenColumn"), t("beforeColumn"), t("afterColumn")], rows);
+  const rows = before.map((loss, i) => [i + 1, { text: tokenText(tokens[i + 1]) }, number(loss), number(after[i])]);
+  table($("lossData"), [t("positionColumn"), t("tokenColumn"), t("beforeColumn"), t("afterColumn")], rows);
 }

@@ -1,4 +1,4 @@
-// The page's texts in a language, and its colours in a theme.
+// Sets the language and the theme of the page.
 
 import { $, colors } from "./draw.mjs";
 import { args, facts, state, t, writeHash } from "./state.mjs";
@@ -14,7 +14,7 @@ export function setLanguage(language) {
     place.setAttribute("aria-label", t(place.dataset.label));
   $("language").textContent = t("otherLanguage");
   $("language").lang = language === "zh" ? "en" : "zh-Hans";
-  for (const place of document.querySelectorAll(".doc")) link(place);
+  for (const place of document.querySelectorAll(".doc")) linkToDocs(place);
   const parameters = facts.shapes.reduce((sum, [, rows, columns]) => sum + rows * columns, 0).toLocaleString("en");
   $("sizes").textContent = t("sizes", {
     parameters,
@@ -29,15 +29,16 @@ export function setLanguage(language) {
     scaling: args.ropeScaling ? args.ropeScaling.type : t("scalingNone"),
   });
   $("longText").textContent = t("long", { length: longLength, times: longLength / args.maxSeqLen });
-  $("encoding").textContent = t("encodingExact", { kind: facts.tokenizer.kind });
+  const kind = facts.tokenizer.kind === "BPE" ? "BPE" : t("characterModel");
+  $("encoding").textContent = t("encodingExact", { kind });
   buildOverview();
   drawGuide();
   writeHash();
   changed();
 }
 
-// The docs of the page's language; without them beside the page, only their name.
-function link(place) {
+// Links to a step of the docs in the language of the page. If the docs were not found, only names it.
+function linkToDocs(place) {
   const step = Number(place.dataset.step);
   const found = facts.steps[state.language].find(([heading]) => heading.startsWith(`${step}.`));
   place.textContent = found
@@ -46,7 +47,7 @@ function link(place) {
   if (found) place.href = found[1];
 }
 
-// The reader's theme, or the one given, which is for paper.
+// Prints use the light theme, whatever the setting is.
 export function setTheme(theme = state.theme) {
   const dark = matchMedia("(prefers-color-scheme: dark)").matches;
   document.documentElement.dataset.theme = theme || (dark ? "dark" : "light");

@@ -1,29 +1,54 @@
-// The model, in a thread of its own: a message in, an answer with the same id out.
+// The model in a worker thread. Each message gets one answer with the same id.
 
-import { KVCache, Transformer, precomputeFreqsCis, unpack, work } from "./model.mjs";
+import { KVCache, Transformer, precomputeFreqsCis, work } from "./model.mjs";
 import { choose, losses, uniformOf } from "./sampling.mjs";
 
 let model, cache, logits;
 
-// Base64 by a table, which is some five times faster than atob.
+const BASE64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+// Base64 with a lookup table, which is about five times faster than atob.
 export function decodeBase64(text) {
   const table = new Uint8Array(128);
-  [..."ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"].forEach(
-    (c, i) => (table[c.charCodeAt(0)] = i),
-  );
-  const padding = text.endsWith("==") ? 2 : text.endsWith("=") ? 1 : 0;
+  for (let i = 0; i < 64; i++) table[BASE64.charCodeAt(i)] = i;
+  const end = text.indexOf("=", text.length - 2);
+  const padding = end < 0 ? 0 : text.length - end;
   const bytes = new Uint8Array((text.length / 4) * 3 - padding);
   for (let i = 0, at = 0; i < text.length; i += 4) {
     const six = (j) => table[text.charCodeAt(i + j)];
     const group = (six(0) << 18) | (six(1) << 12) | (six(2) << 6) | six(3);
-    bytes[at++] = group >> 16; // what is written past the end of the array is dropped
+    bytes[at++] = group >> 16; // writes past the end of a typed array are ignored
     bytes[at++] = group >> 8;
     bytes[at++] = group;
   }
   return bytes.buffer;
 }
 
-// One forward pass, with what the page draws of it.
+// The bytes of all weights -> { name: { data, rows, columns } }. Names and shapes are those of the state dict.
+export function unpack(bytes, shapes, dtype) {
+  const all = dtype === "float16" ? float32OfHalves(new Uint16Array(bytes)) : new Float32Array(bytes);
+  const tensors = {};
+  let at = 0;
+  for (const [name, rows, columns] of shapes) {
+    tensors[name] = { data: all.subarray(at, at + rows * columns), rows, columns };
+    at += rows * columns;
+  }
+  return tensors;
+}
+
+// A table of all 65,536 float16 numbers, because computing each weight's number takes longer than looking it up.
+function float32OfHalves(halves) {
+  const table = Float32Array.from({ length: 65536 }, (_, bits) => {
+    const sign = bits >> 15 ? -1 : 1, exponent = (bits >> 10) & 31, fraction = bits & 1023;
+    if (exponent === 31) return fraction ? NaN : sign * Infinity;
+    return sign * (exponent ? 2 ** (exponent - 15) * (1 + fraction / 1024) : 2 ** -24 * fraction);
+  });
+  const numbers = new Float32Array(halves.length);
+  for (let i = 0; i < halves.length; i++) numbers[i] = table[halves[i]]; // Float32Array.from is several times slower
+  return numbers;
+}
+
+// One forward pass: its trace for the page to draw, and its cost. Keeps the logits of the last token for sampling.
 function forward(tokens, startPos, useCache) {
   const trace = [];
   const before = work.multiplications;
@@ -44,41 +69,37 @@ export const answers = {
   load({ facts, weights, limit }) {
     model = new Transformer(facts.args, unpack(decodeBase64(weights), facts.shapes, facts.dtype));
     cache = new KVCache(model.args, limit);
-    model.forward(Array(Math.min(8, limit)).fill(0)); // so that the first time measured is not the compiler's
+    model.forward(Array(Math.min(8, limit)).fill(0)); // warm up, so that no measured time includes compilation
     return {};
   },
 
-  // Forwards `tokens` after `earlier`, then samples and forwards `count` more, until one ends the text.
-  run({ earlier, tokens, count, dropped = 0, sampling, useCache, eosIds }) {
+  // Forwards `tokens` after `earlier`, then samples and forwards up to `count` more. Stops at an end-of-text token.
+  run({ earlier, tokens, count, evicted = 0, sampling, useCache, eosIds }) {
     const all = [...earlier];
     const passes = [];
     const start = performance.now();
-    const take = (more) => {
+    const append = (more) => {
       all.push(...more);
       passes.push(useCache ? forward(more, all.length - more.length, true) : forward(all, 0, false));
     };
-    if (tokens.length) take(tokens);
+    if (tokens.length) append(tokens);
     for (let n = 0; n < count && all.length < cache.maxSeqLen; n++) {
-      const token = choose(logits, sampling, uniformOf(sampling.seed, dropped + all.length));
-      take([token]);
+      const token = choose(logits, sampling, uniformOf(sampling.seed, evicted + all.length));
+      append([token]);
       if (eosIds.includes(token)) break;
     }
     return { tokens: all.slice(earlier.length), passes, logits, ms: performance.now() - start };
   },
 
-  drop({ kept, count, length }) {
+  evict({ keep, count, length }) {
     const { headDim, ropeTheta, ropeScaling } = model.args;
-    const plain = ropeScaling && { ...ropeScaling, attentionFactor: 1 };
-    cache.drop(
-      kept,
-      count,
-      length,
-      precomputeFreqsCis(headDim, 1, ropeTheta, plain, () => -count),
-    );
+    const unscaled = ropeScaling && { ...ropeScaling, attentionFactor: 1 }; // cached keys have YaRN's factor already
+    const back = precomputeFreqsCis(headDim, 1, ropeTheta, unscaled, () => -count);
+    cache.evict(keep, count, length, back);
     return {};
   },
 
-  // The same tokens under another table of rotations: the next token's logits, and the loss of each token.
+  // The same tokens with a different rotation table: the logits of the next token, and the loss of each token.
   whatIf({ tokens, theta, scaling, offset, stretch, off }) {
     const place = off ? () => 0 : (p) => offset + stretch * p;
     const table = precomputeFreqsCis(model.args.headDim, tokens.length, theta, off ? null : scaling, place);
