@@ -12,7 +12,16 @@ from model import KVCache, ModelArgs, Transformer, generate
 from model.attention import Attention
 from model.decoding.endless import is_shift_invariant
 from model.generation import padding_mask
-from model.positions import LARGEST_OPTION, NOTE, SCALINGS, SCHEMES, build_scheme, load_study, read_note, save_study
+from model.positions import (
+    LARGEST_OPTION,
+    SCALINGS,
+    SCHEMES,
+    STUDY_FILE,
+    build_scheme,
+    load_study,
+    read_study,
+    save_study,
+)
 from model.positions.encodings import sinusoids, t5_buckets
 from model.positions.scores import alibi_slopes
 from model.rope_scaling import RopeScaling
@@ -397,30 +406,33 @@ def test_the_smallest_options_work(scheme, options, tokens):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda note: note.pop("scheme"), "study.json: scheme is None"),
-        (lambda note: note.update(scheme=["rope"]), "scheme is "),
-        (lambda note: note.update(scheme="roep"), "unknown scheme 'roep': did you mean 'rope'"),
-        (lambda note: note.update(options=3), "options is 3"),
-        (lambda note: note.update(options={"kk": 3}), "scheme deberta has no option 'kk'"),
-        (lambda note: note.update(options={"k": "4"}), "k is '4': give a whole number"),
-        (lambda note: note.update(options={"k": 5}), "weights.safetensors does not match study.json"),
-        (lambda note: note.update(scheme="rope", options={}), "weights.safetensors does not match study.json"),
-        (lambda note: note.update(args=[]), r"args is \[\]"),
-        (lambda note: note["args"].update(dim="24"), "dim is '24'"),
-        (lambda note: note["args"].update(dim=True), "dim is True"),
-        (lambda note: note["args"].update(dim=32), "tok_embeddings.weight is .41, 32., but the weights have .41, 24."),
-        (lambda note: note["args"].update(n_layers=10**9), "n_layers is 1000000000, but the weights have 2"),
-        (lambda note: note["args"].update(vocab_size=10**12), "tok_embeddings.weight is "),
-        (lambda note: note["args"].update(n_head=3), "unknown setting 'n_head'"),
-        (lambda note: note["args"].update(rope_scaling={"type": "liner"}), "type is 'liner'"),
-        (lambda note: note["args"].update(rope_theta=-1.0), "rope_theta is -1.0"),
+        (lambda content: content.pop("scheme"), "study.json: scheme is None"),
+        (lambda content: content.update(scheme=["rope"]), "scheme is "),
+        (lambda content: content.update(scheme="roep"), "unknown scheme 'roep': did you mean 'rope'"),
+        (lambda content: content.update(options=3), "options is 3"),
+        (lambda content: content.update(options={"kk": 3}), "scheme deberta has no option 'kk'"),
+        (lambda content: content.update(options={"k": "4"}), "k is '4': give a whole number"),
+        (lambda content: content.update(options={"k": 5}), "weights.safetensors does not match study.json"),
+        (lambda content: content.update(scheme="rope", options={}), "weights.safetensors does not match study.json"),
+        (lambda content: content.update(args=[]), r"args is \[\]"),
+        (lambda content: content["args"].update(dim="24"), "dim is '24'"),
+        (lambda content: content["args"].update(dim=True), "dim is True"),
+        (
+            lambda content: content["args"].update(dim=32),
+            "tok_embeddings.weight is .41, 32., but the weights have .41, 24.",
+        ),
+        (lambda content: content["args"].update(n_layers=10**9), "n_layers is 1000000000, but the weights have 2"),
+        (lambda content: content["args"].update(vocab_size=10**12), "tok_embeddings.weight is "),
+        (lambda content: content["args"].update(n_head=3), "unknown setting 'n_head'"),
+        (lambda content: content["args"].update(rope_scaling={"type": "liner"}), "type is 'liner'"),
+        (lambda content: content["args"].update(rope_theta=-1.0), "rope_theta is -1.0"),
     ],
 )
 def test_a_damaged_study_json_is_a_one_line_error(change, message, tmp_path):
     save_study(build_scheme(ARGS, "deberta", k=4), "deberta", tmp_path, k=4)
-    note = json.loads((tmp_path / NOTE).read_text(encoding="utf-8"))
-    change(note)
-    (tmp_path / NOTE).write_text(json.dumps(note), encoding="utf-8")
+    content = json.loads((tmp_path / STUDY_FILE).read_text(encoding="utf-8"))
+    change(content)
+    (tmp_path / STUDY_FILE).write_text(json.dumps(content), encoding="utf-8")
     with pytest.raises(ValueError, match=message) as error:
         load_study(tmp_path)
     assert "\n" not in str(error.value)
@@ -430,8 +442,8 @@ def test_study_json_keeps_the_scaling_and_the_options(tmp_path):
     scaled = dataclasses.replace(ARGS, rope_scaling=RopeScaling("linear", 2.0))
     save_study(build_scheme(scaled, "rope"), "rope", tmp_path / "a")
     save_study(build_scheme(ARGS, "t5", buckets=6), "t5", tmp_path / "b", buckets=6)
-    assert read_note(tmp_path / "a")["args"] == scaled
-    assert read_note(tmp_path / "b") == {"scheme": "t5", "options": {"buckets": 6}, "args": ARGS}
+    assert read_study(tmp_path / "a").args == scaled
+    assert read_study(tmp_path / "b") == ("t5", {"buckets": 6}, ARGS)
 
 
 def test_learnable_needs_a_theta_of_at_least_one():

@@ -8,7 +8,7 @@ import re
 import pytest
 import torch
 
-from model.positions import NOTE, SCHEMES
+from model.positions import SCHEMES, STUDY_FILE
 from model.study import TOPICS, compare, run, scheme_training
 from model.study.topic import save_plot
 from model.weights import load_tokenizer
@@ -91,7 +91,7 @@ def test_keep_trains_a_missing_model_again_and_leaves_its_result_as_it_is(small,
     run("compare", kept)
     assert announced_runs(capsys) == [("learnable", 0)]
     assert one.results.read_bytes() == before
-    (tmp_path / "models" / "learnable-0" / NOTE).unlink()  # killed while it was saved
+    (tmp_path / "models" / "learnable-0" / STUDY_FILE).unlink()  # killed while it was saved
     unfinished = tmp_path / "models" / "learnable-0" / ".tokenizer.json.123.tmp"
     unfinished.write_text("{", encoding="utf-8")
     run("compare", kept)

@@ -7,7 +7,7 @@ import torch
 
 from model import ModelArgs, Transformer
 from model.cli import write_toml
-from model.positions import NOTE, SCALINGS, build_scheme, save_study
+from model.positions import SCALINGS, STUDY_FILE, build_scheme, save_study
 from model.study import TOPICS, run
 from model.study.attention_maps import attention_weights, most_readable, profile, readable, recorded_weights, uniform
 from model.study.extrapolate import full, spans, windowed
@@ -129,8 +129,9 @@ def test_a_model_without_its_training_text_needs_data(trained, run_directory, te
 def test_a_model_with_an_impossible_context_is_refused_before_anything_is_allocated(trained, tmp_path):
     args = ModelArgs(dim=32, n_layers=1, n_heads=4, vocab_size=300, max_seq_len=32)
     save_study(build_scheme(args, "alibi"), "alibi", tmp_path)
-    note = (tmp_path / NOTE).read_text(encoding="utf-8").replace('"max_seq_len": 32', '"max_seq_len": 1000000000000')
-    (tmp_path / NOTE).write_text(note, encoding="utf-8")
+    content = (tmp_path / STUDY_FILE).read_text(encoding="utf-8")
+    content = content.replace('"max_seq_len": 32', '"max_seq_len": 1000000000000')
+    (tmp_path / STUDY_FILE).write_text(content, encoding="utf-8")
     with pytest.raises(ValueError, match="max_seq_len 1000000000000 needs about"):
         open_model(tmp_path)
 

@@ -337,9 +337,9 @@ def test_the_security_policy_blocks_requests_and_inline_scripts(browser, address
 FAULTS = """() => {
     const faults = document.documentElement.scrollWidth > innerWidth ? ["the page scrolls sideways"] : [];
     const inner = ".scroll *, #chips *, #clocks *, #thumbs *, #wholeText *";
-    const kinds = "button, select, input, textarea, a, label, output, h1, h2, h3, p, figcaption, canvas, summary, "
-        + ".annotation";
-    const all = [...document.querySelectorAll(`${kinds}, .part, .scroll, #chips, #clocks, #thumbs, #wholeText`)];
+    const tags = "button, select, input, textarea, a, label, output, h1, h2, h3, p, figcaption, canvas, summary";
+    const places = ".part, .scroll, #chips, #clocks, #thumbs, #wholeText, .annotation";
+    const all = [...document.querySelectorAll(`${tags}, ${places}`)];
     const seen = all.filter((each) => !each.matches(inner) && each.checkVisibility() && each.getClientRects().length);
     const boxes = seen.map((each) => [...each.getClientRects()]);
     const name = (each) => `${each.tagName} ${each.id} ${each.textContent.slice(0, 20)}`;

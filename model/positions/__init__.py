@@ -15,6 +15,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+from torch import Tensor
+
 from ..cli.files import read_json, write_json
 from ..cli.settings import from_settings, from_table, suggest_name
 from ..config import ModelArgs
@@ -52,7 +54,7 @@ SCHEMES = {
 }
 SCALINGS = ("linear", "ntk", "yarn")  # RoPE's table, scaled for a context ``factor`` times as long
 LARGEST_OPTION = 2**20  # more than the length of any text here
-STUDY_WEIGHTS, NOTE = "weights.safetensors", "study.json"
+STUDY_WEIGHTS, STUDY_FILE = "weights.safetensors", "study.json"
 
 
 def check_scheme(scheme: Any) -> str:
@@ -100,26 +102,31 @@ def save_study(model: Transformer, scheme: str, directory: Path, **options: Any)
     """
     directory.mkdir(parents=True, exist_ok=True)
     save_tensors(directory / STUDY_WEIGHTS, model.state_dict())
-    write_json(directory / NOTE, {"scheme": scheme, "options": options, "args": asdict(model.args)})
+    write_json(directory / STUDY_FILE, {"scheme": scheme, "options": options, "args": asdict(model.args)})
 
 
-def read_note(directory: Path) -> dict[str, Any]:
-    """Read study.json: ``scheme``, its ``options``, and ``args`` as ModelArgs.
+class StudySettings(NamedTuple):
+    """The content of study.json. ``options`` are arguments of the scheme's class."""
 
-    Raises ValueError that names the file and the entry.
-    """
-    path = directory / NOTE
-    note = read_json(path)
+    scheme: str
+    options: dict[str, Any]
+    args: ModelArgs
+
+
+def read_study(directory: Path) -> StudySettings:
+    """Read study.json. Raises ValueError that names the file and the entry."""
+    path = directory / STUDY_FILE
+    content = read_json(path)
     try:
         for name, kind in (("scheme", str), ("options", dict), ("args", dict)):
-            if not isinstance(note.get(name), kind):
-                raise ValueError(f"{name} is {note.get(name)!r}: it must be a {kind.__name__}")
-        scheme = check_scheme(note["scheme"])
-        values = without_none(note["args"])
+            if not isinstance(content.get(name), kind):
+                raise ValueError(f"{name} is {content.get(name)!r}: it must be a {kind.__name__}")
+        scheme = check_scheme(content["scheme"])
+        values = without_none(content["args"])
         if scheme in SCALINGS:  # build_scheme computes it from the scheme and its factor
             values.pop("rope_scaling", None)
         args = from_settings(ModelArgs, from_table(values, ModelArgs))
-        return {"scheme": scheme, "options": note["options"], "args": args}
+        return StudySettings(scheme, content["options"], args)
     except ValueError as error:
         raise ValueError(f"{path}: {error}; restore the file") from None
 
@@ -140,22 +147,22 @@ def load_study(directory: Path, max_seq_len: int | None = None) -> Transformer:
 
     Raises ValueError for an unknown scheme, a length that the scheme does not support, or weights that do not match.
     """
-    note = read_note(directory)
-    args, tensors = note["args"], load_tensors(directory / STUDY_WEIGHTS)
-    check_sizes(args, tensors, directory / NOTE)
-    check_length(note["scheme"], args.max_seq_len, max_seq_len or args.max_seq_len)
+    scheme, options, args = read_study(directory)
+    tensors = load_tensors(directory / STUDY_WEIGHTS)
+    check_sizes(args, tensors, directory / STUDY_FILE)
+    check_length(scheme, args.max_seq_len, max_seq_len or args.max_seq_len)
     args = replace(args, max_seq_len=max_seq_len or args.max_seq_len)
-    check_context(args, directory / NOTE)
-    model = build_scheme(args, note["scheme"], **note["options"])
+    check_context(args, directory / STUDY_FILE)
+    model = build_scheme(args, scheme, **options)
     try:
         model.load_state_dict(tensors)
     except RuntimeError as error:
         first = str(error).splitlines()[1:2] or [str(error)]
-        raise ValueError(f"{directory / STUDY_WEIGHTS} does not match {NOTE}: {first[0].strip()}") from None
+        raise ValueError(f"{directory / STUDY_WEIGHTS} does not match {STUDY_FILE}: {first[0].strip()}") from None
     return model
 
 
-def check_sizes(args: ModelArgs, tensors: dict[str, Any], note: Path) -> None:
+def check_sizes(args: ModelArgs, tensors: dict[str, Tensor], study_file: Path) -> None:
     """Raise ValueError if the sizes in study.json are not those of the weights, before a network is allocated."""
     layers = len({name.split(".")[1] for name in tensors if name.startswith("layers.")})
     expected = {
@@ -164,12 +171,13 @@ def check_sizes(args: ModelArgs, tensors: dict[str, Any], note: Path) -> None:
         "layers.0.feed_forward.w1.weight": (args.hidden_dim, args.dim),
     }
     if layers != args.n_layers:
-        raise ValueError(f"{note}: n_layers is {args.n_layers}, but the weights have {layers}; restore the file")
+        raise ValueError(f"{study_file}: n_layers is {args.n_layers}, but the weights have {layers}; restore the file")
     for name, shape in expected.items():
         stored_shape = tuple(tensors[name].shape) if name in tensors else None
         if stored_shape != shape:
             raise ValueError(
-                f"{note}: by args the shape of {name} is {shape}, but the weights have {stored_shape}; restore the file"
+                f"{study_file}: by args the shape of {name} is {shape}, but the weights have {stored_shape}; "
+                "restore the file"
             )
 
 

@@ -1,7 +1,7 @@
 """Schemes whose attention scores depend on positions: T5, ALiBi, Shaw, Transformer-XL, TUPE, DeBERTa.
 
 In the formulas, e_ij is the score of query i and key j of one head, before the softmax. q_i, k_j and v_j are the query,
-the key and the value, row vectors of D channels. Keys never lie ahead, so the distance i - j is at least 0.
+the key and the value, row vectors of D channels. A query sees no later key, so the distance i - j is at least 0.
 """
 
 import math

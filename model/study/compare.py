@@ -10,7 +10,7 @@ from typing import Any
 
 from ..cli import INSTALLED
 from ..cli.files import check_is_file
-from ..positions import NOTE, SCALINGS, SCHEMES, check_scheme
+from ..positions import SCALINGS, SCHEMES, STUDY_FILE, check_scheme
 from .scheme_training import TIMES, Compare, Line, budget, model_directory, prepare_for_schemes, train_one
 from .topic import DASHES, Report, Table, check_options
 
@@ -107,7 +107,7 @@ def missing_runs(options: Compare, lines: list[Line]) -> list[tuple[str, int]]:
     runs = []
     for seed in range(options.seeds):
         for scheme in trained:
-            saved = not options.keep or (model_directory(options, scheme, seed) / NOTE).exists()
+            saved = not options.keep or (model_directory(options, scheme, seed) / STUDY_FILE).exists()
             if (scheme, seed) not in finished or not saved:
                 runs.append((scheme, seed))
     return runs

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..cli import from_settings, read_toml
 from ..cli.files import write_atomically
 from ..cli.machine import check_memory
-from ..positions import NOTE, load_study, read_note
+from ..positions import STUDY_FILE, load_study, read_study
 from ..positions.encodings import check_at_least
 from ..text.prepare import prepare
 from ..text.sources import open_documents
@@ -135,11 +135,11 @@ def check_theta(theta: float) -> None:
 def open_model(path: Path | None) -> tuple[Transformer, Tokenizer, str]:
     """The model, its tokenizer, and its position encoding. Raises ValueError if ``path`` holds no model."""
     path = path or newest_run()
-    if (path / NOTE).exists():
-        note = read_note(path)
-        positions = note["args"].max_seq_len
-        check_memory(32 * positions * note["args"].dim, f"{path / NOTE}: max_seq_len {positions}")
-        return load_study(path).eval(), load_tokenizer(path), note["scheme"]
+    if (path / STUDY_FILE).exists():
+        settings = read_study(path)
+        positions = settings.args.max_seq_len
+        check_memory(32 * positions * settings.args.dim, f"{path / STUDY_FILE}: max_seq_len {positions}")
+        return load_study(path).eval(), load_tokenizer(path), settings.scheme
     checkpoint = open_checkpoint(path)
     return checkpoint.model().float().eval(), checkpoint.tokenizer(), "rope"
 

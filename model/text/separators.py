@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from shlex import quote
 from typing import NamedTuple
 
-CONTEXT = 200  # characters before and after a separator that are examined
+SURROUNDING = 200  # characters before and after a separator that are examined
 MAX_PLACES = 20_000  # occurrences that are examined; the others are only counted
 
 # The end-of-text tokens of published models, written as text.
@@ -37,7 +37,7 @@ FORM_FEED = re.compile("\f")
 HTML = re.compile(r"</p>|<br|</a>|</div>", re.IGNORECASE)  # in HTML </s> ends struck-through text
 QUOTES = "\"'`"
 SENTENCE_END = tuple(".!?…。！？\"'”’」』")
-MOST = 0.9  # fraction of a separator's places that must look like the end of a document
+MIN_FRACTION = 0.9  # fraction of a separator's places that must look like the end of a document
 MAX_VARIATION = 1.0  # largest standard deviation / mean of the lengths of documents between rules
 MIN_DOCUMENT = 40  # characters; a shorter text between two rules is a title
 MIN_RULE = 10  # characters; shorter rules, and rules of asterisks, separate the scenes of a novel
@@ -146,7 +146,7 @@ def _candidates(texts: Sequence[str]) -> Iterator[tuple[Candidate, bool]]:
     rules = Counter(match[0] for text in texts for match in RULE.finditer(text))
     for core, count in rules.most_common(1):
         rule = _candidate(texts, core, re.compile(rf"^{re.escape(core)}(?=\r?$)", re.MULTILINE), 10)
-        if rule and count >= MOST * rules.total():
+        if rule and count >= MIN_FRACTION * rules.total():
             yield rule, _is_certain_rule(rule)
 
 
@@ -166,9 +166,9 @@ def _candidate(texts: Sequence[str], core: str, pattern: re.Pattern[str], min_co
             start, end = match.span()
             count += 1
             if len(places) < MAX_PLACES:
-                before, after = text[max(0, start - CONTEXT) : start], text[end : end + CONTEXT]
-                at_start = start <= CONTEXT and not before.strip()
-                at_end = end + CONTEXT >= len(text) and not after.strip()
+                before, after = text[max(0, start - SURROUNDING) : start], text[end : end + SURROUNDING]
+                at_start = start <= SURROUNDING and not before.strip()
+                at_end = end + SURROUNDING >= len(text) and not after.strip()
                 places.append(Place(before, after, at_start or at_end))
                 if last_end is not None:
                     lengths.append(start - last_end)
@@ -181,9 +181,9 @@ def _candidate(texts: Sequence[str], core: str, pattern: re.Pattern[str], min_co
 def _is_certain_tag(tag: Candidate, texts: Sequence[str]) -> bool:
     if tag.core == "</s>" and any(HTML.search(text) for text in texts):
         return False
-    if tag.count < MIN_TAGS and tag.share(_is_alone) < MOST:
+    if tag.count < MIN_TAGS and tag.share(_is_alone) < MIN_FRACTION:
         return False
-    return tag.share(_ends_document) >= MOST
+    return tag.share(_ends_document) >= MIN_FRACTION
 
 
 def _is_certain_rule(rule: Candidate) -> bool:
@@ -197,7 +197,7 @@ def _is_certain_rule(rule: Candidate) -> bool:
 
 def _is_between_texts(candidate: Candidate) -> bool:
     """Whether the text before most places ends a sentence, and the text after them does not continue it."""
-    return candidate.share(_ends_sentence) >= MOST and candidate.share(_continues) <= 1 - MOST
+    return candidate.share(_ends_sentence) >= MIN_FRACTION and candidate.share(_continues) <= 1 - MIN_FRACTION
 
 
 def _ends_document(place: Place) -> bool:

@@ -43,7 +43,7 @@ class File(NamedTuple):
 
 
 class FileStatus(NamedTuple):
-    """Identifies the content of a file without reading it."""
+    """Path, size and time of a file, to detect changes without reading it."""
 
     path: str
     size: int  # bytes

@@ -15,8 +15,8 @@ class TextStream:
     """Decode token by token. The results of ``push`` and ``flush``, joined, equal ``decode`` of all the ids.
 
     Tokens cannot be decoded one by one: a character may span several tokens, and decoders drop a space at the start of
-    a text. So new tokens are decoded together with the tokens just before them, the context, and the context's
-    characters are skipped.
+    a text. So new tokens are decoded together with the tokens just before them, the prefix, and the characters of the
+    prefix are skipped.
     """
 
     def __init__(
@@ -39,9 +39,9 @@ class TextStream:
         complete = len(text) - incomplete
         start = self._emitted
         self._emitted = max(start, complete)
-        # A decoder that drops spaces at the start would drop a context that is all spaces, so keep the old context.
-        if not incomplete and text[self._context_characters :].strip():
-            self._reset(self._window[self._context_tokens :])
+        # A decoder that drops spaces at the start would drop a prefix that is all spaces, so keep the old prefix.
+        if not incomplete and text[self._prefix_characters :].strip():
+            self._reset(self._window[self._prefix_tokens :])
         return text[start:complete]
 
     def flush(self) -> str:
@@ -50,11 +50,11 @@ class TextStream:
         self._reset([])
         return rest
 
-    def _reset(self, context: list[int]) -> None:
-        self._window = context
-        self._context_tokens = len(context)
-        self._context_characters = len(self._decode(context)) if context else 0
-        self._emitted = self._context_characters
+    def _reset(self, prefix: list[int]) -> None:
+        self._window = prefix
+        self._prefix_tokens = len(prefix)
+        self._prefix_characters = len(self._decode(prefix)) if prefix else 0
+        self._emitted = self._prefix_characters
 
 
 SPACE = "\u2581"  # SentencePiece writes a space inside a piece as this character

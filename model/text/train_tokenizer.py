@@ -81,8 +81,8 @@ def train_tokenizer(texts: Iterable[str], path: str | Path, kind: str = "bpe", v
 def default_vocab_size(characters: int, distinct: int) -> int:
     """The vocabulary size for a text of ``characters`` characters, ``distinct`` of which are pieces.
 
-    The power of two nearest to 0.72 sqrt(characters): 1024 for 2 MB of English, 32768 for 2 GB. It is raised if needed
-    to hold all single characters and half as many longer pieces as that.
+    The power of two nearest to 0.72 sqrt(characters): 1024 for 2 MB of English, 32768 for 2 GB. If the single
+    characters leave less than half of it for longer pieces, it is raised to a multiple of 64 that leaves half.
     """
     by_length = min(2 ** round(math.log2(0.72 * math.sqrt(characters))), MAX_DEFAULT_VOCAB)
     smallest = SPECIAL + distinct + by_length // 2

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from . import faults as known
-from .calls import Caller, Trial, error_count, first_problem, parameters
+from .calls import Caller, Trial, error_count, first_problem, parameters, written_signature
 from .forms import FORMS, Conventions, Form
 from .properties import Comparison, Property, Requirement, keeps_arguments, kind
 from .recipe import Explanation, Mistake, Recipe, explain, matches, same
@@ -328,7 +328,9 @@ def judge_attention(names: dict[str, Any], conventions: Conventions, caller: Cal
 
         # Only one case is tried, because there are 119 other orders.
         order = caller.other_order(lambda: call, [arguments(main, form)], is_right)
-        if order:
+        if order == (1, 0, 2, 3, 4) and written_signature(function).startswith("(xq, xk"):
+            explanation = (known.EXCHANGED_QK,)  # inside the function, because its parameters are in order
+        elif order:
             return in_other_order(FUNCTION, parameters(FUNCTION), order, function)
     elif fused.name:
         explanation = (*explanation, known.SDPA)

@@ -202,7 +202,7 @@ OPPOSITE = Fault(
 NOT_RETURNED = Fault("nothing is returned", "The function ends without return, so the caller gets None.", 7)
 NOT_TWO = Fault("the result is not two tensors", "The caller unpacks a tuple of two tensors.", 7)
 ONE_RETURNED = Fault("only one of the two is returned", "The caller unpacks two tensors: return both.", 7)
-EXCHANGED_QK = Fault("q and k exchanged", "Return (xq, xk), in the order of the arguments.", 7)
+EXCHANGED_QK = Fault("q and k exchanged", "apply_rotary_emb takes (xq, xk) and returns them in this order.", 7)
 SAME_QK = Fault("the same tensor twice", "The second result belongs to xk, and here it is that of xq.", 7)
 UNFLATTENED = Fault(
     "flatten is missing", "The pairs are still an axis of size 2, (B, T, H, D/2, 2): end with .flatten(-2).", 5

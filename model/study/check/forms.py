@@ -19,14 +19,14 @@ class Form(NamedTuple):
     def write(self, table: Tensor) -> Any:
         """A table, complex128 (T, D/2), in this form."""
         if self.container == "complex":
-            return self.lay(table.to(torch.complex64))
-        parts = [self.lay(widened(part.float(), self.width)) for part in (table.real, table.imag)]
+            return self.with_axes(table.to(torch.complex64))
+        parts = [self.with_axes(widened(part.float(), self.width)) for part in (table.real, table.imag)]
         parts = parts[::-1] if self.sin_first else parts
         if self.container == "tuple":
             return tuple(parts)
         return torch.stack(parts, -1 if self.container == "last" else 0)
 
-    def lay(self, part: Tensor) -> Tensor:
+    def with_axes(self, part: Tensor) -> Tensor:
         return part.reshape(*(1,) * self.before, len(part), *(1,) * self.between, -1)
 
 

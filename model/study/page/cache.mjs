@@ -135,7 +135,7 @@ function drawCost(id, axis, value) {
     ys: [0, top],
     xName: t("lengthAxis"),
     yName: t(axis),
-    whole: true,
+    integerTicks: true,
   });
   for (const each of passes) {
     const isAbove = value(each) > top;

@@ -49,7 +49,7 @@ function showRefusal(input, isRefused) {
   input.setAttribute("aria-invalid", isRefused);
   label.querySelector(".wrong")?.remove();
   if (!isRefused) return;
-  const text = t("refused", { least: input.min, kept: state[input.id] });
+  const text = t("refused", { least: input.min, current: state[input.id] });
   label.append(element("span", { className: "wrong", role: "alert" }, text));
 }
 

@@ -69,8 +69,8 @@ export function ticks(low, high, count) {
 }
 
 // Draws the ticks and axis names of a chart. Returns its context, and two functions x, y from values to pixels.
-// `whole`: only whole numbers on the x axis.
-export function axes(canvas, { xs: [x0, x1], ys: [y0, y1], xName, yName, whole = false }) {
+// `integerTicks`: only integers on the x axis.
+export function axes(canvas, { xs: [x0, x1], ys: [y0, y1], xName, yName, integerTicks = false }) {
   const [context, width, height] = surface(canvas);
   const c = state.colors;
   const left = 52;
@@ -79,7 +79,8 @@ export function axes(canvas, { xs: [x0, x1], ys: [y0, y1], xName, yName, whole =
   const bottom = 38;
   const x = (value) => left + ((value - x0) / (x1 - x0 || 1)) * (width - left - right);
   const y = (value) => height - bottom - ((value - y0) / (y1 - y0 || 1)) * (height - top - bottom);
-  const xTicks = ticks(x0, x1, Math.min(8, Math.floor(width / 60))).filter((tick) => !whole || Number.isInteger(tick));
+  const allTicks = ticks(x0, x1, Math.min(8, Math.floor(width / 60)));
+  const xTicks = integerTicks ? allTicks.filter(Number.isInteger) : allTicks;
   context.lineWidth = 1;
   context.strokeStyle = c.line;
   context.fillStyle = c.quiet;
@@ -87,13 +88,13 @@ export function axes(canvas, { xs: [x0, x1], ys: [y0, y1], xName, yName, whole =
   context.textBaseline = "middle";
   for (const tick of ticks(y0, y1, 5)) {
     line(context, left, y(tick), width - right, y(tick));
-    context.fillText(tidy(tick), left - 6, y(tick));
+    context.fillText(tickText(tick), left - 6, y(tick));
   }
   context.textAlign = "center";
   context.textBaseline = "top";
   for (const tick of xTicks) {
     line(context, x(tick), height - bottom, x(tick), height - bottom + 4);
-    context.fillText(tidy(tick), x(tick), height - bottom + 6);
+    context.fillText(tickText(tick), x(tick), height - bottom + 6);
   }
   context.textAlign = "right";
   context.fillText(xName, width - right, height - 15);
@@ -104,7 +105,7 @@ export function axes(canvas, { xs: [x0, x1], ys: [y0, y1], xName, yName, whole =
   return [context, x, y];
 }
 
-export const tidy = (tick) => String(Number(tick.toPrecision(6))).replace("-", "−");
+export const tickText = (tick) => String(Number(tick.toPrecision(6))).replace("-", "−");
 
 export function line(context, x0, y0, x1, y1) {
   context.beginPath();

@@ -64,7 +64,7 @@ function drawThumbs() {
     button.setAttribute("aria-label", t("thumbLabel", { layer, head }));
     button.setAttribute("aria-pressed", layer === state.layer && head === state.head);
     const [context, width, height] = surface(button.firstChild);
-    context.imageSmoothingEnabled = n > width * devicePixelRatio; // sharp squares; averages if there are more than pixels
+    context.imageSmoothingEnabled = n > width * devicePixelRatio; // average only if weights outnumber pixels
     context.drawImage(picture.canvas, 0, 0, n, n, 0, 0, width, height);
   });
 }

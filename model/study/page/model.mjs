@@ -1,6 +1,6 @@
 // The network of model/ in JavaScript, with the same names in the same order: rope_scaling, rope, cache, attention,
 // transformer. One text at a time, so there is no batch axis. Every array is flat; its shape is at the end of the line
-// that creates it: T new tokens, S = startPos + T keys, H query heads, K key/value heads, D headDim, L layers, V vocabulary.
+// that creates it: T new tokens, S = startPos + T keys, H query heads, K key/value heads, D headDim, V vocabulary.
 
 export const work = { multiplications: 0 }; // counted by `multiply` and `attend`
 
@@ -174,7 +174,7 @@ export function softmax(row) {
   return row;
 }
 
-// x (T, columns) times the transpose of w (rows, columns) -> (T, rows). Four rows at a time, to load each x once for four.
+// x (T, columns) times the transpose of w (rows, columns) -> (T, rows). Four rows share each load of x.
 function multiply({ data, rows, columns }, x) {
   const T = x.length / columns, out = new Float32Array(T * rows);
   for (let t = 0; t < T; t++) {

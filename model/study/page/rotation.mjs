@@ -1,7 +1,7 @@
 // View 2: one pair of a head as arrows in a plane, and all pairs of the head as clocks.
 
 import { dot, applyRotaryEmb, precomputeFreqsCis } from "./model.mjs";
-import { $, element, line, number, plainNumber, surface, table, ticks, tidy } from "./draw.mjs";
+import { $, element, line, number, plainNumber, surface, table, ticks, tickText } from "./draw.mjs";
 import { args, attentionFactor, freqs, keyAt, keyOf, query, queryAt, state, t, tokenText } from "./state.mjs";
 
 const CIRCLE = 2 * Math.PI;
@@ -122,14 +122,14 @@ function drawPlaneAxes({ context, size, cx, cy, half, x, y, clamp }) {
     line(context, x(tick), axisY - 3, x(tick), axisY + 3);
     if (!tick) continue;
     Object.assign(context, { textBaseline: "top", textAlign: "center" });
-    context.fillText(tidy(tick), x(tick), axisY + 5);
+    context.fillText(tickText(tick), x(tick), axisY + 5);
   }
   for (const tick of ticks(cy - half, cy + half, 6)) {
     line(context, axisX - 3, y(tick), axisX + 3, y(tick));
     if (!tick) continue;
     const isLeft = axisX < 2 * MARGIN;
     Object.assign(context, { textBaseline: "middle", textAlign: isLeft ? "left" : "right" });
-    context.fillText(tidy(tick), axisX + (isLeft ? 6 : -6), y(tick));
+    context.fillText(tickText(tick), axisX + (isLeft ? 6 : -6), y(tick));
   }
 }
 

@@ -54,7 +54,7 @@ export function drawScore() {
     distance,
     score: number(total(terms), 4),
     pair,
-    most: number(terms[pair]),
+    contribution: number(terms[pair]),
     weight: percent(weightsOf(layer, head, q)[k]),
   });
   drawPairs(terms);
@@ -72,7 +72,7 @@ function drawPairs(terms) {
     ys: [1.06 * low, 1.06 * high || 1],
     xName: t("pairAxis"),
     yName: t("scoreAxis"),
-    whole: true,
+    integerTicks: true,
   });
   terms.forEach((value, i) => {
     const half = Math.max(1, (x(1) - x(0)) * 0.38); // of the bar's width

@@ -43,10 +43,12 @@ export const state = { ...DEFAULTS, ...readHash() };
 Object.assign(state, {
   tokens: [],
   promptLength: 0,
-  logits: null,
+  tooLong: 0, // tokens of a prompt that is longer than the limit
+  logits: null, // of the newest token
   passes: [],
-  run: { count: 0, ms: 0 },
-  ended: false,
+  cached: 0, // tokens in the cache
+  run: { count: 0, ms: 0 }, // tokens sampled since Step or Play was pressed, and their time
+  ended: false, // the newest token is an end-of-text token
   evicted: 0,
   position: null, // of the selected query; null is the newest token
   key: null, // null is the key with the largest attention weight

@@ -113,7 +113,7 @@ export const STRINGS = {
   ],
   wholeTitle: ["Text", "文本"],
   copy: ["Copy", "复制"],
-  refused: ["must be {least} or more; {kept} is still in use", "须不小于 {least}；仍在使用 {kept}"],
+  refused: ["must be {least} or more; {current} is still in use", "须不小于 {least}；仍在使用 {current}"],
   bars: ["The most likely next tokens; choose one", "概率最大的几个候选词元，可选择其一"],
   cutTopK: ["cut by top_k", "被 top_k 截断"],
   cutTopP: ["cut by top_p", "被 top_p 截断"],
@@ -160,8 +160,8 @@ export const STRINGS = {
     "一个查询与一个键的得分是各对分量的贡献之和。左图：每一对的贡献。右图：同样两个向量在其他距离上的得分。下方：attention.py 的代码，以及对这个查询算出的数值。",
   ],
   scoreText: [
-    "q at {q}, k at {k}, distance {distance}: q · k / √D = {score}. After softmax, this key has {weight} of the attention. Largest contribution: {most}, from pair {pair}.",
-    "q 位于 {q}，k 位于 {k}，距离 {distance}：q · k / √D = {score}。softmax 之后，这个键占注意力的 {weight}。贡献最大的是第 {pair} 对：{most}。",
+    "q at {q}, k at {k}, distance {distance}: q · k / √D = {score}. After softmax, this key has {weight} of the attention. Largest contribution: {contribution}, from pair {pair}.",
+    "q 位于 {q}，k 位于 {k}，距离 {distance}：q · k / √D = {score}。softmax 之后，这个键占注意力的 {weight}。贡献最大的是第 {pair} 对：{contribution}。",
   ],
   pairsCaption: [
     "Contribution of each pair to q · k / √D (no unit). Pair 0 is the fastest.",
@@ -258,8 +258,8 @@ export const STRINGS = {
   ],
   both: ["Compute the last token with and without the cache", "用缓存和不用缓存各计算一次最后的词元"],
   slice: [
-    "Last pass: start_pos = {start}, T = {T}. Written: slots {start} : {end} of every layer. Read: slots 0 : {end}. {perLayer} bytes per layer, {bytes} of {total} bytes in use ({L} layers × 2 × {K} heads × {D} channels × 4 bytes per token).",
-    "最近一次前向计算：start_pos = {start}，T = {T}。写入：每层的槽位 {start} : {end}。读取：槽位 0 : {end}。每层 {perLayer} 字节，已用 {bytes} 字节，共 {total} 字节（每词元 {L} 层 × 2 × {K} 头 × {D} 维 × 4 字节）。",
+    "Last pass: start_pos = {start}, T = {T}. Written: slots {start} : {end} of every layer. Read: slots 0 : {end}. {perLayer} bytes per layer, {bytes} of {total} bytes in use ({L} layers × 2 for k and v × {K} heads × {D} channels × 4 bytes per token).",
+    "最近一次前向计算：start_pos = {start}，T = {T}。写入：每层的槽位 {start} : {end}。读取：槽位 0 : {end}。每层 {perLayer} 字节，已用 {bytes} 字节，共 {total} 字节（每词元 {L} 层 × 2（k 和 v）× {K} 头 × {D} 维 × 4 字节）。",
   ],
   sliceOff: [
     "Last pass, without the cache: all {T} tokens were computed again. No slot was written or read.",
@@ -298,8 +298,8 @@ export const STRINGS = {
 
   whatIfTitle: ["6. Another rotation", "6. 换一种旋转"],
   whatIfLead: [
-    "The same weights with a different rotation table, without fine-tuning: see how the next token and the loss change. Shifting all positions changes nothing, even beyond the trained length. Distances beyond the trained length do.",
-    "同样的权重，换一张旋转表，不做微调，看下一个词元和损失如何变化。平移所有位置不改变结果，即使超出训练长度；距离超出训练长度则会。",
+    "The same weights with a different rotation table, without fine-tuning: see how the next token and the loss change. Shifting all positions changes nothing, even beyond the trained length. Distances beyond the trained length do change the result.",
+    "同样的权重，换一张旋转表，不做微调，看下一个词元和损失如何变化。平移所有位置不改变结果，即使超出训练长度；距离超出训练长度则会改变。",
   ],
   change: ["Rotation", "旋转"],
   changeNone: ["unchanged", "不变"],

@@ -207,7 +207,7 @@ class AddedFinder {
     this.pattern = names.length ? new RegExp(escaped.join("|"), "gu") : null;
   }
 
-  // The parts in order: { id } of an added token, or id null and the text between two tokens. `at` is the start of a part.
+  // The parts in order: the id of an added token, or null and the text between two tokens. Each part starts at `at`.
   split(text) {
     const parts = [];
     let end = 0; // of the last added token

@@ -123,7 +123,7 @@ function drawLoss(before, after) {
     ys: span,
     xName: t("positionColumn"),
     yName: t("lossAxis"),
-    whole: true,
+    integerTicks: true,
   });
   if (n > args.maxSeqLen) vertical(context, x, y, args.maxSeqLen, span, t("trained", { length: args.maxSeqLen }));
   const curve = (values, color, dash) => {
