@@ -312,3 +312,8 @@ def test_paragraphs_with_tables_or_grammar_rules_are_removed():
     rule = "   and_expr ::= shift_expr\n"
     assert prose(kept) == kept
     assert prose("\n".join([table, "Title\n=====\n", columns, "A line.\n", rule])) == "Title\n=====\n\nA line.\n"
+
+
+def test_a_run_of_spaces_is_not_cut():
+    for size in (97, 98, 99, 100):
+        assert all(chunk.startswith("  a") for chunk in list(split_text("ab  " * 99, size))[1:])

@@ -259,3 +259,8 @@ def test_llama2c_refuses_ids_outside_the_vocabulary(llama2c):
     for token in (-1, llama2c.vocab_size):
         with pytest.raises(ValueError, match=f"a token of .{token}. is not among the {llama2c.vocab_size} of "):
             llama2c.decode([token])
+
+
+def test_adds_space_is_true_where_encoding_puts_a_space_before_the_text(tokenizer):
+    joined = tokenizer.decode(tokenizer.encode("b", bos=False) + tokenizer.encode("a", bos=False))
+    assert joined == ("b a" if tokenizer.adds_space else "ba")

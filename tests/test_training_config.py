@@ -112,3 +112,21 @@ def test_a_number_at_the_limit_of_its_range_is_accepted(name, values):
 def test_a_validation_fraction_at_the_limit_of_its_range_is_accepted():
     for fraction in (1e-5, 0.9):
         assert DataArgs(val_fraction=fraction).val_fraction == fraction
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("minutes", 1_000_001.0),
+        ("lr", 100.1),
+        ("muon_lr", 100.1),
+        ("beta1", 0.99991),
+        ("beta2", 0.999991),
+        ("dropout", 0.951),
+        ("weight_decay", 100.1),
+        ("grad_clip", 1_000_001.0),
+    ],
+)
+def test_a_number_just_beyond_the_limit_of_its_range_is_refused(name, value):
+    with pytest.raises(ValueError, match=f"^{name} is {value}: give a number"):
+        TrainArgs(**{name: value})

@@ -268,3 +268,7 @@ def test_the_batch_grows_with_the_square_root_of_the_tokens(tokens, rows):
 def test_a_run_validates_about_ten_times_on_a_fraction_of_its_tokens(steps, tokens, every, validated):
     expected = {"eval_every": every, "eval_tokens": validated, "sample_every": 2 * every}
     assert validation_settings(steps, tokens) == expected
+
+
+def test_training_gets_less_than_the_minutes_because_validation_takes_some_of_them():
+    assert 0.8 * 120 < sizing.training_seconds({"minutes": 2.0}) < 120
