@@ -463,3 +463,9 @@ def test_prompts_of_equal_length_share_a_batch_with_absolute_positions(tokens):
     prompts = [tokens[0, :4].tolist(), tokens[1, :4].tolist()]
     together = list(zip(*generate(model, prompts, 3)))
     assert together == [tuple(step[0] for step in generate(model, [prompt], 3)) for prompt in prompts]
+
+
+def test_without_rotary_dim_half_of_each_head_is_rotated():
+    table = build_scheme(ARGS, "partial").freqs_cis  # (max_seq_len, 4), of 8 channels
+    assert (table[1:, :2] != 1).all()
+    assert (table[:, 2:] == 1).all()

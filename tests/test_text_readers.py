@@ -98,3 +98,7 @@ def test_latin_text_is_not_taken_for_utf_16_because_of_chance_chinese_characters
     text = "Gegen Abend gehen große Männer über die Brücke und hören die Vögel singen.\n"
     assert set("来着") & set(text.encode("cp1252").decode("utf-16-be", "replace"))  # "ge" decodes to a common character
     assert guess_encoding(text.encode("cp1252")) == "CP1252"
+
+
+def test_two_accented_letters_side_by_side_are_still_latin():
+    assert guess_encoding("La ville est créée.\n".encode("cp1252")) == "CP1252"

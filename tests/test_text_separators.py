@@ -143,3 +143,15 @@ def test_all_separators_are_counted_but_only_the_first_are_examined(monkeypatch)
     found = recognize(["A sentence.\f" * 3000 + "one that runs on\f" * 1000], is_all=True)
     assert found.separator == "\f"
     assert "4,000 times" in found.note
+
+
+def test_three_tags_alone_on_their_lines_are_enough_and_two_are_not():
+    tag = "\n<|endoftext|>\n"
+    assert recognize([tag.join(stories(4))], is_all=True).separator == tag
+    assert recognize([tag.join(stories(3))], is_all=True).separator == ""
+
+
+def test_of_two_opening_tags_no_common_part_becomes_part_of_the_separator():
+    texts = stories(30)
+    text = texts[0] + "".join(("</s>\n<s>", "</s>\n<|bos|>")[i % 2] + story for i, story in enumerate(texts[1:]))
+    assert recognize([text], is_all=True).separator == "</s>\n"

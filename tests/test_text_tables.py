@@ -153,3 +153,12 @@ def test_the_cache_key_depends_on_how_a_file_is_read(tmp_path):
     as_text = open_documents([file])
     as_text.files = [as_text.files[0]._replace(form="text")]
     assert as_rows.identity() != as_text.identity()
+
+
+def test_a_line_that_is_too_long_is_refused_with_its_number(monkeypatch):
+    monkeypatch.setattr("model.text.tables.MAX_LENGTH", 30)
+    blocks = ['{"text": "a"}\n{"text": "b"}\n{"text"', ': "' + 30 * "c"]
+    found = texts("json lines", blocks, "a.jsonl", "text")
+    assert [next(found), next(found)] == ["a", "b"]
+    with pytest.raises(ValueError, match=r"^a\.jsonl:3 is over"):
+        next(found)

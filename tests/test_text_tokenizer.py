@@ -8,7 +8,7 @@ import pytest
 import sentencepiece
 
 from model.text.hf_tokenizer import HFTokenizer
-from model.text.llama2c_tokenizer import Llama2cTokenizer
+from model.text.llama2c_tokenizer import Llama2cTokenizer, sentencepiece_model
 from model.text.tokenizer import SentencePieceTokenizer
 from model.text.train_tokenizer import train_tokenizer
 
@@ -264,3 +264,9 @@ def test_llama2c_refuses_ids_outside_the_vocabulary(llama2c):
 def test_adds_space_is_true_where_encoding_puts_a_space_before_the_text(tokenizer):
     joined = tokenizer.decode(tokenizer.encode("b", bos=False) + tokenizer.encode("a", bos=False))
     assert joined == ("b a" if tokenizer.adds_space else "ba")
+
+
+def test_a_converted_llama2c_file_keeps_the_roles_of_its_first_tokens(llama2c):
+    model = sentencepiece.SentencePieceProcessor(model_proto=sentencepiece_model(llama2c))
+    assert (model.unk_id(), model.bos_id(), model.eos_id()) == (0, 1, 2)
+    assert [model.is_unknown(0), model.is_control(1), model.is_control(2), model.is_byte(3)] == [True] * 4
