@@ -323,3 +323,10 @@ def test_trace_shows_the_whole_line_if_python_knows_no_columns(tmp_path):
     code = SimpleNamespace(co_filename=str(file), co_positions=lambda: [(2, None, None, None)])
     frame = SimpleNamespace(f_code=code, f_lasti=0, f_lineno=2)
     assert trace._expression(frame) == ("mine.py:2", "b = a + 1  # next")
+
+
+def test_the_axes_of_the_rotated_vectors_name_the_channels_of_their_pair():
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    run("rotate", TOPICS["rotate"]()).draw(figure)
+    labels = [(axes.get_xlabel(), axes.get_ylabel(), axes.get_title()[:6]) for axes in figure.axes]
+    assert labels == [("channel 0", "channel 1", "pair 0"), ("channel 2", "channel 3", "pair 1")]
