@@ -52,6 +52,8 @@ def by_steps(settings: Settings, minutes: float, text: PreparedText, machine: Ma
     speed = machine.tokens_per_second(text.model, from_settings(TrainArgs, settings))
     tokens = 60 * minutes * (1 - OVERHEAD) * speed
     steps = max(1, int(tokens / (settings["batch_size"] * text.model.max_seq_len)))
+    if settings.get("max_steps"):  # the choice ends a run early that would see a small text too often
+        steps = min(steps, settings["max_steps"])
     length = validation_settings(steps, tokens) | {"minutes": None, "max_steps": steps}
     return from_settings(TrainArgs, settings | length)
 
@@ -72,7 +74,8 @@ def main() -> None:
         machine = Machine(plan.network, text.dataset, torch.device("cpu"))
         chosen = choose_settings(plan.settings, text_facts(text.dataset, text.model.vocab_size), machine)
         trials = [("the choice", chosen)]
-        trials += [("by hand", chosen | {"batch_size": size}) for size in BATCHES if size != chosen["batch_size"]]
+        by_hand = chosen | {"max_steps": None}
+        trials += [("by hand", by_hand | {"batch_size": size}) for size in BATCHES if size != chosen["batch_size"]]
         for fraction in arguments.rates:
             rate = fraction * PEAK_LR
             trials.append((f"{fraction} of the rates", chosen | {"lr": rate, "muon_lr": rate}))

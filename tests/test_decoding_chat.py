@@ -253,7 +253,7 @@ HOSTILE = {
     "syntax": ("{% for %}", "TemplateSyntaxError"),
     "refusal": ("{{ raise_exception('no system message') }}", "TemplateError: no system message"),
     "size": ("{% for i in range(99999) %}{{ 'x' * 9999 }}{% endfor %}", "more than 4000000 characters"),
-    "power": ("{{ 10 ** (10 ** 10) }}", None),
+    "endless": ("{{ 10 ** (10 ** 10) }}", f"gives no text within {renderer.SECONDS} seconds"),
     "repeat": ("{{ 'x' * 10 ** 11 }}", "MemoryError"),
     "double": (
         "{% set n = namespace(x='x') %}{% for i in range(50) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
@@ -273,12 +273,6 @@ def test_a_hostile_template_is_a_one_line_error(chat_of, name, monkeypatch, tmp_
     assert "tokenizer_config.json" in str(raised.value)
     assert len(str(raised.value)) < 600
     assert not (tmp_path / "x").exists()
-
-
-def test_a_template_that_never_ends_is_stopped(chat_of):
-    loops = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
-    with pytest.raises(ValueError, match=f"gives no text within {renderer.SECONDS} seconds"):
-        chat_of("llama", loops)
 
 
 def test_a_control_name_that_has_no_plain_tokens_is_an_error(chat_of, monkeypatch):

@@ -168,14 +168,14 @@ def test_compile_without_a_compiler_is_an_error(small_model, monkeypatch):
         generate(small_model(), [[1]], 2, compile=True)
 
 
-def test_twelve_architectures_compile_in_one_process(small_model, graphs):
+def test_more_architectures_than_the_recompile_limit_compile_in_one_process(small_model, graphs):
     """torch.compile's default limit of recompilations is 8 for all architectures and dtypes together."""
-    for n_heads in (1, 2, 3, 6):
+    for n_heads in (1, 2, 3):
         for hidden_dim in (8, 16, 24):
             model = small_model(n_layers=1, n_heads=n_heads, n_kv_heads=1, hidden_dim=hidden_dim)
             model = model.bfloat16() if hidden_dim == 16 else model
             assert list(generate(model, [[1, 2]], 4, compile=True)) == list(generate(model, [[1, 2]], 4))
-    assert graphs() == 12
+    assert graphs() == 9
 
 
 def test_two_threads_generate_the_same_texts_as_one_after_the_other(small_model):

@@ -10,6 +10,23 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SOURCES = [path for path in ROOT.rglob("*.py") if not {".venv", "runs", "build"} & {*path.relative_to(ROOT).parts}]
+# Runs several commands in one process, because each start of PyTorch takes seconds: [script, arguments ..., ";"] ...
+RUN_SCRIPTS = """
+import importlib, sys
+root, *words = sys.argv[1:]
+sys.path.insert(0, root)
+from model.cli import run_script
+while words:
+    end = words.index(";")
+    sys.argv = words[:end]
+    words = words[end + 1 :]
+    script = importlib.import_module("model.scripts." + sys.argv[0].removesuffix(".py"))
+    try:
+        run_script(script.main, sys.argv[0])
+    except SystemExit as ended:
+        if ended.code:
+            raise
+"""
 FORCED_ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
@@ -53,7 +70,7 @@ def test_files_whose_names_the_locale_cannot_represent_are_found_and_written(tmp
     (folder / "naïve.txt").write_text("The quick brown fox jumps over the lazy dog.\n" * 40, encoding="utf-8")
     size = "--tokenizer char --dim 16 --n_layers 1 --n_heads 2 --max_seq_len 16 --max_steps 2 --batch_size 2"
     run, tuned, copy = folder / "rün", folder / "später", folder / "kopië"
-    for line in (
+    commands = (
         ["train.py", "--data", folder / "na*.txt", *size.split(), "--out_dir", run],
         ["train.py", "--resume", "--out_dir", run, "--max_steps", "3"],
         ["train.py", "--init_from", run, "--data", folder, "--glob", "naï*", "--out_dir", tuned, "--max_steps", "1"],
@@ -61,11 +78,12 @@ def test_files_whose_names_the_locale_cannot_represent_are_found_and_written(tmp
         ["train.py", "--data", folder / "naïve.txt", *size.split()],
         ["convert.py", run, copy, "--to", "meta"],
         ["evaluate.py", copy, "--data", folder / "naïve.txt"],
-    ):
-        done = subprocess.run(
-            [sys.executable, ROOT / line[0], *line[1:]], cwd=folder, capture_output=True,
-            env=os.environ | FORCED_ASCII | {"XDG_CACHE_HOME": str(folder / "cache")},
-        )  # fmt: skip
-        assert done.returncode == 0, (line, done.stderr.decode(errors="replace"))
+    )
+    words = [word for command in commands for word in (*command, ";")]
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_SCRIPTS, ROOT, *words], cwd=folder, capture_output=True,
+        env=os.environ | FORCED_ASCII | {"XDG_CACHE_HOME": str(folder / "cache")},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr.decode(errors="replace")
     assert (folder / "runs" / "naïve" / "model.safetensors").exists()
     assert (run / "config.toml").read_text(encoding="utf-8").count("Übung 日本/rün") == 1

@@ -138,7 +138,7 @@ def test_a_result_of_an_unexpected_type_or_shape_is_wrong_and_raises_nothing(tmp
         "type('T', (tuple,), {})((1, 2))",
     ]  # fmt: skip
     slow = function in (ROTATE, CACHE, ATTEND)  # many pairs of mistakes are tried
-    for result in results[:: 4 if slow else 1]:
+    for result in results[:: 8 if slow else 1]:
         text = f"def {function}(*args):\n    return {result}\n"
         if function == CACHE:
             text = f"class KVCache:\n    __init__ = lambda *a, **k: None\n    update = lambda self, *args: {result}\n"
@@ -250,7 +250,10 @@ def test_the_total_time_is_limited_and_a_function_that_ends_the_process_stops_al
     lines = [line for line in str(answer).splitlines() if line[0] != " "]
     assert answer.code == 1
     assert sum(": right" in line for line in lines) == 3
-    assert lines[3].startswith("causal_mask: stopped: it did not end within 0.5 seconds; is there an endless loop?")
+    stopped = re.match(
+        r"causal_mask: stopped: it did not end within ([\d.]+) seconds; is there an endless loop\?", lines[3]
+    )
+    assert 0.4 <= float(stopped[1]) <= 0.5, "half of the time that the functions before it left"
     assert "  | asleep" in str(answer)
     assert lines[4].startswith("KVCache: stopped: it ended the process with status 0")
     assert lines[5].startswith(("attention: stopped: it did not end within 0.", "attention: stopped: not judged"))

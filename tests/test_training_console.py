@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import threading
 from shlex import quote
 
 import pytest
@@ -140,6 +141,8 @@ def test_a_closed_pipe_does_not_end_the_run(tmp_path, monkeypatch):
 
         flush = isatty = lambda self: False
 
+    # tqdm does not release its lock after the error, and forked processes of later tests would wait for it forever.
+    monkeypatch.setattr("tqdm.tqdm._lock", threading.RLock(), raising=False)
     monkeypatch.setattr("sys.stdout", ClosedPipe())
     monkeypatch.setattr("sys.stderr", ClosedPipe())
     assert train_new_run(tmp_path, max_steps=20, sample_every=5).progress.step == 20

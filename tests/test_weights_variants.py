@@ -219,5 +219,5 @@ def test_lists_of_tensors_that_args_give_are_saved_and_others_refused(small_args
         save_model(Tabled(small_args(), first=1.0), tmp_path / "new")
     model = Tabled(small_args())
     model.sizes = (3, 2, 1)
-    with pytest.raises(ValueError, match=r"^sizes is not what"):
+    with pytest.raises(ValueError, match=r"^sizes differs from"):
         save_model(model, tmp_path / "new")

@@ -4,7 +4,7 @@ import math
 
 from .config import TrainArgs
 
-MIN_STEPS = 3  # measured steps before anything is estimated
+MIN_MEASURED_STEPS = 3  # steps before anything is estimated
 RELIABLE_AFTER = 20  # measured steps, or seconds of them, after which the estimate hardly changes
 
 
@@ -30,7 +30,7 @@ class Pace:
 
     @property
     def is_reliable(self) -> bool:
-        if self.measured_steps < MIN_STEPS:
+        if self.measured_steps < MIN_MEASURED_STEPS:
             return False
         return self.measured_steps >= RELIABLE_AFTER or self.measured_seconds >= RELIABLE_AFTER
 
@@ -39,7 +39,7 @@ class Pace:
         """Seconds until the steps or the minutes are used up; infinity if it is too early to tell."""
         max_steps = self.args.step_limit
         by_steps = math.inf
-        if self.measured_steps >= MIN_STEPS and max_steps < math.inf:
+        if self.measured_steps >= MIN_MEASURED_STEPS and max_steps < math.inf:
             by_steps = max(max_steps - self.step, 0) * self.measured_seconds / self.measured_steps
         if self.args.minutes is None:
             return by_steps

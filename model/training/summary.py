@@ -19,7 +19,7 @@ from .evaluation import bits_per_byte
 from .sizing import Forecast
 from .trainer import Progress
 
-MIN_STEPS = 100  # fewer steps teach little
+WARN_BELOW_STEPS = 100  # fewer steps teach little
 MAX_PROMPT = 30  # characters
 CJK = r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]"  # kana and Chinese characters
 
@@ -130,8 +130,8 @@ def describe_forecast(run: RunFacts, forecast: Forecast) -> str:
         text += f", ending after about {duration(seconds)}: more epochs would not improve the model"
     if loss is not None and loss > 0.9 * run.unigram:
         text += "; too little to learn much from: give more text or more minutes"
-    elif forecast.steps < MIN_STEPS:
-        text += f"; fewer than {MIN_STEPS} steps teach little: give more minutes, or a smaller --batch_size"
+    elif forecast.steps < WARN_BELOW_STEPS:
+        text += f"; fewer than {WARN_BELOW_STEPS} steps teach little: give more minutes, or a smaller --batch_size"
     return text
 
 
