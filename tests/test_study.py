@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -14,7 +15,7 @@ import torch
 from model.cli import run_script
 from model.rope import apply_rotary_emb, precompute_freqs_cis
 from model.scripts import study as study_script
-from model.study import RUN, TOPICS, run
+from model.study import RUN, TOPICS, run, trace
 from model.study.clocks import shown_pairs
 from model.study.decay import bound, inner, quarter_octaves
 from model.study.rotation_examples import VECTORS, exact
@@ -314,3 +315,18 @@ def test_the_topic_mistakes_measures_each_mistake():
     assert rows["torch.polar(...) is (1024, 64)"] == "(1024, 32)"
     assert rows["R rotates (x_(2i-1), x_(2i-1))"] == "norm of (3, 4): 5.0000, as written 4.2426"
     assert rows["arange(32768, dtype=float16)"] == "6145 distinct values for 32768 positions"
+
+
+def test_trace_shows_the_whole_line_if_python_knows_no_columns(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("a = 1\nb = a + 1  # next\n", encoding="utf-8")
+    code = SimpleNamespace(co_filename=str(file), co_positions=lambda: [(2, None, None, None)])
+    frame = SimpleNamespace(f_code=code, f_lasti=0, f_lineno=2)
+    assert trace._expression(frame) == ("mine.py:2", "b = a + 1  # next")
+
+
+def test_the_axes_of_the_rotated_vectors_name_the_channels_of_their_pair():
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    run("rotate", TOPICS["rotate"]()).draw(figure)
+    labels = [(axes.get_xlabel(), axes.get_ylabel(), axes.get_title()[:6]) for axes in figure.axes]
+    assert labels == [("channel 0", "channel 1", "pair 0"), ("channel 2", "channel 3", "pair 1")]

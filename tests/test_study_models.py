@@ -9,7 +9,15 @@ from model import ModelArgs, Transformer
 from model.cli import write_toml
 from model.positions import SCALINGS, STUDY_FILE, build_scheme, save_study
 from model.study import TOPICS, run
-from model.study.attention_maps import attention_weights, most_readable, profile, readable, recorded_weights, uniform
+from model.study.attention_maps import (
+    attention_weights,
+    most_readable,
+    profile,
+    readable,
+    recorded_weights,
+    uniform,
+    weight_by_distance,
+)
 from model.study.extrapolate import full, spans, windowed
 from model.study.scheme_training import stretched
 from model.study.topic import open_model, open_text, save_plot, windows_of
@@ -229,3 +237,10 @@ def test_invalid_options_are_refused(trained, text, topic, settings, message):
     data = {"data": (str(text),)} if topic in ("extrapolate", "attention") else {}
     with pytest.raises(ValueError, match=message):
         run(topic, TOPICS[topic](model=directory, **data | settings))
+
+
+def test_the_weight_by_distance_lists_growing_distances_within_the_window():
+    maps = torch.ones(1, 1, 65, 65).tril()
+    distances = [row[0] for row in weight_by_distance(maps, maps).rows]
+    assert distances == [0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64]
+    assert [row[0] for row in weight_by_distance(maps[..., :4, :4], maps[..., :4, :4]).rows] == [0, 1, 2, 3]
