@@ -12,7 +12,7 @@ from ..text.sources import Documents, open_documents
 
 CONFIG_FILE = "config.toml"  # in a run directory: every setting of the run
 DEFAULT_STEPS = 2000
-PEAK_LR = 0.02  # peak learning rate of Muon, and of AdamW beside it, for models small enough to train in minutes
+PEAK_LR = 0.02  # of Muon and of the AdamW that accompanies it, tuned for models that train in minutes
 # Fine-tuning uses this fraction of the learning rates for training from scratch. With a tenth, the loss after up to a
 # minute on a different kind of text was 2 to 6% higher; with the full rates it was about the same
 # (benchmarks/fine_tuning.py).
@@ -27,7 +27,7 @@ class DataArgs:
     """
 
     data: Annotated[
-        tuple[str, ...], "text: files, folders, globs, URLs, - for stdin; .jsonl, .json, .csv, .tsv, .gz are unpacked"
+        tuple[str, ...], "text: files, folders, globs, URLs, - for stdin; reads .jsonl, .json, .csv, .tsv and .gz too"
     ] = ("python-docs",)
     glob: Annotated[tuple[str, ...], "which files of a folder to read, for example '*.py' (default: all text)"] = ()
     val_data: Annotated[tuple[str, ...], "validation text (default: the end of the data)"] = ()
@@ -39,7 +39,7 @@ class DataArgs:
         str | None, "separator between the documents of a file; '' for none (default: recognized)"
     ] = None
     start_text: Annotated[
-        str | None, "text to continue if there is no prompt; not shown (default: chosen by the data)"
+        str | None, "text that generation continues if there is no prompt; not shown (default: chosen from the data)"
     ] = None
     tokenizer: Annotated[str, "bpe or char: train one on the data; or the FILE of a trained one"] = "bpe"
 
@@ -72,7 +72,7 @@ class TrainArgs:
 
     out_dir: Annotated[Path | None, "the run directory (default: a new one in runs/)"] = None
     seed: Annotated[int, "random seed of the initial weights, the batches and dropout"] = 1337
-    batch_size: Annotated[int, "sequences of one optimizer step, over all micro-batches and processes"] = 32
+    batch_size: Annotated[int, "sequences per optimizer step, in all micro-batches and processes together"] = 32
     micro_batch_size: Annotated[int | None, "sequences in memory at once, per process (default: all)"] = None
     max_steps: Annotated[int | None, "optimizer steps (default: 2000, or no limit if minutes is given)"] = None
     minutes: Annotated[float | None, "stop after this many minutes; the learning rate follows the clock"] = None
@@ -82,8 +82,10 @@ class TrainArgs:
     sample_prompt: Annotated[str, "prompt of the samples"] = ""
 
     optimizer: Annotated[Literal["muon", "adamw"], "muon: Muon for hidden matrices, AdamW for the rest"] = "muon"
-    lr: Annotated[float, "peak learning rate of AdamW (with init_from, 0.3 of it)"] = 3e-3
-    muon_lr: Annotated[float, "peak learning rate of Muon (with init_from, 0.3 of it)"] = 0.02
+    lr: Annotated[
+        float, "peak learning rate of AdamW (with init_from: 0.3 of the config's, or of 0.02 if Muon is used)"
+    ] = 3e-3
+    muon_lr: Annotated[float, "peak learning rate of Muon (with init_from: 0.3 of it)"] = PEAK_LR
     warmup: Annotated[float, "fraction of the run during which the learning rate rises"] = 0.02
     decay_start: Annotated[float, "fraction of the run after which the learning rate decays"] = 0.3
     schedule: Annotated[Literal["linear", "cosine"], "shape of the learning rate decay"] = "linear"
