@@ -116,10 +116,10 @@ def threads(monkeypatch):
 
 
 def test_small_models_decode_with_one_thread_and_large_ones_with_all(threads):
-    assert choose_threads(CPU, machine.THREADS_PAY_FROM) == 8
+    assert choose_threads(CPU, machine.MIN_WEIGHTS_FOR_THREADS) == 8
     assert choose_threads(CPU) == 8  # training
     assert choose_threads(torch.device("cuda"), 10) == 8
-    assert choose_threads(CPU, machine.THREADS_PAY_FROM - 1) == 1
+    assert choose_threads(CPU, machine.MIN_WEIGHTS_FOR_THREADS - 1) == 1
 
 
 def test_omp_num_threads_is_respected(threads, monkeypatch):

@@ -10,7 +10,7 @@ import torch
 from .. import kernels
 
 DTYPES_BY_NAME = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-THREADS_PAY_FROM = 4_000_000  # weights multiplied per decoding step; benchmarks/busy.py measures it
+MIN_WEIGHTS_FOR_THREADS = 4_000_000  # weights multiplied per decoding step; benchmarks/busy.py measures it
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
@@ -80,11 +80,11 @@ def choose_threads(device: torch.device, weights_per_step: int | None = None) ->
     """Set the number of threads of PyTorch and return it. OMP_NUM_THREADS, if set, is respected.
 
     ``weights_per_step`` is parameters times rows of a decoding step, or None for training, which uses all cores. Below
-    THREADS_PAY_FROM a second thread gains nothing. Beside another busy process it is far slower, because after every
-    few microseconds of work one thread waits for the other. The number is not chosen by timing: with another number of
-    threads float32 logits differ by 5e-7, so the text would depend on the clock.
+    MIN_WEIGHTS_FOR_THREADS a second thread gains nothing. Beside another busy process it is far slower, because after
+    every few microseconds of work one thread waits for the other. The number is not chosen by timing: with another
+    number of threads float32 logits differ by 5e-7, so the text would depend on the clock.
     """
-    small = weights_per_step is not None and weights_per_step < THREADS_PAY_FROM
+    small = weights_per_step is not None and weights_per_step < MIN_WEIGHTS_FOR_THREADS
     if device.type == "cpu" and small and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
     return torch.get_num_threads()

@@ -21,7 +21,7 @@ from ..text.separators import recognize
 from ..text.sources import Documents, open_documents
 from ..text.tokenizer import Tokenizer
 from ..training.config import DataArgs
-from ..training.own_text import describe_validation, run_data, run_dataset, training_files, validation_documents
+from ..training.run_text import describe_validation, run_data, run_dataset, training_files, validation_documents
 from ..transformer import Transformer
 from ..weights import find_network, open_checkpoint
 from ..weights.checkpoint import Checkpoint, newest_run
@@ -297,7 +297,7 @@ def main() -> None:
         trained_on = training_files(source, data) if data else 0
         if trained_on:
             print_note(
-                f"note: {path} was trained on {trained_on:,} of {quantity(len(source.opened), 'file')}: scores on "
+                f"note: {path} was trained on {trained_on:,} of {quantity(len(source.files), 'file')}: scores on "
                 "training text are better than on new text; without --data, the validation text is scored"
             )
     dtype = pick_dtype(options.dtype, device, checkpoint.dtype)

@@ -14,7 +14,7 @@ from ..training.distributed import torchrun_ranks
 from ..training.prepared_text import prepare_text
 from ..training.resolve import resolve
 from ..training.run import run
-from ..weights.checkpoint import CONFIGURATIONS, is_missing
+from ..weights.checkpoint import MODEL_CONFIGS, is_missing
 
 PACKAGE = Path(__file__).parent.parent
 CONFIGS = PACKAGE / "configs"  # in the installed package
@@ -104,7 +104,7 @@ def find_config(name: str) -> Path | None:
 def check_text(name: str) -> None:
     """Raise ValueError for a path that does not exist, and for a model directory, whose files are not text."""
     path = local_path(os.path.expanduser(name))
-    if any((path / file).is_file() for file in (CONFIG_FILE, *CONFIGURATIONS)):
+    if any((path / file).is_file() for file in (CONFIG_FILE, *MODEL_CONFIGS)):
         raise ValueError(
             f"{name} is a model: --resume {name} continues its run, --init_from {name} fine-tunes it, --data {name} "
             "trains on its files as text"
