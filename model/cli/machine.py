@@ -4,13 +4,15 @@ import ctypes
 import os
 import re
 from pathlib import Path
+from typing import Annotated
 
 import torch
 
 from .. import kernels
 
+DeviceName = Annotated[str, "auto, cpu, cuda, cuda:N or mps"]
 DTYPES_BY_NAME = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-MIN_WEIGHTS_FOR_THREADS = 4_000_000  # weights multiplied per decoding step; benchmarks/busy.py measures it
+MIN_WEIGHTS_FOR_THREADS = 4_000_000  # per decoding step; benchmarks/busy.py measures it
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
@@ -58,8 +60,8 @@ def pick_dtype(name: str, device: torch.device, stored: torch.dtype = torch.bflo
 def keep_freed_memory() -> None:
     """Make glibc keep the memory that one step frees for the next step.
 
-    By default glibc returns large blocks to the system, which then clears every page again: 7% of the time of a
-    training step (16 x 256 tokens, 5.2M parameters, two cores).
+    By default glibc returns large blocks to the system, which then clears every page again. That takes 7% of the time
+    of a training step (16 x 256 tokens, 5.2M parameters, two cores).
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -104,9 +106,9 @@ def available_memory() -> int | None:
         return None
 
 
-def check_memory(needed: int, purpose: str) -> None:
+def check_memory(needed: int, purpose: str, advice: str = "use smaller values") -> None:
     """Raise ValueError if ``needed`` bytes are not available. Called before they are allocated."""
     available = available_memory()
     if available is not None and needed > available:
         gigabytes = min(needed, 10**24) / 1e9  # an int from a file may be too large for a float
-        raise ValueError(f"{purpose} needs about {gigabytes:.1f} GB, {available / 1e9:.1f} GB are free: give less")
+        raise ValueError(f"{purpose} needs about {gigabytes:.1f} GB, but {available / 1e9:.1f} GB are free: {advice}")

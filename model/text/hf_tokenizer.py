@@ -16,7 +16,7 @@ from typing import Any
 
 from sentencepiece import SentencePieceProcessor
 
-from ..cli.files import FLAG, TOKEN, Kind, read_json
+from ..cli.files import FLAG, TOKEN, Check, read_json
 from .tokenizer import SPACE, TextStream, check_encodable
 
 BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
@@ -146,14 +146,14 @@ def _silence_native_stderr() -> Iterator[None]:
         os.close(null)
 
 
-SETTING_KINDS: dict[str, Kind] = {"bos_token": TOKEN, "eos_token": TOKEN, "add_bos_token": FLAG}
+SETTING_CHECKS: dict[str, Check] = {"bos_token": TOKEN, "eos_token": TOKEN, "add_bos_token": FLAG}
 
 
 def _read_settings(directory: Path) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (directory / name).is_file():
-            found = read_json(directory / name, SETTING_KINDS)
+            found = read_json(directory / name, SETTING_CHECKS)
             settings |= {key: value for key, value in found.items() if value is not None}
     return settings
 

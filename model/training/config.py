@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from ..cli import Settings, read_toml
+from ..cli.machine import DeviceName
 from ..config import ModelArgs
 from ..text.sources import Documents, open_documents
 
@@ -17,6 +18,8 @@ PEAK_LR = 0.02  # of Muon and of the AdamW that accompanies it, tuned for models
 # minute on a different kind of text was 2 to 6% higher; with the full rates it was about the same
 # (benchmarks/fine_tuning.py).
 FINE_TUNING_LR_FRACTION = 0.3
+Globs = Annotated[tuple[str, ...], "which files of a folder to read, for example '*.py' (default: all text)"]
+TextKey = Annotated[str, "the field of a JSON line or object, or the column of a CSV or TSV, that holds the text"]
 
 
 @dataclass(frozen=True)
@@ -29,12 +32,10 @@ class DataArgs:
     data: Annotated[
         tuple[str, ...], "text: files, folders, globs, URLs, - for stdin; reads .jsonl, .json, .csv, .tsv and .gz too"
     ] = ("python-docs",)
-    glob: Annotated[tuple[str, ...], "which files of a folder to read, for example '*.py' (default: all text)"] = ()
+    glob: Globs = ()
     val_data: Annotated[tuple[str, ...], "validation text (default: the end of the data)"] = ()
     val_fraction: Annotated[float, "fraction of the data, from its end, that is kept for validation"] = 0.1
-    text_key: Annotated[
-        str, "the field of a JSON line or object, or the column of a CSV or TSV, that holds the text"
-    ] = "text"
+    text_key: TextKey = "text"
     doc_separator: Annotated[
         str | None, "separator between the documents of a file; '' for none (default: recognized)"
     ] = None
@@ -96,7 +97,7 @@ class TrainArgs:
     grad_clip: Annotated[float, "clip the gradient norm to this (0: no clipping)"] = 1.0
     dropout: Annotated[float, "dropout probability; helps when the text is small"] = 0.0
 
-    device: Annotated[str, "auto, cpu, cuda, cuda:1, mps"] = "auto"
+    device: DeviceName = "auto"
     dtype: Annotated[Literal["auto", "float32", "bfloat16"], "for matrix products; auto: bfloat16 if native"] = "auto"
     compile: Annotated[bool, "use torch.compile; the speedup depends on the model and the processor"] = False
     init_from: Annotated[Path | None, "fine-tune: start from this model instead of random weights"] = None
