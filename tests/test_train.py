@@ -400,6 +400,16 @@ def test_a_full_disk_ends_the_run_with_one_line_that_names_the_last_checkpoint(c
     )
 
 
+def test_a_full_disk_before_the_first_checkpoint_promises_no_saved_step(capsys, monkeypatch):
+    def fail(directory, *_):
+        raise OSError(28, "No space left on device", str(directory / "training_state.safetensors"))
+
+    monkeypatch.setattr(training, "save_state", fail)
+    assert run("small.toml", "--data", "text.txt", "--out_dir", "out") == 2
+    err = capsys.readouterr().err.splitlines()[-1]
+    assert err.endswith("; no step is saved yet; to resume: python train.py --resume --out_dir out")
+
+
 def test_running_out_of_memory_ends_the_run_with_advice(capsys, monkeypatch):
     def run_out_of_memory(*_):
         raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 7 GiB")

@@ -77,16 +77,16 @@ class TrainArgs:
     micro_batch_size: Annotated[int | None, "sequences in memory at once, per process (default: all)"] = None
     max_steps: Annotated[int | None, "optimizer steps (default: 2000, or no limit if minutes is given)"] = None
     minutes: Annotated[float | None, "stop after this many minutes; the learning rate follows the clock"] = None
-    eval_every: Annotated[int, "steps between validations, each with a checkpoint"] = 250
+    eval_every: Annotated[int, "steps between validations; each validation saves a checkpoint"] = 250
     eval_tokens: Annotated[int, "at most this many tokens in a validation"] = 200_000
     sample_every: Annotated[int, "steps between generated samples (0: none)"] = 500
     sample_prompt: Annotated[str, "prompt of the samples"] = ""
 
     optimizer: Annotated[Literal["muon", "adamw"], "muon: Muon for hidden matrices, AdamW for the rest"] = "muon"
-    lr: Annotated[
-        float, "peak learning rate of AdamW (with init_from: 0.3 of the config's, or of 0.02 if Muon is used)"
-    ] = 3e-3
-    muon_lr: Annotated[float, "peak learning rate of Muon (with init_from: 0.3 of it)"] = PEAK_LR
+    lr: Annotated[float, "peak learning rate of AdamW (with init_from: 0.3 of the config's, or of 0.02 with Muon)"] = (
+        3e-3
+    )
+    muon_lr: Annotated[float, "peak learning rate of Muon (with init_from: 0.3 of the config's or default)"] = PEAK_LR
     warmup: Annotated[float, "fraction of the run during which the learning rate rises"] = 0.02
     decay_start: Annotated[float, "fraction of the run after which the learning rate decays"] = 0.3
     schedule: Annotated[Literal["linear", "cosine"], "shape of the learning rate decay"] = "linear"

@@ -156,7 +156,7 @@ def describe_forecast(run: RunFacts, forecast: Forecast) -> str:
 def overfitting_warning(progress: Progress, train_loss: float | None) -> str | None:
     """The warning that the model is memorising the training text; ``train_loss`` is a mean over the last steps.
 
-    Both limits are rules of thumb: a validation loss 3% above the best, and a training loss of 0.7 of the validation
+    The limits are rules of thumb: a validation loss 3% above the best, and a training loss below 0.7 of the validation
     loss.
     """
     loss, best = progress.val_loss, progress.best_val_loss
