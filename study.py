@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Take RoPE apart: `python study.py TOPIC` prints a table, and `--plot FILE.png` draws a picture."""
+"""Explain RoPE: `python study.py TOPIC` prints a table, and `--plot FILE.png` draws a picture."""
 
 from model.cli import run_script
 from model.scripts.study import main

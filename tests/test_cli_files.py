@@ -21,7 +21,7 @@ from model.cli.files import (
     write_text,
 )
 from model.weights import load_args, load_tokenizer, save_model
-from model.weights.hf_config import CONFIG_KINDS, UNSUPPORTED
+from model.weights.hf_config import CONFIG_CHECKS, UNSUPPORTED
 
 GOOD = {
     INTEGER: [0, -1, 2**62],
@@ -71,7 +71,7 @@ def test_pipes_folders_and_huge_files_are_not_read_as_json(tmp_path, name, monke
         read_json(tmp_path / name)
 
 
-@pytest.mark.parametrize("field", [*CONFIG_KINDS, *UNSUPPORTED, "bos_token_id", "eos_token_id"])
+@pytest.mark.parametrize("field", [*CONFIG_CHECKS, *UNSUPPORTED, "bos_token_id", "eos_token_id"])
 def test_a_wrong_value_in_any_field_of_config_json_is_refused_in_one_line(small_model, tmp_path, field):
     save_model(small_model(head_dim=8), tmp_path)
     config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))

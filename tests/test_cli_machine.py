@@ -37,7 +37,7 @@ def test_memory_is_checked_only_if_the_system_reports_it(monkeypatch):
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: "MemTotal: 9 kB\nMemAvailable:  3000 kB\n")
     assert available_memory() == 3_072_000
     check_memory(3_072_000, "this")
-    with pytest.raises(ValueError, match=r"this needs about 4\.0 GB, 0\.0 GB are free"):
+    with pytest.raises(ValueError, match=r"this needs about 4\.0 GB, but 0\.0 GB are free"):
         check_memory(4_000_000_000, "this")
     with pytest.raises(ValueError, match=r"this needs about 1000000000000000\.0 GB"):
         check_memory(10**400, "this")

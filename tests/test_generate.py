@@ -55,6 +55,14 @@ def run(monkeypatch, capfd, run_dir, each_processor):
     return call
 
 
+def test_too_little_memory_is_reported_with_the_name_of_the_device(run, monkeypatch):
+    def run_out_of_memory(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(script, "print_samples", run_out_of_memory)
+    assert "cpu has too little memory: lower --batch_size" in run("--prompt", "The fox")[2]
+
+
 def objects(out):
     return [json.loads(line) for line in out.splitlines()]
 

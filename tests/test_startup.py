@@ -85,13 +85,13 @@ def test_packages_that_few_runs_need_are_not_imported_at_the_start():
 def test_only_the_scripts_of_this_project_change_their_environment(tmp_path, monkeypatch):
     assert {path.name for path in ROOT.glob("*.py")} == set(startup.SCRIPTS)
     for started in (*(str(ROOT / name) for name in startup.SCRIPTS), "/usr/bin/ropewalk", "ropewalk.exe"):
-        assert startup.is_own_script(started), started
+        assert startup.is_project_script(started), started
     for started in ("", "-c", "-m", str(ROOT / "mine.py"), str(tmp_path / "train.py"), "/usr/bin/pytest"):
-        assert not startup.is_own_script(started), started
+        assert not startup.is_project_script(started), started
     monkeypatch.chdir(ROOT)
-    assert startup.is_own_script("train.py")
+    assert startup.is_project_script("train.py")
     monkeypatch.chdir(tmp_path)
-    assert not startup.is_own_script("train.py")
+    assert not startup.is_project_script("train.py")
 
 
 def test_importing_the_library_does_not_change_the_program(tmp_path):
@@ -116,10 +116,10 @@ def threads(monkeypatch):
 
 
 def test_small_models_decode_with_one_thread_and_large_ones_with_all(threads):
-    assert choose_threads(CPU, machine.THREADS_PAY_FROM) == 8
+    assert choose_threads(CPU, machine.MIN_WEIGHTS_FOR_THREADS) == 8
     assert choose_threads(CPU) == 8  # training
     assert choose_threads(torch.device("cuda"), 10) == 8
-    assert choose_threads(CPU, machine.THREADS_PAY_FROM - 1) == 1
+    assert choose_threads(CPU, machine.MIN_WEIGHTS_FOR_THREADS - 1) == 1
 
 
 def test_omp_num_threads_is_respected(threads, monkeypatch):

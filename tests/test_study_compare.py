@@ -64,14 +64,14 @@ def test_every_scheme_has_a_different_colour():
 
 
 def test_a_text_that_changes_while_the_tokenizer_is_trained_is_refused(small, text, monkeypatch):
-    learn = scheme_training.learn_tokenizer
+    learn = scheme_training.cached_tokenizer
 
     def changing(*args):
         file = learn(*args)
         text.write_text(TEXT + "more", encoding="utf-8")
         return file
 
-    monkeypatch.setattr(scheme_training, "learn_tokenizer", changing)
+    monkeypatch.setattr(scheme_training, "cached_tokenizer", changing)
     with pytest.raises(ValueError, match=r"text\.txt changed while it was read: run again"):
         run("compare", small)
 

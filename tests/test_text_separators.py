@@ -100,7 +100,7 @@ def test_texts_without_a_certain_separator_are_not_split(kind):
     [
         ("Markdown with long rules", ("-" * 20 + ", 40 times, may separate", "give --doc_separator=" + "-" * 20)),
         ("scenes", ("*****, 29 times, may separate", "give --doc_separator='*****'")),
-        ("pages", ("form feeds, 19 times, may separate", 'give doc_separator = "\\f" in a settings file')),
+        ("pages", ("form feeds, 19 times, may separate", 'give doc_separator = "\\f" in a config')),
     ],
 )
 def test_for_a_likely_separator_a_note_names_the_setting(kind, words):

@@ -8,13 +8,14 @@ import json
 import os
 import threading
 import tracemalloc
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
 from model.text import sources
 from model.text.python_docs import prose, python_docs
-from model.text.readers import split_documents
+from model.text.readers import PROBE, first_bytes, split_documents
 from model.text.sources import DEFAULT, open_documents
 from model.text.tokenizer import split_text
 
@@ -95,7 +96,7 @@ def test_a_glob_skips_empty_files(folder):
 
 def test_a_folder_of_binary_files_holds_no_text(tmp_path):
     (tmp_path / "x.bin").write_bytes(bytes(9))
-    one_line(r"holds no text files, but 1 binary \(.*x.bin\)", tmp_path)
+    one_line(r"holds no text files, only 1 binary \(.*x.bin\)", tmp_path)
 
 
 def test_a_text_in_another_encoding_is_not_skipped_as_binary(tmp_path):
@@ -213,6 +214,25 @@ def test_invalid_json_is_refused_with_its_line_number(tmp_path):
         one_line(r"a.jsonl:2 has no text under 'text'", file)
     file.write_bytes(b'{"text": "good"}\n{"text": "\xe9"}\n')
     one_line("a.jsonl is not UTF-8 text: byte 27 is 0xe9", file)
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".ndjson", ".JSONL", ".NDJSON.GZ"])
+def test_json_lines_without_the_field_are_refused_in_a_folder_too(tmp_path, ending):
+    (tmp_path / "a.txt").write_text(TEXT, encoding="utf-8")
+    content = json.dumps({"body": TEXT}).encode() + b"\n"
+    (tmp_path / f"b{ending}").write_bytes(gzip.compress(content) if ending.endswith(".GZ") else content)
+    one_line(rf"b{ending}:1 has no text under 'text'", tmp_path)
+
+
+def test_the_ending_of_a_gzip_file_may_be_in_capitals(tmp_path):
+    (tmp_path / "A.TXT.GZ").write_bytes(gzip.compress(TEXT.encode()))
+    assert documents(tmp_path / "A.TXT.GZ") == documents(tmp_path) == [TEXT]
+
+
+def test_only_the_start_of_a_damaged_gzip_file_is_read_to_examine_it(tmp_path, monkeypatch):
+    (tmp_path / "a.gz").write_bytes(b"not gzip" * 10_000)
+    monkeypatch.delattr(Path, "read_bytes")
+    assert first_bytes(tmp_path / "a.gz") == (b"not gzip" * 10_000)[:PROBE]
 
 
 def test_a_damaged_gzip_file_is_refused(tmp_path):

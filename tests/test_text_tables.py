@@ -7,7 +7,7 @@ import json
 import pytest
 
 from model.text.sources import open_documents
-from model.text.tables import json_form, texts
+from model.text.tables import json_format, texts
 
 STORIES = ['A rope,\nlong and "thin".', "日本 😀", "", "the end\r\n"]
 
@@ -80,7 +80,7 @@ def test_json_lines_may_be_in_a_json_ndjson_or_upper_case_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("start", "form"),
+    ("start", "file_format"),
     [
         ('[{"a": 1', "json array"),
         (' [\n  "a"', "json array"),
@@ -93,8 +93,8 @@ def test_json_lines_may_be_in_a_json_ndjson_or_upper_case_file(tmp_path):
         ("", "text"),
     ],
 )
-def test_the_form_of_json_is_detected_from_its_first_characters(start, form):
-    assert json_form(start) == form
+def test_the_format_of_json_is_detected_from_its_first_characters(start, file_format):
+    assert json_format(start) == file_format
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_the_cache_key_depends_on_how_a_file_is_read(tmp_path):
     file = write_csv(tmp_path / "a.csv")
     as_rows = open_documents([file])
     as_text = open_documents([file])
-    as_text.files = [as_text.files[0]._replace(form="text")]
+    as_text.files = [as_text.files[0]._replace(format="text")]
     assert as_rows.identity() != as_text.identity()
 
 

@@ -14,7 +14,7 @@ from model.text import token_cache as cache
 from model.text.prepare import prepare
 from model.text.sources import open_documents
 from model.text.token_cache import cache_entries, cache_home, make_entry, note_use
-from model.text.train_tokenizer import learn_tokenizer
+from model.text.train_tokenizer import cached_tokenizer
 from model.weights import load_tokenizer
 
 TEXT = "It was the best of times, it was the worst of times.\n" * 200
@@ -30,7 +30,7 @@ def use_cache(tmp_path, monkeypatch):
         Path(run).mkdir(exist_ok=True)
         Path(f"{run}.txt").write_text(text, encoding="utf-8")
         documents = open_documents([f"{run}.txt"])
-        file = learn_tokenizer(documents, cache_home(), "bpe", 300)
+        file = cached_tokenizer(documents, cache_home(), "bpe", 300)
         data = prepare(documents, load_tokenizer(file), context=context, cache_dir=cache_home())
         for entry in (file.parent, data.entry):
             note_use(entry, Path(run))
@@ -131,6 +131,6 @@ def test_file_names_that_are_not_utf8_can_be_cached_and_listed(use_cache, tmp_pa
         Path(name).write_text(TEXT, encoding="utf-8")
     except OSError:
         pytest.skip("this file system takes UTF-8 names only")
-    file = learn_tokenizer(open_documents([name]), cache_home(), "bpe", 300)
+    file = cached_tokenizer(open_documents([name]), cache_home(), "bpe", 300)
     prepare(open_documents([name]), load_tokenizer(file), context=8, cache_dir=cache_home())
     assert [entry.sources for entry in cache_entries(cache_home())] == 2 * [[str(tmp_path / "caf\\xe9.txt")]]

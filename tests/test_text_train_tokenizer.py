@@ -10,9 +10,9 @@ from model.text import train_tokenizer as trainer
 from model.text.sources import open_documents
 from model.text.tokenizer import SentencePieceTokenizer
 from model.text.train_tokenizer import (
+    cached_tokenizer,
     count_covering,
     default_vocab_size,
-    learn_tokenizer,
     spread_sample,
     train_tokenizer,
 )
@@ -94,16 +94,16 @@ def test_tinyshakespeare_has_65_characters(tmp_path):
 def test_a_tokenizer_is_cached_by_text_kind_and_size(tmp_path):
     source, cache = tmp_path / "a.txt", tmp_path / "cache"
     source.write_text(ENGLISH * 20, encoding="utf-8")
-    first = learn_tokenizer(open_documents([source]), cache, vocab_size=300)
+    first = cached_tokenizer(open_documents([source]), cache, vocab_size=300)
     assert SentencePieceTokenizer(first).vocab_size == 300
-    different = {learn_tokenizer(open_documents([source]), cache, vocab_size=301)}
-    different |= {learn_tokenizer(open_documents([source]), cache, kind="char")}
+    different = {cached_tokenizer(open_documents([source]), cache, vocab_size=301)}
+    different |= {cached_tokenizer(open_documents([source]), cache, kind="char")}
     before = first.stat()
-    assert learn_tokenizer(open_documents([source]), cache, vocab_size=300) == first
+    assert cached_tokenizer(open_documents([source]), cache, vocab_size=300) == first
     after = first.stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)  # it was not trained again
     source.write_text(ENGLISH * 21, encoding="utf-8")
-    different |= {learn_tokenizer(open_documents([source]), cache, vocab_size=300)}
+    different |= {cached_tokenizer(open_documents([source]), cache, vocab_size=300)}
     assert len(different - {first}) == 3
 
 
@@ -121,9 +121,9 @@ def test_a_tokenizer_is_not_cached_if_the_text_changes_while_it_is_trained(tmp_p
     with monkeypatch.context() as patch:
         patch.setattr(trainer, "spread_sample", sample_then_change)
         with pytest.raises(ValueError, match=r"a\.txt changed while it was read: run again[^\n]*$"):
-            learn_tokenizer(documents, cache, vocab_size=300)
+            cached_tokenizer(documents, cache, vocab_size=300)
     assert not list(cache.glob("tokenizer-*"))
-    assert SentencePieceTokenizer(learn_tokenizer(open_documents([source]), cache, vocab_size=300)).vocab_size == 300
+    assert SentencePieceTokenizer(cached_tokenizer(open_documents([source]), cache, vocab_size=300)).vocab_size == 300
 
 
 def test_the_sample_is_bounded_and_spread_over_the_whole_text():

@@ -28,8 +28,8 @@ from model.training import trainer as training
 from model.training.choice import CHOICE_MAX_AGE, Choice, load_choice, save_choice
 from model.training.config import CLASSES
 from model.training.estimate import count_parameters
-from model.training.own_text import run_data, run_dataset, validation_documents
 from model.training.run_directory import locked
+from model.training.run_text import run_data, run_dataset, validation_documents
 from model.training.sizing import LADDER, Forecast, Machine
 from model.weights import load_model, load_tokenizer, save_model
 
@@ -134,7 +134,7 @@ def test_the_validation_text_of_a_run_is_found_in_cache_or_files_unless_it_chang
     with pytest.raises(ValueError, match=r"text.txt does not exist"):
         found()
     Path("text.txt").write_text(text + "More.\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"text.txt changed since out was trained on it: give the text"):
+    with pytest.raises(ValueError, match=r"text.txt changed since the training of out: give the text"):
         found()
     Path("text.txt").write_text(text, encoding="utf-8")
     assert found() == [(tokenizer.encode(end), len(end))]
@@ -171,11 +171,12 @@ def test_text_and_runs_are_accepted_as_arguments_without_a_flag(capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["text.txt", "--data", "text.txt"], "data is given twice, as text.txt and with --data"),
+        (["text.txt", "--data", "text.txt"], "data is given twice (once as text.txt): give all of it with --data"),
         (["nowhere.txt"], "nowhere.txt does not exist: give text"),
-        (["small.toml", "small.toml"], "are two configurations"),
+        (["small.toml", "small.toml"], "are two configs"),
         (["run"], "run is a model: --resume run continues its run, --init_from run fine-tunes it"),
-        (["--resume", "run", "--out_dir", "x"], "out_dir is given twice"),
+        (["--resume", "run", "--out_dir", "x"], "out_dir is given twice (once as run): give all of it with --out_dir"),
+        (["--resume", "run", "run"], "out_dir is given twice (once as run): give all of it with --out_dir"),
         (["text.txt", "--dim", "32", "more.txt"], "unknown argument 'more.txt': did you mean --data more.txt?"),
     ],
 )
@@ -345,14 +346,14 @@ def test_a_plan_does_not_mark_cache_entries_as_used():
 
 
 def test_a_text_that_changes_between_training_the_tokenizer_and_tokenizing_is_refused(capsys, monkeypatch):
-    learn = prepared_text.learn_tokenizer
+    learn = prepared_text.cached_tokenizer
 
     def learn_then_change_text(*args):
         file = learn(*args)
         Path("text.txt").write_text(TEXT + "more", encoding="utf-8")
         return file
 
-    monkeypatch.setattr(prepared_text, "learn_tokenizer", learn_then_change_text)
+    monkeypatch.setattr(prepared_text, "cached_tokenizer", learn_then_change_text)
     assert run("small.toml", "--data", "text.txt", "--out_dir", "out") == 2
     assert "text.txt changed while it was read: run again" in capsys.readouterr().err.splitlines()[-1]
     assert not Path("out").exists()
@@ -394,9 +395,19 @@ def test_a_full_disk_ends_the_run_with_one_line_that_names_the_last_checkpoint(c
     assert run("--resume", "--out_dir", "out", "--max_steps", "10") == 2
     err = capsys.readouterr().err.splitlines()[-1]
     assert err.endswith(
-        "error: out/training_state.safetensors: No space left on device; the state of step 6 is kept; to resume "
-        "from there: python train.py --resume --out_dir out"
+        "error: out/training_state.safetensors: No space left on device; the state of step 6 is kept; to resume: "
+        "python train.py --resume --out_dir out"
     )
+
+
+def test_a_full_disk_before_the_first_checkpoint_promises_no_saved_step(capsys, monkeypatch):
+    def fail(directory, *_):
+        raise OSError(28, "No space left on device", str(directory / "training_state.safetensors"))
+
+    monkeypatch.setattr(training, "save_state", fail)
+    assert run("small.toml", "--data", "text.txt", "--out_dir", "out") == 2
+    err = capsys.readouterr().err.splitlines()[-1]
+    assert err.endswith("; no step is saved yet; to resume: python train.py --resume --out_dir out")
 
 
 def test_running_out_of_memory_ends_the_run_with_advice(capsys, monkeypatch):
@@ -406,7 +417,7 @@ def test_running_out_of_memory_ends_the_run_with_advice(capsys, monkeypatch):
     monkeypatch.setattr("model.training.trainer.cross_entropy", run_out_of_memory)
     assert run("small.toml", "--data", "text.txt", "--out_dir", "out") == 2
     line = capsys.readouterr().err.splitlines()[-1]
-    assert line.endswith("error: cpu has no memory for 4 sequences at once: lower --micro_batch_size")
+    assert line.endswith("error: cpu has too little memory for 4 sequences at once: lower --micro_batch_size")
 
 
 def test_a_network_that_takes_long_to_build_is_announced(capsys, monkeypatch):
@@ -583,13 +594,13 @@ def test_a_run_uses_the_choice_of_its_plan(capsys, speed, monkeypatch):
     monkeypatch.setattr(Machine, "tokens_per_second", lambda self, model, train: 3e7 / count_parameters(model).hidden)
     monkeypatch.setattr("model.training.run.train_and_show", lambda plan, *_: 0)
     assert run(*argv, "--out_dir", "same") == 0
-    assert "that of --plan" in capsys.readouterr().err
-    assert run(*shlex.split(planned["to repeat it"])[2:], "--out_dir", "repeated") == 0
+    assert "reused from --plan" in capsys.readouterr().err
+    assert run(*shlex.split(planned["command"])[2:], "--out_dir", "repeated") == 0
     assert run(*argv, "--minutes", "29", "--out_dir", "other") == 0
     same, repeated, other = (read_toml(Path(name) / "config.toml", *CLASSES) for name in ("same", "repeated", "other"))
     assert same | {"out_dir": None} == repeated | {"out_dir": None}
     assert f"{same['n_layers']} layers of width {same['dim']}" in planned["model"]
-    assert f"{same['batch_size']} x {same['max_seq_len']} tokens a step" in planned["training"]
+    assert f"{same['batch_size']} x {same['max_seq_len']} tokens per step" in planned["training"]
     assert other["dim"] < same["dim"]
 
 
@@ -623,8 +634,8 @@ def test_plan_warns_if_fine_tuning_would_have_too_few_steps(capsys, speed):
     planned = rows(capsys.readouterr().out)
     assert "fewer than 100 steps teach little: give more minutes, or a smaller --batch_size" in planned["expected"]
     assert "nats per token" not in planned["expected"]
-    assert "--init_from base" in planned["to repeat it"]
-    assert "--dim" not in planned["to repeat it"]
+    assert "--init_from base" in planned["command"]
+    assert "--dim" not in planned["command"]
     assert run(*argv, "--minutes", "30") == 0
     assert "teach little" not in capsys.readouterr().out
 

@@ -127,7 +127,7 @@ def test_the_expected_length_of_the_run_is_printed_once(tmp_path, capfd, seconds
 
     run.step = timed
     train_in_console(run)
-    (line,) = [line for line in re.split(r"[\r\n]", capfd.readouterr().err) if line.startswith("pace ")]
+    (line,) = [line for line in re.split(r"[\r\n]", capfd.readouterr().err) if line.startswith("length ")]
     for number in expected:
         assert number in line
 

@@ -118,7 +118,7 @@ def test_fsdp_divides_the_state_between_processes_and_ddp_does_not():
 )
 def test_the_error_for_too_little_memory_says_what_to_lower(monkeypatch, model, train, advice):
     monkeypatch.setattr(estimate, "free_memory", lambda device: 8 * 10**9)
-    with pytest.raises(ValueError, match=r"^this run needs about [\d,.]+ GB of memory, 8\.0 GB are free") as raised:
+    with pytest.raises(ValueError, match=r"^this run needs about [\d,.]+ GB of memory, but 8\.0 GB are free") as raised:
         check_training_memory(dataclasses.replace(ARGS, **model), TrainArgs(**train, dtype="bfloat16"), CPU)
     assert advice in str(raised.value)
 

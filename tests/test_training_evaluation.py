@@ -1,4 +1,5 @@
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -35,6 +36,16 @@ def test_tokens_of_a_long_text_are_counted_in_blocks_spread_over_it():
 def test_the_unigram_loss_is_uniform_if_all_tokens_are_equally_frequent():
     ids = np.arange(11 * 400, dtype=np.uint16) % 11
     assert ngram_losses(Dataset(ids, ids, 9, "text"), 11)[0] == pytest.approx(math.log(11), rel=1e-3)
+
+
+@pytest.mark.parametrize(("train", "val"), [(9, 3), (3, 9)])
+def test_ngrams_are_at_most_as_long_as_either_text(train, val):
+    ids = np.arange(9, dtype=np.uint16) % 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # numpy warns about the mean of no n-grams
+        losses = ngram_losses(Dataset(ids[:train], ids[:val], 9, "text"), 2, order=6)
+    assert 1 <= len(losses) <= 3
+    assert all(math.isfinite(loss) for loss in losses)
 
 
 @pytest.mark.parametrize(("order", "unigram"), [(2, 0.5), (3, 1 / 3)])

@@ -196,7 +196,7 @@ def test_fine_tuning_takes_architecture_and_tokenizer_from_the_model(published):
     ("flags", "message"),
     [
         ({"dim": 32}, "dim is 32, but published has 16: leave it out with init_from"),
-        ({"max_seq_len": 9}, "max_seq_len is 9: published was made for 8; give at most that"),
+        ({"max_seq_len": 9}, "max_seq_len is 9, but published has a context of 8: give at most that"),
         (
             {"tokenizer": "bpe"},
             "tokenizer is bpe, which would train a new one, but the weights in published are for the",

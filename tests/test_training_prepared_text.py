@@ -9,7 +9,7 @@ from model.text.prepare import prepare
 from model.text.sources import open_documents
 from model.text.train_tokenizer import train_tokenizer
 from model.training.config import CONFIG_FILE, DataArgs, run_settings
-from model.training.prepared_text import MIN_DOCUMENTS, check_variety, choose_start, occurrences, open_text
+from model.training.prepared_text import MIN_DOCUMENTS, check_variety, choose_start_text, occurrences, open_text
 from model.weights import load_tokenizer
 
 STORY = "One day it rained. We stayed at home."
@@ -80,8 +80,8 @@ def tokenizer(tmp_path_factory):
 def test_a_text_with_few_documents_gets_the_first_frequent_start(tmp_path, tokenizer, text, start):
     file = write(tmp_path / "a.txt", text)
     dataset = prepare(open_documents([file]), tokenizer, context=8, cache_dir=tmp_path / "cache")
-    assert choose_start(dataset, tokenizer, 8) == start
-    assert choose_start(dataset, tokenizer, 2) == ""  # no room in the context
+    assert choose_start_text(dataset, tokenizer, 8) == start
+    assert choose_start_text(dataset, tokenizer, 2) == ""  # no room in the context
 
 
 def test_a_text_with_many_documents_starts_with_bos_alone(tmp_path, tokenizer):
@@ -89,7 +89,7 @@ def test_a_text_with_many_documents_starts_with_bos_alone(tmp_path, tokenizer):
         file = write(tmp_path / f"{count}.txt", "%".join(["One\none\nday.\n"] * count))
         documents = open_documents([file], doc_separator="%")
         dataset = prepare(documents, tokenizer, context=8, cache_dir=tmp_path / "cache")
-        assert choose_start(dataset, tokenizer, 8) == start
+        assert choose_start_text(dataset, tokenizer, 8) == start
 
 
 @pytest.mark.parametrize("text", ["\n" * 900, "天" * 900, " \n" * 400])

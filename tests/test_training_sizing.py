@@ -246,6 +246,30 @@ def test_the_speed_of_a_machine_is_that_of_its_fastest_step_so_far(monkeypatch):
     assert real.tokens_per_second(dataclasses.replace(ARGS, n_layers=1), settings) < tokens / 0.1
 
 
+@pytest.mark.parametrize(("micro_batch_size", "expected"), [(None, 6), (4, 2), (12, 6)])
+def test_each_of_several_processes_is_timed_with_its_share_of_the_batch(monkeypatch, micro_batch_size, expected):
+    timed = []
+
+    def step(self, lr_fraction):
+        inputs, _ = self._batch(0)
+        timed.append((len(inputs), self.args.micro_batch_size or len(inputs)))
+
+    monkeypatch.setattr(sizing.Trainer, "step", step)
+    now = iter(range(100))
+    monkeypatch.setattr(sizing.time, "perf_counter", lambda: next(now))
+    settings = TrainArgs(batch_size=12, micro_batch_size=micro_batch_size, device="cpu", dtype="float32")
+    speed = Machine(Transformer, dataset(), CPU, processes=2).tokens_per_second(ARGS, settings)
+    assert set(timed) == {(6, expected)}
+    assert speed == 12 * ARGS.max_seq_len
+
+
+def test_a_loss_that_is_not_finite_while_timing_has_no_checkpoint_to_resume(monkeypatch):
+    monkeypatch.setattr("model.training.trainer.cross_entropy", lambda logits, targets: logits.sum() * math.nan)
+    settings = TrainArgs(batch_size=2, device="cpu", dtype="float32")
+    with pytest.raises(ValueError, match=r"^step 1: the loss is nan [^;]*; start again with half of --lr"):
+        Machine(Transformer, dataset(), CPU).tokens_per_second(ARGS, settings)
+
+
 def test_the_speed_of_this_machine_is_measured():
     model = dataclasses.replace(ARGS, n_layers=1)
     settings = TrainArgs(batch_size=2, device="cpu", dtype="float32")
@@ -271,4 +295,4 @@ def test_a_run_validates_about_ten_times_on_a_fraction_of_its_tokens(steps, toke
 
 
 def test_training_gets_less_than_the_minutes_because_validation_takes_some_of_them():
-    assert 0.8 * 120 < sizing.training_seconds({"minutes": 2.0}) < 120
+    assert 0.8 * 120 < sizing.training_seconds(2.0) < 120

@@ -7,9 +7,20 @@ import pytest
 from training_helpers import trainer
 
 from model.cli import quantity
-from model.training.console import run_facts
-from model.training.summary import announcement, duration, first_words, overfitting_warning, summary
-from model.training.trainer import Progress
+from model.training.summary import (
+    RunFacts,
+    announcement,
+    duration,
+    first_words,
+    overfitting_warning,
+    run_facts,
+    summary,
+)
+from model.training.trainer import Progress, Trainer
+
+
+def facts_of(run: Trainer) -> RunFacts:
+    return run_facts(run.model, run.args, run.dataset, run.device, run.ranks)
 
 
 @pytest.mark.parametrize(
@@ -20,7 +31,7 @@ def test_a_duration_is_in_hours_minutes_and_seconds(seconds, text):
 
 
 def test_epochs_are_tokens_divided_by_the_tokens_of_the_text(tmp_path):
-    run = run_facts(trainer(tmp_path, batch_size=5))  # 5 x 8 tokens a step, of a text of 500
+    run = facts_of(trainer(tmp_path, batch_size=5))  # 5 x 8 tokens a step, of a text of 500
     assert run.epochs_after(20) == "1.6 epochs"
     assert run.epochs_after(12_500) == "1,000 epochs"
 
@@ -46,12 +57,12 @@ def test_the_overfitting_warning_gives_the_losses_and_advice(val_loss, best, tra
         assert "more text" in warning
 
 
-def facts(tmp_path, unigram, **settings):
-    return replace(run_facts(trainer(tmp_path, **settings)), unigram=unigram)
+def facts(tmp_path, unigram_loss, **settings):
+    return replace(facts_of(trainer(tmp_path, **settings)), unigram_loss=unigram_loss)
 
 
 def test_the_summary_notes_a_loss_that_is_no_better_than_guessing(tmp_path):
-    run = facts(tmp_path, unigram=6.2)
+    run = facts(tmp_path, unigram_loss=6.2)
     worse = Progress(step=1, tokens=64, val_loss=10.16, best_val_loss=10.16)
     assert "no better than guessing" in summary(run, worse)
     assert "no better than guessing" not in summary(run, replace(worse, val_loss=6.1, best_val_loss=6.1))
@@ -59,7 +70,7 @@ def test_the_summary_notes_a_loss_that_is_no_better_than_guessing(tmp_path):
 
 def test_the_summary_has_the_numbers_of_the_run_and_the_next_command(tmp_path):
     progress = Progress(step=4, tokens=256, train_seconds=2.0, wall_seconds=7.4, best_val_loss=0.6931472, best_step=3)
-    output = summary(facts(tmp_path, unigram=2.5), progress)
+    output = summary(facts(tmp_path, unigram_loss=2.5), progress)
     for number in ("4,784", "4 steps", "256 tokens", "0.51 epochs", "7 seconds", "128 tokens/s"):
         assert number in output
     for number in ("0.6931 nats per token", "1.000 bits per byte", "at step 3", "2.5000"):
@@ -84,14 +95,14 @@ def test_the_summary_has_the_numbers_of_the_run_and_the_next_command(tmp_path):
 )
 def test_the_next_command_has_a_prompt_from_the_beginning_of_the_text(tmp_path, text, prompt):
     assert first_words(text) == prompt
-    output = summary(facts(tmp_path, unigram=2.5), Progress(step=4, tokens=256), text=text)
+    output = summary(facts(tmp_path, unigram_loss=2.5), Progress(step=4, tokens=256), text=text)
     command = output.splitlines()[-1].split(maxsplit=1)[1]
     prompt_flag = ["--prompt", prompt] if prompt else []
     assert split(command) == ["python", "generate.py", str(tmp_path), *prompt_flag]
 
 
 def test_quantities_of_one_are_singular(tmp_path):
-    run = facts(tmp_path, unigram=2.5, max_steps=1)
+    run = facts(tmp_path, unigram_loss=2.5, max_steps=1)
     run = replace(run, model=replace(run.model, n_layers=1, n_heads=1, n_kv_heads=1))
     text = announcement(run)
     for words in ("1 layer of width 16, 1 head,", ", 1 step: 64 tokens,"):
@@ -104,20 +115,20 @@ def test_quantities_of_one_are_singular(tmp_path):
 
 def test_the_announcement_gives_sizes_memory_losses_and_length(tmp_path, monkeypatch):
     monkeypatch.setattr("model.training.summary.free_memory", lambda device: 3 * 10**9)
-    text = announcement(facts(tmp_path, unigram=2.345, max_steps=50, minutes=1.5))
+    text = announcement(facts(tmp_path, unigram_loss=2.345, max_steps=50, minutes=1.5))
     for number in ("4,784 parameters", "2 layers of width 16", "401 MB at most", "3.0 GB free", "1 MB on disk"):
         assert number in text
     for number in ("500 tokens", "100 for validation", "0.99 bytes", "vocabulary of 11", "2.398", "2.345"):
         assert number in text
-    for number in ("8 x 8 tokens a step", "50 steps", "3,200 tokens", "6.4 epochs", "1:30 at most"):
+    for number in ("8 x 8 tokens per step", "50 steps", "3,200 tokens", "6.4 epochs", "1:30 at most"):
         assert number in text
-    assert "1:30 in all" in announcement(facts(tmp_path, unigram=2.345, max_steps=None, minutes=1.5))
+    assert "1:30 in all" in announcement(facts(tmp_path, unigram_loss=2.345, max_steps=None, minutes=1.5))
 
 
 def test_the_announcement_of_a_resumed_run_gives_the_step_and_the_changes(tmp_path):
-    output = announcement(facts(tmp_path, unigram=2.5), first_step=7, changes=("lr 0.1 -> 0.2",))
+    output = announcement(facts(tmp_path, unigram_loss=2.5), first_step=7, changes=("lr 0.1 -> 0.2",))
     assert "after step 7; lr 0.1 -> 0.2" in output
-    assert "after step" not in announcement(facts(tmp_path, unigram=2.5))
+    assert "after step" not in announcement(facts(tmp_path, unigram_loss=2.5))
 
 
 @pytest.mark.parametrize(

@@ -207,6 +207,12 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_state(t
     assert resumed.run().step == 8
 
 
+def test_a_loss_that_is_not_finite_before_the_first_checkpoint_advises_to_start_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("model.training.trainer.validation_loss", lambda *_: math.nan)
+    with pytest.raises(ValueError, match=r"^step 2: the validation loss is nan; start again with half of --lr"):
+        trainer(tmp_path, max_steps=4, eval_every=2).run()
+
+
 def test_a_validation_loss_that_is_not_finite_is_never_saved(tmp_path, monkeypatch):
     run = trainer(tmp_path, max_steps=4, eval_every=2)
     losses = iter([1.0, math.nan])

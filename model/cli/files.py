@@ -1,6 +1,6 @@
 """Atomic writes, and JSON from elsewhere, with its fields checked before use.
 
-A kind is the name of a field's type and a test for it. ``check_fields`` reports the field, its value and its kind.
+A check is the name of a field's type and a test for it. ``check_fields`` reports the field, its value and this type.
 """
 
 import json
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-Kind = tuple[str, Callable[[Any], bool]]
+Check = tuple[str, Callable[[Any], bool]]
 
 
 def _is_integer(value: Any) -> bool:
@@ -41,19 +41,19 @@ def _is_token(value: Any) -> bool:
     return _is_text(value) or (isinstance(value, dict) and _is_text(value.get("content")))
 
 
-INTEGER: Kind = ("a whole number", _is_integer)
-NUMBER: Kind = ("a finite number", _is_number)
-FLAG: Kind = ("true or false", lambda value: isinstance(value, bool))
-TEXT: Kind = ("a text", _is_text)
-TEXTS: Kind = ("a list of texts", _is_texts)
-TABLE: Kind = ("a table", lambda value: isinstance(value, dict))
-IDS: Kind = ("a token id or a list of them", _is_ids)
-TOKEN: Kind = ("a token, as text or as a table with its content", _is_token)
+INTEGER: Check = ("a whole number", _is_integer)
+NUMBER: Check = ("a finite number", _is_number)
+FLAG: Check = ("true or false", lambda value: isinstance(value, bool))
+TEXT: Check = ("a text", _is_text)
+TEXTS: Check = ("a list of texts", _is_texts)
+TABLE: Check = ("a table", lambda value: isinstance(value, dict))
+IDS: Check = ("a token id or a list of them", _is_ids)
+TOKEN: Check = ("a token, as text or as a table with its content", _is_token)
 
 
-def check_fields(table: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
-    """Raise ValueError for the first field that has a value of another kind. Missing and null fields are accepted."""
-    for name, (description, test) in kinds.items():
+def check_fields(table: Mapping[str, Any], checks: Mapping[str, Check]) -> None:
+    """Raise ValueError for the first field whose value fails its check. Missing and null fields are accepted."""
+    for name, (description, test) in checks.items():
         if table.get(name) is not None and not test(table[name]):
             raise ValueError(f"{name} is {short_repr(table[name])}: {description} is needed")
 
@@ -75,7 +75,8 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let ``write`` make a temporary file or directory beside ``path``, then rename it to ``path``.
 
     The content is synced to disk before the rename, so even after a power failure ``path`` is the old file or the new
-    one. If ``write`` fails, the old file stays and the temporary one is removed; an OSError names the file.
+    one. A ``write`` that makes a directory must sync the files in it. If ``write`` fails, the old file stays and the
+    temporary one is removed; an OSError names the file.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -134,8 +135,8 @@ def check_is_file(path: Path) -> None:
 LARGEST_JSON = 200_000_000  # bytes; the largest published tokenizer.json files have about 20 million
 
 
-def read_json(path: Path, kinds: Mapping[str, Kind] | None = None) -> dict[str, Any]:
-    """The JSON object in the file, with the fields in ``kinds`` checked.
+def read_json(path: Path, checks: Mapping[str, Check] | None = None) -> dict[str, Any]:
+    """The JSON object in the file, with the fields in ``checks`` checked.
 
     Raises FileNotFoundError if the file is missing, and ValueError with its name if it is invalid.
     """
@@ -149,7 +150,7 @@ def read_json(path: Path, kinds: Mapping[str, Kind] | None = None) -> dict[str, 
     if not isinstance(value, dict):
         raise ValueError(f"{path} holds a {type(value).__name__}: a JSON object is needed")
     try:
-        check_fields(value, kinds or {})
+        check_fields(value, checks or {})
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     return value

@@ -4,13 +4,15 @@ import ctypes
 import os
 import re
 from pathlib import Path
+from typing import Annotated
 
 import torch
 
 from .. import kernels
 
+DeviceName = Annotated[str, "auto, cpu, cuda, cuda:N or mps"]
 DTYPES_BY_NAME = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-THREADS_PAY_FROM = 4_000_000  # weights multiplied per decoding step; benchmarks/busy.py measures it
+MIN_WEIGHTS_FOR_THREADS = 4_000_000  # per decoding step; benchmarks/busy.py measures it
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
@@ -58,8 +60,8 @@ def pick_dtype(name: str, device: torch.device, stored: torch.dtype = torch.bflo
 def keep_freed_memory() -> None:
     """Make glibc keep the memory that one step frees for the next step.
 
-    By default glibc returns large blocks to the system, which then clears every page again: 7% of the time of a
-    training step (16 x 256 tokens, 5.2M parameters, two cores).
+    By default glibc returns large blocks to the system, which then clears every page again. That takes 7% of the time
+    of a training step (16 x 256 tokens, 5.2M parameters, two cores).
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -80,11 +82,11 @@ def choose_threads(device: torch.device, weights_per_step: int | None = None) ->
     """Set the number of threads of PyTorch and return it. OMP_NUM_THREADS, if set, is respected.
 
     ``weights_per_step`` is parameters times rows of a decoding step, or None for training, which uses all cores. Below
-    THREADS_PAY_FROM a second thread gains nothing. Beside another busy process it is far slower, because after every
-    few microseconds of work one thread waits for the other. The number is not chosen by timing: with another number of
-    threads float32 logits differ by 5e-7, so the text would depend on the clock.
+    MIN_WEIGHTS_FOR_THREADS a second thread gains nothing, and next to a busy process decoding becomes far slower,
+    because after every few microseconds of work one thread waits for the other. The number is not chosen by timing:
+    with another number of threads float32 logits differ by 5e-7, so the text would depend on the clock.
     """
-    small = weights_per_step is not None and weights_per_step < THREADS_PAY_FROM
+    small = weights_per_step is not None and weights_per_step < MIN_WEIGHTS_FOR_THREADS
     if device.type == "cpu" and small and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
     return torch.get_num_threads()
@@ -104,9 +106,9 @@ def available_memory() -> int | None:
         return None
 
 
-def check_memory(needed: int, purpose: str) -> None:
+def check_memory(needed: int, purpose: str, advice: str = "use smaller values") -> None:
     """Raise ValueError if ``needed`` bytes are not available. Called before they are allocated."""
     available = available_memory()
     if available is not None and needed > available:
         gigabytes = min(needed, 10**24) / 1e9  # an int from a file may be too large for a float
-        raise ValueError(f"{purpose} needs about {gigabytes:.1f} GB, {available / 1e9:.1f} GB are free: give less")
+        raise ValueError(f"{purpose} needs about {gigabytes:.1f} GB, but {available / 1e9:.1f} GB are free: {advice}")

@@ -41,7 +41,7 @@ def fail(script: str, message: str) -> NoReturn:
 
 
 def exit_script(code: int) -> NoReturn:
-    """Flush stdout and exit. If flushing fails, the rest is dropped, because Python would exit with code 120.
+    """Flush stdout and exit. If flushing fails, discard the rest; otherwise Python would fail again, with code 120.
 
     Ctrl-C is ignored from here on, because the work is done and Python would print a traceback.
     """
@@ -88,7 +88,7 @@ def exit_on_sigterm(*_: object) -> NoReturn:
 
 
 def resend_sigterm() -> None:
-    """At exit, after ``exit_on_sigterm``: the exit status must show that SIGTERM ended the process."""
+    """Run at exit, so that after ``exit_on_sigterm`` the exit status shows that SIGTERM ended the process."""
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         with suppress(OSError):
             sys.stdout.flush()

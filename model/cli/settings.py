@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 from .files import check_is_file, short_repr
 from .parser import Parser
 
-Settings = dict[str, Any]  # the settings that the user gave, by field name
+Settings = dict[str, Any]  # values by field name; fields that are left out have their defaults
 TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", Path: "a path"}
 
 
@@ -120,7 +120,7 @@ def suggest_name(name: str, names: Iterable[str]) -> str:
 
 
 def parse_text(text: Any, kind: Any) -> Any:
-    """Parse a flag's text as a number or table. Invalid text is returned as it is, and ``convert`` refuses it."""
+    """Parse a flag's text as a number or table. Invalid text is returned unchanged, and ``convert`` refuses it."""
     if isinstance(text, bool):
         return text
     if isinstance(text, list):
@@ -183,7 +183,7 @@ def convert(name: str, value: Any, kind: Any) -> Any:
 
 
 def from_settings(cls: type, settings: Settings) -> Any:
-    """An instance of ``cls`` from the settings that are its fields."""
+    """An instance of ``cls``. Settings that are not its fields are ignored."""
     names = {field.name for field in dataclasses.fields(cls)}
     return cls(**{name: value for name, value in settings.items() if name in names})
 

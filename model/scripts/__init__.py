@@ -4,7 +4,7 @@ train.py      train a language model on a text
 generate.py   continue a text
 evaluate.py   measure how well a model predicts a text
 convert.py    convert a model to another format
-study.py      take RoPE apart
+study.py      print tables and plots that explain RoPE
 command.py    the installed command ``ropewalk``
-startup.py    settings that must be made before PyTorch is loaded
+startup.py    environment variables and handlers that must be set before PyTorch is imported
 """

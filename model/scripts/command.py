@@ -11,7 +11,7 @@ SCRIPTS = {
     "generate": "continue a text with a trained model or a published Llama checkpoint",
     "evaluate": "measure how well a model predicts a text",
     "convert": "convert a model to another format",
-    "study": "take RoPE apart",
+    "study": "print tables and plots that explain RoPE",
 }
 USAGE = "\n".join([
     "usage: ropewalk SCRIPT [flags]",
@@ -28,7 +28,8 @@ def main() -> None:
         del sys.argv[1]
         script = importlib.import_module(f".{name}", __package__)  # importing all scripts takes 10% longer
         run_script(script.main, script_name(name))
-    run_script(lambda: print_usage(name), "ropewalk")
+    else:
+        run_script(lambda: print_usage(name), "ropewalk")
 
 
 def print_usage(name: str) -> None:

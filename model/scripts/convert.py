@@ -1,4 +1,4 @@
-"""Convert a model to another format. A model that the format cannot express exactly is refused."""
+"""Convert a model to another format. An architecture that the format cannot express is refused."""
 
 import math
 import random
@@ -52,7 +52,7 @@ def main() -> None:
     if other_eps and not flags.force:
         raise ValueError(
             f"norm_eps is {checkpoint.args.norm_eps}, and llama2.c fixes it at {llama2c.NORM_EPS}: --force converts "
-            "the model all the same, and reports how much the logits change"
+            "the model anyway, and reports how much the logits change"
         )
     has_tokenizer = flags.tokenizer or checkpoint.has_tokenizer()
     tokenizer = checkpoint.tokenizer(flags.tokenizer) if has_tokenizer else None
@@ -65,7 +65,7 @@ def main() -> None:
         name = "float32" if other_eps else flags.dtype  # the dtype of the file, for the measurement below
         model = checkpoint.model(dtype=DTYPES_BY_NAME[name] if name else "stored")
     if other_eps:
-        note(change_eps(model, llama2c.NORM_EPS, tokenizer))
+        note(change_norm_eps(model, llama2c.NORM_EPS, tokenizer))
     check_target(flags.target, flags.to)  # again, because reading a large model takes minutes
     if flags.to == "llama2c":
         write_file(model, tokenizer, flags.target)
@@ -73,11 +73,11 @@ def main() -> None:
         ids = read_ids(flags.source) if flags.source.is_dir() and not tokenizer else None
         write_atomically(flags.target, lambda directory: write_directory(model, tokenizer, directory, flags.to, ids))
     size = sum(math.prod(shape) for shape in tensor_shapes(checkpoint.args).values())
-    print_note(f"{flags.target}: {size:,} parameters, read back with MODEL = {flags.target}")
+    print_note(f"{flags.target} has {size:,} parameters; {script_name('generate')} {flags.target} reads it")
 
 
 def check_target(target: Path, to: str) -> None:
-    """Raise ValueError if the output would overwrite anything. An empty directory is not overwritten but filled."""
+    """Raise ValueError if the output would overwrite anything. An empty directory is accepted."""
     is_empty_directory = target.is_dir() and not any(target.iterdir())
     if target.exists() and not (is_empty_directory and to != "llama2c"):
         raise ValueError(f"{target} exists: give a new name, or remove it first")
@@ -100,10 +100,7 @@ def check_format(checkpoint: Checkpoint, to: str, dtype: str | None, version: in
         meta.params_from(args)
         context = meta.default_context(args.rope_theta, args.rope_scaling)
         if args.max_seq_len != context:
-            note(
-                f"Meta's params.json has no field for the context of {args.max_seq_len}: read back, the context is "
-                f"{context}"
-            )
+            note(f"Meta's params.json cannot store the context of {args.max_seq_len}: readers will use {context}")
     if to == "llama2c":
         llama2c.header_of(replace(args, norm_eps=llama2c.NORM_EPS))  # norm_eps is checked in main, see --force
         if dtype not in (None, "float32"):
@@ -111,11 +108,11 @@ def check_format(checkpoint: Checkpoint, to: str, dtype: str | None, version: in
 
 
 def note(text: str) -> None:
-    print_note(f"{script_name('convert')}: note: {text}")
+    print_note(f"note: {text}")
 
 
 @torch.no_grad()
-def change_eps(model: Transformer, norm_eps: float, tokenizer: Tokenizer | None) -> str:
+def change_norm_eps(model: Transformer, norm_eps: float, tokenizer: Tokenizer | None) -> str:
     """Change the epsilon of the norms in place. Returns a note on how much the logits of a few tokens change."""
     args = model.args
     if tokenizer:
@@ -133,9 +130,9 @@ def change_eps(model: Transformer, norm_eps: float, tokenizer: Tokenizer | None)
     after = model(tokens)[0]  # (T, V)
     same = int((before.argmax(-1) == after.argmax(-1)).sum())
     return (
-        f"norm_eps is {norm_eps} in the file, not {args.norm_eps}: of logits from {before.min():.3g} to "
-        f"{before.max():.3g} the largest change is {(after - before).abs().max():.2g}, and the most likely next token "
-        f"is the same after {same} of {tokens.numel()} tokens {kind}"
+        f"norm_eps changed from {args.norm_eps} to {norm_eps}. Logits range from {before.min():.3g} to "
+        f"{before.max():.3g}; the largest change is {(after - before).abs().max():.2g}. The most likely next token is "
+        f"the same after {same} of {tokens.numel()} tokens {kind}"
     )
 
 
@@ -155,7 +152,7 @@ def write_directory(
 
 
 def write_file(model: Transformer, tokenizer: Tokenizer | None, path: Path) -> None:
-    """Write the model in llama2.c's format. The weights come last, so that if they exist, the tokenizer does too."""
+    """Write the model in llama2.c's format. The weights come last, so that a complete output has both."""
     if tokenizer:
         try:
             llama2c_tokenizer.save(tokenizer, tokenizer_bin(path))
@@ -163,7 +160,7 @@ def write_file(model: Transformer, tokenizer: Tokenizer | None, path: Path) -> N
             note(f"converting the weights only: {error}")
         else:
             if not tokenizer.adds_space:
-                note("llama2.c puts a space before every prompt, which this model's tokenizer does not")
+                note("llama2.c puts a space before every prompt, but this model's tokenizer does not")
     try:
         llama2c.save(model, path)
     except BaseException:

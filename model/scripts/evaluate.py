@@ -15,13 +15,14 @@ import torch.nn.functional as F
 from tqdm import tqdm
 
 from ..cli import Parser, add_flags, from_settings, print_note, quantity, read_flags, run_script, script_name
-from ..cli.machine import pick_device, pick_dtype
+from ..cli.machine import DeviceName, pick_device, pick_dtype
 from ..text.readers import Chunk
 from ..text.separators import recognize
 from ..text.sources import Documents, open_documents
 from ..text.tokenizer import Tokenizer
-from ..training.config import DataArgs
-from ..training.own_text import describe_validation, run_data, run_dataset, training_files, validation_documents
+from ..training.config import DataArgs, Globs, TextKey
+from ..training.run_text import describe_validation, run_data, run_dataset, training_files, validation_documents
+from ..training.summary import format_rows
 from ..transformer import Transformer
 from ..weights import find_network, open_checkpoint
 from ..weights.checkpoint import Checkpoint, newest_run
@@ -29,16 +30,14 @@ from ..weights.checkpoint import Checkpoint, newest_run
 
 @dataclass(frozen=True)
 class EvaluateOptions:
-    """Text, model and computation."""
+    """Text, model, device and dtype."""
 
     data: Annotated[
         tuple[str, ...],
         "text: files, folders, globs, URLs, - for stdin, python-docs (default: the validation text of the run)",
     ] = ()
-    glob: Annotated[tuple[str, ...], "which files of a folder to read, for example '*.py' (default: all text)"] = ()
-    text_key: Annotated[
-        str, "the field of a JSON line or object, or the column of a CSV or TSV, that holds the text"
-    ] = "text"
+    glob: Globs = ()
+    text_key: TextKey = "text"
     doc_separator: Annotated[
         str | None,
         "separator between the documents of a file; '' for none (default: as in the run, or else recognized)",
@@ -54,7 +53,7 @@ class EvaluateOptions:
         Literal["auto", "float32", "bfloat16", "float16", "int8"],
         "dtype of the weights; auto: as stored if the device multiplies it natively, else float32",
     ] = "auto"
-    device: Annotated[str, "auto, cpu, cuda, cuda:N or mps"] = "auto"
+    device: DeviceName = "auto"
 
     def __post_init__(self) -> None:
         if self.tokenizer and not self.data:
@@ -118,7 +117,7 @@ def encoded_documents(source: Iterable[Chunk], tokenizer: Tokenizer) -> Iterator
 def windows(document: int, tokens: Sequence[int], context: int, stride: int) -> Iterator[Window]:
     """Windows of a document in which each token but the first is scored once.
 
-    A token is predicted from at least ``context - stride`` tokens, or from all tokens before it if there are fewer.
+    A token is predicted from at least ``context - stride + 1`` tokens, or from all before it if there are fewer.
     """
     last = len(tokens) - 1
     scored_until = 0
@@ -134,7 +133,10 @@ def windows(document: int, tokens: Sequence[int], context: int, stride: int) -> 
 
 @torch.no_grad()
 def score_windows(model: Transformer, batch: Sequence[Window]) -> list[float]:
-    """The summed nats of each window's scored tokens. Windows are padded at the end, where no scored token attends."""
+    """The summed nats of each window's scored tokens.
+
+    Windows are padded at the end; the causal mask keeps the padding from changing the scored tokens.
+    """
     device = model.tok_embeddings.weight.device
     longest = max(len(window.tokens) for window in batch)
     padded = [window.tokens + [0] * (longest - len(window.tokens)) for window in batch]
@@ -199,7 +201,7 @@ def score_table(scores: Sequence[Score]) -> str:
             f"{len(scores):,}; nats per token from {means[0]:.4f} to {means[-1]:.4f}, "
             f"the median document {means[len(means) // 2]:.4f}"
         )
-    return "\n".join(f"{name:<14} {value}" for name, value in rows.items())
+    return format_rows(rows)
 
 
 def file_table(files: Mapping[str, Score]) -> str:
@@ -255,7 +257,10 @@ def sum_by_file(names: Sequence[str], scores: Sequence[Score]) -> dict[str, Scor
 
 
 def print_scores(names: Sequence[str], scores: Sequence[Score], as_json: bool) -> None:
-    """Print the scores, for several files also those of each file. ``names`` has the file of each document, or none."""
+    """Print the total, and a row per file if there are several.
+
+    ``names[i]`` is the file of document i; ``names`` is empty if the files are unknown.
+    """
     files = sum_by_file(names, scores)
     if not as_json:
         if len(files) > 1:
@@ -297,7 +302,7 @@ def main() -> None:
         trained_on = training_files(source, data) if data else 0
         if trained_on:
             print_note(
-                f"note: {path} was trained on {trained_on:,} of {quantity(len(source.opened), 'file')}: scores on "
+                f"note: {path} was trained on {trained_on:,} of {quantity(len(source.files), 'file')}: scores on "
                 "training text are better than on new text; without --data, the validation text is scored"
             )
     dtype = pick_dtype(options.dtype, device, checkpoint.dtype)

@@ -21,7 +21,7 @@ from ..cli import (
     run_script,
     script_name,
 )
-from ..cli.machine import check_memory, choose_threads, has_native_bfloat16, pick_device, pick_dtype
+from ..cli.machine import DeviceName, check_memory, choose_threads, has_native_bfloat16, pick_device, pick_dtype
 from ..cli.parser import format_flag
 from ..decoding.batches import check_endless, memory_needed
 from ..decoding.chat import Chat, open_chat
@@ -45,7 +45,7 @@ LENGTH = 256  # default number of new tokens, if the context allows it
 
 @dataclass(frozen=True)
 class Options:
-    """Output, model and computation."""
+    """Output, model, device and dtype."""
 
     max_new_tokens: Annotated[int | None, "length of the continuation (default: 256, or what the context allows)"] = (
         None
@@ -67,7 +67,7 @@ class Options:
         "dtype of weights and cache; auto: as stored if the device multiplies it natively, else float32; "
         "int8: matrices in eight bits",
     ] = "auto"
-    device: Annotated[str, "auto, cpu, cuda, cuda:N or mps"] = "auto"
+    device: DeviceName = "auto"
     endless: Annotated[bool, "continue beyond the context: the cache evicts the oldest tokens"] = False
     ignore_eos: Annotated[bool, "continue after an end-of-text token, up to max_new_tokens"] = False
     compile: Annotated[bool, "use torch.compile; the speedup depends on the model and the processor"] = False
@@ -94,7 +94,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Job:
-    """The checked and loaded arguments of a call."""
+    """What a run needs: model, tokenizer and encoded prompts."""
 
     network: Transformer  # prepared for decoding
     tokenizer: Tokenizer
@@ -143,7 +143,9 @@ def main() -> int:
         else:
             print_samples(job, options, flags.stop, sampling, speed)
     except torch.OutOfMemoryError:
-        raise ValueError(f"{options.device} has too little memory: lower --batch_size or --max_new_tokens") from None
+        raise ValueError(
+            f"{pick_device(options.device)} has too little memory: lower --batch_size or --max_new_tokens"
+        ) from None
     except KeyboardInterrupt:
         print(flush=True)  # end the line of the unfinished text
         raise
@@ -155,7 +157,7 @@ def main() -> int:
 
 
 def load(flags: argparse.Namespace, options: Options) -> Job:
-    """Check the arguments and load the model. The weights are read last, so that errors appear at once."""
+    """Check the arguments and load the model. The weights are read last, so that mistakes are reported first."""
     device = pick_device(options.device)
     checkpoint = open_checkpoint(flags.model or newest_run())
     tokenizer = checkpoint.tokenizer(options.tokenizer)
@@ -190,7 +192,11 @@ def load(flags: argparse.Namespace, options: Options) -> Job:
     if device.type == "cpu":
         lengths = [len(prompt.tokens) + max_new_tokens for prompt in prompts]
         tokens = min(args.max_seq_len, max(lengths, default=args.max_seq_len))
-        check_memory(memory_needed(args, rows, tokens, dtype), f"a batch of {rows} texts of {tokens} tokens")
+        check_memory(
+            memory_needed(args, rows, tokens, dtype),
+            f"a batch of {rows} texts of {tokens} tokens",
+            "lower --batch_size or --max_new_tokens",
+        )
     model = checkpoint.model(device, dtype, variant, int8=options.dtype == "int8")
     choose_threads(device, rows * sum(weight.numel() for weight in model.state_dict().values()))
     return Job(for_decoding(model, options.compile), tokenizer, prompts, max_new_tokens, chat)
@@ -199,7 +205,10 @@ def load(flags: argparse.Namespace, options: Options) -> Job:
 def encode_prompts(
     flags: argparse.Namespace, checkpoint: Checkpoint, tokenizer: Tokenizer, chat: Chat | None
 ) -> list[Prompt]:
-    """The prompts from the flags. An empty prompt becomes the run's ``start_text``, because BOS alone is rare."""
+    """The prompts from the flags. An empty prompt becomes the run's ``start_text``.
+
+    A model trained on few documents has rarely seen BOS alone.
+    """
     texts = read_texts(flags.prompt, flags.prompt_file)
     if chat:
         encoded = chat.encode_questions(texts)

@@ -1,15 +1,16 @@
-"""Settings that must be made before PyTorch is loaded. The package's ``__init__`` imports this module first.
+"""Environment variables and handlers that must be set before PyTorch is imported.
 
-The ``__init__`` of the package loads PyTorch, and Python runs it before any script in the package. This module acts
-only in a process that runs one of the project's scripts. A library must not change the program that imports it.
+The ``__init__`` of the package imports PyTorch, and Python runs it before any script in the package. So it imports this
+module first. The module acts only in a process that runs one of the project's scripts, because a library must not
+change the program that imports it.
 
-Waiting threads of libgomp, PyTorch's OpenMP library on Linux, spin for milliseconds before they sleep. Beside another
+Waiting threads of libgomp, PyTorch's OpenMP library on Linux, spin for milliseconds before they sleep. Next to another
 busy process they take this time from the thread that they wait for, and the speed falls to a twentieth. Spinning for
-0.1 ms is enough to bridge the gap between two products. On a busy machine the threads sleep at once. Settings that the
-user made are kept.
+0.1 ms is enough to bridge the gap between two products. On a busy machine the threads sleep at once. Variables that
+the user has set are kept.
 
-Only the waiting depends on the load of the machine. The number of threads does not, because it changes the last bits of
-a product, and the same command and seed must always give the same text and the same weights.
+Only how threads wait depends on the load of the machine. The number of threads does not, because it changes the last
+bits of a product, and the same command and seed must always give the same text and the same weights.
 
 Until ``run_script`` starts the work, Ctrl-C ends the process at once, because an import would print a traceback.
 Garbage collection is off until then: the objects that the import of PyTorch creates are never freed, and examining
@@ -48,7 +49,7 @@ def machine_is_busy(readings: int = 5) -> bool:
 WHEN_QUIET, WHEN_BUSY = {"GOMP_SPINCOUNT": "10000"}, {"OMP_WAIT_POLICY": "PASSIVE"}  # benchmarks/busy.py measures both
 
 
-def is_own_script(started: str) -> bool:
+def is_project_script(started: str) -> bool:
     """Whether ``started`` (``sys.argv[0]``) is a script of this project."""
     path = Path(started)
     if path.name in SCRIPTS:
@@ -65,7 +66,7 @@ def choose_waiting() -> bool:
 
 
 BUSY = False  # whether the machine was busy when the script started
-if is_own_script(sys.argv[0]):
+if is_project_script(sys.argv[0]):
     gc.disable()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # it is ignored under nohup
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))

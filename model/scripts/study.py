@@ -1,4 +1,4 @@
-"""Take RoPE apart: each topic prints a table, and most can draw a picture."""
+"""Tables and plots that explain RoPE: each topic prints a table, and most can draw a picture."""
 
 import argparse
 import sys
@@ -20,7 +20,7 @@ def overview() -> str:
     lines = [
         f"usage: {name} TOPIC [--plot FILE.png] [flags]",
         "",
-        f"Take RoPE apart: `{script_command('study')} TOPIC` prints a table, and `--plot FILE.png` draws a picture.",
+        f"Explain RoPE: `{script_command('study')} TOPIC` prints a table, and `--plot FILE.png` draws a picture.",
         "",
     ]
     for topic, options in TOPICS.items():

@@ -1,4 +1,4 @@
-"""Train a language model: resolve the settings to a plan, prepare the text, run."""
+"""Train a language model: resolve the settings into a plan, prepare the text, train."""
 
 import glob
 import os
@@ -14,25 +14,25 @@ from ..training.distributed import torchrun_ranks
 from ..training.prepared_text import prepare_text
 from ..training.resolve import resolve
 from ..training.run import run
-from ..weights.checkpoint import CONFIGURATIONS, is_missing
+from ..weights.checkpoint import MODEL_CONFIGS, is_missing
 
 PACKAGE = Path(__file__).parent.parent
-CONFIGS = PACKAGE / "configs"  # in the installed package
-if not CONFIGS.is_dir():
-    CONFIGS = PACKAGE.parent / "configs"  # in the repository
+CONFIG_DIR = PACKAGE / "configs"  # in the installed package
+if not CONFIG_DIR.is_dir():
+    CONFIG_DIR = PACKAGE.parent / "configs"  # in the repository
 
 
 def main() -> int:
     description = "Train a language model on your own text. Flags override the TOML file, which overrides the defaults."
     parser = Parser(text_flag="--data", prog=script_name("train"), description=description)
     files = (
-        f"settings: a TOML file, or one of {config_names()} (default: demo.toml); text: the same as --data; with "
+        f"config: a TOML file, or one of {config_names()} (default: demo.toml); text: the same as --data; with "
         "--resume: the run directory"
     )
     parser.add_argument("arguments", nargs="*", metavar="CONFIG.toml|TEXT|RUN", help=files)
     parser.add_argument("--resume", action="store_true", help="continue RUN or --out_dir (default: the newest run)")
     parser.add_argument(
-        "--plan", action="store_true", help="print the expected time, memory and loss of the run, without training"
+        "--plan", action="store_true", help="print the size, memory, steps and loss to expect, without training"
     )
     add_flags(parser, *CLASSES)
     flags = parser.parse_args()
@@ -42,7 +42,7 @@ def main() -> int:
     config, settings = sort_arguments(flags.arguments, read_flags(flags, *CLASSES), flags.resume)
     keep_freed_memory()
     ranks = torchrun_ranks(os.environ)
-    plan = resolve(config, CONFIGS / "demo.toml", settings, flags.resume, ranks)
+    plan = resolve(config, CONFIG_DIR / "demo.toml", settings, flags.resume, ranks)
     # Under torchrun the first process prepares the text, and the others read it from the cache.
     text = prepare_text(plan) if ranks.is_first else None
     if flags.plan:
@@ -51,14 +51,14 @@ def main() -> int:
 
 
 def config_names() -> str:
-    return ", ".join(path.name for path in sorted(CONFIGS.glob("*.toml")))
+    return ", ".join(path.name for path in sorted(CONFIG_DIR.glob("*.toml")))
 
 
 def sort_arguments(arguments: Sequence[str], settings: Settings, resume: bool) -> tuple[Path | None, Settings]:
     """Sort the positional arguments. Returns the config file, and the settings with texts and the run added.
 
     A file that ends in ``.toml`` is a config, any other file is text. Raises ValueError for an argument that is
-    neither, and for settings that are given twice.
+    neither, and for a setting that is given twice.
     """
     configs: list[Path] = []
     texts: list[str] = []
@@ -73,7 +73,7 @@ def sort_arguments(arguments: Sequence[str], settings: Settings, resume: bool) -
             check_text(argument)
             texts.append(argument)
     if len(configs) > 1:
-        raise ValueError(f"{configs[0]} and {configs[1]} are two configurations: give one")
+        raise ValueError(f"{configs[0]} and {configs[1]} are two configs: give one")
     if texts:
         settings = add_setting(settings, "data", tuple(texts), texts[0])
     return configs[0] if configs else None, settings
@@ -81,7 +81,7 @@ def sort_arguments(arguments: Sequence[str], settings: Settings, resume: bool) -
 
 def add_setting(settings: Settings, name: str, value: object, argument: str) -> Settings:
     if name in settings:
-        raise ValueError(f"{name} is given twice, as {argument} and with --{name}: give all of it with --{name}")
+        raise ValueError(f"{name} is given twice (once as {argument}): give all of it with --{name}")
     return settings | {name: value}
 
 
@@ -93,18 +93,18 @@ def find_config(name: str) -> Path | None:
     path = local_path(name)
     if path.suffix == ".toml" and path.exists():
         return path
-    included = CONFIGS / f"{path.name.removesuffix('.toml')}.toml"
+    included = CONFIG_DIR / f"{path.name.removesuffix('.toml')}.toml"
     if not path.exists() and path.parent in (Path(), Path("configs")) and included.is_file():
         return included
     if path.suffix == ".toml":
-        raise ValueError(f"{name} does not exist: give a TOML file, or one of {config_names()} from {CONFIGS}")
+        raise ValueError(f"{name} does not exist: give a TOML file, or one of {config_names()} from {CONFIG_DIR}")
     return None
 
 
 def check_text(name: str) -> None:
     """Raise ValueError for a path that does not exist, and for a model directory, whose files are not text."""
     path = local_path(os.path.expanduser(name))
-    if any((path / file).is_file() for file in (CONFIG_FILE, *CONFIGURATIONS)):
+    if any((path / file).is_file() for file in (CONFIG_FILE, *MODEL_CONFIGS)):
         raise ValueError(
             f"{name} is a model: --resume {name} continues its run, --init_from {name} fine-tunes it, --data {name} "
             "trains on its files as text"

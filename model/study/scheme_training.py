@@ -21,7 +21,7 @@ from ..text.prepare import prepare
 from ..text.sources import open_documents
 from ..text.token_cache import cache_home
 from ..text.tokenizer import Tokenizer
-from ..text.train_tokenizer import learn_tokenizer
+from ..text.train_tokenizer import cached_tokenizer
 from ..training import estimate
 from ..training.config import CONFIG_FILE, DataArgs, TrainArgs
 from ..training.evaluation import bits_per_byte
@@ -93,7 +93,7 @@ def prepare_for_schemes(options: Compare, schemes: Iterable[str]) -> StudyText:
         for name in (scheme, *(SCALINGS if scheme == "rope" else ())):
             stretched(build_scheme(args, scheme), name, TIMES[-1] if SCHEMES[name].any_length else 1)
     documents = open_documents(options.data)
-    tokenizer = load_tokenizer(learn_tokenizer(documents, cache_home(), "bpe", options.vocab_size))
+    tokenizer = load_tokenizer(cached_tokenizer(documents, cache_home(), "bpe", options.vocab_size))
     args = replace(args, vocab_size=tokenizer.vocab_size)
     dataset = prepare(documents, tokenizer, context=longest, cache_dir=cache_home())
     documents.check_unchanged()  # since the tokenizer was trained on them

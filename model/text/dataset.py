@@ -18,7 +18,7 @@ class Dataset:
     val: np.ndarray
     val_bytes: int  # length of the validation text in UTF-8, for bits per byte
     fingerprint: str  # of the text, its split and the tokenizer
-    entry: Path | None = None  # the cache entry that holds the ids
+    entry: Path | None = None  # the directory of the ids in the cache
 
     def batch(
         self, step: int, *, batch_size: int, context: int, seed: int, rank: int = 0, world_size: int = 1
@@ -26,7 +26,7 @@ class Dataset:
         """This rank's rows of the batch of ``step``: (B / world_size, T).
 
         Each window of the text is used once per epoch. The batch is a pure function of (seed, step), so resuming needs
-        no generator state, and any number of ranks share the same batch.
+        no generator state, and the batch is the same for any number of ranks.
         """
         if batch_size % world_size:
             raise ValueError(f"batch_size {batch_size} cannot be shared by {world_size} ranks: give a multiple")
@@ -38,8 +38,9 @@ class Dataset:
     def val_batches(self, batch_size: int, context: int, max_tokens: int | None = None) -> Iterator[Batch]:
         """Adjacent windows over the validation text: each token after the first is a target exactly once.
 
-        The last full batch may be smaller. A shorter window at the end is a batch of its own. ``max_tokens`` limits
-        the batches to that many tokens in full windows (at least one), evenly spread over the text.
+        The last batch of full windows may have fewer rows. A shorter window at the end is a separate batch.
+        ``max_tokens`` limits the batches to that many tokens in full windows (at least one), evenly spread over the
+        text.
         """
         count, remainder = divmod(len(self.val) - 1, context)
         starts = np.arange(count) * context

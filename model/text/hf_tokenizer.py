@@ -1,6 +1,7 @@
 """Hugging Face's tokenizer.json: read with the optional ``tokenizers`` package, written for SentencePiece models.
 
-It is written because transformers would otherwise put a space before every text, even if the model does not.
+tokenizer.json is written because transformers would otherwise prepend a space to every text, even if this tokenizer
+does not.
 """
 
 import hashlib
@@ -15,7 +16,7 @@ from typing import Any
 
 from sentencepiece import SentencePieceProcessor
 
-from ..cli.files import FLAG, TOKEN, Kind, read_json
+from ..cli.files import FLAG, TOKEN, Check, read_json
 from .tokenizer import SPACE, TextStream, check_encodable
 
 BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
@@ -58,9 +59,10 @@ class HFTokenizer:
         if eos_ids is None:
             eos_ids = [] if eos is None else [eos]
         self.eos_ids = tuple(eos_ids)
-        # A post-processor that adds nothing means that the model was trained without BOS.
-        trained_without_bos = post_processor is not None or settings.get("add_bos_token") is False
-        self._adds_bos = bool(prefix) or settings.get("add_bos_token") is True or not trained_without_bos
+        if prefix or settings.get("add_bos_token") is True:
+            self._adds_bos = True
+        else:  # a post-processor that adds nothing means that the model was trained without BOS
+            self._adds_bos = post_processor is None and settings.get("add_bos_token") is not False
         self.adds_space = bool(pieces) and pieces[0][0] in "\u2581\u0120 "
 
     def _id_of(self, token: Any) -> int | None:
@@ -115,7 +117,10 @@ class HFTokenizer:
         return TextStream(self.decode, self._is_incomplete)
 
     def _is_incomplete(self, token: int) -> bool:
-        """Byte tokens, because one invalid byte changes how the bytes before it decode; and tokens that are skipped."""
+        """True for byte tokens, because a later invalid byte changes how they decode.
+
+        Also true for tokens that decode to nothing.
+        """
         piece = self._model.id_to_token(token)
         return piece is None or token in self._special or BYTE_PIECE.fullmatch(piece) is not None
 
@@ -141,14 +146,14 @@ def _silence_native_stderr() -> Iterator[None]:
         os.close(null)
 
 
-SETTING_KINDS: dict[str, Kind] = {"bos_token": TOKEN, "eos_token": TOKEN, "add_bos_token": FLAG}
+SETTING_CHECKS: dict[str, Check] = {"bos_token": TOKEN, "eos_token": TOKEN, "add_bos_token": FLAG}
 
 
 def _read_settings(directory: Path) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (directory / name).is_file():
-            found = read_json(directory / name, SETTING_KINDS)
+            found = read_json(directory / name, SETTING_CHECKS)
             settings |= {key: value for key, value in found.items() if value is not None}
     return settings
 
@@ -174,7 +179,7 @@ def hugging_face_files(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | No
 
 
 def _merge_pairs(piece: str, vocabulary: set[str]) -> list[list[str]]:
-    """Every pair of pieces whose merge is ``piece``. They share its rank."""
+    """Every pair of pieces that merges into ``piece``. All of them have its rank."""
     pairs = []
     for i in range(1, len(piece)):
         left, right = piece[:i], piece[i:]

@@ -1,7 +1,7 @@
 """llama2.c's tokenizer.bin, read and written: the pieces and scores of a SentencePiece BPE model.
 
 The format: int32 longest piece, then for each token float32 score, int32 length, that many bytes. Tokens 0 to 2 are
-unknown, BOS and EOS, 3 to 258 the bytes. The number of tokens is not in the file, only in the model's.
+unknown, BOS and EOS, 3 to 258 the bytes. The number of tokens is not in the file, only in the model file.
 """
 
 import hashlib
@@ -38,8 +38,8 @@ class Llama2cTokenizer:
         self.eos_ids: tuple[int, ...] = (EOS, BOS)
         self.adds_space = True
 
-    def entries(self) -> tuple[list[bytes], list[float]]:
-        """The pieces and their scores, by token id."""
+    def pieces_and_scores(self) -> tuple[list[bytes], list[float]]:
+        """The piece and the score of each token, by id."""
         return self._pieces, self._scores
 
     def encode(self, text: str, bos: bool = True) -> list[int]:
@@ -143,8 +143,8 @@ def pack(model: SentencePieceProcessor, path: Path) -> bytes:
     pieces = [_piece_bytes(model, i) for i in range(model.get_piece_size())]
     if model.is_unknown(model.piece_to_id(SPACE)):
         raise ValueError(f"{path} has no piece for the space: llama2.c needs one")
-    entries = [struct.pack("<fi", model.get_score(i), len(piece)) + piece for i, piece in enumerate(pieces)]
-    return struct.pack("<i", max(map(len, pieces))) + b"".join(entries)
+    packed = [struct.pack("<fi", model.get_score(i), len(piece)) + piece for i, piece in enumerate(pieces)]
+    return struct.pack("<i", max(map(len, pieces))) + b"".join(packed)
 
 
 def sentencepiece_model(tokenizer: Llama2cTokenizer) -> bytes:
@@ -153,10 +153,11 @@ def sentencepiece_model(tokenizer: Llama2cTokenizer) -> bytes:
     The protocol buffer of sentencepiece_model.proto: the pieces with scores and types, then the settings that differ
     from the defaults: BPE (model_type 2), vocabulary size, byte_fallback, no normalization, a space before the text.
     """
-    if b" " not in tokenizer.entries()[0][FIRST_BYTE + 256 :]:
+    if b" " not in tokenizer.pieces_and_scores()[0][FIRST_BYTE + 256 :]:
         raise ValueError(f"{tokenizer.path} has no piece for the space: no tokenizer.model would encode the same way")
     pieces = b"".join(
-        _field(1, _entry(token, piece, score)) for token, (piece, score) in enumerate(zip(*tokenizer.entries()))
+        _field(1, _piece_message(token, piece, score))
+        for token, (piece, score) in enumerate(zip(*tokenizer.pieces_and_scores()))
     )
     trainer = _field(3, 2) + _field(4, tokenizer.vocab_size) + _field(35, 1)
     normalizer = _field(1, b"identity") + _field(3, 1) + _field(4, 0) + _field(5, 1)
@@ -171,16 +172,17 @@ def sentencepiece_model(tokenizer: Llama2cTokenizer) -> bytes:
 NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6  # the types of pieces in sentencepiece_model.proto
 
 
-def _entry(token: int, piece: bytes, score: float) -> bytes:
+def _piece_message(token: int, piece: bytes, score: float) -> bytes:
+    """The message of one piece in sentencepiece_model.proto."""
     if token == 0:
-        text, kind = "<unk>", UNKNOWN
+        text, piece_type = "<unk>", UNKNOWN
     elif token < FIRST_BYTE:
-        text, kind = "<s>" if token == BOS else "</s>", CONTROL
+        text, piece_type = "<s>" if token == BOS else "</s>", CONTROL
     elif token < FIRST_BYTE + 256:
-        text, kind = f"<0x{token - FIRST_BYTE:02X}>", BYTE
+        text, piece_type = f"<0x{token - FIRST_BYTE:02X}>", BYTE
     else:
-        text, kind = piece.decode().replace(" ", SPACE), NORMAL
-    return _field(1, text.encode()) + _field(2, struct.pack("<f", score), fixed=True) + _field(3, kind)
+        text, piece_type = piece.decode().replace(" ", SPACE), NORMAL
+    return _field(1, text.encode()) + _field(2, struct.pack("<f", score), fixed=True) + _field(3, piece_type)
 
 
 def _field(number: int, value: int | bytes, fixed: bool = False) -> bytes:

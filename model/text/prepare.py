@@ -54,13 +54,16 @@ def read_verified(documents: Documents, expected: str) -> Iterator[Chunk]:
     for chunk in documents:
         digest.update(_hashed_bytes(chunk))
         yield chunk
-    documents.check_unchanged()  # names the file, and also detects a change before the first reading
+    documents.check_unchanged()  # names the file, and also detects a change before the first read
     if digest.hexdigest() != expected:
         raise ValueError("the text changed while it was read: run again when nothing writes to its files")
 
 
 def split_at(documents: Iterable[Chunk], cut: int) -> Iterator[SplitChunk]:
-    """The chunks before and after character ``cut``. The validation text starts a document, so it begins with BOS."""
+    """The chunks before and after character ``cut``.
+
+    The first validation chunk counts as the start of a document, so that the validation text begins with BOS.
+    """
     position = 0
     in_validation = False
     for text, starts in documents:
@@ -96,7 +99,7 @@ def write_tokens(folder: Path, chunks: Iterable[SplitChunk], tokenizer: Tokenize
 
 
 def _text_to_encode(chunk: SplitChunk, tokenizer: Tokenizer) -> str:
-    """Drop the space at which a document was cut if the tokenizer adds one again."""
+    """The chunk's text. If the tokenizer prepends a space, drop the one that a continued chunk begins with."""
     if tokenizer.adds_space and not chunk.starts:
         return chunk.text.removeprefix(" ")
     return chunk.text
@@ -120,7 +123,7 @@ def token_type(tokenizer: Tokenizer) -> np.dtype:
     return np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32)
 
 
-TOKENS_FORMAT = 1  # increase when the files below change, so that older cache entries are not reused
+TOKENS_FORMAT = 1  # increase when train.bin, val.bin or meta.json change, so that older cache entries are not reused
 
 
 def prepare(
@@ -136,7 +139,7 @@ def prepare(
     """The token ids of the documents, BOS before each, split into training and validation text.
 
     The validation text is ``val_documents``, or else the last ``val_fraction`` of the characters. It begins with BOS,
-    so that its first token is predicted too. The ids are cached in ``cache_dir``; the key is the files' paths, sizes
+    so that its first piece is predicted too. The ids are cached in ``cache_dir``; the key is the files' paths, sizes
     and times, the tokenizer and the split. Raises ValueError if either text is too short, or if a file changes after
     ``open_documents``.
     """

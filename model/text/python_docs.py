@@ -24,7 +24,10 @@ COLUMNS = re.compile(r"\s*(={2,}|-{2,})( +(={2,}|-{2,}))+\s*$")  # ----  ----
 
 
 def corpus_files() -> list[Path]:
-    """The library's source files and the reference, in a fixed order. Raises ValueError if Python lacks them."""
+    """The sources of the standard library, and the language reference (topics.py) last.
+
+    Raises ValueError if this Python has no sources.
+    """
     root = Path(sysconfig.get_path("stdlib"))
     found = []
     for folder, folders, names in os.walk(root):
@@ -38,7 +41,7 @@ def corpus_files() -> list[Path]:
 
 @functools.cache
 def python_docs() -> tuple[str, ...]:
-    """One document per module and per topic, shuffled, so that the validation text at the end is like the rest."""
+    """One document per module and topic, shuffled so that the end, the validation text, is like the rest."""
     *modules, topics = corpus_files()
     documents = ["\n\n".join(docstrings(file)) for file in modules]
     documents += [f"{name}\n\n{text}" for name, text in sorted(_topics(topics).items())]

@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
-from .tables import Form, texts
+from .tables import FileFormat, is_gzip, texts
 from .tokenizer import split_text
 
 
@@ -24,9 +24,9 @@ LINE_ENDS = "\r\n"
 
 
 def split_documents(blocks: Iterable[str], separator: str | None) -> Iterator[Chunk]:
-    """Split a text, given in blocks, into documents at the separator. At most a block is held in memory.
+    """Split a text, given in blocks, into documents at the separator. Holds about one block in memory.
 
-    If the separator is a line of its own, the first or last line of the text may be a separator too.
+    If the separator is a whole line, the first or last line of the text may be a separator too.
     """
     if separator and separator[0] in LINE_ENDS and separator[-1] in LINE_ENDS and separator.strip():
         blocks = _strip_outer_separators(blocks, separator)
@@ -69,33 +69,34 @@ def _chunks(document: str, starts: bool) -> Iterator[Chunk]:
 
 
 BLOCK = 1 << 20  # bytes read at a time
-PROBE = 1 << 16  # bytes at the start of a file that are examined
+PROBE = 1 << 16  # bytes that are examined to detect a file's format or encoding
 BOM = "\ufeff"
 
 
 def first_bytes(path: Path) -> bytes:
     """The first bytes of a file, decompressed if it is a valid gzip file."""
     try:
-        with cast(BinaryIO, gzip.open(path) if path.name.endswith(".gz") else path.open("rb")) as file:
+        with cast(BinaryIO, gzip.open(path) if is_gzip(path.name) else path.open("rb")) as file:
             return file.read(PROBE)
     except (gzip.BadGzipFile, EOFError, zlib.error):
-        return path.read_bytes()[:PROBE]
+        with path.open("rb") as file:
+            return file.read(PROBE)
 
 
-def read_file(path: Path, name: str, form: Form, text_key: str, separator: str | None) -> Iterator[Chunk]:
+def read_file(path: Path, name: str, file_format: FileFormat, text_key: str, separator: str | None) -> Iterator[Chunk]:
     """The documents of one file, called ``name`` in errors. Raises ValueError if it is not text."""
     blocks = read_blocks(path, name)
-    if form == "text":
+    if file_format == "text":
         yield from split_documents(blocks, separator)
     else:
-        for text in texts(form, blocks, name, text_key):
+        for text in texts(file_format, blocks, name, text_key):
             yield from split_documents([text], None)
 
 
 def read_blocks(path: Path, name: str) -> Generator[str]:
-    """The decompressed text of one file in blocks. Raises ValueError if it is not text."""
+    """The text of one file in blocks, decompressed if it is a gzip file. Raises ValueError if it is not text."""
     try:
-        with cast(BinaryIO, gzip.open(path) if name.endswith(".gz") else path.open("rb")) as file:
+        with cast(BinaryIO, gzip.open(path) if is_gzip(name) else path.open("rb")) as file:
             yield from _blocks(file, name)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{name} is not a complete gzip file ({error}): get the file again") from None

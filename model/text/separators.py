@@ -1,8 +1,8 @@
 """Recognize the separator between the documents inside a text file, in a sample of its beginning.
 
-If a separator is missed, the model learns it as text and writes it, and BOS, the start of a text without a prompt, is
-seen only once in training. If ordinary text is taken for a separator, documents are cut apart. So a text is split only
-if the separator is certain; if it is likely, a note names the flag that splits.
+If a separator is missed, the model learns it as text, and BOS occurs only once in training, although generation without
+a prompt starts with it. If ordinary text is taken for a separator, documents are cut apart. So a text is split only
+if the separator is certain. If one is only likely, a note tells which flag would split the text.
 """
 
 import re
@@ -37,8 +37,8 @@ FORM_FEED = re.compile("\f")
 HTML = re.compile(r"</p>|<br|</a>|</div>", re.IGNORECASE)  # in HTML </s> ends struck-through text
 QUOTES = "\"'`"
 SENTENCE_END = tuple(".!?…。！？\"'”’」』")
-MIN_FRACTION = 0.9  # fraction of a separator's places that must look like the end of a document
-MAX_VARIATION = 1.0  # largest standard deviation / mean of the lengths of documents between rules
+MIN_FRACTION = 0.9  # of a separator's places, those that must look like the end of a document
+MAX_VARIATION = 1.0  # largest standard deviation / mean of the lengths of the documents between rules
 MIN_DOCUMENT = 40  # characters; a shorter text between two rules is a title
 MIN_RULE = 10  # characters; shorter rules, and rules of asterisks, separate the scenes of a novel
 MIN_TAGS = 5  # fewer tags may be string constants in a program
@@ -58,11 +58,11 @@ class Candidate:
 
     core: str  # without the line ends around it
     count: int
-    places: list[Place]  # the first MAX_PLACES of them
+    places: list[Place]  # of the occurrences, the first MAX_PLACES
     files: int  # how many files have it
-    lengths: list[int]  # characters between two places of the same file
+    lengths: list[int]  # characters between two places of the same file, up to MAX_PLACES of them
 
-    def share(self, test: Callable[[Place], bool]) -> float:
+    def fraction(self, test: Callable[[Place], bool]) -> float:
         """The fraction of places for which ``test`` is true."""
         return sum(map(test, self.places)) / len(self.places)
 
@@ -97,7 +97,7 @@ def _describe(core: str) -> str:
 def _how_to_split(core: str, times: str) -> str:
     setting = f"--doc_separator={quote(core)}"
     if core == "\f":
-        setting = 'doc_separator = "\\f" in a settings file'
+        setting = 'doc_separator = "\\f" in a config'
     return f"{_describe(core)}, {times}, may separate documents: if so, give {setting}"
 
 
@@ -135,7 +135,7 @@ def _candidates(texts: Sequence[str]) -> Iterator[tuple[Candidate, bool]]:
     """Each candidate, and whether it certainly separates documents; the most frequent tag first."""
     tags = [_candidate(texts, tag, re.compile(re.escape(tag)), 3) for tag in TAGS]
     for tag in sorted(filter(None, tags), key=lambda tag: -tag.count):
-        if tag.share(_is_quoted) < 0.5:
+        if tag.fraction(_is_quoted) < 0.5:
             yield tag, _is_certain_tag(tag, texts)
     feeds = _candidate(texts, "\f", FORM_FEED, 3)
     if feeds:
@@ -181,9 +181,9 @@ def _candidate(texts: Sequence[str], core: str, pattern: re.Pattern[str], min_co
 def _is_certain_tag(tag: Candidate, texts: Sequence[str]) -> bool:
     if tag.core == "</s>" and any(HTML.search(text) for text in texts):
         return False
-    if tag.count < MIN_TAGS and tag.share(_is_alone) < MIN_FRACTION:
+    if tag.count < MIN_TAGS and tag.fraction(_is_alone) < MIN_FRACTION:
         return False
-    return tag.share(_ends_document) >= MIN_FRACTION
+    return tag.fraction(_ends_document) >= MIN_FRACTION
 
 
 def _is_certain_rule(rule: Candidate) -> bool:
@@ -197,7 +197,7 @@ def _is_certain_rule(rule: Candidate) -> bool:
 
 def _is_between_texts(candidate: Candidate) -> bool:
     """Whether the text before most places ends a sentence, and the text after them does not continue it."""
-    return candidate.share(_ends_sentence) >= MIN_FRACTION and candidate.share(_continues) <= 1 - MIN_FRACTION
+    return candidate.fraction(_ends_sentence) >= MIN_FRACTION and candidate.fraction(_continues) <= 1 - MIN_FRACTION
 
 
 def _ends_document(place: Place) -> bool:

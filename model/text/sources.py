@@ -26,20 +26,20 @@ from ..cli import local_path, quantity
 from ..cli.files import write_atomically
 from .python_docs import DOCS_FORMAT, corpus_files, python_docs
 from .readers import Chunk, first_bytes, is_binary, read_blocks, read_file
-from .tables import Form, form_of, has_field, json_form
+from .tables import FileFormat, format_of, has_field, is_json_lines, json_format, without_gz
 from .token_cache import download_path, explain_disk_errors
 from .tokenizer import split_text
 
 DEFAULT = "python-docs"  # the documentation bundled with CPython
-SAMPLE, SAMPLE_OF_FILE = 16_000_000, 4_000_000  # characters of all files and of one, to recognize a separator in
-SAMPLED_FILES = 1000
-NEW_FORMS = ("csv", "json array")  # earlier versions cached these files as plain text
+# The text in which a separator is recognized: characters of all files, characters of one file, number of files
+SAMPLE, SAMPLE_OF_FILE, SAMPLED_FILES = 16_000_000, 4_000_000, 1000
+NEW_FORMATS = ("csv", "json array")  # earlier versions cached these files as plain text
 
 
 class File(NamedTuple):
     path: Path
     name: str  # for errors
-    form: Form
+    format: FileFormat
 
 
 class FileStatus(NamedTuple):
@@ -54,12 +54,12 @@ class Documents:
     """Documents in order, read in chunks, so that memory is bounded. They can be iterated any number of times."""
 
     def __init__(self, specs: list[str | Path], files: Sequence[File | None], text_key: str, separator: str | None):
-        """``specs`` are the user's arguments, ``files`` the files they name; None is the bundled documentation."""
+        """``specs`` are the user's arguments, ``files`` the files that they name. None is the bundled documentation."""
         self.specs = specs
         self.files = files
         self.text_key = text_key
         self.separator = separator
-        self.opened = self._status()  # the key of the cache entry; the files must still match once they are read
+        self.statuses_at_open = self._statuses()  # part of the key of the cache entry; compared again after reading
 
     def __iter__(self) -> Iterator[Chunk]:
         for _, chunks in self.by_file():
@@ -71,7 +71,11 @@ class Documents:
             if file is None:
                 yield DEFAULT, _default_chunks()
             else:
-                yield file.name, read_file(file.path, file.name, file.form, self.text_key, self.separator)
+                yield file.name, read_file(file.path, file.name, file.format, self.text_key, self.separator)
+
+    def paths(self) -> list[str]:
+        """The resolved path of each file, or ``python-docs``."""
+        return [DEFAULT if file is None else str(file.path.resolve()) for file in self.files]
 
     def texts(self) -> Iterator[str]:
         """The text of each chunk."""
@@ -84,12 +88,12 @@ class Documents:
         return documents
 
     def beginnings(self) -> tuple[list[str], bool]:
-        """The beginning of each plain text file, in bounded memory; and whether that is all of the text."""
+        """The beginning of each plain text file, in bounded memory, and whether that is all of the text."""
         samples: list[str] = []
         remaining = SAMPLE
         is_all = True
         for file in self.files:
-            if file is None or file.form != "text":
+            if file is None or file.format != "text":
                 continue
             if remaining <= 0 or len(samples) == SAMPLED_FILES:
                 return samples, False
@@ -105,7 +109,7 @@ class Documents:
             samples.append(sample)
         return samples, is_all
 
-    def _status(self) -> list[FileStatus]:
+    def _statuses(self) -> list[FileStatus]:
         found = []
         if None in self.files:
             found.append(FileStatus(DEFAULT, DOCS_FORMAT, 0))
@@ -117,13 +121,15 @@ class Documents:
 
     def identity(self) -> str:
         """A hash that changes with a file's path, size or time, and with the way the files are read."""
-        facts: list[Any] = [self.text_key, self.separator, *self.opened]
-        facts += [(number, file.form) for number, file in enumerate(self.files) if file and file.form in NEW_FORMS]
+        facts: list[Any] = [self.text_key, self.separator, *self.statuses_at_open]
+        facts += [
+            (number, file.format) for number, file in enumerate(self.files) if file and file.format in NEW_FORMATS
+        ]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
     def check_unchanged(self) -> None:
         """Raise ValueError if a file changed after the documents were opened."""
-        for before, now in zip(self.opened, self._status()):
+        for before, now in zip(self.statuses_at_open, self._statuses()):
             if before != now:
                 raise ValueError(f"{before.path} changed while it was read: run again when nothing writes to it")
 
@@ -196,7 +202,7 @@ def _find(spec: str, patterns: Sequence[str], text_key: str) -> list[File | None
 
 
 def _is_selected(file: Path, folder: Path, patterns: Sequence[str]) -> bool:
-    """Whether a file in a directory matches the patterns and is not hidden, or in a hidden directory like .git."""
+    """Whether a file in a directory matches the patterns. Hidden files and those in hidden directories do not."""
     inside = file.relative_to(folder)
     hidden = any(part.startswith(".") for part in inside.parts)
     return not hidden and (not patterns or any(inside.match(str(local_path(pattern))) for pattern in patterns))
@@ -205,20 +211,20 @@ def _is_selected(file: Path, folder: Path, patterns: Sequence[str]) -> bool:
 def _one_file(path: Path, name: str) -> File:
     """A file that the user named. Warns if JSON is read as plain text."""
     start = _start_of_text(path)
-    form = form_of(name, start)
-    if form == "text" and json_form(start) != "text":
-        kind = json_form(start).replace("json", "JSON")
+    file_format = format_of(name, start)
+    if file_format == "text" and json_format(start) != "text":
+        kind = json_format(start).replace("json", "JSON")
         ending = ".json" if kind == "JSON array" else ".jsonl"
         warnings.warn(
             f"{name} looks like {kind}, but is read as plain text: to read one field of it (--text_key), rename it to "
             f"end in {ending}",
             stacklevel=4,
         )
-    elif form == "text" and name.lower().removesuffix(".gz").endswith(".json"):
+    elif file_format == "text" and without_gz(name).endswith(".json"):
         warnings.warn(
             f"{name} is neither an array of objects or texts nor JSON lines: it is read as plain text", stacklevel=4
         )
-    return File(path, name, form)
+    return File(path, name, file_format)
 
 
 def _start_of_text(path: Path) -> str:
@@ -228,8 +234,8 @@ def _start_of_text(path: Path) -> str:
 def _text_files(spec: str, files: Sequence[Path], text_key: str) -> list[File | None]:
     """The text files among ``files``. One warning counts the skipped files, with an example.
 
-    JSON arrays and CSV files without ``text_key`` are read as plain text, because they may belong to a program; except
-    if there are no other files.
+    JSON and CSV files without ``text_key`` may belong to a program, so they are read as plain text, unless all files
+    lack it. In JSON lines (.jsonl, .ndjson) a missing ``text_key`` is an error.
     """
     texts: list[File] = []
     empty: list[Path] = []
@@ -245,10 +251,10 @@ def _text_files(spec: str, files: Sequence[Path], text_key: str) -> list[File | 
         elif is_binary(raw):
             binary.append(file)
         else:
-            form = form_of(file.name, start)
-            texts.append(File(file, str(file), form))
-            is_lines = file.name.removesuffix(".gz").endswith(".jsonl")
-            if form != "text" and not is_lines and not has_field(form, file.name, start, text_key):
+            file_format = format_of(file.name, start)
+            texts.append(File(file, str(file), file_format))
+            may_be_text = file_format != "text" and not is_json_lines(file.name)
+            if may_be_text and not has_field(file_format, file.name, start, text_key):
                 without_key.append(file)
     skipped = []
     if empty:
@@ -256,12 +262,12 @@ def _text_files(spec: str, files: Sequence[Path], text_key: str) -> list[File | 
     if binary:
         skipped.append(f"{len(binary)} binary (for example {binary[0]})")
     if not texts:
-        but = f", but {' and '.join(skipped)}" if skipped else ""
-        raise ValueError(f"{spec} holds no text files{but}: check the path, and --glob if you gave it")
+        only = f", only {' and '.join(skipped)}" if skipped else ""
+        raise ValueError(f"{spec} holds no text files{only}: check the path, and --glob if you gave it")
     notes = [f"skipped: {' and '.join(skipped)}"] if skipped else []
     if 0 < len(without_key) < len(texts):
         plain = set(without_key)
-        texts = [file._replace(form="text") if file.path in plain else file for file in texts]
+        texts = [file._replace(format="text") if file.path in plain else file for file in texts]
         notes.append(f"{len(without_key)} without {text_key!r} read as plain text (for example {without_key[0]})")
     if notes:
         warnings.warn(f"{spec}: {quantity(len(texts), 'text file')}; {'; '.join(notes)}", stacklevel=2)

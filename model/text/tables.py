@@ -1,4 +1,4 @@
-"""Files whose documents are fields: JSON lines, JSON arrays, CSV and TSV; and how to detect their format."""
+"""Read the documents in the fields of JSON lines, JSON arrays, CSV and TSV, and detect these formats."""
 
 import csv
 import itertools
@@ -8,23 +8,36 @@ from typing import Any, Literal
 
 from ..cli import quantity
 
-Form = Literal["text", "json lines", "json array", "csv"]
-MAX_LENGTH = 100_000_000  # characters of a line or array element, which is held in memory as a whole
+FileFormat = Literal["text", "json lines", "json array", "csv"]
+MAX_LENGTH = 100_000_000  # characters of a line or array element, because all of it is held in memory
 DELIMITERS = ",\t;|"
 OR_PLAIN_TEXT = "or copy it to a name that ends in .txt to train on it as it is"
 
 
-def form_of(name: str, start: str) -> Form:
-    """The format of a file, by the ending of its name, and for a .json by the start of its text."""
-    plain = name.lower().removesuffix(".gz")
-    if plain.endswith((".jsonl", ".ndjson")):
+def format_of(name: str, start: str) -> FileFormat:
+    """The format of a file, by the ending of its name; for a .json file also by the ``start`` of its text."""
+    if is_json_lines(name):
         return "json lines"
-    if plain.endswith((".csv", ".tsv")):
+    if without_gz(name).endswith((".csv", ".tsv")):
         return "csv"
-    return json_form(start) if plain.endswith(".json") else "text"
+    return json_format(start) if without_gz(name).endswith(".json") else "text"
 
 
-def json_form(start: str) -> Form:
+def is_json_lines(name: str) -> bool:
+    """Whether the ending of the name promises JSON lines."""
+    return without_gz(name).endswith((".jsonl", ".ndjson"))
+
+
+def is_gzip(name: str) -> bool:
+    return name.lower().endswith(".gz")
+
+
+def without_gz(name: str) -> str:
+    """The name in lower case, without the ending of a gzip file."""
+    return name.lower().removesuffix(".gz")
+
+
+def json_format(start: str) -> FileFormat:
     """The JSON format of a text that starts with ``start``; "text" if it is not JSON with documents."""
     start = start.lstrip("\ufeff \t\r\n")
     if start[:1] == "[" and start[1:].lstrip()[:1] in ("{", '"'):
@@ -42,13 +55,13 @@ def _is_object(line: str) -> bool:
         return False
 
 
-def has_field(form: Form, name: str, start: str, text_key: str) -> bool:
+def has_field(file_format: FileFormat, name: str, start: str, text_key: str) -> bool:
     """Whether the first document of a file that starts with ``start`` has the field ``text_key``.
 
     True if the start is too short to tell.
     """
     try:
-        next(texts(form, [start, " "], name, text_key), None)
+        next(texts(file_format, [start], name, text_key), None)
     except UnfinishedError:
         return True
     except ValueError:
@@ -56,11 +69,11 @@ def has_field(form: Form, name: str, start: str, text_key: str) -> bool:
     return True
 
 
-def texts(form: Form, blocks: Iterable[str], name: str, text_key: str) -> Iterator[str]:
+def texts(file_format: FileFormat, blocks: Iterable[str], name: str, text_key: str) -> Iterator[str]:
     """The text of each document. Raises ValueError with file and line if a document has no text."""
-    if form == "csv":
+    if file_format == "csv":
         return _csv_rows(blocks, name, text_key)
-    if form == "json array":
+    if file_format == "json array":
         return _array_elements(blocks, name, text_key)
     return _json_lines(blocks, name, text_key)
 
@@ -126,7 +139,7 @@ class _Buffer:
         self.position = 0  # of the first character that is not decoded
 
     def read(self, at_least: int = 1) -> bool:
-        """Read at least this many characters more. Returns False if there were none left."""
+        """Read at least this many more characters, if there are any. Returns False at the end of the file."""
         parts = [self.text[self.position :]]
         new = 0
         while new < at_least:
@@ -151,7 +164,7 @@ class _Buffer:
 
 
 def _array_elements(blocks: Iterable[str], name: str, text_key: str) -> Iterator[str]:
-    """Decode element by element, so that the array is never in memory as a whole."""
+    """The text of each element. One element at a time is decoded, so that memory is bounded."""
     buffer = _Buffer(blocks)
     for number in itertools.count(1):
         character = buffer.peek()
@@ -185,7 +198,10 @@ def _decode_element(buffer: _Buffer, where: str) -> Any:
 
 
 def _csv_rows(blocks: Iterable[str], name: str, text_key: str) -> Iterator[str]:
-    """The column ``text_key`` of each row. The first line names the columns; quoted fields may contain line ends."""
+    """The column ``text_key`` of each row. The first line names the columns; quoted fields may contain line ends.
+
+    Rows that are too short to have the column are skipped; rows that are too long are an error.
+    """
     csv.field_size_limit(MAX_LENGTH)  # the default is 131,072; the csv module has only one limit per process
     lines = _lines(blocks, name)
     header = ""

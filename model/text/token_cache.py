@@ -45,7 +45,7 @@ def explain_disk_errors(cache_dir: Path) -> Iterator[None]:
         yield
     except OSError as error:
         path = Path(os.fsdecode(error.filename)) if error.filename is not None else cache_dir
-        in_cache = path.is_relative_to(cache_dir) or cache_dir.is_relative_to(path)  # or a parent of the cache
+        in_cache = path.is_relative_to(cache_dir) or cache_dir.is_relative_to(path)  # inside, or a parent of the cache
         if error.errno not in NOT_WRITABLE or not in_cache:
             raise
         raise ValueError(
@@ -57,7 +57,7 @@ def explain_disk_errors(cache_dir: Path) -> Iterator[None]:
 def make_entry(
     folder: Path, specs: Sequence[str | Path], fill: Callable[[Path], object], is_complete: Callable[[], bool]
 ) -> None:
-    """Make the cache entry ``folder`` unless ``is_complete``, one process at a time.
+    """Make the cache entry ``folder`` unless ``is_complete``. Only one process at a time makes it.
 
     ``fill`` writes the files into a temporary directory, which is renamed when it is done.
     """
@@ -88,7 +88,7 @@ def _locked(folder: Path) -> Iterator[None]:
     try:
         lock.acquire(timeout=0.1)
     except Timeout:
-        print(f"waiting for another process that is preparing the same text ({folder})", file=sys.stderr)
+        print(f"waiting for another process that uses {folder}", file=sys.stderr)
         lock.acquire()
     try:
         yield
@@ -132,7 +132,7 @@ def cache_entries(home: Path) -> list[CacheEntry]:
         for entry in found:
             if path.name in [_download_name(source) for source in entry.sources]:
                 runs |= set(entry.runs)
-        found.append(CacheEntry(path, _size(path), ["fetched"], sorted(runs)))
+        found.append(CacheEntry(path, _size(path), ["a download"], sorted(runs)))
     return sorted(found, key=lambda entry: -entry.size)
 
 
@@ -161,7 +161,7 @@ def main() -> None:
     for entry in cache_entries(home):
         use = f"used by {', '.join(entry.runs)}" if entry.runs else "used by no run"
         removing = flags.remove_unused and not entry.runs
-        print(f"{entry.size / 1e6:9.1f} MB  {entry.path.name}  of {', '.join(entry.sources)}")
+        print(f"{entry.size / 1e6:9.1f} MB  {entry.path.name}  from {', '.join(entry.sources)}")
         print(f"{'':14}{use}{', removed' if removing else ''}")
         if removing:
             remove(entry)

@@ -15,8 +15,8 @@ class TextStream:
     """Decode token by token. The results of ``push`` and ``flush``, joined, equal ``decode`` of all the ids.
 
     Tokens cannot be decoded one by one: a character may span several tokens, and decoders drop a space at the start of
-    a text. So new tokens are decoded together with the tokens just before them, the prefix, and the characters of the
-    prefix are skipped.
+    a text. So new tokens are decoded together with the tokens just before them (the prefix). Prefix and new tokens form
+    the window, and the characters of the prefix are skipped.
     """
 
     def __init__(
@@ -25,7 +25,7 @@ class TextStream:
         """``is_incomplete`` is true for tokens whose text depends on the tokens that follow."""
         self._decode = decode
         self._is_incomplete = is_incomplete
-        self._emitted = 0  # characters of the window that were returned
+        self._emitted = 0  # characters of the window that ``push`` has returned, or that belong to the prefix
         self._reset([])
 
     def push(self, token: int) -> str:

@@ -23,8 +23,8 @@ SAMPLE_CHARACTERS = 10_000_000  # more characters take longer and hardly change 
 MAX_DEFAULT_VOCAB = 32768  # limit of the default vocabulary size; --vocab_size may exceed it
 # If a text has more than MANY_CHARACTERS distinct characters, the rarest, 0.05% of the text, are encoded as bytes.
 MANY_CHARACTERS, COVERAGE = 1000, 0.9995
-LINE = 4000  # characters; SentencePiece's default limit for a sentence is 4192 bytes
-SPECIAL = 3 + 256  # <unk>, <s>, </s>, and one piece per byte, for characters that are not in the vocabulary
+LINE = 4000  # characters of a training sentence, far below the max_sentence_length in bytes
+SPECIAL = 3 + 256  # <unk>, <s>, </s>, and the bytes that spell characters outside the vocabulary
 # SentencePiece uses U+2581 for a space and U+2585 for unknown characters, and skips sentences with the latter. These
 # and NUL are removed from the sample, so they are encoded as bytes.
 RESERVED = {0x2581: None, 0x2585: None, 0: None}
@@ -81,8 +81,9 @@ def train_tokenizer(texts: Iterable[str], path: str | Path, kind: str = "bpe", v
 def default_vocab_size(characters: int, distinct: int) -> int:
     """The vocabulary size for a text of ``characters`` characters, ``distinct`` of which are pieces.
 
-    The power of two nearest to 0.72 sqrt(characters): 1024 for 2 MB of English, 32768 for 2 GB. If the single
-    characters leave less than half of it for longer pieces, it is raised to a multiple of 64 that leaves half.
+    The power of two nearest to 0.72 sqrt(characters): 1024 for 2 MB of English, 32768 for 2 GB. If the special pieces
+    and the single characters fill more than half of it, it is raised to a multiple of 64, so that as many longer pieces
+    fit as half of that power of two.
     """
     by_length = min(2 ** round(math.log2(0.72 * math.sqrt(characters))), MAX_DEFAULT_VOCAB)
     smallest = SPECIAL + distinct + by_length // 2
@@ -90,7 +91,7 @@ def default_vocab_size(characters: int, distinct: int) -> int:
 
 
 def count_covering(counts: Counter[str], fraction: float) -> int:
-    """How many of the most frequent characters make up this fraction of the text."""
+    """The number of the most frequent characters that make up this fraction of the text."""
     goal = fraction * counts.total()
     covered = 0
     for number, (_, count) in enumerate(counts.most_common(), 1):
@@ -100,13 +101,13 @@ def count_covering(counts: Counter[str], fraction: float) -> int:
     return len(counts)
 
 
-def learn_tokenizer(
+def cached_tokenizer(
     documents: Documents,
     cache_dir: str | Path,
     kind: str = "bpe",
     vocab_size: int | None = None,
 ) -> Path:
-    """The path in ``cache_dir`` of a tokenizer for the documents, trained if the cache does not have it.
+    """The path of a tokenizer for the documents in ``cache_dir``, trained if it is not there yet.
 
     Raises ValueError if a file changes while it is read.
     """
@@ -127,7 +128,7 @@ def learn_tokenizer(
 def spread_sample(texts: Iterable[str], limit: int = SAMPLE_CHARACTERS) -> tuple[list[str], int]:
     """Lines spread evenly over the text, at most ``limit`` characters, and the length of the text in characters.
 
-    Whenever the lines exceed the limit, every second one is dropped.
+    Every second line is dropped whenever the lines exceed the limit.
     """
     kept: list[str] = []
     size = 0
@@ -161,7 +162,7 @@ def _train(sample: list[str], kind: str, vocab_size: int, coverage: float) -> by
         required_chars=required,
         allow_whitespace_only_pieces=True,  # indentation is a piece
         max_sentence_length=1 << 20,
-        num_threads=1,  # it is stored in the file, which must be the same on every machine
+        num_threads=1,  # the number is stored in the file, which must be the same on every machine
         minloglevel=2,
         **LOSSLESS,
     )

@@ -1,4 +1,4 @@
-"""Choose the settings that the user left open; and ``--plan``, which shows the choice and saves it for the run."""
+"""Choose the settings that the user left open. ``--plan`` shows the choice and saves it for the run."""
 
 import dataclasses
 import hashlib
@@ -13,19 +13,18 @@ import torch
 
 from ..cli import Settings, format_flags, print_note, script_command
 from ..cli.files import read_json, write_json
-from ..cli.machine import pick_device, pick_dtype
+from ..cli.machine import pick_device
 from ..cli.settings import from_table, setting_fields
 from ..config import ModelArgs
 from .config import CLASSES
 from .distributed import local_device
 from .estimate import check_training_memory
-from .evaluation import ngram_losses
 from .plan import Plan, make_plan
 from .prepared_text import PreparedText
 from .sizing import LAW, Forecast, Machine, choose_settings, forecast, text_facts
-from .summary import RunFacts, announcement, format_rows
+from .summary import announcement, format_rows, run_facts
 
-CHOICE_MAX_AGE = 24 * 3600.0  # seconds; after a day this machine may be faster or slower
+CHOICE_MAX_AGE = 24 * 3600.0  # seconds; the speed of the machine may change with its load
 
 
 class Choice(NamedTuple):
@@ -38,27 +37,18 @@ class Choice(NamedTuple):
 def show_plan(plan: Plan, text: PreparedText) -> int:
     """Print the size and the forecast of the run, and the command that repeats it. Returns the exit code.
 
-    The choice is saved in the cache, beside the tokens of the text. Runs on the same day reuse it.
+    The choice is saved in the cache, beside the tokens of the text, and runs reuse it for a day.
     """
     device = local_device(pick_device(plan.train.device), plan.ranks)
     needs_choice = plan.needs_choice
     choice = choose(plan, text, device)
     if needs_choice:
         save_choice(choice, choice_file(plan, text, device))
-    plan, text = apply_choice(plan, text, choice)
-    facts = RunFacts(
-        args=plan.train,
-        model=text.model,
-        parameters=sum(p.numel() for p in plan.network(text.model).parameters()),
-        dataset=text.dataset,
-        device=device,
-        dtype=pick_dtype(plan.train.dtype, device),
-        processes=plan.ranks.world_size,
-        unigram=ngram_losses(text.dataset, text.model.vocab_size)[0],
-    )
+    plan, text = apply_choice(plan, text, choice.chosen)
+    facts = run_facts(plan.network(text.model), plan.train, text.dataset, device, plan.ranks)
     print(announcement(facts, forecast=choice.expected))
     if needs_choice:
-        print(format_rows({"to repeat it": train_command(plan.settings)}))
+        print(format_rows({"command": train_command(plan.settings)}))
     return 0
 
 
@@ -79,9 +69,8 @@ def choose_and_forecast(plan: Plan, text: PreparedText, device: torch.device) ->
     if choice is None:
         choice = choose(plan, text, device)
     else:
-        print_note(format_rows({"choice": "that of --plan, made less than a day ago"}))
-    plan, text = apply_choice(plan, text, choice)
-    check_training_memory(text.model, plan.train, device, plan.ranks.world_size)
+        print_note(format_rows({"choice": "reused from --plan, less than a day old"}))
+    plan, text = apply_choice(plan, text, choice.chosen)
     return plan, text, choice.expected
 
 
@@ -92,17 +81,17 @@ def choose(plan: Plan, text: PreparedText, device: torch.device) -> Choice:
     if plan.needs_choice:
         settings = choose_settings(plan.settings, facts, machine)
         chosen = {name: value for name, value in settings.items() if name not in plan.settings}
-    plan, text = apply_choice(plan, text, Choice(chosen, Forecast(0.0, 0)))
+    plan, text = apply_choice(plan, text, chosen)
     check_training_memory(text.model, plan.train, device, machine.processes)
     expected = forecast(text.model, plan.train, facts, machine)
     return Choice(chosen, dataclasses.replace(expected, ends_early="max_steps" in chosen))
 
 
-def apply_choice(plan: Plan, text: PreparedText, choice: Choice) -> tuple[Plan, PreparedText]:
+def apply_choice(plan: Plan, text: PreparedText, chosen: Settings) -> tuple[Plan, PreparedText]:
     """The plan and the prepared text with the chosen settings."""
-    if not choice.chosen:
+    if not chosen:
         return plan, text
-    chosen_plan = make_plan(plan.settings | choice.chosen, plan.directory, plan.ranks)
+    chosen_plan = make_plan(plan.settings | chosen, plan.directory, plan.ranks)
     model = dataclasses.replace(chosen_plan.model, vocab_size=text.model.vocab_size)
     return dataclasses.replace(chosen_plan, base=plan.base), dataclasses.replace(text, model=model)
 

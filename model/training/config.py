@@ -7,16 +7,19 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from ..cli import Settings, read_toml
+from ..cli.machine import DeviceName
 from ..config import ModelArgs
 from ..text.sources import Documents, open_documents
 
 CONFIG_FILE = "config.toml"  # in a run directory: every setting of the run
 DEFAULT_STEPS = 2000
-PEAK_LR = 0.02  # peak learning rate of Muon, and of AdamW beside it, for models small enough to train in minutes
+PEAK_LR = 0.02  # of Muon and of the AdamW that accompanies it, tuned for models that train in minutes
 # Fine-tuning uses this fraction of the learning rates for training from scratch. With a tenth, the loss after up to a
 # minute on a different kind of text was 2 to 6% higher; with the full rates it was about the same
 # (benchmarks/fine_tuning.py).
 FINE_TUNING_LR_FRACTION = 0.3
+Globs = Annotated[tuple[str, ...], "which files of a folder to read, for example '*.py' (default: all text)"]
+TextKey = Annotated[str, "the field of a JSON line or object, or the column of a CSV or TSV, that holds the text"]
 
 
 @dataclass(frozen=True)
@@ -27,19 +30,17 @@ class DataArgs:
     """
 
     data: Annotated[
-        tuple[str, ...], "text: files, folders, globs, URLs, - for stdin; .jsonl, .json, .csv, .tsv, .gz are unpacked"
+        tuple[str, ...], "text: files, folders, globs, URLs, - for stdin; reads .jsonl, .json, .csv, .tsv and .gz too"
     ] = ("python-docs",)
-    glob: Annotated[tuple[str, ...], "which files of a folder to read, for example '*.py' (default: all text)"] = ()
+    glob: Globs = ()
     val_data: Annotated[tuple[str, ...], "validation text (default: the end of the data)"] = ()
     val_fraction: Annotated[float, "fraction of the data, from its end, that is kept for validation"] = 0.1
-    text_key: Annotated[
-        str, "the field of a JSON line or object, or the column of a CSV or TSV, that holds the text"
-    ] = "text"
+    text_key: TextKey = "text"
     doc_separator: Annotated[
         str | None, "separator between the documents of a file; '' for none (default: recognized)"
     ] = None
     start_text: Annotated[
-        str | None, "text to continue if there is no prompt; not shown (default: chosen by the data)"
+        str | None, "text that generation continues if there is no prompt; not shown (default: chosen from the data)"
     ] = None
     tokenizer: Annotated[str, "bpe or char: train one on the data; or the FILE of a trained one"] = "bpe"
 
@@ -72,18 +73,20 @@ class TrainArgs:
 
     out_dir: Annotated[Path | None, "the run directory (default: a new one in runs/)"] = None
     seed: Annotated[int, "random seed of the initial weights, the batches and dropout"] = 1337
-    batch_size: Annotated[int, "sequences of one optimizer step, over all micro-batches and processes"] = 32
+    batch_size: Annotated[int, "sequences per optimizer step, in all micro-batches and processes together"] = 32
     micro_batch_size: Annotated[int | None, "sequences in memory at once, per process (default: all)"] = None
     max_steps: Annotated[int | None, "optimizer steps (default: 2000, or no limit if minutes is given)"] = None
     minutes: Annotated[float | None, "stop after this many minutes; the learning rate follows the clock"] = None
-    eval_every: Annotated[int, "steps between validations, each with a checkpoint"] = 250
+    eval_every: Annotated[int, "steps between validations; each validation saves a checkpoint"] = 250
     eval_tokens: Annotated[int, "at most this many tokens in a validation"] = 200_000
     sample_every: Annotated[int, "steps between generated samples (0: none)"] = 500
     sample_prompt: Annotated[str, "prompt of the samples"] = ""
 
     optimizer: Annotated[Literal["muon", "adamw"], "muon: Muon for hidden matrices, AdamW for the rest"] = "muon"
-    lr: Annotated[float, "peak learning rate of AdamW (with init_from, 0.3 of it)"] = 3e-3
-    muon_lr: Annotated[float, "peak learning rate of Muon (with init_from, 0.3 of it)"] = 0.02
+    lr: Annotated[float, "peak learning rate of AdamW (with init_from: 0.3 of the config's, or of 0.02 with Muon)"] = (
+        3e-3
+    )
+    muon_lr: Annotated[float, "peak learning rate of Muon (with init_from: 0.3 of the config's or default)"] = PEAK_LR
     warmup: Annotated[float, "fraction of the run during which the learning rate rises"] = 0.02
     decay_start: Annotated[float, "fraction of the run after which the learning rate decays"] = 0.3
     schedule: Annotated[Literal["linear", "cosine"], "shape of the learning rate decay"] = "linear"
@@ -94,7 +97,7 @@ class TrainArgs:
     grad_clip: Annotated[float, "clip the gradient norm to this (0: no clipping)"] = 1.0
     dropout: Annotated[float, "dropout probability; helps when the text is small"] = 0.0
 
-    device: Annotated[str, "auto, cpu, cuda, cuda:1, mps"] = "auto"
+    device: DeviceName = "auto"
     dtype: Annotated[Literal["auto", "float32", "bfloat16"], "for matrix products; auto: bfloat16 if native"] = "auto"
     compile: Annotated[bool, "use torch.compile; the speedup depends on the model and the processor"] = False
     init_from: Annotated[Path | None, "fine-tune: start from this model instead of random weights"] = None

@@ -12,11 +12,18 @@ from ..cli import quantity
 from ..decoding.batches import generate
 from ..text.tokenizer import Tokenizer
 from .distributed import unsharded
-from .evaluation import ngram_losses
 from .pace import Pace
 from .plot import draw_losses
 from .sizing import Forecast
-from .summary import RunFacts, announcement, duration, format_rows, overfitting_warning, resume_command, summary
+from .summary import (
+    announcement,
+    duration,
+    format_rows,
+    overfitting_warning,
+    resume_command,
+    run_facts,
+    summary,
+)
 from .trainer import Trainer
 
 SAMPLE_TOKENS = 120
@@ -33,12 +40,12 @@ class Console:
         self.start_text = start_text
         self.args = trainer.args
         self.prints = trainer.ranks.is_first
-        self.facts = run_facts(trainer)
+        self.facts = run_facts(trainer.model, trainer.args, trainer.dataset, trainer.device, trainer.ranks)
         self.pace = Pace(trainer.args)
         self.by_clock = self.args.step_limit == math.inf  # the bar counts seconds instead of steps
         self.total = math.ceil(60 * (self.args.minutes or 0)) if self.by_clock else int(self.args.step_limit)
         self.bar = tqdm(disable=True)
-        self.pace_shown = False
+        self.length_shown = False
         self.overfitting_shown = False
         self.train_loss: float | None = None  # moving average over about 20 steps
 
@@ -60,14 +67,14 @@ class Console:
             self.bar.close()
 
     def write_line(self, text: str, file: TextIO | None = None) -> None:
-        """Write a line above the bar. Training goes on if the reader has closed the pipe or the file."""
+        """Write a line above the bar. Training goes on if the stream is closed."""
         if self.prints:
             with suppress(OSError, ValueError):
                 tqdm.write(text, file=file or sys.stderr)
                 (file or sys.stderr).flush()
 
     def announce(self, changes: tuple[str, ...] = (), forecast: Forecast | None = None) -> None:
-        """Print the settings, size and forecast of the run, before its first step."""
+        """Print the ``announcement``."""
         if self.prints:
             self.write_line(announcement(self.facts, self.trainer.progress.step, changes, forecast))
 
@@ -78,7 +85,7 @@ class Console:
             self.pace.update(progress.step, progress.wall_seconds)
             if "train_loss" in measured:
                 self._average(measured["train_loss"])
-            self._show_pace()
+            self._show_length()
             self._update_bar(measured)
             if "val_loss" in measured:
                 self._show_validation(measured["val_loss"])
@@ -88,14 +95,14 @@ class Console:
     def _average(self, loss: float) -> None:
         self.train_loss = loss if self.train_loss is None else 0.95 * self.train_loss + 0.05 * loss
 
-    def _show_pace(self) -> None:
-        """Print the expected length of the run once, as soon as the estimate is reliable."""
-        if self.pace.is_reliable and not self.pace_shown:
-            self.pace_shown = True
+    def _show_length(self) -> None:
+        """Print the estimated length of the run once, as soon as the estimate is reliable."""
+        if self.pace.is_reliable and not self.length_shown:
+            self.length_shown = True
             steps = self.pace.total_steps
             time_left = duration(self.pace.seconds_left)
             text = f"about {quantity(round(steps), 'step')}, {self.facts.epochs_after(steps)}, {time_left} left"
-            self.write_line(format_rows({"pace": text}))
+            self.write_line(format_rows({"length": text}))
 
     def _update_bar(self, measured: dict[str, float]) -> None:
         seconds_left = self.pace.seconds_left
@@ -114,15 +121,15 @@ class Console:
             self.bar.update(min(self._done(), self.total) - self.bar.n)
 
     def _done(self) -> int:
-        """Seconds or steps, as the bar counts."""
+        """The position of the bar, in seconds or steps."""
         progress = self.trainer.progress
         return int(progress.wall_seconds) if self.by_clock else progress.step
 
     def _show_validation(self, loss: float) -> None:
         progress = self.trainer.progress
         comment = ", the best so far" if progress.best_step == progress.step else ""
-        if loss >= self.facts.unigram:
-            comment = f", worse than guessing by frequency ({self.facts.unigram:.3f})"
+        if loss >= self.facts.unigram_loss:
+            comment = f", no better than guessing by frequency ({self.facts.unigram_loss:.3f})"
         where = f"step {progress.step}" if progress.step else "before the first step"
         self.write_line(f"{where}: validation {loss:.3f} nats per token{comment}")
         warning = overfitting_warning(progress, self.train_loss)
@@ -157,19 +164,3 @@ class Console:
         elif self.prints:
             text_start = self.tokenizer.decode(trainer.dataset.train[:PROMPT_TOKENS].tolist())
             self.write_line(summary(self.facts, trainer.progress, self.train_loss, text_start))
-
-
-def run_facts(trainer: Trainer) -> RunFacts:
-    unigram = 0.0
-    if trainer.ranks.is_first:  # only the first process prints it
-        unigram = ngram_losses(trainer.dataset, trainer.model.args.vocab_size)[0]
-    return RunFacts(
-        args=trainer.args,
-        model=trainer.model.args,
-        parameters=sum(p.numel() for p in trainer.model.parameters()),
-        dataset=trainer.dataset,
-        device=trainer.device,
-        dtype=trainer.dtype,
-        processes=trainer.ranks.world_size,
-        unigram=unigram,
-    )

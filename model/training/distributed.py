@@ -1,10 +1,10 @@
-"""Training in several processes, started by torchrun: each computes its slice of every batch.
+"""Training in several processes, started by torchrun. Each process computes its slice of every batch.
 
 DDP keeps a full copy of the model in each process and averages the gradients. FSDP2 (``fully_shard``) shards every
 parameter, gradient and optimizer state over the processes, and gathers the weights of a block just before it runs.
 
-Only the functions that shard import FSDP; elsewhere a sharded tensor is recognized by its methods. The import takes
-0.75 s of processor time on top of 1.6 s for torch, because it imports sympy and torch.fx, and few runs need it.
+FSDP is imported only in the functions that shard; elsewhere a sharded tensor is recognized by its methods. The import
+takes 0.75 s of processor time on top of 1.6 s for torch, because it imports sympy and torch.fx, and few runs need it.
 """
 
 import re
@@ -96,7 +96,10 @@ def process_group(ranks: Ranks, device: torch.device) -> Iterator[None]:
 
 
 def parallelize(model: Transformer, ranks: Ranks, fsdp: bool) -> nn.Module:
-    """Wrap ``model`` in DDP, or shard it with FSDP; a single process uses it as it is. Parameter names stay."""
+    """Wrap ``model`` in DDP, or shard it with FSDP; unchanged for one process.
+
+    The names of the parameters of ``model`` do not change.
+    """
     if ranks.world_size == 1:
         return model
     if fsdp:

@@ -9,14 +9,15 @@ import torch
 from ..cli import quantity
 from ..cli.machine import available_memory, pick_dtype
 from ..config import ModelArgs
+from ..text.train_tokenizer import MAX_DEFAULT_VOCAB
 from ..weights.layout import tensor_shapes
 from .config import TrainArgs
 
-LAYER_OBJECTS = 170_000  # bytes a layer beside its tensors, measured: modules, optimizer tables, autograd nodes
+# Bytes per layer besides its tensors: modules, optimizer tables, autograd nodes (docs/scaling.md)
+LAYER_OBJECTS = 170_000
 PROCESS = 230_000_000  # bytes of Python with PyTorch 2.13 on a CPU, before anything is computed
-LIBRARIES = 170_000_000  # bytes for libraries that training loads, for choosing a model and for drawing the losses
-LARGEST_DEFAULT_VOCABULARY = 32768  # pieces that a tokenizer learns at most if vocab_size is not set
-BACKWARD_PEAK = {torch.float32: 1.25, torch.bfloat16: 1.45}  # highest memory of a backward pass / activations
+LIBRARIES = 170_000_000  # bytes of the libraries that the first step and the loss plot import
+BACKWARD_PEAK = {torch.float32: 1.25, torch.bfloat16: 1.45}  # peak memory of a backward pass / activations
 
 
 class ParameterCount(NamedTuple):
@@ -44,9 +45,9 @@ def state_and_activation_bytes(
 ) -> tuple[int, int]:
     """Bytes of one process for weights, gradients and optimizer state, and for the activations of one micro-batch.
 
-    Weights and gradients take 4 bytes a parameter each, AdamW's state 8, Muon's 4. The activations are those that the
-    backward pass needs, measured for ``hidden_dim`` of 8/3 ``dim`` (docs/scaling.md). They include the Python and
-    autograd objects of each layer, and the int64 tokens of the batch.
+    Weights and gradients take 4 bytes per parameter each, AdamW's state 8, Muon's 4. The activations are kept for the
+    backward pass; their size was measured for ``hidden_dim`` of 8/3 ``dim`` (docs/scaling.md). They include the Python
+    and autograd objects of each layer, and the int64 tokens of the batch.
     """
     parameters, hidden = count_parameters(model)
     state = 16 * parameters
@@ -62,7 +63,7 @@ def state_and_activation_bytes(
 
 
 def build_seconds(args: ModelArgs) -> float:
-    """Approximate seconds to build the network: a millisecond a layer, and the time to draw all weights twice."""
+    """Approximate seconds to build the network: a millisecond per layer, and the time to draw all weights twice."""
     return args.n_layers / 1000 + count_parameters(args).total / 1e8
 
 
@@ -70,7 +71,7 @@ def peak_memory(model: ModelArgs, train: TrainArgs, dtype: torch.dtype, world_si
     """Peak bytes that training adds to a process, within 15% of what was measured (docs/scaling.md).
 
     Includes the state, the activations, temporary tensors of the backward pass, Muon's copies of all matrices of one
-    shape, and the libraries that the first step loads.
+    shape, and the libraries that are imported later.
     """
     state, activations = state_and_activation_bytes(model, train, dtype, world_size)
     stacked = 2 * model.n_layers * model.dim * model.hidden_dim if train.optimizer == "muon" else 0  # w1 and w3
@@ -98,15 +99,15 @@ def fits_memory(model: ModelArgs, train: TrainArgs, device: torch.device, world_
 
 
 def check_training_memory(model: ModelArgs, train: TrainArgs, device: torch.device, world_size: int = 1) -> None:
-    """Raise ValueError, which says what to lower, if the run needs more memory than is free."""
+    """Raise ValueError if the run needs more memory than is free. The message says what to lower."""
     if fits_memory(model, train, device, world_size):
         return
     dtype = pick_dtype(train.dtype, device)
     available = free_memory(device)
     needed = peak_memory(model, train, dtype, world_size)
     state, _ = state_and_activation_bytes(model, train, dtype, world_size)
-    smaller = dataclasses.replace(model, vocab_size=LARGEST_DEFAULT_VOCABULARY)
-    large_vocabulary = model.vocab_size > LARGEST_DEFAULT_VOCABULARY and not train.init_from
+    smaller = dataclasses.replace(model, vocab_size=MAX_DEFAULT_VOCAB)
+    large_vocabulary = model.vocab_size > MAX_DEFAULT_VOCAB and not train.init_from
     if large_vocabulary and fits_memory(smaller, train, device, world_size):
         cause = f"a vocabulary of {model.vocab_size:,} pieces is too large"
         advice = f"lower vocab_size ({model.vocab_size}), or leave it out: it is then chosen to fit the text"
@@ -119,7 +120,7 @@ def check_training_memory(model: ModelArgs, train: TrainArgs, device: torch.devi
         advice = "lower micro_batch_size (by default all of batch_size), batch_size or max_seq_len"
     free = readable_size(available or 0)
     raise ValueError(
-        f"this run needs about {readable_size(needed)} of memory, {free} are free on {device}; {cause}: {advice}"
+        f"this run needs about {readable_size(needed)} of memory, but {free} are free on {device}; {cause}: {advice}"
     )
 
 

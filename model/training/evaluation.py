@@ -29,7 +29,9 @@ def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> T
 def validation_loss(
     network: Callable[[Tensor], Tensor], model: Transformer, dataset: Dataset, args: TrainArgs, ranks: Ranks
 ) -> float:
-    """Mean nats per token over at most ``eval_tokens`` tokens of the validation text; ``network`` runs ``model``.
+    """Mean nats per token over at most ``eval_tokens`` tokens of the validation text.
+
+    ``network`` is ``model``, or its DDP or compiled wrapper.
 
     The windows do not overlap, and the processes take batches of them in turn. A process that has no batch left repeats
     one without counting it, because a sharded network runs only if all processes run it.
@@ -60,9 +62,9 @@ def bits_per_byte(nats_per_token: float, dataset: Dataset) -> float:
 def ngram_losses(dataset: Dataset, vocab_size: int, order: int = 1, tokens: int = 5_000_000) -> list[float]:
     """Nats per validation token of n-gram models, for n = 1 (unigrams: token frequencies alone), 2, 3 …
 
-    The list ends at n = ``order``, or earlier at the lowest loss. At most ``tokens`` tokens of each text are counted,
-    in 100 evenly spaced blocks. Unigrams have add-one smoothing. For larger n, the (n-1)-gram probability is mixed in
-    with the weight of PRIOR_COUNT occurrences.
+    The list stops before the first n at which the loss rises, and at ``order`` at the latest. At most ``tokens`` tokens
+    of each text are counted, in 100 evenly spaced blocks. Unigrams have add-one smoothing. For larger n, the (n-1)-gram
+    probability is mixed in with the weight of PRIOR_COUNT occurrences.
     """
     train = sampled_blocks(dataset.train, tokens).astype(np.int64)
     val = sampled_blocks(dataset.val, tokens).astype(np.int64)
@@ -71,10 +73,11 @@ def ngram_losses(dataset: Dataset, vocab_size: int, order: int = 1, tokens: int 
     prior = vocab_size
     losses: list[float] = []
     max_order = int(62 / math.log2(vocab_size))  # an n-gram is one integer of 63 bits
-    for n in range(1, min(order, max_order) + 1):
+    for n in range(1, min(order, max_order, len(train), len(val)) + 1):
         counts = _count(_ngrams(val, n, vocab_size), _ngrams(train, n, vocab_size))  # (len(val) - n + 1,)
         probability = (counts + prior * probability[-len(counts) :]) / (context_counts + prior)
-        losses.append(float(-np.log(probability[max(0, 2 - n) :]).mean()))
+        scored = probability[1:] if n == 1 else probability  # the first token is never predicted
+        losses.append(float(-np.log(scored).mean()))
         context_counts = counts[:-1]
         prior = PRIOR_COUNT
         if losses[-1] > min(losses):

@@ -9,17 +9,17 @@ from .config import FINE_TUNING_LR_FRACTION, PEAK_LR, TrainArgs
 
 
 def fine_tuning_settings(settings: Settings, explicit: Settings, flags: Settings) -> Settings:
-    """``settings`` with the architecture and the tokenizer of ``init_from``. The context may be set, but only shorter.
+    """``settings`` with the architecture and the tokenizer of ``init_from``. ``max_seq_len`` may only be lowered.
 
-    Learning rates that are not in ``explicit`` are FINE_TUNING_LR_FRACTION of those for training from scratch.
-    Raises ValueError if the ``flags`` set another architecture or tokenizer.
+    Learning rates that are not in ``explicit`` become FINE_TUNING_LR_FRACTION of the config's, or else of PEAK_LR (with
+    AdamW only, of the default ``lr``). Raises ValueError if the ``flags`` set another architecture or tokenizer.
     """
     source = settings["init_from"]
     checkpoint = open_checkpoint(source)
     if checkpoint.network not in (None, settings.get("network")):
         raise ValueError(f"{source} holds the weights of {checkpoint.network}: give --network {checkpoint.network}")
     architecture = vars(checkpoint.args)
-    for name in architecture.keys() & flags.keys() - {"max_seq_len"}:
+    for name in (architecture.keys() & flags.keys()) - {"max_seq_len"}:
         if flags[name] != architecture[name]:
             raise ValueError(
                 f"{name} is {flags[name]}, but {source} has {architecture[name]}: leave it out with init_from"
@@ -27,7 +27,7 @@ def fine_tuning_settings(settings: Settings, explicit: Settings, flags: Settings
     longest = architecture["max_seq_len"]
     context = flags.get("max_seq_len", longest)
     if context > longest:
-        raise ValueError(f"max_seq_len is {context}: {source} was made for {longest}; give at most that")
+        raise ValueError(f"max_seq_len is {context}, but {source} has a context of {longest}: give at most that")
     tokenizer = pretrained_tokenizer(source, flags)
     rates = fine_tuning_rates(settings, explicit)
     return settings | architecture | rates | {"max_seq_len": context, "tokenizer": tokenizer}
@@ -44,7 +44,7 @@ def pretrained_tokenizer(source: Path, flags: Settings) -> str:
 
 
 def fine_tuning_rates(settings: Settings, explicit: Settings) -> Settings:
-    """FINE_TUNING_LR_FRACTION of each learning rate that is not in ``explicit``."""
+    """The learning rates for fine-tuning, except those in ``explicit``."""
     from_scratch = {"lr": PEAK_LR if settings.get("optimizer", "muon") == "muon" else TrainArgs.lr, "muon_lr": PEAK_LR}
     rates = {}
     for name, rate in from_scratch.items():

@@ -5,15 +5,17 @@ import math
 from .config import TrainArgs
 
 MIN_MEASURED_STEPS = 3  # steps before anything is estimated
-RELIABLE_AFTER = 20  # measured steps, or seconds of them, after which the estimate hardly changes
+# The estimate hardly changes after this many measured steps or seconds, whichever is reached first.
+RELIABLE_STEPS = 20
+RELIABLE_SECONDS = 20.0
 
 
 class Pace:
-    """Measures steps and seconds after the first step of this session, which may have been slow because it compiles."""
+    """Counts steps and seconds after the first step of this session, which may be slow because it compiles."""
 
     def __init__(self, args: TrainArgs) -> None:
         self.args = args
-        self.first: tuple[int, float] | None = None  # its number, and the seconds of the run after it
+        self.first: tuple[int, float] | None = None  # number of the first step, and the seconds of the run after it
         self.step = 0
         self.run_seconds = 0.0
         self.measured_steps = 0
@@ -32,7 +34,7 @@ class Pace:
     def is_reliable(self) -> bool:
         if self.measured_steps < MIN_MEASURED_STEPS:
             return False
-        return self.measured_steps >= RELIABLE_AFTER or self.measured_seconds >= RELIABLE_AFTER
+        return self.measured_steps >= RELIABLE_STEPS or self.measured_seconds >= RELIABLE_SECONDS
 
     @property
     def seconds_left(self) -> float:

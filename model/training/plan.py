@@ -1,4 +1,4 @@
-"""A resolved and checked run, before anything of it is written."""
+"""Make and check the plan of a run."""
 
 import dataclasses
 import os
@@ -21,7 +21,7 @@ SINGLE_PROCESS = Ranks()
 
 @dataclass(frozen=True)
 class Plan:
-    """A resolved and checked run, before anything of it is written."""
+    """The settings of a run, resolved and checked, before any file is written."""
 
     data: DataArgs
     model: ModelArgs
@@ -30,14 +30,14 @@ class Plan:
     network: type[Transformer] = Transformer
     ranks: Ranks = SINGLE_PROCESS
     resume: bool = False
-    settings: Settings = field(default_factory=dict)  # from the file and the flags, without defaults
-    base: Path | None = None  # without --out_dir, the directory is base, or else base-2, base-3 …
+    settings: Settings = field(default_factory=dict)  # from the file, the flags and the choice, without defaults
+    base: Path | None = None  # without --out_dir: the directory is the first free one of base, base-2, base-3 …
     saved_settings: Settings | None = None  # when resuming: those in the run directory
     changes: tuple[str, ...] = ()  # when resuming: the differences from the saved settings
 
     @property
     def needs_choice(self) -> bool:
-        """Whether the model, or how to train it, is still to be chosen."""
+        """Whether the model or its training settings are still to be chosen."""
         return not self.resume and needs_choice(self.settings)
 
     @property
@@ -54,12 +54,12 @@ def make_plan(settings: Settings, directory: Path, ranks: Ranks) -> Plan:
     Raises ValueError for every mistake that can be found without reading the text.
     """
     complete = settings | {"out_dir": directory}
-    if needs_choice(settings) and not has_architecture(settings):  # the checks need a model, and any candidate will do
+    if needs_choice(settings) and not has_architecture(settings):  # the checks need some model
         complete = smallest_architecture(settings) | complete
     data, model, train = (from_settings(cls, complete) for cls in CLASSES)
     device = local_device(pick_device(train.device), ranks)
     network = find_network(train.network) if train.network else Transformer
-    # Both raise ValueError for settings that could not be saved: better now than after the training.
+    # Both raise ValueError for settings that cannot be saved, which must be found before the training.
     config_from(model, "float32", {})
     write_toml(data, model, train)
     check_processes(data, train, ranks.world_size)

@@ -1,7 +1,6 @@
 """Prepare the text of a plan: train or load the tokenizer, tokenize, split off the validation text."""
 
 import dataclasses
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,18 +14,18 @@ from ..text.separators import recognize
 from ..text.sources import Documents
 from ..text.token_cache import cache_home
 from ..text.tokenizer import Tokenizer
-from ..text.train_tokenizer import TOKENIZER_KINDS, learn_tokenizer
+from ..text.train_tokenizer import TOKENIZER_KINDS, cached_tokenizer
 from ..weights import load_tokenizer
 from .config import DataArgs
 from .evaluation import sampled_blocks
 from .plan import Plan
 from .summary import format_rows
 
-MIN_DOCUMENTS = 100  # in the training text; from fewer, a run of minutes does not learn what follows BOS
-MIN_OCCURRENCES = 50  # of a start in the training text
-SAMPLED_TOKENS = 5_000_000  # tokens of the training text in which starts are counted
-# Where a text could start if BOS is rare: at a paragraph, a line, a sentence or a word. The first frequent one is used.
-STARTS = ("\n\n", "\r\n\r\n", "\n", "\r\n", ".", "。", " ")
+MIN_DOCUMENTS = 100  # with fewer documents, a run of a few minutes does not learn what follows BOS
+MIN_OCCURRENCES = 50  # of a start_text in the training text, for the model to learn what follows it
+SAMPLED_TOKENS = 5_000_000  # tokens of the training text in which a start_text is counted
+# Candidates for start_text: the end of a paragraph, line, sentence or word. The first frequent one is used.
+START_TEXTS = ("\n\n", "\r\n\r\n", "\n", "\r\n", ".", "。", " ")
 
 
 @dataclass(frozen=True)
@@ -35,31 +34,32 @@ class PreparedText:
 
     tokenizer: Tokenizer
     dataset: Dataset
-    model: ModelArgs  # that of the plan, with the vocabulary size of the tokenizer
+    model: ModelArgs  # the plan's, with the vocabulary size of the tokenizer
     entries: list[Path]  # cache entries: the tokens, and the tokenizer if it was trained on the text
-    data: DataArgs  # that of the plan, with doc_separator and start_text filled in
+    data: DataArgs  # the plan's, with doc_separator and start_text filled in
 
 
 def prepare_text(plan: Plan) -> PreparedText:
     """Train or load the tokenizer, tokenize, split. Results for the same files are reused from the cache."""
     data, model = plan.data, plan.model
-    learned, documents = None, None
+    trained: Path | None = None
+    documents: Documents | None = None
     if plan.resume:
         tokenizer = load_tokenizer(plan.directory, model.vocab_size)
     elif data.tokenizer in TOKENIZER_KINDS:
         data, documents = open_text(data)
         vocab_size = plan.settings.get("vocab_size")
-        learned = learn_tokenizer(documents, cache_home(), data.tokenizer, vocab_size)
-        tokenizer = load_tokenizer(learned)
+        trained = cached_tokenizer(documents, cache_home(), data.tokenizer, vocab_size)
+        tokenizer = load_tokenizer(trained)
         if data.tokenizer == "bpe" and vocab_size is None:
-            print(f"vocab_size     {tokenizer.vocab_size}, chosen to fit the text", file=sys.stderr)
+            print_note(format_rows({"vocab_size": f"{tokenizer.vocab_size}, chosen to fit the text"}))
     else:
         tokenizer = load_tokenizer(local_path(data.tokenizer), model.vocab_size if plan.train.init_from else None)
     if not (plan.resume or plan.train.init_from):
         model = dataclasses.replace(model, vocab_size=tokenizer.vocab_size)
     if plan.train.sample_every:
         check_prompt(len(tokenizer.encode(plan.train.sample_prompt)), model.max_seq_len)
-    if documents is None:  # only now, so that a mistake above is found before a pipe is read or a file downloaded
+    if documents is None:  # after the checks above, because it may read a pipe or download a file
         data, documents = open_text(data)
     dataset = prepare(
         documents,
@@ -70,10 +70,10 @@ def prepare_text(plan: Plan) -> PreparedText:
         val_documents=data.val_documents(),
     )
     check_variety(dataset, tokenizer)
-    documents.check_unchanged()  # since the tokenizer was trained on it
-    entries = [dataset.entry, learned.parent if learned else None]
+    documents.check_unchanged()  # since the tokenizer was trained on the documents
+    entries = [dataset.entry, trained.parent if trained else None]
     if data.start_text is None:
-        data = dataclasses.replace(data, start_text=choose_start(dataset, tokenizer, model.max_seq_len))
+        data = dataclasses.replace(data, start_text=choose_start_text(dataset, tokenizer, model.max_seq_len))
     return PreparedText(tokenizer, dataset, model, [entry for entry in entries if entry], data)
 
 
@@ -82,7 +82,7 @@ def open_text(data: DataArgs) -> tuple[DataArgs, Documents]:
     documents = data.documents()
     if data.doc_separator is None:
         found = recognize(*documents.beginnings())
-        tables = [file.name for file in documents.files if file and file.form != "text"]
+        tables = [file.name for file in documents.files if file and file.format != "text"]
         if tables:
             print_note(format_rows({"documents": f"each {data.text_key!r} of {abbreviate(tables)}"}))
         if found.note:
@@ -95,16 +95,16 @@ def abbreviate(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {quantity(len(names) - 1, 'other file')}"
 
 
-def choose_start(dataset: Dataset, tokenizer: Tokenizer, context: int) -> str:
-    """Choose the text that follows BOS if there is no prompt; empty if the text has enough documents.
+def choose_start_text(dataset: Dataset, tokenizer: Tokenizer, context: int) -> str:
+    """Choose the text that generation continues if there is no prompt; empty if the text has enough documents.
 
-    With few documents, BOS has hardly been trained, and the model writes garbage after it. A start that is frequent in
-    the training text, for example a paragraph break, gives it something to continue.
+    With few documents, BOS has hardly been trained, and the model writes garbage after it. After a text that is
+    frequent in the training text, for example a paragraph break, it writes normally.
     """
     ids = sampled_blocks(dataset.train, SAMPLED_TOKENS)
     if occurrences(ids, [tokenizer.bos_id]) * len(dataset.train) >= MIN_DOCUMENTS * len(ids):
         return ""
-    for text in STARTS:
+    for text in START_TEXTS:
         tokens = tokenizer.encode(text, bos=False)
         at_document_end = occurrences(ids, [*tokens, tokenizer.bos_id])
         if len(tokens) + 1 < context and occurrences(ids, tokens) - at_document_end >= MIN_OCCURRENCES:
@@ -113,7 +113,7 @@ def choose_start(dataset: Dataset, tokenizer: Tokenizer, context: int) -> str:
 
 
 def check_variety(dataset: Dataset, tokenizer: Tokenizer) -> None:
-    """Raise ValueError if the training text is white space, or a single repeated character."""
+    """Raise ValueError if the training text is only white space, or a single repeated character."""
     ids = np.unique(sampled_blocks(dataset.train, SAMPLED_TOKENS))
     characters = set(tokenizer.decode(ids.tolist()))
     if len(characters) < 2 or "".join(characters).isspace():

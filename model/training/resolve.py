@@ -27,9 +27,10 @@ def resolve(
 
 
 def resolve_new(config: Path | None, default_config: Path, flags: Settings, ranks: Ranks) -> Plan:
-    """The plan of a new run. ``max_steps`` as a flag overrides the minutes of the default config.
+    """The plan of a new run.
 
-    The user has not set these minutes, and with them the learning rate would follow the clock, not the steps.
+    ``max_steps`` as a flag overrides the minutes of the default config, because the user has not set them, and the
+    learning rate would follow the clock instead of the steps.
     """
     file = read_toml(config or default_config, *CLASSES)
     if not config and "max_steps" in flags:
@@ -54,7 +55,7 @@ def resolve_resumed(file: Settings, flags: Settings, ranks: Ranks) -> Plan:
         raise ValueError(f"{directory} holds no run ({CONFIG_FILE} is missing): start one without --resume")
     saved = read_toml(directory / CONFIG_FILE, *CLASSES)
     if saved.get("tokenizer") != "bpe":
-        settings.pop("vocab_size", None)  # it was a request; the tokenizer decides
+        settings.pop("vocab_size", None)  # ignored unless a bpe is trained: other tokenizers fix the vocabulary size
     before = make_plan(saved, directory, ranks)
     after = make_plan(saved | settings, directory, ranks)
     conflicts = differences(before.identity, after.identity)
@@ -65,7 +66,7 @@ def resolve_resumed(file: Settings, flags: Settings, ranks: Ranks) -> Plan:
 
 
 def run_name(config: Path | None, data: tuple[str, ...] | None, default_config: Path) -> str:
-    """The name of the config, or else of the text (of its folder if it is several files), or else of the default."""
+    """The run's name: of the config, else of the text file (its folder if several), else of the default config."""
     if config or not data:
         return (config or default_config).stem
     paths = [Path(urlsplit(name).path) for name in data]

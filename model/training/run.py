@@ -30,7 +30,7 @@ from .sizing import Forecast
 from .summary import duration, format_rows, resume_command
 from .trainer import Progress, Trainer
 
-LONG_BUILD = 3.0  # seconds; building a network for longer than this is announced
+LONG_BUILD = 3.0  # seconds; a longer build is announced
 
 
 def run(plan: Plan, text: PreparedText | None) -> int:
@@ -38,7 +38,7 @@ def run(plan: Plan, text: PreparedText | None) -> int:
     device = local_device(pick_device(plan.train.device), plan.ranks)
     expected = None
     with ExitStack() as stack:
-        if text:  # an error must come before the process group starts, where the other processes are waiting
+        if text:  # raise errors before process_group, in which the other processes already wait
             if plan.needs_choice:
                 plan, text, expected = choose_and_forecast(plan, text, device)
             check_training_memory(text.model, plan.train, device, plan.ranks.world_size)
@@ -55,9 +55,9 @@ def run(plan: Plan, text: PreparedText | None) -> int:
 def locked_run_directory(plan: Plan) -> Iterator[Plan]:
     """Make the run directory and lock it against other trainers. Yields the plan with this directory.
 
-    Repeats checks of ``resolve``, because preparing the text may have taken hours: another trainer may have finished a
-    run there, or changed its settings. Without ``--out_dir``, takes the first directory that is free now. Raises
-    ValueError if the run must not start.
+    Repeats checks of ``resolve``, because preparing the text may have taken hours: another process may have finished a
+    run in this directory, or resumed it with other settings. Without ``--out_dir``, takes the first directory that is
+    free now. Raises ValueError if the run must not start.
     """
     if plan.base is not None:
         directory = make_first_free(plan.base)
@@ -73,7 +73,7 @@ def locked_run_directory(plan: Plan) -> Iterator[Plan]:
 
 
 def read_run(plan: Plan) -> tuple[Plan, PreparedText]:
-    """The plan and the text of the first process, read by the others from the run directory and the cache."""
+    """Read the plan and the text of the first process from the run directory and the cache, in another process."""
     written = make_plan(read_toml(plan.directory / CONFIG_FILE, *CLASSES), plan.directory, plan.ranks)
     text = prepare_text(dataclasses.replace(written, resume=True))
     note_cache_use(text, plan.directory)  # each machine may have a separate cache
@@ -81,7 +81,7 @@ def read_run(plan: Plan) -> tuple[Plan, PreparedText]:
 
 
 def write_run(plan: Plan, text: PreparedText) -> None:
-    """Write the tokenizer and the settings, which are enough for --resume even before the first checkpoint."""
+    """Write the tokenizer and the settings, so that --resume works even before the first checkpoint."""
     restore_progress(plan, text)  # raises ValueError before anything is written
     if not plan.resume:
         save_tokenizer(text.tokenizer, plan.directory)
@@ -117,21 +117,22 @@ def train_and_show(plan: Plan, text: PreparedText, device: torch.device, expecte
             for measured in trainer.steps():
                 console.show(measured)
     except OSError as error:
+        kept = f"the state of step {trainer.saved_step} is kept" if trainer.saved_step else "no step is saved yet"
         raise ValueError(
-            f"{error.filename or plan.directory}: {error.strerror or error}; the state of step {trainer.saved_step} "
-            f"is kept; to resume from there: {resume_command(plan.directory)}"
+            f"{error.filename or plan.directory}: {error.strerror or error}; {kept}; to resume: "
+            f"{resume_command(plan.directory)}"
         ) from None
     except torch.OutOfMemoryError:
         size = plan.train.micro_batch_size or plan.train.batch_size // plan.ranks.world_size
         raise ValueError(
-            f"{device} has no memory for {quantity(size, 'sequence')} at once: lower --micro_batch_size"
+            f"{device} has too little memory for {quantity(size, 'sequence')} at once: lower --micro_batch_size"
         ) from None
     console.finish()
     return 128 + trainer.stopped_by if trainer.stopped_by else 0
 
 
 def announce_building(args: ModelArgs) -> None:
-    """Print the size of the network, and about how long building it takes, if that is long."""
+    """Print the size of the network and the estimated time to build it, if that takes long."""
     seconds = build_seconds(args)
     if seconds > LONG_BUILD:
         parameters = quantity(count_parameters(args).total, "parameter")

@@ -4,7 +4,7 @@ import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,16 +41,19 @@ def numbered(base: Path) -> Iterator[Path]:
 def make_first_free(base: Path) -> Path:
     """Make the first of the ``numbered`` directories that does not exist. Concurrent processes get different ones."""
     base.parent.mkdir(parents=True, exist_ok=True)
-    for directory in numbered(base):
-        with suppress(FileExistsError):
+    directories = numbered(base)
+    while True:
+        directory = next(directories)
+        try:
             directory.mkdir()
-            break
-    return directory
+        except FileExistsError:
+            continue
+        return directory
 
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Lock the directory against a second trainer, and delete files that a killed one left half-written.
+    """Lock the directory against a second trainer, and delete the unfinished files of a killed one.
 
     The operating system releases the lock when the process ends, even if it is killed.
     """
@@ -65,7 +68,7 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def optimizer_states(model: Transformer, optimizers: Optimizers) -> dict[str, dict[str, Any]]:
-    """The optimizer state of each parameter by the parameter's name, independent of their grouping and order."""
+    """The optimizer state of each parameter, by its name, so that groups and their order do not matter."""
     names = {id(p): name for name, p in model.named_parameters()}
     return {
         names[id(p)]: optimizer.state[p]
@@ -76,7 +79,7 @@ def optimizer_states(model: Transformer, optimizers: Optimizers) -> dict[str, di
 
 
 def weights_of(model: Transformer) -> dict[str, Tensor]:
-    """Parameters, tied ones once, and buffers of the state dict, which only a ``--network`` class may have."""
+    """The parameters (tied ones once) and the persistent buffers, which only a ``--network`` class may have."""
     saved = model.state_dict()
     return dict(model.named_parameters()) | {name: b for name, b in model.named_buffers() if name in saved}
 
@@ -177,7 +180,7 @@ def _fits_type(value: Any, kind: Any) -> bool:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics file, except a last one that a kill cut short. Raises ValueError if it is damaged."""
+    """The lines of a metrics file, except an unfinished last one. Raises ValueError if the file is damaged."""
     check_is_file(path)
     try:
         lines = [{"step": 0} | json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
@@ -193,13 +196,14 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 class Metrics:
     """``metrics.jsonl``: one line per step with the measured values.
 
-    When resuming after ``last_step``, the lines of later steps are dropped, because these steps run again.
+    A run that resumes after ``last_step`` drops the lines of later steps, because it takes these steps again.
     """
 
     def __init__(self, path: Path, last_step: int | None = None) -> None:
         self.path = path
-        earlier = read_metrics(path) if last_step is not None and path.exists() else []
-        kept = [line for line in earlier if line["step"] <= last_step] if last_step is not None else []
+        kept = []
+        if last_step is not None and path.exists():
+            kept = [line for line in read_metrics(path) if line["step"] <= last_step]
         write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def write(self, step: int, measured: Mapping[str, float]) -> None:
@@ -209,6 +213,6 @@ class Metrics:
             file.write(json.dumps(line).encode() + b"\n")
 
     def sync(self) -> None:
-        """Flush to disk before a state is saved, so that even a power cut cannot lose the lines before that state."""
+        """Sync to disk. Called before a state is saved, so that even a power cut cannot lose the lines before it."""
         with self.path.open("r+b") as file:
             os.fsync(file.fileno())

@@ -1,8 +1,8 @@
-"""Choose which model to train, and its batch size, for the text, the speed of this machine and the minutes.
+"""Choose the size of the model and its training settings by the text, the speed of the machine and the minutes.
 
 A larger model learns more from each token, a smaller one sees more tokens in the same time, and a small text has only a
-limited amount to learn. ``Law`` weighs them. benchmarks/sizing.py fits it to the runs in benchmarks/sizing.jsonl, and
-docs/scaling.md shows how well it predicts runs that it was not fitted to.
+limited amount to learn. ``Law`` weighs these against each other. benchmarks/sizing.py fits it to the runs in
+benchmarks/sizing.jsonl, and docs/scaling.md shows how well it predicts runs that it was not fitted to.
 """
 
 import dataclasses
@@ -24,18 +24,18 @@ from .estimate import check_training_memory, count_parameters, fits_memory
 from .evaluation import ngram_losses
 from .trainer import Trainer
 
-# Width and layers. Each step is at most twice the work of the one before, so that noise in the timing rarely changes
-# the choice. Short runs do best with few layers, because a few wide products are faster than many narrow ones.
+# Width and layers. Each size has about twice the parameters of the one before, so that noise in the timing rarely
+# changes the choice. Short runs do best with few layers, because a few wide products are faster than many narrow ones.
 LADDER = ((64, 2), (96, 2), (128, 2), (128, 4), (160, 5), (224, 5), (288, 6), (384, 7), (512, 8), (704, 9), (1024, 10))
-NGRAM_ORDER = 6  # longest n-gram of the models whose loss measures how hard a text is to predict
+NGRAM_ORDER = 6  # largest n of the n-gram models; the lowest of their losses shows how hard the text is to predict
 # Runs of fewer minutes use half the context: in 500 steps its loss was 5% lower, in 1,400 steps 0.7% higher
 # (benchmarks/choice.py).
 SHORT_RUN_MINUTES = 2.0
 OVERHEAD = 0.05  # fraction of the minutes for validation, checkpoints and samples
 TIMING_ROUNDS = 3
 FINE_TUNING_EPOCHS = 3  # on two small texts, 3 epochs were better than 2 and 4 (benchmarks/fine_tuning.py)
-MIN_GAIN = 0.003  # relative gain of the loss below which more epochs are not worth their time
-MAX_EPOCHS = 12  # no run that the law was fitted to has more
+MIN_GAIN = 0.003  # relative reduction of the loss below which more epochs are not worth their time
+MAX_EPOCHS = 12  # the law was fitted to at most 10 epochs, so a longer run would be extrapolated
 
 Number = TypeVar("Number", float, Tensor)
 
@@ -97,29 +97,30 @@ def text_facts(dataset: Dataset, vocab_size: int) -> TextFacts:
 
 
 def best_ngram_loss(dataset: Dataset, vocab_size: int) -> float:
-    """Nats per token of the best n-gram model: for the law, how hard the text is to predict."""
+    """Nats per token of the best n-gram model. It shows the law how hard the text is to predict."""
     return min(ngram_losses(dataset, vocab_size, NGRAM_ORDER))
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A device and the number of processes on it. Measures how fast a model trains there on the given text."""
+    """The device, and the number of processes. Measures how fast a model trains there on the given text."""
 
     network: type[Transformer]
     dataset: Dataset
     device: torch.device
     processes: int = 1
-    # Seconds of the fastest step so far, by model and batch size
+    # Seconds of the fastest step timed so far, by model and batch size
     fastest: dict[tuple[ModelArgs, int], float] = field(default_factory=dict, init=False)
 
     def tokens_per_second(self, model: ModelArgs, train: TrainArgs) -> float:
-        """Speed of the fastest training step, of about a third of a second of steps and of all earlier calls.
+        """Tokens per second of the fastest step timed so far. Each call times steps for about 0.35 seconds.
 
-        The fastest step counts because other programs can only make a step slower.
+        The fastest step counts because other programs can only make a step slower. One process is timed, with its share
+        of the batch.
         """
         torch.manual_seed(train.seed)
         network = self.network(model).to(self.device)
-        trainer = Trainer(network, self.dataset, dataclasses.replace(train, compile=False, fsdp=False))
+        trainer = Trainer(network, self.dataset, self._single_process(train))
         trainer.model.train()
         key = (model, train.batch_size)
         fastest = self.fastest.get(key, math.inf)
@@ -132,10 +133,16 @@ class Machine:
             fastest = min(fastest, seconds)
             spent += seconds
             steps += 1
-            if spent > 1.5:  # large models: one slow step is enough
+            if spent > 1.5:  # one to three repeats of a slow step are accurate enough
                 break
         self.fastest[key] = fastest
-        return self.processes * train.batch_size * model.max_seq_len / fastest
+        return train.batch_size * model.max_seq_len / fastest
+
+    def _single_process(self, train: TrainArgs) -> TrainArgs:
+        """The settings of a single process that trains on its share of the batch."""
+        rows = train.batch_size // self.processes
+        micro_batch_size = train.micro_batch_size and math.gcd(rows, train.micro_batch_size)  # must divide the rows
+        return dataclasses.replace(train, batch_size=rows, micro_batch_size=micro_batch_size, compile=False, fsdp=False)
 
 
 def has_architecture(settings: Settings) -> bool:
@@ -151,24 +158,25 @@ def needs_choice(settings: Settings) -> bool:
 def choose_settings(settings: Settings, text: TextFacts, machine: Machine) -> Settings:
     """``settings``, completed with those that suit the text, the machine and the minutes best.
 
-    Every candidate is timed in several rounds, a few seconds apart, so that a short load from other programs does not
-    decide. Raises ValueError if no candidate fits into the memory.
+    Each round times every candidate again. ``machine`` keeps the fastest step of each, so the last round has the best
+    timings, and a short load from other programs does not decide. Raises ValueError if no candidate fits into the
+    memory.
     """
-    choose = choose_training if has_architecture(settings) else choose_model
+    choose = choose_training_settings if has_architecture(settings) else choose_model_settings
     for _ in range(TIMING_ROUNDS):
         chosen = choose(settings, text, machine)
     return chosen
 
 
-def choose_training(settings: Settings, text: TextFacts, machine: Machine) -> Settings:
-    """Choose the batch size and the settings that depend on it; the user or ``init_from`` decides the architecture."""
+def choose_training_settings(settings: Settings, text: TextFacts, machine: Machine) -> Settings:
+    """Choose the training settings for the architecture that the user or ``init_from`` sets."""
     model = from_settings(ModelArgs, settings | {"vocab_size": text.vocab_size})
-    seconds = training_seconds(settings)
-    tokens = 1e4 * seconds  # until this model has been timed
+    seconds = training_seconds(settings["minutes"])
+    tokens = 1e4 * seconds  # a first estimate, until this model has been timed
     for _ in range(2):
         chosen = training_settings(model, tokens, text.train_tokens, settings, machine.processes)
         if settings.get("init_from") and "weight_decay" not in settings:
-            chosen["weight_decay"] = TrainArgs.weight_decay  # more would undo what the model has learnt
+            chosen["weight_decay"] = TrainArgs.weight_decay  # more would shrink the weights that the model has learnt
         train = from_settings(TrainArgs, chosen)
         check_training_memory(model, train, machine.device, machine.processes)
         affordable = affordable_tokens(model, train, machine, seconds)
@@ -181,12 +189,12 @@ def choose_training(settings: Settings, text: TextFacts, machine: Machine) -> Se
     return validation_settings(steps, tokens) | chosen | architecture_settings(model)
 
 
-def choose_model(settings: Settings, text: TextFacts, machine: Machine) -> Settings:
+def choose_model_settings(settings: Settings, text: TextFacts, machine: Machine) -> Settings:
     """Choose the model, the batch size and the settings that depend on them.
 
     Tries sizes from small to large, until the predicted loss rises or the memory is too small.
     """
-    seconds = training_seconds(settings)
+    seconds = training_seconds(settings["minutes"])
     tokens = 1e4 * seconds  # a first estimate for the smallest size
     best: Settings | None = None
     lowest_loss = math.inf
@@ -213,9 +221,9 @@ def choose_model(settings: Settings, text: TextFacts, machine: Machine) -> Setti
     return best
 
 
-def training_seconds(settings: Settings) -> float:
-    """The seconds that the minutes leave for training steps."""
-    return 60 * settings["minutes"] * (1 - OVERHEAD)
+def training_seconds(minutes: float) -> float:
+    """The seconds of a run of ``minutes`` that remain for training steps."""
+    return 60 * minutes * (1 - OVERHEAD)
 
 
 def affordable_tokens(model: ModelArgs, train: TrainArgs, machine: Machine, seconds: float) -> float:
@@ -225,14 +233,15 @@ def affordable_tokens(model: ModelArgs, train: TrainArgs, machine: Machine, seco
 
 
 def useful_tokens(ngram_loss: float, hidden: int, tokens: float, unique_tokens: int) -> float:
-    """How many of ``tokens`` are worth training on: at most MAX_EPOCHS, and fewer if the rest gains under MIN_GAIN."""
+    """How many of ``tokens`` are worth training on.
+
+    At most MAX_EPOCHS, and fewer if the remaining ones lower the loss by under MIN_GAIN.
+    """
     tokens = min(tokens, MAX_EPOCHS * unique_tokens)
     good_enough = LAW.loss(ngram_loss, hidden, tokens, unique_tokens) * (1 + MIN_GAIN)
     fewest = tokens
-    for n in range(1, 60):
-        fewer = tokens * 0.9**n
-        if LAW.loss(ngram_loss, hidden, fewer, unique_tokens) < good_enough:
-            fewest = fewer
+    while LAW.loss(ngram_loss, hidden, 0.9 * fewest, unique_tokens) < good_enough:
+        fewest *= 0.9
     return fewest
 
 
@@ -242,7 +251,7 @@ def forecast(model: ModelArgs, train: TrainArgs, text: TextFacts, machine: Machi
     step_tokens = train.batch_size * model.max_seq_len
     steps = train.step_limit
     if train.minutes is not None:
-        steps = min(steps, 60 * train.minutes * (1 - OVERHEAD) * speed / step_tokens)
+        steps = min(steps, training_seconds(train.minutes) * speed / step_tokens)
     steps = max(1, int(steps))
     if train.init_from:
         return Forecast(speed, steps)
@@ -251,7 +260,7 @@ def forecast(model: ModelArgs, train: TrainArgs, text: TextFacts, machine: Machi
 
 
 def candidate_models(settings: Settings) -> Iterator[ModelArgs]:
-    """The sizes of LADDER from small to large, with ``settings`` in each; impossible combinations are left out."""
+    """The sizes of LADDER from small to large, overridden by ``settings``. Impossible combinations are left out."""
     seen = set()
     for width, n_layers in LADDER:
         dim = settings.get("dim", width)
@@ -269,7 +278,7 @@ def candidate_models(settings: Settings) -> Iterator[ModelArgs]:
 
 
 def architecture_settings(model: ModelArgs) -> Settings:
-    """The settings of the model that are chosen here."""
+    """The settings of the model that ``choose_model_settings`` chooses."""
     names = ("dim", "n_layers", "n_heads", "n_kv_heads", "tie_embeddings", "max_seq_len")
     return {name: getattr(model, name) for name in names}
 
@@ -299,8 +308,8 @@ def training_settings(
     """Batch size, learning rates and weight decay for training on ``tokens`` of ``unique_tokens`` tokens.
 
     The batch size grows with the square root of the tokens. Weight decay keeps the model from memorising the text, so
-    it grows with the epochs and with the parameters per token of text; if both are few, more decay only hinders.
-    ``settings`` override what is chosen.
+    it grows with the epochs and with the parameters per token of text. If both are few, more decay raises the loss.
+    ``settings`` override the chosen values.
     """
     rows = 2 ** round(math.log2(math.sqrt(tokens / 1e6) * 1024 / model.max_seq_len))
     rows = max(2, min(rows, 64))
@@ -317,7 +326,7 @@ def training_settings(
 
 
 def validation_settings(steps: int, tokens: float) -> Settings:
-    """About ten validations per run, each on few tokens so that it is quick, and a sample at every second one."""
+    """Ten to twenty validations per run, on few tokens so that each is quick, and a sample at every second one."""
     eval_every = max(1, steps // 10)
     digit = 10 ** (len(str(eval_every)) - 1)
     eval_every = eval_every // digit * digit

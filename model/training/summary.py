@@ -1,4 +1,4 @@
-"""The texts that console.py prints about a run: the announcement before it, warnings, and the summary after it."""
+"""Format the announcement before a run, its warnings, and the summary after it, for console.py to print."""
 
 import math
 import re
@@ -10,23 +10,26 @@ import numpy as np
 import torch
 
 from ..cli import quantity, script_command
+from ..cli.machine import pick_dtype
 from ..config import ModelArgs
 from ..text.dataset import Dataset
 from ..text.token_cache import cache_home
+from ..transformer import Transformer
 from .config import TrainArgs
+from .distributed import Ranks
 from .estimate import PROCESS, disk_needed, free_memory, peak_memory, readable_size
-from .evaluation import bits_per_byte
+from .evaluation import bits_per_byte, ngram_losses
 from .sizing import Forecast
 from .trainer import Progress
 
 WARN_BELOW_STEPS = 100  # fewer steps teach little
-MAX_PROMPT = 30  # characters
+MAX_PROMPT = 30  # characters of the prompt in the next command
 CJK = r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]"  # kana and Chinese characters
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """The facts about a run that are known before its first step and do not change."""
+    """The facts about a run that are known before its first step and do not change. ``run_facts`` collects them."""
 
     args: TrainArgs
     model: ModelArgs
@@ -35,7 +38,7 @@ class RunFacts:
     device: torch.device
     dtype: torch.dtype  # of matrix products
     processes: int
-    unigram: float  # nats per token when guessing each token by its frequency alone
+    unigram_loss: float  # nats per token when guessing each token by its frequency alone; 0 if not computed
 
     def tokens_after(self, steps: float) -> float:
         """The number of tokens trained on in this many steps."""
@@ -48,12 +51,26 @@ class RunFacts:
         return f"{number} {'epoch' if number == '1' else 'epochs'}"
 
 
+def run_facts(network: Transformer, args: TrainArgs, dataset: Dataset, device: torch.device, ranks: Ranks) -> RunFacts:
+    return RunFacts(
+        args=args,
+        model=network.args,
+        parameters=sum(p.numel() for p in network.parameters()),
+        dataset=dataset,
+        device=device,
+        dtype=pick_dtype(args.dtype, device),
+        processes=ranks.world_size,
+        # only the first process prints it
+        unigram_loss=ngram_losses(dataset, network.args.vocab_size)[0] if ranks.is_first else 0.0,
+    )
+
+
 def announcement(
     run: RunFacts, first_step: int = 0, changes: tuple[str, ...] = (), forecast: Forecast | None = None
 ) -> str:
     """The settings, size and forecast of the run, before its first step.
 
-    A resumed run has already taken ``first_step`` steps, and ``changes`` lists the settings that are different now.
+    A resumed run starts after ``first_step``, and ``changes`` lists the settings that are different now.
     """
     args, model = run.args, run.model
     rows = {
@@ -62,7 +79,8 @@ def announcement(
         f"{_threads(run.device)}",
         "memory": describe_memory(run),
         "text": describe_text(run.dataset, model.vocab_size),
-        "guessing": f"costs {math.log(model.vocab_size):.3f} nats per token uniformly, {run.unigram:.3f} by frequency",
+        "baselines": f"{math.log(model.vocab_size):.3f} nats per token for uniform guesses, {run.unigram_loss:.3f} for "
+        "token frequencies",
         "training": f"{_describe_length(run)}, dropout {args.dropout:g}",
         "directory": f"{args.out_dir}",
     }
@@ -84,7 +102,7 @@ def _threads(device: torch.device) -> str:
 def _describe_length(run: RunFacts) -> str:
     """The size of a step, and the length of the run in steps, minutes or both."""
     args = run.args
-    parts = [f"{args.batch_size} x {run.model.max_seq_len} tokens a step"]
+    parts = [f"{args.batch_size} x {run.model.max_seq_len} tokens per step"]
     if args.step_limit < math.inf:
         steps = int(args.step_limit)
         tokens = int(run.tokens_after(steps))
@@ -95,7 +113,7 @@ def _describe_length(run: RunFacts) -> str:
 
 
 def describe_text(data: Dataset, vocab_size: int) -> str:
-    """The size of the text in tokens, and the directory that they are cached in."""
+    """The size of the text in tokens, and the directory in which they are cached."""
     place, size = cache_home(), data.train.nbytes + data.val.nbytes
     if isinstance(data.train, np.memmap) and data.train.filename:
         place = Path(data.train.filename).parent
@@ -123,12 +141,12 @@ def describe_forecast(run: RunFacts, forecast: Forecast) -> str:
     loss = forecast.loss
     steps = quantity(forecast.steps, "step")
     text = f"{steps}, {run.epochs_after(forecast.steps)}, at {forecast.tokens_per_second:,.0f} tokens/s"
-    if loss is not None and loss < run.unigram:
+    if loss is not None and loss < run.unigram_loss:
         text = f"about {loss:.2f} nats per token, {bits_per_byte(loss, run.dataset):.2f} bits per byte, after {text}"
     if forecast.ends_early:
         seconds = run.tokens_after(forecast.steps) / forecast.tokens_per_second
         text += f", ending after about {duration(seconds)}: more epochs would not improve the model"
-    if loss is not None and loss > 0.9 * run.unigram:
+    if loss is not None and loss > 0.9 * run.unigram_loss:
         text += "; too little to learn much from: give more text or more minutes"
     elif forecast.steps < WARN_BELOW_STEPS:
         text += f"; fewer than {WARN_BELOW_STEPS} steps teach little: give more minutes, or a smaller --batch_size"
@@ -138,8 +156,8 @@ def describe_forecast(run: RunFacts, forecast: Forecast) -> str:
 def overfitting_warning(progress: Progress, train_loss: float | None) -> str | None:
     """The warning that the model is memorising the training text; ``train_loss`` is a mean over the last steps.
 
-    A rise of the validation loss by 3% is more than the noise between two validations. While a model still learns to
-    generalize, its training loss stays above 0.7 of its validation loss.
+    The limits are rules of thumb: a validation loss 3% above the best, and a training loss below 0.7 of the validation
+    loss.
     """
     loss, best = progress.val_loss, progress.best_val_loss
     advice = "more text, fewer minutes or steps, --dropout 0.1, or a smaller --dim or --n_layers help"
@@ -168,10 +186,12 @@ def summary(run: RunFacts, progress: Progress, train_loss: float | None = None, 
     if best is not None:
         rows["validation"] = (
             f"{best:.4f} nats per token, {bits_per_byte(best, run.dataset):.3f} bits per byte "
-            f"(best, at step {progress.best_step:,}); guessing by frequency {run.unigram:.4f}"
+            f"(best, at step {progress.best_step:,}); guessing by frequency {run.unigram_loss:.4f}"
         )
-        if best >= run.unigram:
-            rows["note"] = "no better than guessing: train longer, on more text, or with other --lr and --muon_lr"
+        if best >= run.unigram_loss:
+            rows["note"] = (
+                "no better than guessing by frequency: train longer, on more text, or with other --lr and --muon_lr"
+            )
     warning = overfitting_warning(progress, train_loss)
     if warning:
         rows["overfitting"] = warning
@@ -190,7 +210,7 @@ def summary(run: RunFacts, progress: Progress, train_loss: float | None = None, 
 def first_words(text: str) -> str:
     """A prompt from the beginning of the text: up to three words, or up to eight characters.
 
-    Characters are taken if the first word is too long, and for Chinese and Japanese, which have no spaces.
+    Characters are used if the first word is too long, and for Chinese and Japanese, which have no spaces.
     """
     found = re.search(r"[^\W_]\S*(?:[^\S\r\n]+\S+){0,2}", text)  # starts with a letter or digit, unlike a flag
     if not found:

@@ -1,4 +1,4 @@
-"""The training loop, and the one step in it: forward, loss, backward, clip, optimizer."""
+"""The training loop and one step: forward, loss, backward, clip, optimizer."""
 
 import math
 import time
@@ -27,7 +27,10 @@ from .run_directory import METRICS, Metrics, full_state, load_state, save_state
 
 @dataclass
 class Progress:
-    """The state of a run besides weights and optimizer. Batches and dropout are functions of the seed and the step."""
+    """The state of a run besides weights and optimizer.
+
+    It needs no generator state, because batches depend only on seed and step, and dropout on these and the rank.
+    """
 
     step: int = 0
     tokens: int = 0
@@ -39,10 +42,11 @@ class Progress:
 
 
 class Trainer:
-    """Trains ``model`` in place, and saves to ``directory`` so that a kill at any moment loses little.
+    """Trains ``model`` in place, with checkpoints in ``directory``.
 
-    The directory gets metrics.jsonl, the model with the best validation loss, and the latest state. The state includes
-    ``identity``, which must be the same when the run is resumed. Without a directory nothing is validated or written.
+    A kill loses only the steps since the last checkpoint. The directory holds metrics.jsonl, the model with the best
+    validation loss, and the latest state. The state includes ``identity``, which must be the same when the run is
+    resumed. Without a directory nothing is validated or written.
     """
 
     def __init__(
@@ -67,7 +71,7 @@ class Trainer:
         self.ranks = ranks or Ranks()
         self.clock = clock
         self.saved_step = self.progress.step
-        self.stop_signal = 0  # set it to a signal number, in any process, to end the run after the current step
+        self.stop_signal = 0  # set this in any process to a signal number to end the run after the current step
         self.stopped_by = 0  # the signal that ended the run, the same in all processes
         self.context = model.args.max_seq_len
         self.device = model.tok_embeddings.weight.device
@@ -95,13 +99,13 @@ class Trainer:
         """Step until the steps or the minutes are used up, or ``stop_signal`` is set; yield the metrics of each step.
 
         The state is saved before a step with a validation is yielded, and at the end. Raises ValueError if the loss is
-        not finite; the saved state is then the last good one.
+        not finite; the state that was saved last is kept.
         """
         begin = self.clock() - self.progress.wall_seconds
         self.model.train()
         fraction_done = self._update_fraction_done(begin)
         never_validated = self.directory is not None and self.progress.best_val_loss is None
-        if never_validated and (self.args.init_from or fraction_done >= 1):  # fine-tuning shows the loss it starts from
+        if never_validated and (self.args.init_from or fraction_done >= 1):  # shows the loss before fine-tuning
             yield self._record(self.validate(), begin)
         while fraction_done < 1 and not self.stopped_by:
             started = self.clock()
@@ -194,11 +198,12 @@ class Trainer:
         return tokens / max(seconds, 1e-9)
 
     def _check_finite(self, value: float, step: int, message: str) -> None:
-        if not math.isfinite(value):
-            raise ValueError(
-                f"step {step}: {message}; the good state of step {self.saved_step} is kept in {self.directory}: "
-                "resume it with half of --lr and --muon_lr, or a smaller --grad_clip"
-            )
+        if math.isfinite(value):
+            return
+        remedy = "start again"
+        if self.directory and self.saved_step > 0:
+            remedy = f"the good state of step {self.saved_step} is kept in {self.directory}: resume it"
+        raise ValueError(f"step {step}: {message}; {remedy} with half of --lr and --muon_lr, or a smaller --grad_clip")
 
     def _record(self, measured: dict[str, float], begin: float, save: bool = True) -> dict[str, float]:
         """Write the metrics of a step and, if ``save``, the state. Every process must call it to gather the weights."""
@@ -215,14 +220,14 @@ class Trainer:
 
 
 def dropout_seed(seed: int, step: int, rank: int) -> int:
-    """The dropout seed, a pure function of (seed, step, rank), so that resuming needs no generator state."""
+    """A pure function of (seed, step, rank), so that resuming needs no generator state."""
     return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0])
 
 
 def add_dropout(model: Transformer, probability: float) -> None:
     """Add dropout after the embedding, attention and feed-forward modules, in training mode only.
 
-    Forward hooks keep this setting, which only training has, out of the network.
+    Forward hooks keep dropout out of the code of the network, because only training uses it.
     """
     if probability:
         for module in model.modules():

@@ -29,7 +29,7 @@ from .variants import check_rebuilds, make_network, name_of
 # private, so changing a weight does not change the file. On Windows they are copied, because a mapped file cannot be
 # replaced.
 COPY_WEIGHTS = sys.platform == "win32"
-CONFIGURATIONS = ("config.json", "params.json")  # of Hugging Face and Meta; a directory with one of them is a model
+MODEL_CONFIGS = ("config.json", "params.json")  # of Hugging Face and Meta; a directory with one of them is a model
 RUNS = Path("runs")
 MAX_LISTED = 10  # how many models of a directory a message lists
 
@@ -162,7 +162,7 @@ def _find_checkpoint(path: Path) -> Path:
         raise ValueError(
             f"{path} does not exist: {_similar_run(path)}give a run, Hugging Face or Meta directory, or a llama2.c .bin"
         )
-    if not path.is_dir() or any((path / name).is_file() for name in CONFIGURATIONS):
+    if not path.is_dir() or any((path / name).is_file() for name in MODEL_CONFIGS):
         return path
     llama2c_file = find_model(path)
     if llama2c_file:
@@ -196,7 +196,7 @@ def _similar_run(path: Path) -> str:
 
 def models_in(directory: Path) -> list[Path]:
     """The models one level below a directory, the newest first."""
-    models = {path.parent for name in CONFIGURATIONS for path in directory.glob(f"*/{name}")}
+    models = {path.parent for name in MODEL_CONFIGS for path in directory.glob(f"*/{name}")}
     return sorted(models, key=_time_written, reverse=True)
 
 

@@ -9,12 +9,12 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any, cast
 
-from ..cli.files import FLAG, INTEGER, NUMBER, TABLE, TEXT, TEXTS, Kind, check_fields, short_repr
+from ..cli.files import FLAG, INTEGER, NUMBER, TABLE, TEXT, TEXTS, Check, check_fields, short_repr
 from ..config import UNSET, ModelArgs
 from ..rope_scaling import RopeScaling, Type
 from .layout import check_read_back
 
-CONFIG_KINDS: dict[str, Kind] = {
+CONFIG_CHECKS: dict[str, Check] = {
     "hidden_size": INTEGER,
     "num_hidden_layers": INTEGER,
     "num_attention_heads": INTEGER,
@@ -64,7 +64,7 @@ UNSUPPORTED: dict[str, bool | float | None] = {
 
 def read_config(config: Mapping[str, Any]) -> tuple[ModelArgs, str | None]:
     """The architecture in config.json, and the name, ``module:Class``, if it is for a subclass of the network."""
-    check_fields(config, CONFIG_KINDS)
+    check_fields(config, CONFIG_CHECKS)
     kind = config.get("model_type")
     if not (isinstance(kind, str) and ":" in kind):
         return args_from_config(config), None
@@ -148,7 +148,7 @@ def config_from(args: ModelArgs, dtype: str, ids: Mapping[str, Any], network: st
     return config
 
 
-ROPE_KINDS: dict[str, Kind] = {
+ROPE_CHECKS: dict[str, Check] = {
     "factor": NUMBER,
     "low_freq_factor": NUMBER,
     "high_freq_factor": NUMBER,
@@ -186,7 +186,7 @@ def rope_from(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
     new = config.get("rope_parameters") or {}
     old = config.get("rope_scaling") or {}
     for table in (new, old):
-        check_fields(table, ROPE_KINDS)
+        check_fields(table, ROPE_CHECKS)
     if new and old and any(old.get(key) != value for key, value in new.items() if key != "rope_theta"):
         raise ValueError(f"rope_parameters {new} and rope_scaling {old} disagree: keep one")
     rope = dict(new or old)

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..cli.files import FLAG, INTEGER, NUMBER, Kind, read_json, write_atomically, write_json
+from ..cli.files import FLAG, INTEGER, NUMBER, Check, read_json, write_atomically, write_json
 from ..config import UNSET, ModelArgs
 from ..rope_scaling import RopeScaling
 from ..transformer import Transformer
 from .layout import WEIGHT_DTYPES, check_layers, check_read_back, check_shapes, tensor_shapes
 
-PARAMS: dict[str, Kind] = {
+PARAMS: dict[str, Check] = {
     "dim": INTEGER,
     "n_layers": INTEGER,
     "n_heads": INTEGER,

@@ -119,7 +119,7 @@ def _short_scores(scores: list[float]) -> list[float | int]:
 
 
 def _llama2c(tokenizer: Llama2cTokenizer) -> dict[str, Any]:
-    pieces, scores = tokenizer.entries()
+    pieces, scores = tokenizer.pieces_and_scores()
     return {
         "type": "Llama2c",
         "kind": "BPE",

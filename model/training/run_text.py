@@ -26,7 +26,7 @@ def run_data(directory: Path) -> DataArgs | None:
 
 
 def run_dataset(directory: Path, data: DataArgs, tokenizer: Tokenizer, context: int) -> Dataset:
-    """The tokens of the run: from the cache, which needs no text files, or else tokenized again from the files.
+    """The tokens of the run, from the cache if they are there, or else tokenized again from the text files.
 
     Raises ValueError if the files have changed since the run.
     """
@@ -49,7 +49,7 @@ def run_dataset(directory: Path, data: DataArgs, tokenizer: Tokenizer, context: 
     )
     if fingerprint not in (None, dataset.fingerprint):
         names = ", ".join(data.data)
-        raise ValueError(f"{names} changed since {directory} was trained on it: give the text to score with --data")
+        raise ValueError(f"{names} changed since the training of {directory}: give the text to score with --data")
     return dataset
 
 
@@ -72,8 +72,8 @@ def describe_validation(data: DataArgs) -> str:
 def training_files(documents: Documents, data: DataArgs) -> int:
     """Count the files of ``documents`` that a run with these settings was trained on."""
     paths = [spec for spec in data.data if not (is_pipe(spec) or is_url(spec))]
-    names = {str(download_path(spec).resolve()) for spec in data.data if is_url(spec)}
+    trained_on = {str(download_path(spec).resolve()) for spec in data.data if is_url(spec)}
     with suppress(ValueError, OSError), warnings.catch_warnings():  # the training files may have been removed
         warnings.simplefilter("ignore")
-        names |= {name for name, _, _ in open_documents(paths, data.text_key, None, data.glob).opened}
-    return sum(name in names for name, _, _ in documents.opened)
+        trained_on |= set(open_documents(paths, data.text_key, None, data.glob).paths())
+    return sum(path in trained_on for path in documents.paths())
