@@ -88,7 +88,7 @@ def test_an_endless_prompt_that_exceeds_the_context_keeps_its_first_and_last_tok
     for prompt, cut in zip((long, longer), shortened[1:]):
         assert cut.tokens == prompt.tokens[:4] + prompt.tokens[-5:]
     assert capsys.readouterr().err == (
-        "note: prompt 2 has 17 tokens and exceeds the context of 9 (and so do 1 others): "
+        "note: prompt 2 has 17 tokens and exceeds the context of 9 (1 other prompt too): "
         "8 are left out after the first 4\n"
     )
     (tiny,) = fit_endless([long], 3)

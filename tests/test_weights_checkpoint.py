@@ -133,7 +133,7 @@ def test_weights_that_are_not_finite_cause_a_warning_or_an_error_when_generating
     save_model(model, tmp_path / "nan")
     with pytest.warns(UserWarning, match=r"1 tensors contain NaN .*layers\.1\.feed_forward\.w2"):
         load_model(tmp_path / "nan", dtype=torch.bfloat16)
-    with pytest.raises(ValueError, match="the logits are NaN or infinite"):
+    with pytest.raises(ValueError, match="the logits contain NaN or infinity"):
         next(generate(load_model(tmp_path / "nan"), [[1, 2]], 1))
 
 

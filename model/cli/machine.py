@@ -104,9 +104,9 @@ def available_memory() -> int | None:
         return None
 
 
-def check_memory(needed: int, purpose: str) -> None:
+def check_memory(needed: int, purpose: str, advice: str = "give less") -> None:
     """Raise ValueError if ``needed`` bytes are not available. Called before they are allocated."""
     available = available_memory()
     if available is not None and needed > available:
         gigabytes = min(needed, 10**24) / 1e9  # an int from a file may be too large for a float
-        raise ValueError(f"{purpose} needs about {gigabytes:.1f} GB, {available / 1e9:.1f} GB are free: give less")
+        raise ValueError(f"{purpose} needs about {gigabytes:.1f} GB, {available / 1e9:.1f} GB are free: {advice}")
