@@ -67,7 +67,7 @@ def test_a_full_context_is_reported_and_a_new_text_begins(talk, monkeypatch, cap
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=lines))
     converse(talk.conversation, 5, [])
     notes = capsys.readouterr().err
-    assert "the context is full: 45 of its 64 tokens are taken, and the line has 41; a new text begins" in notes
+    assert "64 positions, 45 in use, 41 more needed for the line; a new text begins" in notes
     assert talk.conversation.forwarded == 41 + 4
 
 
@@ -94,7 +94,7 @@ def test_a_line_that_fits_no_context_does_not_end_the_conversation(talk, monkeyp
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=lines))
     converse(talk.conversation, 5, [])
     out, notes = capsys.readouterr()
-    assert notes.count("and the line has 401: give another line") == 2
+    assert notes.count("0 in use, 401 more needed for the line: give another line") == 2
     assert "stdin is not UTF-8 at byte 0" in notes
     assert talk.conversation.turns == 2
     assert out.count("\n") >= 2
@@ -131,7 +131,7 @@ def test_an_endless_conversation_evicts_tokens_and_goes_on(endless, monkeypatch,
     converse(endless.conversation, 30, [])
     notes = capsys.readouterr().err
     assert "the context of 64 tokens is full: 16 " in notes
-    assert "the line has 63 tokens, more than the context of 64 can take: give another line" in notes
+    assert "63 new tokens do not fit: the context of 64 has room for 60: give another line" in notes
     assert "a new text begins" not in notes
     whole = 41 + 30 + 41 + 30 + 2 + 30
     assert endless.conversation.forwarded == whole - 1
@@ -224,7 +224,7 @@ def test_a_chat_that_fills_the_context_starts_over(chatting, monkeypatch, capsys
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=lines))
     conversation, _, _ = chatting(PlainChat(), 64)
     converse(conversation, 5, [])
-    assert "the context is full: 48 of its 64 tokens are taken, and the line has 44; a new" in capsys.readouterr().err
+    assert "64 positions, 48 in use, 44 more needed for the line; a new" in capsys.readouterr().err
     assert [message["content"][0] for message in conversation.messages[:1]] == ["b"]
 
 
@@ -295,5 +295,5 @@ def test_an_endless_conversation_takes_a_line_that_exactly_fills_the_context(end
     line = "a" * (room - len(LETTERS.encode("")))
     assert len(finished(endless.conversation.turn(line, 3, [])).tokens) == 3
     endless.conversation.reset()
-    with pytest.raises(ValueError, match=f"the line has {room + 1} tokens, more than the context of 64 can take"):
+    with pytest.raises(ValueError, match=f"{room + 1} new tokens do not fit: the context of 64 has room for {room}"):
         finished(endless.conversation.turn(line + "a", 3, []))

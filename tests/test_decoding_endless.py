@@ -170,7 +170,7 @@ def test_endless_is_off_by_default(model):
     ("prompts", "options", "message"),
     [
         ([[1], [1, 2]], {}, "prompts of equal length, and these have 1 to 2 tokens"),
-        ([[1]], {"use_cache": False}, "endless needs the cache: leave out endless or use_cache=False"),
+        ([[1]], {"use_cache": False}, "endless needs the cache: leave out endless, or use_cache=False"),
     ],
 )
 def test_prompts_that_cannot_be_endless_are_an_error_at_the_call(model, prompts, options, message):
@@ -182,7 +182,7 @@ def test_prompts_that_cannot_be_endless_are_an_error_at_the_call(model, prompts,
 @pytest.mark.parametrize("scheme", [name for name, scheme in SCHEMES.items() if not is_shift_invariant(scheme.network)])
 def test_a_network_with_absolute_positions_cannot_be_endless(scheme):
     args = ModelArgs(dim=24, n_layers=1, n_heads=3, head_dim=8, vocab_size=41, max_seq_len=20)
-    with pytest.raises(ValueError, match="on which this network's scores depend"):
+    with pytest.raises(ValueError, match="this network's scores depend on them"):
         generate(build_scheme(args, scheme), [[1]], 40, endless=True)
-    with pytest.raises(ValueError, match="on which this network's scores depend"):
+    with pytest.raises(ValueError, match="this network's scores depend on them"):
         check_endless(SCHEMES[scheme].network, [[1]])

@@ -48,6 +48,11 @@ def test_a_pipe_that_nothing_is_written_to_does_not_hang(monkeypatch):
     os.close(writing)
 
 
+def test_only_line_feeds_separate_the_prompts_of_a_file(tmp_path):
+    (tmp_path / "p").write_bytes("one\fpage\r\ntwo\u2028lines\x85\n".encode())
+    assert read_texts([], tmp_path / "p") == ["one\fpage", "two\u2028lines\x85"]
+
+
 @pytest.mark.parametrize("content", [b"", b"\n \n"])
 def test_an_empty_prompt_file_is_an_error(tmp_path, content):
     (tmp_path / "p").write_bytes(content)
@@ -88,7 +93,7 @@ def test_an_endless_prompt_that_exceeds_the_context_keeps_its_first_and_last_tok
     for prompt, cut in zip((long, longer), shortened[1:]):
         assert cut.tokens == prompt.tokens[:4] + prompt.tokens[-5:]
     assert capsys.readouterr().err == (
-        "note: prompt 2 has 17 tokens and exceeds the context of 9 (and so do 1 others): "
+        "note: prompt 2 has 17 tokens and exceeds the context of 9 (1 other prompt too): "
         "8 are left out after the first 4\n"
     )
     (tiny,) = fit_endless([long], 3)

@@ -77,7 +77,7 @@ def test_help_lists_the_commands_and_reset_calls_back(monkeypatch, capsys):
     assert called == ["reset"]
     err = capsys.readouterr().err
     assert HELP in err
-    assert "(a new text begins)" in err
+    assert "(the conversation is cleared)" in err
 
 
 def test_from_a_pipe_every_line_is_a_text(monkeypatch, capsys):

@@ -177,7 +177,7 @@ def test_logits_that_are_not_finite_are_an_error_at_the_step_where_they_appear(m
     steps = generate(with_fault_at(model, step, value), [[1, 2]], 6, **options)
     for _ in range(step):
         next(steps)
-    with pytest.raises(ValueError, match="NaN or infinite"):
+    with pytest.raises(ValueError, match="NaN or infinity"):
         next(steps)
 
 

@@ -119,8 +119,8 @@ def test_evicted_tokens_influence_later_ones_through_cached_keys_only(saved, sch
         ("rope", {"keep": -1}, "keep is -1"),
         ("rope", {"windows": 10_000}, "are needed: give more text with --data, or fewer --windows"),
         ("rope", {"factor": 1_000_000}, "GB are free"),
-        ("learned", {}, "on which this network's scores depend"),
-        ("2d", {}, "on which this network's scores depend"),
+        ("learned", {}, "this network's scores depend on them"),
+        ("2d", {}, "this network's scores depend on them"),
     ],
 )
 def test_invalid_options_and_models_are_refused_in_one_line(saved, scheme, settings, message):

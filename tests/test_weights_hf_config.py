@@ -76,7 +76,10 @@ INVALID = {
     "longrope": ({"rope_scaling": {"rope_type": "longrope", "short_factor": [1], "long_factor": [1]}}, "longrope"),
     "unknown": ({"rope_scaling": {"type": "spiral", "factor": 2.0}}, "spiral"),
     "untyped": ({"rope_scaling": {"factor": 2.0}}, "default"),
-    "two types": ({"rope_scaling": {"type": "linear", "rope_type": "yarn", "factor": 2.0}}, "linear|yarn"),
+    "two types": (
+        {"rope_scaling": {"type": "linear", "rope_type": "yarn", "factor": 2.0}},
+        "is 'yarn' and type 'linear'",
+    ),
     "per layer": ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "full_attention"),
     "mrope": ({"rope_scaling": {"type": "default", "mrope_section": [1, 2]}}, "mrope_section"),
     "partial inside": ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary"),

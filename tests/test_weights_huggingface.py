@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from model import generate
 from model.rope_scaling import RopeScaling
-from model.weights import load_args, load_model, save_model
+from model.weights import load_args, load_model, open_checkpoint, save_model
 from model.weights.tensors import read_header
 
 ORIGINAL, LENGTH = 16, 60  # LENGTH is well past the trained length of the scalings
@@ -214,6 +214,23 @@ def test_a_wrong_index_is_an_error(run, changes, words):
     shard(run[1], changes)
     with pytest.raises(ValueError, match=words):
         load_args(run[1])
+
+
+def test_an_index_that_lists_a_tensor_in_the_wrong_file_is_an_error(run):
+    name = "model.norm.weight"
+    shard(run[1], {name: "b.safetensors"})
+    save_file({"x": torch.ones(3)}, run[1] / "b.safetensors")
+    with pytest.raises(ValueError, match=r"lists model\.norm\.weight, which b\.safetensors does not contain"):
+        load_args(run[1])
+
+
+def test_the_stored_dtype_is_that_of_the_embedding(run):
+    rewrite(run[1], lambda t: t.update({n: w.bfloat16() for n, w in t.items() if "embed" in n}))
+    assert open_checkpoint(run[1]).dtype == torch.bfloat16
+    rewrite(run[1], lambda t: t.update({"a": torch.ones(2, 3, dtype=torch.int64)}))
+    config = json.loads((run[1] / "config.json").read_text(encoding="utf-8"))
+    (run[1] / "config.json").write_text(json.dumps(config | {"model_type": "mine:Net"}), encoding="utf-8")
+    assert open_checkpoint(run[1]).dtype == torch.bfloat16  # of a subclass, which may have tensors of any dtype
 
 
 def test_an_incomplete_index_is_an_error(run):

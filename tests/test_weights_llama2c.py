@@ -155,7 +155,7 @@ def test_a_model_quantized_by_us_is_written_as_the_file_built_by_hand(tmp_path, 
 
 def test_scales_of_whole_rows_cannot_be_written(tmp_path, weights):
     (tmp_path / "x.bin").write_bytes(version0(weights, True))
-    with pytest.raises(ValueError, match=r"scales are for \[48, 64\] numbers"):
+    with pytest.raises(ValueError, match=r"the groups have sizes \[48, 64\]"):
         llama2c.save(load_model(tmp_path / "x.bin", int8=True), tmp_path / "y.bin")
     assert not (tmp_path / "y.bin").exists()
 
@@ -224,5 +224,5 @@ def test_counts_in_the_header_have_an_upper_limit(monkeypatch):
     monkeypatch.setitem(COUNTS, "vocab_size", 10**7)
     assert llama2c.parse_header(header(1, True)).args.vocab_size == 10**7
     monkeypatch.setitem(COUNTS, "vocab_size", 10**7 + 1)
-    with pytest.raises(ValueError, match="a count of 10000001"):
+    with pytest.raises(ValueError, match=" = 10000001"):
         llama2c.parse_header(header(1, True))

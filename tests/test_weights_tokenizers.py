@@ -195,7 +195,7 @@ def test_weights_given_as_tokenizer_are_an_error(small_model, tmp_path):
     from model.weights import llama2c
 
     llama2c.save(small_model(head_dim=8), tmp_path / "x.bin")
-    with pytest.raises(ValueError, match=r"beside it is no tokenizer .*: give one with --tokenizer"):
+    with pytest.raises(ValueError, match=r"no tokenizer beside it .*: give one with --tokenizer"):
         load_tokenizer(tmp_path / "x.bin", 37)
 
 

@@ -31,21 +31,28 @@ def generate(
 ) -> Iterator[list[int | None]]:
     """Continue every prompt. Each step yields one id per row, and None after a row has ended with one of ``eos_ids``.
 
-    ``prompts`` are lists of token ids, whose lengths may differ. Except for rounding, each row is the text that its
-    prompt gives alone. ``sampling`` are the fields of ``Sampling``: temperature (by default 0.0, the likeliest token),
-    top_k, top_p, min_p, repetition_penalty, seed. With ``endless`` a text may be longer than ``max_seq_len``, and its
-    oldest part is evicted from the cache. Raises ValueError for invalid prompts or settings.
+    ``prompts`` are lists of token ids, whose lengths may differ. A row's logits do not depend on the rest of the batch,
+    except for rounding. At temperature 0, the default, each row is the text that its prompt gives alone; otherwise row
+    i draws from random stream i. ``sampling`` are the fields of ``Sampling``: temperature, top_k, top_p, min_p,
+    repetition_penalty, seed. With ``endless`` a text may be longer than ``max_seq_len``, and its oldest part is evicted
+    from the cache. Raises ValueError for invalid prompts or settings.
     """
     sampling_settings = Sampling(**{"temperature": 0.0, **sampling})
     check_prompts(model.args, prompts, max_new_tokens, endless)
-    for name, enabled in (("compile", compile), ("endless", endless)):
-        if enabled and not use_cache:
-            raise ValueError(f"{name} needs the cache: leave out {name} or use_cache=False")
+    if not use_cache:
+        check_uncached(compile, endless)
     network = for_decoding(model, compile)
     cache = new_cache(network, prompts, max_new_tokens, endless) if use_cache else None
     device = model.tok_embeddings.weight.device
     sampler = Sampler(sampling_settings, prompts, model.args.vocab_size, device=device)
     return decode_batch(network, prompts, max_new_tokens, sampler, cache, eos_ids)
+
+
+def check_uncached(compile: bool, endless: bool) -> None:
+    """Raise ValueError if decoding without a cache is combined with ``compile`` or ``endless``."""
+    for name, enabled in (("compile", compile), ("endless", endless)):
+        if enabled:
+            raise ValueError(f"{name} needs the cache: leave out {name}, or use_cache=False (--no_cache)")
 
 
 def decode_batch(
@@ -107,8 +114,8 @@ def left_padded(prompts: Prompts, device: torch.device | str | None = None) -> t
 def new_cache(network: Transformer, prompts: Prompts, max_new_tokens: int, endless: bool = False) -> KVCache:
     """A cache for these prompts and their continuations, in the dtype and on the device of the weights.
 
-    Its last slot is never written (``EndlessCache`` explains why). With ``endless`` it is no longer than the context,
-    and evicts the oldest tokens when it is full.
+    Its last slot is never written (``EndlessCache`` explains why). With ``endless`` it has at most ``max_seq_len``
+    slots and evicts the oldest tokens when they are full.
     """
     shortest, longest = min(map(len, prompts)), max(map(len, prompts))
     weight, args = network.norm.weight, network.args
@@ -120,7 +127,7 @@ def new_cache(network: Transformer, prompts: Prompts, max_new_tokens: int, endle
     if shortest < longest and not is_shift_invariant(network):
         raise ValueError(
             "prompts of unequal length cannot share a batch, because this network's scores depend on absolute "
-            "positions: give them one by one, or use_cache=False"
+            "positions: give them one by one (--batch_size 1), or use_cache=False (--no_cache)"
         )
     return KVCache(args, len(prompts), room, weight.dtype, weight.device)
 
@@ -129,13 +136,14 @@ def check_endless(network: Transformer | type[Transformer], prompts: Prompts) ->
     """Raise ValueError if evicting tokens would change scores, or if the prompts differ in length."""
     if not is_shift_invariant(network):
         raise ValueError(
-            "endless decoding moves tokens to other positions, on which this network's scores depend: leave endless out"
+            "endless decoding changes the positions of tokens, but this network's scores depend on them: "
+            "leave endless out"
         )
     lengths = [len(prompt) for prompt in prompts]
     if min(lengths) < max(lengths):
         raise ValueError(
             f"endless is for prompts of equal length, and these have {min(lengths)} to {max(lengths)} tokens: "
-            "give them one by one (batch_size 1)"
+            "give them one by one (--batch_size 1)"
         )
 
 
@@ -144,13 +152,15 @@ def check_prompts(args: ModelArgs, prompts: Prompts, max_new_tokens: int, endles
     check_token_lists(prompts)
     if max_new_tokens < 1:
         raise ValueError(f"max_new_tokens is {max_new_tokens}: give at least 1")
-    longest, limit, V = max(map(len, prompts)), args.max_seq_len, args.vocab_size
+    longest = max(map(len, prompts))
+    limit = args.max_seq_len
+    V = args.vocab_size
     if endless and longest > limit:
         raise ValueError(f"a prompt of {longest} tokens is longer than the context of {limit}: shorten it")
     if not endless and longest + max_new_tokens > limit:
         raise ValueError(
             f"a prompt of {quantity(longest, 'token')} and {quantity(max_new_tokens, 'new one')} exceed the {limit} "
-            "positions of the network (max_seq_len): shorten the prompt, lower max_new_tokens, or use endless"
+            "positions of the network (max_seq_len): shorten the prompt, lower max_new_tokens, or add endless=True"
         )
     for token in (min(map(min, prompts)), max(map(max, prompts))):
         if not 0 <= token < V:

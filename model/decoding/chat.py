@@ -15,12 +15,14 @@ from typing import Any
 
 from ..cli.files import read_json, short_repr
 from ..text.tokenizer import Tokenizer, check_encodable
+from ..weights.tokenizers import TEMPLATE
 from . import template as renderer
 from .prompts import decode_utf8
 
 CONVERSATIONS_PER_PROCESS = 500
-TIMEOUT = 60.0  # seconds of wall time, in case the machine is too busy for the limit of processor time to be reached
-# Marks around the names of control tokens in a message while it is rendered. These code points are not characters.
+TIMEOUT = 60.0  # seconds of wall time; on a busy machine the process may not reach the CPU time limit of template.py
+# Marks around the names of control tokens in a message while it is rendered: Unicode noncharacters, which no text
+# should contain.
 START, END = "\ufdd0", "\ufdd1"
 MARK = re.compile(f"[{START}{END}]")
 
@@ -36,7 +38,10 @@ class Chat:
     def __init__(
         self, template: str, variables: dict[str, str], tokenizer: Tokenizer, source: Path, system: str | None = None
     ) -> None:
-        self.template, self.variables, self.tokenizer, self.source = template, variables, tokenizer, source
+        self.template = template
+        self.variables = variables
+        self.tokenizer = tokenizer
+        self.source = source  # the file of the template, for messages
         self.system: list[Message] = [] if system is None else [{"role": "system", "content": system}]
         self.control_ids = tokenizer.control_tokens(template)
         names = sorted(map(re.escape, self.control_ids), key=len, reverse=True)
@@ -49,6 +54,7 @@ class Chat:
         )
         # The number of tokens before the first question, including the system message. An endless text keeps these.
         self.prefix_length = common_prefix_length(self._encode(first), self._encode(second))
+        # The control token that the template writes after an answer, for example <|eot_id|>, ends a turn, too.
         self.eos_ids = tokenizer.eos_ids
         before, _, after = answered.rpartition(answer["content"])
         end = self._control_name.match(after.lstrip()) if before else None
@@ -79,17 +85,19 @@ class Chat:
                 input=json.dumps(request).encode(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=TIMEOUT,
             )  # fmt: skip
             answer = json.loads(done.stdout)
-            if "error" in answer:
-                raise ValueError(f"the chat template of {self.source} fails: {answer['error']}")
-            texts: list[str] = answer["texts"]
-            "".join(texts).encode()
-        except UnicodeEncodeError:
-            raise ValueError(f"the chat template of {self.source} writes text that is not valid Unicode") from None
         except (subprocess.TimeoutExpired, json.JSONDecodeError):
             raise ValueError(
                 f"the chat template of {self.source} gives no text within {renderer.SECONDS} seconds and "
-                f"{renderer.MEMORY >> 20} MiB of memory: get the file again, or leave --chat out"
+                f"{renderer.MEMORY >> 20} MiB of memory: get the file again, or leave out --chat and --interactive"
             ) from None
+        if "error" in answer:
+            raise ValueError(f"the chat template of {self.source} fails: {answer['error']}")
+        texts: list[str] = answer["texts"]
+        try:
+            for text in texts:
+                check_encodable(text)
+        except ValueError:
+            raise ValueError(f"the chat template of {self.source} writes text that is not valid Unicode") from None
         return texts
 
     def _marked(self, message: Message) -> Message:
@@ -112,9 +120,9 @@ class Chat:
             is_marked = number % 2 == 0  # the split gives marked names and the text between them in turn
             encode = self.tokenizer.encode_literal if is_marked else self.tokenizer.encode_control
             with_newline = encode("\n" + piece)
-            newline_first = with_newline[: len(newline)] == newline  # unless it merged with the piece
-            piece_ids = with_newline[len(newline) :] if newline_first else encode(piece)
-            if is_marked and not {*piece_ids}.isdisjoint(self.control_ids.values()):
+            is_separate = with_newline[: len(newline)] == newline  # the newline may merge with the piece
+            piece_ids = with_newline[len(newline) :] if is_separate else encode(piece)
+            if is_marked and set(piece_ids) & set(self.control_ids.values()):
                 raise ValueError(f"{self.tokenizer.path} has no tokens for {piece!r} as text: leave it out")
             ids += piece_ids
         return ids
@@ -138,7 +146,7 @@ def open_chat(directory: Path, tokenizer: Tokenizer, system: str | None = None, 
     The tokenizer's ``eos_ids`` become those of the chat. Raises ValueError if the template fails, or if there is none
     and it is ``required`` or a ``system`` message is given.
     """
-    source, config = directory / "chat_template.jinja", directory / "tokenizer_config.json"
+    source, config = directory / TEMPLATE, directory / "tokenizer_config.json"
     settings: dict[str, Any] = {}
     for file in (directory / "special_tokens_map.json", config):
         settings |= read_json(file) if file.is_file() else {}
@@ -152,7 +160,7 @@ def open_chat(directory: Path, tokenizer: Tokenizer, system: str | None = None, 
     if template is None:
         if required or system is not None:
             raise ValueError(
-                f"{directory} has no chat template, neither in tokenizer_config.json nor as chat_template.jinja: "
+                f"{directory} has no chat template, neither in tokenizer_config.json nor as {TEMPLATE}: "
                 "leave --chat and --system out"
             )
         return None

@@ -18,11 +18,11 @@ from .terminal import END_KEYS, Terminal
 
 
 class Conversation:
-    """One text, ``tokens``. The cache has the first ``forwarded`` of them, except those that it has evicted.
+    """One text, ``tokens``. The cache holds the first ``forwarded`` of them, without the evicted ones.
 
-    With a ``chat`` template, all messages are rendered again at each turn, and cached tokens are reused as far as the
-    new text begins with the old one. Without a template, a line is appended to the text. An ``endless`` conversation
-    evicts its oldest part when the context is full; any other conversation cannot go on then.
+    With a ``chat`` template, all messages are rendered again at each turn. The cached tokens that the new text has in
+    common with the old one are reused. Without a template, a line is appended to the text. An ``endless`` conversation
+    evicts its oldest part when the context is full; in any other, a line that does not fit raises ValueError.
     """
 
     def __init__(
@@ -42,8 +42,12 @@ class Conversation:
         self.cache = KVCache(args, dtype=weight.dtype, device=weight.device)
         if endless:
             self.cache = EndlessCache(args, network.freqs_cis, 1, None, weight.dtype, weight.device, keep)
-        self.network, self.tokenizer, self.sampling, self.speed = network, tokenizer, sampling, speed
-        self.chat, self.endless = chat, endless
+        self.network = network
+        self.tokenizer = tokenizer
+        self.sampling = sampling
+        self.speed = speed
+        self.chat = chat
+        self.endless = endless
         self.turns = 0
         self.reset()
 
@@ -112,13 +116,14 @@ class Conversation:
             return self.tokens + self.tokenizer.encode("\n" + line, bos=False)
         while True:
             tokens = self.chat.encode([*self.messages, user_message(line)])
-            if not self.endless or not self.messages or self._fits(tokens):
+            new = len(tokens) - self._cached_length(tokens)
+            if not self.endless or not self.messages or new <= self._room():
                 return tokens
             print_note("(the context is full: the oldest question and its answer are dropped)")
             del self.messages[:2]
 
     def _cached_length(self, tokens: list[int]) -> int:
-        """The number of first tokens of the new text that the cache has, all but the last one at most.
+        """The number of leading tokens of the new text that are cached; never the last one.
 
         The last token always goes through the network, because its logits are needed. After an eviction, a text that
         differs from the old one has to be computed from its start.
@@ -128,11 +133,11 @@ class Conversation:
             return 0
         return length
 
-    def _fits(self, tokens: list[int]) -> bool:
-        room = self.cache.max_seq_len
+    def _room(self) -> int:
+        """The number of tokens that fit into the cache at once, beside those that are never evicted."""
         if isinstance(self.cache, EndlessCache):
-            room -= self.cache.keep
-        return len(tokens) - self._cached_length(tokens) <= room
+            return self.cache.max_seq_len - self.cache.keep
+        return self.cache.max_seq_len
 
     def _start_pos(self, tokens: list[int]) -> int:
         """Make room for the tokens that are not cached, and return their ``start_pos``.
@@ -143,11 +148,11 @@ class Conversation:
         new = len(tokens) - cached
         if not self.endless and len(tokens) >= limit:
             raise ValueError(
-                f"the context is full: {self.forwarded} of its {limit} tokens are taken, and the line has "
-                f"{len(tokens) - len(self.tokens)}"
+                f"the context has no room for this line and an answer: {limit} positions, {self.forwarded} in use, "
+                f"{len(tokens) - len(self.tokens)} more needed for the line"
             )
-        if not self._fits(tokens):
-            raise ValueError(f"the line has {new} tokens, more than the context of {limit} can take")
+        if new > self._room():
+            raise ValueError(f"{new} new tokens do not fit: the context of {limit} has room for {self._room()}")
         self.forwarded = cached
         if not isinstance(self.cache, EndlessCache):
             return cached
@@ -157,7 +162,7 @@ class Conversation:
 
 
 def converse(conversation: Conversation, max_new_tokens: int, stop: Sequence[str]) -> None:
-    """Take turns until stdin ends. Neither Ctrl-C, which ends a turn, nor a line that is too long ends it."""
+    """Take turns until stdin ends. Ctrl-C ends only the turn; a line that is too long is reported."""
     terminal = Terminal(conversation.reset)
     while True:
         try:
@@ -166,13 +171,13 @@ def converse(conversation: Conversation, max_new_tokens: int, stop: Sequence[str
                 return
             evicted_before = conversation.evicted
             try:
-                print_samples(conversation.turn(line, max_new_tokens, stop))
+                stream_samples(conversation.turn(line, max_new_tokens, stop))
             except ValueError as error:
                 if conversation.endless or not conversation.forwarded:
-                    raise  # a new text would not make room for it either
+                    raise  # the line would not fit into a new text either
                 print_note(f"{error}; a new text begins")
                 conversation.reset()
-                print_samples(conversation.turn(line, max_new_tokens, stop))
+                stream_samples(conversation.turn(line, max_new_tokens, stop))
             if conversation.evicted > evicted_before:
                 limit = conversation.cache.max_seq_len
                 print_note(f"(the context of {limit} tokens is full: {conversation.evicted} have been evicted)")
@@ -182,7 +187,8 @@ def converse(conversation: Conversation, max_new_tokens: int, stop: Sequence[str
             print_note(f"\n({END_KEYS} ends)")
 
 
-def print_samples(samples: Iterator[Sample]) -> None:
+def stream_samples(samples: Iterator[Sample]) -> None:
+    """Print the text of a turn as it grows."""
     for sample in samples:
         print(sample.take(), end="", flush=True)
     print(flush=True)

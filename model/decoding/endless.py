@@ -66,7 +66,7 @@ class EndlessCache(KVCache):
         self.evicted = 0  # number of tokens evicted so far; -1 while keys are being moved
 
     def make_room(self, start_pos: int, T: int = 1) -> int:
-        """Evict quarters of the ``start_pos`` cached tokens until T more fit, and return the new start_pos.
+        """Evict a quarter of the context at a time until T more tokens fit; return the new ``start_pos``.
 
         Raises ValueError if T tokens never fit.
         """

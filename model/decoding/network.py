@@ -22,8 +22,8 @@ from .endless import is_shift_invariant
 
 FIRST_COMPILED_POSITION = 2  # torch.compile specialises on the numbers 0 and 1, so these positions run eagerly
 RECOMPILE_LIMIT = 1000  # per function: each architecture and dtype needs a compilation, with padding and without
-# If a layer has this many weights or more, one layer is compiled, and its code runs for all layers: 22 layers of 44
-# million weights compile in 8 s instead of 48. Each call costs about 60 us, half the time of a layer of 1 million
+# If a layer has this many weights or more, one layer is compiled, and its code runs for all layers: 22 layers with 44
+# million weights each compile in 8 s instead of 48. Each call costs about 60 us, half the time of a layer of 1 million
 # weights, so smaller networks are compiled as a whole. (`benchmarks/generate.py --shape 1.1B --only launch`)
 LAYER_WEIGHTS_TO_COMPILE_BY_LAYER = 8_000_000
 
@@ -31,11 +31,11 @@ LAYER_WEIGHTS_TO_COMPILE_BY_LAYER = 8_000_000
 def for_decoding(model: Transformer, compile: bool = False) -> Transformer:
     """Build the decoding network of ``model``: a copy of its modules that shares its weights, in eval mode.
 
-    On a CPU its linear layers are fast for a few rows. Given several tokens, it may compute the output of the last one
-    only, so callers use ``[:, -1]``. This is the case if the last block is a plain TransformerBlock without hooks. With
-    ``compile`` its forward for one token per row is compiled, and networks of the same architecture share the compiled
-    code. The model is not changed, and changing its weights in place affects the next token. Raises ValueError if there
-    is no compiler.
+    On a CPU its linear layers are fast for a few rows. For several tokens it may compute the output of the last one
+    only (``LastBlock``), so callers use ``[:, -1]``. It does so if ``hidden`` is not overridden, the last block is a
+    TransformerBlock, and neither that block nor the norm has hooks. With ``compile`` its forward for one token per row
+    is compiled, and networks of the same architecture share the compiled code. The model is not changed, and changing
+    its weights in place affects the next token. Raises ValueError if there is no compiler.
     """
     network = copy_modules(model)
     last = network.layers[-1]
@@ -141,8 +141,8 @@ class CompiledNetwork(Transformer):
 
 def compile_function(function: Callable[..., Tensor], on_cpu: bool) -> Callable[..., Tensor]:
     """Compile a function with the options for decoding."""
-    # Without the second option, the input of a product, for example the norm before it, is recomputed for every row of
-    # the weights: 3.1 ms a token in bfloat16 instead of 2.5, for 15M parameters on two cores.
+    # Without realize_reads_threshold, the input of a product, for example the norm before it, is recomputed for every
+    # row of the weights.
     options: dict[str, Any] = {"cpp_wrapper": True, "realize_reads_threshold": 0} if on_cpu else {}
     return torch.compile(  # type: ignore[call-overload,no-any-return]
         function, dynamic=True, fullgraph=True, options=options, recompile_limit=RECOMPILE_LIMIT
@@ -173,40 +173,44 @@ def forward_step(
 
 def compile_layers(network: Transformer, on_cpu: bool) -> None:
     """Replace the blocks and the output matrix of ``network`` by compiled ones, in place."""
-    block_code, output_code = compile_function(forward_block, on_cpu), compile_function(forward_output, on_cpu)
-    blocks = [CompiledBlock(layer, layer_id, block_code) for layer_id, layer in enumerate(network.layers)]
+    compiled_block = compile_function(forward_block, on_cpu)
+    compiled_output = compile_function(forward_output, on_cpu)
+    blocks = [CompiledBlock(layer, layer_id, compiled_block) for layer_id, layer in enumerate(network.layers)]
     network.layers = nn.ModuleList(blocks)
     if network.output is not None:
-        network.output = CompiledOutput(network.output, output_code)
+        network.output = CompiledOutput(network.output, compiled_output)
 
 
 class CompiledBlock(nn.Module):
     """A compiled block for one token of each row. All blocks of a network run the same code."""
 
-    def __init__(self, block: nn.Module, layer_id: int, code: Callable[..., Tensor]) -> None:
+    def __init__(self, block: nn.Module, layer_id: int, compiled: Callable[..., Tensor]) -> None:
         super().__init__()
-        self.block, self.layer_id, self.code = block, layer_id, code
+        self.block = block
+        self.layer_id = layer_id
+        self.compiled = compiled  # forward_block
 
     def forward(
         self, x: Tensor, start_pos: int, freqs_cis: Tensor, mask: Tensor | None, cache: PerLayerCache
     ) -> Tensor:
         keys, values = cache.keys[self.layer_id], cache.values[self.layer_id]  # (B, K, max_seq_len, D)
-        return self.code(self.block, x, start_pos, freqs_cis, mask, keys, values)  # (B, 1, dim)
+        return self.compiled(self.block, x, start_pos, freqs_cis, mask, keys, values)  # (B, 1, dim)
 
 
 class CompiledOutput(nn.Module):
     """The compiled output matrix."""
 
-    def __init__(self, output: nn.Module, code: Callable[..., Tensor]) -> None:
+    def __init__(self, output: nn.Module, compiled: Callable[..., Tensor]) -> None:
         super().__init__()
-        self.output, self.code = output, code
+        self.output = output
+        self.compiled = compiled  # forward_output
 
     def forward(self, h: Tensor) -> Tensor:
-        return self.code(self.output, h)  # (B, 1, V)
+        return self.compiled(self.output, h)  # (B, 1, V)
 
 
 class OneLayerCache(PerLayerCache):
-    """The cache of a single layer. Compiled code gets this, so it does not depend on the number of the layer."""
+    """The cache of a single layer, so that the compiled code does not depend on the layer's index."""
 
     def update(self, layer_id: int, start_pos: int, xk: Tensor, xv: Tensor) -> tuple[Tensor, Tensor]:
         return super().update(0, start_pos, xk, xv)

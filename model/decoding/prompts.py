@@ -26,8 +26,8 @@ class Prompt:
 def read_texts(prompts: Sequence[str], file: Path | None) -> list[str]:
     """Read the prompts: the texts in ``prompts``, where ``-`` is stdin, then the lines of ``file`` that are not blank.
 
-    Without both, the prompt is the text piped to stdin, or the empty text if there is none. Raises ValueError if a text
-    is not valid UTF-8.
+    If neither is given, the prompt is the text piped to stdin, or the empty text if there is none. Raises ValueError if
+    a text is not valid UTF-8.
     """
     texts = [read_stdin() if text == "-" else text for text in prompts]
     if file is not None:
@@ -41,7 +41,8 @@ def read_prompt_file(file: Path) -> list[str]:
     """The lines of a file that are not blank. Prints a note if some are."""
     if not str(file).startswith(PROCESS_SUBSTITUTION):
         check_is_file(file)
-    lines = decode_utf8(file.read_bytes(), str(file)).splitlines()
+    content = decode_utf8(file.read_bytes(), str(file)).replace("\r\n", "\n").removesuffix("\n")
+    lines = content.split("\n")  # not splitlines, which also splits at form feeds and U+2028
     texts = [line for line in lines if line.strip()]
     if not texts:
         raise ValueError(f"{file} contains no prompt: write one per line")
@@ -113,7 +114,7 @@ def fit_endless(prompts: Sequence[Prompt], context: int) -> list[Prompt]:
         number = too_long[0]
         length = len(prompts[number].tokens)
         left_out = length - len(shortened[number].tokens)
-        others = f" (and so do {len(too_long) - 1} others)" if len(too_long) > 1 else ""
+        others = f" ({quantity(len(too_long) - 1, 'other prompt')} too)" if len(too_long) > 1 else ""
         print_note(
             f"note: prompt {number + 1} has {length} tokens and exceeds the context of {context}{others}: "
             f"{left_out} are left out after the first {never_evicted(context)}"

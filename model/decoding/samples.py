@@ -119,8 +119,9 @@ class Sample:
 
 
 class Speed:
-    """Tokens and seconds of prefill and of decoding, counted apart: arithmetic limits one, memory the other.
+    """Tokens and seconds of prefill and of decoding.
 
+    They are counted separately, because arithmetic limits the speed of prefill and memory bandwidth that of decoding.
     The caller of the decode loop calls ``start`` before each step and ``stop`` after it, so that its other work is not
     counted. The first step of a batch prefills the prompts and samples one token per row. It counts as prefill.
     """
@@ -177,8 +178,8 @@ def complete(
 ) -> Iterator[Sample]:
     """Continue every prompt, ``batch_size`` at a time, with a network from ``for_decoding``.
 
-    Yields the samples in the order of their prompts: each one after every step that may have added text to it, the last
-    time with ``finish`` set.
+    Yields in the order of the prompts: the first unfinished sample after every step, then the next one, and so on.
+    ``finish`` is set the last time that a sample is yielded.
     """
     max_new_tokens, batch_size = completion.max_new_tokens, completion.batch_size
     for first in range(0, len(prompts), batch_size):
@@ -190,7 +191,8 @@ def complete(
         sampler = Sampler(sampling, rows, vocab_size, first, device, completion.logprobs)
         steps = decode_batch(network, rows, max_new_tokens, sampler, cache, tokenizer.eos_ids)
         prompt_tokens = sum(map(len, rows))
-        waiting = list(samples)  # samples that have not been yielded to their end; only the first one is yielded
+        # Samples that are not finished, or finished but not yielded yet. Only the first one is streamed.
+        waiting = list(samples)
         speed.start()
         for tokens in steps:
             speed.stop(prompt_tokens, sum(sample.finish is None for sample in samples))

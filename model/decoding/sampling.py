@@ -27,7 +27,9 @@ class Sampling:
     top_k: Annotated[int | None, "draw among the K likeliest tokens; 0 is off"] = None
     top_p: Annotated[float | None, "draw among the likeliest tokens that together have this probability"] = None
     min_p: Annotated[float | None, "leave out tokens below this fraction of the likeliest one's probability"] = None
-    repetition_penalty: Annotated[float, "above 1 makes tokens that the text already has less likely; 1 is off"] = 1.0
+    repetition_penalty: Annotated[
+        float, "above 1 lowers the probability of tokens that are already in the text; 1 is off"
+    ] = 1.0
     seed: Annotated[int | None, "the same seed gives the same text (default: a new one each time)"] = None
 
     def __post_init__(self) -> None:
@@ -51,9 +53,10 @@ class Sampling:
 
 
 def penalize(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
-    """Repetition penalty: make tokens less likely where ``seen`` (B, V) is True (CTRL, arXiv:1909.05858, eq. 4).
+    """Repetition penalty: make tokens less likely where ``seen`` (B, V) is True.
 
-    A positive logit is divided by the penalty and a negative one multiplied, so that both decrease.
+    A positive logit is divided by the penalty, as in CTRL (arXiv:1909.05858). A negative one is multiplied by it, as in
+    Hugging Face's transformers, because dividing would increase it.
     """
     return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
 
@@ -73,7 +76,7 @@ def keep_top_p(logits: Tensor, p: float) -> Tensor:
     """Keep the fewest tokens whose probabilities sum to p or more, and ties (nucleus sampling, arXiv:1904.09751)."""
     probs = logits.softmax(-1)
     likeliest = probs.topk(min(256, probs.shape[-1])).values  # (B, up to 256), largest first
-    if (likeliest.sum(-1) < p).any():  # rare; sorting a large vocabulary takes milliseconds
+    if (likeliest.sum(-1) < p).any():  # rare: only now sort all V tokens, which is slow
         likeliest = probs.sort(-1, descending=True).values  # (B, V)
     sum_before = likeliest.cumsum(-1) - likeliest  # the total probability of more likely tokens
     smallest = likeliest.masked_fill(sum_before >= p, 1.0).amin(-1, keepdim=True)  # (B, 1)
@@ -101,8 +104,8 @@ def apply_filters(logits: Tensor, sampling: Sampling) -> Tensor:
 def draw(logits: Tensor, uniform: Tensor) -> Tensor:
     """Draw one token per row, (B,), by inverting the cumulative distribution at ``uniform``, (B,) in [0, 1).
 
-    This needs one random number per row. ``torch.multinomial`` draws V of them, which takes about twenty times as long
-    for 32000 tokens. The cumulative sum is float64, because float32 loses small probabilities at its end.
+    This needs one random number per row; ``torch.multinomial`` draws V of them, which is slow. The cumulative sum is
+    float64, because float32 loses small probabilities at its end.
     """
     cumulative = logits.softmax(-1).cumsum(-1, dtype=torch.float64)  # (B, V)
     target = uniform[:, None] * cumulative[:, -1:]  # (B, 1)
@@ -125,10 +128,13 @@ def uniforms(seed: int | None, rows: Iterable[int], device: torch.device | str =
 
 
 def check_finite(logits: Tensor) -> None:
-    """Raise ValueError if a logit is NaN or infinite, because a sampler would turn it into token 0 or V - 1."""
+    """Raise ValueError if a logit is NaN or +infinity, because a sampler would turn it into token 0 or V - 1.
+
+    -infinity is allowed: it excludes a token.
+    """
     if not logits.amax(-1).isfinite().all():  # the maximum of a row is NaN if any logit in it is
         raise ValueError(
-            "the logits are NaN or infinite: either the weights are, or products overflow; try --dtype float32"
+            "the logits contain NaN or infinity: either the weights do, or products overflow; try --dtype float32"
         )
 
 
@@ -148,7 +154,8 @@ class Sampler:
         self.sampling = sampling
         self.device = device
         self.with_logprobs = with_logprobs
-        self.logprobs: list[float] | None = None  # of the latest tokens, before temperature and filters
+        # Of the latest tokens, before repetition penalty, temperature and filters.
+        self.logprobs: list[float] | None = None
         rows = range(first_row, first_row + len(prompts))
         self.uniforms = uniforms(sampling.seed, rows, device)
         self.seen: Tensor | None = None
@@ -159,7 +166,7 @@ class Sampler:
 
     @torch.no_grad()
     def __call__(self, logits: Tensor) -> Tensor:
-        """(B, V) -> the tokens, (B, 1). Raises ValueError for logits that are not finite."""
+        """(B, V) -> the tokens, (B, 1). Raises ValueError if a logit is NaN or +infinity."""
         check_finite(logits)
         original = logits = logits.float()
         if self.seen is not None:

@@ -98,8 +98,8 @@ def render(template: str, variables: dict[str, Any], conversations: list[Any]) -
     return texts
 
 
-def limit(kind: int, value: int) -> None:
-    """Lower a resource limit of this process, but not above its hard limit, which would be an error."""
+def set_limit(kind: int, value: int) -> None:
+    """Set a resource limit of this process to ``value``, or to its hard limit if that is lower."""
     _, hard = resource.getrlimit(kind)
     value = value if hard == resource.RLIM_INFINITY else min(value, hard)
     resource.setrlimit(kind, (value, value))
@@ -108,14 +108,17 @@ def limit(kind: int, value: int) -> None:
 def main() -> None:
     request = json.load(sys.stdin)
     if resource is not None:
-        limit(resource.RLIMIT_CPU, SECONDS)
-        limit(resource.RLIMIT_CORE, 0)
+        set_limit(resource.RLIMIT_CPU, SECONDS)
+        set_limit(resource.RLIMIT_CORE, 0)
         if sys.platform != "darwin":  # macOS does not support this limit
-            limit(resource.RLIMIT_AS, MEMORY)
+            set_limit(resource.RLIMIT_AS, MEMORY)
     try:
         answer: dict[str, Any] = {"texts": render(**request)}
     except Exception as error:  # a template can raise anything
-        answer = {"error": f"{type(error).__name__}: {error}"[:300].rstrip(": ")}
+        description = type(error).__name__
+        if str(error):
+            description += f": {error}"
+        answer = {"error": description[:300]}
     sys.stdout.write(json.dumps(answer))
 
 

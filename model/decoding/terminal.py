@@ -1,6 +1,7 @@
-"""User input of a conversation: line editing, texts of several lines, and commands, in a terminal only.
+"""User input of a conversation: line editing, multi-line texts, and commands.
 
-If stdin is not a terminal, each line is a turn, even if it looks like a command.
+Commands and multi-line texts work only in a terminal. If stdin is a file or a pipe, each line is a turn, even if it
+looks like a command.
 """
 
 import io
@@ -13,14 +14,14 @@ from typing import TextIO
 from ..cli import decode_argument, print_note
 from .prompts import decode_utf8
 
-QUOTES = '"""'  # around a text of several lines, as in ollama
+QUOTES = '"""'  # around a multi-line text, as in ollama
 END_KEYS = "Ctrl-Z and Enter" if sys.platform == "win32" else "Ctrl-D"
-GREETING = f"(/reset begins a new text, /help lists all commands, {END_KEYS} ends)"
+GREETING = f"(/reset clears the conversation, /help lists all commands, {END_KEYS} ends)"
 HELP = f"""\
-/reset      begin a new text
+/reset      clear the conversation
 /help       print this list
 /exit       end, like {END_KEYS}
-{QUOTES}         begin or end a text of several lines
+{QUOTES}         begin or end a multi-line text
 //          begin a text with a slash: //etc is /etc
 Ctrl-C      stop the model, or discard the line"""
 
@@ -68,7 +69,7 @@ class Terminal:
     def _run_command(self, command: str) -> None:
         if command == "/reset":
             self.reset()
-            print_note("(a new text begins)")
+            print_note("(the conversation is cleared)")
         elif command == "/help":
             print_note(HELP)
         else:

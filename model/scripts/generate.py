@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -23,7 +23,7 @@ from ..cli import (
 )
 from ..cli.machine import DeviceName, check_memory, choose_threads, has_native_bfloat16, pick_device, pick_dtype
 from ..cli.parser import format_flag
-from ..decoding.batches import check_endless, memory_needed
+from ..decoding.batches import check_endless, check_uncached, memory_needed
 from ..decoding.chat import Chat, open_chat
 from ..decoding.conversation import Conversation, converse
 from ..decoding.endless import is_shift_invariant
@@ -40,7 +40,8 @@ from . import startup
 
 SEPARATOR = "\n" + 40 * "-"  # between the texts of several samples
 MAX_SAMPLES = 1_000_000  # per prompt
-LENGTH = 256  # default number of new tokens, if the context allows it
+CONVERSATION = "a conversation (--interactive, or --chat without --prompt)"
+DEFAULT_NEW_TOKENS = 256  # default number of new tokens, if the context allows it
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,9 @@ class Options:
     tokenizer: Annotated[Path | None, "tokenizer file (default: the one beside the model)"] = None
     network: Annotated[str | None, "the model is this subclass of Transformer: MODULE:CLASS"] = None
     jsonl: Annotated[bool, "print one JSON object per sample: prompt, text, tokens, finish_reason"] = False
-    logprobs: Annotated[bool, "with --jsonl: add the log-probability of each token, in nats"] = False
+    logprobs: Annotated[
+        bool, "with --jsonl: add each token's log-probability (nats) before penalty, temperature and filters"
+    ] = False
     interactive: Annotated[bool, "take turns with the model in the terminal; /help lists the commands"] = False
     chat: Annotated[bool, "apply the model's chat template to each prompt; without --prompt, chat in the terminal"] = (
         False
@@ -81,15 +84,16 @@ class Options:
             raise ValueError(f"num_samples is {self.num_samples}: give at most {MAX_SAMPLES}")
         if self.logprobs and not self.jsonl:
             raise ValueError("logprobs are printed in JSON objects: add --jsonl")
-        for name in ("compile", "endless"):
-            if getattr(self, name) and self.no_cache:
-                raise ValueError(f"{name} needs the cache: leave --no_cache out")
+        if self.no_cache:
+            check_uncached(self.compile, self.endless)
         if self.system is not None and not (self.chat or self.interactive):
             raise ValueError("system is the first message of a chat: add --chat")
         if self.interactive and self.ignore_eos:
-            raise ValueError("ignore_eos cannot be used with interactive, where an end-of-text token ends a turn")
+            raise ValueError(
+                f"{CONVERSATION} takes no --ignore_eos, because an end-of-text token ends a turn: leave it out"
+            )
         if self.interactive and (self.no_cache or self.jsonl or self.num_samples > 1):
-            raise ValueError("interactive cannot be used with --no_cache, --jsonl and --num_samples: leave them out")
+            raise ValueError(f"{CONVERSATION} takes no --no_cache, --jsonl or --num_samples: leave them out")
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ class Job:
 
     network: Transformer  # prepared for decoding
     tokenizer: Tokenizer
-    prompts: list[Prompt]  # each prompt once per sample
+    prompts: list[Prompt]  # each prompt repeated num_samples times
     max_new_tokens: int
     chat: Chat | None  # the chat template, if it is applied
 
@@ -123,9 +127,9 @@ def parse() -> tuple[argparse.Namespace, Options, Sampling]:
     options = from_settings(Options, read_flags(flags, Options))
     check_stop_strings(flags.stop)
     if options.chat and not (flags.prompt or flags.prompt_file):
-        options = from_settings(Options, read_flags(flags, Options) | {"interactive": True})
+        options = replace(options, interactive=True)
     if options.interactive and (flags.prompt or flags.prompt_file):
-        raise ValueError("interactive takes its prompts from the terminal: leave --prompt and --prompt_file out")
+        raise ValueError("--interactive reads prompts from the terminal: leave --prompt and --prompt_file out")
     if flags.model and is_missing(flags.model) and " " in str(flags.model):  # probably a prompt without --prompt
         raise ValueError(f"this text is not a model: did you mean {format_flag('--prompt', str(flags.model))}?")
     return flags, options, from_settings(Sampling, read_flags(flags, Sampling))
@@ -133,19 +137,24 @@ def parse() -> tuple[argparse.Namespace, Options, Sampling]:
 
 def main() -> int:
     flags, options, sampling = parse()
-    job = load(flags, options)
+    device = pick_device(options.device)
+    try:
+        run_job(load(flags, options, device), flags.stop, options, sampling)
+    except torch.OutOfMemoryError:
+        raise ValueError(f"{device} has too little memory: {memory_advice(options)}") from None
+    return 0
+
+
+def run_job(job: Job, stop: list[str], options: Options, sampling: Sampling) -> None:
+    """Continue the prompts, or talk with the user. Prints the speed at the end."""
     speed = Speed()
     try:
         if options.interactive:
             endless = options.endless or is_shift_invariant(job.network)
             conversation = Conversation(job.network, job.tokenizer, sampling, speed, job.chat, endless)
-            converse(conversation, job.max_new_tokens, flags.stop)
+            converse(conversation, job.max_new_tokens, stop)
         else:
-            print_samples(job, options, flags.stop, sampling, speed)
-    except torch.OutOfMemoryError:
-        raise ValueError(
-            f"{pick_device(options.device)} has too little memory: lower --batch_size or --max_new_tokens"
-        ) from None
+            print_samples(job, options, stop, sampling, speed)
     except KeyboardInterrupt:
         print(flush=True)  # end the line of the unfinished text
         raise
@@ -153,12 +162,16 @@ def main() -> int:
         if speed.prompt_tokens:
             busy = ", busy machine" if startup.BUSY else ""
             print_note(f"{speed}; {quantity(torch.get_num_threads(), 'thread')}{busy}")
-    return 0
 
 
-def load(flags: argparse.Namespace, options: Options) -> Job:
-    """Check the arguments and load the model. The weights are read last, so that mistakes are reported first."""
-    device = pick_device(options.device)
+def memory_advice(options: Options) -> str:
+    if options.interactive:
+        return "give a smaller model, or --dtype int8"
+    return "lower --batch_size or --max_new_tokens, or give a smaller model"
+
+
+def load(flags: argparse.Namespace, options: Options, device: torch.device) -> Job:
+    """Check the arguments and load the model. The weights are read last, so that errors appear at once."""
     checkpoint = open_checkpoint(flags.model or newest_run())
     tokenizer = checkpoint.tokenizer(options.tokenizer)
     variant = find_network(options.network) if options.network else None
@@ -172,7 +185,7 @@ def load(flags: argparse.Namespace, options: Options) -> Job:
         chat = open_chat(checkpoint.path, tokenizer, options.system, required=options.chat)
     if options.ignore_eos:
         tokenizer.eos_ids = ()
-    max_new_tokens = options.max_new_tokens or LENGTH
+    max_new_tokens = options.max_new_tokens or DEFAULT_NEW_TOKENS
     prompts: list[Prompt] = []
     if not options.interactive:
         prompts = encode_prompts(flags, checkpoint, tokenizer, chat)
@@ -182,7 +195,7 @@ def load(flags: argparse.Namespace, options: Options) -> Job:
             check_fit(prompts, args.max_seq_len, options.max_new_tokens)
             if options.max_new_tokens is None:
                 longest = max(len(prompt.tokens) for prompt in prompts)
-                max_new_tokens = min(LENGTH, args.max_seq_len - longest)
+                max_new_tokens = min(DEFAULT_NEW_TOKENS, args.max_seq_len - longest)
         prompts = [prompt for prompt in prompts for _ in range(options.num_samples)]
     if options.endless:
         for first in range(0, len(prompts), options.batch_size):
@@ -192,11 +205,8 @@ def load(flags: argparse.Namespace, options: Options) -> Job:
     if device.type == "cpu":
         lengths = [len(prompt.tokens) + max_new_tokens for prompt in prompts]
         tokens = min(args.max_seq_len, max(lengths, default=args.max_seq_len))
-        check_memory(
-            memory_needed(args, rows, tokens, dtype),
-            f"a batch of {rows} texts of {tokens} tokens",
-            "lower --batch_size or --max_new_tokens",
-        )
+        purpose = f"a batch of {quantity(rows, 'text')} of {quantity(tokens, 'token')}"
+        check_memory(memory_needed(args, rows, tokens, dtype), purpose, memory_advice(options))
     model = checkpoint.model(device, dtype, variant, int8=options.dtype == "int8")
     choose_threads(device, rows * sum(weight.numel() for weight in model.state_dict().values()))
     return Job(for_decoding(model, options.compile), tokenizer, prompts, max_new_tokens, chat)

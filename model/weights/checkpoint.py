@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from ..cli import script_command
+from ..cli import quantity, script_command
 from ..config import ModelArgs
 from ..rope import precompute_freqs_cis
 from ..text.tokenizer import Tokenizer
@@ -25,9 +25,9 @@ from .meta import Meta
 from .tokenizers import find_tokenizer, load_tokenizer, read_ids
 from .variants import check_rebuilds, make_network, name_of
 
-# On the CPU, weights that keep the file's dtype are the memory-mapped file itself, without a copy; the mapping is
-# private, so changing a weight does not change the file. On Windows they are copied, because a mapped file cannot be
-# replaced.
+# On the CPU, weights that keep the file's dtype and layout are the memory-mapped file itself, without a copy. The
+# mapping is private, so changing a weight does not change the file. On Windows they are copied, because a mapped file
+# cannot be replaced.
 COPY_WEIGHTS = sys.platform == "win32"
 MODEL_CONFIGS = ("config.json", "params.json")  # of Hugging Face and Meta; a directory with one of them is a model
 RUNS = Path("runs")
@@ -70,7 +70,10 @@ class Checkpoint:
         return self._format.dtype
 
     def tie_equal_matrices(self) -> None:
-        """Set ``tie_embeddings`` if the format, Meta's, cannot express it and both matrices are equal. Reads both."""
+        """Set ``tie_embeddings`` if both matrices are equal, because Meta's format cannot express tied embeddings.
+
+        Other formats can, so nothing is read or changed for them.
+        """
         if isinstance(self._format, Meta):
             self._format.tie_equal_matrices()
             self.args = self._format.args
@@ -90,7 +93,10 @@ class Checkpoint:
         int8: bool = False,
         group: int | None = None,
     ) -> Transformer:
-        """Load the network; see ``load_model``. In int8, ``group`` numbers share a scale, by default a whole row."""
+        """Load the network; see ``load_model``.
+
+        With ``int8``, each ``group`` of numbers in a row shares a scale; by default the whole row does.
+        """
         if int8:
             check_device(torch.device(device))
         model = make_network(self._network_class(network), self.args)
@@ -108,7 +114,7 @@ class Checkpoint:
                 tensor = tensor.scales
             else:
                 state[name] = tensor.to(device, new_dtype if tensor.is_floating_point() else None, copy=COPY_WEIGHTS)
-                if state[name] is tensor:  # memory-mapped and not read yet; the sampler will detect NaN
+                if state[name] is tensor:  # usually memory-mapped and not read yet; the sampler detects NaN
                     continue
                 tensor = state[name]
             if not is_finite(tensor):
@@ -116,7 +122,7 @@ class Checkpoint:
             del tensor  # before the next one is read, so that only one is in memory
         if not_finite:
             warnings.warn(
-                f"{self.path}: {len(not_finite)} tensors contain NaN or infinity, for example {not_finite[0]}",
+                f"{self.path}: NaN or infinity in {quantity(len(not_finite), 'tensor')}, for example {not_finite[0]}",
                 stacklevel=3,
             )
         if int8:
@@ -172,7 +178,7 @@ def _find_checkpoint(path: Path) -> Path:
         names = ", ".join(model.name for model in models[:MAX_LISTED])
         more = f" and {len(models) - MAX_LISTED} more" if len(models) > MAX_LISTED else ""
         raise ValueError(
-            f"{path} is not a model: name one in it, for example {models[0]}; the newest first: {names}{more}"
+            f"{path} is not a model, but contains some: give one, for example {models[0]}; newest first: {names}{more}"
         )
     raise ValueError(f"{path} has neither config.json nor params.json: give a run, Hugging Face or Meta directory")
 
@@ -191,7 +197,7 @@ def _similar_run(path: Path) -> str:
     """The beginning of advice that suggests the run with the most similar name; "" if there is none."""
     runs = {run.name: run for run in models_in(RUNS)}
     close = difflib.get_close_matches(path.name, runs, n=1)
-    return f"did you mean {runs[close[0]]}? Else " if close else ""
+    return f"did you mean {runs[close[0]]}? Otherwise " if close else ""
 
 
 def models_in(directory: Path) -> list[Path]:
@@ -246,9 +252,9 @@ def load_model(
 
     The weights of a subclass of ``Transformer`` need that class as ``network``. A plain Llama's weights can be loaded
     into any subclass with the same tensors. No weight is initialized randomly. Tensors are read one by one, so the peak
-    of memory is the network and one tensor. Weights that keep the file's dtype are memory-mapped, except on Windows,
-    and read when they are used. Converted weights that are not finite cause a warning; if others are not, generating
-    raises ValueError. Raises ValueError if the tensors do not match the configuration.
+    memory is the network and one tensor. On a CPU, weights that keep the file's dtype and layout stay memory-mapped,
+    except on Windows, and are read when they are used. NaN and infinity in weights that were read cause a warning; in
+    the others, generating raises ValueError. Raises ValueError if the tensors do not match the configuration.
     """
     return open_checkpoint(path).model(device, dtype, network, int8)
 

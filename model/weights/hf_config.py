@@ -65,10 +65,10 @@ UNSUPPORTED: dict[str, bool | float | None] = {
 def read_config(config: Mapping[str, Any]) -> tuple[ModelArgs, str | None]:
     """The architecture in config.json, and the name, ``module:Class``, if it is for a subclass of the network."""
     check_fields(config, CONFIG_CHECKS)
-    kind = config.get("model_type")
-    if not (isinstance(kind, str) and ":" in kind):
+    model_type = config.get("model_type")
+    if not (isinstance(model_type, str) and ":" in model_type):
         return args_from_config(config), None
-    return args_from_config({**config, "model_type": "llama", "architectures": None}), kind
+    return args_from_config({**config, "model_type": "llama", "architectures": None}), model_type
 
 
 def args_from_config(config: Mapping[str, Any]) -> ModelArgs:
@@ -98,13 +98,13 @@ def args_from_config(config: Mapping[str, Any]) -> ModelArgs:
 
 def check_supported(config: Mapping[str, Any]) -> None:
     """Raise ValueError for the first setting that this network does not support."""
-    kind = config.get("model_type")
+    model_type = config.get("model_type")
     classes = config.get("architectures") or ["LlamaForCausalLM"]
-    if kind != "llama" or classes != ["LlamaForCausalLM"]:
-        found = f"model_type is {short_repr(kind)} and architectures {short_repr(classes)}"
-        raise ValueError(f"{found}: only llama, LlamaForCausalLM, is known")
+    if model_type != "llama" or classes != ["LlamaForCausalLM"]:
+        found = f"model_type is {short_repr(model_type)} and architectures {short_repr(classes)}"
+        raise ValueError(f"{found}: only model_type llama with architectures LlamaForCausalLM is supported")
     if config.get("hidden_act", "silu") not in ("silu", "swish"):
-        raise ValueError(f"hidden_act is {short_repr(config['hidden_act'])}: only silu is known")
+        raise ValueError(f"hidden_act is {short_repr(config['hidden_act'])}: only silu is supported")
     for name, unused in UNSUPPORTED.items():
         value = config.get(name)
         if value is None or value == unused:
@@ -193,44 +193,53 @@ def rope_from(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
     theta = rope.pop("rope_theta", config.get("rope_theta", 10000.0))
     if config.get("rope_theta", theta) != theta:
         raise ValueError(f"rope_theta is both {config['rope_theta']} and {theta}: keep one")
-    kinds = {rope.pop(key) for key in ("type", "rope_type") if rope.get(key) is not None} or {"default"}
-    kind = kinds.pop()
-    if kind == "default" and not kinds and not rope.get("factor"):
+    rope_type = _pop_rope_type(rope)
+    if rope_type == "default" and not rope.get("factor"):
         rope.pop("factor", None)
-        _check_keys(rope, set(), kind)
+        _check_keys(rope, set(), rope_type)
         return theta, None
-    if kinds or kind not in ROPE_KEYS:
-        raise ValueError(f"RoPE scaling is {', '.join(map(str, [kind, *kinds]))}: supported are {', '.join(ROPE_KEYS)}")
-    return theta, _scaling(kind, rope, config)
+    if rope_type not in ROPE_KEYS:
+        raise ValueError(f"RoPE scaling is {short_repr(rope_type)}: supported are {', '.join(ROPE_KEYS)}")
+    return theta, _scaling(rope_type, rope, config)
 
 
-def _scaling(kind: str, rope: dict[str, Any], config: Mapping[str, Any]) -> RopeScaling:
-    names = ROPE_KEYS[kind]
+def _pop_rope_type(rope: dict[str, Any]) -> str:
+    """Remove ``rope_type`` (new spelling) and ``type`` (old) from the table, and return their value."""
+    new, old = rope.pop("rope_type", None), rope.pop("type", None)
+    if new is not None and old is not None and new != old:
+        raise ValueError(f"rope_type is {short_repr(new)} and type {short_repr(old)}: keep one")
+    if new is None:
+        new = old
+    return "default" if new is None else str(new)
+
+
+def _scaling(rope_type: str, rope: dict[str, Any], config: Mapping[str, Any]) -> RopeScaling:
+    names = ROPE_KEYS[rope_type]
     if "original_max_position_embeddings" in names:
         trained = rope.get("original_max_position_embeddings") or config.get("max_position_embeddings", 2048)
-        # A value outside of the table takes precedence.
+        # The value at the top level of config.json takes precedence over the one in rope_scaling.
         rope["original_max_position_embeddings"] = config.get("original_max_position_embeddings") or trained
     rope.pop("finetuned", None)  # whether the weights were fine-tuned
     mscale = rope.pop("mscale", None)
     mscale_all_dim = rope.pop("mscale_all_dim", None)
     values = {names[key]: value for key, value in rope.items() if key in names and value is not None}
-    _check_keys(rope, names.keys(), kind)
-    required = {"factor", "low", "high"} if kind == "llama3" else {"factor"}
+    _check_keys(rope, names.keys(), rope_type)
+    required = {"factor", "low", "high"} if rope_type == "llama3" else {"factor"}
     missing = sorted(required - values.keys())
     if missing:
-        raise ValueError(f"RoPE scaling {kind} lacks {', '.join(missing)}: complete config.json")
-    if kind == "yarn" and mscale and mscale_all_dim and "attention_factor" not in values:
+        raise ValueError(f"RoPE scaling {rope_type} lacks {', '.join(missing)}: complete config.json")
+    if rope_type == "yarn" and mscale and mscale_all_dim and "attention_factor" not in values:
         log = 0.1 * math.log(values["factor"])
         values["attention_factor"] = (mscale * log + 1) / (mscale_all_dim * log + 1)
-    return RopeScaling(type=cast(Type, kind), **values)
+    return RopeScaling(type=cast(Type, rope_type), **values)
 
 
-def _check_keys(rope: Mapping[str, Any], supported: Collection[str], kind: str) -> None:
+def _check_keys(rope: Mapping[str, Any], supported: Collection[str], rope_type: str) -> None:
     """Raise ValueError for an unsupported key, unless its value has no effect."""
     neutral = {"partial_rotary_factor": 1.0, "truncate": True}
     for key, value in rope.items():
         if key not in supported and value != neutral.get(key):
-            raise ValueError(f"RoPE scaling {kind} has {key} = {short_repr(value)}, which is not supported")
+            raise ValueError(f"RoPE scaling {rope_type} has {key} = {short_repr(value)}, which is not supported")
 
 
 def rope_scaling_from(scaling: RopeScaling) -> dict[str, Any]:
@@ -240,9 +249,9 @@ def rope_scaling_from(scaling: RopeScaling) -> dict[str, Any]:
 
 
 def without_ntk(args: ModelArgs) -> ModelArgs:
-    """Express NTK scaling, which config.json does not have, by the larger base that it is equal to.
+    """Replace NTK scaling, which config.json cannot express, by the equivalent larger rope_theta.
 
-    Raises ValueError if the base becomes infinite.
+    Raises ValueError if the new rope_theta exceeds the limit of ModelArgs.
     """
     scaling = args.rope_scaling
     if scaling is None or scaling.type != "ntk":

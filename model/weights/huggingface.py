@@ -40,23 +40,19 @@ class HuggingFace:
             raise ValueError(f"{path / 'config.json'}: {error}") from None
         self.network = local_name(network) if network else None
         self.files = files_of(path)  # tensor name -> the file that holds it
-        entries: dict[str, TensorEntry] = {}
-        for file in set(self.files.values()):
-            entries |= read_header(file)
-        self.entries = entries
-        check_layers(self.args, len(entries), path)
+        self.entries = entries_of(self.files, path)
+        check_layers(self.args, len(self.entries), path)
         if self.network is None:
-            self._check(entries)
+            self._check(self.entries)
             self.shapes = tensor_shapes(self.args)
         else:
-            self.shapes = {name: entry.shape for name, entry in entries.items()}
-        self.dtype = WEIGHT_DTYPES[next(entry.dtype for entry in entries.values() if len(entry.shape) > 1)]
+            self.shapes = {name: entry.shape for name, entry in self.entries.items()}
+        self.dtype = stored_dtype(self.entries, path)
 
     def _check(self, entries: Mapping[str, TensorEntry]) -> None:
         """Raise ValueError if the tensors do not match the configuration. RoPE frequencies of old files are ignored."""
         expected: Shapes = {hugging_face_name(name): shape for name, shape in tensor_shapes(self.args).items()}
         found = {name: entry.shape for name, entry in entries.items() if not name.endswith("rotary_emb.inv_freq")}
-        found |= dict.fromkeys(self.files.keys() - entries.keys(), ())
         if self.args.tie_embeddings and HEAD in found:  # tied weights may be stored under either name, or both
             expected[HEAD] = expected[EMBEDDING]
             if EMBEDDING not in found:
@@ -67,8 +63,9 @@ class HuggingFace:
                 raise ValueError(
                     f"{self.path} stores {name} {entry.dtype}: only float32, bfloat16 and float16 are supported"
                 )
-        for name in expected.keys() - self.files.keys():
-            raise ValueError(f"{self.path / INDEX} does not list {name}: get the index again")
+        unlisted = sorted(expected.keys() - self.files.keys())
+        if unlisted:
+            raise ValueError(f"{self.path / INDEX} does not list {unlisted[0]}: get the index again")
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield (Meta's name, tensor), memory-mapped."""
@@ -115,6 +112,34 @@ def files_of(path: Path) -> dict[str, Path]:
         if not (path / file).is_file():
             raise ValueError(f"{index} names {file}, which is missing: get it too")
     return {name: path / file for name, file in listed.items()}
+
+
+def entries_of(files: Mapping[str, Path], path: Path) -> dict[str, TensorEntry]:
+    """The header entries of the tensors in ``files``, and of others in the same files that the index does not list.
+
+    Raises ValueError if a file does not contain a tensor that the index lists.
+    """
+    headers = {file: read_header(file) for file in sorted(set(files.values()))}
+    entries: dict[str, TensorEntry] = {}
+    for header in headers.values():
+        entries |= header
+    for name, file in files.items():
+        if name not in headers[file]:
+            raise ValueError(f"{path / INDEX} lists {name}, which {file.name} does not contain: get both again")
+        entries[name] = headers[file][name]
+    return entries
+
+
+def stored_dtype(entries: Mapping[str, TensorEntry], path: Path) -> torch.dtype:
+    """The dtype of the embedding, or of the first tensor by name with one of WEIGHT_DTYPES.
+
+    The tensors of a subclass may have any names and dtypes. Raises ValueError if none has one of WEIGHT_DTYPES.
+    """
+    embedding = [name for name in (EMBEDDING, HEAD, "tok_embeddings.weight") if name in entries]
+    for name in [*embedding, *sorted(entries)]:
+        if entries[name].dtype in WEIGHT_DTYPES:
+            return WEIGHT_DTYPES[entries[name].dtype]
+    raise ValueError(f"{path} has no tensor in float32, bfloat16 or float16: only these are supported")
 
 
 def save(model: Transformer, directory: Path, dtype: torch.dtype | None, ids: Mapping[str, Any]) -> None:

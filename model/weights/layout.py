@@ -3,13 +3,13 @@
 import dataclasses
 from collections.abc import Collection, Mapping
 
-import torch
 from torch import Tensor
 
 from ..config import ModelArgs
+from .tensors import DTYPES
 
 LARGEST_TABLE = 2**29  # bytes of rotations, for a million positions of 128-wide heads; Llama 3.1's table has 2**26
-WEIGHT_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}  # by their safetensors names
+WEIGHT_DTYPES = {name: DTYPES[name] for name in ("F32", "BF16", "F16")}
 Shapes = dict[str, tuple[int, ...]]
 
 _TOP = {

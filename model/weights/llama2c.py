@@ -1,8 +1,9 @@
 """llama2.c's .bin files: a header of seven counts, then the tensors, grouped by kind, all little-endian.
 
 Version 0 begins with the counts; a negative vocabulary size means that the embedding is not tied to the output matrix.
-Versions 1 (float32) and 2 (Q8_0, int8) begin with "ak42" and the version, pad the header to 256 bytes and store the
-norms first. The format has no field for RoPE's base, which is 10000, nor for the epsilon of the norms, which is 1e-5.
+Versions 1 (float32) and 2 (Q8_0, int8) begin with the magic number 0x616B3432 ("ak42") and the version, pad the header
+to 256 bytes and store the norms first. The format has no field for RoPE's base, which is 10000, nor for the epsilon of
+the norms, which is 1e-5.
 """
 
 import dataclasses
@@ -63,15 +64,15 @@ class Llama2c:
             yield name, tensor.dequantize(torch.float32) if isinstance(tensor, Quantized) else tensor
 
     def stored_tensors(self) -> Iterator[tuple[str, Tensor | Quantized]]:
-        """Yield the tensors as they are stored: quantized in version 2, unless a group goes on in the next row."""
+        """Yield the tensors as they are stored: quantized in version 2, unless a group spans two rows."""
         group = self.header.group
-        ends_with_rows = group and all(shape[-1] % group == 0 for shape in self.shapes.values() if len(shape) > 1)
+        groups_fit_rows = group and all(shape[-1] % group == 0 for shape in self.shapes.values() if len(shape) > 1)
         with self.path.open("rb") as file:
             file.seek(self.header.start)
             for name, shape in tensor_order(self.header):
                 if name == ROTATIONS:
                     file.seek(bytes_of(name, shape, self.header), 1)
-                elif group and len(shape) > 1 and ends_with_rows:
+                elif group and len(shape) > 1 and groups_fit_rows:
                     yield name, _read_quantized(file, shape, group)
                 elif group and len(shape) > 1:
                     quantized = _read_quantized(file, (math.prod(shape) // group, group), group)
@@ -167,9 +168,10 @@ def parse_header(raw: bytes) -> Header:
 
 
 def _args_from_counts(counts: tuple[int, ...], tied: bool) -> ModelArgs:
-    if max(counts) > LARGEST_COUNT:  # before anything of that size is allocated
-        raise ValueError(f"a count of {max(counts)}")
     values = dict(zip(HEADER_COUNTS, counts))
+    for name, count in values.items():
+        if count > LARGEST_COUNT:  # before anything of that size is allocated
+            raise ValueError(f"its header says {name} = {count}")
     values["vocab_size"] = abs(values["vocab_size"])
     return ModelArgs(**values, norm_eps=NORM_EPS, rope_theta=10000.0, tie_embeddings=tied)  # type: ignore[arg-type]
 
@@ -200,7 +202,8 @@ def save(model: Transformer, path: Path) -> None:
             for name, _ in tensor_order(parse_header(header)):
                 tensor = table if name == ROTATIONS else state[name]
                 if tensor.dtype == torch.int8:
-                    file.write(np.ascontiguousarray(tensor.cpu().numpy()).data)  # tofile ignores a full disk
+                    # Not tofile, which ignores a full disk.
+                    file.write(np.ascontiguousarray(tensor.cpu().numpy()).data)
                     tensor = state[name.removesuffix("weight") + "scales"]
                 file.write(np.ascontiguousarray(tensor.detach().cpu().float().numpy(), "<f4").data)
 
@@ -216,7 +219,7 @@ def _group_of(state: Mapping[str, Tensor]) -> int:
             groups.add(weight.shape[1] // scales.shape[1])
     if len(groups) > 1:
         raise ValueError(
-            f"scales are for {sorted(groups)} numbers: the format has groups of one size; load it with a group"
+            f"the groups have sizes {sorted(groups)}, but the format has a single size: quantize with ``group``"
         )
     return groups.pop() if groups else 0
 

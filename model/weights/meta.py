@@ -29,7 +29,7 @@ PARAMS: dict[str, Check] = {
     "rope_theta": NUMBER,
     "use_scaled_rope": FLAG,
     "rope_scaling_factor": NUMBER,
-    "max_seq_len": INTEGER,
+    "max_seq_len": INTEGER,  # this and max_batch_size are fields of Meta's ModelArgs, which its files usually lack
     "max_batch_size": INTEGER,
 }
 REQUIRED = {"dim", "n_layers", "n_heads", "multiple_of", "norm_eps"}
@@ -84,19 +84,22 @@ def default_context(theta: float, scaling: RopeScaling | None) -> int:
 def params_from(args: ModelArgs) -> dict[str, Any]:
     """ModelArgs -> params.json. Raises ValueError that names a field that it cannot express.
 
-    Two fields are lost: the context, for which the format has no field, and tied embeddings, which are written twice.
+    The context and tied embeddings are lost: Meta's files contain neither.
     """
+    # Meta's rule rounds up to a multiple, so it needs a multiplier only for a width below the default. The multiple is
+    # the largest usual one from which the rule gives hidden_dim again, else hidden_dim itself.
     default_hidden = hidden_dim(args.dim, 1, None)
-    multiplier = None if default_hidden <= args.hidden_dim else args.hidden_dim / default_hidden
-    candidates = (256, 128, 64, 32, args.hidden_dim)
-    fitting = [multiple for multiple in candidates if hidden_dim(args.dim, multiple, multiplier) == args.hidden_dim]
+    multiplier = args.hidden_dim / default_hidden if args.hidden_dim < default_hidden else None
+    for multiple_of in (256, 128, 64, 32, args.hidden_dim):
+        if hidden_dim(args.dim, multiple_of, multiplier) == args.hidden_dim:
+            break
     params: dict[str, Any] = {
         "dim": args.dim,
         "n_layers": args.n_layers,
         "n_heads": args.n_heads,
         "n_kv_heads": args.n_kv_heads,
         "vocab_size": args.vocab_size,
-        "multiple_of": fitting[0],
+        "multiple_of": multiple_of,
         "norm_eps": args.norm_eps,
         "rope_theta": args.rope_theta,
     }
@@ -186,6 +189,7 @@ def shards_of(path: Path) -> list[Path]:
 
 
 def is_utf8(file: Path) -> bool:
+    """Whether the path can be written as UTF-8."""
     try:
         return bool(str(file).encode())
     except UnicodeEncodeError:
@@ -196,10 +200,10 @@ def read_shard(file: Path) -> dict[str, Tensor]:
     """The tensors of a .pth, memory-mapped. Raises ValueError if it pickles anything else, without running it."""
     try:
         with file.open("rb") as opened:
-            mapped = is_utf8(file)  # torch cannot map files with other names
+            mapped = is_utf8(file)  # torch.load cannot memory-map a path that is not UTF-8
             state = torch.load(file if mapped else opened, map_location="cpu", weights_only=True, mmap=mapped)
     except pickle.UnpicklingError:
-        raise ValueError(f"{file} pickles more than tensors: it is not loaded, and nothing of it was run") from None
+        raise ValueError(f"{file} pickles more than tensors: it is not loaded, and none of its code was run") from None
     except Exception as error:  # the commands of a damaged pickle can raise anything
         reason = str(error) or type(error).__name__
         raise ValueError(f"{file} is corrupt ({reason.splitlines()[0]}): get it again") from None

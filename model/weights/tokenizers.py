@@ -17,8 +17,8 @@ MAX_VOCAB_PADDING = 128  # the vocabulary size of a network may be rounded up to
 def load_tokenizer(path: str | Path, model_vocab_size: int | None = None) -> Tokenizer:
     """Load the tokenizer in a directory, beside a llama2.c model, or in a tokenizer.model, .json or .bin file.
 
-    Its end ids are those of generation_config.json or config.json beside it, if these have any. Raises ValueError if it
-    does not fit a model with ``model_vocab_size`` tokens.
+    Its ``eos_ids`` are those of generation_config.json or config.json beside it, if these have any. Raises ValueError
+    if it does not fit a model with ``model_vocab_size`` tokens.
     """
     path = Path(path)
     file = find_tokenizer(path) or path
@@ -77,9 +77,9 @@ def names_beside(model: Path) -> list[str]:
 
 
 def _find_beside(model: Path) -> Path | None:
-    """The first file of ``names_beside`` that exists, without those that have another number of tokens."""
+    """The first file of ``names_beside`` that exists, skipping those of another vocabulary size."""
     written_by_us, *candidates = (model.with_name(name) for name in names_beside(model))
-    if written_by_us.is_file():  # its name contains the model's, so another number of tokens is an error
+    if written_by_us.is_file():  # its name contains the model's, so another vocabulary size is an error
         return written_by_us
     V = open_header(model).args.vocab_size
     for file in candidates:
@@ -115,7 +115,7 @@ def _open_tokenizer(file: Path, model_vocab_size: int | None) -> Tokenizer:
         if is_model(file):
             names = ", ".join(names_beside(file))
             raise ValueError(
-                f"{file} contains weights, and beside it is no tokenizer ({names}): give one with --tokenizer"
+                f"{file} contains weights, and there is no tokenizer beside it ({names}): give one with --tokenizer"
             )
         if model_vocab_size is None:
             raise ValueError(f"{file} does not contain its number of tokens: it can only be opened with its model")

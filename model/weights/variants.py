@@ -83,7 +83,7 @@ def make_network(network: type[Transformer], args: ModelArgs) -> Transformer:
 
 
 class _NoInitialization(TorchFunctionMode):
-    """Skip ``nn.init``: on the meta device its normal distribution imports 800 modules, which takes a second."""
+    """Skip ``nn.init``: on the meta device its normal distribution imports hundreds of modules."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__module__", "") == "torch.nn.init":
