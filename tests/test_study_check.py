@@ -157,7 +157,7 @@ def test_a_result_of_an_unexpected_type_or_shape_is_wrong_and_raises_nothing(tmp
 )
 def test_an_exception_is_one_line_with_its_line_number_and_the_arguments(tmp_path, body, message):
     verdict = judged(tmp_path, f"def causal_mask(start_pos, T):\n    {body}\n")[MASK]
-    assert verdict.outcome == "stopped"
+    assert verdict.outcome == "raised"
     assert message in verdict.hint
     assert "called with start_pos 0, T 2" in verdict.hint
     assert len(list(verdict.lines(hint_only=False))) == 1
@@ -286,9 +286,9 @@ def test_memory_is_limited_input_raises_and_the_last_printed_lines_are_shown(tmp
     assert prompt.startswith("  | name? name?")
     assert "attention" not in prompt
     assert absent.startswith("not found: precompute_freqs_cis, ")
-    assert raised.startswith("causal_mask: stopped: ")
+    assert raised.startswith("causal_mask: raised: ")
     assert "line 4: EOFError" in raised
-    assert memory.startswith("attention: stopped: ")
+    assert memory.startswith("attention: raised: ")
     assert "memory" in memory
 
 
@@ -330,7 +330,7 @@ def test_remarks_are_shown_with_and_without_hint():
 
 
 def test_hint_shows_the_failing_property_and_no_explanation():
-    verdict = Verdict(TABLE, "wrong", "Something: yours 1, expected 2.", [faults.SIGN])
+    verdict = Verdict(TABLE, "wrong", "Something:\nyours 1, expected 2.", [faults.SIGN])
     assert list(verdict.lines(hint_only=True)) == [f"{TABLE}: wrong", "  Something:", "    yours 1, expected 2."]
     full = re.sub(r"\s+", " ", " ".join(verdict.lines(hint_only=False)))
     assert full.startswith(f"{TABLE}: wrong: {faults.SIGN.name} Something: yours 1, expected 2. {faults.SIGN.why}")

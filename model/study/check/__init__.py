@@ -6,15 +6,15 @@ table.py, reshape.py, rotation.py, mask.py, cache.py, attention.py
                  judge one function each: the right recipe, the known mistakes, and properties tested in order
 together.py      judges all functions together, if each is right alone
 recipe.py        recipes of named parts; a mistake is a wrong version of one part, and two at once are tried too
-faults.py        the names of the mistakes, with explanations
+faults.py        what is shown of a mistake: its name, and why it is wrong
 forms.py         the forms of a rotation table
 counterparts.py  right versions of all functions
 calls.py         calls of the reader's functions
 properties.py    properties of right functions, and comparisons of results
 verdict.py       the verdict on one function, and its text
 
-A mistake is named only if it returns the same numbers as the reader's function in every call that did not raise.
-Otherwise the first property that fails is reported, with the smallest case that shows it.
+A mistake is named if it returns the same numbers as the reader's function in the calls that are compared (each file
+says which). Otherwise the first property that fails is reported, with the smallest case that shows it.
 """
 
 import math
@@ -31,7 +31,7 @@ from .verdict import GOOD, Verdict
 
 @dataclass(frozen=True)
 class Check:
-    """Check your own RoPE, mask, cache and attention: each function is right, or wrong by a named mistake."""
+    """Check your own RoPE, mask, cache and attention: reports each as right, or names its mistake."""
 
     file: Annotated[Path | None, "a Python file, or a directory of them (`exercise` writes files to start from)"] = None
     hint: Annotated[bool, "show only the property that fails, with the measured and the expected value"] = False
@@ -39,7 +39,8 @@ class Check:
 
 
 def run(options: Check) -> Report:
-    """Judge ``options.file``, a file or a directory of files; the exit status is 1 if a function is wrong.
+    """Judge ``options.file``, a file or a directory of files; the exit status is 1 unless
+    every function is right or not written yet.
 
     Raises ValueError if there is nothing to judge.
     """

@@ -14,14 +14,25 @@ from .calls import Caller, Trial, error_count, first_problem, parameters, writte
 from .forms import FORMS, Conventions, Form
 from .properties import Comparison, Property, Requirement, keeps_arguments, kind
 from .recipe import Explanation, Mistake, Recipe, explain, matches, same
-from .rotation import LAYOUTS, OUTCOMES, RECIPES, Probe, mistakes_in, nearest_layout, probes, rotate, worst
+from .rotation import (
+    LAYOUTS,
+    MAIN,
+    OUTCOMES,
+    RECIPES,
+    SMALL_D,
+    Probe,
+    mistakes_in,
+    nearest_layout,
+    probes,
+    rotate,
+    worst,
+)
 from .table import unit
 from .verdict import Verdict, in_other_order, with_requirements, wrong
 
 FUNCTION = "attention"
 FUSED = ("scaled_dot_product_attention", "multi_head_attention_forward", "flex_attention")
-EQUAL_SIZES = 3  # index of the case with T, H and K equal, all 3
-MAIN = 4  # index of the case whose sizes are all different; its mask is not a triangle
+COUNTED = 3  # number of cases, the first ones, whose queries and keys are 1, 2, 3 ..
 
 
 class Case(NamedTuple):
@@ -31,16 +42,16 @@ class Case(NamedTuple):
 
 
 def cases() -> list[Case]:
-    """Triangular masks first, the smallest first; then other masks, because the argument has the visible keys."""
+    """Triangular masks first, the smallest first; then others, because the mask decides which keys are visible."""
     generator = torch.Generator().manual_seed(1)
     found = []
     for number, probe in enumerate(probes()):
         T = probe.xq.shape[1]
         values = torch.randn(probe.xk.shape, generator=generator, dtype=torch.float32)
         mask = torch.ones(T, T, dtype=torch.bool).tril()
-        if number < EQUAL_SIZES:
+        if number < COUNTED:  # with scores of 1, 2, 3 .. the softmax would give all weight to one key
             probe = probe._replace(xq=probe.xq / 4, xk=probe.xk / 4)
-            values = probe.xk * 4
+            values = probe.xk * 4  # 1, 2, 3 ..
         if number in (MAIN, MAIN + 1):
             mask = torch.rand(T, T, generator=generator) < 0.6
             mask[torch.arange(T), torch.arange(T).flip(0)] = True  # each token sees at least one key
@@ -56,11 +67,11 @@ def cases() -> list[Case]:
 # are (B, H, T, D). Scores and weights are (B, H, T, S).
 
 
-def repeated(x: Tensor, groups: int) -> Tensor:
+def repeated_heads(x: Tensor, groups: int) -> Tensor:
     return x.repeat_interleave(groups, 2)
 
 
-def tiled(x: Tensor, groups: int) -> Tensor:
+def tiled_heads(x: Tensor, groups: int) -> Tensor:
     return x.repeat(1, 1, groups, 1)
 
 
@@ -69,7 +80,7 @@ def first_head(x: Tensor, groups: int) -> Tensor:
 
 
 def reversed_heads(x: Tensor, groups: int) -> Tensor:
-    return repeated(x, groups).flip(2)
+    return repeated_heads(x, groups).flip(2)
 
 
 def averaged_heads(x: Tensor, groups: int) -> Tensor:
@@ -96,7 +107,7 @@ def recipe_in(layout: str) -> Recipe:
     return {
         "rotate": lambda q, k, angle: (rotate(q, angle, RECIPES[layout]), rotate(k, angle, RECIPES[layout])),
         "values": lambda v, angle: v,
-        "group": group(repeated, repeated),
+        "group": group(repeated_heads, repeated_heads),
         "heads_first": lambda x: x.transpose(1, 2),
         "scores": lambda q, k: q @ k.mT,
         "scale": divided_by(lambda q: math.sqrt(q.shape[-1])),
@@ -224,24 +235,24 @@ def mistakes_of(layout: str) -> list[Mistake]:
         Mistake(known.OPPOSITE, "rotate", lambda q, k, angle: (rotated(q, angle), rotated(k, -angle))),
         Mistake(known.OPPOSITE, "rotate", lambda q, k, angle: (rotated(q, -angle), rotated(k, angle))),
         Mistake(
-            known.POSITIONS.only_in("k"), "rotate", lambda q, k, angle: (rotated(q, angle), rotated(k, angle.flip(0)))
+            known.ROW_ORDER.only_in("k"), "rotate", lambda q, k, angle: (rotated(q, angle), rotated(k, angle.flip(0)))
         ),
         Mistake(
-            known.POSITIONS.only_in("q"), "rotate", lambda q, k, angle: (rotated(q, angle.flip(0)), rotated(k, angle))
+            known.ROW_ORDER.only_in("q"), "rotate", lambda q, k, angle: (rotated(q, angle.flip(0)), rotated(k, angle))
         ),
         Mistake(known.VALUES, "values", rotated),
         Mistake(known.OUTPUT, "result", lambda out, case: rotated(out, case.probe.angle)),
         Mistake(known.OUTPUT, "result", lambda out, case: rotated(out, -case.probe.angle)),
-        Mistake(known.TILED, "group", group(tiled, tiled)),
-        Mistake(known.TILED_KEYS, "group", group(tiled, repeated)),
-        Mistake(known.TILED_VALUES, "group", group(repeated, tiled)),
+        Mistake(known.TILED, "group", group(tiled_heads, tiled_heads)),
+        Mistake(known.TILED_KEYS, "group", group(tiled_heads, repeated_heads)),
+        Mistake(known.TILED_VALUES, "group", group(repeated_heads, tiled_heads)),
         Mistake(known.ONE_GROUP, "group", group(first_head, first_head)),
         Mistake(known.ONE_GROUP, "group", group(averaged_heads, averaged_heads)),
-        Mistake(known.ONE_GROUP.only_in("k"), "group", group(first_head, repeated)),
-        Mistake(known.ONE_GROUP.only_in("v"), "group", group(repeated, first_head)),
+        Mistake(known.ONE_GROUP.only_in("k"), "group", group(first_head, repeated_heads)),
+        Mistake(known.ONE_GROUP.only_in("v"), "group", group(repeated_heads, first_head)),
         Mistake(known.HEADS_REVERSED, "group", group(reversed_heads, reversed_heads)),
-        Mistake(known.HEADS_REVERSED.only_in("k"), "group", group(reversed_heads, repeated)),
-        Mistake(known.HEADS_REVERSED.only_in("v"), "group", group(repeated, reversed_heads)),
+        Mistake(known.HEADS_REVERSED.only_in("k"), "group", group(reversed_heads, repeated_heads)),
+        Mistake(known.HEADS_REVERSED.only_in("v"), "group", group(repeated_heads, reversed_heads)),
     ]
 
 
@@ -309,7 +320,7 @@ def judge_attention(names: dict[str, Any], conventions: Conventions, caller: Cal
                 conventions.attention_layout = layout
                 return with_requirements(FUNCTION, attention_requirements(trials, fused), OUTCOMES[layout])
         attempts.append((form, trials))
-    if caller.only_right:
+    if not caller.explain_mistakes:
         return Verdict(FUNCTION, "wrong")
     form, trials = min(attempts, key=lambda attempt: error_count(attempt[1]))
     results = [(in_heads(trial.value, case), case) for trial, case in zip(trials, all_cases) if trial.error is None]
@@ -349,25 +360,20 @@ def arguments(case: Case, form: Form) -> tuple[Any, ...]:
 
 def attention_requirements(trials: list[Trial], fused: FusedCalls) -> Iterator[Requirement]:
     yield keeps_arguments(trials)
-    yield known.SDPA, Property("The softmax is written out; a fused function is called", fused.name or "none", "none")
+    yield known.SDPA, Property("Fused attention functions called", fused.name or "none", "none")
 
 
 def attention_explanation(results: list[tuple[Any, Case]], layout: str, complete: bool) -> Explanation | None:
     """The mistake in the outputs of the calls that did not raise; ``complete`` if none raised.
 
-    If some raised, the smallest cases are no evidence, because many mistakes fit them if T equals D. The mistakes that
-    raise for some shapes are then tried first.
+    If some raised, the smallest cases prove nothing, because many mistakes fit them. The mistakes that raise for some
+    shapes are then tried first.
     """
     if not complete:
-        results = [
-            (value, case)
-            for value, case in results
-            if len(case.mask) >= EQUAL_SIZES and case.probe.xq.shape[3] > EQUAL_SIZES + 1
-        ]
+        results = [(value, case) for value, case in results if case.probe.xq.shape[3] > SMALL_D]
     if not results or not all(isinstance(value, Tensor) for value, _ in results):
         return None
-    # The cases that rule out most mistakes come first.
-    results = sorted(results, key=lambda pair: not (pair[1].xv.shape[0] > 1 or len(pair[1].mask) == EQUAL_SIZES))
+    results = sorted(results, key=lambda pair: not rules_out_many(pair[1]))  # True comes after False
     layouts = list(dict.fromkeys((layout, *LAYOUTS)))
     for at_once in (1, 2):
         # There are thousands of pairs of mistakes, so these are tried only in the layout of the rotation.
@@ -383,6 +389,12 @@ def attention_explanation(results: list[tuple[Any, Case]], layout: str, complete
             if explanation is not None:
                 return explanation
     return None
+
+
+def rules_out_many(case: Case) -> bool:
+    """Whether few mistakes fit the case: several rows, or as many heads as tokens."""
+    B, T, H, _ = case.probe.xq.shape
+    return B > 1 or T == H
 
 
 def fits_attention(results: list[tuple[Any, Case]], right: list[Tensor], parts: Recipe) -> bool:

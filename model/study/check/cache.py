@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...config import ModelArgs
 from . import faults as known
-from .calls import Caller, Trial, ending, first_problem, parameters, required
+from .calls import Caller, Trial, first_problem, parameters, raised_name, required
 from .forms import Conventions
 from .properties import Comparison, Property, Requirement, keeps_arguments, kind
 from .recipe import Explanation, Mistake, Recipe, explain, same
@@ -19,11 +19,18 @@ FUNCTION = "KVCache"
 SIZES = ModelArgs(dim=24, n_layers=2, n_heads=6, n_kv_heads=3, head_dim=4, vocab_size=7, max_seq_len=12)
 ROWS = 2
 STEPS = (  # layer, start_pos, T
-    *((0, 0, 1), (0, 1, 1)),  # the smallest
-    *((0, 0, 7), (1, 0, 7), (0, 7, 2), (1, 7, 2)),  # a text in both layers
-    *((0, 0, 3), (1, 0, 3), (0, 3, 1), (1, 3, 1)),  # a shorter text in the same slots
+    (0, 0, 1),  # the smallest calls
+    (0, 1, 1),
+    (0, 0, 7),  # a text in both layers
+    (1, 0, 7),
+    (0, 7, 2),
+    (1, 7, 2),
+    (0, 0, 3),  # a shorter text in the same slots
+    (1, 0, 3),
+    (0, 3, 1),
+    (1, 3, 1),
     (0, 2, 3),  # slots before the end of the text
-    (0, 5, 7),  # the last slot
+    (0, 5, 7),  # up to the last slot
 )
 BLANKS = (0.0, torch.nan)  # content of slots that were never written: mostly zeros, but not always
 Step = tuple[int, int, Tensor, Tensor]
@@ -163,7 +170,7 @@ MISTAKES = [
 
 
 def same_slots(value: Any, expected: Any) -> bool:
-    """Whether two results are equal in the slots that were written, which must be most of them."""
+    """Whether two results agree in all written slots; False if most expected numbers were never written."""
     if value is None or expected is None:
         return value is None and expected is None
     parts = expected if isinstance(expected, tuple) else [expected]
@@ -207,7 +214,7 @@ def not_made(written: Callable[..., Any], caller: Caller, problem: str) -> Verdi
     swapped = caller.trial(new_cache, (partial(written, ROWS, SIZES),))
     if swapped.error is None and required(written) == 2:
         return in_other_order(FUNCTION, parameters(FUNCTION), (1, 0), written)
-    return Verdict(FUNCTION, "stopped", f"{problem}; the call is KVCache(args, batch_size={ROWS})")
+    return Verdict(FUNCTION, "raised", f"{problem}; the call is KVCache(args, batch_size={ROWS})")
 
 
 def cache_explanation(values: list[Any], failed: list[bool], right: list[Any]) -> Explanation | None:
@@ -279,8 +286,8 @@ def cache_properties(values: list[Any], failed: list[bool], right: list[Any]) ->
             difference = (x.detach().float() - y).abs().max()
             yield Property(f"{of}: the largest difference of a stored number", float(difference), 0.0, LOOK_WRITE)
     for (_, start, T), raised in zip(STEPS, failed):
-        sentence = f"start_pos {start} and T {T} need {start + T} of {SIZES.max_seq_len} slots; it ends in"
-        yield Property(sentence, "an exception" if raised else "no exception", "no exception")
+        sentence = f"start_pos {start} and T {T} need {start + T} of {SIZES.max_seq_len} slots; update raises"
+        yield Property(sentence, "an exception" if raised else "nothing", "nothing")
 
 
 def comparisons(values: list[Any], failed: list[bool], right: list[Any]) -> Iterator[Comparison]:
@@ -307,21 +314,17 @@ DELIBERATE = ("ValueError", "AssertionError", "IndexError")
 
 def cache_requirements(make: Callable[[], Any], trials: list[Trial], caller: Caller) -> Iterator[Requirement]:
     yield keeps_arguments(trials)
-    graph = "yes" if holds_graph(make) else "no"
-    yield known.ATTACHED, Property("Stored keys and values carry no gradient; a graph is kept", graph, "no")
-    changes = "yes" if keeps_tensors(make, caller) else "no"
-    yield (
-        known.KEPT,
-        Property("If the caller overwrites xk and xv, the cache does not change; it changes", changes, "no"),
-    )
-    endings = [ending(caller.trial(fill_and_update, (make, *case))) for case in TOO_LONG]
+    yield known.ATTACHED, Property("Stored keys and values keep their graph", holds_graph(make, caller), "no")
+    changes = keeps_tensors(make, caller)
+    yield known.KEPT, Property("The cache changes if the caller overwrites xk and xv", changes, "no")
+    raised = [raised_name(caller.trial(fill_and_update, (make, *case))) for case in TOO_LONG]
     fault = known.UNCHECKED
-    if endings[2] in DELIBERATE and endings[0] not in DELIBERATE:
+    if raised[2] in DELIBERATE and raised[0] not in DELIBERATE:
         fault = known.T_CHECKED
-    elif endings[0] in DELIBERATE:
+    elif raised[0] in DELIBERATE:
         fault = known.OTHER_ERROR
-    for (start, T), found in zip(TOO_LONG, endings):
-        sentence = f"start_pos {start} and T {T} need slot {start + T - 1} of 0 .. 11; it ends in"
+    for (start, T), found in zip(TOO_LONG, raised):
+        sentence = f"start_pos {start} and T {T} need slot {start + T - 1} of 0 .. 11; update raises"
         yield fault, Property(sentence, found, "ValueError")
 
 
@@ -336,20 +339,23 @@ def fill_and_update(make: Callable[[], Any], start: int, T: int) -> Any:
     return cache.update(0, start, new, new)
 
 
-def holds_graph(make: Callable[[], Any]) -> bool:
-    """Whether keys stored in a step with gradients still have their graph in a later step without."""
+def holds_graph(make: Callable[[], Any], caller: Caller) -> str:
+    """Whether keys stored in a step with gradients still have their graph in a later step: yes, no or an exception."""
     (_, _, xk, xv), (_, _, yk, yv) = updates()[2], updates()[4]
-    try:
+
+    def update_twice() -> Any:
         cache = make()
-        with torch.enable_grad():
-            cache.update(0, 0, xk.requires_grad_(), xv.requires_grad_())
-            return any(x.requires_grad for x in cache.update(0, xk.shape[2], yk, yv))
-    except Exception:
-        return False
+        cache.update(0, 0, xk.requires_grad_(), xv.requires_grad_())
+        return cache.update(0, xk.shape[2], yk, yv)
+
+    trial = caller.trial(update_twice, ())
+    if trial.error is not None:
+        return f"{raised_name(trial)} raised"
+    return "yes" if any(x.requires_grad for x in keys_and_values(trial.value)) else "no"
 
 
-def keeps_tensors(make: Callable[[], Any], caller: Caller) -> bool:
-    """Whether the stored keys and values change if the caller overwrites the tensors that it passed."""
+def keeps_tensors(make: Callable[[], Any], caller: Caller) -> str:
+    """Whether the stored keys and values change if the caller overwrites its tensors: yes, no or an exception."""
     (_, _, xk, xv), (_, _, yk, yv) = updates()[2], updates()[4]
 
     def overwrite_and_update() -> Any:
@@ -360,6 +366,8 @@ def keeps_tensors(make: Callable[[], Any], caller: Caller) -> bool:
         values.zero_()
         return cache.update(0, keys.shape[2], yk, yv)
 
-    value = caller.trial(overwrite_and_update, ()).value
+    trial = caller.trial(overwrite_and_update, ())
+    if trial.error is not None:
+        return f"{raised_name(trial)} raised"
     T = xk.shape[2]
-    return not same([x[:, :, :T] for x in keys_and_values(value)], [xk, xv])
+    return "no" if same([x[:, :, :T] for x in keys_and_values(trial.value)], [xk, xv]) else "yes"

@@ -50,11 +50,11 @@ def error_count(trials: Iterable[Trial]) -> int:
     return sum(trial.error is not None for trial in trials)
 
 
-def ending(trial: Trial) -> str:
-    """The name of the exception in which a call ended, ValueError for its subclasses."""
+def raised_name(trial: Trial) -> str:
+    """The name of the exception that a call raised, ValueError for its subclasses."""
     if isinstance(trial.error, ValueError):
         return "ValueError"
-    return type(trial.error).__name__ if trial.error else "no exception"
+    return type(trial.error).__name__ if trial.error else "nothing"
 
 
 def parameters(function: str) -> list[str]:
@@ -68,7 +68,7 @@ class Caller:
     path: Path
     limited: Callable[[], AbstractContextManager[Any]] = nullcontext
     namespaces: list[dict[str, Any]] = field(default_factory=list)  # of all files of the reader
-    only_right: bool = False  # judges need not explain a function that is wrong
+    explain_mistakes: bool = True  # otherwise a judge only decides whether a function is right
 
     def trial(self, call: Callable[..., Any], given: Sequence[Any], names: Sequence[str] = ()) -> Trial:
         """Call with copies of ``given``; ``names`` are the names of the arguments in messages."""
@@ -124,7 +124,7 @@ class Caller:
         return text
 
     def is_unwritten(self, error: BaseException) -> bool:
-        """Whether a line of the file is ``raise NotImplementedError``, as in the exercise files.
+        """Whether the error was raised by a ``raise NotImplementedError`` in the file, as in the exercise files.
 
         torch also raises this exception, for dtypes that it does not support.
         """

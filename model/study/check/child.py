@@ -1,8 +1,8 @@
 """The process in which the reader's files run: ``python -m model.study.check.child NOTES SECONDS SKIPPED FILE...``.
 
 It appends a line of JSON to NOTES before and after each step, so that its parent can read the progress even if the
-process is killed. The reader's code may take SECONDS in total. SKIPPED is a JSON list of functions and files that
-stopped or ended an earlier process.
+process is killed. The reader's code may take SECONDS in total. SKIPPED is a JSON list of functions that stopped or
+raised, and of functions and files that ended an earlier process.
 """
 
 import __future__
@@ -243,7 +243,7 @@ def judge_function(function: str, names: dict[str, Any], conventions: Convention
         with caller.replaced(ours, function):
             verdict = within_time(function, lambda: JUDGES[function](names, conventions, caller))
         if function in CALLERS and verdict.outcome not in GOOD and len(not_right) < len(ours):
-            brief = replace(caller, only_right=True)
+            brief = replace(caller, explain_mistakes=False)
             with caller.replaced(not_right, function):
                 second = within_time(function, lambda: JUDGES[function](names, conventions, brief))
             verdict = second if second.outcome in GOOD else verdict

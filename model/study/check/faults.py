@@ -1,4 +1,4 @@
-"""The known mistakes: the name of each, why it is wrong, and the step of docs/rope.md about it.
+"""The faults: for each, the name of the mistake, why it is wrong, and the step of docs/rope.md about it.
 
 ``table.py``, ``reshape.py``, ``rotation.py``, ``mask.py``, ``cache.py`` and ``attention.py`` have the formulas.
 """
@@ -30,8 +30,8 @@ LINSPACE = Fault(
 END_FOR_DIM = Fault("end instead of dim", "The frequencies depend on dim and theta, not on the number of positions.", 4)
 INVERTED = Fault(
     "theta is inverted",
-    "The minus of the exponent is missing, or 1 / theta has one too many. Pair 0 rotates by one radian per position, "
-    "later pairs by less.",
+    "The exponent needs exactly one minus sign: theta ** -x, or (1 / theta) ** x. Pair 0 rotates by one radian per "
+    "position, later pairs by less.",
     4,
 )
 NOT_A_POWER = Fault("not a power of theta", "The frequency is theta ** (-2i/dim), not theta * x, exp(x) or a sum.", 4)
@@ -59,7 +59,7 @@ POSITIONS = Fault(
 )
 ROUNDED = Fault(
     "angles rounded in half precision",
-    "A 16-bit number has 8 or 11 significant bits: near 2000 it holds only whole radians, or only every 8th. Compute "
+    "Near 2000, float16 (11 bits) holds only whole radians, and bfloat16 (8 bits) only multiples of 8. Compute "
     "positions, frequencies and angles in float32 or float64, and round only the result.",
     12,
 )
@@ -132,8 +132,8 @@ OTHER_FORM = Fault(
 )
 HEADS = Fault(
     "rotation along the head axis",
-    "Each head was rotated by a position of its own, and all tokens alike. x is (B, T, H, D): reshape the table to "
-    "(1, T, 1, D/2), along axis 1. If T equals H, no shape complains.",
+    "Head h was rotated by position h, whatever its token. x is (B, T, H, D): reshape the table to (1, T, 1, D/2), "
+    "along axis 1. If T equals H, PyTorch raises no error.",
     7,
 )
 BATCH = Fault(
@@ -143,6 +143,17 @@ ONE_ROW = Fault(
     "one row of the table for all tokens",
     "Token t has row t of the table: freqs_cis[None, :, None], (1, T, 1, D/2).",
     7,
+)
+BROADCAST_AXES = Fault(
+    "the table is along the wrong axes",
+    "The result is (1, T, 1, D/2), with positions on axis 1 and pairs on the last: freqs_cis[None, :, None, :].",
+    7,
+)
+ROW_SHIFTED = Fault("off by one row of the table", "Token t is rotated by row t of freqs_cis.", 7)
+ROW_ORDER = Fault("the rows of the table in another order", "Token t is rotated by row t of freqs_cis.", 7)
+COLUMN_ORDER = Fault("the columns of the table in reverse order", "Pair i is rotated by column i of freqs_cis.", 5)
+SCALED_X = Fault(
+    "the vectors are scaled", "A rotation keeps the length of every pair: do not scale or normalize x or the result.", 1
 )
 X_RETURNED = Fault(
     "x is returned instead of the table", "The function only reshapes the table: return freqs_cis[None, :, None, :].", 7
@@ -182,11 +193,13 @@ PRODUCT = Fault(
     1,
 )
 TWICE = Fault("rotated twice", "The token at position p is rotated to 2p, so distances double.", 7)
-UNROTATED = Fault("nothing is rotated", "Apply apply_rotary_emb to xq and xk before the scores.", 7)
+UNROTATED = Fault("q and k are not rotated", "Apply apply_rotary_emb to xq and xk before the scores.", 7)
 ONE_NUMBER = Fault(
     "only one number of each pair is rotated", "Both change: x becomes x cos - y sin, and y becomes x sin + y cos.", 1
 )
-STILL = Fault("nothing is rotated", "The result equals the input. Multiply by the table, and return the product.", 1)
+INPUT_RETURNED = Fault(
+    "x is returned unrotated", "The result equals the input. Multiply by the table, and return the product.", 1
+)
 ONE_ROTATED = Fault(
     "only one of q and k is rotated",
     "A score depends on the distance only if both are rotated: (R_m q) . (R_n k). Otherwise it depends on m or on n.",
@@ -202,12 +215,16 @@ OPPOSITE = Fault(
 NOT_RETURNED = Fault("nothing is returned", "The function ends without return, so the caller gets None.", 7)
 NOT_TWO = Fault("the result is not two tensors", "The caller unpacks a tuple of two tensors.", 7)
 ONE_RETURNED = Fault("only one of the two is returned", "The caller unpacks two tensors: return both.", 7)
-EXCHANGED_QK = Fault("q and k exchanged", "apply_rotary_emb takes (xq, xk) and returns them in this order.", 7)
+EXCHANGED_QK = Fault(
+    "q and k exchanged",
+    "apply_rotary_emb returns q, then k: return them in this order, and unpack them in this order.",
+    7,
+)
 SAME_QK = Fault("the same tensor twice", "The second result belongs to xk, and here it is that of xq.", 7)
 UNFLATTENED = Fault(
     "flatten is missing", "The pairs are still an axis of size 2, (B, T, H, D/2, 2): end with .flatten(-2).", 5
 )
-STILL_COMPLEX = Fault(
+VIEW_AS_REAL = Fault(
     "view_as_real is missing", "The result is complex, (B, T, H, D/2): write torch.view_as_real(...).flatten(-2).", 5
 )
 REAL_PART = Fault(
@@ -254,7 +271,9 @@ TRANSPOSED_MASK = Fault(
     "the mask is transposed", "Rows are queries and columns keys: row t has the keys that token t sees.", 8
 )
 MIRRORED = Fault(
-    "the order of the keys is reversed", "Column s is the key at position s, so the keys that token t sees are left.", 8
+    "the order of the keys is reversed",
+    "Column s is the key at position s, so the keys that token t sees are on the left.",
+    8,
 )
 NOTHING_SEEN = Fault("no key is visible", "Each token sees itself and everything before it.", 8)
 ITSELF = Fault("each token sees itself only", "It also sees everything before it: a triangle, not the diagonal.", 8)
@@ -400,8 +419,8 @@ MASK_ADDED = Fault(
 )
 OWN_MASK = Fault(
     "another mask than the argument",
-    "The argument has the visible keys, and it is not always a triangle: cached keys, a padded batch or a window have "
-    "other masks.",
+    "The mask argument says which keys are visible, and it is not always a triangle: cached keys, a padded batch or a "
+    "window have other masks.",
     6,
 )
 SELF_HIDDEN = Fault("a token does not see itself", "It sees itself where the mask is True.", 6)

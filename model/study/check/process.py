@@ -100,8 +100,8 @@ def judge_files(files: list[Path], seconds: float) -> list[Verdict]:
     seconds_left = seconds
     restarted = False
     while True:
-        # Functions that stopped are not called again. The others are, because later ones use them.
-        skipped = [step for step, verdict in found.items() if verdict.outcome == "stopped" or step in ended]
+        # Functions that raised or stopped are not called again. The others are, because later ones use them.
+        skipped = [step for step, each in found.items() if each.outcome in ("raised", "stopped") or step in ended]
         progress, status, printed = run_child(files, skipped, seconds_left)
         for step, verdict in progress.verdicts.items():
             verdict.printed = printed.by(step)

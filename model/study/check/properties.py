@@ -35,7 +35,7 @@ class Property(NamedTuple):
         measured, expected = with_digits(self.measured, 4), with_digits(self.expected, 4)
         if measured == expected:  # the difference needs more digits
             measured, expected = with_digits(self.measured, 8), with_digits(self.expected, 8)
-        return f"{self.sentence}: yours {measured}, expected {expected}."
+        return f"{self.sentence}:\nyours {measured}, expected {expected}."
 
 
 def with_digits(value: float | str, digits: int) -> str:
@@ -56,7 +56,7 @@ Requirement = tuple[Fault, Property]  # of the docstring, and the fault of a fun
 def keeps_arguments(trials: Iterable[Trial]) -> Requirement:
     """The requirement that the calls did not overwrite their arguments."""
     names = dict.fromkeys(name for trial in trials for name in trial.overwritten)
-    return known.CHANGED, Property("No argument is overwritten; it overwrites", ", ".join(names) or "none", "none")
+    return known.CHANGED, Property("Overwritten arguments", ", ".join(names) or "none", "none")
 
 
 def smallest_case(comparisons: Iterable[Comparison]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Judge ``reshape_for_broadcast``: the reshaped table, and the ValueError for a table of another shape."""
+"""Judge ``reshape_for_broadcast``: the shape of its result, and the ValueError for a table that does not fit."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from . import faults as known
-from .calls import Caller, Trial, ending, error_count, first_problem, parameters
+from .calls import Caller, Trial, error_count, first_problem, parameters, raised_name
 from .faults import Fault
 from .forms import FORMS, Conventions, Form
 from .properties import Comparison, Property, Requirement, keeps_arguments, kind
@@ -18,8 +18,8 @@ from .table import angles, unit
 from .verdict import Verdict, in_other_order, with_requirements, wrong
 
 FUNCTION = "reshape_for_broadcast"
-SIZES = ((1, 2, 1, 3), (1, 3, 3, 6), (2, 5, 4, 8), (1, 7, 6, 10))  # B, T, H, D; in the second, T, H and D/2 are equal
-MAIN = 2  # the index of the sizes that are all different
+SIZES = ((1, 2, 1, 2), (1, 3, 3, 6), (2, 5, 4, 8), (1, 7, 6, 10))  # B, T, H, D; in the second, T, H and D/2 are equal
+MAIN = 2  # the index of the sizes in which T differs from B, H and D/2
 LOOK = "Look at the axes: freqs_cis[None, :, None, :] adds one for the batch and one for the heads."
 
 
@@ -43,7 +43,7 @@ def probes_of(form: Form, both_parts: bool) -> list[ReshapeProbe]:
     """A probe for each of ``SIZES``. With ``both_parts`` it has cosines and sines, if the form has two parts."""
     probes = []
     for B, T, H, D in SIZES:
-        table = form.write(unit(angles(D // 2 * 2, T, 10000.0)))
+        table = form.write(unit(angles(D, T, 10000.0)))
         if form.container not in ("tuple", "stack"):
             parts = [table]
         elif both_parts:
@@ -105,25 +105,28 @@ def is_right(value: Any, probe: ReshapeProbe) -> bool:
     return all(broadcasts_along_tokens(x, part, probe.x) for x, part in zip(parts, probe.parts))
 
 
-# What a mistake returns for the table (T, D/2) and x (B, T, H, D/2), apart from leading axes of size 1.
+# The result of each mistake for the table (T, D/2) and x (B, T, H, D/2); leading axes of size 1 are not compared.
 MISTAKES: list[tuple[Fault, Callable[[Tensor, Tensor], Tensor]]] = [
     (known.HEADS, lambda table, x: table),
     (known.HEADS, lambda table, x: table[: x.shape[2]]),
     (known.HEADS, lambda table, x: table.expand(x.shape)),
     (known.BATCH, lambda table, x: table[:, None, None]),
-    (known.AXES, lambda table, x: table[:, None]),  # (T, 1, D/2) broadcasts, but could also be a batch of T texts
-    (known.TRANSPOSED_TABLE, lambda table, x: table.T),
-    (known.TRANSPOSED_TABLE, lambda table, x: table.T[:, None]),
-    (known.TRANSPOSED_TABLE, lambda table, x: table.T[None, :, None]),
-    (known.VIEWED, lambda table, x: table.reshape(1, x.shape[3], 1, x.shape[1]).transpose(1, 3)),
+    (
+        known.BROADCAST_AXES,
+        lambda table, x: table[:, None],
+    ),  # (T, 1, D/2) broadcasts, but could also be a batch of T texts
+    (known.BROADCAST_AXES, lambda table, x: table.T),
+    (known.BROADCAST_AXES, lambda table, x: table.T[:, None]),
+    (known.BROADCAST_AXES, lambda table, x: table.T[None, :, None]),
+    (known.BROADCAST_AXES, lambda table, x: table.reshape(1, x.shape[3], 1, x.shape[1]).transpose(1, 3)),
     (known.SIGN, lambda table, x: table.conj()[None, :, None]),
     (known.REAL, lambda table, x: table.real[None, :, None]),
     (known.X_RETURNED, lambda table, x: x),
     (known.X_RETURNED, lambda table, x: x * table[None, :, None]),
     (known.ONE_ROW, lambda table, x: table[:1, None]),
-    (known.AXES, lambda table, x: table[..., None, None]),
-    (known.AXES, lambda table, x: table[:, None, :, None]),
-    (known.AXES, lambda table, x: table[:, :, None]),
+    (known.BROADCAST_AXES, lambda table, x: table[..., None, None]),
+    (known.BROADCAST_AXES, lambda table, x: table[:, None, :, None]),
+    (known.BROADCAST_AXES, lambda table, x: table[:, :, None]),
 ]
 
 
@@ -188,5 +191,5 @@ def reshape_requirements(
     for change in (lambda part: part[:1], lambda part: torch.cat((part, part)), lambda part: part[:, :1]):
         changed = tuple(change(part) for part in parts)
         trial = caller.trial(function, (changed if is_tuple else changed[0], x))
-        sentence = f"A table of {tuple(changed[0].shape)} for x of {tuple(x.shape)} is refused; it ends in"
-        yield known.SHAPE_UNCHECKED, Property(sentence, ending(trial), "ValueError")
+        sentence = f"A table of {tuple(changed[0].shape)} does not fit x of {tuple(x.shape)}; the exception raised"
+        yield known.SHAPE_UNCHECKED, Property(sentence, raised_name(trial), "ValueError")

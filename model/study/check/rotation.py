@@ -18,18 +18,19 @@ from .verdict import Verdict, in_other_order, with_requirements, wrong
 FUNCTION = "apply_rotary_emb"
 LAYOUTS = ("neighbours", "halves")
 OUTCOMES = {"neighbours": "right", "halves": "half-split"}  # of a function that is right in a layout
-MAIN = 4  # index of the probe whose sizes are all different
+MAIN = 4  # index of the probe whose T differs from B, H, K and D/2
+SMALL_D = 4  # up to this width, many mistakes give the same numbers
 
 
 # The recipe: x is (B, T, H, D), the angles (T, D/2), and a and b the two numbers of each pair, (B, T, H, D/2). c and s
 # are the cosine and sine of the angle of a, u and v those of the angle of b, which differ if layouts are mixed.
 
 
-def neighbours(x: Tensor) -> tuple[Tensor, Tensor]:
+def split_neighbours(x: Tensor) -> tuple[Tensor, Tensor]:
     return x[..., ::2], x[..., 1::2]
 
 
-def halves(x: Tensor) -> tuple[Tensor, Tensor]:
+def split_halves(x: Tensor) -> tuple[Tensor, Tensor]:
     first, second = x.chunk(2, -1)
     return first, second
 
@@ -55,7 +56,7 @@ def recipe_of(split: Callable[[Tensor], tuple[Tensor, Tensor]], join: Callable[[
     }
 
 
-RECIPES = {"neighbours": recipe_of(neighbours, interleaved), "halves": recipe_of(halves, concatenated)}
+RECIPES = {"neighbours": recipe_of(split_neighbours, interleaved), "halves": recipe_of(split_halves, concatenated)}
 
 
 def rotate(x: Tensor, angle: Tensor, parts: Recipe) -> Tensor:
@@ -89,10 +90,10 @@ MISTAKES = [
     Mistake(known.ONE_ROW, "broadcast", lambda angle, x: angle[:1][None, :, None]),
     Mistake(known.ONE_ROW, "broadcast", lambda angle, x: angle[1:2][None, :, None]),
     Mistake(known.ONE_ROW, "broadcast", lambda angle, x: angle[-1:][None, :, None]),
-    Mistake(known.POSITIONS, "broadcast", lambda angle, x: angle.flip(0)[None, :, None]),
-    Mistake(known.SHIFTED, "broadcast", lambda angle, x: angle.roll(1, 0)[None, :, None]),
-    Mistake(known.SHIFTED, "broadcast", lambda angle, x: angle.roll(-1, 0)[None, :, None]),
-    Mistake(known.REVERSED, "broadcast", lambda angle, x: angle.flip(1)[None, :, None]),
+    Mistake(known.ROW_ORDER, "broadcast", lambda angle, x: angle.flip(0)[None, :, None]),
+    Mistake(known.ROW_SHIFTED, "broadcast", lambda angle, x: angle.roll(1, 0)[None, :, None]),
+    Mistake(known.ROW_SHIFTED, "broadcast", lambda angle, x: angle.roll(-1, 0)[None, :, None]),
+    Mistake(known.COLUMN_ORDER, "broadcast", lambda angle, x: angle.flip(1)[None, :, None]),
     Mistake(known.ONE_ANGLE, "broadcast", lambda angle, x: angle[:, :1].expand_as(angle)[None, :, None]),
     Mistake(known.ONE_ANGLE, "broadcast", lambda angle, x: angle[:, -1:].expand_as(angle)[None, :, None]),
     Mistake(known.REAL, "rotate_pair", lambda a, b, c, s, u, v: (a * c, b * u)),
@@ -126,7 +127,7 @@ MISTAKES = [
     Mistake(known.NUMBERS_EXCHANGED, "rotate_pair", lambda a, b, c, s, u, v: (b, a)),
     Mistake(known.ONE_NUMBER, "rotate_pair", lambda a, b, c, s, u, v: (a * c - b * s, b)),
     Mistake(known.ONE_NUMBER, "rotate_pair", lambda a, b, c, s, u, v: (a, a * v + b * u)),
-    Mistake(known.STILL, "rotate_pair", lambda a, b, c, s, u, v: (a, b)),
+    Mistake(known.INPUT_RETURNED, "rotate_pair", lambda a, b, c, s, u, v: (a, b)),
     Mistake(known.TWICE, "apply", lambda rotation, x: rotation(rotation(x))),
     Mistake(known.SOME_BATCH, "apply", only_first(0, lambda B: 1)),
     Mistake(known.SOME_HEADS, "apply", only_first(2, lambda H: 1)),
@@ -139,9 +140,9 @@ MISTAKES = [
     Mistake(known.AXES, "result", lambda x: x.transpose(1, 2)),
     Mistake(known.AXES, "result", lambda x: x.flatten(2)),
     Mistake(known.VIEWED, "result", lambda x: x.transpose(1, 2).reshape(x.shape)),
-    Mistake(known.LENGTH, "result", lambda x: x / x.shape[-1] ** 0.5),
-    Mistake(known.LENGTH, "result", lambda x: x * 2),
-    Mistake(known.LENGTH, "result", lambda x: x / x.norm(dim=-1, keepdim=True)),
+    Mistake(known.SCALED_X, "result", lambda x: x / x.shape[-1] ** 0.5),
+    Mistake(known.SCALED_X, "result", lambda x: x * 2),
+    Mistake(known.SCALED_X, "result", lambda x: x / x.norm(dim=-1, keepdim=True)),
     Mistake(known.UNFLATTENED, "join", lambda a, b: torch.stack((a, b), -1)),
     Mistake(known.UNFLATTENED, "join", lambda a, b: torch.stack((a, b), -2)),
     Mistake(known.UNFLATTENED, "join", lambda a, b: torch.stack((a, b), -1).flatten(2, 3)),
@@ -149,7 +150,7 @@ MISTAKES = [
     Mistake(known.VIEWED, "join", lambda a, b: torch.stack((a, b), 0).reshape(*a.shape[:-1], -1)),
     Mistake(known.VIEWED, "join", lambda a, b: torch.stack((a, b), 1).reshape(*a.shape[:-1], -1)),
     Mistake(known.VIEWED, "join", lambda a, b: torch.stack((a, b), 2).reshape(*a.shape[:-1], -1)),
-    Mistake(known.STILL_COMPLEX, "join", lambda a, b: torch.complex(a, b)),
+    Mistake(known.VIEW_AS_REAL, "join", lambda a, b: torch.complex(a, b)),
     Mistake(known.REAL_PART, "join", lambda a, b: a),
     Mistake(known.REAL_PART, "join", lambda a, b: b),
     Mistake(known.REAL_PART, "join", lambda a, b: interleaved(a, a)),
@@ -161,9 +162,9 @@ MISTAKES = [
 def mistakes_in(layout: str) -> list[Mistake]:
     """The known mistakes of a rotation in this layout, including those that mix it with the other layout."""
     if layout == "neighbours":
-        split, other_join = neighbours, concatenated
+        split, other_join = split_neighbours, concatenated
     else:
-        split, other_join = halves, interleaved
+        split, other_join = split_halves, interleaved
     return [
         Mistake(known.MIXED, "pair_angles", lambda angle: split(other_join(angle, angle))),
         Mistake(known.MIXED, "join", other_join),
@@ -191,7 +192,7 @@ def counted(*shape: int) -> Tensor:
 
 
 def probes() -> list[Probe]:
-    """The smallest first; then T, H and K equal, so that every axis has the right size; then different sizes."""
+    """The smallest first; then T, H and K equal, so that exchanged axes raise no error; then different sizes."""
     generator = torch.Generator().manual_seed(0)
 
     def random(*shape: int) -> Tensor:
@@ -251,17 +252,17 @@ def judge_rotation(names: dict[str, Any], conventions: Conventions, caller: Call
                 conventions.layout = layout
                 return right_rotation(function, form, trials, conventions, caller)
         attempts.append((form, trials))
-    if caller.only_right:
+    if not caller.explain_mistakes:
         return Verdict(FUNCTION, "wrong")
     if conventions.table:
         attempts = attempts[:1]
     form, trials = min(attempts, key=lambda attempt: error_count(attempt[1]))
     conventions.table = form
     results = [(trial.value, case) for trial, case in zip(trials, cases) if trial.error is None]
-    # If some calls raised, the smallest cases are no evidence, because many mistakes fit them if H is 1.
+    # If some calls raised, the smallest cases prove nothing, because many mistakes fit them.
     evidence = results
     if len(results) < len(cases):
-        evidence = [(value, case) for value, case in results if case.xq.shape[3] > MAIN]
+        evidence = [(value, case) for value, case in results if case.xq.shape[3] > SMALL_D]
     explanation = rotation_explanation(evidence) if evidence else None
     if explanation is None:
         tried = cases[MAIN - 1 : MAIN + 1]
@@ -309,7 +310,7 @@ def right_rotation(
     error = casts[torch.bfloat16].error
     if verdict.outcome == outcome and error is not None:
         verdict.remarks.append(
-            f"Queries in bfloat16 end in {type(error).__name__}: rotate in float32 (.float()), then .type_as(xq)."
+            f"Queries in bfloat16 raise {type(error).__name__}: rotate in float32 (.float()), then .type_as(xq)."
         )
     return verdict
 
@@ -369,9 +370,9 @@ def rotation_explanation(results: list[tuple[Any, Probe]]) -> Explanation | None
         return None
     if q == k:
         return q
-    if (q, k) == ((), (known.STILL,)):
+    if (q, k) == ((), (known.INPUT_RETURNED,)):
         return (known.ONLY_Q_ROTATED,)
-    if (q, k) == ((known.STILL,), ()):
+    if (q, k) == ((known.INPUT_RETURNED,), ()):
         return (known.ONLY_K_ROTATED,)
     if (known.SIGN,) in (q, k) and () in (q, k):
         return (known.OPPOSITE,)
@@ -420,7 +421,7 @@ def rotation_properties(results: list[tuple[Any, Probe]]) -> Iterator[Property]:
         yield Property("Queries and keys are returned in the shapes of the arguments", found, expected, LOOK_SHAPES)
         complex_names = [name for name, x in zip("qk", value) if x.is_complex()]
         names = " and ".join(complex_names) or "none"
-        yield Property("The results are real; complex are", names, "none", LOOK_SHAPES)
+        yield Property("Complex results", names, "none", LOOK_SHAPES)
     tensors = []  # name, result, input, probe
     for value, case in results:
         tensors += [("q", value[0], case.xq, case), ("k", value[1], case.xk, case)]

@@ -24,7 +24,7 @@ HALF_PRECISION = (torch.float16, torch.bfloat16)
 Probe = tuple[int, int, float]  # dim, end, theta
 TABLES: tuple[Probe, ...] = ((4, 3, 10000.0), (8, 13, 10000.0), (6, 7, 500.0), (16, 2051, 10000.0))  # smallest first
 LONG = len(TABLES) - 1
-LARGE_DIFFERENCE = 0.5  # radians, from which an angle may include full turns
+LARGE_DIFFERENCE = 0.5  # radians; a larger difference may be full turns, which a table does not show
 LARGEST_ANGLE = 1e4  # larger angles are too inaccurate in float32 to be compared
 
 
@@ -332,7 +332,7 @@ def judge_table(names: dict[str, Any], conventions: Conventions, caller: Caller)
     if order:
         return in_other_order(FUNCTION, parameters(FUNCTION), order, function)
     if error_count(trials):
-        return Verdict(FUNCTION, "stopped", first_problem(trials))
+        return Verdict(FUNCTION, "raised", first_problem(trials))
     return wrong(FUNCTION, table_explanation(raws), table_properties(tables, raws), comparisons(raws, tables), 4)
 
 

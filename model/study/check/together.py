@@ -64,7 +64,7 @@ def judge_together(names: dict[str, Callable[..., Any]], conventions: Convention
     for way, call, expected in ways:
         trial = caller.trial(call, ())
         if trial.error is not None:
-            return Verdict(TOGETHER, "stopped", f"{way}: {trial.problem}")
+            return Verdict(TOGETHER, "raised", f"{way}: {trial.problem}")
         for each in properties(way, in_heads(trial.value, case), expected):
             if not each.holds():
                 return Verdict(TOGETHER, "wrong", str(each), look=LOOK)

@@ -16,14 +16,15 @@ GOOD = ("right", "half-split")
 
 @dataclass
 class Verdict:
-    """The outcome for one function: right, half-split, wrong, stopped, unwritten or missing.
+    """The outcome for one function: right, half-split, wrong, raised (an exception), stopped, unwritten or missing.
 
-    The outcome for a file is unloaded if a statement of it failed, and loaded if it printed something.
+    ``stopped`` is a function that took too long or ended the process. The outcome for a file is unloaded if a statement
+    of it failed, and loaded if it printed something.
     """
 
     function: str
     outcome: str
-    hint: str = ""  # the property that fails, or the exception
+    hint: str = ""  # the property that fails, with its numbers on a second line, or the exception
     faults: list[Fault] = field(default_factory=list)
     look: str = ""  # where to look, if the mistake is unknown
     case: list[str] = field(default_factory=list)  # the smallest case, line by line, if the mistake is unknown
@@ -47,12 +48,11 @@ class Verdict:
             yield f"  | {line}"
 
     def _explanation(self, hint_only: bool) -> Iterator[str]:
-        sentence, _, numbers = self.hint.rpartition(": yours ")
-        if sentence:
-            yield from wrapped(f"{sentence}:")
-            yield f"    yours {numbers}"
-        elif self.hint:
-            yield from wrapped(self.hint)
+        for number, line in enumerate(self.hint.splitlines()):
+            if number == 0:
+                yield from wrapped(line)
+            else:
+                yield f"    {line}"
         if hint_only:
             return
         for fault in self.faults:
@@ -68,7 +68,7 @@ class Verdict:
             return "right, in the half-split layout (channel i pairs with i + D/2, as in Hugging Face)"
         if self.outcome == "wrong" and self.faults and not hint_only:
             return f"wrong: {self.fault_names}"
-        if self.outcome in ("stopped", "missing"):
+        if self.outcome in ("raised", "stopped", "missing"):
             return f"{self.outcome}: {self.hint}"
         if self.outcome == "unwritten":
             return "not written yet"
@@ -95,10 +95,10 @@ def wrong(
     failing = next((each for each in properties if not each.holds()), None)
     hint = str(failing) if failing else ""
     if faults:
-        return Verdict(function, "wrong", hint or f"It ends in {problem}.", list(faults))
+        return Verdict(function, "wrong", hint or f"It raises an exception, {problem}.", list(faults))
     if problem:
-        return Verdict(function, "stopped", problem)
-    look = "It is none of the known mistakes, and no two of them."
+        return Verdict(function, "raised", problem)
+    look = "It matches none of the known mistakes."
     if failing and failing.look:
         look += f" {failing.look}"
     look += f" See docs/rope.md, step {step}."
