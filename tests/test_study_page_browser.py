@@ -453,7 +453,7 @@ def test_one_slow_pass_does_not_set_the_scale_of_the_time_chart(opened):
     page.evaluate("() => { for (const pass of state.passes) pass.ms = pass.multiplications / 1e6; changed('cache'); }")
     assert text(page, "#timeNote") == ""
     page.evaluate("() => { state.passes.at(-1).ms *= 50; changed('cache'); }")
-    assert "interrupted" in text(page, "#timeNote")
+    assert "probably busy" in text(page, "#timeNote")
     page.click("#both")
     page.wait_for_selector("#agreement:not(:empty)")
     assert int(re.search(r"agree to (\d+) decimals", text(page, "#agreement"))[1]) >= 3
@@ -486,3 +486,52 @@ def test_axe_finds_no_accessibility_fault(browser, address):
         found = page.evaluate("() => axe.run().then((result) => result.violations.map((each) => each.id))")
         context.close()
         assert found == []
+
+
+def test_an_unknown_option_in_the_address_is_ignored(opened):
+    page = opened("theme=x&speed=3&change=none&layer=9")
+    choices = [page.input_value(f"#{name}") for name in ("theme", "speed", "change", "layer")]
+    assert choices == ["", "8", "none", "1"]
+
+
+def test_the_rotation_text_describes_one_comparison(opened):
+    """The distance is that of the finished comparison, also while a new one is computed."""
+    page = opened("change=linear&stretch=2&prompt=the+rope")
+    scroll_to(page, "whatIf")
+    distance = f"Largest distance: {2 * (len(tokens(page)) - 1)};"
+    page.wait_for_function("text => document.getElementById('whatIfText').textContent.includes(text)", arg=distance)
+    page.evaluate("() => { state.stretch = 3; drawWhatIf(); }")
+    assert distance in page.inner_text("#whatIfText")
+
+
+def test_a_failed_comparison_with_the_cache_leaves_the_setting(opened):
+    page = opened("prompt=the+rope")
+    page.evaluate("() => { worker.postMessage = () => { throw new Error('no worker'); }; return compareCache(); }")
+    assert page.evaluate("() => state.useCache") is True
+    assert page.inner_text("#error") == "no worker"
+
+
+def test_weights_that_cannot_be_loaded_are_one_error_also_when_printed(browser, home, tmp_path, address):
+    broken = (
+        (home.parent / "page.html").read_text(encoding="utf-8").replace("load({ facts, weights, limit }) {", "load() {")
+    )
+    (tmp_path / "page.html").write_text(broken, encoding="utf-8")
+    faults = []
+    context = browser.new_context(offline=True)
+    page = context.new_page()
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.goto((tmp_path / "page.html").as_uri())
+    page.wait_for_selector("#error:not([hidden])")
+    page.evaluate("() => dispatchEvent(new Event('beforeprint'))")
+    page.wait_for_timeout(200)
+    shown = page.inner_text("#error"), page.inner_text("#counts")
+    context.close()
+    assert shown == ("facts is not defined", "")
+    assert faults == []
+
+
+def test_the_length_of_a_repeated_text_is_given_with_two_decimals(opened):
+    page = opened()
+    assert "240 tokens, 2 times" in page.text_content("#longText")
+    page.evaluate("() => { args.maxSeqLen = 140; setLanguage('en'); }")
+    assert "240 tokens, 1.71 times" in page.text_content("#longText")

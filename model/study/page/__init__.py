@@ -66,8 +66,8 @@ PAGE = (
     "whatif",
     "frame",
     "overview",
-    "text",
-    "words",
+    "generation",
+    "appearance",
     "controls",
     "page",
 )

@@ -1,7 +1,7 @@
 r"""Translation of the regular expressions of a tokenizer.json from Oniguruma to JavaScript.
 
-Classes (``\s``, ``\d``, ``.``) and flags for a part of an expression differ, and each has features that the other
-lacks. An expression without a known translation raises ValueError.
+The two define ``\s``, ``\d``, ``.`` and inline flags differently, and each has features that the other lacks. An
+expression without a known translation raises ValueError.
 """
 
 import re
@@ -81,7 +81,7 @@ def browser_regex(pattern: str) -> str:
 
 
 def _unsupported(part: str, pattern: str) -> ValueError:
-    return ValueError(f"it splits words by {pattern!r}, and a browser lacks {part[:12]!r}")
+    return ValueError(f"it splits words by {pattern!r}, and JavaScript does not support {part[:12]!r}")
 
 
 def _escape(escape: re.Match[str], pattern: str, in_class: bool) -> str:

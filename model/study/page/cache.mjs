@@ -162,9 +162,9 @@ function drawCost(id, axis, value) {
   if (id === "time") $("timeNote").textContent = isCut ? t("timeNote") : "";
 }
 
-const OUTLIER = 3; // times its expected cost: such a pass was interrupted, and must not set the scale
+const OUTLIER = 3; // times its expected cost; the browser was probably busy, so such a pass must not set the scale
 
-// The median cost of one multiplication.
+// The median over all passes of their cost per multiplication.
 function medianRate(passes, value) {
   const rates = passes.map((each) => value(each) / each.multiplications).sort((a, b) => a - b);
   return rates[Math.floor(rates.length / 2)];

@@ -3,10 +3,10 @@
 import { $, element } from "./draw.mjs";
 import { DEFAULTS, keyOf, query, state, t, writeHash } from "./state.mjs";
 import { changed, drawAll, drawPlayer, toggleSettings } from "./frame.mjs";
-import { compareCache, goBack, play, promptTyped, refreshWhatIf, step } from "./text.mjs";
+import { compareCache, goBack, play, promptTyped, refreshWhatIf, step } from "./generation.mjs";
 import { cellAt } from "./maps.mjs";
 import { goTo, guideTo, markView } from "./overview.mjs";
-import { setLanguage, setTheme } from "./words.mjs";
+import { setLanguage, setTheme } from "./appearance.mjs";
 
 function on(id, event, handler) {
   $(id).addEventListener(event, handler);
@@ -23,7 +23,7 @@ const asNumber = (input) => (input.value === "" ? NaN : Number(input.value));
 const asInteger = (input) => (input.value === "" ? 0 : Math.floor(Number(input.value)));
 const asChecked = (input) => input.checked;
 
-// Binds a control to the setting of the same name. An invalid number is refused and does not change the setting.
+// Binds a control to the setting of the same name. An invalid number is refused: it does not change the setting.
 function bind(id, views, read = asText, after = () => {}) {
   const input = $(id);
   const isValid = (value) => typeof value !== "number" || isInRange(value, input);

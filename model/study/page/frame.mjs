@@ -60,8 +60,10 @@ function drawHidden() {
   if (stale.size) requestAnimationFrame(drawHidden);
 }
 
-// Draws all views at once: before the page is marked as ready, and before it is printed.
+// Draws all views at once: before the page is marked as ready, and before it is printed. Without tokens, because the
+// model is still loading or could not be loaded, there is nothing to draw.
 export function drawAll() {
+  if (!state.tokens.length) return;
   drawPlayer();
   for (const view of Object.keys(VIEWS)) drawView(view);
 }

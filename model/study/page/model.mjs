@@ -92,8 +92,8 @@ export class KVCache {
     return [this.keys[layer].subarray(0, end), this.values[layer].subarray(0, end)];
   }
 
-  // The eviction of EndlessCache: evicts `count` of `length` tokens, keeping the first `keep`. Later tokens move forward
-  // by `count` slots, and their keys are rotated back by `count` positions: `back` is that rotation (D/2, 2).
+  // The eviction of EndlessCache: evicts `count` of `length` tokens, keeping the first `keep`. Later tokens move down by
+  // `count` slots, and their keys are rotated back by `count` positions: `back` is that rotation (D/2, 2).
   evict(keep, count, length, back) {
     const from = (keep + count) * this.width, to = length * this.width;
     for (const values of this.values) values.copyWithin(keep * this.width, from, to);

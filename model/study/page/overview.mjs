@@ -2,6 +2,7 @@
 
 import { $, element } from "./draw.mjs";
 import { args, state, t, writeHash } from "./state.mjs";
+import { VIEWS } from "./frame.mjs";
 
 // The parts of the network: [text, view that shows it]. ATTENTION and FEED_FORWARD are branches of the residual stream.
 const BEFORE = [["netTokens", "tokens"], ["netEmbedding"]];
@@ -21,7 +22,7 @@ export function buildOverview() {
     ),
     ...AFTER.map(part),
   );
-  $("netNote").replaceChildren(t("netNote"), " ", viewLink("netWhatIf", "whatIf"));
+  $("netNote").replaceChildren(t("netNote"), " ", viewLink("whatIfTitle", "whatIf"));
   $("strip").replaceChildren(...VIEW_ORDER.map((view) => viewLink(`${view}Title`, view)));
   markView();
 }
@@ -41,7 +42,7 @@ function branch(key, parts) {
   return element("li", { className: "branch" }, element("span", { className: "times" }, t(key)), steps, plus);
 }
 
-const VIEW_ORDER = ["tokens", "rotation", "score", "maps", "cache", "whatIf"];
+const VIEW_ORDER = Object.keys(VIEWS);
 const GUIDE = ["guide1", "guide2", "guide3", "guide4", "guide5", "guide6"]; // one text for each view
 
 // Marks the current view: the last one whose top is in the upper half of the screen, or the last at the end of the page.

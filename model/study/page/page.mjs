@@ -3,8 +3,8 @@
 import { $, element } from "./draw.mjs";
 import { args, ask, facts, limit, state, t } from "./state.mjs";
 import { VIEWS, drawAll, schedule, visible } from "./frame.mjs";
-import { enqueue, firstWhatIf, forwardPrompt, isOutdated, refreshWhatIf } from "./text.mjs";
-import { setLanguage, setTheme } from "./words.mjs";
+import { enqueue, firstWhatIf, forwardPrompt, isOutdated, refreshWhatIf } from "./generation.mjs";
+import { setLanguage, setTheme } from "./appearance.mjs";
 import { connectControls } from "./controls.mjs";
 
 async function start() {
@@ -21,6 +21,10 @@ async function start() {
   const weights = $("weights");
   await enqueue(() => ask("load", { facts, weights: weights.textContent, limit }));
   weights.remove(); // frees their text; the worker has a copy
+  if (!$("error").hidden) {
+    $("counts").textContent = "";
+    return; // the weights could not be loaded
+  }
   await forwardPrompt();
   await firstWhatIf();
   drawAll();

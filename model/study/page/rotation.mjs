@@ -9,7 +9,7 @@ const CIRCLE = 2 * Math.PI;
 const degrees = (angle) => Math.round(((((angle * 180) / Math.PI) % 360) + 360) % 360);
 
 // The selected pair of a vector, as [x, y] before and after its rotation to position p.
-function rotatePair(vector, p) {
+export function rotatePair(vector, p) {
   const [a, b] = vector.subarray(2 * state.pair, 2 * state.pair + 2);
   const angle = p * freqs[state.pair];
   const cos = attentionFactor * Math.cos(angle);

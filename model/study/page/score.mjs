@@ -1,6 +1,7 @@
 // View 3: a score as a sum over pairs, as a function of distance, and in the lines of attention.py.
 
 import { softmax } from "./model.mjs";
+import { rotatePair } from "./rotation.mjs";
 import { $, axes, element, number, percent, table, vertical } from "./draw.mjs";
 import {
   args,
@@ -59,8 +60,9 @@ export function drawScore() {
   });
   drawPairs(terms);
   drawDistance(xq, xk, distance);
-  drawLines(q);
-  drawTable(q, k);
+  const scores = state.tokens.map((_, p) => scoreAt(xq, keyAt(layer, head, p), q - p)); // with all keys, before the mask
+  drawLines(q, scores);
+  drawTable(q, k, scores);
 }
 
 function drawPairs(terms) {
@@ -132,18 +134,12 @@ const ANNOTATIONS = [
   ["lineWeighted", /weights @ v/],
 ];
 
-function drawLines(q) {
+function drawLines(q, scores) {
   const { layer, head, pair } = state;
-  const xq = queryAt(layer, head, q);
-  const [a, b] = [xq[2 * pair], xq[2 * pair + 1]];
-  const angle = q * freqs[pair];
-  const cos = attentionFactor * Math.cos(angle);
-  const sin = attentionFactor * Math.sin(angle);
-  const scores = Array.from({ length: q + 1 }, (_, p) => scoreAt(xq, keyAt(layer, head, p), q - p));
+  const { plain, rotated } = rotatePair(queryAt(layer, head, q), q);
   const firstThree = (values) => [...values.slice(0, 3)].map((value) => number(value)).join(", ");
   const values = {
     q,
-    S: q + 1,
     H: args.nHeads,
     K: args.nKvHeads,
     D,
@@ -152,12 +148,12 @@ function drawLines(q) {
     pair,
     kv: kvHeadOf(head),
     speed: number(freqs[pair], 4),
-    a: number(a),
-    b: number(b),
-    c: number(a * cos - b * sin),
-    d: number(a * sin + b * cos),
+    a: number(plain[0]),
+    b: number(plain[1]),
+    c: number(rotated[0]),
+    d: number(rotated[1]),
     out: firstThree(outAt(layer, head, q)),
-    scores: firstThree(scores),
+    scores: firstThree(scores.slice(0, q + 1)),
     weights: firstThree(weightsOf(layer, head, q)),
   };
   const list = $("lines");
@@ -176,11 +172,9 @@ function drawLines(q) {
 }
 
 // For each key: the product, the scaled score, the mask, the weight, and the length of the weighted value.
-function drawTable(q, k) {
+function drawTable(q, k, scores) {
   const { layer, head } = state;
-  const xq = queryAt(layer, head, q);
   const last = state.tokens.length - 1;
-  const scores = Array.from({ length: last + 1 }, (_, p) => scoreAt(xq, keyAt(layer, head, p), q - p));
   const weights = softmax(scores.map((score, p) => (p > q ? -Infinity : score)));
   const rows = scores.map((score, p) => [
     p,

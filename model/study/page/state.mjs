@@ -48,7 +48,7 @@ Object.assign(state, {
   passes: [],
   cached: 0, // tokens in the cache
   run: { count: 0, ms: 0 }, // tokens sampled since Step or Play was pressed, and their time
-  ended: false, // the newest token is an end-of-text token
+  ended: false, // the newest token is a sampled end-of-text token
   evicted: 0,
   position: null, // of the selected query; null is the newest token
   key: null, // null is the key with the largest attention weight
@@ -66,11 +66,13 @@ function readHash() {
   for (const [name, text] of new URLSearchParams(location.hash.slice(1))) {
     if (!Object.hasOwn(DEFAULTS, name)) continue;
     const type = typeof DEFAULTS[name];
-    if (type === "string") settings[name] = text;
-    else if (type === "boolean") settings[name] = text === "true";
+    if (type === "string") {
+      const options = document.getElementById(name)?.options; // of a select; an unknown option is ignored
+      if (!options || [...options].some((option) => option.value === text)) settings[name] = text;
+    } else if (type === "boolean") settings[name] = text === "true";
     else if (text !== "" && Number.isFinite(Number(text))) settings[name] = Number(text);
   }
-  const sizes = { layer: args.nLayers, head: args.nHeads, pair: args.headDim / 2, guide: 7 };
+  const sizes = { layer: args.nLayers, head: args.nHeads, pair: args.headDim / 2, guide: 7 }; // six views, and 0
   for (const [name, size] of Object.entries(sizes)) {
     const value = settings[name] ?? 0;
     if (!Number.isInteger(value) || value < 0 || value >= size) delete settings[name];

@@ -8,7 +8,7 @@ export const STRINGS = {
   themeDark: ["dark", "深色"],
   otherLanguage: ["中文", "English"],
   sizes: [
-    "{parameters} parameters ({dtype}), {layers} layers, {heads} query heads and {kvHeads} key/value heads of {dim} channels, context {context}, rope_theta {theta}, {tied}, RoPE scaling: {scaling}",
+    "{parameters} parameters ({dtype}), {layers} layers, {heads} query heads and {kvHeads} key/value heads with {dim} channels each, context {context}, rope_theta {theta}, {tied}, RoPE scaling: {scaling}",
     "{parameters} 个参数（{dtype}），{layers} 层，{heads} 个查询头、{kvHeads} 个键/值头，每头 {dim} 维，上下文长度 {context}，rope_theta {theta}，{tied}，RoPE 缩放：{scaling}",
   ],
   tied: ["tied embeddings", "词嵌入与输出层共享权重"],
@@ -34,7 +34,6 @@ export const STRINGS = {
     "Thick line: the residual stream, which each branch reads and adds to. Positions enter only through the rotation.",
     "粗线是残差流：每个分支从中读取，再把输出加回去。位置信息只通过旋转进入网络。",
   ],
-  netWhatIf: ["6. What if the rotation were different?", "6. 如果换一种旋转？"],
   guideStart: ["Guide", "导览"],
   guideNext: ["Next", "下一步"],
   guideSkip: ["Skip", "跳过"],
@@ -60,8 +59,8 @@ export const STRINGS = {
     "键和值都存入缓存，所以每一步只需计算一个新词元，而不是整段文本。",
   ],
   guide6: [
-    "Turn the rotation off, or stretch the distances, and see how much the loss grows.",
-    "关闭旋转，或者拉伸距离，看看损失增大多少。",
+    "The rotation is off here: see how much the loss grows. Then choose “unchanged” and stretch the distances.",
+    "这里已关闭旋转，看看损失增大多少。再选“不变”，然后拉伸距离。",
   ],
   player: ["Generation and selection", "生成与选择"],
   back: ["Back", "后退"],
@@ -113,19 +112,19 @@ export const STRINGS = {
   ],
   wholeTitle: ["Text", "文本"],
   copy: ["Copy", "复制"],
-  refused: ["must be {least} or more; {current} is still in use", "须不小于 {least}；仍在使用 {current}"],
+  refused: ["must be {least} or more; {current} is still in use", "不能小于 {least}；仍在使用 {current}"],
   bars: ["The most likely next tokens; choose one", "概率最大的几个候选词元，可选择其一"],
   cutTopK: ["cut by top_k", "被 top_k 截断"],
   cutTopP: ["cut by top_p", "被 top_p 截断"],
   cutGreedy: ["not the most likely", "概率不是最大"],
   rest: [
-    "The other {others} tokens together have {probability}. {kept} of {all} tokens can be sampled; striped bars are cut. The same seed gives other samples in generate.py.",
-    "其余 {others} 个词元合计 {probability}。{all} 个词元中有 {kept} 个可能被采样；条纹表示已被截断。同一个随机种子在 generate.py 中的采样结果不同。",
+    "The other {others} tokens have a total probability of {probability}. {kept} of {all} tokens can be sampled; striped bars are cut. generate.py draws other samples with the same seed, because its random numbers differ.",
+    "其余 {others} 个词元的概率合计 {probability}。{all} 个词元中有 {kept} 个可能被采样；条纹表示已被截断。generate.py 的随机数不同，同一个随机种子的采样结果也就不同。",
   ],
 
   rotationTitle: ["2. Rotation", "2. 旋转"],
   rotationLead: [
-    "One pair of the selected head, drawn as arrows: the query and every key that it sees, each rotated by its position times the frequency of the pair. Shift all positions: all arrows rotate together, and neither the angles between them nor the scores change.",
+    "One pair of the selected head, drawn as arrows: the query and every key that it sees, each rotated by its position times the frequency of the pair. If all positions are shifted, all arrows rotate together: neither the angles between them nor the scores change.",
     "所选注意力头的一对分量，画成箭头：查询，以及它能看到的每个键，旋转角都是位置乘以这一对的频率。平移所有位置时，箭头一起旋转，彼此的夹角和得分都不变。",
   ],
   planeCaption: [
@@ -138,13 +137,13 @@ export const STRINGS = {
   ],
   zoom: ["Zoom in on k", "以 k 为中心放大"],
   shift: ["start_pos: shift all positions by", "start_pos：所有位置平移"],
-  advance: ["Let positions advance", "让位置前进"],
+  advance: ["Animate start_pos", "让 start_pos 自动递增"],
   stop: ["Stop", "停止"],
   shiftScores: [
     "q · k / √D of the selected q and k: {plain} at start_pos 0, {shifted} at start_pos {shift}. Over all {count} keys the scores differ by at most {difference}.",
     "所选 q 与 k 的 q · k / √D：start_pos 为 0 时是 {plain}，为 {shift} 时是 {shifted}。所有 {count} 个键的得分最多相差 {difference}。",
   ],
-  clocksTitle: ["All pairs of the head, at the position of the query", "该头的所有分量对，在查询的位置"],
+  clocksTitle: ["All pairs of the head, at the position of the query", "该头的全部分量对（角度取自查询所在的位置）"],
   clocksLegend: [
     "Hand: the angle at this position. Arc: the angles that occur in training. Below: pair, and tokens per turn. Select a clock to see its pair.",
     "指针：此位置的角度。弧线：训练中出现过的角度。下方：第几对，以及转一圈所需的词元数。点击一只钟，查看这一对。",
@@ -180,11 +179,11 @@ export const STRINGS = {
   linesTitle: ["attention.py, with its values for this query", "attention.py 的代码，以及对这个查询算出的数值"],
   scoresTable: ["Scores of this query with all keys", "这个查询与所有键的得分"],
   maskColumn: ["mask", "掩码"],
-  maskSeen: ["0 (seen)", "0（可见）"],
-  maskHidden: ["−∞ (later)", "−∞（在后）"],
+  maskSeen: ["visible", "可见"],
+  maskHidden: ["masked (later)", "遮住（位置在后）"],
   maskSome: [
-    "Query {q} sees {seen} keys. The other {hidden} come later in the text: the mask adds −∞ to their scores, so their weights are 0.",
-    "查询 {q} 能看到 {seen} 个键。其余 {hidden} 个在它之后：掩码给它们的得分加上 −∞，所以权重为 0。",
+    "Query {q} sees {seen} keys. The other {hidden} come later in the text: the mask replaces their scores by −∞, so their weights are 0.",
+    "查询 {q} 能看到 {seen} 个键。其余 {hidden} 个在它之后：掩码把它们的得分换成 −∞，所以权重为 0。",
   ],
   maskNone: [
     "Query {q} is the newest token, so no key is masked. Choose an earlier query to see the mask.",
@@ -198,14 +197,17 @@ export const STRINGS = {
   positionColumn: ["position", "位置"],
   tokenColumn: ["token", "词元"],
   lineProject: [
-    "q, k, v of token {q}: {H} query heads and {K} key/value heads of {D} channels; head {head} uses key/value head {kv}",
+    "q, k, v of token {q}: {H} query heads and {K} key/value heads with {D} channels each; head {head} uses key/value head {kv}",
     "词元 {q} 的 q、k、v：{H} 个查询头、{K} 个键/值头，每头 {D} 维；第 {head} 个头使用第 {kv} 个键/值头",
   ],
   lineRotate: [
-    "pair {pair} of q: ({a}, {b}) rotated by {q} × {speed} gives ({c}, {d})",
-    "q 的第 {pair} 对：({a}, {b}) 旋转 {q} × {speed} 得到 ({c}, {d})",
+    "pair {pair} of q: ({a}, {b}) rotated by {q} × {speed} rad gives ({c}, {d})",
+    "q 的第 {pair} 对：({a}, {b}) 旋转 {q} × {speed} 弧度得到 ({c}, {d})",
   ],
-  lineCache: ["keys and values of S = {S} positions", "S = {S} 个位置的键和值"],
+  lineCache: [
+    "keys and values of the positions 0 to {q}; later ones, if any, are masked",
+    "位置 0 到 {q} 的键和值；之后若还有，会被掩码遮住",
+  ],
   lineAttend: [
     "same result as attention() below; the table has every key of head {head}",
     "结果与下方的 attention() 相同；旁边的表列出第 {head} 个头的所有键",
@@ -215,12 +217,12 @@ export const STRINGS = {
     "词元 {q} 与键 0、1、2……的得分：{scores}",
   ],
   lineSoftmax: [
-    "keys after {q} are masked; weights of keys 0, 1, 2 …: {weights}",
-    "{q} 之后的键被掩码遮住；键 0、1、2……的权重：{weights}",
+    "weights of keys 0, 1, 2 …: {weights}; masked keys get 0",
+    "键 0、1、2……的权重：{weights}；被遮住的键为 0",
   ],
   lineWeighted: [
-    "the weighted sum of the values begins with {out}",
-    "各个值的加权和，开头几个数：{out}",
+    "the weighted sum of the value vectors; its first numbers: {out}",
+    "值向量的加权和，前三个分量：{out}",
   ],
   lineOut: [
     "the outputs of all {H} heads, concatenated and projected to {dim} channels by wo",
@@ -256,7 +258,7 @@ export const STRINGS = {
     "endless: when full, evict the oldest quarter, keeping the first few tokens, and rotate the later keys back",
     "不限长度：装满时丢弃最早的四分之一（保留开头几个词元），并把后面的键反向旋转",
   ],
-  both: ["Compute the last token with and without the cache", "用缓存和不用缓存各计算一次最后的词元"],
+  both: ["Forward the last token with and without the cache", "最后一个词元：用缓存和不用缓存各计算一次"],
   slice: [
     "Last pass: start_pos = {start}, T = {T}. Written: slots {start} : {end} of every layer. Read: slots 0 : {end}. {perLayer} bytes per layer, {bytes} of {total} bytes in use ({L} layers × 2 for k and v × {K} heads × {D} channels × 4 bytes per token).",
     "最近一次前向计算：start_pos = {start}，T = {T}。写入：每层的槽位 {start} : {end}。读取：槽位 0 : {end}。每层 {perLayer} 字节，已用 {bytes} 字节，共 {total} 字节（每词元 {L} 层 × 2（k 和 v）× {K} 头 × {D} 维 × 4 字节）。",
@@ -288,7 +290,10 @@ export const STRINGS = {
     "With and without the cache, the {count} logits agree to {digits} decimals. Largest difference: {difference}; largest absolute logit: {largest}.",
     "用缓存与不用缓存得到的 {count} 个 logits 在小数点后 {digits} 位内一致。最大相差 {difference}，logits 的最大绝对值为 {largest}。",
   ],
-  timeNote: ["Triangles: interrupted passes, above the scale.", "三角形：被打断的前向计算，超出刻度。"],
+  timeNote: [
+    "Triangles: passes that took more than the scale shows; the browser was probably busy.",
+    "三角形：耗时超出刻度的前向计算，多半是浏览器当时在忙别的任务。",
+  ],
   rateNone: ["Press Step or Play to measure the speed.", "点击“单步”或“播放”，测量速度。"],
   rate: [
     "Last run: {rate} tokens/s ({count} tokens in {ms} ms, including sampling).",
@@ -296,7 +301,7 @@ export const STRINGS = {
   ],
   evicted: ["{count} tokens have been evicted so far.", "至今已丢弃 {count} 个词元。"],
 
-  whatIfTitle: ["6. Another rotation", "6. 换一种旋转"],
+  whatIfTitle: ["6. What if the rotation were different?", "6. 如果换一种旋转？"],
   whatIfLead: [
     "The same weights with a different rotation table, without fine-tuning: see how the next token and the loss change. Shifting all positions changes nothing, even beyond the trained length. Distances beyond the trained length do change the result.",
     "同样的权重，换一张旋转表，不做微调，看下一个词元和损失如何变化。平移所有位置不改变结果，即使超出训练长度；距离超出训练长度则会改变。",
@@ -321,7 +326,7 @@ export const STRINGS = {
   ],
   whatIfText: [
     "Loss, in nats per token: {before} as trained, {after} with the change ({difference}). Largest distance: {distance}; trained length: {context}.",
-    "损失（nat 每词元）：训练时的设置 {before}，改变后 {after}（{difference}）。最大距离：{distance}；训练长度：{context}。",
+    "每词元损失（nat）：训练时的设置 {before}，改变后 {after}（{difference}）。最大距离：{distance}；训练长度：{context}。",
   ],
   computing: ["Computing …", "正在计算……"],
   whatIfShort: ["Type at least two tokens.", "请至少输入两个词元。"],
@@ -335,14 +340,14 @@ export const STRINGS = {
   lossAxis: ["loss, nats", "损失（nat）"],
 
   footer: [
-    "Everything runs in this page: no data is sent, and your settings are stored only in its address.",
-    "所有计算都在本页中完成：不发送任何数据，设置只保存在网址中。",
+    "Everything runs in this page: no data is sent, and your settings and your prompt are stored only in its address.",
+    "所有计算都在本页中完成：不发送任何数据，设置和提示词只保存在网址中。",
   ],
   encodingExact: [
-    "The page encodes text by the rules of the tokenizer ({kind}), with the same token ids as generate.py.",
-    "本页按分词器的规则（{kind}）编码文本，得到的词元编号与 generate.py 相同。",
+    "The page runs the model's own tokenizer ({kind}) and gets the same token ids as generate.py.",
+    "本页运行模型自带的分词器（{kind}），得到的词元编号与 generate.py 相同。",
   ],
-  characterModel: ["characters", "字符"],
+  characterModel: ["character-level", "字符级"],
 };
 
 const LANGUAGES = ["en", "zh"];

@@ -5,9 +5,9 @@ const SPACE = "\u2581"; // how SentencePiece writes a space inside a piece
 
 export class SentencePiece {
   // addsSpace: add a space before the text. collapses: replace each run of spaces by one, and strip both ends.
-  // spellsSign: encode a typed U+2581 as bytes, because its piece would be decoded as a space.
-  constructor({ pieces, kinds, scores, bosId, eosIds, addsSpace, collapses, spellsSign }) {
-    Object.assign(this, { pieces, kinds, scores, bosId, eosIds, addsSpace, collapses, spellsSign });
+  // encodesU2581AsBytes: encode a typed U+2581 as bytes, because its piece would be decoded as a space.
+  constructor({ pieces, kinds, scores, bosId, eosIds, addsSpace, collapses, encodesU2581AsBytes }) {
+    Object.assign(this, { pieces, kinds, scores, bosId, eosIds, addsSpace, collapses, encodesU2581AsBytes });
     this.ids = new Map();
     this.bytes = new Map();
     pieces.forEach((piece, id) => {
@@ -20,7 +20,7 @@ export class SentencePiece {
   // BOS first.
   encode(text) {
     const ids = [this.bosId];
-    const parts = this.spellsSign ? text.split(SPACE) : [text];
+    const parts = this.encodesU2581AsBytes ? text.split(SPACE) : [text];
     parts.forEach((part, i) => {
       if (i > 0) ids.push(...this.byteIds(SPACE));
       for (const id of this.encodePart(part)) ids.push(id); // a spread of a pasted text could overflow the stack

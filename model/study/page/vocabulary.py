@@ -1,6 +1,6 @@
 """A tokenizer as JSON for tokenizer.mjs and tokenizer_json.mjs, which then give the same ids as Python.
 
-Raises ValueError for a tokenizer with a feature that the page lacks, with the name of the feature in one line.
+A tokenizer with a feature that the page does not support raises ValueError, which names the feature.
 """
 
 import json
@@ -29,7 +29,7 @@ def vocabulary(tokenizer: Tokenizer) -> dict[str, Any]:
         else:
             raise ValueError(f"{type(tokenizer).__name__} is not supported")
     except ValueError as error:
-        raise ValueError(f"{tokenizer.path}: the page cannot encode its text: {error}") from None
+        raise ValueError(f"{tokenizer.path}: the page cannot run this tokenizer: {error}") from None
     return facts | {"bosId": tokenizer.bos_id, "eosIds": list(tokenizer.eos_ids)}
 
 
@@ -58,7 +58,7 @@ def _sentencepiece(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
         letter = KINDS.get(piece.get(3, [1])[-1])
         if letter is None:
             name = piece[1][-1].decode(errors="replace")
-            raise ValueError(f"its piece {name!r} is user-defined or unused, which the page lacks")
+            raise ValueError(f"its piece {name!r} is user-defined or unused, which the page does not support")
         kinds += letter
     scores = [_as_float(piece.get(2, [0])[-1]) for piece in pieces]
     return {
@@ -69,7 +69,7 @@ def _sentencepiece(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
         "scores": _short_scores(scores) if kind == BPE else [0] * len(scores),
         "addsSpace": bool(normalizer.get(3, [1])[-1]),
         "collapses": bool(normalizer.get(4, [1])[-1]),
-        "spellsSign": not tokenizer.adds_space and kinds.count("b") == 256,
+        "encodesU2581AsBytes": not tokenizer.adds_space and kinds.count("b") == 256,
     }
 
 
@@ -140,10 +140,10 @@ def _tokenizer_json(tokenizer: HFTokenizer) -> dict[str, Any]:
         raise ValueError(f"its model is {kind}, but the page supports only BPE")
     for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(name):
-            raise ValueError(f"its BPE model has {name}, which the page lacks")
+            raise ValueError(f"its BPE model has {name}, which the page does not support")
     for name in ("truncation", "padding"):
         if content.get(name):
-            raise ValueError(f"it has {name}, which the page lacks; remove it from the file")
+            raise ValueError(f"it has {name}, which the page does not support; remove it from the file")
     ids: dict[str, int] = model["vocab"]
     pieces: list[str | None] = [None] * (max(ids.values()) + 1)
     for piece, token in ids.items():
@@ -173,7 +173,9 @@ def _added(token: dict[str, Any], normalizer: Steps, tokenizer: HFTokenizer) -> 
     """An added token. If it is matched in normalized text, its content is normalized, too."""
     content = token["content"]
     if token.get("single_word"):
-        raise ValueError(f"its added token {content!r} is matched as a whole word only, which the page lacks")
+        raise ValueError(
+            f"its added token {content!r} is matched as a whole word only, which the page does not support"
+        )
     matched = content
     for step in normalizer if token.get("normalized") else []:
         if step["type"] == "prepend":
@@ -181,7 +183,9 @@ def _added(token: dict[str, Any], normalizer: Steps, tokenizer: HFTokenizer) -> 
         elif step["type"] == "replace":
             matched = matched.replace(step["pattern"], step["content"])
         elif not matched.isascii():
-            raise ValueError(f"its added token {content!r} is normalized but not ASCII, which the page lacks")
+            raise ValueError(
+                f"its added token {content!r} is normalized but not ASCII, which the page does not support"
+            )
     flags = {flag: bool(token.get(flag)) for flag in ("normalized", "lstrip", "rstrip")}
     # The library does not skip a special token if the normalizer changes its content.
     skipped = bool(token.get("special")) and not tokenizer.decode([token["id"]])
@@ -211,7 +215,7 @@ def _normalizer(component: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
             case "Strip":
                 yield {"type": "strip", "left": step["strip_left"], "right": step["strip_right"]}
             case other:
-                raise ValueError(f"it has the normalizer {other}, which the page lacks")
+                raise ValueError(f"it has the normalizer {other}, which the page does not support")
 
 
 def _replace(step: dict[str, Any]) -> dict[str, Any]:
@@ -238,14 +242,14 @@ def _pre_tokenizer(component: dict[str, Any] | None) -> Iterator[dict[str, Any]]
             case "Metaspace":
                 yield _metaspace(step) | {"split": step.get("split", True)}
             case other:
-                raise ValueError(f"it has the pre-tokenizer {other}, which the page lacks")
+                raise ValueError(f"it has the pre-tokenizer {other}, which the page does not support")
 
 
 def _split(step: dict[str, Any]) -> dict[str, Any]:
     pattern = step["pattern"]
     source = literal(pattern["String"]) if "String" in pattern else browser_regex(pattern["Regex"])
     if step["behavior"] not in ("Isolated", "Removed"):
-        raise ValueError(f"it splits with the behavior {step['behavior']}, which the page lacks")
+        raise ValueError(f"it splits with the behavior {step['behavior']}, which the page does not support")
     isolated = step["behavior"] == "Isolated"
     inverted = bool(step.get("invert"))
     return {"type": "split", "pattern": source, "matches": isolated or inverted, "gaps": isolated or not inverted}
@@ -274,4 +278,4 @@ def _decoder(component: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
             case "Metaspace":
                 yield _metaspace(step)
             case other:
-                raise ValueError(f"it has the decoder {other}, which the page lacks")
+                raise ValueError(f"it has the decoder {other}, which the page does not support")

@@ -31,18 +31,21 @@ function changedRotation() {
 // The text, or the text repeated beyond the trained length.
 function comparedTokens() {
   if (!state.long) return state.tokens;
-  const [bos, ...rest] = state.tokens;
-  return [bos, ...Array.from({ length: longLength - 1 }, (_, i) => rest[i % rest.length])];
+  const [first, ...rest] = state.tokens; // BOS, if the tokenizer adds it
+  return [first, ...Array.from({ length: longLength - 1 }, (_, i) => rest[i % rest.length])];
 }
 
 // Runs the same tokens with the original and with the changed rotation. `text` identifies the text of the comparison.
+// All settings are read before the runs, because the user may change them meanwhile.
 export async function compareRotations() {
   if (state.tokens.length < 2) return null;
   const text = state.tokens;
   const tokens = comparedTokens();
+  const rotation = changedRotation();
+  const distance = rotation.off ? 0 : (tokens.length - 1) * rotation.stretch; // the largest one
   const before = await ask("whatIf", { tokens, ...ORIGINAL });
-  const after = await ask("whatIf", { tokens, ...changedRotation() });
-  return { text, tokens, before, after };
+  const after = await ask("whatIf", { tokens, ...rotation });
+  return { text, tokens, distance, before, after };
 }
 
 const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
@@ -72,14 +75,14 @@ export function drawWhatIf() {
     surface($("loss"));
     return;
   }
-  const { tokens, before, after } = whatIf;
+  const { distance, before, after } = whatIf;
   const change = mean(after.losses) - mean(before.losses);
   $("whatIfText").textContent = t("whatIfText", {
     before: number(mean(before.losses)),
     after: number(mean(after.losses)),
     difference: (change < 0 ? "" : "+") + number(change),
     context: args.maxSeqLen,
-    distance: state.change === "off" ? 0 : number((tokens.length - 1) * state.stretch, 0),
+    distance: number(distance, 0),
   });
   drawNext(before, after);
   drawLoss(before.losses, after.losses);
@@ -116,7 +119,8 @@ function drawLoss(before, after) {
   const c = state.colors;
   const grouped = (losses) =>
     Array.from({ length: Math.ceil(n / group) }, (_, i) => mean(losses.slice(i * group, (i + 1) * group)));
-  const [a, b] = [grouped(before), grouped(after)];
+  const a = grouped(before);
+  const b = grouped(after);
   const span = [0, Math.max(...a, ...b) * 1.05];
   const [context, x, y] = axes($("loss"), {
     xs: [1, Math.max(n, 2)],

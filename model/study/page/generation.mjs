@@ -90,7 +90,7 @@ async function extendBy(tokens, count) {
   await extend(state.tokens, tokens, Math.min(count, limit - state.tokens.length));
 }
 
-// Evicts the same tokens as EndlessCache.
+// Evicts the tokens that an EndlessCache with `limit` slots would evict.
 async function evictOldest() {
   const count = Math.max(1, Math.floor(limit / 4));
   const keep = Math.min(sinks, limit - count - 1);
@@ -105,7 +105,7 @@ async function evictOldest() {
   repaintFrom(0);
 }
 
-// Removes the last token. Its predecessor is forwarded again, because its logits are no longer there.
+// Removes the last token. The token before it is forwarded again, because its logits were not kept.
 export function goBack() {
   forwardTyped();
   return enqueue(async () => {
@@ -149,12 +149,15 @@ export function compareCache() {
   return enqueue(async () => {
     const setting = state.useCache;
     const results = [];
-    for (const useCache of [false, true]) {
-      state.useCache = useCache;
-      await extend(state.tokens.slice(0, -1), state.tokens.slice(-1), 0);
-      results.push(state.logits);
+    try {
+      for (const useCache of [false, true]) {
+        state.useCache = useCache;
+        await extend(state.tokens.slice(0, -1), state.tokens.slice(-1), 0);
+        results.push(state.logits);
+      }
+    } finally {
+      state.useCache = setting;
     }
-    state.useCache = setting;
     const [uncached, cached] = results;
     const difference = uncached.reduce((max, logit, i) => Math.max(max, Math.abs(logit - cached[i])), 0);
     const largest = cached.reduce((max, logit) => Math.max(max, Math.abs(logit)), 0);
@@ -163,15 +166,16 @@ export function compareCache() {
   });
 }
 
-// ---- view 6: computed when generation rests, and while the view is off the screen only if that is fast
+// ---- view 6: computed when generation pauses; while the view is off the screen, only if that is fast
 
 const FAST = 300; // milliseconds
 let lastRefresh = 0; // the number of the latest request
 
 export const isOutdated = () => state.whatIf?.text !== state.tokens;
 
-// The two runs of the comparison, estimated from the last forward pass.
+// Whether the two runs of the comparison are fast, estimated from the last forward pass.
 function isFast() {
+  if (!state.passes.length) return false;
   const { ms, T } = state.passes.at(-1);
   return (2 * state.tokens.length * ms) / T < FAST;
 }

@@ -1,6 +1,6 @@
 // Sets the language and the theme of the page.
 
-import { $, colors } from "./draw.mjs";
+import { $, colors, tickText } from "./draw.mjs";
 import { args, facts, state, t, writeHash } from "./state.mjs";
 import { changed } from "./frame.mjs";
 import { buildOverview, drawGuide } from "./overview.mjs";
@@ -28,7 +28,7 @@ export function setLanguage(language) {
     tied: t(args.tieEmbeddings ? "tied" : "untied"),
     scaling: args.ropeScaling ? args.ropeScaling.type : t("scalingNone"),
   });
-  $("longText").textContent = t("long", { length: longLength, times: longLength / args.maxSeqLen });
+  $("longText").textContent = t("long", { length: longLength, times: tickText(Number((longLength / args.maxSeqLen).toFixed(2))) });
   const kind = facts.tokenizer.kind === "BPE" ? "BPE" : t("characterModel");
   $("encoding").textContent = t("encodingExact", { kind });
   buildOverview();
