@@ -125,6 +125,9 @@ def test_loading_with_a_longer_context_works_or_is_an_error(model, scheme, token
             load_study(tmp_path, 40)
         return
     longer = load_study(tmp_path, 40).eval()
+    if scheme == "yarn":
+        trained = model.args.rope_scaling.original_max_seq_len
+        assert longer.args.rope_scaling.original_max_seq_len == trained
     assert longer(tokens.repeat(1, 3)).shape == (2, 36, V)
     if scheme != "yarn":  # its frequencies depend on the trained length, which is half of the new one here
         torch.testing.assert_close(longer(tokens), model(tokens), atol=1e-5, rtol=0)
@@ -170,21 +173,21 @@ def test_every_scheme_starts_from_the_same_weights(scheme):
         assert torch.equal(model[name], llama[name]), name
 
 
-@pytest.mark.parametrize("slot", ["table", "embedding", "bias", "score"])
+@pytest.mark.parametrize("part", ["table", "embedding", "bias", "score"])
 @torch.no_grad()
-def test_each_scheme_changes_only_its_slot(slot):
+def test_each_scheme_changes_only_its_part_of_the_network(part):
     for scheme, entry in SCHEMES.items():
-        if entry.slot != slot:
+        if entry.changes != part:
             continue
         model = build_scheme(ARGS, scheme)
         rotates = not torch.equal(model.freqs_cis, torch.ones_like(model.freqs_cis))
-        assert rotates == (slot == "table" and scheme != "none"), scheme
-        assert (type(model.layers[0]) is not TransformerBlock) == (slot == "embedding"), scheme
+        assert rotates == (part == "table" and scheme != "none"), scheme
+        assert (type(model.layers[0]) is not TransformerBlock) == (part == "embedding"), scheme
         plain = type(model.layers[0].attention) is Attention
-        assert plain == (slot not in ("bias", "score")), scheme
+        assert plain == (part not in ("bias", "score")), scheme
 
 
-@pytest.mark.parametrize("scheme", [name for name, entry in SCHEMES.items() if entry.slot == "score"])
+@pytest.mark.parametrize("scheme", [name for name, entry in SCHEMES.items() if entry.changes == "score"])
 @torch.no_grad()
 def test_each_group_of_heads_reads_its_own_key_head(scheme):
     args = ModelArgs(dim=32, n_layers=1, n_heads=4, n_kv_heads=2, vocab_size=V, max_seq_len=8)
@@ -375,7 +378,11 @@ def test_scalings_build_the_plain_network():
         ("yarn", {"factor": math.nan}, "factor is nan"),
         ("ntk", {"factor": "2"}, "factor is '2'"),
         ("rope", {"factor": 2.0}, "factor is 2.0: only linear, ntk, yarn take a factor"),
-        ("t5", {"farthest": 16}, "farthest is 16: give at least 17: half of the 32 buckets hold one distance each"),
+        (
+            "t5",
+            {"farthest": 16},
+            "farthest is 16: give at least 17, because half of the 32 buckets hold one distance each",
+        ),
         ("t5", {"farthest": 0}, "farthest is 0: give at least 17"),
         ("t5", {"buckets": 1}, "buckets is 1: give at least 2"),
         ("t5", {"buckets": 0}, "buckets is 0"),
@@ -419,10 +426,10 @@ def test_the_smallest_options_work(scheme, options, tokens):
         (lambda content: content["args"].update(dim=True), "dim is True"),
         (
             lambda content: content["args"].update(dim=32),
-            "tok_embeddings.weight is .41, 32., but the weights have .41, 24.",
+            "gives tok_embeddings.weight the shape .41, 32., but the stored tensor has .41, 24.",
         ),
         (lambda content: content["args"].update(n_layers=10**9), "n_layers is 1000000000, but the weights have 2"),
-        (lambda content: content["args"].update(vocab_size=10**12), "tok_embeddings.weight is "),
+        (lambda content: content["args"].update(vocab_size=10**12), "gives tok_embeddings.weight the shape "),
         (lambda content: content["args"].update(n_head=3), "unknown setting 'n_head'"),
         (lambda content: content["args"].update(rope_scaling={"type": "liner"}), "type is 'liner'"),
         (lambda content: content["args"].update(rope_theta=-1.0), "rope_theta is -1.0"),

@@ -35,7 +35,7 @@ def test_exact_angles_are_the_formula():
 
 @pytest.mark.parametrize("form", FORMS, ids=NAMES)
 def test_form_equals_its_float64_rotation(form, x):
-    error = (form.rotate(x).double() - form.exact(x)).abs().max()
+    error = (form.rotate(x).double() - form.in_float64(x)).abs().max()
     if form.name in ("ChatGLM-6B, half", "complex, float16 angles"):
         assert 5e-4 < error < 0.1, "float16 angles are inexact"
     else:
@@ -48,7 +48,7 @@ def test_reordered_channels_are_rotated_as_in_llama(form, x):
     assert sorted(order.tolist()) == list(range(D))
     table = torch.polar(torch.ones_like(form.angles), form.angles).to(torch.complex64)
     llama, _ = apply_rotary_emb(x[..., order], x[..., order], table)
-    torch.testing.assert_close(form.exact(x)[..., order].float(), llama, atol=1e-5, rtol=0)
+    torch.testing.assert_close(form.in_float64(x)[..., order].float(), llama, atol=1e-5, rtol=0)
 
 
 def test_the_plain_forms_have_llamas_angles():
@@ -91,3 +91,9 @@ def test_learnable_frequencies_receive_gradients(x):
 def test_a_head_dim_that_is_not_a_multiple_of_four_is_an_error():
     with pytest.raises(ValueError, match=r"head_dim is 6.*multiple of 4"):
         list(every_rope_form(6, 4))
+
+
+def test_the_plain_forms_need_only_an_even_head_dim():
+    assert len(list(plain_forms(6, 5))) == 8
+    with pytest.raises(ValueError, match="head_dim is 6: half of the head must hold whole pairs"):
+        list(every_rope_form(6, 5))

@@ -18,7 +18,7 @@ from model.scripts import study as study_script
 from model.study import RUN, TOPICS, run, trace
 from model.study.clocks import shown_pairs
 from model.study.decay import bound, inner, quarter_octaves
-from model.study.rotation_examples import VECTORS, exact
+from model.study.rotation_examples import VECTORS, exact, scores_at, vectors_and_matrices
 from model.study.topic import Table, save_plot
 
 REPO = Path(__file__).parent.parent
@@ -50,7 +50,7 @@ def study(monkeypatch, capsys, tmp_path) -> Callable[..., Done]:
     [
         (["roatte"], "unknown topic 'roatte': did you mean 'rotate'?"),
         (["rotate", "--tetha", "3"], "did you mean '--theta'"),
-        (["forms", "--head_dim", "6"], "head_dim is 6"),
+        (["forms", "--chatglm", "--head_dim", "6"], "head_dim is 6"),
         (["relative", "--head_dim", "7"], "head_dim is 7"),
         (["decay", "--length", "0"], "length is 0"),
         (["trace", "--position", "600"], "position is 600: give one of 0 to 511"),
@@ -79,7 +79,7 @@ def study(monkeypatch, capsys, tmp_path) -> Callable[..., Done]:
         (["decay", "--thetas", "100", "nan"], "theta is nan"),
         (["decay", "--head_dim=0"], "head_dim is 0"),
         (["forms", "--heads=-1"], "heads is -1: give at least 1"),
-        (["forms", "--head_dim=0"], "head_dim is 0: give at least 4"),
+        (["forms", "--head_dim=0"], "head_dim is 0: give an even number above 0"),
         (["forms", "--length=0"], "length is 0: give at least 1"),
         (["forms", "--repeats=0"], "repeats is 0"),
         (["forms", "--repeats=4294967296"], "repeats is 4294967296: give at most 10000"),
@@ -148,7 +148,7 @@ def test_without_matplotlib_a_plot_is_refused_before_anything_is_computed(tmp_pa
     )
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr == "study.py: error: --plot needs the extra plot: pip install matplotlib\n"
+    assert done.stderr == "study.py: error: --plot needs matplotlib: pip install matplotlib\n"
 
 
 @pytest.mark.parametrize("topic", PLAIN)
@@ -211,8 +211,8 @@ def test_rotate_marks_digits_that_differ_from_the_note():
     marked = [cell for row in table.rows for cell in row if "*" in str(cell)]
     assert marked == ["[-0.0100, 1.0000*]", "[1.0295*, -0.9696]"]
     assert [note.split(";")[0] for note in table.notes] == [
-        "* position 1: note 2 prints 0.9999",
-        "* position 3: note 2 prints 1.0296",
+        "* position 1: note 2 (docs/rope.md) prints 0.9999",
+        "* position 3: note 2 (docs/rope.md) prints 1.0296",
     ]
 
 
@@ -225,6 +225,19 @@ def test_scores_are_constant_along_the_text_if_q_and_k_are_rotated_and_not_if_th
     assert {row[4] for row in first.rows[:-1]} == {"1.0000"}
     assert float(first.rows[-1][3]) > 1
     assert [row[2] for row in second.rows] == ["yes", "NO", "yes", "NO"]
+
+
+def test_the_norm_in_relative_is_that_of_the_query():
+    options, shifts = TOPICS["relative"](head_dim=8), torch.arange(3)
+    x, _, wq, _ = vectors_and_matrices(options)
+    table = precompute_freqs_cis(8, 20, options.theta)
+    table[:, 0] *= 2  # no rotation: the norm of the first pair doubles
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("model.study.rotation_examples.precompute_freqs_cis", lambda *_: table)
+        norm = scores_at(options, shifts)["norm"]
+    q = wq @ x
+    longer = torch.cat((2 * q[:2], q[2:]))
+    torch.testing.assert_close(norm, (longer.norm() / q.norm()).expand(3))
 
 
 def test_the_product_over_distance_is_the_mean_cosine_and_oscillates():
@@ -291,7 +304,7 @@ def test_a_form_with_float16_positions_names_the_first_position_that_overflows()
     (table,) = run("forms", TOPICS["forms"](head_dim=4, heads=1, length=65_536, repeats=1)).tables
     assert {row[0]: row[1] for row in table.rows}["complex, float16 angles"] == "-"
     assert "nan" not in str(table)
-    assert "float16 angles has no position from 65520 on" in table.notes[-1]
+    assert "float16 angles: float16 rounds positions from 65520 on to infinity" in table.notes[-1]
 
 
 def test_forms_with_chatglm_shows_its_rotations_and_its_position_ids():

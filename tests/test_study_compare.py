@@ -109,7 +109,7 @@ def test_the_other_topics_open_models_saved_with_keep(small, tmp_path):
     assert load_tokenizer(tmp_path / "kept/rope-0").decode([1]) == ""
     with pytest.raises(ValueError, match="learned has one vector for each of 8 positions: it cannot encode 64"):
         run("extrapolate", TOPICS["extrapolate"](model=tmp_path / "kept/learned-0", windows=1))
-    with pytest.raises(ValueError, match="no rotation table that could be switched off"):
+    with pytest.raises(ValueError, match="scheme learned does not rotate"):
         run("attention", TOPICS["attention"](model=tmp_path / "kept/learned-0"))
 
 
@@ -174,3 +174,13 @@ def test_the_committed_results_hold_every_scheme():
     report = run("compare", TOPICS["compare"](dry=True))
     assert {row[0] for row in report.tables[0].rows} == set(SCHEMES)
     assert {row[6] for row in report.tables[0].rows} == {3}
+
+
+def test_a_line_that_a_kill_cut_after_an_inner_brace_is_skipped(tmp_path):
+    good = compare.RESULTS.read_text(encoding="utf-8").splitlines()[0]
+    path = tmp_path / "results.jsonl"
+    cut = good[: good.index("}") + 1]  # of bits_per_byte
+    path.write_text(f"{cut}\n{good}\n", encoding="utf-8")
+    budget = json.loads(good)["budget"]
+    options = TOPICS["compare"](**{name: tuple(v) if isinstance(v, list) else v for name, v in budget.items()})
+    assert compare.read_results(path, options) == [json.loads(good)]

@@ -72,8 +72,10 @@ def saved(tmp_path_factory):
     tokenizer = load_tokenizer(train_tokenizer([TEXT], home / "tokenizer.model", "bpe", 300))
     (home / "text.txt").write_text(TEXT, encoding="utf-8")
 
-    def make(scheme):
-        args = ModelArgs(dim=32, n_layers=2, n_heads=4, n_kv_heads=2, vocab_size=tokenizer.vocab_size, max_seq_len=32)
+    def make(scheme, max_seq_len=32):
+        args = ModelArgs(
+            dim=32, n_layers=2, n_heads=4, n_kv_heads=2, vocab_size=tokenizer.vocab_size, max_seq_len=max_seq_len
+        )
         torch.manual_seed(0)
         model = build_scheme(args, scheme)
         with torch.no_grad():
@@ -140,3 +142,9 @@ def test_each_column_is_named_after_the_positions_that_it_averages(length, facto
     assert table.columns == ("method", *columns, "all")
     ends = [tuple(map(int, column.split("-"))) for column in columns]
     assert table.rows == [("one", *(f"{(a + b) / 2:.3f}" for a, b in ends), f"{(length * factor - 1) / 2:.3f}")]
+
+
+def test_the_windows_slide_by_at_least_one_token(saved):
+    path, text = saved("rope", max_seq_len=1)
+    table = run("extrapolate", TOPICS["extrapolate"](model=path, data=(str(text),), factor=4, windows=2)).tables[0]
+    assert [row[0] for row in table.rows[-2:]] == ["windows of 1", "sliding by 1"]

@@ -1,14 +1,17 @@
 """study.py cache: its slots, multiplications and logits are those of the cache."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from model import ModelArgs, Transformer
 from model.positions import build_scheme
 from model.study import TOPICS, run
-from model.study.kv_cache import RecordingCache, error_of_wrong_start_pos, measure_calls
+from model.study.kv_cache import Call, RecordingCache, cache_table, error_of_wrong_start_pos, measure_calls
 
 ARGS = ModelArgs(dim=24, n_layers=2, n_heads=3, n_kv_heads=1, head_dim=8, hidden_dim=32, vocab_size=41, max_seq_len=20)
+UNUSED = "slots not in use, filled with NaN at the start"  # a row of the table
 
 
 def multiplications(T: int, S: int) -> int:
@@ -84,4 +87,12 @@ def test_the_last_row_of_the_table_sums_the_calls():
     assert found["bytes a slot: 2 x L x K x D numbers"] == str(2 * 2 * 2 * 16 * 4)
     assert found["bytes held, 9 slots"] == "4,608"
     assert found["bytes in use, 7 slots"] == "3,584"
-    assert found["slots not in use, NaN since the start"] == "untouched, and no logit is NaN"
+    assert found[UNUSED] == "still NaN"
+
+
+def test_a_logit_that_is_nan_is_reported():
+    cache = RecordingCache(ARGS)
+    call = Call("prefill", "", 0, range(ARGS.max_seq_len), range(ARGS.max_seq_len), 1, 1, 1, float("nan"))
+    assert dict(cache_table(cache, ARGS, [call], 0.0).rows)[UNUSED] == "READ: a logit is NaN"
+    cache.keys.zero_()
+    assert dict(cache_table(cache, ARGS, [replace(call, difference=0.0)], 0.0).rows)[UNUSED] == "none"

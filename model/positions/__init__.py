@@ -1,12 +1,12 @@
 """Other position encodings, by name, for study only. LLaMA needs none of this.
 
-    encodings.py    another rotation table: none, part of the head, a grid, learned frequencies;
+    encodings.py    other rotation tables: none rotated, part of the head, a grid, learned frequencies;
                     positions added to the embedding: sinusoids, or a learned vector for each position
     scores.py       attention scores that depend on positions: T5, ALiBi, Shaw, Transformer-XL, TUPE, DeBERTa
-    rope_forms.py   RoPE itself in every form in which it is written, including ChatGLM's
+    rope_forms.py   the published forms of RoPE, including ChatGLM's
 
-Each scheme changes one place in the network, its slot: ``table`` is the rotation table ``freqs_cis``, ``embedding`` the
-input of the first block, ``bias`` a number added to each attention score, ``score`` any other formula for the scores.
+Each scheme changes one part of the network: ``table`` is the rotation table ``freqs_cis``, ``embedding`` the input of
+the first block, ``bias`` a number added to each attention score, ``score`` another formula for the scores.
 This file builds a network with one of the schemes, saves it, and loads it.
 """
 
@@ -30,7 +30,7 @@ from .scores import T5, Alibi, Deberta, Shaw, TransformerXL, Tupe
 
 class Scheme(NamedTuple):
     network: type[Transformer]
-    slot: str  # table, embedding, bias or score
+    changes: str  # the part of the network that it changes: table, embedding, bias or score
     any_length: bool = True  # whether weights trained at one length can run at another
 
 
@@ -84,7 +84,8 @@ def build_scheme(args: ModelArgs, scheme: str, factor: float = 1.0, **options: A
     if scheme in SCALINGS:
         if not (isinstance(factor, int | float) and 1 <= factor <= args.max_seq_len):
             raise ValueError(f"factor is {factor!r}: give a number from 1 to max_seq_len {args.max_seq_len}")
-        # At factor 1 all three are plain RoPE. Only yarn needs the trained length, to count the rotations in it.
+        # At factor 1 all three are plain RoPE. Only yarn needs the trained length, because it treats each pair by its
+        # number of turns within that length.
         original = {"original_max_seq_len": max(1, round(args.max_seq_len / factor))} if scheme == "yarn" else {}
         args = replace(args, rope_scaling=RopeScaling(cast(Type, scheme), float(factor), **original))
     elif factor != 1:
@@ -150,9 +151,12 @@ def load_study(directory: Path, max_seq_len: int | None = None) -> Transformer:
     scheme, options, args = read_study(directory)
     tensors = load_tensors(directory / STUDY_WEIGHTS)
     check_sizes(args, tensors, directory / STUDY_FILE)
-    check_length(scheme, args.max_seq_len, max_seq_len or args.max_seq_len)
+    trained_length = args.max_seq_len
+    check_length(scheme, trained_length, max_seq_len or trained_length)
     args = replace(args, max_seq_len=max_seq_len or args.max_seq_len)
     check_context(args, directory / STUDY_FILE)
+    if scheme == "yarn":  # the trained length stays the same, so the factor grows with max_seq_len
+        options = {**options, "factor": options.get("factor", 1.0) * args.max_seq_len / trained_length}
     model = build_scheme(args, scheme, **options)
     try:
         model.load_state_dict(tensors)
@@ -171,12 +175,14 @@ def check_sizes(args: ModelArgs, tensors: dict[str, Tensor], study_file: Path) -
         "layers.0.feed_forward.w1.weight": (args.hidden_dim, args.dim),
     }
     if layers != args.n_layers:
-        raise ValueError(f"{study_file}: n_layers is {args.n_layers}, but the weights have {layers}; restore the file")
+        raise ValueError(
+            f"{study_file}: n_layers is {args.n_layers}, but the weights have {layers} layers; restore the file"
+        )
     for name, shape in expected.items():
         stored_shape = tuple(tensors[name].shape) if name in tensors else None
         if stored_shape != shape:
             raise ValueError(
-                f"{study_file}: by args the shape of {name} is {shape}, but the weights have {stored_shape}; "
+                f"{study_file}: args gives {name} the shape {shape}, but the stored tensor has {stored_shape}; "
                 "restore the file"
             )
 

@@ -20,8 +20,14 @@ def check_at_least(name: str, value: int, minimum: int, reason: str = "") -> Non
         raise ValueError(f"{name} is {value}: give at least {minimum}{reason}")
 
 
+def check_even_dim(args: ModelArgs) -> None:
+    """Raise ValueError if sinusoids cannot fill a vector of ``dim`` channels."""
+    if args.dim % 2:
+        raise ValueError(f"dim is {args.dim}: make it even, because a sine and a cosine share a frequency")
+
+
 class NoPositions(Transformer):
-    """NoPE: no rotation, R_m = 1. Only the causal mask depends on the order of tokens (arXiv:2305.19466)."""
+    """NoPE: R_m is the identity. Only the causal mask depends on the order of tokens (arXiv:2305.19466)."""
 
     def __init__(self, args: ModelArgs) -> None:
         super().__init__(args)
@@ -48,9 +54,10 @@ class PartialRope(Transformer):
 class GridRope(Transformer):
     """2D RoPE: the first half of a head is rotated by the row of a token in a grid, the second half by its column.
 
-    ChatGLM-6B has two position ids too: the position outside the blank that it fills, and the position inside it (GLM,
-    arXiv:2103.10360, section 2.3). Running text has no blank, so here tokens fill a grid of ``width`` columns. A shift
-    moves tokens to other rows, so scores depend on more than the distance.
+    GLM and ChatGLM-6B have two position ids too ("2D positional encoding", arXiv:2103.10360). One is the position in
+    the text, which is the same for all tokens of a blank; the other is the position inside the blank. Running text has
+    no blank, so here tokens fill a grid of ``width`` columns. A shift moves tokens to other rows, so scores depend on
+    more than the distance.
     """
 
     shift_invariant = False
@@ -74,7 +81,9 @@ class LearnableRope(Transformer):
 
     def __init__(self, args: ModelArgs) -> None:
         if args.rope_theta < 1:
-            raise ValueError(f"rope_theta is {args.rope_theta}: give at least 1, so that no pair passes one radian")
+            raise ValueError(
+                f"rope_theta is {args.rope_theta}: give at least 1, or pairs rotate by over a radian per token"
+            )
         super().__init__(args)
         rotations = precompute_freqs_cis(args.head_dim, 2, args.rope_theta)[1]  # (D/2,): of position 1
         self.frequencies = nn.Parameter(rotations.angle())  # (D/2,) radians per token
@@ -132,12 +141,12 @@ class FirstBlock(TransformerBlock):
 class Sinusoidal(PositionedEmbedding):
     """Fixed sinusoids: h_m = sqrt(dim) E_m + PE(m) (Transformer, arXiv:1706.03762, sections 3.4 and 3.5).
 
-    The embedding E has standard deviation dim^-1/2, so that both terms are of the same size.
+    E_m is the embedding of the token at position m. Its numbers have standard deviation dim^-1/2, so that both terms
+    are of similar size.
     """
 
     def __init__(self, args: ModelArgs) -> None:
-        if args.dim % 2:
-            raise ValueError(f"dim is {args.dim}: make it even, because a sine and a cosine share a frequency")
+        check_even_dim(args)
         super().__init__(args)
         nn.init.normal_(self.tok_embeddings.weight, std=args.dim**-0.5)
         self.sinusoids = sinusoids(args.dim, args.max_seq_len)  # (max_seq_len, dim)
@@ -148,7 +157,10 @@ class Sinusoidal(PositionedEmbedding):
 
 
 class Learned(PositionedEmbedding):
-    """Learned position embeddings: h_m = E_m + P_m, as in GPT-2 and BERT, for ``max_seq_len`` positions."""
+    """Learned position embeddings: h_m = E_m + P_m, as in GPT-2 and BERT, for ``max_seq_len`` positions.
+
+    E_m is the embedding of the token at position m, and P_m the vector of the position.
+    """
 
     def __init__(self, args: ModelArgs) -> None:
         super().__init__(args)
@@ -165,16 +177,20 @@ def distances(T: int, S: int, device: torch.device | None = None) -> Tensor:
     return keys[S - T :, None] - keys  # (T, S)
 
 
+def check_buckets(buckets: int, farthest: int) -> None:
+    """Raise ValueError for fewer than 2 buckets, or if ``farthest`` is within the first half of them."""
+    check_at_least("buckets", buckets, 2)
+    reason = f", because half of the {buckets} buckets hold one distance each"
+    check_at_least("farthest", farthest, buckets // 2 + 1, reason)
+
+
 def t5_buckets(distance: Tensor, buckets: int = 32, farthest: int = 128) -> Tensor:
     """The bucket of each distance, int64 of the same shape (T5, arXiv:1910.10683, section 2.1, for a decoder).
 
     The first half of the buckets hold one distance each. The rest divide the distances up to ``farthest`` evenly on a
-    logarithmic scale, and the last one holds all larger distances too. Raises ValueError for fewer than 2 buckets, or
-    if ``farthest`` is within the first half.
+    logarithmic scale, and the last one holds all larger distances too.
     """
-    check_at_least("buckets", buckets, 2)
     exact = buckets // 2
-    check_at_least("farthest", farthest, exact + 1, f": half of the {buckets} buckets hold one distance each")
     fraction = (distance.clamp(min=1) / exact).log() / math.log(farthest / exact)  # 0 at exact, 1 at farthest
     logarithmic = exact + (fraction * (buckets - exact)).long()
     return torch.where(distance < exact, distance, logarithmic.clamp(max=buckets - 1))

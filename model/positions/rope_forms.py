@@ -1,8 +1,8 @@
-"""Every form in which RoPE is written, and ChatGLM's rotations, which have different angles.
+"""The published forms of RoPE, and ChatGLM's rotations, which have different angles.
 
 Up to rounding, each is LLaMA's rotation with the channels in another order and another table of angles; the tests check
-this. The plain forms have the same angles, m theta^(-2i/D) for position m and pair i. They differ in which channels are
-a pair, in the arithmetic, and in the precision of the angles.
+this. The plain forms have the same angles, m theta^(-2i/D) for position m and pair i. They differ in which channels
+form a pair, in the arithmetic, and in the precision of the angles.
 """
 
 import math
@@ -27,8 +27,8 @@ class RopeForm:
     pairs: Tensor  # (D/2, 2): the channels of each pair, in LLaMA's order
     angles: Tensor  # float64 (T, D/2): the angle of each pair, in radians
 
-    def exact(self, x: Tensor) -> Tensor:
-        """The result of ``rotate`` without rounding, by 2 x 2 rotations in float64: (B, T, H, D) -> (B, T, H, D)."""
+    def in_float64(self, x: Tensor) -> Tensor:
+        """The rotation pair by pair in float64, to measure the rounding of ``rotate``: (B, T, H, D) -> (B, T, H, D)."""
         a = x.double()[..., self.pairs[:, 0]]  # (B, T, H, D/2)
         b = x.double()[..., self.pairs[:, 1]]  # (B, T, H, D/2)
         cos = self.angles.cos()[None, :, None]  # (1, T, 1, D/2)
@@ -45,12 +45,17 @@ def exact_angles(dim: int, positions: Tensor, theta: float = 10000.0) -> Tensor:
     return torch.tensor(rows, dtype=torch.float64)  # (T, dim/2)
 
 
-def neighbours(dim: int) -> Tensor:
+def inverse_frequencies(dim: int, theta: float) -> Tensor:
+    """theta^(-2i/dim) of each pair in float32, as the published codes compute it: (dim/2,)."""
+    return 1 / theta ** (torch.arange(0, dim, 2).float() / dim)  # (dim/2,)
+
+
+def neighbour_pairs(dim: int) -> Tensor:
     """Pairs of neighbouring channels, (0, 1), (2, 3) ..., as in RoFormer and LLaMA: (dim/2, 2)."""
     return torch.arange(dim).view(-1, 2)  # (dim/2, 2)
 
 
-def halves(dim: int) -> Tensor:
+def half_pairs(dim: int) -> Tensor:
     """Pairs (0, dim/2), (1, dim/2 + 1) ..., as in GPT-NeoX and Hugging Face: (dim/2, 2)."""
     return torch.arange(dim).view(2, -1).T  # (dim/2, 2)
 
@@ -82,16 +87,16 @@ def elementwise(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """x cos + [-x_1, x_0, -x_3, x_2 ...] sin, with cos and sin (T, D/2) (RoFormer, equation 34)."""
     cos = cos.repeat_interleave(2, -1)[None, :, None]  # (1, T, 1, D)
     sin = sin.repeat_interleave(2, -1)[None, :, None]  # (1, T, 1, D)
-    return doubled(x, cos, sin)
+    return elementwise_doubled(x, cos, sin)
 
 
-def doubled(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def elementwise_doubled(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """``elementwise`` with tables (1, T, 1, D) that already have every angle twice."""
     swapped = torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)  # (B, T, H, D)
     return x * cos + swapped * sin
 
 
-def repeated(angles: Tensor) -> tuple[Tensor, Tensor]:
+def cos_sin_twice(angles: Tensor) -> tuple[Tensor, Tensor]:
     """Cosine and sine in the precision of the angles, for ``half_split``: (T, D/2) -> (T, D) each."""
     twice = torch.cat((angles, angles), -1)  # (T, D)
     return twice.cos(), twice.sin()
@@ -127,7 +132,7 @@ def chatglm(x: Tensor, ids: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def chatglm_learnable(x: Tensor, ids: Tensor, inv_freq: Tensor) -> Tensor:
     """``chatglm`` with trained frequencies (D/4,). The tables are computed in every call, because these change."""
     positions = torch.arange(int(ids.max()) + 1, dtype=inv_freq.dtype)  # (largest id + 1,)
-    cos, sin = repeated(torch.outer(positions, inv_freq))  # (largest id + 1, D/2) each
+    cos, sin = cos_sin_twice(torch.outer(positions, inv_freq))  # (largest id + 1, D/2) each
     return chatglm(x, ids, cos, sin)
 
 
@@ -141,9 +146,12 @@ def chatglm2(x: Tensor, table: Tensor) -> Tensor:
 
 
 def two_id_forms(dim: int, theta: float, context_ids: Tensor, equal_blocks: Tensor) -> Iterator[RopeForm]:
-    """ChatGLM-6B with trained frequencies, in float32, and in float16 as in its code; then with two other ids."""
-    inv_freq = 1 / theta ** (torch.arange(0, dim // 2, 2).float() / (dim // 2))  # (D/4,)
-    pairs = torch.cat((halves(dim // 2), halves(dim // 2) + dim // 2))  # (D/2, 2)
+    """ChatGLM-6B: with trained frequencies, with float32 angles, and with float16 angles as in its code.
+
+    The last form has two other ids for each token: its position, and its position within a block.
+    """
+    inv_freq = inverse_frequencies(dim // 2, theta)  # (D/4,)
+    pairs = torch.cat((half_pairs(dim // 2), half_pairs(dim // 2) + dim // 2))  # (D/2, 2)
     learned = torch.nn.Parameter(inv_freq)
     rotate = partial(chatglm_learnable, ids=context_ids, inv_freq=learned)
     yield RopeForm("ChatGLM-6B, learnable", rotate, (learned,), pairs, two_id_angles(dim, context_ids, theta))
@@ -153,7 +161,7 @@ def two_id_forms(dim: int, theta: float, context_ids: Tensor, equal_blocks: Tens
         ("position and block", torch.float32, equal_blocks),
     ):
         positions = torch.arange(int(ids.max()) + 1, dtype=dtype)
-        cos, sin = repeated(torch.outer(positions, inv_freq.to(dtype)))  # (largest id + 1, D/2) each
+        cos, sin = cos_sin_twice(torch.outer(positions, inv_freq.to(dtype)))  # (largest id + 1, D/2) each
         rotate = partial(chatglm, ids=ids, cos=cos, sin=sin)
         yield RopeForm(name, rotate, (cos, sin), pairs, two_id_angles(dim, ids, theta))
 
@@ -165,13 +173,13 @@ def two_id_angles(dim: int, ids: Tensor, theta: float) -> Tensor:
 
 def chatglm2_forms(dim: int, positions: Tensor, theta: float, ratio: float) -> Iterator[RopeForm]:
     """ChatGLM2, and ChatGLM2-32k, which divides positions by ``ratio``."""
-    freqs = 1 / theta ** (torch.arange(0, dim // 2, 2).float() / (dim // 2))  # (D/4,)
+    freqs = inverse_frequencies(dim // 2, theta)  # (D/4,)
     for name, divisor in (("ChatGLM2", 1.0), ("ChatGLM2-32k", ratio)):
         rounded = torch.outer(positions.float() / divisor, freqs)  # (T, D/4)
         table = torch.stack((rounded.cos(), rounded.sin()), -1)  # (T, D/4, 2)
         exact = exact_angles(dim // 2, positions / divisor, theta)  # (T, D/4)
         angles = torch.cat((exact, torch.zeros_like(exact)), -1)  # (T, D/2)
-        yield RopeForm(name, partial(chatglm2, table=table), (table,), neighbours(dim), angles)
+        yield RopeForm(name, partial(chatglm2, table=table), (table,), neighbour_pairs(dim), angles)
 
 
 def every_rope_form(
@@ -182,6 +190,7 @@ def every_rope_form(
     ``ratio`` is ChatGLM2-32k's rope_ratio. The first 1 / ``blocks`` of the tokens are ChatGLM-6B's prompt.
     Raises ValueError if ``dim`` is not a multiple of 4.
     """
+    check_halves(dim)
     yield from plain_forms(dim, length, theta)
     yield from chatglm_family(dim, length, theta, ratio, blocks)
 
@@ -201,21 +210,20 @@ def check_halves(dim: int) -> None:
 
 
 def plain_forms(dim: int, length: int, theta: float = 10000.0) -> Iterator[RopeForm]:
-    """RoPE's rotation in every form, as in ``every_rope_form``."""
-    check_halves(dim)
+    """RoPE's rotation in every form, as in ``every_rope_form``. Raises ValueError if ``dim`` is odd."""
     positions = torch.arange(length)  # (T,)
     freqs_cis = precompute_freqs_cis(dim, length, theta)  # (T, D/2)
     cos, sin = freqs_cis.real.contiguous(), freqs_cis.imag.contiguous()  # (T, D/2) each
     angles = exact_angles(dim, positions, theta)  # (T, D/2)
-    neighbour_pairs = neighbours(dim)  # (D/2, 2)
+    pairs = neighbour_pairs(dim)  # (D/2, 2)
 
     R = block_diagonal(freqs_cis)  # (T, D, D)
-    yield RopeForm("matrix R_m", partial(matrix, R=R), (R,), neighbour_pairs, angles)
-    yield RopeForm("elementwise", partial(elementwise, cos=cos, sin=sin), (cos, sin), neighbour_pairs, angles)
+    yield RopeForm("matrix R_m", partial(matrix, R=R), (R,), pairs, angles)
+    yield RopeForm("elementwise", partial(elementwise, cos=cos, sin=sin), (cos, sin), pairs, angles)
     cos_twice = cos.repeat_interleave(2, -1)[None, :, None]  # (1, T, 1, D)
     sin_twice = sin.repeat_interleave(2, -1)[None, :, None]  # (1, T, 1, D)
-    rotate = partial(doubled, cos=cos_twice, sin=sin_twice)
-    yield RopeForm("doubled angles", rotate, (cos_twice, sin_twice), neighbour_pairs, angles)
+    rotate = partial(elementwise_doubled, cos=cos_twice, sin=sin_twice)
+    yield RopeForm("doubled angles", rotate, (cos_twice, sin_twice), pairs, angles)
 
     # The library rotates q and k in one call. Here x is q, and k is as small as possible.
     def complex_form(x: Tensor, table: Tensor = freqs_cis) -> Tensor:
@@ -224,13 +232,13 @@ def plain_forms(dim: int, length: int, theta: float = 10000.0) -> Iterator[RopeF
     def real_form(x: Tensor) -> Tensor:
         return apply_rotary_emb_real(x, x[:, :, :1], freqs_cis)[0]
 
-    yield RopeForm("complex", complex_form, (freqs_cis,), neighbour_pairs, angles)
-    yield RopeForm("real arithmetic", real_form, (freqs_cis,), neighbour_pairs, angles)
+    yield RopeForm("complex", complex_form, (freqs_cis,), pairs, angles)
+    yield RopeForm("real arithmetic", real_form, (freqs_cis,), pairs, angles)
     cos_halves, sin_halves = torch.cat((cos, cos), -1), torch.cat((sin, sin), -1)  # (T, D) each
     rotate = partial(half_split, cos=cos_halves, sin=sin_halves)
-    yield RopeForm("half-split", rotate, (cos_halves, sin_halves), halves(dim), angles)
-    inv_freq = 1 / theta ** (torch.arange(0, dim, 2).float() / dim)  # (D/2,)
+    yield RopeForm("half-split", rotate, (cos_halves, sin_halves), half_pairs(dim), angles)
+    inv_freq = inverse_frequencies(dim, theta)  # (D/2,)
     for name, dtype in (("complex, float32 angles", torch.float32), ("complex, float16 angles", torch.float16)):
         rounded = torch.outer(positions.to(dtype), inv_freq.to(dtype)).float()  # (T, D/2)
         table = torch.polar(torch.ones_like(rounded), rounded)  # (T, D/2)
-        yield RopeForm(name, partial(complex_form, table=table), (table,), neighbour_pairs, angles)
+        yield RopeForm(name, partial(complex_form, table=table), (table,), pairs, angles)

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from ..attention import Attention
 from ..config import ModelArgs
 from ..transformer import Transformer
-from .encodings import check_at_least, distances, sinusoids, t5_buckets
+from .encodings import check_at_least, check_buckets, check_even_dim, distances, sinusoids, t5_buckets
 
 
 def gather_by_distance(scores: Tensor, index: Tensor) -> Tensor:
-    """Pick the score of each key's distance: scores (B, H, T, N) for N distances, index (T, S) -> (B, H, T, S)."""
+    """For query t and key s, pick column index[t, s]: scores (B, H, T, N), index (T, S) -> (B, H, T, S)."""
     return scores.gather(-1, index.expand(*scores.shape[:2], *index.shape))  # (B, H, T, S)
 
 
@@ -53,7 +53,7 @@ def replace_attention(model: Transformer, attentions: Sequence[ScoringAttention]
 
 
 class BiasedAttention(ScoringAttention):
-    """e_ij = q_i k_j^T / sqrt(D) + b(i - j), where the network computes b for all layers."""
+    """e_ij = q_i k_j^T / sqrt(D) + b(i - j). b is the same in all layers, so the network computes it."""
 
     def __init__(self, args: ModelArgs, layer_id: int, network: "BiasedTransformer") -> None:
         super().__init__(args, layer_id)
@@ -83,7 +83,7 @@ class T5(BiasedTransformer):
     """
 
     def __init__(self, args: ModelArgs, buckets: int = 32, farthest: int = 128) -> None:
-        t5_buckets(torch.arange(1), buckets, farthest)  # raises ValueError if the options do not fit together
+        check_buckets(buckets, farthest)
         super().__init__(args)
         self.farthest = farthest
         self.relative_bias = nn.Embedding(buckets, args.n_heads)  # the same in all layers
@@ -95,10 +95,10 @@ class T5(BiasedTransformer):
 
 
 def alibi_slopes(n_heads: int) -> Tensor:
-    """The slope of each head, (H,): the geometric series 2^(-8/H), 2^(-16/H) ... 2^-8 if H is a power of two.
+    """The slope of each head, (H,): the geometric sequence 2^(-8/H), 2^(-16/H) ... 2^-8 if H is a power of two.
 
-    Otherwise the series is that of the power of two below H, and the other heads take every second slope of the series
-    for twice that power.
+    Otherwise the first slopes are those of P heads, where P is the largest power of two below H. The others are every
+    second slope of 2P heads.
     """
     power = 2 ** int(math.log2(n_heads))  # the largest power of two up to H
     slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
@@ -125,8 +125,8 @@ class ShawAttention(ScoringAttention):
 
     def __init__(self, args: ModelArgs, layer_id: int, farthest: int) -> None:
         super().__init__(args, layer_id)
-        # a^K and a^V for the distances 0 .. farthest. One tensor with three axes, because the trainer uses Muon for all
-        # tensors with two axes, and Muon is for the matrices of linear layers.
+        # a^K and a^V for the distances 0 .. farthest. One tensor with three axes, because the trainer uses Muon for the
+        # two-axis parameters of the layers, and Muon is for the matrices of linear layers.
         self.relative = nn.Parameter(0.02 * torch.randn(2, farthest + 1, args.head_dim))  # (2, farthest + 1, D)
 
     def clipped(self, distance: Tensor) -> Tensor:
@@ -179,8 +179,7 @@ class TransformerXL(Transformer):
     """Transformer-XL: keys made from sinusoids of the distance. The KV cache takes the place of its segment memory."""
 
     def __init__(self, args: ModelArgs) -> None:
-        if args.dim % 2:
-            raise ValueError(f"dim is {args.dim}: make it even, because a sine and a cosine share a frequency")
+        check_even_dim(args)
         super().__init__(args)
         replace_attention(self, [TransformerXLAttention(args, layer_id) for layer_id in range(args.n_layers)])
 
@@ -245,7 +244,7 @@ class DebertaAttention(ScoringAttention):
 
     DeBERTa, arXiv:2006.03654, equations 3 and 4. d(i, j) is clipped to its range. Qc and Kc are the queries and keys of
     the tokens, Qr and Kr those of the 2k learned vectors for distances. The third term has d(j, i) as in the paper; the
-    authors' code has d(i, j). Their biases of q and v are left out.
+    authors' code has d(i, j), and adds biases to q and v, which are left out here.
     """
 
     def __init__(self, args: ModelArgs, layer_id: int, table: nn.Embedding) -> None:

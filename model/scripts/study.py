@@ -11,7 +11,7 @@ from ..study.topic import check_plot, save_plot
 
 WITHOUT_PICTURE = ("exercise", "check", "page")
 POSITIONAL = ("model", "file", "directory")  # options that may also be given as a positional argument
-TEXT_OPTIONS = ("prompt", "data")  # the first that a topic has is suggested for text without a flag
+TEXT_OPTIONS = ("prompt", "data")  # for text without a flag, the parser suggests the first of these that the topic has
 
 
 def overview() -> str:
@@ -36,7 +36,7 @@ def make_parser(topic: str) -> Parser:
     parser = Parser(text_flag, prog=script_name("study"), usage=f"{script_name('study')} {topic} [flags]")
     for name in names & set(POSITIONAL):
         parser.add_argument(name.upper(), nargs="?", help=f"the same as --{name}")
-    plot_help = argparse.SUPPRESS if topic in WITHOUT_PICTURE else "draw a picture into this file (extra `plot`)"
+    plot_help = argparse.SUPPRESS if topic in WITHOUT_PICTURE else "draw a picture into this file (needs matplotlib)"
     parser.add_argument("--plot", metavar="PATH", type=Path, help=plot_help)
     add_flags(parser, options)
     return parser

@@ -66,8 +66,13 @@ def run(options: AttentionMaps) -> Report:
     check_options(options, 1, "windows")
     model, tokenizer, scheme = open_model(options.model)
     args = model.args
-    if scheme == "learnable" or torch.equal(model.freqs_cis, torch.ones_like(model.freqs_cis)):
-        raise ValueError(f"scheme {scheme} has no rotation table that could be switched off: name another model")
+    if scheme == "learnable":
+        raise ValueError(
+            "scheme learnable computes its rotation table at each access, so it cannot be switched off: "
+            "name another model"
+        )
+    if torch.equal(model.freqs_cis, torch.ones_like(model.freqs_cis)):
+        raise ValueError(f"scheme {scheme} does not rotate, so nothing can be switched off: name another model")
     if options.prompt is None:
         T = min(options.tokens, args.max_seq_len)
         check_memory(
@@ -107,7 +112,18 @@ def by_head(rotated: Tensor, plain: Tensor, name: str) -> Table:
     """A row for each head, from mean weights (L, H, T, S) with and without rotation."""
     table = Table(
         f"Each head on {name}: mean distance of its attention weight (tokens), and its weight on self, before, first",
-        ("layer", "head", "far", "self", "before", "first", "far, off", "self, off", "before, off", "first, off"),
+        (
+            "layer",
+            "head",
+            "far",
+            "self",
+            "before",
+            "first",
+            "far, off",
+            "self, off",
+            "before, off",
+            "first, off",
+        ),
         notes=[
             "self, before, first: the token itself, the one before it, the first one of the window.",
             "off: the same weights of the network with the rotation switched off.",
@@ -137,8 +153,8 @@ def uniform(T: int) -> Tensor:
 def weight_by_distance(rotated: Tensor, plain: Tensor) -> Table:
     on, off = profile(rotated), profile(plain)
     equal = uniform(len(on))
-    steps = [n for n in (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256) if n < len(on)]
-    rows = [(n, f"{on[n]:.4f}", f"{off[n]:.4f}", f"{equal[n]:.4f}") for n in steps]
+    shown = [n for n in (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256) if n < len(on)]
+    rows = [(n, f"{on[n]:.4f}", f"{off[n]:.4f}", f"{equal[n]:.4f}") for n in shown]
     return Table(
         "Mean weight by distance, over all layers and heads",
         ("distance", "rotation", "off", "equal"),

@@ -11,7 +11,7 @@ from ..rope import precompute_freqs_cis
 from .topic import BLUE, Report, Table, check_even, check_options, check_theta
 
 MAX_PAIRS = 8  # rows of the first table, and clocks in a row of the picture
-DISTANCES = (1, 6, 44, 1000)
+DISTANCES = (1, 6, 44, 1000)  # 6 and 44 are near 1 and 7 turns of pair 0
 POSITIONS = (0, 1, 2, 6, 44, 1000)  # rows of the picture
 
 
@@ -51,9 +51,9 @@ def run(options: Clocks) -> Report:
         speeds.rows.append((i, f"{rate:.6f}", f"{2 * math.pi / rate:.2f}", f"{turns:.3f}"))
     last = len(freqs) - 1
     similarity = Table(
-        "How alike two positions look, by distance: the cosine of the angle between their hands",
+        "Cosine of the angle between two positions, by distance",
         ("distance", "pair 0", f"pair {last}", "mean of all pairs"),
-        notes=["+1: no difference."],
+        notes=["+1: the two positions look the same to that pair."],
     )
     for distance in DISTANCES:
         cosines = (distance * freqs).cos()

@@ -35,7 +35,7 @@ def run(options: Compare) -> Report:
         text = prepare_for_schemes(options, dict(runs))
         for scheme, seed in runs:
             print(f"{scheme}, seed {seed} ...", file=sys.stderr, flush=True)
-            finished = {(line["scheme"], line["seed"]) for line in lines}
+            finished = finished_runs(lines)
             new = [line for line in train_one(scheme, seed, text, options) if (line["scheme"], seed) not in finished]
             append(path, new)
             lines += new
@@ -43,7 +43,7 @@ def run(options: Compare) -> Report:
 
 
 def read_results(path: Path, options: Compare) -> list[Line]:
-    """The finished runs with the same budget. A last line cut short by a kill is skipped.
+    """The finished runs with the same budget. Lines cut short by a kill are skipped.
 
     Raises ValueError, naming the line, if a line is not a valid result.
     """
@@ -53,15 +53,20 @@ def read_results(path: Path, options: Compare) -> list[Line]:
     same_budget = json.loads(json.dumps(budget(options)))  # as it is read back, with lists for tuples
     results = []
     for number, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True), 1):
-        if not text.endswith("}\n"):
-            continue
         try:
             line = checked_line(json.loads(text))
         except (ValueError, RecursionError) as error:
+            if is_cut_short(text):
+                continue
             raise ValueError(f"{path}, line {number}: {error}; remove the line to repeat the run") from None
         if line["budget"] == same_budget:
             results.append(line)
     return results
+
+
+def is_cut_short(text: str) -> bool:
+    """Whether a line is the beginning of a JSON object: opening braces without their closing ones."""
+    return not text.endswith("}\n") or text.count("{") > text.count("}")
 
 
 FIELDS = {
@@ -95,13 +100,18 @@ def check_number(name: str, value: object) -> None:
         raise ValueError(f"{name} is {value!r}: a number is needed")
 
 
+def finished_runs(lines: list[Line]) -> set[tuple[str, int]]:
+    """Scheme and seed of each line."""
+    return {(line["scheme"], line["seed"]) for line in lines}
+
+
 def missing_runs(options: Compare, lines: list[Line]) -> list[tuple[str, int]]:
     """Scheme and seed of the runs still to train, seed by seed, so that all schemes have a result early.
 
     The scalings are results of rope's runs. With ``keep``, a run also needs its saved model, of which study.json is
     written last.
     """
-    finished = {(line["scheme"], line["seed"]) for line in lines}
+    finished = finished_runs(lines)
     schemes = options.schemes or tuple(SCHEMES)
     trained = dict.fromkeys("rope" if scheme in SCALINGS else scheme for scheme in schemes)
     runs = []
@@ -133,7 +143,7 @@ def scheme_table(options: Compare, lines: list[Line]) -> Table:
     rows = [
         (
             scheme,
-            SCHEMES[scheme].slot,
+            SCHEMES[scheme].changes,
             *(mean_and_deviation(line["bits_per_byte"][str(times)] for line in runs[scheme]) for times in TIMES),
             len(runs[scheme]),
             round(statistics.median(line["tokens_per_second"] for line in runs[scheme])),
@@ -144,13 +154,13 @@ def scheme_table(options: Compare, lines: list[Line]) -> Table:
     ]
     return Table(
         f"Validation bits per byte, mean ± standard deviation, trained on {options.length} tokens at a time",
-        ("scheme", "slot", *(f"{times} x" for times in TIMES), "seeds", "tokens/s", "cache B/token", "parameters"),
+        ("scheme", "changes", *(f"{times} x" for times in TIMES), "seeds", "tokens/s", "cache B/token", "parameters"),
         rows,
         [
             f"{options.steps} steps of {options.batch_size} x {options.length} tokens, {options.n_layers} layers of "
             f"{options.dim}, {options.n_heads} heads; each column is of the same validation text.",
-            "linear, ntk and yarn are rope's weights, scaled by the multiple when tested; nothing is fine-tuned.",
-            "tokens/s: in training, per second of processor time, so that a busy machine does not count.",
+            "linear, ntk and yarn: rope's weights, with RoPE scaled for each test length, without fine-tuning.",
+            "tokens/s: training tokens per second of CPU time, summed over threads; other load hardly affects it.",
             "-: the scheme has no vector for those positions.",
         ],
     )
@@ -210,7 +220,9 @@ def draw(figure: Any, lines: list[Line]) -> None:
             beside = [time * 2 ** (0.09 * (number - 1.5)) for time in times]
             style = {"color": PALETTE[scheme], "marker": "osD^"[number], "linestyle": DASHES[number]}
             axes.errorbar(beside, means, deviations, linewidth=1.4, markersize=6, capsize=3, label=scheme, **style)
-        axes.set_title(f"slot: {', '.join(dict.fromkeys(SCHEMES[scheme].slot for scheme in schemes))}", fontsize=10)
+        axes.set_title(
+            f"changes: {', '.join(dict.fromkeys(SCHEMES[scheme].changes for scheme in schemes))}", fontsize=10
+        )
         axes.set_xscale("log", base=2)
         axes.set_xticks(TIMES, [f"{times} x" for times in TIMES])
         axes.grid(alpha=0.3)

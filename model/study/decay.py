@@ -31,9 +31,9 @@ def inner(dim: int, length: int, theta: float) -> Tensor:
 def bound(dim: int, length: int, theta: float) -> Tensor:
     """RoFormer's bound on |q . k| for q = k = ones, by distance n, relative to q . k at distance 0: (length + 1,).
 
-    Equation 37 bounds the product by max |h_(i+1) - h_i| times |S_1| + .. + |S_(D/2)|, where S_j is the sum of
-    e^(i n theta_i) over the first j pairs. Here every h_i is 2 and h_(D/2) is 0, so the maximum is 2, and q . k at
-    distance 0 is D: what is left is the mean of |S_j|. At distance 0 it is (D/2 + 1) / 2.
+    Equation 37 bounds the product by max |h_(i+1) - h_i| times |S_1| + .. + |S_(D/2)|, where S_m is the sum of
+    exp(j n theta_i) over the first m pairs. Here every h_i is 2 and h_(D/2) is 0, so the maximum is 2, and q . k at
+    distance 0 is D. The relative bound is therefore the mean of |S_m|. At distance 0 it is (D/2 + 1) / 2.
     """
     sums = precompute_freqs_cis(dim, length + 1, theta).cumsum(-1)  # (length + 1, D/2)
     return sums.abs().mean(-1)
@@ -56,16 +56,19 @@ def run(options: Decay) -> Report:
         f"q . k for q = k = ones, head_dim {options.head_dim}, and RoFormer's bound on it; both relative to distance 0",
         ("distance", *(f"q.k {name}" for name in names), *(f"bound {name}" for name in names)),
         [(d, *(f"{curve[d]:+.3f}" for curve in products), *(f"{curve[d]:.2f}" for curve in bounds)) for d in distances],
-        ["q.k and bound: by base. No q . k can exceed 1 here, so a bound above 1 says nothing."],
+        ["The number after q.k and bound is the base. No q . k can exceed 1 here, so a bound above 1 says nothing."],
     )
     swings = Table(
-        "How it oscillates",
+        "How q . k oscillates",
         ("base", "first rise", "rises", "first below 0", "lowest", "bound rises"),
         [
             (name, *_oscillation(product), f"{_rises(limit).float().mean():.0%}")
             for name, product, limit in zip(names, products, bounds)
         ],
-        ["first rise: the first distance whose product exceeds the one before. rises: how many steps go up."],
+        [
+            "first rise: the first distance whose product exceeds the one before. rises: fraction of steps that go up.",
+            "bound rises: the same fraction for the bound.",
+        ],
     )
     tables = [curves, swings, first_rise(D, options.thetas, products), even_spacing(options)]
     return Report(tables, lambda figure: draw(figure, names, products, bounds))
@@ -99,7 +102,7 @@ def even_spacing(options: Decay) -> Table:
         "Frequencies 1 - 2i/D instead: evenly spaced",
         ("distance", "q.k"),
         [(d, f"{product[d]:+.3f}") for d in sorted({1, D // 8, D // 2, peak})],
-        [f"At distance {peak}, about pi D, all pairs are in phase again: that token scores like the token itself."],
+        [f"At distance {peak}, about pi D, all pairs are in phase again: a key there scores like one at distance 0."],
     )
 
 
@@ -119,7 +122,7 @@ def _oscillation(curve: Tensor) -> tuple[str, str, str, str]:
 def quarter_octaves(curve: Tensor) -> list[tuple[float, float, float, float]]:
     """For each quarter of an octave of distances: its middle, and the mean, smallest and largest value there.
 
-    Distances 0, 1, 2 and 3 are one range each.
+    Distances 0 to 5 are one range each.
     """
     ranges = []
     start = 0
@@ -151,4 +154,4 @@ def draw(figure: Any, names: list[str], products: list[Tensor], bounds: list[Ten
     right.axhline(1, color="black", linewidth=0.8)
     right.text(1.2, 1.05, "the trivial bound", va="bottom", fontsize=9)
     right.legend()
-    figure.suptitle("lines: mean of nearby distances; bands: from the least to the largest of them", fontsize=11)
+    figure.suptitle("lines: mean of nearby distances; bands: from the smallest to the largest of them", fontsize=11)

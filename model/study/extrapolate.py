@@ -31,7 +31,7 @@ class Extrapolate:
     model: Annotated[Path | None, "a trained model (default: the newest run)"] = None
     data: Annotated[tuple[str, ...], "text to test on, at its end (default: the model's validation text)"] = ()
     factor: Annotated[int, "length of the tested texts, as a multiple of the trained length"] = 8
-    windows: Annotated[int, "number of texts of that length"] = 16
+    windows: Annotated[int, "number of test texts"] = 16
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,14 @@ class Endless(Extrapolate):
 def run_extrapolate(options: Extrapolate) -> Report:
     model, scheme, texts, name = open_long_texts(options)
     if model.args.rope_scaling is not None:
-        raise ValueError(f"{options.model} is already scaled ({model.args.rope_scaling.type}): name an unscaled model")
+        raise ValueError(f"the model is already scaled ({model.args.rope_scaling.type}): name an unscaled model")
     length = model.args.max_seq_len
     losses = {f"{scheme}, as it is": full(stretched(model, scheme, options.factor), texts)}
     for scaling in SCALINGS if scheme == "rope" else ():
         losses[SCALING_NAMES[scaling]] = full(stretched(model, scaling, options.factor), texts)
     losses[f"windows of {length}"] = windowed(model, texts, length)
-    losses[f"sliding by {length // 2}"] = windowed(model, texts, length // 2)
+    stride = max(1, length // 2)
+    losses[f"sliding by {stride}"] = windowed(model, texts, stride)
     note = f"Scalings are for {options.factor} x, without fine-tuning; they cost something inside the trained length."
     return Report([loss_table(losses, length, options, name, note)], lambda figure: draw(figure, losses, length))
 
@@ -58,7 +59,7 @@ def run_extrapolate(options: Extrapolate) -> Report:
 def run_endless(options: Endless) -> Report:
     check_options(options, 0, "keep")
     model, scheme, texts, name = open_long_texts(options)
-    check_endless(model, [[0]])
+    check_endless(model, [[0]])  # with a prompt of one token, because only the network is checked
     length = model.args.max_seq_len
     keep = EndlessCache(model.args, model.freqs_cis, keep=options.keep).keep
     losses = {
@@ -74,7 +75,7 @@ def run_endless(options: Endless) -> Report:
 
 
 def open_long_texts(options: Extrapolate) -> tuple[Transformer, str, Tensor, str]:
-    """The model, its scheme, texts of ``factor`` times its context, (windows, longest + 1), and the texts' name."""
+    """The model, its scheme, texts of ``factor`` times its context, (texts, longest + 1), and the texts' name."""
     check_options(options, 2, "factor")
     check_options(options, 1, "windows")
     model, tokenizer, scheme = open_model(options.model)
@@ -86,7 +87,7 @@ def open_long_texts(options: Extrapolate) -> tuple[Transformer, str, Tensor, str
 
 @torch.no_grad()
 def full(model: Transformer, texts: Tensor) -> Tensor:
-    """Loss at each position, each text in one call: (windows, longest)."""
+    """Loss at each position, each text in one call: (texts, longest)."""
     return torch.cat([losses_of(model, text[None]) for text in texts])
 
 
@@ -101,10 +102,10 @@ def windowed(model: Transformer, texts: Tensor, stride: int) -> Tensor:
     done = 0
     while done < longest:
         end = min(done + (stride if done else length), longest)
-        losses = losses_of(model, texts[:, end - length : end + 1])  # (windows, length)
+        losses = losses_of(model, texts[:, end - length : end + 1])  # (texts, length)
         parts.append(losses[:, length - (end - done) :])
         done = end
-    return torch.cat(parts, 1)  # (windows, longest)
+    return torch.cat(parts, 1)  # (texts, longest)
 
 
 def losses_of(model: Transformer, tokens: Tensor) -> Tensor:
@@ -114,7 +115,7 @@ def losses_of(model: Transformer, tokens: Tensor) -> Tensor:
 
 
 def endless_steps(model: Transformer, length: int, keep: int) -> Iterator[tuple[int, list[int], EndlessCache]]:
-    """The fewest forwards that pass a text of ``length`` tokens through an ``EndlessCache``: one for each eviction.
+    """Split a text of ``length`` tokens into the fewest forward calls: one to fill the cache, one for each eviction.
 
     Yields ``start_pos``, the indices in the text of all tokens that are in the cache after the forward, and the cache.
     """
@@ -126,7 +127,7 @@ def endless_steps(model: Transformer, length: int, keep: int) -> Iterator[tuple[
         del cached[cache.keep : cache.keep + len(cached) - start_pos]
         cached += range(done, min(done + cache.max_seq_len - start_pos, length))
         done = cached[-1] + 1
-        yield start_pos, cached, cache
+        yield start_pos, cached.copy(), cache
 
 
 @torch.no_grad()
@@ -144,7 +145,7 @@ def endless_logits(model: Transformer, text: Tensor, keep: int, recompute: bool 
 
 
 def endless_losses(model: Transformer, texts: Tensor, keep: int, recompute: bool = False) -> Tensor:
-    """The loss of each token except the first of texts (windows, longest + 1), in nats: (windows, longest)."""
+    """The loss of each token except the first of texts (N, longest + 1), in nats: (N, longest)."""
     rows = [F.cross_entropy(endless_logits(model, t[:-1], keep, recompute), t[1:], reduction="none") for t in texts]
     return torch.stack(rows)
 
@@ -162,12 +163,12 @@ def loss_table(losses: dict[str, Tensor], length: int, options: Extrapolate, tex
     rows = [
         (name, *(f"{loss[:, a:b].mean():.3f}" for a, b in parts), f"{loss.mean():.3f}") for name, loss in losses.items()
     ]
-    cached = ", and a cache of as many" if isinstance(options, Endless) else ""
+    cached = f", cache of {length} tokens" if isinstance(options, Endless) else ""
     return Table(
-        f"Loss, nats per token, by position; trained on {length} tokens{cached}",
+        f"Loss, nats per token, by position; trained length {length} tokens{cached}",
         ("method", *(f"{a}-{b - 1}" for a, b in parts), "all"),
         rows,
-        [f"text: {options.windows} pieces of {options.factor * length} tokens of {text}.", note],
+        [f"text: {options.windows} texts of {options.factor * length} tokens from {text}.", note],
     )
 
 
@@ -177,7 +178,7 @@ def memory_table(model: Transformer, texts: Tensor, keep: int) -> Table:
     V = model.args.vocab_size
     longest = texts.shape[1]
     length = model.args.max_seq_len
-    *_, (_, cached, _) = endless_steps(model, longest, keep)
+    _, cached, _ = list(endless_steps(model, longest, keep))[-1]  # after the last call
     distances = [length // 16, length // 4, 3 * length // 4, *range(length, longest - keep, length // 2)]
     rows = []
     for back in (*distances[:8], longest - 1):
@@ -227,18 +228,19 @@ def draw(figure: Any, losses: dict[str, Tensor], length: int) -> None:
     axes.axvline(length, color="black", linewidth=0.8, linestyle=":")
     axes.annotate(" end of the trained length", (length, 1), xycoords=("data", "axes fraction"), va="top", fontsize=9)
     axes.set(xlim=(0, longest), xlabel=f"position, in tokens (mean over {width} positions)")
-    axes.set(ylabel="loss, nats per token", title=f"a model trained on {length} tokens, tested up to {longest}")
+    axes.set(ylabel="loss, nats per token", title=f"trained length {length} tokens, tested at up to {longest}")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=9)
 
 
-SAME = 0.02  # fraction of the picture's height below which two curves look the same
+SAME_CURVE = 0.02  # fraction of the picture's height below which two curves look the same
 
 
 def covered_by(curve: Tensor, drawn: dict[str, Tensor]) -> str | None:
     """The name of a drawn curve that this one would cover from end to end."""
+    values = torch.cat([curve, *drawn.values()])
+    height = values.max() - values.min()
     for name, other in drawn.items():
-        values = torch.cat([curve, *drawn.values()])
-        if (curve - other).abs().max() < SAME * (values.max() - values.min()):
+        if (curve - other).abs().max() < SAME_CURVE * height:
             return name
     return None

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from ..cli.machine import check_memory
-from ..positions.rope_forms import RopeForm, chatglm_family, chatglm_ids, halves, neighbours, plain_forms
-from .topic import BLUE, ORANGE, Report, Table, check_options
+from ..positions.rope_forms import RopeForm, chatglm_family, chatglm_ids, half_pairs, neighbour_pairs, plain_forms
+from .topic import BLUE, ORANGE, Report, Table, check_even, check_options
 
 
 @dataclass(frozen=True)
 class Forms:
-    """Every way of writing RoPE, side by side: deviation, time, memory, permutation."""
+    """The published forms of RoPE, side by side: deviation, time, memory, permutation."""
 
     head_dim: Annotated[int, "width of one head"] = 64
     length: Annotated[int, "positions"] = 512
@@ -32,7 +32,7 @@ BLOCKS = 4  # equal parts of the text for ChatGLM; the first is the prompt
 
 def run(options: Forms) -> Report:
     check_options(options, 1, "length", "heads", "repeats")
-    check_options(options, 4, "head_dim")
+    check_even(options, "head_dim")
     if not (math.isfinite(options.ratio) and options.ratio >= 1):
         raise ValueError(f"ratio is {options.ratio:g}: give a number of at least 1")
     if options.repeats > MAX_REPEATS:
@@ -45,16 +45,17 @@ def run(options: Forms) -> Report:
     x = torch.randn(1, options.length, options.heads, options.head_dim, generator=torch.manual_seed(0))  # (1, T, H, D)
     table = Table(
         f"RoPE on {options.length} positions, {options.heads} heads of {options.head_dim}, float32",
-        ("form", "off by", "ms/call", "middle half", "bytes kept", "to LLaMA's order"),
+        ("form", "off by", "ms/call", "quartiles", "bytes kept", "to LLaMA's order"),
         notes=[
             "off by: largest deviation from the same rotation in float64.",
-            "ms/call: median of the calls, and between which two times the middle half of them lies.",
-            "to LLaMA's order: x[..., order] has the pairs where LLaMA has them; numbers are its first four and last.",
+            "ms/call: median of the calls. quartiles: first and third quartile of the calls.",
+            "to LLaMA's order: x[..., order] puts pairs where LLaMA has them; shown: order's first four and last.",
         ],
     )
     tables = [table]
-    forms = list(plain_forms(options.head_dim, options.length))
-    if options.chatglm:
+    if not options.chatglm:
+        forms = list(plain_forms(options.head_dim, options.length))
+    else:
         forms = list(chatglm_family(options.head_dim, options.length, 10000.0, options.ratio, BLOCKS))
         table.columns = (*table.columns, "angle of pair i")
         tables.append(id_table(options.length))
@@ -63,7 +64,7 @@ def run(options: Forms) -> Report:
             off_by, kept_bytes = f"{deviation(form, x):.1e}", sum(t.nbytes for t in form.kept)
             if off_by == "nan":
                 off_by = "-"
-                table.notes.append(f"-: {form.name} has no position from 65520 on, which float16 rounds to infinity.")
+                table.notes.append(f"-: {form.name}: float16 rounds positions from 65520 on to infinity.")
             low, middle, high = milliseconds(form, x, options.repeats)
             row = (form.name, off_by, f"{middle:.2f}", f"{low:.2f}-{high:.2f}", kept_bytes, channel_order(form))
             table.rows.append((*row, angle(form.name, options.ratio)) if options.chatglm else row)
@@ -86,14 +87,14 @@ def id_table(length: int) -> Table:
 def angle(name: str, ratio: float) -> str:
     """The angles by which one of ChatGLM's forms rotates pair i of the two halves of the head."""
     if name == "position and block":
-        return "p theta^(-4i/D), block p theta^(-4i/D)"
+        return "p theta^(-4i/D), (p mod block) theta^(-4i/D)"
     if name.startswith("ChatGLM-6B"):
         return "first id theta^(-4i/D), second id theta^(-4i/D)"
     return "p theta^(-4i/D), 0" if name == "ChatGLM2" or ratio == 1 else f"p/{ratio:g} theta^(-4i/D), 0"
 
 
 def deviation(form: RopeForm, x: Tensor) -> float:
-    return float((form.rotate(x).double() - form.exact(x)).abs().max())
+    return float((form.rotate(x).double() - form.in_float64(x)).abs().max())
 
 
 def milliseconds(form: RopeForm, x: Tensor, repeats: int) -> tuple[float, float, float]:
@@ -109,15 +110,15 @@ def milliseconds(form: RopeForm, x: Tensor, repeats: int) -> tuple[float, float,
 
 def channel_order(form: RopeForm) -> str:
     dim = form.pairs.numel()
-    if torch.equal(form.pairs, neighbours(dim)):
+    if torch.equal(form.pairs, neighbour_pairs(dim)):
         return "none needed"
     permutation = form.pairs.flatten().tolist()
-    kind = "halves" if torch.equal(form.pairs, halves(dim)) else "halves of each half"
+    kind = "halves" if torch.equal(form.pairs, half_pairs(dim)) else "halves of each half"
     return f"{kind}: {', '.join(map(str, permutation[:4]))} .. {permutation[-1]}"
 
 
 def draw(figure: Any, table: Table) -> None:
-    """Bars for deviation and time, with thin lines over the middle half of the times."""
+    """Bars for deviation and time, with thin lines between the quartiles of the times."""
     figure.set_size_inches(9, 4.5)
     names = [row[0] for row in table.rows]
     left, right = figure.subplots(1, 2, sharey=True)
@@ -131,7 +132,7 @@ def draw(figure: Any, table: Table) -> None:
         [max(0.0, high - middle) for middle, (_, high) in zip(times, spans)],
     ]
     right.barh(names, times, xerr=errors, color=ORANGE, capsize=3, error_kw={"linewidth": 1})
-    right.set(title="time", xlabel="ms per call: median, middle half")
+    right.set(title="time", xlabel="ms per call: median and quartiles")
     for axes, column, lengths in ((left, 1, deviations), (right, 2, [high for _, high in spans])):
         axes.margins(x=0.2)
         for number, row in enumerate(table.rows):

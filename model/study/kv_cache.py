@@ -1,5 +1,6 @@
 """The KV cache, forward call by forward call: slots written and read, work saved, and equal logits."""
 
+import math
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import accumulate
@@ -24,7 +25,7 @@ class Cache:
     """The KV cache, call by call: slots written and read, work saved, and equal logits."""
 
     model: Annotated[Path | None, "a trained model (default: a small random network)"] = None
-    prompt: Annotated[str, "first call of a trained model, which then continues it greedily"] = "Once upon a time"
+    prompt: Annotated[str, "prompt of the trained model, which continues it greedily"] = "Once upon a time"
     length: Annotated[int, "tokens in the first call of the random network"] = 6
     calls: Annotated[tuple[int, ...], "tokens in each later call"] = (1, 1, 1, 3, 1)
     max_seq_len: Annotated[int, "slots of the random network's cache"] = 16
@@ -85,7 +86,7 @@ def check_fit(first: int, options: Cache, limit: int) -> None:
     later = sum(options.calls)
     if first + later > limit:
         raise ValueError(
-            f"the first call has {first} tokens and the later calls {later}: max_seq_len is {limit}, give fewer"
+            f"the first call has {first} tokens and the later calls {later}: max_seq_len is {limit}, give fewer tokens"
         )
 
 
@@ -140,7 +141,9 @@ def measure_calls(
 
 
 def logits_and_multiplications(model: Transformer, *inputs: Any) -> tuple[Tensor, int]:
-    """The logits, and the multiplications of all matrix products. PyTorch cannot count those of a fused kernel."""
+    """The logits, and the multiplications of all matrix products. FlopCounterMode does not
+    count those of the fused CPU kernel, so the unfused one is used.
+    """
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         logits = model(*inputs)
     return logits, counter.get_total_flops() // 2  # half of the flops are multiplications, half additions
@@ -191,17 +194,17 @@ def call_table(calls: list[Call]) -> Table:
         "start_pos",
         "slots written",
         "slots read",
-        "scores seen",
+        "visible scores",
         "multiplications",
         "without cache",
-        "times",
+        "ratio",
         "logits differ by",
     ]
     if not any(call.text for call in calls):  # random tokens
         columns.remove("text")
         rows = [(name, *rest) for name, _, *rest in rows]
     notes = [
-        "scores seen: those of the T x S scores that the mask lets through; the last T columns are a triangle.",
+        "visible scores: those of the T x S scores that the mask does not hide; in the last T columns, a triangle.",
         "multiplications: of all matrix products; without cache: the same logits from a call on all tokens so far.",
         "logits differ by: largest difference of any logit between the two.",
     ]
@@ -214,14 +217,18 @@ def cache_table(cache: RecordingCache, args: ModelArgs, calls: list[Call], off_b
     total_bytes = cache.keys.nbytes + cache.values.nbytes
     slot_bytes = total_bytes // slots
     ungrouped_bytes = slot_bytes * args.n_heads // args.n_kv_heads
-    untouched = cache.keys[:, :, :, filled:].isnan().all() and cache.values[:, :, :, filled:].isnan().all()
+    unused = "none" if filled == slots else "still NaN"
+    if not (cache.keys[:, :, :, filled:].isnan().all() and cache.values[:, :, :, filled:].isnan().all()):
+        unused = "WRITTEN"
+    if any(math.isnan(call.difference) for call in calls):
+        unused = "READ: a logit is NaN"
     rows = [
         ("keys and values, each (L, B, K, max_seq_len, D)", f"{tuple(cache.keys.shape)} {str(cache.keys.dtype)[6:]}"),
         ("bytes a slot: 2 x L x K x D numbers", f"{slot_bytes:,}"),
-        (f"bytes a slot if all {args.n_heads} query heads had keys and values of their own", f"{ungrouped_bytes:,}"),
+        (f"bytes a slot if all {args.n_heads} query heads had separate keys and values", f"{ungrouped_bytes:,}"),
         (f"bytes held, {slots} slots", f"{total_bytes:,}"),
         (f"bytes in use, {filled} slots", f"{slot_bytes * filled:,}"),
-        ("slots not in use, NaN since the start", "untouched, and no logit is NaN" if untouched else "WRITTEN"),
+        ("slots not in use, filled with NaN at the start", unused),
         ("the last call with start_pos one too small: logits differ by", short(off_by_one)),
     ]
     return Table("The cache after the last call", ("what", "how much"), rows)
@@ -244,9 +251,9 @@ def draw(figure: Any, calls: list[Call]) -> None:
     left.set(xlabel="slot of the cache, the position of its token", ylabel="forward call", title="slots")
     left.xaxis.get_major_locator().set_params(integer=True)
     left.invert_yaxis()
-    for offset, color, label in ((-0.2, ORANGE, "with the cache"), (0.2, "0.6", "without a cache")):
-        work = [(call.cached if offset < 0 else call.uncached) / 1e6 for call in calls]
-        right.barh([row + offset for row in rows], work, 0.4, color=color, label=label)
+    cached, uncached = [call.cached / 1e6 for call in calls], [call.uncached / 1e6 for call in calls]
+    right.barh([row - 0.2 for row in rows], cached, 0.4, color=ORANGE, label="with the cache")
+    right.barh([row + 0.2 for row in rows], uncached, 0.4, color="0.6", label="without a cache")
     right.set(xlabel="multiplications of the call, in millions", title="work")
     right.grid(axis="x", alpha=0.3)
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower left", ncol=3)

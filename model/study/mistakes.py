@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..positions.rope_forms import halves, rotate_half
+from ..positions.rope_forms import half_pairs, inverse_frequencies, rotate_half
 from ..rope import apply_rotary_emb, precompute_freqs_cis, reshape_for_broadcast
 from .topic import BLUE, ORANGE, Report, Table
 
@@ -18,7 +18,7 @@ class Mistakes:
     """Common mistakes about RoPE from published tutorials and code, each with a measurement."""
 
 
-COLUMNS = ("as written", "correct", "measured", "kind", "in", "right there")
+COLUMNS = ("as written", "correct", "measured", "kind", "in", "right elsewhere")
 Row = tuple[str, str, str, str, str, str]  # a cell for each column; the notes are the five that docs/rope.md lists
 POSITIONS = 2048  # the context of ChatGLM-6B, for which half-precision angles are measured
 
@@ -43,11 +43,18 @@ def shape_mistakes() -> Iterator[Row]:
     equal = (folded[..., 0] == folded[..., 1]).float().mean()
     joined = "that joins rows 2p and 2p + 1"
     measured = f"{equal:.1%} are equal"
-    yield "(1024, 32) reshapes to (512, 64), equal in twos", joined, measured, "mistake", "note 0", "no"
+    yield "(1024, 32) reshaped to (512, 64) has equal pairs", joined, measured, "mistake", "note 0", "no"
 
     part = table[:512]  # (512, 32)
     measured = f"{tuple(part.shape)}"
-    yield "freqs_cis[0 : 512] is (512, 64)", "as wide as the table", measured, "mistake", "note 0", "its next shape"
+    yield (
+        "freqs_cis[0 : 512] is (512, 64)",
+        "(512, 32), the table's width",
+        measured,
+        "mistake",
+        "note 0",
+        "its next shape",
+    )
 
     view = reshape_for_broadcast(part, torch.zeros(2, 512, 12, 32))
     written, measured = "reshape_for_broadcast gives the input's shape", f"{tuple(view.shape)}"
@@ -97,14 +104,21 @@ def score_mistakes() -> Iterator[Row]:
     line = rotated(torch.tensor([[1.0, 0.0]] * 8), table)  # (8, 2)
     spread = line[:, 0].max() - line[:, 0].min()
     measured = f"real part moves by {spread:.2f}, modulus by {line.norm(dim=-1).std():.0f}"
-    yield "the real part of f(q, m) is free of m", "the modulus is", measured, "misprint", "note 1", "its formulas"
+    yield (
+        "the real part of f(q, m) does not depend on m",
+        "the modulus is",
+        measured,
+        "misprint",
+        "note 1",
+        "its formulas",
+    )
 
     between = angles_between(7, 4)
     measured = f"distance 3: {between.min():.2f} to {between.max():.2f}"
-    written, correct = "the angle between q and k shows the distance", "their own angle adds to it"
+    written, correct = "the angle between q and k shows the distance", "the angle of unrotated q and k adds to it"
     yield written, correct, measured, "mistake", "note 1", "no"
 
-    vector, order = torch.arange(1.0, 9.0), halves(8).flatten()
+    vector, order = torch.arange(1.0, 9.0), half_pairs(8).flatten()
     interleaved = torch.stack((-vector[1::2], vector[::2]), -1).flatten()  # (8,)
     gap = (rotate_half(vector) - interleaved).abs().max()
     mapped = (rotate_half(vector[order.argsort()])[order] - interleaved).abs().max()
@@ -152,7 +166,7 @@ def pair_rotation(m: float) -> Tensor:
 
 def half_precision_cosines() -> Tensor:
     """Cosines of the angles, computed in float16 as in ChatGLM-6B, for a head of 64: (POSITIONS, 32)."""
-    inv_freq = 1 / 10000 ** (torch.arange(0, 64, 2) / 64)  # (32,)
+    inv_freq = inverse_frequencies(64, 10000.0)  # (32,)
     return torch.outer(torch.arange(POSITIONS, dtype=torch.float16), inv_freq.half()).cos().float()  # (POSITIONS, 32)
 
 

@@ -66,7 +66,9 @@ def run_rotate(options: Rotate) -> Report:
         for i, (value, printed) in enumerate(zip(rotated, PRINTED[m])):
             if options.theta == Rotate.theta and float(printed) != round(value, 4):
                 cells[i] += "*"
-                table.notes.append(f"* position {m}: note 2 prints {printed}; {value:.7f} rounds to {value:.4f}")
+                table.notes.append(
+                    f"* position {m}: note 2 (docs/rope.md) prints {printed}; {value:.10f} rounds to {value:.4f}"
+                )
         plain = [f"{value:g}" for value in vector]
         by = ", ".join(f"{angle:.4g}" for angle in angles[m].tolist())
         pairs = [f"[{a}, {b}]" for a, b in (plain[:2], plain[2:], cells[:2], cells[2:])]
@@ -112,16 +114,17 @@ def vectors_and_matrices(options: Relative) -> tuple[Tensor, Tensor, Tensor, Ten
 def scores_at(options: Relative, shifts: Tensor) -> dict[str, Tensor]:
     """The score of two tokens ``distance`` apart at each shift, with q and k or the embedding rotated: (shifts,) each.
 
-    ``norm`` is the norm of the rotated query relative to the plain one.
+    ``norm`` is the norm of the rotated query, divided by that of the query before.
     """
     x, y, wq, wk = vectors_and_matrices(options)
+    q, k = wq @ x, wk @ y  # (D,) each
     end = int(shifts.max()) + options.distance + 1
     table = precompute_freqs_cis(options.head_dim, end, options.theta)  # (end, D/2)
     m, n = shifts + options.distance, shifts  # (shifts,) each
     return {
-        "q and k": (rotate_to(wq @ x, m, table) * rotate_to(wk @ y, n, table)).sum(-1),
+        "q and k": (rotate_to(q, m, table) * rotate_to(k, n, table)).sum(-1),
         "the embedding": ((rotate_to(x, m, table) @ wq.T) * (rotate_to(y, n, table) @ wk.T)).sum(-1),
-        "norm": rotate_to(x, m, table).norm(dim=-1) / x.norm(),
+        "norm": rotate_to(q, m, table).norm(dim=-1) / q.norm(),
     }
 
 
@@ -134,15 +137,15 @@ def run_relative(options: Relative) -> Report:
     shifts = torch.tensor(SHIFTS)
     scores = scores_at(options, shifts)
     table = Table(
-        f"One q and one k, {options.distance} apart, at positions further and further on",
+        f"One q and one k, {options.distance} apart, at increasing positions",
         ("n", "m", "q and k rotated", "embedding rotated", "norm of q, rotated / plain"),
-        notes=[f"least, most, spread: of all n from 0 to {SHIFTS[-1]}."],
+        notes=[f"smallest, largest and spread: over all n from 0 to {SHIFTS[-1]}."],
     )
     for i, shift in enumerate(SHIFTS):
         table.rows.append((shift, shift + options.distance, *(f"{values[i]:.4f}" for values in scores.values())))
     all_scores = scores_at(options, torch.arange(SHIFTS[-1] + 1)).values()
-    table.rows.append(("least", "", *(f"{values.min():.4f}" for values in all_scores)))
-    table.rows.append(("most", "", *(f"{values.max():.4f}" for values in all_scores)))
+    table.rows.append(("smallest", "", *(f"{values.min():.4f}" for values in all_scores)))
+    table.rows.append(("largest", "", *(f"{values.max():.4f}" for values in all_scores)))
     table.rows.append(("spread", "", *(short(float(values.max() - values.min())) for values in all_scores)))
     return Report([table, identities(options)], lambda figure: draw_relative(figure, options))
 
@@ -165,6 +168,7 @@ def identities(options: Relative) -> Table:
         f"As matrices, m = {m} and n = {n}",
         ("claim", "largest difference", "holds"),
         [(claim, f"{gap.abs().max():.1e}", "yes" if gap.abs().max() < 1e-4 else "NO") for claim, gap in rows],
+        ["The second and the fourth are false, as the NO shows: orthogonality alone is not enough."],
     )
 
 
@@ -205,7 +209,7 @@ def draw_relative(figure: Any, options: Relative) -> None:
 def rotated_pair(options: Relative, shifts: Tensor) -> tuple[int, list[complex], list[complex]]:
     """The index of a pair, and the pair as complex numbers: of q at ``shifts + distance`` and of k at ``shifts``.
 
-    Of the four fastest pairs, this is the one whose shorter arrow is longest.
+    Of the four fastest pairs, this is the one with the largest min(|q|, |k|), so that both arrows are visible.
     """
     x, y, wq, wk = vectors_and_matrices(options)
     table = precompute_freqs_cis(options.head_dim, int(shifts.max()) + options.distance + 1, options.theta)

@@ -52,7 +52,7 @@ class Table:
 
 
 def _looks_numeric(cell: str) -> bool:
-    return cell.lstrip("+-−<").rstrip("%*x±")[:1].isdigit() or cell in ("-", "")
+    return cell.lstrip("+-−<")[:1].isdigit() or cell in ("-", "")
 
 
 @dataclass
@@ -72,7 +72,7 @@ def check_plot(path: Path) -> None:
     try:
         from matplotlib.backend_bases import FigureCanvasBase
     except ImportError:
-        raise ValueError("--plot needs the extra plot: pip install matplotlib") from None
+        raise ValueError("--plot needs matplotlib: pip install matplotlib") from None
     formats = FigureCanvasBase.get_supported_filetypes()
     if path.suffix[1:].lower() not in formats:
         raise ValueError(f"--plot is {path}: its ending must be one of {', '.join(sorted(formats))}")

@@ -180,7 +180,9 @@ class Picked:
 
     def __init__(self, args: ModelArgs, T: int, position: int, head: int, pair: int) -> None:
         if T in (args.n_heads, args.n_kv_heads, args.head_dim, args.head_dim // 2):
-            raise ValueError(f"{T} tokens cannot be told from heads or channels by their number: give one token more")
+            raise ValueError(
+                f"T is {T}, also a number of heads or channels, so axes cannot be told apart: give one token more"
+            )
         self.args, self.T = args, T
         self.position, self.head, self.pair = position, head, pair
 

@@ -15,7 +15,7 @@ from .topic import BLUE, ORANGE, Report, Table, check_options, short
 
 @dataclass(frozen=True)
 class Order:
-    """Without positions a word attends alike in "dog bites man" and "man bites dog"; with RoPE it does not."""
+    """Without positions, a word attends equally in "dog bites man" and "man bites dog"; with RoPE it does not."""
 
     words: Annotated[tuple[str, ...], "a sentence, which is also read backwards"] = ("dog", "bites", "man")
     seed: Annotated[int, "seed of the random vectors and matrices"] = 0
@@ -88,5 +88,5 @@ def draw(figure: Any) -> None:
         axes.set(xticks=[], yticks=[])
         axes.set_title(f"key at {n}, query at {m}", fontsize=9)
     figure.suptitle(
-        "the same two tokens, further and further on in the text: the angle between them stays", fontsize=11
+        "the same two tokens, further and further on in the text: the angle between them stays the same", fontsize=11
     )
