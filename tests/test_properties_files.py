@@ -17,7 +17,7 @@ from model.cli import read_toml
 from model.decoding.prompts import read_texts
 from model.positions import build_scheme, load_study, save_study
 from model.study.compare import Compare, read_results
-from model.study.scheme_training import TIMES, budget
+from model.study.scheme_training import MULTIPLES, budget
 from model.text import llama2c_tokenizer
 from model.text.train_tokenizer import train_tokenizer
 from model.training.config import CLASSES
@@ -87,7 +87,7 @@ def sound(tmp_path_factory) -> Path:
     save_study(build_scheme(ARGS, "t5"), "t5", study)
     results.mkdir()
     lines = [
-        {"scheme": "rope", "seed": seed, "bits_per_byte": {str(t): 2.5 for t in TIMES}, "tokens_per_second": 100,
+        {"scheme": "rope", "seed": seed, "bits_per_byte": {str(t): 2.5 for t in MULTIPLES}, "tokens_per_second": 100,
          "cache_bytes_per_token": 64, "parameters": 1000, "budget": budget(COMPARE)} for seed in (0, 1)
     ]  # fmt: skip
     (results / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")

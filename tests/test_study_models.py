@@ -214,7 +214,7 @@ def test_all_methods_of_extrapolate_agree_within_the_trained_length_except_scali
     first = {row[0]: row[1] for row in table.rows}
     assert first["rope, as it is"] == first["windows of 32"] == first["sliding by 16"]
     assert first["position interpolation"] != first["rope, as it is"]
-    assert table.notes[0] == f"text: 2 pieces of 128 tokens of the end of {text}."
+    assert table.notes[0] == f"text: 2 texts of 128 tokens from the end of {text}."
     pytest.importorskip("matplotlib")
     save_plot(report.draw, tmp_path / "x.png")
 

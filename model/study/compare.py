@@ -11,7 +11,7 @@ from typing import Any
 from ..cli import INSTALLED
 from ..cli.files import check_is_file
 from ..positions import SCALINGS, SCHEMES, STUDY_FILE, check_scheme
-from .scheme_training import TIMES, Compare, Line, budget, model_directory, prepare_for_schemes, train_one
+from .scheme_training import MULTIPLES, Compare, Line, budget, model_directory, prepare_for_schemes, train_one
 from .topic import DASHES, Report, Table, check_options
 
 # The committed file in the repository; if the package is installed, a file in the current directory.
@@ -86,7 +86,7 @@ def checked_line(line: Any) -> Line:
     for name, kind in FIELDS.items():
         if type(line.get(name)) is not kind:
             raise ValueError(f"{name} is {line.get(name)!r}")
-    for times in TIMES:
+    for times in MULTIPLES:
         value = line["bits_per_byte"].get(str(times), "missing")
         if value is not None or times == 1:  # None is a length that the scheme cannot encode
             check_number(f"bits_per_byte at {times} x", value)
@@ -144,7 +144,7 @@ def scheme_table(options: Compare, lines: list[Line]) -> Table:
         (
             scheme,
             SCHEMES[scheme].changes,
-            *(mean_and_deviation(line["bits_per_byte"][str(times)] for line in runs[scheme]) for times in TIMES),
+            *(mean_and_deviation(line["bits_per_byte"][str(times)] for line in runs[scheme]) for times in MULTIPLES),
             len(runs[scheme]),
             round(statistics.median(line["tokens_per_second"] for line in runs[scheme])),
             runs[scheme][0]["cache_bytes_per_token"],
@@ -154,7 +154,15 @@ def scheme_table(options: Compare, lines: list[Line]) -> Table:
     ]
     return Table(
         f"Validation bits per byte, mean ± standard deviation, trained on {options.length} tokens at a time",
-        ("scheme", "changes", *(f"{times} x" for times in TIMES), "seeds", "tokens/s", "cache B/token", "parameters"),
+        (
+            "scheme",
+            "changes",
+            *(f"{times} x" for times in MULTIPLES),
+            "seeds",
+            "tokens/s",
+            "cache B/token",
+            "parameters",
+        ),
         rows,
         [
             f"{options.steps} steps of {options.batch_size} x {options.length} tokens, {options.n_layers} layers of "
@@ -214,7 +222,7 @@ def draw(figure: Any, lines: list[Line]) -> None:
     grid = figure.subplots(rows, 2, sharex=True, sharey=True, squeeze=False)
     for axes, schemes in zip(grid.flat, panels):
         if results["rope"] and "rope" not in schemes:
-            axes.plot(TIMES, points(results["rope"])[1], color=PALETTE["rope"], linewidth=1, label="rope", zorder=0)
+            axes.plot(MULTIPLES, points(results["rope"])[1], color=PALETTE["rope"], linewidth=1, label="rope", zorder=0)
         for number, scheme in enumerate(schemes):
             times, means, deviations = points(results[scheme])
             beside = [time * 2 ** (0.09 * (number - 1.5)) for time in times]
@@ -224,7 +232,7 @@ def draw(figure: Any, lines: list[Line]) -> None:
             f"changes: {', '.join(dict.fromkeys(SCHEMES[scheme].changes for scheme in schemes))}", fontsize=10
         )
         axes.set_xscale("log", base=2)
-        axes.set_xticks(TIMES, [f"{times} x" for times in TIMES])
+        axes.set_xticks(MULTIPLES, [f"{times} x" for times in MULTIPLES])
         axes.grid(alpha=0.3)
         axes.legend(loc="upper left", fontsize=9)
     figure.supxlabel(
@@ -235,7 +243,7 @@ def draw(figure: Any, lines: list[Line]) -> None:
 
 def points(runs: list[dict[str, float | None]]) -> tuple[list[int], list[float], list[float]]:
     """The lengths at which a scheme was tested, with the mean and the standard deviation over its seeds."""
-    times = [time for time in TIMES if runs[0].get(str(time)) is not None]
+    times = [time for time in MULTIPLES if runs[0].get(str(time)) is not None]
     means, deviations = [], []
     for time in times:
         values = [run[str(time)] for run in runs]

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Annotated, Any
 
 import torch
@@ -138,7 +139,7 @@ def draw(figure: Any, names: list[str], products: list[Tensor], bounds: list[Ten
     figure.set_size_inches(9, 4.5)
     left, right = figure.subplots(1, 2)
     for axes, curves in ((left, products), (right, bounds)):
-        for name, color, dash, curve in zip(names, COLORS * len(names), ("-", "--", "-.", ":") * len(names), curves):
+        for name, color, dash, curve in zip(names, cycle(COLORS), cycle(("-", "--", "-.", ":")), curves):
             middles, means, lowest, highest = zip(*quarter_octaves(curve))
             axes.plot(middles, means, color=color, linewidth=2, linestyle=dash, label=f"base {name}")
             axes.fill_between(middles, lowest, highest, color=color, alpha=0.2, linewidth=0)

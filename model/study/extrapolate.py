@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..cli.machine import check_memory
 from ..decoding.batches import check_endless
-from ..decoding.endless import SINKS, EndlessCache
+from ..decoding.endless import SINKS, EndlessCache, quarter_of
 from ..positions import SCALINGS
 from ..transformer import Transformer
 from .scheme_training import stretched
@@ -69,7 +69,7 @@ def run_endless(options: Endless) -> Report:
         f"endless, first {keep} kept": endless_losses(model, texts, keep),
         f"first {keep} kept, recomputed": endless_losses(model, texts, keep, recompute=True),
     }
-    note = f"A full cache evicts {max(1, length // 4)} tokens and rotates the keys of the later ones back by as many."
+    note = f"A full cache evicts {quarter_of(length)} tokens and rotates the keys of the later ones back by as many."
     tables = [loss_table(losses, length, options, name, note), memory_table(model, texts, keep)]
     return Report(tables, lambda figure: draw(figure, losses, length))
 

@@ -59,7 +59,7 @@ class Compare:
     dry: Annotated[bool, "train nothing, only print the results file"] = False
 
 
-TIMES = (1, 2, 4, 8)  # the lengths of the test, as multiples of the trained length
+MULTIPLES = (1, 2, 4, 8)  # the lengths of the test, as multiples of the trained length
 Line = dict[str, Any]  # of the results file
 NOT_BUDGET = ("schemes", "seeds", "results", "keep", "dry")
 
@@ -80,7 +80,7 @@ def prepare_for_schemes(options: Compare, schemes: Iterable[str]) -> StudyText:
 
     Raises ValueError, before anything is computed, if a scheme does not support these sizes.
     """
-    longest = TIMES[-1] * options.length
+    longest = MULTIPLES[-1] * options.length
     args = ModelArgs(
         dim=options.dim,
         n_layers=options.n_layers,
@@ -92,7 +92,7 @@ def prepare_for_schemes(options: Compare, schemes: Iterable[str]) -> StudyText:
     estimate.check_training_memory(args, training(options, 0), torch.device("cpu"))
     for scheme in schemes:
         for name in (scheme, *(SCALINGS if scheme == "rope" else ())):
-            stretched(build_scheme(args, scheme), name, TIMES[-1] if SCHEMES[name].any_length else 1)
+            stretched(build_scheme(args, scheme), name, MULTIPLES[-1] if SCHEMES[name].any_length else 1)
     documents = open_documents(options.data)
     tokenizer = load_tokenizer(cached_tokenizer(documents, cache_home(), "bpe", options.vocab_size))
     args = replace(args, vocab_size=tokenizer.vocab_size)
@@ -147,11 +147,11 @@ def model_directory(options: Compare, scheme: str, seed: int) -> Path:
 @torch.no_grad()
 def test(model: Transformer, scheme: str, text: StudyText, options: Compare) -> dict[str, float | None]:
     """Bits per byte of the same validation tokens in windows of each length; None if the scheme cannot encode it."""
-    longest = TIMES[-1] * options.length
+    longest = MULTIPLES[-1] * options.length
     batches = text.dataset.val_batches(options.windows, longest, options.windows * longest)
     inputs, targets = (torch.from_numpy(part) for part in next(iter(batches)))  # (windows, longest) each
     results: dict[str, float | None] = {}
-    for times in TIMES:
+    for times in MULTIPLES:
         results[str(times)] = None
         if times == 1 or SCHEMES[scheme].any_length:
             longer = stretched(model, scheme, times)
