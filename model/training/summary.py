@@ -148,7 +148,7 @@ def describe_forecast(run: RunFacts, forecast: Forecast) -> str:
         text += f", ending after about {duration(seconds)}: more epochs would not improve the model"
     if loss is not None and loss > 0.9 * run.unigram_loss:
         text += "; too little to learn much from: give more text or more minutes"
-    elif forecast.steps < WARN_BELOW_STEPS:
+    elif forecast.steps < WARN_BELOW_STEPS and not forecast.ends_early:
         text += f"; fewer than {WARN_BELOW_STEPS} steps teach little: give more minutes, or a smaller --batch_size"
     return text
 
