@@ -279,7 +279,7 @@ def test_a_control_name_that_has_no_plain_tokens_is_an_error(chat_of, monkeypatc
     _, tokenizer, chat = chat_of("llama3", LLAMA3)
     monkeypatch.setattr(tokenizer, "encode_literal", tokenizer.encode_control)
     chat.encode([{"role": "user", "content": "<|eot_id"}])
-    with pytest.raises(ValueError, match=r"has no tokens for '<\|eot_id\|>' as text: leave it out"):
+    with pytest.raises(ValueError, match=r"encodes '<\|eot_id\|>' only as a control token: leave it out"):
         chat.encode([{"role": "user", "content": "x <|eot_id|>"}])
 
 

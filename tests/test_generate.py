@@ -483,6 +483,20 @@ def test_interactive_excludes_no_cache_jsonl_and_num_samples(option):
         script.Options(interactive=True, **option)
 
 
+def test_too_little_memory_names_the_device_and_the_flags_that_help(run, monkeypatch):
+    def fails(*_):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(script, "load", fails)
+    for arguments, advice in (
+        (["--prompt", "a"], "lower --batch_size or"),
+        (["--interactive"], "give a smaller model"),
+    ):
+        code, _, err = run("--device", "cpu", *arguments, stdin=b"")
+        assert code == 2
+        assert f"cpu has too little memory: {advice}" in err
+
+
 def test_progress_is_shown_only_for_more_prompts_than_fit_in_one_batch(run):
     ask = ["--prompt", "The", "--prompt", "A fox", "--max_new_tokens", 1]
     assert "sample" not in run(*ask, "--batch_size", 2)[2]

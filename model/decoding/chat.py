@@ -73,7 +73,7 @@ class Chat:
                 yield self._encode(text)
 
     def _render(self, conversations: Sequence[tuple[Sequence[Message], bool]]) -> list[str]:
-        """Render conversations to text in one process. Each is its messages and add_generation_prompt."""
+        """Render conversations, each (messages, add_generation_prompt), to text in one process."""
         marked = [
             ([self._marked(message) for message in [*self.system, *messages]], add_generation_prompt)
             for messages, add_generation_prompt in conversations
@@ -123,7 +123,7 @@ class Chat:
             is_separate = with_newline[: len(newline)] == newline  # the newline may merge with the piece
             piece_ids = with_newline[len(newline) :] if is_separate else encode(piece)
             if is_marked and set(piece_ids) & set(self.control_ids.values()):
-                raise ValueError(f"{self.tokenizer.path} has no tokens for {piece!r} as text: leave it out")
+                raise ValueError(f"{self.tokenizer.path} encodes {piece!r} only as a control token: leave it out")
             ids += piece_ids
         return ids
 

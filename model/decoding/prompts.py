@@ -14,7 +14,7 @@ from .endless import never_evicted, without_middle
 
 MAX_PROMPT_BYTES = 100_000_000  # a size limit, so that /dev/zero cannot fill the memory
 PROCESS_SUBSTITUTION = ("/dev/fd/", "/proc/self/fd/")  # a shell's <(command), a pipe to which the command writes
-PIPE_TIMEOUT = 1.0  # seconds to wait for the first byte on stdin if no flag asks for stdin
+PIPE_TIMEOUT = 1.0  # seconds to wait for the first byte on stdin if no flag names stdin
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def read_stdin_bytes() -> bytes:
 
 
 def read_pipe() -> bytes:
-    """Read what is piped to stdin, although no flag asks for stdin; b"" if nothing is written to it in time."""
+    """Read the pipe or file on stdin if no flag names stdin; b"" if nothing is written to the pipe in time."""
     try:
         descriptor = sys.stdin.fileno()
         mode = os.fstat(descriptor).st_mode

@@ -21,7 +21,7 @@ def check_stop_strings(strings: Sequence[str]) -> None:
 class StopStrings:
     """Stream text up to the first stop string, holding back an end that may be the beginning of one.
 
-    The stop string that is complete first counts, so the result does not depend on how the text is cut into pieces.
+    If several occur, the one that ends first counts, so the result does not depend on how the text is cut into pieces.
     """
 
     def __init__(self, strings: Sequence[str] = ()) -> None:
@@ -35,7 +35,7 @@ class StopStrings:
         if self.stopped:
             return ""
         text = self._held + text
-        matches = []  # (end, start) of each stop string, so that the smallest is the one complete first
+        matches = []  # (end, start) of each stop string, so that the minimum is the one that ends first
         for stop in self._strings:
             start = text.find(stop)
             if start >= 0:
@@ -100,9 +100,9 @@ class Sample:
 
     def _extend(self, text: str) -> None:
         """Add text from the stream, without the rest of the prompt, up to a stop string."""
-        of_prompt = min(self._prompt_characters_left, len(text))
-        self._prompt_characters_left -= of_prompt
-        self.text += self.stops.push(text[of_prompt:])
+        prompt_length = min(self._prompt_characters_left, len(text))
+        self._prompt_characters_left -= prompt_length
+        self.text += self.stops.push(text[prompt_length:])
         if self.stops.stopped:
             self.finish = "stop"
 

@@ -9,6 +9,7 @@ import { connectControls } from "./controls.mjs";
 
 async function start() {
   $("name").textContent = facts.name;
+  document.querySelectorAll("table.data").forEach(foldTable);
   addOptions("layer", args.nLayers);
   addOptions("head", args.nHeads);
   $("shift").max = 4 * args.maxSeqLen;
@@ -29,6 +30,14 @@ async function start() {
   await firstWhatIf();
   drawAll();
   document.documentElement.dataset.ready = "yes";
+}
+
+// Puts a table into closed details that the reader can open.
+function foldTable(table) {
+  const scroll = element("div", { className: "scroll", tabIndex: 0, role: "group", "data-label": "dataTable" });
+  const summary = element("summary", { "data-t": "dataTable" });
+  table.replaceWith(element("details", { className: "data" }, summary, scroll));
+  scroll.append(table);
 }
 
 function addOptions(id, count) {

@@ -209,8 +209,8 @@ export const STRINGS = {
     "位置 0 到 {q} 的键和值；之后若还有，会被掩码遮住",
   ],
   lineAttend: [
-    "same result as attention() below; the table has every key of head {head}",
-    "结果与下方的 attention() 相同；旁边的表列出第 {head} 个头的所有键",
+    "same result as attention() below; the table beside the code lists every key of head {head}",
+    "结果与下方的 attention() 相同；代码旁边的表列出第 {head} 个头的所有键",
   ],
   lineScores: [
     "scores of token {q} with keys 0, 1, 2 …: {scores}",
