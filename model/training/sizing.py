@@ -70,7 +70,7 @@ class Law(NamedTuple):
         return ngram_loss * (self.floor + (model_part + text_part))
 
 
-LAW = Law(floor=0.6553, model=0.0771, model_power=0.3063, text=0.1527, text_power=0.626, repeats=8.4177)
+LAW = Law(floor=0.6387, model=0.0888, model_power=0.2865, text=0.1687, text_power=0.5876, repeats=7.3468)
 
 
 @dataclass(frozen=True)
