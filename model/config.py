@@ -73,7 +73,10 @@ class ModelArgs:
         if isinstance(self.rope_scaling, RopeScaling):
             yield from self.rope_scaling.problems()
             if self.rope_theta == 1 or self.head_dim == 2:
-                yield f"rope_theta {self.rope_theta} and head_dim {self.head_dim} leave one frequency: nothing to scale"
+                yield (
+                    f"rope_theta is {self.rope_theta} and head_dim {self.head_dim}: rope_scaling needs a theta other "
+                    "than 1 and a head_dim above 2"
+                )
         elif self.rope_scaling is not None:
             in_toml = '{ type = "linear", factor = 2.0 }'
             yield f'rope_scaling is {self.rope_scaling!r}: give RopeScaling("linear", 2.0), or in a TOML file {in_toml}'

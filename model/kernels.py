@@ -1,8 +1,8 @@
 """Faster implementations of attention and matrix products, and the rules that choose one. Skip on first reading.
 
 ``attend`` computes what ``attention`` in attention.py defines, ``linear`` computes ``nn.Linear``, and ``int8_linear``
-the same for eight-bit weights. Which implementation is fastest depends on the processor, so the rules look at its
-features (``CPU``; not those for ``linear``), the dtype, the shape, and whether torch.compile is tracing. They never
+the same for eight-bit weights. Which implementation is fastest depends on the processor, so the rules look at the
+dtype, the shape, whether torch.compile is tracing and, except for ``linear``, the features of ``CPU``. They never
 measure time, because the same command must give the same text every time. benchmarks/kernels.py times every
 implementation on your machine and reports where a rule does not choose the fastest.
 
@@ -83,7 +83,7 @@ def blockwise_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = N
     for start in range(0, T, QUERY_BLOCK):
         end = min(start + QUERY_BLOCK, T)
         if mask is None:
-            stop = S - T + end  # the queries of this block see only keys before it
+            stop = S - T + end  # the last query of this block sees keys[:stop], the earlier ones fewer
             keys, values, visible = k[:, :, :stop], v[:, :, :stop], None
         else:
             keys, values, visible = k, v, mask.expand(*mask.shape[:-2], T, S)[..., start:end, :]
@@ -144,7 +144,7 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def choose_linear(x: Tensor) -> Product:
-    """``linear_in_slices`` for few float32 rows, ``linear_mv`` for one row of 16 bits or if compiled, else F.linear.
+    """For one row ``linear_mv`` if 16-bit or compiled; else ``linear_in_slices`` for few float32 rows, else F.linear.
 
     A product of few rows takes the time of reading the weights, which is shortest if every core reads a part of them.
 
@@ -188,8 +188,8 @@ INT8_MULTIPLE = 32  # a row's length must be a multiple of it, because PyTorch's
 X_ALIGNMENT = 32  # bytes: with AVX-512 the loads of PyTorch's product fault at an unaligned address
 WEIGHT_ALIGNMENT = 16  # bytes, for the same reason
 MAX_PACKED_ROWS = 8  # of x: up to here the product with eight-bit numbers is faster than dequantizing them
-WIDE_ROW = 4096  # numbers in a row: from here on x in float32 leaves the weights too little of a core's L1 cache
-ROWS_PER_LOOP = 2  # rows of weights in one loop: x is read once for both, and their sums are independent
+WIDE_ROW = 4096  # numbers in a row: from here on, packed is the faster for x in bfloat16 (benchmarks/kernels.py)
+ROWS_PER_LOOP = 2  # parts of the weight; each iteration takes a row of every part, so that x is read once for both
 
 
 def int8_linear(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
@@ -200,9 +200,9 @@ def int8_linear(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
 def choose_int8(x: Tensor, scales: Tensor) -> Int8Product:
     """``int8_packed`` for few rows, ``int8_dequantized`` for many; ``int8_elementwise`` for one row if compiled.
 
-    ``int8_packed``, PyTorch's product, cannot take every matrix. If it can, a compiled ``int8_elementwise`` is faster
-    only with AVX-512 and for rows shorter than WIDE_ROW. GB/s of weights for one row, x in bfloat16, two cores, torch
-    2.13: ``int8_packed`` in eager mode / ``int8_elementwise`` compiled; - means not measured.
+    ``int8_packed``, PyTorch's product, cannot take every matrix. If it can, a compiled ``int8_elementwise`` is chosen
+    only with AVX-512, and not for x in bfloat16 with rows of WIDE_ROW or more. GB/s of weights for one row, x in
+    bfloat16, two cores, torch 2.13: ``int8_packed`` in eager mode / ``int8_elementwise`` compiled; - is not measured.
 
                            AVX512-BF16 (AMD)    AVX2 (AMD)
         32000 x 288          - / -              20 / 0.5

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, cast, get_args
 from torch import Tensor
 
 Type = Literal["linear", "ntk", "llama3", "yarn"]
-UNSET = cast(int, None)  # None, typed as int: the default of fields that __post_init__ computes
+UNSET = cast(int, None)  # None, typed as int: the default of fields that may be left out
 
 
 def linear(freqs: Tensor, factor: float) -> Tensor:
@@ -66,9 +66,9 @@ class RopeScaling:
     type: Annotated[Type, "which function"] = "linear"
     factor: Annotated[float, "divides the frequencies; about how many times longer the context becomes"] = 1.0
     original_max_seq_len: Annotated[int, "llama3 and yarn: the context the model was trained on"] = UNSET
-    low: Annotated[float, "llama3 and yarn: frequencies of pairs with fewer rotations are divided by factor"] = 1.0
-    high: Annotated[float, "llama3 and yarn: those of pairs with more are unchanged (default: 4 and 32)"] = UNSET
-    attention_factor: Annotated[float, "yarn: multiplies queries and keys (default: 0.1 ln factor + 1)"] = UNSET
+    low: Annotated[float, "llama3 and yarn: pairs with fewer rotations in that context are fully scaled"] = 1.0
+    high: Annotated[float, "pairs with more rotations in it are unchanged (default: llama3 4, yarn 32)"] = UNSET
+    attention_factor: Annotated[float, "multiplies queries and keys (default: yarn 0.1 ln factor + 1, else 1)"] = UNSET
 
     def __post_init__(self) -> None:
         if self.high is None:
@@ -96,7 +96,7 @@ class RopeScaling:
             yield f"rope_scaling low is {self.low!r} and high {self.high!r}: give 0 < low < high"
         original = self.original_max_seq_len
         if self.type in ("llama3", "yarn") and not (isinstance(original, int) and 1 <= original <= 2**40):
-            yield f"rope_scaling original_max_seq_len is {original!r}: give the context length before {self.type}"
+            yield f"rope_scaling original_max_seq_len is {original!r}: give the context that the model was trained on"
 
 
 def _is_in_range(value: object, least: float, most: float = 1e308) -> bool:

@@ -85,7 +85,7 @@ def study(monkeypatch, capsys, tmp_path) -> Callable[..., Done]:
         (["forms", "--repeats=4294967296"], "repeats is 4294967296: give at most 10000"),
         (["forms", "--heads=100000000"], "GB are free"),
         (["decay", "--head_dim=65536"], "GB are free"),
-        (["compare", "--dim=2", "--n_heads=1", "--seeds=1"], "rope_theta 10000.0 and head_dim 2 leave one frequency"),
+        (["compare", "--dim=2", "--n_heads=1", "--seeds=1"], "head_dim 2: rope_scaling needs"),
         (["compare", "--dim=6", "--n_heads=1", "--schemes", "2d"], "head_dim is 6: each half must hold whole pairs"),
         (["compare", "--dim=1048576", "--seeds=1"], "GB"),
         (["forms", "--ratio=nan"], "ratio is nan: give a number of at least 1"),

@@ -61,11 +61,11 @@ def facts(tmp_path, unigram_loss, **settings):
     return replace(facts_of(trainer(tmp_path, **settings)), unigram_loss=unigram_loss)
 
 
-def test_the_summary_notes_a_loss_that_is_no_better_than_guessing(tmp_path):
+def test_the_summary_notes_a_loss_that_is_no_better_than_a_unigram_model(tmp_path):
     run = facts(tmp_path, unigram_loss=6.2)
     worse = Progress(step=1, tokens=64, val_loss=10.16, best_val_loss=10.16)
-    assert "no better than guessing" in summary(run, worse)
-    assert "no better than guessing" not in summary(run, replace(worse, val_loss=6.1, best_val_loss=6.1))
+    assert "no better than a unigram model" in summary(run, worse)
+    assert "no better than a unigram model" not in summary(run, replace(worse, val_loss=6.1, best_val_loss=6.1))
 
 
 def test_the_summary_has_the_numbers_of_the_run_and_the_next_command(tmp_path):

@@ -129,7 +129,7 @@ class Console:
         progress = self.trainer.progress
         comment = ", the best so far" if progress.best_step == progress.step else ""
         if loss >= self.facts.unigram_loss:
-            comment = f", no better than guessing by frequency ({self.facts.unigram_loss:.3f})"
+            comment = f", no better than a unigram model ({self.facts.unigram_loss:.3f})"
         where = f"step {progress.step}" if progress.step else "before the first step"
         self.write_line(f"{where}: validation {loss:.3f} nats per token{comment}")
         warning = overfitting_warning(progress, self.train_loss)

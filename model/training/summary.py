@@ -186,11 +186,11 @@ def summary(run: RunFacts, progress: Progress, train_loss: float | None = None, 
     if best is not None:
         rows["validation"] = (
             f"{best:.4f} nats per token, {bits_per_byte(best, run.dataset):.3f} bits per byte "
-            f"(best, at step {progress.best_step:,}); guessing by frequency {run.unigram_loss:.4f}"
+            f"(best, at step {progress.best_step:,}); unigram model {run.unigram_loss:.4f}"
         )
         if best >= run.unigram_loss:
             rows["note"] = (
-                "no better than guessing by frequency: train longer, on more text, or with other --lr and --muon_lr"
+                "no better than a unigram model: train longer, on more text, or with other --lr and --muon_lr"
             )
     warning = overfitting_warning(progress, train_loss)
     if warning:
