@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Train a language model on your own text: python train.py [CONFIG.toml] --data my.txt
 
-Settings come from the defaults, then the TOML file, then flags.
+Flags override the TOML file (without one: configs/demo.toml, 2.5 minutes), which overrides the defaults.
 """
 
 from model.cli import run_script

@@ -137,7 +137,7 @@ PROGRESS |= {"best_step": 0}
 def test_the_error_for_damaged_notes_is_one_line(tmp_path, notes):
     text = notes if isinstance(notes, str) else json.dumps(notes)
     save_tensors(tmp_path / STATE, {"a": torch.zeros(1)}, {"notes": text})
-    with pytest.raises(ValueError, match=r"^[^\n]*damaged notes: restore the file, or start a new run$"):
+    with pytest.raises(ValueError, match=r"^[^\n]*damaged metadata: restore the file, or start a new run$"):
         read_notes(tmp_path, get_type_hints(Progress))
 
 

@@ -116,7 +116,7 @@ def test_quantities_of_one_are_singular(tmp_path):
 def test_the_announcement_gives_sizes_memory_losses_and_length(tmp_path, monkeypatch):
     monkeypatch.setattr("model.training.summary.free_memory", lambda device: 3 * 10**9)
     text = announcement(facts(tmp_path, unigram_loss=2.345, max_steps=50, minutes=1.5))
-    for number in ("4,784 parameters", "2 layers of width 16", "401 MB at most", "3.0 GB free", "1 MB on disk"):
+    for number in ("4,784 parameters", "2 layers of width 16", "401 MB at the peak", "3.0 GB free", "1 MB on disk"):
         assert number in text
     for number in ("500 tokens", "100 for validation", "0.99 bytes", "vocabulary of 11", "2.398", "2.345"):
         assert number in text

@@ -21,7 +21,8 @@ TOKENIZER_FORMAT = 3  # increase when training changes, so that cached tokenizer
 TOKENIZER_KINDS = ("bpe", "char")
 SAMPLE_CHARACTERS = 10_000_000  # more characters take longer and hardly change the pieces
 MAX_DEFAULT_VOCAB = 32768  # limit of the default vocabulary size; --vocab_size may exceed it
-# If a text has more than MANY_CHARACTERS distinct characters, the rarest, 0.05% of the text, are encoded as bytes.
+# Without --vocab_size: if a text has more than MANY_CHARACTERS distinct characters, the rarest, 0.05% of the text, are
+# encoded as bytes.
 MANY_CHARACTERS, COVERAGE = 1000, 0.9995
 LINE = 4000  # characters of a training sentence, far below the max_sentence_length in bytes
 SPECIAL = 3 + 256  # <unk>, <s>, </s>, and the bytes that spell characters outside the vocabulary

@@ -13,8 +13,10 @@ from ..text.sources import Documents, open_documents
 
 CONFIG_FILE = "config.toml"  # in a run directory: every setting of the run
 DEFAULT_STEPS = 2000
-PEAK_LR = 0.02  # of Muon and of the AdamW that accompanies it, tuned for models that train in minutes
-# Fine-tuning uses this fraction of the learning rates for training from scratch. With a tenth, the loss after up to a
+# Of Muon, and of the AdamW beside it if the settings are chosen or a model is fine-tuned. Tuned for models that train
+# in minutes.
+PEAK_LR = 0.02
+# Fine-tuning uses this fraction of PEAK_LR, or of the config's rates. With a tenth, the loss after up to a
 # minute on a different kind of text was 2 to 6% higher; with the full rates it was about the same
 # (benchmarks/fine_tuning.py).
 FINE_TUNING_LR_FRACTION = 0.3
@@ -40,7 +42,7 @@ class DataArgs:
         str | None, "separator between the documents of a file; '' for none (default: recognized)"
     ] = None
     start_text: Annotated[
-        str | None, "text that generation continues if there is no prompt; not shown (default: chosen from the data)"
+        str | None, "text put before a generation without a prompt, and not printed (default: chosen from the data)"
     ] = None
     tokenizer: Annotated[str, "bpe or char: train one on the data; or the FILE of a trained one"] = "bpe"
 
@@ -75,7 +77,7 @@ class TrainArgs:
     seed: Annotated[int, "random seed of the initial weights, the batches and dropout"] = 1337
     batch_size: Annotated[int, "sequences per optimizer step, in all micro-batches and processes together"] = 32
     micro_batch_size: Annotated[int | None, "sequences in memory at once, per process (default: all)"] = None
-    max_steps: Annotated[int | None, "optimizer steps (default: 2000, or no limit if minutes is given)"] = None
+    max_steps: Annotated[int | None, "optimizer steps (default: no limit if minutes are given, else 2000)"] = None
     minutes: Annotated[float | None, "stop after this many minutes; the learning rate follows the clock"] = None
     eval_every: Annotated[int, "steps between validations; each validation saves a checkpoint"] = 250
     eval_tokens: Annotated[int, "at most this many tokens in a validation"] = 200_000
@@ -83,10 +85,10 @@ class TrainArgs:
     sample_prompt: Annotated[str, "prompt of the samples"] = ""
 
     optimizer: Annotated[Literal["muon", "adamw"], "muon: Muon for hidden matrices, AdamW for the rest"] = "muon"
-    lr: Annotated[float, "peak learning rate of AdamW (with init_from: 0.3 of the config's, or of 0.02 with Muon)"] = (
-        3e-3
-    )
-    muon_lr: Annotated[float, "peak learning rate of Muon (with init_from: 0.3 of the config's or default)"] = PEAK_LR
+    lr: Annotated[
+        float, "peak learning rate of AdamW (beside Muon: 0.02 if chosen for the minutes, 0.006 with init_from)"
+    ] = 3e-3
+    muon_lr: Annotated[float, "peak learning rate of Muon (with init_from: 0.006)"] = PEAK_LR
     warmup: Annotated[float, "fraction of the run during which the learning rate rises"] = 0.02
     decay_start: Annotated[float, "fraction of the run after which the learning rate decays"] = 0.3
     schedule: Annotated[Literal["linear", "cosine"], "shape of the learning rate decay"] = "linear"

@@ -13,7 +13,7 @@ from ..text.train_tokenizer import MAX_DEFAULT_VOCAB
 from ..weights.layout import tensor_shapes
 from .config import TrainArgs
 
-# Bytes per layer besides its tensors: modules, optimizer tables, autograd nodes (docs/scaling.md)
+# Bytes per layer besides its tensors, as measured: modules, optimizer tables, autograd nodes
 LAYER_OBJECTS = 170_000
 PROCESS = 230_000_000  # bytes of Python with PyTorch 2.13 on a CPU, before anything is computed
 LIBRARIES = 170_000_000  # bytes of the libraries that the first step and the loss plot import
@@ -53,10 +53,15 @@ def state_and_activation_bytes(
     state = 16 * parameters
     if train.optimizer == "muon":
         state -= 4 * hidden
-    if world_size > 1:
-        state = state // world_size if train.fsdp else state + 4 * parameters  # DDP's buckets copy the gradients
     rows = train.batch_size // world_size
-    tokens = min(train.micro_batch_size or rows, rows) * model.max_seq_len
+    micro_batch = min(train.micro_batch_size or rows, rows)
+    if world_size > 1 and train.fsdp:
+        state //= world_size
+        if micro_batch < rows:
+            state += 4 * parameters  # the full gradients are kept until the last micro-batch
+    elif world_size > 1:
+        state += 4 * parameters  # DDP's buckets copy the gradients
+    tokens = micro_batch * model.max_seq_len
     by_dim, by_hidden = (41, 16) if dtype == torch.float32 else (46, 8)
     activations = tokens * (model.n_layers * (by_dim * model.dim + by_hidden * model.hidden_dim) + 6 * model.vocab_size)
     return state, activations + LAYER_OBJECTS * model.n_layers + 24 * rows * (model.max_seq_len + 1)
@@ -68,7 +73,7 @@ def build_seconds(args: ModelArgs) -> float:
 
 
 def peak_memory(model: ModelArgs, train: TrainArgs, dtype: torch.dtype, world_size: int = 1) -> int:
-    """Peak bytes that training adds to a process, within 15% of what was measured (docs/scaling.md).
+    """Peak bytes that training adds to a process. With PROCESS, within 15% of what was measured (docs/scaling.md).
 
     Includes the state, the activations, temporary tensors of the backward pass, Muon's copies of all matrices of one
     shape, and the libraries that are imported later.

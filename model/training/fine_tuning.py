@@ -9,10 +9,12 @@ from .config import FINE_TUNING_LR_FRACTION, PEAK_LR, TrainArgs
 
 
 def fine_tuning_settings(settings: Settings, explicit: Settings, flags: Settings) -> Settings:
-    """``settings`` with the architecture and the tokenizer of ``init_from``. ``max_seq_len`` may only be lowered.
+    """``settings`` with the architecture and the tokenizer of ``init_from``, which replace those of a config.
 
-    Learning rates that are not in ``explicit`` become FINE_TUNING_LR_FRACTION of the config's, or else of PEAK_LR (with
-    AdamW only, of the default ``lr``). Raises ValueError if the ``flags`` set another architecture or tokenizer.
+    A flag may lower ``max_seq_len``. ``explicit`` are the settings meant for fine-tuning: the flags, and those of a
+    config that sets ``init_from`` itself. Other learning rates become FINE_TUNING_LR_FRACTION of the config's, or else
+    of PEAK_LR (with AdamW only, of the default ``lr``). Raises ValueError if the ``flags`` set another architecture or
+    tokenizer.
     """
     source = settings["init_from"]
     checkpoint = open_checkpoint(source)

@@ -11,7 +11,10 @@ RELIABLE_SECONDS = 20.0
 
 
 class Pace:
-    """Counts steps and seconds after the first step of this session, which may be slow because it compiles."""
+    """Counts steps and seconds after the first record of this session.
+
+    That is a step, which may be slow because it compiles, or the validation before fine-tuning.
+    """
 
     def __init__(self, args: TrainArgs) -> None:
         self.args = args

@@ -70,7 +70,7 @@ def prepare_text(plan: Plan) -> PreparedText:
         val_documents=data.val_documents(),
     )
     check_variety(dataset, tokenizer)
-    documents.check_unchanged()  # since the tokenizer was trained on the documents
+    documents.check_unchanged()  # a file may have changed after the tokenizer was trained on it
     entries = [dataset.entry, trained.parent if trained else None]
     if data.start_text is None:
         data = dataclasses.replace(data, start_text=choose_start_text(dataset, tokenizer, model.max_seq_len))

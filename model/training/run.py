@@ -38,7 +38,7 @@ def run(plan: Plan, text: PreparedText | None) -> int:
     device = local_device(pick_device(plan.train.device), plan.ranks)
     expected = None
     with ExitStack() as stack:
-        if text:  # raise errors before process_group, in which the other processes already wait
+        if text:  # before process_group, where the other processes wait, so that an error ends all of them
             if plan.needs_choice:
                 plan, text, expected = choose_and_forecast(plan, text, device)
             check_training_memory(text.model, plan.train, device, plan.ranks.world_size)
@@ -143,7 +143,7 @@ def announce_building(args: ModelArgs) -> None:
 def initial_model(plan: Plan, args: ModelArgs, fresh: bool) -> Transformer:
     """A model with random weights, or with the weights of ``init_from`` and a context that may be shorter.
 
-    When resuming, ``fresh`` is False and the weights do not matter, because the saved state replaces them.
+    ``fresh`` is False if a saved state will replace the weights, so that they do not matter.
     """
     if not (plan.train.init_from and fresh):
         return plan.network(args)

@@ -151,7 +151,7 @@ def check_state(
 def read_notes(directory: Path, progress_types: Mapping[str, Any]) -> dict[str, Any] | None:
     """``progress`` and ``identity`` of the saved state, without reading a tensor; None before the first checkpoint.
 
-    ``progress_types`` has the type of each number in ``progress``. Raises ValueError if the notes do not match it.
+    ``progress_types`` has the type of each number in ``progress``. Raises ValueError if the metadata does not match it.
     """
     path = directory / STATE
     if not path.exists():
@@ -167,7 +167,7 @@ def read_notes(directory: Path, progress_types: Mapping[str, Any]) -> dict[str, 
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         valid = False
     if not valid:
-        raise ValueError(f"{path} has damaged notes: restore the file, or start a new run")
+        raise ValueError(f"{path} has damaged metadata: restore the file, or start a new run")
     return {"progress": progress, "identity": identity}
 
 

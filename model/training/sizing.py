@@ -80,7 +80,7 @@ class Forecast:
     tokens_per_second: float
     steps: int
     loss: float | None = None  # nats per token of validation text; None for fine-tuning, which the law does not cover
-    ends_early: bool = False  # before the minutes are used up, because more epochs would not improve the model
+    ends_early: bool = False  # before the minutes are used up, because more steps are hardly worth their time
 
 
 @dataclass(frozen=True)
@@ -278,7 +278,7 @@ def candidate_models(settings: Settings) -> Iterator[ModelArgs]:
 
 
 def architecture_settings(model: ModelArgs) -> Settings:
-    """The settings of the model that ``choose_model_settings`` chooses."""
+    """The settings of ``model`` that a choice contains, and that ``--plan`` prints."""
     names = ("dim", "n_layers", "n_heads", "n_kv_heads", "tie_embeddings", "max_seq_len")
     return {name: getattr(model, name) for name in names}
 

@@ -125,11 +125,11 @@ def describe_text(data: Dataset, vocab_size: int) -> str:
 
 
 def describe_memory(run: RunFacts) -> str:
-    """The peak memory of the process on a CPU, or on the device, and the size of the run directory."""
+    """The estimated peak memory, of the whole process on a CPU, else of the device; the size of the run directory."""
     peak = peak_memory(run.model, run.args, run.dtype, run.processes)
     if run.device.type == "cpu":
         peak += PROCESS
-    text = f"about {readable_size(peak)} at most"
+    text = f"about {readable_size(peak)} at the peak"
     available = free_memory(run.device)
     if available:
         text += f", {readable_size(available)} free"
@@ -145,7 +145,7 @@ def describe_forecast(run: RunFacts, forecast: Forecast) -> str:
         text = f"about {loss:.2f} nats per token, {bits_per_byte(loss, run.dataset):.2f} bits per byte, after {text}"
     if forecast.ends_early:
         seconds = run.tokens_after(forecast.steps) / forecast.tokens_per_second
-        text += f", ending after about {duration(seconds)}: more epochs would not improve the model"
+        text += f", ending after about {duration(seconds)}: more steps are hardly worth their time"
     if loss is not None and loss > 0.9 * run.unigram_loss:
         text += "; too little to learn much from: give more text or more minutes"
     elif forecast.steps < WARN_BELOW_STEPS and not forecast.ends_early:
