@@ -7,6 +7,7 @@ import pytest
 import torch
 from letters import LETTERS
 
+from model.decoding import prompts
 from model.decoding.batches import memory_needed
 from model.decoding.prompts import Prompt, check_fit, fit_endless, read_texts
 
@@ -141,3 +142,12 @@ def test_memory_needed_is_the_size_of_cache_and_logits(small_args, dtype):
     logits = torch.empty(rows, args.vocab_size, dtype=torch.float32)
     assert memory_needed(args, rows, length, dtype) == 2 * keys.nbytes + logits.nbytes
     assert memory_needed(args, 1, 1, torch.float32) == 2 * 3 * 5 * 14 * 4 + 41 * 4
+
+
+def test_a_prompt_file_larger_than_the_limit_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(prompts, "MAX_PROMPT_BYTES", 10)
+    (tmp_path / "ten.txt").write_bytes(b"0123456789")
+    assert prompts.read_prompt_file(tmp_path / "ten.txt") == ["0123456789"]
+    (tmp_path / "eleven.txt").write_bytes(b"0123456789\n")
+    with pytest.raises(ValueError, match=r"eleven\.txt is longer than 0 MB: split it"):
+        prompts.read_prompt_file(tmp_path / "eleven.txt")

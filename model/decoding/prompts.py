@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO
 
 from ..cli import print_note, quantity
 from ..cli.files import check_is_file
@@ -41,7 +42,9 @@ def read_prompt_file(file: Path) -> list[str]:
     """The lines of a file that are not blank. Prints a note if some are."""
     if not str(file).startswith(PROCESS_SUBSTITUTION):
         check_is_file(file)
-    content = decode_utf8(file.read_bytes(), str(file)).replace("\r\n", "\n").removesuffix("\n")
+    with file.open("rb") as stream:
+        content = decode_utf8(read_limited(stream, str(file), "split it"), str(file))
+    content = content.replace("\r\n", "\n").removesuffix("\n")
     lines = content.split("\n")  # not splitlines, which also splits at form feeds and U+2028
     texts = [line for line in lines if line.strip()]
     if not texts:
@@ -57,11 +60,14 @@ def read_stdin() -> str:
 
 
 def read_stdin_bytes() -> bytes:
-    content = sys.stdin.buffer.read(MAX_PROMPT_BYTES + 1)
+    return read_limited(sys.stdin.buffer, "stdin", "give a shorter prompt")
+
+
+def read_limited(stream: BinaryIO, source: str, advice: str) -> bytes:
+    """Read a stream to its end. Raises ValueError if that is beyond MAX_PROMPT_BYTES."""
+    content = stream.read(MAX_PROMPT_BYTES + 1)
     if len(content) > MAX_PROMPT_BYTES:
-        raise ValueError(
-            f"stdin is longer than {MAX_PROMPT_BYTES // 10**6} MB, which fits into no context: give a shorter prompt"
-        )
+        raise ValueError(f"{source} is longer than {MAX_PROMPT_BYTES // 10**6} MB: {advice}")
     return content
 
 
