@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 
 def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
     """The relative difference of norms. PyTorch's product of few rows rounds x to bfloat16: 0.003 per product."""
-    return float((found.float() - expected.float()).norm() / expected.float().norm())
+    return ((found.float() - expected.float()).norm() / expected.float().norm()).item()
 
 
 @pytest.fixture

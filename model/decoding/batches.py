@@ -114,8 +114,8 @@ def left_padded(prompts: Prompts, device: torch.device | str | None = None) -> t
 def new_cache(network: Transformer, prompts: Prompts, max_new_tokens: int, endless: bool = False) -> KVCache:
     """A cache for these prompts and their continuations, in the dtype and on the device of the weights.
 
-    Its last slot is never written (``EndlessCache`` explains why). With ``endless`` it has at most ``max_seq_len``
-    slots and evicts the oldest tokens when they are full.
+    It has one slot more than needed, so that a slice is never the whole buffer; torch.compile would recompile for that.
+    With ``endless`` it uses at most ``max_seq_len`` slots and evicts the oldest tokens when they are full.
     """
     shortest, longest = min(map(len, prompts)), max(map(len, prompts))
     weight, args = network.norm.weight, network.args
@@ -140,7 +140,7 @@ def check_endless(network: Transformer | type[Transformer], prompts: Prompts) ->
             "leave endless out"
         )
     lengths = [len(prompt) for prompt in prompts]
-    if min(lengths) < max(lengths):
+    if lengths and min(lengths) < max(lengths):
         raise ValueError(
             f"endless is for prompts of equal length, and these have {min(lengths)} to {max(lengths)} tokens: "
             "give them one by one (--batch_size 1)"

@@ -108,8 +108,8 @@ class Chat:
     def _encode(self, text: str) -> list[int]:
         """The tokens of a rendered text. A marked name becomes its characters, any other name its control token.
 
-        Some tokenizers put a space before every text, but not after a newline. A space between two pieces of one text
-        would be wrong, so each later piece is encoded after a newline, whose tokens are then removed.
+        Some tokenizers prepend a space to every text, which would be wrong between two pieces of one text. So each
+        later piece is encoded with a newline before it, which gets that space, and the newline's tokens are removed.
         """
         first, *later_pieces = self._marked_name.split(text)
         ids = self.tokenizer.encode_control(first)

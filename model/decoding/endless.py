@@ -120,6 +120,6 @@ def decode_endless(
 def is_shift_invariant(network: Transformer | type[Transformer]) -> bool:
     """Whether the logits depend on relative positions only, as with RoPE.
 
-    A subclass whose logits depend on absolute positions has the attribute ``shift_invariant = False``.
+    A subclass whose logits depend on absolute positions must set ``shift_invariant = False``; nothing detects it.
     """
     return getattr(network, "shift_invariant", True)

@@ -31,11 +31,11 @@ LAYER_WEIGHTS_TO_COMPILE_BY_LAYER = 8_000_000
 def for_decoding(model: Transformer, compile: bool = False) -> Transformer:
     """Build the decoding network of ``model``: a copy of its modules that shares its weights, in eval mode.
 
-    On a CPU its linear layers are fast for a few rows. For several tokens it may compute the output of the last one
-    only (``LastBlock``), so callers use ``[:, -1]``. It does so if ``hidden`` is not overridden, the last block is a
-    TransformerBlock, and neither that block nor the norm has hooks. With ``compile`` its forward for one token per row
-    is compiled, and networks of the same architecture share the compiled code. The model is not changed, and changing
-    its weights in place affects the next token. Raises ValueError if there is no compiler.
+    On a CPU its linear layers are fast for few input vectors. Given several tokens per row, it may compute the output
+    of the last one only (``LastBlock``), so callers use ``[:, -1]``. It does so if ``hidden`` is not overridden, the
+    last block is a TransformerBlock, and neither that block nor the norm has hooks. With ``compile`` its forward for
+    one token per row is compiled, and networks of the same architecture share the compiled code. The model is not
+    changed, and changing its weights in place affects the next token. Raises ValueError if there is no compiler.
     """
     network = copy_modules(model)
     last = network.layers[-1]
@@ -46,7 +46,7 @@ def for_decoding(model: Transformer, compile: bool = False) -> Transformer:
 
 
 def copy_modules(model: Transformer) -> Transformer:
-    """Copy the modules but share the weights, in eval mode, with linear layers that are fast for a few rows."""
+    """Copy the modules but share the weights, in eval mode, with linear layers that are fast for few input vectors."""
     device = model.tok_embeddings.weight.device
     shared = [*model.parameters(), *model.buffers(), model.freqs_cis]
     network = copy.deepcopy(model, {id(tensor): tensor for tensor in shared})
@@ -57,7 +57,7 @@ def copy_modules(model: Transformer) -> Transformer:
 
 
 def replace_linear_layers(network: Transformer) -> None:
-    """Replace each plain linear layer by a ``DecodingLinear``, except layers with hooks and of other classes."""
+    """Replace each nn.Linear that has neither bias nor hooks by a ``DecodingLinear``; subclasses are left alone."""
     for parent in list(network.modules()):
         for name, module in list(parent.named_children()):
             if type(module) is nn.Linear and module.bias is None and not has_hooks(module):
@@ -120,7 +120,7 @@ class CompiledNetwork(Transformer):
     def hidden(
         self, tokens: Tensor, start_pos: int = 0, cache: KVCache | None = None, mask: Tensor | None = None
     ) -> Tensor:
-        return self.prefill_network.hidden(tokens, start_pos, cache, mask)  # (B, 1, dim): see LastBlock
+        return self.prefill_network.hidden(tokens, start_pos, cache, mask)  # (B, T, dim), or (B, 1, dim) with LastBlock
 
     def logits(self, h: Tensor) -> Tensor:
         return self.prefill_network.logits(h)  # (..., V)
@@ -128,7 +128,7 @@ class CompiledNetwork(Transformer):
     def forward(
         self, tokens: Tensor, start_pos: int = 0, cache: KVCache | None = None, mask: Tensor | None = None
     ) -> Tensor:
-        """tokens (B, T) -> logits after the last token, (B, 1, V). One token per row runs the compiled code."""
+        """tokens (B, T) -> logits; ``[:, -1]`` are those after the last token. One token per row runs compiled."""
         if cache is None or tokens.shape[1] > 1 or start_pos < FIRST_COMPILED_POSITION:
             return self.prefill_network(tokens, start_pos, cache, mask)
         self.prefill_network.check_positions(tokens, start_pos, cache)  # raises ValueError before the compiler fails

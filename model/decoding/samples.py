@@ -77,7 +77,7 @@ class Sample:
     finish: str | None = None
 
     def __post_init__(self) -> None:
-        # Decoders treat the start of a text specially, so the prompt goes through the stream before the continuation.
+        # Tokenizers decode the start of a text differently, so the prompt goes through the stream first.
         self._stream = self.tokenizer.stream()
         streamed = sum(len(self._stream.push(token)) for token in self.prompt.tokens)
         prompt_length = len(self.tokenizer.decode(self.prompt.tokens))
@@ -178,7 +178,7 @@ def complete(
 ) -> Iterator[Sample]:
     """Continue every prompt, ``batch_size`` at a time, with a network from ``for_decoding``.
 
-    Yields in the order of the prompts: the first unfinished sample after every step, then the next one, and so on.
+    Yields in the order of the prompts: the first sample after every step until it has finished, then the second.
     ``finish`` is set the last time that a sample is yielded.
     """
     max_new_tokens, batch_size = completion.max_new_tokens, completion.batch_size

@@ -128,7 +128,7 @@ def uniforms(seed: int | None, rows: Iterable[int], device: torch.device | str =
 
 
 def check_finite(logits: Tensor) -> None:
-    """Raise ValueError if a logit is NaN or +infinity, because a sampler would turn it into token 0 or V - 1.
+    """Raise ValueError if a logit is NaN or +infinity, because the sampler would silently turn it into some token.
 
     -infinity is allowed: it excludes a token.
     """

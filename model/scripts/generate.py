@@ -59,7 +59,9 @@ class Options:
     logprobs: Annotated[
         bool, "with --jsonl: add each token's log-probability (nats) before penalty, temperature and filters"
     ] = False
-    interactive: Annotated[bool, "take turns with the model in the terminal; /help lists the commands"] = False
+    interactive: Annotated[
+        bool, "take turns in the terminal, with the chat template if there is one; /help lists commands"
+    ] = False
     chat: Annotated[bool, "apply the model's chat template to each prompt; without --prompt, chat in the terminal"] = (
         False
     )
@@ -198,6 +200,7 @@ def load(flags: argparse.Namespace, options: Options, device: torch.device) -> J
                 max_new_tokens = min(DEFAULT_NEW_TOKENS, args.max_seq_len - longest)
         prompts = [prompt for prompt in prompts for _ in range(options.num_samples)]
     if options.endless:
+        check_endless(variant or Transformer, [])  # a conversation has no prompts yet
         for first in range(0, len(prompts), options.batch_size):
             batch = prompts[first : first + options.batch_size]
             check_endless(variant or Transformer, [prompt.tokens for prompt in batch])
@@ -215,9 +218,9 @@ def load(flags: argparse.Namespace, options: Options, device: torch.device) -> J
 def encode_prompts(
     flags: argparse.Namespace, checkpoint: Checkpoint, tokenizer: Tokenizer, chat: Chat | None
 ) -> list[Prompt]:
-    """The prompts from the flags. An empty prompt becomes the run's ``start_text``.
+    """Encode the prompts. Without a chat, an empty prompt becomes the run's ``start_text``.
 
-    A model trained on few documents has rarely seen BOS alone.
+    It would be BOS alone, after which a model trained on few documents has rarely seen a text begin.
     """
     texts = read_texts(flags.prompt, flags.prompt_file)
     if chat:

@@ -70,7 +70,7 @@ class Checkpoint:
         return self._format.dtype
 
     def tie_equal_matrices(self) -> None:
-        """Set ``tie_embeddings`` if both matrices are equal, because Meta's format cannot express tied embeddings.
+        """Set ``tie_embeddings`` if embedding and output matrix are equal: Meta's format cannot express the tie.
 
         Other formats can, so nothing is read or changed for them.
         """

@@ -61,7 +61,7 @@ class HuggingFace:
         for name, entry in entries.items():
             if entry.dtype not in WEIGHT_DTYPES:
                 raise ValueError(
-                    f"{self.path} stores {name} {entry.dtype}: only float32, bfloat16 and float16 are supported"
+                    f"{self.path} stores {name} as {entry.dtype}: only float32, bfloat16 and float16 are supported"
                 )
         unlisted = sorted(expected.keys() - self.files.keys())
         if unlisted:
@@ -143,7 +143,7 @@ def stored_dtype(entries: Mapping[str, TensorEntry], path: Path) -> torch.dtype:
 
 
 def save(model: Transformer, directory: Path, dtype: torch.dtype | None, ids: Mapping[str, Any]) -> None:
-    """Write config.json, then model.safetensors, so that a directory with new weights is complete."""
+    """Write config.json before model.safetensors, so that new weights are never beside a missing or old config."""
     args, network = model.args, name_of(type(model))
     state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     if network is None:

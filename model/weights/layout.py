@@ -65,7 +65,9 @@ def check_context(args: ModelArgs, where: object) -> None:
     table_size = 4 * args.max_seq_len * args.head_dim  # bytes: complex64 (max_seq_len, D/2)
     if table_size > LARGEST_TABLE:
         size = f"{table_size >> 20} MB"
-        raise ValueError(f"{where} has a context of {args.max_seq_len}, whose rotations take {size}: lower it")
+        raise ValueError(
+            f"{where} has a context of {args.max_seq_len}, whose RoPE table takes {size}: lower it in its configuration"
+        )
 
 
 def check_read_back(args: ModelArgs, read_back: ModelArgs, format_name: str, not_stored: Collection[str] = ()) -> None:

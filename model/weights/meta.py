@@ -75,7 +75,10 @@ def args_from_params(params: dict[str, Any]) -> ModelArgs:
 
 
 def default_context(theta: float, scaling: RopeScaling | None) -> int:
-    """The context of Llama 3.1, Llama 3 or Llama 1, told apart by RoPE's settings, if the file has none."""
+    """The context of Llama 3.1, 3 or 1, by RoPE's settings, if the file has none.
+
+    Llama 2, trained on 4096 tokens, has the settings of Llama 1 and gets 2048.
+    """
     if scaling is not None:
         return 131072
     return 8192 if theta >= 5e5 else 2048

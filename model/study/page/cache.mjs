@@ -111,7 +111,9 @@ function drawSlots(filled, start, end) {
     context.fillText(`${start} : ${end}`, left + (start > limit / 2 ? end : start) * slot, top - 3);
   }
   canvas.setAttribute("aria-label", t("slotsLabel", { filled, limit, L: args.nLayers }));
-  const rows = Array.from({ length: args.nLayers }, (_, layer) => [layer, filled, `${start} : ${end}`, `0 : ${end}`]);
+  // A pass without the cache writes and reads no slot.
+  const slices = end > start ? [`${start} : ${end}`, `0 : ${end}`] : ["", ""];
+  const rows = Array.from({ length: args.nLayers }, (_, layer) => [layer, filled, ...slices]);
   table($("slotsData"), [t("layer"), "S", "start_pos : start_pos + T", "0 : S"], rows);
 }
 

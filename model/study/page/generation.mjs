@@ -143,7 +143,7 @@ export async function play() {
   refreshWhatIf();
 }
 
-// Forwards the last token without the cache, then with it, and compares the logits.
+// Computes the logits of the last token without the cache, then with it, and compares them.
 export function compareCache() {
   forwardTyped();
   return enqueue(async () => {

@@ -40,13 +40,14 @@ export function ropeFreqs(dim, theta = 10000, scaling = null) {
 
 // Row p, column i is e^(j p theta^(-2i/dim)), as cosine and sine. `place` moves position p, for experiments.
 export function precomputeFreqsCis(dim, end, theta = 10000, scaling = null, place = (p) => p) {
-  const freqs = ropeFreqs(dim, theta, scaling), length = scaling ? scaling.attentionFactor : 1;
+  const freqs = ropeFreqs(dim, theta, scaling);
+  const attentionFactor = scaling ? scaling.attentionFactor : 1;
   const freqsCis = new Float32Array(end * dim); // (end, D/2, 2)
   for (let p = 0; p < end; p++) {
     for (let i = 0; i < dim / 2; i++) {
       const angle = place(p) * freqs[i]; // float64, as in Python
-      freqsCis[p * dim + 2 * i] = length * Math.cos(angle);
-      freqsCis[p * dim + 2 * i + 1] = length * Math.sin(angle);
+      freqsCis[p * dim + 2 * i] = attentionFactor * Math.cos(angle);
+      freqsCis[p * dim + 2 * i + 1] = attentionFactor * Math.sin(angle);
     }
   }
   return freqsCis;

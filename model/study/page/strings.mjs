@@ -47,7 +47,7 @@ export const STRINGS = {
     "每个查询和键旋转的角度与其位置成正比。拖动 start_pos 滑块：得分都不变。",
   ],
   guide3: [
-    "A score is a sum over pairs. For the same two vectors it depends only on the distance between query and key.",
+    "A score is a sum over pairs of channels. For the same two vectors it depends only on the distance between query and key.",
     "得分是各对分量的贡献之和。对同样两个向量，它只取决于查询与键的距离。",
   ],
   guide4: [
@@ -82,7 +82,7 @@ export const STRINGS = {
   tokensTitle: ["1. Tokens", "1. 词元"],
   tokensLead: [
     "The prompt as the model reads it, one box per token, and the probabilities of the next token. Step samples a token; click a bar to choose one yourself.",
-    "模型实际读到的提示词（每个方框是一个词元），以及下一个词元的概率。“单步”按概率采样一个词元，也可以点击某一条自己选择。",
+    "模型实际读到的提示词（每个方框是一个词元），以及下一个词元的概率。“单步”按概率采样一个词元，也可以点击某个词元的概率条，自行选定。",
   ],
   prompt: ["Prompt", "提示词"],
   chips: ["Tokens of the text; the arrow keys move the query", "文本的词元；用方向键移动查询"],
@@ -124,7 +124,7 @@ export const STRINGS = {
 
   rotationTitle: ["2. Rotation", "2. 旋转"],
   rotationLead: [
-    "One pair of the selected head, drawn as arrows: the query and every key that it sees, each rotated by its position times the frequency of the pair. If all positions are shifted, all arrows rotate together: neither the angles between them nor the scores change.",
+    "One pair of channels of the selected head, drawn as arrows: the query and every key that it sees, each rotated by its position times the frequency of the pair. If all positions are shifted, all arrows rotate together: neither the angles between them nor the scores change.",
     "所选注意力头的一对分量，画成箭头：查询，以及它能看到的每个键，旋转角都是位置乘以这一对的频率。平移所有位置时，箭头一起旋转，彼此的夹角和得分都不变。",
   ],
   planeCaption: [
@@ -155,7 +155,7 @@ export const STRINGS = {
 
   scoreTitle: ["3. Score", "3. 得分"],
   scoreLead: [
-    "The score of a query and a key is a sum over pairs. Left: the contribution of each pair. Right: the score of the same two vectors at other distances. Below: the lines of attention.py, with their results for this query.",
+    "The score of a query and a key is a sum over pairs of channels. Left: the contribution of each pair. Right: the score of the same two vectors at other distances. Below: the lines of attention.py, with their results for this query.",
     "一个查询与一个键的得分是各对分量的贡献之和。左图：每一对的贡献。右图：同样两个向量在其他距离上的得分。下方：attention.py 的代码，以及对这个查询算出的数值。",
   ],
   scoreText: [
@@ -258,7 +258,7 @@ export const STRINGS = {
     "endless: when full, evict the oldest quarter, keeping the first few tokens, and rotate the later keys back",
     "不限长度：装满时丢弃最早的四分之一（保留开头几个词元），并把后面的键反向旋转",
   ],
-  both: ["Forward the last token with and without the cache", "最后一个词元：用缓存和不用缓存各计算一次"],
+  both: ["Compare the logits with and without the cache", "比较用缓存与不用缓存的 logits"],
   slice: [
     "Last pass: start_pos = {start}, T = {T}. Written: slots {start} : {end} of every layer. Read: slots 0 : {end}. {perLayer} bytes per layer, {bytes} of {total} bytes in use ({L} layers × 2 for k and v × {K} heads × {D} channels × 4 bytes per token).",
     "最近一次前向计算：start_pos = {start}，T = {T}。写入：每层的槽位 {start} : {end}。读取：槽位 0 : {end}。每层 {perLayer} 字节，已用 {bytes} 字节，共 {total} 字节（每词元 {L} 层 × 2（k 和 v）× {K} 头 × {D} 维 × 4 字节）。",
@@ -303,8 +303,8 @@ export const STRINGS = {
 
   whatIfTitle: ["6. What if the rotation were different?", "6. 如果换一种旋转？"],
   whatIfLead: [
-    "The same weights with a different rotation table, without fine-tuning: see how the next token and the loss change. Shifting all positions changes nothing, even beyond the trained length. Distances beyond the trained length do change the result.",
-    "同样的权重，换一张旋转表，不做微调，看下一个词元和损失如何变化。平移所有位置不改变结果，即使超出训练长度；距离超出训练长度则会改变。",
+    "The same weights with a different rotation table, without fine-tuning: see how the next token and the loss change. Shifting all positions changes nothing, even beyond the trained length. Changing the distances does.",
+    "同样的权重，换一张旋转表，不做微调，看下一个词元和损失如何变化。平移所有位置不改变结果，即使超出训练长度；改变距离则会改变结果。",
   ],
   change: ["Rotation", "旋转"],
   changeNone: ["unchanged", "不变"],
@@ -313,12 +313,12 @@ export const STRINGS = {
   changeLinear: ["interpolation", "位置插值"],
   changeNtk: ["NTK-aware", "NTK-aware"],
   changeYarn: ["YaRN", "YaRN"],
-  factor: ["factor", "倍数"],
+  factor: ["factor", "缩放因子"],
   offset: ["shift positions by", "位置平移"],
   stretch: ["stretch distances by", "距离拉伸"],
   stretchHelp: [
     "Shift moves the token at position p to p + shift: distances stay the same. Stretch moves it to stretch × p: distances grow, as in a longer text.",
-    "平移把位置 p 的词元移到 p + 平移量，距离不变。拉伸把它移到 拉伸倍数 × p，距离变大，如同在更长的文本中。",
+    "平移把位置 p 的词元移到 p + 平移量，距离不变。“距离拉伸”为 s 时把它移到 s × p，距离变大，如同在更长的文本中。",
   ],
   long: [
     "repeat the text up to {length} tokens, {times} times the trained length",
