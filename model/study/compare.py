@@ -212,6 +212,9 @@ PALETTE = {
 }
 
 
+PLACES = {"table": "rotation table", "embedding": "embedding", "bias": "bias of the scores", "score": "score function"}
+
+
 def draw(figure: Any, lines: list[Line]) -> None:
     """Four schemes in a panel, their points side by side, so that none hides another; RoPE's line is in every panel."""
     results = {scheme: [line["bits_per_byte"] for line in lines if line["scheme"] == scheme] for scheme in SCHEMES}
@@ -229,14 +232,15 @@ def draw(figure: Any, lines: list[Line]) -> None:
             style = {"color": PALETTE[scheme], "marker": "osD^"[number], "linestyle": DASHES[number]}
             axes.errorbar(beside, means, deviations, linewidth=1.4, markersize=6, capsize=3, label=scheme, **style)
         axes.set_title(
-            f"changes: {', '.join(dict.fromkeys(SCHEMES[scheme].changes for scheme in schemes))}", fontsize=10
+            f"changed: {', '.join(dict.fromkeys(PLACES[SCHEMES[scheme].changes] for scheme in schemes))}", fontsize=10
         )
         axes.set_xscale("log", base=2)
         axes.set_xticks(MULTIPLES, [f"{times} x" for times in MULTIPLES])
         axes.grid(alpha=0.3)
         axes.legend(loc="upper left", fontsize=9)
     figure.supxlabel(
-        "length of the test windows, as a multiple of the trained length (points side by side)", fontsize=10
+        "length of the test windows, as a multiple of the trained length (points shifted sideways to not overlap)",
+        fontsize=10,
     )
     figure.supylabel("validation bits per byte, lower is better (mean, standard deviation)", fontsize=10)
 

@@ -79,7 +79,7 @@ def run(options: Cache) -> Report:
     calls = measure_calls(model, tokens, sizes, cache, tokenizer)
     off_by_one = error_of_wrong_start_pos(model, tokens, calls[-1], cache)
     tables = [call_table(calls), cache_table(cache, model.args, calls, off_by_one)]
-    return Report(tables, lambda figure: draw(figure, calls))
+    return Report(tables, lambda figure: draw(figure, calls, cache.max_seq_len))
 
 
 def check_fit(first: int, options: Cache, limit: int) -> None:
@@ -234,9 +234,9 @@ def cache_table(cache: RecordingCache, args: ModelArgs, calls: list[Call], off_b
     return Table("The cache after the last call", ("what", "how much"), rows)
 
 
-def draw(figure: Any, calls: list[Call]) -> None:
+def draw(figure: Any, calls: list[Call], max_seq_len: int) -> None:
     """The slots that each call writes and reads, and beside them the work of the call."""
-    slots = len(calls[-1].read)
+    slots = max_seq_len if max_seq_len <= 64 else len(calls[-1].read)  # a long cache would leave no room for the calls
     figure.set_size_inches(10.5, 1.9 + 0.4 * len(calls))
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
     rows = list(range(len(calls)))

@@ -185,8 +185,12 @@ def draw(figure: Any) -> None:
     (half, exponent), (sign, between) = figure.subplots(2, 2)
     draw_half_precision(half)
     pairs = torch.arange(32)
-    exponent.plot(pairs, precompute_freqs_cis(64, 2)[1].angle(), "o-", color=BLUE, markersize=3, label="10000^(-2i/d)")
-    exponent.plot(pairs, 10000 ** (pairs / 32), "s--", color=ORANGE, markersize=3, label="10000^(2i/d), as written")
+    exponent.plot(
+        pairs, precompute_freqs_cis(64, 2)[1].angle(), "o-", color=BLUE, markersize=3, label="negative exponent"
+    )
+    exponent.plot(
+        pairs, 10000 ** (pairs / 32), "s--", color=ORANGE, markersize=3, label="positive exponent, as written"
+    )
     exponent.set(title="the exponent's sign", xlabel="pair i", ylabel="radians per position", yscale="log")
     table = precompute_freqs_cis(8, 41)  # (41, 4)
     q, k = torch.randn(2, 8, generator=torch.Generator().manual_seed(0))  # (8,) each
@@ -194,7 +198,7 @@ def draw(figure: Any) -> None:
     queries = rotated(q.expand(41, 8), table)  # (41, 8)
     sign.plot(queries @ k, color=BLUE, label="q^T R_(n-m) k: the score of q and k")
     sign.plot(keys @ q, color=ORANGE, linestyle="--", label="q^T R_(m-n) k, as written")
-    sign.set(title="the sign of the distance", xlabel="m - n, in tokens", ylabel="score, 4 pairs")
+    sign.set(title="the sign of the distance: random q and k, 4 pairs", xlabel="m - n, in tokens", ylabel="score")
     sign.margins(y=0.35)
     between.hist(angles_between(7, 4).numpy(), bins=30, color=ORANGE, label="1000 random q and k")
     between.axvline(3, color=BLUE, linewidth=2, label="the distance alone")
