@@ -133,7 +133,7 @@ def read_study(directory: Path) -> StudySettings:
 
 
 def without_none(table: dict[str, Any]) -> dict[str, Any]:
-    """Remove entries that are None, because ``from_table`` reads tables as TOML has them, where None does not exist."""
+    """Remove entries that are None, because ``from_table`` expects tables as in TOML, which has no None."""
     remaining: dict[str, Any] = {}
     for name, value in table.items():
         if isinstance(value, dict):
