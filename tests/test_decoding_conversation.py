@@ -290,10 +290,13 @@ def test_a_conversation_may_begin_with_an_empty_line(talk, endless):
         assert conversation.forwarded == len(LETTERS.encode("")) + 2
 
 
-def test_an_endless_conversation_takes_a_line_that_exactly_fills_the_context(endless):
-    room = 64 - endless.conversation.cache.keep
-    line = "a" * (room - len(LETTERS.encode("")))
-    assert len(finished(endless.conversation.turn(line, 3, [])).tokens) == 3
-    endless.conversation.reset()
+@pytest.mark.parametrize("earlier_lines", [0, 1])
+def test_an_endless_conversation_takes_a_line_that_exactly_fills_the_context(endless, earlier_lines):
+    for _ in range(earlier_lines):
+        finished(endless.conversation.turn("a", 3, []))
+    room = 64 - earlier_lines * endless.conversation.cache.keep
+    other_tokens = 2 if earlier_lines else 1  # the last sampled token and the newline, or BOS
+    line = "a" * (room - other_tokens)
     with pytest.raises(ValueError, match=f"{room + 1} new tokens do not fit: the context of 64 has room for {room}"):
         finished(endless.conversation.turn(line + "a", 3, []))
+    assert len(finished(endless.conversation.turn(line, 3, [])).tokens) == 3

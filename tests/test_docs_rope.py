@@ -10,6 +10,7 @@ the pictures of commands that need no trained model. A block that shows only "..
 a quote, "..." stands for lines left out; its first and last line decide which lines it quotes.
 """
 
+import argparse
 import contextlib
 import difflib
 import doctest
@@ -339,5 +340,8 @@ def refreshed_quote(quote: str) -> str:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Refresh the outputs and the code that both pages quote.")
+    parser.add_argument("--pictures", action="store_true", help="also redraw the pictures")
+    flags = parser.parse_args()
     for path in PAGES:
-        refresh(path, pictures="--pictures" in sys.argv[1:])
+        refresh(path, flags.pictures)

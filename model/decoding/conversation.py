@@ -116,8 +116,8 @@ class Conversation:
             return self.tokens + self.tokenizer.encode("\n" + line, bos=False)
         while True:
             tokens = self.chat.encode([*self.messages, user_message(line)])
-            new = len(tokens) - self._cached_length(tokens)
-            if not self.endless or not self.messages or new <= self._room():
+            cached = self._cached_length(tokens)
+            if not self.endless or not self.messages or len(tokens) - cached <= self._room(cached):
                 return tokens
             print_note("(the context is full: the oldest question and its answer are dropped)")
             del self.messages[:2]
@@ -133,11 +133,11 @@ class Conversation:
             return 0
         return length
 
-    def _room(self) -> int:
-        """The number of tokens that fit into the cache at once, beside those that are never evicted."""
+    def _room(self, cached: int) -> int:
+        """The number of tokens that fit at once behind ``cached`` tokens."""
         if isinstance(self.cache, EndlessCache):
-            return self.cache.max_seq_len - self.cache.keep
-        return self.cache.max_seq_len
+            return self.cache.room(cached)
+        return self.cache.max_seq_len - cached
 
     def _start_pos(self, tokens: list[int]) -> int:
         """Make room for the tokens that are not cached, and return their ``start_pos``.
@@ -151,8 +151,8 @@ class Conversation:
                 f"the context has no room for this line and an answer: {limit} positions, {self.forwarded} in use, "
                 f"{len(tokens) - len(self.tokens)} more needed for the line"
             )
-        if new > self._room():
-            raise ValueError(f"{new} new tokens do not fit: the context of {limit} has room for {self._room()}")
+        if new > self._room(cached):
+            raise ValueError(f"{new} new tokens do not fit: the context of {limit} has room for {self._room(cached)}")
         self.forwarded = cached
         if not isinstance(self.cache, EndlessCache):
             return cached

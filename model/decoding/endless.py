@@ -65,14 +65,19 @@ class EndlessCache(KVCache):
         self.keep = never_evicted(self.max_seq_len, keep)
         self.evicted = 0  # number of tokens evicted so far; -1 while keys are being moved
 
+    def room(self, start_pos: int) -> int:
+        """The number of tokens that fit behind the first ``start_pos`` tokens, if all evictable ones are evicted."""
+        return self.max_seq_len - min(self.keep, start_pos)
+
     def make_room(self, start_pos: int, T: int = 1) -> int:
         """Evict a quarter of the context at a time until T more tokens fit; return the new ``start_pos``.
 
         Raises ValueError if T tokens never fit.
         """
-        room = self.max_seq_len - min(self.keep, start_pos)
-        if room < T:
-            raise ValueError(f"{T} tokens do not fit into a context of {self.max_seq_len}: give at most {room}")
+        if T > self.room(start_pos):
+            raise ValueError(
+                f"{T} tokens do not fit into a context of {self.max_seq_len}: give at most {self.room(start_pos)}"
+            )
         while start_pos + T > self.max_seq_len:
             count = min(self.quarter, start_pos - self.keep)
             self.evict(count, start_pos)

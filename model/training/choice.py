@@ -16,6 +16,7 @@ from ..cli.files import read_json, write_json
 from ..cli.machine import pick_device
 from ..cli.settings import from_table, setting_fields
 from ..config import ModelArgs
+from ..weights.variants import make_network
 from .config import CLASSES
 from .distributed import local_device
 from .estimate import check_training_memory
@@ -45,7 +46,7 @@ def show_plan(plan: Plan, text: PreparedText) -> int:
     if needs_choice:
         save_choice(choice, choice_file(plan, text, device))
     plan, text = apply_choice(plan, text, choice.chosen)
-    facts = run_facts(plan.network(text.model), plan.train, text.dataset, device, plan.ranks)
+    facts = run_facts(make_network(plan.network, text.model), plan.train, text.dataset, device, plan.ranks)
     print(announcement(facts, forecast=choice.expected))
     if needs_choice:
         print(format_rows({"command": train_command(plan.settings)}))
