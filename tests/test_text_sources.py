@@ -68,6 +68,19 @@ def test_files_keep_their_text(folder):
     assert documents(folder / "deep/c.txt.gz", folder / "a.txt") == ["zipped\r\n", TEXT]
 
 
+def test_run_directories_inside_a_directory_are_skipped(tmp_path):
+    (tmp_path / "story.txt").write_text("story", encoding="utf-8")
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "config.toml").write_text("kept", encoding="utf-8")
+    before = open_documents([tmp_path])
+    run = tmp_path / "runs" / "a"
+    run.mkdir(parents=True)
+    for name in ("config.toml", "config.json", "metrics.jsonl"):
+        (run / name).write_text('{"text": "not wanted"}', encoding="utf-8")
+    assert documents(tmp_path) == ["kept", "story"]
+    assert open_documents([tmp_path]).identity() == before.identity(), "the run can be resumed"
+
+
 def test_directories_and_globs(folder):
     with pytest.warns(UserWarning, match=r"4 text files; skipped: 1 empty \(.*empty.txt\) and 1 binary \(.*png\)"):
         assert documents(folder) == [TEXT, "first", "sec\nond", "zipped\r\n", "both"]

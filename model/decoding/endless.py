@@ -74,10 +74,9 @@ class EndlessCache(KVCache):
 
         Raises ValueError if T tokens never fit.
         """
-        if T > self.room(start_pos):
-            raise ValueError(
-                f"{T} tokens do not fit into a context of {self.max_seq_len}: give at most {self.room(start_pos)}"
-            )
+        room = self.room(start_pos)
+        if room < T:
+            raise ValueError(f"{T} tokens do not fit into a context of {self.max_seq_len}: give at most {room}")
         while start_pos + T > self.max_seq_len:
             count = min(self.quarter, start_pos - self.keep)
             self.evict(count, start_pos)

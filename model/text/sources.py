@@ -150,8 +150,9 @@ def open_documents(
 
     A document is a file, or the text between two ``doc_separator`` in a file. In JSON lines, JSON arrays, CSV and TSV
     it is the ``text_key`` of each object or row. ``patterns``, for example ``*.py``, select files in directories.
-    Empty and binary files in directories and globs are skipped with a warning. Raises ValueError if a source is missing
-    or has no text. Text that is not UTF-8 is detected only when it is read.
+    In directories, hidden files and files of run directories are skipped. In directories and globs, empty and binary
+    files are skipped with a warning. Raises ValueError if a source is missing or has no text. Text that is not UTF-8 is
+    detected only when it is read.
     """
     if doc_separator == "":
         raise ValueError("doc_separator is empty: give the text that stands between two documents")
@@ -185,7 +186,12 @@ def _find(spec: str, patterns: Sequence[str], text_key: str) -> list[File | None
         return [_one_file(path, path.name)]
     path = local_path(os.path.expanduser(spec))
     if path.is_dir():
-        selected = [file for file in sorted(path.rglob("*")) if _is_selected(file, path, patterns)]
+        found = sorted(path.rglob("*"))
+        # The files of a run directory are no text, and they change while that run trains.
+        runs = {
+            file.parent for file in found if file.name == "metrics.jsonl" and (file.parent / "config.toml").exists()
+        }
+        selected = [file for file in found if runs.isdisjoint(file.parents) and _is_selected(file, path, patterns)]
         return _text_files(spec, selected, text_key)
     if not path.exists() and glob.has_magic(spec):
         matches = sorted(glob.glob(str(path), recursive=True))
