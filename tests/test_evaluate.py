@@ -16,7 +16,6 @@ from model.training.config import DataArgs
 from model.training.run_text import training_files
 from model.weights import load_model, load_tokenizer, save_model, save_tokenizer
 
-pytestmark = pytest.mark.usefixtures("each_processor")
 TEXT = "The rope was laid along the lane, and the lane was long. " * 9
 CONTEXT = 13
 
@@ -62,6 +61,7 @@ def test_each_token_but_the_first_is_scored_once_with_at_least_context_minus_str
     assert seen == tokens[1:]
 
 
+@pytest.mark.usefixtures("each_processor")
 @pytest.mark.parametrize("stride", [3, 7, None])
 def test_the_loss_equals_that_of_transformers_on_the_same_windows(run_dir, tmp_path, run, stride):
     transformers = pytest.importorskip("transformers")
@@ -85,6 +85,7 @@ def test_the_loss_equals_that_of_transformers_on_the_same_windows(run_dir, tmp_p
     assert ours["perplexity"] == pytest.approx(math.exp(total / count), rel=1e-4)
 
 
+@pytest.mark.usefixtures("each_processor")
 def test_windows_do_not_cross_documents_and_batches_change_no_score(run_dir, tmp_path):
     texts = ["A rope.", "", TEXT[:90], "x", TEXT[100:260]]
     file = tmp_path / "texts.jsonl"
@@ -151,6 +152,7 @@ def settings(run_dir, tmp_path, monkeypatch):
     return (run_dir / "config.toml").write_text
 
 
+@pytest.mark.usefixtures("each_processor")
 def test_without_data_the_validation_text_of_the_run_is_scored(run, settings, tmp_path):
     (tmp_path / "text.txt").write_text("%".join([TEXT, TEXT[:80], TEXT[:41]]), encoding="utf-8")
     (tmp_path / "end.txt").write_text(TEXT[480:] + "%" + TEXT[:80] + "%" + TEXT[:41], encoding="utf-8")
@@ -227,6 +229,7 @@ def test_mistakes_are_one_line(run, tmp_path, arguments, message):
     assert message in err
 
 
+@pytest.mark.usefixtures("each_processor")
 @pytest.mark.parametrize("form", [(), ("--json",)])
 def test_a_loss_that_is_not_finite_is_an_error(run_dir, tmp_path, run, form):
     model = load_model(run_dir)

@@ -33,15 +33,10 @@ from model.training.run_text import run_data, run_dataset, validation_documents
 from model.training.sizing import LADDER, Forecast, Machine
 from model.weights import load_model, load_tokenizer, save_model
 
-pytestmark = pytest.mark.usefixtures("each_processor")
 ROOT = Path(__file__).parent.parent
 SETTINGS = {"tokenizer": "char", "dim": 16, "n_layers": 1, "n_heads": 2, "max_seq_len": 16, "batch_size": 4}
 SETTINGS |= {"max_steps": 4, "eval_every": 2, "sample_every": 0, "eval_tokens": 100, "device": "cpu"}
 TEXT = "".join(f"{n} and {n} are {n + n}.\n" for n in range(200))
-
-
-# For tests that start a process, in which the processor cannot be simulated.
-on_the_real_processor = pytest.mark.parametrize("each_processor", ["native"], indirect=True)
 
 
 @pytest.fixture(autouse=True)
@@ -140,6 +135,7 @@ def test_the_validation_text_of_a_run_is_found_in_cache_or_files_unless_it_chang
     assert found() == [(tokenizer.encode(end), len(end))]
 
 
+@pytest.mark.usefixtures("each_processor")
 def test_a_run_directory_is_complete(capsys):
     err = stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
     assert "python generate.py out" in err
@@ -431,6 +427,7 @@ def test_a_network_that_takes_long_to_build_is_announced(capsys, monkeypatch):
         assert ("in 65,536 layers, about 1:08" in capsys.readouterr().err) == (layers == "65536")
 
 
+@pytest.mark.usefixtures("each_processor")
 def test_a_loss_that_is_not_finite_ends_the_run_without_a_checkpoint(capsys, monkeypatch):
     monkeypatch.setattr(
         "model.training.trainer.cross_entropy", lambda *_: torch.tensor(float("nan"), requires_grad=True)
@@ -440,6 +437,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_without_a_checkpoint(capsys, mon
     assert not Path("out/training_state.safetensors").exists()
 
 
+@pytest.mark.usefixtures("each_processor")
 def test_fine_tuning_starts_from_the_weights_and_the_tokenizer_of_the_model(capsys):
     stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "base", "--max_steps", "30")
     Path("new.txt").write_text(TEXT.replace("and", "plus"), encoding="utf-8")
@@ -457,6 +455,7 @@ def test_fine_tuning_starts_from_the_weights_and_the_tokenizer_of_the_model(caps
     assert steps("tuned") == [0, 1, 2]  # step 0 is the validation before the first step
 
 
+@pytest.mark.usefixtures("each_processor")
 def test_two_processes_make_one_run(capfd, monkeypatch):
     def member(rank: int) -> None:
         os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
@@ -485,7 +484,6 @@ def script(*argv: str, **options) -> subprocess.Popen:
     )
 
 
-@on_the_real_processor
 def test_the_run_goes_on_if_a_sample_cannot_be_encoded_or_the_streams_are_closed():
     Path("boats.txt").write_text("🛶 rows ⛵\n" * 500, encoding="utf-8")
     argv = ["small.toml", "--data", "boats.txt", "--sample_every", "1", "--sample_prompt", "🛶"]
@@ -532,6 +530,7 @@ def test_fine_tuning_shows_its_first_validation_loss_and_its_learning_rates(caps
     assert "lr 0.5, muon_lr 0.006" in stderr_of(capsys, *tune, "--lr", "0.5", "--out_dir", "own")
 
 
+@pytest.mark.usefixtures("each_processor")
 def test_ctrl_c_saves_exits_with_130_and_the_run_can_be_resumed():
     running = script("small.toml", "--data", "text.txt", "--out_dir", "out", "--max_steps", "1000000")
     while not (Path("out/metrics.jsonl").exists() and Path("out/metrics.jsonl").stat().st_size) and not running.poll():
@@ -552,6 +551,7 @@ def speed(monkeypatch):
     monkeypatch.setattr(Machine, "tokens_per_second", lambda self, model, train: 3e8 / count_parameters(model).hidden)
 
 
+@pytest.mark.usefixtures("each_processor")
 def test_with_minutes_alone_a_model_is_chosen_printed_and_saved(capsys, speed):
     """The saved settings include the choice, so that the run can be resumed and repeated."""
     err = stderr_of(
@@ -568,6 +568,7 @@ def test_with_minutes_alone_a_model_is_chosen_printed_and_saved(capsys, speed):
     assert run("--resume", "--out_dir", "first", "--minutes", "0.03") == 0
 
 
+@pytest.mark.usefixtures("each_processor")
 def test_plan_prints_the_announcement_and_writes_nothing(capsys, speed):
     before = all_files()
     assert run("--data", "text.txt", "--tokenizer", "char", "--minutes", "3", "--plan") == 0

@@ -12,7 +12,6 @@ from model.training.prepared_text import check_prompt
 from model.training.resolve import resolve
 from model.weights import save_model
 
-pytestmark = pytest.mark.usefixtures("each_processor")
 SMALL = {"dim": 16, "n_layers": 1, "n_heads": 2, "vocab_size": 300, "max_seq_len": 8}
 
 

@@ -15,8 +15,6 @@ from model.positions.encodings import NoPositions
 from model.weights import find_network, load_args, load_model, open_checkpoint, save_model
 from model.weights.tensors import read_header
 
-pytestmark = pytest.mark.usefixtures("each_processor")
-
 REPOSITORY = Path(__file__).parent.parent
 
 SLIDING = '''
@@ -76,6 +74,7 @@ def sliding(here, small_args):
     return model
 
 
+@pytest.mark.usefixtures("each_processor")
 def test_a_variant_is_saved_loaded_and_generated_from(sliding):
     tokens = torch.randint(0, 37, (2, 20))
     loaded = load_model("out", network=find_network("sliding:SlidingTransformer"))
