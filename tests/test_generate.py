@@ -40,7 +40,7 @@ def run_dir(tmp_path_factory):
 
 
 @pytest.fixture
-def run(monkeypatch, capfd, run_dir, each_processor):
+def run(monkeypatch, capfd, run_dir):
     """``run(*arguments, stdin=b"")`` -> (exit code, stdout, stderr), in this process, on the small run."""
 
     def call(*arguments, model=run_dir, stdin=None):
@@ -77,6 +77,7 @@ def test_text_goes_to_stdout_and_speed_to_stderr(run):
     assert run("--prompt", "The quick", "--max_new_tokens", 9, "--seed", 1)[1] == out
 
 
+@pytest.mark.usefixtures("each_processor")
 def test_greedy_text_is_the_same_with_and_without_the_cache(run):
     arguments = ["--prompt", "The quick", "--prompt", "A", "--temperature", 0, "--max_new_tokens", 30]
     cached, again = run(*arguments), run(*arguments, "--no_cache")
@@ -108,6 +109,7 @@ def test_without_a_prompt_the_text_begins_with_the_runs_start_text(run, run_dir,
     assert objects(run(*arguments, "--prompt", "The", model=with_start_text)[1]) == [prompted]
 
 
+@pytest.mark.usefixtures("each_processor")
 def test_jsonl_has_one_object_per_sample_and_samples_differ(run, run_dir):
     arguments = ["--prompt", "The", "--prompt", "I am a fox", "--num_samples", 3, "--max_new_tokens", 12, "--jsonl"]
     code, out, _ = run(*arguments, "--seed", 2, "--logprobs")
@@ -150,6 +152,7 @@ def test_a_prompt_is_read_from_stdin(run):
     assert out.startswith("The fox é")
 
 
+@pytest.mark.usefixtures("each_processor")
 def test_interactive_continues_line_by_line(run, monkeypatch):
     monkeypatch.setattr("sys.stdin", None)
     code, _, err = run("--interactive", "--max_new_tokens", 5, "--temperature", 0, stdin=b"The fox\nsays\n")
@@ -270,6 +273,7 @@ def test_auto_is_the_stored_dtype_if_it_is_native(run, run_dir, tmp_path, monkey
     assert dtypes == [torch.bfloat16 if stored == torch.bfloat16 and each_processor else torch.float32]
 
 
+@pytest.mark.usefixtures("each_processor")
 def test_greedy_text_does_not_depend_on_the_batch_size(run):
     arguments = ["--prompt", "The quick", "--prompt", "A", "--prompt", "I am", "--temperature", 0, "--jsonl"]
     together = run(*arguments)[1]
@@ -347,6 +351,7 @@ def test_a_huge_prompt_on_stdin_is_one_line(run, monkeypatch):
     assert "stdin is longer than 10 MB" in err
 
 
+@pytest.mark.usefixtures("each_processor")
 def test_an_endless_text_continues_beyond_the_context(run):
     arguments = ["--prompt", "The quick", "--temperature", 0.8, "--seed", 1, "--jsonl", "--logprobs"]
     code, out, _ = run(*arguments, "--max_new_tokens", 3 * CONTEXT, "--endless", "--stop", "no such text")
@@ -469,6 +474,7 @@ def test_a_failing_template_is_one_line_and_found_before_the_weights_are_read(ru
     assert err.count("\n") == 1
 
 
+@pytest.mark.usefixtures("each_processor")
 def test_the_prompts_of_different_endless_batches_may_differ_in_length(run):
     prompts = ["--prompt", "The", "--prompt", "The", "--prompt", "I am a fox", "--prompt", "I am a fox"]
     code, out, _ = run("--endless", *prompts, "--batch_size", 2, "--max_new_tokens", 2, "--jsonl")
