@@ -1,33 +1,52 @@
 #!/usr/bin/env python3
-"""Compare the settings that train.py chooses with settings chosen by hand, on the same text and minutes.
+"""Compare the settings that train.py chooses for the minutes with settings chosen by hand.
 
-    python benchmarks/choice.py --data tinyshakespeare.txt --minutes 1.1 --tokenizer char
+    python benchmarks/choice.py --minutes 0.5 1 2 --data tinyshakespeare.txt --tokenizer char
+    python benchmarks/choice.py --minutes 0.4 1 --data tinyshakespeare.txt --init_from runs/demo --rates 0.03 0.3
 
-Each run is one train.py process. A run is judged by its best validation loss, because that model is saved; the last
-loss is shown, too. All runs validate equally often, on the same text.
+A new model is compared with six models set by hand. With ``--init_from``, the chosen batch size is compared with four
+others, and ``--rates`` tries it with other fractions of the learning rates of a new model; train.py uses 0.3.
+
+All settings are timed first. Then each is trained for the number of steps that fit into the minutes, so that other
+programs disturb only the timing. A run is judged by its best validation loss, because that model is saved.
 """
 
 import argparse
-import json
-import subprocess
+import math
 import sys
-import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import torch
+
+from model.cli import Settings
+from model.cli.machine import keep_freed_memory
+from model.training.choice import apply_choice
+from model.training.config import PEAK_LR, TrainArgs
+from model.training.distributed import Ranks
+from model.training.evaluation import validation_loss
+from model.training.plan import Plan
+from model.training.prepared_text import PreparedText, prepare_text
+from model.training.resolve import resolve_new
+from model.training.run import initial_model
+from model.training.sizing import Machine, choose_settings, text_facts, training_seconds, validation_settings
+from model.training.trainer import Trainer
+
 STEP_TOKENS = 2048
-VALIDATION = ["--eval_every", "150", "--eval_tokens", "40000", "--sample_every", "0"]
-CHOSEN_RATES = {"lr": 0.02, "decay_start": 0.1}  # those of the choice
-DEFAULT_RATES = {"lr": 0.003, "decay_start": 0.3}  # those of train.py without a choice
+BATCH_SIZES = (2, 4, 8, 16)  # of fine-tuning
+CHOSEN_RATES = {"lr": PEAK_LR, "muon_lr": PEAK_LR, "decay_start": 0.1}  # those of the choice
+DEFAULT_RATES = {"lr": TrainArgs.lr, "muon_lr": TrainArgs.muon_lr, "decay_start": TrainArgs.decay_start}
 
 
-def by_hand(width: int, layers: int, context: int, dropout: float, rates: dict[str, float]) -> dict[str, float]:
+def by_hand(width: int, layers: int, context: int, dropout: float, rates: dict[str, float]) -> Settings:
     model = {"dim": width, "n_layers": layers, "n_heads": width // 32, "max_seq_len": context}
-    return model | {"batch_size": STEP_TOKENS // context, "dropout": dropout} | rates
+    return model | {"batch_size": STEP_TOKENS // context, "dropout": dropout, "weight_decay": 0.1} | rates
 
 
-BY_HAND = [
+NEW_MODELS = [
     by_hand(96, 3, 128, 0.0, CHOSEN_RATES),
     by_hand(160, 5, 256, 0.0, CHOSEN_RATES),
     by_hand(128, 4, 128, 0.0, DEFAULT_RATES),
@@ -37,47 +56,94 @@ BY_HAND = [
 ]
 
 
-class Result(NamedTuple):
-    """``config`` is the run's config.json."""
+class Trial(NamedTuple):
+    """One run of the comparison; ``plan`` has a number of steps instead of minutes."""
 
-    best_loss: float
-    last_loss: float
-    steps: int
-    config: dict
-
-
-def train(directory: Path, common: list[str], settings: dict[str, float]) -> Result:
-    """Train one run with the ``common`` flags and these settings."""
-    flags = [f"--{name}={value}" for name, value in settings.items()]
-    command = [sys.executable, str(ROOT / "train.py"), *common, "--out_dir", str(directory), *flags, *VALIDATION]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    losses = [row["val_loss"] for row in rows if "val_loss" in row]
-    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    return Result(min(losses), losses[-1], rows[-1]["step"], config)
+    name: str
+    plan: Plan
+    text: PreparedText
 
 
-def describe(result: Result, settings: dict[str, float]) -> str:
-    config = result.config
-    width, layers, context = (config[key] for key in ("hidden_size", "num_hidden_layers", "max_position_embeddings"))
-    name = f"{width} wide, {layers} layers, context {context}"
-    if not settings:
-        return f"{name}: the choice"
-    return f"{name}, dropout {settings['dropout']}, lr {settings['lr']}"
+def trials(plan: Plan, text: PreparedText, machine: Machine, fractions: list[float]) -> list[Trial]:
+    """The choice, and the settings by hand to compare it with."""
+    chosen = choose_settings(plan.settings, text_facts(text.dataset, text.model.vocab_size), machine)
+    compared = [("the choice", chosen)]
+    if plan.train.init_from:
+        for size in BATCH_SIZES:
+            if size != chosen["batch_size"]:
+                compared.append(("by hand", chosen | {"batch_size": size, "max_steps": None}))
+        for fraction in fractions:
+            rate = fraction * PEAK_LR
+            compared.append((f"{fraction} of the rates", chosen | {"lr": rate, "muon_lr": rate}))
+    else:
+        compared += [("by hand", plan.settings | settings) for settings in NEW_MODELS]
+    return [by_steps(name, plan, text, settings, machine) for name, settings in compared]
+
+
+def by_steps(name: str, plan: Plan, text: PreparedText, settings: Settings, machine: Machine) -> Trial:
+    """Time the settings, and replace the minutes by the number of steps that fit into them."""
+    plan, text = apply_choice(plan, text, settings)
+    speed = machine.tokens_per_second(text.model, plan.train)
+    tokens = training_seconds(settings["minutes"]) * speed
+    steps = max(1, int(tokens / (plan.train.batch_size * text.model.max_seq_len)))
+    if settings.get("max_steps"):  # the choice ends a run early that would see a small text too often
+        steps = min(steps, settings["max_steps"])
+    length = validation_settings(steps, tokens) | {"minutes": None, "max_steps": steps}
+    return Trial(name, *apply_choice(plan, text, length))
+
+
+def best_loss(trial: Trial) -> float:
+    """Train a run; returns the best of its about ten validation losses."""
+    train = trial.plan.train
+    torch.manual_seed(train.seed)
+    trainer = Trainer(initial_model(trial.plan, trial.text.model, fresh=True), trial.text.dataset, train)
+    trainer.model.train()
+    best = math.inf
+    for _ in trainer.steps():
+        step = trainer.progress.step
+        if step % train.eval_every == 0 or step == train.max_steps:
+            with trainer.autocast:
+                loss = validation_loss(trainer.network, trainer.model, trial.text.dataset, train, Ranks())
+            best = min(best, loss)
+    return best
+
+
+def plan_trials(data: list[str], minutes: float, flags: Settings, fractions: list[float]) -> list[Trial]:
+    settings = {name: value for name, value in flags.items() if value is not None}
+    plan = resolve_new(
+        None, ROOT / "configs" / "demo.toml", settings | {"data": tuple(data), "minutes": minutes}, Ranks()
+    )
+    text = prepare_text(plan)
+    return trials(plan, text, Machine(plan.network, text.dataset, torch.device("cpu")), fractions)
+
+
+def describe(minutes: float, trial: Trial) -> str:
+    model, train = trial.text.model, trial.plan.train
+    size = f"{model.dim} wide, {model.n_layers} layers, context {model.max_seq_len}"
+    training = f"batch size {train.batch_size}, dropout {train.dropout}, lr {train.lr}"
+    return f"| {minutes} | {trial.name} | {size}, {training} | {train.max_steps:,} |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", nargs="+", required=True)
-    parser.add_argument("--minutes", type=float, required=True)
-    flags, other_flags = parser.parse_known_args()
-    common = ["--data", *flags.data, "--minutes", str(flags.minutes), *other_flags]
-    print("| | steps | best validation loss, nats per token | the last one |\n|---|---|---|---|")
-    with tempfile.TemporaryDirectory() as temporary:
-        for number, settings in enumerate([{}, *BY_HAND]):
-            result = train(Path(temporary) / str(number), common, settings)
-            name = describe(result, settings)
-            print(f"| {name} | {result.steps:,} | {result.best_loss:.4f} | {result.last_loss:.4f} |", flush=True)
+    parser.add_argument("--minutes", nargs="+", type=float, required=True)
+    parser.add_argument("--tokenizer")
+    parser.add_argument("--glob", action="append")
+    parser.add_argument("--init_from", type=Path)
+    parser.add_argument("--rates", nargs="*", type=float, default=[])
+    arguments = parser.parse_args()
+    keep_freed_memory()
+    flags = {"tokenizer": arguments.tokenizer, "init_from": arguments.init_from, "sample_every": 0}
+    flags["glob"] = arguments.glob and tuple(arguments.glob)
+    planned = [
+        (minutes, trial)
+        for minutes in arguments.minutes
+        for trial in plan_trials(arguments.data, minutes, flags, arguments.rates)
+    ]
+    print("| minutes | | settings | steps | best validation loss, nats per token |\n|---|---|---|---|---|")
+    for minutes, trial in planned:
+        print(f"{describe(minutes, trial)} {best_loss(trial):.4f} |", flush=True)
 
 
 if __name__ == "__main__":

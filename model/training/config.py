@@ -18,7 +18,7 @@ DEFAULT_STEPS = 2000
 PEAK_LR = 0.02
 # Fine-tuning uses this fraction of PEAK_LR, or of the config's rates. With a tenth, the loss after up to a
 # minute on a different kind of text was 2 to 6% higher; with the full rates it was about the same
-# (benchmarks/fine_tuning.py).
+# (benchmarks/choice.py).
 FINE_TUNING_LR_FRACTION = 0.3
 Globs = Annotated[tuple[str, ...], "which files of a folder to read, for example '*.py' (default: all text)"]
 TextKey = Annotated[str, "the field of a JSON line or object, or the column of a CSV or TSV, that holds the text"]

@@ -33,7 +33,7 @@ NGRAM_ORDER = 6  # largest n of the n-gram models; the lowest of their losses sh
 SHORT_RUN_MINUTES = 2.0
 OVERHEAD = 0.05  # fraction of the minutes for validation, checkpoints and samples
 TIMING_ROUNDS = 3
-FINE_TUNING_EPOCHS = 3  # on two small texts, 3 epochs were better than 2 and 4 (benchmarks/fine_tuning.py)
+FINE_TUNING_EPOCHS = 3  # on two small texts, 3 epochs were better than 2 and 4 (benchmarks/choice.py)
 MIN_GAIN = 0.003  # relative reduction of the loss below which more epochs are not worth their time
 MAX_EPOCHS = 12  # the law was fitted to at most 10 epochs, so a longer run would be extrapolated
 
