@@ -1,4 +1,4 @@
-"""Convert a model to another format. A model that the format cannot express exactly is refused.
+"""Convert a model to another format. An architecture that the format cannot express is refused.
 
 python convert.py runs/demo demo.bin --to llama2c                 for llama2.c's run.c, also writes demo.tokenizer.bin
 python convert.py runs/demo demo.bin --to llama2c --version 2     in int8, for llama2.c's runq.c

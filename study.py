@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Explain RoPE: `python study.py TOPIC` prints a table, and `--plot FILE.png` draws a picture."""
+"""Explain RoPE: `python study.py TOPIC` prints a table; most topics also draw a picture with `--plot FILE.png`."""
 
 from model.cli import run_script
 from model.scripts.study import main

@@ -39,7 +39,7 @@ class ModelArgs:
         if self._are_counts("dim", "n_heads") and self.dim % self.n_heads == 0:
             derived["head_dim"] = self.dim // self.n_heads
         for name, value in derived.items():
-            if getattr(self, name) is None:
+            if getattr(self, name) is UNSET:
                 object.__setattr__(self, name, value)  # because the dataclass is frozen
         problems = list(self._problems())
         if problems:
@@ -52,11 +52,11 @@ class ModelArgs:
     def _problems(self) -> Iterator[str]:
         for name in COUNTS:
             value = getattr(self, name)
-            if value is None and getattr(ModelArgs, name) is UNSET:
+            if value is UNSET and getattr(ModelArgs, name) is UNSET:
                 continue  # it could not be computed: the field it is computed from is reported instead
             if not self._are_counts(name):
                 yield f"{name} is {value!r}: give a whole number of at least 1"
-        if self._are_counts("dim", "n_heads") and self.head_dim is None:
+        if self._are_counts("dim", "n_heads") and self.head_dim is UNSET:
             yield f"dim is {self.dim}, not a multiple of n_heads {self.n_heads}: change one of them, or give head_dim"
         if self._are_counts("head_dim") and self.head_dim % 2:
             yield f"head_dim is {self.head_dim}: make it even, because RoPE rotates pairs"
@@ -72,10 +72,10 @@ class ModelArgs:
             yield f"tie_embeddings is {self.tie_embeddings!r}: give true or false"
         if isinstance(self.rope_scaling, RopeScaling):
             yield from self.rope_scaling.problems()
-            if self.rope_theta == 1 or self.head_dim == 2:
+            if self.rope_theta <= 1 or self.head_dim == 2:
                 yield (
-                    f"rope_theta is {self.rope_theta} and head_dim {self.head_dim}: rope_scaling needs a theta other "
-                    "than 1 and a head_dim above 2"
+                    f"rope_theta is {self.rope_theta} and head_dim {self.head_dim}: rope_scaling needs a theta "
+                    "above 1 and a head_dim above 2"
                 )
         elif self.rope_scaling is not None:
             in_toml = '{ type = "linear", factor = 2.0 }'

@@ -1,8 +1,8 @@
 """The decode loop: prefill, then sample, yield, forward.
 
 To share a batch, prompts of unequal length are padded on the left. Then the next token of every row goes into the same
-slot of the cache, and ``start_pos`` stays one number. Padding shifts all positions of a row by the same amount, which
-changes nothing: RoPE's scores depend only on differences of positions.
+slot of the cache, and ``start_pos`` stays one number. Padding shifts all positions of a row by the same amount. This
+changes nothing if the scores depend only on differences of positions, as with RoPE.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ def decode(
     """
     for chunk in tokens.split(CHUNK, dim=1):
         T = chunk.shape[1]
-        h = network.hidden(chunk, start_pos, cache, padding_mask(padding, start_pos, T))  # (B, T, dim)
+        h = network.hidden(chunk, start_pos, cache, padding_mask(padding, start_pos, T))  # (B, T, dim), or its last row
         start_pos += T
     token = sample(network.logits(h[:, -1]))  # (B, 1), from logits (B, V) after the last token only
     yield token

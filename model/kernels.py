@@ -1,9 +1,9 @@
 """Faster implementations of attention and matrix products, and the rules that choose one. Skip on first reading.
 
 ``attend`` computes what ``attention`` in attention.py defines, ``linear`` computes ``nn.Linear``, and ``int8_linear``
-the same for eight-bit weights. Which implementation is fastest depends on the processor, so the rules look at the
-dtype, the shape, whether torch.compile is tracing and, except for ``linear``, the features of ``CPU``. They never
-measure time, because the same command must give the same text every time. benchmarks/kernels.py times every
+the same for eight-bit weights. Which implementation is fastest depends on the dtype, the shape, the features of the
+processor (``CPU``), and whether gradients are needed or torch.compile is tracing. The rules never measure time, because
+the same command must give the same text every time. benchmarks/kernels.py times every
 implementation on your machine and reports where a rule does not choose the fastest.
 
 All inputs must be finite, in padding as well. Some libraries read past the end of a row into the next one and multiply
@@ -97,9 +97,9 @@ def _attend_block(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tenso
     # The H / K query heads of a group become rows of one product with the keys they share, so that no key is repeated.
     rows = q.reshape(B, K, H // K * T, D)  # (B, K, H/K * T, D)
     scores = (rows * D**-0.5 @ k.mT).view(B, H, T, S)  # (B, H, T, S)
-    # Mask in place, because a copy of the scores takes 7% of a prompt's time, and on a detached view, because autograd
-    # would otherwise copy the gradient of the scores. That gradient is right without it: softmax gives hidden keys
-    # weight 0, so their scores get none.
+    # Mask in place, because a copy of the scores takes 7% of a prompt's time. Mask a detached view, because autograd
+    # would otherwise copy the gradient of the scores to mask it as well. It needs no mask: softmax gives hidden keys
+    # weight 0, and so gradient 0.
     in_place = scores.detach()
     if mask is None:
         later = torch.ones(T, T, dtype=torch.bool, device=q.device).triu(1)  # (T, T), for the last T keys
@@ -144,7 +144,9 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def choose_linear(x: Tensor) -> Product:
-    """For one row ``linear_mv`` if 16-bit or compiled; else ``linear_in_slices`` for few float32 rows, else F.linear.
+    """Choose ``linear_mv``, ``linear_in_slices`` or ``F.linear``.
+
+    For one row it is ``linear_mv`` if compiled or not float32, for few float32 rows ``linear_in_slices``.
 
     A product of few rows takes the time of reading the weights, which is shortest if every core reads a part of them.
 
@@ -189,7 +191,7 @@ X_ALIGNMENT = 32  # bytes: with AVX-512 the loads of PyTorch's product fault at 
 WEIGHT_ALIGNMENT = 16  # bytes, for the same reason
 MAX_PACKED_ROWS = 8  # of x: up to here the product with eight-bit numbers is faster than dequantizing them
 WIDE_ROW = 4096  # numbers in a row: from here on, packed is the faster for x in bfloat16 (benchmarks/kernels.py)
-ROWS_PER_LOOP = 2  # parts of the weight; each iteration takes a row of every part, so that x is read once for both
+WEIGHT_PARTS = 2  # the compiled loop multiplies a row of each part at a time, and so reads x once for all of them
 
 
 def int8_linear(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
@@ -234,10 +236,10 @@ def int8_elementwise(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
     """One row, in elementwise arithmetic that torch.compile turns into one loop over the weights."""
     # By default the compiler would convert x to float32 again for every row of the weight. `as_strided` forces it to
     # store the converted x first. On two cores with AVX512-BF16, x in bfloat16 and 5632 x 2048 weights, this takes 0.42
-    # ms. Converting for every row takes a third more, ROWS_PER_LOOP = 1 takes 0.49, and bfloat16 weights take 0.72.
+    # ms. Converting for every row takes a third more, WEIGHT_PARTS = 1 takes 0.49, and bfloat16 weights take 0.72.
     x32 = x.float().contiguous().as_strided((x.shape[-1],), (1,))
     if scales.shape[1] == 1:
-        sums = [(part.float() * x32).sum(-1) for part in weight.chunk(ROWS_PER_LOOP)]  # (out / ROWS_PER_LOOP,) each
+        sums = [(part.float() * x32).sum(-1) for part in weight.chunk(WEIGHT_PARTS)]  # (out / WEIGHT_PARTS,) each
         out = torch.cat(sums) * scales[:, 0].float()  # (out,)
     else:
         groups = weight.unflatten(1, (scales.shape[1], -1)).float()  # (out, groups, group)

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, cast, get_args
 from torch import Tensor
 
 Type = Literal["linear", "ntk", "llama3", "yarn"]
-UNSET = cast(int, None)  # None, typed as int: the default of fields that may be left out
+UNSET = cast(int, None)  # None, typed as int: the field was left out
 
 
 def linear(freqs: Tensor, factor: float) -> Tensor:
@@ -40,8 +40,9 @@ def llama3(freqs: Tensor, factor: float, original: int, low: float, high: float)
 def yarn(freqs: Tensor, factor: float, original: int, low: float, high: float) -> Tensor:
     """YaRN (arXiv:2309.00071, section 3.2): like ``llama3``, but the transition is linear in the index of the pair.
 
-    This follows the authors' code, which rounds both ends of the transition to whole indices. The paper's formula,
-    linear in the number of rotations, is the one in ``llama3``.
+    This follows the authors' code, which rounds both ends of the transition to whole indices. Like theirs, it is wrong
+    if all pairs make fewer than ``low`` rotations, or all more than ``high``. The paper's formula, linear in the number
+    of rotations, is the one in ``llama3``.
     """
     pairs = len(freqs)
     step = math.log(freqs[1].item())  # negative: the log ratio of neighbouring frequencies, because freqs[0] is 1
@@ -71,9 +72,9 @@ class RopeScaling:
     attention_factor: Annotated[float, "multiplies queries and keys (default: yarn 0.1 ln factor + 1, else 1)"] = UNSET
 
     def __post_init__(self) -> None:
-        if self.high is None:
+        if self.high is UNSET:
             object.__setattr__(self, "high", 4.0 if self.type == "llama3" else 32.0)
-        if self.attention_factor is None:
+        if self.attention_factor is UNSET:
             scale = 0.1 * math.log(self.factor) + 1 if self.type == "yarn" and _is_in_range(self.factor, 1) else 1.0
             object.__setattr__(self, "attention_factor", scale)
 

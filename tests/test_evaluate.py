@@ -247,5 +247,5 @@ def test_the_table_shows_the_range_and_the_median_of_several_documents():
     lines = score_table(scores).splitlines()
     assert lines[0] == "nats per token 2.1250"
     assert lines[3] == "text           16 tokens, 40 bytes"
-    assert lines[4] == "documents      4; nats per token from 0.5000 to 5.0000, the median document 2.0000"
+    assert lines[4] == "documents      4; nats per token from 0.5000 to 5.0000, median 1.5000"
     assert len(score_table(scores[:1]).splitlines()) == 4  # one document has no range

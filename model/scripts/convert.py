@@ -1,4 +1,7 @@
-"""Convert a model to another format. An architecture that the format cannot express is refused."""
+"""Convert a model to another format. An architecture that the format cannot express is refused.
+
+Meta's format has no context length: it is dropped with a note. ``--force`` replaces norm_eps for llama2.c.
+"""
 
 import math
 import random
@@ -73,7 +76,8 @@ def main() -> None:
         ids = read_ids(flags.source) if flags.source.is_dir() and not tokenizer else None
         write_atomically(flags.target, lambda directory: write_directory(model, tokenizer, directory, flags.to, ids))
     size = sum(math.prod(shape) for shape in tensor_shapes(checkpoint.args).values())
-    print_note(f"{flags.target} has {size:,} parameters; {script_name('generate')} {flags.target} reads it")
+    command = f"{script_name('generate')} {flags.target}{'' if tokenizer else ' --tokenizer FILE'}"
+    print_note(f"{flags.target} has {size:,} parameters; {command} reads it")
 
 
 def check_target(target: Path, to: str) -> None:
@@ -103,8 +107,9 @@ def check_format(checkpoint: Checkpoint, to: str, dtype: str | None, version: in
             note(f"Meta's params.json cannot store the context of {args.max_seq_len}: readers will use {context}")
     if to == "llama2c":
         llama2c.header_of(replace(args, norm_eps=llama2c.NORM_EPS))  # norm_eps is checked in main, see --force
-        if dtype not in (None, "float32"):
-            raise ValueError(f"dtype is {dtype}: llama2.c's files are float32, or int8 with --version 2")
+        stored = "int8" if version else "float32"
+        if dtype not in (None, stored):
+            raise ValueError(f"dtype is {dtype}: version {version} of llama2.c's format is {stored}; leave --dtype out")
 
 
 def note(text: str) -> None:

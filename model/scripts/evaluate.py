@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import statistics
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -48,7 +49,9 @@ class EvaluateOptions:
     batch_size: Annotated[int, "windows scored at the same time"] = 8
     network: Annotated[str | None, "the model is this subclass of Transformer: MODULE:CLASS"] = None
     tokenizer: Annotated[Path | None, "tokenizer file (default: the one beside the model)"] = None
-    json: Annotated[bool, "print JSON lines instead of a table: one per document, then the total"] = False
+    json: Annotated[
+        bool, "print JSON lines instead of a table: one per document, one per file if there are several, the total"
+    ] = False
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16", "int8"],
         "dtype of the weights; auto: as stored if the device multiplies it natively, else float32",
@@ -196,10 +199,10 @@ def score_table(scores: Sequence[Score]) -> str:
         "text": f"{quantity(total.tokens, 'token')}, {quantity(total.bytes, 'byte')}",
     }
     if len(scores) > 1:
-        means = sorted(item.nats / item.tokens for item in scores)
+        means = [item.nats / item.tokens for item in scores]
         rows["documents"] = (
-            f"{len(scores):,}; nats per token from {means[0]:.4f} to {means[-1]:.4f}, "
-            f"the median document {means[len(means) // 2]:.4f}"
+            f"{len(scores):,}; nats per token from {min(means):.4f} to {max(means):.4f}, "
+            f"median {statistics.median(means):.4f}"
         )
     return format_rows(rows)
 

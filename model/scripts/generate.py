@@ -100,7 +100,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Job:
-    """What a run needs: model, tokenizer and encoded prompts."""
+    """Everything that generation needs: model, tokenizer and encoded prompts."""
 
     network: Transformer  # prepared for decoding
     tokenizer: Tokenizer
@@ -141,13 +141,13 @@ def main() -> int:
     flags, options, sampling = parse()
     device = pick_device(options.device)
     try:
-        run_job(load(flags, options, device), flags.stop, options, sampling)
+        generate_texts(load(flags, options, device), flags.stop, options, sampling)
     except torch.OutOfMemoryError:
         raise ValueError(f"{device} has too little memory: {memory_advice(options)}") from None
     return 0
 
 
-def run_job(job: Job, stop: list[str], options: Options, sampling: Sampling) -> None:
+def generate_texts(job: Job, stop: list[str], options: Options, sampling: Sampling) -> None:
     """Continue the prompts, or talk with the user. Prints the speed at the end."""
     speed = Speed()
     try:
@@ -218,9 +218,9 @@ def load(flags: argparse.Namespace, options: Options, device: torch.device) -> J
 def encode_prompts(
     flags: argparse.Namespace, checkpoint: Checkpoint, tokenizer: Tokenizer, chat: Chat | None
 ) -> list[Prompt]:
-    """Encode the prompts. Without a chat, an empty prompt becomes the run's ``start_text``.
+    """Encode the prompts. Without a chat, the run's ``start_text`` replaces an empty prompt.
 
-    It would be BOS alone, after which a model trained on few documents has rarely seen a text begin.
+    An empty prompt would be BOS alone, and a model trained on few documents has rarely seen BOS.
     """
     texts = read_texts(flags.prompt, flags.prompt_file)
     if chat:

@@ -1,8 +1,9 @@
 """Environment variables and handlers that must be set before PyTorch is imported.
 
-The ``__init__`` of the package imports PyTorch, and Python runs it before any script in the package. So it imports this
-module first. The module acts only in a process that runs one of the project's scripts, because a library must not
-change the program that imports it.
+Python runs the package's ``__init__`` before any of its modules, and ``__init__`` imports PyTorch. Therefore
+``__init__`` imports this module before anything else. The module acts only in a process that was started by the name
+of one of the project's scripts, because a library must not change the program that imports it. ``python -m`` does not
+count, because it hides the name until the module runs.
 
 Waiting threads of libgomp, PyTorch's OpenMP library on Linux, spin for milliseconds before they sleep. Next to another
 busy process they take this time from the thread that they wait for, and the speed falls to a twentieth. Spinning for
@@ -31,7 +32,7 @@ USER_SETTINGS = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # if a
 
 
 def machine_is_busy(readings: int = 5) -> bool:
-    """Whether other processes occupy all cores, in several readings, so that short bursts do not count.
+    """Whether other threads occupy all cores of the machine, in several readings, so that short bursts do not count.
 
     False if the system does not report the load.
     """
@@ -39,7 +40,7 @@ def machine_is_busy(readings: int = 5) -> bool:
         for reading in range(readings):
             time.sleep(0.01 if reading else 0)
             running = Path("/proc/loadavg").read_text(encoding="ascii").split()[3].partition("/")[0]
-            if int(running) - 1 < len(os.sched_getaffinity(0)):
+            if int(running) - 1 < (os.cpu_count() or 1):
                 return False
     except (OSError, ValueError, IndexError, AttributeError):
         return False

@@ -52,6 +52,8 @@ def main() -> int:
     flags = make_parser(topic).parse_args(sys.argv[2:])
     for name in POSITIONAL:
         if getattr(flags, name.upper(), None) is not None:
+            if hasattr(flags, name):
+                raise ValueError(f"{name} is given twice: leave out {getattr(flags, name.upper())}, or --{name}")
             setattr(flags, name, getattr(flags, name.upper()))
     if flags.plot is not None:
         if topic in WITHOUT_PICTURE:

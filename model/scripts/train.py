@@ -57,8 +57,8 @@ def config_names() -> str:
 def sort_arguments(arguments: Sequence[str], settings: Settings, resume: bool) -> tuple[Path | None, Settings]:
     """Sort the positional arguments. Returns the config file, and the settings with texts and the run added.
 
-    A file that ends in ``.toml`` is a config, any other file is text. Raises ValueError for an argument that is
-    neither, and for a setting that is given twice.
+    A file that ends in ``.toml`` and the name of an included config are configs; with ``resume`` a directory is the
+    run; anything else is text. Raises ValueError for text that does not exist, and for a setting that is given twice.
     """
     configs: list[Path] = []
     texts: list[str] = []
@@ -86,9 +86,9 @@ def add_setting(settings: Settings, name: str, value: object, argument: str) -> 
 
 
 def find_config(name: str) -> Path | None:
-    """The TOML file ``name``, or the config in ``configs/`` called ``demo.toml``, ``demo`` or ``configs/demo.toml``.
+    """The TOML file ``name``, or an included config, for example ``demo``, ``demo.toml`` or ``configs/demo.toml``.
 
-    None if it is neither. Raises ValueError if it is neither and ends in ``.toml``.
+    If there is neither, raises ValueError for a name that ends in ``.toml``, and returns None for any other.
     """
     path = local_path(name)
     if path.suffix == ".toml" and path.exists():
@@ -102,7 +102,7 @@ def find_config(name: str) -> Path | None:
 
 
 def check_text(name: str) -> None:
-    """Raise ValueError for a path that does not exist, and for a model directory, whose files are not text."""
+    """Raise ValueError for a path that does not exist, and for a model, which is probably meant to be continued."""
     path = local_path(os.path.expanduser(name))
     if any((path / file).is_file() for file in (CONFIG_FILE, *MODEL_CONFIGS)):
         raise ValueError(
