@@ -1,5 +1,6 @@
 """Tokenizers of every format: lossless, streaming equals decoding, same ids as the reference implementation."""
 
+import json
 import random
 import struct
 from pathlib import Path
@@ -9,7 +10,7 @@ import sentencepiece
 
 from model.text.hf_tokenizer import HFTokenizer
 from model.text.llama2c_tokenizer import Llama2cTokenizer, sentencepiece_model
-from model.text.tokenizer import SentencePieceTokenizer
+from model.text.tokenizer import SentencePieceTokenizer, read_again
 from model.text.train_tokenizer import train_tokenizer
 
 SHAKESPEARE = Path(__file__).parents[2] / "shared/data/tinyshakespeare.txt"
@@ -101,8 +102,6 @@ def hf_tokenizer(folder: Path, name: str) -> HFTokenizer:
     )
     model.train_from_iterator([ENGLISH], trainer)
     if bytes_:  # training makes them special tokens, which decoding would skip
-        import json
-
         state = json.loads(model.to_str())
         state["added_tokens"] = [token for token in state["added_tokens"] if not token["content"].startswith("<0x")]
         model = tokenizers.Tokenizer.from_str(json.dumps(state))
@@ -209,7 +208,6 @@ def test_a_llama2c_file_with_another_vocabulary_size_is_refused(llama2c):
 def test_special_tokens_of_a_tokenizer_json(name, folder):
     tokenizer = hf_tokenizer(folder, name)
     assert (tokenizer.bos_id, tokenizer.eos_ids) == (1, (2,))
-    assert HFTokenizer(tokenizer.path, eos_ids=[2, 3]).eos_ids == (2, 3)
     assert tokenizer.encode("") == [1]
     assert tokenizer.encode("it was") == [1, *tokenizer.encode("it was", bos=False)]
     assert 3 in tokenizer.encode("it<end of turn>")
@@ -231,6 +229,23 @@ def test_bos_is_read_from_tokenizer_config_json(folder, tmp_path):
     assert tokenizer.encode("") == [1]
     settings.write_text('{"bos_token": "<begin>", "add_bos_token": true}', encoding="utf-8")
     assert HFTokenizer(tmp_path / "tokenizer.json").encode("it")[0] == 1
+
+
+def test_truncation_padding_and_dropout_of_a_tokenizer_json_are_switched_off(folder, tmp_path):
+    tokenizer = hf_tokenizer(folder, "byte_level")
+    for name, setting in {
+        "truncation": {"direction": "Right", "max_length": 8, "strategy": "LongestFirst", "stride": 0},
+        "padding": {"strategy": {"Fixed": 30}, "direction": "Right", "pad_id": 0, "pad_type_id": 0, "pad_token": "x"},
+        "dropout": 0.9,
+    }.items():
+        content = json.loads(tokenizer.path.read_bytes())
+        (content["model"] if name == "dropout" else content)[name] = setting
+        (tmp_path / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+        changed = HFTokenizer(tmp_path / "tokenizer.json")
+        assert changed.encode_batch(["it", ENGLISH]) == tokenizer.encode_batch(["it", ENGLISH])
+        assert changed.fingerprint != changed.file_hash, "tokens of earlier versions must not be reused"
+        assert read_again(changed) == changed.path.read_bytes()
+    assert tokenizer.fingerprint == tokenizer.file_hash
 
 
 def test_a_bos_outside_the_vocabulary_is_refused(folder, tmp_path):

@@ -26,26 +26,34 @@ class HFTokenizer:
     """A tokenizer.json and its special tokens, read with the ``tokenizers`` package.
 
     BOS and EOS are defined by the file's post-processor and by ``tokenizer_config.json`` and
-    ``special_tokens_map.json`` beside it. Chat models have several end tokens, listed in the model's configuration:
-    give them as ``eos_ids``. Raises ValueError if no file names a BOS token.
+    ``special_tokens_map.json`` beside it. The file's truncation, padding and dropout are switched off, because they are
+    for the batches of a training. Raises ValueError if no file names a BOS token.
     """
 
-    def __init__(self, path: str | Path, eos_ids: Sequence[int] | None = None):
+    def __init__(self, path: str | Path):
         try:
             from tokenizers import Tokenizer
+            from tokenizers.models import BPE
         except ImportError:
             raise ValueError(f"{path} needs the extra hf: pip install tokenizers, or give a tokenizer.model") from None
         self.path = Path(path)
         content = self.path.read_bytes()
         with _silence_native_stderr(), self._library_errors():
             self._model = Tokenizer.from_str(content.decode())
+            self._model.no_truncation()
+            self._model.no_padding()
+            if isinstance(self._model.model, BPE):
+                self._model.model.dropout = None
             self.vocab_size = max(self._model.get_vocab().values()) + 1
             self._special = {token for token, added in self._model.get_added_tokens_decoder().items() if added.special}
             prefix = self._model.encode("", add_special_tokens=True).ids
             pieces = self._model.encode("a", add_special_tokens=False).tokens
             self._model.decode(range(min(self.vocab_size, 1000)))  # a damaged file fails here, not while generating
-            post_processor = json.loads(content).get("post_processor")
-        self.fingerprint = hashlib.sha256(content).hexdigest()
+            written = json.loads(content)
+        self.file_hash = hashlib.sha256(content).hexdigest()
+        self.fingerprint = self.file_hash
+        if written.get("truncation") or written.get("padding") or written["model"].get("dropout"):
+            self.fingerprint += " without them"  # earlier versions did not switch them off: their tokens differ
         settings = _read_settings(self.path.parent)
         bos = prefix[0] if prefix else self._id_of(settings.get("bos_token"))
         if bos is None:
@@ -56,13 +64,11 @@ class HFTokenizer:
             )
         self.bos_id: int = bos
         eos = self._id_of(settings.get("eos_token"))
-        if eos_ids is None:
-            eos_ids = [] if eos is None else [eos]
-        self.eos_ids = tuple(eos_ids)
+        self.eos_ids: tuple[int, ...] = () if eos is None else (eos,)
         if prefix or settings.get("add_bos_token") is True:
             self._adds_bos = True
         else:  # a post-processor that adds nothing means that the model was trained without BOS
-            self._adds_bos = post_processor is None and settings.get("add_bos_token") is not False
+            self._adds_bos = written.get("post_processor") is None and settings.get("add_bos_token") is not False
         self.adds_space = bool(pieces) and pieces[0][0] in "\u2581\u0120 "
 
     def _id_of(self, token: Any) -> int | None:

@@ -31,7 +31,7 @@ class Llama2cTokenizer:
         self._ids: dict[bytes, int] = {}
         for token in range(first, vocab_size):
             self._ids.setdefault(self._pieces[token], token)  # the first of equal pieces is used
-        self.fingerprint = hashlib.sha256(content).hexdigest()
+        self.file_hash = self.fingerprint = hashlib.sha256(content).hexdigest()
         self.vocab_size = vocab_size
         self.bos_id = BOS
         # llama2.c's models were trained on stories separated by BOS, so a generated BOS ends the story too.

@@ -83,6 +83,7 @@ class Tokenizer(Protocol):
     bos_id: int
     eos_ids: tuple[int, ...]  # any of them ends a text
     adds_space: bool  # whether encode puts a space before the text, as for Llama 2
+    file_hash: str  # SHA-256 of the file
     fingerprint: str  # changes if any text may get other ids
 
     def encode(self, text: str, bos: bool = True) -> list[int]: ...
@@ -113,7 +114,7 @@ class Tokenizer(Protocol):
 def read_again(tokenizer: Tokenizer) -> bytes:
     """The content of the tokenizer's file. Raises ValueError if the file changed after the tokenizer was loaded."""
     content = tokenizer.path.read_bytes()
-    if hashlib.sha256(content).hexdigest() != tokenizer.fingerprint:
+    if hashlib.sha256(content).hexdigest() != tokenizer.file_hash:
         raise ValueError(f"{tokenizer.path} changed after it was read: run again")
     return content
 
@@ -136,7 +137,7 @@ class SentencePieceTokenizer:
             raise ValueError(f"{path} has no beginning-of-text piece: train it with a bos_id")
         # Each document begins with BOS, so a BOS in generated text ends it as EOS does.
         self.eos_ids = tuple(i for i in (self._model.eos_id(), self.bos_id) if i >= 0)
-        self.fingerprint = hashlib.sha256(proto).hexdigest()
+        self.file_hash = self.fingerprint = hashlib.sha256(proto).hexdigest()
         self.adds_space = self._model.encode("a", out_type=str)[0].startswith(SPACE)
         # SentencePiece decodes U+2581 as a space, so a U+2581 in the text is encoded as its three bytes.
         byte_ids = [self._model.piece_to_id(f"<0x{byte:02X}>") for byte in SPACE.encode()]
