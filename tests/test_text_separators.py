@@ -21,9 +21,9 @@ def stories(count, seed=1):
     return texts
 
 
-def documents(text, separator):
+def documents(text, separator, block_size=7):
     joined: list[str] = []
-    blocks = [text[i : i + 7] for i in range(0, len(text), 7)]
+    blocks = [text[i : i + block_size] for i in range(0, len(text), block_size)]
     for chunk in split_documents(blocks, separator or None):
         if chunk.starts:
             joined.append("")
@@ -53,14 +53,56 @@ def test_known_separators_are_recognized_with_the_line_ends_around_them(between,
     texts = stories(30)
     text = between.join(texts) + end
     found = recognize([text], is_all=True)
-    assert found.separator == between
-    assert documents(text, found.separator) == texts
+    assert found.separator == between.replace("\r\n", "\n")
+    assert documents(text, found.separator) == documents(text, between) == texts
     assert f"{text.count(between.strip() or between)} times" in found.note
 
 
-def test_the_first_line_may_be_a_separator():
-    assert documents("%\none\n%\ntwo\n%", "\n%\n") == ["one", "two"]
-    assert documents("5%\n%d", "\n%\n") == ["5%\n%d"]
+@pytest.mark.parametrize(
+    ("separator", "text", "expected"),
+    [
+        ("\n%\n", "%\none\n%\ntwo\n%", ["one", "two"]),
+        ("\n%\n", "one\n%\n%\n%\n\ntwo\n\n%", ["one", "\ntwo\n"]),
+        ("\n%\n", "5%\n%d\n%%\n% \n %\n%", ["5%\n%d\n%%\n% \n %"]),
+        ("\n%\n", "one\r\n%\r\ntwo\n%\r\nthree\r\n", ["one", "two", "three\r\n"]),
+        ("\r\n%\r\n", "one\r\n%\r\n%\ntwo", ["one", "two"]),
+        ("\n\n----------\n", "----------\none\n----------\n-----------\n", ["one", "-----------\n"]),
+        (
+            "\n<|endoftext|>\n",
+            "one\n<|endoftext|>\n<|endoftext|>\ntwo<|endoftext|> three\n\n",
+            ["one", "two", " three\n\n"],
+        ),
+        (" </s>\n", "one</s>\n two </s>three  </s>", ["one", " two", "three "]),
+        (
+            "</s>\n<s>",
+            "<s>one</s>\n<s>two</s><s>three</s>\n<bos>four<s></s>\n",
+            ["one", "two", "three", "<bos>four<s>"],
+        ),
+        ("\n\f\n", "\f\none\ftwo\n\f\n\f", ["one", "two"]),
+        ("\n\n", "one\n\n\ntwo\nthree", ["one", "\ntwo\nthree"]),
+        (" | ", "one | two|three| four", ["one", "two|three| four"]),
+    ],
+)
+def test_white_space_around_a_tag_or_a_separating_line_may_be_missing(separator, text, expected):
+    for block_size in (1, 2, 3, 5, 8, 1000):
+        assert documents(text, separator, block_size) == expected
+
+
+def test_a_separator_with_other_white_space_is_recognized_beyond_the_examined_places(monkeypatch):
+    monkeypatch.setattr("model.text.separators.MAX_PLACES", 10)
+    texts = stories(30)
+    text = "\n<|endoftext|>\n".join(texts[:20]) + "<|endoftext|>" + "<|endoftext|>".join(texts[20:])
+    found = recognize([text], is_all=True)
+    assert found.separator == "\n<|endoftext|>\n"
+    assert documents(text, found.separator) == texts
+
+
+def test_lines_may_end_in_different_ways_around_a_separator():
+    texts = stories(30)
+    text = "\n%\n".join(texts[:15]) + "\n%\r\n" + "\r\n%\r\n".join(texts[15:])
+    found = recognize([text], is_all=True)
+    assert found.separator == "\n%\n"
+    assert documents(text, found.separator) == texts
 
 
 UNDERLINED = "".join(

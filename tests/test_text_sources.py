@@ -264,12 +264,16 @@ def test_missing_and_empty_sources_are_refused(tmp_path):
     one_line("a.txt is empty", tmp_path / "a.txt")
 
 
-def test_identity_changes_with_the_files_and_the_separator(tmp_path):
+def test_identity_changes_with_the_files_and_the_separator(tmp_path, monkeypatch):
     file = tmp_path / "a.txt"
     file.write_text("one", encoding="utf-8")
     first = open_documents([file]).identity()
     assert first == open_documents([file]).identity()
-    assert first != open_documents([file], doc_separator="\n").identity()
+    split = open_documents([file], doc_separator="\n").identity()
+    assert first != split
+    monkeypatch.setattr("model.text.sources.SEPARATOR_FORMAT", "next")
+    assert first == open_documents([file]).identity()
+    assert split != open_documents([file], doc_separator="\n").identity()
     file.write_text("other", encoding="utf-8")
     assert first != open_documents([file]).identity()
 

@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
+from .separators import Separator
 from .tables import FileFormat, is_gzip, texts
 from .tokenizer import split_text
 
@@ -20,46 +21,31 @@ class Chunk(NamedTuple):
     starts: bool  # whether it is the first chunk of its document
 
 
-LINE_ENDS = "\r\n"
-
-
 def split_documents(blocks: Iterable[str], separator: str | None) -> Iterator[Chunk]:
-    """Split a text, given in blocks, into documents at the separator. Holds about one block in memory.
-
-    If the separator is a whole line, the first or last line of the text may be a separator too.
-    """
-    if separator and separator[0] in LINE_ENDS and separator[-1] in LINE_ENDS and separator.strip():
-        blocks = _strip_outer_separators(blocks, separator)
-    rest = ""
+    """Split a text, given in blocks, into documents at the ``Separator``. Holds about one block in memory."""
+    finder = Separator(separator) if separator else None
+    margin = finder.margin if finder else 0
+    text = ""
+    begin = 0  # of the text that is not yielded yet
     starts = True
-    overlap = len(separator or "")  # a separator may lie across two blocks
-    for block in blocks:
-        *complete, rest = (rest + block).split(separator) if separator else [rest + block]
-        for document in complete:
-            yield from _chunks(document, starts)
+    for block in itertools.chain(blocks, [None]):
+        text += block or ""
+        # A place that starts before ``end`` is not changed by the next block.
+        end = len(text) if block is None else max(begin, len(text) - margin)
+        for start, stop in finder.places(text, begin) if finder else ():
+            if start >= end:
+                break
+            yield from _chunks(text[begin:start], starts)
+            begin = stop
             starts = True
-        ready = list(split_text(rest[: max(0, len(rest) - overlap)]))[:-1]
-        for text in ready:
-            yield Chunk(text, starts)
+        for part in split_text(text[begin:end]):
+            if block is not None and begin + len(part) == end:
+                break  # the next block may continue the last chunk
+            yield Chunk(part, starts)
             starts = False
-        rest = rest[sum(len(text) for text in ready) :]
-    yield from _chunks(rest, starts)
-
-
-def _strip_outer_separators(blocks: Iterable[str], separator: str) -> Iterator[str]:
-    """Remove a separator from the first and the last line, where it lacks one of its line ends."""
-    first, last = separator.lstrip(LINE_ENDS), separator.rstrip(LINE_ENDS)
-    rest = ""
-    at_start = True
-    for block in blocks:
-        rest += block
-        if at_start and len(rest) >= len(first):
-            rest = rest.removeprefix(first)
-            at_start = False
-        if not at_start:
-            yield rest[: -len(last)]
-            rest = rest[-len(last) :]
-    yield rest.removesuffix(last)
+            begin += len(part)
+        text = text[max(0, begin - 1) :]  # one more character, which tells whether a line starts at ``begin``
+        begin = min(begin, 1)
 
 
 def _chunks(document: str, starts: bool) -> Iterator[Chunk]:

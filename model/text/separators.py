@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from shlex import quote
 from typing import NamedTuple
 
+SEPARATOR_FORMAT = 2  # increase when texts are split at other places, so that tokens cached before are not reused
 SURROUNDING = 200  # characters before and after a separator that are examined
 MAX_PLACES = 20_000  # occurrences that are examined; the others are only counted
 
@@ -30,6 +31,9 @@ TAGS = (
     "</s>",
 )
 OPENING = r"(?:<s>|<bos>|<BOS>|\[BOS\]|<\|bos\|>|<\|startoftext\|>|<\|begin_of_text\|>)"
+# A separator that ``separator_text`` may have made: the white space before it, the separator, the text after it.
+MARK = re.compile(rf"(\s*)({'|'.join(map(re.escape, TAGS))}|\f)(\s*(?:{OPENING}[^\S\n]*)?)")
+LINE = re.compile(r"(\s*\n)(\S|\S.*\S)([\r\n]\s*)", re.DOTALL)
 RULE = re.compile(r"^(?P<sign>[=*_~-])(?P=sign){4,}(?=\r?$)", re.MULTILINE)
 PERCENT = re.compile(r"^%(?=\r?$)", re.MULTILINE)  # in the files of fortune
 COMMENT = re.compile(r"^%[^\r\n]", re.MULTILINE)  # in TeX, Matlab and Erlang, which also have lines with % alone
@@ -104,13 +108,52 @@ def _how_to_split(core: str, times: str) -> str:
 def separator_text(candidate: Candidate) -> str:
     """The separator with the white space and the beginning-of-text tag that surround it at every place."""
     inner = [place for place in candidate.places if not place.is_outer] or candidate.places
-    before = [_trailing_space(place.before) for place in inner]
-    after = [_opening(place.after) for place in inner]
+    before = [_trailing_space(place.before).replace("\r\n", "\n") for place in inner]
+    after = [_opening(place.after).replace("\r\n", "\n") for place in inner]
     head = _common_start([text[::-1] for text in before])[::-1]
-    tail = _common_start(after)
-    if len(set(after)) > 1:  # the common start may end within a tag
-        tail = tail[: len(tail) - len(tail.lstrip())]
+    tail = _opening(_common_start(after))  # without the part of a tag with which the common start may end
     return head + candidate.core + tail
+
+
+class Separator:
+    """Finds the places of a text that separate two documents.
+
+    Tags and form feeds separate documents wherever they are. A separator with line ends around it, for example ``%``,
+    does so if it fills a line. In both cases the white space and the beginning-of-text tag around the separator may be
+    missing: at the start or end of the text, beside another separator, or at places that ``recognize`` did not see.
+    Any other separator must occur exactly as it is.
+    """
+
+    def __init__(self, separator: str):
+        self.margin = 2 * len(separator) + 1  # more than the length of a place, which may have \\r\\n for each \\n
+        mark = MARK.fullmatch(separator)
+        parts = mark or LINE.fullmatch(separator)
+        head, core, tail = parts.groups() if parts else ("", separator, "")
+        core = re.escape(core)
+        if parts and not mark:
+            core = rf"{core}(?<![^\n]{core})(?![^\r\n])"  # fills a line; the search is fast if the core comes first
+        self._core_and_tail = re.compile(core + _optional(tail))
+        self._head = re.compile(_optional(head) + r"\Z")
+        opening = re.search(OPENING, tail)
+        self._opening = opening[0] if opening else ""
+
+    def places(self, text: str, begin: int) -> Iterator[tuple[int, int]]:
+        """The start and end of each place after ``begin``. One at the end of ``text`` may lack white space after it."""
+        if begin == 0 and self._opening and text.startswith(self._opening):
+            begin = len(self._opening)  # nothing ends before the first document, but it may begin with the tag too
+            yield 0, begin
+        for match in self._core_and_tail.finditer(text, begin):
+            head = self._head.search(text, max(begin, match.start() - self.margin), match.start())
+            yield head.start() if head else match.start(), match.end()
+            begin = match.end()
+
+
+def _optional(text: str) -> str:
+    """A pattern for white space and tags, any of which may be missing. Each line end may be CR LF."""
+    pattern = ""
+    for part in re.findall(rf"{OPENING}|\r?\n|.", text, re.DOTALL):
+        pattern += r"(?:\r?\n)?" if part.endswith("\n") else f"(?:{re.escape(part)})?"
+    return pattern
 
 
 def _common_start(texts: Sequence[str]) -> str:

@@ -26,6 +26,7 @@ from ..cli import local_path, quantity
 from ..cli.files import write_atomically
 from .python_docs import DOCS_FORMAT, corpus_files, python_docs
 from .readers import Chunk, first_bytes, is_binary, read_blocks, read_file
+from .separators import SEPARATOR_FORMAT
 from .tables import FileFormat, format_of, has_field, is_json_lines, json_format, without_gz
 from .token_cache import download_path, explain_disk_errors
 from .tokenizer import split_text
@@ -122,6 +123,8 @@ class Documents:
     def identity(self) -> str:
         """A hash that changes with a file's path, size or time, and with the way the files are read."""
         facts: list[Any] = [self.text_key, self.separator, *self.statuses_at_open]
+        if self.separator:
+            facts.append(SEPARATOR_FORMAT)
         facts += [
             (number, file.format) for number, file in enumerate(self.files) if file and file.format in NEW_FORMATS
         ]
