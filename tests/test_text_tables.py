@@ -40,6 +40,31 @@ def test_documents_are_a_column_of_a_csv_file(tmp_path, name, delimiter):
     assert documents(zipped, text_key="story") == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "header", "text_key"),
+    [
+        ("a.tsv", "id\ttext, cleaned, again", "text, cleaned, again"),
+        ("a.csv", '"name, first, last";text', "text"),
+        ("a.csv", "id\ttext, b, c", "text, b, c"),
+        ("a.csv", "text,a;b;c;d", "text"),
+        ("a.csv", "text", "text"),
+    ],
+)
+def test_the_delimiter_gives_the_header_the_named_column(tmp_path, name, header, text_key):
+    (tmp_path / name).write_text(f"{header}\n{header}\n", encoding="utf-8")
+    assert documents(tmp_path / name, text_key=text_key) == [text_key]
+
+
+def test_a_missing_column_is_reported_with_the_columns_between_the_likeliest_delimiters(tmp_path):
+    for name, header, columns in (
+        ("a.tsv", "id\tname, first, last", "'id', 'name, first, last'"),
+        ("a.csv", '"name, first, last";id', "'name, first, last', 'id'"),
+    ):
+        (tmp_path / name).write_text(f"{header}\n", encoding="utf-8")
+        with pytest.raises(ValueError, match=f"no column 'text': give text_key one of {columns}, or "):
+            documents(tmp_path / name)
+
+
 @pytest.mark.parametrize("indent", [None, 2])
 def test_documents_are_the_objects_or_strings_of_a_json_array(tmp_path, indent):
     expected = [story for story in STORIES if story]

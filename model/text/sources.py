@@ -34,7 +34,9 @@ from .tokenizer import split_text
 DEFAULT = "python-docs"  # the documentation bundled with CPython
 # The text in which a separator is recognized: characters of all files, characters of one file, number of files
 SAMPLE, SAMPLE_OF_FILE, SAMPLED_FILES = 16_000_000, 4_000_000, 1000
-NEW_FORMATS = ("csv", "json array")  # earlier versions cached these files as plain text
+# Part of the key of cached tokens, because earlier versions read these files as plain text, and CSV files also with
+# other delimiters.
+FORMAT_FACTS = {"csv": ("csv", 2), "json array": ("json array",)}
 
 
 class File(NamedTuple):
@@ -126,7 +128,9 @@ class Documents:
         if self.separator:
             facts.append(SEPARATOR_FORMAT)
         facts += [
-            (number, file.format) for number, file in enumerate(self.files) if file and file.format in NEW_FORMATS
+            (number, *FORMAT_FACTS[file.format])
+            for number, file in enumerate(self.files)
+            if file and file.format in FORMAT_FACTS
         ]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 

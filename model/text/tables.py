@@ -197,6 +197,22 @@ def _decode_element(buffer: _Buffer, where: str) -> Any:
             raise UnfinishedError(f"{where} is not valid JSON ({reason}): get the file again, or correct it")
 
 
+def _delimiter(header: str, name: str, text_key: str) -> str:
+    """The delimiter that gives the header a column ``text_key``, or else the most columns. In .tsv, tabs come first."""
+    columns = {delimiter: _columns(header, delimiter) for delimiter in DELIMITERS}
+    if without_gz(name).endswith(".tsv") and len(columns["\t"]) > 1:
+        return "\t"
+    candidates = [delimiter for delimiter in DELIMITERS if text_key in columns[delimiter]]
+    return max(candidates or DELIMITERS, key=lambda delimiter: len(columns[delimiter]))
+
+
+def _columns(header: str, delimiter: str) -> list[str]:
+    try:
+        return next(csv.reader([header], delimiter=delimiter))
+    except csv.Error:  # will be reported with its line
+        return []
+
+
 def _csv_rows(blocks: Iterable[str], name: str, text_key: str) -> Iterator[str]:
     """The column ``text_key`` of each row. The first line names the columns; quoted fields may contain line ends.
 
@@ -209,7 +225,7 @@ def _csv_rows(blocks: Iterable[str], name: str, text_key: str) -> Iterator[str]:
         header = next(lines, "")
         if not header:
             raise ValueError(f"{name} has no line with the names of the columns: add one, {OR_PLAIN_TEXT}")
-    delimiter = max(DELIMITERS, key=header.count)
+    delimiter = _delimiter(header, name, text_key)
     rows = csv.reader(itertools.chain([header], lines), delimiter=delimiter, strict=True)
     try:
         columns = next(rows)
