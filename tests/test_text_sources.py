@@ -315,6 +315,12 @@ def test_a_url_is_downloaded_only_once(web, tmp_path):
     assert len(Web.requests) == 2
 
 
+def test_characters_of_a_url_that_are_not_ascii_are_percent_encoded(web):
+    assert documents(f"{web}/käse 1%20.txt?q=ä+b") == [TEXT]
+    assert Web.requests == ["/k%C3%A4se%201%20.txt?q=%C3%A4+b"]
+    one_line("http://a..b/käse.txt cannot be fetched", "http://a..b/käse.txt")
+
+
 def test_a_failed_download_is_refused_and_not_cached(web, tmp_path):
     one_line("404", f"{web}/missing.txt")
     one_line("broke off after", f"{web}/short.txt")

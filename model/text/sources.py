@@ -9,6 +9,7 @@ import http.client
 import json
 import os
 import shutil
+import string
 import sys
 import tempfile
 import urllib.error
@@ -18,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple, Self
-from urllib.parse import urldefrag
+from urllib.parse import quote, urldefrag, urlsplit, urlunsplit
 
 from tqdm import tqdm
 
@@ -333,7 +334,7 @@ def fetch(url: str) -> Path:
 def _download(address: str, path: Path, expected: str) -> None:
     digest = hashlib.sha256()
     try:
-        with urllib.request.urlopen(address, timeout=FETCH_TIMEOUT) as response, path.open("wb") as file:
+        with urllib.request.urlopen(_ascii_url(address), timeout=FETCH_TIMEOUT) as response, path.open("wb") as file:
             size = int(response.headers.get("Content-Length") or 0)
             with tqdm(total=size or None, unit="B", unit_scale=True, desc=address, disable=None) as bar:
                 while block := response.read(1 << 18):
@@ -342,9 +343,21 @@ def _download(address: str, path: Path, expected: str) -> None:
                     bar.update(len(block))
             if size and file.tell() != size:
                 raise ValueError(f"{address} broke off after {file.tell()} of {quantity(size, 'byte')}: try again")
-    except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
+    except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError, UnicodeError) as error:
         raise ValueError(f"{address} cannot be fetched ({error}): check the address and the connection") from None
     _check_hash(address, digest.hexdigest(), expected, "")
+
+
+def _ascii_url(url: str) -> str:
+    """Percent-encode spaces and characters that are not ASCII; those of the host become Punycode.
+
+    Raises UnicodeError for a host that cannot be encoded.
+    """
+    parts = urlsplit(url)
+    host, colon, port = parts.netloc.partition(":")
+    netloc = host.encode("idna").decode() + colon + port
+    path, query = (quote(part, safe=string.punctuation) for part in (parts.path, parts.query))
+    return urlunsplit((parts.scheme, netloc, path, query, ""))
 
 
 def _check_hash(address: str, actual: str, expected: str, remedy: str) -> None:
