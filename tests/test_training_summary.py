@@ -7,6 +7,7 @@ import pytest
 from training_helpers import trainer
 
 from model.cli import quantity
+from model.text.token_cache import cache_home
 from model.training.summary import (
     RunFacts,
     announcement,
@@ -123,6 +124,12 @@ def test_the_announcement_gives_sizes_memory_losses_and_length(tmp_path, monkeyp
     for number in ("8 x 8 tokens per step", "50 steps", "3,200 tokens", "6.4 epochs", "1:30 at most"):
         assert number in text
     assert "1:30 in all" in announcement(facts(tmp_path, unigram_loss=2.345, max_steps=None, minutes=1.5))
+
+
+def test_the_announcement_names_the_directory_of_the_tokens(tmp_path):
+    run = facts(tmp_path, unigram_loss=2.5)
+    assert f"cached in {cache_home()} (" in announcement(run)
+    assert f"cached in {tmp_path} (" in announcement(replace(run, dataset=replace(run.dataset, entry=tmp_path)))
 
 
 def test_the_announcement_of_a_resumed_run_gives_the_step_and_the_changes(tmp_path):

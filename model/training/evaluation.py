@@ -17,6 +17,7 @@ from ..transformer import Transformer
 from .config import TrainArgs
 from .distributed import Ranks
 
+SAMPLED_BLOCKS = 100
 PRIOR_COUNT = 5  # weight of the (n-1)-gram probability in the n-gram probability, in occurrences
 
 
@@ -63,7 +64,7 @@ def ngram_losses(dataset: Dataset, vocab_size: int, order: int = 1, tokens: int 
     """Nats per validation token of n-gram models, for n = 1 (unigrams: token frequencies alone), 2, 3 …
 
     The list stops before the first n at which the loss rises, and at ``order`` at the latest. At most ``tokens`` tokens
-    of each text are counted, in 100 evenly spaced blocks. Unigrams have add-one smoothing. For larger n, the (n-1)-gram
+    of each text are counted, in evenly spaced blocks. Unigrams have add-one smoothing. For larger n, the (n-1)-gram
     probability is mixed in with the weight of PRIOR_COUNT occurrences.
     """
     train = sampled_blocks(dataset.train, tokens).astype(np.int64)
@@ -74,7 +75,9 @@ def ngram_losses(dataset: Dataset, vocab_size: int, order: int = 1, tokens: int 
     losses: list[float] = []
     max_order = int(62 / math.log2(vocab_size))  # an n-gram is one integer of 63 bits
     for n in range(1, min(order, max_order, len(train), len(val)) + 1):
-        counts = _count(_ngrams(val, n, vocab_size), _ngrams(train, n, vocab_size))  # (len(val) - n + 1,)
+        counts = _count(
+            _ngrams(val, n, vocab_size), _ngrams(train, n, vocab_size), vocab_size**n
+        )  # (len(val) - n + 1,)
         probability = (counts + prior * probability[-len(counts) :]) / (context_counts + prior)
         scored = probability[1:] if n == 1 else probability  # the first token is never predicted
         losses.append(float(-np.log(scored).mean()))
@@ -94,16 +97,19 @@ def _ngrams(ids: np.ndarray, n: int, vocab_size: int) -> np.ndarray:
     return ngrams
 
 
-def _count(values: np.ndarray, sample: np.ndarray) -> np.ndarray:
-    """How often each of ``values`` occurs in ``sample``."""
+def _count(values: np.ndarray, sample: np.ndarray, end: int) -> np.ndarray:
+    """How often each of ``values`` occurs in ``sample``. All numbers are in ``range(end)``."""
+    if end <= len(sample):  # a table of all numbers is not larger than the sample, and is made without sorting
+        return np.bincount(sample, minlength=end)[values]
     distinct, counts = np.unique(sample, return_counts=True)
     places = np.minimum(np.searchsorted(distinct, values), len(distinct) - 1)
     return np.where(distinct[places] == values, counts[places], 0)
 
 
-def sampled_blocks(ids: np.ndarray, tokens: int, blocks: int = 100) -> np.ndarray:
-    """At most ``tokens`` of the ids, in evenly spaced blocks; all of them if there are no more."""
+def sampled_blocks(ids: np.ndarray, tokens: int) -> np.ndarray:
+    """At most ``tokens`` of the ids, in SAMPLED_BLOCKS evenly spaced blocks; all of them if there are no more."""
     if len(ids) <= tokens:
         return np.asarray(ids)
-    starts = np.linspace(0, len(ids) - tokens // blocks, blocks, dtype=np.int64)
-    return np.concatenate([ids[start : start + tokens // blocks] for start in starts])
+    length = tokens // SAMPLED_BLOCKS
+    starts = np.linspace(0, len(ids) - length, SAMPLED_BLOCKS, dtype=np.int64)
+    return np.concatenate([ids[start : start + length] for start in starts])

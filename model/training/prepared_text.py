@@ -114,7 +114,7 @@ def choose_start_text(dataset: Dataset, tokenizer: Tokenizer, context: int) -> s
 
 def check_variety(dataset: Dataset, tokenizer: Tokenizer) -> None:
     """Raise ValueError if the training text is only white space, or a single repeated character."""
-    ids = np.unique(sampled_blocks(dataset.train, SAMPLED_TOKENS))
+    ids = np.flatnonzero(np.bincount(sampled_blocks(dataset.train, SAMPLED_TOKENS)))
     characters = set(tokenizer.decode(ids.tolist()))
     if len(characters) < 2 or "".join(characters).isspace():
         examples = ", ".join(repr(character) for character in sorted(characters)[:4])

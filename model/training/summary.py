@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
-import numpy as np
 import torch
 
 from ..cli import quantity, script_command
@@ -114,9 +113,7 @@ def _describe_length(run: RunFacts) -> str:
 
 def describe_text(data: Dataset, vocab_size: int) -> str:
     """The size of the text in tokens, and the directory in which they are cached."""
-    place, size = cache_home(), data.train.nbytes + data.val.nbytes
-    if isinstance(data.train, np.memmap) and data.train.filename:
-        place = Path(data.train.filename).parent
+    place, size = data.entry or cache_home(), data.train.nbytes + data.val.nbytes
     return (
         f"{quantity(len(data.train), 'token')} to train on, {len(data.val):,} for validation, "
         f"{data.val_bytes / max(len(data.val), 1):.2f} bytes each, vocabulary of {vocab_size:,}; cached in {place} "
