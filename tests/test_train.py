@@ -1,6 +1,7 @@
 """train.py from the command line. Most tests run it in this process, to save the seconds of importing PyTorch."""
 
 import dataclasses
+import io
 import json
 import os
 import re
@@ -22,6 +23,7 @@ from training_helpers import forked
 from model import Transformer
 from model.cli import read_toml, run_script
 from model.scripts import train
+from model.text import sources
 from model.text.token_cache import cache_entries, cache_home
 from model.training import prepared_text
 from model.training import trainer as training
@@ -273,6 +275,25 @@ def test_a_run_is_not_overwritten_and_not_resumed_with_another_model_or_text(cap
     Path("moved.txt").write_text(TEXT, encoding="utf-8")
     err = stderr_of(capsys, "small.toml", "--out_dir", "out", "--resume", "--data", "moved.txt", "--lr", "0.001")
     assert "data ('text.txt',) -> ('moved.txt',); lr 0.003 -> 0.001" in err
+
+
+@pytest.mark.parametrize("spec", ["story.txt", "-"])
+def test_a_run_is_resumed_from_its_cached_tokens_unless_its_text_is_named_again(capsys, monkeypatch, spec):
+    sources._spool.cache_clear()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode()), encoding="utf-8"))
+    Path("story.txt").write_text(TEXT, encoding="utf-8")
+    stderr_of(capsys, "small.toml", "--data", spec, "--out_dir", "out")
+    sources._spool.cache_clear()
+    Path("story.txt").write_text(TEXT + "more", encoding="utf-8")
+    assert "another text" in error_of(capsys, "--resume", "--out_dir", "out", "--data", "story.txt")
+    Path("story.txt").unlink()
+    stderr_of(capsys, "--resume", "--out_dir", "out", "--max_steps", "6")
+    assert steps("out")[-1] == 6
+    missing = {"story.txt": "story.txt does not exist", "-": "standard input is empty"}[spec]
+    assert missing in error_of(capsys, "--resume", "--out_dir", "out", "--data", spec)
+    shutil.rmtree("cache")
+    missing = {"story.txt": "story.txt does not exist", "-": "a pipe, which is no longer in the cache"}[spec]
+    assert missing in error_of(capsys, "--resume", "--out_dir", "out")
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from model.cli import write_toml
 from model.training.config import CONFIG_FILE, DataArgs, TrainArgs
 from model.training.distributed import Ranks
 from model.training.plan import SINGLE_PROCESS, check_processes
-from model.training.prepared_text import check_prompt
 from model.training.resolve import resolve
 from model.weights import save_model
 
@@ -225,21 +224,23 @@ def test_a_width_alone_is_enough_and_the_heads_are_chosen():
         plan("mine.toml", dim=100, n_heads=7)
 
 
-def test_a_sample_prompt_must_leave_at_least_one_position():
-    check_prompt(15, 16)
-    for tokens in (16, 17):
-        with pytest.raises(ValueError, match=f"sample_prompt is {tokens} tokens long"):
-            check_prompt(tokens, 16)
+@pytest.mark.parametrize("name", ["-", "/dev/stdin", "/dev/fd/63"])
+def test_a_pipe_is_refused_for_several_processes_unless_its_tokens_are_kept(name):
+    several = Ranks(rank=1, world_size=2)
+    assert plan(data=("a.txt", name)).data.data[1] == name
+    for spec in ({"data": ("a.txt", name)}, {"val_data": (name,)}):
+        with pytest.raises(ValueError, match=f"data is {name}, but only one of several processes can read it"):
+            plan(ranks=several, **spec)
+    write_run("out", data=(name,))
+    assert plan(resume=True, ranks=several, out_dir=Path("out"), start_text="A").keeps_text
+    with pytest.raises(ValueError, match="only one of several processes"):
+        plan(resume=True, ranks=several, out_dir=Path("out"), val_fraction=0.5)
 
 
-def test_stdin_is_refused_for_several_processes():
-    data, train = DataArgs(data=("-",)), TrainArgs(batch_size=12)
-    check_processes(data, train, 1)
-    for processes in (2, 3):
-        with pytest.raises(ValueError, match="only one of several processes can read it"):
-            check_processes(data, train, processes)
+def test_the_batch_is_shared_by_the_processes():
+    check_processes(TrainArgs(batch_size=12), 3)
     with pytest.raises(ValueError, match="batch_size is 12, for 5 processes"):
-        check_processes(DataArgs(data=("a.txt",)), train, 5)
+        check_processes(TrainArgs(batch_size=12), 5)
 
 
 def test_a_short_run_is_checked_with_its_short_context():

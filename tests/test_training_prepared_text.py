@@ -8,8 +8,15 @@ import pytest
 from model.text.prepare import prepare
 from model.text.sources import open_documents
 from model.text.train_tokenizer import train_tokenizer
-from model.training.config import CONFIG_FILE, DataArgs, run_settings
-from model.training.prepared_text import MIN_DOCUMENTS, check_variety, choose_start_text, occurrences, open_text
+from model.training.config import CONFIG_FILE, DataArgs, TrainArgs, run_settings
+from model.training.prepared_text import (
+    MIN_DOCUMENTS,
+    check_prompts,
+    check_variety,
+    choose_start_text,
+    occurrences,
+    open_text,
+)
 from model.weights import load_tokenizer
 
 STORY = "One day it rained. We stayed at home."
@@ -90,6 +97,18 @@ def test_a_text_with_many_documents_starts_with_bos_alone(tmp_path, tokenizer):
         documents = open_documents([file], doc_separator="%")
         dataset = prepare(documents, tokenizer, context=8, cache_dir=tmp_path / "cache")
         assert choose_start_text(dataset, tokenizer, 8) == start
+
+
+def test_prompts_must_leave_a_position_for_a_sample(tokenizer):
+    data, train = DataArgs(start_text="a day"), TrainArgs(sample_prompt="a day.", sample_every=3)
+    check_prompts(data, train, tokenizer, 8)  # with BOS, the prompts have 6 and 7 tokens
+    with pytest.raises(ValueError, match=r"sample_prompt is 7 tokens long, .* a context of 7 "):
+        check_prompts(data, train, tokenizer, 7)
+    unused = dataclasses.replace(train, sample_every=0)
+    check_prompts(data, unused, tokenizer, 7)
+    with pytest.raises(ValueError, match=r"start_text is 6 tokens long, .* a context of 6 "):
+        check_prompts(data, unused, tokenizer, 6)
+    check_prompts(DataArgs(), unused, tokenizer, 1)
 
 
 @pytest.mark.parametrize("text", ["\n" * 900, "天" * 900, " \n" * 400])

@@ -8,6 +8,7 @@ from pathlib import Path
 from ..cli import Settings, from_settings, quantity, write_toml
 from ..cli.machine import pick_device
 from ..config import ModelArgs
+from ..text.sources import is_pipe
 from ..transformer import Transformer
 from ..weights import find_network
 from ..weights.hf_config import config_from
@@ -32,6 +33,7 @@ class Plan:
     resume: bool = False
     settings: Settings = field(default_factory=dict)  # from the file, the flags and the choice, without defaults
     base: Path | None = None  # without --out_dir: the directory is the first free one of base, base-2, base-3 …
+    keeps_text: bool = False  # when resuming: no text is named, so the tokens of the run are used if they are cached
     saved_settings: Settings | None = None  # when resuming: those in the run directory
     changes: tuple[str, ...] = ()  # when resuming: the differences from the saved settings
 
@@ -62,21 +64,26 @@ def make_plan(settings: Settings, directory: Path, ranks: Ranks) -> Plan:
     # Both raise ValueError for settings that cannot be saved, which must be found before the training.
     config_from(model, "float32", {})
     write_toml(data, model, train)
-    check_processes(data, train, ranks.world_size)
+    check_processes(train, ranks.world_size)
     check_training_memory(model, train, device, ranks.world_size)
     check_writable(directory)
     return Plan(data, model, train, directory, network, ranks, settings=settings)
 
 
-def check_processes(data: DataArgs, train: TrainArgs, processes: int) -> None:
-    """Raise ValueError if ``processes``, the number on all machines, cannot share the batch or the text."""
+def check_processes(train: TrainArgs, processes: int) -> None:
+    """Raise ValueError if ``processes``, the number on all machines, cannot share the batch."""
     if train.batch_size % processes:
         raise ValueError(
             f"batch_size is {train.batch_size}, for {quantity(processes, 'process', 'processes')}: give a multiple "
             f"of {processes}"
         )
-    if processes > 1 and "-" in (*data.data, *data.val_data):
-        raise ValueError("data is -, but only one of several processes can read it: save the text to a file")
+
+
+def check_pipes(data: DataArgs, processes: int) -> None:
+    """Raise ValueError if several processes would read a pipe."""
+    for spec in (*data.data, *data.val_data):
+        if processes > 1 and is_pipe(spec):
+            raise ValueError(f"data is {spec}, but only one of several processes can read it: save the text to a file")
 
 
 def check_writable(directory: Path) -> None:

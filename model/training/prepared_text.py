@@ -16,9 +16,10 @@ from ..text.token_cache import cache_home
 from ..text.tokenizer import Tokenizer
 from ..text.train_tokenizer import TOKENIZER_KINDS, cached_tokenizer
 from ..weights import load_tokenizer
-from .config import DataArgs
+from .config import DataArgs, TrainArgs
 from .evaluation import sampled_blocks
 from .plan import Plan
+from .run_text import cached_dataset
 from .summary import format_rows
 
 MIN_DOCUMENTS = 100  # with fewer documents, a run of a few minutes does not learn what follows BOS
@@ -57,20 +58,21 @@ def prepare_text(plan: Plan) -> PreparedText:
         tokenizer = load_tokenizer(local_path(data.tokenizer), model.vocab_size if plan.train.init_from else None)
     if not (plan.resume or plan.train.init_from):
         model = dataclasses.replace(model, vocab_size=tokenizer.vocab_size)
-    if plan.train.sample_every:
-        check_prompt(len(tokenizer.encode(plan.train.sample_prompt)), model.max_seq_len)
-    if documents is None:  # after the checks above, because it may read a pipe or download a file
-        data, documents = open_text(data)
-    dataset = prepare(
-        documents,
-        tokenizer,
-        context=model.max_seq_len,
-        cache_dir=cache_home(),
-        val_fraction=data.val_fraction,
-        val_documents=data.val_documents(),
-    )
+    check_prompts(data, plan.train, tokenizer, model.max_seq_len)
+    dataset = cached_dataset(plan.directory, data) if plan.keeps_text else None
+    if dataset is None:
+        if documents is None:  # after the checks above, because it may read a pipe or download a file
+            data, documents = open_text(data)
+        dataset = prepare(
+            documents,
+            tokenizer,
+            context=model.max_seq_len,
+            cache_dir=cache_home(),
+            val_fraction=data.val_fraction,
+            val_documents=data.val_documents(),
+        )
+        documents.check_unchanged()  # a file may have changed after the tokenizer was trained on it
     check_variety(dataset, tokenizer)
-    documents.check_unchanged()  # a file may have changed after the tokenizer was trained on it
     entries = [dataset.entry, trained.parent if trained else None]
     if data.start_text is None:
         data = dataclasses.replace(data, start_text=choose_start_text(dataset, tokenizer, model.max_seq_len))
@@ -132,9 +134,17 @@ def occurrences(ids: np.ndarray, tokens: list[int]) -> int:
     return int(matches.sum())
 
 
-def check_prompt(tokens: int, context: int) -> None:
-    if tokens >= context:
-        raise ValueError(
-            f"sample_prompt is {quantity(tokens, 'token')} long, which leaves no room for a sample in a context of "
-            f"{context} (max_seq_len): shorten it, or give --sample_every 0"
-        )
+def check_prompts(data: DataArgs, train: TrainArgs, tokenizer: Tokenizer, context: int) -> None:
+    """Raise ValueError if ``sample_prompt`` or ``start_text`` leaves no room for a generated token."""
+    prompts = {}
+    if data.start_text:  # generate.py needs it even if there are no samples
+        prompts["start_text"] = data.start_text
+    if train.sample_every:
+        prompts["sample_prompt"] = train.sample_prompt
+    for name, prompt in prompts.items():
+        tokens = len(tokenizer.encode(prompt))
+        if tokens >= context:
+            raise ValueError(
+                f"{name} is {quantity(tokens, 'token')} long, which leaves no room for a sample in a context of "
+                f"{context} (max_seq_len): shorten it"
+            )

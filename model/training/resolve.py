@@ -10,7 +10,7 @@ from ..weights.checkpoint import RUNS, newest_run
 from .config import CLASSES, CONFIG_FILE
 from .distributed import Ranks
 from .fine_tuning import fine_tuning_settings
-from .plan import SINGLE_PROCESS, Plan, differences, make_plan
+from .plan import SINGLE_PROCESS, Plan, check_pipes, differences, make_plan
 from .run_directory import check_free, numbered
 
 
@@ -22,8 +22,12 @@ def resolve(
     When resuming, the saved settings of the run override the defaults. Raises ValueError before anything is written.
     """
     if resume:
-        return resolve_resumed(read_toml(config, *CLASSES) if config else {}, flags, ranks)
-    return resolve_new(config, default_config, flags, ranks)
+        plan = resolve_resumed(read_toml(config, *CLASSES) if config else {}, flags, ranks)
+    else:
+        plan = resolve_new(config, default_config, flags, ranks)
+    if not plan.keeps_text:
+        check_pipes(plan.data, ranks.world_size)
+    return plan
 
 
 def resolve_new(config: Path | None, default_config: Path, flags: Settings, ranks: Ranks) -> Plan:
@@ -62,7 +66,9 @@ def resolve_resumed(file: Settings, flags: Settings, ranks: Ranks) -> Plan:
     if conflicts:
         raise ValueError(f"{directory} cannot be resumed with {'; '.join(conflicts)}: leave it out, or start a new run")
     changes = differences(vars(before.data) | vars(before.train), vars(after.data) | vars(after.train))
-    return dataclasses.replace(after, resume=True, saved_settings=saved, changes=changes)
+    text_settings = vars(after.data).keys() - {"start_text", "tokenizer"}
+    keeps_text = settings.keys().isdisjoint(text_settings)
+    return dataclasses.replace(after, resume=True, keeps_text=keeps_text, saved_settings=saved, changes=changes)
 
 
 def run_name(config: Path | None, data: tuple[str, ...] | None, default_config: Path) -> str:

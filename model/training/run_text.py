@@ -25,13 +25,15 @@ def run_data(directory: Path) -> DataArgs | None:
     return from_settings(DataArgs, settings) if settings else None
 
 
-def run_dataset(directory: Path, data: DataArgs, tokenizer: Tokenizer, context: int) -> Dataset:
-    """The tokens of the run, from the cache if they are there, or else tokenized again from the text files.
-
-    Raises ValueError if the files have changed since the run.
-    """
+def saved_fingerprint(directory: Path) -> str | None:
+    """The fingerprint of the text on which the run was trained; None before its first checkpoint."""
     notes = read_notes(directory, get_type_hints(Progress))
-    fingerprint = notes["identity"].get("data") if notes else None
+    return notes["identity"].get("data") if notes else None
+
+
+def cached_dataset(directory: Path, data: DataArgs) -> Dataset | None:
+    """The tokens of the run, if the cache has them. Raises ValueError if not and the text cannot be read again."""
+    fingerprint = saved_fingerprint(directory)
     for entry in sorted(cache_home().glob("tokens-*")):
         if str(directory.absolute()) in runs_using(entry):
             dataset = load_dataset(entry)
@@ -39,6 +41,17 @@ def run_dataset(directory: Path, data: DataArgs, tokenizer: Tokenizer, context: 
                 return dataset
     if any(is_pipe(spec) for spec in (*data.data, *data.val_data)):
         raise ValueError(f"{directory} was trained on text from a pipe, which is no longer in the cache: give --data")
+    return None
+
+
+def run_dataset(directory: Path, data: DataArgs, tokenizer: Tokenizer, context: int) -> Dataset:
+    """The tokens of the run, from the cache if they are there, or else tokenized again from the text files.
+
+    Raises ValueError if the files have changed since the run.
+    """
+    cached = cached_dataset(directory, data)
+    if cached:
+        return cached
     dataset = prepare(
         data.documents(),
         tokenizer,
@@ -47,7 +60,7 @@ def run_dataset(directory: Path, data: DataArgs, tokenizer: Tokenizer, context: 
         val_fraction=data.val_fraction,
         val_documents=data.val_documents(),
     )
-    if fingerprint not in (None, dataset.fingerprint):
+    if saved_fingerprint(directory) not in (None, dataset.fingerprint):
         names = ", ".join(data.data)
         raise ValueError(f"{names} changed since the training of {directory}: give the text to score with --data")
     return dataset
