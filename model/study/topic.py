@@ -11,16 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..cli import from_settings, read_toml
 from ..cli.files import write_atomically
 from ..cli.machine import check_memory
 from ..positions import STUDY_FILE, load_study, read_study
 from ..positions.encodings import check_at_least
-from ..text.prepare import prepare
 from ..text.sources import open_documents
-from ..text.token_cache import cache_home
 from ..text.tokenizer import Tokenizer
-from ..training.config import CLASSES, CONFIG_FILE, DataArgs
+from ..training.config import CONFIG_FILE
+from ..training.run_text import run_data, run_dataset
 from ..transformer import Transformer
 from ..weights import load_tokenizer, open_checkpoint
 from ..weights.checkpoint import newest_run
@@ -163,23 +161,14 @@ def open_text(path: Path | None, data: tuple[str, ...], tokenizer: Tokenizer, ne
 
 
 def validation_text(path: Path, tokenizer: Tokenizer) -> tuple[np.ndarray, str]:
-    """The validation tokens of a training run, from the data settings in its config.toml, and the name of the text."""
-    if not (path / CONFIG_FILE).is_file():
+    """The validation tokens of a training run, and the name of the text."""
+    data = run_data(path)
+    if data is None:
         raise ValueError(f"{path} has no {CONFIG_FILE} that names its training text: give the text with --data")
-    data = from_settings(DataArgs, read_toml(path / CONFIG_FILE, *CLASSES))
-    if "-" in (*data.data, *data.val_data):
-        raise ValueError(f"{path} was trained on standard input, which is gone: give the text with --data")
     try:
-        dataset = prepare(
-            data.documents(),
-            tokenizer,
-            context=1,
-            cache_dir=cache_home(),
-            val_fraction=data.val_fraction,
-            val_documents=data.val_documents(),
-        )
+        dataset = run_dataset(path, data, tokenizer, context=1)
     except ValueError as error:
-        raise ValueError(f"{path} was trained on another text ({error}): give the text with --data") from None
+        raise ValueError(f"the text of {path} cannot be read ({error}): give the text with --data") from None
     return dataset.val, f"the validation text of {', '.join(data.val_data or data.data)}"
 
 
