@@ -197,3 +197,11 @@ def test_of_two_opening_tags_no_common_part_becomes_part_of_the_separator():
     texts = stories(30)
     text = texts[0] + "".join(("</s>\n<s>", "</s>\n<|bos|>")[i % 2] + story for i, story in enumerate(texts[1:]))
     assert recognize([text], is_all=True).separator == "</s>\n"
+
+
+def test_an_opening_tag_at_all_places_is_part_of_the_separator_even_if_spaces_follow_some():
+    texts = stories(30)
+    text = "<s>" + texts[0] + "".join(("</s>\n<s>", "</s>\n<s> ")[i % 2] + story for i, story in enumerate(texts[1:]))
+    found = recognize([text], is_all=True)
+    assert found.separator == "</s>\n<s>"
+    assert [document.strip() for document in documents(text, found.separator)] == texts

@@ -125,7 +125,7 @@ class Separator:
     """
 
     def __init__(self, separator: str):
-        self.margin = 2 * len(separator) + 1  # more than the length of a place, which may have \\r\\n for each \\n
+        self.margin = 2 * len(separator) + 1  # more than the length of a place, which may have CR LF for each LF
         mark = MARK.fullmatch(separator)
         parts = mark or LINE.fullmatch(separator)
         head, core, tail = parts.groups() if parts else ("", separator, "")
