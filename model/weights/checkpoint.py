@@ -1,4 +1,4 @@
-"""Open, load and save checkpoints of any format, recognized by their files."""
+"""Open and load checkpoints of any format, recognized by their files; save them in Hugging Face's."""
 
 import difflib
 import errno
@@ -43,7 +43,7 @@ class Format(Protocol):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype in which the matrices are stored."""
+        """The dtype of the matrices that ``tensors`` yields."""
         ...
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
@@ -66,7 +66,7 @@ class Checkpoint:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype in which the weights are stored."""
+        """The dtype in which the weights are stored; float32 if they are stored in int8."""
         return self._format.dtype
 
     def tie_equal_matrices(self) -> None:
@@ -95,7 +95,8 @@ class Checkpoint:
     ) -> Transformer:
         """Load the network; see ``load_model``.
 
-        With ``int8``, each ``group`` of numbers in a row shares a scale; by default the whole row does.
+        With ``int8``, each ``group`` of numbers in a row shares a scale; by default the whole row does. A file of
+        llama2.c that is in int8 already keeps its groups.
         """
         if int8:
             check_device(torch.device(device))
@@ -251,10 +252,11 @@ def load_model(
     With ``int8``, for generating and scoring, the matrices are held in int8, and ``dtype`` is for everything else.
 
     The weights of a subclass of ``Transformer`` need that class as ``network``. A plain Llama's weights can be loaded
-    into any subclass with the same tensors. No weight is initialized randomly. Tensors are read one by one, so the peak
-    memory is the network and one tensor. On a CPU, weights that keep the file's dtype and layout stay memory-mapped,
-    except on Windows, and are read when they are used. NaN and infinity in weights that were read cause a warning; in
-    the others, generating raises ValueError. Raises ValueError if the tensors do not match the configuration.
+    into any subclass with the same tensors. Tensors are read one by one, so the peak memory is the network and one
+    tensor; a subclass is first built with random weights, which takes the same memory once more. On a CPU, weights that
+    keep the file's dtype and layout stay memory-mapped, except on Windows, and are read when they are used. NaN and
+    infinity in weights that were read cause a warning; in the others, generating raises ValueError. Raises ValueError
+    if the tensors do not match the configuration.
     """
     return open_checkpoint(path).model(device, dtype, network, int8)
 

@@ -1,6 +1,7 @@
 """config.json of a Hugging Face Llama model <-> ModelArgs. A setting that the network does not support is an error.
 
-RoPE's base and scaling are spelled in the old way, the new way, or both.
+RoPE's base and scaling are in ``rope_theta`` and ``rope_scaling`` in older files, in ``rope_parameters`` in newer ones,
+or in both.
 """
 
 import dataclasses

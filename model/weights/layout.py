@@ -99,6 +99,16 @@ def check_shapes(expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tu
         "not of this architecture": [f"{name} {found[name]}" for name in sorted(found.keys() - expected.keys())],
         "wrong shape": [f"{n} is {found[n]}, not {expected[n]}" for n in common if found[n] != expected[n]],
     }
+    _raise_if_any(problems, where)
+
+
+def check_names(expected: Collection[str], found: Collection[str], where: object) -> None:
+    """Raise ValueError that lists all missing and surplus tensors."""
+    missing, surplus = sorted({*expected} - {*found}), sorted({*found} - {*expected})
+    _raise_if_any({"missing": missing, "not of this architecture": surplus}, where)
+
+
+def _raise_if_any(problems: dict[str, list[str]], where: object) -> None:
     if any(problems.values()):
         lists = "; ".join(f"{title}: {_first_few(names)}" for title, names in problems.items() if names)
         raise ValueError(f"{where} does not match its configuration: {lists}")
