@@ -83,7 +83,7 @@ class Tokenizer(Protocol):
     bos_id: int
     eos_ids: tuple[int, ...]  # any of them ends a text
     adds_space: bool  # whether encode puts a space before the text, as for Llama 2
-    fingerprint: str  # changes if any text may get other ids
+    fingerprint: str  # changes if ``encode(text, bos=False)`` may change
 
     def encode(self, text: str, bos: bool = True) -> list[int]: ...
 
@@ -185,7 +185,7 @@ class SentencePieceTokenizer:
         return TextStream(self.decode)
 
 
-CHUNK = 16_000  # characters: SentencePiece is fastest on a few thousand at a time
+CHUNK = 16_000  # characters; the speed hardly depends on it
 
 
 def split_text(text: str, size: int = CHUNK) -> Iterator[str]:
