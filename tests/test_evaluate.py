@@ -10,6 +10,7 @@ from model import ModelArgs, Transformer
 from model.cli import run_script
 from model.scripts import evaluate
 from model.scripts.evaluate import Score, encoded_documents, score_table, windows
+from model.text.readers import Chunk
 from model.text.sources import open_documents
 from model.text.train_tokenizer import train_tokenizer
 from model.training.config import DataArgs
@@ -98,6 +99,21 @@ def test_windows_do_not_cross_documents_and_batches_change_no_score(run_dir, tmp
         together = evaluate.evaluate(model, found, 5, size)
         assert [item.tokens for item in together] == [item.tokens for item in alone]
         assert [item.nats for item in together] == pytest.approx([item.nats for item in alone], abs=1e-4)
+
+
+@pytest.mark.parametrize(("bos", "size"), [([0], 5), ([], 3)])
+def test_the_bytes_of_a_first_token_that_is_not_predicted_do_not_count(bos, size):
+    class Letters:
+        bos_id = 0
+
+        def encode(self, text):
+            return [*bos, *map(ord, text)]
+
+        def decode(self, ids):
+            return "".join(map(chr, ids))
+
+    ((_, predicted),) = encoded_documents([Chunk("éabc", starts=True)], Letters())
+    assert predicted == size
 
 
 def test_the_table_agrees_with_the_json_lines_of_the_documents(run, tmp_path):

@@ -67,7 +67,7 @@ class EvaluateOptions:
                 raise ValueError(f"{name} is {value}: give at least 1")
 
 
-Texts = Iterable[tuple[list[int], int]]  # for each document its token ids with BOS first, and its length in bytes
+Texts = Iterable[tuple[list[int], int]]  # for each document its token ids, and the bytes of those but the first
 
 
 class Window(NamedTuple):
@@ -105,14 +105,18 @@ class Score:
 
 
 def encoded_documents(source: Iterable[Chunk], tokenizer: Tokenizer) -> Iterator[tuple[list[int], int]]:
-    """(token ids with BOS first, length in bytes) of each document that has a token to predict."""
+    """(token ids, bytes of those that are predicted) of each document that has a token to predict.
+
+    The first token is not predicted. It is BOS, unless the tokenizer adds none: then its text does not count.
+    """
     end = Chunk("", starts=True)
     text = ""
     for chunk in itertools.chain(source, [end]):
         if chunk.starts and text:
             tokens = tokenizer.encode(text)
             if len(tokens) > 1:
-                yield tokens, len(text.encode())
+                unpredicted = "" if tokens[0] == tokenizer.bos_id else tokenizer.decode(tokens[:1])
+                yield tokens, len(text.encode()) - len(unpredicted.encode())
             text = ""
         text += chunk.text
 
