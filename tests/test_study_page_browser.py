@@ -109,9 +109,15 @@ def step(page: Page, button: str = "#step") -> None:
     page.wait_for_function("count => document.querySelectorAll('#chips button').length !== count", arg=count)
 
 
-def test_64_greedy_tokens_equal_those_of_generate(opened, home):
+def test_64_greedy_tokens_equal_those_of_generate_also_after_a_pause(opened, home):
     page = opened("temperature=0&speed=0&prompt=the+rope")
-    page.click("#play")
+    goes_on = page.evaluate("""async () => {
+        const first = play();
+        state.playing = false;
+        play();
+        await first;
+        return state.playing; }""")
+    assert goes_on, "the first run ends, the second does not"
     page.wait_for_function("() => document.querySelectorAll('#chips button').length > 75", timeout=20_000)
     prompt = load_tokenizer(home).encode("the rope")
     (expected,) = zip(*generate(load_model(home), [prompt], 64))

@@ -119,10 +119,8 @@ function connectViews() {
     if (!state.playing) step([Number(dataset.token)], 0).then(refreshWhatIf);
   });
   on("advance", "click", () => {
-    if (state.advancing) {
-      state.advancing = false;
-      drawPlayer();
-    } else advance();
+    if (state.advancing) stopAdvancing();
+    else advance();
   });
   onButton("clocks", ({ dataset }) => update({ pair: Number(dataset.pair) }));
   onButton("thumbs", ({ dataset }) => {
@@ -197,6 +195,8 @@ function moveCell(event) {
   update({ position: q, key: clampTo(keyOf(query()) + move.columns, q) });
 }
 
+let nextFrame = 0; // of the animation of start_pos
+
 // Positions advance by two per second; with reduced motion, by one whole position per second.
 function advance() {
   const isReduced = matchMedia("(prefers-reduced-motion: reduce)").matches;
@@ -210,12 +210,13 @@ function advance() {
       last = now;
       changed("rotation");
     }
-    if (state.advancing) requestAnimationFrame(frame);
-    else {
-      state.shift = Math.round(state.shift);
-      writeHash();
-      changed("rotation");
-    }
+    nextFrame = requestAnimationFrame(frame);
   };
-  requestAnimationFrame(frame);
+  nextFrame = requestAnimationFrame(frame);
+}
+
+function stopAdvancing() {
+  cancelAnimationFrame(nextFrame);
+  state.advancing = false;
+  update({ shift: Math.round(state.shift) }, "rotation");
 }

@@ -126,18 +126,24 @@ function setPrompt(tokens) {
   writeHash();
 }
 
+let lastPlay = 0; // the number of the latest run
+
+// Generates until it is paused. If Pause and Play are pressed while a run waits, that run ends and the new one goes on.
 export async function play() {
   forwardTyped();
+  lastPlay += 1;
+  const run = lastPlay;
   state.playing = true;
   state.run = { count: 0, ms: 0 };
   drawPlayer(); // at once, so that a second click pauses
-  while (state.playing && !isFull() && !state.ended) {
+  while (run === lastPlay && state.playing && !isFull() && !state.ended) {
     const rate = Number(state.speed); // tokens per second; 0 is as fast as possible
     const start = performance.now();
     await step([], rate ? 1 : 16);
     const pause = rate ? 1000 / rate - (performance.now() - start) : 0;
     await new Promise((resolve) => (pause > 4 ? setTimeout(resolve, pause) : requestAnimationFrame(resolve)));
   }
+  if (run !== lastPlay) return;
   state.playing = false;
   changed();
   refreshWhatIf();
