@@ -156,6 +156,7 @@ def test_without_the_cache_a_token_has_the_same_logits_and_costs_more(opened):
     page = opened()
     scroll_to(page, "cache")
     before = text(page, "#bars")
+    page.evaluate("() => { state.ended = true; }")
     page.click("#both")
     page.click("#cache > details summary")
     page.wait_for_function("() => document.querySelectorAll('#passesData tbody tr').length > 2")
@@ -167,6 +168,12 @@ def test_without_the_cache_a_token_has_the_same_logits_and_costs_more(opened):
     assert (without[2], cached[2]) == ("without cache", "with cache")
     assert float(without[3]) > 10 * float(cached[3])
     assert int(without[1]) == int(without[0]) == len(tokens(page))
+    page.wait_for_function("() => document.getElementById('ended').textContent.includes('ended the text')")
+    assert page.is_disabled("#step")
+    count = len(tokens(page))
+    page.evaluate("() => step([], 1)")  # as if it was pressed while the last token was sampled
+    text(page, "#chips")
+    assert len(tokens(page)) == count
 
 
 def test_the_cache_is_not_read_beyond_the_current_text(opened, home):

@@ -78,13 +78,15 @@ export function forwardPrompt() {
   });
 }
 
-// One step of generation: appends `tokens`, then samples up to `count` more.
+// One step of generation: appends `tokens`, then samples up to `count` more. Nothing is sampled after an end-of-text
+// token: a step may have waited in the queue while the one before it sampled that token.
 export function step(tokens, count) {
   forwardTyped();
   return enqueue(() => extendBy(tokens, count));
 }
 
 async function extendBy(tokens, count) {
+  if (state.ended && count > 0) return;
   if (state.tokens.length >= limit && state.endless) await evictOldest();
   if (isFull()) return;
   await extend(state.tokens, tokens, Math.min(count, limit - state.tokens.length));
@@ -153,7 +155,7 @@ export async function play() {
 export function compareCache() {
   forwardTyped();
   return enqueue(async () => {
-    const setting = state.useCache;
+    const { useCache: setting, ended } = state;
     const results = [];
     try {
       for (const useCache of [false, true]) {
@@ -162,7 +164,7 @@ export function compareCache() {
         results.push(state.logits);
       }
     } finally {
-      state.useCache = setting;
+      Object.assign(state, { useCache: setting, ended });
     }
     const [uncached, cached] = results;
     const difference = uncached.reduce((max, logit, i) => Math.max(max, Math.abs(logit - cached[i])), 0);
