@@ -524,22 +524,29 @@ def test_a_failed_comparison_with_the_cache_leaves_the_setting(opened):
     assert page.inner_text("#error") == "no worker"
 
 
-def test_weights_that_cannot_be_loaded_are_one_error_also_when_printed(browser, home, tmp_path, address):
+def test_weights_that_cannot_be_loaded_are_one_error_and_no_control_fails(browser, home, tmp_path, address):
     broken = (
         (home.parent / "page.html").read_text(encoding="utf-8").replace("load({ facts, weights, limit }) {", "load() {")
     )
     (tmp_path / "page.html").write_text(broken, encoding="utf-8")
     faults = []
-    context = browser.new_context(offline=True)
+    context = browser.new_context(offline=True, viewport={"width": 400, "height": 900})
     page = context.new_page()
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.goto((tmp_path / "page.html").as_uri())
     page.wait_for_selector("#error:not([hidden])")
     page.evaluate("() => dispatchEvent(new Event('beforeprint'))")
+    for control in page.query_selector_all("button[id], input, select, textarea"):
+        control.evaluate("each => { each.click(); each.dispatchEvent(new Event('input')); }")
+    page.press("#map", "ArrowUp")
     page.wait_for_timeout(200)
-    shown = page.inner_text("#error"), page.inner_text("#counts")
+    shown = page.inner_text("#error"), page.inner_text("#counts"), page.locator("#loading").count()
+    disabled = page.eval_on_selector_all(":disabled:not(option)", "all => all.map((each) => each.id)")
+    folded = page.inner_text("#fold")
     context.close()
-    assert shown == ("facts is not defined", "")
+    assert shown == ("facts is not defined", "", 0)
+    assert disabled == ["back", "step", "play", "advance", "both"]
+    assert folded
     assert faults == []
 
 

@@ -11,9 +11,10 @@ let queue = Promise.resolve();
 
 export function enqueue(job) {
   queue = queue.then(job).catch((error) => {
+    state.playing = false;
+    if (!$("error").hidden) return; // the first error is the cause of later ones
     $("error").hidden = false;
     $("error").textContent = error.message;
-    state.playing = false;
   });
   return queue;
 }
