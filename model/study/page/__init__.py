@@ -15,6 +15,7 @@ import inspect
 import json
 import os
 import re
+import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -193,12 +194,14 @@ def architecture(args: ModelArgs) -> dict[str, Any]:
 
 
 def code_lines(*functions: Callable[..., Any]) -> list[tuple[int, str]]:
-    """Number and text of each line of code of the functions, without docstrings and blank lines."""
+    """Number and text of each line of code of the functions, dedented, without docstrings and blank lines."""
     lines = []
     for function in functions:
         source, start = inspect.getsourcelines(function)
         # Docstrings become blank lines, so that the numbers of later lines stay the same.
-        code = re.sub(r'""".*?"""', lambda text: "\n" * text[0].count("\n"), "".join(source), flags=re.DOTALL)
+        code = re.sub(
+            r'""".*?"""', lambda text: "\n" * text[0].count("\n"), textwrap.dedent("".join(source)), flags=re.DOTALL
+        )
         lines += [(start + i, line.rstrip()) for i, line in enumerate(code.splitlines()) if line.strip()]
     return lines
 

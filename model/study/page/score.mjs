@@ -159,7 +159,7 @@ function drawLines(q, scores) {
   const list = $("lines");
   if (!list.childElementCount) {
     for (const [at, text] of facts.lines) {
-      const code = element("code", {}, element("span", { className: "number" }, String(at)), text.replace(/^ {4}/, ""));
+      const code = element("code", {}, element("span", { className: "number" }, String(at)), text);
       list.append(element("li", {}, code));
     }
   }
