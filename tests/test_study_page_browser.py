@@ -296,12 +296,15 @@ def test_a_key_pressed_in_the_player_does_not_scroll_the_page(opened):
 
 
 def test_settings_are_stored_in_the_address_and_invalid_ones_are_ignored(opened):
-    page = opened("head=3&pair=2&temperature=1.25&topK=7&language=zh&theta=-1&shift=x&topP=44&layer=9&junk=%3Cb%3E")
+    page = opened(
+        "head=3&pair=2&temperature=1.25&topK=7&language=zh&theta=-1&shift=x&topP=44&layer=9&seed=2.5&junk=%3Cb%3E"
+    )
     assert page.input_value("#head") == "3"
     assert page.input_value("#topK") == "7"
     assert text(page, "#temperatureText") == "1.25"
     assert text(page, "#topPText") == "0.95"
     assert page.input_value("#layer") == "1"
+    assert page.input_value("#seed") == "1"
     page.fill("#prompt", "the walk")
     page.select_option("#head", "5")
     assert "head=5" in page.url

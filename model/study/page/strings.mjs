@@ -112,6 +112,10 @@ export const STRINGS = {
   ],
   wholeTitle: ["Text", "文本"],
   copy: ["Copy", "复制"],
+  refusedInteger: [
+    "must be an integer of {least} or more; {current} is still in use",
+    "必须是不小于 {least} 的整数；仍在使用 {current}",
+  ],
   refused: ["must be {least} or more; {current} is still in use", "不能小于 {least}；仍在使用 {current}"],
   bars: ["The most likely next tokens; choose one", "概率最大的几个候选词元，可选择其一"],
   cutTopK: ["cut by top_k", "被 top_k 截断"],
