@@ -310,8 +310,15 @@ def test_settings_are_stored_in_the_address_and_invalid_ones_are_ignored(opened)
     assert "head=5" in page.url
     assert "prompt=the+walk" in page.url
     assert "junk" not in page.url
-    page.fill("#topK", "-3")
-    assert "topK=7" in page.url
+    for refused in ("-3", "2.5"):
+        page.fill("#topK", refused)
+        assert "整数" in text(page, ".wrong")
+        assert "topK=7" in page.url
+    settings = page.url
+    page.focus(".skip")
+    page.keyboard.press("Enter")
+    assert page.evaluate("() => document.activeElement.id") == "views"
+    assert page.url == settings
 
 
 def test_hostile_text_is_shown_as_text(opened):

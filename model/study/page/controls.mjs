@@ -146,6 +146,10 @@ function connectViews() {
 }
 
 function connectPage() {
+  document.querySelector(".skip").addEventListener("click", (event) => {
+    event.preventDefault(); // the link itself would replace the settings in the address
+    $("views").focus();
+  });
   on("language", "click", () => setLanguage(state.language === "en" ? "zh" : "en"));
   for (const id of ["net", "netNote", "strip"]) on(id, "click", openView);
   addEventListener("scroll", markView, { passive: true });
