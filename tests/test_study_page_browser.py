@@ -150,6 +150,12 @@ def test_shifting_all_positions_rotates_the_arrows_but_keeps_the_scores(opened):
     assert plain == shifted
     assert float(re.search(r"at most (\S+?)\.$", moved)[1].replace("−", "-")) < 1e-5
     assert page.get_attribute("#plane", "aria-label") != arrows
+    last = len(tokens(page)) - 1
+    assert f"q at position {last + 37} points" in page.get_attribute("#plane", "aria-label")
+    page.click("#rotation summary")
+    page.wait_for_selector("#planeData tr")
+    positions = page.eval_on_selector_all("#planeData tbody tr", "rows => rows.map((row) => row.cells[1].textContent)")
+    assert positions == [str(p + 37) for p in (last, *range(last + 1))]
 
 
 def test_without_the_cache_a_token_has_the_same_logits_and_costs_more(opened):

@@ -147,7 +147,7 @@ export const STRINGS = {
     "q · k / √D of the selected q and k: {plain} at start_pos 0, {shifted} at start_pos {shift}. Over all {count} keys the scores differ by at most {difference}.",
     "所选 q 与 k 的 q · k / √D：start_pos 为 0 时是 {plain}，为 {shift} 时是 {shifted}。所有 {count} 个键的得分最多相差 {difference}。",
   ],
-  clocksTitle: ["All pairs of the head, at the position of the query", "该头的全部分量对（角度取自查询所在的位置）"],
+  clocksTitle: ["All pairs of the head, at the position of the query, shifted by start_pos", "该头的全部分量对（角度取自查询平移 start_pos 之后的位置）"],
   clocksLegend: [
     "Hand: the angle at this position. Arc: the angles that occur in training. Below: pair, and tokens per turn. Select a clock to see its pair.",
     "指针：此位置的角度。弧线：训练中出现过的角度。下方：第几对，以及转一圈所需的词元数。点击一只钟，查看这一对。",
@@ -198,6 +198,7 @@ export const STRINGS = {
   arrowColumn: ["arrow", "箭头"],
   passColumn: ["forward pass", "前向计算"],
   chartColumn: ["solid: before, striped: after", "实心：改变前；条纹：改变后"],
+  shiftedColumn: ["p (with start_pos)", "p（含 start_pos）"],
   positionColumn: ["position", "位置"],
   tokenColumn: ["token", "词元"],
   lineProject: [
