@@ -45,6 +45,7 @@ def home(tmp_path_factory) -> Path:
             if weight.ndim == 2:
                 weight.normal_(std=1.5 / weight.shape[1] ** 0.5)
     save_model(model, home)
+    (home / "config.toml").write_text('start_text = "the walk"\n', encoding="utf-8")
     return home
 
 
@@ -445,7 +446,7 @@ def test_the_guide_visits_all_views_and_can_be_skipped(opened):
     assert not page.is_visible("#guide")
 
 
-def test_step_uses_the_typed_prompt_at_once_and_back_shortens_it(opened, home):
+def test_step_uses_the_typed_prompt_at_once_back_shortens_it_and_an_empty_one_is_the_start_text(opened, home):
     page = opened("temperature=0&prompt=the")
     tokenizer = load_tokenizer(home)
     page.evaluate("""() => {
@@ -467,6 +468,9 @@ def test_step_uses_the_typed_prompt_at_once_and_back_shortens_it(opened, home):
     assert "0 or more" in text(page, ".wrong")
     page.fill("#topK", "5")
     assert page.locator(".wrong").count() == 0
+    page.fill("#prompt", "")
+    page.wait_for_function("() => document.getElementById('ended').textContent.includes('start_text')")
+    assert tokens(page) == tokenizer.encode("the walk")
 
 
 def test_percentages_have_no_exponent(opened):

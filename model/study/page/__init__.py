@@ -28,6 +28,7 @@ from ...attention import Attention, attention
 from ...cli.files import write_text
 from ...config import ModelArgs
 from ...decoding.endless import SINKS
+from ...training.config import run_settings
 from ...training.estimate import count_parameters
 from ...transformer import Transformer
 from ...weights import open_checkpoint
@@ -96,6 +97,7 @@ def run(options: Page) -> Report:
     facts = {
         "name": path.resolve().name,
         "prompt": options.prompt,
+        "startText": run_settings(checkpoint.path).get("start_text", ""),  # replaces an empty prompt, as in generate.py
         **network,
         "tokenizer": tokenizer_facts,
         "sinks": SINKS,

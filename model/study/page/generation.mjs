@@ -70,7 +70,8 @@ export function forwardPrompt() {
   state.playing = false;
   return enqueue(async () => {
     if (prompt !== lastPrompt) return; // a newer prompt is in the queue
-    const tokens = tokenizer.encode(state.prompt);
+    const tokens = tokenizer.encode(state.prompt || facts.startText);
+    state.hasStartText = state.prompt === "" && facts.startText !== "";
     state.tooLong = tokens.length > limit ? tokens.length : 0;
     Object.assign(state, { passes: [], run: { count: 0, ms: 0 }, evicted: 0, cached: 0, position: null, key: null });
     await extend([], tokens.slice(0, limit), 0);
@@ -124,6 +125,7 @@ export function goBack() {
 // Writes the text of the tokens into the prompt box, without an incomplete character at the end.
 function setPrompt(tokens) {
   state.promptLength = tokens.length;
+  state.hasStartText = false;
   state.prompt = tokenizer.decode(tokens).replace(/\ufffd+$/, "");
   $("prompt").value = state.prompt;
   writeHash();

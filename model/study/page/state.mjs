@@ -43,6 +43,7 @@ export const state = { ...DEFAULTS, ...readHash() };
 Object.assign(state, {
   tokens: [],
   promptLength: 0,
+  hasStartText: false, // the prompt is empty, so the text begins with the run's start_text
   tooLong: 0, // tokens of a prompt that is longer than the limit
   logits: null, // of the newest token
   passes: [],

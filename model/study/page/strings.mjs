@@ -100,6 +100,10 @@ export const STRINGS = {
     "提示词有 {count} 个词元，而本页最多容纳 {limit} 个。目前只使用前 {limit} 个，请缩短提示词。",
   ],
   ended: ["The model ended the text here.", "模型在此处结束了文本。"],
+  startText: [
+    "The prompt is empty, so the text begins with the start_text of the model's training run, as in generate.py.",
+    "提示词为空，所以与 generate.py 一样，文本以模型训练配置中的 start_text 开头。",
+  ],
   full: [
     "The context is full. Go back, shorten the prompt, or select “endless” in view 5.",
     "上下文已满。请后退、缩短提示词，或在视图 5 中勾选“不限长度”。",

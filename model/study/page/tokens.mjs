@@ -16,6 +16,7 @@ export function drawTokens() {
   const count = t("counts", { count: state.tokens.length, limit });
   $("counts").textContent = count + (limit < args.maxSeqLen ? t("capped", { context: args.maxSeqLen, limit }) : "");
   const notes = [];
+  if (state.hasStartText) notes.push(t("startText"));
   if (state.tooLong) notes.push(t("tooLong", { count: state.tooLong, limit }));
   else if (isFull()) notes.push(t("full"));
   if (state.ended) notes.push(t("ended"));
