@@ -241,6 +241,10 @@ def test_another_rotation_changes_the_loss_but_a_shift_does_not(opened):
         same, changed = loss()
         assert same == before
         assert changed != before, change
+    original = page.evaluate("""() => {
+        args.ropeScaling = { originalMaxSeqLen: 30 };
+        return changedRotation().scaling.originalMaxSeqLen; }""")
+    assert original == 30, "the change replaces the network's own scaling"
 
 
 def test_every_control_works_by_keyboard(opened):

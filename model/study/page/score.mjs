@@ -106,7 +106,7 @@ function drawDistance(xq, xk, distance) {
     xName: t("distanceAxis"),
     yName: t("scoreAxis"),
   });
-  vertical(context, x, y, args.maxSeqLen, span, t("trained", { length: args.maxSeqLen }));
+  vertical(context, x, y, args.maxSeqLen, span, t("context", { length: args.maxSeqLen }));
   context.strokeStyle = c.query;
   context.lineWidth = 1.5;
   context.beginPath();

@@ -92,8 +92,8 @@ export const STRINGS = {
   ],
   counts: ["{count} tokens (at most {limit})", "{count} 个词元（最多 {limit} 个）"],
   capped: [
-    "; the network allows {context}, but the page holds only {limit}, because it stores every attention weight",
-    "；网络允许 {context} 个，但本页要保存全部注意力权重，所以只容纳 {limit} 个",
+    "; the network allows {context}, but the page holds at most {limit}, because it stores and draws every attention weight",
+    "；网络允许 {context} 个，但本页要保存并绘制全部注意力权重，所以最多容纳 {limit} 个",
   ],
   tooLong: [
     "The prompt has {count} tokens, but the page holds at most {limit}. Only the first {limit} are used; shorten the prompt.",
@@ -153,8 +153,8 @@ export const STRINGS = {
   ],
   clocksTitle: ["All pairs of the head, at the position of the query, shifted by start_pos", "该头的全部分量对（角度取自查询平移 start_pos 之后的位置）"],
   clocksLegend: [
-    "Hand: the angle at this position. Arc: the angles that occur in training. Below: pair, and tokens per turn. Select a clock to see its pair.",
-    "指针：此位置的角度。弧线：训练中出现过的角度。下方：第几对，以及转一圈所需的词元数。点击一只钟，查看这一对。",
+    "Hand: the angle at this position. Arc: the angles of the positions within the context. Below: pair, and tokens per turn. Select a clock to see its pair.",
+    "指针：此位置的角度。弧线：上下文长度以内各位置的角度。下方：第几对，以及转一圈所需的词元数。点击一只钟，查看这一对。",
   ],
   clockLabel: [
     "Pair {pair}: {period} tokens per turn, {speed} radians per token, now at {angle}°",
@@ -175,12 +175,12 @@ export const STRINGS = {
     "每一对分量对 q · k / √D 的贡献（无单位）。第 0 对转得最快。",
   ],
   distanceCaption: [
-    "q · k / √D of this q and k at every distance. Circle: their actual distance. Dashed: the trained length.",
-    "这两个向量 q、k 在各个距离上的 q · k / √D。圆圈：实际距离。虚线：训练长度。",
+    "q · k / √D of this q and k at every distance. Circle: their actual distance. Dashed: the context.",
+    "这两个向量 q、k 在各个距离上的 q · k / √D。圆圈：实际距离。虚线：上下文长度。",
   ],
   pairAxis: ["pair", "第几对"],
   distanceAxis: ["distance q − k, tokens", "距离 q − k（词元）"],
-  trained: ["trained length {length}", "训练长度 {length}"],
+  context: ["context {length}", "上下文长度 {length}"],
   scoreAxis: ["q · k / √D", "q · k / √D"],
   speedColumn: ["radians per token", "弧度/词元"],
   contributionColumn: ["contribution", "贡献"],
@@ -312,8 +312,8 @@ export const STRINGS = {
 
   whatIfTitle: ["6. What if the rotation were different?", "6. 如果换一种旋转？"],
   whatIfLead: [
-    "The same weights with a different rotation table, without fine-tuning: see how the next token and the loss change. Shifting all positions changes nothing, even beyond the trained length. Changing the distances does.",
-    "同样的权重，换一张旋转表，不做微调，看下一个词元和损失如何变化。平移所有位置不改变结果，即使超出训练长度；改变距离则会改变结果。",
+    "The same weights with a different rotation table, without fine-tuning: see how the next token and the loss change. Shifting all positions changes nothing, even beyond the context. Changing the distances does.",
+    "同样的权重，换一张旋转表，不做微调，看下一个词元和损失如何变化。平移所有位置不改变结果，即使超出上下文长度；改变距离则会改变结果。",
   ],
   change: ["Rotation", "旋转"],
   changeNone: ["unchanged", "不变"],
@@ -330,12 +330,12 @@ export const STRINGS = {
     "平移把位置 p 的词元移到 p + 平移量，距离不变。“距离拉伸”为 s 时把它移到 s × p，距离变大，如同在更长的文本中。",
   ],
   long: [
-    "repeat the text up to {length} tokens, {times} times the trained length",
-    "把文本重复到 {length} 个词元，即训练长度的 {times} 倍",
+    "repeat the text up to {length} tokens, {times} times the context",
+    "把文本重复到 {length} 个词元，即上下文长度的 {times} 倍",
   ],
   whatIfText: [
-    "Loss, in nats per token: {before} as trained, {after} with the change ({difference}). Largest distance: {distance}; trained length: {context}.",
-    "每词元损失（nat）：训练时的设置 {before}，改变后 {after}（{difference}）。最大距离：{distance}；训练长度：{context}。",
+    "Loss, in nats per token: {before} as trained, {after} with the change ({difference}). Largest distance: {distance}; context: {context}.",
+    "每词元损失（nat）：训练时的设置 {before}，改变后 {after}（{difference}）。最大距离：{distance}；上下文长度：{context}。",
   ],
   computing: ["Computing …", "正在计算……"],
   whatIfShort: ["Type at least two tokens.", "请至少输入两个词元。"],
