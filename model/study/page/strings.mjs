@@ -31,8 +31,8 @@ export const STRINGS = {
   netLogits: ["logits", "logits"],
   netNext: ["1. next token", "1. 下一个词元"],
   netNote: [
-    "Thick line: the residual stream, which each branch reads and adds to. Positions enter only through the rotation.",
-    "粗线是残差流：每个分支从中读取，再把输出加回去。位置信息只通过旋转进入网络。",
+    "Thick line: the residual stream, which each branch reads and adds to. Positions enter only through the rotation and the causal mask.",
+    "粗线是残差流：每个分支从中读取，再把输出加回去。位置信息只通过旋转和因果掩码进入网络。",
   ],
   guideStart: ["Guide", "导览"],
   guideNext: ["Next", "下一步"],
@@ -163,8 +163,8 @@ export const STRINGS = {
 
   scoreTitle: ["3. Score", "3. 得分"],
   scoreLead: [
-    "The score of a query and a key is a sum over pairs of channels. Left: the contribution of each pair. Right: the score of the same two vectors at other distances. Below: the lines of attention.py, with their results for this query.",
-    "一个查询与一个键的得分是各对分量的贡献之和。左图：每一对的贡献。右图：同样两个向量在其他距离上的得分。下方：attention.py 的代码，以及对这个查询算出的数值。",
+    "The score of a query and a key is a sum over pairs of channels. The first chart: the contribution of each pair. The second: the score of the same two vectors at other distances. Below: the lines of attention.py, with their results for this query.",
+    "一个查询与一个键的得分是各对分量的贡献之和。第一张图：每一对的贡献。第二张图：同样两个向量在其他距离上的得分。下方：attention.py 的代码，以及对这个查询算出的数值。",
   ],
   scoreText: [
     "q at {q}, k at {k}, distance {distance}: q · k / √D = {score}. After softmax, this key has {weight} of the attention. Largest contribution: {contribution}, from pair {pair}.",
@@ -218,8 +218,8 @@ export const STRINGS = {
     "位置 0 到 {q} 的键和值；之后若还有，会被掩码遮住",
   ],
   lineAttend: [
-    "same result as attention() below; the table beside the code lists every key of head {head}",
-    "结果与下方的 attention() 相同；代码旁边的表列出第 {head} 个头的所有键",
+    "same result as attention() below; the table after the code lists every key of head {head}",
+    "结果与下方的 attention() 相同；代码之后的表列出第 {head} 个头的所有键",
   ],
   lineScores: [
     "scores of token {q} with keys 0, 1, 2 …: {scores}",
@@ -240,8 +240,8 @@ export const STRINGS = {
 
   mapsTitle: ["4. Attention maps", "4. 注意力图"],
   mapsLead: [
-    "Each row is a query, each column a key. The stronger the colour, the larger the attention weight. Choose a head on the right. Point at a cell, or move with the arrow keys, to read its weight.",
-    "每行是一个查询，每列是一个键，颜色越浓，注意力权重越大。在右侧选择一个头；把鼠标移到格子上，或用方向键移动，即可读出权重。",
+    "Each row is a query, each column a key. The stronger the colour, the larger the attention weight. Choose a head under “All heads”. Point at a cell, or move with the arrow keys, to read its weight.",
+    "每行是一个查询，每列是一个键，颜色越浓，注意力权重越大。可在“所有的头”中选择一个头；把鼠标移到格子上，或用方向键移动，即可读出权重。",
   ],
   mapKeys: [
     "Colour: the square root of the weight, from 0 (empty) to 1 (full colour). Arrow keys: up and down change the query, left and right the key.",
@@ -283,8 +283,8 @@ export const STRINGS = {
   slotsLabel: ["{filled} of {limit} slots are in use in each of {L} layers", "{L} 层中，每层 {limit} 个槽位已用 {filled} 个"],
   slotAxis: ["slot", "槽位"],
   workCaption: [
-    "Multiplications of each pass, in millions. Dots: with cache. Squares: without.",
-    "每次前向计算的乘法次数（百万）。圆点：用缓存。方块：不用。",
+    "Multiplications in the matrix products and the attention of each pass, in millions. Dots: with cache. Squares: without.",
+    "每次前向计算中矩阵乘法与注意力的乘法次数（百万）。圆点：用缓存。方块：不用。",
   ],
   timeCaption: [
     "Time of each pass, in milliseconds. Dots: with cache. Squares: without.",
