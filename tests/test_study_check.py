@@ -133,7 +133,9 @@ def test_a_result_of_an_unexpected_type_or_shape_is_wrong_and_raises_nothing(tmp
     results = [
         "None", "1", "'x'", "[]", "{}", "()", "(1, 2)", "(None, None)", "torch.zeros(())", "torch.zeros(3)",
         "torch.zeros(2, 2)", "torch.zeros(0, 3)", "torch.zeros(2, 5, 4, 8) / 0", "torch.zeros(2, 3).to_sparse()",
-        "(torch.zeros(3), torch.zeros(4))", "[torch.zeros(2, 3)] * 3", "args[-1]",
+        "(torch.zeros(3), torch.zeros(4))",
+        "(torch.tensor(1.0), torch.tensor(2.0))", "[torch.zeros(2, 3)] * 3", "args[-1]",
+        "torch.zeros(1, 2, 1, 1).to(torch.uint16)",
         "args", "args[-2:]", "torch.zeros(4, 4, dtype=torch.int8)", "torch.zeros(1, 1, dtype=torch.bool)", "object()",
         "type('T', (tuple,), {})((1, 2))",
     ]  # fmt: skip
@@ -208,6 +210,29 @@ def test_a_misspelt_function_is_missing_and_its_similar_name_is_shown(tmp_path, 
     assert verdict.outcome == "missing"
     assert f"mine.py defines {new}; rename it" in verdict.hint
     assert check.is_bad(verdict)
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "float8_e4m3fn", "int64", "bfloat16"])
+def test_a_mask_of_numbers_of_any_dtype_is_not_boolean(tmp_path, dtype):
+    right = ".tril(diagonal=start_pos)"
+    found = judged(tmp_path, changed("complex", right, f"{right}.to(torch.{dtype})"))
+    assert found[MASK].fault_names == faults.NOT_BOOLEAN.name
+
+
+def test_the_dtype_of_a_mask_that_is_wrong_otherwise_is_only_a_remark(tmp_path):
+    verdict = judged(tmp_path, "import torch\ndef causal_mask(start_pos, T):\n    return torch.tensor(1.0)\n")[MASK]
+    assert (verdict.outcome, verdict.faults) == ("wrong", [])
+    assert "its shape:\nyours (), expected (2, 2)" in verdict.hint
+    assert verdict.remarks == ["Also: the mask is not boolean."]
+
+
+def test_functions_that_are_not_written_for_some_sizes_raise_together(tmp_path):
+    stub = "    if xq.shape[:3] == (2, 6, 4):\n        raise NotImplementedError\n"
+    text = changed("complex", "    G = ", f"{stub}    G = ")
+    found = judged(tmp_path, text)
+    assert found[ATTEND].outcome == "right"
+    assert found[TOGETHER].outcome == "raised"
+    assert "NotImplementedError" in found[TOGETHER].hint
 
 
 def test_two_mistakes_at_once_are_both_named(tmp_path):

@@ -39,9 +39,9 @@ class Check:
 
 
 def run(options: Check) -> Report:
-    """Judge ``options.file``, a file or a directory of files; the exit status is 1 unless
-    every function is right or not written yet.
+    """Judge ``options.file``, a file or a directory of files.
 
+    The exit status is 0 if every file loads and every function found is right or not written yet; otherwise 1.
     Raises ValueError if there is nothing to judge.
     """
     study = script_name("study")
