@@ -1,6 +1,8 @@
 """study.py check: right solutions are right in every style, and known mistakes are named."""
 
+import ast
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -365,7 +367,9 @@ def test_hint_shows_the_failing_property_and_no_explanation():
 def test_the_script_takes_the_file_and_the_directory_without_their_flags(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["study.py", "exercise", str(tmp_path / "mine")])
     assert study.main() == 0
-    assert capsys.readouterr().out.endswith(f"python study.py check {tmp_path / 'mine'} --hint\n")
+    assert capsys.readouterr().out.endswith(
+        f"python study.py check {shlex.quote((tmp_path / 'mine').as_posix())} --hint\n"
+    )
     wrong = [Verdict(TABLE, "wrong", "hint", [faults.Fault("fault", "why", 3)])]
     monkeypatch.setattr(check, "judge_files", lambda files, seconds: wrong)
     monkeypatch.setattr(sys, "argv", ["study.py", "check", "--hint", str(tmp_path / "mine")])
@@ -379,6 +383,18 @@ def test_a_topic_without_a_picture_refuses_plot(monkeypatch, topic):
     monkeypatch.setattr(sys, "argv", ["study.py", topic, "mine", "--plot", "x.png"])
     with pytest.raises(ValueError, match=rf"^{topic} has no picture: leave out --plot x\.png$"):
         study.main()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="names cannot have these characters there")
+def test_exercise_may_be_in_a_directory_of_any_name(tmp_path):
+    directory = tmp_path / """my dir, C:\\Users\\me, "" and \"\"\" and 'quotes'"""
+    report = exercise.run(Exercise(directory=directory))
+    command = str(report).splitlines()[-1].partition("then: ")[2]
+    assert shlex.split(command) == ["python", "study.py", "check", str(directory), "--hint"]
+    for path in python_files(directory):
+        docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+        command = docstring.splitlines()[0].partition("then run: ")[2]
+        assert shlex.split(command) == ["python", "study.py", "check", str(path)]
 
 
 def test_exercise_writes_functions_without_bodies_and_overwrites_no_file(tmp_path):

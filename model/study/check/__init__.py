@@ -20,6 +20,7 @@ says which). Otherwise the first property that fails is reported, with the small
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 from ...cli import script_name
@@ -77,5 +78,6 @@ def python_files(path: Path) -> list[Path]:
     order = ("rope", "cache", "attention")  # of the exercise: later files may import earlier ones
     files = sorted(path.glob("*.py"), key=lambda file: (order.index(file.stem) if file.stem in order else 9, file.stem))
     if not files:
-        raise ValueError(f"{path} has no Python file: {script_name('study')} exercise {path} writes files to complete")
+        command = f"{script_name('study')} exercise {quote(path.as_posix())}"
+        raise ValueError(f"{path} has no Python file: {command} writes files to complete")
     return files
