@@ -230,6 +230,13 @@ def test_scores_are_constant_along_the_text_if_q_and_k_are_rotated_and_not_if_th
     assert [row[2] for row in second.rows] == ["yes", "NO", "yes", "NO"]
 
 
+@pytest.mark.parametrize("settings", [{}, {"distance": 0}, {"distance": 355, "head_dim": 2}])
+def test_the_note_of_relative_names_the_claims_that_are_false(settings):
+    table = run("relative", TOPICS["relative"](**settings)).tables[1]
+    assert [row[2] for row in table.rows] == ["yes", "yes" if settings else "NO", "yes", "NO"]
+    assert table.notes[0].startswith("The fourth is false" if settings else "The second and the fourth are false")
+
+
 def test_the_norm_in_relative_is_that_of_the_query():
     options, shifts = TOPICS["relative"](head_dim=8), torch.arange(3)
     x, _, wq, _ = vectors_and_matrices(options)
