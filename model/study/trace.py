@@ -199,7 +199,7 @@ class Picked:
     def find(self, value: Tensor) -> Tensor:
         """The one or two numbers of the pair; of scores and weights, those of ``keys``: (1 to 3,).
 
-        None, (0,), of a tensor of (B, T, dim) if ``dim`` channels are not those of the heads.
+        Empty for a tensor (B, T, dim) whose channels are not those of the heads.
         """
         p, i = self.position, self.pair
         group = self.args.n_heads // self.args.n_kv_heads

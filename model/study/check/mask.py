@@ -75,7 +75,7 @@ def read_mask(raw: Any) -> tuple[Tensor | None, Fault | None]:
         mask = mask.reshape(mask.shape[-2:])
     if mask.dtype == torch.bool:
         return mask, fault
-    numbers = mask.to(torch.float64)  # torch cannot compare numbers of every dtype
+    numbers = mask.to(torch.float64)  # torch cannot compare tensors of every dtype
     if (numbers < 0).any():  # 0 and -inf, or a large negative number, to be added to the scores
         return numbers > -1, known.NOT_BOOLEAN
     return numbers != 0, known.NOT_BOOLEAN

@@ -50,7 +50,7 @@ def probes_of(form: Form, both_parts: bool) -> list[ReshapeProbe]:
             parts = list(table)
         else:
             parts = [table[0]]
-        x = torch.ones(B, T, H, parts[0].shape[-1], dtype=parts[0].dtype)
+        x = torch.full((B, T, H, parts[0].shape[-1]), 2, dtype=parts[0].dtype)  # 1 would hide a product with x
         probes.append(ReshapeProbe(table if both_parts else parts[0], x, parts))
     return probes
 
@@ -166,7 +166,7 @@ def reshape_properties(results: list[tuple[Any, ReshapeProbe]]) -> Iterator[Prop
     for value, probe in results:
         for x, part in zip(parts_of(value, probe), probe.parts):
             if isinstance(x, Tensor) and x.shape[1:] == (probe.x.shape[1], 1, probe.x.shape[3]):
-                numbers = x[0, :, 0].to(torch.complex128)  # torch cannot compare numbers of every two dtypes
+                numbers = x[0, :, 0].to(torch.complex128)  # torch.equal does not support every pair of dtypes
                 found = "unchanged" if torch.equal(numbers, part.to(torch.complex128)) else "changed"
                 yield Property(f"For x of {tuple(probe.x.shape)} the numbers of the table", found, "unchanged", LOOK)
 
