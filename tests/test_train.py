@@ -167,12 +167,12 @@ def test_text_and_runs_are_accepted_as_arguments_without_a_flag(capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["text.txt", "--data", "text.txt"], "data is given twice (once as text.txt): give all of it with --data"),
+        (["text.txt", "--data", "text.txt"], "data is given twice (once as text.txt): leave text.txt out, or --data"),
         (["nowhere.txt"], "nowhere.txt does not exist: give text"),
         (["small.toml", "small.toml"], "are two configs"),
         (["run"], "run is a model: --resume run continues its run, --init_from run fine-tunes it"),
-        (["--resume", "run", "--out_dir", "x"], "out_dir is given twice (once as run): give all of it with --out_dir"),
-        (["--resume", "run", "run"], "out_dir is given twice (once as run): give all of it with --out_dir"),
+        (["--resume", "run", "--out_dir", "x"], "out_dir is given twice (once as run): leave run out, or --out_dir"),
+        (["--resume", "run", "run"], "out_dir is given twice (once as run): leave run out, or --out_dir"),
         (["text.txt", "--dim", "32", "more.txt"], "unknown argument 'more.txt': did you mean --data more.txt?"),
     ],
 )

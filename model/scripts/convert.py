@@ -65,8 +65,9 @@ def main() -> None:
     if flags.version == 2:
         model = checkpoint.model(int8=True, group=llama2c.group_for(checkpoint.args))
     else:
-        name = "float32" if other_eps else flags.dtype  # the dtype of the file, for the measurement below
-        model = checkpoint.model(dtype=DTYPES_BY_NAME[name] if name else "stored")
+        # With another norm_eps the target is llama2.c's float32 format, so the change is measured in float32.
+        dtype_name = "float32" if other_eps else flags.dtype
+        model = checkpoint.model(dtype=DTYPES_BY_NAME[dtype_name] if dtype_name else "stored")
     if other_eps:
         note(change_norm_eps(model, llama2c.NORM_EPS, tokenizer))
     check_target(flags.target, flags.to)  # again, because reading a large model takes minutes
@@ -95,7 +96,7 @@ def check_format(checkpoint: Checkpoint, to: str, dtype: str | None, version: in
     """Raise ValueError if the format cannot express the model."""
     args = checkpoint.args
     if version and to != "llama2c":
-        raise ValueError(f"version is {version}: only llama2.c's format has versions; add --to llama2c")
+        raise ValueError(f"version is {version}: only llama2.c's format has versions; leave --version out")
     if checkpoint.network:
         raise ValueError(
             f"{checkpoint.path} has the weights of {checkpoint.network}: no format can describe that network"
@@ -157,7 +158,7 @@ def write_directory(
 
 
 def write_file(model: Transformer, tokenizer: Tokenizer | None, path: Path) -> None:
-    """Write the model in llama2.c's format. The weights come last, so that a complete output has both."""
+    """Write the model in llama2.c's format. The weights are written last: if they exist, the conversion is complete."""
     if tokenizer:
         try:
             llama2c_tokenizer.save(tokenizer, tokenizer_bin(path))

@@ -67,7 +67,7 @@ class EvaluateOptions:
                 raise ValueError(f"{name} is {value}: give at least 1")
 
 
-Texts = Iterable[tuple[list[int], int]]  # for each document its token ids, and the bytes of those but the first
+Texts = Iterable[tuple[list[int], int]]  # for each document its token ids, and the length in bytes of what they predict
 
 
 class Window(NamedTuple):
@@ -264,7 +264,7 @@ def sum_by_file(names: Sequence[str], scores: Sequence[Score]) -> dict[str, Scor
 
 
 def print_scores(names: Sequence[str], scores: Sequence[Score], as_json: bool) -> None:
-    """Print the total, and a row per file if there are several.
+    """Print the total, and a row per file if there are several; as JSON, also a line per document.
 
     ``names[i]`` is the file of document i; ``names`` is empty if the files are unknown.
     """
@@ -309,8 +309,8 @@ def main() -> None:
         trained_on = training_files(source, data) if data else 0
         if trained_on:
             print_note(
-                f"note: {path} was trained on {trained_on:,} of {quantity(len(source.files), 'file')}: scores on "
-                "training text are better than on new text; without --data, the validation text is scored"
+                f"note: {path} was trained on {trained_on:,} of the {quantity(len(source.files), 'file')} to score: "
+                "scores on training text are better than on new text; without --data, the validation text is scored"
             )
     dtype = pick_dtype(options.dtype, device, checkpoint.dtype)
     model = checkpoint.model(device, dtype, variant, int8=options.dtype == "int8")
