@@ -1,6 +1,5 @@
 import json
 import os
-import resource
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import get_type_hints
@@ -94,6 +93,7 @@ def test_the_lock_refuses_a_second_trainer_and_is_released_when_a_trainer_is_kil
 @contextmanager
 def file_size_limit(size: int):
     """Simulate a full disk: the kernel refuses to write more than ``size`` bytes to a file."""
+    resource = pytest.importorskip("resource", reason="POSIX only")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
