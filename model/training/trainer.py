@@ -131,7 +131,7 @@ class Trainer:
         inputs, targets = self._batch(self.progress.step)  # (B, T) each, the rows of this process
         if args.dropout:
             torch.manual_seed(dropout_seed(args.seed, self.progress.step, ranks.rank))
-        rows = args.micro_batch_size or len(inputs)
+        rows = args.rows_at_once(ranks.world_size)
         micro_batches = list(zip(inputs.split(rows), targets.split(rows)))
         total = torch.zeros((), device=self.device)
         for number, (x, y) in enumerate(micro_batches, 1):
