@@ -413,7 +413,10 @@ def test_running_out_of_memory_ends_the_run_with_advice(capsys, monkeypatch):
     monkeypatch.setattr("model.training.trainer.cross_entropy", run_out_of_memory)
     assert run("small.toml", "--data", "text.txt", "--out_dir", "out") == 2
     line = capsys.readouterr().err.splitlines()[-1]
-    assert line.endswith("error: cpu has too little memory for 4 sequences at once: lower --micro_batch_size")
+    assert line.endswith(
+        "error: cpu has too little free memory: lower --micro_batch_size (now 4 sequences at once), "
+        "or train a smaller model"
+    )
 
 
 def test_a_network_that_takes_long_to_build_is_announced(capsys, monkeypatch):

@@ -9,7 +9,7 @@ from typing import get_type_hints
 
 import torch
 
-from ..cli import Settings, quantity, read_toml, write_toml
+from ..cli import Settings, explain_out_of_memory, quantity, read_toml, write_toml
 from ..cli.files import write_text
 from ..cli.machine import pick_device
 from ..config import ModelArgs
@@ -112,8 +112,10 @@ def train_and_show(plan: Plan, text: PreparedText, device: torch.device, expecte
     )
     console = Console(trainer, text.tokenizer, text.data.start_text or "")
     console.announce(plan.changes, expected)
+    rows = quantity(plan.train.rows_at_once(plan.ranks.world_size), "sequence")
+    advice = f"lower --micro_batch_size (now {rows} at once), or train a smaller model"
     try:
-        with stopping_on_signals(trainer), console:
+        with explain_out_of_memory(advice, device), stopping_on_signals(trainer), console:
             for measured in trainer.steps():
                 console.show(measured)
     except OSError as error:
@@ -121,11 +123,6 @@ def train_and_show(plan: Plan, text: PreparedText, device: torch.device, expecte
         raise ValueError(
             f"{error.filename or plan.directory}: {error.strerror or error}; {kept}; to resume: "
             f"{resume_command(plan.directory)}"
-        ) from None
-    except torch.OutOfMemoryError:
-        size = plan.train.micro_batch_size or plan.train.batch_size // plan.ranks.world_size
-        raise ValueError(
-            f"{device} has too little memory for {quantity(size, 'sequence')} at once: lower --micro_batch_size"
         ) from None
     console.finish()
     return 128 + trainer.stopped_by if trainer.stopped_by else 0
