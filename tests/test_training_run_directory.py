@@ -90,6 +90,17 @@ def test_the_lock_refuses_a_second_trainer_and_is_released_when_a_trainer_is_kil
         assert not list(tmp_path.glob(".*.tmp"))  # its half-written file was deleted
 
 
+def test_locking_a_directory_removes_only_temporary_files_of_the_trainer(tmp_path):
+    for name in (f".{STATE}.7.tmp", ".config.toml.123456.tmp", ".study.json.7.tmp"):
+        (tmp_path / name).touch()
+    kept = [".draft.tmp", ".draft.7.tmp", f".{STATE}.old.tmp", f".{STATE}.tmp", ".7.tmp", f"{STATE}.7.tmp"]
+    for name in kept:
+        (tmp_path / name).touch()
+    (tmp_path / ".loss.png.7.tmp").mkdir()
+    with locked(tmp_path, ("study.json",)):
+        assert {path.name for path in tmp_path.iterdir()} == {*kept, ".loss.png.7.tmp", ".lock"}
+
+
 @contextmanager
 def file_size_limit(size: int):
     """Simulate a full disk: the kernel refuses to write more than ``size`` bytes to a file."""

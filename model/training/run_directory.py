@@ -3,7 +3,7 @@
 import itertools
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,18 @@ import torch
 from filelock import FileLock, Timeout
 from torch import Tensor
 
-from ..cli.files import check_is_file, write_text
+from ..cli.files import check_is_file, remove_unfinished, write_text
 from ..transformer import Transformer
 from ..weights.tensors import load_tensors, read_metadata, save_tensors
+from ..weights.tokenizers import TEMPLATE
+from .config import CONFIG_FILE
 from .distributed import gather, shard_like
 
 STATE = "training_state.safetensors"
 METRICS = "metrics.jsonl"
 MODEL_FILES = (STATE, "model.safetensors", "config.json")  # a directory with any of these holds a model
+TOKENIZER_FILES = ("tokenizer.model", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+RUN_FILES = (*MODEL_FILES, *TOKENIZER_FILES, TEMPLATE, "generation_config.json", CONFIG_FILE, METRICS, "loss.png")
 STATE_KEYS = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")  # the first three are AdamW's, the last is Muon's
 Optimizers = list[torch.optim.Optimizer]
 
@@ -52,9 +56,10 @@ def make_first_free(base: Path) -> Path:
 
 
 @contextmanager
-def locked(directory: Path) -> Iterator[None]:
+def locked(directory: Path, more_files: Collection[str] = ()) -> Iterator[None]:
     """Lock the directory against a second trainer, and delete the unfinished files of a killed one.
 
+    Only temporary files of RUN_FILES and ``more_files`` are deleted, because the directory may hold the user's files.
     The operating system releases the lock when the process ends, even if it is killed.
     """
     try:
@@ -62,8 +67,7 @@ def locked(directory: Path) -> Iterator[None]:
     except Timeout:
         raise ValueError(f"{directory} is in use by another trainer: give another --out_dir") from None
     with lock:
-        for unfinished in directory.glob(".*.tmp"):
-            unfinished.unlink()
+        remove_unfinished(directory, (*RUN_FILES, *more_files))
         yield
 
 
