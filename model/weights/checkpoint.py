@@ -31,6 +31,7 @@ from .variants import check_rebuilds, make_network, name_of
 COPY_WEIGHTS = sys.platform == "win32"
 MODEL_CONFIGS = ("config.json", "params.json")  # of Hugging Face and Meta; a directory with one of them is a model
 RUNS = Path("runs")
+FINITE_BLOCK = 2**20  # numbers
 MAX_LISTED = 10  # how many models of a directory a message lists
 
 
@@ -158,8 +159,8 @@ def is_finite(tensor: Tensor) -> bool:
     """Whether all numbers are finite."""
     if tensor.sum().isfinite():
         return True
-    # The sum may have overflowed, so check the numbers. 256 rows at a time, because ``isfinite`` allocates its result.
-    return all(bool(rows.isfinite().all()) for rows in tensor.split(256))
+    # The sum may have overflowed, so check the numbers. Not all at once, because ``isfinite`` allocates its result.
+    return all(bool(part.isfinite().all()) for part in tensor.reshape(-1).split(FINITE_BLOCK))
 
 
 def _find_checkpoint(path: Path) -> Path:
