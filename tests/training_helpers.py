@@ -5,7 +5,7 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from model.text.dataset import Dataset
 from model.training.config import TrainArgs
 from model.training.distributed import Ranks, process_group, torchrun_ranks
 from model.training.run_directory import read_notes
-from model.training.trainer import Progress, Trainer
+from model.training.trainer import Trainer
 
 ARGS = ModelArgs(dim=16, n_layers=2, n_heads=2, hidden_dim=24, vocab_size=11, max_seq_len=8)
 
@@ -34,11 +34,11 @@ def trainer(directory: Path, *, resume: bool = False, model_args: ModelArgs = AR
     defaults = {"batch_size": 8, "eval_every": 10, "max_steps": 20, "sample_every": 0}
     defaults |= {"device": "cpu", "dtype": "float32"}
     args = TrainArgs(out_dir=directory, **defaults | settings)
-    notes = read_notes(directory, get_type_hints(Progress)) if resume else None
+    notes = read_notes(directory) if resume else None
     torch.manual_seed(args.seed)
     return Trainer(
         Transformer(model_args), text or dataset(), args, directory,
-        progress=Progress(**notes["progress"]) if notes else None, ranks=ranks, **clock,
+        progress=notes[0] if notes else None, ranks=ranks, **clock,
     )  # fmt: skip
 
 

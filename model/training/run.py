@@ -5,7 +5,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import get_type_hints
 
 import torch
 
@@ -24,11 +23,11 @@ from .distributed import local_device, process_group
 from .estimate import build_seconds, check_training_memory, count_parameters
 from .plan import Plan, differences, make_plan
 from .prepared_text import PreparedText, prepare_text
-from .run_directory import check_free, locked, make_first_free, read_notes
+from .run_directory import Progress, check_free, locked, make_first_free, read_notes
 from .signals import stopping_on_signals
 from .sizing import Forecast
 from .summary import duration, format_rows, resume_command
-from .trainer import Progress, Trainer
+from .trainer import Trainer
 
 LONG_BUILD = 3.0  # seconds; a longer build is announced
 
@@ -158,10 +157,11 @@ def identity_of(plan: Plan, text: PreparedText) -> Settings:
 
 def restore_progress(plan: Plan, text: PreparedText) -> Progress | None:
     """The saved progress of a resumed run, else None. Raises ValueError if its model or its text has changed."""
-    notes = read_notes(plan.directory, get_type_hints(Progress)) if plan.resume else None
+    notes = read_notes(plan.directory) if plan.resume else None
     if notes is None:
         return None
-    before, now = notes["identity"], identity_of(plan, text)
+    progress, before = notes
+    now = identity_of(plan, text)
     conflicts = [change for change in differences(before, now) if not change.startswith("data ")]
     if before.get("data") != now["data"]:
         conflicts.append("data: another text, or another split of it")
@@ -170,7 +170,6 @@ def restore_progress(plan: Plan, text: PreparedText) -> Progress | None:
             f"{plan.directory} was trained on other text or as another model ({'; '.join(conflicts)}): give the same "
             "as before, or start a new run"
         )
-    progress = Progress(**notes["progress"])
     if progress.step > plan.train.step_limit:
         raise ValueError(
             f"max_steps is {plan.train.max_steps}, but {plan.directory} has already taken "

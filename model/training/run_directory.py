@@ -5,8 +5,9 @@ import json
 import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from filelock import FileLock, Timeout
@@ -26,6 +27,22 @@ TOKENIZER_FILES = ("tokenizer.model", "tokenizer.json", "tokenizer_config.json",
 RUN_FILES = (*MODEL_FILES, *TOKENIZER_FILES, TEMPLATE, "generation_config.json", CONFIG_FILE, METRICS, "loss.png")
 STATE_KEYS = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")  # the first three are AdamW's, the last is Muon's
 Optimizers = list[torch.optim.Optimizer]
+
+
+@dataclass
+class Progress:
+    """The state of a run besides weights and optimizer.
+
+    It needs no generator state, because batches depend only on seed and step, and dropout on these and the rank.
+    """
+
+    step: int = 0
+    tokens: int = 0
+    train_seconds: float = 0.0  # training steps only
+    wall_seconds: float = 0.0  # including validation, samples and checkpoints
+    val_loss: float | None = None
+    best_val_loss: float | None = None
+    best_step: int = 0
 
 
 def check_free(directory: Path) -> None:
@@ -152,10 +169,10 @@ def check_state(
             )
 
 
-def read_notes(directory: Path, progress_types: Mapping[str, Any]) -> dict[str, Any] | None:
-    """``progress`` and ``identity`` of the saved state, without reading a tensor; None before the first checkpoint.
+def read_notes(directory: Path) -> tuple[Progress, dict[str, Any]] | None:
+    """Progress and identity in the saved state, without reading a tensor; None before the first checkpoint.
 
-    ``progress_types`` has the type of each number in ``progress``. Raises ValueError if the metadata does not match it.
+    Raises ValueError if the metadata does not have them.
     """
     path = directory / STATE
     if not path.exists():
@@ -166,13 +183,14 @@ def read_notes(directory: Path, progress_types: Mapping[str, Any]) -> dict[str, 
     try:
         notes = json.loads(text)
         progress, identity = notes["progress"], notes["identity"]
-        valid = isinstance(identity, dict) and progress.keys() == progress_types.keys()
-        valid = valid and all(_fits_type(progress[name], kind) for name, kind in progress_types.items())
+        types = get_type_hints(Progress)
+        valid = isinstance(identity, dict) and progress.keys() == types.keys()
+        valid = valid and all(_fits_type(progress[name], kind) for name, kind in types.items())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         valid = False
     if not valid:
         raise ValueError(f"{path} has damaged metadata: restore the file, or start a new run")
-    return {"progress": progress, "identity": identity}
+    return Progress(**progress), identity
 
 
 def _fits_type(value: Any, kind: Any) -> bool:

@@ -19,8 +19,8 @@ from .config import TrainArgs
 from .distributed import Ranks
 from .estimate import PROCESS, disk_needed, free_memory, peak_memory, readable_size
 from .evaluation import bits_per_byte, ngram_losses
+from .run_directory import Progress
 from .sizing import Forecast
-from .trainer import Progress
 
 WARN_BELOW_STEPS = 100  # fewer steps teach little
 MAX_PROMPT = 30  # characters of the prompt in the next command

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +22,7 @@ from .config import TrainArgs
 from .distributed import Ranks, gather, parallelize, sync_gradients, unsharded
 from .evaluation import bits_per_byte, cross_entropy, validation_loss
 from .optimizer import build_optimizers, learning_rate, set_learning_rate
-from .run_directory import METRICS, Metrics, full_state, load_state, save_state
-
-
-@dataclass
-class Progress:
-    """The state of a run besides weights and optimizer.
-
-    It needs no generator state, because batches depend only on seed and step, and dropout on these and the rank.
-    """
-
-    step: int = 0
-    tokens: int = 0
-    train_seconds: float = 0.0  # training steps only
-    wall_seconds: float = 0.0  # including validation, samples and checkpoints
-    val_loss: float | None = None
-    best_val_loss: float | None = None
-    best_step: int = 0
+from .run_directory import METRICS, Metrics, Progress, full_state, load_state, save_state
 
 
 class Trainer:
