@@ -27,8 +27,16 @@ def dataset(tokens: int = 600) -> Dataset:
     return Dataset(ids[:-100], ids[-100:], val_bytes=99, fingerprint="text")
 
 
-def trainer(directory: Path, *, resume: bool = False, model_args: ModelArgs = ARGS, text: Dataset | None = None,
-            ranks: Ranks | None = None, **settings: Any) -> Trainer:  # fmt: skip
+def trainer(
+    directory: Path,
+    *,
+    resume: bool = False,
+    model_args: ModelArgs = ARGS,
+    network: type[Transformer] = Transformer,
+    text: Dataset | None = None,
+    ranks: Ranks | None = None,
+    **settings: Any,
+) -> Trainer:
     """A trainer as ``train.py`` makes it; with ``resume`` it continues from the state in ``directory``."""
     clock = {"clock": settings.pop("clock")} if "clock" in settings else {}
     defaults = {"batch_size": 8, "eval_every": 10, "max_steps": 20, "sample_every": 0}
@@ -37,7 +45,7 @@ def trainer(directory: Path, *, resume: bool = False, model_args: ModelArgs = AR
     notes = read_notes(directory) if resume else None
     torch.manual_seed(args.seed)
     return Trainer(
-        Transformer(model_args), text or dataset(), args, directory,
+        network(model_args), text or dataset(), args, directory,
         progress=notes[0] if notes else None, ranks=ranks, **clock,
     )  # fmt: skip
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from ..transformer import Transformer
+from ..weights.variants import make_network
 
 
 @dataclass(frozen=True)
@@ -143,10 +144,9 @@ def unsharded(model: Transformer, network_class: type[Transformer]) -> Transform
 
     ``network_class`` is the class of ``model`` before it was sharded.
     """
-    weights = dict(model.named_parameters())
-    if not any(hasattr(p, "full_tensor") for p in weights.values()):
+    if not any(hasattr(p, "full_tensor") for p in model.parameters()):
         return model
-    with torch.device("meta"):
-        copy = network_class(model.args)
-    copy.load_state_dict({name: gather(p).detach() for name, p in weights.items()}, assign=True)
-    return copy
+    copy = make_network(network_class, model.args)
+    state = {name: gather(tensor).detach() for name, tensor in model.state_dict().items()}
+    copy.load_state_dict(state, assign=True)
+    return copy.to(model.tok_embeddings.weight.device)  # buffers that are not in the state
