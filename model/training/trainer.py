@@ -17,7 +17,7 @@ from ..attention import Attention
 from ..cli.machine import pick_dtype
 from ..text.dataset import Dataset
 from ..transformer import FeedForward, Transformer
-from ..weights import save_model
+from ..weights.checkpoint import check_savable, write_model
 from .config import TrainArgs
 from .distributed import Ranks, gather, parallelize, sync_gradients, unsharded
 from .evaluation import bits_per_byte, cross_entropy, validation_loss
@@ -62,6 +62,8 @@ class Trainer:
         self.dtype = pick_dtype(args.dtype, self.device)
         self.autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16)
 
+        if directory:
+            check_savable(model)  # before the first step, so that no training is lost
         self.network_class = type(model)  # FSDP changes the class of the model
         add_dropout(model, args.dropout)
         self.parallel = parallelize(model, self.ranks, args.fsdp)
@@ -149,7 +151,7 @@ class Trainer:
             progress.best_val_loss, progress.best_step = loss, progress.step
             best = unsharded(self.model, self.network_class)
             if self.ranks.is_first:
-                save_model(best, self.directory)
+                write_model(best, self.directory)
         return {"val_loss": loss, "val_bits_per_byte": bits_per_byte(loss, self.dataset)}
 
     def _batch(self, step: int) -> tuple[Tensor, Tensor]:

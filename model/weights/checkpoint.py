@@ -271,6 +271,12 @@ def save_model(
     the network.
     """
     model = getattr(model, "_orig_mod", model)  # the module that torch.compile has wrapped
+    check_savable(model)
+    write_model(model, directory, dtype=dtype, ids=ids)
+
+
+def check_savable(model: Transformer) -> None:
+    """Raise ValueError if config.json cannot express the network, so that ``load_model`` would make another one."""
     args = model.args
     if type(model) is Transformer:
         table = precompute_freqs_cis(args.head_dim, args.max_seq_len, args.rope_theta, args.rope_scaling)
@@ -280,6 +286,12 @@ def save_model(
             )
     else:
         check_rebuilds(model)
+
+
+def write_model(
+    model: Transformer, directory: str | Path, *, dtype: torch.dtype | None = None, ids: Mapping[str, Any] | None = None
+) -> None:
+    """``save_model`` without ``check_savable``, for a model that is saved repeatedly and was checked once."""
     directory = Path(directory)
     huggingface.save(model, directory, dtype, read_ids(directory) if ids is None else ids)
 
