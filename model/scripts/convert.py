@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from ..cli import Parser, print_note, run_script, script_name
+from ..cli import Parser, format_path, print_note, run_script, script_command, script_name
 from ..cli.files import write_atomically
 from ..cli.machine import DTYPES_BY_NAME
 from ..text import llama2c_tokenizer
@@ -76,7 +76,7 @@ def main() -> None:
         ids = read_ids(flags.source) if flags.source.is_dir() and not tokenizer else None
         write_atomically(flags.target, lambda directory: write_directory(model, tokenizer, directory, flags.to, ids))
     size = sum(math.prod(shape) for shape in tensor_shapes(checkpoint.args).values())
-    command = f"{script_name('generate')} {flags.target}{'' if tokenizer else ' --tokenizer FILE'}"
+    command = f"{script_command('generate')} {format_path(flags.target)}{'' if tokenizer else ' --tokenizer FILE'}"
     print_note(f"{flags.target} has {size:,} parameters; {command} reads it")
 
 
