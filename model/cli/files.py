@@ -102,7 +102,12 @@ def remove_unfinished(directory: Path, names: Collection[str]) -> None:
 
 
 def _replace(temporary: Path, path: Path) -> None:
-    """``os.replace``, repeated on Windows, where it fails while another process has the old file open."""
+    """``os.replace``; an empty directory is replaced, too.
+
+    On Windows it is repeated, because it fails while another process has the old file open.
+    """
+    if sys.platform == "win32" and path.is_dir():
+        path.rmdir()  # Windows replaces files only
     attempts = 20 if sys.platform == "win32" else 0
     for _ in range(attempts):
         try:

@@ -4,6 +4,7 @@ Meta's format has no context length: it is dropped with a note. ``--force`` repl
 """
 
 import math
+import os
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -83,6 +84,8 @@ def main() -> None:
 def check_target(target: Path, to: str) -> None:
     """Raise ValueError if the output would overwrite anything. An empty directory is accepted."""
     is_empty_directory = target.is_dir() and not any(target.iterdir())
+    if is_empty_directory and (target.is_symlink() or os.path.ismount(target) or target.samefile(".")):
+        raise ValueError(f"{target} cannot be replaced by another directory: give a new name, or a name inside it")
     if target.exists() and not (is_empty_directory and to != "llama2c"):
         raise ValueError(f"{target} exists: give a new name, or remove it first")
     if not target.absolute().parent.is_dir():
