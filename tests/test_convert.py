@@ -308,14 +308,13 @@ def test_an_empty_target_directory_is_filled(source, run):
 
 def test_an_empty_directory_that_cannot_be_replaced_is_refused_before_converting(source, run, monkeypatch):
     Path("empty").mkdir()
-    Path("link").symlink_to("empty", target_is_directory=True)
-    code, err = run("run", "link", "--to", "hf")
-    assert (code, err) == (
+    monkeypatch.setattr("os.path.ismount", lambda path: path == Path("empty"))
+    assert run("run", "empty", "--to", "hf") == (
         2,
-        "convert.py: error: link cannot be replaced by another directory: give a new name, or a name inside it\n",
+        "convert.py: error: empty cannot be replaced by another directory: give a new name, or a name inside it\n",
     )
     monkeypatch.chdir("empty")
-    assert run("../run", ".", "--to", "hf")[1].startswith("convert.py: error: . cannot be replaced")
+    assert "error: . cannot be replaced" in run("../run", ".", "--to", "hf")[1]
 
 
 @pytest.mark.parametrize("flags", [["--help"], ["nowhere", "x", "--to", "hf"], ["run", "x.bin", "--to", "llama2c"]])
