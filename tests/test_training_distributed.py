@@ -107,12 +107,16 @@ def test_only_the_first_process_writes(tmp_path):
     assert not list(tmp_path.glob("1/*"))
 
 
-def test_each_process_of_a_machine_uses_a_different_gpu():
+def test_each_process_of_a_machine_uses_a_different_gpu(monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
     ranks = torchrun_ranks({"RANK": "11", "WORLD_SIZE": "16", "LOCAL_RANK": "3"})
     assert local_device(torch.device("cuda"), ranks) == torch.device("cuda:3")
     assert local_device(torch.device("cuda:1"), ranks) == torch.device("cuda:1")
     assert local_device(torch.device("cpu"), ranks) == torch.device("cpu")
     assert local_device(torch.device("cuda"), Ranks()) == torch.device("cuda")
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
+    with pytest.raises(ValueError, match=r"^LOCAL_RANK is 3, .* 3 GPUs: .* --nproc_per_node 3, or give --device cpu$"):
+        local_device(torch.device("cuda"), ranks)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
+from ..cli import quantity
 from ..transformer import Transformer
 from ..weights.variants import make_network
 
@@ -74,8 +75,17 @@ def torchrun_ranks(environment: Mapping[str, str]) -> Ranks:
 
 
 def local_device(device: torch.device, ranks: Ranks) -> torch.device:
-    """The device of this process: under torchrun, each process of a machine uses a different GPU."""
+    """The device of this process: under torchrun, each process of a machine uses a different GPU.
+
+    Raises ValueError if the machine has fewer GPUs than processes.
+    """
     if device.type == "cuda" and device.index is None and ranks.world_size > 1:
+        count = torch.cuda.device_count()
+        if ranks.local_rank >= count:
+            raise ValueError(
+                f"LOCAL_RANK is {ranks.local_rank}, but this machine has {quantity(count, 'GPU')}: start it with "
+                f"torchrun --nproc_per_node {count}, or give --device cpu"
+            )
         return torch.device("cuda", ranks.local_rank)
     return device
 
