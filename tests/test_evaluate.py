@@ -191,9 +191,7 @@ def test_scoring_training_text_prints_a_note(run, settings, tmp_path):
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(TEXT, encoding="utf-8")
     settings('data = "a.txt"\ndoc_separator = ""\n')
-    assert (
-        "was trained on 1 of the 1 file to score: scores on training" in run("--data", tmp_path / "a.txt")[2]
-    )
+    assert "was trained on 1 of the 1 file to score: scores on training" in run("--data", tmp_path / "a.txt")[2]
     assert "was trained on 1 of the 2 files to score" in run("--data", "b.txt", "a.txt")[2]
     assert run("--data", "b.txt")[2] == ""
     settings('data = ["a.txt", "-", "http://127.0.0.1:1/a.txt", "gone.txt"]\ndoc_separator = ""\n')

@@ -120,9 +120,7 @@ def test_running_out_of_memory_ends_in_one_line(study, monkeypatch):
 
     monkeypatch.setitem(RUN, "rotate", (TOPICS["rotate"], greedy))
     done = study("rotate")
-    assert done.stderr == (
-        "study.py: error: rotate with these settings needs more memory than is free: give smaller sizes\n"
-    )
+    assert done.stderr == ("study.py: error: this machine has too little free memory: give smaller sizes to rotate\n")
 
 
 def test_every_topic_has_its_own_options_class_with_a_docstring():

@@ -28,7 +28,7 @@ from model.training import trainer as training
 from model.training.choice import CHOICE_MAX_AGE, Choice, load_choice, save_choice
 from model.training.config import CLASSES
 from model.training.estimate import count_parameters
-from model.training.run_directory import locked
+from model.training.run_directory import RUN_FILES, locked
 from model.training.run_text import run_data, run_dataset, validation_documents
 from model.training.sizing import LADDER, Forecast, Machine
 from model.weights import load_model, load_tokenizer, save_model
@@ -141,6 +141,7 @@ def test_a_run_directory_is_complete(capsys):
     assert "python generate.py out" in err
     names = {path.name for path in Path("out").iterdir()}
     assert names >= {"config.toml", "config.json", "model.safetensors", "tokenizer.model", "metrics.jsonl"}
+    assert names <= {*RUN_FILES, ".lock"}  # of other files, no temporary ones are removed
     assert steps("out") == [1, 2, 3, 4]
     keys = set().union(*metrics("out"))
     assert keys == {"step", "train_loss", "val_loss", "val_bits_per_byte", "lr", "grad_norm", "tokens_per_second"}
@@ -413,7 +414,10 @@ def test_running_out_of_memory_ends_the_run_with_advice(capsys, monkeypatch):
     monkeypatch.setattr("model.training.trainer.cross_entropy", run_out_of_memory)
     assert run("small.toml", "--data", "text.txt", "--out_dir", "out") == 2
     line = capsys.readouterr().err.splitlines()[-1]
-    assert line.endswith("error: cpu has too little memory for 4 sequences at once: lower --micro_batch_size")
+    assert line.endswith(
+        "error: cpu has too little free memory: lower --micro_batch_size (now 4 sequences at once), "
+        "or train a smaller model"
+    )
 
 
 def test_a_network_that_takes_long_to_build_is_announced(capsys, monkeypatch):

@@ -7,6 +7,7 @@ import pytest
 from training_helpers import trainer
 
 from model.cli import quantity
+from model.training.run_directory import Progress
 from model.training.summary import (
     RunFacts,
     announcement,
@@ -16,7 +17,7 @@ from model.training.summary import (
     run_facts,
     summary,
 )
-from model.training.trainer import Progress, Trainer
+from model.training.trainer import Trainer
 
 
 def facts_of(run: Trainer) -> RunFacts:

@@ -4,13 +4,14 @@ Meta's format has no context length: it is dropped with a note. ``--force`` repl
 """
 
 import math
+import os
 import random
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from ..cli import Parser, print_note, run_script, script_name
+from ..cli import Parser, format_path, print_note, run_script, script_command, script_name
 from ..cli.files import write_atomically
 from ..cli.machine import DTYPES_BY_NAME
 from ..text import llama2c_tokenizer
@@ -77,13 +78,15 @@ def main() -> None:
         ids = read_ids(flags.source) if flags.source.is_dir() and not tokenizer else None
         write_atomically(flags.target, lambda directory: write_directory(model, tokenizer, directory, flags.to, ids))
     size = sum(math.prod(shape) for shape in tensor_shapes(checkpoint.args).values())
-    command = f"{script_name('generate')} {flags.target}{'' if tokenizer else ' --tokenizer FILE'}"
+    command = f"{script_command('generate')} {format_path(flags.target)}{'' if tokenizer else ' --tokenizer FILE'}"
     print_note(f"{flags.target} has {size:,} parameters; {command} reads it")
 
 
 def check_target(target: Path, to: str) -> None:
     """Raise ValueError if the output would overwrite anything. An empty directory is accepted."""
     is_empty_directory = target.is_dir() and not any(target.iterdir())
+    if is_empty_directory and (target.is_symlink() or os.path.ismount(target) or target.samefile(".")):
+        raise ValueError(f"{target} cannot be replaced by another directory: give a new name, or a name inside it")
     if target.exists() and not (is_empty_directory and to != "llama2c"):
         raise ValueError(f"{target} exists: give a new name, or remove it first")
     if not target.absolute().parent.is_dir():

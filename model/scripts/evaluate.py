@@ -15,7 +15,17 @@ import torch
 import torch.nn.functional as F
 from tqdm import tqdm
 
-from ..cli import Parser, add_flags, from_settings, print_note, quantity, read_flags, run_script, script_name
+from ..cli import (
+    Parser,
+    add_flags,
+    explain_out_of_memory,
+    from_settings,
+    print_note,
+    quantity,
+    read_flags,
+    run_script,
+    script_name,
+)
 from ..cli.machine import DeviceName, pick_device, pick_dtype
 from ..text.readers import Chunk
 from ..text.separators import recognize
@@ -313,9 +323,10 @@ def main() -> None:
                 "scores on training text are better than on new text; without --data, the validation text is scored"
             )
     dtype = pick_dtype(options.dtype, device, checkpoint.dtype)
-    model = checkpoint.model(device, dtype, variant, int8=options.dtype == "int8")
-    with tqdm(unit="tok", unit_scale=True, file=sys.stderr, delay=1, disable=None) as bar:
-        scores = evaluate(model, texts, options.stride, options.batch_size, bar.update)
+    with explain_out_of_memory("lower --batch_size, or give a smaller model", device):
+        model = checkpoint.model(device, dtype, variant, int8=options.dtype == "int8")
+        with tqdm(unit="tok", unit_scale=True, file=sys.stderr, delay=1, disable=None) as bar:
+            scores = evaluate(model, texts, options.stride, options.batch_size, bar.update)
     if not scores:
         text = ", ".join(options.data) or "the validation text"
         raise ValueError(f"{text}: no document has a token to predict: give more text")

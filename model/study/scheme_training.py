@@ -15,7 +15,16 @@ from ..cli import write_toml
 from ..cli.files import write_text
 from ..cli.machine import check_memory
 from ..config import ModelArgs
-from ..positions import SCALINGS, SCHEMES, StudySettings, build_scheme, build_study, save_study
+from ..positions import (
+    SCALINGS,
+    SCHEMES,
+    STUDY_FILE,
+    STUDY_WEIGHTS,
+    StudySettings,
+    build_scheme,
+    build_study,
+    save_study,
+)
 from ..positions.encodings import LearnableRope
 from ..text.dataset import Dataset
 from ..text.prepare import prepare
@@ -118,7 +127,7 @@ def train_one(scheme: str, seed: int, text: StudyText, options: Compare) -> list
     if options.keep:
         directory = model_directory(options, scheme, seed)
         directory.mkdir(parents=True, exist_ok=True)
-        with locked(directory):  # also removes temporary files left by a killed process
+        with locked(directory, (STUDY_WEIGHTS, STUDY_FILE)):  # also removes temporary files left by a killed process
             save_tokenizer(text.tokenizer, directory)
             write_text(directory / CONFIG_FILE, write_toml(DataArgs(data=options.data), text.args, train))
             save_study(model, scheme, directory)

@@ -142,6 +142,11 @@ class TrainArgs:
             return self.max_steps
         return DEFAULT_STEPS if self.minutes is None else math.inf
 
+    def rows_at_once(self, world_size: int = 1) -> int:
+        """The sequences that each of ``world_size`` processes computes at the same time."""
+        rows = self.batch_size // world_size
+        return min(self.micro_batch_size or rows, rows)
+
     def fraction_done(self, step: int, seconds: float) -> float:
         """The fraction of the run that is done, 1 at its end: by steps or by the clock, whichever is larger."""
         by_steps = step / self.step_limit

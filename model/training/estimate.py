@@ -54,7 +54,7 @@ def state_and_activation_bytes(
     if train.optimizer == "muon":
         state -= 4 * hidden
     rows = train.batch_size // world_size
-    micro_batch = min(train.micro_batch_size or rows, rows)
+    micro_batch = train.rows_at_once(world_size)
     if world_size > 1 and train.fsdp:
         state //= world_size
         if micro_batch < rows:
@@ -121,7 +121,7 @@ def check_training_memory(model: ModelArgs, train: TrainArgs, device: torch.devi
         cause = f"{count_parameters(model).total:,} parameters with gradients and optimizer state are too many"
         advice = f"lower dim ({model.dim}), n_layers ({model.n_layers}) or vocab_size ({model.vocab_size})"
     else:
-        rows = train.micro_batch_size or train.batch_size // world_size
+        rows = train.rows_at_once(world_size)
         cause = f"there is no room for {quantity(rows, 'sequence')} of {quantity(model.max_seq_len, 'token')} at once"
         advice = "lower micro_batch_size (by default all of batch_size), batch_size or max_seq_len"
     free = readable_size(available or 0)

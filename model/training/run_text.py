@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import get_type_hints
 
 import numpy as np
 
@@ -16,7 +15,6 @@ from ..text.token_cache import cache_home, download_path, runs_using
 from ..text.tokenizer import Tokenizer
 from .config import DataArgs, run_settings
 from .run_directory import read_notes
-from .trainer import Progress
 
 
 def run_data(directory: Path) -> DataArgs | None:
@@ -30,8 +28,11 @@ def run_dataset(directory: Path, data: DataArgs, tokenizer: Tokenizer, context: 
 
     Raises ValueError if the files have changed since the run.
     """
-    notes = read_notes(directory, get_type_hints(Progress))
-    fingerprint = notes["identity"].get("data") if notes else None
+    notes = read_notes(directory)
+    fingerprint = None
+    if notes:
+        _, identity = notes
+        fingerprint = identity.get("data")
     for entry in sorted(cache_home().glob("tokens-*")):
         if str(directory.absolute()) in runs_using(entry):
             dataset = load_dataset(entry)

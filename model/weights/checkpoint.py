@@ -31,6 +31,7 @@ from .variants import check_rebuilds, make_network, name_of
 COPY_WEIGHTS = sys.platform == "win32"
 MODEL_CONFIGS = ("config.json", "params.json")  # of Hugging Face and Meta; a directory with one of them is a model
 RUNS = Path("runs")
+FINITE_BLOCK = 2**20  # numbers
 MAX_LISTED = 10  # how many models of a directory a message lists
 
 
@@ -159,8 +160,8 @@ def is_finite(tensor: Tensor) -> bool:
     """Whether all numbers are finite."""
     if tensor.sum().isfinite():
         return True
-    # The sum may have overflowed, so check the numbers. 256 rows at a time, because ``isfinite`` allocates its result.
-    return all(bool(rows.isfinite().all()) for rows in tensor.split(256))
+    # The sum may have overflowed, so check the numbers. Not all at once, because ``isfinite`` allocates its result.
+    return all(bool(part.isfinite().all()) for part in tensor.reshape(-1).split(FINITE_BLOCK))
 
 
 def _find_checkpoint(path: Path) -> Path:
@@ -272,6 +273,12 @@ def save_model(
     the network.
     """
     model = getattr(model, "_orig_mod", model)  # the module that torch.compile has wrapped
+    check_savable(model)
+    write_model(model, directory, dtype=dtype, ids=ids)
+
+
+def check_savable(model: Transformer) -> None:
+    """Raise ValueError if config.json cannot express the network, so that ``load_model`` would make another one."""
     args = model.args
     if type(model) is Transformer:
         table = precompute_freqs_cis(args.head_dim, args.max_seq_len, args.rope_theta, args.rope_scaling)
@@ -281,6 +288,12 @@ def save_model(
             )
     else:
         check_rebuilds(model)
+
+
+def write_model(
+    model: Transformer, directory: str | Path, *, dtype: torch.dtype | None = None, ids: Mapping[str, Any] | None = None
+) -> None:
+    """``save_model`` without ``check_savable``, for a model that is saved repeatedly and was checked once."""
     directory = Path(directory)
     huggingface.save(model, directory, dtype, read_ids(directory) if ids is None else ids)
 

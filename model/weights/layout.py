@@ -10,6 +10,7 @@ from .tensors import DTYPES
 
 LARGEST_TABLE = 2**29  # bytes of rotations, for a million positions of 128-wide heads; Llama 3.1's table has 2**26
 WEIGHT_DTYPES = {name: DTYPES[name] for name in ("F32", "BF16", "F16")}
+MAX_NAMES = 6  # tensors that a message lists of each problem
 Shapes = dict[str, tuple[int, ...]]
 
 _TOP = {
@@ -114,8 +115,9 @@ def _raise_if_any(problems: dict[str, list[str]], where: object) -> None:
         raise ValueError(f"{where} does not match its configuration: {lists}")
 
 
-def _first_few(names: list[str], limit: int = 6) -> str:
-    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
+def _first_few(names: list[str]) -> str:
+    listed = ", ".join(names[:MAX_NAMES])
+    return f"{listed} and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else listed
 
 
 # Both layouts rotate D/2 planes of a head. They differ in which two rows span a plane. Meta's layout, which this
