@@ -175,7 +175,7 @@ def test_without_the_cache_a_token_has_the_same_logits_and_costs_more(opened):
     assert (without[2], cached[2]) == ("without cache", "with cache")
     assert float(without[3]) > 10 * float(cached[3])
     assert int(without[1]) == int(without[0]) == len(tokens(page))
-    page.wait_for_function("() => document.getElementById('ended').textContent.includes('ended the text')")
+    page.wait_for_function("() => document.getElementById('notes').textContent.includes('ended the text')")
     assert page.is_disabled("#step")
     count = len(tokens(page))
     page.evaluate("() => step([], 1)")  # as if it was pressed while the last token was sampled
@@ -211,7 +211,7 @@ def test_generation_stops_at_the_context_limit_unless_endless(opened):
             break
         step(page, "#bars li:first-child button")  # the model ended the text: choose another token
     assert len(tokens(page)) == 120
-    assert "context is full" in text(page, "#ended")
+    assert "at most" in text(page, "#notes")
     assert page.is_disabled("#step")
     page.check("#endless")
     kept = tokens(page)[:SINKS] + tokens(page)[SINKS + 30 :]
@@ -224,7 +224,7 @@ def test_generation_stops_at_the_context_limit_unless_endless(opened):
 
 
 def test_another_rotation_changes_the_loss_but_a_shift_does_not(opened):
-    page = opened("change=none&prompt=the+rope+%26+the+walk")
+    page = opened("change=unchanged&prompt=the+rope+%26+the+walk")
     scroll_to(page, "whatIf")
 
     def loss() -> list[float]:
@@ -473,7 +473,7 @@ def test_step_uses_the_typed_prompt_at_once_back_shortens_it_and_an_empty_one_is
     page.fill("#topK", "5")
     assert page.locator(".wrong").count() == 0
     page.fill("#prompt", "")
-    page.wait_for_function("() => document.getElementById('ended').textContent.includes('start_text')")
+    page.wait_for_function("() => document.getElementById('notes').textContent.includes('start_text')")
     assert tokens(page) == tokenizer.encode("the walk")
 
 
@@ -526,9 +526,9 @@ def test_axe_finds_no_accessibility_fault(browser, address):
 
 
 def test_an_unknown_option_in_the_address_is_ignored(opened):
-    page = opened("theme=x&speed=3&change=none&layer=9")
+    page = opened("theme=x&speed=3&change=unchanged&layer=9")
     choices = [page.input_value(f"#{name}") for name in ("theme", "speed", "change", "layer")]
-    assert choices == ["", "8", "none", "1"]
+    assert choices == ["", "8", "unchanged", "1"]
 
 
 def test_the_rotation_text_describes_one_comparison(opened):

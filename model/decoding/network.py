@@ -23,8 +23,9 @@ from .endless import is_shift_invariant
 FIRST_COMPILED_POSITION = 2  # torch.compile specialises on the numbers 0 and 1, so these positions run eagerly
 RECOMPILE_LIMIT = 1000  # per function: each architecture and dtype needs a compilation, with padding and without
 # If a layer has this many weights or more, one layer is compiled, and its code runs for all layers: 22 layers with 44
-# million weights each compile in 8 s instead of 48. Each call costs about 60 us, half the time of a layer of 1 million
-# weights, so smaller networks are compiled as a whole. (`benchmarks/generate.py --shape 1.1B --only launch`)
+# million weights each compile in 8 s instead of 48 (`benchmarks/generate.py --shape 1.1B --only launch`). But each call
+# of compiled code costs about 60 us, half the time of a layer of 1 million weights, so networks with smaller layers are
+# compiled as a whole.
 LAYER_WEIGHTS_TO_COMPILE_BY_LAYER = 8_000_000
 
 

@@ -4,7 +4,7 @@ Jinja's sandbox denies a template access to Python's internals and to files. It 
 text that is doubled until the memory is full. So this process limits its time, except on Windows, and its memory,
 except on Windows and macOS.
 
-stdin: a JSON object with ``task``, the arguments of ``render``, and the limits ``seconds`` and ``memory`` (bytes).
+stdin: a JSON object with ``task`` (the arguments of ``render``) and the limits ``seconds`` and ``memory`` (bytes).
 stdout: a JSON object with ``texts``, one for each conversation, or with ``error``.
 """
 

@@ -96,8 +96,8 @@ class Checkpoint:
     ) -> Transformer:
         """Load the network; see ``load_model``.
 
-        With ``int8``, each ``group`` of numbers in a row shares a scale; by default the whole row does. A file of
-        llama2.c that is in int8 already keeps its groups.
+        With ``int8``, each ``group`` of numbers in a row shares a scale; by default the whole row does. A
+        llama2.c file that is already in int8 keeps its own groups.
         """
         if int8:
             check_device(torch.device(device))

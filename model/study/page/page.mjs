@@ -13,7 +13,7 @@ async function start() {
   addOptions("layer", args.nLayers);
   addOptions("head", args.nHeads);
   $("shift").max = 4 * args.maxSeqLen;
-  const hasOneFrequency = args.headDim === 2 || args.ropeTheta === 1; // these scalings need at least two
+  const hasOneFrequency = args.headDim === 2 || args.ropeTheta === 1; // ntk and yarn need at least two
   for (const value of ["ntk", "yarn"]) $("change").querySelector(`[value=${value}]`).disabled = hasOneFrequency;
   setTheme();
   setLanguage(state.language);

@@ -1,4 +1,4 @@
-// All visible text of the page: key: [English, Chinese]. `translate` fills in each {name}.
+// All translated text of the page, key: [English, Chinese]; names of parameters and formulas stand in the views. `translate` fills in each {name}.
 
 export const STRINGS = {
   skip: ["Skip to the views", "跳到视图"],
@@ -105,8 +105,8 @@ export const STRINGS = {
     "提示词为空，所以与 generate.py 一样，文本以模型训练配置中的 start_text 开头。",
   ],
   full: [
-    "The context is full. Go back, shorten the prompt, or select “endless” in view 5.",
-    "上下文已满。请后退、缩短提示词，或在视图 5 中勾选“不限长度”。",
+    "The page holds at most {limit} tokens. Go back, shorten the prompt, or select “endless” in view 5.",
+    "本页最多容纳 {limit} 个词元。请后退、缩短提示词，或在视图 5 中勾选“不限长度”。",
   ],
   distribution: ["Next token, temperature {temperature}", "下一个词元（temperature = {temperature}）"],
   barsHead: ["probability before → after top_k and top_p", "top_k 与 top_p 截断前 → 截断后的概率"],
@@ -167,8 +167,8 @@ export const STRINGS = {
     "一个查询与一个键的得分是各对分量的贡献之和。第一张图：每一对的贡献。第二张图：同样两个向量在其他距离上的得分。下方：attention.py 的代码，以及对这个查询算出的数值。",
   ],
   scoreText: [
-    "q at {q}, k at {k}, distance {distance}: q · k / √D = {score}. After softmax, this key has {weight} of the attention. Largest contribution: {contribution}, from pair {pair}.",
-    "q 位于 {q}，k 位于 {k}，距离 {distance}：q · k / √D = {score}。softmax 之后，这个键占注意力的 {weight}。贡献最大的是第 {pair} 对：{contribution}。",
+    "q at {q}, k at {k}, distance {distance}: q · k / √D = {score}. After softmax, this key has {weight} of the attention. The contribution with the largest absolute value is {contribution}, from pair {pair}.",
+    "q 位于 {q}，k 位于 {k}，距离 {distance}：q · k / √D = {score}。softmax 之后，这个键占注意力的 {weight}。贡献绝对值最大的是第 {pair} 对：{contribution}。",
   ],
   pairsCaption: [
     "Contribution of each pair to q · k / √D (no unit). Pair 0 is the fastest.",
@@ -269,7 +269,7 @@ export const STRINGS = {
   ],
   both: ["Compare the logits with and without the cache", "比较用缓存与不用缓存的 logits"],
   slice: [
-    "Last pass: start_pos = {start}, T = {T}. Written: slots {start} : {end} of every layer. Read: slots 0 : {end}. {perLayer} bytes per layer, {bytes} of {total} bytes in use ({L} layers × 2 for k and v × {K} heads × {D} channels × 4 bytes per token).",
+    "Last pass: start_pos = {start}, T = {T}. Written: slots {start} : {end} of every layer. Read: slots 0 : {end}. {perLayer} bytes per layer, {bytes} of {total} bytes in use (per token: {L} layers × 2 for k and v × {K} heads × {D} channels × 4 bytes).",
     "最近一次前向计算：start_pos = {start}，T = {T}。写入：每层的槽位 {start} : {end}。读取：槽位 0 : {end}。每层 {perLayer} 字节，已用 {bytes} 字节，共 {total} 字节（每词元 {L} 层 × 2（k 和 v）× {K} 头 × {D} 维 × 4 字节）。",
   ],
   sliceOff: [
@@ -316,7 +316,7 @@ export const STRINGS = {
     "同样的权重，换一张旋转表，不做微调，看下一个词元和损失如何变化。平移所有位置不改变结果，即使超出上下文长度；改变距离则会改变结果。",
   ],
   change: ["Rotation", "旋转"],
-  changeNone: ["unchanged", "不变"],
+  changeUnchanged: ["unchanged", "不变"],
   changeOff: ["off", "关闭"],
   changeTheta: ["different theta", "更换 theta"],
   changeLinear: ["interpolation", "位置插值"],

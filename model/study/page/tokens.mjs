@@ -18,9 +18,9 @@ export function drawTokens() {
   const notes = [];
   if (state.hasStartText) notes.push(t("startText"));
   if (state.tooLong) notes.push(t("tooLong", { count: state.tooLong, limit }));
-  else if (isFull()) notes.push(t("full"));
+  else if (isFull()) notes.push(t("full", { limit }));
   if (state.ended) notes.push(t("ended"));
-  $("ended").textContent = notes.join(" ");
+  $("notes").textContent = notes.join(" ");
   drawText();
   if (state.logits) drawBars();
 }

@@ -8,7 +8,7 @@ import { mostLikely } from "./tokens.mjs";
 export const longLength = Math.min(2 * args.maxSeqLen, 512);
 
 const SCALED = ["linear", "ntk", "yarn"]; // the changes that have a factor
-const ROTATED = ["none", "theta", ...SCALED];
+const ROTATED = ["unchanged", "theta", ...SCALED];
 
 const ORIGINAL = { theta: args.ropeTheta, scaling: args.ropeScaling, offset: 0, stretch: 1, off: false };
 
