@@ -254,10 +254,10 @@ def load_model(
 
     The weights of a subclass of ``Transformer`` need that class as ``network``. A plain Llama's weights can be loaded
     into any subclass with the same tensors. Tensors are read one by one, so the peak memory is the network and one
-    tensor; a subclass is first built with random weights, which takes the same memory once more. On a CPU, weights that
-    keep the file's dtype and layout stay memory-mapped, except on Windows, and are read when they are used. NaN and
-    infinity in weights that were read cause a warning; in the others, generating raises ValueError. Raises ValueError
-    if the tensors do not match the configuration.
+    tensor; a subclass is first built in full, which takes the same memory once more. On a CPU, weights that keep the
+    file's dtype and layout stay memory-mapped, except on Windows, and are read when they are used. NaN and infinity in
+    weights that were read cause a warning; in the others, generating raises ValueError. Raises ValueError if the
+    tensors do not match the configuration.
     """
     return open_checkpoint(path).model(device, dtype, network, int8)
 
