@@ -4,7 +4,7 @@
 python benchmarks/busy.py                       ten minutes on two otherwise idle cores
 python benchmarks/busy.py --every_setting       also the settings that were not chosen: three times as long
 
-Trains the demo's network with train.py, and generates with random weights. Each measurement is a new process, because
+Trains a small network with train.py, and generates with constant weights. Each measurement is a new process, because
 libgomp reads its settings when it is loaded. The bars: on a quiet machine, the chosen settings reach 0.97 of the speed
 of the best ones; on a machine that is busy from the start, they keep 0.35 of their speed on the quiet one. The speed of
 a process that started on a quiet machine is shown, too, because its wait policy can no longer be changed. Exit code 1
@@ -54,7 +54,7 @@ SIZES = {
     ),
 }
 CASES = ["train", "0.7M", "15M", "1.1B"]
-# The model that configs/demo.toml chooses on two cores. For three seconds it would choose a different one.
+# A model that configs/demo.toml may choose for its minutes; fixed, because for three seconds it would be smaller.
 DEMO = ["--dim", "128", "--n_layers", "4", "--n_heads", "4", "--n_kv_heads", "2", "--batch_size", "8"]
 BARS = {"quiet": 0.97, "busy": 0.35}  # fraction of the best setting's speed; fraction of its speed when quiet
 

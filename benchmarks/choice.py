@@ -4,8 +4,8 @@
     python benchmarks/choice.py --minutes 0.5 1 2 --data tinyshakespeare.txt --tokenizer char
     python benchmarks/choice.py --minutes 0.4 1 --data tinyshakespeare.txt --init_from runs/demo --rates 0.03 0.3
 
-A new model is compared with six models set by hand. With ``--init_from``, the chosen batch size is compared with four
-others, and ``--rates`` tries it with other fractions of the learning rates of a new model; train.py uses 0.3.
+A new model is compared with six models set by hand. With ``--init_from``, the chosen batch size is compared with
+2, 4, 8 and 16, and ``--rates`` tries it with other fractions of the learning rates of a new model; train.py uses 0.3.
 
 All settings are timed first. Then each is trained for the number of steps that fit into the minutes, so that other
 programs disturb only the timing. A run is judged by its best validation loss, because that model is saved.

@@ -3,8 +3,8 @@
 
     python benchmarks/distributed.py [--processes 2]
 
-Every run takes the same 20 steps with the same batches (Muon, micro-batches), in a different way: in one process, with
-DDP or with FSDP2, and resumed in another way after 10 steps. Prints the largest difference of a training loss from the
+Every run takes the same 20 steps with the same batches (Muon, micro-batches): in one process, with DDP or with FSDP2,
+and is resumed after 10 steps in the same or in another way. Prints the largest difference of a training loss from the
 run in one process, which must stay below 1e-5.
 """
 

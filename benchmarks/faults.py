@@ -3,9 +3,10 @@
 
     python benchmarks/faults.py [--kills 200] [--seed 0]
 
-After each kill the same command runs again, and the end result must be that of an undisturbed run, bit for bit
-(kills.py). With the other faults, a script must end with exit code 0, or with 2 and one line on stderr, and leave
-nothing half-written. Prints a table of the faults, how often each was tried, and how often it failed.
+After each kill the work is started again (training with --resume), and the end result must be that of an undisturbed
+run, bit for bit (kills.py). With the other faults, a script must end with exit code 0, or with 2 and one line on
+stderr, and leave nothing half-written. Prints a table of the faults, how often each was tried, and how often it failed.
+Exit code 1 if one failed.
 """
 
 import argparse
@@ -43,6 +44,7 @@ time.time = lambda: wall() + rng.uniform(-1e6, 1e6)
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
+FAILED = "FAILED"  # the beginning of the outcome of a kind of work with another result than undisturbed
 TIMEOUT = 300  # seconds; a script takes one or two
 
 
@@ -206,7 +208,7 @@ class Job(NamedTuple):
     start: Start
     content: Content
     fraction: float  # of all kills
-    longest_wait: float  # seconds between the first write and the kill
+    longest_wait: float  # seconds from the first write to a kill at a random moment
 
 
 def kill_jobs(scratch: Scratch, kills: int, seed: int) -> Iterator[tuple[str, int, str]]:
@@ -228,25 +230,30 @@ def kill_jobs(scratch: Scratch, kills: int, seed: int) -> Iterator[tuple[str, in
             hits = kill_repeatedly(job.start, job.content, scratch.new_directory(), count, job.longest_wait, seed)
             yield f"kill: {name}", count, ", ".join(f"{hits[where]} {where}" for where in sorted(hits))
         except AssertionError as error:
-            yield f"kill: {name}", count, f"FAILED: {error}"
+            yield f"kill: {name}", count, f"{FAILED}: {error}"
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     flags = parser.parse_args()
+    failed = 0
     with tempfile.TemporaryDirectory() as base:
         scratch = Scratch(Path(base))
         for fault in FAULTS:
             results = list(fault(scratch))
             failures = [text for text in results if text]
+            failed += len(failures)
             print(f"{fault.__name__.replace('_', ' '):<24}{len(results):>4} tried, {len(failures)} failed", flush=True)
             for text in failures:
                 print(f"    {text}", flush=True)
         for name, count, outcome in kill_jobs(scratch, flags.kills, flags.seed):
             print(f"{name:<24}{count:>4} kills: {outcome}", flush=True)
+            if outcome.startswith(FAILED):
+                failed += 1
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -252,7 +252,9 @@ def main() -> None:
     if options.only in (None, "int8"):
         print("\nrow x out x in, int8: GB/s of weights")
         time_int8_products(options.rounds, report)
-    print("\nwhere the rule does not choose the fastest by more than 5%:", *report.misses or ["nowhere"], sep="\n  ")
+    print(
+        "\nwhere another kernel is more than 5% faster than the chosen one:", *report.misses or ["nowhere"], sep="\n  "
+    )
 
 
 if __name__ == "__main__":

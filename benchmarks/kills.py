@@ -1,7 +1,7 @@
 """Kill a script repeatedly, and check that the end result is the same as without kills. Used by faults.py.
 
-Half of the kills (SIGKILL) come at random moments, half while a file is written. After each, the same command runs
-again.
+Half of the kills (SIGKILL) come at random moments, half while a file is written. After each, the work is started again
+(training with --resume).
 """
 
 import json
@@ -83,8 +83,9 @@ def kill_repeatedly(
 ) -> Counter[str]:
     """Start a script, kill it and start it again, until there were ``kills`` kills. Returns where they hit.
 
-    A kill comes at most ``longest_wait`` seconds after the script first writes something. Raises AssertionError if the
-    result differs from that of an undisturbed run.
+    A kill comes at a random moment up to ``longest_wait`` seconds after the script first writes something; every second
+    one waits further, until a file is half-written. Raises AssertionError if the result differs from that of an
+    undisturbed run.
     """
     rng = random.Random(seed)
     hits = Counter[str]()

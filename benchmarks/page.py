@@ -21,7 +21,7 @@ from model.text.train_tokenizer import train_tokenizer
 from model.weights import save_model, save_tokenizer
 
 SIZES = {
-    "demo": {"dim": 128, "n_layers": 3, "n_heads": 4, "vocab_size": 1024, "tie_embeddings": True},
+    "0.7M": {"dim": 128, "n_layers": 3, "n_heads": 4, "vocab_size": 1024, "tie_embeddings": True},
     "5M": {"dim": 256, "n_layers": 6, "n_heads": 8, "vocab_size": 2048, "tie_embeddings": True},
 }
 VIEWS = ("tokens", "rotation", "score", "maps", "cache", "whatIf")

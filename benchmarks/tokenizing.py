@@ -18,7 +18,7 @@ from model.text.train_tokenizer import train_tokenizer
 
 
 def generate_text(file: Path, megabytes: int) -> None:
-    """Write lines of the bundled documentation in random order, so that no part of the text repeats."""
+    """Write lines of the bundled documentation, drawn at random, so that no long passage repeats."""
     lines = [line for text in python_docs() for line in text.splitlines(keepends=True)]
     draw = random.Random(0)
     with file.open("w", encoding="utf-8", newline="") as out:
@@ -37,7 +37,7 @@ def resident_memory(process: str = "self") -> int:
 
 
 class PeakMemory(threading.Thread):
-    """Measures the peak memory while a ``with`` block runs, in ten samples per second."""
+    """Measures the peak memory while a ``with`` block runs: at its start, and ten times per second."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -53,6 +53,7 @@ class PeakMemory(threading.Thread):
         self.join()
 
     def run(self) -> None:
+        self.bytes = resident_memory()
         while not self._done.wait(0.1):
             self.bytes = max(self.bytes, resident_memory())
 

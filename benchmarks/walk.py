@@ -189,7 +189,11 @@ def main() -> None:
     parser.add_argument("--train_seconds", type=float, default=200.0, help="training beyond this is stopped (Ctrl-C)")
     parser.add_argument("--text", type=Path, help="what stands in for the reader's own text")
     parser.add_argument("--packages", type=Path, help="a virtual environment whose packages are used")
-    parser.add_argument("--record", action="store_true", help="renew benchmarks/ and docs/images/ of trained models")
+    parser.add_argument(
+        "--record",
+        action="store_true",
+        help="write the outputs and pictures of attention, extrapolate and endless to benchmarks/ and docs/images/",
+    )
     options = parser.parse_args()
     text = options.text.read_text(encoding="utf-8") if options.text else "\n\n".join(topics.values())
     failures = sum(walk(page, text, options) for page in options.pages)

@@ -98,8 +98,8 @@ def _attend_block(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tenso
     rows = q.reshape(B, K, H // K * T, D)  # (B, K, H/K * T, D)
     scores = (rows * D**-0.5 @ k.mT).view(B, H, T, S)  # (B, H, T, S)
     # Mask in place, because a copy of the scores takes 7% of a prompt's time. Mask a detached view, because autograd
-    # would otherwise copy the gradient of the scores to mask it as well. It needs no mask: softmax gives hidden keys
-    # weight 0, and so gradient 0.
+    # would otherwise copy the gradient of the scores to mask it as well. The gradient needs no mask: softmax gives
+    # hidden keys weight 0, and so gradient 0.
     in_place = scores.detach()
     if mask is None:
         later = torch.ones(T, T, dtype=torch.bool, device=q.device).triu(1)  # (T, T), for the last T keys
@@ -146,7 +146,8 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
 def choose_linear(x: Tensor) -> Product:
     """Choose ``linear_mv``, ``linear_in_slices`` or ``F.linear``.
 
-    For one row it is ``linear_mv`` if compiled or not float32, for few float32 rows ``linear_in_slices``.
+    ``linear_mv`` is for one row, if compiled or not float32; ``linear_in_slices`` for up to MAX_SLICED_ROWS rows of
+    float32, one included.
 
     A product of few rows takes the time of reading the weights, which is shortest if every core reads a part of them.
 
@@ -202,9 +203,10 @@ def int8_linear(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
 def choose_int8(x: Tensor, scales: Tensor) -> Int8Product:
     """``int8_packed`` for few rows, ``int8_dequantized`` for many; ``int8_elementwise`` for one row if compiled.
 
-    ``int8_packed``, PyTorch's product, cannot take every matrix. If it can, a compiled ``int8_elementwise`` is chosen
-    only with AVX-512, and not for x in bfloat16 with rows of WIDE_ROW or more. GB/s of weights for one row, x in
-    bfloat16, two cores, torch 2.13: ``int8_packed`` in eager mode / ``int8_elementwise`` compiled; - is not measured.
+    ``int8_packed``, PyTorch's product, cannot take every matrix. For one that it can take, a compiled
+    ``int8_elementwise`` is chosen only with AVX-512, and not if x is bfloat16 with WIDE_ROW or more numbers in a row.
+    GB/s of weights for one row, x in bfloat16, two cores, torch 2.13: ``int8_packed`` in eager mode /
+    ``int8_elementwise`` compiled; - is not measured.
 
                            AVX512-BF16 (AMD)    AVX2 (AMD)
         32000 x 288          - / -              20 / 0.5

@@ -38,14 +38,14 @@ def llama3(freqs: Tensor, factor: float, original: int, low: float, high: float)
 
 
 def yarn(freqs: Tensor, factor: float, original: int, low: float, high: float) -> Tensor:
-    """YaRN (arXiv:2309.00071, section 3.2): like ``llama3``, but the transition is linear in the index of the pair.
+    """YaRN as in its authors' code: like ``llama3``, but the transition is linear in the index of the pair.
 
-    This follows the authors' code, which rounds both ends of the transition to whole indices. Like theirs, it is wrong
-    if all pairs make fewer than ``low`` rotations, or all more than ``high``. The paper's formula, linear in the number
-    of rotations, is the one in ``llama3``.
+    Both ends of the transition are rounded to whole indices. In the paper (arXiv:2309.00071, section 3.2) it is linear
+    in the number of rotations, as in ``llama3``. If all pairs make fewer than ``low`` rotations, or all more than
+    ``high``, the transition is the wrong way round, as in the authors' code.
     """
     pairs = len(freqs)
-    step = math.log(freqs[1].item())  # negative: the log ratio of neighbouring frequencies, because freqs[0] is 1
+    step = math.log(freqs[1].item())  # log of the ratio of neighbouring frequencies (freqs[0] is 1); negative
     first = max(math.floor(math.log(2 * math.pi * high / original) / step), 0)
     last = min(math.ceil(math.log(2 * math.pi * low / original) / step), 2 * pairs - 1)  # D - 1, as the authors have it
     width = last - first

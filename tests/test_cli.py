@@ -6,8 +6,9 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
-from model.cli import Parser, run_script
+from model.cli import Parser, explain_out_of_memory, run_script
 from model.scripts import command
 
 ROOT = Path(__file__).parent.parent
@@ -54,9 +55,10 @@ def test_a_users_mistake_is_one_line_and_exit_code_2(capsys, error, line):
     assert err.count("\n") == 1
 
 
-def test_an_unexpected_exception_keeps_its_traceback():
-    with pytest.raises(KeyError):
-        run_script(raising(KeyError("bug")), "script.py")
+@pytest.mark.parametrize("error", [KeyError("bug"), RuntimeError("shapes cannot be multiplied")])
+def test_an_unexpected_exception_keeps_its_traceback(error):
+    with pytest.raises(type(error), match=str(error)):
+        run_script(raising(error), "script.py")
 
 
 def test_ctrl_c_exits_with_130_and_prints_nothing(capsys):
@@ -65,7 +67,6 @@ def test_ctrl_c_exits_with_130_and_prints_nothing(capsys):
     assert err == ""
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="TerminateProcess cannot be handled")
 def test_ctrl_c_after_main_has_returned_is_ignored():
     with pytest.raises(SystemExit) as ended:
         run_script(lambda: 0, "x.py")
@@ -73,6 +74,7 @@ def test_ctrl_c_after_main_has_returned_is_ignored():
     assert ended.value.code == 0
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="TerminateProcess cannot be handled")
 def test_sigterm_leaves_no_temporary_file(tmp_path):
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     command = [sys.executable, ROOT / "train.py", "--data", "-", "--out_dir", tmp_path / "run"]
@@ -85,11 +87,32 @@ def test_sigterm_leaves_no_temporary_file(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_memory_error_is_one_line(capsys):
-    code, _, err = outcome(capsys, raising(MemoryError()))
-    assert code == 2
-    assert err.count("\n") == 1
-    assert "not enough free memory" in err
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 7 GiB"),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("[enforce fail] data. DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes."),
+        RuntimeError("std::bad_alloc"),
+    ],
+)
+def test_running_out_of_memory_is_one_line_with_the_advice_of_the_script(capsys, error):
+    def advising() -> None:
+        with explain_out_of_memory("lower --batch_size", torch.device("cuda:1")):
+            raise error
+
+    for main, line in (
+        (raising(error), "this machine has too little free memory: close other programs, or use smaller settings"),
+        (advising, "cuda:1 has too little free memory: lower --batch_size"),
+    ):
+        code, _, err = outcome(capsys, main)
+        assert (code, err) == (2, f"script.py: error: {line}\n")
+
+
+def test_pytorchs_own_allocation_error_is_recognized():
+    with pytest.raises(ValueError, match="too little free memory: lower it"), explain_out_of_memory("lower it"):
+        torch.empty(2**60)
 
 
 def test_a_closed_pipe_is_not_an_error():

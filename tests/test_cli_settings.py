@@ -1,4 +1,5 @@
 import os
+import shlex
 import tomllib
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -7,7 +8,18 @@ from typing import Annotated, Literal
 import pytest
 
 from model import ModelArgs
-from model.cli import Parser, add_flags, decode_argument, from_settings, local_path, read_flags, read_toml, write_toml
+from model.cli import (
+    Parser,
+    add_flags,
+    decode_argument,
+    format_flags,
+    format_path,
+    from_settings,
+    local_path,
+    read_flags,
+    read_toml,
+    write_toml,
+)
 from model.cli.settings import convert, toml_value
 
 
@@ -183,6 +195,30 @@ def test_settings_written_as_toml_are_read_back_unchanged(tmp_path):
         settings = toml(tmp_path, text)
         assert from_settings(Everything, settings) == everything
         assert from_settings(Other, settings) == Other(seed=8)
+
+
+@pytest.mark.parametrize(
+    "everything",
+    [
+        Everything(),
+        Everything(9, 1, 1e-5, True, "it's ☃", Path("a b/c.txt"), "slow", (1, 2), 4, Shape("flat", 3.5)),
+        Everything(-9, 1, -1e-5, False, "------", Path("-x"), "slow", (1, -2)),
+        Everything(name="--", file=Path("--count"), sizes=(-1,)),
+        Everything(name=""),
+    ],
+)
+def test_settings_written_as_flags_are_read_back_unchanged(everything):
+    parser = Parser(prog="script.py")
+    add_flags(parser, Everything)
+    flags = parser.parse_args(shlex.split(format_flags(vars(everything), Everything)))
+    assert from_settings(Everything, read_flags(flags, Everything)) == everything
+
+
+def test_a_path_that_begins_with_a_dash_is_not_taken_for_a_flag():
+    parser = Parser(prog="script.py")
+    parser.add_argument("path", type=Path)
+    for path in ("-x", "--help", "a b", "-a 'b"):
+        assert parser.parse_args(shlex.split(format_path(path))).path == Path(path)
 
 
 def test_the_architecture_written_as_toml_is_read_back_unchanged(tmp_path):

@@ -306,6 +306,17 @@ def test_an_empty_target_directory_is_filled(source, run):
     assert same_weights(source, "new")
 
 
+def test_an_empty_directory_that_cannot_be_replaced_is_refused_before_converting(source, run, monkeypatch):
+    Path("empty").mkdir()
+    monkeypatch.setattr("os.path.ismount", lambda path: path == Path("empty"))
+    assert run("run", "empty", "--to", "hf") == (
+        2,
+        "convert.py: error: empty cannot be replaced by another directory: give a new name, or a name inside it\n",
+    )
+    monkeypatch.chdir("empty")
+    assert "error: . cannot be replaced" in run("../run", ".", "--to", "hf")[1]
+
+
 @pytest.mark.parametrize("flags", [["--help"], ["nowhere", "x", "--to", "hf"], ["run", "x.bin", "--to", "llama2c"]])
 def test_the_script_runs_as_a_process(source, flags):
     ended = subprocess.run(

@@ -3,6 +3,7 @@
 import inspect
 import json
 import shutil
+from functools import partial
 
 import pytest
 from sentencepiece import SentencePieceTrainer
@@ -128,10 +129,11 @@ def chat_of(made, tmp_path):
     return build
 
 
-def transformers_tokens(directory, messages, **options):
+def reference_encoder(directory):
+    """``encode(messages)``: the token ids in transformers; with ``tokenize=False`` the text."""
     transformers = pytest.importorskip("transformers")
     tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(directory)
-    return tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False, **options)
+    return partial(tokenizer.apply_chat_template, add_generation_prompt=True, return_dict=False)
 
 
 STYLES = [
@@ -145,12 +147,13 @@ STYLES = [
 def test_the_tokens_equal_those_of_transformers(chat_of, kind, template, system):
     directory, tokenizer, chat = chat_of(kind, template, system, file=kind == "llama3")
     before = [] if system is None else [SYSTEM]
-    for length in (1, 3):
-        ids = chat.encode(TALK[:length])
-        assert ids == transformers_tokens(directory, before + TALK[:length])
+    expected_tokens = reference_encoder(directory)
+    texts = chat._render([(TALK[:1], True), (TALK, True)])
+    for text, messages in zip(texts, (before + TALK[:1], before + TALK)):
+        assert text == expected_tokens(messages, tokenize=False)
+        ids = chat._encode(text)
+        assert ids == expected_tokens(messages)
         assert len(ids) > 20
-    rendered = transformers_tokens(directory, before + TALK, tokenize=False)
-    assert chat._render([(TALK, True)])[0] == rendered
     assert not template.startswith("{{- bos") or ids[0] == tokenizer.bos_id
 
 
@@ -170,7 +173,7 @@ def test_a_user_cannot_type_a_control_token(chat_of, kind, template):
         in inspect.signature(transformers.PreTrainedTokenizerFast.apply_chat_template).parameters
         and kind != "llama"
     ):
-        assert ids == transformers_tokens(directory, messages, sanitize_control_tokens=True)
+        assert ids == reference_encoder(directory)(messages, sanitize_control_tokens=True)
 
 
 def test_a_user_cannot_type_the_marks_around_control_names(chat_of):
@@ -220,9 +223,9 @@ def test_the_template_is_found_in_its_file_or_in_the_tokenizer_config(chat_of, m
     directory, tokenizer, _ = chat_of(
         "llama", [{"name": "tools", "template": "x"}, {"name": "default", "template": ZEPHYR}]
     )
-    assert open_chat(directory, tokenizer).encode(TALK[:1]) == transformers_tokens(directory, TALK[:1])
+    assert open_chat(directory, tokenizer).encode(TALK[:1]) == reference_encoder(directory)(TALK[:1])
     (directory / "chat_template.jinja").write_text(LLAMA2, encoding="utf-8")
-    assert open_chat(directory, tokenizer).encode(TALK[:1]) == transformers_tokens(directory, TALK[:1])
+    assert open_chat(directory, tokenizer).encode(TALK[:1]) == reference_encoder(directory)(TALK[:1])
     config = directory / "tokenizer_config.json"
     (directory / "chat_template.jinja").unlink()
     for broken in (7, [{"name": "tools", "template": "x"}], {"a": 1}):
@@ -239,7 +242,7 @@ def test_a_template_in_a_run_directory_gives_the_tokens_of_transformers(tmp_path
     save_tokenizer(load_tokenizer(tmp_path / "made"), tmp_path / "run")
     (tmp_path / "run" / "chat_template.jinja").write_text(ZEPHYR, encoding="utf-8")
     chat = open_chat(tmp_path / "run", load_tokenizer(tmp_path / "run"))
-    assert chat.encode(TALK) == transformers_tokens(tmp_path / "run", TALK)
+    assert chat.encode(TALK) == reference_encoder(tmp_path / "run")(TALK)
 
 
 HOSTILE = {
@@ -253,7 +256,7 @@ HOSTILE = {
     "syntax": ("{% for %}", "TemplateSyntaxError"),
     "refusal": ("{{ raise_exception('no system message') }}", "TemplateError: no system message"),
     "size": ("{% for i in range(99999) %}{{ 'x' * 9999 }}{% endfor %}", "more than 4000000 characters"),
-    "endless": ("{{ 10 ** (10 ** 10) }}", f"gives no text within {renderer.SECONDS} seconds"),
+    "endless": ("{{ 10 ** (10 ** 10) }}", "gives no text within 1 second or"),
     "repeat": ("{{ 'x' * 10 ** 11 }}", "MemoryError"),
     "double": (
         "{% set n = namespace(x='x') %}{% for i in range(50) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
@@ -267,6 +270,7 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_template_is_a_one_line_error(chat_of, name, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(chat_module, "SECONDS", 1)
     template, reason = HOSTILE[name]
     with pytest.raises(ValueError, match=reason or "the chat template of") as raised:
         chat_of("llama", template)

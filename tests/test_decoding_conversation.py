@@ -253,7 +253,18 @@ def test_an_endless_chat_drops_its_oldest_turns_if_a_changed_text_does_not_fit(c
     finished(conversation.turn("c" * 20, 30, []))
     assert read[0][0] == 0
     assert [message["content"][0] for message in conversation.messages[::2]] == ["c"]
-    assert capsys.readouterr().err.count("the oldest question and its answer are dropped") == 2
+    assert "the oldest 4 messages are dropped" in capsys.readouterr().err
+
+
+def test_a_line_that_does_not_fit_leaves_the_messages_of_an_endless_chat(chatting, capsys):
+    conversation, _, _ = chatting(PlainChat(shortened=(3,)), 64, endless=True)
+    for line in ("a" * 20, "b" * 20):
+        finished(conversation.turn(line, 30, []))
+    messages = list(conversation.messages)
+    with pytest.raises(ValueError, match="new tokens do not fit: the context of 64 has room for"):
+        finished(conversation.turn("c" * 100, 30, []))
+    assert conversation.messages == messages
+    assert "dropped" not in capsys.readouterr().err
 
 
 def test_a_system_message_longer_than_half_of_the_context_is_not_kept(chatting):

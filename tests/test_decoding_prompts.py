@@ -1,5 +1,6 @@
 """Prompts from flags, files and pipes, and which are errors."""
 
+import codecs
 import os
 from pathlib import Path
 
@@ -66,9 +67,10 @@ def prompts_of(*texts):
 
 
 def test_text_that_is_not_utf8_is_an_error(tmp_path, stdin):
-    (tmp_path / "p").write_bytes("naïve".encode("latin-1"))
-    with pytest.raises(ValueError, match="not UTF-8 at byte 2"):
-        read_texts([], tmp_path / "p")
+    for mark, byte in ((b"", 2), (codecs.BOM_UTF8, 5)):
+        (tmp_path / "p").write_bytes(mark + "naïve".encode("latin-1"))
+        with pytest.raises(ValueError, match=f"not UTF-8 at byte {byte}"):
+            read_texts([], tmp_path / "p")
     stdin(b"\xff")
     with pytest.raises(ValueError, match="stdin is not UTF-8"):
         read_texts(["-"], None)

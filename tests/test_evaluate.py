@@ -10,6 +10,7 @@ from model import ModelArgs, Transformer
 from model.cli import run_script
 from model.scripts import evaluate
 from model.scripts.evaluate import Score, encoded_documents, score_table, windows
+from model.text.readers import Chunk
 from model.text.sources import open_documents
 from model.text.train_tokenizer import train_tokenizer
 from model.training.config import DataArgs
@@ -100,6 +101,21 @@ def test_windows_do_not_cross_documents_and_batches_change_no_score(run_dir, tmp
         assert [item.nats for item in together] == pytest.approx([item.nats for item in alone], abs=1e-4)
 
 
+@pytest.mark.parametrize(("bos", "size"), [([0], 5), ([], 3)])
+def test_the_bytes_of_a_first_token_that_is_not_predicted_do_not_count(bos, size):
+    class Letters:
+        bos_id = 0
+
+        def encode(self, text):
+            return [*bos, *map(ord, text)]
+
+        def decode(self, ids):
+            return "".join(map(chr, ids))
+
+    ((_, predicted),) = encoded_documents([Chunk("éabc", starts=True)], Letters())
+    assert predicted == size
+
+
 def test_the_table_agrees_with_the_json_lines_of_the_documents(run, tmp_path):
     file = tmp_path / "texts.jsonl"
     file.write_text("".join(json.dumps({"text": TEXT[:n]}) + "\n" for n in (60, 150)), encoding="utf-8")
@@ -175,8 +191,8 @@ def test_scoring_training_text_prints_a_note(run, settings, tmp_path):
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(TEXT, encoding="utf-8")
     settings('data = "a.txt"\ndoc_separator = ""\n')
-    assert "run was trained on 1 of 1 file: scores on training text" in run("--data", tmp_path / "a.txt")[2]
-    assert "was trained on 1 of 2 files" in run("--data", "b.txt", "a.txt")[2]
+    assert "was trained on 1 of the 1 file to score: scores on training" in run("--data", tmp_path / "a.txt")[2]
+    assert "was trained on 1 of the 2 files to score" in run("--data", "b.txt", "a.txt")[2]
     assert run("--data", "b.txt")[2] == ""
     settings('data = ["a.txt", "-", "http://127.0.0.1:1/a.txt", "gone.txt"]\ndoc_separator = ""\n')
     assert run("--data", "b.txt")[2] == "", "no pipe is read and nothing is downloaded for the comparison"

@@ -60,7 +60,7 @@ def test_too_little_memory_is_reported_with_the_name_of_the_device(run, monkeypa
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(script, "print_samples", run_out_of_memory)
-    assert "cpu has too little memory: lower --batch_size" in run("--prompt", "The fox")[2]
+    assert "cpu has too little free memory: lower --batch_size" in run("--prompt", "The fox")[2]
 
 
 def objects(out):
@@ -500,7 +500,7 @@ def test_too_little_memory_names_the_device_and_the_flags_that_help(run, monkeyp
     ):
         code, _, err = run("--device", "cpu", *arguments, stdin=b"")
         assert code == 2
-        assert f"cpu has too little memory: {advice}" in err
+        assert f"cpu has too little free memory: {advice}" in err
 
 
 def test_progress_is_shown_only_for_more_prompts_than_fit_in_one_batch(run):

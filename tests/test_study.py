@@ -55,6 +55,9 @@ def study(monkeypatch, capsys, tmp_path) -> Callable[..., Done]:
         (["decay", "--length", "0"], "length is 0"),
         (["trace", "--position", "600"], "position is 600: give one of 0 to 511"),
         (["trace", "--length", "10000000"], "GB are free"),
+        (["trace", "--length", "32"], "T is 32, also a number of heads or channels"),
+        (["trace", "--length", "16"], "the rotation table has 32 rows (max_seq_len), also a number of channels"),
+        (["trace", "--length", "32", "--head_dim", "128"], "the rotation table has 64 rows (max_seq_len)"),
         (["forms", "--length", "1000000000"], "GB are free"),
         (["decay", "--length", "1000000000"], "GB are free"),
         (["rotate", "--plot", "/nowhere/x.png"], "--plot is /nowhere/x.png: give a file in a directory that exists"),
@@ -117,9 +120,7 @@ def test_running_out_of_memory_ends_in_one_line(study, monkeypatch):
 
     monkeypatch.setitem(RUN, "rotate", (TOPICS["rotate"], greedy))
     done = study("rotate")
-    assert done.stderr == (
-        "study.py: error: rotate with these settings needs more memory than is free: give smaller sizes\n"
-    )
+    assert done.stderr == ("study.py: error: this machine has too little free memory: give smaller sizes to rotate\n")
 
 
 def test_every_topic_has_its_own_options_class_with_a_docstring():
@@ -225,6 +226,13 @@ def test_scores_are_constant_along_the_text_if_q_and_k_are_rotated_and_not_if_th
     assert {row[4] for row in first.rows[:-1]} == {"1.0000"}
     assert float(first.rows[-1][3]) > 1
     assert [row[2] for row in second.rows] == ["yes", "NO", "yes", "NO"]
+
+
+@pytest.mark.parametrize("settings", [{}, {"distance": 0}, {"distance": 355, "head_dim": 2}])
+def test_the_note_of_relative_names_the_claims_that_are_false(settings):
+    table = run("relative", TOPICS["relative"](**settings)).tables[1]
+    assert [row[2] for row in table.rows] == ["yes", "yes" if settings else "NO", "yes", "NO"]
+    assert table.notes[0].startswith("The fourth is false" if settings else "The second and the fourth are false")
 
 
 def test_the_norm_in_relative_is_that_of_the_query():

@@ -1,6 +1,8 @@
 """study.py check: right solutions are right in every style, and known mistakes are named."""
 
+import ast
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -133,7 +135,9 @@ def test_a_result_of_an_unexpected_type_or_shape_is_wrong_and_raises_nothing(tmp
     results = [
         "None", "1", "'x'", "[]", "{}", "()", "(1, 2)", "(None, None)", "torch.zeros(())", "torch.zeros(3)",
         "torch.zeros(2, 2)", "torch.zeros(0, 3)", "torch.zeros(2, 5, 4, 8) / 0", "torch.zeros(2, 3).to_sparse()",
-        "(torch.zeros(3), torch.zeros(4))", "[torch.zeros(2, 3)] * 3", "args[-1]",
+        "(torch.zeros(3), torch.zeros(4))",
+        "(torch.tensor(1.0), torch.tensor(2.0))", "[torch.zeros(2, 3)] * 3", "args[-1]",
+        "torch.zeros(1, 2, 1, 1).to(torch.uint16)",
         "args", "args[-2:]", "torch.zeros(4, 4, dtype=torch.int8)", "torch.zeros(1, 1, dtype=torch.bool)", "object()",
         "type('T', (tuple,), {})((1, 2))",
     ]  # fmt: skip
@@ -208,6 +212,29 @@ def test_a_misspelt_function_is_missing_and_its_similar_name_is_shown(tmp_path, 
     assert verdict.outcome == "missing"
     assert f"mine.py defines {new}; rename it" in verdict.hint
     assert check.is_bad(verdict)
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "float8_e4m3fn", "int64", "bfloat16"])
+def test_a_mask_of_numbers_of_any_dtype_is_not_boolean(tmp_path, dtype):
+    right = ".tril(diagonal=start_pos)"
+    found = judged(tmp_path, changed("complex", right, f"{right}.to(torch.{dtype})"))
+    assert found[MASK].fault_names == faults.NOT_BOOLEAN.name
+
+
+def test_the_dtype_of_a_mask_that_is_wrong_otherwise_is_only_a_remark(tmp_path):
+    verdict = judged(tmp_path, "import torch\ndef causal_mask(start_pos, T):\n    return torch.tensor(1.0)\n")[MASK]
+    assert (verdict.outcome, verdict.faults) == ("wrong", [])
+    assert "its shape:\nyours (), expected (2, 2)" in verdict.hint
+    assert verdict.remarks == ["Also: the mask is not boolean."]
+
+
+def test_functions_that_are_not_written_for_some_sizes_raise_together(tmp_path):
+    stub = "    if xq.shape[:3] == (2, 6, 4):\n        raise NotImplementedError\n"
+    text = changed("complex", "    G = ", f"{stub}    G = ")
+    found = judged(tmp_path, text)
+    assert found[ATTEND].outcome == "right"
+    assert found[TOGETHER].outcome == "raised"
+    assert "NotImplementedError" in found[TOGETHER].hint
 
 
 def test_two_mistakes_at_once_are_both_named(tmp_path):
@@ -340,7 +367,9 @@ def test_hint_shows_the_failing_property_and_no_explanation():
 def test_the_script_takes_the_file_and_the_directory_without_their_flags(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["study.py", "exercise", str(tmp_path / "mine")])
     assert study.main() == 0
-    assert capsys.readouterr().out.endswith(f"python study.py check {tmp_path / 'mine'} --hint\n")
+    assert capsys.readouterr().out.endswith(
+        f"python study.py check {shlex.quote((tmp_path / 'mine').as_posix())} --hint\n"
+    )
     wrong = [Verdict(TABLE, "wrong", "hint", [faults.Fault("fault", "why", 3)])]
     monkeypatch.setattr(check, "judge_files", lambda files, seconds: wrong)
     monkeypatch.setattr(sys, "argv", ["study.py", "check", "--hint", str(tmp_path / "mine")])
@@ -354,6 +383,18 @@ def test_a_topic_without_a_picture_refuses_plot(monkeypatch, topic):
     monkeypatch.setattr(sys, "argv", ["study.py", topic, "mine", "--plot", "x.png"])
     with pytest.raises(ValueError, match=rf"^{topic} has no picture: leave out --plot x\.png$"):
         study.main()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="names cannot have these characters there")
+def test_exercise_may_be_in_a_directory_of_any_name(tmp_path):
+    directory = tmp_path / """my dir, C:\\Users\\me, "" and \"\"\" and 'quotes'"""
+    report = exercise.run(Exercise(directory=directory))
+    command = str(report).splitlines()[-1].partition("then: ")[2]
+    assert shlex.split(command) == ["python", "study.py", "check", str(directory), "--hint"]
+    for path in python_files(directory):
+        docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+        command = docstring.splitlines()[0].partition("then run: ")[2]
+        assert shlex.split(command) == ["python", "study.py", "check", str(path)]
 
 
 def test_exercise_writes_functions_without_bodies_and_overwrites_no_file(tmp_path):

@@ -141,8 +141,12 @@ def test_a_damaged_result_is_refused_in_one_line(change, message, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "damage", [b"{}\n", b"[{}\n", b"\xff\xfe}\n", b'{"scheme": ' + b"[" * 100_000 + b"}\n", b"{NaN}\n"]
-)
+    "damage",
+    [
+        b"{}\n", b"[{}\n", b"\xff\xfe}\n", b'{"scheme": ' + b"[" * 100_000 + b"}\n", b"{NaN}\n", b"{} \n", b"{}",
+        b"hello\n", b"[]\n", b"null", b'{"scheme": "rope"} # mine\n',
+    ],
+)  # fmt: skip
 def test_a_line_that_is_not_a_valid_result_is_refused_in_one_line(damage, tmp_path):
     path = tmp_path / "results.jsonl"
     path.write_bytes(damage)
@@ -176,11 +180,11 @@ def test_the_committed_results_hold_every_scheme():
     assert {row[6] for row in report.tables[0].rows} == {3}
 
 
-def test_a_line_that_a_kill_cut_after_an_inner_brace_is_skipped(tmp_path):
+def test_lines_that_a_kill_cut_and_empty_ones_are_skipped(tmp_path):
     good = compare.RESULTS.read_text(encoding="utf-8").splitlines()[0]
     path = tmp_path / "results.jsonl"
     cut = good[: good.index("}") + 1]  # of bits_per_byte
-    path.write_text(f"{cut}\n{good}\n", encoding="utf-8")
+    path.write_text(f"{cut}\n\n{good}\n{good[:-1]}", encoding="utf-8")
     budget = json.loads(good)["budget"]
     options = TOPICS["compare"](**{name: tuple(v) if isinstance(v, list) else v for name, v in budget.items()})
     assert compare.read_results(path, options) == [json.loads(good)]

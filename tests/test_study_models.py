@@ -7,7 +7,7 @@ import torch
 
 from model import ModelArgs, Transformer
 from model.cli import write_toml
-from model.positions import SCALINGS, STUDY_FILE, build_scheme, save_study
+from model.positions import SCALINGS, STUDY_FILE, StudySettings, build_scheme, load_study, save_study
 from model.study import TOPICS, run
 from model.study.attention_maps import (
     attention_weights,
@@ -19,8 +19,9 @@ from model.study.attention_maps import (
     weight_by_distance,
 )
 from model.study.extrapolate import full, spans, windowed
-from model.study.scheme_training import stretched
+from model.study.scheme_training import scaled, stretched
 from model.study.topic import open_model, open_text, save_plot, windows_of
+from model.study.trace import Picked
 from model.text.train_tokenizer import train_tokenizer
 from model.training.config import DataArgs
 from model.weights import load_tokenizer, save_model, save_tokenizer
@@ -176,6 +177,14 @@ def test_trace_of_a_trained_model_shows_its_weights_and_shared_keys(trained):
     assert xk == [key]
 
 
+def test_trace_shows_no_values_of_an_embedding_whose_channels_are_not_those_of_the_heads():
+    args = ModelArgs(dim=64, n_layers=1, n_heads=4, vocab_size=5, head_dim=32, max_seq_len=20)
+    picked = Picked(args, T=9, position=2, head=3, pair=1)
+    assert picked.find(torch.zeros(1, 9, 64)).tolist() == []
+    queries = torch.arange(9 * 128.0).view(1, 9, 128)
+    assert picked.find(queries).tolist() == [2 * 128 + 3 * 32 + 2, 2 * 128 + 3 * 32 + 3]
+
+
 @torch.no_grad()
 def test_each_window_gives_the_losses_of_a_forward_over_that_window(trained):
     _, model = trained
@@ -192,11 +201,37 @@ def test_each_window_gives_the_losses_of_a_forward_over_that_window(trained):
 def test_a_stretched_model_gives_the_same_logits_unless_positions_are_scaled(trained):
     _, model = trained
     tokens = torch.randint(300, (1, 20))
-    torch.testing.assert_close(stretched(model, "rope", 4)(tokens), model(tokens), atol=1e-5, rtol=0)
+    longer = stretched(model, StudySettings("rope", {}, model.args), 4)
+    torch.testing.assert_close(longer(tokens), model(tokens), atol=1e-5, rtol=0)
     for scaling in SCALINGS:
-        longer = stretched(model, scaling, 4)
+        longer = scaled(model, scaling, 4)
         assert longer.args.max_seq_len == 128
         assert (longer(tokens) - model(tokens)).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options"),
+    [
+        ("2d", {"width": 4}),
+        ("partial", {"rotary_dim": 4}),
+        ("t5", {"buckets": 16}),
+        ("linear", {"factor": 2.0}),
+        ("yarn", {"factor": 2.0}),
+    ],
+)
+def test_a_stretched_model_keeps_the_options_of_its_scheme(trained, scheme, options, tmp_path):
+    _, model = trained
+    saved = build_scheme(model.args, scheme, **options).eval()
+    save_study(saved, scheme, tmp_path, **options)
+    shutil.copy(trained[0] / "tokenizer.json", tmp_path)
+    opened, _, settings = open_model(tmp_path)
+    longer = stretched(opened, settings, 4)
+    assert longer.args == load_study(tmp_path, 128).args
+    tokens = torch.randint(300, (1, 20))
+    if scheme == "yarn":  # its frequencies depend on the new length
+        assert longer.args.rope_scaling.factor == 8
+    else:
+        torch.testing.assert_close(longer(tokens), saved(tokens), atol=1e-5, rtol=0)
 
 
 def test_the_ranges_of_positions_cover_the_text():

@@ -499,12 +499,13 @@ def test_large_models_are_stored_in_float16_unless_a_weight_overflows(small_mode
 def test_every_annotation_matches_one_line_of_attention_py(toy, tmp_path):
     facts = json.loads(script_element(write_page(toy, tmp_path / "page.html"), "facts"))
     source = (WEB / "score.mjs").read_text(encoding="utf-8")
+    assert {"def forward(", "    B, T, _ = x.shape", "    return weights @ v"} <= {text for _, text in facts["lines"]}
     patterns = re.findall(r'\["line\w+", /(.*)/\],', source)
     assert len(patterns) == 8
     for pattern in patterns:
         assert len([text for _, text in facts["lines"] if re.search(pattern, text)]) == 1, pattern
     code = Path(attention.__file__).read_text(encoding="utf-8").splitlines()
-    assert all(code[number - 1].rstrip() == text for number, text in facts["lines"])
+    assert all(code[number - 1].strip() == text.strip() for number, text in facts["lines"])
 
 
 def test_links_lead_to_headings_of_the_docs(toy, tmp_path):

@@ -45,6 +45,7 @@ def home(tmp_path_factory) -> Path:
             if weight.ndim == 2:
                 weight.normal_(std=1.5 / weight.shape[1] ** 0.5)
     save_model(model, home)
+    (home / "config.toml").write_text('start_text = "the walk"\n', encoding="utf-8")
     return home
 
 
@@ -109,9 +110,15 @@ def step(page: Page, button: str = "#step") -> None:
     page.wait_for_function("count => document.querySelectorAll('#chips button').length !== count", arg=count)
 
 
-def test_64_greedy_tokens_equal_those_of_generate(opened, home):
+def test_64_greedy_tokens_equal_those_of_generate_also_after_a_pause(opened, home):
     page = opened("temperature=0&speed=0&prompt=the+rope")
-    page.click("#play")
+    goes_on = page.evaluate("""async () => {
+        const first = play();
+        state.playing = false;
+        play();
+        await first;
+        return state.playing; }""")
+    assert goes_on, "the first run ends, the second does not"
     page.wait_for_function("() => document.querySelectorAll('#chips button').length > 75", timeout=20_000)
     prompt = load_tokenizer(home).encode("the rope")
     (expected,) = zip(*generate(load_model(home), [prompt], 64))
@@ -144,12 +151,19 @@ def test_shifting_all_positions_rotates_the_arrows_but_keeps_the_scores(opened):
     assert plain == shifted
     assert float(re.search(r"at most (\S+?)\.$", moved)[1].replace("−", "-")) < 1e-5
     assert page.get_attribute("#plane", "aria-label") != arrows
+    last = len(tokens(page)) - 1
+    assert f"q at position {last + 37} points" in page.get_attribute("#plane", "aria-label")
+    page.click("#rotation summary")
+    page.wait_for_selector("#planeData tr")
+    positions = page.eval_on_selector_all("#planeData tbody tr", "rows => rows.map((row) => row.cells[1].textContent)")
+    assert positions == [str(p + 37) for p in (last, *range(last + 1))]
 
 
 def test_without_the_cache_a_token_has_the_same_logits_and_costs_more(opened):
     page = opened()
     scroll_to(page, "cache")
     before = text(page, "#bars")
+    page.evaluate("() => { state.ended = true; }")
     page.click("#both")
     page.click("#cache > details summary")
     page.wait_for_function("() => document.querySelectorAll('#passesData tbody tr').length > 2")
@@ -161,6 +175,12 @@ def test_without_the_cache_a_token_has_the_same_logits_and_costs_more(opened):
     assert (without[2], cached[2]) == ("without cache", "with cache")
     assert float(without[3]) > 10 * float(cached[3])
     assert int(without[1]) == int(without[0]) == len(tokens(page))
+    page.wait_for_function("() => document.getElementById('notes').textContent.includes('ended the text')")
+    assert page.is_disabled("#step")
+    count = len(tokens(page))
+    page.evaluate("() => step([], 1)")  # as if it was pressed while the last token was sampled
+    text(page, "#chips")
+    assert len(tokens(page)) == count
 
 
 def test_the_cache_is_not_read_beyond_the_current_text(opened, home):
@@ -191,7 +211,7 @@ def test_generation_stops_at_the_context_limit_unless_endless(opened):
             break
         step(page, "#bars li:first-child button")  # the model ended the text: choose another token
     assert len(tokens(page)) == 120
-    assert "context is full" in text(page, "#ended")
+    assert "at most" in text(page, "#notes")
     assert page.is_disabled("#step")
     page.check("#endless")
     kept = tokens(page)[:SINKS] + tokens(page)[SINKS + 30 :]
@@ -204,7 +224,7 @@ def test_generation_stops_at_the_context_limit_unless_endless(opened):
 
 
 def test_another_rotation_changes_the_loss_but_a_shift_does_not(opened):
-    page = opened("change=none&prompt=the+rope+%26+the+walk")
+    page = opened("change=unchanged&prompt=the+rope+%26+the+walk")
     scroll_to(page, "whatIf")
 
     def loss() -> list[float]:
@@ -221,6 +241,10 @@ def test_another_rotation_changes_the_loss_but_a_shift_does_not(opened):
         same, changed = loss()
         assert same == before
         assert changed != before, change
+    original = page.evaluate("""() => {
+        args.ropeScaling = { originalMaxSeqLen: 30 };
+        return changedRotation().scaling.originalMaxSeqLen; }""")
+    assert original == 30, "the change replaces the network's own scaling"
 
 
 def test_every_control_works_by_keyboard(opened):
@@ -283,19 +307,29 @@ def test_a_key_pressed_in_the_player_does_not_scroll_the_page(opened):
 
 
 def test_settings_are_stored_in_the_address_and_invalid_ones_are_ignored(opened):
-    page = opened("head=3&pair=2&temperature=1.25&topK=7&language=zh&theta=-1&shift=x&topP=44&layer=9&junk=%3Cb%3E")
+    page = opened(
+        "head=3&pair=2&temperature=1.25&topK=7&language=zh&theta=-1&shift=x&topP=44&layer=9&seed=2.5&junk=%3Cb%3E"
+    )
     assert page.input_value("#head") == "3"
     assert page.input_value("#topK") == "7"
     assert text(page, "#temperatureText") == "1.25"
     assert text(page, "#topPText") == "0.95"
     assert page.input_value("#layer") == "1"
+    assert page.input_value("#seed") == "1"
     page.fill("#prompt", "the walk")
     page.select_option("#head", "5")
     assert "head=5" in page.url
     assert "prompt=the+walk" in page.url
     assert "junk" not in page.url
-    page.fill("#topK", "-3")
-    assert "topK=7" in page.url
+    for refused in ("-3", "2.5"):
+        page.fill("#topK", refused)
+        assert "整数" in text(page, ".wrong")
+        assert "topK=7" in page.url
+    settings = page.url
+    page.focus(".skip")
+    page.keyboard.press("Enter")
+    assert page.evaluate("() => document.activeElement.id") == "views"
+    assert page.url == settings
 
 
 def test_hostile_text_is_shown_as_text(opened):
@@ -416,7 +450,7 @@ def test_the_guide_visits_all_views_and_can_be_skipped(opened):
     assert not page.is_visible("#guide")
 
 
-def test_step_uses_the_typed_prompt_at_once_and_back_shortens_it(opened, home):
+def test_step_uses_the_typed_prompt_at_once_back_shortens_it_and_an_empty_one_is_the_start_text(opened, home):
     page = opened("temperature=0&prompt=the")
     tokenizer = load_tokenizer(home)
     page.evaluate("""() => {
@@ -438,6 +472,9 @@ def test_step_uses_the_typed_prompt_at_once_and_back_shortens_it(opened, home):
     assert "0 or more" in text(page, ".wrong")
     page.fill("#topK", "5")
     assert page.locator(".wrong").count() == 0
+    page.fill("#prompt", "")
+    page.wait_for_function("() => document.getElementById('notes').textContent.includes('start_text')")
+    assert tokens(page) == tokenizer.encode("the walk")
 
 
 def test_percentages_have_no_exponent(opened):
@@ -489,9 +526,9 @@ def test_axe_finds_no_accessibility_fault(browser, address):
 
 
 def test_an_unknown_option_in_the_address_is_ignored(opened):
-    page = opened("theme=x&speed=3&change=none&layer=9")
+    page = opened("theme=x&speed=3&change=unchanged&layer=9")
     choices = [page.input_value(f"#{name}") for name in ("theme", "speed", "change", "layer")]
-    assert choices == ["", "8", "none", "1"]
+    assert choices == ["", "8", "unchanged", "1"]
 
 
 def test_the_rotation_text_describes_one_comparison(opened):
@@ -511,22 +548,29 @@ def test_a_failed_comparison_with_the_cache_leaves_the_setting(opened):
     assert page.inner_text("#error") == "no worker"
 
 
-def test_weights_that_cannot_be_loaded_are_one_error_also_when_printed(browser, home, tmp_path, address):
+def test_weights_that_cannot_be_loaded_are_one_error_and_no_control_fails(browser, home, tmp_path, address):
     broken = (
         (home.parent / "page.html").read_text(encoding="utf-8").replace("load({ facts, weights, limit }) {", "load() {")
     )
     (tmp_path / "page.html").write_text(broken, encoding="utf-8")
     faults = []
-    context = browser.new_context(offline=True)
+    context = browser.new_context(offline=True, viewport={"width": 400, "height": 900})
     page = context.new_page()
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.goto((tmp_path / "page.html").as_uri())
     page.wait_for_selector("#error:not([hidden])")
     page.evaluate("() => dispatchEvent(new Event('beforeprint'))")
+    for control in page.query_selector_all("button[id], input, select, textarea"):
+        control.evaluate("each => { each.click(); each.dispatchEvent(new Event('input')); }")
+    page.press("#map", "ArrowUp")
     page.wait_for_timeout(200)
-    shown = page.inner_text("#error"), page.inner_text("#counts")
+    shown = page.inner_text("#error"), page.inner_text("#counts"), page.locator("#loading").count()
+    disabled = page.eval_on_selector_all(":disabled:not(option)", "all => all.map((each) => each.id)")
+    folded = page.inner_text("#fold")
     context.close()
-    assert shown == ("facts is not defined", "")
+    assert shown == ("facts is not defined", "", 0)
+    assert disabled == ["back", "step", "play", "advance", "both"]
+    assert folded
     assert faults == []
 
 

@@ -204,7 +204,9 @@ def test_a_damaged_or_unfinished_cache_entry_is_made_again(tmp_path, tokenizer, 
     expected = prepared(tmp_path, tokenizer, ENGLISH).train.tolist()
     (folder,) = (tmp_path / "cache").glob("tokens-*")
     text = open_documents([tmp_path / "text.txt"])
-    for file, damaged in (("train.bin", b"xx"), ("meta.json", b'{"dtype": ')):
+    meta = (folder / "meta.json").read_bytes()
+    damages = [("train.bin", b"xx"), ("meta.json", b'{"dtype": '), ("meta.json", meta.replace(b"uint16", b"uint1x"))]
+    for file, damaged in damages:
         (folder / file).write_bytes(damaged)
         assert prepare(text, tokenizer, context=8, cache_dir=folder.parent).train.tolist() == expected
 

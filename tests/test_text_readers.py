@@ -1,6 +1,7 @@
 """For text that is not UTF-8 the error gives the command that converts it; binary files are detected."""
 
 import gzip
+import json
 import random
 import shutil
 import struct
@@ -9,7 +10,7 @@ import zlib
 
 import pytest
 
-from model.text.readers import guess_encoding, is_binary
+from model.text.readers import guess_encoding, how_to_convert, is_binary
 from model.text.sources import open_documents
 
 CHINESE = "天下大势，分久必合，合久必分。周末七国分争，并入于秦。他说这个国家的人们要到那里去了，你不能在上面。\n"
@@ -57,7 +58,19 @@ def test_the_error_names_the_likely_encoding_and_a_command_that_converts(tmp_pat
     assert "\n" not in str(error.value)
     if shutil.which("iconv"):
         subprocess.run(str(error.value).split("convert it: ")[1], shell=True, check=True)
-        assert (tmp_path / "it's.txt.utf8.txt").read_text(encoding="utf-8").removeprefix("\ufeff") == text * times
+        assert (tmp_path / "it's.utf8.txt").read_text(encoding="utf-8").removeprefix("\ufeff") == text * times
+
+
+def test_the_command_that_converts_reads_gzip_and_keeps_the_ending(tmp_path):
+    path = tmp_path / "stories.jsonl.gz"
+    path.write_bytes(gzip.compress(json.dumps({"text": FRENCH}, ensure_ascii=False).encode("latin-1")))
+    with pytest.raises(ValueError, match=r"convert it: gzip -dc .*jsonl.gz \| iconv -f CP1252 -t UTF-8 >") as error:
+        list(open_documents([path]))
+    if shutil.which("iconv") and shutil.which("gzip"):
+        subprocess.run(str(error.value).split("convert it: ")[1], shell=True, check=True)
+        assert [chunk.text for chunk in open_documents([tmp_path / "stories.utf8.jsonl"])] == [FRENCH]
+    assert "iconv -f CP1252 -t UTF-8" in how_to_convert(FRENCH.encode("latin-1"), 3, "a pipe")
+    assert ">" not in how_to_convert(FRENCH.encode("latin-1"), 3, "a pipe")
 
 
 def test_the_encoding_is_guessed_from_the_text_around_the_first_invalid_byte(tmp_path):

@@ -30,7 +30,7 @@ from model.training import trainer as training
 from model.training.choice import CHOICE_MAX_AGE, Choice, load_choice, save_choice
 from model.training.config import CLASSES
 from model.training.estimate import count_parameters
-from model.training.run_directory import locked
+from model.training.run_directory import RUN_FILES, locked
 from model.training.run_text import run_data, run_dataset, validation_documents
 from model.training.sizing import LADDER, Forecast, Machine
 from model.weights import load_model, load_tokenizer, save_model
@@ -143,6 +143,7 @@ def test_a_run_directory_is_complete(capsys):
     assert "python generate.py out" in err
     names = {path.name for path in Path("out").iterdir()}
     assert names >= {"config.toml", "config.json", "model.safetensors", "tokenizer.model", "metrics.jsonl"}
+    assert names <= {*RUN_FILES, ".lock"}  # of other files, no temporary ones are removed
     assert steps("out") == [1, 2, 3, 4]
     keys = set().union(*metrics("out"))
     assert keys == {"step", "train_loss", "val_loss", "val_bits_per_byte", "lr", "grad_norm", "tokens_per_second"}
@@ -169,12 +170,12 @@ def test_text_and_runs_are_accepted_as_arguments_without_a_flag(capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["text.txt", "--data", "text.txt"], "data is given twice (once as text.txt): give all of it with --data"),
+        (["text.txt", "--data", "text.txt"], "data is given twice (once as text.txt): leave text.txt out, or --data"),
         (["nowhere.txt"], "nowhere.txt does not exist: give text"),
         (["small.toml", "small.toml"], "are two configs"),
         (["run"], "run is a model: --resume run continues its run, --init_from run fine-tunes it"),
-        (["--resume", "run", "--out_dir", "x"], "out_dir is given twice (once as run): give all of it with --out_dir"),
-        (["--resume", "run", "run"], "out_dir is given twice (once as run): give all of it with --out_dir"),
+        (["--resume", "run", "--out_dir", "x"], "out_dir is given twice (once as run): leave run out, or --out_dir"),
+        (["--resume", "run", "run"], "out_dir is given twice (once as run): leave run out, or --out_dir"),
         (["text.txt", "--dim", "32", "more.txt"], "unknown argument 'more.txt': did you mean --data more.txt?"),
     ],
 )
@@ -434,7 +435,10 @@ def test_running_out_of_memory_ends_the_run_with_advice(capsys, monkeypatch):
     monkeypatch.setattr("model.training.trainer.cross_entropy", run_out_of_memory)
     assert run("small.toml", "--data", "text.txt", "--out_dir", "out") == 2
     line = capsys.readouterr().err.splitlines()[-1]
-    assert line.endswith("error: cpu has too little memory for 4 sequences at once: lower --micro_batch_size")
+    assert line.endswith(
+        "error: cpu has too little free memory: lower --micro_batch_size (now 4 sequences at once), "
+        "or train a smaller model"
+    )
 
 
 def test_a_network_that_takes_long_to_build_is_announced(capsys, monkeypatch):

@@ -27,15 +27,22 @@ class Letters:
         return "".join(chr(96 + i) for i in ids if i not in (0, 10))
 
 
+class SpacedLetters(Letters):
+    """Like Llama 2's tokenizer: the space before each token is dropped at the beginning of a text."""
+
+    def decode(self, ids: list[int]) -> str:
+        return " ".join(super().decode(ids))
+
+
 @pytest.fixture(autouse=True)
 def _quick_plots(monkeypatch):
     """Replace draw_losses, which takes a second."""
     monkeypatch.setattr(console, "draw_losses", lambda directory: (directory / "loss.png").touch())
 
 
-def train_in_console(run, changes=()) -> None:
+def train_in_console(run, changes=(), tokenizer=None) -> None:
     """Train with the complete terminal output."""
-    terminal = Console(run, Letters())
+    terminal = Console(run, tokenizer or Letters())
     terminal.announce(changes)
     with stopping_on_signals(run), terminal:
         for measured in run.steps():
@@ -47,6 +54,12 @@ def train_new_run(tmp_path, **settings):
     run = trainer(tmp_path, **settings)
     train_in_console(run)
     return run
+
+
+def test_a_sample_keeps_the_space_after_its_prompt(tmp_path, capfd):
+    train_in_console(trainer(tmp_path, max_steps=2, sample_every=2, sample_prompt="a"), tokenizer=SpacedLetters())
+    sample = capfd.readouterr().out.split("--- sample at step 2 ---\n")[1]
+    assert sample.startswith("a ")
 
 
 def test_samples_go_to_stdout_and_everything_else_to_stderr(tmp_path, capfd):

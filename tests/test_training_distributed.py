@@ -8,6 +8,7 @@ import pytest
 import torch
 from training_helpers import run_in_processes, same, stop_at, trainer
 
+from model import Transformer
 from model.training.distributed import Ranks, local_device, torchrun_ranks
 from model.weights import load_model
 from model.weights.tensors import load_tensors
@@ -20,9 +21,21 @@ def column(directory: Path, name: str) -> list[float]:
     return [line[name] for line in lines if name in line]
 
 
+class Buffered(Transformer):
+    """A network with a buffer that is saved and one that is not."""
+
+    def __init__(self, args):
+        super().__init__(args)
+        self.register_buffer("scale", torch.full((1,), 0.5))
+        self.register_buffer("shift", torch.arange(args.vocab_size) / 10, persistent=False)
+
+    def logits(self, h):
+        return super().logits(h) * self.scale + self.shift
+
+
 def train(ranks, directory: Path, until: int = 20, **settings) -> None:
     """Train, or resume, to step ``until`` of 20."""
-    run = trainer(directory, ranks=ranks, **SETTINGS | settings)
+    run = trainer(directory, ranks=ranks, network=Buffered, **SETTINGS | settings)
     if until < 20:
         stop_at(run, until)
     else:
@@ -45,8 +58,9 @@ def assert_same_run(directory: Path, single: Path) -> None:
     assert state.keys() == single_state.keys()
     for name in state:
         torch.testing.assert_close(state[name], single_state[name], atol=1e-4, rtol=1e-3, msg=name)
-    best, single_best = (load_model(path).state_dict() for path in (directory, single))
+    best, single_best = (load_model(path, network=Buffered).state_dict() for path in (directory, single))
     assert all(torch.allclose(best[name], single_best[name], atol=1e-4) for name in best)
+    assert best["scale"].item() == 0.5
 
 
 def test_ddp_in_two_processes_gives_the_run_of_one_process(tmp_path, single):
@@ -93,12 +107,16 @@ def test_only_the_first_process_writes(tmp_path):
     assert not list(tmp_path.glob("1/*"))
 
 
-def test_each_process_of_a_machine_uses_a_different_gpu():
+def test_each_process_of_a_machine_uses_a_different_gpu(monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
     ranks = torchrun_ranks({"RANK": "11", "WORLD_SIZE": "16", "LOCAL_RANK": "3"})
     assert local_device(torch.device("cuda"), ranks) == torch.device("cuda:3")
     assert local_device(torch.device("cuda:1"), ranks) == torch.device("cuda:1")
     assert local_device(torch.device("cpu"), ranks) == torch.device("cpu")
     assert local_device(torch.device("cuda"), Ranks()) == torch.device("cuda")
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
+    with pytest.raises(ValueError, match=r"^LOCAL_RANK is 3, .* 3 GPUs: .* --nproc_per_node 3, or give --device cpu$"):
+        local_device(torch.device("cuda"), ranks)
 
 
 @pytest.mark.parametrize(

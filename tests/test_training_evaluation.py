@@ -4,9 +4,13 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from training_helpers import ARGS, dataset
 
+from model import Transformer
 from model.text.dataset import Dataset
-from model.training.evaluation import PRIOR_COUNT, cross_entropy, ngram_losses
+from model.training.config import TrainArgs
+from model.training.distributed import Ranks
+from model.training.evaluation import PRIOR_COUNT, cross_entropy, ngram_losses, validation_loss
 
 
 def test_the_loss_is_the_mean_negative_log_likelihood_of_the_targets():
@@ -19,6 +23,21 @@ def test_the_loss_is_the_mean_negative_log_likelihood_of_the_targets():
 def test_the_loss_is_float32_even_if_the_logits_are_bfloat16():
     logits, targets = torch.randn(2, 3, 11).bfloat16(), torch.randint(11, (2, 3))
     assert cross_entropy(logits, targets).dtype == torch.float32
+
+
+@pytest.mark.parametrize(("micro_batch_size", "rows"), [(None, 3), (2, 2), (6, 3)])
+def test_each_process_validates_as_many_rows_at_once_as_it_trains_on(monkeypatch, micro_batch_size, rows):
+    shapes = []
+    model = Transformer(ARGS)
+
+    def network(tokens):
+        shapes.append(tuple(tokens.shape))
+        return model(tokens)
+
+    monkeypatch.setattr(Ranks, "sum", lambda self, values, device: values)  # there is no other process
+    args = TrainArgs(batch_size=12, micro_batch_size=micro_batch_size)
+    validation_loss(network, model, dataset(), args, Ranks(rank=1, world_size=4))
+    assert max(shapes) == (rows, ARGS.max_seq_len)
 
 
 def test_the_unigram_loss_follows_from_the_counts():

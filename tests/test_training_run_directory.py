@@ -1,16 +1,22 @@
 import json
 import os
-import resource
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import get_type_hints
 
 import pytest
 import torch
 from training_helpers import ARGS, forked, same, trainer, weights
 
-from model.training.run_directory import STATE, load_state, locked, make_first_free, optimizer_states, read_notes
-from model.training.trainer import Progress, Trainer
+from model.training.run_directory import (
+    STATE,
+    Progress,
+    load_state,
+    locked,
+    make_first_free,
+    optimizer_states,
+    read_notes,
+)
+from model.training.trainer import Trainer
 from model.weights.tensors import load_tensors, save_tensors
 
 
@@ -25,9 +31,9 @@ def test_the_state_holds_weights_and_optimizer_states_by_parameter_name_and_the_
         name for name in names if name.startswith("layers.") and "norm" not in name
     }
     assert "optimizer.exp_avg_sq.tok_embeddings.weight" in tensors
-    notes = read_notes(tmp_path, get_type_hints(Progress))
-    assert notes["identity"] == {"dim": 16}
-    assert (notes["progress"]["step"], notes["progress"]["tokens"]) == (2, 2 * 8 * ARGS.max_seq_len)
+    progress, identity = read_notes(tmp_path)
+    assert identity == {"dim": 16}
+    assert (progress.step, progress.tokens) == (2, 2 * 8 * ARGS.max_seq_len)
 
 
 def test_loading_restores_weights_and_optimizer_states_bit_for_bit(tmp_path):
@@ -42,10 +48,10 @@ def test_loading_restores_weights_and_optimizer_states_bit_for_bit(tmp_path):
 
 
 def test_without_a_checkpoint_there_are_no_notes_and_another_programs_checkpoint_is_refused(tmp_path):
-    assert read_notes(tmp_path, get_type_hints(Progress)) is None
+    assert read_notes(tmp_path) is None
     save_tensors(tmp_path / STATE, {"a": torch.zeros(1)}, {"format": "pt"})
     with pytest.raises(ValueError, match="was not written by this trainer"):
-        read_notes(tmp_path, get_type_hints(Progress))
+        read_notes(tmp_path)
 
 
 def test_a_state_without_all_weights_is_refused(tmp_path):
@@ -91,9 +97,21 @@ def test_the_lock_refuses_a_second_trainer_and_is_released_when_a_trainer_is_kil
         assert not list(tmp_path.glob(".*.tmp"))  # its half-written file was deleted
 
 
+def test_locking_a_directory_removes_only_temporary_files_of_the_trainer(tmp_path):
+    for name in (f".{STATE}.7.tmp", ".config.toml.123456.tmp", ".study.json.7.tmp"):
+        (tmp_path / name).touch()
+    kept = [".draft.tmp", ".draft.7.tmp", f".{STATE}.old.tmp", f".{STATE}.tmp", ".7.tmp", f"{STATE}.7.tmp"]
+    for name in kept:
+        (tmp_path / name).touch()
+    (tmp_path / ".loss.png.7.tmp").mkdir()
+    with locked(tmp_path, ("study.json",)):
+        assert {path.name for path in tmp_path.iterdir()} == {*kept, ".loss.png.7.tmp", ".lock"}
+
+
 @contextmanager
 def file_size_limit(size: int):
     """Simulate a full disk: the kernel refuses to write more than ``size`` bytes to a file."""
+    resource = pytest.importorskip("resource", reason="POSIX only")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -138,12 +156,12 @@ def test_the_error_for_damaged_notes_is_one_line(tmp_path, notes):
     text = notes if isinstance(notes, str) else json.dumps(notes)
     save_tensors(tmp_path / STATE, {"a": torch.zeros(1)}, {"notes": text})
     with pytest.raises(ValueError, match=r"^[^\n]*damaged metadata: restore the file, or start a new run$"):
-        read_notes(tmp_path, get_type_hints(Progress))
+        read_notes(tmp_path)
 
 
 def test_valid_notes_are_read(tmp_path):
     save_tensors(tmp_path / STATE, {"a": torch.zeros(1)}, {"notes": json.dumps({"progress": PROGRESS, "identity": {}})})
-    assert read_notes(tmp_path, get_type_hints(Progress)) == {"progress": PROGRESS, "identity": {}}
+    assert read_notes(tmp_path) == (Progress(**PROGRESS), {})
 
 
 WQ = "layers.1.attention.wq.weight"

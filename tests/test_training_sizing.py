@@ -147,6 +147,15 @@ def test_explicit_max_steps_limit_the_tokens():
     assert settings["eval_every"] == 5
 
 
+def test_with_explicit_max_steps_a_run_may_take_all_of_its_minutes_and_validates_as_often_as_others():
+    settings = chosen(100_000, minutes=60.0, max_steps=10**6)
+    assert settings["max_steps"] == 10**6
+    model, train = from_settings(ModelArgs, settings), from_settings(TrainArgs, settings)
+    steps = forecast(model, train, text(100_000), machine()).steps
+    assert steps * train.batch_size * model.max_seq_len > 12 * 100_000
+    assert 10 <= steps / settings["eval_every"] <= 20
+
+
 @pytest.mark.parametrize("minutes", [0.1, 3.0, 30.0, 300.0])
 def test_the_chosen_settings_survive_a_config_file(tmp_path, minutes):
     settings = chosen(20_000_000, minutes=minutes)

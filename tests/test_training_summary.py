@@ -8,6 +8,7 @@ from training_helpers import trainer
 
 from model.cli import quantity
 from model.text.token_cache import cache_home
+from model.training.run_directory import Progress
 from model.training.summary import (
     RunFacts,
     announcement,
@@ -17,7 +18,7 @@ from model.training.summary import (
     run_facts,
     summary,
 )
-from model.training.trainer import Progress, Trainer
+from model.training.trainer import Trainer
 
 
 def facts_of(run: Trainer) -> RunFacts:

@@ -70,6 +70,44 @@ def test_a_run_that_was_killed_after_its_checkpoint_repeats_the_lost_steps(tmp_p
     assert without_speed(tmp_path) == expected
 
 
+class Counting(Transformer):
+    """A network whose attributes change while it runs."""
+
+    def __init__(self, args):
+        super().__init__(args)
+        self.calls = 0
+
+    def hidden(self, *args, **kwargs):
+        self.calls += 1
+        return super().hidden(*args, **kwargs)
+
+
+class Drawn(Transformer):
+    """A network that ``args`` alone do not determine."""
+
+    def __init__(self, args):
+        super().__init__(args)
+        self.table = torch.rand(3)
+
+
+def test_a_network_is_checked_once_before_the_first_step(tmp_path, monkeypatch):
+    checked = []
+    monkeypatch.setattr("model.weights.checkpoint.check_rebuilds", checked.append)
+    run = trainer(tmp_path, max_steps=4, eval_every=1, network=Counting)
+    assert checked == [run.model]
+    run.run()
+    assert checked == [run.model]
+    assert run.progress.best_step > 1  # several states were saved
+    loaded = load_model(tmp_path, network=Counting)
+    assert loaded.state_dict().keys() == run.model.state_dict().keys()
+
+
+def test_a_network_that_cannot_be_saved_is_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(ValueError, match=r"^table differs from that of test_training_trainer:Drawn"):
+        trainer(tmp_path, network=Drawn)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_samples_and_validations_do_not_change_a_run(tmp_path):
     plain, sampled = (trainer(tmp_path, dropout=0.1, max_steps=8, eval_every=every) for every in (100, 4))
     plain.run()

@@ -84,7 +84,7 @@ INVALID = {
     "mrope": ({"rope_scaling": {"type": "default", "mrope_section": [1, 2]}}, "mrope_section"),
     "partial inside": ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary"),
     "no factor": ({"rope_scaling": {"type": "linear"}}, "lacks factor"),
-    "no llama3 range": ({"rope_scaling": {"type": "llama3", "factor": 8.0}}, "lacks high, low"),
+    "no llama3 range": ({"rope_scaling": {"type": "llama3", "factor": 8.0}}, "lacks low_freq_factor, high_freq_factor"),
     "truncate": ({"rope_scaling": {**YARN, "truncate": False}}, "truncate"),
     "two thetas": ({"rope_theta": 1e4, "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, "5000"),
     "two scalings": ({"rope_scaling": YARN, "rope_parameters": LLAMA3}, "disagree"),

@@ -1,9 +1,11 @@
 """Subclasses of the network: saved under their name, and loaded with the same class only."""
 
 import json
+import math
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,14 @@ class Scaled(Transformer):
 
     def logits(self, h):
         return super().logits(h) * self.logit_scale
+
+
+class Gained(Transformer):
+    """A network with a parameter of no dimensions."""
+
+    def __init__(self, args, gain=1.0):
+        super().__init__(args)
+        self.gain = nn.Parameter(torch.tensor(gain))
 
 
 @pytest.fixture
@@ -133,6 +143,17 @@ def test_further_tensors_of_a_variant_keep_their_names(small_args, tmp_path):
     for name, tensor in model.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], tensor.bfloat16() if tensor.is_floating_point() else tensor), name
     assert torch.equal(loaded.table, model.table)
+
+
+@pytest.mark.parametrize("value", [1.0, math.nan])
+def test_a_scalar_of_a_variant_is_loaded_with_a_warning_if_it_is_not_finite(small_args, tmp_path, value):
+    save_model(Gained(small_args(), value), tmp_path, dtype=torch.bfloat16)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        loaded = load_model(tmp_path, network=Gained)
+    torch.testing.assert_close(loaded.gain.detach(), torch.tensor(value), equal_nan=True)
+    messages = [str(warning.message).partition(": ")[2] for warning in caught]
+    assert messages == (["NaN or infinity in 1 tensor, for example gain"] if math.isnan(value) else [])
 
 
 def test_a_class_of_this_package_is_saved_under_its_installed_name(small_args, tmp_path):

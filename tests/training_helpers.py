@@ -5,7 +5,7 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from model.text.dataset import Dataset
 from model.training.config import TrainArgs
 from model.training.distributed import Ranks, process_group, torchrun_ranks
 from model.training.run_directory import read_notes
-from model.training.trainer import Progress, Trainer
+from model.training.trainer import Trainer
 
 ARGS = ModelArgs(dim=16, n_layers=2, n_heads=2, hidden_dim=24, vocab_size=11, max_seq_len=8)
 
@@ -27,18 +27,26 @@ def dataset(tokens: int = 600) -> Dataset:
     return Dataset(ids[:-100], ids[-100:], val_bytes=99, fingerprint="text")
 
 
-def trainer(directory: Path, *, resume: bool = False, model_args: ModelArgs = ARGS, text: Dataset | None = None,
-            ranks: Ranks | None = None, **settings: Any) -> Trainer:  # fmt: skip
+def trainer(
+    directory: Path,
+    *,
+    resume: bool = False,
+    model_args: ModelArgs = ARGS,
+    network: type[Transformer] = Transformer,
+    text: Dataset | None = None,
+    ranks: Ranks | None = None,
+    **settings: Any,
+) -> Trainer:
     """A trainer as ``train.py`` makes it; with ``resume`` it continues from the state in ``directory``."""
     clock = {"clock": settings.pop("clock")} if "clock" in settings else {}
     defaults = {"batch_size": 8, "eval_every": 10, "max_steps": 20, "sample_every": 0}
     defaults |= {"device": "cpu", "dtype": "float32"}
     args = TrainArgs(out_dir=directory, **defaults | settings)
-    notes = read_notes(directory, get_type_hints(Progress)) if resume else None
+    notes = read_notes(directory) if resume else None
     torch.manual_seed(args.seed)
     return Trainer(
-        Transformer(model_args), text or dataset(), args, directory,
-        progress=Progress(**notes["progress"]) if notes else None, ranks=ranks, **clock,
+        network(model_args), text or dataset(), args, directory,
+        progress=notes[0] if notes else None, ranks=ranks, **clock,
     )  # fmt: skip
 
 

@@ -47,6 +47,8 @@ def restrict_to_windows() -> None:
         for path in map(os.path.realpath, (source, target)):
             if any(line.endswith(path) for line in used):
                 raise PermissionError(errno.EACCES, "Windows cannot replace a file that is mapped or open", path)
+        if os.path.isdir(target):
+            raise PermissionError(errno.EACCES, "Windows cannot replace a directory", str(target))
         real_replace(source, target)
 
     def open_text(path, *arguments, **options):
@@ -105,6 +107,7 @@ def main() -> None:
         for options in ([], ["--no_cache"], ["--jsonl"]):
             run(generate, f"run-{native}", *sampling, *options)
         run(convert, f"run-{native}", f"{native}.bin", "--to", "llama2c")
+        Path(f"meta-{native}").mkdir()  # an empty directory is accepted
         run(convert, f"run-{native}", f"meta-{native}", "--to", "meta")
         run(convert, f"meta-{native}", f"back-{native}", "--to", "hf")
         run(generate, f"back-{native}", "--max_new_tokens", 5)

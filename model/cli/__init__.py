@@ -8,12 +8,13 @@ files.py      atomic writes, JSON read with type checks
 """
 
 from .parser import Parser
-from .script import INSTALLED, print_note, quantity, run_script, script_command, script_name
+from .script import INSTALLED, explain_out_of_memory, print_note, quantity, run_script, script_command, script_name
 from .settings import (
     Settings,
     add_flags,
     decode_argument,
     format_flags,
+    format_path,
     from_settings,
     local_path,
     read_flags,
@@ -27,7 +28,9 @@ __all__ = [
     "Settings",
     "add_flags",
     "decode_argument",
+    "explain_out_of_memory",
     "format_flags",
+    "format_path",
     "from_settings",
     "local_path",
     "print_note",

@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     one. A ``write`` that makes a directory must sync the files in it. If ``write`` fails, the old file stays and the
     temporary one is removed; an OSError names the file.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # remove_unfinished finds it by this name
     try:
         write(temporary)
         _sync(temporary)
@@ -93,8 +93,21 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     _sync(path.parent)
 
 
+def remove_unfinished(directory: Path, names: Collection[str]) -> None:
+    """Remove the temporary files that were left by processes killed while they wrote files with these names."""
+    for found in directory.glob(".*.tmp"):
+        name, _, process = found.name[1:].removesuffix(".tmp").rpartition(".")
+        if name in names and process.isdecimal() and found.is_file():
+            found.unlink()
+
+
 def _replace(temporary: Path, path: Path) -> None:
-    """``os.replace``, repeated on Windows, where it fails while another process has the old file open."""
+    """``os.replace``; an empty directory is replaced, too.
+
+    On Windows it is repeated, because it fails while another process has the old file open.
+    """
+    if sys.platform == "win32" and path.is_dir():
+        path.rmdir()  # Windows replaces files only
     attempts = 20 if sys.platform == "win32" else 0
     for _ in range(attempts):
         try:
@@ -132,7 +145,7 @@ def check_is_file(path: Path) -> None:
         raise ValueError(f"{path} is not a file: give one, or restore it")
 
 
-LARGEST_JSON = 200_000_000  # bytes; the largest published tokenizer.json files have about 20 million
+LARGEST_JSON = 200_000_000  # bytes; published tokenizer.json files have up to about 35 million
 
 
 def read_json(path: Path, checks: Mapping[str, Check] | None = None) -> dict[str, Any]:

@@ -93,7 +93,10 @@ def choose_threads(device: torch.device, weights_per_step: int | None = None) ->
 
 
 def available_memory() -> int | None:
-    """Bytes that can be allocated without swapping; None if the system does not report them."""
+    """Bytes that can be allocated without swapping; None if the system does not report them.
+
+    This is the memory of the machine: the limit of a container is not seen.
+    """
     try:
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):

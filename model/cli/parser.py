@@ -39,7 +39,7 @@ class Extend(argparse.Action):
 
 
 def format_flag(flag: str, text: str) -> str:
-    """The flag and its value as typed in any shell; a long text is truncated."""
+    """The flag and its value, in double quotes if it has a space; a long text is truncated."""
     text = text if len(text) <= 60 else f"{text[:57]}..."
     return f'{flag} "{text}"' if " " in text else f"{flag} {text}"
 

@@ -7,11 +7,15 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
+import torch
+
 INSTALLED = __package__ != "model.cli"  # installed, the package is called ``ropewalk``; in the repository ``model``
+# In the messages of RuntimeErrors: PyTorch's CPU allocator, CUDA and MPS outside the allocator of PyTorch, and C++.
+OUT_OF_MEMORY = ("DefaultCPUAllocator", "out of memory", "bad_alloc")
 
 
 def script_name(name: str) -> str:
@@ -38,6 +42,18 @@ def fail(script: str, message: str) -> NoReturn:
     """Print the message as one line and exit with code 2."""
     print(f"{script}: error: {' '.join(message.split())}", file=sys.stderr)
     exit_script(2)
+
+
+@contextmanager
+def explain_out_of_memory(advice: str, device: object = "this machine") -> Iterator[None]:
+    """If the memory of ``device`` is not enough for the ``with`` block, raise ValueError with ``advice``."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:  # torch.OutOfMemoryError is a RuntimeError
+        known = isinstance(error, MemoryError | torch.OutOfMemoryError)
+        if not known and not any(words in str(error) for words in OUT_OF_MEMORY):
+            raise
+        raise ValueError(f"{device} has too little free memory: {advice}") from None
 
 
 def exit_script(code: int) -> NoReturn:
@@ -111,7 +127,8 @@ def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
     make_streams_safe()
     warnings.formatwarning = lambda message, *_, **__: f"{script}: warning: {message}\n"
     try:
-        code = main() or 0
+        with explain_out_of_memory("close other programs, or use smaller settings"):
+            code = main() or 0
         sys.stdout.flush()
     except BrokenPipeError:  # the reader (`| head`) has closed the pipe, which is not an error
         code = 0
@@ -124,8 +141,6 @@ def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
                 f"this locale's encoding ({error.encoding}) cannot represent {error.object!r}: set PYTHONUTF8=1",
             )
         fail(script, str(error))
-    except MemoryError:
-        fail(script, "there is not enough free memory: close other programs, or use smaller settings")
     except KeyboardInterrupt:
         code = 130
     exit_script(code)

@@ -199,15 +199,24 @@ def format_flags(settings: Settings, *classes: type) -> str:
     words = []
     for name in setting_fields(*classes):
         value = settings.get(name)
-        if value is None:
+        if value is None or value == ():
             continue
         if isinstance(value, bool):
             words.append(f"--{name}" if value else f"--not_{name}")
             continue
         values = value if isinstance(value, tuple) else (value,)
-        words.append(f"--{name}")
-        words += [quote(toml_value(each) if dataclasses.is_dataclass(each) else str(each)) for each in values]
+        texts = [toml_value(each) if dataclasses.is_dataclass(each) else str(each) for each in values]
+        if any(text.startswith("-") for text in texts):  # as a separate word it would be taken for a flag
+            words += [f"--{name}={quote(text)}" for text in texts]
+        else:
+            words += [f"--{name}", *map(quote, texts)]
     return " ".join(words)
+
+
+def format_path(path: str | Path) -> str:
+    """The path as a positional argument, quoted for a shell."""
+    text = str(path)
+    return quote(f"./{text}" if text.startswith("-") else text)  # as ``-x`` it would be taken for a flag
 
 
 def toml_value(value: Any) -> str:

@@ -13,14 +13,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..cli import quantity
 from ..cli.files import read_json, short_repr
 from ..text.tokenizer import Tokenizer, check_encodable
 from ..weights.tokenizers import TEMPLATE
-from . import template as renderer
 from .prompts import decode_utf8
 
+RENDERER = Path(__file__).with_name("template.py")  # not imported here, because jinja2 delays the start
 CONVERSATIONS_PER_PROCESS = 500
-TIMEOUT = 60.0  # seconds of wall time; on a busy machine the process may not reach the CPU time limit of template.py
+SECONDS = 5  # limit of processor time of a process
+TIMEOUT = 60.0  # limit of wall time in seconds; on a busy machine the process may not reach the one above
+MEMORY = 1 << 30  # limit in bytes
 # Marks around the names of control tokens in a message while it is rendered: Unicode noncharacters, which no text
 # should contain.
 START, END = "\ufdd0", "\ufdd1"
@@ -78,17 +81,18 @@ class Chat:
             ([self._marked(message) for message in [*self.system, *messages]], add_generation_prompt)
             for messages, add_generation_prompt in conversations
         ]
-        request = {"template": self.template, "variables": self.variables, "conversations": marked}
+        task = {"template": self.template, "variables": self.variables, "conversations": marked}
+        request = {"task": task, "seconds": SECONDS, "memory": MEMORY}
         try:
             done = subprocess.run(
-                [sys.executable, "-P", renderer.__file__],
+                [sys.executable, "-P", str(RENDERER)],
                 input=json.dumps(request).encode(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=TIMEOUT,
             )  # fmt: skip
             answer = json.loads(done.stdout)
         except (subprocess.TimeoutExpired, json.JSONDecodeError):
             raise ValueError(
-                f"the chat template of {self.source} gives no text within {renderer.SECONDS} seconds and "
-                f"{renderer.MEMORY >> 20} MiB of memory: get the file again, or leave out --chat and --interactive"
+                f"the chat template of {self.source} gives no text within {quantity(SECONDS, 'second')} or "
+                f"{MEMORY >> 20} MiB of memory: get the file again, or leave out --chat and --interactive"
             ) from None
         if "error" in answer:
             raise ValueError(f"the chat template of {self.source} fails: {answer['error']}")

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from ..cache import KVCache
-from ..cli import print_note
+from ..cli import print_note, quantity
 from ..generation import decode
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
@@ -114,13 +114,19 @@ class Conversation:
             if not self.tokens:
                 return self.tokenizer.encode(line)
             return self.tokens + self.tokenizer.encode("\n" + line, bos=False)
+        messages = list(self.messages)
         while True:
-            tokens = self.chat.encode([*self.messages, user_message(line)])
+            tokens = self.chat.encode([*messages, user_message(line)])
             cached = self._cached_length(tokens)
-            if not self.endless or not self.messages or len(tokens) - cached <= self._room(cached):
-                return tokens
-            print_note("(the context is full: the oldest question and its answer are dropped)")
-            del self.messages[:2]
+            fits = len(tokens) - cached <= self._room(cached)
+            if fits or not self.endless or not messages:
+                break
+            del messages[:2]  # a question and its answer
+        dropped = len(self.messages) - len(messages)
+        if fits and dropped:
+            print_note(f"(the context is full: the oldest {quantity(dropped, 'message')} are dropped)")
+            self.messages = messages
+        return tokens
 
     def _cached_length(self, tokens: list[int]) -> int:
         """The number of leading tokens of the new text that are cached; never the last one.
@@ -178,7 +184,7 @@ def converse(conversation: Conversation, max_new_tokens: int, stop: Sequence[str
                 print_note(f"{error}; a new text begins")
                 conversation.reset()
                 stream_samples(conversation.turn(line, max_new_tokens, stop))
-            if conversation.evicted > evicted_before:
+            if conversation.evicted not in (0, evicted_before):
                 limit = conversation.cache.max_seq_len
                 print_note(f"(the context of {limit} tokens is full: {conversation.evicted} have been evicted)")
         except ValueError as error:

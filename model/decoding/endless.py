@@ -90,7 +90,7 @@ class EndlessCache(KVCache):
         old, new = slice(self.keep + count, length), slice(self.keep, length - count)
         evicted = self.evicted
         self.evicted = -1  # marks the cache as invalid while keys are being moved, in case that is interrupted
-        for keys, values in zip(self.keys, self.values):  # (B, K, max_seq_len, D)
+        for keys, values in zip(self.keys, self.values):  # (B, K, max_seq_len + 1, D)
             pairs = torch.view_as_complex(keys[:, :, old].float().unflatten(-1, (-1, 2)))  # (B, K, N, D/2)
             keys[:, :, new] = torch.view_as_real(pairs * back).flatten(3).type_as(keys)  # (B, K, N, D)
             values[:, :, new] = values[:, :, old].clone()  # values are not rotated

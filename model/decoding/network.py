@@ -23,8 +23,9 @@ from .endless import is_shift_invariant
 FIRST_COMPILED_POSITION = 2  # torch.compile specialises on the numbers 0 and 1, so these positions run eagerly
 RECOMPILE_LIMIT = 1000  # per function: each architecture and dtype needs a compilation, with padding and without
 # If a layer has this many weights or more, one layer is compiled, and its code runs for all layers: 22 layers with 44
-# million weights each compile in 8 s instead of 48. Each call costs about 60 us, half the time of a layer of 1 million
-# weights, so smaller networks are compiled as a whole. (`benchmarks/generate.py --shape 1.1B --only launch`)
+# million weights each compile in 8 s instead of 48 (`benchmarks/generate.py --shape 1.1B --only launch`). But each call
+# of compiled code costs about 60 us, half the time of a layer of 1 million weights, so networks with smaller layers are
+# compiled as a whole.
 LAYER_WEIGHTS_TO_COMPILE_BY_LAYER = 8_000_000
 
 
@@ -132,7 +133,8 @@ class CompiledNetwork(Transformer):
         if cache is None or tokens.shape[1] > 1 or start_pos < FIRST_COMPILED_POSITION:
             return self.prefill_network(tokens, start_pos, cache, mask)
         self.prefill_network.check_positions(tokens, start_pos, cache)  # raises ValueError before the compiler fails
-        # With `dynamic`, torch.compile would first take norm_eps for a symbol, then find it constant and trace again.
+        # With `dynamic`, torch.compile treats the float norm_eps as variable, finds that it must be constant, and
+        # traces a second time. `specialize_float` avoids this.
         with warnings.catch_warnings(), torch._dynamo.config.patch(specialize_float=True):
             warnings.filterwarnings("ignore", "Torchinductor does not support code generation for complex")
             layer_cache = PerLayerCache.from_cache(cache)
@@ -141,8 +143,8 @@ class CompiledNetwork(Transformer):
 
 def compile_function(function: Callable[..., Tensor], on_cpu: bool) -> Callable[..., Tensor]:
     """Compile a function with the options for decoding."""
-    # Without realize_reads_threshold, the input of a product, for example the norm before it, is recomputed for every
-    # row of the weights.
+    # By default the compiler recomputes the input of a product, for example the norm before it, for every row of the
+    # weights. With a threshold of 0 it stores the input first.
     options: dict[str, Any] = {"cpp_wrapper": True, "realize_reads_threshold": 0} if on_cpu else {}
     return torch.compile(  # type: ignore[call-overload,no-any-return]
         function, dynamic=True, fullgraph=True, options=options, recompile_limit=RECOMPILE_LIMIT
@@ -152,8 +154,8 @@ def compile_function(function: Callable[..., Tensor], on_cpu: bool) -> Callable[
 class PerLayerCache(KVCache):
     """A view of a cache with one tensor for each layer, (B, K, max_seq_len, D), in the same memory.
 
-    torch.compile writes in place only into a tensor that nothing reads afterwards. With one tensor for all layers it
-    would copy the whole cache at every second layer.
+    With one tensor for all layers torch.compile would copy the whole cache at every second layer, because later layers
+    still read the tensor into which a layer has written.
     """
 
     def __init__(self, keys: list[Tensor], values: list[Tensor], max_seq_len: int) -> None:

@@ -94,13 +94,13 @@ def read_pipe() -> bytes:
 def decode_utf8(content: bytes, source: str) -> str:
     """Decode UTF-8, with or without a byte order mark. Raises ValueError that names the source and the invalid byte."""
     try:
-        return content.decode("utf-8-sig")
+        return content.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         raise ValueError(f"{source} is not UTF-8 at byte {error.start}: convert it to UTF-8") from None
 
 
 def check_fit(prompts: Sequence[Prompt], context: int, max_new_tokens: int | None) -> None:
-    """Raise ValueError if a prompt and ``max_new_tokens`` exceed the context. None stands for one new token or more."""
+    """Raise ValueError if a prompt and ``max_new_tokens`` (or one token, if that is None) exceed the context."""
     new_tokens = 1 if max_new_tokens is None else max_new_tokens
     for number, prompt in enumerate(prompts, 1):
         length = len(prompt.tokens)

@@ -1,9 +1,10 @@
 """Render a chat template, which is a program that came with a checkpoint, in a separate process that needs only jinja2.
 
 Jinja's sandbox denies a template access to Python's internals and to files. It does not prevent an endless loop, or a
-text that is doubled until the memory is full, so this process limits its time and memory, except on Windows.
+text that is doubled until the memory is full. So this process limits its time, except on Windows, and its memory,
+except on Windows and macOS.
 
-stdin: a JSON object with ``template``, ``variables`` and ``conversations``, each [messages, add_generation_prompt].
+stdin: a JSON object with ``task`` (the arguments of ``render``) and the limits ``seconds`` and ``memory`` (bytes).
 stdout: a JSON object with ``texts``, one for each conversation, or with ``error``.
 """
 
@@ -25,8 +26,6 @@ except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
 OLDEST_SAFE_JINJA2 = (3, 1, 6)  # templates can break out of the sandbox of earlier versions
-SECONDS = 5  # limit of processor time
-MEMORY = 1 << 30  # limit in bytes
 MAX_CHARACTERS = 4_000_000  # limit of a rendered text
 
 
@@ -84,6 +83,7 @@ def raise_exception(message: str) -> NoReturn:
 
 
 def render(template: str, variables: dict[str, Any], conversations: list[Any]) -> list[str]:
+    """The text of each conversation, a list [messages, add_generation_prompt]."""
     compiled = environment().from_string(template)
     texts = []
     for messages, add_generation_prompt in conversations:
@@ -108,12 +108,12 @@ def set_limit(kind: int, value: int) -> None:
 def main() -> None:
     request = json.load(sys.stdin)
     if resource is not None:
-        set_limit(resource.RLIMIT_CPU, SECONDS)
+        set_limit(resource.RLIMIT_CPU, request["seconds"])
         set_limit(resource.RLIMIT_CORE, 0)
         if sys.platform != "darwin":  # macOS does not support this limit
-            set_limit(resource.RLIMIT_AS, MEMORY)
+            set_limit(resource.RLIMIT_AS, request["memory"])
     try:
-        answer: dict[str, Any] = {"texts": render(**request)}
+        answer: dict[str, Any] = {"texts": render(**request["task"])}
     except Exception as error:  # a template can raise anything
         description = type(error).__name__
         if str(error):

@@ -74,7 +74,8 @@ class Terminal:
             print_note(HELP)
         else:
             name = command.split()[0][:30]
-            raise ValueError(f"{name} is not a command, see /help; if it is text, write /{name}")
+            reason = "takes no argument" if name in ("/exit", "/reset", "/help") else "is not a command"
+            raise ValueError(f"{name} {reason}, see /help; if it is text, write /{name}")
 
     def _read_line(self, prompt: str) -> str | None:
         """A line without its line break; None at the end of the input."""

@@ -1,12 +1,14 @@
 """Other position encodings, by name, for study only. LLaMA needs none of this.
 
-    encodings.py    other rotation tables: none rotated, part of the head, a grid, learned frequencies;
+    encodings.py    other rotation tables: no rotation, rotation of a part of the head, positions in a grid, learned
+                    frequencies;
                     positions added to the embedding: sinusoids, or a learned vector for each position
     scores.py       attention scores that depend on positions: T5, ALiBi, Shaw, Transformer-XL, TUPE, DeBERTa
     rope_forms.py   the published forms of RoPE, including ChatGLM's
 
-Each scheme changes one part of the network: ``table`` is the rotation table ``freqs_cis``, ``embedding`` the input of
-the first block, ``bias`` a number added to each attention score, ``score`` another formula for the scores.
+Each scheme replaces RoPE in one part of the network: ``table`` is the rotation table ``freqs_cis``, ``embedding`` the
+input of the first block, ``bias`` a number added to each attention score, ``score`` another formula for the attention.
+Except for ``table``, the rotation is switched off.
 This file builds a network with one of the schemes, saves it, and loads it.
 """
 
@@ -143,21 +145,31 @@ def without_none(table: dict[str, Any]) -> dict[str, Any]:
     return remaining
 
 
+def build_study(settings: StudySettings, max_seq_len: int) -> Transformer:
+    """Build a network with random weights as ``settings`` describe it, but with ``max_seq_len`` positions.
+
+    Raises ValueError if the scheme does not support that length.
+    """
+    scheme, options, args = settings
+    check_length(scheme, args.max_seq_len, max_seq_len)
+    factor = options.get("factor", 1.0)
+    if scheme == "yarn" and isinstance(factor, int | float):  # any other type is refused by build_scheme
+        # The trained length stays the same, so the factor grows with max_seq_len.
+        options = {**options, "factor": factor * max_seq_len / args.max_seq_len}
+    return build_scheme(replace(args, max_seq_len=max_seq_len), scheme, **options)
+
+
 def load_study(directory: Path, max_seq_len: int | None = None) -> Transformer:
     """Load what ``save_study`` wrote, with ``max_seq_len`` positions instead of the trained number if it is given.
 
     Raises ValueError for an unknown scheme, a length that the scheme does not support, or weights that do not match.
     """
-    scheme, options, args = read_study(directory)
+    settings = read_study(directory)
     tensors = load_tensors(directory / STUDY_WEIGHTS)
-    check_sizes(args, tensors, directory / STUDY_FILE)
-    trained_length = args.max_seq_len
-    check_length(scheme, trained_length, max_seq_len or trained_length)
-    args = replace(args, max_seq_len=max_seq_len or args.max_seq_len)
-    check_context(args, directory / STUDY_FILE)
-    if scheme == "yarn":  # the trained length stays the same, so the factor grows with max_seq_len
-        options = {**options, "factor": options.get("factor", 1.0) * args.max_seq_len / trained_length}
-    model = build_scheme(args, scheme, **options)
+    check_sizes(settings.args, tensors, directory / STUDY_FILE)
+    max_seq_len = max_seq_len or settings.args.max_seq_len
+    check_context(replace(settings.args, max_seq_len=max_seq_len), directory / STUDY_FILE)
+    model = build_study(settings, max_seq_len)
     try:
         model.load_state_dict(tensors)
     except RuntimeError as error:

@@ -4,13 +4,14 @@ Meta's format has no context length: it is dropped with a note. ``--force`` repl
 """
 
 import math
+import os
 import random
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from ..cli import Parser, print_note, run_script, script_name
+from ..cli import Parser, format_path, print_note, run_script, script_command, script_name
 from ..cli.files import write_atomically
 from ..cli.machine import DTYPES_BY_NAME
 from ..text import llama2c_tokenizer
@@ -65,8 +66,9 @@ def main() -> None:
     if flags.version == 2:
         model = checkpoint.model(int8=True, group=llama2c.group_for(checkpoint.args))
     else:
-        name = "float32" if other_eps else flags.dtype  # the dtype of the file, for the measurement below
-        model = checkpoint.model(dtype=DTYPES_BY_NAME[name] if name else "stored")
+        # With another norm_eps the target is llama2.c's float32 format, so the change is measured in float32.
+        dtype_name = "float32" if other_eps else flags.dtype
+        model = checkpoint.model(dtype=DTYPES_BY_NAME[dtype_name] if dtype_name else "stored")
     if other_eps:
         note(change_norm_eps(model, llama2c.NORM_EPS, tokenizer))
     check_target(flags.target, flags.to)  # again, because reading a large model takes minutes
@@ -76,13 +78,15 @@ def main() -> None:
         ids = read_ids(flags.source) if flags.source.is_dir() and not tokenizer else None
         write_atomically(flags.target, lambda directory: write_directory(model, tokenizer, directory, flags.to, ids))
     size = sum(math.prod(shape) for shape in tensor_shapes(checkpoint.args).values())
-    command = f"{script_name('generate')} {flags.target}{'' if tokenizer else ' --tokenizer FILE'}"
+    command = f"{script_command('generate')} {format_path(flags.target)}{'' if tokenizer else ' --tokenizer FILE'}"
     print_note(f"{flags.target} has {size:,} parameters; {command} reads it")
 
 
 def check_target(target: Path, to: str) -> None:
     """Raise ValueError if the output would overwrite anything. An empty directory is accepted."""
     is_empty_directory = target.is_dir() and not any(target.iterdir())
+    if is_empty_directory and (target.is_symlink() or os.path.ismount(target) or target.samefile(".")):
+        raise ValueError(f"{target} cannot be replaced by another directory: give a new name, or a name inside it")
     if target.exists() and not (is_empty_directory and to != "llama2c"):
         raise ValueError(f"{target} exists: give a new name, or remove it first")
     if not target.absolute().parent.is_dir():
@@ -95,7 +99,7 @@ def check_format(checkpoint: Checkpoint, to: str, dtype: str | None, version: in
     """Raise ValueError if the format cannot express the model."""
     args = checkpoint.args
     if version and to != "llama2c":
-        raise ValueError(f"version is {version}: only llama2.c's format has versions; add --to llama2c")
+        raise ValueError(f"version is {version}: only llama2.c's format has versions; leave --version out")
     if checkpoint.network:
         raise ValueError(
             f"{checkpoint.path} has the weights of {checkpoint.network}: no format can describe that network"
@@ -157,7 +161,7 @@ def write_directory(
 
 
 def write_file(model: Transformer, tokenizer: Tokenizer | None, path: Path) -> None:
-    """Write the model in llama2.c's format. The weights come last, so that a complete output has both."""
+    """Write the model in llama2.c's format. The weights are written last: if they exist, the conversion is complete."""
     if tokenizer:
         try:
             llama2c_tokenizer.save(tokenizer, tokenizer_bin(path))

@@ -15,7 +15,17 @@ import torch
 import torch.nn.functional as F
 from tqdm import tqdm
 
-from ..cli import Parser, add_flags, from_settings, print_note, quantity, read_flags, run_script, script_name
+from ..cli import (
+    Parser,
+    add_flags,
+    explain_out_of_memory,
+    from_settings,
+    print_note,
+    quantity,
+    read_flags,
+    run_script,
+    script_name,
+)
 from ..cli.machine import DeviceName, pick_device, pick_dtype
 from ..text.readers import Chunk
 from ..text.separators import recognize
@@ -67,7 +77,7 @@ class EvaluateOptions:
                 raise ValueError(f"{name} is {value}: give at least 1")
 
 
-Texts = Iterable[tuple[list[int], int]]  # for each document its token ids with BOS first, and its length in bytes
+Texts = Iterable[tuple[list[int], int]]  # for each document its token ids, and the length in bytes of what they predict
 
 
 class Window(NamedTuple):
@@ -105,14 +115,18 @@ class Score:
 
 
 def encoded_documents(source: Iterable[Chunk], tokenizer: Tokenizer) -> Iterator[tuple[list[int], int]]:
-    """(token ids with BOS first, length in bytes) of each document that has a token to predict."""
+    """(token ids, bytes of those that are predicted) of each document that has a token to predict.
+
+    The first token is not predicted. It is BOS, unless the tokenizer adds none: then its text does not count.
+    """
     end = Chunk("", starts=True)
     text = ""
     for chunk in itertools.chain(source, [end]):
         if chunk.starts and text:
             tokens = tokenizer.encode(text)
             if len(tokens) > 1:
-                yield tokens, len(text.encode())
+                unpredicted = "" if tokens[0] == tokenizer.bos_id else tokenizer.decode(tokens[:1])
+                yield tokens, len(text.encode()) - len(unpredicted.encode())
             text = ""
         text += chunk.text
 
@@ -260,7 +274,7 @@ def sum_by_file(names: Sequence[str], scores: Sequence[Score]) -> dict[str, Scor
 
 
 def print_scores(names: Sequence[str], scores: Sequence[Score], as_json: bool) -> None:
-    """Print the total, and a row per file if there are several.
+    """Print the total, and a row per file if there are several; as JSON, also a line per document.
 
     ``names[i]`` is the file of document i; ``names`` is empty if the files are unknown.
     """
@@ -305,13 +319,14 @@ def main() -> None:
         trained_on = training_files(source, data) if data else 0
         if trained_on:
             print_note(
-                f"note: {path} was trained on {trained_on:,} of {quantity(len(source.files), 'file')}: scores on "
-                "training text are better than on new text; without --data, the validation text is scored"
+                f"note: {path} was trained on {trained_on:,} of the {quantity(len(source.files), 'file')} to score: "
+                "scores on training text are better than on new text; without --data, the validation text is scored"
             )
     dtype = pick_dtype(options.dtype, device, checkpoint.dtype)
-    model = checkpoint.model(device, dtype, variant, int8=options.dtype == "int8")
-    with tqdm(unit="tok", unit_scale=True, file=sys.stderr, delay=1, disable=None) as bar:
-        scores = evaluate(model, texts, options.stride, options.batch_size, bar.update)
+    with explain_out_of_memory("lower --batch_size, or give a smaller model", device):
+        model = checkpoint.model(device, dtype, variant, int8=options.dtype == "int8")
+        with tqdm(unit="tok", unit_scale=True, file=sys.stderr, delay=1, disable=None) as bar:
+            scores = evaluate(model, texts, options.stride, options.batch_size, bar.update)
     if not scores:
         text = ", ".join(options.data) or "the validation text"
         raise ValueError(f"{text}: no document has a token to predict: give more text")

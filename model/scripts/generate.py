@@ -14,6 +14,7 @@ from ..cli import (
     Parser,
     add_flags,
     decode_argument,
+    explain_out_of_memory,
     from_settings,
     print_note,
     quantity,
@@ -140,10 +141,8 @@ def parse() -> tuple[argparse.Namespace, Options, Sampling]:
 def main() -> int:
     flags, options, sampling = parse()
     device = pick_device(options.device)
-    try:
+    with explain_out_of_memory(memory_advice(options), device):
         generate_texts(load(flags, options, device), flags.stop, options, sampling)
-    except torch.OutOfMemoryError:
-        raise ValueError(f"{device} has too little memory: {memory_advice(options)}") from None
     return 0
 
 

@@ -20,7 +20,7 @@ def overview() -> str:
     lines = [
         f"usage: {name} TOPIC [--plot FILE.png] [flags]",
         "",
-        f"Explain RoPE: `{script_command('study')} TOPIC` prints a table, and `--plot FILE.png` draws a picture.",
+        f"Explain RoPE: `{script_command('study')} TOPIC` prints a table; most draw a picture with --plot FILE.png.",
         "",
     ]
     for topic, options in TOPICS.items():

@@ -81,7 +81,7 @@ def sort_arguments(arguments: Sequence[str], settings: Settings, resume: bool) -
 
 def add_setting(settings: Settings, name: str, value: object, argument: str) -> Settings:
     if name in settings:
-        raise ValueError(f"{name} is given twice (once as {argument}): give all of it with --{name}")
+        raise ValueError(f"{name} is given twice (once as {argument}): leave {argument} out, or --{name}")
     return settings | {name: value}
 
 

@@ -20,6 +20,7 @@ page/                  one HTML file that runs the reader's model
 from collections.abc import Callable
 from typing import Any
 
+from ..cli import explain_out_of_memory
 from . import (
     attention_maps,
     check,
@@ -66,9 +67,5 @@ def run(topic: str, options: Any) -> Report:
 
     Raises ValueError if an option is invalid or the memory is not enough.
     """
-    try:
+    with explain_out_of_memory(f"give smaller sizes to {topic}"):
         return RUN[topic][1](options)
-    except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
-            raise
-        raise ValueError(f"{topic} with these settings needs more memory than is free: give smaller sizes") from None

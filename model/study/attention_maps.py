@@ -64,8 +64,8 @@ def attention_weights(model: Transformer, tokens: Tensor) -> tuple[Tensor, float
 def run(options: AttentionMaps) -> Report:
     check_options(options, 2, "tokens")
     check_options(options, 1, "windows")
-    model, tokenizer, scheme = open_model(options.model)
-    args = model.args
+    model, tokenizer, settings = open_model(options.model)
+    args, scheme = model.args, settings.scheme
     if scheme == "learnable":
         raise ValueError(
             "scheme learnable computes its rotation table at each access, so it cannot be switched off: "
@@ -207,7 +207,10 @@ def draw(figure: Any, rotated: Tensor, plain: Tensor, words: list[list[str]]) ->
 
 
 def most_readable(words: list[list[str]]) -> tuple[int, slice]:
-    """The window and the up to MAX_LABELS tokens in it with the most letters, because these are most like words."""
+    """The window, and in it the run of up to MAX_LABELS consecutive tokens, with the most letters.
+
+    These tokens are most like words.
+    """
     n = min(len(words[0]), MAX_LABELS)
     letters = [[sum(map(str.isalpha, token)) for token in row] for row in words]
     starts = [(window, start) for window, row in enumerate(words) for start in range(len(row) - n + 1)]

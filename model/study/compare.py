@@ -43,7 +43,7 @@ def run(options: Compare) -> Report:
 
 
 def read_results(path: Path, options: Compare) -> list[Line]:
-    """The finished runs with the same budget. Lines cut short by a kill are skipped.
+    """The finished runs with the same budget. Lines cut short by a kill are skipped, and empty ones.
 
     Raises ValueError, naming the line, if a line is not a valid result.
     """
@@ -56,7 +56,7 @@ def read_results(path: Path, options: Compare) -> list[Line]:
         try:
             line = checked_line(json.loads(text))
         except (ValueError, RecursionError) as error:
-            if is_cut_short(text):
+            if not text.strip() or is_cut_short(text):
                 continue
             raise ValueError(f"{path}, line {number}: {error}; remove the line to repeat the run") from None
         if line["budget"] == same_budget:
@@ -66,7 +66,7 @@ def read_results(path: Path, options: Compare) -> list[Line]:
 
 def is_cut_short(text: str) -> bool:
     """Whether a line is the beginning of a JSON object: opening braces without their closing ones."""
-    return not text.endswith("}\n") or text.count("{") > text.count("}")
+    return text.startswith("{") and text.count("{") > text.count("}")
 
 
 FIELDS = {

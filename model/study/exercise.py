@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 from ..cli import script_command, script_name
@@ -16,7 +17,7 @@ class Exercise:
     directory: Annotated[Path | None, "directory for the files; existing files are not overwritten"] = None
 
 
-ROPE_FILE = '''"""Exercise: rotary position embedding. Write the bodies, then run: {command} check {path}
+ROPE_FILE = '''"""Exercise: rotary position embedding. Write the bodies, then run: {check}
 
 B batch, T tokens, H query heads, K key/value heads, D width of one head. You may use complex numbers, tables of cosines
 and sines, or the half-split layout, if all three functions agree.
@@ -49,7 +50,7 @@ def apply_rotary_emb(xq: Tensor, xk: Tensor, freqs_cis: Tensor) -> tuple[Tensor,
     raise NotImplementedError
 '''
 
-CACHE_FILE = '''"""Exercise: a causal mask and a KV cache. Write the bodies, then run: {command} check {path}
+CACHE_FILE = '''"""Exercise: a causal mask and a KV cache. Write the bodies, then run: {check}
 
 B batch, T new tokens, S = start_pos + T keys, K key/value heads, D width of one head, L layers.
 """
@@ -82,7 +83,7 @@ class KVCache:
         raise NotImplementedError
 '''
 
-ATTENTION_FILE = '''"""Exercise: attention with grouped heads. Write the body, then run: {command} check {path}
+ATTENTION_FILE = '''"""Exercise: attention with grouped heads. Write the body, then run: {check}
 
 Write the softmax out, without scaled_dot_product_attention. You may use the functions of rope.py.
 """
@@ -117,8 +118,17 @@ def run(options: Exercise) -> Report:
         if path.exists():
             raise ValueError(f"{path} exists and is not overwritten: give another directory")
     options.directory.mkdir(parents=True, exist_ok=True)
-    command = script_command("study")
     for path, text in texts.items():
-        write_text(path, text.replace("{command}", command).replace("{path}", str(path)))
+        write_text(path, text.replace("{check}", in_docstring(check_command(path))))
     lines = [f"written: {path}" for path in texts]
-    return Report(["\n".join([*lines, f"Write the bodies, then: {command} check {options.directory} --hint"])])
+    return Report(["\n".join([*lines, f"Write the bodies, then: {check_command(options.directory)} --hint"])])
+
+
+def check_command(path: Path) -> str:
+    """The command that checks a file or a directory; on Windows too, slashes need no quotes."""
+    return f"{script_command('study')} check {quote(path.as_posix())}"
+
+
+def in_docstring(text: str) -> str:
+    """Escape backslashes and quotes, so that Python reads them as they are."""
+    return text.replace("\\", "\\\\").replace('"', '\\"')

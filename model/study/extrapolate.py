@@ -16,9 +16,9 @@ from torch import Tensor
 from ..cli.machine import check_memory
 from ..decoding.batches import check_endless
 from ..decoding.endless import SINKS, EndlessCache, quarter_of
-from ..positions import SCALINGS
+from ..positions import SCALINGS, StudySettings
 from ..transformer import Transformer
-from .scheme_training import stretched
+from .scheme_training import scaled, stretched
 from .topic import COLORS, DASHES, Report, Table, check_options, open_model, open_text, short, windows_of
 
 SCALING_NAMES = {"linear": "position interpolation", "ntk": "NTK-aware", "yarn": "YaRN"}
@@ -42,47 +42,51 @@ class Endless(Extrapolate):
 
 
 def run_extrapolate(options: Extrapolate) -> Report:
-    model, scheme, texts, name = open_long_texts(options)
+    model, settings, texts, name = open_long_texts(options)
     if model.args.rope_scaling is not None:
         raise ValueError(f"the model is already scaled ({model.args.rope_scaling.type}): name an unscaled model")
     length = model.args.max_seq_len
-    losses = {f"{scheme}, as it is": full(stretched(model, scheme, options.factor), texts)}
-    for scaling in SCALINGS if scheme == "rope" else ():
-        losses[SCALING_NAMES[scaling]] = full(stretched(model, scaling, options.factor), texts)
+    losses = {f"{settings.scheme}, as it is": full(stretched(model, settings, options.factor), texts)}
+    notes = []
+    if settings.scheme == "rope":
+        for scaling in SCALINGS:
+            losses[SCALING_NAMES[scaling]] = full(scaled(model, scaling, options.factor), texts)
+        notes.append(
+            f"Scalings are for {options.factor} x, without fine-tuning; they cost something inside the trained length."
+        )
     losses[f"windows of {length}"] = windowed(model, texts, length)
     stride = max(1, length // 2)
     losses[f"sliding by {stride}"] = windowed(model, texts, stride)
-    note = f"Scalings are for {options.factor} x, without fine-tuning; they cost something inside the trained length."
-    return Report([loss_table(losses, length, options, name, note)], lambda figure: draw(figure, losses, length))
+    return Report([loss_table(losses, length, options, name, notes)], lambda figure: draw(figure, losses, length))
 
 
 def run_endless(options: Endless) -> Report:
     check_options(options, 0, "keep")
-    model, scheme, texts, name = open_long_texts(options)
+    model, settings, texts, name = open_long_texts(options)
     check_endless(model, [[0]])  # with a prompt of one token, because only the network is checked
     length = model.args.max_seq_len
     keep = EndlessCache(model.args, model.freqs_cis, keep=options.keep).keep
     losses = {
-        f"{scheme}, as it is": full(stretched(model, scheme, options.factor), texts),
+        f"{settings.scheme}, as it is": full(stretched(model, settings, options.factor), texts),
         f"windows of {length}": windowed(model, texts, length),
         "endless, none kept": endless_losses(model, texts, 0),
         f"endless, first {keep} kept": endless_losses(model, texts, keep),
         f"first {keep} kept, recomputed": endless_losses(model, texts, keep, recompute=True),
     }
     note = f"A full cache evicts {quarter_of(length)} tokens and rotates the keys of the later ones back by as many."
-    tables = [loss_table(losses, length, options, name, note), memory_table(model, texts, keep)]
+    tables = [loss_table(losses, length, options, name, [note]), memory_table(model, texts, keep)]
     return Report(tables, lambda figure: draw(figure, losses, length))
 
 
-def open_long_texts(options: Extrapolate) -> tuple[Transformer, str, Tensor, str]:
-    """The model, its scheme, texts of ``factor`` times its context, (texts, longest + 1), and the texts' name."""
+def open_long_texts(options: Extrapolate) -> tuple[Transformer, StudySettings, Tensor, str]:
+    """The model, its settings, texts of ``factor`` times its context, (texts, longest + 1), and the texts' name."""
     check_options(options, 2, "factor")
     check_options(options, 1, "windows")
-    model, tokenizer, scheme = open_model(options.model)
+    model, tokenizer, settings = open_model(options.model)
     longest = options.factor * model.args.max_seq_len
     check_memory(4 * (3 * model.args.n_heads * longest**2 + longest * model.args.vocab_size), f"a text of {longest}")
     ids, name = open_text(options.model, options.data, tokenizer, options.windows * (longest + 1))
-    return model, scheme, windows_of(ids, options.windows, longest + 1), name
+    return model, settings, windows_of(ids, options.windows, longest + 1), name
 
 
 @torch.no_grad()
@@ -95,7 +99,8 @@ def full(model: Transformer, texts: Tensor) -> Tensor:
 def windowed(model: Transformer, texts: Tensor, stride: int) -> Tensor:
     """Loss at each position from windows of the trained length, of which the last ``stride`` tokens count.
 
-    If ``stride`` is the window's length, windows do not overlap and the first token of a window has no context.
+    If ``stride`` is the window's length, windows do not overlap, and the first prediction of a window sees one token
+    only.
     """
     length, longest = model.args.max_seq_len, texts.shape[1] - 1
     parts: list[Tensor] = []
@@ -158,7 +163,7 @@ def spans(length: int, factor: int) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
-def loss_table(losses: dict[str, Tensor], length: int, options: Extrapolate, text: str, note: str) -> Table:
+def loss_table(losses: dict[str, Tensor], length: int, options: Extrapolate, text: str, notes: list[str]) -> Table:
     parts = spans(length, options.factor)
     rows = [
         (name, *(f"{loss[:, a:b].mean():.3f}" for a, b in parts), f"{loss.mean():.3f}") for name, loss in losses.items()
@@ -168,7 +173,7 @@ def loss_table(losses: dict[str, Tensor], length: int, options: Extrapolate, tex
         f"Loss, nats per token, by position; trained length {length} tokens{cached}",
         ("method", *(f"{a}-{b - 1}" for a, b in parts), "all"),
         rows,
-        [f"text: {options.windows} texts of {options.factor * length} tokens from {text}.", note],
+        [f"text: {options.windows} texts of {options.factor * length} tokens from {text}.", *notes],
     )
 
 

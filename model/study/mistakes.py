@@ -18,7 +18,7 @@ class Mistakes:
     """Common mistakes about RoPE from published tutorials and code, each with a measurement."""
 
 
-COLUMNS = ("as written", "correct", "measured", "kind", "in", "right elsewhere")
+COLUMNS = ("as written", "correct", "measured", "kind", "in", "correct in the same source")
 Row = tuple[str, str, str, str, str, str]  # a cell for each column; the notes are the five that docs/rope.md lists
 POSITIONS = 2048  # the context of ChatGLM-6B, for which half-precision angles are measured
 
@@ -37,13 +37,13 @@ def run(options: Mistakes) -> Report:
 def shape_mistakes() -> Iterator[Row]:
     table = precompute_freqs_cis(64, 1024)  # (1024, 32)
     measured = f"{tuple(table.shape)}"
-    yield "torch.polar(...) is (1024, 64)", "one complex number a pair", measured, "mistake", "note 0", "its angles"
+    yield "torch.polar(...) is (1024, 64)", "one complex number a pair", measured, "mistake", "note 0", "in its angles"
 
     folded = table.reshape(512, 32, 2)  # (512, 32, 2): the (512, 64) as written, cut into neighbours
     equal = (folded[..., 0] == folded[..., 1]).float().mean()
     joined = "that joins rows 2p and 2p + 1"
     measured = f"{equal:.1%} are equal"
-    yield "(1024, 32) reshaped to (512, 64) has equal pairs", joined, measured, "mistake", "note 0", "no"
+    yield "(1024, 32) reshaped to (512, 64) has equal pairs", joined, measured, "mistake", "note 0", "nowhere"
 
     part = table[:512]  # (512, 32)
     measured = f"{tuple(part.shape)}"
@@ -53,44 +53,51 @@ def shape_mistakes() -> Iterator[Row]:
         measured,
         "mistake",
         "note 0",
-        "its next shape",
+        "in its next shape",
     )
 
     view = reshape_for_broadcast(part, torch.zeros(2, 512, 12, 32))
     written, measured = "reshape_for_broadcast gives the input's shape", f"{tuple(view.shape)}"
-    yield written, "size 1 for batch and heads", measured, "mistake", "note 0", "its example"
+    yield written, "size 1 for batch and heads", measured, "mistake", "note 0", "in its example"
 
     theta = torch.rand(2, 8, 4)
     again = torch.cat((theta[..., None], theta[..., None]), 3)[:, :, :, 0]
     measured = f"{theta.shape[-1]} angles stay {again.shape[-1]}"
     written, correct = "cat([a[..., None], a[..., None]], 3)[..., 0] doubles", "the index undoes it"
-    yield written, correct, measured, "mistake", "note 4", "no"
+    yield written, correct, measured, "mistake", "note 4", "nowhere"
 
 
 def angle_mistakes() -> Iterator[Row]:
     """Mistakes about the angle of a pair, and about the rotation by it."""
     angle, written = precompute_freqs_cis(4, 2)[1, 1].angle(), (1 / 10000) ** (-2 / 4)
     measured = f"n=1 i=1 d=4: {angle:.2f}, as written {written:.0f}"
-    yield "angle n (1/10000)^(-2i/d)", "n 10000^(-2i/d)", measured, "misprint", "note 2", "its example"
+    yield "angle n (1/10000)^(-2i/d)", "n 10000^(-2i/d)", measured, "misprint", "note 2", "in its example"
 
     last = precompute_freqs_cis(64, 2)[1, -1].angle()
     measured = f"i=32 d=64: {last:.1e}, as written {10000 ** (62 / 64):.0f}"
-    yield "theta_i = 10000^(2(i-1)/d)", "the exponent is negative", measured, "misprint", "note 1, ChatGLM2", "the code"
+    yield (
+        "theta_i = 10000^(2(i-1)/d)",
+        "the exponent is negative",
+        measured,
+        "misprint",
+        "note 1, ChatGLM2",
+        "in the code",
+    )
 
     one = torch.tensor([[0.0, 1.0]])  # (1, 2)
     right, wrong = rotated(one, precompute_freqs_cis(2, 2)[1:])[0], pair_rotation(1).T @ one[0]
     measured = f"column (0, 1) to {_pair(right)}, as written {_pair(wrong)}"
-    yield "rotation matrix [cos sin; -sin cos]", "for row vectors only", measured, "misprint", "note 2", "its code"
+    yield "rotation matrix [cos sin; -sin cos]", "for row vectors only", measured, "misprint", "note 2", "in its code"
 
     euler = torch.polar(torch.ones(()), torch.ones(()))
     measured = f"x=1: {euler.real:.4f}{euler.imag:+.4f}i, the sum {euler.real * 2:.4f}"
     written, correct = "e^ix + e^-ix = cos x + i sin x", "e^ix alone; the sum is 2 cos x"
-    yield written, correct, measured, "mistake", "note 4", "its next line"
+    yield written, correct, measured, "mistake", "note 4", "in its next line"
 
     x = torch.tensor([[3.0, 4.0]])  # (1, 2)
     kept, lost = rotated(x, precompute_freqs_cis(2, 2)[1:]).norm(), (pair_rotation(1) @ x[0, [0, 0]]).norm()
     measured = f"norm of (3, 4): {kept:.4f}, as written {lost:.4f}"
-    yield "R rotates (x_(2i-1), x_(2i-1))", "(x_(2i-1), x_2i)", measured, "misprint", "note 3", "its text"
+    yield "R rotates (x_(2i-1), x_(2i-1))", "(x_(2i-1), x_2i)", measured, "misprint", "note 3", "in its text"
 
 
 def score_mistakes() -> Iterator[Row]:
@@ -99,24 +106,24 @@ def score_mistakes() -> Iterator[Row]:
     table = precompute_freqs_cis(2, 8)  # (8, 1)
     score = rotated(q, table[7:]) @ rotated(k, table[4:5]).T
     measured = f"m-n=3: {score.item():.4f}, as written {q[0] @ pair_rotation(3) @ k[0]:.4f}"
-    yield "score q^T R_(m-n) k", "q^T R_(n-m) k", measured, "mistake", "note 4", "no"
+    yield "score q^T R_(m-n) k", "q^T R_(n-m) k", measured, "mistake", "note 4", "nowhere"
 
     line = rotated(torch.tensor([[1.0, 0.0]] * 8), table)  # (8, 2)
     spread = line[:, 0].max() - line[:, 0].min()
     measured = f"real part moves by {spread:.2f}, modulus by {line.norm(dim=-1).std():.0f}"
     yield (
         "the real part of f(q, m) does not depend on m",
-        "the modulus is",
+        "the modulus does not",
         measured,
         "misprint",
         "note 1",
-        "its formulas",
+        "in its formulas",
     )
 
     between = angles_between(7, 4)
     measured = f"distance 3: {between.min():.2f} to {between.max():.2f}"
     written, correct = "the angle between q and k shows the distance", "the angle of unrotated q and k adds to it"
-    yield written, correct, measured, "mistake", "note 1", "no"
+    yield written, correct, measured, "mistake", "note 1", "nowhere"
 
     vector, order = torch.arange(1.0, 9.0), half_pairs(8).flatten()
     interleaved = torch.stack((-vector[1::2], vector[::2]), -1).flatten()  # (8,)
@@ -124,7 +131,7 @@ def score_mistakes() -> Iterator[Row]:
     mapped = (rotate_half(vector[order.argsort()])[order] - interleaved).abs().max()
     measured = f"off by {gap:.0f}, permuted {mapped:.0f}"
     written, correct = "rotate_half makes [-q1, q0, -q3, q2 ...]", "only after a permutation"
-    yield written, correct, measured, "mistake", "note 1", "its code"
+    yield written, correct, measured, "mistake", "note 1", "in its code"
 
 
 def angles_between(m: int, n: int) -> Tensor:
@@ -137,20 +144,34 @@ def angles_between(m: int, n: int) -> Tensor:
 
 def precision_mistakes() -> Iterator[Row]:
     measured = f"cosine off by {half_precision_error().max():.2f} within {POSITIONS} positions"
-    yield "inv_freq.half()", "angles need more than 11 bits", measured, "mistake", "ChatGLM-6B", "no"
+    yield "inv_freq.half()", "angles need more than 11 bits", measured, "mistake", "ChatGLM-6B", "nowhere"
 
     distinct = len(torch.arange(32768, dtype=torch.float16).unique())
     measured = f"{distinct} distinct values for 32768 positions"
-    yield "arange(32768, dtype=float16)", "float16 counts to 2048", measured, "mistake", "ChatGLM2 in float16", "no"
+    yield (
+        "arange(32768, dtype=float16)",
+        "float16 counts to 2048",
+        measured,
+        "mistake",
+        "ChatGLM2 in float16",
+        "nowhere",
+    )
 
     measured = f"the last is {32767 / 16:.2f}"
-    yield "ChatGLM2-32k maps positions to [0, 8192]", "[0, 2048): rope_ratio is 16", measured, "mistake", "note 1", "no"
+    yield (
+        "ChatGLM2-32k maps positions to [0, 8192]",
+        "[0, 2048): rope_ratio is 16",
+        measured,
+        "mistake",
+        "note 1",
+        "nowhere",
+    )
 
     x = torch.randn(4, 2)
     error = (torch.view_as_real(torch.view_as_complex(x)) - x).abs().max()
     written, correct = "view_as_real(view_as_complex(x)) prints other digits", "the exact inverse"
     measured = f"off by {error:.0f}"
-    yield written, correct, measured, "misprint", "note 0", "its text"
+    yield written, correct, measured, "misprint", "note 0", "in its text"
 
 
 def rotated(x: Tensor, table: Tensor) -> Tensor:

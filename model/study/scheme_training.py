@@ -15,7 +15,16 @@ from ..cli import write_toml
 from ..cli.files import write_text
 from ..cli.machine import check_memory
 from ..config import ModelArgs
-from ..positions import SCALINGS, SCHEMES, build_scheme, check_length, save_study
+from ..positions import (
+    SCALINGS,
+    SCHEMES,
+    STUDY_FILE,
+    STUDY_WEIGHTS,
+    StudySettings,
+    build_scheme,
+    build_study,
+    save_study,
+)
 from ..positions.encodings import LearnableRope
 from ..text.dataset import Dataset
 from ..text.prepare import prepare
@@ -56,7 +65,7 @@ class Compare:
         Path | None,
         "save the trained models in this directory, for the topics that take a model; missing ones are trained again",
     ] = None
-    dry: Annotated[bool, "train nothing, only print the results file"] = False
+    dry: Annotated[bool, "train nothing, only show the finished runs that have these settings"] = False
 
 
 MULTIPLES = (1, 2, 4, 8)  # the lengths of the test, as multiples of the trained length
@@ -92,7 +101,7 @@ def prepare_for_schemes(options: Compare, schemes: Iterable[str]) -> StudyText:
     estimate.check_training_memory(args, training(options, 0), torch.device("cpu"))
     for scheme in schemes:
         for name in (scheme, *(SCALINGS if scheme == "rope" else ())):
-            stretched(build_scheme(args, scheme), name, MULTIPLES[-1] if SCHEMES[name].any_length else 1)
+            lengthened(build_scheme(args, scheme), name, MULTIPLES[-1] if SCHEMES[name].any_length else 1)
     documents = open_documents(options.data)
     tokenizer = load_tokenizer(cached_tokenizer(documents, cache_home(), "bpe", options.vocab_size))
     args = replace(args, vocab_size=tokenizer.vocab_size)
@@ -118,7 +127,7 @@ def train_one(scheme: str, seed: int, text: StudyText, options: Compare) -> list
     if options.keep:
         directory = model_directory(options, scheme, seed)
         directory.mkdir(parents=True, exist_ok=True)
-        with locked(directory):  # also removes temporary files left by a killed process
+        with locked(directory, (STUDY_WEIGHTS, STUDY_FILE)):  # also removes temporary files left by a killed process
             save_tokenizer(text.tokenizer, directory)
             write_text(directory / CONFIG_FILE, write_toml(DataArgs(data=options.data), text.args, train))
             save_study(model, scheme, directory)
@@ -154,18 +163,35 @@ def test(model: Transformer, scheme: str, text: StudyText, options: Compare) -> 
     for times in MULTIPLES:
         results[str(times)] = None
         if times == 1 or SCHEMES[scheme].any_length:
-            longer = stretched(model, scheme, times)
+            longer = lengthened(model, scheme, times)
             x, y = (part.reshape(-1, times * options.length) for part in (inputs, targets))
             loss = mean_loss(longer, x, y)
             results[str(times)] = bits_per_byte(loss, text.dataset)
     return results
 
 
-def stretched(model: Transformer, scheme: str, times: int) -> Transformer:
-    """The same weights with ``times`` as many positions."""
-    check_length(scheme, model.args.max_seq_len, times * model.args.max_seq_len)
+def lengthened(model: Transformer, scheme: str, times: int) -> Transformer:
+    """A trained model with ``times`` as many positions; the scalings use a model trained with RoPE."""
+    if scheme in SCALINGS:
+        return scaled(model, scheme, times)
+    return stretched(model, StudySettings(scheme, {}, model.args), times)
+
+
+def stretched(model: Transformer, settings: StudySettings, times: int) -> Transformer:
+    """The same weights and position encoding, which ``settings`` describe, with ``times`` as many positions.
+
+    Raises ValueError if the scheme does not support that length.
+    """
+    return with_weights_of(model, build_study(settings, times * settings.args.max_seq_len))
+
+
+def scaled(model: Transformer, scaling: str, times: int) -> Transformer:
+    """The weights of a RoPE model with ``times`` as many positions, to which RoPE is scaled."""
     args = replace(model.args, max_seq_len=times * model.args.max_seq_len)
-    longer = build_scheme(args, scheme, factor=float(times) if scheme in SCALINGS else 1.0)
+    return with_weights_of(model, build_scheme(args, scaling, factor=float(times)))
+
+
+def with_weights_of(model: Transformer, longer: Transformer) -> Transformer:
     longer.load_state_dict(model.state_dict())
     return longer.eval()
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..cli.files import write_atomically
 from ..cli.machine import check_memory
-from ..positions import STUDY_FILE, load_study, read_study
+from ..positions import STUDY_FILE, StudySettings, load_study, read_study
 from ..positions.encodings import check_at_least
 from ..text.sources import open_documents
 from ..text.tokenizer import Tokenizer
@@ -130,16 +130,17 @@ def check_theta(theta: float) -> None:
         raise ValueError(f"theta is {theta:g}: give a number from 1 to 1e30, for example 10000")
 
 
-def open_model(path: Path | None) -> tuple[Transformer, Tokenizer, str]:
-    """The model, its tokenizer, and its position encoding. Raises ValueError if ``path`` holds no model."""
+def open_model(path: Path | None) -> tuple[Transformer, Tokenizer, StudySettings]:
+    """The model, its tokenizer, and its position encoding with options. Raises ValueError if ``path`` has no model."""
     path = path or newest_run()
     if (path / STUDY_FILE).exists():
         settings = read_study(path)
         positions = settings.args.max_seq_len
         check_memory(32 * positions * settings.args.dim, f"{path / STUDY_FILE}: max_seq_len {positions}")
-        return load_study(path).eval(), load_tokenizer(path), settings.scheme
+        return load_study(path).eval(), load_tokenizer(path), settings
     checkpoint = open_checkpoint(path)
-    return checkpoint.model().float().eval(), checkpoint.tokenizer(), "rope"
+    model = checkpoint.model().float().eval()
+    return model, checkpoint.tokenizer(), StudySettings("rope", {}, model.args)
 
 
 def open_text(path: Path | None, data: tuple[str, ...], tokenizer: Tokenizer, needed: int) -> tuple[np.ndarray, str]:

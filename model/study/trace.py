@@ -165,9 +165,9 @@ def _random(options: Trace) -> tuple[Transformer, Tensor]:
 
 
 def _trained(options: Trace) -> tuple[Transformer, Tensor]:
-    model, tokenizer, scheme = open_model(options.model)
+    model, tokenizer, settings = open_model(options.model)
     if type(model) is not Transformer:
-        raise ValueError(f"scheme {scheme} is not plain RoPE: name a model trained with RoPE")
+        raise ValueError(f"scheme {settings.scheme} is not plain RoPE: name a model trained with RoPE")
     return model, torch.tensor([tokenizer.encode(options.prompt)])
 
 
@@ -179,9 +179,15 @@ class Picked:
     """Finds one pair of one head at one position of row 0 in tensors of every shape that attention makes."""
 
     def __init__(self, args: ModelArgs, T: int, position: int, head: int, pair: int) -> None:
-        if T in (args.n_heads, args.n_kv_heads, args.head_dim, args.head_dim // 2):
+        channels = (args.head_dim, args.head_dim // 2)
+        if T in (args.n_heads, args.n_kv_heads, *channels):
             raise ValueError(
                 f"T is {T}, also a number of heads or channels, so axes cannot be told apart: give one token more"
+            )
+        if args.max_seq_len in channels:  # the positions of the rotation table are a tensor of one axis
+            raise ValueError(
+                f"the rotation table has {args.max_seq_len} rows (max_seq_len), also a number of channels, so axes "
+                "cannot be told apart: give one token more, or a model with another context"
             )
         self.args, self.T = args, T
         self.position, self.head, self.pair = position, head, pair
@@ -191,7 +197,10 @@ class Picked:
         return range(max(self.position - 1, 0), min(self.position + 2, self.T))
 
     def find(self, value: Tensor) -> Tensor:
-        """The one or two numbers of the pair; of scores and weights, those of ``keys``: (1 to 3,)."""
+        """The one or two numbers of the pair; of scores and weights, those of ``keys``: (1 to 3,).
+
+        Empty for a tensor (B, T, dim) whose channels are not those of the heads.
+        """
         p, i = self.position, self.pair
         group = self.args.n_heads // self.args.n_kv_heads
         # The index of the head among H query heads, among K key/value heads, or in an axis of size 1.
@@ -205,9 +214,11 @@ class Picked:
             row = value[0, heads[value.shape[1]], p]
         elif value.ndim == 4:  # k.mT: (B, H, D, S)
             row = value[0, heads[value.shape[1]], :, p]
-        elif value.ndim == 3:  # (B, T, H * D)
-            row = value[0, p].unflatten(-1, (-1, self.args.head_dim))
-            row = row[heads[len(row)]]
+        elif value.ndim == 3:  # (B, T, H * D), or (B, T, dim), which may be another number of channels
+            count, rest = divmod(value.shape[2], self.args.head_dim)
+            if rest or count not in heads:
+                return value.new_empty(0)
+            row = value[0, p].unflatten(-1, (count, -1))[heads[count]]
         else:  # (T, ..), (D/2,) or (T,)
             row = value[p] if value.ndim == 2 else value
         if row.shape[-1] == self.args.head_dim:

@@ -125,7 +125,10 @@ SPECIAL_PIECES = {0: "<unk>", 1: "\n<s>\n", EOS: "\n</s>\n"}  # as llama2.c's ex
 
 
 def save(tokenizer: Tokenizer, path: Path) -> None:
-    """Write ``tokenizer`` as a tokenizer.bin. Raises ValueError if the format cannot express it."""
+    """Write ``tokenizer`` as a tokenizer.bin. Raises ValueError if the format cannot express it.
+
+    llama2.c puts a space before every text, even if ``tokenizer`` does not: the caller must warn.
+    """
     if isinstance(tokenizer, Llama2cTokenizer):
         content = read_again(tokenizer)
     elif isinstance(tokenizer, SentencePieceTokenizer):
@@ -210,6 +213,5 @@ def _piece_bytes(model: SentencePieceProcessor, token: int) -> bytes:
     if token in SPECIAL_PIECES:
         return SPECIAL_PIECES[token].encode()
     if token < FIRST_BYTE + 256:
-        # The exporter writes bytes above 127 as the character with that code; readers go by the token id only.
-        return chr(token - FIRST_BYTE).encode()
+        return f"<0x{token - FIRST_BYTE:02X}>".encode()  # run.c prints the byte that this text names
     return model.id_to_piece(token).replace(SPACE, " ").encode()

@@ -12,7 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 from ..cli import quantity
-from ..cli.files import read_json, write_json
+from ..cli.files import INTEGER, TEXT, read_json, write_json
 from ..cli.machine import count_cores
 from .dataset import Dataset
 from .readers import Chunk
@@ -207,13 +207,13 @@ def _tokenize(
 def load_dataset(folder: Path) -> Dataset | None:
     """The cache entry in ``folder``; None if it is missing or damaged."""
     try:
-        meta = read_json(folder / "meta.json")
+        meta = read_json(folder / "meta.json", {"dtype": TEXT, "val_bytes": INTEGER, "fingerprint": TEXT})
         train, val = folder / "train.bin", folder / "val.bin"
         if [train.stat().st_size, val.stat().st_size] != meta["sizes"]:
             return None
         dtype = meta["dtype"]
         return Dataset(_map(train, dtype), _map(val, dtype), meta["val_bytes"], meta["fingerprint"], folder)
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError):
         return None
 
 

@@ -165,7 +165,7 @@ def _score(raw: bytes, name: str, common: str) -> float:
     is_latin = name == "CP1252"
     if in_runs == is_latin:
         return 0.0
-    # Any bytes are valid in a single-byte encoding, and about a third are common characters by chance.
+    # Almost any bytes are valid in a single-byte encoding, and about a third are common characters by chance.
     return max(0.0, fraction - 0.4)
 
 
@@ -199,6 +199,12 @@ def how_to_convert(raw: bytes, wrong: int, name: str) -> str:
     if encoding is None:
         return "no other encoding fits either; give a text file, or convert it with iconv -f ENCODING -t UTF-8"
     command = f"iconv -f {encoding} -t UTF-8"
-    if name == "standard input":
+    path = Path(name)
+    if not path.is_file():
         return f"it is probably {encoding}: pipe it through {command}"
-    return f"it is probably {encoding}; convert it: {command} {shlex.quote(name)} > {shlex.quote(name + '.utf8.txt')}"
+    target = path.with_suffix("") if path.suffix.lower() == ".gz" else path
+    target = target.with_suffix(f".utf8{target.suffix}")
+    source = f"{command} {shlex.quote(name)}"
+    if target.suffix != path.suffix:
+        source = f"gzip -dc {shlex.quote(name)} | {command}"
+    return f"it is probably {encoding}; convert it: {source} > {shlex.quote(str(target))}"

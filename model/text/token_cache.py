@@ -3,8 +3,9 @@
     python -m model.text.token_cache                    list the entries with size, sources and runs
     python -m model.text.token_cache --remove_unused    remove the entries that no existing run uses
 
-It is in $XDG_CACHE_HOME/ropewalk, by default ~/.cache/ropewalk. An entry is a directory with about.json and used_by,
-made under a lock: if two processes need the same entry, the second waits and then reuses it.
+It is in $XDG_CACHE_HOME/ropewalk, by default ~/.cache/ropewalk. Token ids and tokenizers are directories with
+about.json and used_by, made under a lock: if two processes need the same one, the second waits and then reuses it.
+Downloads are files.
 """
 
 import errno

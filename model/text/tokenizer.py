@@ -84,7 +84,7 @@ class Tokenizer(Protocol):
     eos_ids: tuple[int, ...]  # any of them ends a text
     adds_space: bool  # whether encode puts a space before the text, as for Llama 2
     file_hash: str  # SHA-256 of the file
-    fingerprint: str  # changes if any text may get other ids
+    fingerprint: str  # changes if ``encode(text, bos=False)`` may change
 
     def encode(self, text: str, bos: bool = True) -> list[int]: ...
 
@@ -186,7 +186,7 @@ class SentencePieceTokenizer:
         return TextStream(self.decode)
 
 
-CHUNK = 16_000  # characters: SentencePiece is fastest on a few thousand at a time
+CHUNK = 16_000  # characters; the speed hardly depends on it
 
 
 def split_text(text: str, size: int = CHUNK) -> Iterator[str]:

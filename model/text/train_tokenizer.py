@@ -20,11 +20,11 @@ from .tokenizer import check_encodable, split_text
 TOKENIZER_FORMAT = 3  # increase when training changes, so that cached tokenizers are not reused
 TOKENIZER_KINDS = ("bpe", "char")
 SAMPLE_CHARACTERS = 10_000_000  # more characters take longer and hardly change the pieces
-MAX_DEFAULT_VOCAB = 32768  # limit of the default vocabulary size; --vocab_size may exceed it
+MAX_DEFAULT_VOCAB = 32768  # limit of the default vocabulary size, unless the single characters need more
 # Without --vocab_size: if a text has more than MANY_CHARACTERS distinct characters, the rarest, 0.05% of the text, are
 # encoded as bytes.
 MANY_CHARACTERS, COVERAGE = 1000, 0.9995
-LINE = 4000  # characters of a training sentence, far below the max_sentence_length in bytes
+CHUNK_CHARACTERS = 4000  # in a training sentence, far below the max_sentence_length in bytes
 SPECIAL = 3 + 256  # <unk>, <s>, </s>, and the bytes that spell characters outside the vocabulary
 # SentencePiece uses U+2581 for a space and U+2585 for unknown characters, and skips sentences with the latter. These
 # and NUL are removed from the sample, so they are encoded as bytes.
@@ -83,8 +83,8 @@ def default_vocab_size(characters: int, distinct: int) -> int:
     """The vocabulary size for a text of ``characters`` characters, ``distinct`` of which are pieces.
 
     The power of two nearest to 0.72 sqrt(characters): 1024 for 2 MB of English, 32768 for 2 GB. If the special pieces
-    and the single characters fill more than half of it, it is raised to a multiple of 64, so that as many longer pieces
-    fit as half of that power of two.
+    and the single characters fill more than half of it, the size is their number plus that half, rounded up to a
+    multiple of 64.
     """
     by_length = min(2 ** round(math.log2(0.72 * math.sqrt(characters))), MAX_DEFAULT_VOCAB)
     smallest = SPECIAL + distinct + by_length // 2
@@ -127,25 +127,25 @@ def cached_tokenizer(
 
 
 def spread_sample(texts: Iterable[str], limit: int = SAMPLE_CHARACTERS) -> tuple[list[str], int]:
-    """Lines spread evenly over the text, at most ``limit`` characters, and the length of the text in characters.
+    """Chunks spread evenly over the text, at most ``limit`` characters, and the length of the text in characters.
 
-    Every second line is dropped whenever the lines exceed the limit.
+    Every second chunk is dropped whenever the chunks exceed the limit.
     """
     kept: list[str] = []
     size = 0
     stride = 1
     total = 0
-    lines = (line for text in texts for line in split_text(check_encodable(text), LINE))
-    for number, line in enumerate(lines):
-        total += len(line)
+    chunks = (chunk for text in texts for chunk in split_text(check_encodable(text), CHUNK_CHARACTERS))
+    for number, chunk in enumerate(chunks):
+        total += len(chunk)
         if number % stride == 0:
-            kept.append(line.translate(RESERVED))
-            size += len(line)
+            kept.append(chunk.translate(RESERVED))
+            size += len(chunk)
         while size > limit and len(kept) > 1:
             kept = kept[::2]
-            size = sum(len(line) for line in kept)
+            size = sum(len(chunk) for chunk in kept)
             stride *= 2
-    return [line for line in kept if line], total
+    return [chunk for chunk in kept if chunk], total
 
 
 def _train(sample: list[str], kind: str, vocab_size: int, coverage: float) -> bytes:

@@ -36,9 +36,10 @@ class Choice(NamedTuple):
 
 
 def show_plan(plan: Plan, text: PreparedText) -> int:
-    """Print the size and the forecast of the run, and the command that repeats it. Returns the exit code.
+    """Print the size and the forecast of the run. Returns the exit code.
 
-    The choice is saved in the cache, beside the tokens of the text, and runs reuse it for a day.
+    If something was chosen, also print the command that repeats the run, and save the choice in the cache, beside the
+    tokens of the text. Runs reuse it for a day.
     """
     device = local_device(pick_device(plan.train.device), plan.ranks)
     needs_choice = plan.needs_choice

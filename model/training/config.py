@@ -13,8 +13,8 @@ from ..text.sources import Documents, open_documents
 
 CONFIG_FILE = "config.toml"  # in a run directory: every setting of the run
 DEFAULT_STEPS = 2000
-# Of Muon, and of the AdamW beside it if the settings are chosen or a model is fine-tuned. Tuned for models that train
-# in minutes.
+# The peak learning rate of Muon, tuned for models that train in minutes. If the settings are chosen, it is also that of
+# the AdamW beside Muon.
 PEAK_LR = 0.02
 # Fine-tuning uses this fraction of PEAK_LR, or of the config's rates. With a tenth, the loss after up to a
 # minute on a different kind of text was 2 to 6% higher; with the full rates it was about the same
@@ -80,15 +80,15 @@ class TrainArgs:
     max_steps: Annotated[int | None, "optimizer steps (default: no limit if minutes are given, else 2000)"] = None
     minutes: Annotated[float | None, "stop after this many minutes; the learning rate follows the clock"] = None
     eval_every: Annotated[int, "steps between validations; each validation saves a checkpoint"] = 250
-    eval_tokens: Annotated[int, "at most this many tokens in a validation"] = 200_000
+    eval_tokens: Annotated[int, "about this many tokens in a validation, in full windows"] = 200_000
     sample_every: Annotated[int, "steps between generated samples (0: none)"] = 500
     sample_prompt: Annotated[str, "prompt of the samples"] = ""
 
     optimizer: Annotated[Literal["muon", "adamw"], "muon: Muon for hidden matrices, AdamW for the rest"] = "muon"
     lr: Annotated[
-        float, "peak learning rate of AdamW (beside Muon: 0.02 if chosen for the minutes, 0.006 with init_from)"
+        float, "peak learning rate of AdamW (beside Muon: 0.02 if --minutes chooses it, 0.006 with --init_from)"
     ] = 3e-3
-    muon_lr: Annotated[float, "peak learning rate of Muon (with init_from: 0.006)"] = PEAK_LR
+    muon_lr: Annotated[float, "peak learning rate of Muon (with --init_from: 0.006)"] = PEAK_LR
     warmup: Annotated[float, "fraction of the run during which the learning rate rises"] = 0.02
     decay_start: Annotated[float, "fraction of the run after which the learning rate decays"] = 0.3
     schedule: Annotated[Literal["linear", "cosine"], "shape of the learning rate decay"] = "linear"
@@ -141,6 +141,11 @@ class TrainArgs:
         if self.max_steps is not None:
             return self.max_steps
         return DEFAULT_STEPS if self.minutes is None else math.inf
+
+    def rows_at_once(self, world_size: int = 1) -> int:
+        """The sequences that each of ``world_size`` processes computes at the same time."""
+        rows = self.batch_size // world_size
+        return min(self.micro_batch_size or rows, rows)
 
     def fraction_done(self, step: int, seconds: float) -> float:
         """The fraction of the run that is done, 1 at its end: by steps or by the clock, whichever is larger."""

@@ -146,7 +146,9 @@ class Console:
         length = min(SAMPLE_TOKENS, model.args.max_seq_len - len(prompt))
         eos_ids, step = self.tokenizer.eos_ids, trainer.progress.step
         rows = generate(model, [prompt], length, temperature=0.7, top_p=0.9, seed=step, eos_ids=eos_ids)
-        text = self.tokenizer.decode([token for (token,) in rows if token is not None])
+        new_tokens = [token for (token,) in rows if token is not None]
+        # Decoded together with the prompt, because some tokenizers drop the space at the beginning of a text.
+        text = self.tokenizer.decode([*prompt, *new_tokens]).removeprefix(self.tokenizer.decode(prompt))
         self.write_line(f"\n--- sample at step {step} ---\n{self.args.sample_prompt}{text}\n", file=sys.stdout)
 
     def finish(self) -> None:

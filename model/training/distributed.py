@@ -18,7 +18,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
+from ..cli import quantity
 from ..transformer import Transformer
+from ..weights.variants import make_network
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,17 @@ def torchrun_ranks(environment: Mapping[str, str]) -> Ranks:
 
 
 def local_device(device: torch.device, ranks: Ranks) -> torch.device:
-    """The device of this process: under torchrun, each process of a machine uses a different GPU."""
+    """The device of this process: under torchrun, each process of a machine uses a different GPU.
+
+    Raises ValueError if the machine has fewer GPUs than processes.
+    """
     if device.type == "cuda" and device.index is None and ranks.world_size > 1:
+        count = torch.cuda.device_count()
+        if ranks.local_rank >= count:
+            raise ValueError(
+                f"LOCAL_RANK is {ranks.local_rank}, but this machine has {quantity(count, 'GPU')}: start it with "
+                f"torchrun --nproc_per_node {count}, or give --device cpu"
+            )
         return torch.device("cuda", ranks.local_rank)
     return device
 
@@ -143,10 +154,9 @@ def unsharded(model: Transformer, network_class: type[Transformer]) -> Transform
 
     ``network_class`` is the class of ``model`` before it was sharded.
     """
-    weights = dict(model.named_parameters())
-    if not any(hasattr(p, "full_tensor") for p in weights.values()):
+    if not any(hasattr(p, "full_tensor") for p in model.parameters()):
         return model
-    with torch.device("meta"):
-        copy = network_class(model.args)
-    copy.load_state_dict({name: gather(p).detach() for name, p in weights.items()}, assign=True)
-    return copy
+    copy = make_network(network_class, model.args)
+    state = {name: gather(tensor).detach() for name, tensor in model.state_dict().items()}
+    copy.load_state_dict(state, assign=True)
+    return copy.to(model.tok_embeddings.weight.device)  # buffers that are not in the state

@@ -54,7 +54,7 @@ def state_and_activation_bytes(
     if train.optimizer == "muon":
         state -= 4 * hidden
     rows = train.batch_size // world_size
-    micro_batch = min(train.micro_batch_size or rows, rows)
+    micro_batch = train.rows_at_once(world_size)
     if world_size > 1 and train.fsdp:
         state //= world_size
         if micro_batch < rows:
@@ -68,7 +68,8 @@ def state_and_activation_bytes(
 
 
 def build_seconds(args: ModelArgs) -> float:
-    """Approximate seconds to build the network: a millisecond per layer, and the time to draw all weights twice."""
+    """Approximate seconds to build the network: a millisecond per layer, and the time to draw all weights twice, in
+    nn.Linear and in the network's initialization."""
     return args.n_layers / 1000 + count_parameters(args).total / 1e8
 
 
@@ -98,7 +99,7 @@ def free_memory(device: torch.device) -> int | None:
 
 
 def fits_memory(model: ModelArgs, train: TrainArgs, device: torch.device, world_size: int = 1) -> bool:
-    """Whether the run fits into the free memory; True if the free memory is unknown."""
+    """Whether a process of the run fits into the free memory; True if the free memory is unknown."""
     available = free_memory(device)
     return available is None or peak_memory(model, train, pick_dtype(train.dtype, device), world_size) <= available
 
@@ -115,12 +116,12 @@ def check_training_memory(model: ModelArgs, train: TrainArgs, device: torch.devi
     large_vocabulary = model.vocab_size > MAX_DEFAULT_VOCAB and not train.init_from
     if large_vocabulary and fits_memory(smaller, train, device, world_size):
         cause = f"a vocabulary of {model.vocab_size:,} pieces is too large"
-        advice = f"lower vocab_size ({model.vocab_size}), or leave it out: it is then chosen to fit the text"
+        advice = f"lower vocab_size ({model.vocab_size}), or give a tokenizer with fewer pieces"
     elif available is None or state > available:
         cause = f"{count_parameters(model).total:,} parameters with gradients and optimizer state are too many"
         advice = f"lower dim ({model.dim}), n_layers ({model.n_layers}) or vocab_size ({model.vocab_size})"
     else:
-        rows = train.micro_batch_size or train.batch_size // world_size
+        rows = train.rows_at_once(world_size)
         cause = f"there is no room for {quantity(rows, 'sequence')} of {quantity(model.max_seq_len, 'token')} at once"
         advice = "lower micro_batch_size (by default all of batch_size), batch_size or max_seq_len"
     free = readable_size(available or 0)

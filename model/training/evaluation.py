@@ -40,7 +40,7 @@ def validation_loss(
     device = model.tok_embeddings.weight.device
     training = model.training
     model.eval()
-    rows = args.micro_batch_size or args.batch_size
+    rows = args.rows_at_once(ranks.world_size)
     batches = dataset.val_batches(rows, model.args.max_seq_len, args.eval_tokens)
     total = count = 0.0
     while group := list(islice(batches, ranks.world_size)):

@@ -12,9 +12,9 @@ def fine_tuning_settings(settings: Settings, explicit: Settings, flags: Settings
     """``settings`` with the architecture and the tokenizer of ``init_from``, which replace those of a config.
 
     A flag may lower ``max_seq_len``. ``explicit`` are the settings meant for fine-tuning: the flags, and those of a
-    config that sets ``init_from`` itself. Other learning rates become FINE_TUNING_LR_FRACTION of the config's, or else
-    of PEAK_LR (with AdamW only, of the default ``lr``). Raises ValueError if the ``flags`` set another architecture or
-    tokenizer.
+    config that sets ``init_from`` itself. A learning rate in ``explicit`` is kept. Any other is multiplied by
+    FINE_TUNING_LR_FRACTION: that of the config, or else PEAK_LR (with ``optimizer`` adamw, the default of ``lr``).
+    Raises ValueError if the ``flags`` set another architecture, or ask for a new tokenizer.
     """
     source = settings["init_from"]
     checkpoint = open_checkpoint(source)

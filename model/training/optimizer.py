@@ -34,8 +34,8 @@ class Muon(torch.optim.Muon):
 
     The parent always multiplies in bfloat16. A float32 run should use float32 throughout, and without native bfloat16
     these products are slow: 0.3 GFLOP/s, where float32 reached 160 (AVX2, two cores). State and hyperparameters are
-    those of the parent. A sharded matrix is gathered first, because a part of a matrix has different singular vectors;
-    each process keeps its shard of the result.
+    those of the parent, except that ``adjust_lr_fn`` is always "original". A sharded matrix is gathered first, because
+    a part of a matrix has different singular vectors; each process keeps its shard of the result.
     """
 
     def __init__(self, params: list[nn.Parameter], dtype: torch.dtype = torch.float32, **hyperparameters: Any) -> None:

@@ -11,9 +11,9 @@ RELIABLE_SECONDS = 20.0
 
 
 class Pace:
-    """Counts steps and seconds after the first record of this session.
+    """Counts steps and seconds after the first call of ``update`` in this session.
 
-    That is a step, which may be slow because it compiles, or the validation before fine-tuning.
+    That call reports a step, which may be slow because it compiles, or step 0 before fine-tuning.
     """
 
     def __init__(self, args: TrainArgs) -> None:

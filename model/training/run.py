@@ -5,11 +5,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import get_type_hints
 
 import torch
 
-from ..cli import Settings, quantity, read_toml, write_toml
+from ..cli import Settings, explain_out_of_memory, quantity, read_toml, write_toml
 from ..cli.files import write_text
 from ..cli.machine import pick_device
 from ..config import ModelArgs
@@ -24,11 +23,11 @@ from .distributed import local_device, process_group
 from .estimate import build_seconds, check_training_memory, count_parameters
 from .plan import Plan, differences, make_plan
 from .prepared_text import PreparedText, prepare_text
-from .run_directory import check_free, locked, make_first_free, read_notes
+from .run_directory import Progress, check_free, locked, make_first_free, read_notes
 from .signals import stopping_on_signals
 from .sizing import Forecast
 from .summary import duration, format_rows, resume_command
-from .trainer import Progress, Trainer
+from .trainer import Trainer
 
 LONG_BUILD = 3.0  # seconds; a longer build is announced
 
@@ -112,8 +111,10 @@ def train_and_show(plan: Plan, text: PreparedText, device: torch.device, expecte
     )
     console = Console(trainer, text.tokenizer, text.data.start_text or "")
     console.announce(plan.changes, expected)
+    rows = quantity(plan.train.rows_at_once(plan.ranks.world_size), "sequence")
+    advice = f"lower --micro_batch_size (now {rows} at once), or train a smaller model"
     try:
-        with stopping_on_signals(trainer), console:
+        with explain_out_of_memory(advice, device), stopping_on_signals(trainer), console:
             for measured in trainer.steps():
                 console.show(measured)
     except OSError as error:
@@ -121,11 +122,6 @@ def train_and_show(plan: Plan, text: PreparedText, device: torch.device, expecte
         raise ValueError(
             f"{error.filename or plan.directory}: {error.strerror or error}; {kept}; to resume: "
             f"{resume_command(plan.directory)}"
-        ) from None
-    except torch.OutOfMemoryError:
-        size = plan.train.micro_batch_size or plan.train.batch_size // plan.ranks.world_size
-        raise ValueError(
-            f"{device} has too little memory for {quantity(size, 'sequence')} at once: lower --micro_batch_size"
         ) from None
     console.finish()
     return 128 + trainer.stopped_by if trainer.stopped_by else 0
@@ -161,10 +157,11 @@ def identity_of(plan: Plan, text: PreparedText) -> Settings:
 
 def restore_progress(plan: Plan, text: PreparedText) -> Progress | None:
     """The saved progress of a resumed run, else None. Raises ValueError if its model or its text has changed."""
-    notes = read_notes(plan.directory, get_type_hints(Progress)) if plan.resume else None
+    notes = read_notes(plan.directory) if plan.resume else None
     if notes is None:
         return None
-    before, now = notes["identity"], identity_of(plan, text)
+    progress, before = notes
+    now = identity_of(plan, text)
     conflicts = [change for change in differences(before, now) if not change.startswith("data ")]
     if before.get("data") != now["data"]:
         conflicts.append("data: another text, or another split of it")
@@ -173,7 +170,6 @@ def restore_progress(plan: Plan, text: PreparedText) -> Progress | None:
             f"{plan.directory} was trained on other text or as another model ({'; '.join(conflicts)}): give the same "
             "as before, or start a new run"
         )
-    progress = Progress(**notes["progress"])
     if progress.step > plan.train.step_limit:
         raise ValueError(
             f"max_steps is {plan.train.max_steps}, but {plan.directory} has already taken "

@@ -3,25 +3,46 @@
 import itertools
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from filelock import FileLock, Timeout
 from torch import Tensor
 
-from ..cli.files import check_is_file, write_text
+from ..cli.files import check_is_file, remove_unfinished, write_text
 from ..transformer import Transformer
 from ..weights.tensors import load_tensors, read_metadata, save_tensors
+from ..weights.tokenizers import TEMPLATE
+from .config import CONFIG_FILE
 from .distributed import gather, shard_like
 
 STATE = "training_state.safetensors"
 METRICS = "metrics.jsonl"
 MODEL_FILES = (STATE, "model.safetensors", "config.json")  # a directory with any of these holds a model
+TOKENIZER_FILES = ("tokenizer.model", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+RUN_FILES = (*MODEL_FILES, *TOKENIZER_FILES, TEMPLATE, "generation_config.json", CONFIG_FILE, METRICS, "loss.png")
 STATE_KEYS = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")  # the first three are AdamW's, the last is Muon's
 Optimizers = list[torch.optim.Optimizer]
+
+
+@dataclass
+class Progress:
+    """The state of a run besides weights and optimizer.
+
+    It needs no generator state, because batches depend only on seed and step, and dropout on these and the rank.
+    """
+
+    step: int = 0
+    tokens: int = 0
+    train_seconds: float = 0.0  # training steps only
+    wall_seconds: float = 0.0  # including validation, samples and checkpoints
+    val_loss: float | None = None
+    best_val_loss: float | None = None
+    best_step: int = 0
 
 
 def check_free(directory: Path) -> None:
@@ -52,9 +73,10 @@ def make_first_free(base: Path) -> Path:
 
 
 @contextmanager
-def locked(directory: Path) -> Iterator[None]:
+def locked(directory: Path, more_files: Collection[str] = ()) -> Iterator[None]:
     """Lock the directory against a second trainer, and delete the unfinished files of a killed one.
 
+    Only temporary files of RUN_FILES and ``more_files`` are deleted, because the directory may hold the user's files.
     The operating system releases the lock when the process ends, even if it is killed.
     """
     try:
@@ -62,8 +84,7 @@ def locked(directory: Path) -> Iterator[None]:
     except Timeout:
         raise ValueError(f"{directory} is in use by another trainer: give another --out_dir") from None
     with lock:
-        for unfinished in directory.glob(".*.tmp"):
-            unfinished.unlink()
+        remove_unfinished(directory, (*RUN_FILES, *more_files))
         yield
 
 
@@ -148,10 +169,10 @@ def check_state(
             )
 
 
-def read_notes(directory: Path, progress_types: Mapping[str, Any]) -> dict[str, Any] | None:
-    """``progress`` and ``identity`` of the saved state, without reading a tensor; None before the first checkpoint.
+def read_notes(directory: Path) -> tuple[Progress, dict[str, Any]] | None:
+    """Progress and identity in the saved state, without reading a tensor; None before the first checkpoint.
 
-    ``progress_types`` has the type of each number in ``progress``. Raises ValueError if the metadata does not match it.
+    Raises ValueError if the metadata does not have them.
     """
     path = directory / STATE
     if not path.exists():
@@ -162,13 +183,14 @@ def read_notes(directory: Path, progress_types: Mapping[str, Any]) -> dict[str, 
     try:
         notes = json.loads(text)
         progress, identity = notes["progress"], notes["identity"]
-        valid = isinstance(identity, dict) and progress.keys() == progress_types.keys()
-        valid = valid and all(_fits_type(progress[name], kind) for name, kind in progress_types.items())
+        types = get_type_hints(Progress)
+        valid = isinstance(identity, dict) and progress.keys() == types.keys()
+        valid = valid and all(_fits_type(progress[name], kind) for name, kind in types.items())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         valid = False
     if not valid:
         raise ValueError(f"{path} has damaged metadata: restore the file, or start a new run")
-    return {"progress": progress, "identity": identity}
+    return Progress(**progress), identity
 
 
 def _fits_type(value: Any, kind: Any) -> bool:

@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import get_type_hints
 
 import numpy as np
 
@@ -16,7 +15,6 @@ from ..text.token_cache import cache_home, download_path, runs_using
 from ..text.tokenizer import Tokenizer
 from .config import DataArgs, run_settings
 from .run_directory import read_notes
-from .trainer import Progress
 
 
 def run_data(directory: Path) -> DataArgs | None:
@@ -27,8 +25,11 @@ def run_data(directory: Path) -> DataArgs | None:
 
 def saved_fingerprint(directory: Path) -> str | None:
     """The fingerprint of the text on which the run was trained; None before its first checkpoint."""
-    notes = read_notes(directory, get_type_hints(Progress))
-    return notes["identity"].get("data") if notes else None
+    notes = read_notes(directory)
+    if notes is None:
+        return None
+    _, identity = notes
+    return identity.get("data")
 
 
 def cached_dataset(directory: Path, data: DataArgs) -> Dataset | None:

@@ -28,14 +28,14 @@ from .trainer import Trainer
 # changes the choice. Short runs do best with few layers, because a few wide products are faster than many narrow ones.
 LADDER = ((64, 2), (96, 2), (128, 2), (128, 4), (160, 5), (224, 5), (288, 6), (384, 7), (512, 8), (704, 9), (1024, 10))
 NGRAM_ORDER = 6  # largest n of the n-gram models; the lowest of their losses shows how hard the text is to predict
-# Runs of fewer minutes use half the context: in 500 steps its loss was 5% lower, in 1,400 steps 0.7% higher
+# Runs of fewer minutes use half the context: with it the loss was 5% lower after 500 steps, and 0.7% higher after 1,400
 # (benchmarks/choice.py).
 SHORT_RUN_MINUTES = 2.0
 OVERHEAD = 0.05  # fraction of the minutes for validation, checkpoints and samples
 TIMING_ROUNDS = 3
 FINE_TUNING_EPOCHS = 3  # on two small texts, 3 epochs were better than 2 and 4 (benchmarks/choice.py)
-MIN_GAIN = 0.003  # relative reduction of the loss below which more epochs are not worth their time
-MAX_EPOCHS = 12  # the law was fitted to at most 10 epochs, so a longer run would be extrapolated
+MIN_GAIN = 0.003  # relative reduction of the loss below which the remaining tokens are not worth their time
+MAX_EPOCHS = 12  # the law was fitted to at most 10 epochs, and is trusted only a little beyond
 
 Number = TypeVar("Number", float, Tensor)
 
@@ -56,8 +56,9 @@ class Law(NamedTuple):
     repeats: float  # all repeated epochs together are worth at most this many epochs of new text
 
     def loss(self, ngram_loss: Number, hidden: Number, tokens: Number, unique_tokens: Number) -> Number:
-        """Predict the validation loss in nats per token, after training on ``tokens`` of ``unique_tokens`` tokens.
+        """Predict the validation loss in nats per token.
 
+        ``tokens`` is the number of tokens that were trained on, repeats included, ``unique_tokens`` that of the text,
         ``ngram_loss`` is the lowest of ``ngram_losses``, ``hidden`` the number of parameters in the matrices of the
         layers. The fit in benchmarks/sizing.py passes tensors.
         """
@@ -113,7 +114,9 @@ class Machine:
     fastest: dict[tuple[ModelArgs, int], float] = field(default_factory=dict, init=False)
 
     def tokens_per_second(self, model: ModelArgs, train: TrainArgs) -> float:
-        """Tokens per second of the fastest step timed so far. Each call times steps for about 0.35 seconds.
+        """Tokens per second of the fastest step timed so far.
+
+        Each call times steps for 0.35 seconds, and at least three, but ends after a step at which 1.5 seconds are over.
 
         The fastest step counts because other programs can only make a step slower. One process is timed, with its share
         of the batch.
@@ -128,12 +131,14 @@ class Machine:
         steps = 0
         while steps < 3 or spent < 0.35:
             begin = time.perf_counter()
-            trainer.step(1.0)  # waits for the device
+            trainer.step(1.0)
+            if self.device.type != "cpu":
+                torch.accelerator.synchronize(self.device)  # the optimizer may still be running
             seconds = time.perf_counter() - begin
             fastest = min(fastest, seconds)
             spent += seconds
             steps += 1
-            if spent > 1.5:  # one to three repeats of a slow step are accurate enough
+            if spent > 1.5:  # one to three slow steps are accurate enough
                 break
         self.fastest[key] = fastest
         return train.batch_size * model.max_seq_len / fastest
@@ -181,7 +186,7 @@ def choose_training_settings(settings: Settings, text: TextFacts, machine: Machi
         check_training_memory(model, train, machine.device, machine.processes)
         affordable = affordable_tokens(model, train, machine, seconds)
         tokens = affordable
-        if settings.get("init_from"):
+        if settings.get("init_from") and not settings.get("max_steps"):
             tokens = min(affordable, FINE_TUNING_EPOCHS * text.train_tokens)
     steps = max(1, int(tokens / (train.batch_size * model.max_seq_len)))
     if tokens < affordable:
@@ -205,7 +210,9 @@ def choose_model_settings(settings: Settings, text: TextFacts, machine: Machine)
         if not fits_memory(model, train, machine.device, machine.processes):
             break
         affordable = affordable_tokens(model, train, machine, seconds)
-        tokens = useful_tokens(text.ngram_loss, hidden, affordable, text.train_tokens)
+        tokens = affordable
+        if not settings.get("max_steps"):
+            tokens = useful_tokens(text.ngram_loss, hidden, affordable, text.train_tokens)
         loss = LAW.loss(text.ngram_loss, hidden, tokens, text.train_tokens)
         if loss >= lowest_loss:
             break
@@ -305,7 +312,7 @@ def default_context(settings: Settings) -> Settings:
 def training_settings(
     model: ModelArgs, tokens: float, unique_tokens: int, settings: Settings, processes: int = 1
 ) -> Settings:
-    """Batch size, learning rates and weight decay for training on ``tokens`` of ``unique_tokens`` tokens.
+    """Batch size, learning rates and weight decay for ``tokens`` tokens of a text of ``unique_tokens``.
 
     The batch size grows with the square root of the tokens. Weight decay keeps the model from memorising the text, so
     it grows with the epochs and with the parameters per token of text. If both are few, more decay raises the loss.

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,28 +17,12 @@ from ..attention import Attention
 from ..cli.machine import pick_dtype
 from ..text.dataset import Dataset
 from ..transformer import FeedForward, Transformer
-from ..weights import save_model
+from ..weights.checkpoint import check_savable, write_model
 from .config import TrainArgs
 from .distributed import Ranks, gather, parallelize, sync_gradients, unsharded
 from .evaluation import bits_per_byte, cross_entropy, validation_loss
 from .optimizer import build_optimizers, learning_rate, set_learning_rate
-from .run_directory import METRICS, Metrics, full_state, load_state, save_state
-
-
-@dataclass
-class Progress:
-    """The state of a run besides weights and optimizer.
-
-    It needs no generator state, because batches depend only on seed and step, and dropout on these and the rank.
-    """
-
-    step: int = 0
-    tokens: int = 0
-    train_seconds: float = 0.0  # training steps only
-    wall_seconds: float = 0.0  # including validation, samples and checkpoints
-    val_loss: float | None = None
-    best_val_loss: float | None = None
-    best_step: int = 0
+from .run_directory import METRICS, Metrics, Progress, full_state, load_state, save_state
 
 
 class Trainer:
@@ -78,6 +62,8 @@ class Trainer:
         self.dtype = pick_dtype(args.dtype, self.device)
         self.autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16)
 
+        if directory:
+            check_savable(model)  # before the first step, so that no training is lost
         self.network_class = type(model)  # FSDP changes the class of the model
         add_dropout(model, args.dropout)
         self.parallel = parallelize(model, self.ranks, args.fsdp)
@@ -131,7 +117,7 @@ class Trainer:
         inputs, targets = self._batch(self.progress.step)  # (B, T) each, the rows of this process
         if args.dropout:
             torch.manual_seed(dropout_seed(args.seed, self.progress.step, ranks.rank))
-        rows = args.micro_batch_size or len(inputs)
+        rows = args.rows_at_once(ranks.world_size)
         micro_batches = list(zip(inputs.split(rows), targets.split(rows)))
         total = torch.zeros((), device=self.device)
         for number, (x, y) in enumerate(micro_batches, 1):
@@ -165,7 +151,7 @@ class Trainer:
             progress.best_val_loss, progress.best_step = loss, progress.step
             best = unsharded(self.model, self.network_class)
             if self.ranks.is_first:
-                save_model(best, self.directory)
+                write_model(best, self.directory)
         return {"val_loss": loss, "val_bits_per_byte": bits_per_byte(loss, self.dataset)}
 
     def _batch(self, step: int) -> tuple[Tensor, Tensor]:

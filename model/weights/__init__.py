@@ -1,6 +1,6 @@
 """Checkpoints on disk: run directories, Hugging Face, Meta and llama2.c, recognized by their files.
 
-checkpoint.py        open, load and save a checkpoint of any format
+checkpoint.py        open and load a checkpoint of any format; save one in Hugging Face's
 variants.py          subclasses of the network, saved under their class name
 tensors.py           safetensors files
 layout.py            names and shapes of the tensors, and why query and key rows are permuted

@@ -1,4 +1,4 @@
-"""Open, load and save checkpoints of any format, recognized by their files."""
+"""Open and load checkpoints of any format, recognized by their files; save them in Hugging Face's."""
 
 import difflib
 import errno
@@ -31,6 +31,7 @@ from .variants import check_rebuilds, make_network, name_of
 COPY_WEIGHTS = sys.platform == "win32"
 MODEL_CONFIGS = ("config.json", "params.json")  # of Hugging Face and Meta; a directory with one of them is a model
 RUNS = Path("runs")
+FINITE_BLOCK = 2**20  # numbers
 MAX_LISTED = 10  # how many models of a directory a message lists
 
 
@@ -43,7 +44,7 @@ class Format(Protocol):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype in which the matrices are stored."""
+        """The dtype of the matrices that ``tensors`` yields."""
         ...
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
@@ -66,7 +67,7 @@ class Checkpoint:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype in which the weights are stored."""
+        """The dtype in which the weights are stored; float32 if they are stored in int8."""
         return self._format.dtype
 
     def tie_equal_matrices(self) -> None:
@@ -95,7 +96,8 @@ class Checkpoint:
     ) -> Transformer:
         """Load the network; see ``load_model``.
 
-        With ``int8``, each ``group`` of numbers in a row shares a scale; by default the whole row does.
+        With ``int8``, each ``group`` of numbers in a row shares a scale; by default the whole row does. A
+        llama2.c file that is already in int8 keeps its own groups.
         """
         if int8:
             check_device(torch.device(device))
@@ -158,8 +160,8 @@ def is_finite(tensor: Tensor) -> bool:
     """Whether all numbers are finite."""
     if tensor.sum().isfinite():
         return True
-    # The sum may have overflowed, so check the numbers. 256 rows at a time, because ``isfinite`` allocates its result.
-    return all(bool(rows.isfinite().all()) for rows in tensor.split(256))
+    # The sum may have overflowed, so check the numbers. Not all at once, because ``isfinite`` allocates its result.
+    return all(bool(part.isfinite().all()) for part in tensor.reshape(-1).split(FINITE_BLOCK))
 
 
 def _find_checkpoint(path: Path) -> Path:
@@ -251,10 +253,11 @@ def load_model(
     With ``int8``, for generating and scoring, the matrices are held in int8, and ``dtype`` is for everything else.
 
     The weights of a subclass of ``Transformer`` need that class as ``network``. A plain Llama's weights can be loaded
-    into any subclass with the same tensors. No weight is initialized randomly. Tensors are read one by one, so the peak
-    memory is the network and one tensor. On a CPU, weights that keep the file's dtype and layout stay memory-mapped,
-    except on Windows, and are read when they are used. NaN and infinity in weights that were read cause a warning; in
-    the others, generating raises ValueError. Raises ValueError if the tensors do not match the configuration.
+    into any subclass with the same tensors. Tensors are read one by one, so the peak memory is the network and one
+    tensor; a subclass is first built in full, which takes the same memory once more. On a CPU, weights that keep the
+    file's dtype and layout stay memory-mapped, except on Windows, and are read when they are used. NaN and infinity in
+    weights that were read cause a warning; in the others, generating raises ValueError. Raises ValueError if the
+    tensors do not match the configuration.
     """
     return open_checkpoint(path).model(device, dtype, network, int8)
 
@@ -270,6 +273,12 @@ def save_model(
     the network.
     """
     model = getattr(model, "_orig_mod", model)  # the module that torch.compile has wrapped
+    check_savable(model)
+    write_model(model, directory, dtype=dtype, ids=ids)
+
+
+def check_savable(model: Transformer) -> None:
+    """Raise ValueError if config.json cannot express the network, so that ``load_model`` would make another one."""
     args = model.args
     if type(model) is Transformer:
         table = precompute_freqs_cis(args.head_dim, args.max_seq_len, args.rope_theta, args.rope_scaling)
@@ -279,6 +288,12 @@ def save_model(
             )
     else:
         check_rebuilds(model)
+
+
+def write_model(
+    model: Transformer, directory: str | Path, *, dtype: torch.dtype | None = None, ids: Mapping[str, Any] | None = None
+) -> None:
+    """``save_model`` without ``check_savable``, for a model that is saved repeatedly and was checked once."""
     directory = Path(directory)
     huggingface.save(model, directory, dtype, read_ids(directory) if ids is None else ids)
 

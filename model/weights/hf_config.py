@@ -1,6 +1,7 @@
 """config.json of a Hugging Face Llama model <-> ModelArgs. A setting that the network does not support is an error.
 
-RoPE's base and scaling are spelled in the old way, the new way, or both.
+RoPE's base and scaling are in ``rope_theta`` and ``rope_scaling`` in older files, in ``rope_parameters`` in newer ones,
+or in both.
 """
 
 import dataclasses
@@ -224,8 +225,8 @@ def _scaling(rope_type: str, rope: dict[str, Any], config: Mapping[str, Any]) ->
     mscale_all_dim = rope.pop("mscale_all_dim", None)
     values = {names[key]: value for key, value in rope.items() if key in names and value is not None}
     _check_keys(rope, names.keys(), rope_type)
-    required = {"factor", "low", "high"} if rope_type == "llama3" else {"factor"}
-    missing = sorted(required - values.keys())
+    required = ["factor", "low_freq_factor", "high_freq_factor"] if rope_type == "llama3" else ["factor"]
+    missing = [key for key in required if names[key] not in values]
     if missing:
         raise ValueError(f"RoPE scaling {rope_type} lacks {', '.join(missing)}: complete config.json")
     if rope_type == "yarn" and mscale and mscale_all_dim and "attention_factor" not in values:

@@ -10,6 +10,7 @@ from .tensors import DTYPES
 
 LARGEST_TABLE = 2**29  # bytes of rotations, for a million positions of 128-wide heads; Llama 3.1's table has 2**26
 WEIGHT_DTYPES = {name: DTYPES[name] for name in ("F32", "BF16", "F16")}
+MAX_NAMES = 6  # tensors that a message lists of each problem
 Shapes = dict[str, tuple[int, ...]]
 
 _TOP = {
@@ -99,13 +100,24 @@ def check_shapes(expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tu
         "not of this architecture": [f"{name} {found[name]}" for name in sorted(found.keys() - expected.keys())],
         "wrong shape": [f"{n} is {found[n]}, not {expected[n]}" for n in common if found[n] != expected[n]],
     }
+    _raise_if_any(problems, where)
+
+
+def check_names(expected: Collection[str], found: Collection[str], where: object) -> None:
+    """Raise ValueError that lists all missing and surplus tensors."""
+    missing, surplus = sorted({*expected} - {*found}), sorted({*found} - {*expected})
+    _raise_if_any({"missing": missing, "not of this architecture": surplus}, where)
+
+
+def _raise_if_any(problems: dict[str, list[str]], where: object) -> None:
     if any(problems.values()):
         lists = "; ".join(f"{title}: {_first_few(names)}" for title, names in problems.items() if names)
         raise ValueError(f"{where} does not match its configuration: {lists}")
 
 
-def _first_few(names: list[str], limit: int = 6) -> str:
-    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
+def _first_few(names: list[str]) -> str:
+    listed = ", ".join(names[:MAX_NAMES])
+    return f"{listed} and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else listed
 
 
 # Both layouts rotate D/2 planes of a head. They differ in which two rows span a plane. Meta's layout, which this

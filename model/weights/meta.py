@@ -15,7 +15,7 @@ from ..cli.files import FLAG, INTEGER, NUMBER, Check, read_json, write_atomicall
 from ..config import UNSET, ModelArgs
 from ..rope_scaling import RopeScaling
 from ..transformer import Transformer
-from .layout import WEIGHT_DTYPES, check_layers, check_read_back, check_shapes, tensor_shapes
+from .layout import WEIGHT_DTYPES, check_layers, check_names, check_read_back, check_shapes, tensor_shapes
 
 PARAMS: dict[str, Check] = {
     "dim": INTEGER,
@@ -89,8 +89,8 @@ def params_from(args: ModelArgs) -> dict[str, Any]:
 
     The context and tied embeddings are lost: Meta's files contain neither.
     """
-    # Meta's rule rounds up to a multiple, so it needs a multiplier only for a width below the default. The multiple is
-    # the largest usual one from which the rule gives hidden_dim again, else hidden_dim itself.
+    # Meta's rule rounds the default width up to multiple_of. A smaller width needs ffn_dim_multiplier as well.
+    # multiple_of is the largest usual one from which the rule gives hidden_dim again, else hidden_dim itself.
     default_hidden = hidden_dim(args.dim, 1, None)
     multiplier = args.hidden_dim / default_hidden if args.hidden_dim < default_hidden else None
     for multiple_of in (256, 128, 64, 32, args.hidden_dim):
@@ -139,7 +139,7 @@ class Meta:
         check_layers(self.args, len(shards[0]), path)
         self.shapes = tensor_shapes(self.args)
         for file, shard in zip(self.files, shards):
-            check_shapes(dict.fromkeys(self.shapes, ()), dict.fromkeys(shard, ()), file)
+            check_names(self.shapes, shard, file)
         self.dtype = shards[0]["tok_embeddings.weight"].dtype
 
     def _vocab_size(self, shards: list[dict[str, Tensor]]) -> int:

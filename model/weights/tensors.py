@@ -51,7 +51,7 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
     """
     check_is_file(path)
     # The library checks the file, including its size, but does not give the offsets of the tensors.
-    with _errors_name(path), safe_open(path, "numpy"):
+    with _name_file_in_errors(path), safe_open(path, "numpy"):
         pass
     try:
         with path.open("rb") as file:
@@ -85,7 +85,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, 
 
 
 @contextmanager
-def _errors_name(path: Path) -> Iterator[None]:
+def _name_file_in_errors(path: Path) -> Iterator[None]:
     """Turn the library's errors into a ValueError that names the file."""
     try:
         yield
@@ -116,12 +116,12 @@ def map_tensor(path: Path, entry: TensorEntry) -> Tensor:
 def load_tensors(path: Path) -> dict[str, Tensor]:
     """Read all tensors of a safetensors file to the CPU. Raises ValueError if it is corrupt."""
     read_header(path)
-    with _errors_name(path):
+    with _name_file_in_errors(path):
         return load_file(path)
 
 
 def read_metadata(path: Path) -> dict[str, str]:
     """Read the metadata that ``save_tensors`` wrote."""
     check_is_file(path)
-    with _errors_name(path), safe_open(path, "numpy") as file:
+    with _name_file_in_errors(path), safe_open(path, "numpy") as file:
         return file.metadata() or {}

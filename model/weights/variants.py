@@ -69,26 +69,33 @@ def name_of(network: type[Transformer]) -> str | None:
 def make_network(network: type[Transformer], args: ModelArgs) -> Transformer:
     """Build a network to load weights into.
 
-    The plain network is built on the meta device, without memory for the weights. A subclass is built in full, because
-    it may compute further tensors. This does not change the state of the random number generators.
+    The plain network is built on the meta device, without memory for the weights. A subclass is built on the CPU,
+    because it may compute further tensors, but its parameters are not drawn, which takes most of the time. This does
+    not change the state of the random number generators.
     """
     if network is Transformer:
-        with torch.device("meta"), _NoInitialization():
+        with torch.device("meta"), _NoRandomParameters():
             return Transformer(args)
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), _NoRandomParameters():
         try:
             return network(args)
         except TypeError as error:
             raise ValueError(f"{name_of(network)} cannot be made from ModelArgs alone ({error})") from None
 
 
-class _NoInitialization(TorchFunctionMode):
-    """Skip ``nn.init``: on the meta device its normal distribution imports hundreds of modules."""
+RANDOM = (nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
+
+
+class _NoRandomParameters(TorchFunctionMode):
+    """Skip the random initialization of parameters. On the meta device it would import hundreds of modules."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__module__", "") == "torch.nn.init":
-            return args[0] if args else (kwargs or {})["tensor"]
-        return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if func in RANDOM:
+            tensor = args[0] if args else kwargs["tensor"]
+            if isinstance(tensor, nn.Parameter):
+                return tensor
+        return func(*args, **kwargs)
 
 
 def check_rebuilds(model: Transformer) -> None:

@@ -20,6 +20,7 @@ says which). Otherwise the first property that fails is reported, with the small
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 from ...cli import script_name
@@ -39,9 +40,9 @@ class Check:
 
 
 def run(options: Check) -> Report:
-    """Judge ``options.file``, a file or a directory of files; the exit status is 1 unless
-    every function is right or not written yet.
+    """Judge ``options.file``, a file or a directory of files.
 
+    The exit status is 0 if every file loads and every function found is right or not written yet; otherwise 1.
     Raises ValueError if there is nothing to judge.
     """
     study = script_name("study")
@@ -77,5 +78,6 @@ def python_files(path: Path) -> list[Path]:
     order = ("rope", "cache", "attention")  # of the exercise: later files may import earlier ones
     files = sorted(path.glob("*.py"), key=lambda file: (order.index(file.stem) if file.stem in order else 9, file.stem))
     if not files:
-        raise ValueError(f"{path} has no Python file: {script_name('study')} exercise {path} writes files to complete")
+        command = f"{script_name('study')} exercise {quote(path.as_posix())}"
+        raise ValueError(f"{path} has no Python file: {command} writes files to complete")
     return files

@@ -32,7 +32,7 @@ from .verdict import Verdict, in_other_order, with_requirements, wrong
 
 FUNCTION = "attention"
 FUSED = ("scaled_dot_product_attention", "multi_head_attention_forward", "flex_attention")
-COUNTED = 3  # number of cases, the first ones, whose queries and keys are 1, 2, 3 ..
+COUNTED = 3  # the first cases: queries and keys are 0.25, 0.5, 0.75 .., values 1, 2, 3 ..
 
 
 class Case(NamedTuple):
@@ -42,7 +42,7 @@ class Case(NamedTuple):
 
 
 def cases() -> list[Case]:
-    """Triangular masks first, the smallest first; then others, because the mask decides which keys are visible."""
+    """The smallest first. Masks are triangles, except in ``MAIN`` and the next, because a mask may hide any key."""
     generator = torch.Generator().manual_seed(1)
     found = []
     for number, probe in enumerate(probes()):
@@ -194,7 +194,7 @@ def mistakes_of(layout: str) -> list[Mistake]:
             known.NOT_NORMALISED, "softmax", lambda scores: scores.exp() / (1 + scores.exp().sum(-1, keepdim=True))
         ),
         Mistake(known.SOFTMAX_TWICE, "softmax", lambda scores: scores.softmax(-1).softmax(-1)),
-        Mistake(known.NOT_NORMALISED, "softmax", lambda scores: (-scores).softmax(-1)),
+        Mistake(known.NEGATED, "softmax", lambda scores: (-scores).softmax(-1)),
         Mistake(known.LOGARITHM, "softmax", lambda scores: scores.log_softmax(-1)),
         Mistake(known.LOGARITHM, "softmax", lambda scores: scores.log_softmax(-1).nan_to_num(neginf=0)),
         # Before the next, which is equal if H is K.
@@ -420,8 +420,8 @@ def attention_properties(results: list[tuple[Any, Case]]) -> Iterator[Property]:
             right = case.xv[:, 0].repeat_interleave(H // K, 1)  # (B, H, D)
             _, h, i = at = worst(value[:, 0], right)
             sentence = (
-                f"A token that sees only itself gets its own value, head {h} of {H} that of "
-                f"key/value head {h // (H // K)} of {K}; at position {start}, channel {i}"
+                f"A token that sees only itself gets its own value; query head {h} of {H} gets that of "
+                f"key/value head {h // (H // K)} of {K}, at position {start}, channel {i}"
             )
             yield Property(sentence, float(value[:, 0][at]), float(right[at]), LOOK_ITSELF)
         if bool((case.xv == 1).all()):

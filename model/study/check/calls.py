@@ -29,6 +29,10 @@ class OutOfTime(BaseException):
     """Raised in the reader's code when its time is used up. The reader's ``except Exception`` does not catch it."""
 
 
+class Unwritten(Exception):
+    """Raised by ``Caller.trial`` if the reader's code raises NotImplementedError, as in the exercise files."""
+
+
 def out_of_time(seconds: float) -> str:
     return f"it did not end within {seconds:.2g} seconds; is there an endless loop? (--seconds N gives more)"
 
@@ -71,7 +75,10 @@ class Caller:
     explain_mistakes: bool = True  # otherwise a judge only decides whether a function is right
 
     def trial(self, call: Callable[..., Any], given: Sequence[Any], names: Sequence[str] = ()) -> Trial:
-        """Call with copies of ``given``; ``names`` are the names of the arguments in messages."""
+        """Call with copies of ``given``; ``names`` are the names of the arguments in messages.
+
+        Raises Unwritten if the reader's code does not exist yet, and OutOfTime if it takes too long.
+        """
         copies = [duplicate(x) for x in given]
         value, error, problem = None, None, ""
         try:
@@ -81,9 +88,9 @@ class Caller:
         except OutOfTime:
             raise
         except BaseException as raised:
-            if isinstance(raised, NotImplementedError) and self.is_unwritten(raised):
-                raise
             error, problem = raised, self.describe(raised, zip(names, given))
+            if isinstance(raised, NotImplementedError) and self.is_unwritten(raised):
+                raise Unwritten(problem) from raised
         overwritten = [name for name, x, copy in zip(names, given, copies) if not unchanged(x, copy)]
         return Trial(value, error, problem, tuple(overwritten))
 

@@ -2,7 +2,7 @@
 
 It appends a line of JSON to NOTES before and after each step, so that its parent can read the progress even if the
 process is killed. The reader's code may take SECONDS in total. SKIPPED is a JSON list of functions that stopped or
-raised, and of functions and files that ended an earlier process.
+raised in an earlier process, or whose result could not be judged, and of functions and files that ended one.
 """
 
 import __future__
@@ -26,7 +26,7 @@ import torch
 
 from .attention import judge_attention
 from .cache import judge_cache
-from .calls import FUNCTIONS, Caller, OutOfTime, describe_error, out_of_time
+from .calls import FUNCTIONS, Caller, OutOfTime, Unwritten, describe_error, out_of_time
 from .counterparts import counterparts
 from .forms import Conventions
 from .mask import judge_mask
@@ -248,7 +248,7 @@ def judge_function(function: str, names: dict[str, Any], conventions: Convention
                 second = within_time(function, lambda: JUDGES[function](names, conventions, brief))
             verdict = second if second.outcome in GOOD else verdict
         return verdict
-    except NotImplementedError:
+    except Unwritten:
         return Verdict(function, "unwritten")
     except Exception as error:  # raised in the judge, by a result of an unexpected type
         return Verdict(function, "stopped", f"its result cannot be judged: {describe_error(error, caller.path)}")

@@ -192,7 +192,12 @@ PRODUCT = Fault(
     "A rotation multiplies the complex number x + jy by the table's. A sum or a quotient does not rotate.",
     1,
 )
-TWICE = Fault("rotated twice", "The token at position p is rotated to 2p, so distances double.", 7)
+TWICE = Fault(
+    "rotated twice",
+    "A token at position p is rotated to 2p. If both q and k are, distances double; if only one is, a score depends on "
+    "2m - n or m - 2n, not on the distance.",
+    7,
+)
 UNROTATED = Fault("q and k are not rotated", "Apply apply_rotary_emb to xq and xk before the scores.", 7)
 ONE_NUMBER = Fault(
     "only one number of each pair is rotated", "Both change: x becomes x cos - y sin, and y becomes x sin + y cos.", 1
@@ -301,8 +306,8 @@ T_CHECKED = Fault(
 )
 UNCHECKED = Fault(
     "the end of the cache is not checked",
-    "Raise a ValueError if start_pos + T exceeds max_seq_len. Otherwise the slice is too short, and its error names "
-    "neither start_pos nor max_seq_len.",
+    "Raise a ValueError if start_pos + T exceeds max_seq_len. Otherwise the slice is too short: one token is lost "
+    "without an error, and several raise an error that names neither start_pos nor max_seq_len.",
     8,
 )
 OTHER_ERROR = Fault("another exception than ValueError", "The docstring promises ValueError, which callers catch.", 8)
@@ -434,6 +439,9 @@ NO_SOFTMAX = Fault("no softmax", "The weights are softmax(-1) of the scores: exp
 NOT_NORMALISED = Fault(
     "the weights do not sum to 1", "exp(score) is divided by the sum over the visible keys: softmax(-1) does both.", 6
 )
+NEGATED = Fault(
+    "the scores are negated", "The largest score has the largest weight: softmax(scores), not softmax(-scores).", 6
+)
 LOGARITHM = Fault("log_softmax instead of softmax", "The values are multiplied by weights, not by their logarithms.", 6)
 SOFTMAX_TWICE = Fault("the softmax is taken twice", "The weights are softmax(-1) of the scores, once.", 6)
 SCORES_OF_ONE = Fault(
@@ -444,7 +452,7 @@ WEIGHTS_TRANSPOSED = Fault(
     "the weights are transposed", "Row t of the weights belongs to query t: weights @ v, (B, H, T, D).", 6
 )
 MEAN = Fault("the mean instead of the sum", "The weights sum to 1 already: weights @ v, divided by nothing.", 6)
-ONE_HEAD_RETURNED = Fault("the heads are averaged", "Each head keeps its own output: (B, T, H, D).", 6)
+ONE_HEAD_RETURNED = Fault("the heads are merged into one", "Each head keeps its own output: (B, T, H, D).", 6)
 SCORES_TRANSPOSED = Fault(
     "queries and keys exchanged in the scores", "Row t of the scores belongs to query t: q @ k.transpose(-2, -1).", 6
 )
@@ -470,7 +478,7 @@ REGROUPED = Fault(
     "the heads of the output are in another order", "Head h of the output is query head h: undo the grouping.", 6
 )
 WEIGHTS = Fault("the weights are returned", "Multiply the values by them: weights @ v, (B, H, T, D).", 6)
-SDPA = Fault("scaled_dot_product_attention", "Write out the scores, the mask, the softmax and the weighted sum.", 6)
+SDPA = Fault("a fused attention function", "Write out the scores, the mask, the softmax and the weighted sum.", 6)
 RANDOM = Fault("different numbers on each call", "Equal arguments must give equal results: no dropout, no noise.", 6)
 
 # All functions.

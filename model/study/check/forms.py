@@ -73,6 +73,8 @@ def is_real(part: Any) -> bool:
 
 def _read_parts(parts: list[Tensor], container: str, dim: int, end: int) -> tuple[Tensor | None, Form | None]:
     """The table from its cosines and sines, (end, dim/2) or (end, dim) each, in either order."""
+    if parts[0].ndim == 0:
+        return None, None
     columns = dim if parts[0].shape[-1] == dim else dim // 2
     ones = axes_of_size_1(parts[0], end, columns)
     if ones is None or parts[0].shape != parts[1].shape:

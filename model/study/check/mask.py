@@ -75,9 +75,10 @@ def read_mask(raw: Any) -> tuple[Tensor | None, Fault | None]:
         mask = mask.reshape(mask.shape[-2:])
     if mask.dtype == torch.bool:
         return mask, fault
-    if (mask < 0).any():  # 0 and -inf, or a large negative number, to be added to the scores
-        return mask > -1, known.NOT_BOOLEAN
-    return mask != 0, known.NOT_BOOLEAN
+    numbers = mask.to(torch.float64)  # torch cannot compare tensors of every dtype
+    if (numbers < 0).any():  # 0 and -inf, or a large negative number, to be added to the scores
+        return numbers > -1, known.NOT_BOOLEAN
+    return numbers != 0, known.NOT_BOOLEAN
 
 
 LOOK_SHAPE = "Look at the sizes: torch.ones(T, start_pos + T)."
@@ -128,9 +129,10 @@ def judge_mask(names: dict[str, Any], conventions: Conventions, caller: Caller) 
     explanation = mask_explanation(masks, raws, complete=not problem)
     if explanation is not None:
         explanation = (*form_faults, *explanation)
-    elif form_faults and not problem:
-        explanation = tuple(form_faults)
-    return wrong(FUNCTION, explanation, mask_properties(masks, raws), comparisons(masks, raws), 8, problem)
+    verdict = wrong(FUNCTION, explanation, mask_properties(masks, raws), comparisons(masks, raws), 8, problem)
+    if explanation is None and not problem:  # removing the fault of the form would not make the mask right
+        verdict.remarks += [f"Also: {fault.name}." for fault in form_faults]
+    return verdict
 
 
 def is_visible(raw: Any, number: int) -> bool:

@@ -45,8 +45,9 @@ def explain(
 
 
 def matches(results: Iterator[tuple[Any, Any, Any]]) -> bool:
-    """Whether the reader's values are those of a mistake: triples of the reader's, the mistake's and the right value.
+    """Whether a mistake explains the reader's values.
 
+    ``results`` yields triples: the reader's value, the mistake's, and the right one.
     The caller leaves out calls in which the reader's function raised. The mistake must change at least one value,
     because otherwise it explains nothing.
     """

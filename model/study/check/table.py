@@ -174,7 +174,8 @@ def unstacked(raw: Any, dim: int, end: int) -> Any:
     return raw.unbind(1) if isinstance(raw, Tensor) and raw.shape == (end, 2, dim // 2) else None
 
 
-# Faults of the form of a table, and functions that undo each; they return None for a table without it.
+# Faults of the form of a table, and functions that undo each; for a table without the fault they return None, or the
+# table unchanged (NUMPY).
 FORM_FAULTS: list[tuple[Fault, Callable[[Any, int, int], Any]]] = [
     (known.NUMPY, lambda raw, dim, end: as_tensor(raw)),
     (known.TRANSPOSED_TABLE, transposed),

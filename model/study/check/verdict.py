@@ -18,8 +18,8 @@ GOOD = ("right", "half-split")
 class Verdict:
     """The outcome for one function: right, half-split, wrong, raised (an exception), stopped, unwritten or missing.
 
-    ``stopped`` is a function that took too long or ended the process. The outcome for a file is unloaded if a statement
-    of it failed, and loaded if it printed something.
+    ``stopped`` is a function that took too long or ended the process, or whose result cannot be judged. The outcome for
+    a file is unloaded if a statement of it failed, and loaded if it printed something.
     """
 
     function: str

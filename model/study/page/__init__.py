@@ -15,6 +15,7 @@ import inspect
 import json
 import os
 import re
+import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -27,6 +28,7 @@ from ...attention import Attention, attention
 from ...cli.files import write_text
 from ...config import ModelArgs
 from ...decoding.endless import SINKS
+from ...training.config import run_settings
 from ...training.estimate import count_parameters
 from ...transformer import Transformer
 from ...weights import open_checkpoint
@@ -95,6 +97,7 @@ def run(options: Page) -> Report:
     facts = {
         "name": path.resolve().name,
         "prompt": options.prompt,
+        "startText": run_settings(checkpoint.path).get("start_text", ""),  # replaces an empty prompt, as in generate.py
         **network,
         "tokenizer": tokenizer_facts,
         "sinks": SINKS,
@@ -193,12 +196,14 @@ def architecture(args: ModelArgs) -> dict[str, Any]:
 
 
 def code_lines(*functions: Callable[..., Any]) -> list[tuple[int, str]]:
-    """Number and text of each line of code of the functions, without docstrings and blank lines."""
+    """Number and text of each line of code of the functions, dedented, without docstrings and blank lines."""
     lines = []
     for function in functions:
         source, start = inspect.getsourcelines(function)
         # Docstrings become blank lines, so that the numbers of later lines stay the same.
-        code = re.sub(r'""".*?"""', lambda text: "\n" * text[0].count("\n"), "".join(source), flags=re.DOTALL)
+        code = re.sub(
+            r'""".*?"""', lambda text: "\n" * text[0].count("\n"), textwrap.dedent("".join(source)), flags=re.DOTALL
+        )
         lines += [(start + i, line.rstrip()) for i, line in enumerate(code.splitlines()) if line.strip()]
     return lines
 

@@ -47,7 +47,7 @@ function linkToDocs(place) {
   if (found) place.href = found[1];
 }
 
-// Prints use the light theme, whatever the setting is.
+// Sets the theme. The argument replaces the setting, because a printed page is always light.
 export function setTheme(theme = state.theme) {
   const dark = matchMedia("(prefers-color-scheme: dark)").matches;
   document.documentElement.dataset.theme = theme || (dark ? "dark" : "light");

@@ -31,7 +31,7 @@ def browser_regex(pattern: str) -> str:
     """The same expression for JavaScript's flag u. Raises ValueError that names the unsupported part."""
     parts: list[str] = []
     ignores_case = [False]  # for each open group
-    run = ""  # the letters just before, if case is ignored there
+    letters = ""  # the unbroken run of case-insensitive letters that ends here, to find ligatures
     position = 0
     while position < len(pattern):
         rest = pattern[position:]
@@ -71,9 +71,9 @@ def browser_regex(pattern: str) -> str:
             parts.append(_either_case(character, pattern))
         else:
             parts.append(literal(character))
-        run = run + letter if letter else ""
-        if run.lower().endswith(LIGATURES):
-            raise _unsupported(f"(?i:{run})", pattern)
+        letters = letters + letter if letter else ""
+        if letters.lower().endswith(LIGATURES):
+            raise _unsupported(f"(?i:{letters})", pattern)
         position += length
     if len(ignores_case) > 1:
         raise _unsupported("(", pattern)

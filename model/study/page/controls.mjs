@@ -20,13 +20,13 @@ function update(changes, ...views) {
 
 const asText = (input) => input.value;
 const asNumber = (input) => (input.value === "" ? NaN : Number(input.value));
-const asInteger = (input) => (input.value === "" ? 0 : Math.floor(Number(input.value)));
+const asNumberOrZero = (input) => Number(input.value); // an empty box is 0
 const asChecked = (input) => input.checked;
 
 // Binds a control to the setting of the same name. An invalid number is refused: it does not change the setting.
 function bind(id, views, read = asText, after = () => {}) {
   const input = $(id);
-  const isValid = (value) => typeof value !== "number" || isInRange(value, input);
+  const isValid = (value) => typeof value !== "number" || isAllowed(value, input);
   if (!isValid(state[id])) state[id] = DEFAULTS[id]; // the address may hold any number
   if (input.type === "checkbox") input.checked = state[id];
   else input.value = state[id];
@@ -39,17 +39,20 @@ function bind(id, views, read = asText, after = () => {}) {
   });
 }
 
-function isInRange(value, { min, max }) {
-  return Number.isFinite(value) && value >= Number(min || 0) && value <= Number(max || Infinity);
+const takesIntegers = (input) => input.step === "1";
+
+function isAllowed(value, input) {
+  const isInRange = value >= Number(input.min || 0) && value <= Number(input.max || Infinity);
+  return Number.isFinite(value) && isInRange && (Number.isInteger(value) || !takesIntegers(input));
 }
 
-// A note below a number that is refused: the smallest valid number, and the number still in use.
+// A note below a number that is refused: which numbers are valid, and the number still in use.
 function showRefusal(input, isRefused) {
   const label = input.closest("label");
   input.setAttribute("aria-invalid", isRefused);
   label.querySelector(".wrong")?.remove();
   if (!isRefused) return;
-  const text = t("refused", { least: input.min, current: state[input.id] });
+  const text = t(takesIntegers(input) ? "refusedInteger" : "refused", { least: input.min, current: state[input.id] });
   label.append(element("span", { className: "wrong", role: "alert" }, text));
 }
 
@@ -70,7 +73,7 @@ export function connectControls() {
 function connectSettings() {
   bind("prompt", [], asText, promptTyped);
   for (const id of ["temperature", "topP"]) bind(id, ["tokens"], asNumber);
-  for (const id of ["topK", "seed"]) bind(id, ["tokens"], asInteger);
+  for (const id of ["topK", "seed"]) bind(id, ["tokens"], asNumberOrZero);
   bind("speed", []);
   bind("useCache", ["cache"], asChecked);
   bind("endless", [], asChecked);
@@ -119,10 +122,8 @@ function connectViews() {
     if (!state.playing) step([Number(dataset.token)], 0).then(refreshWhatIf);
   });
   on("advance", "click", () => {
-    if (state.advancing) {
-      state.advancing = false;
-      drawPlayer();
-    } else advance();
+    if (state.advancing) stopAdvancing();
+    else advance();
   });
   onButton("clocks", ({ dataset }) => update({ pair: Number(dataset.pair) }));
   onButton("thumbs", ({ dataset }) => {
@@ -145,6 +146,10 @@ function connectViews() {
 }
 
 function connectPage() {
+  document.querySelector(".skip").addEventListener("click", (event) => {
+    event.preventDefault(); // the link itself would replace the settings in the address
+    $("views").focus();
+  });
   on("language", "click", () => setLanguage(state.language === "en" ? "zh" : "en"));
   for (const id of ["net", "netNote", "strip"]) on(id, "click", openView);
   addEventListener("scroll", markView, { passive: true });
@@ -197,6 +202,8 @@ function moveCell(event) {
   update({ position: q, key: clampTo(keyOf(query()) + move.columns, q) });
 }
 
+let nextFrame = 0; // of the animation of start_pos
+
 // Positions advance by two per second; with reduced motion, by one whole position per second.
 function advance() {
   const isReduced = matchMedia("(prefers-reduced-motion: reduce)").matches;
@@ -210,12 +217,13 @@ function advance() {
       last = now;
       changed("rotation");
     }
-    if (state.advancing) requestAnimationFrame(frame);
-    else {
-      state.shift = Math.round(state.shift);
-      writeHash();
-      changed("rotation");
-    }
+    nextFrame = requestAnimationFrame(frame);
   };
-  requestAnimationFrame(frame);
+  nextFrame = requestAnimationFrame(frame);
+}
+
+function stopAdvancing() {
+  cancelAnimationFrame(nextFrame);
+  state.advancing = false;
+  update({ shift: Math.round(state.shift) }, "rotation");
 }

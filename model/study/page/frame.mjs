@@ -1,5 +1,5 @@
-// Draws changed views, at most once a frame. Views on the screen are drawn at once. The others are drawn after a pause,
-// so that each has its full height before it is scrolled onto the screen.
+// Draws changed views. Those on the screen are drawn in the next frame; the others after a pause without changes, so
+// that each has its full height before it is scrolled onto the screen.
 
 import { $ } from "./draw.mjs";
 import { isFull, keyOf, positionText, query, state, t } from "./state.mjs";
@@ -38,8 +38,8 @@ export function schedule() {
 
 function draw() {
   isScheduled = false;
-  if (!state.tokens.length) return;
   drawPlayer();
+  if (!state.tokens.length) return;
   for (const view of [...stale]) {
     if (visible.has(view)) drawView(view);
   }
@@ -60,31 +60,38 @@ function drawHidden() {
   if (stale.size) requestAnimationFrame(drawHidden);
 }
 
-// Draws all views at once: before the page is marked as ready, and before it is printed. Without tokens, because the
-// model is still loading or could not be loaded, there is nothing to draw.
+// Draws all views immediately: before the page is marked as ready, and before it is printed. There are no tokens, and
+// so no views to draw, while the model is loading or if it could not be loaded.
 export function drawAll() {
-  if (!state.tokens.length) return;
   drawPlayer();
+  if (!state.tokens.length) return;
   for (const view of Object.keys(VIEWS)) drawView(view);
 }
 
+// The settings are shown before there are tokens. page.html disables the buttons until then.
 export function drawPlayer() {
-  const q = query();
-  const k = keyOf(q);
-  setPositionSlider("position", q, state.tokens.length - 1);
-  setPositionSlider("key", k, q);
   $("fold").textContent = `${t("where", { layer: state.layer, head: state.head })} ${isOpen() ? "▴" : "▾"}`;
   $("layer").value = state.layer;
   $("head").value = state.head;
-  $("back").disabled = state.tokens.length <= 1;
-  $("step").disabled = isFull() || state.ended;
-  $("play").disabled = !state.playing && (isFull() || state.ended);
   $("play").textContent = t(state.playing ? "pause" : "play");
   $("play").setAttribute("aria-pressed", state.playing);
   $("advance").textContent = t(state.advancing ? "stop" : "advance");
   $("advance").setAttribute("aria-pressed", state.advancing);
   const digits = { temperature: 2, topP: 2, zoom: 0, factor: 1, stretch: 1, shift: state.advancing ? 1 : 0 };
   for (const [id, count] of Object.entries(digits)) $(`${id}Text`).textContent = state[id].toFixed(count);
+  if (state.tokens.length) drawSelection();
+}
+
+// The selected query and key, and the buttons that need tokens.
+function drawSelection() {
+  const q = query();
+  setPositionSlider("position", q, state.tokens.length - 1);
+  setPositionSlider("key", keyOf(q), q);
+  $("back").disabled = state.tokens.length <= 1;
+  $("step").disabled = isFull() || state.ended;
+  $("play").disabled = !state.playing && (isFull() || state.ended);
+  $("advance").disabled = false;
+  $("both").disabled = false;
 }
 
 function setPositionSlider(id, position, max) {

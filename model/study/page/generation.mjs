@@ -11,9 +11,10 @@ let queue = Promise.resolve();
 
 export function enqueue(job) {
   queue = queue.then(job).catch((error) => {
+    state.playing = false;
+    if (!$("error").hidden) return; // the first error is the cause of later ones
     $("error").hidden = false;
     $("error").textContent = error.message;
-    state.playing = false;
   });
   return queue;
 }
@@ -69,7 +70,8 @@ export function forwardPrompt() {
   state.playing = false;
   return enqueue(async () => {
     if (prompt !== lastPrompt) return; // a newer prompt is in the queue
-    const tokens = tokenizer.encode(state.prompt);
+    const tokens = tokenizer.encode(state.prompt || facts.startText);
+    state.hasStartText = state.prompt === "" && facts.startText !== "";
     state.tooLong = tokens.length > limit ? tokens.length : 0;
     Object.assign(state, { passes: [], run: { count: 0, ms: 0 }, evicted: 0, cached: 0, position: null, key: null });
     await extend([], tokens.slice(0, limit), 0);
@@ -78,13 +80,15 @@ export function forwardPrompt() {
   });
 }
 
-// One step of generation: appends `tokens`, then samples up to `count` more.
+// One step of generation: appends `tokens`, then samples up to `count` more. Nothing is sampled after an end-of-text
+// token: a step may have waited in the queue while the one before it sampled that token.
 export function step(tokens, count) {
   forwardTyped();
   return enqueue(() => extendBy(tokens, count));
 }
 
 async function extendBy(tokens, count) {
+  if (state.ended && count > 0) return;
   if (state.tokens.length >= limit && state.endless) await evictOldest();
   if (isFull()) return;
   await extend(state.tokens, tokens, Math.min(count, limit - state.tokens.length));
@@ -121,23 +125,30 @@ export function goBack() {
 // Writes the text of the tokens into the prompt box, without an incomplete character at the end.
 function setPrompt(tokens) {
   state.promptLength = tokens.length;
+  state.hasStartText = false;
   state.prompt = tokenizer.decode(tokens).replace(/\ufffd+$/, "");
   $("prompt").value = state.prompt;
   writeHash();
 }
 
+let lastPlay = 0; // the number of the latest run
+
+// Generates until it is paused. If Pause and Play are pressed while a run waits, that run ends and the new one goes on.
 export async function play() {
   forwardTyped();
+  lastPlay += 1;
+  const run = lastPlay;
   state.playing = true;
   state.run = { count: 0, ms: 0 };
   drawPlayer(); // at once, so that a second click pauses
-  while (state.playing && !isFull() && !state.ended) {
+  while (run === lastPlay && state.playing && !isFull() && !state.ended) {
     const rate = Number(state.speed); // tokens per second; 0 is as fast as possible
     const start = performance.now();
     await step([], rate ? 1 : 16);
     const pause = rate ? 1000 / rate - (performance.now() - start) : 0;
     await new Promise((resolve) => (pause > 4 ? setTimeout(resolve, pause) : requestAnimationFrame(resolve)));
   }
+  if (run !== lastPlay) return;
   state.playing = false;
   changed();
   refreshWhatIf();
@@ -147,7 +158,7 @@ export async function play() {
 export function compareCache() {
   forwardTyped();
   return enqueue(async () => {
-    const setting = state.useCache;
+    const { useCache: setting, ended } = state;
     const results = [];
     try {
       for (const useCache of [false, true]) {
@@ -156,7 +167,7 @@ export function compareCache() {
         results.push(state.logits);
       }
     } finally {
-      state.useCache = setting;
+      Object.assign(state, { useCache: setting, ended });
     }
     const [uncached, cached] = results;
     const difference = uncached.reduce((max, logit, i) => Math.max(max, Math.abs(logit - cached[i])), 0);

@@ -1,6 +1,6 @@
 // The network of model/ in JavaScript, with the same names in the same order: rope_scaling, rope, cache, attention,
-// transformer. One text at a time, so there is no batch axis. Every array is flat; its shape is at the end of the line
-// that creates it: T new tokens, S = startPos + T keys, H query heads, K key/value heads, D headDim, V vocabulary.
+// transformer. One text at a time, so there is no batch axis. Every array is flat; comments give its shape: T new
+// tokens, S = startPos + T keys, H query heads, K key/value heads, D headDim, V vocabulary.
 
 export const work = { multiplications: 0 }; // counted by `multiply` and `attend`
 

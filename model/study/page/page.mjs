@@ -1,7 +1,7 @@
 // The start of the page: sets texts and controls, sends the weights to the worker, and forwards the prompt.
 
 import { $, element } from "./draw.mjs";
-import { args, ask, facts, limit, state, t } from "./state.mjs";
+import { args, ask, facts, limit, state } from "./state.mjs";
 import { VIEWS, drawAll, schedule, visible } from "./frame.mjs";
 import { enqueue, firstWhatIf, forwardPrompt, isOutdated, refreshWhatIf } from "./generation.mjs";
 import { setLanguage, setTheme } from "./appearance.mjs";
@@ -13,20 +13,20 @@ async function start() {
   addOptions("layer", args.nLayers);
   addOptions("head", args.nHeads);
   $("shift").max = 4 * args.maxSeqLen;
-  const hasOneFrequency = args.headDim === 2 || args.ropeTheta === 1; // these scalings need at least two
+  const hasOneFrequency = args.headDim === 2 || args.ropeTheta === 1; // ntk and yarn need at least two
   for (const value of ["ntk", "yarn"]) $("change").querySelector(`[value=${value}]`).disabled = hasOneFrequency;
   setTheme();
   setLanguage(state.language);
-  $("counts").textContent = t("loading");
   connectControls();
   const weights = $("weights");
   await enqueue(() => ask("load", { facts, weights: weights.textContent, limit }));
   weights.remove(); // frees their text; the worker has a copy
   if (!$("error").hidden) {
-    $("counts").textContent = "";
+    $("loading").remove();
     return; // the weights could not be loaded
   }
   await forwardPrompt();
+  $("loading").remove();
   await firstWhatIf();
   drawAll();
   document.documentElement.dataset.ready = "yes";

@@ -45,17 +45,20 @@ function drawShiftScores(q, k) {
   });
 }
 
+// The position to which the token at index p is rotated, as text.
+const shiftedPosition = (p) => number(p + state.shift, state.advancing ? 1 : 0);
+
 function drawPlaneData(queryArrow, keyArrows, q, k) {
   const point = ([a, b]) => `${number(a)}, ${number(b)}`;
   const row = (name, p, { plain, rotated }) => [
     name,
-    p,
+    shiftedPosition(p),
     { text: tokenText(state.tokens[p]) },
     point(plain),
     degrees((p + state.shift) * freqs[state.pair]) + "°",
     point(rotated),
   ];
-  const columns = [t("arrowColumn"), t("positionColumn"), t("tokenColumn"), "x", "∠", "x · e^(jpθ)"];
+  const columns = [t("arrowColumn"), t("shiftedColumn"), t("tokenColumn"), "x", "∠", "x · e^(jpθ)"];
   const rows = [row("q", q, queryArrow), ...keyArrows.map((arrow, p) => row("k", p, arrow))];
   table($("planeData"), columns, rows, (i) => (i === k + 1 ? "here" : ""));
 }
@@ -92,8 +95,8 @@ function drawPlane(queryArrow, keyArrows, q, k) {
     layer: state.layer,
     head: state.head,
     pair: state.pair,
-    q,
-    k,
+    q: shiftedPosition(q),
+    k: shiftedPosition(k),
     qa: direction(queryArrow.rotated),
     ka: direction(keyArrows[k].rotated),
   };

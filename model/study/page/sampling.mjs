@@ -1,4 +1,5 @@
-// The sampling of model/decoding, for one row of logits (V). A token that is cut has the logit -Infinity.
+// Temperature, top_k and top_p as in model/decoding/sampling.py, for one row of logits (V). A token that is cut has the
+// logit -Infinity.
 
 import { softmax } from "./model.mjs";
 

@@ -106,7 +106,7 @@ function drawDistance(xq, xk, distance) {
     xName: t("distanceAxis"),
     yName: t("scoreAxis"),
   });
-  vertical(context, x, y, args.maxSeqLen, span, t("trained", { length: args.maxSeqLen }));
+  vertical(context, x, y, args.maxSeqLen, span, t("context", { length: args.maxSeqLen }));
   context.strokeStyle = c.query;
   context.lineWidth = 1.5;
   context.beginPath();
@@ -159,7 +159,7 @@ function drawLines(q, scores) {
   const list = $("lines");
   if (!list.childElementCount) {
     for (const [at, text] of facts.lines) {
-      const code = element("code", {}, element("span", { className: "number" }, String(at)), text.replace(/^ {4}/, ""));
+      const code = element("code", {}, element("span", { className: "number" }, String(at)), text);
       list.append(element("li", {}, code));
     }
   }

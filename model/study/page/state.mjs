@@ -12,7 +12,9 @@ export const freqs = ropeFreqs(args.headDim, args.ropeTheta, args.ropeScaling); 
 export const attentionFactor = args.ropeScaling ? args.ropeScaling.attentionFactor : 1; // YaRN lengthens q and k by it
 export const sinks = facts.sinks; // first tokens, which are never evicted
 const MAX_WEIGHTS = 2 ** 24; // attention weights of all heads, which are stored for drawing: 64 MiB
-export const limit = Math.min(args.maxSeqLen, 512, Math.floor(Math.sqrt(MAX_WEIGHTS / (args.nLayers * args.nHeads))));
+const MAX_DRAWN = 512; // tokens: each step draws a map of all of them for every head, and tables with a row for each
+const maxStored = Math.floor(Math.sqrt(MAX_WEIGHTS / (args.nLayers * args.nHeads))); // tokens
+export const limit = Math.min(args.maxSeqLen, MAX_DRAWN, maxStored);
 
 export const DEFAULTS = {
   language: navigator.language.startsWith("zh") ? "zh" : "en",
@@ -43,6 +45,7 @@ export const state = { ...DEFAULTS, ...readHash() };
 Object.assign(state, {
   tokens: [],
   promptLength: 0,
+  hasStartText: false, // the prompt is empty, so the text begins with the run's start_text
   tooLong: 0, // tokens of a prompt that is longer than the limit
   logits: null, // of the newest token
   passes: [],

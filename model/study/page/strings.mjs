@@ -1,4 +1,4 @@
-// All visible text of the page: key: [English, Chinese]. `translate` fills in each {name}.
+// All translated text of the page, key: [English, Chinese]; names of parameters and formulas stand in the views. `translate` fills in each {name}.
 
 export const STRINGS = {
   skip: ["Skip to the views", "跳到视图"],
@@ -31,8 +31,8 @@ export const STRINGS = {
   netLogits: ["logits", "logits"],
   netNext: ["1. next token", "1. 下一个词元"],
   netNote: [
-    "Thick line: the residual stream, which each branch reads and adds to. Positions enter only through the rotation.",
-    "粗线是残差流：每个分支从中读取，再把输出加回去。位置信息只通过旋转进入网络。",
+    "Thick line: the residual stream, which each branch reads and adds to. Positions enter only through the rotation and the causal mask.",
+    "粗线是残差流：每个分支从中读取，再把输出加回去。位置信息只通过旋转和因果掩码进入网络。",
   ],
   guideStart: ["Guide", "导览"],
   guideNext: ["Next", "下一步"],
@@ -92,17 +92,21 @@ export const STRINGS = {
   ],
   counts: ["{count} tokens (at most {limit})", "{count} 个词元（最多 {limit} 个）"],
   capped: [
-    "; the network allows {context}, but the page holds only {limit}, because it stores every attention weight",
-    "；网络允许 {context} 个，但本页要保存全部注意力权重，所以只容纳 {limit} 个",
+    "; the network allows {context}, but the page holds at most {limit}, because it stores and draws every attention weight",
+    "；网络允许 {context} 个，但本页要保存并绘制全部注意力权重，所以最多容纳 {limit} 个",
   ],
   tooLong: [
     "The prompt has {count} tokens, but the page holds at most {limit}. Only the first {limit} are used; shorten the prompt.",
     "提示词有 {count} 个词元，而本页最多容纳 {limit} 个。目前只使用前 {limit} 个，请缩短提示词。",
   ],
   ended: ["The model ended the text here.", "模型在此处结束了文本。"],
+  startText: [
+    "The prompt is empty, so the text begins with the start_text of the model's training run, as in generate.py.",
+    "提示词为空，所以与 generate.py 一样，文本以模型训练配置中的 start_text 开头。",
+  ],
   full: [
-    "The context is full. Go back, shorten the prompt, or select “endless” in view 5.",
-    "上下文已满。请后退、缩短提示词，或在视图 5 中勾选“不限长度”。",
+    "The page holds at most {limit} tokens. Go back, shorten the prompt, or select “endless” in view 5.",
+    "本页最多容纳 {limit} 个词元。请后退、缩短提示词，或在视图 5 中勾选“不限长度”。",
   ],
   distribution: ["Next token, temperature {temperature}", "下一个词元（temperature = {temperature}）"],
   barsHead: ["probability before → after top_k and top_p", "top_k 与 top_p 截断前 → 截断后的概率"],
@@ -112,6 +116,10 @@ export const STRINGS = {
   ],
   wholeTitle: ["Text", "文本"],
   copy: ["Copy", "复制"],
+  refusedInteger: [
+    "must be an integer of {least} or more; {current} is still in use",
+    "必须是不小于 {least} 的整数；仍在使用 {current}",
+  ],
   refused: ["must be {least} or more; {current} is still in use", "不能小于 {least}；仍在使用 {current}"],
   bars: ["The most likely next tokens; choose one", "概率最大的几个候选词元，可选择其一"],
   cutTopK: ["cut by top_k", "被 top_k 截断"],
@@ -143,10 +151,10 @@ export const STRINGS = {
     "q · k / √D of the selected q and k: {plain} at start_pos 0, {shifted} at start_pos {shift}. Over all {count} keys the scores differ by at most {difference}.",
     "所选 q 与 k 的 q · k / √D：start_pos 为 0 时是 {plain}，为 {shift} 时是 {shifted}。所有 {count} 个键的得分最多相差 {difference}。",
   ],
-  clocksTitle: ["All pairs of the head, at the position of the query", "该头的全部分量对（角度取自查询所在的位置）"],
+  clocksTitle: ["All pairs of the head, at the position of the query, shifted by start_pos", "该头的全部分量对（角度取自查询平移 start_pos 之后的位置）"],
   clocksLegend: [
-    "Hand: the angle at this position. Arc: the angles that occur in training. Below: pair, and tokens per turn. Select a clock to see its pair.",
-    "指针：此位置的角度。弧线：训练中出现过的角度。下方：第几对，以及转一圈所需的词元数。点击一只钟，查看这一对。",
+    "Hand: the angle at this position. Arc: the angles of the positions within the context. Below: pair, and tokens per turn. Select a clock to see its pair.",
+    "指针：此位置的角度。弧线：上下文长度以内各位置的角度。下方：第几对，以及转一圈所需的词元数。点击一只钟，查看这一对。",
   ],
   clockLabel: [
     "Pair {pair}: {period} tokens per turn, {speed} radians per token, now at {angle}°",
@@ -155,24 +163,24 @@ export const STRINGS = {
 
   scoreTitle: ["3. Score", "3. 得分"],
   scoreLead: [
-    "The score of a query and a key is a sum over pairs of channels. Left: the contribution of each pair. Right: the score of the same two vectors at other distances. Below: the lines of attention.py, with their results for this query.",
-    "一个查询与一个键的得分是各对分量的贡献之和。左图：每一对的贡献。右图：同样两个向量在其他距离上的得分。下方：attention.py 的代码，以及对这个查询算出的数值。",
+    "The score of a query and a key is a sum over pairs of channels. The first chart: the contribution of each pair. The second: the score of the same two vectors at other distances. Below: the lines of attention.py, with their results for this query.",
+    "一个查询与一个键的得分是各对分量的贡献之和。第一张图：每一对的贡献。第二张图：同样两个向量在其他距离上的得分。下方：attention.py 的代码，以及对这个查询算出的数值。",
   ],
   scoreText: [
-    "q at {q}, k at {k}, distance {distance}: q · k / √D = {score}. After softmax, this key has {weight} of the attention. Largest contribution: {contribution}, from pair {pair}.",
-    "q 位于 {q}，k 位于 {k}，距离 {distance}：q · k / √D = {score}。softmax 之后，这个键占注意力的 {weight}。贡献最大的是第 {pair} 对：{contribution}。",
+    "q at {q}, k at {k}, distance {distance}: q · k / √D = {score}. After softmax, this key has {weight} of the attention. The contribution with the largest absolute value is {contribution}, from pair {pair}.",
+    "q 位于 {q}，k 位于 {k}，距离 {distance}：q · k / √D = {score}。softmax 之后，这个键占注意力的 {weight}。贡献绝对值最大的是第 {pair} 对：{contribution}。",
   ],
   pairsCaption: [
     "Contribution of each pair to q · k / √D (no unit). Pair 0 is the fastest.",
     "每一对分量对 q · k / √D 的贡献（无单位）。第 0 对转得最快。",
   ],
   distanceCaption: [
-    "q · k / √D of this q and k at every distance. Circle: their actual distance. Dashed: the trained length.",
-    "这两个向量 q、k 在各个距离上的 q · k / √D。圆圈：实际距离。虚线：训练长度。",
+    "q · k / √D of this q and k at every distance. Circle: their actual distance. Dashed: the context.",
+    "这两个向量 q、k 在各个距离上的 q · k / √D。圆圈：实际距离。虚线：上下文长度。",
   ],
   pairAxis: ["pair", "第几对"],
   distanceAxis: ["distance q − k, tokens", "距离 q − k（词元）"],
-  trained: ["trained length {length}", "训练长度 {length}"],
+  context: ["context {length}", "上下文长度 {length}"],
   scoreAxis: ["q · k / √D", "q · k / √D"],
   speedColumn: ["radians per token", "弧度/词元"],
   contributionColumn: ["contribution", "贡献"],
@@ -194,6 +202,7 @@ export const STRINGS = {
   arrowColumn: ["arrow", "箭头"],
   passColumn: ["forward pass", "前向计算"],
   chartColumn: ["solid: before, striped: after", "实心：改变前；条纹：改变后"],
+  shiftedColumn: ["p (with start_pos)", "p（含 start_pos）"],
   positionColumn: ["position", "位置"],
   tokenColumn: ["token", "词元"],
   lineProject: [
@@ -209,8 +218,8 @@ export const STRINGS = {
     "位置 0 到 {q} 的键和值；之后若还有，会被掩码遮住",
   ],
   lineAttend: [
-    "same result as attention() below; the table beside the code lists every key of head {head}",
-    "结果与下方的 attention() 相同；代码旁边的表列出第 {head} 个头的所有键",
+    "same result as attention() below; the table after the code lists every key of head {head}",
+    "结果与下方的 attention() 相同；代码之后的表列出第 {head} 个头的所有键",
   ],
   lineScores: [
     "scores of token {q} with keys 0, 1, 2 …: {scores}",
@@ -231,8 +240,8 @@ export const STRINGS = {
 
   mapsTitle: ["4. Attention maps", "4. 注意力图"],
   mapsLead: [
-    "Each row is a query, each column a key. The stronger the colour, the larger the attention weight. Choose a head on the right. Point at a cell, or move with the arrow keys, to read its weight.",
-    "每行是一个查询，每列是一个键，颜色越浓，注意力权重越大。在右侧选择一个头；把鼠标移到格子上，或用方向键移动，即可读出权重。",
+    "Each row is a query, each column a key. The stronger the colour, the larger the attention weight. Choose a head under “All heads”. Point at a cell, or move with the arrow keys, to read its weight.",
+    "每行是一个查询，每列是一个键，颜色越浓，注意力权重越大。可在“所有的头”中选择一个头；把鼠标移到格子上，或用方向键移动，即可读出权重。",
   ],
   mapKeys: [
     "Colour: the square root of the weight, from 0 (empty) to 1 (full colour). Arrow keys: up and down change the query, left and right the key.",
@@ -260,7 +269,7 @@ export const STRINGS = {
   ],
   both: ["Compare the logits with and without the cache", "比较用缓存与不用缓存的 logits"],
   slice: [
-    "Last pass: start_pos = {start}, T = {T}. Written: slots {start} : {end} of every layer. Read: slots 0 : {end}. {perLayer} bytes per layer, {bytes} of {total} bytes in use ({L} layers × 2 for k and v × {K} heads × {D} channels × 4 bytes per token).",
+    "Last pass: start_pos = {start}, T = {T}. Written: slots {start} : {end} of every layer. Read: slots 0 : {end}. {perLayer} bytes per layer, {bytes} of {total} bytes in use (per token: {L} layers × 2 for k and v × {K} heads × {D} channels × 4 bytes).",
     "最近一次前向计算：start_pos = {start}，T = {T}。写入：每层的槽位 {start} : {end}。读取：槽位 0 : {end}。每层 {perLayer} 字节，已用 {bytes} 字节，共 {total} 字节（每词元 {L} 层 × 2（k 和 v）× {K} 头 × {D} 维 × 4 字节）。",
   ],
   sliceOff: [
@@ -274,8 +283,8 @@ export const STRINGS = {
   slotsLabel: ["{filled} of {limit} slots are in use in each of {L} layers", "{L} 层中，每层 {limit} 个槽位已用 {filled} 个"],
   slotAxis: ["slot", "槽位"],
   workCaption: [
-    "Multiplications of each pass, in millions. Dots: with cache. Squares: without.",
-    "每次前向计算的乘法次数（百万）。圆点：用缓存。方块：不用。",
+    "Multiplications in the matrix products and the attention of each pass, in millions. Dots: with cache. Squares: without.",
+    "每次前向计算中矩阵乘法与注意力的乘法次数（百万）。圆点：用缓存。方块：不用。",
   ],
   timeCaption: [
     "Time of each pass, in milliseconds. Dots: with cache. Squares: without.",
@@ -303,11 +312,11 @@ export const STRINGS = {
 
   whatIfTitle: ["6. What if the rotation were different?", "6. 如果换一种旋转？"],
   whatIfLead: [
-    "The same weights with a different rotation table, without fine-tuning: see how the next token and the loss change. Shifting all positions changes nothing, even beyond the trained length. Changing the distances does.",
-    "同样的权重，换一张旋转表，不做微调，看下一个词元和损失如何变化。平移所有位置不改变结果，即使超出训练长度；改变距离则会改变结果。",
+    "The same weights with a different rotation table, without fine-tuning: see how the next token and the loss change. Shifting all positions changes nothing, even beyond the context. Changing the distances does.",
+    "同样的权重，换一张旋转表，不做微调，看下一个词元和损失如何变化。平移所有位置不改变结果，即使超出上下文长度；改变距离则会改变结果。",
   ],
   change: ["Rotation", "旋转"],
-  changeNone: ["unchanged", "不变"],
+  changeUnchanged: ["unchanged", "不变"],
   changeOff: ["off", "关闭"],
   changeTheta: ["different theta", "更换 theta"],
   changeLinear: ["interpolation", "位置插值"],
@@ -321,12 +330,12 @@ export const STRINGS = {
     "平移把位置 p 的词元移到 p + 平移量，距离不变。“距离拉伸”为 s 时把它移到 s × p，距离变大，如同在更长的文本中。",
   ],
   long: [
-    "repeat the text up to {length} tokens, {times} times the trained length",
-    "把文本重复到 {length} 个词元，即训练长度的 {times} 倍",
+    "repeat the text up to {length} tokens, {times} times the context",
+    "把文本重复到 {length} 个词元，即上下文长度的 {times} 倍",
   ],
   whatIfText: [
-    "Loss, in nats per token: {before} as trained, {after} with the change ({difference}). Largest distance: {distance}; trained length: {context}.",
-    "每词元损失（nat）：训练时的设置 {before}，改变后 {after}（{difference}）。最大距离：{distance}；训练长度：{context}。",
+    "Loss, in nats per token: {before} as trained, {after} with the change ({difference}). Largest distance: {distance}; context: {context}.",
+    "每词元损失（nat）：训练时的设置 {before}，改变后 {after}（{difference}）。最大距离：{distance}；上下文长度：{context}。",
   ],
   computing: ["Computing …", "正在计算……"],
   whatIfShort: ["Type at least two tokens.", "请至少输入两个词元。"],

@@ -16,10 +16,11 @@ export function drawTokens() {
   const count = t("counts", { count: state.tokens.length, limit });
   $("counts").textContent = count + (limit < args.maxSeqLen ? t("capped", { context: args.maxSeqLen, limit }) : "");
   const notes = [];
+  if (state.hasStartText) notes.push(t("startText"));
   if (state.tooLong) notes.push(t("tooLong", { count: state.tooLong, limit }));
-  else if (isFull()) notes.push(t("full"));
+  else if (isFull()) notes.push(t("full", { limit }));
   if (state.ended) notes.push(t("ended"));
-  $("ended").textContent = notes.join(" ");
+  $("notes").textContent = notes.join(" ");
   drawText();
   if (state.logits) drawBars();
 }
@@ -102,7 +103,8 @@ function bar() {
   );
 }
 
-// The ids of the `count` largest probabilities, in descending order. Sorts only these ids, not the whole vocabulary.
+// The ids of the `count` largest probabilities, in descending order. The smallest of them comes from a sort of the
+// numbers alone, which is faster than a sort of all ids by their probability.
 export function mostLikely(probs, count) {
   const smallest = new Float64Array(probs).sort()[Math.max(0, probs.length - count)];
   const ids = [];

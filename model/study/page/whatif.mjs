@@ -8,7 +8,7 @@ import { mostLikely } from "./tokens.mjs";
 export const longLength = Math.min(2 * args.maxSeqLen, 512);
 
 const SCALED = ["linear", "ntk", "yarn"]; // the changes that have a factor
-const ROTATED = ["none", "theta", ...SCALED];
+const ROTATED = ["unchanged", "theta", ...SCALED];
 
 const ORIGINAL = { theta: args.ropeTheta, scaling: args.ropeScaling, offset: 0, stretch: 1, off: false };
 
@@ -19,7 +19,8 @@ function changedRotation() {
   if (SCALED.includes(change)) rotation.scaling = { type: change, factor, attentionFactor: 1 };
   if (change === "yarn") {
     Object.assign(rotation.scaling, {
-      originalMaxSeqLen: args.maxSeqLen,
+      // The change replaces the network's own scaling, so it starts from the context before that scaling, if known.
+      originalMaxSeqLen: args.ropeScaling?.originalMaxSeqLen ?? args.maxSeqLen,
       low: 1,
       high: 32,
       attentionFactor: 0.1 * Math.log(factor) + 1,
@@ -28,7 +29,7 @@ function changedRotation() {
   return rotation;
 }
 
-// The text, or the text repeated beyond the trained length.
+// The text, or the text repeated beyond the context.
 function comparedTokens() {
   if (!state.long) return state.tokens;
   const [first, ...rest] = state.tokens; // BOS, if the tokenizer adds it
@@ -129,7 +130,7 @@ function drawLoss(before, after) {
     yName: t("lossAxis"),
     integerTicks: true,
   });
-  if (n > args.maxSeqLen) vertical(context, x, y, args.maxSeqLen, span, t("trained", { length: args.maxSeqLen }));
+  if (n > args.maxSeqLen) vertical(context, x, y, args.maxSeqLen, span, t("context", { length: args.maxSeqLen }));
   const curve = (values, color, dash) => {
     Object.assign(context, { strokeStyle: color, fillStyle: color, lineWidth: 2 });
     context.setLineDash(dash);
