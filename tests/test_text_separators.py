@@ -140,8 +140,11 @@ def test_texts_without_a_certain_separator_are_not_split(kind):
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("Markdown with long rules", ("-" * 20 + ", 40 times, may separate", "give --doc_separator=" + "-" * 20)),
-        ("scenes", ("*****, 29 times, may separate", "give --doc_separator='*****'")),
+        (
+            "Markdown with long rules",
+            ("-" * 20 + ", 40 times, may separate", f'give doc_separator = "\\n{"-" * 20}\\n" in a config'),
+        ),
+        ("scenes", ("*****, 29 times, may separate", 'give doc_separator = "\\n*****\\n" in a config')),
         ("pages", ("form feeds, 19 times, may separate", 'give doc_separator = "\\f" in a config')),
     ],
 )
@@ -174,7 +177,7 @@ def test_only_a_sample_of_the_beginning_is_examined(tmp_path, monkeypatch):
     samples, is_all = open_documents([tmp_path]).beginnings()
     assert samples == [text[:3000], "short"]
     assert not is_all
-    assert " times in the first " in recognize(samples, is_all).note
+    assert " times in a sample of " in recognize(samples, is_all).note
     monkeypatch.setattr("model.text.sources.SAMPLE", 2000)
     assert open_documents([tmp_path]).beginnings() == ([text[:2000]], False)
     assert open_documents([tmp_path / "b.txt"]).beginnings() == (["short"], True)

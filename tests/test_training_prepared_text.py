@@ -120,6 +120,7 @@ def test_a_text_of_one_character_or_white_space_is_refused(tmp_path, tokenizer, 
     with pytest.raises(ValueError, match=r"holds nothing but '.*': there is nothing to learn"):
         check_variety(tokenized(text), tokenizer)
     check_variety(tokenized(text + "day"), tokenizer)
+    check_variety(tokenized("天地玄黄" * 40), tokenizer)  # characters spelled in bytes
 
 
 def test_occurrences_counts_the_complete_sequence():

@@ -165,7 +165,7 @@ def _read_settings(directory: Path) -> dict[str, Any]:
 
 
 def hugging_face_files(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """The contents of tokenizer.json and tokenizer_config.json for a SentencePiece model; None if it is not BPE."""
+    """The contents of tokenizer.json and tokenizer_config.json for a SentencePiece model; None for a unigram model."""
     model = SentencePieceProcessor(model_proto=path.read_bytes())
     pieces = [model.id_to_piece(i) for i in range(model.get_piece_size())]
     plain = {i for i in range(len(pieces)) if not (model.is_control(i) or model.is_unknown(i) or model.is_byte(i))}
@@ -185,7 +185,7 @@ def hugging_face_files(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | No
 
 
 def _merge_pairs(piece: str, vocabulary: set[str]) -> list[list[str]]:
-    """Every pair of pieces that merges into ``piece``. All of them have its rank."""
+    """Every pair of pieces that merges into ``piece``, for the list of merges at the rank of ``piece``."""
     pairs = []
     for i in range(1, len(piece)):
         left, right = piece[:i], piece[i:]

@@ -5,6 +5,7 @@ a prompt starts with it. If ordinary text is taken for a separator, documents ar
 if the separator is certain. If one is only likely, a note tells which flag would split the text.
 """
 
+import json
 import re
 import statistics
 from collections import Counter
@@ -12,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from shlex import quote
 from typing import NamedTuple
+
+from ..cli import quantity
 
 SEPARATOR_FORMAT = 2  # increase when texts are split at other places, so that tokens cached before are not reused
 SURROUNDING = 200  # characters before and after a separator that are examined
@@ -41,7 +44,7 @@ FORM_FEED = re.compile("\f")
 HTML = re.compile(r"</p>|<br|</a>|</div>", re.IGNORECASE)  # in HTML </s> ends struck-through text
 QUOTES = "\"'`"
 SENTENCE_END = tuple(".!?…。！？\"'”’」』")
-MIN_FRACTION = 0.9  # of a separator's places, those that must look like the end of a document
+MIN_FRACTION = 0.9  # of a separator's places must look like the end of a document
 MAX_VARIATION = 1.0  # largest standard deviation / mean of the lengths of the documents between rules
 MIN_DOCUMENT = 40  # characters; a shorter text between two rules is a title
 MIN_RULE = 10  # characters; shorter rules, and rules of asterisks, separate the scenes of a novel
@@ -81,7 +84,7 @@ def recognize(samples: Sequence[str], is_all: bool) -> Recognized:
 
     A separator is certain only if at least half of the files have it.
     """
-    sampled = "" if is_all else f" in the first {sum(map(len, samples)) / 1e6:.0f} million characters"
+    sampled = "" if is_all else f" in a sample of {quantity(sum(map(len, samples)), 'character')}"
     hint = None
     for candidate, certain in _candidates(samples):
         times = f"{candidate.count:,} times{sampled}"
@@ -99,9 +102,11 @@ def _describe(core: str) -> str:
 
 
 def _how_to_split(core: str, times: str) -> str:
-    setting = f"--doc_separator={quote(core)}"
-    if core == "\f":
-        setting = 'doc_separator = "\\f" in a config'
+    if core in TAGS:
+        setting = f"--doc_separator={quote(core)}"
+    else:
+        separator = core if core == "\f" else f"\n{core}\n"
+        setting = f"doc_separator = {json.dumps(separator)} in a config"
     return f"{_describe(core)}, {times}, may separate documents: if so, give {setting}"
 
 

@@ -70,7 +70,7 @@ def has_field(file_format: FileFormat, name: str, start: str, text_key: str) -> 
 
 
 def texts(file_format: FileFormat, blocks: Iterable[str], name: str, text_key: str) -> Iterator[str]:
-    """The text of each document. Raises ValueError with file and line if a document has no text."""
+    """The text of each document. Raises ValueError with the place in the file if the file is invalid."""
     if file_format == "csv":
         return _csv_rows(blocks, name, text_key)
     if file_format == "json array":
@@ -221,8 +221,10 @@ def _csv_rows(blocks: Iterable[str], name: str, text_key: str) -> Iterator[str]:
     csv.field_size_limit(MAX_LENGTH)  # the default is 131,072; the csv module has only one limit per process
     lines = _lines(blocks, name)
     header = ""
+    blank_lines = -1
     while not header.strip():
         header = next(lines, "")
+        blank_lines += 1
         if not header:
             raise ValueError(f"{name} has no line with the names of the columns: add one, {OR_PLAIN_TEXT}")
     delimiter = _delimiter(header, name, text_key)
@@ -237,11 +239,12 @@ def _csv_rows(blocks: Iterable[str], name: str, text_key: str) -> Iterator[str]:
         for row in rows:
             if len(row) > len(columns):
                 raise ValueError(
-                    f"{name}:{rows.line_num} ends a row of {quantity(len(row), 'field')}, but the first line names "
-                    f"{quantity(len(columns), 'column')}: put fields that contain {delimiter!r} in double quotes"
+                    f"{name}:{blank_lines + rows.line_num} ends a row of {quantity(len(row), 'field')}, but the first "
+                    f"line names {quantity(len(columns), 'column')}: put fields that contain {delimiter!r} in double "
+                    "quotes"
                 )
             if index < len(row):
                 yield row[index]
     except csv.Error as error:
         kind = UnfinishedError if "unexpected end" in str(error) else ValueError
-        raise kind(f"{name}:{rows.line_num} is not valid CSV ({error}): correct its quotes") from None
+        raise kind(f"{name}:{blank_lines + rows.line_num} is not valid CSV ({error}): correct its quotes") from None

@@ -80,7 +80,7 @@ def prepare_text(plan: Plan) -> PreparedText:
 
 
 def open_text(data: DataArgs) -> tuple[DataArgs, Documents]:
-    """The documents, and the settings with their separator, which is recognized if it is not set."""
+    """The settings with the separator, which is recognized if it is not set, and the documents."""
     documents = data.documents()
     if data.doc_separator is None:
         found = recognize(*documents.beginnings())
@@ -118,13 +118,15 @@ def check_variety(dataset: Dataset, tokenizer: Tokenizer) -> None:
     """Raise ValueError if the training text is only white space, or a single repeated character."""
     ids = np.flatnonzero(np.bincount(sampled_blocks(dataset.train, SAMPLED_TOKENS)))
     characters = set(tokenizer.decode(ids.tolist()))
+    if "\ufffd" in characters:
+        return  # tokens of single bytes, which spell varied characters
     if len(characters) < 2 or "".join(characters).isspace():
         examples = ", ".join(repr(character) for character in sorted(characters)[:4])
         raise ValueError(f"the training text holds nothing but {examples}: there is nothing to learn; give other text")
 
 
 def occurrences(ids: np.ndarray, tokens: list[int]) -> int:
-    """How often ``tokens`` occur in ``ids`` (N,), one directly after the other."""
+    """Count the occurrences of the sequence ``tokens`` in ``ids`` (N,)."""
     places = len(ids) - len(tokens) + 1
     if places < 1:
         return 0
