@@ -54,7 +54,8 @@ def copy_modules(model: Transformer) -> Transformer:
     device = model.tok_embeddings.weight.device
     shared = [*model.parameters(), *model.buffers(), model.freqs_cis]
     network = copy.deepcopy(model, {id(tensor): tensor for tensor in shared})
-    network.freqs_cis = network.freqs_cis.detach().to(device)  # now, rather than at every token
+    with torch.no_grad():  # if the table is computed from weights, its copy is a constant
+        network.freqs_cis = network.freqs_cis.to(device)  # now, rather than at every token
     if device.type == "cpu":
         replace_linear_layers(network)
     return network.eval()
