@@ -94,7 +94,7 @@ def open_long_texts(options: Extrapolate) -> tuple[Transformer, StudySettings, T
 @torch.no_grad()
 def full(model: Transformer, texts: Tensor) -> Tensor:
     """Loss at each position, each text in one call: (texts, longest)."""
-    return torch.cat([losses_of(model, text[None]) for text in texts])
+    return losses_of(model, texts, rows=1)
 
 
 @torch.no_grad()
@@ -110,17 +110,20 @@ def windowed(model: Transformer, texts: Tensor, stride: int) -> Tensor:
     done = 0
     while done < longest:
         end = min(done + (stride if done else length), longest)
-        windows = texts[:, end - length : end + 1]  # (texts, length + 1)
-        losses = torch.cat([losses_of(model, batch) for batch in windows.split(rows)])  # (texts, length)
+        losses = losses_of(model, texts[:, end - length : end + 1], rows)  # (texts, length)
         parts.append(losses[:, length - (end - done) :])
         done = end
     return torch.cat(parts, 1)  # (texts, longest)
 
 
-def losses_of(model: Transformer, tokens: Tensor) -> Tensor:
-    """The loss of each of the last T tokens, in nats: (N, T + 1) -> (N, T)."""
-    logits = model(tokens[:, :-1]).float()  # (N, T, V)
-    return F.cross_entropy(logits.transpose(1, 2), tokens[:, 1:], reduction="none")
+def losses_of(model: Transformer, tokens: Tensor, rows: int) -> Tensor:
+    """The loss of each of the last T tokens, in nats, computed ``rows`` texts at a time: (N, T + 1) -> (N, T)."""
+    # Allocated before the logits, because small tensors between large ones that are freed fragment the memory.
+    losses = torch.empty(len(tokens), tokens.shape[1] - 1)  # (N, T)
+    for batch, out in zip(tokens.split(rows), losses.split(rows)):
+        logits = model(batch[:, :-1]).float()  # (rows, T, V)
+        out.copy_(F.cross_entropy(logits.transpose(1, 2), batch[:, 1:], reduction="none"))
+    return losses
 
 
 def endless_steps(model: Transformer, length: int, keep: int) -> Iterator[tuple[int, list[int], EndlessCache]]:
@@ -155,8 +158,11 @@ def endless_logits(model: Transformer, text: Tensor, keep: int, recompute: bool 
 
 def endless_losses(model: Transformer, texts: Tensor, keep: int, recompute: bool = False) -> Tensor:
     """The loss of each token except the first of texts (N, longest + 1), in nats: (N, longest)."""
-    rows = [F.cross_entropy(endless_logits(model, t[:-1], keep, recompute), t[1:], reduction="none") for t in texts]
-    return torch.stack(rows)
+    losses = torch.empty(len(texts), texts.shape[1] - 1)  # (N, longest), allocated first, as in losses_of
+    for text, out in zip(texts, losses):
+        logits = endless_logits(model, text[:-1], keep, recompute)  # (longest, V)
+        out.copy_(F.cross_entropy(logits, text[1:], reduction="none"))
+    return losses
 
 
 def spans(length: int, factor: int) -> list[tuple[int, int]]:
