@@ -22,7 +22,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.generate import bandwidth
 from model import kernels
+from model.decoding.network import COMPILE_OPTIONS_ON_CPU
 from model.weights.int8 import quantize
 
 SHAPES = [(32000, 288), (768, 288), (288, 288), (5632, 2048), (2048, 5632), (32000, 2048)]  # (out, in)
@@ -55,7 +57,6 @@ ATTENTION = {
     "one token after 128, 6 / 6 heads of 48": AttentionCase(1, 6, 6, 1, 129, 48),
 }
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-COMPILE_OPTIONS = {"cpp_wrapper": True, "realize_reads_threshold": 0}  # as in decoding/network.py
 Run = Callable[[], object]
 Product = Callable[..., Tensor]  # (x, weight) or (x, weight, scales) -> the product
 
@@ -71,12 +72,6 @@ def best_times(runs: dict[str, Run], rounds: int) -> dict[str, float]:
             if number > 0:
                 best[name] = min(best[name], seconds)
     return best
-
-
-def memory_rate(rounds: int) -> float:
-    """The bytes per second that a sum reads from more memory than fits into a cache."""
-    block = torch.ones(BYTES // 4)
-    return BYTES / best_times({"sum": block.sum}, 2 * rounds)["sum"]
 
 
 class Report:
@@ -115,7 +110,7 @@ def multiply_all(product: Product, x: Tensor, weights: list[tuple[Tensor, ...]])
 def compile_all(products: dict[str, Product]) -> dict[str, Product]:
     torch._dynamo.reset()
     return {
-        name: torch.compile(product, options=COMPILE_OPTIONS, dynamic=False)  # type: ignore[call-overload]
+        name: torch.compile(product, options=COMPILE_OPTIONS_ON_CPU, dynamic=False)  # type: ignore[call-overload]
         for name, product in products.items()
     }
 
@@ -240,7 +235,7 @@ def main() -> None:
         time_constants(options.rounds)
         return
     report = Report()
-    print(f"memory reads {memory_rate(options.rounds) / 1e9:.1f} GB/s")
+    print(f"memory reads {bandwidth(torch.device('cpu'), 2 * options.rounds) / 1e9:.1f} GB/s")
     for dtype_name in options.dtypes:
         dtype = DTYPES[dtype_name]
         if options.only in (None, "products"):

@@ -19,7 +19,7 @@ from model.study.exercise import Exercise
 REPO = Path(__file__).parent.parent
 SOLUTIONS = REPO / "tests/solutions"
 STYLES = {name: (SOLUTIONS / f"{name}.py").read_text(encoding="utf-8") for name in ("complex", "real", "halves")}
-pytestmark = pytest.mark.filterwarnings("ignore:Casting complex values")
+pytestmark = pytest.mark.filterwarnings("ignore:Casting complex values", "ignore:ComplexHalf support is experimental")
 
 TABLE, RESHAPE, ROTATE, MASK, CACHE, ATTEND = FUNCTIONS
 FAULTS = {name: value for name, value in vars(faults).items() if isinstance(value, faults.Fault)}
@@ -141,8 +141,16 @@ def test_a_result_of_an_unexpected_type_or_shape_is_wrong_and_raises_nothing(tmp
         "args", "args[-2:]", "torch.zeros(4, 4, dtype=torch.int8)", "torch.zeros(1, 1, dtype=torch.bool)", "object()",
         "type('T', (tuple,), {})((1, 2))",
     ]  # fmt: skip
-    slow = function in (ROTATE, CACHE, ATTEND)  # many pairs of mistakes are tried
-    for result in results[:: 8 if slow else 1]:
+    # These are left out, because trying many pairs of mistakes takes over a second for each. One like them stays in.
+    slow = {
+        ROTATE: ["(1, 2)", "(None, None)", "(torch.zeros(3), torch.zeros(4))", "args[-2:]",
+                 "(torch.tensor(1.0), torch.tensor(2.0))"],
+        ATTEND: ["args[-1]", *(result for result in results if re.match(r"torch.zeros(?!.*uint16)", result))],
+    }  # fmt: skip
+    results = [result for result in results if result not in slow.get(function, ())]
+    if function == ROTATE:  # torch.equal does not support this dtype
+        results.append("tuple(x.to(torch.complex32) for x in args[:2])")
+    for result in results:
         text = f"def {function}(*args):\n    return {result}\n"
         if function == CACHE:
             text = f"class KVCache:\n    __init__ = lambda *a, **k: None\n    update = lambda self, *args: {result}\n"
@@ -303,11 +311,13 @@ def test_memory_is_limited_input_raises_and_the_last_printed_lines_are_shown(tmp
         "def attention(*values):\n    kept = []\n    while True:\n        kept.append(torch.empty(1 << 28))\n",
         encoding="utf-8",
     )
-    words = [sys.executable, "study.py", "check", str(tmp_path / "mine.py")]
-    ended = subprocess.run(words, cwd=REPO, capture_output=True, text=True, encoding="utf-8")
+    for name in ("model.py", "random.py"):  # of the current directory, which the check must not import
+        (tmp_path / name).write_text("raise SystemExit(7)\n", encoding="utf-8")
+    words = [sys.executable, str(REPO / "study.py"), "check", "mine.py"]
+    ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, encoding="utf-8")
     assert (ended.returncode, ended.stderr) == (1, "")
     lines = ended.stdout.splitlines()
-    assert lines[0].endswith("mine.py: loaded")
+    assert lines[0] == "mine.py: loaded"
     assert lines[1:7] == ["  | (3 lines before these)", *["  | hello"] * 4, "  |  ?[2J"]
     raised, prompt, memory, absent = lines[7:]
     assert prompt.startswith("  | name? name?")

@@ -1,5 +1,7 @@
 """study.py endless: the loss with a cache that evicts old tokens, and the influence evicted tokens still have."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -8,7 +10,16 @@ from model import ModelArgs
 from model.decoding.endless import EndlessCache
 from model.positions import build_scheme, save_study
 from model.study import TOPICS, run
-from model.study.extrapolate import Extrapolate, covered_by, endless_logits, endless_losses, endless_steps, loss_table
+from model.study.extrapolate import (
+    Extrapolate,
+    covered_by,
+    endless_logits,
+    endless_losses,
+    endless_steps,
+    last_predictions,
+    loss_table,
+    mean_divergence,
+)
 from model.study.topic import save_plot
 from model.text.train_tokenizer import train_tokenizer
 from model.weights import load_tokenizer, save_model, save_tokenizer
@@ -45,6 +56,10 @@ def test_recomputed_logits_are_a_plain_forward_over_the_tokens_in_the_cache(mode
         torch.testing.assert_close(logits[done : cached[-1] + 1], expected, atol=1e-5, rtol=0)
         done = cached[-1] + 1
     assert done == 50
+    texts = torch.stack((text, text.flip(0)))
+    with_cache = torch.stack([endless_logits(model, each, keep)[-1] for each in texts]).double().log_softmax(-1)
+    assert torch.equal(last_predictions(model, texts, keep), with_cache)
+    torch.testing.assert_close(last_predictions(model, texts, keep, cached)[0], logits[-1].double().log_softmax(-1))
 
 
 def test_within_the_context_the_loss_is_that_of_a_plain_forward(model):
@@ -55,6 +70,14 @@ def test_within_the_context_the_loss_is_that_of_a_plain_forward(model):
         losses = endless_losses(model, texts, 4, recompute)
         assert losses.shape == (3, 60)
         torch.testing.assert_close(losses[:, :24], plain, atol=1e-5, rtol=0)
+
+
+def test_the_divergence_of_predictions_is_the_mean_of_those_of_the_texts():
+    before = torch.tensor([[0.5, 0.5], [0.25, 0.75]], dtype=torch.float64)
+    after = torch.tensor([[0.25, 0.75], [0.25, 0.75]], dtype=torch.float64)
+    expected = (0.5 * math.log(2) + 0.5 * math.log(2 / 3)) / 2
+    assert mean_divergence(before.log(), after.log()) == pytest.approx(expected)
+    assert mean_divergence(after.log(), after.log()) == 0
 
 
 def test_a_curve_that_would_cover_another_is_found():
@@ -111,6 +134,13 @@ def test_evicted_tokens_influence_later_ones_through_cached_keys_only(saved, sch
     assert rows[64][1] == rows[80][1] == "0", "two layers reach back two lengths at most"
     pytest.importorskip("matplotlib")
     save_plot(report.draw, tmp_path / "x.png")
+
+
+def test_each_method_is_listed_once_if_no_token_is_kept(saved):
+    path, text = saved("rope")
+    report = run("endless", TOPICS["endless"](model=path, data=(str(text),), factor=2, windows=1, keep=0))
+    names = [row[0] for row in report.tables[0].rows]
+    assert names == ["rope, as it is", "windows of 32", "endless, none kept", "none kept, recomputed"]
 
 
 @pytest.mark.parametrize(

@@ -198,6 +198,17 @@ def test_each_window_gives_the_losses_of_a_forward_over_that_window(trained):
 
 
 @torch.no_grad()
+def test_windows_are_computed_in_batches_of_no_more_tokens_than_a_text_has(trained):
+    _, model = trained
+    texts = torch.randint(300, (5, 71), generator=torch.Generator().manual_seed(4))
+    sizes = []
+    handle = model.register_forward_pre_hook(lambda _, args: sizes.append(args[0].numel()))
+    losses = windowed(model, texts, 16)
+    handle.remove()
+    assert max(sizes) <= 70
+    torch.testing.assert_close(losses[3:4], windowed(model, texts[3:4], 16))
+
+
 def test_a_stretched_model_gives_the_same_logits_unless_positions_are_scaled(trained):
     _, model = trained
     tokens = torch.randint(300, (1, 20))

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import os
 import random
 import re
 import shutil
@@ -19,7 +20,7 @@ from model.rope import precompute_freqs_cis
 from model.rope_scaling import RopeScaling
 from model.study import TOPICS, run
 from model.study import page as page_topic
-from model.study.page import architecture, camel
+from model.study.page import address_from, architecture, camel
 from model.study.page.browser_regex import browser_regex
 from model.study.page.vocabulary import vocabulary
 from model.text import llama2c_tokenizer as llama2c
@@ -517,6 +518,17 @@ def test_links_lead_to_headings_of_the_docs(toy, tmp_path):
             file, anchor = address.split("#")
             assert f"## {heading}\n" in (tmp_path / file).read_text(encoding="utf-8")
             assert anchor.startswith(heading.split(".")[0])
+
+
+def test_the_address_of_the_docs_is_relative_except_on_another_drive(tmp_path, monkeypatch):
+    file = tmp_path / "part #1" / "rope.md"
+    assert address_from(tmp_path / "out", file) == "../part%20%231/rope.md"
+
+    def on_another_drive(path, start):
+        raise ValueError("path is on mount 'C:', start on mount 'D:'")
+
+    monkeypatch.setattr(os.path, "relpath", on_another_drive)
+    assert address_from(tmp_path / "out", file) == file.as_uri()
 
 
 @pytest.mark.parametrize("modules", [page_topic.PAGE, page_topic.WORKER])

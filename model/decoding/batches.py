@@ -122,7 +122,8 @@ def new_cache(network: Transformer, prompts: Prompts, max_new_tokens: int, endle
     weight, args = network.norm.weight, network.args
     room = longest + max_new_tokens
     if endless:
-        check_endless(network, prompts)
+        check_shift_invariant(network)
+        check_equal_lengths(prompts)
         room = min(room, args.max_seq_len)
         return EndlessCache(args, network.freqs_cis, len(prompts), room, weight.dtype, weight.device)
     if shortest < longest and not is_shift_invariant(network):
@@ -133,15 +134,19 @@ def new_cache(network: Transformer, prompts: Prompts, max_new_tokens: int, endle
     return KVCache(args, len(prompts), room, weight.dtype, weight.device)
 
 
-def check_endless(network: Transformer | type[Transformer], prompts: Prompts) -> None:
-    """Raise ValueError if evicting tokens would change scores, or if the prompts differ in length."""
+def check_shift_invariant(network: Transformer | type[Transformer]) -> None:
+    """Raise ValueError if evicting tokens would change scores."""
     if not is_shift_invariant(network):
         raise ValueError(
             "endless decoding changes the positions of tokens, but this network's scores depend on them: "
             "leave endless out"
         )
+
+
+def check_equal_lengths(prompts: Prompts) -> None:
+    """Raise ValueError if prompts that are continued endlessly in one batch differ in length."""
     lengths = [len(prompt) for prompt in prompts]
-    if lengths and min(lengths) < max(lengths):
+    if min(lengths) < max(lengths):
         raise ValueError(
             f"endless is for prompts of equal length, and these have {min(lengths)} to {max(lengths)} tokens: "
             "give them one by one (--batch_size 1)"

@@ -21,6 +21,9 @@ from ..transformer import Transformer, TransformerBlock
 from .endless import is_shift_invariant
 
 FIRST_COMPILED_POSITION = 2  # torch.compile specialises on the numbers 0 and 1, so these positions run eagerly
+# By default the compiler recomputes the input of a product, for example the norm before it, for every row of the
+# weights. With a threshold of 0 it stores the input first.
+COMPILE_OPTIONS_ON_CPU: dict[str, Any] = {"cpp_wrapper": True, "realize_reads_threshold": 0}
 RECOMPILE_LIMIT = 1000  # per function: each architecture and dtype needs a compilation, with padding and without
 # If a layer has this many weights or more, one layer is compiled, and its code runs for all layers: 22 layers with 44
 # million weights each compile in 8 s instead of 48 (`benchmarks/generate.py --shape 1.1B --only launch`). But each call
@@ -36,7 +39,8 @@ def for_decoding(model: Transformer, compile: bool = False) -> Transformer:
     of the last one only (``LastBlock``), so callers use ``[:, -1]``. It does so if ``hidden`` is not overridden, the
     last block is a TransformerBlock, and neither that block nor the norm has hooks. With ``compile`` its forward for
     one token per row is compiled, and networks of the same architecture share the compiled code. The model is not
-    changed, and changing its weights in place affects the next token. Raises ValueError if there is no compiler.
+    changed, and changing its weights in place affects the next token, except weights from which the rotation table is
+    computed. Raises ValueError if there is no compiler.
     """
     network = copy_modules(model)
     last = network.layers[-1]
@@ -51,7 +55,8 @@ def copy_modules(model: Transformer) -> Transformer:
     device = model.tok_embeddings.weight.device
     shared = [*model.parameters(), *model.buffers(), model.freqs_cis]
     network = copy.deepcopy(model, {id(tensor): tensor for tensor in shared})
-    network.freqs_cis = network.freqs_cis.to(device)  # now, rather than at every token
+    with torch.no_grad():  # if the table is computed from weights, its copy is a constant
+        network.freqs_cis = network.freqs_cis.to(device)  # now, rather than at every token
     if device.type == "cpu":
         replace_linear_layers(network)
     return network.eval()
@@ -143,9 +148,7 @@ class CompiledNetwork(Transformer):
 
 def compile_function(function: Callable[..., Tensor], on_cpu: bool) -> Callable[..., Tensor]:
     """Compile a function with the options for decoding."""
-    # By default the compiler recomputes the input of a product, for example the norm before it, for every row of the
-    # weights. With a threshold of 0 it stores the input first.
-    options: dict[str, Any] = {"cpp_wrapper": True, "realize_reads_threshold": 0} if on_cpu else {}
+    options = COMPILE_OPTIONS_ON_CPU if on_cpu else {}
     return torch.compile(  # type: ignore[call-overload,no-any-return]
         function, dynamic=True, fullgraph=True, options=options, recompile_limit=RECOMPILE_LIMIT
     )

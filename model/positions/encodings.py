@@ -76,7 +76,8 @@ class GridRope(Transformer):
 class LearnableRope(Transformer):
     """RoPE with trained frequencies f_i: pair i is rotated by m f_i. They start as RoPE's theta^(-2i/D).
 
-    The table is computed at each access, because the frequencies change in training.
+    The table is computed at each access, because the frequencies change in training. A table that is assigned to
+    ``freqs_cis`` replaces it.
     """
 
     def __init__(self, args: ModelArgs) -> None:
@@ -85,18 +86,21 @@ class LearnableRope(Transformer):
                 f"rope_theta is {args.rope_theta}: give at least 1, or pairs rotate by over a radian per token"
             )
         super().__init__(args)
+        self.assigned_freqs_cis: Tensor | None = None  # discards the plain table of the parent's constructor
         rotations = precompute_freqs_cis(args.head_dim, 2, args.rope_theta)[1]  # (D/2,): of position 1
         self.frequencies = nn.Parameter(rotations.angle())  # (D/2,) radians per token
 
     @property
     def freqs_cis(self) -> Tensor:  # type: ignore[override]
+        if self.assigned_freqs_cis is not None:
+            return self.assigned_freqs_cis
         positions = torch.arange(self.args.max_seq_len, dtype=torch.float64, device=self.frequencies.device)
         angles = torch.outer(positions, self.frequencies.double())  # (max_seq_len, D/2)
         return torch.polar(torch.ones_like(angles), angles).to(torch.complex64)
 
     @freqs_cis.setter
     def freqs_cis(self, table: Tensor) -> None:
-        """Discard the table that the parent's constructor assigns."""
+        self.assigned_freqs_cis = table
 
 
 def sinusoids(dim: int, end: int, theta: float = 10000.0) -> Tensor:

@@ -24,7 +24,7 @@ from ..cli import (
 )
 from ..cli.machine import DeviceName, check_memory, choose_threads, has_native_bfloat16, pick_device, pick_dtype
 from ..cli.parser import format_flag
-from ..decoding.batches import check_endless, check_uncached, memory_needed
+from ..decoding.batches import check_equal_lengths, check_shift_invariant, check_uncached, memory_needed
 from ..decoding.chat import Chat, open_chat
 from ..decoding.conversation import Conversation, converse
 from ..decoding.endless import is_shift_invariant
@@ -199,10 +199,10 @@ def load(flags: argparse.Namespace, options: Options, device: torch.device) -> J
                 max_new_tokens = min(DEFAULT_NEW_TOKENS, args.max_seq_len - longest)
         prompts = [prompt for prompt in prompts for _ in range(options.num_samples)]
     if options.endless:
-        check_endless(variant or Transformer, [])  # a conversation has no prompts yet
+        check_shift_invariant(variant or Transformer)
         for first in range(0, len(prompts), options.batch_size):
             batch = prompts[first : first + options.batch_size]
-            check_endless(variant or Transformer, [prompt.tokens for prompt in batch])
+            check_equal_lengths([prompt.tokens for prompt in batch])
     rows = max(1, min(options.batch_size, len(prompts)))
     if device.type == "cpu":
         lengths = [len(prompt.tokens) + max_new_tokens for prompt in prompts]

@@ -66,11 +66,6 @@ def run(options: AttentionMaps) -> Report:
     check_options(options, 1, "windows")
     model, tokenizer, settings = open_model(options.model)
     args, scheme = model.args, settings.scheme
-    if scheme == "learnable":
-        raise ValueError(
-            "scheme learnable computes its rotation table at each access, so it cannot be switched off: "
-            "name another model"
-        )
     if torch.equal(model.freqs_cis, torch.ones_like(model.freqs_cis)):
         raise ValueError(f"scheme {scheme} does not rotate, so nothing can be switched off: name another model")
     if options.prompt is None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..cli.machine import check_memory
 from ..rope import apply_rotary_emb, precompute_freqs_cis
+from .clocks import frequencies
 from .topic import COLORS, Report, Table, check_even, check_options, check_theta
 
 
@@ -85,7 +86,7 @@ def first_rise(D: int, thetas: tuple[float, ...], products: list[Tensor]) -> Tab
         rises = _rises(curve).nonzero()
         if len(rises):
             t = int(rises[0])
-            angles = precompute_freqs_cis(D, 2, theta)[1].angle().double()  # (D/2,)
+            angles = frequencies(D, theta)  # (D/2,)
             change = ((t + 1) * angles).cos() - (t * angles).cos()  # (D/2,)
             gain, loss = change[change > 0], change[change < 0]
             row = (f"{theta:g}", t, t + 1, len(gain), f"{gain.sum():.3f}", len(loss), f"{-loss.sum():.3f}")

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..cli.machine import check_memory
-from ..decoding.batches import check_endless
-from ..decoding.endless import SINKS, EndlessCache, quarter_of
+from ..decoding.batches import check_shift_invariant
+from ..decoding.endless import SINKS, EndlessCache, never_evicted, quarter_of
 from ..positions import SCALINGS, StudySettings
 from ..transformer import Transformer
 from .scheme_training import scaled, stretched
@@ -63,16 +63,18 @@ def run_extrapolate(options: Extrapolate) -> Report:
 def run_endless(options: Endless) -> Report:
     check_options(options, 0, "keep")
     model, settings, texts, name = open_long_texts(options)
-    check_endless(model, [[0]])  # with a prompt of one token, because only the network is checked
+    check_shift_invariant(model)
     length = model.args.max_seq_len
-    keep = EndlessCache(model.args, model.freqs_cis, keep=options.keep).keep
+    keep = never_evicted(length, options.keep)
     losses = {
         f"{settings.scheme}, as it is": full(stretched(model, settings, options.factor), texts),
         f"windows of {length}": windowed(model, texts, length),
         "endless, none kept": endless_losses(model, texts, 0),
-        f"endless, first {keep} kept": endless_losses(model, texts, keep),
-        f"first {keep} kept, recomputed": endless_losses(model, texts, keep, recompute=True),
     }
+    kept = f"first {keep} kept" if keep else "none kept"
+    if keep:
+        losses[f"endless, {kept}"] = endless_losses(model, texts, keep)
+    losses[f"{kept}, recomputed"] = endless_losses(model, texts, keep, recompute=True)
     note = f"A full cache evicts {quarter_of(length)} tokens and rotates the keys of the later ones back by as many."
     tables = [loss_table(losses, length, options, name, [note]), memory_table(model, texts, keep)]
     return Report(tables, lambda figure: draw(figure, losses, length))
@@ -92,7 +94,7 @@ def open_long_texts(options: Extrapolate) -> tuple[Transformer, StudySettings, T
 @torch.no_grad()
 def full(model: Transformer, texts: Tensor) -> Tensor:
     """Loss at each position, each text in one call: (texts, longest)."""
-    return torch.cat([losses_of(model, text[None]) for text in texts])
+    return losses_of(model, texts, rows=1)
 
 
 @torch.no_grad()
@@ -100,23 +102,28 @@ def windowed(model: Transformer, texts: Tensor, stride: int) -> Tensor:
     """Loss at each position from windows of the trained length, of which the last ``stride`` tokens count.
 
     If ``stride`` is the window's length, windows do not overlap, and the first prediction of a window sees one token
-    only.
+    only. Texts are computed in batches of at most as many tokens as ``full`` computes at a time.
     """
     length, longest = model.args.max_seq_len, texts.shape[1] - 1
+    rows = max(1, longest // length)
     parts: list[Tensor] = []
     done = 0
     while done < longest:
         end = min(done + (stride if done else length), longest)
-        losses = losses_of(model, texts[:, end - length : end + 1])  # (texts, length)
+        losses = losses_of(model, texts[:, end - length : end + 1], rows)  # (texts, length)
         parts.append(losses[:, length - (end - done) :])
         done = end
     return torch.cat(parts, 1)  # (texts, longest)
 
 
-def losses_of(model: Transformer, tokens: Tensor) -> Tensor:
-    """The loss of each of the last T tokens, in nats: (N, T + 1) -> (N, T)."""
-    logits = model(tokens[:, :-1]).float()  # (N, T, V)
-    return F.cross_entropy(logits.transpose(1, 2), tokens[:, 1:], reduction="none")
+def losses_of(model: Transformer, tokens: Tensor, rows: int) -> Tensor:
+    """The loss of each of the last T tokens, in nats, computed ``rows`` texts at a time: (N, T + 1) -> (N, T)."""
+    # Allocated before the logits, because small tensors between large ones that are freed fragment the memory.
+    losses = torch.empty(len(tokens), tokens.shape[1] - 1)  # (N, T)
+    for batch, out in zip(tokens.split(rows), losses.split(rows)):
+        logits = model(batch[:, :-1]).float()  # (rows, T, V)
+        out.copy_(F.cross_entropy(logits.transpose(1, 2), batch[:, 1:], reduction="none"))
+    return losses
 
 
 def endless_steps(model: Transformer, length: int, keep: int) -> Iterator[tuple[int, list[int], EndlessCache]]:
@@ -151,8 +158,11 @@ def endless_logits(model: Transformer, text: Tensor, keep: int, recompute: bool 
 
 def endless_losses(model: Transformer, texts: Tensor, keep: int, recompute: bool = False) -> Tensor:
     """The loss of each token except the first of texts (N, longest + 1), in nats: (N, longest)."""
-    rows = [F.cross_entropy(endless_logits(model, t[:-1], keep, recompute), t[1:], reduction="none") for t in texts]
-    return torch.stack(rows)
+    losses = torch.empty(len(texts), texts.shape[1] - 1)  # (N, longest), allocated first, as in losses_of
+    for text, out in zip(texts, losses):
+        logits = endless_logits(model, text[:-1], keep, recompute)  # (longest, V)
+        out.copy_(F.cross_entropy(logits, text[1:], reduction="none"))
+    return losses
 
 
 def spans(length: int, factor: int) -> list[tuple[int, int]]:
@@ -184,13 +194,15 @@ def memory_table(model: Transformer, texts: Tensor, keep: int) -> Table:
     longest = texts.shape[1]
     length = model.args.max_seq_len
     _, cached, _ = list(endless_steps(model, longest, keep))[-1]  # after the last call
+    plain = [last_predictions(model, texts, keep), last_predictions(model, texts, keep, cached)]
     distances = [length // 16, length // 4, 3 * length // 4, *range(length, longest - keep, length // 2)]
     rows = []
     for back in (*distances[:8], longest - 1):
         place = longest - 1 - back
         changed = texts.clone()
         changed[:, place] = (changed[:, place] + V // 2) % V
-        changes = [mean_change(model, texts, changed, keep, recompute) for recompute in (False, True)]
+        replaced = [last_predictions(model, changed, keep), last_predictions(model, changed, keep, cached)]
+        changes = [mean_divergence(before, after) for before, after in zip(plain, replaced)]
         in_cache = "yes" if place in cached else "no"
         rows.append((back, in_cache, *(short(change, 6) if change else "0" for change in changes)))
     return Table(
@@ -201,13 +213,26 @@ def memory_table(model: Transformer, texts: Tensor, keep: int) -> Table:
     )
 
 
-def mean_change(model: Transformer, texts: Tensor, changed: Tensor, keep: int, recompute: bool) -> float:
-    """The mean KL divergence between the last predictions of each text and of its changed version, in nats."""
-    divergences = []
-    for pair in zip(texts, changed):
-        a, b = (endless_logits(model, text, keep, recompute)[-1].double().log_softmax(-1) for text in pair)  # (V,)
-        divergences.append(F.kl_div(b, a, reduction="sum", log_target=True).item())
-    return sum(divergences) / len(divergences)
+@torch.no_grad()
+def last_predictions(model: Transformer, texts: Tensor, keep: int, recomputed: list[int] | None = None) -> Tensor:
+    """The log-probabilities of the token after each text (N, longest), with an ``EndlessCache``: float64 (N, V).
+
+    With ``recomputed``, they are instead computed from the tokens at these indices of each text, without the cache.
+    """
+    rows = []
+    for text in texts:
+        if recomputed is None:
+            logits = endless_logits(model, text, keep)[-1]  # (V,)
+        else:
+            logits = model(text[None, recomputed])[0, -1].float()  # (V,)
+        rows.append(logits.double().log_softmax(-1))
+    return torch.stack(rows)
+
+
+def mean_divergence(before: Tensor, after: Tensor) -> float:
+    """The mean KL divergence, in nats, between predictions (N, V), given as log-probabilities."""
+    rows = zip(before, after)
+    return sum(F.kl_div(b, a, reduction="sum", log_target=True).item() for a, b in rows) / len(before)
 
 
 def draw(figure: Any, losses: dict[str, Tensor], length: int) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..cli.machine import check_memory
 from ..rope import apply_rotary_emb, precompute_freqs_cis
 from .arrows import arc, arrow, plane
-from .topic import BLUE, COLORS, ORANGE, Report, Table, check_even, check_options, check_theta, short
+from .topic import BLUE, COLORS, ORANGE, Report, Table, check_even, check_options, check_seed, check_theta, short
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,8 @@ def scores_at(options: Relative, shifts: Tensor) -> dict[str, Tensor]:
 def run_relative(options: Relative) -> Report:
     check_theta(options.theta)
     check_even(options, "head_dim")
-    check_options(options, 0, "distance", "seed")
+    check_options(options, 0, "distance")
+    check_seed(options)
     end = SHIFTS[-1] + options.distance
     check_memory(24 * options.head_dim * (end + 2 * options.head_dim), f"distance and head_dim {options.head_dim}")
     shifts = torch.tensor(SHIFTS)

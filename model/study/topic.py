@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..cli.files import write_atomically
 from ..cli.machine import check_memory
+from ..decoding.sampling import Sampling
 from ..positions import STUDY_FILE, StudySettings, load_study, read_study
 from ..positions.encodings import check_at_least
 from ..text.sources import open_documents
@@ -117,6 +118,11 @@ def check_options(options: Any, minimum: int, *names: str) -> None:
     """Raise ValueError for the first of these options that is below ``minimum``."""
     for name in names:
         check_at_least(name, getattr(options, name), minimum)
+
+
+def check_seed(options: Any) -> None:
+    """Raise ValueError for a seed that is out of range, with the words of ``Sampling``."""
+    Sampling(seed=options.seed)
 
 
 def check_even(options: Any, name: str) -> None:

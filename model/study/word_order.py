@@ -10,7 +10,7 @@ from torch import Tensor
 from ..attention import attention
 from ..rope import apply_rotary_emb, precompute_freqs_cis
 from .arrows import arc, arrow, plane
-from .topic import BLUE, ORANGE, Report, Table, check_options, short
+from .topic import BLUE, ORANGE, Report, Table, check_seed, short
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def attend(words: tuple[str, ...], order: list[int], seed: int, rotate: bool) ->
 
 def run(options: Order) -> Report:
     words = options.words
-    check_options(options, 0, "seed")
+    check_seed(options)
     if len(words) < 2 or len(set(words)) < len(words):
         raise ValueError(f"words is {' '.join(words)!r}: give at least two different words, each once")
     middle = len(words) // 2

@@ -173,10 +173,10 @@ def same_slots(value: Any, expected: Any) -> bool:
     """Whether two results agree in all written slots; False if most expected numbers were never written."""
     if value is None or expected is None:
         return value is None and expected is None
-    parts = expected if isinstance(expected, tuple) else [expected]
-    if any(part.isnan().double().mean() > 0.5 for part in parts):
+    if not same(value, expected):
         return False
-    return same(value, expected)
+    parts = expected if isinstance(expected, tuple) else [expected]
+    return not any(part.isnan().double().mean() > 0.5 for part in parts)
 
 
 def judge_cache(names: dict[str, Any], conventions: Conventions, caller: Caller) -> Verdict:

@@ -140,7 +140,8 @@ def run_child(files: list[Path], skipped: list[str], seconds: float) -> tuple[Pr
     with tempfile.TemporaryDirectory() as directory:
         notes = Path(directory) / "notes.jsonl"
         notes.write_text("", encoding="utf-8")
-        command = [sys.executable, "-m", f"{__package__}.child", str(notes), str(seconds), json.dumps(skipped)]
+        # -P keeps the current directory, which may hold a model.py or a random.py, off the import path.
+        command = [sys.executable, "-P", "-m", f"{__package__}.child", str(notes), str(seconds), json.dumps(skipped)]
         child = subprocess.Popen(
             [*command, *map(str, files)],
             stdin=subprocess.DEVNULL,  # input() raises EOFError

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import torch
 from torch import Tensor
@@ -214,10 +215,18 @@ def docs_steps(out: Path) -> dict[str, list[tuple[str, str]]]:
     for language, name in DOCS_PAGES.items():
         file = DOCS / name
         text = file.read_text(encoding="utf-8") if file.is_file() else ""
-        address = Path(os.path.relpath(file, out.resolve().parent)).as_posix()
+        address = address_from(out.resolve().parent, file)
         headings = re.findall(r"^## (\d+\. .*)$", text, flags=re.MULTILINE)
         steps[language] = [(heading, f"{address}#{anchor(heading)}") for heading in headings]
     return steps
+
+
+def address_from(directory: Path, file: Path) -> str:
+    """The address of ``file`` in a page in ``directory``: relative, or absolute if they are on two Windows drives."""
+    try:
+        return quote(Path(os.path.relpath(file, directory)).as_posix())
+    except ValueError:
+        return file.as_uri()
 
 
 def anchor(heading: str) -> str:
