@@ -72,7 +72,8 @@ class ModelArgs:
             yield f"tie_embeddings is {self.tie_embeddings!r}: give true or false"
         if isinstance(self.rope_scaling, RopeScaling):
             yield from self.rope_scaling.problems()
-            if self.rope_theta <= 1 or self.head_dim == 2:
+            is_number = isinstance(self.rope_theta, int | float)
+            if (is_number and self.rope_theta <= 1) or self.head_dim == 2:
                 yield (
                     f"rope_theta is {self.rope_theta} and head_dim {self.head_dim}: rope_scaling needs a theta "
                     "above 1 and a head_dim above 2"

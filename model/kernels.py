@@ -63,7 +63,7 @@ def choose_attention(q: Tensor, S: int) -> Attend:
                                                  AMX (Intel)   AVX512-BF16 (AMD)   AVX2 (AMD)
         training, 16 x 256, 8 / 8 heads of 32    24.4 / 34.4   19.8 / 43.3          483 / 150
         training, 4 x 1024, 8 / 8 heads of 32     103 / 67     95.8 / 105          1460 / 444
-        prompt of 512, 32 / 4 heads of 64         5.0 / 3.3    half of fused        362 / 17
+        prompt of 512, 32 / 4 heads of 64         5.0 / 3.3    1 / 2 (ratio)        362 / 17
         the same after 1,536 tokens              31.2 / 15.1                       2266 / 72
 
     In float32 fused attention was as fast or faster on all three. Above MAX_TRAINING_KEYS it is chosen to save memory:
@@ -146,8 +146,8 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
 def choose_linear(x: Tensor) -> Product:
     """Choose ``linear_mv``, ``linear_in_slices`` or ``F.linear``.
 
-    ``linear_mv`` is for one row, if compiled or not float32; ``linear_in_slices`` for up to MAX_SLICED_ROWS rows of
-    float32, one included.
+    One row: ``linear_mv``, except for float32 in eager mode. Otherwise, for float32 and up to MAX_SLICED_ROWS rows:
+    ``linear_in_slices``. In all other cases: ``F.linear``.
 
     A product of few rows takes the time of reading the weights, which is shortest if every core reads a part of them.
 
@@ -192,7 +192,7 @@ X_ALIGNMENT = 32  # bytes: with AVX-512 the loads of PyTorch's product fault at 
 WEIGHT_ALIGNMENT = 16  # bytes, for the same reason
 MAX_PACKED_ROWS = 8  # of x: up to here the product with eight-bit numbers is faster than dequantizing them
 WIDE_ROW = 4096  # numbers in a row: from here on, packed is the faster for x in bfloat16 (benchmarks/kernels.py)
-WEIGHT_PARTS = 2  # the compiled loop multiplies a row of each part at a time, and so reads x once for all of them
+WEIGHT_PARTS = 2  # int8_elementwise multiplies one row of each part at the same time, so that it reads x once for both
 
 
 def int8_linear(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ def ntk(freqs: Tensor, factor: float) -> Tensor:
 
 
 def llama3(freqs: Tensor, factor: float, original: int, low: float, high: float) -> Tensor:
-    """Llama 3.1: divide the frequency of pairs with fewer than ``low`` rotations in the trained context by ``factor``.
+    """Llama 3.1: divide by ``factor`` the frequency of pairs with fewer than ``low`` rotations in the trained context.
 
     Pairs with more than ``high`` rotations keep theirs; in between, the transition is linear in the rotations.
     """
@@ -41,8 +41,8 @@ def yarn(freqs: Tensor, factor: float, original: int, low: float, high: float) -
     """YaRN as in its authors' code: like ``llama3``, but the transition is linear in the index of the pair.
 
     Both ends of the transition are rounded to whole indices. In the paper (arXiv:2309.00071, section 3.2) it is linear
-    in the number of rotations, as in ``llama3``. If all pairs make fewer than ``low`` rotations, or all more than
-    ``high``, the transition is the wrong way round, as in the authors' code.
+    in the number of rotations, as in ``llama3``. If even the first pair makes far fewer than ``low`` rotations, or the
+    last one far more than ``high``, the result is reversed, as in the authors' code.
     """
     pairs = len(freqs)
     step = math.log(freqs[1].item())  # log of the ratio of neighbouring frequencies (freqs[0] is 1); negative
@@ -68,7 +68,7 @@ class RopeScaling:
     factor: Annotated[float, "divides the frequencies; about how many times longer the context becomes"] = 1.0
     original_max_seq_len: Annotated[int, "llama3 and yarn: the context the model was trained on"] = UNSET
     low: Annotated[float, "llama3 and yarn: pairs with fewer rotations in that context are fully scaled"] = 1.0
-    high: Annotated[float, "pairs with more rotations in it are unchanged (default: llama3 4, yarn 32)"] = UNSET
+    high: Annotated[float, "pairs with more rotations are unchanged (default: llama3 4, yarn 32)"] = UNSET
     attention_factor: Annotated[float, "multiplies queries and keys (default: yarn 0.1 ln factor + 1, else 1)"] = UNSET
 
     def __post_init__(self) -> None:

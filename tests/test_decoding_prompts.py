@@ -97,7 +97,7 @@ def test_an_endless_prompt_that_exceeds_the_context_keeps_its_first_and_last_tok
         assert cut.tokens == prompt.tokens[:4] + prompt.tokens[-5:]
     assert capsys.readouterr().err == (
         "note: prompt 2 has 17 tokens and exceeds the context of 9 (1 other prompt too): "
-        "8 are left out after the first 4\n"
+        "after its first 4 tokens, 8 are left out\n"
     )
     (tiny,) = fit_endless([long], 3)
     assert tiny.tokens == long.tokens[:1] + long.tokens[-2:], "only one, because a cache of this size keeps one"

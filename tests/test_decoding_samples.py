@@ -10,7 +10,7 @@ from model import ModelArgs, Transformer
 from model.decoding import samples as module
 from model.decoding.network import for_decoding
 from model.decoding.prompts import Prompt
-from model.decoding.samples import Completion, Sample, Speed, StopStrings, complete
+from model.decoding.samples import CompletionSettings, Sample, Speed, StopStrings, complete
 from model.decoding.sampling import Sampling
 
 
@@ -37,7 +37,7 @@ def scripted(monkeypatch):
                 yield list(tokens)
 
         monkeypatch.setattr(module, "decode_batch", decode_batch)
-        completion = Completion(n, **options)
+        completion = CompletionSettings(n, **options)
         return complete(network, LETTERS, [prompt(begin)] * len(texts), completion, Sampling(), speed or Speed())
 
     return call
@@ -167,7 +167,7 @@ def test_stop_strings_streaming_and_log_probabilities_work_past_the_context(smal
     def samples_of(prompts, **options):
         samples = {}
         streamed = {}
-        completion = Completion(96, endless=True, **options)
+        completion = CompletionSettings(96, endless=True, **options)
         for sample in complete(network, LETTERS, prompts, completion, Sampling(0.0), Speed()):
             streamed[sample.prompt.text] = streamed.get(sample.prompt.text, "") + sample.take()
             samples[sample.prompt.text] = sample

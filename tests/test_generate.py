@@ -384,7 +384,7 @@ def test_the_prompt_of_an_endless_text_may_be_longer_than_the_context(run):
     code, out, err = run(*arguments, "--endless")
     assert code == 0
     assert out.startswith(text)
-    assert "are left out after the first 4" in err
+    assert "after its first 4 tokens" in err
     assert f"prompt: {CONTEXT} tokens" in err
     assert f"new: {2 * CONTEXT - 1} tokens" in err
 

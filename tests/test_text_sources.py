@@ -16,7 +16,7 @@ import pytest
 from model.text import sources
 from model.text.python_docs import prose, python_docs
 from model.text.readers import PROBE, first_bytes, split_documents
-from model.text.sources import DEFAULT, open_documents
+from model.text.sources import PYTHON_DOCS, open_documents
 from model.text.tokenizer import split_text
 
 TEXT = "One.\r\nTwo\rthree\n\n\n  日本 😀\u2028x\x0c\n"
@@ -337,7 +337,7 @@ def test_the_default_corpus_is_documentation():
     everything = "\n".join(texts)
     assert "Wrap a single paragraph of text" in everything  # textwrap
     assert 'The "try" statement specifies exception handlers' in everything  # the language reference
-    chunks = list(open_documents([DEFAULT]))
+    chunks = list(open_documents([PYTHON_DOCS]))
     assert "".join(chunk.text for chunk in chunks) == "".join(texts)
     assert sum(chunk.starts for chunk in chunks) == len(texts)
     # Modules and topics are shuffled, so both occur at the end.

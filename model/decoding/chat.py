@@ -22,7 +22,7 @@ from .prompts import decode_utf8
 RENDERER = Path(__file__).with_name("template.py")  # not imported here, because jinja2 delays the start
 CONVERSATIONS_PER_PROCESS = 500
 SECONDS = 5  # limit of processor time of a process
-TIMEOUT = 60.0  # limit of wall time in seconds; on a busy machine the process may not reach the one above
+TIMEOUT = 60.0  # limit of wall time in seconds, because on a busy machine a process gets little processor time
 MEMORY = 1 << 30  # limit in bytes
 # Marks around the names of control tokens in a message while it is rendered: Unicode noncharacters, which no text
 # should contain.
@@ -44,7 +44,7 @@ class Chat:
         self.template = template
         self.variables = variables
         self.tokenizer = tokenizer
-        self.source = source  # the file of the template, for messages
+        self.source = source  # the file of the template, named in errors
         self.system: list[Message] = [] if system is None else [{"role": "system", "content": system}]
         self.control_ids = tokenizer.control_tokens(template)
         names = sorted(map(re.escape, self.control_ids), key=len, reverse=True)

@@ -168,7 +168,10 @@ class Conversation:
 
 
 def converse(conversation: Conversation, max_new_tokens: int, stop: Sequence[str]) -> None:
-    """Take turns until stdin ends. Ctrl-C ends only the turn; a line that is too long is reported."""
+    """Take turns until stdin ends. Ctrl-C ends only the turn.
+
+    If a line does not fit, a new text begins with it. If it does not fit there either, it is reported.
+    """
     terminal = Terminal(conversation.reset)
     while True:
         try:

@@ -123,6 +123,6 @@ def fit_endless(prompts: Sequence[Prompt], context: int) -> list[Prompt]:
         others = f" ({quantity(len(too_long) - 1, 'other prompt')} too)" if len(too_long) > 1 else ""
         print_note(
             f"note: prompt {number + 1} has {length} tokens and exceeds the context of {context}{others}: "
-            f"{left_out} are left out after the first {never_evicted(context)}"
+            f"after its first {never_evicted(context)} tokens, {left_out} are left out"
         )
     return shortened

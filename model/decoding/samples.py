@@ -157,7 +157,7 @@ class Speed:
 
 
 @dataclass(frozen=True)
-class Completion:
+class CompletionSettings:
     """Settings of ``complete``."""
 
     max_new_tokens: int
@@ -172,7 +172,7 @@ def complete(
     network: Transformer,
     tokenizer: Tokenizer,
     prompts: Sequence[Prompt],
-    completion: Completion,
+    completion: CompletionSettings,
     sampling: Sampling,
     speed: Speed,
 ) -> Iterator[Sample]:

@@ -83,7 +83,10 @@ def main() -> None:
 
 
 def check_target(target: Path, to: str) -> None:
-    """Raise ValueError if the output would overwrite anything. An empty directory is accepted."""
+    """Raise ValueError if the output would overwrite anything. An empty directory can be replaced.
+
+    Not for llama2c, and not if it is a link, a mount point or the current directory.
+    """
     is_empty_directory = target.is_dir() and not any(target.iterdir())
     if is_empty_directory and (target.is_symlink() or os.path.ismount(target) or target.samefile(".")):
         raise ValueError(f"{target} cannot be replaced by another directory: give a new name, or a name inside it")

@@ -30,7 +30,7 @@ from ..decoding.conversation import Conversation, converse
 from ..decoding.endless import is_shift_invariant
 from ..decoding.network import for_decoding
 from ..decoding.prompts import Prompt, check_fit, fit_endless, read_texts
-from ..decoding.samples import Completion, Sample, Speed, check_stop_strings, complete
+from ..decoding.samples import CompletionSettings, Sample, Speed, check_stop_strings, complete
 from ..decoding.sampling import Sampling
 from ..text.tokenizer import Tokenizer
 from ..training.config import run_settings
@@ -232,7 +232,7 @@ def encode_prompts(
 
 def print_samples(job: Job, options: Options, stop: list[str], sampling: Sampling, speed: Speed) -> None:
     """Generate and print all samples, with a progress bar if there is more than one batch."""
-    completion = Completion(
+    completion = CompletionSettings(
         job.max_new_tokens, stop, options.batch_size, options.logprobs, not options.no_cache, options.endless
     )
     unfinished = len(job.prompts)

@@ -13,7 +13,7 @@ the user has set are kept.
 Only how threads wait depends on the load of the machine. The number of threads does not, because it changes the last
 bits of a product, and the same command and seed must always give the same text and the same weights.
 
-Until ``run_script`` starts the work, Ctrl-C ends the process at once, because an import would print a traceback.
+Until ``run_script`` starts the work, Ctrl-C ends the process at once; an interrupted import would print a traceback.
 Garbage collection is off until then: the objects that the import of PyTorch creates are never freed, and examining
 them again and again took a fifth of the time.
 """
@@ -69,6 +69,6 @@ def choose_waiting() -> bool:
 BUSY = False  # whether the machine was busy when the script started
 if is_project_script(sys.argv[0]):
     gc.disable()
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # it is ignored under nohup
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # the background jobs of a shell script ignore it
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     BUSY = choose_waiting()

@@ -11,7 +11,7 @@ from ..study.topic import check_plot, save_plot
 
 WITHOUT_PICTURE = ("exercise", "check", "page")
 POSITIONAL = ("model", "file", "directory")  # options that may also be given as a positional argument
-TEXT_OPTIONS = ("prompt", "data")  # for text without a flag, the parser suggests the first of these that the topic has
+TEXT_OPTIONS = ("prompt", "data")  # the first of these is suggested to users who give a text without a flag
 
 
 def overview() -> str:

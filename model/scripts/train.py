@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..cli import Parser, Settings, add_flags, local_path, read_flags, run_script, script_name
 from ..cli.machine import keep_freed_memory
-from ..text.sources import DEFAULT
+from ..text.sources import PYTHON_DOCS
 from ..training.choice import show_plan
 from ..training.config import CLASSES, CONFIG_FILE
 from ..training.distributed import torchrun_ranks
@@ -57,8 +57,9 @@ def config_names() -> str:
 def sort_arguments(arguments: Sequence[str], settings: Settings, resume: bool) -> tuple[Path | None, Settings]:
     """Sort the positional arguments. Returns the config file, and the settings with texts and the run added.
 
-    A file that ends in ``.toml`` and the name of an included config are configs; with ``resume`` a directory is the
-    run; anything else is text. Raises ValueError for text that does not exist, and for a setting that is given twice.
+    Configs are files that end in ``.toml`` and the names of included configs. With ``resume`` a directory is the run.
+    Anything else is text. Raises ValueError for files that do not exist, for two configs, and for a setting that is
+    given twice.
     """
     configs: list[Path] = []
     texts: list[str] = []
@@ -109,7 +110,7 @@ def check_text(name: str) -> None:
             f"{name} is a model: --resume {name} continues its run, --init_from {name} fine-tunes it, --data {name} "
             "trains on its files as text"
         )
-    is_path = name not in (DEFAULT, "-") and "://" not in name and not glob.has_magic(name)
+    is_path = name not in (PYTHON_DOCS, "-") and "://" not in name and not glob.has_magic(name)
     if is_path and is_missing(path):
         raise ValueError(f"{name} does not exist: give text (see --data in --help), or one of {config_names()}")
 

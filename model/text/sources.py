@@ -32,7 +32,7 @@ from .tables import FileFormat, format_of, has_field, is_json_lines, json_format
 from .token_cache import download_path, explain_disk_errors
 from .tokenizer import split_text
 
-DEFAULT = "python-docs"  # the documentation bundled with CPython
+PYTHON_DOCS = "python-docs"  # the documentation bundled with CPython
 # The text in which a separator is recognized: characters of all files, characters of one file, number of files
 SAMPLE, SAMPLE_OF_FILE, SAMPLED_FILES = 16_000_000, 4_000_000, 1000
 # Part of the key of cached tokens, because earlier versions read these files as plain text, and CSV files also with
@@ -73,13 +73,13 @@ class Documents:
         """The name and the documents of each file."""
         for file in self.files:
             if file is None:
-                yield DEFAULT, _default_chunks()
+                yield PYTHON_DOCS, _default_chunks()
             else:
                 yield file.name, read_file(file.path, file.name, file.format, self.text_key, self.separator)
 
     def paths(self) -> list[str]:
         """The resolved path of each file, or ``python-docs``."""
-        return [DEFAULT if file is None else str(file.path.resolve()) for file in self.files]
+        return [PYTHON_DOCS if file is None else str(file.path.resolve()) for file in self.files]
 
     def texts(self) -> Iterator[str]:
         """The text of each chunk."""
@@ -116,7 +116,7 @@ class Documents:
     def _statuses(self) -> list[FileStatus]:
         found = []
         if None in self.files:
-            found.append(FileStatus(DEFAULT, DOCS_FORMAT, 0))
+            found.append(FileStatus(PYTHON_DOCS, DOCS_FORMAT, 0))
         for file in self.files:
             for path in corpus_files() if file is None else [file.path]:
                 status = path.stat()
@@ -183,7 +183,7 @@ def is_url(spec: str) -> bool:
 
 def _find(spec: str, patterns: Sequence[str], text_key: str) -> list[File | None]:
     """The text files that one source names."""
-    if spec == DEFAULT:
+    if spec == PYTHON_DOCS:
         return [None]
     if spec in STDIN:
         return [_one_file(_spool("-"), "standard input")]
@@ -207,7 +207,7 @@ def _find(spec: str, patterns: Sequence[str], text_key: str) -> list[File | None
             raise ValueError(f"{spec} matches no file: check the pattern")
         return _text_files(spec, [Path(match) for match in matches], text_key)
     if not path.exists():
-        raise ValueError(f"{spec} does not exist: give a text file, a directory, a glob, a URL, - or {DEFAULT}")
+        raise ValueError(f"{spec} does not exist: give a text file, a directory, a glob, a URL, - or {PYTHON_DOCS}")
     if not path.is_file():
         raise ValueError(f"{spec} is neither a file nor a directory: pipe its text into --data -")
     if path.stat().st_size == 0:

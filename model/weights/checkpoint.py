@@ -256,8 +256,8 @@ def load_model(
     into any subclass with the same tensors. Tensors are read one by one, so the peak memory is the network and one
     tensor; a subclass is first built in full, which takes the same memory once more. On a CPU, weights that keep the
     file's dtype and layout stay memory-mapped, except on Windows, and are read when they are used. NaN and infinity in
-    weights that were read cause a warning; in the others, generating raises ValueError. Raises ValueError if the
-    tensors do not match the configuration.
+    weights that were read cause a warning; those in memory-mapped weights are found when generating, which raises
+    ValueError. Raises ValueError if the tensors do not match the configuration.
     """
     return open_checkpoint(path).model(device, dtype, network, int8)
 

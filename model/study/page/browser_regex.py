@@ -81,7 +81,7 @@ def browser_regex(pattern: str) -> str:
 
 
 def _unsupported(part: str, pattern: str) -> ValueError:
-    return ValueError(f"it splits words by {pattern!r}, and JavaScript does not support {part[:12]!r}")
+    return ValueError(f"it splits words by {pattern!r}, and the page cannot translate {part[:12]!r} to JavaScript")
 
 
 def _escape(escape: re.Match[str], pattern: str, in_class: bool) -> str:

@@ -7,7 +7,7 @@ import { VIEWS } from "./frame.mjs";
 // The parts of the network: [text, view that shows it]. ATTENTION and FEED_FORWARD are branches of the residual stream.
 const BEFORE = [["netTokens", "tokens"], ["netEmbedding"]];
 const ATTENTION = [["netNorm"], ["netRotate", "rotation"], ["netCache", "cache"], ["netScore", "score"], ["netMaps", "maps"]];
-const FEED_FORWARD = [["netNorm"], ["netFeedForward"]];
+const FEED_FORWARD = [["netNorm"], ["netSwiglu"]];
 const AFTER = [["netNorm"], ["netLogits"], ["netNext", "tokens"]];
 
 export function buildOverview() {
@@ -18,7 +18,7 @@ export function buildOverview() {
       "li",
       { className: "layers" },
       element("span", { className: "times" }, t("netLayers", { L: args.nLayers })),
-      element("ol", {}, branch("netAttention", ATTENTION), branch("netFeed", FEED_FORWARD)),
+      element("ol", {}, branch("netAttention", ATTENTION), branch("netFeedForward", FEED_FORWARD)),
     ),
     ...AFTER.map(part),
   );

@@ -1,4 +1,4 @@
-// All translated text of the page, key: [English, Chinese]; names of parameters and formulas stand in the views. `translate` fills in each {name}.
+// The text of the page, key: [English, Chinese]. What is the same in both languages may be in page.html or a view. `translate` fills in each {name}.
 
 export const STRINGS = {
   skip: ["Skip to the views", "跳到视图"],
@@ -20,13 +20,13 @@ export const STRINGS = {
   netEmbedding: ["embedding", "词嵌入"],
   netLayers: ["transformer layer × {L}", "Transformer 层 × {L}"],
   netAttention: ["attention", "注意力"],
-  netFeed: ["feed-forward", "前馈网络"],
+  netFeedForward: ["feed-forward", "前馈网络"],
   netNorm: ["RMSNorm", "RMSNorm"],
   netRotate: ["2. q, k, v; rotate q, k", "2. q、k、v；旋转 q、k"],
   netCache: ["5. cache k, v", "5. 缓存 k、v"],
   netScore: ["3. scores q · k", "3. 得分 q · k"],
   netMaps: ["4. softmax, sum of v", "4. softmax，对 v 加权求和"],
-  netFeedForward: ["SwiGLU", "SwiGLU"],
+  netSwiglu: ["SwiGLU", "SwiGLU"],
   netPlus: ["added to the residual stream", "加回残差流"],
   netLogits: ["logits", "logits"],
   netNext: ["1. next token", "1. 下一个词元"],
@@ -59,8 +59,8 @@ export const STRINGS = {
     "键和值都存入缓存，所以每一步只需计算一个新词元，而不是整段文本。",
   ],
   guide6: [
-    "The rotation is off here: see how much the loss grows. Then choose “unchanged” and stretch the distances.",
-    "这里已关闭旋转，看看损失增大多少。再选“不变”，然后拉伸距离。",
+    "Choose “off” as the rotation and see how much the loss grows. Then choose “unchanged” and stretch the distances.",
+    "在“旋转”中选“关闭”，看看损失增大多少。再选“不变”，然后拉伸距离。",
   ],
   player: ["Generation and selection", "生成与选择"],
   back: ["Back", "后退"],
@@ -148,10 +148,10 @@ export const STRINGS = {
   advance: ["Animate start_pos", "让 start_pos 自动递增"],
   stop: ["Stop", "停止"],
   shiftScores: [
-    "q · k / √D of the selected q and k: {plain} at start_pos 0, {shifted} at start_pos {shift}. Over all {count} keys the scores differ by at most {difference}.",
-    "所选 q 与 k 的 q · k / √D：start_pos 为 0 时是 {plain}，为 {shift} 时是 {shifted}。所有 {count} 个键的得分最多相差 {difference}。",
+    "q · k / √D of the selected q and k: {plain} at start_pos 0, {shifted} at start_pos {shift}. The shift changes none of the {count} keys' scores by more than {difference}.",
+    "所选 q 与 k 的 q · k / √D：start_pos 为 0 时是 {plain}，为 {shift} 时是 {shifted}。对全部 {count} 个键，平移前后的得分最多相差 {difference}。",
   ],
-  clocksTitle: ["All pairs of the head, at the position of the query, shifted by start_pos", "该头的全部分量对（角度取自查询平移 start_pos 之后的位置）"],
+  clocksTitle: ["All pairs of the head, at the query's position plus start_pos", "该头的全部分量对（角度取自查询平移 start_pos 之后的位置）"],
   clocksLegend: [
     "Hand: the angle at this position. Arc: the angles of the positions within the context. Below: pair, and tokens per turn. Select a clock to see its pair.",
     "指针：此位置的角度。弧线：上下文长度以内各位置的角度。下方：第几对，以及转一圈所需的词元数。点击一只钟，查看这一对。",
