@@ -11,7 +11,7 @@ from .script import fail
 def restore_double_dash(action: argparse.Action, values: Any) -> Any:
     """The value of a flag, with ``--`` restored: for ``--prompt=--`` argparse of Python 3.11 passes an empty list.
 
-    It takes the value ``--`` for the separator between flags and positional arguments.
+    argparse takes the value ``--`` for the separator between flags and positional arguments.
     """
     if values != [] or not action.option_strings:
         return values

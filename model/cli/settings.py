@@ -136,7 +136,7 @@ def parse_text(text: Any, kind: Any) -> Any:
 
 
 def decode_argument(text: str) -> str:
-    """The text of a command line argument, decoded as UTF-8 if the locale's encoding cannot represent it.
+    """The text of a command line argument, decoded as UTF-8 if Python could not decode it by the locale's encoding.
 
     Raises ValueError if it is not UTF-8 either.
     """

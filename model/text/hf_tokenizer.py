@@ -1,7 +1,7 @@
 """Hugging Face's tokenizer.json: read with the optional ``tokenizers`` package, written for SentencePiece models.
 
-tokenizer.json is written because transformers would otherwise prepend a space to every text, even if this tokenizer
-does not.
+tokenizer.json is written because transformers would otherwise prepend a space to every text, even if the
+SentencePiece model does not.
 """
 
 import hashlib
@@ -53,7 +53,7 @@ class HFTokenizer:
         self.file_hash = hashlib.sha256(content).hexdigest()
         self.fingerprint = self.file_hash
         if written.get("truncation") or written.get("padding") or written["model"].get("dropout"):
-            self.fingerprint += " without them"  # earlier versions did not switch them off: their tokens differ
+            self.fingerprint += " without them"  # earlier versions applied them, so the tokens that they cached differ
         settings = _read_settings(self.path.parent)
         bos = prefix[0] if prefix else self._id_of(settings.get("bos_token"))
         if bos is None:

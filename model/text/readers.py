@@ -30,7 +30,7 @@ def split_documents(blocks: Iterable[str], separator: str | None) -> Iterator[Ch
     starts = True
     for block in itertools.chain(blocks, [None]):
         text += block or ""
-        # A place that starts before ``end`` is not changed by the next block.
+        # A separator that starts before ``end`` is not changed by the next block.
         end = len(text) if block is None else max(begin, len(text) - margin)
         for start, stop in finder.places(text, begin) if finder else ():
             if start >= end:
@@ -179,7 +179,10 @@ def _utf16_score(raw: bytes, name: str) -> float:
 
 
 def is_binary(raw: bytes) -> bool:
-    """Whether a file that starts with ``raw`` is not text: it has zero bytes or many control characters."""
+    """Whether a file that starts with ``raw`` is not text.
+
+    It has many control characters, or zero bytes without being UTF-16 or UTF-32.
+    """
     raw = raw[:PROBE]
     if b"\0" in raw:
         return not str(guess_encoding(raw)).startswith("UTF-")

@@ -34,7 +34,7 @@ TAGS = (
     "</s>",
 )
 OPENING = r"(?:<s>|<bos>|<BOS>|\[BOS\]|<\|bos\|>|<\|startoftext\|>|<\|begin_of_text\|>)"
-# A separator that ``separator_text`` may have made: the white space before it, the separator, the text after it.
+# A separator as ``separator_text`` makes it: white space, the core, white space and a beginning-of-text tag.
 MARK = re.compile(rf"(\s*)({'|'.join(map(re.escape, TAGS))}|\f)(\s*(?:{OPENING}[^\S\n]*)?)")
 LINE = re.compile(r"(\s*\n)(\S|\S.*\S)([\r\n]\s*)", re.DOTALL)
 RULE = re.compile(r"^(?P<sign>[=*_~-])(?P=sign){4,}(?=\r?$)", re.MULTILINE)
@@ -116,7 +116,7 @@ def separator_text(candidate: Candidate) -> str:
     before = [_trailing_space(place.before).replace("\r\n", "\n") for place in inner]
     after = [_opening(place.after).replace("\r\n", "\n") for place in inner]
     head = _common_start([text[::-1] for text in before])[::-1]
-    tail = _opening(_common_start(after))  # without the part of a tag with which the common start may end
+    tail = _opening(_common_start(after))  # the common start may end inside a tag: that part is dropped
     return head + candidate.core + tail
 
 
@@ -275,6 +275,6 @@ def _ends_sentence(place: Place) -> bool:
 
 
 def _continues(place: Place) -> bool:
-    """Whether the text after the place continues: with a lower-case letter, or with the # or * of a heading."""
+    """Whether the document goes on after the place: with a lower-case letter, or with the # or * of a heading."""
     after = place.after.lstrip()
     return after[:1].islower() or after.startswith(("#", "*"))

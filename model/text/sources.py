@@ -248,8 +248,8 @@ def _start_of_text(path: Path) -> str:
 def _text_files(spec: str, files: Sequence[Path], text_key: str) -> list[File | None]:
     """The text files among ``files``. One warning counts the skipped files, with an example.
 
-    JSON and CSV files without ``text_key`` may belong to a program, so they are read as plain text, unless all files
-    lack it. In JSON lines (.jsonl, .ndjson) a missing ``text_key`` is an error.
+    JSON and CSV files without ``text_key`` may belong to a program, so they are read as plain text beside other
+    text files. In JSON lines (.jsonl, .ndjson) a missing ``text_key`` is an error.
     """
     texts: list[File] = []
     empty: list[Path] = []

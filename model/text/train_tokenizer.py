@@ -44,8 +44,8 @@ def train_tokenizer(texts: Iterable[str], path: str | Path, kind: str = "bpe", v
     ``bpe`` has exactly ``vocab_size`` pieces. Without ``vocab_size`` it has ``default_vocab_size`` pieces, or fewer if
     the text is too short for them. ``char`` has one piece per distinct character and ignores ``vocab_size``.
     The same text gives the same file. Memory is bounded, because a sample spread evenly over the text is used.
-    Raises ValueError if the text is empty, if UTF-8 cannot encode it, or if it has too many characters or too few
-    words for ``vocab_size``.
+    Raises ValueError if the text is empty, if UTF-8 cannot encode it, or if it has too many distinct characters or
+    too few words for ``vocab_size``.
     """
     if kind not in TOKENIZER_KINDS:
         raise ValueError(f"tokenizer kind {kind!r} is unknown: give one of {', '.join(TOKENIZER_KINDS)}")

@@ -12,9 +12,9 @@ def fine_tuning_settings(settings: Settings, explicit: Settings, flags: Settings
     """``settings`` with the architecture and the tokenizer of ``init_from``, which replace those of a config.
 
     A flag may lower ``max_seq_len``. ``explicit`` are the settings meant for fine-tuning: the flags, and those of a
-    config that sets ``init_from`` itself. A learning rate in ``explicit`` is kept. Any other is multiplied by
-    FINE_TUNING_LR_FRACTION: that of the config, or else PEAK_LR (with ``optimizer`` adamw, the default of ``lr``).
-    Raises ValueError if the ``flags`` set another architecture, or ask for a new tokenizer.
+    config that sets ``init_from`` itself. A learning rate in ``explicit`` is kept. Any other becomes the
+    config's rate times FINE_TUNING_LR_FRACTION, or without one that fraction of PEAK_LR (for ``lr`` with adamw: of its
+    default). Raises ValueError if the ``flags`` set another architecture, or ask for a new tokenizer.
     """
     source = settings["init_from"]
     checkpoint = open_checkpoint(source)

@@ -33,7 +33,10 @@ def saved_fingerprint(directory: Path) -> str | None:
 
 
 def cached_dataset(directory: Path, data: DataArgs) -> Dataset | None:
-    """The tokens of the run, if the cache has them. Raises ValueError if not and the text cannot be read again."""
+    """The tokens of the run, if it has a checkpoint and the cache has them.
+
+    Raises ValueError if not, and if the text cannot be read again.
+    """
     fingerprint = saved_fingerprint(directory)
     for entry in sorted(cache_home().glob("tokens-*")):
         if str(directory.absolute()) in runs_using(entry):
@@ -41,7 +44,7 @@ def cached_dataset(directory: Path, data: DataArgs) -> Dataset | None:
             if dataset and dataset.fingerprint == fingerprint:
                 return dataset
     if any(is_pipe(spec) for spec in (*data.data, *data.val_data)):
-        raise ValueError(f"{directory} was trained on text from a pipe, which is no longer in the cache: give --data")
+        raise ValueError(f"{directory} was trained on text from a pipe, whose tokens are not in the cache: give --data")
     return None
 
 

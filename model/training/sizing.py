@@ -116,7 +116,7 @@ class Machine:
     def tokens_per_second(self, model: ModelArgs, train: TrainArgs) -> float:
         """Tokens per second of the fastest step timed so far.
 
-        Each call times steps for 0.35 seconds, and at least three, but ends after a step at which 1.5 seconds are over.
+        Each call times at least three steps, for at least 0.35 seconds, but stops once 1.5 seconds have passed.
 
         The fastest step counts because other programs can only make a step slower. One process is timed, with its share
         of the batch.
