@@ -10,7 +10,7 @@ class KVCache:
     """Keys, already rotated, and values of every layer, allocated once: (L, B, K, max_seq_len, D) each.
 
     The cache does not count its tokens: the caller passes ``start_pos``. To overwrite slots or to begin another text,
-    pass a lower one, because slots at ``start_pos + T`` and above are never read.
+    pass a lower one. Nothing needs to be cleared, because slots at ``start_pos + T`` and above are never read.
     """
 
     def __init__(

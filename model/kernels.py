@@ -3,11 +3,11 @@
 ``attend`` computes what ``attention`` in attention.py defines, ``linear`` computes ``nn.Linear``, and ``int8_linear``
 the same for eight-bit weights. Which implementation is fastest depends on the dtype, the shape, the features of the
 processor (``CPU``), and whether gradients are needed or torch.compile is tracing. The rules never measure time, because
-the same command must give the same text every time. benchmarks/kernels.py times every
-implementation on your machine and reports where a rule does not choose the fastest.
+the same command must give the same text every time. benchmarks/kernels.py times every implementation on your machine
+and reports where a rule does not choose the fastest.
 
-All inputs must be finite, in padding as well. Some libraries read past the end of a row into the next one and multiply
-the numbers there by zero, and zero times NaN is NaN.
+All inputs must be finite, also those of padding tokens. Some libraries read past the end of a row into the next one and
+multiply the numbers there by zero, and zero times NaN is NaN.
 """
 
 import math
@@ -45,7 +45,7 @@ Int8Product = Callable[[Tensor, Tensor, Tensor], Tensor]
 # --- Attention: q (B, H, T, D), k and v (B, K, S, D), mask as in ``attention`` -> (B, H, T, D)
 
 QUERY_BLOCK = 128  # queries: the scores of one block stay in the processor's caches
-MAX_TRAINING_KEYS = 512  # up to here the scores that training keeps take less memory than the rest of a layer
+MAX_TRAINING_KEYS = 512  # with more, the scores kept for the backward pass take more memory than the rest of a layer
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -57,13 +57,13 @@ def choose_attention(q: Tensor, S: int) -> Attend:
     """``blockwise_attention`` for several bfloat16 queries on a CPU with native bfloat16, else ``fused_attention``.
 
     On such a CPU two cases use ``fused_attention``, too: prompts if it has AMX, and training with more than
-    MAX_TRAINING_KEYS keys. Milliseconds of blockwise / fused attention on two cores with torch 2.13, batch x length,
-    H / K heads of D; blank means not measured (benchmarks/kernels.py):
+    MAX_TRAINING_KEYS keys. Milliseconds of blockwise / fused attention on two cores with torch 2.13, batch x length, H
+    / K heads of D; blank means not measured, "half the time" that only the ratio is known (benchmarks/kernels.py):
 
                                                  AMX (Intel)   AVX512-BF16 (AMD)   AVX2 (AMD)
         training, 16 x 256, 8 / 8 heads of 32    24.4 / 34.4   19.8 / 43.3          483 / 150
         training, 4 x 1024, 8 / 8 heads of 32     103 / 67     95.8 / 105          1460 / 444
-        prompt of 512, 32 / 4 heads of 64         5.0 / 3.3    1 / 2 (ratio)        362 / 17
+        prompt of 512, 32 / 4 heads of 64         5.0 / 3.3    half the time        362 / 17
         the same after 1,536 tokens              31.2 / 15.1                       2266 / 72
 
     In float32 fused attention was as fast or faster on all three. Above MAX_TRAINING_KEYS it is chosen to save memory:
@@ -156,8 +156,8 @@ def choose_linear(x: Tensor) -> Product:
                                     AMX (Intel)            AVX2 (AMD)
         bfloat16, 32000 x 288        9 / 28 / 14            16 / 17 / 16
         bfloat16, 5632 x 2048       19 / 24 / 19            20 / 20 / 20
-        float32, 32000 x 288        as fast as memory       12 / 12 / 22
-        float32, 5632 x 2048        as fast as memory       23 / 23 / 32
+        float32, 32000 x 288        all as fast as memory   12 / 12 / 22
+        float32, 5632 x 2048        all as fast as memory   23 / 23 / 32
         reading memory, float32     29                      38
 
     On AMX, F.linear takes as long for 16 rows of bfloat16 as for one. torch.compile turns ``mv`` into one loop over the
@@ -203,7 +203,7 @@ def int8_linear(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
 def choose_int8(x: Tensor, scales: Tensor) -> Int8Product:
     """``int8_packed`` for few rows, ``int8_dequantized`` for many; ``int8_elementwise`` for one row if compiled.
 
-    ``int8_packed``, PyTorch's product, cannot take every matrix. For one that it can take, a compiled
+    ``int8_packed``, PyTorch's product, cannot take every matrix. For a matrix that it can take, a compiled
     ``int8_elementwise`` is chosen only with AVX-512, and not if x is bfloat16 with WIDE_ROW or more numbers in a row.
     GB/s of weights for one row, x in bfloat16, two cores, torch 2.13: ``int8_packed`` in eager mode /
     ``int8_elementwise`` compiled; - is not measured.

@@ -17,7 +17,7 @@ def precompute_freqs_cis(dim: int, end: int, theta: float = 10000.0, scaling: Ro
     ``dim`` is the width of one head. The angles are computed in float64 on the CPU, whatever the default dtype and
     device are. In bfloat16 an angle near position 2000 could be wrong by 4 radians, and on the meta device, where large
     networks are constructed, tensors have no values.
-    ``scaling`` changes the frequencies, and multiplies the rotations by its ``attention_factor``: 1, except in YaRN.
+    ``scaling`` changes the frequencies, and multiplies the rotations by its ``attention_factor``.
     """
     if dim % 2:
         raise ValueError(f"dim is {dim}: make it even, because RoPE rotates pairs")
