@@ -170,7 +170,8 @@ class Conversation:
 def converse(conversation: Conversation, max_new_tokens: int, stop: Sequence[str]) -> None:
     """Take turns until stdin ends. Ctrl-C ends only the turn.
 
-    If a line does not fit, a new text begins with it. If it does not fit there either, it is reported.
+    If a line does not fit, a new text begins with it, except in an endless conversation. If it does not fit there
+    either, it is reported.
     """
     terminal = Terminal(conversation.reset)
     while True:
@@ -183,7 +184,7 @@ def converse(conversation: Conversation, max_new_tokens: int, stop: Sequence[str
                 stream_samples(conversation.turn(line, max_new_tokens, stop))
             except ValueError as error:
                 if conversation.endless or not conversation.forwarded:
-                    raise  # the line would not fit into a new text either
+                    raise  # an endless text has room for all but the longest lines, and an empty one is new already
                 print_note(f"{error}; a new text begins")
                 conversation.reset()
                 stream_samples(conversation.turn(line, max_new_tokens, stop))

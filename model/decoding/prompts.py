@@ -39,7 +39,7 @@ def read_texts(prompts: Sequence[str], file: Path | None) -> list[str]:
 
 
 def read_prompt_file(file: Path) -> list[str]:
-    """The lines of a file that are not blank. Prints a note if some are."""
+    """The lines of a file, without the blank ones. Prints a note if there are blank ones."""
     if not str(file).startswith(PROCESS_SUBSTITUTION):
         check_is_file(file)
     with file.open("rb") as stream:
@@ -72,7 +72,7 @@ def read_limited(stream: BinaryIO, source: str, advice: str) -> bytes:
 
 
 def read_pipe() -> bytes:
-    """Read the pipe or file on stdin if no flag names stdin; b"" if nothing is written to the pipe in time."""
+    """Read the pipe or file on stdin, for when no flag names it; b"" if nothing is written to the pipe in time."""
     try:
         descriptor = sys.stdin.fileno()
         mode = os.fstat(descriptor).st_mode

@@ -154,7 +154,7 @@ class Sampler:
         self.sampling = sampling
         self.device = device
         self.with_logprobs = with_logprobs
-        # Of the latest tokens, before repetition penalty, temperature and filters.
+        # Log-probabilities of the latest tokens, before repetition penalty, temperature and filters.
         self.logprobs: list[float] | None = None
         rows = range(first_row, first_row + len(prompts))
         self.uniforms = uniforms(sampling.seed, rows, device)

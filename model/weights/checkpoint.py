@@ -48,7 +48,7 @@ class Format(Protocol):
         ...
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (the network's name, tensor) in the file's dtype, memory-mapped if the format allows it."""
+        """Yield (name in the network, tensor) in the file's dtype, memory-mapped if the format allows it."""
         ...
 
 

@@ -68,7 +68,7 @@ class HuggingFace:
             raise ValueError(f"{self.path / INDEX} does not list {unlisted[0]}: get the index again")
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (the network's name, tensor), memory-mapped, except wq and wk of a plain Llama, which are permuted."""
+        """Yield (name in the network, tensor), memory-mapped, except wq and wk of a plain Llama, which are permuted."""
         if self.network is not None:  # stored under the network's names, because no other program reads them
             yield from ((name, self._read(name)) for name in self.files)
             return

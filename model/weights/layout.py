@@ -10,7 +10,7 @@ from .tensors import DTYPES
 
 LARGEST_TABLE = 2**29  # bytes of rotations, for a million positions of 128-wide heads; Llama 3.1's table has 2**26
 WEIGHT_DTYPES = {name: DTYPES[name] for name in ("F32", "BF16", "F16")}
-MAX_NAMES = 6  # tensors that a message lists of each problem
+MAX_NAMES = 6  # how many tensors a message names for each problem
 Shapes = dict[str, tuple[int, ...]]
 
 _TOP = {

@@ -1,4 +1,4 @@
-// The start of the page: sets texts and controls, sends the weights to the worker, and forwards the prompt.
+// The start of the page: sets texts and controls, sends the weights to the worker, and runs the model on the prompt.
 
 import { $, element } from "./draw.mjs";
 import { args, ask, facts, limit, state } from "./state.mjs";

@@ -58,7 +58,7 @@ function drawPlaneData(queryArrow, keyArrows, q, k) {
     degrees((p + state.shift) * freqs[state.pair]) + "°",
     point(rotated),
   ];
-  const columns = [t("arrowColumn"), t("shiftedColumn"), t("tokenColumn"), "x", "∠", "x · e^(jpθ)"];
+  const columns = [t("arrowColumn"), t("shiftedColumn"), t("tokenColumn"), "x", "pθ mod 360°", "x · e^(jpθ)"];
   const rows = [row("q", q, queryArrow), ...keyArrows.map((arrow, p) => row("k", p, arrow))];
   table($("planeData"), columns, rows, (i) => (i === k + 1 ? "here" : ""));
 }

@@ -59,8 +59,8 @@ export const STRINGS = {
     "键和值都存入缓存，所以每一步只需计算一个新词元，而不是整段文本。",
   ],
   guide6: [
-    "Choose “off” as the rotation and see how much the loss grows. Then choose “unchanged” and stretch the distances.",
-    "在“旋转”中选“关闭”，看看损失增大多少。再选“不变”，然后拉伸距离。",
+    "The rotation is “off” here at first: see how much the loss grows. Then choose “unchanged” and stretch the distances.",
+    "这里的“旋转”起初为“关闭”：看看损失增大多少。再选“不变”，然后拉伸距离。",
   ],
   player: ["Generation and selection", "生成与选择"],
   back: ["Back", "后退"],
@@ -151,7 +151,7 @@ export const STRINGS = {
     "q · k / √D of the selected q and k: {plain} at start_pos 0, {shifted} at start_pos {shift}. The shift changes none of the {count} keys' scores by more than {difference}.",
     "所选 q 与 k 的 q · k / √D：start_pos 为 0 时是 {plain}，为 {shift} 时是 {shifted}。对全部 {count} 个键，平移前后的得分最多相差 {difference}。",
   ],
-  clocksTitle: ["All pairs of the head, at the query's position plus start_pos", "该头的全部分量对（角度取自查询平移 start_pos 之后的位置）"],
+  clocksTitle: ["All pairs of the head, at the query's position plus start_pos", "该头的每一对分量（查询位置加上 start_pos 时的角度）"],
   clocksLegend: [
     "Hand: the angle at this position. Arc: the angles of the positions within the context. Below: pair, and tokens per turn. Select a clock to see its pair.",
     "指针：此位置的角度。弧线：上下文长度以内各位置的角度。下方：第几对，以及转一圈所需的词元数。点击一只钟，查看这一对。",
