@@ -193,7 +193,7 @@ def test_fine_tuning_takes_architecture_and_tokenizer_from_the_model(published):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"dim": 32}, "dim is 32, but published has 16: leave it out with init_from"),
+        ({"dim": 32}, "dim is 32, but published has 16: leave dim out, because init_from sets it"),
         ({"max_seq_len": 9}, "max_seq_len is 9, but published has a context of 8: give at most that"),
         (
             {"tokenizer": "bpe"},
@@ -212,7 +212,7 @@ def test_several_processes_need_a_divisible_batch_size_and_no_stdin():
     assert plan(batch_size=8, ranks=four).train.batch_size == 8
     with pytest.raises(ValueError, match="batch_size is 6, for 4 processes: give a multiple"):
         plan(batch_size=6, ranks=four)
-    with pytest.raises(ValueError, match="data is -"):
+    with pytest.raises(ValueError, match="- is a pipe"):
         plan(data=("-",), ranks=four)
 
 
@@ -229,11 +229,11 @@ def test_a_pipe_is_refused_for_several_processes_unless_its_tokens_are_kept(name
     several = Ranks(rank=1, world_size=2)
     assert plan(data=("a.txt", name)).data.data[1] == name
     for spec in ({"data": ("a.txt", name)}, {"val_data": (name,)}):
-        with pytest.raises(ValueError, match=f"data is {name}, but only one of several processes can read it"):
+        with pytest.raises(ValueError, match=f"{name} is a pipe, which only one of several processes can read"):
             plan(ranks=several, **spec)
     write_run("out", data=(name,))
     assert plan(resume=True, ranks=several, out_dir=Path("out"), start_text="A").keeps_text
-    with pytest.raises(ValueError, match="only one of several processes"):
+    with pytest.raises(ValueError, match="which only one of several processes can read"):
         plan(resume=True, ranks=several, out_dir=Path("out"), val_fraction=0.5)
 
 

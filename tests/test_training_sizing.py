@@ -92,8 +92,8 @@ def test_candidate_models_grow_in_size_and_keep_explicit_settings():
     assert {args.n_layers for args in candidate_models({"vocab_size": VOCABULARY, "n_layers": 2})} == {2}
 
 
-def test_embeddings_are_tied_only_for_vocabularies_above_512():
-    for vocab_size, tied in ((512, False), (513, True)):
+def test_embeddings_are_tied_only_for_vocabularies_of_513_to_2048_pieces():
+    for vocab_size, tied in ((512, False), (513, True), (2048, True), (2049, False)):
         assert {args.tie_embeddings for args in candidate_models({"vocab_size": vocab_size})} == {tied}
 
 

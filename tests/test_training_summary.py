@@ -134,7 +134,7 @@ def test_the_announcement_names_the_directory_of_the_tokens(tmp_path):
 
 
 def test_the_announcement_of_a_resumed_run_gives_the_step_and_the_changes(tmp_path):
-    output = announcement(facts(tmp_path, unigram_loss=2.5), first_step=7, changes=("lr 0.1 -> 0.2",))
+    output = announcement(facts(tmp_path, unigram_loss=2.5), steps_done=7, changes=("lr 0.1 -> 0.2",))
     assert "after step 7; lr 0.1 -> 0.2" in output
     assert "after step" not in announcement(facts(tmp_path, unigram_loss=2.5))
 

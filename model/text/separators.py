@@ -145,7 +145,7 @@ class Separator:
     def places(self, text: str, begin: int) -> Iterator[tuple[int, int]]:
         """The start and end of each place after ``begin``. One at the end of ``text`` may lack white space after it."""
         if begin == 0 and self._opening and text.startswith(self._opening):
-            begin = len(self._opening)  # nothing ends before the first document, but it may begin with the tag too
+            begin = len(self._opening)  # no separator stands before the first document, but a beginning-of-text tag may
             yield 0, begin
         for match in self._core_and_tail.finditer(text, begin):
             head = self._head.search(text, max(begin, match.start() - self.margin), match.start())

@@ -159,4 +159,4 @@ def unsharded(model: Transformer, network_class: type[Transformer]) -> Transform
     copy = make_network(network_class, model.args)
     state = {name: gather(tensor).detach() for name, tensor in model.state_dict().items()}
     copy.load_state_dict(state, assign=True)
-    return copy.to(model.tok_embeddings.weight.device)  # buffers that are not in the state
+    return copy.to(model.tok_embeddings.weight.device)  # moves the buffers that are not in the state

@@ -74,7 +74,7 @@ def build_seconds(args: ModelArgs) -> float:
 
 
 def peak_memory(model: ModelArgs, train: TrainArgs, dtype: torch.dtype, world_size: int = 1) -> int:
-    """Peak bytes that training adds to a process. With PROCESS, within 15% of what was measured (docs/scaling.md).
+    """Peak bytes that training adds to a process. This and PROCESS together are within 15% of measurements.
 
     Includes the state, the activations, temporary tensors of the backward pass, Muon's copies of all matrices of one
     shape, and the libraries that are imported later.

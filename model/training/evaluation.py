@@ -30,7 +30,7 @@ def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> T
 def validation_loss(
     network: Callable[[Tensor], Tensor], model: Transformer, dataset: Dataset, args: TrainArgs, ranks: Ranks
 ) -> float:
-    """Mean nats per token over at most ``eval_tokens`` tokens of the validation text.
+    """Mean nats per token over about ``eval_tokens`` tokens of the validation text.
 
     ``network`` is ``model``, or its DDP or compiled wrapper.
 

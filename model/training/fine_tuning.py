@@ -12,9 +12,10 @@ def fine_tuning_settings(settings: Settings, explicit: Settings, flags: Settings
     """``settings`` with the architecture and the tokenizer of ``init_from``, which replace those of a config.
 
     A flag may lower ``max_seq_len``. ``explicit`` are the settings meant for fine-tuning: the flags, and those of a
-    config that sets ``init_from`` itself. A learning rate in ``explicit`` is kept. Any other becomes the
-    config's rate times FINE_TUNING_LR_FRACTION, or without one that fraction of PEAK_LR (for ``lr`` with adamw: of its
-    default). Raises ValueError if the ``flags`` set another architecture, or ask for a new tokenizer.
+    config that sets ``init_from`` itself. A learning rate in ``explicit`` is kept. Any other is
+    FINE_TUNING_LR_FRACTION times the config's rate. If the config has none, it is that fraction of PEAK_LR; for ``lr``
+    with adamw, of the default ``lr``. Raises ValueError if the ``flags`` set another architecture, or ask for a new
+    tokenizer.
     """
     source = settings["init_from"]
     checkpoint = open_checkpoint(source)
@@ -24,7 +25,8 @@ def fine_tuning_settings(settings: Settings, explicit: Settings, flags: Settings
     for name in (architecture.keys() & flags.keys()) - {"max_seq_len"}:
         if flags[name] != architecture[name]:
             raise ValueError(
-                f"{name} is {flags[name]}, but {source} has {architecture[name]}: leave it out with init_from"
+                f"{name} is {flags[name]}, but {source} has {architecture[name]}: leave {name} out, because init_from "
+                "sets it"
             )
     longest = architecture["max_seq_len"]
     context = flags.get("max_seq_len", longest)

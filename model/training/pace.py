@@ -18,7 +18,7 @@ class Pace:
 
     def __init__(self, args: TrainArgs) -> None:
         self.args = args
-        self.first: tuple[int, float] | None = None  # number of the first step, and the seconds of the run after it
+        self.first: tuple[int, float] | None = None  # the first reported step, and the seconds taken until then
         self.step = 0
         self.run_seconds = 0.0
         self.measured_steps = 0

@@ -83,7 +83,7 @@ def check_pipes(data: DataArgs, processes: int) -> None:
     """Raise ValueError if several processes would read a pipe."""
     for spec in (*data.data, *data.val_data):
         if processes > 1 and is_pipe(spec):
-            raise ValueError(f"data is {spec}, but only one of several processes can read it: save the text to a file")
+            raise ValueError(f"{spec} is a pipe, which only one of several processes can read: save the text to a file")
 
 
 def check_writable(directory: Path) -> None:

@@ -37,7 +37,7 @@ def run(plan: Plan, text: PreparedText | None) -> int:
     device = local_device(pick_device(plan.train.device), plan.ranks)
     expected = None
     with ExitStack() as stack:
-        if text:  # before process_group, where the other processes wait, so that an error ends all of them
+        if text:  # before process_group: the other processes wait there, and torchrun ends them if this one fails
             if plan.needs_choice:
                 plan, text, expected = choose_and_forecast(plan, text, device)
             check_training_memory(text.model, plan.train, device, plan.ranks.world_size)
@@ -81,7 +81,7 @@ def read_run(plan: Plan) -> tuple[Plan, PreparedText]:
 
 def write_run(plan: Plan, text: PreparedText) -> None:
     """Write the tokenizer and the settings, so that --resume works even before the first checkpoint."""
-    restore_progress(plan, text)  # raises ValueError before anything is written
+    read_progress(plan, text)  # raises ValueError before anything is written
     if not plan.resume:
         save_tokenizer(text.tokenizer, plan.directory)
     write_text(plan.directory / CONFIG_FILE, write_toml(text.data, text.model, plan.train))
@@ -95,7 +95,7 @@ def note_cache_use(text: PreparedText, directory: Path) -> None:
 
 def train_and_show(plan: Plan, text: PreparedText, device: torch.device, expected: Forecast | None = None) -> int:
     """Build or restore the model, train it, and show the run in the terminal. Returns the exit code."""
-    progress = restore_progress(plan, text)
+    progress = read_progress(plan, text)
     torch.manual_seed(plan.train.seed)
     if plan.ranks.is_first:
         announce_building(text.model)
@@ -155,7 +155,7 @@ def identity_of(plan: Plan, text: PreparedText) -> Settings:
     return plan.identity | {"vocab_size": text.model.vocab_size, "data": text.dataset.fingerprint}
 
 
-def restore_progress(plan: Plan, text: PreparedText) -> Progress | None:
+def read_progress(plan: Plan, text: PreparedText) -> Progress | None:
     """The saved progress of a resumed run, else None. Raises ValueError if its model or its text has changed."""
     notes = read_notes(plan.directory) if plan.resume else None
     if notes is None:

@@ -147,7 +147,7 @@ def load_state(directory: Path, model: Transformer, optimizers: Optimizers) -> N
 def check_state(
     path: Path, tensors: Mapping[str, Tensor], weights: Mapping[str, Tensor], states: Mapping[str, Any]
 ) -> None:
-    """Raise ValueError at the first tensor that is missing, unknown or of another shape or dtype."""
+    """Raise ValueError at the first weight that is missing, or tensor that is unknown or of another shape or dtype."""
     for name in weights:
         if f"model.{name}" not in tensors:
             raise ValueError(f"{path} has no {name}: it belongs to another model; start a new run")

@@ -33,9 +33,9 @@ def saved_fingerprint(directory: Path) -> str | None:
 
 
 def cached_dataset(directory: Path, data: DataArgs) -> Dataset | None:
-    """The tokens of the run, if it has a checkpoint and the cache has them.
+    """The tokens of the run from the cache; None if it has no checkpoint, or the cache does not have them.
 
-    Raises ValueError if not, and if the text cannot be read again.
+    Raises ValueError instead of None if the text came from a pipe, because it cannot be read again.
     """
     fingerprint = saved_fingerprint(directory)
     for entry in sorted(cache_home().glob("tokens-*")):

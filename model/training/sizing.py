@@ -35,6 +35,9 @@ OVERHEAD = 0.05  # fraction of the minutes for validation, checkpoints and sampl
 TIMING_ROUNDS = 3
 FINE_TUNING_EPOCHS = 3  # on two small texts, 3 epochs were better than 2 and 4 (benchmarks/choice.py)
 MIN_GAIN = 0.003  # relative reduction of the loss below which the remaining tokens are not worth their time
+# Vocabularies for which the embeddings are tied: with 1024 pieces, tied and separate matrices gave the same loss; with
+# 4096, separate ones gave a loss 3% lower (benchmarks/choice.py).
+TIED_VOCABULARIES = range(513, 2049)
 MAX_EPOCHS = 12  # the law was fitted to at most 10 epochs, and is trusted only a little beyond
 
 Number = TypeVar("Number", float, Tensor)
@@ -272,7 +275,12 @@ def candidate_models(settings: Settings) -> Iterator[ModelArgs]:
     for width, n_layers in LADDER:
         dim = settings.get("dim", width)
         heads = most_heads(dim)
-        model = {"dim": dim, "n_layers": n_layers, "n_heads": heads, "tie_embeddings": settings["vocab_size"] > 512}
+        model = {
+            "dim": dim,
+            "n_layers": n_layers,
+            "n_heads": heads,
+            "tie_embeddings": settings["vocab_size"] in TIED_VOCABULARIES,
+        }
         if heads % 2 == 0 and "n_heads" not in settings:
             model["n_kv_heads"] = heads // 2
         try:
@@ -314,11 +322,13 @@ def training_settings(
 ) -> Settings:
     """Batch size, learning rates and weight decay for ``tokens`` tokens of a text of ``unique_tokens``.
 
-    The batch size grows with the square root of the tokens. Weight decay keeps the model from memorising the text, so
-    it grows with the epochs and with the parameters per token of text. If both are few, more decay raises the loss.
-    ``settings`` override the chosen values.
+    The batch size grows with the square root of the tokens, and above 2048 pieces with that of the vocabulary, because
+    a batch then holds few examples of each piece. Weight decay keeps the model from memorising the text, so it grows
+    with the epochs and with the parameters per token of text. If both are few, more decay raises the loss. ``settings``
+    override the chosen values.
     """
-    rows = 2 ** round(math.log2(math.sqrt(tokens / 1e6) * 1024 / model.max_seq_len))
+    step_tokens = 1024 * math.sqrt(tokens / 1e6 * max(1, model.vocab_size / 2048))
+    rows = 2 ** round(math.log2(step_tokens / model.max_seq_len))
     rows = max(2, min(rows, 64))
     unit = processes * settings.get("micro_batch_size", 1)  # the batch size is a multiple of it
     memorization = tokens / unique_tokens * math.sqrt(count_parameters(model).hidden / unique_tokens)

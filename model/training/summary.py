@@ -65,11 +65,11 @@ def run_facts(network: Transformer, args: TrainArgs, dataset: Dataset, device: t
 
 
 def announcement(
-    run: RunFacts, first_step: int = 0, changes: tuple[str, ...] = (), forecast: Forecast | None = None
+    run: RunFacts, steps_done: int = 0, changes: tuple[str, ...] = (), forecast: Forecast | None = None
 ) -> str:
     """The settings, size and forecast of the run, before its first step.
 
-    A resumed run starts after ``first_step``, and ``changes`` lists the settings that are different now.
+    A resumed run has already taken ``steps_done`` steps, and ``changes`` lists the settings that are different now.
     """
     args, model = run.args, run.model
     rows = {
@@ -87,8 +87,8 @@ def announcement(
         rows["expected"] = describe_forecast(run, forecast)
     if args.init_from:
         rows["fine-tuning"] = f"{args.init_from}, lr {args.lr:g}, muon_lr {args.muon_lr:g}"
-    if first_step or changes:
-        rows["resuming"] = "; ".join((f"after step {first_step}", *changes))
+    if steps_done or changes:
+        rows["resuming"] = "; ".join((f"after step {steps_done}", *changes))
     return format_rows(rows)
 
 
