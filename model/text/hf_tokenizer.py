@@ -67,7 +67,7 @@ class HFTokenizer:
         self.eos_ids: tuple[int, ...] = () if eos is None else (eos,)
         if prefix or settings.get("add_bos_token") is True:
             self._adds_bos = True
-        else:  # a post-processor that adds nothing means that the model was trained without BOS
+        else:  # without a post-processor add BOS; one that adds nothing means that the model was trained without
             self._adds_bos = written.get("post_processor") is None and settings.get("add_bos_token") is not False
         self.adds_space = bool(pieces) and pieces[0][0] in "\u2581\u0120 "
 

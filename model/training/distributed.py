@@ -126,12 +126,12 @@ def parallelize(model: Transformer, ranks: Ranks, fsdp: bool) -> nn.Module:
 
 
 def gather(tensor: Tensor) -> Tensor:
-    """The full tensor, sharded or not. Every process must call it."""
+    """The whole of ``tensor``, which may be sharded. Every process must call it."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 def shard_like(tensor: Tensor, example: Tensor) -> Tensor:
-    """The full ``tensor``, on the device of ``example`` and sharded like it."""
+    """Move ``tensor``, which is whole, to the device of ``example``, and shard it in the same way."""
     tensor = tensor.to(example.device)
     if hasattr(example, "device_mesh") and hasattr(example, "placements"):
         from torch.distributed.tensor import distribute_tensor
