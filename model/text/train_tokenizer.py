@@ -53,9 +53,8 @@ def train_tokenizer(texts: Iterable[str], path: str | Path, kind: str = "bpe", v
     counts = Counter(itertools.chain.from_iterable(sample))
     if not counts:
         raise ValueError("there is no text to train a tokenizer on: give a source with text")
-    counts[" "] += (
-        1  # the space must be a piece: SentencePiece makes it U+2581, whose bytes would not decode to a space
-    )
+    # The space must be a piece: SentencePiece makes it U+2581, and bytes of that would not be decoded to a space.
+    counts[" "] += 1
     smallest = SPECIAL + len(counts)
     coverage = 1.0
     if kind == "char":
