@@ -555,7 +555,6 @@ def test_fine_tuning_shows_its_first_validation_loss_and_its_learning_rates(caps
     assert "lr 0.5, muon_lr 0.006" in stderr_of(capsys, *tune, "--lr", "0.5", "--out_dir", "own")
 
 
-@pytest.mark.usefixtures("each_processor")
 def test_ctrl_c_saves_exits_with_130_and_the_run_can_be_resumed():
     running = script("small.toml", "--data", "text.txt", "--out_dir", "out", "--max_steps", "1000000")
     while not (Path("out/metrics.jsonl").exists() and Path("out/metrics.jsonl").stat().st_size) and not running.poll():
@@ -576,7 +575,6 @@ def speed(monkeypatch):
     monkeypatch.setattr(Machine, "tokens_per_second", lambda self, model, train: 3e8 / count_parameters(model).hidden)
 
 
-@pytest.mark.usefixtures("each_processor")
 def test_with_minutes_alone_a_model_is_chosen_printed_and_saved(capsys, speed):
     """The saved settings include the choice, so that the run can be resumed and repeated."""
     err = stderr_of(
