@@ -354,8 +354,7 @@ def _ascii_url(url: str) -> str:
     Raises UnicodeError for a host that cannot be encoded.
     """
     parts = urlsplit(url)
-    host, colon, port = parts.netloc.partition(":")
-    netloc = host.encode("idna").decode() + colon + port
+    netloc = parts.netloc if parts.netloc.isascii() else parts.netloc.encode("idna").decode()
     path, query = (quote(part, safe=string.punctuation) for part in (parts.path, parts.query))
     return urlunsplit((parts.scheme, netloc, path, query, ""))
 

@@ -68,8 +68,10 @@ def state_and_activation_bytes(
 
 
 def build_seconds(args: ModelArgs) -> float:
-    """Approximate seconds to build the network: a millisecond per layer, and the time to draw all weights twice, in
-    nn.Linear and in the network's initialization."""
+    """Approximate seconds to build the network: a millisecond per layer, and the time to draw all weights twice.
+
+    They are drawn in nn.Linear, and again in the network's initialization.
+    """
     return args.n_layers / 1000 + count_parameters(args).total / 1e8
 
 

@@ -75,9 +75,8 @@ def ngram_losses(dataset: Dataset, vocab_size: int, order: int = 1, tokens: int 
     losses: list[float] = []
     max_order = int(62 / math.log2(vocab_size))  # an n-gram is one integer of 63 bits
     for n in range(1, min(order, max_order, len(train), len(val)) + 1):
-        counts = _count(
-            _ngrams(val, n, vocab_size), _ngrams(train, n, vocab_size), vocab_size**n
-        )  # (len(val) - n + 1,)
+        ngrams = _ngrams(val, n, vocab_size)  # (len(val) - n + 1,)
+        counts = _count(ngrams, _ngrams(train, n, vocab_size), vocab_size**n)  # (len(val) - n + 1,)
         probability = (counts + prior * probability[-len(counts) :]) / (context_counts + prior)
         scored = probability[1:] if n == 1 else probability  # the first token is never predicted
         losses.append(float(-np.log(scored).mean()))
