@@ -18,7 +18,7 @@ from model.cli import (
     local_path,
     read_flags,
     read_toml,
-    write_toml,
+    toml_text,
 )
 from model.cli.settings import convert, toml_value
 
@@ -191,7 +191,7 @@ def test_settings_written_as_toml_are_read_back_unchanged(tmp_path):
         Everything(9, 1, 1e-5, True, awkward, Path("a b/c.txt"), "slow", (1, 2), 4, Shape("flat", 3.5)),
         Everything(rate=1e20, name="nan"),
     ):
-        text = write_toml(everything, Other(seed=8))
+        text = toml_text(everything, Other(seed=8))
         settings = toml(tmp_path, text)
         assert from_settings(Everything, settings) == everything
         assert from_settings(Other, settings) == Other(seed=8)
@@ -223,7 +223,7 @@ def test_a_path_that_begins_with_a_dash_is_not_taken_for_a_flag():
 
 def test_the_architecture_written_as_toml_is_read_back_unchanged(tmp_path):
     args = ModelArgs(dim=96, n_heads=6, n_kv_heads=2, rope_theta=500000.0, norm_eps=1e-6, tie_embeddings=True)
-    written = write_toml(args)
+    written = toml_text(args)
     (tmp_path / "my.toml").write_text(written, encoding="utf-8")
     assert from_settings(ModelArgs, read_toml(tmp_path / "my.toml", ModelArgs)) == args
     assert set(tomllib.loads(written)) == {name for name, value in vars(args).items() if value is not None}

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from model import KVCache, ModelArgs, Transformer, generate
-from model.cli import Parser, add_flags, from_settings, read_flags, read_toml, write_toml
+from model.cli import Parser, add_flags, from_settings, read_flags, read_toml, toml_text
 from model.cli.settings import setting_fields
 from model.decoding.samples import StopStrings
 from model.decoding.sampling import Sampling, apply_filters, draw
@@ -73,7 +73,7 @@ def test_flags_are_refused_or_round_trip_through_a_toml_file(tmp_path_factory, c
         settings = read_flags(parser.parse_args(arguments), *classes)
         instances = [from_settings(cls, settings) for cls in classes]
         file = tmp_path_factory.getbasetemp() / "flags.toml"
-        file.write_text(write_toml(*instances), encoding="utf-8")
+        file.write_text(toml_text(*instances), encoding="utf-8")
         again = read_toml(file, *classes)
         assert repr([from_settings(cls, again) for cls in classes]) == repr(instances)
 

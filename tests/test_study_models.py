@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from model import ModelArgs, Transformer
-from model.cli import write_toml
+from model.cli import toml_text
 from model.positions import SCALINGS, STUDY_FILE, StudySettings, build_scheme, load_study, save_study
 from model.study import TOPICS, run
 from model.study.attention_maps import (
@@ -60,7 +60,7 @@ def run_directory(trained, text, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     directory = tmp_path / "run"
     shutil.copytree(trained[0], directory)
-    (directory / "config.toml").write_text(write_toml(DataArgs(data=(str(text),), val_fraction=0.25)), encoding="utf-8")
+    (directory / "config.toml").write_text(toml_text(DataArgs(data=(str(text),), val_fraction=0.25)), encoding="utf-8")
     return directory
 
 
@@ -125,10 +125,10 @@ def test_a_model_without_its_training_text_needs_data(trained, run_directory, te
         with pytest.raises(ValueError, match=r"has no config.toml .* give the text with --data"):
             run(topic, TOPICS[topic](model=directory))
     config = run_directory / "config.toml"
-    config.write_text(write_toml(DataArgs(data=("gone.txt",))), encoding="utf-8")
+    config.write_text(toml_text(DataArgs(data=("gone.txt",))), encoding="utf-8")
     with pytest.raises(ValueError, match=r"gone.txt does not exist.*give the text with --data"):
         run("extrapolate", TOPICS["extrapolate"](model=run_directory))
-    config.write_text(write_toml(DataArgs(data=("-",))), encoding="utf-8")
+    config.write_text(toml_text(DataArgs(data=("-",))), encoding="utf-8")
     with pytest.raises(ValueError, match=r"was trained on text from a pipe.*give the text with --data"):
         run("extrapolate", TOPICS["extrapolate"](model=run_directory))
     table, _ = run("attention", TOPICS["attention"](model=run_directory, data=(str(text),), windows=2)).tables

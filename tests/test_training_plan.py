@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from model import ModelArgs, Transformer
-from model.cli import write_toml
+from model.cli import toml_text
 from model.training.config import CONFIG_FILE, DataArgs, TrainArgs
 from model.training.distributed import Ranks
 from model.training.plan import SINGLE_PROCESS, check_processes
@@ -31,7 +31,7 @@ def write_run(directory: str, **settings) -> Path:
     data = {name: settings.pop(name) for name in ("data", "tokenizer") if name in settings}
     model = ModelArgs(**SMALL | {name: settings.pop(name) for name in ("vocab_size",) if name in settings})
     (path / CONFIG_FILE).write_text(
-        write_toml(DataArgs(**data), model, TrainArgs(out_dir=path, **settings)), encoding="utf-8"
+        toml_text(DataArgs(**data), model, TrainArgs(out_dir=path, **settings)), encoding="utf-8"
     )
     return path
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from training_helpers import ARGS, dataset
 
 from model import ModelArgs, Transformer
-from model.cli import from_settings, read_toml, write_toml
+from model.cli import from_settings, read_toml, toml_text
 from model.training import sizing
 from model.training.config import CLASSES, TrainArgs
 from model.training.estimate import count_parameters
@@ -160,7 +160,7 @@ def test_with_explicit_max_steps_a_run_may_take_all_of_its_minutes_and_validates
 def test_the_chosen_settings_survive_a_config_file(tmp_path, minutes):
     settings = chosen(20_000_000, minutes=minutes)
     chosen_args = [from_settings(cls, settings) for cls in CLASSES]
-    (tmp_path / "config.toml").write_text(write_toml(*chosen_args), encoding="utf-8")
+    (tmp_path / "config.toml").write_text(toml_text(*chosen_args), encoding="utf-8")
     read = read_toml(tmp_path / "config.toml", *CLASSES)
     assert {name: read[name] for name in settings if name in read} == {
         name: value for name, value in settings.items() if value is not None

@@ -19,7 +19,7 @@ from .settings import (
     local_path,
     read_flags,
     read_toml,
-    write_toml,
+    toml_text,
 )
 
 __all__ = [
@@ -40,5 +40,5 @@ __all__ = [
     "run_script",
     "script_command",
     "script_name",
-    "write_toml",
+    "toml_text",
 ]

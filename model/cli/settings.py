@@ -188,7 +188,7 @@ def from_settings(cls: type, settings: Settings) -> Any:
     return cls(**{name: value for name, value in settings.items() if name in names})
 
 
-def write_toml(*instances: Any) -> str:
+def toml_text(*instances: Any) -> str:
     """All fields that are not None as TOML, the inverse of ``read_toml``."""
     values = {name: value for instance in instances for name, value in vars(instance).items()}
     return "".join(f"{name} = {toml_value(value)}\n" for name, value in values.items() if value is not None)

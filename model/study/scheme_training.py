@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..cache import KVCache
-from ..cli import write_toml
+from ..cli import toml_text
 from ..cli.files import write_text
 from ..cli.machine import check_memory
 from ..config import ModelArgs
@@ -129,7 +129,7 @@ def train_one(scheme: str, seed: int, text: StudyText, options: Compare) -> list
         directory.mkdir(parents=True, exist_ok=True)
         with locked(directory, (STUDY_WEIGHTS, STUDY_FILE)):  # also removes temporary files left by a killed process
             save_tokenizer(text.tokenizer, directory)
-            write_text(directory / CONFIG_FILE, write_toml(DataArgs(data=options.data), text.args, train))
+            write_text(directory / CONFIG_FILE, toml_text(DataArgs(data=options.data), text.args, train))
             save_study(model, scheme, directory)
     cache = KVCache(text.args)
     common = {

@@ -8,14 +8,13 @@ from ..weights import open_checkpoint
 from .config import FINE_TUNING_LR_FRACTION, PEAK_LR, TrainArgs
 
 
-def fine_tuning_settings(settings: Settings, explicit: Settings, flags: Settings) -> Settings:
+def fine_tuning_settings(settings: Settings, user_settings: Settings, flags: Settings) -> Settings:
     """``settings`` with the architecture and the tokenizer of ``init_from``, which replace those of a config.
 
-    A flag may lower ``max_seq_len``. ``explicit`` are the settings meant for fine-tuning: the flags, and those of a
-    config that sets ``init_from`` itself. A learning rate in ``explicit`` is kept. Any other is
-    FINE_TUNING_LR_FRACTION times the config's rate. If the config has none, it is that fraction of PEAK_LR; for ``lr``
-    with adamw, of the default ``lr``. Raises ValueError if the ``flags`` set another architecture, or ask for a new
-    tokenizer.
+    A flag may lower ``max_seq_len``. ``user_settings`` are the flags, and the settings of a config that sets
+    ``init_from`` itself. They may set a learning rate. Otherwise it is FINE_TUNING_LR_FRACTION times the config's rate,
+    or, if the config has none, times PEAK_LR; for ``lr`` with adamw, times the default ``lr``. Raises ValueError if the
+    ``flags`` set another architecture, or ask for a new tokenizer.
     """
     source = settings["init_from"]
     checkpoint = open_checkpoint(source)
@@ -33,7 +32,7 @@ def fine_tuning_settings(settings: Settings, explicit: Settings, flags: Settings
     if context > longest:
         raise ValueError(f"max_seq_len is {context}, but {source} has a context of {longest}: give at most that")
     tokenizer = pretrained_tokenizer(source, flags)
-    rates = fine_tuning_rates(settings, explicit)
+    rates = fine_tuning_rates(settings, user_settings)
     return settings | architecture | rates | {"max_seq_len": context, "tokenizer": tokenizer}
 
 
@@ -47,12 +46,12 @@ def pretrained_tokenizer(source: Path, flags: Settings) -> str:
     return tokenizer
 
 
-def fine_tuning_rates(settings: Settings, explicit: Settings) -> Settings:
-    """The learning rates for fine-tuning, except those in ``explicit``."""
+def fine_tuning_rates(settings: Settings, user_settings: Settings) -> Settings:
+    """The learning rates for fine-tuning, except those in ``user_settings``."""
     from_scratch = {"lr": PEAK_LR if settings.get("optimizer", "muon") == "muon" else TrainArgs.lr, "muon_lr": PEAK_LR}
     rates = {}
     for name, rate in from_scratch.items():
-        if name not in explicit:
+        if name not in user_settings:
             lower = FINE_TUNING_LR_FRACTION * settings.get(name, rate)
             rates[name] = float(f"{lower:.6g}")  # 0.0009, and not 0.0008999999999999999
     return rates

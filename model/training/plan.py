@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..cli import Settings, from_settings, quantity, write_toml
+from ..cli import Settings, from_settings, quantity, toml_text
 from ..cli.machine import pick_device
 from ..config import ModelArgs
 from ..text.sources import is_pipe
@@ -63,7 +63,7 @@ def make_plan(settings: Settings, directory: Path, ranks: Ranks) -> Plan:
     network = find_network(train.network) if train.network else Transformer
     # Both raise ValueError for settings that cannot be saved, which must be found before the training.
     config_from(model, "float32", {})
-    write_toml(data, model, train)
+    toml_text(data, model, train)
     check_processes(train, ranks.world_size)
     check_training_memory(model, train, device, ranks.world_size)
     check_writable(directory)

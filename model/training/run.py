@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from ..cli import Settings, explain_out_of_memory, quantity, read_toml, write_toml
+from ..cli import Settings, explain_out_of_memory, quantity, read_toml, toml_text
 from ..cli.files import write_text
 from ..cli.machine import pick_device
 from ..config import ModelArgs
@@ -84,7 +84,7 @@ def write_run(plan: Plan, text: PreparedText) -> None:
     read_progress(plan, text)  # raises ValueError before anything is written
     if not plan.resume:
         save_tokenizer(text.tokenizer, plan.directory)
-    write_text(plan.directory / CONFIG_FILE, write_toml(text.data, text.model, plan.train))
+    write_text(plan.directory / CONFIG_FILE, toml_text(text.data, text.model, plan.train))
     note_cache_use(text, plan.directory)
 
 

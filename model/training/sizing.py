@@ -56,7 +56,7 @@ class Law(NamedTuple):
     model_power: float
     text: float
     text_power: float
-    repeats: float  # all repeated epochs together are worth at most this many epochs of new text
+    repeat_limit: float  # all repeated epochs together are worth at most this many epochs of new text
 
     def loss(self, ngram_loss: Number, hidden: Number, tokens: Number, unique_tokens: Number) -> Number:
         """Predict the validation loss in nats per token.
@@ -68,13 +68,15 @@ class Law(NamedTuple):
         repeats = tokens / unique_tokens - 1
         repeats = (repeats + abs(repeats)) / 2  # max(repeats, 0), for floats and tensors
         first_epoch = tokens - unique_tokens * repeats
-        effective_tokens = first_epoch + unique_tokens * self.repeats * (1 - math.e ** (-repeats / self.repeats))
+        effective_tokens = first_epoch + unique_tokens * self.repeat_limit * (
+            1 - math.e ** (-repeats / self.repeat_limit)
+        )
         model_part = self.model * (hidden / 1e6) ** -self.model_power
         text_part = self.text * (effective_tokens / 1e6) ** -self.text_power
         return ngram_loss * (self.floor + (model_part + text_part))
 
 
-LAW = Law(floor=0.6387, model=0.0888, model_power=0.2865, text=0.1687, text_power=0.5876, repeats=7.3468)
+LAW = Law(floor=0.6387, model=0.0888, model_power=0.2865, text=0.1687, text_power=0.5876, repeat_limit=7.3468)
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,7 @@ def needs_choice(settings: Settings) -> bool:
     return bool(settings.get("minutes")) and not complete
 
 
-def choose_settings(settings: Settings, text: TextFacts, machine: Machine) -> Settings:
+def choose_settings(settings: Settings, facts: TextFacts, machine: Machine) -> Settings:
     """``settings``, completed with those that suit the text, the machine and the minutes best.
 
     Each round times every candidate again. ``machine`` keeps the fastest step of each, so the last round has the best
@@ -172,17 +174,17 @@ def choose_settings(settings: Settings, text: TextFacts, machine: Machine) -> Se
     """
     choose = choose_training_settings if has_architecture(settings) else choose_model_settings
     for _ in range(TIMING_ROUNDS):
-        chosen = choose(settings, text, machine)
+        chosen = choose(settings, facts, machine)
     return chosen
 
 
-def choose_training_settings(settings: Settings, text: TextFacts, machine: Machine) -> Settings:
+def choose_training_settings(settings: Settings, facts: TextFacts, machine: Machine) -> Settings:
     """Choose the training settings for the architecture that the user or ``init_from`` sets."""
-    model = from_settings(ModelArgs, settings | {"vocab_size": text.vocab_size})
+    model = from_settings(ModelArgs, settings | {"vocab_size": facts.vocab_size})
     seconds = training_seconds(settings["minutes"])
     tokens = 1e4 * seconds  # a first estimate, until this model has been timed
     for _ in range(2):
-        chosen = training_settings(model, tokens, text.train_tokens, settings, machine.processes)
+        chosen = training_settings(model, tokens, facts.train_tokens, settings, machine.processes)
         if settings.get("init_from") and "weight_decay" not in settings:
             chosen["weight_decay"] = TrainArgs.weight_decay  # more would shrink the weights that the model has learnt
         train = from_settings(TrainArgs, chosen)
@@ -190,14 +192,14 @@ def choose_training_settings(settings: Settings, text: TextFacts, machine: Machi
         affordable = affordable_tokens(model, train, machine, seconds)
         tokens = affordable
         if settings.get("init_from") and not settings.get("max_steps"):
-            tokens = min(affordable, FINE_TUNING_EPOCHS * text.train_tokens)
+            tokens = min(affordable, FINE_TUNING_EPOCHS * facts.train_tokens)
     steps = max(1, int(tokens / (train.batch_size * model.max_seq_len)))
     if tokens < affordable:
         chosen = {"max_steps": steps} | chosen
     return validation_settings(steps, tokens) | chosen | architecture_settings(model)
 
 
-def choose_model_settings(settings: Settings, text: TextFacts, machine: Machine) -> Settings:
+def choose_model_settings(settings: Settings, facts: TextFacts, machine: Machine) -> Settings:
     """Choose the model, the batch size and the settings that depend on them.
 
     Tries sizes from small to large, until the predicted loss rises or the memory is too small.
@@ -206,21 +208,21 @@ def choose_model_settings(settings: Settings, text: TextFacts, machine: Machine)
     tokens = 1e4 * seconds  # a first estimate for the smallest size
     best: Settings | None = None
     lowest_loss = math.inf
-    for model in candidate_models(default_context(settings) | settings | {"vocab_size": text.vocab_size}):
+    for model in candidate_models(default_context(settings) | settings | {"vocab_size": facts.vocab_size}):
         hidden = count_parameters(model).hidden
-        chosen = training_settings(model, tokens, text.train_tokens, settings, machine.processes)
+        chosen = training_settings(model, tokens, facts.train_tokens, settings, machine.processes)
         train = from_settings(TrainArgs, chosen)
         if not fits_memory(model, train, machine.device, machine.processes):
             break
         affordable = affordable_tokens(model, train, machine, seconds)
         tokens = affordable
         if not settings.get("max_steps"):
-            tokens = useful_tokens(text.ngram_loss, hidden, affordable, text.train_tokens)
-        loss = LAW.loss(text.ngram_loss, hidden, tokens, text.train_tokens)
+            tokens = useful_tokens(facts.ngram_loss, hidden, affordable, facts.train_tokens)
+        loss = LAW.loss(facts.ngram_loss, hidden, tokens, facts.train_tokens)
         if loss >= lowest_loss:
             break
         lowest_loss = loss
-        best = training_settings(model, tokens, text.train_tokens, settings, machine.processes)
+        best = training_settings(model, tokens, facts.train_tokens, settings, machine.processes)
         best |= architecture_settings(model)
         steps = max(1, int(min(tokens / (best["batch_size"] * model.max_seq_len), train.step_limit)))
         if tokens < affordable:
@@ -255,7 +257,7 @@ def useful_tokens(ngram_loss: float, hidden: int, tokens: float, unique_tokens: 
     return fewest
 
 
-def forecast(model: ModelArgs, train: TrainArgs, text: TextFacts, machine: Machine) -> Forecast:
+def forecast(model: ModelArgs, train: TrainArgs, facts: TextFacts, machine: Machine) -> Forecast:
     """Predict the speed, the steps and the loss of a run with these settings on this machine."""
     speed = machine.tokens_per_second(model, train)
     step_tokens = train.batch_size * model.max_seq_len
@@ -265,7 +267,7 @@ def forecast(model: ModelArgs, train: TrainArgs, text: TextFacts, machine: Machi
     steps = max(1, int(steps))
     if train.init_from:
         return Forecast(speed, steps)
-    loss = LAW.loss(text.ngram_loss, count_parameters(model).hidden, steps * step_tokens, text.train_tokens)
+    loss = LAW.loss(facts.ngram_loss, count_parameters(model).hidden, steps * step_tokens, facts.train_tokens)
     return Forecast(speed, steps, loss)
 
 
