@@ -9,6 +9,8 @@ from model.text.prepare import prepare
 from model.text.sources import open_documents
 from model.text.train_tokenizer import train_tokenizer
 from model.training.config import CONFIG_FILE, DataArgs, TrainArgs, run_settings
+from model.training.distributed import Ranks
+from model.training.plan import make_plan
 from model.training.prepared_text import (
     MIN_DOCUMENTS,
     check_prompts,
@@ -16,6 +18,7 @@ from model.training.prepared_text import (
     choose_start_text,
     occurrences,
     open_text,
+    prepare_text,
 )
 from model.weights import load_tokenizer
 
@@ -27,41 +30,48 @@ def write(path, text):
     return str(path)
 
 
-def test_a_recognized_separator_becomes_a_setting_and_splits_the_text(tmp_path, capsys):
+def test_a_recognized_separator_becomes_a_setting_and_splits_the_text(tmp_path):
     file = write(tmp_path / "a.txt", "\n<|endoftext|>\n".join([STORY] * 5))
-    data, documents = open_text(DataArgs((file,)))
+    data, documents, (note,) = open_text(DataArgs((file,)))
     assert data.doc_separator == "\n<|endoftext|>\n"
     assert list(documents) == [(STORY, True)] * 5
     assert documents.identity() == data.documents().identity()
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1
-    assert "split at <|endoftext|>, 4 times" in err
-    assert open_text(data)[0] == data
-    assert capsys.readouterr().err == ""
+    assert "split at <|endoftext|>, 4 times" in note
+    assert open_text(data)[::2] == (data, [])
 
 
-def test_a_note_says_which_field_of_a_table_is_read(tmp_path, capsys):
+def test_a_note_says_which_field_of_a_table_is_read(tmp_path):
     (tmp_path / "a.csv").write_text("id,story\n1,x\n", encoding="utf-8")
     (tmp_path / "b.json").write_text('[{"story": "y"}]', encoding="utf-8")
-    open_text(DataArgs((str(tmp_path),), text_key="story"))
-    assert capsys.readouterr().err == f"documents      each 'story' of {tmp_path / 'a.csv'} and 1 other file\n"
-    open_text(DataArgs((str(tmp_path / "b.json"),), text_key="story"))
-    assert capsys.readouterr().err == f"documents      each 'story' of {tmp_path / 'b.json'}\n"
+    _, _, (note,) = open_text(DataArgs((str(tmp_path),), text_key="story"))
+    assert note == f"documents      each 'story' of {tmp_path / 'a.csv'} and 1 other file"
+    _, _, (note,) = open_text(DataArgs((str(tmp_path / "b.json"),), text_key="story"))
+    assert note == f"documents      each 'story' of {tmp_path / 'b.json'}"
+
+
+def test_notes_about_the_text_are_printed_only_if_it_can_be_prepared(tmp_path, capsys):
+    file = write(tmp_path / "a.txt", "\n<|endoftext|>\n".join([STORY] * 9))
+    settings = {"data": (file,), "tokenizer": "char", "max_steps": 3, "max_seq_len": 999}
+    with pytest.raises(ValueError, match="give more text"):
+        prepare_text(make_plan(settings, tmp_path / "run", Ranks()))
+    assert capsys.readouterr().err == ""
+    prepare_text(make_plan(settings | {"max_seq_len": 9}, tmp_path / "run", Ranks()))
+    assert capsys.readouterr().err.startswith("documents ")
 
 
 @pytest.mark.parametrize("separator", ["", "One"])
-def test_an_explicit_separator_is_used_without_recognition(tmp_path, capsys, separator):
+def test_an_explicit_separator_is_used_without_recognition(tmp_path, separator):
     file = write(tmp_path / "a.txt", "\n<|endoftext|>\n".join([STORY] * 5))
-    data, documents = open_text(DataArgs((file,), doc_separator=separator))
+    data, documents, notes = open_text(DataArgs((file,), doc_separator=separator))
     assert data.doc_separator == separator
     assert sum(starts for _, starts in documents) == (5 if separator else 1)
-    assert capsys.readouterr().err == ""
+    assert notes == []
 
 
 def test_validation_text_is_split_like_the_training_text(tmp_path):
     train = write(tmp_path / "a.txt", "\n<|endoftext|>\n".join([STORY] * 5))
     val = write(tmp_path / "b.txt", "\n<|endoftext|>\n".join([STORY] * 2))
-    data, _ = open_text(DataArgs((train,), val_data=(val,)))
+    data, _, _ = open_text(DataArgs((train,), val_data=(val,)))
     assert list(data.val_documents()) == [(STORY, True)] * 2
 
 

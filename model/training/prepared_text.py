@@ -45,15 +45,16 @@ def prepare_text(plan: Plan) -> PreparedText:
     data, model = plan.data, plan.model
     trained: Path | None = None
     documents: Documents | None = None
+    notes: list[str] = []  # printed when nothing can fail any more, so that an error stands alone
     if plan.resume:
         tokenizer = load_tokenizer(plan.directory, model.vocab_size)
     elif data.tokenizer in TOKENIZER_KINDS:
-        data, documents = open_text(data)
+        data, documents, notes = open_text(data)
         vocab_size = plan.settings.get("vocab_size")
         trained = cached_tokenizer(documents, cache_home(), data.tokenizer, vocab_size)
         tokenizer = load_tokenizer(trained)
         if data.tokenizer == "bpe" and vocab_size is None:
-            print_note(format_rows({"vocab_size": f"{tokenizer.vocab_size}, chosen to fit the text"}))
+            notes.append(format_rows({"vocab_size": f"{tokenizer.vocab_size}, chosen to fit the text"}))
     else:
         tokenizer = load_tokenizer(local_path(data.tokenizer), model.vocab_size if plan.train.init_from else None)
     if not (plan.resume or plan.train.init_from):
@@ -62,7 +63,7 @@ def prepare_text(plan: Plan) -> PreparedText:
     dataset = cached_dataset(plan.directory, data) if plan.keeps_text else None
     if dataset is None:
         if documents is None:  # after the checks above, because it may read a pipe or download a file
-            data, documents = open_text(data)
+            data, documents, notes = open_text(data)
         dataset = prepare(
             documents,
             tokenizer,
@@ -76,21 +77,24 @@ def prepare_text(plan: Plan) -> PreparedText:
     entries = [dataset.entry, trained.parent if trained else None]
     if data.start_text is None:
         data = dataclasses.replace(data, start_text=choose_start_text(dataset, tokenizer, model.max_seq_len))
+    for note in notes:
+        print_note(note)
     return PreparedText(tokenizer, dataset, model, [entry for entry in entries if entry], data)
 
 
-def open_text(data: DataArgs) -> tuple[DataArgs, Documents]:
-    """The settings with the separator, which is recognized if it is not set, and the documents."""
+def open_text(data: DataArgs) -> tuple[DataArgs, Documents, list[str]]:
+    """The settings with the separator, which is recognized if it is not set, the documents, and notes for the user."""
     documents = data.documents()
+    notes = []
     if data.doc_separator is None:
         found = recognize(*documents.beginnings())
         tables = [file.name for file in documents.files if file and file.format != "text"]
         if tables:
-            print_note(format_rows({"documents": f"each {data.text_key!r} of {abbreviate(tables)}"}))
+            notes.append(format_rows({"documents": f"each {data.text_key!r} of {abbreviate(tables)}"}))
         if found.note:
-            print_note(format_rows({"documents": found.note}))
+            notes.append(format_rows({"documents": found.note}))
         data = dataclasses.replace(data, doc_separator=found.separator)
-    return data, documents.with_separator(data.doc_separator or None)
+    return data, documents.with_separator(data.doc_separator or None), notes
 
 
 def abbreviate(names: list[str]) -> str:
