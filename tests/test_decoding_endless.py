@@ -170,7 +170,7 @@ def test_endless_is_off_by_default(model):
     ("prompts", "options", "message"),
     [
         ([[1], [1, 2]], {}, "prompts of equal length, and these have 1 to 2 tokens"),
-        ([[1]], {"use_cache": False}, "endless needs the cache: leave out endless, or use_cache=False"),
+        ([[1]], {"use_cache": False}, "endless needs the cache: leave out either endless or use_cache=False"),
     ],
 )
 def test_prompts_that_cannot_be_endless_are_an_error_at_the_call(model, prompts, options, message):

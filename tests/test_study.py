@@ -295,7 +295,7 @@ def test_trace_shows_the_lines_shapes_and_values_of_the_library():
     weights = next(row for row in table.rows if row[1].startswith("scores.masked_fill(~mask, -math.inf).softmax(-1"))
     assert weights[2] == (2, 3, 10, 10)
     assert weights[4].endswith("+0.0000")  # position 5 is hidden from position 4
-    assert table.notes == ["of mask, scores and weights: for the keys at 3, 4, 5."]
+    assert table.notes == ["values of mask, scores and weights: for the keys at positions 3, 4, 5."]
 
 
 def test_the_picture_of_trace_shows_a_query_and_the_key_before_it():
@@ -313,7 +313,7 @@ def test_a_form_with_float16_positions_names_the_first_position_that_overflows()
     (table,) = run("forms", TOPICS["forms"](head_dim=4, heads=1, length=65_536, repeats=1)).tables
     assert {row[0]: row[1] for row in table.rows}["complex, float16 angles"] == "-"
     assert "nan" not in str(table)
-    assert "float16 angles: float16 rounds positions from 65520 on to infinity" in table.notes[-1]
+    assert "float16 angles: float16 rounds positions of 65520 and more to infinity" in table.notes[-1]
 
 
 def test_forms_with_chatglm_shows_its_rotations_and_its_position_ids():

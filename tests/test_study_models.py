@@ -19,7 +19,7 @@ from model.study.attention_maps import (
     weight_by_distance,
 )
 from model.study.extrapolate import full, spans, windowed
-from model.study.scheme_training import scaled, stretched
+from model.study.scheme_training import scaled, with_more_positions
 from model.study.topic import open_model, open_text, save_plot, windows_of
 from model.study.trace import Picked
 from model.text.train_tokenizer import train_tokenizer
@@ -212,7 +212,7 @@ def test_windows_are_computed_in_batches_of_no_more_tokens_than_a_text_has(train
 def test_a_stretched_model_gives_the_same_logits_unless_positions_are_scaled(trained):
     _, model = trained
     tokens = torch.randint(300, (1, 20))
-    longer = stretched(model, StudySettings("rope", {}, model.args), 4)
+    longer = with_more_positions(model, StudySettings("rope", {}, model.args), 4)
     torch.testing.assert_close(longer(tokens), model(tokens), atol=1e-5, rtol=0)
     for scaling in SCALINGS:
         longer = scaled(model, scaling, 4)
@@ -236,7 +236,7 @@ def test_a_stretched_model_keeps_the_options_of_its_scheme(trained, scheme, opti
     save_study(saved, scheme, tmp_path, **options)
     shutil.copy(trained[0] / "tokenizer.json", tmp_path)
     opened, _, settings = open_model(tmp_path)
-    longer = stretched(opened, settings, 4)
+    longer = with_more_positions(opened, settings, 4)
     assert longer.args == load_study(tmp_path, 128).args
     tokens = torch.randint(300, (1, 20))
     if scheme == "yarn":  # its frequencies depend on the new length

@@ -167,7 +167,9 @@ def test_tables_without_the_key_are_plain_text_beside_other_texts(tmp_path):
     (tmp_path / "a.csv").write_text("x,y\n1,2\n", encoding="utf-8")
     (tmp_path / "b.json").write_text('[{"x": 1}]', encoding="utf-8")
     (tmp_path / "c.csv").write_text("n,text\n1,row\n", encoding="utf-8")
-    with pytest.warns(UserWarning, match=r"3 text files; 2 without 'text' read as plain text \(for example .*a.csv\)$"):
+    with pytest.warns(
+        UserWarning, match=r"3 text files; 2 without a field 'text' are read as plain text \(for example .*a.csv\)$"
+    ):
         assert documents(tmp_path) == ["x,y\n1,2\n", '[{"x": 1}]', "row"]
     with pytest.raises(ValueError, match=r"a.csv has no column 'text'"):
         documents(tmp_path / "[ab].*")

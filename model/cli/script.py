@@ -14,7 +14,8 @@ from typing import Any, NoReturn
 import torch
 
 INSTALLED = __package__ != "model.cli"  # installed, the package is called ``ropewalk``; in the repository ``model``
-# In the messages of RuntimeErrors: PyTorch's CPU allocator, CUDA and MPS outside the allocator of PyTorch, and C++.
+# Words in the messages of RuntimeErrors, in this order from PyTorch's CPU allocator, from CUDA and MPS when they
+# allocate outside PyTorch's allocator, and from C++.
 OUT_OF_MEMORY = ("DefaultCPUAllocator", "out of memory", "bad_alloc")
 
 

@@ -53,7 +53,7 @@ def check_uncached(compile: bool, endless: bool) -> None:
     """Raise ValueError if decoding without a cache is combined with ``compile`` or ``endless``."""
     for name, enabled in (("compile", compile), ("endless", endless)):
         if enabled:
-            raise ValueError(f"{name} needs the cache: leave out {name}, or use_cache=False (--no_cache)")
+            raise ValueError(f"{name} needs the cache: leave out either {name} or use_cache=False (--no_cache)")
 
 
 def decode_batch(

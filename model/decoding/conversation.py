@@ -170,8 +170,8 @@ class Conversation:
 def converse(conversation: Conversation, max_new_tokens: int, stop: Sequence[str]) -> None:
     """Take turns until stdin ends. Ctrl-C ends only the turn.
 
-    If a line does not fit, a new text begins with it, except in an endless conversation. If it does not fit there
-    either, it is reported.
+    If a line does not fit, a new text begins with it. A line that does not fit into a new text, or into an endless
+    conversation, is reported.
     """
     terminal = Terminal(conversation.reset)
     while True:
@@ -184,7 +184,7 @@ def converse(conversation: Conversation, max_new_tokens: int, stop: Sequence[str
                 stream_samples(conversation.turn(line, max_new_tokens, stop))
             except ValueError as error:
                 if conversation.endless or not conversation.forwarded:
-                    raise  # an endless text has room for all but the longest lines, and an empty one is new already
+                    raise  # a new text would not have more room than an endless or an empty one
                 print_note(f"{error}; a new text begins")
                 conversation.reset()
                 stream_samples(conversation.turn(line, max_new_tokens, stop))

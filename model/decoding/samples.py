@@ -1,4 +1,4 @@
-"""From tokens to text: decode prompts in batches, and stream each row's text up to its end or a stop string."""
+"""Continue prompts in batches, and stream the text of each row up to its end or a stop string."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -1,8 +1,8 @@
 """The published forms of RoPE, and ChatGLM's rotations, which have different angles.
 
-Up to rounding, each is LLaMA's rotation with the channels in another order and another table of angles; the tests check
-this. The plain forms have the same angles, m theta^(-2i/D) for position m and pair i. They differ in which channels
-form a pair, in the arithmetic, and in the precision of the angles.
+Up to rounding, each is LLaMA's rotation with the channels in another order, or with another table of angles, or both;
+the tests check this. The plain forms have LLaMA's angles, m theta^(-2i/D) for position m and pair i. They differ
+in which channels form a pair, in the arithmetic, and in the precision of the angles.
 """
 
 import math
@@ -145,10 +145,10 @@ def chatglm2(x: Tensor, table: Tensor) -> Tensor:
     return torch.cat((rotated, second_half), -1)  # (B, T, H, D)
 
 
-def two_id_forms(dim: int, theta: float, context_ids: Tensor, equal_blocks: Tensor) -> Iterator[RopeForm]:
+def two_id_forms(dim: int, theta: float, context_ids: Tensor, position_block_ids: Tensor) -> Iterator[RopeForm]:
     """ChatGLM-6B: with trained frequencies, with float32 angles, and with float16 angles as in its code.
 
-    The last form has two other ids for each token: its position, and its position within a block.
+    A fourth form, "position and block", has other ids for each token: its position, and its position within a block.
     """
     inv_freq = inverse_frequencies(dim // 2, theta)  # (D/4,)
     pairs = torch.cat((half_pairs(dim // 2), half_pairs(dim // 2) + dim // 2))  # (D/2, 2)
@@ -158,7 +158,7 @@ def two_id_forms(dim: int, theta: float, context_ids: Tensor, equal_blocks: Tens
     for name, dtype, ids in (
         ("ChatGLM-6B", torch.float32, context_ids),
         ("ChatGLM-6B, half", torch.float16, context_ids),
-        ("position and block", torch.float32, equal_blocks),
+        ("position and block", torch.float32, position_block_ids),
     ):
         positions = torch.arange(int(ids.max()) + 1, dtype=dtype)
         cos, sin = cos_sin_twice(torch.outer(positions, inv_freq.to(dtype)))  # (largest id + 1, D/2) each

@@ -21,7 +21,7 @@ class AttentionMaps:
 
     model: Annotated[Path | None, "a trained model (default: the newest run)"] = None
     prompt: Annotated[str | None, "one text (default: windows of the model's validation text)"] = None
-    data: Annotated[tuple[str, ...], "text to take the windows from, at its end"] = ()
+    data: Annotated[tuple[str, ...], "text from whose end the windows are taken"] = ()
     tokens: Annotated[int, "tokens of a window, at most the model's context"] = 64
     windows: Annotated[int, "number of windows over which the weights are averaged"] = 16
 

@@ -187,7 +187,7 @@ def frequency_tables(lines: list[Line]) -> list[Table]:
     rows = [(line["seed"], f"{line['moved']:.0%}") for line in lines if "moved" in line]
     if not rows:
         return []
-    title = "learnable: relative change of a frequency in training, the median of its pairs"
+    title = "learnable: relative change of a frequency in training, median over the pairs"
     return [Table(title, ("seed", "change"), sorted(rows))]
 
 

@@ -55,7 +55,8 @@ def run(options: Decay) -> Report:
     products = [inner(options.head_dim, options.length, theta) for theta in options.thetas]
     bounds = [bound(options.head_dim, options.length, theta) for theta in options.thetas]
     curves = Table(
-        f"q . k for q = k = ones, head_dim {options.head_dim}, and RoFormer's bound on it; both relative to distance 0",
+        f"q . k for q = k = ones, head_dim {options.head_dim}, and RoFormer's bound on it; "
+        "both divided by q . k at distance 0",
         ("distance", *(f"q.k {name}" for name in names), *(f"bound {name}" for name in names)),
         [(d, *(f"{curve[d]:+.3f}" for curve in products), *(f"{curve[d]:.2f}" for curve in bounds)) for d in distances],
         ["The number after q.k and bound is the base. No q . k can exceed 1 here, so a bound above 1 says nothing."],

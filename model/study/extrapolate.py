@@ -18,7 +18,7 @@ from ..decoding.batches import check_shift_invariant
 from ..decoding.endless import SINKS, EndlessCache, never_evicted, quarter_of
 from ..positions import SCALINGS, StudySettings
 from ..transformer import Transformer
-from .scheme_training import scaled, stretched
+from .scheme_training import scaled, with_more_positions
 from .topic import COLORS, DASHES, Report, Table, check_options, open_model, open_text, short, windows_of
 
 SCALING_NAMES = {"linear": "position interpolation", "ntk": "NTK-aware", "yarn": "YaRN"}
@@ -29,7 +29,7 @@ class Extrapolate:
     """Loss by position, within and far past the trained length, with position scaling and with windows."""
 
     model: Annotated[Path | None, "a trained model (default: the newest run)"] = None
-    data: Annotated[tuple[str, ...], "text to test on, at its end (default: the model's validation text)"] = ()
+    data: Annotated[tuple[str, ...], "text whose end is tested (default: the model's validation text)"] = ()
     factor: Annotated[int, "length of the tested texts, as a multiple of the trained length"] = 8
     windows: Annotated[int, "number of test texts"] = 16
 
@@ -46,7 +46,7 @@ def run_extrapolate(options: Extrapolate) -> Report:
     if model.args.rope_scaling is not None:
         raise ValueError(f"the model is already scaled ({model.args.rope_scaling.type}): name an unscaled model")
     length = model.args.max_seq_len
-    losses = {f"{settings.scheme}, as it is": full(stretched(model, settings, options.factor), texts)}
+    losses = {f"{settings.scheme}, as it is": full(with_more_positions(model, settings, options.factor), texts)}
     notes = []
     if settings.scheme == "rope":
         for scaling in SCALINGS:
@@ -67,7 +67,7 @@ def run_endless(options: Endless) -> Report:
     length = model.args.max_seq_len
     keep = never_evicted(length, options.keep)
     losses = {
-        f"{settings.scheme}, as it is": full(stretched(model, settings, options.factor), texts),
+        f"{settings.scheme}, as it is": full(with_more_positions(model, settings, options.factor), texts),
         f"windows of {length}": windowed(model, texts, length),
         "endless, none kept": endless_losses(model, texts, 0),
     }
@@ -267,7 +267,7 @@ SAME_CURVE = 0.02  # fraction of the picture's height below which two curves loo
 
 
 def covered_by(curve: Tensor, drawn: dict[str, Tensor]) -> str | None:
-    """The name of a drawn curve that this one would cover from end to end."""
+    """The name of a drawn curve that looks the same as this one from end to end."""
     values = torch.cat([curve, *drawn.values()])
     height = values.max() - values.min()
     for name, other in drawn.items():

@@ -64,7 +64,7 @@ def run(options: Forms) -> Report:
             off_by, kept_bytes = f"{deviation(form, x):.1e}", sum(t.nbytes for t in form.kept)
             if off_by == "nan":
                 off_by = "-"
-                table.notes.append(f"-: {form.name}: float16 rounds positions from 65520 on to infinity.")
+                table.notes.append(f"-: {form.name}: float16 rounds positions of 65520 and more to infinity.")
             low, middle, high = milliseconds(form, x, options.repeats)
             row = (form.name, off_by, f"{middle:.2f}", f"{low:.2f}-{high:.2f}", kept_bytes, channel_order(form))
             table.rows.append((*row, angle(form.name, options.ratio)) if options.chatglm else row)

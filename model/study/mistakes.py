@@ -43,7 +43,7 @@ def shape_mistakes() -> Iterator[Row]:
     equal = (folded[..., 0] == folded[..., 1]).float().mean()
     joined = "that joins rows 2p and 2p + 1"
     measured = f"{equal:.1%} are equal"
-    yield "(1024, 32) reshaped to (512, 64) has equal pairs", joined, measured, "mistake", "note 0", "nowhere"
+    yield "(1024, 32) reshaped to (512, 64) repeats angles", joined, measured, "mistake", "note 0", "nowhere"
 
     part = table[:512]  # (512, 32)
     measured = f"{tuple(part.shape)}"

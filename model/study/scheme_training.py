@@ -74,7 +74,7 @@ NOT_BUDGET = ("schemes", "seeds", "results", "keep", "dry")
 
 
 def budget(options: Compare) -> Line:
-    """The options that two runs must share to be comparable: all except the schemes, the seeds and the output files."""
+    """The options that two runs must share to be comparable: all except NOT_BUDGET."""
     return {name: value for name, value in asdict(options).items() if name not in NOT_BUDGET}
 
 
@@ -174,10 +174,10 @@ def lengthened(model: Transformer, scheme: str, times: int) -> Transformer:
     """A trained model with ``times`` as many positions; the scalings use a model trained with RoPE."""
     if scheme in SCALINGS:
         return scaled(model, scheme, times)
-    return stretched(model, StudySettings(scheme, {}, model.args), times)
+    return with_more_positions(model, StudySettings(scheme, {}, model.args), times)
 
 
-def stretched(model: Transformer, settings: StudySettings, times: int) -> Transformer:
+def with_more_positions(model: Transformer, settings: StudySettings, times: int) -> Transformer:
     """The same weights and position encoding, which ``settings`` describe, with ``times`` as many positions.
 
     Raises ValueError if the scheme does not support that length.
@@ -186,7 +186,7 @@ def stretched(model: Transformer, settings: StudySettings, times: int) -> Transf
 
 
 def scaled(model: Transformer, scaling: str, times: int) -> Transformer:
-    """The weights of a RoPE model with ``times`` as many positions, to which RoPE is scaled."""
+    """A network with the same weights and ``times`` as many positions, with RoPE scaled to that length."""
     args = replace(model.args, max_seq_len=times * model.args.max_seq_len)
     return with_weights_of(model, build_scheme(args, scaling, factor=float(times)))
 

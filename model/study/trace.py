@@ -143,13 +143,13 @@ def run(options: Trace) -> Report:
             (step.place, _cut(step.expression), step.shape, str(step.dtype)[6:], " ".join(map(_number, step.values)))
             for step in recorder.steps
         ],
-        [f"of mask, scores and weights: for the keys at {', '.join(map(str, picked.keys()))}."],
+        [f"values of mask, scores and weights: for the keys at positions {', '.join(map(str, picked.keys()))}."],
     )
     return Report([table], lambda figure: draw(figure, recorder.steps, picked, at_key))
 
 
 def _random(options: Trace) -> tuple[Transformer, Tensor]:
-    """Random weights and tokens. The table has twice as many rows as tokens, so that slicing it shows."""
+    """Random weights and tokens. The table has twice as many rows as tokens, so that the slice can be seen."""
     args = ModelArgs(
         dim=options.heads * options.head_dim,
         n_heads=options.heads,

@@ -67,7 +67,8 @@ class HFTokenizer:
         self.eos_ids: tuple[int, ...] = () if eos is None else (eos,)
         if prefix or settings.get("add_bos_token") is True:
             self._adds_bos = True
-        else:  # without a post-processor add BOS; one that adds nothing means that the model was trained without
+        else:
+            # No post-processor: add BOS. A post-processor that adds nothing means training without BOS.
             self._adds_bos = written.get("post_processor") is None and settings.get("add_bos_token") is not False
         self.adds_space = bool(pieces) and pieces[0][0] in "\u2581\u0120 "
 
@@ -185,7 +186,7 @@ def hugging_face_files(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | No
 
 
 def _merge_pairs(piece: str, vocabulary: set[str]) -> list[list[str]]:
-    """Every pair of pieces that merges into ``piece``, for the list of merges at the rank of ``piece``."""
+    """Every pair of pieces that merges into ``piece``."""
     pairs = []
     for i in range(1, len(piece)):
         left, right = piece[:i], piece[i:]

@@ -38,7 +38,7 @@ OPENING = r"(?:<s>|<bos>|<BOS>|\[BOS\]|<\|bos\|>|<\|startoftext\|>|<\|begin_of_t
 MARK = re.compile(rf"(\s*)({'|'.join(map(re.escape, TAGS))}|\f)(\s*(?:{OPENING}[^\S\n]*)?)")
 LINE = re.compile(r"(\s*\n)(\S|\S.*\S)([\r\n]\s*)", re.DOTALL)
 RULE = re.compile(r"^(?P<sign>[=*_~-])(?P=sign){4,}(?=\r?$)", re.MULTILINE)
-PERCENT = re.compile(r"^%(?=\r?$)", re.MULTILINE)  # in the files of fortune
+PERCENT = re.compile(r"^%(?=\r?$)", re.MULTILINE)  # in the quotation files of the program ``fortune``
 COMMENT = re.compile(r"^%[^\r\n]", re.MULTILINE)  # in TeX, Matlab and Erlang, which also have lines with % alone
 FORM_FEED = re.compile("\f")
 HTML = re.compile(r"</p>|<br|</a>|</div>", re.IGNORECASE)  # in HTML </s> ends struck-through text
@@ -143,7 +143,10 @@ class Separator:
         self._opening = opening[0] if opening else ""
 
     def places(self, text: str, begin: int) -> Iterator[tuple[int, int]]:
-        """The start and end of each place after ``begin``. One at the end of ``text`` may lack white space after it."""
+        """The start and end of each place after ``begin``.
+
+        At the end of ``text`` a place may end too early, before white space that has not been read yet.
+        """
         if begin == 0 and self._opening and text.startswith(self._opening):
             begin = len(self._opening)  # no separator stands before the first document, but a beginning-of-text tag may
             yield 0, begin

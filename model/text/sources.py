@@ -35,8 +35,8 @@ from .tokenizer import split_text
 PYTHON_DOCS = "python-docs"  # the documentation bundled with CPython
 # The text in which a separator is recognized: characters of all files, characters of one file, number of files
 SAMPLE, SAMPLE_OF_FILE, SAMPLED_FILES = 16_000_000, 4_000_000, 1000
-# Part of the key of cached tokens, because earlier versions read these files as plain text, and CSV files also with
-# other delimiters.
+# Part of the key of cached tokens, so that those of earlier versions are not reused: the first version read these files
+# as plain text, and a later one (hence the 2) recognized other delimiters in CSV files.
 FORMAT_FACTS = {"csv": ("csv", 2), "json array": ("json array",)}
 
 
@@ -248,8 +248,8 @@ def _start_of_text(path: Path) -> str:
 def _text_files(spec: str, files: Sequence[Path], text_key: str) -> list[File | None]:
     """The text files among ``files``. One warning counts the skipped files, with an example.
 
-    JSON and CSV files without ``text_key`` may belong to a program, so they are read as plain text beside other
-    text files. In JSON lines (.jsonl, .ndjson) a missing ``text_key`` is an error.
+    JSON and CSV files without ``text_key`` may belong to a program. If there are other text files too, they are read as
+    plain text. In JSON lines (.jsonl, .ndjson) a missing ``text_key`` is an error.
     """
     texts: list[File] = []
     empty: list[Path] = []
@@ -282,7 +282,9 @@ def _text_files(spec: str, files: Sequence[Path], text_key: str) -> list[File | 
     if 0 < len(without_key) < len(texts):
         plain = set(without_key)
         texts = [file._replace(format="text") if file.path in plain else file for file in texts]
-        notes.append(f"{len(without_key)} without {text_key!r} read as plain text (for example {without_key[0]})")
+        notes.append(
+            f"{len(without_key)} without a field {text_key!r} are read as plain text (for example {without_key[0]})"
+        )
     if notes:
         warnings.warn(f"{spec}: {quantity(len(texts), 'text file')}; {'; '.join(notes)}", stacklevel=2)
     return list(texts)

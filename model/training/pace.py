@@ -13,7 +13,7 @@ RELIABLE_SECONDS = 20.0
 class Pace:
     """Counts steps and seconds after the first call of ``update`` in this session.
 
-    That call reports a step, which may be slow because it compiles, or step 0 before fine-tuning.
+    The step of that call is not counted: it may be slow because it compiles, or be step 0, before fine-tuning.
     """
 
     def __init__(self, args: TrainArgs) -> None:

@@ -72,7 +72,11 @@ def resolve_resumed(file: Settings, flags: Settings, ranks: Ranks) -> Plan:
 
 
 def run_name(config: Path | None, data: tuple[str, ...] | None, default_config: Path) -> str:
-    """The name of the config, else of the first text file, or of the folder of several; else of the default config."""
+    """The name of the config, if there is one, or else of the text.
+
+    Several text files in one folder give the name of the folder, others that of the first. Without a config and a text
+    it is the name of the default config.
+    """
     if config or not data:
         return (config or default_config).stem
     paths = [Path(urlsplit(name).path) for name in data]

@@ -219,7 +219,8 @@ def _group_of(state: Mapping[str, Tensor]) -> int:
             groups.add(weight.shape[1] // scales.shape[1])
     if len(groups) > 1:
         raise ValueError(
-            f"the groups have sizes {sorted(groups)}, but the format has a single size: quantize with ``group``"
+            f"the groups have sizes {sorted(groups)}, but the format has a single size: quantize with a ``group`` "
+            "that divides the rows of every matrix"
         )
     return groups.pop() if groups else 0
 

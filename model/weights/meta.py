@@ -56,8 +56,8 @@ def args_from_params(params: dict[str, Any]) -> ModelArgs:
     theta = params.get("rope_theta", 10000.0)
     scaling = None
     if params.get("use_scaled_rope"):
-        # Meta's own files lack rope_scaling_factor, which ``params_from`` writes. Then the factor is 32 for Llama 3.2,
-        # which is recognized by its sizes, and 8 for 3.1 and 3.3.
+        # ``params_from`` writes rope_scaling_factor, but Meta's own files lack it. Without it the factor is 32 for
+        # Llama 3.2, recognized by its sizes, and 8 for 3.1 and 3.3.
         factor = 32.0 if (params["dim"], params["n_layers"]) in ((2048, 16), (3072, 28)) else 8.0
         factor = params.get("rope_scaling_factor") or factor
         scaling = RopeScaling("llama3", factor, TRAINED_CONTEXT, 1.0, 4.0)

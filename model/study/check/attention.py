@@ -197,7 +197,7 @@ def mistakes_of(layout: str) -> list[Mistake]:
         Mistake(known.NEGATED, "softmax", lambda scores: (-scores).softmax(-1)),
         Mistake(known.LOGARITHM, "softmax", lambda scores: scores.log_softmax(-1)),
         Mistake(known.LOGARITHM, "softmax", lambda scores: scores.log_softmax(-1).nan_to_num(neginf=0)),
-        # Before the next, which is equal if H is K.
+        # Tried before the next mistake, which gives the same numbers if H equals K
         Mistake(known.EXCHANGED_QK, "rotate", lambda q, k, angle: (rotated(k, angle), rotated(q, angle))),
         Mistake(known.SCORES_TRANSPOSED, "scores", lambda q, k: k @ q.mT),
         Mistake(
@@ -224,7 +224,7 @@ def mistakes_of(layout: str) -> list[Mistake]:
         Mistake(known.NOT_BACK, "tokens_first", lambda out: out),
         Mistake(known.NOT_BACK, "tokens_first", lambda out: out.flatten(2)),
         Mistake(known.VIEWED, "tokens_first", view),
-        Mistake(known.OVER_HEADS, "heads_first", lambda x: x),  # before the next, which is equal if T is H
+        Mistake(known.OVER_HEADS, "heads_first", lambda x: x),  # before the next: the same numbers if T equals H
         Mistake(known.VIEWED, "heads_first", view),
         Mistake(known.UNROTATED, "rotate", lambda q, k, angle: (q, k)),
         Mistake(known.ONLY_Q_ROTATED, "rotate", lambda q, k, angle: (rotated(q, angle), k)),
@@ -269,7 +269,7 @@ def regrouped(out: Tensor, case: Case) -> Tensor:
 def rotation_mistakes(layout: str) -> Iterator[Mistake]:
     """The mistakes of a rotation inside attention, made in both q and k."""
     for mistake in mistakes_in(layout):
-        if mistake.part == "result":  # of apply_rotary_emb as a function
+        if mistake.part == "result":  # what apply_rotary_emb returns, which attention never shows
             continue
         parts = RECIPES[layout] | {mistake.part: mistake.wrong}
 
@@ -433,8 +433,8 @@ def attention_properties(results: list[tuple[Any, Case]]) -> Iterator[Property]:
         (late, case), (early, _) = moved
         _, t, h, i = at = worst(late, early)
         sentence = (
-            f"The output depends on distances only: from position {case.probe.start} on it equals that from 3 on; "
-            f"token {t}, head {h}, channel {i}"
+            "The output depends on distances only, so it is the same for the same tensors from position "
+            f"{case.probe.start} on and from 3 on; token {t}, head {h}, channel {i}"
         )
         yield Property(sentence, float(late[at]), float(early[at]), LOOK_DISTANCE)
     recipe = recipe_in(intended_layout(results))

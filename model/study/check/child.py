@@ -1,8 +1,9 @@
 """The process in which the reader's files run: ``python -m model.study.check.child NOTES SECONDS SKIPPED FILE...``.
 
 It appends a line of JSON to NOTES before and after each step, so that its parent can read the progress even if the
-process is killed. The reader's code may take SECONDS in total. SKIPPED is a JSON list of functions that stopped or
-raised in an earlier process, or whose result could not be judged, and of functions and files that ended one.
+process is killed. The reader's code may take SECONDS in total. SKIPPED is a JSON list of what is not run again:
+functions that raised, ran out of time or could not be judged in an earlier process, and functions and files that ended
+that process.
 """
 
 import __future__

@@ -123,8 +123,8 @@ NUMPY = Fault(
 
 MIXED = Fault(
     "pairs mixed with halves",
-    "There are two layouts: neighbours (2i, 2i + 1), and halves (i, i + D/2). Here the pairs have one layout and their "
-    "angles or the result the other. Use the same one everywhere.",
+    "There are two layouts: neighbours (2i, 2i + 1), and halves (i, i + D/2). Here the pairs have one layout, but "
+    "their angles, or the result, have the other. Use the same one everywhere.",
     5,
 )
 OTHER_FORM = Fault(
@@ -306,8 +306,8 @@ T_CHECKED = Fault(
 )
 UNCHECKED = Fault(
     "the end of the cache is not checked",
-    "Raise a ValueError if start_pos + T exceeds max_seq_len. Otherwise the slice is too short: one token is lost "
-    "without an error, and several raise an error that names neither start_pos nor max_seq_len.",
+    "Raise a ValueError if start_pos + T exceeds max_seq_len. Otherwise the slice is too short: a chunk of one "
+    "token is lost without an error, and a longer one raises an error that names neither start_pos nor max_seq_len.",
     8,
 )
 OTHER_ERROR = Fault("another exception than ValueError", "The docstring promises ValueError, which callers catch.", 8)

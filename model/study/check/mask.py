@@ -143,7 +143,7 @@ def is_visible(raw: Any, number: int) -> bool:
 def mask_explanation(masks: list[Tensor | None], raws: list[Any], complete: bool) -> Explanation | None:
     """The mistake in the returned masks. ``complete`` if no call raised.
 
-    A function may return None for some chunks, but not for all.
+    Chunks without a readable mask are skipped, unless no chunk has one.
     """
     if all(mask is None for mask in masks):
         return () if all(raw is None for raw in raws) and complete else None

@@ -46,7 +46,7 @@ class Printed:
                 step = next_step
 
     def by(self, step: str) -> list[str]:
-        """The last lines that a step printed, after the number of earlier ones."""
+        """The last lines that a step printed, preceded by the number of those left out."""
         self._thread.join(GRACE)  # the process has ended, so the thread reads the rest and ends too
         lines = list(self.lines.get(step, ()))
         earlier = self.counts.get(step, 0) - len(lines)

@@ -50,7 +50,8 @@ class Comparison(NamedTuple):
     inputs: tuple[tuple[str, Tensor], ...] = ()  # small inputs to show
 
 
-Requirement = tuple[Fault, Property]  # of the docstring, and the fault of a function that fails it
+# The fault of a function that breaks a promise of its docstring, and the property that shows it
+Requirement = tuple[Fault, Property]
 
 
 def keeps_arguments(trials: Iterable[Trial]) -> Requirement:

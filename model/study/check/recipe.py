@@ -64,9 +64,10 @@ def all_nan(value: Any) -> bool:
 
 
 def is_evidence(value: Any, wrong: Any) -> bool:
-    """Whether the equality of two results is evidence. NaN equals anything, so results of mostly NaN are none.
+    """Whether ``same(value, wrong)`` is evidence for the mistake that gives ``wrong``.
 
-    They are evidence only if some numbers are not NaN, and NaN is in the same places in both.
+    ``same`` ignores the numbers that are NaN in ``wrong``. If these are most, some must be numbers, and NaN must be in
+    the same places in ``value``.
     """
     if not isinstance(wrong, Tensor) or wrong.isnan().double().mean() < 0.5:
         return True

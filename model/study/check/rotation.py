@@ -320,8 +320,8 @@ def description(form: Form | None) -> str:
         return "unknown"
     columns = {
         "single": "D/2 columns",
-        "halves": "D (each angle twice, in halves) columns",
-        "neighbours": "D (each angle twice, side by side) columns",
+        "halves": "D columns (each angle twice, in halves)",
+        "neighbours": "D columns (each angle twice, side by side)",
     }[form.width]
     names = "sin and cos" if form.sin_first else "cos and sin"
     text = {

@@ -118,6 +118,6 @@ def in_other_order(
 ) -> Verdict:
     """The verdict on a function that would be right with its arguments, ``names``, in another order."""
     expected = f"({', '.join(names)})"
-    yours = f"({', '.join(names[place] for place in order)}), as {written_signature(written)}"
+    yours = f"({', '.join(names[place] for place in order)}), written as {written_signature(written)}"
     hint = f"{method or function} is called with {expected}, in this order"
     return Verdict(function, "wrong", str(Property(hint, yours, expected)), [known.ORDER])

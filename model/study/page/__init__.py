@@ -51,7 +51,7 @@ class Page:
 
 
 WEB = Path(__file__).parent
-# The modules of the two scripts. Each module comes after those that it uses when it is loaded.
+# The modules of the two scripts, joined in this order. A module comes after those that its top-level code uses.
 WORKER = ("model", "sampling", "worker")
 PAGE = (
     "strings",
