@@ -364,7 +364,7 @@ def test_an_endless_text_continues_beyond_the_context(run):
 
 def test_endless_without_cache_or_with_unequal_prompts_is_one_line(run):
     for arguments, message in (
-        (["--no_cache"], "endless needs the cache: leave out endless, or use_cache=False (--no_cache)"),
+        (["--no_cache"], "endless needs the cache: leave out either endless or use_cache=False (--no_cache)"),
         (["--prompt", "The", "--prompt", "I am a fox"], "endless is for prompts of equal length"),
     ):
         code, out, err = run("--endless", *arguments)

@@ -576,6 +576,6 @@ def test_weights_that_cannot_be_loaded_are_one_error_and_no_control_fails(browse
 
 def test_the_length_of_a_repeated_text_is_given_with_two_decimals(opened):
     page = opened()
-    assert "240 tokens, 2 times" in page.text_content("#longText")
+    assert "240 tokens (2 × the" in page.text_content("#longText")
     page.evaluate("() => { args.maxSeqLen = 140; setLanguage('en'); }")
-    assert "240 tokens, 1.71 times" in page.text_content("#longText")
+    assert "240 tokens (1.71 × the" in page.text_content("#longText")

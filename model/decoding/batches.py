@@ -31,10 +31,10 @@ def generate(
 ) -> Iterator[list[int | None]]:
     """Continue every prompt. Each step yields one id per row, and None after a row has ended with one of ``eos_ids``.
 
-    ``prompts`` are lists of token ids. All must have the same length if ``endless``, and so must they for a network
-    with absolute positions, unless ``use_cache`` is False. A row's logits do not depend on the rest of the batch,
-    except for rounding. At temperature 0, the default, each row is the text that its prompt gives alone; otherwise row
-    i draws from random stream i. ``sampling`` are the fields of ``Sampling``: temperature, top_k, top_p, min_p,
+    ``prompts`` are lists of token ids. All must have the same length if ``endless``, and for a network with absolute
+    positions, unless ``use_cache`` is False. A row's logits do not depend on the rest of the batch, except for
+    rounding. At temperature 0, the default, each row is therefore the text of a batch with its prompt alone; otherwise
+    row i draws from random stream i. ``sampling`` are the fields of ``Sampling``: temperature, top_k, top_p, min_p,
     repetition_penalty, seed. With ``endless`` a text may be longer than ``max_seq_len``, and its oldest part is evicted
     from the cache. Raises ValueError for invalid prompts or settings.
     """

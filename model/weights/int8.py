@@ -1,7 +1,7 @@
 """Int8 weights: matrices of whole numbers from -127 to 127, with one scale for each row or each group of a row.
 
-weight[r, c] is approximately quantized[r, c] * scales[r, c // group]. Every matrix is quantized, also wq to wo;
-norms, attention scores, the cache and activations are not. A quantized network can generate and score, but not train.
+weight[r, c] is approximately quantized[r, c] * scales[r, c // group]. All weight matrices are quantized; norms,
+attention scores, the cache and activations are not. A quantized network can generate and score, but not train.
 """
 
 from typing import NamedTuple

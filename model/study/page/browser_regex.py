@@ -121,7 +121,7 @@ def _either_case(letter: str, pattern: str) -> str:
 
 
 def _character_class(rest: str, pattern: str, ignores_case: bool) -> tuple[str, int]:
-    """The translation of the class at the start of ``rest``, and the length of the class there."""
+    """The translation of the class at the start of ``rest``, and the length of the untranslated class."""
     parts = ["["]
     position = 1
     if rest[1:2] == "^":

@@ -24,10 +24,11 @@ export function enqueue(job) {
 async function extend(earlier, tokens, count) {
   const { useCache } = state;
   const all = [...earlier, ...tokens];
-  const done = useCache ? Math.min(state.cached, earlier.length) : earlier.length;
+  // The worker forwards these tokens again only if there is no cache.
+  const known = useCache ? Math.min(state.cached, earlier.length) : earlier.length;
   const answer = await ask("run", {
-    earlier: all.slice(0, done),
-    tokens: all.slice(done),
+    earlier: all.slice(0, known),
+    tokens: all.slice(known),
     count,
     evicted: state.evicted,
     sampling: samplingSettings(),
@@ -38,9 +39,9 @@ async function extend(earlier, tokens, count) {
     storeTrace(pass);
     state.passes.push({ ...pass, trace: null, length: pass.startPos + pass.T });
   }
-  state.tokens = [...all.slice(0, done), ...answer.tokens];
+  state.tokens = [...all.slice(0, known), ...answer.tokens];
   state.cached = useCache ? state.tokens.length : Math.min(state.cached, earlier.length);
-  repaintFrom(useCache ? done : 0);
+  repaintFrom(useCache ? known : 0);
   state.logits = answer.logits;
   const sampled = state.tokens.length - all.length;
   if (sampled) state.run = { count: state.run.count + sampled, ms: state.run.ms + answer.ms };

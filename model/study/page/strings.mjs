@@ -330,8 +330,8 @@ export const STRINGS = {
     "平移把位置 p 的词元移到 p + 平移量，距离不变。“距离拉伸”为 s 时把它移到 s × p，距离变大，如同在更长的文本中。",
   ],
   long: [
-    "repeat the text up to {length} tokens, {times} times the context",
-    "把文本重复到 {length} 个词元，即上下文长度的 {times} 倍",
+    "repeat the text until it has {length} tokens ({times} × the context)",
+    "把文本重复到 {length} 个词元（上下文长度的 {times} 倍）",
   ],
   whatIfText: [
     "Loss, in nats per token: {before} as trained, {after} with the change ({difference}). Largest distance: {distance}; context: {context}.",
