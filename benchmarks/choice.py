@@ -66,7 +66,7 @@ class Trial(NamedTuple):
 
 def trials(plan: Plan, text: PreparedText, machine: Machine, fractions: list[float]) -> list[Trial]:
     """The choice, and the settings by hand to compare it with."""
-    chosen = choose_settings(plan.settings, text_facts(text.dataset, text.model.vocab_size), machine)
+    chosen = choose_settings(plan.settings, text_facts(text.dataset, text.model_args.vocab_size), machine)
     compared = [("the choice", chosen)]
     if plan.train.init_from:
         for size in BATCH_SIZES:
@@ -83,9 +83,9 @@ def trials(plan: Plan, text: PreparedText, machine: Machine, fractions: list[flo
 def by_steps(name: str, plan: Plan, text: PreparedText, settings: Settings, machine: Machine) -> Trial:
     """Time the settings, and replace the minutes by the number of steps that fit into them."""
     plan, text = apply_choice(plan, text, settings)
-    speed = machine.tokens_per_second(text.model, plan.train)
+    speed = machine.tokens_per_second(text.model_args, plan.train)
     tokens = training_seconds(settings["minutes"]) * speed
-    steps = max(1, int(tokens / (plan.train.batch_size * text.model.max_seq_len)))
+    steps = max(1, int(tokens / (plan.train.batch_size * text.model_args.max_seq_len)))
     if settings.get("max_steps"):  # the choice ends a run early that would see a small text too often
         steps = min(steps, settings["max_steps"])
     length = validation_settings(steps, tokens) | {"minutes": None, "max_steps": steps}
@@ -96,7 +96,7 @@ def best_loss(trial: Trial) -> float:
     """Train a run; returns the best of its about ten validation losses."""
     train = trial.plan.train
     torch.manual_seed(train.seed)
-    trainer = Trainer(initial_model(trial.plan, trial.text.model, fresh=True), trial.text.dataset, train)
+    trainer = Trainer(initial_model(trial.plan, trial.text.model_args, fresh=True), trial.text.dataset, train)
     trainer.model.train()
     best = math.inf
     for _ in trainer.steps():
@@ -118,7 +118,7 @@ def plan_trials(data: list[str], minutes: float, flags: Settings, fractions: lis
 
 
 def describe(minutes: float, trial: Trial) -> str:
-    model, train = trial.text.model, trial.plan.train
+    model, train = trial.text.model_args, trial.plan.train
     size = f"{model.dim} wide, {model.n_layers} layers, context {model.max_seq_len}"
     training = f"batch size {train.batch_size}, dropout {train.dropout}, lr {train.lr}"
     return f"| {minutes} | {trial.name} | {size}, {training} | {train.max_steps:,} |"

@@ -71,7 +71,7 @@ def train(flags: dict) -> dict:
     with_heads = flags | {"n_heads": flags.get("n_heads", max(1, flags["dim"] // 32))}
     data, architecture = from_settings(DataArgs, flags), from_settings(ModelArgs, with_heads)
     text = prepare_text(Plan(data, architecture, TrainArgs(sample_every=0), Path(), settings=flags))
-    dataset, model = text.dataset, text.model
+    dataset, model = text.dataset, text.model_args
     if flags.get("unique"):
         dataset = replace(dataset, train=dataset.train[-flags["unique"] :])
     settings = training_settings(model, flags["tokens"], len(dataset.train), flags)

@@ -125,7 +125,7 @@ def test_the_format_of_json_is_detected_from_its_first_characters(start, file_fo
 @pytest.mark.parametrize(
     ("name", "content", "complaint"),
     [
-        ("a.csv", "id,story\n1,x\n", "a.csv has no column 'text': give text_key one of 'id', 'story', or copy it to a"),
+        ("a.csv", "id,story\n1,x\n", "a.csv has no column 'text': give text_key one of 'id', 'story'; or copy the file to a"),
         ("a.csv", "\n\n", "a.csv has no line with the names of the columns"),
         ("a.csv", 'text,id\n"open,1\n', "a.csv:2 is not valid CSV"),
         ("a.csv", "\n\ntext,id\nx,1\na, b,2\n", "a.csv:5 ends a row of 3 fields"),

@@ -41,7 +41,7 @@ def test_flags_override_the_file_and_the_file_overrides_the_defaults():
     assert plan().train.muon_lr == TrainArgs().muon_lr
     Path("mine.toml").write_text("dim = 64\n", encoding="utf-8")
     mine = plan("mine.toml", n_heads=2)
-    assert (mine.model.dim, mine.model.n_heads, mine.train.lr) == (64, 2, TrainArgs().lr)
+    assert (mine.model_args.dim, mine.model_args.n_heads, mine.train.lr) == (64, 2, TrainArgs().lr)
 
 
 def test_max_steps_overrides_the_minutes_of_the_default_config():
@@ -129,7 +129,7 @@ def test_the_error_for_an_unwritable_out_dir_names_it(monkeypatch):
 def test_resume_uses_the_saved_settings_and_lists_the_changes():
     write_run("run", lr=0.25, max_steps=100)
     same = plan(resume=True, out_dir=Path("run"))
-    assert (same.model.dim, same.train.lr, same.changes, same.resume) == (16, 0.25, (), True)
+    assert (same.model_args.dim, same.train.lr, same.changes, same.resume) == (16, 0.25, (), True)
     changed = plan(resume=True, out_dir=Path("run"), max_steps=200, batch_size=4, lr=0.125)
     assert changed.changes == ("batch_size 32 -> 4", "max_steps 100 -> 200", "lr 0.25 -> 0.125")
     assert (changed.train.max_steps, changed.train.batch_size) == (200, 4)
@@ -141,7 +141,7 @@ def test_resume_with_the_command_that_started_the_run_changes_nothing():
     )
     write_run("run", tokenizer="char", vocab_size=77, lr=0.5)
     resumed = plan("c.toml", resume=True, out_dir=Path("run"), vocab_size=2048)
-    assert (resumed.changes, resumed.model.vocab_size) == ((), 77)
+    assert (resumed.changes, resumed.model_args.vocab_size) == ((), 77)
 
 
 @pytest.mark.parametrize(
@@ -184,9 +184,9 @@ def published() -> Path:
 
 def test_fine_tuning_takes_architecture_and_tokenizer_from_the_model(published):
     tuned = plan(init_from=published)
-    assert (tuned.model.dim, tuned.model.rope_theta, tuned.data.tokenizer) == (16, 123.0, "published")
+    assert (tuned.model_args.dim, tuned.model_args.rope_theta, tuned.data.tokenizer) == (16, 123.0, "published")
     assert (tuned.train.lr, tuned.train.muon_lr) == (0.15, 0.006)
-    assert plan(init_from=published, max_seq_len=4).model.max_seq_len == 4
+    assert plan(init_from=published, max_seq_len=4).model_args.max_seq_len == 4
     assert plan(init_from=published, tokenizer="my.model", dim=16).data.tokenizer == "my.model"
 
 
@@ -219,7 +219,7 @@ def test_several_processes_need_a_divisible_batch_size_and_no_stdin():
 def test_a_width_alone_is_enough_and_the_heads_are_chosen():
     Path("mine.toml").write_text("minutes = 1.0\n", encoding="utf-8")
     assert plan("mine.toml", dim=100).needs_choice
-    assert plan("mine.toml", dim=100).model.dim == 100
+    assert plan("mine.toml", dim=100).model_args.dim == 100
     with pytest.raises(ValueError, match="n_heads 7"):
         plan("mine.toml", dim=100, n_heads=7)
 
@@ -248,4 +248,4 @@ def test_a_short_run_is_checked_with_its_short_context():
         None, Path(__file__).parent.parent / "configs" / "demo.toml", {"minutes": 0.5, "data": ("a",)}, False
     )
     assert plan.needs_choice
-    assert plan.model.max_seq_len == 128
+    assert plan.model_args.max_seq_len == 128

@@ -14,7 +14,7 @@ from model.training.run_directory import (
     locked,
     make_first_free,
     optimizer_states,
-    read_notes,
+    read_progress_and_identity,
 )
 from model.training.trainer import Trainer
 from model.weights.tensors import load_tensors, save_tensors
@@ -31,7 +31,7 @@ def test_the_state_holds_weights_and_optimizer_states_by_parameter_name_and_the_
         name for name in names if name.startswith("layers.") and "norm" not in name
     }
     assert "optimizer.exp_avg_sq.tok_embeddings.weight" in tensors
-    progress, identity = read_notes(tmp_path)
+    progress, identity = read_progress_and_identity(tmp_path)
     assert identity == {"dim": 16}
     assert (progress.step, progress.tokens) == (2, 2 * 8 * ARGS.max_seq_len)
 
@@ -48,10 +48,10 @@ def test_loading_restores_weights_and_optimizer_states_bit_for_bit(tmp_path):
 
 
 def test_without_a_checkpoint_there_are_no_notes_and_another_programs_checkpoint_is_refused(tmp_path):
-    assert read_notes(tmp_path) is None
+    assert read_progress_and_identity(tmp_path) is None
     save_tensors(tmp_path / STATE, {"a": torch.zeros(1)}, {"format": "pt"})
     with pytest.raises(ValueError, match="was not written by this trainer"):
-        read_notes(tmp_path)
+        read_progress_and_identity(tmp_path)
 
 
 def test_a_state_without_all_weights_is_refused(tmp_path):
@@ -156,12 +156,12 @@ def test_the_error_for_damaged_notes_is_one_line(tmp_path, notes):
     text = notes if isinstance(notes, str) else json.dumps(notes)
     save_tensors(tmp_path / STATE, {"a": torch.zeros(1)}, {"notes": text})
     with pytest.raises(ValueError, match=r"^[^\n]*damaged metadata: restore the file, or start a new run$"):
-        read_notes(tmp_path)
+        read_progress_and_identity(tmp_path)
 
 
 def test_valid_notes_are_read(tmp_path):
     save_tensors(tmp_path / STATE, {"a": torch.zeros(1)}, {"notes": json.dumps({"progress": PROGRESS, "identity": {}})})
-    assert read_notes(tmp_path) == (Progress(**PROGRESS), {})
+    assert read_progress_and_identity(tmp_path) == (Progress(**PROGRESS), {})
 
 
 WQ = "layers.1.attention.wq.weight"

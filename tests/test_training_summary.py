@@ -41,7 +41,7 @@ def test_epochs_are_tokens_divided_by_the_tokens_of_the_text(tmp_path):
 @pytest.mark.parametrize(
     ("val_loss", "best", "train_loss", "reason"),
     [
-        (1.31, 1.02, 1.0, "validation rose to 1.310 from 1.020 at step 300"),
+        (1.31, 1.02, 1.0, "validation is 1.310, and was 1.020 at step 300"),
         (10.16, 10.16, 0.08, "the training loss is 0.080, validation 10.160"),
         (1.04, 1.02, 1.0, None),
         (1.02, 1.02, 0.9, None),

@@ -14,7 +14,7 @@ from model import ModelArgs, Transformer
 from model.text.dataset import Dataset
 from model.training.config import TrainArgs
 from model.training.distributed import Ranks, process_group, torchrun_ranks
-from model.training.run_directory import read_notes
+from model.training.run_directory import read_progress_and_identity
 from model.training.trainer import Trainer
 
 ARGS = ModelArgs(dim=16, n_layers=2, n_heads=2, hidden_dim=24, vocab_size=11, max_seq_len=8)
@@ -42,11 +42,11 @@ def trainer(
     defaults = {"batch_size": 8, "eval_every": 10, "max_steps": 20, "sample_every": 0}
     defaults |= {"device": "cpu", "dtype": "float32"}
     args = TrainArgs(out_dir=directory, **defaults | settings)
-    notes = read_notes(directory) if resume else None
+    saved = read_progress_and_identity(directory) if resume else None
     torch.manual_seed(args.seed)
     return Trainer(
         network(model_args), text or dataset(), args, directory,
-        progress=notes[0] if notes else None, ranks=ranks, **clock,
+        progress=saved[0] if saved else None, ranks=ranks, **clock,
     )  # fmt: skip
 
 

@@ -36,7 +36,7 @@ PYTHON_DOCS = "python-docs"  # the documentation bundled with CPython
 # The text in which a separator is recognized: characters of all files, characters of one file, number of files
 SAMPLE, SAMPLE_OF_FILE, SAMPLED_FILES = 16_000_000, 4_000_000, 1000
 # Part of the key of cached tokens, so that those of earlier versions are not reused: the first version read these files
-# as plain text, and a later one (hence the 2) recognized other delimiters in CSV files.
+# as plain text, and the second recognized the delimiters of CSV files by other rules; hence the 2.
 FORMAT_FACTS = {"csv": ("csv", 2), "json array": ("json array",)}
 
 

@@ -11,7 +11,7 @@ from ..cli import quantity
 FileFormat = Literal["text", "json lines", "json array", "csv"]
 MAX_LENGTH = 100_000_000  # characters of a line or array element, because all of it is held in memory
 DELIMITERS = ",\t;|"
-OR_PLAIN_TEXT = "or copy it to a name that ends in .txt to train on it as it is"
+OR_PLAIN_TEXT = "or copy the file to a name that ends in .txt to train on it as it is"
 
 
 def format_of(name: str, start: str) -> FileFormat:
@@ -233,7 +233,7 @@ def _csv_rows(blocks: Iterable[str], name: str, text_key: str) -> Iterator[str]:
         columns = next(rows)
         if text_key not in columns:
             raise ValueError(
-                f"{name} has no column {text_key!r}: give text_key one of {list_names(columns)}, {OR_PLAIN_TEXT}"
+                f"{name} has no column {text_key!r}: give text_key one of {list_names(columns)}; {OR_PLAIN_TEXT}"
             )
         index = columns.index(text_key)
         for row in rows:

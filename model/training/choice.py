@@ -47,7 +47,7 @@ def show_plan(plan: Plan, text: PreparedText) -> int:
     if needs_choice:
         save_choice(choice, choice_file(plan, text, device))
     plan, text = apply_choice(plan, text, choice.chosen)
-    facts = run_facts(make_network(plan.network, text.model), plan.train, text.dataset, device, plan.ranks)
+    facts = run_facts(make_network(plan.network, text.model_args), plan.train, text.dataset, device, plan.ranks)
     print(announcement(facts, forecast=choice.expected))
     if needs_choice:
         print(format_rows({"command": train_command(plan.settings)}))
@@ -77,15 +77,15 @@ def choose_and_forecast(plan: Plan, text: PreparedText, device: torch.device) ->
 
 
 def choose(plan: Plan, text: PreparedText, device: torch.device) -> Choice:
-    facts = text_facts(text.dataset, text.model.vocab_size)
+    facts = text_facts(text.dataset, text.model_args.vocab_size)
     machine = Machine(plan.network, text.dataset, device, plan.ranks.world_size)
     chosen: Settings = {}
     if plan.needs_choice:
         settings = choose_settings(plan.settings, facts, machine)
         chosen = {name: value for name, value in settings.items() if name not in plan.settings}
     plan, text = apply_choice(plan, text, chosen)
-    check_training_memory(text.model, plan.train, device, machine.processes)
-    expected = forecast(text.model, plan.train, facts, machine)
+    check_training_memory(text.model_args, plan.train, device, machine.processes)
+    expected = forecast(text.model_args, plan.train, facts, machine)
     return Choice(chosen, dataclasses.replace(expected, ends_early="max_steps" in chosen))
 
 
@@ -94,15 +94,15 @@ def apply_choice(plan: Plan, text: PreparedText, chosen: Settings) -> tuple[Plan
     if not chosen:
         return plan, text
     chosen_plan = make_plan(plan.settings | chosen, plan.directory, plan.ranks)
-    model = dataclasses.replace(chosen_plan.model, vocab_size=text.model.vocab_size)
-    return dataclasses.replace(chosen_plan, base=plan.base), dataclasses.replace(text, model=model)
+    model = dataclasses.replace(chosen_plan.model_args, vocab_size=text.model_args.vocab_size)
+    return dataclasses.replace(chosen_plan, base=plan.base), dataclasses.replace(text, model_args=model)
 
 
 def choice_file(plan: Plan, text: PreparedText, device: torch.device) -> Path:
     """The cache file of the choice for these settings on this machine, beside the tokens of the text."""
     settings = {name: str(value) for name, value in sorted(plan.settings.items()) if name != "out_dir"}
     machine = [platform.node(), str(device), torch.get_num_threads(), torch.__version__, plan.ranks.world_size]
-    facts = json.dumps([settings, machine, text.model.vocab_size, LAW])
+    facts = json.dumps([settings, machine, text.model_args.vocab_size, LAW])
     return text.entries[0] / f"choice-{hashlib.sha256(facts.encode()).hexdigest()[:16]}.json"
 
 

@@ -13,12 +13,11 @@ from ..text.sources import Documents, open_documents
 
 CONFIG_FILE = "config.toml"  # in a run directory: every setting of the run
 DEFAULT_STEPS = 2000
-# The peak learning rate of Muon, tuned for models that train in minutes. If the settings are chosen, it is also that of
-# the AdamW beside Muon.
+# The peak learning rate of Muon, tuned for models that train in minutes. If train.py chooses the settings, it
+# is also that of the AdamW beside Muon.
 PEAK_LR = 0.02
-# Fine-tuning uses this fraction of PEAK_LR, or of the config's rates. With a tenth, the loss after up to a
-# minute on a different kind of text was 2 to 6% higher; with the full rates it was about the same
-# (benchmarks/choice.py).
+# Fine-tuning uses this fraction of PEAK_LR, or of the config's rates. Fine-tuned for up to a minute on another kind of
+# text, a tenth gave a loss 2 to 6% higher, and the full rates about the same loss (benchmarks/choice.py).
 FINE_TUNING_LR_FRACTION = 0.3
 Globs = Annotated[tuple[str, ...], "which files of a folder to read, for example '*.py' (default: all text)"]
 TextKey = Annotated[str, "the field of a JSON line or object, or the column of a CSV or TSV, that holds the text"]
@@ -86,7 +85,7 @@ class TrainArgs:
 
     optimizer: Annotated[Literal["muon", "adamw"], "muon: Muon for hidden matrices, AdamW for the rest"] = "muon"
     lr: Annotated[
-        float, "peak learning rate of AdamW (beside Muon: 0.02 if settings are chosen, 0.006 with --init_from)"
+        float, "peak learning rate of AdamW (beside Muon: 0.02 if train.py chooses it, 0.006 with --init_from)"
     ] = 3e-3
     muon_lr: Annotated[float, "peak learning rate of Muon (with --init_from: 0.006)"] = PEAK_LR
     warmup: Annotated[float, "fraction of the run during which the learning rate rises"] = 0.02

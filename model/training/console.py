@@ -27,7 +27,9 @@ from .summary import (
 from .trainer import Trainer
 
 SAMPLE_TOKENS = 120
-PROMPT_TOKENS = 60  # tokens from the beginning of the text, for the prompt in the summary's next command
+PROMPT_TOKENS = (
+    60  # tokens from the beginning of the text, for the prompt in the command that the summary shows as ``next``
+)
 
 
 class Console:

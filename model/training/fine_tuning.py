@@ -12,9 +12,9 @@ def fine_tuning_settings(settings: Settings, user_settings: Settings, flags: Set
     """``settings`` with the architecture and the tokenizer of ``init_from``, which replace those of a config.
 
     A flag may lower ``max_seq_len``. ``user_settings`` are the flags, and the settings of a config that sets
-    ``init_from`` itself. Learning rates in them are used as they are. Any other rate is for training from scratch: that
-    of a config without ``init_from``, or else PEAK_LR (for ``lr`` with adamw, the default ``lr``). It is multiplied by
-    FINE_TUNING_LR_FRACTION. Raises ValueError if the ``flags`` set another architecture, or ask for a new tokenizer.
+    ``init_from`` itself. Learning rates in them are used as they are. Otherwise FINE_TUNING_LR_FRACTION multiplies the
+    rate for training from scratch: that of the config if it has one, else PEAK_LR (for ``lr`` with adamw, the default
+    ``lr``). Raises ValueError if the ``flags`` set another architecture, or ask for a new tokenizer.
     """
     source = settings["init_from"]
     checkpoint = open_checkpoint(source)

@@ -13,7 +13,7 @@ RELIABLE_SECONDS = 20.0
 class Pace:
     """Counts steps and seconds after the first call of ``update`` in this session.
 
-    The step of that call is not counted: it may be slow because it compiles, or be step 0, before fine-tuning.
+    The first step is not counted, because it may compile. In fine-tuning, the first call is for step 0, a validation.
     """
 
     def __init__(self, args: TrainArgs) -> None:

@@ -25,7 +25,7 @@ class Plan:
     """The settings of a run, resolved and checked, before any file is written."""
 
     data: DataArgs
-    model: ModelArgs
+    model_args: ModelArgs
     train: TrainArgs
     directory: Path
     network: type[Transformer] = Transformer
@@ -47,7 +47,7 @@ class Plan:
         """Settings that must not change when the run is resumed. The text must not change either."""
         train = {name: str(getattr(self.train, name) or "") for name in ("init_from", "network")}
         tokenizer_and_optimizer = {"tokenizer": self.data.tokenizer, "optimizer": self.train.optimizer}
-        return dataclasses.asdict(self.model) | tokenizer_and_optimizer | train
+        return dataclasses.asdict(self.model_args) | tokenizer_and_optimizer | train
 
 
 def make_plan(settings: Settings, directory: Path, ranks: Ranks) -> Plan:

@@ -35,14 +35,14 @@ class PreparedText:
 
     tokenizer: Tokenizer
     dataset: Dataset
-    model: ModelArgs  # the plan's, with the vocabulary size of the tokenizer
+    model_args: ModelArgs  # the plan's, with the vocabulary size of the tokenizer
     entries: list[Path]  # cache entries: the tokens, and the tokenizer if it was trained on the text
     data: DataArgs  # the plan's, with doc_separator and start_text filled in
 
 
 def prepare_text(plan: Plan) -> PreparedText:
     """Train or load the tokenizer, tokenize, split. Results for the same files are reused from the cache."""
-    data, model = plan.data, plan.model
+    data, model = plan.data, plan.model_args
     trained: Path | None = None
     documents: Documents | None = None
     notes: list[str] = []  # printed when nothing can fail any more, so that an error stands alone
@@ -83,7 +83,7 @@ def prepare_text(plan: Plan) -> PreparedText:
 
 
 def open_text(data: DataArgs) -> tuple[DataArgs, Documents, list[str]]:
-    """The settings with the separator, which is recognized if it is not set, the documents, and notes for the user."""
+    """Returns the settings with a separator (recognized if none is set), the documents, and notes for the user."""
     documents = data.documents()
     notes = []
     if data.doc_separator is None:

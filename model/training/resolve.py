@@ -74,7 +74,7 @@ def resolve_resumed(file: Settings, flags: Settings, ranks: Ranks) -> Plan:
 def run_name(config: Path | None, data: tuple[str, ...] | None, default_config: Path) -> str:
     """The name of the config, if there is one, or else of the text.
 
-    Several text files in one folder give the name of the folder, others that of the first. Without a config and a text
+    Several text files of one folder give its name; otherwise the first text gives its own. Without a config and a text
     it is the name of the default config.
     """
     if config or not data:

@@ -23,7 +23,7 @@ from .distributed import local_device, process_group
 from .estimate import build_seconds, check_training_memory, count_parameters
 from .plan import Plan, differences, make_plan
 from .prepared_text import PreparedText, prepare_text
-from .run_directory import Progress, check_free, locked, make_first_free, read_notes
+from .run_directory import Progress, check_free, locked, make_first_free, read_progress_and_identity
 from .signals import stopping_on_signals
 from .sizing import Forecast
 from .summary import duration, format_rows, resume_command
@@ -40,7 +40,7 @@ def run(plan: Plan, text: PreparedText | None) -> int:
         if text:  # before process_group: the other processes wait there, and torchrun ends them if this one fails
             if plan.needs_choice:
                 plan, text, expected = choose_and_forecast(plan, text, device)
-            check_training_memory(text.model, plan.train, device, plan.ranks.world_size)
+            check_training_memory(text.model_args, plan.train, device, plan.ranks.world_size)
             plan = stack.enter_context(locked_run_directory(plan))
             write_run(plan, text)
         stack.enter_context(process_group(plan.ranks, device))
@@ -84,7 +84,7 @@ def write_run(plan: Plan, text: PreparedText) -> None:
     read_progress(plan, text)  # raises ValueError before anything is written
     if not plan.resume:
         save_tokenizer(text.tokenizer, plan.directory)
-    write_text(plan.directory / CONFIG_FILE, toml_text(text.data, text.model, plan.train))
+    write_text(plan.directory / CONFIG_FILE, toml_text(text.data, text.model_args, plan.train))
     note_cache_use(text, plan.directory)
 
 
@@ -98,8 +98,8 @@ def train_and_show(plan: Plan, text: PreparedText, device: torch.device, expecte
     progress = read_progress(plan, text)
     torch.manual_seed(plan.train.seed)
     if plan.ranks.is_first:
-        announce_building(text.model)
-    model = initial_model(plan, text.model, fresh=progress is None).to(device)
+        announce_building(text.model_args)
+    model = initial_model(plan, text.model_args, fresh=progress is None).to(device)
     trainer = Trainer(
         model,
         text.dataset,
@@ -152,15 +152,15 @@ def initial_model(plan: Plan, args: ModelArgs, fresh: bool) -> Transformer:
 
 
 def identity_of(plan: Plan, text: PreparedText) -> Settings:
-    return plan.identity | {"vocab_size": text.model.vocab_size, "data": text.dataset.fingerprint}
+    return plan.identity | {"vocab_size": text.model_args.vocab_size, "data": text.dataset.fingerprint}
 
 
 def read_progress(plan: Plan, text: PreparedText) -> Progress | None:
     """The saved progress of a resumed run, else None. Raises ValueError if its model or its text has changed."""
-    notes = read_notes(plan.directory) if plan.resume else None
-    if notes is None:
+    saved = read_progress_and_identity(plan.directory) if plan.resume else None
+    if saved is None:
         return None
-    progress, before = notes
+    progress, before = saved
     now = identity_of(plan, text)
     conflicts = [change for change in differences(before, now) if not change.startswith("data ")]
     if before.get("data") != now["data"]:

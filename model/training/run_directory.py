@@ -169,7 +169,7 @@ def check_state(
             )
 
 
-def read_notes(directory: Path) -> tuple[Progress, dict[str, Any]] | None:
+def read_progress_and_identity(directory: Path) -> tuple[Progress, dict[str, Any]] | None:
     """Progress and identity in the saved state, without reading a tensor; None before the first checkpoint.
 
     Raises ValueError if the metadata does not have them.

@@ -14,7 +14,7 @@ from ..text.sources import Documents, is_pipe, is_url, open_documents
 from ..text.token_cache import cache_home, download_path, runs_using
 from ..text.tokenizer import Tokenizer
 from .config import DataArgs, run_settings
-from .run_directory import read_notes
+from .run_directory import read_progress_and_identity
 
 
 def run_data(directory: Path) -> DataArgs | None:
@@ -25,10 +25,10 @@ def run_data(directory: Path) -> DataArgs | None:
 
 def saved_fingerprint(directory: Path) -> str | None:
     """The fingerprint of the text on which the run was trained; None before its first checkpoint."""
-    notes = read_notes(directory)
-    if notes is None:
+    saved = read_progress_and_identity(directory)
+    if saved is None:
         return None
-    _, identity = notes
+    _, identity = saved
     return identity.get("data")
 
 

@@ -50,17 +50,17 @@ class RunFacts:
         return f"{number} {'epoch' if number == '1' else 'epochs'}"
 
 
-def run_facts(network: Transformer, args: TrainArgs, dataset: Dataset, device: torch.device, ranks: Ranks) -> RunFacts:
+def run_facts(model: Transformer, args: TrainArgs, dataset: Dataset, device: torch.device, ranks: Ranks) -> RunFacts:
     return RunFacts(
         args=args,
-        model=network.args,
-        parameters=sum(p.numel() for p in network.parameters()),
+        model=model.args,
+        parameters=sum(p.numel() for p in model.parameters()),
         dataset=dataset,
         device=device,
         dtype=pick_dtype(args.dtype, device),
         processes=ranks.world_size,
         # only the first process prints it
-        unigram_loss=ngram_losses(dataset, network.args.vocab_size)[0] if ranks.is_first else 0.0,
+        unigram_loss=ngram_losses(dataset, model.args.vocab_size)[0] if ranks.is_first else 0.0,
     )
 
 
@@ -161,7 +161,7 @@ def overfitting_warning(progress: Progress, train_loss: float | None) -> str | N
     if loss is None or best is None:
         return None
     if loss > 1.03 * best:
-        return f"the run overfits: validation rose to {loss:.3f} from {best:.3f} at step {progress.best_step}; {advice}"
+        return f"the run overfits: validation is {loss:.3f}, and was {best:.3f} at step {progress.best_step}; {advice}"
     if train_loss is not None and train_loss < 0.7 * loss:
         return f"the run overfits: the training loss is {train_loss:.3f}, validation {loss:.3f}; {advice}"
     return None
