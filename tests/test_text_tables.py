@@ -61,7 +61,7 @@ def test_a_missing_column_is_reported_with_the_columns_between_the_likeliest_del
         ("a.csv", '"name, first, last";id', "'name, first, last', 'id'"),
     ):
         (tmp_path / name).write_text(f"{header}\n", encoding="utf-8")
-        with pytest.raises(ValueError, match=f"no column 'text': give text_key one of {columns}, or "):
+        with pytest.raises(ValueError, match=f"no column 'text': give text_key one of {columns}; or "):
             documents(tmp_path / name)
 
 
@@ -125,7 +125,7 @@ def test_the_format_of_json_is_detected_from_its_first_characters(start, file_fo
 @pytest.mark.parametrize(
     ("name", "content", "complaint"),
     [
-        ("a.csv", "id,story\n1,x\n", "a.csv has no column 'text': give text_key one of 'id', 'story'; or copy the file to a"),
+        ("a.csv", "id,story\n1,x\n", "a.csv has no column 'text': give text_key one of 'id', 'story'; or copy"),
         ("a.csv", "\n\n", "a.csv has no line with the names of the columns"),
         ("a.csv", 'text,id\n"open,1\n', "a.csv:2 is not valid CSV"),
         ("a.csv", "\n\ntext,id\nx,1\na, b,2\n", "a.csv:5 ends a row of 3 fields"),
