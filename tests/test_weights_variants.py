@@ -13,7 +13,9 @@ import torch
 from torch import nn
 
 from model import KVCache, Transformer, generate
+from model.cli import run_script
 from model.positions.encodings import NoPositions
+from model.scripts import convert
 from model.weights import find_network, load_args, load_model, open_checkpoint, save_model
 from model.weights.tensors import read_header
 
@@ -123,12 +125,13 @@ def test_transformers_rejects_a_variant_by_name(sliding):
 
 
 @pytest.mark.parametrize("to", ["hf", "meta", "llama2c"])
-def test_convert_rejects_a_variant_by_name(sliding, to):
-    command = [sys.executable, REPOSITORY / "convert.py", "out", "new", "--to", to]
-    ended = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
-    assert ended.returncode == 2
-    assert ended.stderr.count("\n") == 1
-    assert "sliding:SlidingTransformer" in ended.stderr
+def test_convert_rejects_a_variant_by_name(sliding, to, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["convert.py", "out", "new", "--to", to])
+    with pytest.raises(SystemExit, match="2"):
+        run_script(convert.main, "convert.py")
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert "sliding:SlidingTransformer" in message
     assert not Path("new").exists()
 
 
