@@ -317,21 +317,16 @@ def test_an_empty_directory_that_cannot_be_replaced_is_refused_before_converting
     assert "error: . cannot be replaced" in run("../run", ".", "--to", "hf")[1]
 
 
-@pytest.mark.parametrize("flags", [["--help"], ["nowhere", "x", "--to", "hf"], ["run", "x.bin", "--to", "llama2c"]])
-def test_the_script_runs_as_a_process(source, flags):
+def test_the_script_runs_as_a_process(source):
     ended = subprocess.run(
-        [sys.executable, REPOSITORY / "convert.py", *flags],
+        [sys.executable, REPOSITORY / "convert.py", "run", "x.bin", "--to", "llama2c"],
         capture_output=True,
         text=True,
         timeout=300,
         encoding="utf-8",
     )
-    assert "Traceback" not in ended.stderr
-    if flags[0] == "run":
-        assert ended.returncode == 0, ended.stderr
-        assert llama2c.Llama2c(Path("x.bin")).args.vocab_size == 290
-    else:
-        assert ended.returncode == (0 if flags == ["--help"] else 2)
+    assert ended.returncode == 0, ended.stderr
+    assert llama2c.Llama2c(Path("x.bin")).args.vocab_size == 290
 
 
 def test_with_another_tokenizer_the_ids_are_those_of_that_tokenizer(source, run):

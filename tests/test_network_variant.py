@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from model.cli import run_script
-from model.scripts import train
+from model.scripts import generate, train
 from model.weights import find_network, load_model
 
 ROOT = Path(__file__).parent.parent
@@ -79,14 +79,18 @@ def test_the_loaded_network_attends_to_the_last_tokens_only(folder, trained, mon
     assert not torch.allclose(outputs[0][:, 82], outputs[1][:, 82])
 
 
-def test_generate_needs_the_network_flag_for_the_directory(folder, trained):
+def test_generate_needs_the_network_flag_for_the_directory(folder, trained, monkeypatch, capsys):
     argv = ["out", "--prompt", "1 and", "--max_new_tokens", "8", "--temperature", "0"]
     ended = script(folder, "generate.py", *argv, "--network", NAME)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.startswith("1 and")
-    refused = script(folder, "generate.py", *argv)
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert NAME in refused.stderr
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", ["generate.py", *argv])
+    with pytest.raises(SystemExit, match="2"):
+        run_script(generate.main, "generate.py")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert NAME in err
 
 
 @pytest.mark.parametrize(
