@@ -58,12 +58,12 @@ def choose_attention(q: Tensor, S: int) -> Attend:
 
     On such a CPU two cases use ``fused_attention``, too: prompts if it has AMX, and training with more than
     MAX_TRAINING_KEYS keys. Milliseconds of blockwise / fused attention on two cores with torch 2.13, batch x length, H
-    / K heads of D; blank means not measured, "half the time" that only the ratio is known (benchmarks/kernels.py):
+    / K heads of D (benchmarks/kernels.py). Blank cells were not measured; one cell is a ratio without times:
 
                                                  AMX (Intel)   AVX512-BF16 (AMD)   AVX2 (AMD)
         training, 16 x 256, 8 / 8 heads of 32    24.4 / 34.4   19.8 / 43.3          483 / 150
         training, 4 x 1024, 8 / 8 heads of 32     103 / 67     95.8 / 105          1460 / 444
-        prompt of 512, 32 / 4 heads of 64         5.0 / 3.3    half the time        362 / 17
+        prompt of 512, 32 / 4 heads of 64         5.0 / 3.3    ratio 1 : 2          362 / 17
         the same after 1,536 tokens              31.2 / 15.1                       2266 / 72
 
     In float32 fused attention was as fast or faster on all three. Above MAX_TRAINING_KEYS it is chosen to save memory:

@@ -40,10 +40,10 @@ def llama3(freqs: Tensor, factor: float, original: int, low: float, high: float)
 def yarn(freqs: Tensor, factor: float, original: int, low: float, high: float) -> Tensor:
     """YaRN as in its authors' code: like ``llama3``, but the transition is linear in the index of the pair.
 
-    Both ends of the transition are rounded to whole indices. In the paper (arXiv:2309.00071, section 3.2) it is linear
-    in the number of rotations, as in ``llama3``. If even the first pair makes far fewer than ``low`` rotations, no
-    pair is scaled, although all should be; if even the last makes far more than ``high``, all are, although none should
-    be. The authors' code does the same.
+    Both ends of the transition are rounded to whole indices. In the paper (arXiv:2309.00071, section 3.2) the
+    transition is linear in the number of rotations, as in ``llama3``. If even the first pair makes far fewer than
+    ``low`` rotations, no pair is scaled, although all should be; if even the last makes far more than ``high``, all
+    are, although none should be. The authors' code does the same.
     """
     pairs = len(freqs)
     step = math.log(freqs[1].item())  # log of the ratio of neighbouring frequencies (freqs[0] is 1); negative

@@ -66,7 +66,7 @@ def main() -> None:
     if flags.version == 2:
         model = checkpoint.model(int8=True, group=llama2c.group_for(checkpoint.args))
     else:
-        # With another norm_eps the target is llama2.c's float32 format, so the change is measured in float32.
+        # other_eps means a file for llama2.c. It stores float32 here, so the change is measured in float32.
         dtype_name = "float32" if other_eps else flags.dtype
         model = checkpoint.model(dtype=DTYPES_BY_NAME[dtype_name] if dtype_name else "stored")
     if other_eps:
@@ -83,9 +83,10 @@ def main() -> None:
 
 
 def check_target(target: Path, to: str) -> None:
-    """Raise ValueError if the output would overwrite anything. An empty directory can be replaced.
+    """Raise ValueError if the output would overwrite anything.
 
-    Not for llama2c, and not if it is a link, a mount point or the current directory.
+    An empty directory may be replaced, except by a file for llama2c, and unless it is a link, a mount point or the
+    current directory.
     """
     is_empty_directory = target.is_dir() and not any(target.iterdir())
     if is_empty_directory and (target.is_symlink() or os.path.ismount(target) or target.samefile(".")):

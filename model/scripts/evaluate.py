@@ -77,7 +77,7 @@ class EvaluateOptions:
                 raise ValueError(f"{name} is {value}: give at least 1")
 
 
-Texts = Iterable[tuple[list[int], int]]  # for each document its token ids, and the length in bytes of what they predict
+Texts = Iterable[tuple[list[int], int]]  # of each document: token ids, and bytes of those that are predicted
 
 
 class Window(NamedTuple):
@@ -117,7 +117,8 @@ class Score:
 def encoded_documents(source: Iterable[Chunk], tokenizer: Tokenizer) -> Iterator[tuple[list[int], int]]:
     """(token ids, bytes of those that are predicted) of each document that has a token to predict.
 
-    The first token is not predicted. It is BOS, unless the tokenizer adds none: then its text does not count.
+    The first token is not predicted: usually BOS. If the tokenizer adds no BOS, it is a piece of text, and its bytes
+    are not counted.
     """
     end = Chunk("", starts=True)
     text = ""

@@ -6,9 +6,9 @@ of one of the project's scripts, because a library must not change the program t
 count, because it hides the name until the module runs.
 
 Waiting threads of libgomp, PyTorch's OpenMP library on Linux, spin for milliseconds before they sleep. Next to another
-busy process they take this time from the thread that they wait for, and the speed falls to a twentieth. Spinning for
-0.1 ms is enough to bridge the gap between two products. On a busy machine the threads sleep at once. Variables that
-the user has set are kept.
+busy process they take this time from the thread that they wait for, and the speed falls to a twentieth. So this module
+lets them spin for only 0.1 ms, the time between two matrix products, and on a busy machine lets them sleep at once.
+Variables that the user has set are kept.
 
 Only how threads wait depends on the load of the machine. The number of threads does not, because it changes the last
 bits of a product, and the same command and seed must always give the same text and the same weights.
@@ -69,6 +69,6 @@ def choose_waiting() -> bool:
 BUSY = False  # whether the machine was busy when the script started
 if is_project_script(sys.argv[0]):
     gc.disable()
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # the background jobs of a shell script ignore it
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # ignored in a shell's background jobs
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     BUSY = choose_waiting()

@@ -57,9 +57,9 @@ def config_names() -> str:
 def sort_arguments(arguments: Sequence[str], settings: Settings, resume: bool) -> tuple[Path | None, Settings]:
     """Sort the positional arguments. Returns the config file, and the settings with texts and the run added.
 
-    Configs are files that end in ``.toml`` and the names of included configs. With ``resume`` a directory is the run.
-    Anything else is text. Raises ValueError for files that do not exist, for two configs, and for a setting that is
-    given twice.
+    Configs are files that end in ``.toml``, and the names of the configs that come with Ropewalk. With ``resume`` a
+    directory is the run. Anything else is text. Raises ValueError for files that do not exist, for two configs, and for
+    a setting that is given twice.
     """
     configs: list[Path] = []
     texts: list[str] = []
@@ -87,16 +87,17 @@ def add_setting(settings: Settings, name: str, value: object, argument: str) -> 
 
 
 def find_config(name: str) -> Path | None:
-    """The TOML file ``name``, or an included config, for example ``demo``, ``demo.toml`` or ``configs/demo.toml``.
+    """The TOML file ``name``, or a config that comes with Ropewalk.
 
-    If there is neither, raises ValueError for a name that ends in ``.toml``, and returns None for any other.
+    The latter can be named ``demo``, ``demo.toml`` or ``configs/demo.toml``. If there is neither, raises ValueError for
+    a name that ends in ``.toml``, and returns None for any other.
     """
     path = local_path(name)
     if path.suffix == ".toml" and path.exists():
         return path
-    included = CONFIG_DIR / f"{path.name.removesuffix('.toml')}.toml"
-    if not path.exists() and path.parent in (Path(), Path("configs")) and included.is_file():
-        return included
+    shipped = CONFIG_DIR / f"{path.name.removesuffix('.toml')}.toml"
+    if not path.exists() and path.parent in (Path(), Path("configs")) and shipped.is_file():
+        return shipped
     if path.suffix == ".toml":
         raise ValueError(f"{name} does not exist: give a TOML file, or one of {config_names()} from {CONFIG_DIR}")
     return None
