@@ -82,7 +82,7 @@ def choose_threads(device: torch.device, weights_per_step: int | None = None) ->
     """Set the number of threads of PyTorch and return it. OMP_NUM_THREADS, if set, is respected.
 
     ``weights_per_step`` is parameters times rows of a decoding step, or None for training, which uses all cores. Below
-    MIN_WEIGHTS_FOR_THREADS a second thread gains nothing, and next to a busy process decoding becomes far slower,
+    MIN_WEIGHTS_FOR_THREADS a second thread gains nothing, and makes decoding far slower while another process is busy,
     because after every few microseconds of work one thread waits for the other. The number is not chosen by timing:
     with another number of threads float32 logits differ by 5e-7, so the text would depend on the clock.
     """

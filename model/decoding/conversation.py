@@ -184,7 +184,7 @@ def converse(conversation: Conversation, max_new_tokens: int, stop: Sequence[str
                 stream_samples(conversation.turn(line, max_new_tokens, stop))
             except ValueError as error:
                 if conversation.endless or not conversation.forwarded:
-                    raise  # a new text would not have more room than an endless or an empty one
+                    raise  # a new text would not help: an endless text evicts, and this one is still empty
                 print_note(f"{error}; a new text begins")
                 conversation.reset()
                 stream_samples(conversation.turn(line, max_new_tokens, stop))

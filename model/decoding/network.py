@@ -38,9 +38,10 @@ def for_decoding(model: Transformer, compile: bool = False) -> Transformer:
     On a CPU its linear layers are fast for few input vectors. Given several tokens per row, it may compute the output
     of the last one only (``LastBlock``), so callers use ``[:, -1]``. It does so if ``hidden`` is not overridden, the
     last block is a TransformerBlock, and neither that block nor the norm has hooks. With ``compile`` its forward for
-    one token per row is compiled, and networks of the same architecture share the compiled code. The model is not
-    changed, and changing its weights in place affects the next token, except weights from which the rotation table is
-    computed. Raises ValueError if there is no compiler.
+    one token per row is compiled, and networks of the same architecture share the compiled code. ``model`` itself is
+    not changed. Its weights are shared, so changing them in place takes effect at the next token. Only the rotation
+    table is a copy: if it was computed from weights, changing those has no effect on it. Raises ValueError if there is
+    no compiler.
     """
     network = copy_modules(model)
     last = network.layers[-1]

@@ -39,7 +39,7 @@ class TextStream:
         complete = len(text) - incomplete
         start = self._emitted
         self._emitted = max(start, complete)
-        # Not if the new prefix would be all spaces, because a decoder may drop spaces at the start.
+        # The window moves on, unless its new prefix would be all spaces: a decoder may drop spaces at the start.
         if not incomplete and text[self._prefix_characters :].strip():
             self._reset(self._window[self._prefix_tokens :])
         return text[start:complete]

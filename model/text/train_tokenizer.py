@@ -109,7 +109,7 @@ def cached_tokenizer(
     kind: str = "bpe",
     vocab_size: int | None = None,
 ) -> Path:
-    """The path of a tokenizer for the documents in ``cache_dir``, trained if it is not there yet.
+    """The path in ``cache_dir`` of a tokenizer for the documents, trained if it is not there yet.
 
     Raises ValueError if a file changes while it is read.
     """

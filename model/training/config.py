@@ -16,8 +16,9 @@ DEFAULT_STEPS = 2000
 # The peak learning rate of Muon, tuned for models that train in minutes. If train.py chooses the settings, it
 # is also that of the AdamW beside Muon.
 PEAK_LR = 0.02
-# Fine-tuning uses this fraction of PEAK_LR, or of the config's rates. Fine-tuned for up to a minute on another kind of
-# text, a tenth gave a loss 2 to 6% higher, and the full rates about the same loss (benchmarks/choice.py).
+# Fine-tuning uses this fraction of PEAK_LR, or of the config's rates. In up to a minute of fine-tuning on another kind
+# of text, a fraction of 0.1 gave a loss 2 to 6% higher than 0.3, and a fraction of 1 about the same
+# (benchmarks/choice.py).
 FINE_TUNING_LR_FRACTION = 0.3
 Globs = Annotated[tuple[str, ...], "which files of a folder to read, for example '*.py' (default: all text)"]
 TextKey = Annotated[str, "the field of a JSON line or object, or the column of a CSV or TSV, that holds the text"]

@@ -11,10 +11,11 @@ from .config import FINE_TUNING_LR_FRACTION, PEAK_LR, TrainArgs
 def fine_tuning_settings(settings: Settings, user_settings: Settings, flags: Settings) -> Settings:
     """``settings`` with the architecture and the tokenizer of ``init_from``, which replace those of a config.
 
-    A flag may lower ``max_seq_len``. ``user_settings`` are the flags, and the settings of a config that sets
-    ``init_from`` itself. Learning rates in them are used as they are. Otherwise FINE_TUNING_LR_FRACTION multiplies the
-    rate for training from scratch: that of the config if it has one, else PEAK_LR (for ``lr`` with adamw, the default
-    ``lr``). Raises ValueError if the ``flags`` set another architecture, or ask for a new tokenizer.
+    A flag may lower ``max_seq_len``. ``user_settings`` are the settings meant for fine-tuning: the flags, and those of
+    a config that sets ``init_from`` itself. A learning rate among them is used as it is. A config without ``init_from``
+    is meant for training from scratch, so its rate is multiplied by FINE_TUNING_LR_FRACTION. If it has none, PEAK_LR is
+    multiplied instead, or with adamw the default ``lr``. Raises ValueError if the ``flags`` set another architecture,
+    or ask for a new tokenizer.
     """
     source = settings["init_from"]
     checkpoint = open_checkpoint(source)

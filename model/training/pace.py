@@ -13,7 +13,8 @@ RELIABLE_SECONDS = 20.0
 class Pace:
     """Counts steps and seconds after the first call of ``update`` in this session.
 
-    The first step is not counted, because it may compile. In fine-tuning, the first call is for step 0, a validation.
+    The first call follows the first step, which may compile and is therefore not counted. In fine-tuning it follows the
+    validation before the first step, so that step is counted.
     """
 
     def __init__(self, args: TrainArgs) -> None:

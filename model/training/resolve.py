@@ -74,8 +74,8 @@ def resolve_resumed(file: Settings, flags: Settings, ranks: Ranks) -> Plan:
 def run_name(config: Path | None, data: tuple[str, ...] | None, default_config: Path) -> str:
     """The name of the config, if there is one, or else of the text.
 
-    Several text files of one folder give its name; otherwise the first text gives its own. Without a config and a text
-    it is the name of the default config.
+    For several text files of one folder it is the name of the folder, otherwise that of the first text. Without a
+    config and a text it is the name of the default config.
     """
     if config or not data:
         return (config or default_config).stem

@@ -107,7 +107,7 @@ def run(options: Page) -> Report:
     }
     write_text(options.out, page_text(facts, base64.b64encode(weights).decode()))
     table = Table(
-        f"{options.out}: open it in a browser; it needs no server and no network",
+        f"{options.out}: open it in a browser; it needs no server and no internet",
         ("part", "what", "bytes"),
         [
             ("weights", f"{count:,} parameters in {network['dtype']}", len(weights)),

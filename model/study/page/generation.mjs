@@ -24,7 +24,7 @@ export function enqueue(job) {
 async function extend(earlier, tokens, count) {
   const { useCache } = state;
   const all = [...earlier, ...tokens];
-  // The worker forwards these tokens again only if there is no cache.
+  // The first `known` tokens are sent as `earlier`. Without the cache the worker forwards these, too.
   const known = useCache ? Math.min(state.cached, earlier.length) : earlier.length;
   const answer = await ask("run", {
     earlier: all.slice(0, known),
