@@ -117,12 +117,12 @@ def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
 
     After SIGTERM, temporary files are removed before the process ends.
     """
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # replaces the handler of scripts/startup.py
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # replaces the handler of model/scripts/startup.py
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, exit_on_sigterm)
         atexit.register(resend_sigterm)  # registered first, so that it runs last
-    if not gc.isenabled():  # switched off in scripts/startup.py
+    if not gc.isenabled():  # switched off in model/scripts/startup.py
         gc.freeze()  # imported objects are not examined again
         gc.enable()
     make_streams_safe()

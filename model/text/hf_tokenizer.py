@@ -53,7 +53,7 @@ class HFTokenizer:
         self.file_hash = hashlib.sha256(content).hexdigest()
         self.fingerprint = self.file_hash
         if written.get("truncation") or written.get("padding") or written["model"].get("dropout"):
-            self.fingerprint += " without them"  # earlier versions applied all three, so tokens that they cached differ
+            self.fingerprint += " without them"  # earlier versions applied these, and cached other tokens
         settings = _read_settings(self.path.parent)
         bos = prefix[0] if prefix else self._id_of(settings.get("bos_token"))
         if bos is None:

@@ -35,8 +35,8 @@ from .tokenizer import split_text
 PYTHON_DOCS = "python-docs"  # the documentation bundled with CPython
 # The text in which a separator is recognized: characters of all files, characters of one file, number of files
 SAMPLE, SAMPLE_OF_FILE, SAMPLED_FILES = 16_000_000, 4_000_000, 1000
-# Part of the key of cached tokens, so that those of earlier versions are not reused. At first these files were read as
-# plain text, and the key had no such part. The 2 marks the second rules for recognizing the delimiter of a CSV file.
+# Part of the key of cached tokens. Earlier versions read CSV files and JSON arrays as plain text, without this part in
+# the key, so their tokens are not reused. The 2 marks the second rules for recognizing the delimiter of a CSV file.
 FORMAT_FACTS = {"csv": ("csv", 2), "json array": ("json array",)}
 
 
@@ -58,7 +58,8 @@ class Documents:
     """Documents in order, read in chunks, so that memory is bounded. They can be iterated any number of times."""
 
     def __init__(self, specs: list[str | Path], files: Sequence[File | None], text_key: str, separator: str | None):
-        """``specs`` are the user's arguments, ``files`` the files that they name. None is the bundled documentation."""
+        """``specs`` are the user's arguments, ``files`` the files that they name. An entry None in ``files`` is the
+        bundled documentation."""
         self.specs = specs
         self.files = files
         self.text_key = text_key
@@ -248,8 +249,8 @@ def _start_of_text(path: Path) -> str:
 def _text_files(spec: str, files: Sequence[Path], text_key: str) -> list[File | None]:
     """The text files among ``files``. One warning counts the skipped files, with an example.
 
-    JSON and CSV files without ``text_key`` may belong to a program. If there are other text files too, these are read
-    as plain text. In JSON lines (.jsonl, .ndjson) a missing ``text_key`` is an error.
+    JSON and CSV files without ``text_key`` may belong to a program, so they are read as plain text if there are also
+    other text files. In JSON lines (.jsonl, .ndjson) a missing ``text_key`` is an error.
     """
     texts: list[File] = []
     empty: list[Path] = []
@@ -267,8 +268,8 @@ def _text_files(spec: str, files: Sequence[Path], text_key: str) -> list[File | 
         else:
             file_format = format_of(file.name, start)
             texts.append(File(file, str(file), file_format))
-            read_as_text_without_key = file_format != "text" and not is_json_lines(file.name)
-            if read_as_text_without_key and not has_field(file_format, file.name, start, text_key):
+            may_lack_key = file_format != "text" and not is_json_lines(file.name)
+            if may_lack_key and not has_field(file_format, file.name, start, text_key):
                 without_key.append(file)
     skipped = []
     if empty:

@@ -17,7 +17,7 @@ DEFAULT_STEPS = 2000
 # is also that of the AdamW beside Muon.
 PEAK_LR = 0.02
 # Fine-tuning uses this fraction of PEAK_LR, or of the config's rates. In up to a minute of fine-tuning on another kind
-# of text, a fraction of 0.1 gave a loss 2 to 6% higher than 0.3, and a fraction of 1 about the same
+# of text, a fraction of 0.1 gave a loss 2 to 6% higher than 0.3, and a fraction of 1 about the same loss as 0.3
 # (benchmarks/choice.py).
 FINE_TUNING_LR_FRACTION = 0.3
 Globs = Annotated[tuple[str, ...], "which files of a folder to read, for example '*.py' (default: all text)"]
@@ -86,7 +86,7 @@ class TrainArgs:
 
     optimizer: Annotated[Literal["muon", "adamw"], "muon: Muon for hidden matrices, AdamW for the rest"] = "muon"
     lr: Annotated[
-        float, "peak learning rate of AdamW (beside Muon: 0.02 if train.py chooses it, 0.006 with --init_from)"
+        float, "peak learning rate of AdamW (with muon: 0.02 if train.py chooses it, 0.006 with --init_from)"
     ] = 3e-3
     muon_lr: Annotated[float, "peak learning rate of Muon (with --init_from: 0.006)"] = PEAK_LR
     warmup: Annotated[float, "fraction of the run during which the learning rate rises"] = 0.02

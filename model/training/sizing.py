@@ -35,8 +35,8 @@ OVERHEAD = 0.05  # fraction of the minutes for validation, checkpoints and sampl
 TIMING_ROUNDS = 3
 FINE_TUNING_EPOCHS = 3  # on two small texts, 3 epochs were better than 2 and 4 (benchmarks/choice.py)
 MIN_GAIN = 0.003  # relative reduction of the loss below which the remaining tokens are not worth their time
-# Vocabularies for which the embeddings are tied: with 1024 pieces, tied and separate matrices gave the same loss; with
-# 4096, separate ones gave a loss 3% lower (benchmarks/choice.py).
+# Vocabularies for which the embeddings are tied. With fewer pieces a second matrix costs little. With 1024, tied and
+# separate matrices gave the same loss; with 4096, separate ones gave a loss 3% lower (benchmarks/choice.py).
 TIED_VOCABULARIES = range(513, 2049)
 MAX_EPOCHS = 12  # the law was fitted to at most 10 epochs, and is trusted only a little beyond
 
