@@ -58,8 +58,7 @@ class Documents:
     """Documents in order, read in chunks, so that memory is bounded. They can be iterated any number of times."""
 
     def __init__(self, specs: list[str | Path], files: Sequence[File | None], text_key: str, separator: str | None):
-        """``specs`` are the user's arguments, ``files`` the files that they name. An entry None in ``files`` is the
-        bundled documentation."""
+        """``specs`` are the user's arguments, ``files`` the files that they name; None is the bundled documentation."""
         self.specs = specs
         self.files = files
         self.text_key = text_key
