@@ -24,9 +24,9 @@ def test_the_configs_named_in_the_documentation_exist():
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
 def test_a_config_builds_and_takes_a_step(config, tmp_path):
     plan = resolve(config, config, {"out_dir": tmp_path / "new"}, resume=False)
-    model = Transformer(plan.model)
+    model = Transformer(plan.model_args)
     optimizers = build_optimizers(model, plan.train)
-    tokens = torch.randint(plan.model.vocab_size, (1, 17))  # (B, T + 1)
+    tokens = torch.randint(plan.model_args.vocab_size, (1, 17))  # (B, T + 1)
     before = cross_entropy(model(tokens[:, :-1]), tokens[:, 1:])
     before.backward()
     for optimizer in optimizers:
@@ -37,14 +37,14 @@ def test_a_config_builds_and_takes_a_step(config, tmp_path):
 
 def test_shakespeare_char_has_nanogpts_published_settings():
     plan = resolve(ROOT / "configs/shakespeare_char.toml", Path(), {}, resume=False)
-    model, train = plan.model, plan.train
+    model, train = plan.model_args, plan.train
     assert (model.n_layers, model.n_heads, model.dim, model.max_seq_len) == (4, 4, 128, 64)
     assert (train.batch_size, train.max_steps) == (12, 2000)
     assert plan.data.tokenizer == "char"
 
 
 def test_stories15m_has_llama2cs_published_architecture():
-    model = resolve(ROOT / "configs/stories15M.toml", Path(), {}, resume=False).model
+    model = resolve(ROOT / "configs/stories15M.toml", Path(), {}, resume=False).model_args
     assert (model.dim, model.n_layers, model.n_heads, model.max_seq_len, model.vocab_size) == (288, 6, 6, 256, 32000)
     assert sum(p.numel() for p in Transformer(model).parameters()) == 15_191_712  # as many as in its checkpoint
 
