@@ -57,8 +57,9 @@ def choose_attention(q: Tensor, S: int) -> Attend:
     """``blockwise_attention`` for several bfloat16 queries on a CPU with native bfloat16, else ``fused_attention``.
 
     On such a CPU two cases use ``fused_attention``, too: prompts if it has AMX, and training with more than
-    MAX_TRAINING_KEYS keys. Milliseconds of blockwise / fused attention on two cores with torch 2.13, batch x length, H
-    / K heads of D (benchmarks/kernels.py). Blank cells were not measured; one cell is a ratio without times:
+    MAX_TRAINING_KEYS keys. The table has milliseconds of blockwise / fused attention on two cores with torch 2.13
+    (benchmarks/kernels.py). A row names batch x length, and H / K heads of width D. Blank cells were not measured; one
+    cell is a ratio without times:
 
                                                  AMX (Intel)   AVX512-BF16 (AMD)   AVX2 (AMD)
         training, 16 x 256, 8 / 8 heads of 32    24.4 / 34.4   19.8 / 43.3          483 / 150
@@ -160,8 +161,8 @@ def choose_linear(x: Tensor) -> Product:
         float32, 5632 x 2048        all as fast as memory   23 / 23 / 32
         reading memory, float32     29                      38
 
-    On AMX, F.linear takes as long for 16 rows of bfloat16 as for one. torch.compile turns ``mv`` into one loop over the
-    weights, which reads 28 GB/s in float32 on AVX2 (32000 x 288).
+    On AMX, F.linear takes as long for 16 rows of bfloat16 as for one, so it gets several rows. torch.compile turns
+    ``mv`` into one loop over the weights, which reads 28 GB/s in float32 on AVX2 (32000 x 288).
     """
     rows = x.shape[:-1].numel()
     if rows == 1 and (x.dtype != torch.float32 or torch.compiler.is_compiling()):

@@ -10,7 +10,7 @@ from letters import LETTERS
 
 from model.decoding import prompts
 from model.decoding.batches import memory_needed
-from model.decoding.prompts import Prompt, check_fit, fit_endless, read_texts
+from model.decoding.prompts import Prompt, check_fit, read_texts, shorten_prompts
 
 
 @pytest.fixture
@@ -88,9 +88,9 @@ def test_a_prompt_that_exceeds_the_context_is_an_error():
 
 def test_an_endless_prompt_that_exceeds_the_context_keeps_its_first_and_last_tokens(capsys):
     short, long, longer = prompts_of("abcdefg", "abcdefghijklmnop", "abcdefghijklmnopq")
-    assert fit_endless([short, long], 17) == [short, long]
+    assert shorten_prompts([short, long], 17) == [short, long]
     assert capsys.readouterr().err == ""
-    shortened = fit_endless([short, long, longer], 9)
+    shortened = shorten_prompts([short, long, longer], 9)
     assert shortened[0] == short
     assert [prompt.text for prompt in shortened] == [prompt.text for prompt in (short, long, longer)]
     for prompt, cut in zip((long, longer), shortened[1:]):
@@ -99,7 +99,7 @@ def test_an_endless_prompt_that_exceeds_the_context_keeps_its_first_and_last_tok
         "note: prompt 2 has 17 tokens and exceeds the context of 9 (1 other prompt too): "
         "after its first 4 tokens, 8 are left out\n"
     )
-    (tiny,) = fit_endless([long], 3)
+    (tiny,) = shorten_prompts([long], 3)
     assert tiny.tokens == long.tokens[:1] + long.tokens[-2:], "only one, because a cache of this size keeps one"
 
 

@@ -14,7 +14,7 @@ from model.text.readers import Chunk
 from model.text.sources import open_documents
 from model.text.train_tokenizer import train_tokenizer
 from model.training.config import DataArgs
-from model.training.run_text import training_files
+from model.training.run_text import count_training_files
 from model.weights import load_model, load_tokenizer, save_model, save_tokenizer
 
 TEXT = "The rope was laid along the lane, and the lane was long. " * 9
@@ -201,8 +201,8 @@ def test_scoring_training_text_prints_a_note(run, settings, tmp_path):
 def test_the_bundled_documentation_counts_as_one_training_file(tmp_path):
     (tmp_path / "a.txt").write_text(TEXT, encoding="utf-8")
     source = open_documents(["python-docs", tmp_path / "a.txt"])
-    assert training_files(source, DataArgs()) == 1
-    assert training_files(source, DataArgs(data=("python-docs", str(tmp_path)))) == 2 == len(source.files)
+    assert count_training_files(source, DataArgs()) == 1
+    assert count_training_files(source, DataArgs(data=("python-docs", str(tmp_path)))) == 2 == len(source.files)
 
 
 def test_the_separator_is_that_of_the_flag_or_of_the_run_or_recognized(run, settings, tmp_path):

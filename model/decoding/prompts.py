@@ -112,7 +112,7 @@ def check_fit(prompts: Sequence[Prompt], context: int, max_new_tokens: int | Non
             )
 
 
-def fit_endless(prompts: Sequence[Prompt], context: int) -> list[Prompt]:
+def shorten_prompts(prompts: Sequence[Prompt], context: int) -> list[Prompt]:
     """Shorten prompts to the context, for endless texts: middle tokens are left out. Prints a note if some are."""
     shortened = [replace(prompt, tokens=without_middle(prompt.tokens, context)) for prompt in prompts]
     too_long = [number for number, prompt in enumerate(prompts) if len(prompt.tokens) > context]

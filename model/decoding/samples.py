@@ -19,7 +19,7 @@ def check_stop_strings(strings: Sequence[str]) -> None:
 
 
 class StopStrings:
-    """Stream text up to the first stop string, holding back an end that may be the beginning of one.
+    """Stream text up to the first stop string. Characters that may be the beginning of one are held back.
 
     If several occur, the one that ends first counts, so the result does not depend on how the text is cut into pieces.
     """

@@ -66,7 +66,7 @@ def main() -> None:
     if flags.version == 2:
         model = checkpoint.model(int8=True, group=llama2c.group_for(checkpoint.args))
     else:
-        # other_eps means a file for llama2.c. It stores float32 here, so the change is measured in float32.
+        # other_eps implies llama2.c, whose version 0 stores float32, so the change is measured in float32.
         dtype_name = "float32" if other_eps else flags.dtype
         model = checkpoint.model(dtype=DTYPES_BY_NAME[dtype_name] if dtype_name else "stored")
     if other_eps:
@@ -85,8 +85,8 @@ def main() -> None:
 def check_target(target: Path, to: str) -> None:
     """Raise ValueError if the output would overwrite anything.
 
-    An empty directory may be replaced, except by a file for llama2c, and unless it is a link, a mount point or the
-    current directory.
+    A new directory may replace an empty one, unless that is a link, a mount point or the current directory. A file for
+    llama2c replaces nothing.
     """
     is_empty_directory = target.is_dir() and not any(target.iterdir())
     if is_empty_directory and (target.is_symlink() or os.path.ismount(target) or target.samefile(".")):

@@ -32,7 +32,7 @@ from ..text.separators import recognize
 from ..text.sources import Documents, open_documents
 from ..text.tokenizer import Tokenizer
 from ..training.config import DataArgs, Globs, TextKey
-from ..training.run_text import describe_validation, run_data, run_dataset, training_files, validation_documents
+from ..training.run_text import count_training_files, describe_validation, run_data, run_dataset, validation_documents
 from ..training.summary import format_rows
 from ..transformer import Transformer
 from ..weights import find_network, open_checkpoint
@@ -77,7 +77,7 @@ class EvaluateOptions:
                 raise ValueError(f"{name} is {value}: give at least 1")
 
 
-Texts = Iterable[tuple[list[int], int]]  # of each document: token ids, and bytes of those that are predicted
+Texts = Iterable[tuple[list[int], int]]  # of each document: token ids, and how many bytes of text are predicted
 
 
 class Window(NamedTuple):
@@ -317,7 +317,7 @@ def main() -> None:
         texts = validation_text(checkpoint, data, tokenizer)
     else:
         texts = encoded_files(source, tokenizer, names)
-        trained_on = training_files(source, data) if data else 0
+        trained_on = count_training_files(source, data) if data else 0
         if trained_on:
             print_note(
                 f"note: {path} was trained on {trained_on:,} of the {quantity(len(source.files), 'file')} to score: "

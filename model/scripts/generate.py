@@ -29,7 +29,7 @@ from ..decoding.chat import Chat, open_chat
 from ..decoding.conversation import Conversation, converse
 from ..decoding.endless import is_shift_invariant
 from ..decoding.network import for_decoding
-from ..decoding.prompts import Prompt, check_fit, fit_endless, read_texts
+from ..decoding.prompts import Prompt, check_fit, read_texts, shorten_prompts
 from ..decoding.samples import CompletionSettings, Sample, Speed, check_stop_strings, complete
 from ..decoding.sampling import Sampling
 from ..text.tokenizer import Tokenizer
@@ -191,7 +191,7 @@ def load(flags: argparse.Namespace, options: Options, device: torch.device) -> J
     if not options.interactive:
         prompts = encode_prompts(flags, checkpoint, tokenizer, chat)
         if options.endless:
-            prompts = fit_endless(prompts, args.max_seq_len)
+            prompts = shorten_prompts(prompts, args.max_seq_len)
         else:
             check_fit(prompts, args.max_seq_len, options.max_new_tokens)
             if options.max_new_tokens is None:

@@ -69,6 +69,6 @@ def choose_waiting() -> bool:
 BUSY = False  # whether the machine was busy when the script started
 if is_project_script(sys.argv[0]):
     gc.disable()
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # ignored in a shell's background jobs
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if a background job ignores SIGINT
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     BUSY = choose_waiting()

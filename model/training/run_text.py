@@ -86,7 +86,7 @@ def describe_validation(data: DataArgs) -> str:
     return f"the last {100 * data.val_fraction:g}% of {', '.join(data.data)}, the run's validation text"
 
 
-def training_files(documents: Documents, data: DataArgs) -> int:
+def count_training_files(documents: Documents, data: DataArgs) -> int:
     """Count the files of ``documents`` that a run with these settings was trained on."""
     paths = [spec for spec in data.data if not (is_pipe(spec) or is_url(spec))]
     trained_on = {str(download_path(spec).resolve()) for spec in data.data if is_url(spec)}

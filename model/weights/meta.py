@@ -76,7 +76,7 @@ def args_from_params(params: dict[str, Any]) -> ModelArgs:
 
 
 def default_context(theta: float, scaling: RopeScaling | None) -> int:
-    """The context of Llama 3.1, 3 or 1, by RoPE's settings, if the file has none.
+    """The context for a params.json without one: that of Llama 3.1, 3 or 1, told apart by RoPE's settings.
 
     Llama 2, trained on 4096 tokens, has the settings of Llama 1 and gets 2048.
     """

@@ -52,8 +52,8 @@ def check_size(tokenizer: Tokenizer, model_vocab_size: int | None, file: Path) -
 def find_tokenizer(path: Path) -> Path | None:
     """The tokenizer file of a model: in its directory, or beside a llama2.c model.
 
-    tokenizer.model is preferred, because it needs no optional package, unless tokens were added that only
-    tokenizer.json has, or it is in tiktoken's format.
+    tokenizer.model is preferred, because it needs no optional package. But tokenizer.json is used if it has added
+    tokens that tokenizer.model lacks, or if tokenizer.model is in tiktoken's format.
     """
     sentencepiece_file, json_file = path / "tokenizer.model", path / "tokenizer.json"
     if sentencepiece_file.is_file():

@@ -129,7 +129,7 @@ function drawCost(id, axis, value) {
   const passes = state.passes.slice(-1024);
   const longest = Math.max(8, ...passes.map((each) => each.length));
   const rate = medianRate(passes, value);
-  const withoutOutliers = passes.map((each) => Math.min(value(each), OUTLIER * rate * each.multiplications));
+  const withoutOutliers = passes.map((each) => Math.min(value(each), OUTLIER_FACTOR * rate * each.multiplications));
   const top = 1.08 * (Math.max(...withoutOutliers) || 1);
   let isCut = false;
   const [context, x, y] = axes($(id), {
@@ -164,7 +164,9 @@ function drawCost(id, axis, value) {
   if (id === "time") $("timeNote").textContent = isCut ? t("timeNote") : "";
 }
 
-const OUTLIER = 3; // times its expected cost; the browser was probably busy, so such a pass must not set the scale
+// A pass that costs more than this many times what its multiplications should cost does not set the scale, because the
+// browser was probably busy.
+const OUTLIER_FACTOR = 3;
 
 // The median over all passes of their cost per multiplication.
 function medianRate(passes, value) {

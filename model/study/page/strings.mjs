@@ -312,7 +312,7 @@ export const STRINGS = {
 
   whatIfTitle: ["6. What if the rotation were different?", "6. 如果换一种旋转？"],
   whatIfLead: [
-    "The same weights with a different rotation table, without fine-tuning: see how the next token and the loss change. Shifting all positions has no effect, even beyond the context. Changing the distances has one.",
+    "The same weights with a different rotation table, without fine-tuning: see how the next token and the loss change. Shifting all positions has no effect, even beyond the context. Changing the distances changes the result.",
     "同样的权重，换一张旋转表，不做微调，看下一个词元和损失如何变化。平移所有位置不改变结果，即使超出上下文长度；改变距离则会改变结果。",
   ],
   change: ["Rotation", "旋转"],
