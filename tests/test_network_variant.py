@@ -32,10 +32,12 @@ def library_example() -> str:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("variant")
+    path = sys.path[:]
     (folder / "sliding.py").write_text(library_example(), encoding="utf-8")
     (folder / "text.txt").write_text("".join(f"{n} and {n} are {n + n}.\n" for n in range(300)), encoding="utf-8")
     yield folder
     sys.modules.pop("sliding", None)  # other tests have another module of this name
+    sys.path[:] = path
 
 
 def script(folder: Path, name: str, *argv: str) -> subprocess.CompletedProcess:

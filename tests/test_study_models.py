@@ -209,7 +209,7 @@ def test_windows_are_computed_in_batches_of_no_more_tokens_than_a_text_has(train
     torch.testing.assert_close(losses[3:4], windowed(model, texts[3:4], 16))
 
 
-def test_a_stretched_model_gives_the_same_logits_unless_positions_are_scaled(trained):
+def test_a_model_with_more_positions_gives_the_same_logits_unless_positions_are_scaled(trained):
     _, model = trained
     tokens = torch.randint(300, (1, 20))
     longer = with_more_positions(model, StudySettings("rope", {}, model.args), 4)
@@ -230,7 +230,7 @@ def test_a_stretched_model_gives_the_same_logits_unless_positions_are_scaled(tra
         ("yarn", {"factor": 2.0}),
     ],
 )
-def test_a_stretched_model_keeps_the_options_of_its_scheme(trained, scheme, options, tmp_path):
+def test_a_model_with_more_positions_keeps_the_options_of_its_scheme(trained, scheme, options, tmp_path):
     _, model = trained
     saved = build_scheme(model.args, scheme, **options).eval()
     save_study(saved, scheme, tmp_path, **options)

@@ -98,7 +98,7 @@ def recognize(samples: Sequence[str], is_all: bool) -> Recognized:
 def _describe(core: str) -> str:
     if core == "\f":
         return "form feeds"
-    return core if len(core) <= 30 else f"lines of {len(core)} times {core[0]!r}"
+    return core if len(core) <= 30 else f"lines of {len(core)} {core[0]!r} signs"
 
 
 def _how_to_split(core: str, times: str) -> str:
@@ -124,7 +124,7 @@ class Separator:
     """Finds the places of a text that separate two documents.
 
     Tags and form feeds separate documents wherever they are. A separator with line ends around it, for example
-    ``"\n%\n"``, does so where the part between them, ``%``, is a whole line. In both cases the white space and the
+    around ``%``, does so where the part between them is a whole line. In both cases the white space and the
     beginning-of-text tag around the separator may be missing: at the start or end of the text, beside another
     separator, or at places that ``recognize`` did not see. Any other separator must occur exactly as it is.
     """

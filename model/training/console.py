@@ -27,9 +27,7 @@ from .summary import (
 from .trainer import Trainer
 
 SAMPLE_TOKENS = 120
-PROMPT_TOKENS = (
-    60  # tokens from the beginning of the text, for the prompt in the command that the summary shows as ``next``
-)
+PROMPT_TOKENS = 60  # from the beginning of the text, for the prompt in the command that the summary calls ``next``
 
 
 class Console:

@@ -82,9 +82,8 @@ def simulate(parts: Recipe, steps: list[Step], blank: float = torch.nan) -> Iter
         try:
             count = parts["count"](xk)
             end = start + count
-            new = torch.stack((xk, xv)).expand(
-                -1, -1, -1, count, -1
-            )  # if ``count`` is wrong, one token fills all of them
+            # If ``count`` is wrong, a single token fills that many slots.
+            new = torch.stack((xk, xv)).expand(-1, -1, -1, count, -1)
             layer_slots = slots[parts["layer"](layer)]
             parts["before"](layer_slots)
             parts["write"](layer_slots, parts["first"](start, count), parts["new"](new))
