@@ -68,9 +68,8 @@ class Law(NamedTuple):
         repeats = tokens / unique_tokens - 1
         repeats = (repeats + abs(repeats)) / 2  # max(repeats, 0), for floats and tensors
         first_epoch = tokens - unique_tokens * repeats
-        effective_tokens = first_epoch + unique_tokens * self.repeat_limit * (
-            1 - math.e ** (-repeats / self.repeat_limit)
-        )
+        worth = self.repeat_limit * (1 - math.e ** (-repeats / self.repeat_limit))  # of the repeats, in epochs
+        effective_tokens = first_epoch + unique_tokens * worth
         model_part = self.model * (hidden / 1e6) ** -self.model_power
         text_part = self.text * (effective_tokens / 1e6) ** -self.text_power
         return ngram_loss * (self.floor + (model_part + text_part))
