@@ -31,7 +31,7 @@ from model.training.choice import CHOICE_MAX_AGE, Choice, load_choice, save_choi
 from model.training.config import CLASSES
 from model.training.estimate import count_parameters
 from model.training.run_directory import RUN_FILES, locked
-from model.training.run_text import run_data, run_dataset, validation_documents
+from model.training.run_text import prepare_run_dataset, read_run_data_args, validation_documents
 from model.training.sizing import LADDER, Forecast, Machine
 from model.weights import load_model, load_tokenizer, save_model
 
@@ -118,10 +118,10 @@ def test_a_recognized_separator_is_printed_once_and_saved_with_the_run(capsys):
 def test_the_validation_text_of_a_run_is_found_in_cache_or_files_unless_it_changed(capsys):
     stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
     text = Path("text.txt").read_text(encoding="utf-8")
-    end, tokenizer, data = text[int(len(text) * 0.9) :], load_tokenizer("out"), run_data(Path("out"))
+    end, tokenizer, data = text[int(len(text) * 0.9) :], load_tokenizer("out"), read_run_data_args(Path("out"))
 
     def found():
-        dataset = run_dataset(Path("out"), data, tokenizer, 16)
+        dataset = prepare_run_dataset(Path("out"), data, tokenizer, 16)
         return list(validation_documents(dataset, tokenizer))
 
     assert found() == [(tokenizer.encode(end), len(end))]

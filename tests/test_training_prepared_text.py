@@ -8,7 +8,7 @@ import pytest
 from model.text.prepare import prepare
 from model.text.sources import open_documents
 from model.text.train_tokenizer import train_tokenizer
-from model.training.config import CONFIG_FILE, DataArgs, TrainArgs, run_settings
+from model.training.config import CONFIG_FILE, DataArgs, TrainArgs, read_run_settings
 from model.training.distributed import Ranks
 from model.training.plan import make_plan
 from model.training.prepared_text import (
@@ -139,10 +139,10 @@ def test_occurrences_counts_the_complete_sequence():
 
 
 def test_the_settings_of_a_run_are_read_from_its_directory(tmp_path):
-    assert run_settings(tmp_path) == {}
+    assert read_run_settings(tmp_path) == {}
     write(tmp_path / CONFIG_FILE, 'doc_separator = "\\n%\\n"\nstart_text = ""\n')
-    assert run_settings(tmp_path) == {"doc_separator": "\n%\n", "start_text": ""}
-    assert dataclasses.replace(DataArgs(), **run_settings(tmp_path)).doc_separator == "\n%\n"
+    assert read_run_settings(tmp_path) == {"doc_separator": "\n%\n", "start_text": ""}
+    assert dataclasses.replace(DataArgs(), **read_run_settings(tmp_path)).doc_separator == "\n%\n"
     write(tmp_path / CONFIG_FILE, "of_another_program = 1\n")
-    assert run_settings(tmp_path) == {}
-    assert run_settings(tmp_path / CONFIG_FILE) == {}
+    assert read_run_settings(tmp_path) == {}
+    assert read_run_settings(tmp_path / CONFIG_FILE) == {}

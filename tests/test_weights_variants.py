@@ -103,7 +103,7 @@ def test_a_variant_is_saved_loaded_and_generated_from(sliding):
 
 def test_loading_a_variant_without_its_class_is_an_error(sliding):
     assert load_args("out") == sliding.args
-    assert open_checkpoint("out").network == "sliding:SlidingTransformer"
+    assert open_checkpoint("out").subclass_name == "sliding:SlidingTransformer"
     for network in (None, Transformer, find_network("sliding:Other"), Scaled):
         with pytest.raises(ValueError, match=r"^out holds the weights of sliding:SlidingTransformer"):
             load_model("out", network=network)
@@ -224,7 +224,7 @@ def test_a_class_in_a_script_is_named_after_the_file(here):
     Path("mine.py").write_text(script, encoding="utf-8")
     shutil.copytree(REPOSITORY / "model", "model", ignore=shutil.ignore_patterns("__pycache__"))
     subprocess.run([sys.executable, "mine.py"], check=True)
-    assert open_checkpoint("out").network == "mine:SlidingTransformer"
+    assert open_checkpoint("out").subclass_name == "mine:SlidingTransformer"
 
 
 class Tabled(Transformer):

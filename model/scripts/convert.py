@@ -104,9 +104,9 @@ def check_format(checkpoint: Checkpoint, to: str, dtype: str | None, version: in
     args = checkpoint.args
     if version and to != "llama2c":
         raise ValueError(f"version is {version}: only llama2.c's format has versions; leave --version out")
-    if checkpoint.network:
+    if checkpoint.subclass_name:
         raise ValueError(
-            f"{checkpoint.path} has the weights of {checkpoint.network}: no format can describe that network"
+            f"{checkpoint.path} has the weights of {checkpoint.subclass_name}: no format can describe that network"
         )
     if to == "meta":
         meta.params_from(args)

@@ -32,7 +32,13 @@ from ..text.separators import recognize
 from ..text.sources import Documents, open_documents
 from ..text.tokenizer import Tokenizer
 from ..training.config import DataArgs, Globs, TextKey
-from ..training.run_text import count_training_files, describe_validation, run_data, run_dataset, validation_documents
+from ..training.run_text import (
+    count_training_files,
+    describe_validation,
+    prepare_run_dataset,
+    read_run_data_args,
+    validation_documents,
+)
 from ..training.summary import format_rows
 from ..transformer import Transformer
 from ..weights import find_network, open_checkpoint
@@ -262,7 +268,7 @@ def validation_text(checkpoint: Checkpoint, data: DataArgs | None, tokenizer: To
             f"{checkpoint.path} is not a run of train.py, or its config.toml cannot be read: name the text to score "
             "with --data"
         )
-    dataset = run_dataset(checkpoint.path, data, tokenizer, checkpoint.args.max_seq_len)
+    dataset = prepare_run_dataset(checkpoint.path, data, tokenizer, checkpoint.args.max_seq_len)
     print_note(f"note: scoring {describe_validation(data)}; name another text with --data")
     return validation_documents(dataset, tokenizer)
 
@@ -305,7 +311,7 @@ def main() -> None:
     flags = parser.parse_args()
     options: EvaluateOptions = from_settings(EvaluateOptions, read_flags(flags, EvaluateOptions))
     path = flags.model or newest_run()
-    data = run_data(path)
+    data = read_run_data_args(path)
     source = open_data(options, data) if options.data else None
     device = pick_device(options.device)
     checkpoint = open_checkpoint(path)

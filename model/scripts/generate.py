@@ -33,7 +33,7 @@ from ..decoding.prompts import Prompt, check_fit, read_texts, shorten_prompts
 from ..decoding.samples import CompletionSettings, Sample, Speed, check_stop_strings, complete
 from ..decoding.sampling import Sampling
 from ..text.tokenizer import Tokenizer
-from ..training.config import run_settings
+from ..training.config import read_run_settings
 from ..transformer import Transformer
 from ..weights import find_network, open_checkpoint
 from ..weights.checkpoint import Checkpoint, is_missing, newest_run
@@ -225,7 +225,7 @@ def encode_prompts(
     if chat:
         encoded = chat.encode_questions(texts)
     else:
-        start_text = run_settings(checkpoint.path).get("start_text", "")
+        start_text = read_run_settings(checkpoint.path).get("start_text", "")
         encoded = (tokenizer.encode(text or start_text) for text in texts)
     return [Prompt(text, tokens) for text, tokens in zip(texts, encoded)]
 

@@ -19,7 +19,7 @@ from ..positions.encodings import check_at_least
 from ..text.sources import open_documents
 from ..text.tokenizer import Tokenizer
 from ..training.config import CONFIG_FILE
-from ..training.run_text import run_data, run_dataset
+from ..training.run_text import prepare_run_dataset, read_run_data_args
 from ..transformer import Transformer
 from ..weights import load_tokenizer, open_checkpoint
 from ..weights.checkpoint import newest_run
@@ -169,11 +169,11 @@ def open_text(path: Path | None, data: tuple[str, ...], tokenizer: Tokenizer, ne
 
 def validation_text(path: Path, tokenizer: Tokenizer) -> tuple[np.ndarray, str]:
     """The validation tokens of a training run, and the name of the text."""
-    data = run_data(path)
+    data = read_run_data_args(path)
     if data is None:
         raise ValueError(f"{path} has no {CONFIG_FILE} that names its training text: give the text with --data")
     try:
-        dataset = run_dataset(path, data, tokenizer, context=1)
+        dataset = prepare_run_dataset(path, data, tokenizer, context=1)
     except ValueError as error:
         raise ValueError(f"the text of {path} cannot be read ({error}): give the text with --data") from None
     return dataset.val, f"the validation text of {', '.join(data.val_data or data.data)}"

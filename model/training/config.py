@@ -165,7 +165,7 @@ def raise_problems(problems: Iterable[str]) -> None:
 CLASSES = (DataArgs, ModelArgs, TrainArgs)  # their fields are the settings of a TOML file and of the flags
 
 
-def run_settings(model: Path) -> Settings:
+def read_run_settings(model: Path) -> Settings:
     """The settings of the run that made this model; empty if no run made it, or if they cannot be read."""
     file = model / CONFIG_FILE
     try:

@@ -19,8 +19,9 @@ def fine_tuning_settings(settings: Settings, user_settings: Settings, flags: Set
     """
     source = settings["init_from"]
     checkpoint = open_checkpoint(source)
-    if checkpoint.network not in (None, settings.get("network")):
-        raise ValueError(f"{source} holds the weights of {checkpoint.network}: give --network {checkpoint.network}")
+    subclass_name = checkpoint.subclass_name
+    if subclass_name not in (None, settings.get("network")):
+        raise ValueError(f"{source} holds the weights of {subclass_name}: give --network {subclass_name}")
     architecture = vars(checkpoint.args)
     for name in (architecture.keys() & flags.keys()) - {"max_seq_len"}:
         if flags[name] != architecture[name]:

@@ -13,13 +13,13 @@ from ..text.prepare import load_dataset, prepare
 from ..text.sources import Documents, is_pipe, is_url, open_documents
 from ..text.token_cache import cache_home, download_path, runs_using
 from ..text.tokenizer import Tokenizer
-from .config import DataArgs, run_settings
+from .config import DataArgs, read_run_settings
 from .run_directory import read_progress_and_identity
 
 
-def run_data(directory: Path) -> DataArgs | None:
+def read_run_data_args(directory: Path) -> DataArgs | None:
     """The text settings of the run in the directory; None if there is no run, or if its settings cannot be read."""
-    settings = run_settings(directory)
+    settings = read_run_settings(directory)
     return from_settings(DataArgs, settings) if settings else None
 
 
@@ -48,7 +48,7 @@ def cached_dataset(directory: Path, data: DataArgs) -> Dataset | None:
     return None
 
 
-def run_dataset(directory: Path, data: DataArgs, tokenizer: Tokenizer, context: int) -> Dataset:
+def prepare_run_dataset(directory: Path, data: DataArgs, tokenizer: Tokenizer, context: int) -> Dataset:
     """The tokens of the run, from the cache if they are there, or else tokenized again from the text files.
 
     Raises ValueError if the files have changed since the run.

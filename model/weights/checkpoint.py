@@ -39,7 +39,7 @@ class Format(Protocol):
     """An opened checkpoint of one format. Its weights have not been read yet."""
 
     args: ModelArgs
-    network: str | None  # module:Class if the weights are those of a subclass of Transformer
+    subclass_name: str | None  # module:Class if the weights are those of a subclass of Transformer
     shapes: Shapes  # of ``tensors``
 
     @property
@@ -63,7 +63,7 @@ class Checkpoint:
         self._format = _open_format(self.path)
         self.args = self._format.args
         check_context(self.args, self.path)
-        self.network = self._format.network
+        self.subclass_name = self._format.subclass_name
 
     @property
     def dtype(self) -> torch.dtype:
@@ -147,11 +147,11 @@ class Checkpoint:
 
     def _network_class(self, network: type[Transformer] | None) -> type[Transformer]:
         """The class to load into. Raises ValueError if the checkpoint names another class."""
-        if self.network is not None and (network is None or name_of(network) != self.network):
+        if self.subclass_name is not None and (network is None or name_of(network) != self.subclass_name):
             other = f", not of {name_of(network) or 'model:Transformer'}" if network else ""
             raise ValueError(
-                f"{self.path} holds the weights of {self.network}{other}: they load only with the same network; "
-                f"give --network {self.network}"
+                f"{self.path} holds the weights of {self.subclass_name}{other}: they load only with the same network; "
+                f"give --network {self.subclass_name}"
             )
         return network or Transformer
 

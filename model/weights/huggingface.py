@@ -38,11 +38,11 @@ class HuggingFace:
             self.args, network = read_config(config)
         except (ValueError, TypeError) as error:
             raise ValueError(f"{path / 'config.json'}: {error}") from None
-        self.network = local_name(network) if network else None
+        self.subclass_name = local_name(network) if network else None
         self.files = files_of(path)  # tensor name -> the file that holds it
         self.entries = entries_of(self.files, path)
         check_layers(self.args, len(self.entries), path)
-        if self.network is None:
+        if self.subclass_name is None:
             self._check(self.entries)
             self.shapes = tensor_shapes(self.args)
         else:
@@ -69,7 +69,7 @@ class HuggingFace:
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield (name in the network, tensor), memory-mapped, except wq and wk of a plain Llama, which are permuted."""
-        if self.network is not None:  # stored under the network's names, because no other program reads them
+        if self.subclass_name is not None:  # stored under the network's names, because no other program reads them
             yield from ((name, self._read(name)) for name in self.files)
             return
         for name in tensor_shapes(self.args):

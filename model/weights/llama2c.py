@@ -44,7 +44,7 @@ class Header(NamedTuple):
 class Llama2c:
     """An opened file: the header has been read and compared with the size of the file."""
 
-    network: str | None = None
+    subclass_name: str | None = None
     dtype = torch.float32  # of ``tensors``, also if the file is quantized
 
     def __init__(self, path: Path) -> None:

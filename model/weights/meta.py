@@ -123,7 +123,7 @@ SPLIT_BY_ROW = ("wq.weight", "wk.weight", "wv.weight", "w1.weight", "w3.weight",
 class Meta:
     """An opened directory: params.json and the tensor names of the shards have been read and compared."""
 
-    network: str | None = None
+    subclass_name: str | None = None
 
     def __init__(self, path: Path) -> None:
         self.path = path

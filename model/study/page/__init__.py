@@ -29,7 +29,7 @@ from ...attention import Attention, attention
 from ...cli.files import write_text
 from ...config import ModelArgs
 from ...decoding.endless import SINKS
-from ...training.config import run_settings
+from ...training.config import read_run_settings
 from ...training.estimate import count_parameters
 from ...transformer import Transformer
 from ...weights import open_checkpoint
@@ -95,10 +95,11 @@ def run(options: Page) -> Report:
     tokenizer = checkpoint.tokenizer(options.tokenizer)
     tokenizer_facts = vocabulary(tokenizer)
     network, weights = pack_network(checkpoint.model(), storage_dtype(count))
+    start_text = read_run_settings(checkpoint.path).get("start_text", "")  # replaces an empty prompt, as in generate.py
     facts = {
         "name": path.resolve().name,
         "prompt": options.prompt,
-        "startText": run_settings(checkpoint.path).get("start_text", ""),  # replaces an empty prompt, as in generate.py
+        "startText": start_text,
         **network,
         "tokenizer": tokenizer_facts,
         "sinks": SINKS,
