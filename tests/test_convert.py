@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from script_helpers import run_in_process
 
 from model import generate
-from model.cli import run_script
 from model.rope_scaling import RopeScaling
 from model.scripts import convert
 from model.text.llama2c_tokenizer import Llama2cTokenizer
@@ -36,16 +36,14 @@ def source(small_model, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
+def run(capsys):
     """run(*flags) -> (exit code, stderr)."""
 
     def run(*flags):
-        monkeypatch.setattr(sys, "argv", ["convert.py", *map(str, flags)])
-        with pytest.raises(SystemExit) as ended:
-            run_script(convert.main, "convert.py")
+        code = run_in_process(convert.main, "convert.py", *flags)
         captured = capsys.readouterr()
         assert captured.out == ""
-        return ended.value.code, captured.err
+        return code, captured.err
 
     return run
 

@@ -4,10 +4,10 @@ from functools import partial
 
 import pytest
 import torch
+from script_helpers import run_in_process
 from tqdm import tqdm
 
 from model import ModelArgs, Transformer
-from model.cli import run_script
 from model.scripts import evaluate
 from model.scripts.evaluate import Score, encoded_documents, score_table, windows
 from model.text.readers import Chunk
@@ -35,15 +35,11 @@ def run_dir(tmp_path):
 
 
 @pytest.fixture
-def run(run_dir, monkeypatch, capsys):
+def run(run_dir, capsys):
     """``run(*arguments)`` -> (exit code, stdout, stderr) of evaluate.py on the small run."""
 
     def call(*arguments):
-        monkeypatch.setattr("sys.argv", ["evaluate.py", str(run_dir), *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            run_script(evaluate.main, "evaluate.py")
-        out, err = capsys.readouterr()
-        return ended.value.code, out, err
+        return (run_in_process(evaluate.main, "evaluate.py", run_dir, *arguments), *capsys.readouterr())
 
     return call
 

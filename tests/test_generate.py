@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from script_helpers import run_in_process
 
 from model import ModelArgs, Transformer, generate
-from model.cli import run_script
 from model.scripts import generate as script
 from model.text.train_tokenizer import train_tokenizer
 from model.weights import checkpoint, load_model, load_tokenizer, save_model, save_tokenizer
@@ -44,13 +44,11 @@ def run(monkeypatch, capfd, run_dir):
     """``run(*arguments, stdin=b"")`` -> (exit code, stdout, stderr), in this process, on the small run."""
 
     def call(*arguments, model=run_dir, stdin=None):
-        monkeypatch.setattr("sys.argv", ["generate.py", *([str(model)] if model else []), *map(str, arguments)])
         monkeypatch.setattr(
             "sys.stdin", None if stdin is None else io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8")
         )
-        with pytest.raises(SystemExit) as ended:
-            run_script(script.main, "generate.py")
-        return (ended.value.code, *capfd.readouterr())
+        code = run_in_process(script.main, "generate.py", *([model] if model else []), *arguments)
+        return (code, *capfd.readouterr())
 
     return call
 

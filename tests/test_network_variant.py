@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from script_helpers import run_in_process
 
-from model.cli import run_script
 from model.scripts import generate, train
 from model.weights import find_network, load_model
 
@@ -87,9 +87,7 @@ def test_generate_needs_the_network_flag_for_the_directory(folder, trained, monk
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.startswith("1 and")
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "argv", ["generate.py", *argv])
-    with pytest.raises(SystemExit, match="2"):
-        run_script(generate.main, "generate.py")
+    assert run_in_process(generate.main, "generate.py", *argv) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert NAME in err
@@ -101,9 +99,8 @@ def test_generate_needs_the_network_flag_for_the_directory(folder, trained, monk
 )
 def test_a_wrong_network_flag_is_a_one_line_error(folder, network, message, monkeypatch, capsys):
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "argv", ["train.py", "--data", "text.txt", "--network", network, "--out_dir", "none"])
-    with pytest.raises(SystemExit, match="2"):
-        run_script(train.main, "train.py")
+    argv = ["--data", "text.txt", "--network", network, "--out_dir", "none"]
+    assert run_in_process(train.main, "train.py", *argv) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert message in error

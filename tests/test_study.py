@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from script_helpers import run_in_process
 
-from model.cli import run_script
 from model.rope import apply_rotary_emb, precompute_freqs_cis
 from model.scripts import study as study_script
 from model.study import RUN, TOPICS, run, trace
@@ -37,10 +37,7 @@ def study(monkeypatch, capsys, tmp_path) -> Callable[..., Done]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     def call(*words: str) -> Done:
-        monkeypatch.setattr(sys, "argv", ["study.py", *words])
-        with pytest.raises(SystemExit) as end:
-            run_script(study_script.main, "study.py")
-        return Done(end.value.code, *capsys.readouterr())
+        return Done(run_in_process(study_script.main, "study.py", *words), *capsys.readouterr())
 
     return call
 

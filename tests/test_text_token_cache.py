@@ -3,13 +3,12 @@
 import multiprocessing
 import os
 import shutil
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from script_helpers import run_in_process
 
-from model.cli import run_script
 from model.text import token_cache as cache
 from model.text.prepare import prepare
 from model.text.sources import open_documents
@@ -50,17 +49,14 @@ def test_entries_are_listed_with_size_source_and_runs(use_cache, tmp_path):
         assert entry.runs == [str(tmp_path / "one")]
 
 
-def test_only_entries_that_no_run_uses_are_removed(use_cache, capsys, monkeypatch, tmp_path):
+def test_only_entries_that_no_run_uses_are_removed(use_cache, capsys, tmp_path):
     use_cache("kept", TEXT)
     use_cache("gone", TEXT.upper())
     before = {entry.path for entry in cache_entries(cache_home())}
     shutil.rmtree("gone")
 
     def run(*flags):
-        monkeypatch.setattr(sys, "argv", ["model.text.token_cache", *flags])
-        with pytest.raises(SystemExit) as ended:
-            run_script(cache.main, "model.text.token_cache")
-        assert ended.value.code == 0
+        assert run_in_process(cache.main, "model.text.token_cache", *flags) == 0
         return capsys.readouterr().out
 
     out = run()

@@ -18,10 +18,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from script_helpers import run_in_process
 from training_helpers import forked
 
 from model import Transformer
-from model.cli import read_toml, run_script
+from model.cli import read_toml
 from model.scripts import train
 from model.text import sources
 from model.text.token_cache import cache_entries, cache_home
@@ -58,11 +59,7 @@ def write_config(name: str, settings: dict) -> None:
 
 
 def run(*argv: str) -> int:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["train.py", *argv])
-        with pytest.raises(SystemExit) as ended:
-            run_script(train.main, "train.py")
-    return ended.value.code
+    return run_in_process(train.main, "train.py", *argv)
 
 
 def all_files() -> dict[Path, bytes]:

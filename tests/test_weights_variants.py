@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from script_helpers import run_in_process
 from torch import nn
 
 from model import KVCache, Transformer, generate
-from model.cli import run_script
 from model.positions.encodings import NoPositions
 from model.scripts import convert
 from model.weights import find_network, load_args, load_model, open_checkpoint, save_model
@@ -125,10 +125,8 @@ def test_transformers_rejects_a_variant_by_name(sliding):
 
 
 @pytest.mark.parametrize("to", ["hf", "meta", "llama2c"])
-def test_convert_rejects_a_variant_by_name(sliding, to, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["convert.py", "out", "new", "--to", to])
-    with pytest.raises(SystemExit, match="2"):
-        run_script(convert.main, "convert.py")
+def test_convert_rejects_a_variant_by_name(sliding, to, capsys):
+    assert run_in_process(convert.main, "convert.py", "out", "new", "--to", to) == 2
     message = capsys.readouterr().err
     assert message.count("\n") == 1
     assert "sliding:SlidingTransformer" in message
