@@ -115,7 +115,8 @@ def left_padded(prompts: Prompts, device: torch.device | str | None = None) -> t
 def new_cache(network: Transformer, prompts: Prompts, max_new_tokens: int, endless: bool = False) -> KVCache:
     """A cache for these prompts and their continuations, in the dtype and on the device of the weights.
 
-    It has one slot more than needed, so that a slice is never the whole buffer; torch.compile would recompile for that.
+    The last new token is never written to it. So one slot stays unused, and a slice is never the whole buffer, for
+    which torch.compile would recompile.
     With ``endless`` it uses at most ``max_seq_len`` slots and evicts the oldest tokens when they are full.
     """
     shortest, longest = min(map(len, prompts)), max(map(len, prompts))

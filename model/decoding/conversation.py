@@ -18,7 +18,7 @@ from .terminal import END_KEYS, Terminal
 
 
 class Conversation:
-    """One text, ``tokens``. The cache holds the first ``forwarded`` of them, without the evicted ones.
+    """One text, ``tokens``. The first ``forwarded`` of them went through the network; the cache holds those not evicted.
 
     With a ``chat`` template, all messages are rendered again at each turn. The cached tokens that the new text has in
     common with the old one are reused. Without a template, a line is appended to the text. An ``endless`` conversation
@@ -117,8 +117,8 @@ class Conversation:
         messages = list(self.messages)
         while True:
             tokens = self.chat.encode([*messages, user_message(line)])
-            cached = self._cached_length(tokens)
-            fits = len(tokens) - cached <= self._room(cached)
+            reused = self._reused_length(tokens)
+            fits = len(tokens) - reused <= self._room(reused)
             if fits or not self.endless or not messages:
                 break
             del messages[:2]  # a question and its answer
@@ -128,8 +128,8 @@ class Conversation:
             self.messages = messages
         return tokens
 
-    def _cached_length(self, tokens: list[int]) -> int:
-        """The number of leading tokens of the new text that are cached; never the last one.
+    def _reused_length(self, tokens: list[int]) -> int:
+        """The number of leading tokens of the new text that need not be computed again, including evicted ones.
 
         The last token always goes through the network, because its logits are needed. After an eviction, a text that
         differs from the old one has to be computed from its start.
@@ -139,32 +139,32 @@ class Conversation:
             return 0
         return length
 
-    def _room(self, cached: int) -> int:
-        """The number of tokens that fit at once behind ``cached`` tokens."""
+    def _room(self, reused: int) -> int:
+        """The number of tokens that fit at once behind ``reused`` tokens."""
         if isinstance(self.cache, EndlessCache):
-            return self.cache.room(cached)
-        return self.cache.max_seq_len - cached
+            return self.cache.room(reused)
+        return self.cache.max_seq_len - reused
 
     def _start_pos(self, tokens: list[int]) -> int:
-        """Make room for the tokens that are not cached, and return their ``start_pos``.
+        """Make room for the tokens that are not reused, and return their ``start_pos``.
 
         Raises ValueError if they do not fit.
         """
-        cached, limit = self._cached_length(tokens), self.cache.max_seq_len
-        new = len(tokens) - cached
+        reused, limit = self._reused_length(tokens), self.cache.max_seq_len
+        new = len(tokens) - reused
         if not self.endless and len(tokens) >= limit:
             raise ValueError(
                 f"the context has no room for this line and an answer: {limit} positions, {self.forwarded} in use, "
                 f"{len(tokens) - len(self.tokens)} more needed for the line"
             )
-        if new > self._room(cached):
-            raise ValueError(f"{new} new tokens do not fit: the context of {limit} has room for {self._room(cached)}")
-        self.forwarded = cached
+        if new > self._room(reused):
+            raise ValueError(f"{new} new tokens do not fit: the context of {limit} has room for {self._room(reused)}")
+        self.forwarded = reused
         if not isinstance(self.cache, EndlessCache):
-            return cached
-        if cached == 0:
+            return reused
+        if reused == 0:
             self.cache.evicted = 0
-        return self.cache.make_room(cached - self.cache.evicted, new)
+        return self.cache.make_room(reused - self.cache.evicted, new)
 
 
 def converse(conversation: Conversation, max_new_tokens: int, stop: Sequence[str]) -> None:

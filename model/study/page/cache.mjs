@@ -164,8 +164,8 @@ function drawCost(id, axis, value) {
   if (id === "time") $("timeNote").textContent = isCut ? t("timeNote") : "";
 }
 
-// A pass that costs more than this many times what its multiplications should cost does not set the scale, because the
-// browser was probably busy.
+// The scale ignores a pass that costs more than this many times the median for its multiplications, because the browser
+// was probably busy.
 const OUTLIER_FACTOR = 3;
 
 // The median over all passes of their cost per multiplication.

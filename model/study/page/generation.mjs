@@ -24,11 +24,11 @@ export function enqueue(job) {
 async function extend(earlier, tokens, count) {
   const { useCache } = state;
   const all = [...earlier, ...tokens];
-  // The first `known` tokens are sent as `earlier`. Without the cache the worker forwards these, too.
-  const known = useCache ? Math.min(state.cached, earlier.length) : earlier.length;
+  // The tokens before `start` are sent as `earlier`. The worker has cached them; without the cache it forwards them, too.
+  const start = useCache ? Math.min(state.cached, earlier.length) : earlier.length;
   const answer = await ask("run", {
-    earlier: all.slice(0, known),
-    tokens: all.slice(known),
+    earlier: all.slice(0, start),
+    tokens: all.slice(start),
     count,
     evicted: state.evicted,
     sampling: samplingSettings(),
@@ -39,9 +39,9 @@ async function extend(earlier, tokens, count) {
     storeTrace(pass);
     state.passes.push({ ...pass, trace: null, length: pass.startPos + pass.T });
   }
-  state.tokens = [...all.slice(0, known), ...answer.tokens];
+  state.tokens = [...all.slice(0, start), ...answer.tokens];
   state.cached = useCache ? state.tokens.length : Math.min(state.cached, earlier.length);
-  repaintFrom(useCache ? known : 0);
+  repaintFrom(useCache ? start : 0);
   state.logits = answer.logits;
   const sampled = state.tokens.length - all.length;
   if (sampled) state.run = { count: state.run.count + sampled, ms: state.run.ms + answer.ms };
@@ -132,24 +132,25 @@ function setPrompt(tokens) {
   writeHash();
 }
 
-let lastPlay = 0; // the number of the latest run
+let lastPlay = 0; // the number of the latest call of play
 
-// Generates until it is paused. If Pause and Play are pressed while a run waits, that run ends and the new one goes on.
+// Generates until it is paused. If Pause and then Play are pressed while one call waits, that call ends, and the new one
+// goes on.
 export async function play() {
   forwardTyped();
   lastPlay += 1;
-  const run = lastPlay;
+  const call = lastPlay;
   state.playing = true;
   state.run = { count: 0, ms: 0 };
   drawPlayer(); // at once, so that a second click pauses
-  while (run === lastPlay && state.playing && !isFull() && !state.ended) {
+  while (call === lastPlay && state.playing && !isFull() && !state.ended) {
     const rate = Number(state.speed); // tokens per second; 0 is as fast as possible
     const start = performance.now();
     await step([], rate ? 1 : 16);
     const pause = rate ? 1000 / rate - (performance.now() - start) : 0;
     await new Promise((resolve) => (pause > 4 ? setTimeout(resolve, pause) : requestAnimationFrame(resolve)));
   }
-  if (run !== lastPlay) return;
+  if (call !== lastPlay) return;
   state.playing = false;
   changed();
   refreshWhatIf();

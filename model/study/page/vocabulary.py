@@ -52,7 +52,7 @@ def _sentencepiece(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
         name = normalizer.get(1, [b"custom"])[-1].decode(errors="replace")
         raise ValueError(f"it uses the normalization rule {name}, but the page supports only identity")
     if not normalizer.get(5, [1])[-1] or trainer.get(24, [0])[-1]:
-        raise ValueError("it does not mark a space at the start of the next word, and the page supports nothing else")
+        raise ValueError("it does not mark a space at the start of the next word, as the page requires")
     kinds = ""
     for piece in pieces:
         letter = KINDS.get(piece.get(3, [1])[-1])
