@@ -24,7 +24,7 @@ export function enqueue(job) {
 async function extend(earlier, tokens, count) {
   const { useCache } = state;
   const all = [...earlier, ...tokens];
-  // The tokens before `start` are sent as `earlier`. The worker has cached them; without the cache it forwards them, too.
+  // Tokens before `start` are sent as `earlier`. The worker has cached them; without the cache it forwards them, too.
   const start = useCache ? Math.min(state.cached, earlier.length) : earlier.length;
   const answer = await ask("run", {
     earlier: all.slice(0, start),
@@ -134,8 +134,8 @@ function setPrompt(tokens) {
 
 let lastPlay = 0; // the number of the latest call of play
 
-// Generates until it is paused. If Pause and then Play are pressed while one call waits, that call ends, and the new one
-// goes on.
+// Generates until it is paused. If Pause and then Play are pressed while one call waits, that call ends and the new
+// one goes on.
 export async function play() {
   forwardTyped();
   lastPlay += 1;
