@@ -211,10 +211,12 @@ def test_a_pickle_is_an_error_and_never_run(saved, tmp_path, form):
         assert marker.exists()
 
 
-@pytest.mark.parametrize("content", [[torch.ones(2)], {"norm.weight": 3}])
-def test_a_file_without_a_table_of_tensors_is_an_error(saved, content):
+@pytest.mark.parametrize(
+    "content", [[torch.ones(2)], {"norm.weight": 3}, {7: torch.ones(2), "norm.weight": torch.ones(2)}]
+)
+def test_a_file_without_a_table_of_named_tensors_is_an_error(saved, content):
     torch.save(content, saved[1] / "consolidated.00.pth")
-    with pytest.raises(ValueError, match="not a table of tensors"):
+    with pytest.raises(ValueError, match="not a table of named tensors"):
         load_model(saved[1])
 
 

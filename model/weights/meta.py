@@ -211,8 +211,10 @@ def read_shard(file: Path) -> dict[str, Tensor]:
     except Exception as error:  # the commands of a damaged pickle can raise anything
         reason = str(error) or type(error).__name__
         raise ValueError(f"{file} is corrupt ({reason.splitlines()[0]}): get it again") from None
-    if not isinstance(state, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in state.values()):
-        raise ValueError(f"{file} is not a table of tensors: not a Llama checkpoint")
+    if not isinstance(state, dict) or not all(
+        isinstance(name, str) and isinstance(tensor, torch.Tensor) for name, tensor in state.items()
+    ):
+        raise ValueError(f"{file} is not a table of named tensors: not a Llama checkpoint")
     for name, tensor in state.items():
         if tensor.dtype not in WEIGHT_DTYPES.values() or tensor.layout != torch.strided or tensor.is_meta:
             kind = f"{tensor.dtype}, {tensor.layout}, on {tensor.device}".replace("torch.", "")
