@@ -52,8 +52,9 @@ class ModelArgs:
     def _problems(self) -> Iterator[str]:
         for name in COUNTS:
             value = getattr(self, name)
-            if value is UNSET and getattr(ModelArgs, name) is UNSET:
-                continue  # it could not be computed: the field it is computed from is reported instead
+            is_computed = getattr(ModelArgs, name) is UNSET  # its default
+            if value is UNSET and is_computed:
+                continue  # the field it is computed from is wrong, and is reported instead
             if not self._are_counts(name):
                 yield f"{name} is {value!r}: give a whole number of at least 1"
         if self._are_counts("dim", "n_heads") and self.head_dim is UNSET:

@@ -161,8 +161,8 @@ def choose_linear(x: Tensor) -> Product:
         float32, 5632 x 2048        all as fast as memory   23 / 23 / 32
         reading memory, float32     29                      38
 
-    On AMX, F.linear takes as long for 16 rows of bfloat16 as for one, so it gets several rows. torch.compile turns
-    ``mv`` into one loop over the weights, which reads 28 GB/s in float32 on AVX2 (32000 x 288).
+    F.linear multiplies several rows of bfloat16, because on AMX it takes as long for 16 of them as for one.
+    torch.compile turns ``mv`` into one loop over the weights, which reads 28 GB/s in float32 on AVX2 (32000 x 288).
     """
     rows = x.shape[:-1].numel()
     if rows == 1 and (x.dtype != torch.float32 or torch.compiler.is_compiling()):
@@ -192,7 +192,8 @@ INT8_MULTIPLE = 32  # a row's length must be a multiple of it, because PyTorch's
 X_ALIGNMENT = 32  # bytes: with AVX-512 the loads of PyTorch's product fault at an unaligned address
 WEIGHT_ALIGNMENT = 16  # bytes, for the same reason
 MAX_PACKED_ROWS = 8  # of x: up to here the product with eight-bit numbers is faster than dequantizing them
-WIDE_ROW = 4096  # numbers in a row: from here on, packed is the faster for x in bfloat16 (benchmarks/kernels.py)
+# For x in bfloat16 with at least this many numbers, int8_packed is faster than a compiled int8_elementwise.
+WIDE_ROW = 4096
 WEIGHT_PARTS = 2  # int8_elementwise multiplies one row of each part at the same time, so that it reads x once for both
 
 
@@ -228,7 +229,8 @@ def choose_int8(x: Tensor, scales: Tensor) -> Int8Product:
 def int8_packed(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
     """PyTorch's product, which takes x in bfloat16 and one scale for each row of the weight."""
     rows = x.reshape(-1, x.shape[-1]).bfloat16()  # (rows, in)
-    # torch.compile cannot check an address, and it would remove a plain copy as unnecessary, but not a padded one.
+    # A copy is always aligned. torch.compile cannot check whether one is needed, and would remove a plain copy as
+    # unnecessary, but not a padded one.
     compiling = torch.compiler.is_compiling()
     rows = F.pad(rows, (0, 0, 0, 1))[:-1] if compiling else aligned(rows, X_ALIGNMENT)
     out = torch._weight_int8pack_mm(rows, weight, scales[:, 0])  # (rows, out)
