@@ -52,8 +52,8 @@ class ModelArgs:
     def _problems(self) -> Iterator[str]:
         for name in COUNTS:
             value = getattr(self, name)
-            is_computed = getattr(ModelArgs, name) is UNSET  # its default
-            if value is UNSET and is_computed:
+            has_computed_default = getattr(ModelArgs, name) is UNSET
+            if value is UNSET and has_computed_default:
                 continue  # the field it is computed from is wrong, and is reported instead
             if not self._are_counts(name):
                 yield f"{name} is {value!r}: give a whole number of at least 1"

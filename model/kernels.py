@@ -98,9 +98,9 @@ def _attend_block(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tenso
     # The H / K query heads of a group become rows of one product with the keys they share, so that no key is repeated.
     rows = q.reshape(B, K, H // K * T, D)  # (B, K, H/K * T, D)
     scores = (rows * D**-0.5 @ k.mT).view(B, H, T, S)  # (B, H, T, S)
-    # Mask in place, because a copy of the scores takes 7% of a prompt's time. Mask a detached view, because autograd
-    # would otherwise copy the gradient of the scores to mask it as well. The gradient needs no mask: softmax gives
-    # hidden keys weight 0, and so gradient 0.
+    # Mask in place, because a copy of the scores takes 7% of a prompt's time. Mask a detached view: otherwise autograd
+    # would mask the gradient of the scores, too, and copy it for that. The gradient needs no mask: softmax gives hidden
+    # keys weight 0, and so gradient 0.
     in_place = scores.detach()
     if mask is None:
         later = torch.ones(T, T, dtype=torch.bool, device=q.device).triu(1)  # (T, T), for the last T keys
@@ -161,7 +161,7 @@ def choose_linear(x: Tensor) -> Product:
         float32, 5632 x 2048        all as fast as memory   23 / 23 / 32
         reading memory, float32     29                      38
 
-    F.linear multiplies several rows of bfloat16, because on AMX it takes as long for 16 of them as for one.
+    For several rows of bfloat16, F.linear is chosen, because on AMX it takes as long for 16 rows as for one.
     torch.compile turns ``mv`` into one loop over the weights, which reads 28 GB/s in float32 on AVX2 (32000 x 288).
     """
     rows = x.shape[:-1].numel()

@@ -84,8 +84,8 @@ class RopeScaling:
             return linear(freqs, self.factor)
         if self.type == "ntk":
             return ntk(freqs, self.factor)
-        by_rotations = llama3 if self.type == "llama3" else yarn
-        return by_rotations(freqs, self.factor, self.original_max_seq_len, self.low, self.high)
+        scale = llama3 if self.type == "llama3" else yarn
+        return scale(freqs, self.factor, self.original_max_seq_len, self.low, self.high)
 
     def problems(self) -> Iterator[str]:
         if self.type not in get_args(Type):
