@@ -49,11 +49,12 @@ class HFTokenizer:
             prefix = self._model.encode("", add_special_tokens=True).ids
             pieces = self._model.encode("a", add_special_tokens=False).tokens
             self._model.decode(range(min(self.vocab_size, 1000)))  # a damaged file fails here, not while generating
-            written = json.loads(content)
+            parsed = json.loads(content)
         self.file_hash = hashlib.sha256(content).hexdigest()
         self.fingerprint = self.file_hash
-        if written.get("truncation") or written.get("padding") or written["model"].get("dropout"):
-            self.fingerprint += " without them"  # earlier versions applied these, and cached other tokens
+        if parsed.get("truncation") or parsed.get("padding") or parsed["model"].get("dropout"):
+            # Earlier versions applied these. The tokens that they cached must not be reused.
+            self.fingerprint += " without them"
         settings = _read_settings(self.path.parent)
         bos = prefix[0] if prefix else self._id_of(settings.get("bos_token"))
         if bos is None:
@@ -68,8 +69,8 @@ class HFTokenizer:
         if prefix or settings.get("add_bos_token") is True:
             self._adds_bos = True
         else:
-            # No post-processor: add BOS. A post-processor that adds nothing means training without BOS.
-            self._adds_bos = written.get("post_processor") is None and settings.get("add_bos_token") is not False
+            # No post-processor: add BOS. One that adds nothing means that the model was trained without BOS.
+            self._adds_bos = parsed.get("post_processor") is None and settings.get("add_bos_token") is not False
         self.adds_space = bool(pieces) and pieces[0][0] in "\u2581\u0120 "
 
     def _id_of(self, token: Any) -> int | None:

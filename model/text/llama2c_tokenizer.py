@@ -153,8 +153,9 @@ def pack(model: SentencePieceProcessor, path: Path) -> bytes:
 def sentencepiece_model(tokenizer: Llama2cTokenizer) -> bytes:
     """Convert a tokenizer.bin to a tokenizer.model that encodes the same way.
 
-    The protocol buffer of sentencepiece_model.proto: the pieces with scores and types, then the settings that differ
-    from the defaults: BPE (model_type 2), vocabulary size, byte_fallback, no normalization, a space before the text.
+    The protocol buffer of sentencepiece_model.proto: the pieces with scores and types, then the settings in the order
+    of their fields below: BPE (model_type 2), vocabulary size, byte_fallback; identity normalization, a space before
+    the text, extra spaces kept, spaces written as U+2581.
     """
     if b" " not in tokenizer.pieces_and_scores()[0][FIRST_BYTE + 256 :]:
         raise ValueError(f"{tokenizer.path} has no piece for the space: no tokenizer.model would encode the same way")

@@ -34,9 +34,10 @@ TAGS = (
     "</s>",
 )
 OPENING = r"(?:<s>|<bos>|<BOS>|\[BOS\]|<\|bos\|>|<\|startoftext\|>|<\|begin_of_text\|>)"
-# A separator as ``separator_text`` makes it: white space, the core, white space and a beginning-of-text tag.
-MARK = re.compile(rf"(\s*)({'|'.join(map(re.escape, TAGS))}|\f)(\s*(?:{OPENING}[^\S\n]*)?)")
-LINE = re.compile(r"(\s*\n)(\S|\S.*\S)([\r\n]\s*)", re.DOTALL)
+# A separator as ``separator_text`` makes it, in three groups: white space, the core, white space. A mark is a tag or a
+# form feed, and a beginning-of-text tag may follow it. A line separator has line ends around its core.
+MARK_SEPARATOR = re.compile(rf"(\s*)({'|'.join(map(re.escape, TAGS))}|\f)(\s*(?:{OPENING}[^\S\n]*)?)")
+LINE_SEPARATOR = re.compile(r"(\s*\n)(\S|\S.*\S)([\r\n]\s*)", re.DOTALL)
 RULE = re.compile(r"^(?P<sign>[=*_~-])(?P=sign){4,}(?=\r?$)", re.MULTILINE)
 PERCENT = re.compile(r"^%(?=\r?$)", re.MULTILINE)  # in the quotation files of the program ``fortune``
 COMMENT = re.compile(r"^%[^\r\n]", re.MULTILINE)  # in TeX, Matlab and Erlang, which also have lines with % alone
@@ -131,12 +132,14 @@ class Separator:
 
     def __init__(self, separator: str):
         self.margin = 2 * len(separator) + 1  # more than the length of a place, which may have CR LF for each LF
-        mark = MARK.fullmatch(separator)
-        parts = mark or LINE.fullmatch(separator)
+        mark = MARK_SEPARATOR.fullmatch(separator)
+        parts = mark or LINE_SEPARATOR.fullmatch(separator)
         head, core, tail = parts.groups() if parts else ("", separator, "")
         core = re.escape(core)
         if parts and not mark:
-            core = rf"{core}(?<![^\n]{core})(?![^\r\n])"  # fills a line; the search is fast if the core comes first
+            # The core alone on a line. The lookbehind for the start of the line contains the core, because a pattern
+            # that begins with literal text is searched faster.
+            core = rf"{core}(?<![^\n]{core})(?![^\r\n])"
         self._core_and_tail = re.compile(core + _optional(tail))
         self._head = re.compile(_optional(head) + r"\Z")
         opening = re.search(OPENING, tail)

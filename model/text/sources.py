@@ -35,8 +35,8 @@ from .tokenizer import split_text
 PYTHON_DOCS = "python-docs"  # the documentation bundled with CPython
 # The text in which a separator is recognized: characters of all files, characters of one file, number of files
 SAMPLE, SAMPLE_OF_FILE, SAMPLED_FILES = 16_000_000, 4_000_000, 1000
-# Part of the key of cached tokens. Earlier versions read CSV files and JSON arrays as plain text, without this part in
-# the key, so their tokens are not reused. The 2 marks the second rules for recognizing the delimiter of a CSV file.
+# Part of the key of cached tokens. Earlier versions, which read these formats as plain text, did not have this part, so
+# tokens that they cached are not reused. The 2 is the version of the rules that recognize a CSV file's delimiter.
 FORMAT_FACTS = {"csv": ("csv", 2), "json array": ("json array",)}
 
 
@@ -116,7 +116,7 @@ class Documents:
     def _statuses(self) -> list[FileStatus]:
         found = []
         if None in self.files:
-            found.append(FileStatus(PYTHON_DOCS, DOCS_FORMAT, 0))
+            found.append(FileStatus(PYTHON_DOCS, DOCS_FORMAT, 0))  # the format's version in place of a file's size
         for file in self.files:
             for path in corpus_files() if file is None else [file.path]:
                 status = path.stat()

@@ -120,7 +120,7 @@ class CacheEntry(NamedTuple):
 
 
 def cache_entries(home: Path) -> list[CacheEntry]:
-    """The entries of the cache, the largest first. A download is in use if an entry made from it is."""
+    """The entries of the cache, the largest first. A download is in use if an entry made from it is in use."""
     found = []
     for path in sorted([*home.glob("tokens-*"), *home.glob("tokenizer-*")]):
         try:

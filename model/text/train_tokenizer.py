@@ -81,7 +81,7 @@ def train_tokenizer(texts: Iterable[str], path: str | Path, kind: str = "bpe", v
 
 
 def default_vocab_size(characters: int, distinct: int) -> int:
-    """The vocabulary size for a text of ``characters`` characters, if ``distinct`` different ones are pieces.
+    """The vocabulary size for a text of ``characters`` characters, if ``distinct`` distinct characters become pieces.
 
     The power of two nearest to 0.72 sqrt(characters): 1024 for 2 MB of English, 32768 for 2 GB. If the special pieces
     and the single characters fill more than half of it, the size is their number plus that half, rounded up to a

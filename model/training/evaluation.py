@@ -70,7 +70,9 @@ def ngram_losses(dataset: Dataset, vocab_size: int, order: int = 1, tokens: int 
     train = sampled_blocks(dataset.train, tokens).astype(np.int64)
     val = sampled_blocks(dataset.val, tokens).astype(np.int64)
     probability = np.full(len(val), 1 / vocab_size)  # of each validation token, by the (n-1)-gram model
-    context_counts = np.array(len(train))  # of the n-1 tokens before each validation token
+    # How often the n-1 tokens before each validation token occur in train. For n = 1 these are no tokens, which occur
+    # len(train) times.
+    context_counts = np.array(len(train))
     prior = vocab_size
     losses: list[float] = []
     max_order = int(62 / math.log2(vocab_size))  # an n-gram is one integer of 63 bits

@@ -33,8 +33,8 @@ def resolve(
 def resolve_new(config: Path | None, default_config: Path, flags: Settings, ranks: Ranks) -> Plan:
     """The plan of a new run.
 
-    ``max_steps`` as a flag overrides the minutes of the default config, because the user has not set them, and the
-    learning rate would follow the clock instead of the steps.
+    ``max_steps`` as a flag overrides the minutes of the default config, because the user has not set them. With them,
+    the learning rate would follow the clock instead of the steps.
     """
     file = read_toml(config or default_config, *CLASSES)
     if not config and "max_steps" in flags:

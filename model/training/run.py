@@ -74,6 +74,7 @@ def locked_run_directory(plan: Plan) -> Iterator[Plan]:
 def read_run(plan: Plan) -> tuple[Plan, PreparedText]:
     """Read the plan and the text of the first process from the run directory and the cache, in another process."""
     written = make_plan(read_toml(plan.directory / CONFIG_FILE, *CLASSES), plan.directory, plan.ranks)
+    # As if it were resumed, so that the tokenizer is read from the run directory.
     text = prepare_text(dataclasses.replace(written, resume=True, keeps_text=True))
     note_cache_use(text, plan.directory)  # each machine may have a separate cache
     return dataclasses.replace(written, resume=plan.resume), text

@@ -84,8 +84,8 @@ class Trainer:
     def steps(self) -> Iterator[dict[str, float]]:
         """Step until the steps or the minutes are used up, or ``stop_signal`` is set; yield the metrics of each step.
 
-        The state is saved before a step with a validation is yielded, and at the end. Raises ValueError if the loss is
-        not finite; the state that was saved last is kept.
+        After each validation, and at the end, the state is saved before the metrics are yielded. Raises ValueError if
+        the loss is not finite; the state that was saved last is kept.
         """
         begin = self.clock() - self.progress.wall_seconds
         self.model.train()
