@@ -164,7 +164,7 @@ def test_without_the_cache_a_token_has_the_same_logits_and_costs_more(opened):
     scroll_to(page, "cache")
     before = text(page, "#bars")
     page.evaluate("() => { state.ended = true; }")
-    page.click("#both")
+    page.click("#compareCache")
     page.click("#cache > details summary")
     page.wait_for_function("() => document.querySelectorAll('#passesData tbody tr').length > 2")
     assert text(page, "#bars") == before
@@ -491,7 +491,7 @@ def test_one_slow_pass_does_not_set_the_scale_of_the_time_chart(opened):
     assert text(page, "#timeNote") == ""
     page.evaluate("() => { state.passes.at(-1).ms *= 50; changed('cache'); }")
     assert "probably busy" in text(page, "#timeNote")
-    page.click("#both")
+    page.click("#compareCache")
     page.wait_for_selector("#agreement:not(:empty)")
     assert int(re.search(r"agree to (\d+) decimals", text(page, "#agreement"))[1]) >= 3
 
@@ -569,7 +569,7 @@ def test_weights_that_cannot_be_loaded_are_one_error_and_no_control_fails(browse
     folded = page.inner_text("#fold")
     context.close()
     assert shown == ("facts is not defined", "", 0)
-    assert disabled == ["back", "step", "play", "advance", "both"]
+    assert disabled == ["back", "step", "play", "advance", "compareCache"]
     assert folded
     assert faults == []
 

@@ -22,7 +22,7 @@ from .prompts import decode_utf8
 RENDERER = Path(__file__).with_name("template.py")  # not imported here, because jinja2 delays the start
 CONVERSATIONS_PER_PROCESS = 500
 SECONDS = 5  # limit of processor time of a process
-TIMEOUT = 60.0  # limit of wall time in seconds, because on a busy machine a process gets little processor time
+TIMEOUT = 60.0  # limit of wall time in seconds; high, because on a busy machine a process gets little processor time
 MEMORY = 1 << 30  # limit in bytes
 # Marks around the names of control tokens in a message while it is rendered: Unicode noncharacters, which no text
 # should contain.

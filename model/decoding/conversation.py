@@ -18,7 +18,10 @@ from .terminal import END_KEYS, Terminal
 
 
 class Conversation:
-    """One text, ``tokens``. The first ``forwarded`` went through the network; the cache holds those not evicted.
+    """One text, ``tokens``, and a cache.
+
+    ``forwarded`` is the number of tokens, from the first one, that went through the network. The cache holds these,
+    except for those it evicted.
 
     With a ``chat`` template, all messages are rendered again at each turn. The cached tokens that the new text has in
     common with the old one are reused. Without a template, a line is appended to the text. An ``endless`` conversation

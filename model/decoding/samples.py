@@ -121,7 +121,7 @@ class Sample:
 class Speed:
     """Tokens and seconds of prefill and of decoding.
 
-    They are counted separately, because arithmetic limits the speed of prefill and memory bandwidth that of decoding.
+    They are counted separately, because prefill is limited by arithmetic, and decoding by memory bandwidth.
     The caller of the decode loop calls ``start`` before each step and ``stop`` after it, so that its other work is not
     counted. The first step of a batch prefills the prompts and samples one token per row. It counts as prefill.
     """

@@ -164,8 +164,8 @@ function drawCost(id, axis, value) {
   if (id === "time") $("timeNote").textContent = isCut ? t("timeNote") : "";
 }
 
-// The scale ignores a pass that costs more than this many times the median for its multiplications, because the browser
-// was probably busy.
+// The median cost per multiplication tells what a pass should cost. The scale ignores a pass that costs more than this
+// many times as much, because the browser was probably busy.
 const OUTLIER_FACTOR = 3;
 
 // The median over all passes of their cost per multiplication.

@@ -142,7 +142,7 @@ function connectViews() {
     const cell = cellAt(event);
     if (cell) update({ position: cell.q, key: cell.k });
   });
-  on("both", "click", compareCache);
+  on("compareCache", "click", compareCache);
 }
 
 function connectPage() {

@@ -91,7 +91,7 @@ function drawSelection() {
   $("step").disabled = isFull() || state.ended;
   $("play").disabled = !state.playing && (isFull() || state.ended);
   $("advance").disabled = false;
-  $("both").disabled = false;
+  $("compareCache").disabled = false;
 }
 
 function setPositionSlider(id, position, max) {

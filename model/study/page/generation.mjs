@@ -24,7 +24,8 @@ export function enqueue(job) {
 async function extend(earlier, tokens, count) {
   const { useCache } = state;
   const all = [...earlier, ...tokens];
-  // Tokens before `start` are sent as `earlier`. The worker has cached them; without the cache it forwards them, too.
+  // The message splits the text at `start`. With the cache, the worker has cached everything before `start` and forwards
+  // only the rest; without it, it forwards the whole text.
   const start = useCache ? Math.min(state.cached, earlier.length) : earlier.length;
   const answer = await ask("run", {
     earlier: all.slice(0, start),

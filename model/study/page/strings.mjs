@@ -267,7 +267,7 @@ export const STRINGS = {
     "endless: when full, evict the oldest quarter, keeping the first few tokens, and rotate the later keys back",
     "不限长度：装满时丢弃最早的四分之一（保留开头几个词元），并把后面的键反向旋转",
   ],
-  both: ["Compare the logits with and without the cache", "比较用缓存与不用缓存的 logits"],
+  compareCache: ["Compare the logits with and without the cache", "比较用缓存与不用缓存的 logits"],
   slice: [
     "Last pass: start_pos = {start}, T = {T}. Written: slots {start} : {end} of every layer. Read: slots 0 : {end}. {perLayer} bytes per layer, {bytes} of {total} bytes in use (per token: {L} layers × 2 for k and v × {K} heads × {D} channels × 4 bytes).",
     "最近一次前向计算：start_pos = {start}，T = {T}。写入：每层的槽位 {start} : {end}。读取：槽位 0 : {end}。每层 {perLayer} 字节，已用 {bytes} 字节，共 {total} 字节（每词元 {L} 层 × 2（k 和 v）× {K} 头 × {D} 维 × 4 字节）。",

@@ -51,8 +51,10 @@ def _sentencepiece(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
     if normalizer.get(2, [b""])[-1]:
         name = normalizer.get(1, [b"custom"])[-1].decode(errors="replace")
         raise ValueError(f"it uses the normalization rule {name}, but the page supports only identity")
-    if not normalizer.get(5, [1])[-1] or trainer.get(24, [0])[-1]:
-        raise ValueError("it does not mark a space at the start of the next word, as the page requires")
+    escapes_spaces = normalizer.get(5, [1])[-1]  # a space becomes U+2581
+    space_ends_word = trainer.get(24, [0])[-1]  # treat_whitespace_as_suffix
+    if not escapes_spaces or space_ends_word:
+        raise ValueError("it does not write a space as U+2581 at the start of a word, as the page requires")
     kinds = ""
     for piece in pieces:
         letter = KINDS.get(piece.get(3, [1])[-1])
