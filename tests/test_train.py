@@ -290,7 +290,7 @@ def test_a_run_is_resumed_from_its_cached_tokens_unless_its_text_is_named_again(
     missing = {"story.txt": "story.txt does not exist", "-": "standard input is empty"}[spec]
     assert missing in error_of(capsys, "--resume", "--out_dir", "out", "--data", spec)
     shutil.rmtree("cache")
-    missing = {"story.txt": "story.txt does not exist", "-": "a pipe, whose tokens are not in the cache"}[spec]
+    missing = {"story.txt": "story.txt does not exist", "-": "a pipe, and its tokens were not found in the cache"}[spec]
     assert missing in error_of(capsys, "--resume", "--out_dir", "out")
 
 

@@ -2,7 +2,7 @@
 
 If a separator is missed, the model learns it as text, and BOS occurs only once in training, although generation without
 a prompt starts with it. If ordinary text is taken for a separator, documents are cut apart. So a text is split only
-if the separator is certain. If one is only likely, a note tells which flag would split the text.
+if the separator is certain. If one is only likely, a note tells how to split the text there.
 """
 
 import json
@@ -137,8 +137,8 @@ class Separator:
         head, core, tail = parts.groups() if parts else ("", separator, "")
         core = re.escape(core)
         if parts and not mark:
-            # The core alone on a line. The lookbehind for the start of the line contains the core, because a pattern
-            # that begins with literal text is searched faster.
+            # The core alone on a line. The pattern begins with the core, because a pattern that begins with literal
+            # text is searched faster. The lookbehind, which checks for the start of the line, therefore repeats it.
             core = rf"{core}(?<![^\n]{core})(?![^\r\n])"
         self._core_and_tail = re.compile(core + _optional(tail))
         self._head = re.compile(_optional(head) + r"\Z")

@@ -13,8 +13,8 @@ from ..text.sources import Documents, open_documents
 
 CONFIG_FILE = "config.toml"  # in a run directory: every setting of the run
 DEFAULT_STEPS = 2000
-# The peak learning rate of Muon, tuned for models that train in minutes. If train.py chooses the settings, it
-# is also that of the AdamW beside Muon.
+# The peak learning rate of Muon, tuned for models that train in minutes. If train.py chooses the settings, the AdamW
+# beside Muon has the same peak learning rate.
 PEAK_LR = 0.02
 # Fine-tuning uses this fraction of PEAK_LR, or of the config's rates. In up to a minute of fine-tuning on another kind
 # of text, a fraction of 0.1 gave a loss 2 to 6% higher than 0.3, and a fraction of 1 about the same loss as 0.3

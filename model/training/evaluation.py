@@ -70,8 +70,8 @@ def ngram_losses(dataset: Dataset, vocab_size: int, order: int = 1, tokens: int 
     train = sampled_blocks(dataset.train, tokens).astype(np.int64)
     val = sampled_blocks(dataset.val, tokens).astype(np.int64)
     probability = np.full(len(val), 1 / vocab_size)  # of each validation token, by the (n-1)-gram model
-    # How often the n-1 tokens before each validation token occur in train. For n = 1 these are no tokens, which occur
-    # len(train) times.
+    # How often the context of each validation token, the n-1 tokens before it, occurs in train. For n = 1 the context
+    # is empty, so every token of train counts.
     context_counts = np.array(len(train))
     prior = vocab_size
     losses: list[float] = []

@@ -13,8 +13,8 @@ RELIABLE_SECONDS = 20.0
 class Pace:
     """Counts steps and seconds after the first call of ``update`` in this session.
 
-    The first call follows the first step, which may compile and is therefore not counted. In fine-tuning the
-    first call follows the validation before the first step, and all steps are counted.
+    Usually the first call follows the first step, which may compile and is therefore not counted. If a fine-tuning run
+    is validated before its first step, the first call follows that validation, and all steps are counted.
     """
 
     def __init__(self, args: TrainArgs) -> None:

@@ -81,7 +81,10 @@ def read_run(plan: Plan) -> tuple[Plan, PreparedText]:
 
 
 def write_run(plan: Plan, text: PreparedText) -> None:
-    """Write the tokenizer and the settings, so that --resume works even before the first checkpoint."""
+    """Write the tokenizer and the settings, so that --resume works even before the first checkpoint.
+
+    Text from a pipe is an exception: before the first checkpoint, it must be given again.
+    """
     read_progress(plan, text)  # raises ValueError before anything is written
     if not plan.resume:
         save_tokenizer(text.tokenizer, plan.directory)

@@ -44,7 +44,9 @@ def cached_dataset(directory: Path, data: DataArgs) -> Dataset | None:
             if dataset and dataset.fingerprint == fingerprint:
                 return dataset
     if any(is_pipe(spec) for spec in (*data.data, *data.val_data)):
-        raise ValueError(f"{directory} was trained on text from a pipe, whose tokens are not in the cache: give --data")
+        raise ValueError(
+            f"{directory} was trained on text from a pipe, and its tokens were not found in the cache: give --data"
+        )
     return None
 
 

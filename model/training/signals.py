@@ -13,8 +13,8 @@ from .trainer import Trainer
 def stopping_on_signals(trainer: Trainer) -> Iterator[None]:
     """Make Ctrl-C and SIGTERM end the run after the current step.
 
-    In a single process, a second signal interrupts even the step. Several processes ignore it, because all must stop
-    after the same step.
+    In a single process, a second signal interrupts even the step. If there are several processes, a second signal has
+    no effect, because all must stop after the same step.
     """
     handlers: dict[int, Any] = {}  # the previous handlers
 

@@ -323,10 +323,10 @@ def training_settings(
 ) -> Settings:
     """Batch size, learning rates and weight decay for ``tokens`` tokens of a text of ``unique_tokens``.
 
-    The batch size grows with the square root of the tokens, and above 2048 pieces with that of the vocabulary, because
-    a batch then holds few examples of each piece. Weight decay keeps the model from memorising the text, so it grows
-    with the epochs and with the parameters per token of text. If both are few, more decay raises the loss. ``settings``
-    override the chosen values.
+    The batch size grows with the square root of the tokens. For a vocabulary above 2048 it also grows with the square
+    root of the vocabulary size, because a batch otherwise holds few examples of each piece. Weight decay keeps the
+    model from memorising the text, so it grows with the epochs and with the parameters per token of text. If both are
+    few, more decay raises the loss. ``settings`` override the chosen values.
     """
     step_tokens = 1024 * math.sqrt(tokens / 1e6 * max(1, model.vocab_size / 2048))
     rows = 2 ** round(math.log2(step_tokens / model.max_seq_len))

@@ -91,7 +91,7 @@ class Trainer:
         self.model.train()
         fraction_done = self._update_fraction_done(begin)
         never_validated = self.directory is not None and self.progress.best_val_loss is None
-        # Shows the loss before fine-tuning, and that of a run that starts or resumes with no minutes left.
+        # Before fine-tuning this shows the starting point. If no minutes are left for a step, it saves the model.
         if never_validated and (self.args.init_from or fraction_done >= 1):
             yield self._record(self.validate(), begin)
         while fraction_done < 1 and not self.stopped_by:
