@@ -187,6 +187,8 @@ def linear_mv(x: Tensor, weight: Tensor) -> Tensor:
 LINEAR: dict[str, Product] = {"F.linear": F.linear, "slices": linear_in_slices, "mv": linear_mv}
 
 # --- Products with eight-bit numbers: x (..., in), weight (out, in) int8, scales (out, groups) -> (..., out)
+# A row of the weight consists of groups of ``group_size`` neighbouring numbers, and each group has a scale. Often a row
+# is one group.
 
 INT8_MULTIPLE = 32  # a row's length must be a multiple of it, because PyTorch's product reads past the end otherwise
 X_ALIGNMENT = 32  # bytes: with AVX-512 the loads of PyTorch's product fault at an unaligned address
@@ -205,8 +207,11 @@ def int8_linear(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
 def choose_int8(x: Tensor, scales: Tensor) -> Int8Product:
     """``int8_packed`` for few rows, ``int8_dequantized`` for many; ``int8_elementwise`` for one row if compiled.
 
-    ``int8_packed``, PyTorch's product, cannot take every matrix. For a matrix that it can take, a compiled
-    ``int8_elementwise`` is chosen only with AVX-512, and not if x is bfloat16 with WIDE_ROW or more numbers in a row.
+    ``int8_packed``, PyTorch's product, takes only matrices with one bfloat16 scale for each row and a row length that
+    is a multiple of INT8_MULTIPLE. For other matrices, ``int8_dequantized`` is chosen also for few rows.
+    ``int8_elementwise`` is chosen only for one row, if compiled: for a matrix that ``int8_packed`` cannot take, or with
+    AVX-512, unless x is bfloat16 with WIDE_ROW or more numbers in a row.
+
     GB/s of weights for one row, x in bfloat16, two cores, torch 2.13: ``int8_packed`` in eager mode /
     ``int8_elementwise`` compiled; - is not measured.
 
@@ -247,8 +252,8 @@ def int8_elementwise(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
         sums = [(part.float() * x32).sum(-1) for part in weight.chunk(WEIGHT_PARTS)]  # (out / WEIGHT_PARTS,) each
         out = torch.cat(sums) * scales[:, 0].float()  # (out,)
     else:
-        groups = weight.unflatten(1, (scales.shape[1], -1)).float()  # (out, groups, group)
-        out = ((groups * x32.view(groups.shape[1:])).sum(-1) * scales.float()).sum(-1)  # (out,)
+        grouped = weight.unflatten(1, (scales.shape[1], -1)).float()  # (out, groups, group_size)
+        out = ((grouped * x32.view(grouped.shape[1:])).sum(-1) * scales.float()).sum(-1)  # (out,)
     return out.type_as(x).view(*x.shape[:-1], -1)  # (..., out)
 
 
@@ -260,9 +265,9 @@ def int8_dequantized(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
 
 
 def dequantize(weight: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
-    """weight[r, c] * scales[r, c // group], (out, in) in floating point."""
-    groups = weight.unflatten(1, (scales.shape[1], -1))  # (out, groups, group)
-    return (groups.to(dtype) * scales.to(dtype)[..., None]).flatten(1)
+    """weight[r, c] * scales[r, c // group_size], (out, in) in floating point."""
+    grouped = weight.unflatten(1, (scales.shape[1], -1))  # (out, groups, group_size)
+    return (grouped.to(dtype) * scales.to(dtype)[..., None]).flatten(1)
 
 
 def aligned(tensor: Tensor, alignment: int) -> Tensor:

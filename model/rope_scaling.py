@@ -40,13 +40,16 @@ def llama3(freqs: Tensor, factor: float, original: int, low: float, high: float)
 def yarn(freqs: Tensor, factor: float, original: int, low: float, high: float) -> Tensor:
     """YaRN as in its authors' code: like ``llama3``, but the transition is linear in the index of the pair.
 
-    Both ends of the transition are rounded to whole indices. In the paper (arXiv:2309.00071, section 3.2) the
-    transition is linear in the number of rotations, as in ``llama3``. If even the first pair makes far fewer than
-    ``low`` rotations, no pair is scaled, although all should be; if even the last makes far more than ``high``, all
-    are, although none should be. The authors' code does the same.
+    Both ends of the transition are rounded to whole indices. The paper (arXiv:2309.00071, section 3.2) differs: there
+    the transition is linear in the number of rotations, as in ``llama3``.
+
+    Like the authors' code, this gets two extreme cases wrong. If even the first pair makes far fewer than ``low``
+    rotations, no pair is scaled, although all should be. If even the last pair makes far more than ``high`` rotations,
+    all pairs are scaled, although none should be.
     """
     pairs = len(freqs)
     step = math.log(freqs[1].item())  # log of the ratio of neighbouring frequencies (freqs[0] is 1); negative
+    # The transition runs from the pair with ``high`` rotations to the one with ``low``. Index = log frequency / step.
     first = max(math.floor(math.log(2 * math.pi * high / original) / step), 0)
     last = min(math.ceil(math.log(2 * math.pi * low / original) / step), 2 * pairs - 1)  # D - 1, as the authors have it
     width = last - first

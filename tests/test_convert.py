@@ -221,7 +221,7 @@ def test_force_converts_another_norm_eps_and_reports_the_change(small_model, run
     found = re.search(r"largest change is (\S+)\. .* same after (\d+) of 24 tokens drawn at random", err)
     tokens = torch.tensor([random.Random(0).choices(range(37), k=32)[:24]])
     model = checkpoint.open_checkpoint("eps").model(
-        int8=version == 2, group=llama2c.group_for(model.args) if version else None
+        int8=version == 2, group_size=llama2c.group_size_for(model.args) if version else None
     )
     before, after = model(tokens), load_model("x.bin", int8=version == 2)(tokens)
     assert float(found[1]) == pytest.approx(float((after - before).abs().max()), rel=0.05)

@@ -186,9 +186,9 @@ def test_loading_keeps_no_matrix_in_floating_point(small_model, tmp_path, monkey
     save_model(small_model(), tmp_path)
     original_sizes = []
 
-    def counting_quantize(weight, group):
+    def counting_quantize(weight, group_size):
         original_sizes.append(weight.untyped_storage().nbytes())
-        return quantize(weight, group)
+        return quantize(weight, group_size)
 
     monkeypatch.setattr("model.weights.checkpoint.quantize", counting_quantize)
     model = load_model(tmp_path, int8=True)

@@ -127,7 +127,7 @@ def test_round_trip_is_bit_equal(small_model, tmp_path, tied):
 def test_int8_weights_stay_quantized_and_are_written_bit_by_bit(tmp_path, weights, tied, group):
     content, rounded = version2(weights, tied, group)
     (tmp_path / "x.bin").write_bytes(content)
-    model = open_checkpoint(tmp_path / "x.bin").model(int8=True, group=4)
+    model = open_checkpoint(tmp_path / "x.bin").model(int8=True, group_size=4)
     numbers, scales = model.layers[1].feed_forward.w2.quantized
     assert (numbers.dtype, scales.shape) == (torch.int8, (48, 64 // group))
     dequantized = model.layers[1].feed_forward.w2.quantized.dequantize(torch.float32)
@@ -148,8 +148,8 @@ def test_groups_that_go_on_in_the_next_row_are_quantized_again(tmp_path, weights
 def test_a_model_quantized_by_us_is_written_as_the_file_built_by_hand(tmp_path, weights, tied):
     (tmp_path / "x.bin").write_bytes(version0(weights, tied))
     source = open_checkpoint(tmp_path / "x.bin")
-    assert llama2c.group_for(source.args) == 16, "dim is 48, hidden_dim is 64"
-    llama2c.save(source.model(int8=True, group=16), tmp_path / "y.bin")
+    assert llama2c.group_size_for(source.args) == 16, "dim is 48, hidden_dim is 64"
+    llama2c.save(source.model(int8=True, group_size=16), tmp_path / "y.bin")
     assert (tmp_path / "y.bin").read_bytes() == version2(weights, tied, 16)[0]
 
 

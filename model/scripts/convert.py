@@ -64,7 +64,7 @@ def main() -> None:
         note(f"{flags.source} has no tokenizer: converting the weights only; give a tokenizer with --tokenizer")
     checkpoint.tie_equal_matrices()
     if flags.version == 2:
-        model = checkpoint.model(int8=True, group=llama2c.group_for(checkpoint.args))
+        model = checkpoint.model(int8=True, group_size=llama2c.group_size_for(checkpoint.args))
     else:
         # other_eps implies llama2.c, whose version 0 stores float32, so the change is measured in float32.
         dtype_name = "float32" if other_eps else flags.dtype

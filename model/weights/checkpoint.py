@@ -92,12 +92,12 @@ class Checkpoint:
         dtype: torch.dtype | Literal["stored"] | None = None,
         network: type[Transformer] | None = None,
         int8: bool = False,
-        group: int | None = None,
+        group_size: int | None = None,
     ) -> Transformer:
         """Load the network; see ``load_model``.
 
-        With ``int8``, each ``group`` of numbers in a row shares a scale; by default the whole row does. A
-        llama2.c file that is already in int8 keeps its own groups.
+        With ``int8``, each group of ``group_size`` neighbours in a row shares a scale; by default the whole row does.
+        A llama2.c file that is already in int8 keeps its own groups.
         """
         if int8:
             check_device(torch.device(device))
@@ -110,7 +110,7 @@ class Checkpoint:
         not_finite = []
         for name, tensor in self._tensors(model, int8):
             if int8 and isinstance(tensor, Tensor) and tensor.ndim > 1:
-                tensor = quantize(tensor, group)
+                tensor = quantize(tensor, group_size)
             if isinstance(tensor, Quantized):
                 matrices[name] = Quantized(tensor.weight.to(device), tensor.scales.to(device))
                 tensor = tensor.scales

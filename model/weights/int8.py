@@ -1,6 +1,6 @@
 """Int8 weights: matrices of whole numbers from -127 to 127, with one scale for each row or each group of a row.
 
-weight[r, c] is approximately quantized[r, c] * scales[r, c // group]. All weight matrices are quantized; norms,
+weight[r, c] is approximately quantized[r, c] * scales[r, c // group_size]. All weight matrices are quantized; norms,
 attention scores, the cache and activations are not. A quantized network can generate and score, but not train.
 """
 
@@ -22,21 +22,22 @@ class Quantized(NamedTuple):
         return kernels.dequantize(self.weight, self.scales, dtype)
 
 
-def quantize(weight: Tensor, group: int | None = None) -> Quantized:
+def quantize(weight: Tensor, group_size: int | None = None) -> Quantized:
     """Round each number of a matrix (out, in) to the nearest of 255 multiples of its scale.
 
-    The scale is the largest absolute value of the row, or of ``group`` numbers in it, divided by 127. Scales of rows
-    are rounded to bfloat16 first, because the int8 product takes them in that dtype. 256 rows are converted at a time,
-    so that little memory is needed besides the result.
+    The scale is the largest absolute value of the row, or of a group of ``group_size`` neighbours in it, divided by
+    127. Scales of rows are rounded to bfloat16 first, because the int8 product takes them in that dtype. 256 rows are
+    converted at a time, so that little memory is needed besides the result.
     """
-    scale_dtype = torch.float32 if group else torch.bfloat16
+    scale_dtype = torch.float32 if group_size else torch.bfloat16
     out, columns = weight.shape
-    group = group or columns
+    group_size = group_size or columns
+    groups = columns // group_size
     quantized = torch.empty(out, columns, dtype=torch.int8, device=weight.device)
-    scales = torch.empty(out, columns // group, dtype=scale_dtype, device=weight.device)
-    buffer = torch.empty(min(out, 256), columns // group, group, device=weight.device)  # float32, reused for all rows
+    scales = torch.empty(out, groups, dtype=scale_dtype, device=weight.device)
+    buffer = torch.empty(min(out, 256), groups, group_size, device=weight.device)  # float32, reused for all rows
     for rows, target, scale in zip(weight.split(256), quantized.split(256), scales.split(256)):
-        values = buffer[: len(rows)].copy_(rows.unflatten(1, (-1, group)))  # (rows, groups, group)
+        values = buffer[: len(rows)].copy_(rows.unflatten(1, (-1, group_size)))  # (rows, groups, group_size)
         scale.copy_(torch.maximum(values.amax(-1), -values.amin(-1)) / 127)  # (rows, groups)
         values.div_(scale.float().masked_fill(scale == 0, 1)[..., None])
         target.copy_(values.round_().clamp_(-127, 127).flatten(1))

@@ -38,7 +38,7 @@ class Header(NamedTuple):
     version: int
     args: ModelArgs
     start: int  # the first byte of the data
-    group: int  # how many numbers share a scale; 0 without quantization
+    group_size: int  # how many numbers share a scale; 0 without quantization
 
 
 class Llama2c:
@@ -65,17 +65,18 @@ class Llama2c:
 
     def stored_tensors(self) -> Iterator[tuple[str, Tensor | Quantized]]:
         """Yield the tensors as they are stored: quantized in version 2, unless a group spans two rows."""
-        group = self.header.group
-        groups_fit_rows = group and all(shape[-1] % group == 0 for shape in self.shapes.values() if len(shape) > 1)
+        group_size = self.header.group_size
+        row_lengths = {shape[-1] for shape in self.shapes.values() if len(shape) > 1}
+        groups_fit_rows = group_size and all(length % group_size == 0 for length in row_lengths)
         with self.path.open("rb") as file:
             file.seek(self.header.start)
             for name, shape in tensor_order(self.header):
                 if name == ROTATIONS:
                     file.seek(bytes_of(name, shape, self.header), 1)
-                elif group and len(shape) > 1 and groups_fit_rows:
-                    yield name, _read_quantized(file, shape, group)
-                elif group and len(shape) > 1:
-                    quantized = _read_quantized(file, (math.prod(shape) // group, group), group)
+                elif group_size and len(shape) > 1 and groups_fit_rows:
+                    yield name, _read_quantized(file, shape, group_size)
+                elif group_size and len(shape) > 1:
+                    quantized = _read_quantized(file, (math.prod(shape) // group_size, group_size), group_size)
                     yield name, quantized.dequantize(torch.float32).view(shape)
                 else:
                     yield name, _read_float(file, shape)
@@ -133,8 +134,8 @@ def file_size(header: Header) -> int:
 
 def bytes_of(name: str, shape: tuple[int, ...], header: Header) -> int:
     count = math.prod(shape)
-    if header.group and len(shape) > 1:
-        return count + 4 * (count // header.group)  # a byte for each number, a float32 for each group
+    if header.group_size and len(shape) > 1:
+        return count + 4 * (count // header.group_size)  # a byte for each number, a float32 for each group
     return 4 * count
 
 
@@ -159,12 +160,12 @@ def parse_header(raw: bytes) -> Header:
         raise ValueError(f"version {version}: supported are 0, 1 and 2")
     counts = struct.unpack_from("<7i", raw, 8)
     tied = bool(raw[36])
-    group = struct.unpack_from("<i", raw, 37)[0] if version == 2 else 0
+    group_size = struct.unpack_from("<i", raw, 37)[0] if version == 2 else 0
     args = _args_from_counts(counts, tied)
     matrices = [shape for shape in tensor_shapes(dataclasses.replace(args, n_layers=1)).values() if len(shape) > 1]
-    if version == 2 and (group < 1 or any(math.prod(shape) % group for shape in matrices)):
-        raise ValueError(f"group size {group} does not divide the matrices")
-    return Header(version, args, HEADER, group)
+    if version == 2 and (group_size < 1 or any(math.prod(shape) % group_size for shape in matrices)):
+        raise ValueError(f"group size {group_size} does not divide the matrices")
+    return Header(version, args, HEADER, group_size)
 
 
 def _args_from_counts(counts: tuple[int, ...], tied: bool) -> ModelArgs:
@@ -180,10 +181,10 @@ def _read_float(file: BinaryIO, shape: tuple[int, ...]) -> Tensor:
     return torch.from_numpy(np.fromfile(file, "<f4", math.prod(shape))).view(shape)
 
 
-def _read_quantized(file: BinaryIO, shape: tuple[int, ...], group: int) -> Quantized:
-    """Q8_0: all numbers as int8, row by row, then a float32 scale for every ``group`` of them."""
+def _read_quantized(file: BinaryIO, shape: tuple[int, ...], group_size: int) -> Quantized:
+    """Q8_0: all numbers as int8, row by row, then a float32 scale for every ``group_size`` of them."""
     numbers = torch.from_numpy(np.fromfile(file, np.int8, math.prod(shape))).view(shape)
-    scales = torch.from_numpy(np.fromfile(file, "<f4", math.prod(shape) // group)).view(shape[0], -1)
+    scales = torch.from_numpy(np.fromfile(file, "<f4", math.prod(shape) // group_size)).view(shape[0], -1)
     return Quantized(numbers, scales)
 
 
@@ -219,28 +220,31 @@ def _group_of(state: Mapping[str, Tensor]) -> int:
             groups.add(weight.shape[1] // scales.shape[1])
     if len(groups) > 1:
         raise ValueError(
-            f"the groups have sizes {sorted(groups)}, but the format has a single size: quantize with a ``group`` "
+            f"the groups have sizes {sorted(groups)}, but the format has a single size: quantize with a ``group_size`` "
             "that divides the rows of every matrix"
         )
     return groups.pop() if groups else 0
 
 
-def header_of(args: ModelArgs, group: int = 0) -> bytes:
-    """The header of version 0, or of version 2 with a ``group``. Raises ValueError if it cannot express ``args``."""
-    signed = args.vocab_size if args.tie_embeddings or group else -args.vocab_size
+def header_of(args: ModelArgs, group_size: int = 0) -> bytes:
+    """The header of version 0, or of version 2 if there is a group size.
+
+    Raises ValueError if it cannot express ``args``.
+    """
+    signed = args.vocab_size if args.tie_embeddings or group_size else -args.vocab_size
     counts = {name: getattr(args, name) for name in HEADER_COUNTS}
     counts["vocab_size"] = signed
     for name, count in counts.items():
         if abs(count) >= 2**31:
             raise ValueError(f"{name} is {abs(count)}: llama2.c's format holds numbers below 2**31")
     raw = struct.pack("<7i", *counts.values())
-    if group:
-        raw = struct.pack("<Ii", MAGIC, 2) + raw + struct.pack("<Bi", args.tie_embeddings, group)
+    if group_size:
+        raw = struct.pack("<Ii", MAGIC, 2) + raw + struct.pack("<Bi", args.tie_embeddings, group_size)
         raw = raw.ljust(HEADER, b"\0")
     check_read_back(args, parse_header(raw).args, "llama2.c's format")
     return raw
 
 
-def group_for(args: ModelArgs) -> int:
-    """The group for a file that we write: 64, or a divisor of it that also divides the length of every row."""
+def group_size_for(args: ModelArgs) -> int:
+    """The group size for a file that we write: 64, or a divisor of it that also divides the length of every row."""
     return math.gcd(LARGEST_GROUP, args.dim, args.hidden_dim, args.n_heads * args.head_dim)
