@@ -30,7 +30,7 @@ def split_documents(blocks: Iterable[str], separator: str | None) -> Iterator[Ch
     starts = True
     for block in itertools.chain(blocks, [None]):
         text += block or ""
-        # A separator that starts before ``end`` is not changed by the next block.
+        # A separator found before ``end`` is complete: the next block cannot make it longer.
         end = len(text) if block is None else max(begin, len(text) - margin)
         for start, stop in finder.places(text, begin) if finder else ():
             if start >= end:

@@ -34,15 +34,16 @@ TAGS = (
     "</s>",
 )
 OPENING = r"(?:<s>|<bos>|<BOS>|\[BOS\]|<\|bos\|>|<\|startoftext\|>|<\|begin_of_text\|>)"
-# A separator as ``separator_text`` makes it, in three groups: white space, the core, white space. A mark is a tag or a
-# form feed, and a beginning-of-text tag may follow it. A line separator has line ends around its core.
+# These two patterns take apart a separator that ``separator_text`` made. Group 2 is the core: the tag, the form feed or
+# the line itself. Groups 1 and 3 are the white space around it. A mark is a tag or a form feed, and group 3 may end with
+# a beginning-of-text tag; a line separator has line ends around its core.
 MARK_SEPARATOR = re.compile(rf"(\s*)({'|'.join(map(re.escape, TAGS))}|\f)(\s*(?:{OPENING}[^\S\n]*)?)")
 LINE_SEPARATOR = re.compile(r"(\s*\n)(\S|\S.*\S)([\r\n]\s*)", re.DOTALL)
 RULE = re.compile(r"^(?P<sign>[=*_~-])(?P=sign){4,}(?=\r?$)", re.MULTILINE)
 PERCENT = re.compile(r"^%(?=\r?$)", re.MULTILINE)  # in the quotation files of the program ``fortune``
 COMMENT = re.compile(r"^%[^\r\n]", re.MULTILINE)  # in TeX, Matlab and Erlang, which also have lines with % alone
 FORM_FEED = re.compile("\f")
-HTML = re.compile(r"</p>|<br|</a>|</div>", re.IGNORECASE)  # in HTML </s> ends struck-through text
+HTML = re.compile(r"</p>|<br|</a>|</div>", re.IGNORECASE)  # in HTML </s> is no separator: it ends struck-through text
 QUOTES = "\"'`"
 SENTENCE_END = tuple(".!?…。！？\"'”’」』")
 MIN_FRACTION = 0.9  # of a separator's places must look like the end of a document

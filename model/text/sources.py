@@ -292,7 +292,7 @@ def _text_files(spec: str, files: Sequence[Path], text_key: str) -> list[File | 
 
 @functools.cache
 def _spool(spec: str) -> Path:
-    """Copy standard input or another pipe to a temporary file, because it is read twice. Removed at exit."""
+    """Copy standard input or another pipe to a temporary file, because it is read more than once. Removed at exit."""
     if spec == "-" and sys.stdin is None:
         raise ValueError("standard input is closed: pipe some text in")
     with tempfile.NamedTemporaryFile(prefix="ropewalk-stdin-", delete=False) as file:
