@@ -186,8 +186,9 @@ def converse(conversation: Conversation, max_new_tokens: int, stop: Sequence[str
             try:
                 stream_samples(conversation.turn(line, max_new_tokens, stop))
             except ValueError as error:
+                # A new text would not help if this one is still empty, or if it is endless and has evicted what it can.
                 if conversation.endless or not conversation.forwarded:
-                    raise  # a new text would not help: an endless text evicts, and this one is still empty
+                    raise
                 print_note(f"{error}; a new text begins")
                 conversation.reset()
                 stream_samples(conversation.turn(line, max_new_tokens, stop))

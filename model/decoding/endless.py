@@ -57,8 +57,8 @@ class EndlessCache(KVCache):
         super().__init__(args, batch_size, max_seq_len, dtype, device)
         if self.max_seq_len < 2:
             raise ValueError("max_seq_len is 1: an endless text needs a context of at least 2 tokens")
-        # One slot more than the context, which is never used: if the keys up to the last query filled the whole
-        # buffer, torch.compile would treat it as a special case and recompile.
+        # One slot more than the context, which is never used: if the slice `[:end]` of the cache were ever as long as
+        # the buffer, torch.compile would treat that as a special case and recompile.
         self.keys, self.values = F.pad(self.keys, (0, 0, 0, 1)), F.pad(self.values, (0, 0, 0, 1))
         self.freqs_cis = freqs_cis.detach().to(self.keys.device)
         self.quarter = quarter_of(self.max_seq_len)

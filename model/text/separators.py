@@ -35,8 +35,8 @@ TAGS = (
 )
 OPENING = r"(?:<s>|<bos>|<BOS>|\[BOS\]|<\|bos\|>|<\|startoftext\|>|<\|begin_of_text\|>)"
 # These two patterns take apart a separator that ``separator_text`` made. Group 2 is the core: the tag, the form feed or
-# the line itself. Groups 1 and 3 are the white space around it. A mark is a tag or a form feed, and group 3 may end with
-# a beginning-of-text tag; a line separator has line ends around its core.
+# the line itself. Groups 1 and 3 are the white space around it. A mark is a tag or a form feed, and its group 3 may end
+# with a beginning-of-text tag. A line separator has line ends around its core.
 MARK_SEPARATOR = re.compile(rf"(\s*)({'|'.join(map(re.escape, TAGS))}|\f)(\s*(?:{OPENING}[^\S\n]*)?)")
 LINE_SEPARATOR = re.compile(r"(\s*\n)(\S|\S.*\S)([\r\n]\s*)", re.DOTALL)
 RULE = re.compile(r"^(?P<sign>[=*_~-])(?P=sign){4,}(?=\r?$)", re.MULTILINE)

@@ -53,8 +53,8 @@ def train_tokenizer(texts: Iterable[str], path: str | Path, kind: str = "bpe", v
     counts = Counter(itertools.chain.from_iterable(sample))
     if not counts:
         raise ValueError("there is no text to train a tokenizer on: give a source with text")
-    # The space must be a piece. SentencePiece turns it into U+2581; without a piece, that would be encoded as three bytes,
-    # which decode to U+2581 and not to a space.
+    # The space must be a piece. SentencePiece turns it into U+2581; without a piece, that would be encoded as three
+    # bytes, which decode to U+2581 and not to a space.
     counts[" "] += 1
     smallest = SPECIAL + len(counts)
     coverage = 1.0

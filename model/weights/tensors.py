@@ -57,7 +57,7 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(length))
-    except (ValueError, RecursionError) as error:  # possible in fields that the library ignores
+    except (ValueError, RecursionError) as error:  # the library does not check all fields
         raise ValueError(f"{path} is corrupt ({error}): get the file again") from None
     header.pop("__metadata__", None)
     entries = {}
