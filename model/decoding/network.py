@@ -40,8 +40,8 @@ def for_decoding(model: Transformer, compile: bool = False) -> Transformer:
     last block is a TransformerBlock, and neither that block nor the norm has hooks. With ``compile`` its forward for
     one token per row is compiled, and networks of the same architecture share the compiled code. ``model`` itself is
     not changed. Its weights are shared, so changing them in place takes effect at the next token. A rotation table
-    that is computed from weights is computed once here, so changing those has no effect on it. Raises ValueError if
-    there is no compiler.
+    that is computed from weights is computed once, here: changing those weights later does not change the table. Raises
+    ValueError if there is no compiler.
     """
     network = copy_modules(model)
     last = network.layers[-1]

@@ -97,7 +97,7 @@ class Checkpoint:
         """Load the network; see ``load_model``.
 
         With ``int8``, each group of ``group_size`` neighbours in a row shares a scale; by default the whole row does.
-        A llama2.c file that is already in int8 keeps its own groups.
+        A llama2.c file that is already in int8 keeps its own groups, unless one of them spans two rows.
         """
         if int8:
             check_device(torch.device(device))

@@ -129,8 +129,8 @@ function drawCost(id, axis, value) {
   const passes = state.passes.slice(-1024);
   const longest = Math.max(8, ...passes.map((each) => each.length));
   const rate = medianRate(passes, value);
-  const withoutOutliers = passes.map((each) => Math.min(value(each), OUTLIER_FACTOR * rate * each.multiplications));
-  const top = 1.08 * (Math.max(...withoutOutliers) || 1);
+  const cappedCosts = passes.map((each) => Math.min(value(each), OUTLIER_FACTOR * rate * each.multiplications));
+  const top = 1.08 * (Math.max(...cappedCosts) || 1);
   let isCut = false;
   const [context, x, y] = axes($(id), {
     xs: [0, longest],
@@ -164,8 +164,8 @@ function drawCost(id, axis, value) {
   if (id === "time") $("timeNote").textContent = isCut ? t("timeNote") : "";
 }
 
-// The median cost per multiplication tells what a pass should cost. The scale ignores a pass that costs more than this
-// many times as much, because the browser was probably busy.
+// A pass should cost its multiplications times the median cost per multiplication. If it costs more than OUTLIER_FACTOR
+// times that, the browser was probably busy, and the scale ends at OUTLIER_FACTOR times that.
 const OUTLIER_FACTOR = 3;
 
 // The median over all passes of their cost per multiplication.

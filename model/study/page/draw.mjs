@@ -129,8 +129,8 @@ export function vertical(context, x, y, at, [low, high], name) {
 }
 
 // Fills a table, unless it is inside closed details. A cell is a value, or an object { text } for a token; columns of
-// tokens get the class "text". `classOf` gives the class of row i. Cells are reused and only changes are written, because
-// a table of all keys is drawn again for every token.
+// tokens get the class "text". `classOf` gives the class of row i. Cells are reused and only changes are written,
+// because a table of all keys is drawn again for every token.
 export function table(target, columns, rows, classOf = () => "") {
   const details = target.closest("details");
   if (details && !details.open) return;

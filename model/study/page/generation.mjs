@@ -19,13 +19,13 @@ export function enqueue(job) {
   return queue;
 }
 
-// Forwards `tokens` after `earlier`, samples up to `count` more, and stores the results. Tokens of `earlier` that were
-// forwarded without the cache are missing from it, so they are forwarded again with `tokens`.
+// Forwards `tokens` after `earlier`, samples up to `count` more, and stores the results. If the cache is used, it may
+// lack tokens of `earlier` that were forwarded while it was off. These are forwarded again, with `tokens`.
 async function extend(earlier, tokens, count) {
   const { useCache } = state;
   const all = [...earlier, ...tokens];
-  // The message splits the text at `start`. With the cache, the worker has cached everything before `start` and forwards
-  // only the rest; without it, it forwards the whole text.
+  // With the cache, the worker forwards only the tokens from `start` on, because those before are cached. Without the
+  // cache, it forwards the whole text.
   const start = useCache ? Math.min(state.cached, earlier.length) : earlier.length;
   const answer = await ask("run", {
     earlier: all.slice(0, start),
