@@ -146,8 +146,9 @@ def test_the_default_vocab_size_works_for_any_text(tmp_path):
 
 
 def test_the_default_vocab_size_grows_with_the_text_and_is_bounded():
-    sizes = [default_vocab_size(characters, 100) for characters in (1, 10**4, 10**5, 2 * 10**6, 10**8, 10**9, 10**12)]
-    assert sizes == [384, 512, 640, 2048, 8192, 32768, 32768]
+    characters = (1, 10**4, 10**5, 3 * 10**5, 2 * 10**6, 10**8, 10**9, 10**12)
+    sizes = [default_vocab_size(count, 100) for count in characters]
+    assert sizes == [384, 384, 512, 1024, 4096, 16384, 32768, 32768]
     assert default_vocab_size(400_000, 3500) % 64 == 0
     assert default_vocab_size(400_000, 3500) >= 3500 + 259 + 256
 

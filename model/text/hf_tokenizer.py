@@ -69,7 +69,8 @@ class HFTokenizer:
         if prefix or settings.get("add_bos_token") is True:
             self._adds_bos = True
         else:
-            # No post-processor: add BOS. One that adds nothing means that the model was trained without BOS.
+            # Without a post-processor, add BOS. A post-processor that adds none means that the model was trained
+            # without BOS.
             self._adds_bos = parsed.get("post_processor") is None and settings.get("add_bos_token") is not False
         self.adds_space = bool(pieces) and pieces[0][0] in "\u2581\u0120 "
 

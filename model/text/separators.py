@@ -34,9 +34,9 @@ TAGS = (
     "</s>",
 )
 OPENING = r"(?:<s>|<bos>|<BOS>|\[BOS\]|<\|bos\|>|<\|startoftext\|>|<\|begin_of_text\|>)"
-# These two patterns take apart a separator that ``separator_text`` made. Group 2 is the core: the tag, the form feed or
-# the line itself. Groups 1 and 3 are the white space around it. A mark is a tag or a form feed, and its group 3 may end
-# with a beginning-of-text tag. A line separator has line ends around its core.
+# These two patterns take a separator apart, as ``separator_text`` makes it. Group 2 is the core: the tag, the form feed
+# or the line itself. Groups 1 and 3 are the white space around it. A mark is a tag or a form feed, and its group 3 may
+# end with a beginning-of-text tag. A line separator has line ends around its core.
 MARK_SEPARATOR = re.compile(rf"(\s*)({'|'.join(map(re.escape, TAGS))}|\f)(\s*(?:{OPENING}[^\S\n]*)?)")
 LINE_SEPARATOR = re.compile(r"(\s*\n)(\S|\S.*\S)([\r\n]\s*)", re.DOTALL)
 RULE = re.compile(r"^(?P<sign>[=*_~-])(?P=sign){4,}(?=\r?$)", re.MULTILINE)
@@ -132,7 +132,7 @@ class Separator:
     """
 
     def __init__(self, separator: str):
-        self.margin = 2 * len(separator) + 1  # more than the length of a place, which may have CR LF for each LF
+        self.margin = 2 * len(separator) + 1  # more than the length of an occurrence, in which each LF may be CR LF
         mark = MARK_SEPARATOR.fullmatch(separator)
         parts = mark or LINE_SEPARATOR.fullmatch(separator)
         head, core, tail = parts.groups() if parts else ("", separator, "")

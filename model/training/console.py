@@ -27,7 +27,7 @@ from .summary import (
 from .trainer import Trainer
 
 SAMPLE_TOKENS = 120
-PROMPT_TOKENS = 60  # from the beginning of the text, for the prompt in the command that the summary calls ``next``
+PROMPT_TOKENS = 60  # of the beginning of the text: the prompt in the summary's row ``next`` is made from these
 
 
 class Console:

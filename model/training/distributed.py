@@ -25,7 +25,10 @@ from ..weights.variants import make_network
 
 @dataclass(frozen=True)
 class Ranks:
-    """Rank and number of processes. ``local_rank`` is the rank among the processes of this machine."""
+    """The rank of this process, and the number of processes.
+
+    ``local_rank`` is the rank among the processes of this machine.
+    """
 
     rank: int = 0
     world_size: int = 1

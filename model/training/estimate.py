@@ -17,7 +17,7 @@ from .config import TrainArgs
 LAYER_OBJECTS = 170_000
 PROCESS = 230_000_000  # bytes of Python with PyTorch 2.13 on a CPU, before anything is computed
 LIBRARIES = 170_000_000  # bytes of the libraries that the first step and the loss plot import
-BACKWARD_PEAK = {torch.float32: 1.25, torch.bfloat16: 1.45}  # peak memory of a backward pass / activations
+BACKWARD_PEAK = {torch.float32: 1.25, torch.bfloat16: 1.45}  # times the activations: peak of a backward pass
 
 
 class ParameterCount(NamedTuple):

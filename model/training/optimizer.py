@@ -97,7 +97,7 @@ def build_optimizers(
     return optimizers
 
 
-def learning_rate(args: TrainArgs, fraction_done: float) -> float:
+def lr_fraction(args: TrainArgs, fraction_done: float) -> float:
     """The learning rate as a fraction of its peak: linear warmup, constant until ``decay_start``, then decay.
 
     It is never 0 in the first step, and it reaches ``min_lr`` at the end of the run.

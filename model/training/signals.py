@@ -13,7 +13,7 @@ from .trainer import Trainer
 def stopping_on_signals(trainer: Trainer) -> Iterator[None]:
     """Make Ctrl-C and SIGTERM end the run after the current step.
 
-    In a single process, a second signal interrupts even the step. If there are several processes, a second signal has
+    In a single process, the same signal a second time interrupts even the step. If there are several processes, it has
     no effect, because all must stop after the same step.
     """
     handlers: dict[int, Any] = {}  # the previous handlers

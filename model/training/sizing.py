@@ -332,7 +332,7 @@ def training_settings(
     rows = 2 ** round(math.log2(step_tokens / model.max_seq_len))
     rows = max(2, min(rows, 64))
     unit = processes * settings.get("micro_batch_size", 1)  # the batch size is a multiple of it
-    memorization = tokens / unique_tokens * math.sqrt(count_parameters(model).hidden / unique_tokens)
+    memorization = tokens / unique_tokens * math.sqrt(count_parameters(model).total / unique_tokens)
     chosen = {
         "batch_size": unit * max(1, round(rows / unit)),
         "lr": PEAK_LR if settings.get("optimizer", "muon") == "muon" else TrainArgs.lr,

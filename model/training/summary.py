@@ -22,7 +22,7 @@ from .run_directory import Progress
 from .sizing import Forecast
 
 WARN_BELOW_STEPS = 100  # fewer steps teach little
-MAX_PROMPT = 30  # characters of the prompt in the next command
+MAX_PROMPT = 30  # characters of the prompt in the row ``next``, which is a command for generate.py
 CJK = r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]"  # kana and Chinese characters
 
 

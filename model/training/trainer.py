@@ -21,7 +21,7 @@ from ..weights.checkpoint import check_savable, write_model
 from .config import TrainArgs
 from .distributed import Ranks, gather, parallelize, sync_gradients, unsharded
 from .evaluation import bits_per_byte, cross_entropy, validation_loss
-from .optimizer import build_optimizers, learning_rate, set_learning_rate
+from .optimizer import build_optimizers, lr_fraction, set_learning_rate
 from .run_directory import METRICS, Metrics, Progress, full_state, load_state, save_state
 
 
@@ -96,7 +96,7 @@ class Trainer:
             yield self._record(self.validate(), begin)
         while fraction_done < 1 and not self.stopped_by:
             started = self.clock()
-            measured = self.step(learning_rate(self.args, fraction_done))
+            measured = self.step(lr_fraction(self.args, fraction_done))
             measured["tokens_per_second"] = self._count_step(self.clock() - started)
             fraction_done = self._update_fraction_done(begin)
             validating = self._is_validation_due(fraction_done)
