@@ -54,5 +54,5 @@ def padding_mask(padding: Tensor | None, start_pos: int, T: int) -> Tensor | Non
         return None
     keys = torch.arange(start_pos + T, device=padding.device)  # (S,)
     queries = keys[start_pos:, None]  # (T, 1)
-    filled = keys >= padding[:, None, None, None]  # (B, 1, 1, S)
-    return ((keys <= queries) & filled) | (keys == queries)  # (B, 1, T, S)
+    is_token = keys >= padding[:, None, None, None]  # (B, 1, 1, S)
+    return ((keys <= queries) & is_token) | (keys == queries)  # (B, 1, T, S)

@@ -196,7 +196,7 @@ WEIGHT_ALIGNMENT = 16  # bytes, for the same reason
 MAX_PACKED_ROWS = 8  # of x: up to here the product with eight-bit numbers is faster than dequantizing them
 # For x in bfloat16 with at least this many numbers, int8_packed is faster than a compiled int8_elementwise.
 WIDE_ROW = 4096
-WEIGHT_PARTS = 2  # int8_elementwise multiplies one row of each part at the same time, so that it reads x once for both
+WEIGHT_PARTS = 2  # of int8_elementwise; the compiler merges their products into one loop, which reads x once for both
 
 
 def int8_linear(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
@@ -205,12 +205,13 @@ def int8_linear(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
 
 
 def choose_int8(x: Tensor, scales: Tensor) -> Int8Product:
-    """``int8_packed`` for few rows, ``int8_dequantized`` for many; ``int8_elementwise`` for one row if compiled.
+    """``int8_packed`` for few rows, ``int8_dequantized`` for many; compiled, ``int8_elementwise`` for some single rows.
 
     ``int8_packed``, PyTorch's product, takes only matrices with one bfloat16 scale for each row and a row length that
     is a multiple of INT8_MULTIPLE. For other matrices, ``int8_dequantized`` is chosen also for few rows.
-    ``int8_elementwise`` is chosen only for one row, if compiled: for a matrix that ``int8_packed`` cannot take, or with
-    AVX-512, unless x is bfloat16 with WIDE_ROW or more numbers in a row.
+    One row under torch.compile is the exception: ``int8_elementwise`` multiplies every matrix that ``int8_packed``
+    cannot take. With AVX-512 it also multiplies those that ``int8_packed`` can take, except if the row is bfloat16 and
+    has WIDE_ROW numbers or more.
 
     GB/s of weights for one row, x in bfloat16, two cores, torch 2.13: ``int8_packed`` in eager mode /
     ``int8_elementwise`` compiled; - is not measured.

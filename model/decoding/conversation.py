@@ -173,8 +173,8 @@ class Conversation:
 def converse(conversation: Conversation, max_new_tokens: int, stop: Sequence[str]) -> None:
     """Take turns until stdin ends. Ctrl-C ends only the turn.
 
-    If a line does not fit, a new text begins with it. A line that does not fit into a new text, or into an endless
-    conversation, is reported.
+    If a turn fails, for example because the line does not fit, a new text begins with the line. A line that fails in a
+    new text, or in an endless conversation, is reported.
     """
     terminal = Terminal(conversation.reset)
     while True:
@@ -186,7 +186,7 @@ def converse(conversation: Conversation, max_new_tokens: int, stop: Sequence[str
             try:
                 stream_samples(conversation.turn(line, max_new_tokens, stop))
             except ValueError as error:
-                # A new text would not help if this one is still empty, or if it is endless and has evicted what it can.
+                # An empty text is as good as a new one, and an endless one evicts all but its first tokens if needed.
                 if conversation.endless or not conversation.forwarded:
                     raise
                 print_note(f"{error}; a new text begins")

@@ -21,8 +21,8 @@ from ..transformer import Transformer, TransformerBlock
 from .endless import is_shift_invariant
 
 FIRST_COMPILED_POSITION = 2  # torch.compile specialises on the numbers 0 and 1, so these positions run eagerly
-# By default the compiler recomputes the input of a product, for example the norm before it, for every row of the
-# weights. With a threshold of 0 it stores the input first.
+# By default the compiler fuses the norm before a matrix product into the product, and so computes it again for every
+# row of the weights. With a threshold of 0 it computes the norm once and stores it.
 COMPILE_OPTIONS_ON_CPU: dict[str, Any] = {"cpp_wrapper": True, "realize_reads_threshold": 0}
 RECOMPILE_LIMIT = 1000  # per function: each architecture and dtype needs a compilation, with padding and without
 # If a layer has this many weights or more, one layer is compiled, and its code runs for all layers: 22 layers with 44
@@ -52,11 +52,11 @@ def for_decoding(model: Transformer, compile: bool = False) -> Transformer:
 
 
 def copy_modules(model: Transformer) -> Transformer:
-    """Copy the modules but share the weights, in eval mode, with linear layers that are fast for few input vectors."""
+    """Copy the modules but share the weights, in eval mode, on a CPU with linear layers fast for few input vectors."""
     device = model.tok_embeddings.weight.device
     shared = [*model.parameters(), *model.buffers(), model.freqs_cis]
     network = copy.deepcopy(model, {id(tensor): tensor for tensor in shared})
-    with torch.no_grad():  # if the table is computed from weights, its copy is a constant
+    with torch.no_grad():  # a subclass may compute the table from weights; here it is a constant
         network.freqs_cis = network.freqs_cis.to(device)  # now, rather than at every token
     if device.type == "cpu":
         replace_linear_layers(network)

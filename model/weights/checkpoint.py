@@ -48,7 +48,7 @@ class Format(Protocol):
         ...
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (name in the network, tensor) in the file's dtype, memory-mapped if the format allows it."""
+        """Yield (name in the network, tensor): memory-mapped if the format allows it, dequantized if it is int8."""
         ...
 
 
@@ -278,7 +278,7 @@ def save_model(
 
 
 def check_savable(model: Transformer) -> None:
-    """Raise ValueError if config.json cannot express the network, so that ``load_model`` would make another one."""
+    """Raise ValueError if config.json cannot express the network: ``load_model`` would build a different one."""
     args = model.args
     if type(model) is Transformer:
         table = precompute_freqs_cis(args.head_dim, args.max_seq_len, args.rope_theta, args.rope_scaling)

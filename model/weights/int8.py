@@ -1,7 +1,8 @@
 """Int8 weights: matrices of whole numbers from -127 to 127, with one scale for each row or each group of a row.
 
-weight[r, c] is approximately quantized[r, c] * scales[r, c // group_size]. All weight matrices are quantized; norms,
-attention scores, the cache and activations are not. A quantized network can generate and score, but not train.
+The original matrix at [r, c] is approximately weight[r, c] * scales[r, c // group_size], where ``weight`` is int8. All
+weight matrices are quantized; norms, attention scores, the cache and activations are not. A quantized network can
+generate and score, but not train.
 """
 
 from typing import NamedTuple

@@ -165,10 +165,10 @@ function drawCost(id, axis, value) {
 }
 
 // A pass should cost its multiplications times the median cost per multiplication. If it costs more than OUTLIER_FACTOR
-// times that, the browser was probably busy, and the scale ends at OUTLIER_FACTOR times that.
+// times as much, the browser was probably busy, and the axis need not reach that far.
 const OUTLIER_FACTOR = 3;
 
-// The median over all passes of their cost per multiplication.
+// The median of the cost per multiplication over these passes.
 function medianRate(passes, value) {
   const rates = passes.map((each) => value(each) / each.multiplications).sort((a, b) => a - b);
   return rates[Math.floor(rates.length / 2)];

@@ -127,7 +127,7 @@ export class Attention {
     return multiply(this.wo, out); // (T, dim)
   }
 
-  // softmax(q k^T / sqrt(D)) v. The causal mask is the end of the loop over keys: token t sees startPos + t + 1 of them.
+  // softmax(q k^T / sqrt(D)) v. It needs no mask, because the loop for token t ends after its startPos + t + 1 keys.
   attend(xq, keys, values, startPos) {
     const { nHeads: H, nKvHeads: K, headDim: D } = this.args;
     const T = xq.length / (H * D), S = startPos + T, group = H / K, scale = 1 / Math.sqrt(D);

@@ -48,14 +48,14 @@ export function drawScore() {
   const xq = queryAt(layer, head, q);
   const xk = keyAt(layer, head, k);
   const terms = contributions(xq, xk, distance);
-  const pair = terms.reduce((best, value, i) => (Math.abs(value) > Math.abs(terms[best]) ? i : best), 0);
+  const largestPair = terms.reduce((best, value, i) => (Math.abs(value) > Math.abs(terms[best]) ? i : best), 0);
   $("scoreText").textContent = t("scoreText", {
     q: positionText(q),
     k: positionText(k),
     distance,
     score: number(total(terms), 4),
-    pair,
-    contribution: number(terms[pair]),
+    pair: largestPair,
+    contribution: number(terms[largestPair]),
     weight: percent(weightsOf(layer, head, q)[k]),
   });
   drawPairs(terms);

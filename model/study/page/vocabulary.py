@@ -69,8 +69,8 @@ def _sentencepiece(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
         "pieces": [piece[1][-1].decode() for piece in pieces],
         "kinds": kinds,
         "scores": _short_scores(scores) if kind == BPE else [0] * len(scores),
-        "addsSpace": bool(normalizer.get(3, [1])[-1]),
-        "collapses": bool(normalizer.get(4, [1])[-1]),
+        "addsSpace": bool(normalizer.get(3, [1])[-1]),  # add_dummy_prefix
+        "collapses": bool(normalizer.get(4, [1])[-1]),  # remove_extra_whitespaces
         "encodesU2581AsBytes": not tokenizer.adds_space and kinds.count("b") == 256,
     }
 

@@ -19,7 +19,7 @@ function changedRotation() {
   if (SCALED.includes(change)) rotation.scaling = { type: change, factor, attentionFactor: 1 };
   if (change === "yarn") {
     Object.assign(rotation.scaling, {
-      // YaRN replaces the network's own scaling here, so its original context is the one before that scaling, if known.
+      // This YaRN replaces the network's own scaling, so it starts from the context before that scaling, if known.
       originalMaxSeqLen: args.ropeScaling?.originalMaxSeqLen ?? args.maxSeqLen,
       low: 1,
       high: 32,
