@@ -114,7 +114,7 @@ def plan_trials(data: list[str], minutes: float, flags: Settings, fractions: lis
         None, ROOT / "configs" / "demo.toml", settings | {"data": tuple(data), "minutes": minutes}, Ranks()
     )
     text = prepare_text(plan)
-    return trials(plan, text, Machine(plan.network, text.dataset, torch.device("cpu")), fractions)
+    return trials(plan, text, Machine(plan.network_class, text.dataset, torch.device("cpu")), fractions)
 
 
 def describe(minutes: float, trial: Trial) -> str:

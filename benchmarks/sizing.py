@@ -36,7 +36,7 @@ from model.training.prepared_text import prepare_text
 from model.training.sizing import Law, best_ngram_loss, training_settings
 from model.training.trainer import Trainer
 
-START = Law(floor=0.5, model=0.1, model_power=0.3, text=0.25, text_power=0.5, repeat_limit=4.0)
+START = Law(floor=0.5, model_scale=0.1, model_power=0.3, text_scale=0.25, text_power=0.5, repeat_limit=4.0)
 SHAPE = ("dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "max_seq_len")
 RUNS = Path(__file__).parent / "sizing.jsonl"
 

@@ -92,9 +92,10 @@ def test_candidate_models_grow_in_size_and_keep_explicit_settings():
     assert {args.n_layers for args in candidate_models({"vocab_size": VOCABULARY, "n_layers": 2})} == {2}
 
 
-def test_embeddings_are_tied_only_for_vocabularies_of_513_to_2048_pieces():
-    for vocab_size, tied in ((512, False), (513, True), (2048, True), (2049, False)):
-        assert {args.tie_embeddings for args in candidate_models({"vocab_size": vocab_size})} == {tied}
+def test_embeddings_are_tied_only_if_the_text_has_few_tokens_per_piece():
+    enough = sizing.TIED_TOKENS_PER_PIECE * VOCABULARY
+    assert [chosen(tokens)["tie_embeddings"] for tokens in (enough - 1, enough)] == [True, False]
+    assert chosen(enough - 1, tie_embeddings=False)["tie_embeddings"] is False
 
 
 def test_below_two_minutes_the_context_is_half_of_the_default():
@@ -216,6 +217,15 @@ def test_with_a_fixed_architecture_only_the_batch_size_is_chosen(model):
     assert short["batch_size"] < long["batch_size"]
     assert short["eval_every"] > 0
     assert chosen(minutes=0.4, batch_size=5, micro_batch_size=5, **model)["batch_size"] == 5
+
+
+def test_weight_decay_grows_with_the_epochs_and_with_the_vocabulary():
+    def weight_decay(vocab_size, epochs):
+        model = dataclasses.replace(ARGS, vocab_size=vocab_size)
+        return sizing.training_settings(model, epochs * 3e4, 3e4, {})["weight_decay"]
+
+    assert weight_decay(300, 0.5) < weight_decay(300, 12) < weight_decay(1024, 12)
+    assert weight_decay(1024, 0.5) == 0.1
 
 
 def test_fine_tuning_on_a_small_text_keeps_the_default_weight_decay():

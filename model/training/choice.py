@@ -47,7 +47,7 @@ def show_plan(plan: Plan, text: PreparedText) -> int:
     if needs_choice:
         save_choice(choice, choice_file(plan, text, device))
     plan, text = apply_choice(plan, text, choice.chosen)
-    facts = run_facts(make_network(plan.network, text.model_args), plan.train, text.dataset, device, plan.ranks)
+    facts = run_facts(make_network(plan.network_class, text.model_args), plan.train, text.dataset, device, plan.ranks)
     print(announcement(facts, forecast=choice.expected))
     if needs_choice:
         print(format_rows({"command": train_command(plan.settings)}))
@@ -78,11 +78,11 @@ def choose_and_forecast(plan: Plan, text: PreparedText, device: torch.device) ->
 
 def choose(plan: Plan, text: PreparedText, device: torch.device) -> Choice:
     facts = text_facts(text.dataset, text.model_args.vocab_size)
-    machine = Machine(plan.network, text.dataset, device, plan.ranks.world_size)
+    machine = Machine(plan.network_class, text.dataset, device, plan.ranks.world_size)
     chosen: Settings = {}
     if plan.needs_choice:
-        settings = choose_settings(plan.settings, facts, machine)
-        chosen = {name: value for name, value in settings.items() if name not in plan.settings}
+        complete = choose_settings(plan.settings, facts, machine)
+        chosen = {name: value for name, value in complete.items() if name not in plan.settings}
     plan, text = apply_choice(plan, text, chosen)
     check_training_memory(text.model_args, plan.train, device, machine.processes)
     expected = forecast(text.model_args, plan.train, facts, machine)

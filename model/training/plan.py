@@ -28,12 +28,12 @@ class Plan:
     model_args: ModelArgs
     train: TrainArgs
     directory: Path
-    network: type[Transformer] = Transformer
+    network_class: type[Transformer] = Transformer
     ranks: Ranks = SINGLE_PROCESS
     resume: bool = False
     settings: Settings = field(default_factory=dict)  # from the file, the flags and the choice, without defaults
     base: Path | None = None  # without --out_dir: the directory is the first free one of base, base-2, base-3 …
-    keeps_text: bool = False  # when resuming: no text is named, so the tokens of the run are used if they are cached
+    keeps_text: bool = False  # resumed without settings of the text: its cached tokens are used, if there are any
     saved_settings: Settings | None = None  # when resuming: those in the run directory
     changes: tuple[str, ...] = ()  # when resuming: the differences from the saved settings
 

@@ -72,7 +72,7 @@ def locked_run_directory(plan: Plan) -> Iterator[Plan]:
 
 
 def read_run(plan: Plan) -> tuple[Plan, PreparedText]:
-    """Read the plan and the text of the first process from the run directory and the cache, in another process."""
+    """For all processes but the first: read the plan that the first has written, and its text from the cache."""
     written = make_plan(read_toml(plan.directory / CONFIG_FILE, *CLASSES), plan.directory, plan.ranks)
     # As if it were resumed, so that the tokenizer is read from the run directory.
     text = prepare_text(dataclasses.replace(written, resume=True, keeps_text=True))
@@ -146,12 +146,12 @@ def initial_model(plan: Plan, args: ModelArgs, fresh: bool) -> Transformer:
     ``fresh`` is False if a saved state will replace the weights, so that they do not matter.
     """
     if not (plan.train.init_from and fresh):
-        return plan.network(args)
+        return plan.network_class(args)
     checkpoint = open_checkpoint(plan.train.init_from)
     if dataclasses.replace(checkpoint.args, max_seq_len=args.max_seq_len) != args:
         raise ValueError(f"{plan.train.init_from} changed after it was read: run again")
-    model = make_network(plan.network, args)
-    model.load_state_dict(checkpoint.model(network=plan.network).state_dict(), assign=True)
+    model = make_network(plan.network_class, args)
+    model.load_state_dict(checkpoint.model(network=plan.network_class).state_dict(), assign=True)
     return model.requires_grad_(True)
 
 

@@ -35,9 +35,10 @@ OVERHEAD = 0.05  # fraction of the minutes for validation, checkpoints and sampl
 TIMING_ROUNDS = 3
 FINE_TUNING_EPOCHS = 3  # on two small texts, 3 epochs were better than 2 and 4 (benchmarks/choice.py)
 MIN_GAIN = 0.003  # relative reduction of the loss below which the remaining tokens are not worth their time
-# Vocabularies for which the embeddings are tied. With fewer pieces a second matrix costs little. With 1024, tied and
-# separate matrices gave the same loss; with 4096, separate ones gave a loss 3% lower (benchmarks/choice.py).
-TIED_VOCABULARIES = range(513, 2049)
+# The embeddings are tied if the text has fewer tokens than this for each piece of the vocabulary. With 4096 pieces,
+# tied embeddings lowered the loss of a text with 69 tokens per piece by up to 4%, and raised that of a text with 1,800
+# by 3% (benchmarks/README.md).
+TIED_TOKENS_PER_PIECE = 400
 MAX_EPOCHS = 12  # the law was fitted to at most 10 epochs, and is trusted only a little beyond
 
 Number = TypeVar("Number", float, Tensor)
@@ -52,9 +53,9 @@ class Law(NamedTuple):
     """
 
     floor: float
-    model: float
+    model_scale: float
     model_power: float
-    text: float
+    text_scale: float
     text_power: float
     repeat_limit: float  # all repeated epochs together are worth at most this many epochs of new text
 
@@ -68,14 +69,16 @@ class Law(NamedTuple):
         repeats = tokens / unique_tokens - 1
         repeats = (repeats + abs(repeats)) / 2  # max(repeats, 0), for floats and tensors
         first_epoch = tokens - unique_tokens * repeats
-        worth = self.repeat_limit * (1 - math.e ** (-repeats / self.repeat_limit))  # of the repeats, in epochs
-        effective_tokens = first_epoch + unique_tokens * worth
-        model_part = self.model * (hidden / 1e6) ** -self.model_power
-        text_part = self.text * (effective_tokens / 1e6) ** -self.text_power
+        repeats_worth = self.repeat_limit * (1 - math.e ** (-repeats / self.repeat_limit))  # in epochs of new text
+        effective_tokens = first_epoch + unique_tokens * repeats_worth
+        model_part = self.model_scale * (hidden / 1e6) ** -self.model_power
+        text_part = self.text_scale * (effective_tokens / 1e6) ** -self.text_power
         return ngram_loss * (self.floor + (model_part + text_part))
 
 
-LAW = Law(floor=0.6387, model=0.0888, model_power=0.2865, text=0.1687, text_power=0.5876, repeat_limit=7.3468)
+LAW = Law(
+    floor=0.6387, model_scale=0.0888, model_power=0.2865, text_scale=0.1687, text_power=0.5876, repeat_limit=7.3468
+)
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ def best_ngram_loss(dataset: Dataset, vocab_size: int) -> float:
 class Machine:
     """The device, and the number of processes. Measures how fast a model trains there on the given text."""
 
-    network: type[Transformer]
+    network_class: type[Transformer]
     dataset: Dataset
     device: torch.device
     processes: int = 1
@@ -126,7 +129,7 @@ class Machine:
         of the batch.
         """
         torch.manual_seed(train.seed)
-        network = self.network(model).to(self.device)
+        network = self.network_class(model).to(self.device)
         trainer = Trainer(network, self.dataset, self._single_process(train))
         trainer.model.train()
         key = (model, train.batch_size)
@@ -171,10 +174,12 @@ def choose_settings(settings: Settings, facts: TextFacts, machine: Machine) -> S
     timings, and a short load from other programs does not decide. Raises ValueError if no candidate fits into the
     memory.
     """
-    choose = choose_training_settings if has_architecture(settings) else choose_model_settings
     for _ in range(TIMING_ROUNDS):
-        chosen = choose(settings, facts, machine)
-    return chosen
+        if has_architecture(settings):
+            complete = choose_training_settings(settings, facts, machine)
+        else:
+            complete = choose_model_settings(settings, facts, machine)
+    return complete
 
 
 def choose_training_settings(settings: Settings, facts: TextFacts, machine: Machine) -> Settings:
@@ -183,10 +188,10 @@ def choose_training_settings(settings: Settings, facts: TextFacts, machine: Mach
     seconds = training_seconds(settings["minutes"])
     tokens = 1e4 * seconds  # a first estimate, until this model has been timed
     for _ in range(2):
-        chosen = training_settings(model, tokens, facts.train_tokens, settings, machine.processes)
+        complete = training_settings(model, tokens, facts.train_tokens, settings, machine.processes)
         if settings.get("init_from") and "weight_decay" not in settings:
-            chosen["weight_decay"] = TrainArgs.weight_decay  # more would shrink the weights that the model has learnt
-        train = from_settings(TrainArgs, chosen)
+            complete["weight_decay"] = TrainArgs.weight_decay  # more would shrink the weights that the model has learnt
+        train = from_settings(TrainArgs, complete)
         check_training_memory(model, train, machine.device, machine.processes)
         affordable = affordable_tokens(model, train, machine, seconds)
         tokens = affordable
@@ -194,8 +199,8 @@ def choose_training_settings(settings: Settings, facts: TextFacts, machine: Mach
             tokens = min(affordable, FINE_TUNING_EPOCHS * facts.train_tokens)
     steps = max(1, int(tokens / (train.batch_size * model.max_seq_len)))
     if tokens < affordable:
-        chosen = {"max_steps": steps} | chosen
-    return validation_settings(steps, tokens) | chosen | architecture_settings(model)
+        complete = {"max_steps": steps} | complete
+    return validation_settings(steps, tokens) | complete | architecture_settings(model)
 
 
 def choose_model_settings(settings: Settings, facts: TextFacts, machine: Machine) -> Settings:
@@ -207,10 +212,12 @@ def choose_model_settings(settings: Settings, facts: TextFacts, machine: Machine
     tokens = 1e4 * seconds  # a first estimate for the smallest size
     best: Settings | None = None
     lowest_loss = math.inf
-    for model in candidate_models(default_context(settings) | settings | {"vocab_size": facts.vocab_size}):
+    tie_embeddings = facts.train_tokens < TIED_TOKENS_PER_PIECE * facts.vocab_size
+    defaults = {"tie_embeddings": tie_embeddings} | default_context(settings)
+    for model in candidate_models(defaults | settings | {"vocab_size": facts.vocab_size}):
         hidden = count_parameters(model).hidden
-        chosen = training_settings(model, tokens, facts.train_tokens, settings, machine.processes)
-        train = from_settings(TrainArgs, chosen)
+        estimate = training_settings(model, tokens, facts.train_tokens, settings, machine.processes)
+        train = from_settings(TrainArgs, estimate)
         if not fits_memory(model, train, machine.device, machine.processes):
             break
         affordable = affordable_tokens(model, train, machine, seconds)
@@ -276,12 +283,7 @@ def candidate_models(settings: Settings) -> Iterator[ModelArgs]:
     for width, n_layers in LADDER:
         dim = settings.get("dim", width)
         heads = most_heads(dim)
-        model = {
-            "dim": dim,
-            "n_layers": n_layers,
-            "n_heads": heads,
-            "tie_embeddings": settings["vocab_size"] in TIED_VOCABULARIES,
-        }
+        model = {"dim": dim, "n_layers": n_layers, "n_heads": heads}
         if heads % 2 == 0 and "n_heads" not in settings:
             model["n_kv_heads"] = heads // 2
         try:
@@ -326,7 +328,7 @@ def training_settings(
     The batch size grows with the square root of the tokens. For a vocabulary above 2048 it also grows with the square
     root of the vocabulary size, because a batch otherwise holds few examples of each piece. Weight decay keeps the
     model from memorising the text, so it grows with the epochs and with the parameters per token of text. If both are
-    few, more decay raises the loss. ``settings`` override the chosen values.
+    few, more decay raises the loss. The result contains all ``settings``, which override the chosen values.
     """
     step_tokens = 1024 * math.sqrt(tokens / 1e6 * max(1, model.vocab_size / 2048))
     rows = 2 ** round(math.log2(step_tokens / model.max_seq_len))
