@@ -1,5 +1,6 @@
 """For text that is not UTF-8 the error gives the command that converts it; binary files are detected."""
 
+import codecs
 import gzip
 import json
 import random
@@ -46,6 +47,13 @@ CASES = [
     (ENGLISH, "utf-16-be", "UTF-16BE"),
     (ENGLISH, "utf-32", "UTF-32"),
 ]
+
+
+def test_the_byte_order_mark_of_big_endian_utf_32_is_recognized(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_bytes(codecs.BOM_UTF32_BE + ENGLISH.encode("utf-32-be"))
+    with pytest.raises(ValueError, match="it is probably UTF-32; convert it"):
+        list(open_documents([path]))
 
 
 @pytest.mark.parametrize(("text", "encoding", "name"), CASES)

@@ -169,7 +169,7 @@ def test_the_separator_includes_only_white_space_that_all_places_share():
 
 def test_only_a_sample_of_the_beginning_is_examined(tmp_path, monkeypatch):
     monkeypatch.setattr("model.text.readers.BLOCK", 1000)
-    monkeypatch.setattr("model.text.sources.SAMPLE_OF_FILE", 2500)
+    monkeypatch.setattr("model.text.sources.SAMPLE_CHARACTERS_PER_FILE", 2500)
     text = "\n<|endoftext|>\n".join(stories(60))
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(text.encode()))
     (tmp_path / "b.txt").write_text("short", encoding="utf-8")
@@ -178,7 +178,7 @@ def test_only_a_sample_of_the_beginning_is_examined(tmp_path, monkeypatch):
     assert samples == [text[:3000], "short"]
     assert not is_all
     assert " times in a sample of " in recognize(samples, is_all).note
-    monkeypatch.setattr("model.text.sources.SAMPLE", 2000)
+    monkeypatch.setattr("model.text.sources.SAMPLE_CHARACTERS", 2000)
     assert open_documents([tmp_path]).beginnings() == ([text[:2000]], False)
     assert open_documents([tmp_path / "b.txt"]).beginnings() == (["short"], True)
 

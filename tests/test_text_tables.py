@@ -156,10 +156,10 @@ def test_other_json_is_read_as_plain_text_with_a_warning(tmp_path):
 
 def test_json_in_a_txt_file_is_read_as_plain_text_with_a_warning(tmp_path):
     (tmp_path / "a.txt").write_text('{"text": "x"}\n{"text": "y"}\n', encoding="utf-8")
-    with pytest.warns(UserWarning, match=r"looks like JSON lines, but is read as plain text.*end in \.jsonl"):
+    with pytest.warns(UserWarning, match=r"looks like JSON lines, but is read as plain text.*ends in \.jsonl"):
         documents(tmp_path / "a.txt")
     (tmp_path / "a.txt").write_text('[{"text": "x"}]\n', encoding="utf-8")
-    with pytest.warns(UserWarning, match=r"looks like JSON array.*end in \.json"):
+    with pytest.warns(UserWarning, match=r"looks like JSON array.*ends in \.json"):
         documents(tmp_path / "a.txt")
 
 

@@ -39,8 +39,8 @@ class Dataset:
         """Adjacent windows over the validation text: each token after the first is a target exactly once.
 
         The last batch of full windows may have fewer rows. A shorter window at the end is a separate batch.
-        ``max_tokens`` limits the batches to that many tokens in full windows (at least one), evenly spread over the
-        text.
+        If the text is longer than ``max_tokens``, the batches hold as many full windows as ``max_tokens`` allows, but
+        at least one, evenly spread over the text, and no shorter window.
         """
         count, remainder = divmod(len(self.val) - 1, context)
         starts = np.arange(count) * context
@@ -60,7 +60,7 @@ def window_start(row: int, tokens: int, context: int, seed: int) -> int:
     Each epoch cuts the text into adjacent windows in random order. The offset of the first window changes from epoch
     to epoch, so that no token is always the first of its window.
     """
-    windows = max(1, (tokens - 1) // context - 1)
+    windows = max(1, (tokens - 1) // context - 1)  # one fewer than fit, which leaves room for the offset
     epoch, index = divmod(row, windows)
     order, random = _shuffled(windows, seed, epoch)
     return int(order[index]) * context + random % (tokens - windows * context)

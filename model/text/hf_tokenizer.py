@@ -53,7 +53,8 @@ class HFTokenizer:
         self.file_hash = hashlib.sha256(content).hexdigest()
         self.fingerprint = self.file_hash
         if parsed.get("truncation") or parsed.get("padding") or parsed["model"].get("dropout"):
-            # Earlier versions applied these. The tokens that they cached must not be reused.
+            # Earlier versions applied truncation, padding and dropout. A changed fingerprint keeps the tokens that they
+            # cached from being used.
             self.fingerprint += " without them"
         settings = _read_settings(self.path.parent)
         bos = prefix[0] if prefix else self._id_of(settings.get("bos_token"))
@@ -178,13 +179,13 @@ def hugging_face_files(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | No
     merged.sort(key=lambda i: -model.get_score(i))
     vocabulary = {pieces[i] for i in plain}
     merges = [pair for i in merged for pair in _merge_pairs(pieces[i], vocabulary)]
-    prefix = model.encode("a", out_type=str)[0].startswith(SPACE)
+    adds_space = model.encode("a", out_type=str)[0].startswith(SPACE)
     special = [i for i in range(len(pieces)) if model.is_control(i) or model.is_unknown(i)]
     names = {"bos_token": model.bos_id(), "eos_token": model.eos_id(), "unk_token": model.unk_id()}
     config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-    config["add_prefix_space"] = prefix  # llama.cpp's converter assumes true if it is missing
+    config["add_prefix_space"] = adds_space  # llama.cpp's converter assumes true if it is missing
     config |= {name: pieces[i] for name, i in names.items() if i >= 0}
-    return _tokenizer_json(pieces, merges, special, model, prefix), config
+    return _tokenizer_json(pieces, merges, special, model, adds_space), config
 
 
 def _merge_pairs(piece: str, vocabulary: set[str]) -> list[list[str]]:
@@ -198,14 +199,14 @@ def _merge_pairs(piece: str, vocabulary: set[str]) -> list[list[str]]:
 
 
 def _tokenizer_json(
-    pieces: list[str], merges: list[list[str]], special: list[int], model: SentencePieceProcessor, prefix: bool
+    pieces: list[str], merges: list[list[str]], special: list[int], model: SentencePieceProcessor, adds_space: bool
 ) -> dict[str, Any]:
     bos = pieces[model.bos_id()]
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     normalizers: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": " "}, "content": SPACE}]
     decoders: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": SPACE}, "content": " "}]
     decoders += [{"type": "ByteFallback"}, {"type": "Fuse"}]
-    if prefix:
+    if adds_space:
         normalizers.insert(0, {"type": "Prepend", "prepend": SPACE})
         decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
     first = {"SpecialToken": {"id": bos, "type_id": 0}}

@@ -121,7 +121,7 @@ def _read_pieces(content: bytes, vocab_size: int, path: Path) -> tuple[list[byte
     return pieces, scores
 
 
-SPECIAL_PIECES = {0: "<unk>", 1: "\n<s>\n", EOS: "\n</s>\n"}  # as llama2.c's exporter writes them
+SPECIAL_PIECES = {0: "<unk>", BOS: "\n<s>\n", EOS: "\n</s>\n"}  # as llama2.c's exporter writes them
 
 
 def save(tokenizer: Tokenizer, path: Path) -> None:

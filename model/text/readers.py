@@ -115,7 +115,7 @@ def _decode(decoder: codecs.IncrementalDecoder, raw: bytes, name: str, start: in
         ) from None
 
 
-# The most frequent characters of each language. Decoding with a wrong encoding gives few or none of them.
+# The most frequent characters of each language. Decoding with a wrong encoding gives fewer of them.
 COMMON = {
     "GB18030": "的一是不了在人有我他这个们中来上大为和国地到以说时要就出会可也你对生能而子那得于着下自之年",
     "BIG5": "的一是不了在人有我他這個們中來上大為和國地到以說時要就出會可也你對生能而子那得於著下自之年",
@@ -127,7 +127,12 @@ COMMON = {
     "CP1252": "éèàâêîôûçëïüöäßñáíóúåøæãõÉÀÜÖÄ«»’‘“”–—…°€£œ",
 }
 SINGLE_BYTE = ("CP1252", "CP1251", "KOI8-R")  # encodings with one byte per character
-BYTE_ORDER_MARKS = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
+BYTE_ORDER_MARKS = {  # UTF-32 first, because the mark of its little-endian form begins with that of UTF-16
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
 
 
 def guess_encoding(raw: bytes) -> str | None:
@@ -151,7 +156,7 @@ def _decoded(raw: bytes, name: str) -> str | None:
 
 
 def _score(raw: bytes, name: str, common: str) -> float:
-    """The fraction of common characters among the non-ASCII ones."""
+    """How likely the encoding is: the fraction of common characters among the non-ASCII ones, less that of chance."""
     text = _decoded(raw, name)
     if text is None or "\0" in text:
         return 0.0
@@ -170,7 +175,7 @@ def _score(raw: bytes, name: str, common: str) -> float:
 
 
 def _utf16_score(raw: bytes, name: str) -> float:
-    """The fraction of spaces, line ends and common characters of all languages: high for the right byte order."""
+    """How likely the byte order is: the fraction of spaces, line ends and common characters, less that of chance."""
     text = _decoded(raw, name)
     if not text or any(character < " " and character not in "\t\n\r\f" for character in text):
         return 0.0
@@ -181,7 +186,7 @@ def _utf16_score(raw: bytes, name: str) -> float:
 def is_binary(raw: bytes) -> bool:
     """Whether a file that starts with ``raw`` is not text.
 
-    It has many control characters, or zero bytes without being UTF-16 or UTF-32.
+    It has many control characters, or zero bytes and is not recognized as UTF-16 or UTF-32.
     """
     raw = raw[:PROBE]
     if b"\0" in raw:
@@ -197,7 +202,9 @@ def how_to_convert(raw: bytes, wrong: int, name: str) -> str:
     """
     near = max(0, wrong - PROBE // 2)
     line_end = raw.rfind(b"\n", near, wrong)
-    start = near if line_end < 0 else line_end + 1  # the start of a line is never within a character
+    start = (
+        near if line_end < 0 else line_end + 1
+    )  # not within a character, except in UTF-16, which has zeros near the start
     encoding = guess_encoding(raw if wrong < PROBE // 2 else raw[start:])
     if encoding is None:
         return "no other encoding fits either; give a text file, or convert it with iconv -f ENCODING -t UTF-8"

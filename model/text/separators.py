@@ -34,9 +34,9 @@ TAGS = (
     "</s>",
 )
 OPENING = r"(?:<s>|<bos>|<BOS>|\[BOS\]|<\|bos\|>|<\|startoftext\|>|<\|begin_of_text\|>)"
-# These two patterns take a separator apart, as ``separator_text`` makes it. Group 2 is the core: the tag, the form feed
-# or the line itself. Groups 1 and 3 are the white space around it. A mark is a tag or a form feed, and its group 3 may
-# end with a beginning-of-text tag. A line separator has line ends around its core.
+# A separator has a head, a core and a tail, the three groups of these patterns. The core is a tag, a form feed or the
+# text of a line. Head and tail are the white space around it. A mark is a tag or a form feed: its tail may end with a
+# beginning-of-text tag. A line separator has line ends in its head and tail.
 MARK_SEPARATOR = re.compile(rf"(\s*)({'|'.join(map(re.escape, TAGS))}|\f)(\s*(?:{OPENING}[^\S\n]*)?)")
 LINE_SEPARATOR = re.compile(r"(\s*\n)(\S|\S.*\S)([\r\n]\s*)", re.DOTALL)
 RULE = re.compile(r"^(?P<sign>[=*_~-])(?P=sign){4,}(?=\r?$)", re.MULTILINE)
@@ -113,7 +113,7 @@ def _how_to_split(core: str, times: str) -> str:
 
 
 def separator_text(candidate: Candidate) -> str:
-    """The separator with the white space and the beginning-of-text tag that surround it at every place."""
+    """The core with the white space and the beginning-of-text tag that surround it at every place within a file."""
     inner = [place for place in candidate.places if not place.is_outer] or candidate.places
     before = [_trailing_space(place.before).replace("\r\n", "\n") for place in inner]
     after = [_opening(place.after).replace("\r\n", "\n") for place in inner]
@@ -125,10 +125,9 @@ def separator_text(candidate: Candidate) -> str:
 class Separator:
     """Finds the places of a text that separate two documents.
 
-    Tags and form feeds separate documents wherever they are. A separator with line ends around it, for example
-    around ``%``, does so where the part between them is a whole line. In both cases the white space and the
-    beginning-of-text tag around the separator may be missing: at the start or end of the text, beside another
-    separator, or at places that ``recognize`` did not see. Any other separator must occur exactly as it is.
+    A tag or a form feed separates documents wherever its core is, and a line separator where its core is a whole line.
+    Head and tail may be missing, wholly or in part, as at the start or end of the text, beside another separator, or
+    at places that ``recognize`` did not see. Any other separator must occur exactly as it is.
     """
 
     def __init__(self, separator: str):
@@ -138,8 +137,8 @@ class Separator:
         head, core, tail = parts.groups() if parts else ("", separator, "")
         core = re.escape(core)
         if parts and not mark:
-            # The core alone on a line. The pattern begins with the core, because a pattern that begins with literal
-            # text is searched faster. The lookbehind, which checks for the start of the line, therefore repeats it.
+            # The core alone on a line: (?<![^\n])core(?![^\r\n]). A pattern that begins with literal text is searched
+            # faster, so the lookbehind stands after the core, and has to step back over it.
             core = rf"{core}(?<![^\n]{core})(?![^\r\n])"
         self._core_and_tail = re.compile(core + _optional(tail))
         self._head = re.compile(_optional(head) + r"\Z")
@@ -282,6 +281,6 @@ def _ends_sentence(place: Place) -> bool:
 
 
 def _continues(place: Place) -> bool:
-    """Whether the document goes on after the place: with a lower-case letter, or with the # or * of a heading."""
+    """Whether a lower-case letter follows, or the # or * of a heading, which a rule may precede inside a document."""
     after = place.after.lstrip()
     return after[:1].islower() or after.startswith(("#", "*"))

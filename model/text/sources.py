@@ -33,8 +33,10 @@ from .token_cache import download_path, explain_disk_errors
 from .tokenizer import split_text
 
 PYTHON_DOCS = "python-docs"  # the documentation bundled with CPython
-# The text in which a separator is recognized: characters of all files, characters of one file, number of files
-SAMPLE, SAMPLE_OF_FILE, SAMPLED_FILES = 16_000_000, 4_000_000, 1000
+# Limits of the text in which a separator is recognized
+SAMPLE_CHARACTERS = 16_000_000
+SAMPLE_CHARACTERS_PER_FILE = 4_000_000
+SAMPLED_FILES = 1000
 # Part of the key of cached tokens. Earlier versions, which read these formats as plain text, did not have this part, so
 # tokens that they cached are not reused. The 2 is the version of the rules that recognize a CSV file's delimiter.
 FORMAT_FACTS = {"csv": ("csv", 2), "json array": ("json array",)}
@@ -73,7 +75,7 @@ class Documents:
         """The name and the documents of each file."""
         for file in self.files:
             if file is None:
-                yield PYTHON_DOCS, _default_chunks()
+                yield PYTHON_DOCS, _python_docs_chunks()
             else:
                 yield file.name, read_file(file.path, file.name, file.format, self.text_key, self.separator)
 
@@ -94,7 +96,7 @@ class Documents:
     def beginnings(self) -> tuple[list[str], bool]:
         """The beginning of each plain text file, in bounded memory, and whether that is all of the text."""
         samples: list[str] = []
-        remaining = SAMPLE
+        remaining = SAMPLE_CHARACTERS
         is_all = True
         for file in self.files:
             if file is None or file.format != "text":
@@ -102,7 +104,7 @@ class Documents:
             if remaining <= 0 or len(samples) == SAMPLED_FILES:
                 return samples, False
             sample = ""
-            limit = min(remaining, SAMPLE_OF_FILE)
+            limit = min(remaining, SAMPLE_CHARACTERS_PER_FILE)
             with closing(read_blocks(file.path, file.name)) as blocks:
                 for block in blocks:
                     if len(sample) >= limit:
@@ -142,7 +144,7 @@ class Documents:
                 raise ValueError(f"{before.path} changed while it was read: run again when nothing writes to it")
 
 
-def _default_chunks() -> Iterator[Chunk]:
+def _python_docs_chunks() -> Iterator[Chunk]:
     for document in python_docs():
         for number, text in enumerate(split_text(document)):
             yield Chunk(text, starts=number == 0)
@@ -230,8 +232,8 @@ def _one_file(path: Path, name: str) -> File:
         kind = json_format(start).replace("json", "JSON")
         ending = ".json" if kind == "JSON array" else ".jsonl"
         warnings.warn(
-            f"{name} looks like {kind}, but is read as plain text: to read one field of it (--text_key), rename it to "
-            f"end in {ending}",
+            f"{name} looks like {kind}, but is read as plain text: to read one field of it (--text_key), give a file "
+            f"whose name ends in {ending}",
             stacklevel=4,
         )
     elif file_format == "text" and without_gz(name).endswith(".json"):
@@ -248,8 +250,8 @@ def _start_of_text(path: Path) -> str:
 def _text_files(spec: str, files: Sequence[Path], text_key: str) -> list[File | None]:
     """The text files among ``files``. One warning counts the skipped files, with an example.
 
-    JSON and CSV files without ``text_key`` may belong to a program, so they are read as plain text if there are also
-    other text files. In JSON lines (.jsonl, .ndjson) a missing ``text_key`` is an error.
+    A JSON or CSV file without ``text_key`` may be the data of a program, so it is read as plain text. But if no file
+    has ``text_key``, reading them will raise an error, as it always does for JSON lines (.jsonl, .ndjson).
     """
     texts: list[File] = []
     empty: list[Path] = []

@@ -79,7 +79,7 @@ def texts(file_format: FileFormat, blocks: Iterable[str], name: str, text_key: s
 
 
 class UnfinishedError(ValueError):
-    """The file ends within a line or an element."""
+    """The file ends within a CSV row or an element of a JSON array."""
 
 
 def _lines(blocks: Iterable[str], name: str) -> Iterator[str]:
@@ -214,9 +214,10 @@ def _columns(header: str, delimiter: str) -> list[str]:
 
 
 def _csv_rows(blocks: Iterable[str], name: str, text_key: str) -> Iterator[str]:
-    """The column ``text_key`` of each row. The first line names the columns; quoted fields may contain line ends.
+    """The column ``text_key`` of each row. Quoted fields may contain line ends.
 
-    Rows that are too short to have the column are skipped; rows that are too long are an error.
+    The first line that is not blank names the columns. Rows that are too short to have the column are skipped; rows
+    that are too long are an error.
     """
     csv.field_size_limit(MAX_LENGTH)  # the default is 131,072; the csv module has only one limit per process
     lines = _lines(blocks, name)

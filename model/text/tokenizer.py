@@ -39,7 +39,8 @@ class TextStream:
         complete = len(text) - incomplete
         start = self._emitted
         self._emitted = max(start, complete)
-        # The window moves on, unless its new prefix would be all spaces: a decoder may drop spaces at the start.
+        # The text is complete: these tokens become the prefix of the next ones. But a prefix that is all white space
+        # would not do, because a decoder may drop spaces at the start.
         if not incomplete and text[self._prefix_characters :].strip():
             self._reset(self._window[self._prefix_tokens :])
         return text[start:complete]
@@ -84,7 +85,7 @@ class Tokenizer(Protocol):
     eos_ids: tuple[int, ...]  # any of them ends a text
     adds_space: bool  # whether encode puts a space before the text, as for Llama 2
     file_hash: str  # SHA-256 of the file
-    fingerprint: str  # changes if ``encode(text, bos=False)`` may change
+    fingerprint: str  # if it is equal, ``encode(text, bos=False)`` is equal too, so cached tokens can be used
 
     def encode(self, text: str, bos: bool = True) -> list[int]: ...
 
@@ -139,7 +140,8 @@ class SentencePieceTokenizer:
         self.eos_ids = tuple(i for i in (self._model.eos_id(), self.bos_id) if i >= 0)
         self.file_hash = self.fingerprint = hashlib.sha256(proto).hexdigest()
         self.adds_space = self._model.encode("a", out_type=str)[0].startswith(SPACE)
-        # SentencePiece decodes U+2581 as a space, so a U+2581 in the text is encoded as its three bytes.
+        # SentencePiece decodes U+2581 as a space, so a U+2581 in the text is encoded as its three bytes, and the parts
+        # around it separately. If encode adds a space before a text, it would add one before each part.
         byte_ids = [self._model.piece_to_id(f"<0x{byte:02X}>") for byte in SPACE.encode()]
         has_bytes = all(self._model.is_byte(i) for i in byte_ids)
         self._u2581_ids = byte_ids if has_bytes and not self.adds_space else None

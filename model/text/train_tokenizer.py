@@ -1,4 +1,4 @@
-"""Train a SentencePiece tokenizer on any text. It is lossless: decode(encode(text)) == text for every text."""
+"""Train a SentencePiece tokenizer on any text. It is lossless: decode(encode(text)) == text."""
 
 import hashlib
 import io
@@ -24,7 +24,7 @@ MAX_DEFAULT_VOCAB = 32768  # limit of the default vocabulary size, unless the si
 # Without --vocab_size: if a text has more than MANY_CHARACTERS distinct characters, the rarest, 0.05% of the text, are
 # encoded as bytes.
 MANY_CHARACTERS, COVERAGE = 1000, 0.9995
-CHARACTERS_PER_PIECE = 300  # of the training text, at least, in a vocabulary of the default size
+CHARACTERS_PER_PIECE = 300  # the default vocabulary has at most about one piece for so many characters of text
 CHUNK_CHARACTERS = 4000  # of a "sentence" given to SentencePiece; far below its max_sentence_length, set below
 SPECIAL = 3 + 256  # <unk>, <s>, </s>, and the bytes that spell characters outside the vocabulary
 # SentencePiece uses U+2581 for a space and U+2585 for unknown characters, and skips sentences with the latter. These
@@ -85,15 +85,15 @@ def train_tokenizer(texts: Iterable[str], path: str | Path, kind: str = "bpe", v
 def default_vocab_size(characters: int, distinct: int) -> int:
     """The vocabulary size for a text of ``characters`` characters, if ``distinct`` distinct characters become pieces.
 
-    The power of two nearest to 12 characters^0.4, but at most to one piece for each 300 characters, so that each occurs
+    The power of two nearest to 12 * characters**0.4, or to characters / 300 if that is less, so that each piece occurs
     often enough: 1024 for 300 KB of English, 4096 for 1 to 4 MB, 32768 for 300 MB. This was chosen by runs of half a
     minute to ten minutes (benchmarks/README.md). If the special pieces and the single characters fill more than half
     of this power of two, the size is their number plus half the power of two, rounded up to a multiple of 64.
     """
     pieces = min(12 * characters**0.4, characters / CHARACTERS_PER_PIECE)
     by_length = min(2 ** round(math.log2(max(pieces, 1))), MAX_DEFAULT_VOCAB)
-    smallest = SPECIAL + distinct + by_length // 2
-    return max(by_length, 64 * math.ceil(smallest / 64))
+    needed = SPECIAL + distinct + by_length // 2
+    return max(by_length, 64 * math.ceil(needed / 64))
 
 
 def count_covering(counts: Counter[str], fraction: float) -> int:

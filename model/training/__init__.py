@@ -1,5 +1,7 @@
 """Training: from text to a trained model. Read config.py for the settings, and trainer.py for the training step.
 
+The files, roughly in the order in which a run uses them:
+
 config.py          every setting of a run, and its range
 resolve.py         combine defaults, file and flags into a plan for a new or a resumed run
 fine_tuning.py     settings that fine-tuning takes from the model it starts from
@@ -7,8 +9,8 @@ plan.py            the settings of a run, resolved and checked, before any file 
 prepared_text.py   the text of a plan as tokens
 run_text.py        the text of an earlier run, found from its run directory
 estimate.py        parameters, memory and disk space of a run, before anything is allocated
-sizing.py          choose a model by the text, the speed of the machine and the minutes
-choice.py          choose the settings that the user left open; --plan shows and saves the choice
+sizing.py          predict the loss of a run, and find the size and batch size with the lowest
+choice.py          fill in what the user left open, with the help of sizing.py; --plan shows and saves it
 run.py             carry out a plan: write the run directory, train, print the summary
 trainer.py         the training loop and one step: forward, loss, backward, clip, optimizer
 optimizer.py       Muon, AdamW, and the learning rate schedule

@@ -27,7 +27,7 @@ from .summary import (
 from .trainer import Trainer
 
 SAMPLE_TOKENS = 120
-PROMPT_TOKENS = 60  # of the beginning of the text: the prompt in the summary's row ``next`` is made from these
+PROMPT_TOKENS = 60  # the first tokens of the text, from which the summary makes the prompt of its example command
 
 
 class Console:

@@ -17,7 +17,7 @@ from .config import TrainArgs
 LAYER_OBJECTS = 170_000
 PROCESS = 230_000_000  # bytes of Python with PyTorch 2.13 on a CPU, before anything is computed
 LIBRARIES = 170_000_000  # bytes of the libraries that the first step and the loss plot import
-BACKWARD_PEAK = {torch.float32: 1.25, torch.bfloat16: 1.45}  # times the activations: peak of a backward pass
+BACKWARD_PEAK = {torch.float32: 1.25, torch.bfloat16: 1.45}  # peak of a backward pass, as a multiple of the activations
 
 
 class ParameterCount(NamedTuple):
@@ -62,8 +62,10 @@ def state_and_activation_bytes(
     elif world_size > 1:
         state += 4 * parameters  # DDP's buckets copy the gradients
     tokens = micro_batch * model.max_seq_len
-    by_dim, by_hidden = (41, 16) if dtype == torch.float32 else (46, 8)
-    activations = tokens * (model.n_layers * (by_dim * model.dim + by_hidden * model.hidden_dim) + 6 * model.vocab_size)
+    # Bytes per token and layer, for each unit of dim and of hidden_dim
+    per_dim, per_hidden_dim = (41, 16) if dtype == torch.float32 else (46, 8)
+    layers = model.n_layers * (per_dim * model.dim + per_hidden_dim * model.hidden_dim)
+    activations = tokens * (layers + 6 * model.vocab_size)
     return state, activations + LAYER_OBJECTS * model.n_layers + 24 * rows * (model.max_seq_len + 1)
 
 

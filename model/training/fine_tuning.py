@@ -8,14 +8,15 @@ from ..weights import open_checkpoint
 from .config import FINE_TUNING_LR_FRACTION, PEAK_LR, TrainArgs
 
 
-def fine_tuning_settings(settings: Settings, meant_for_fine_tuning: Settings, flags: Settings) -> Settings:
+def fine_tuning_settings(settings: Settings, given_for_fine_tuning: Settings, flags: Settings) -> Settings:
     """``settings`` with the architecture and the tokenizer of ``init_from``, which replace those of a config.
 
-    A flag may lower ``max_seq_len``. ``meant_for_fine_tuning`` are the flags, and the settings of a config that sets
-    ``init_from`` itself. A learning rate among them is used as it is. A config without ``init_from`` is meant for
-    training from scratch, so its rate is multiplied by FINE_TUNING_LR_FRACTION. If it has none, PEAK_LR is multiplied
-    instead, or with adamw the default ``lr``. Raises ValueError if the ``flags`` set another architecture, or ask for a
-    new tokenizer.
+    A flag may lower ``max_seq_len``. ``given_for_fine_tuning`` are the flags and, if the config itself sets
+    ``init_from``, the settings of the config. A learning rate among them is used as it is. Any other rate was meant for
+    training from scratch, and is multiplied by FINE_TUNING_LR_FRACTION: that of the config or, if it has none,
+    PEAK_LR (for adamw, the default ``lr``).
+
+    Raises ValueError if the ``flags`` set another architecture, or ask for a new tokenizer.
     """
     source = settings["init_from"]
     checkpoint = open_checkpoint(source)
@@ -34,7 +35,7 @@ def fine_tuning_settings(settings: Settings, meant_for_fine_tuning: Settings, fl
     if context > longest:
         raise ValueError(f"max_seq_len is {context}, but {source} has a context of {longest}: give at most that")
     tokenizer = pretrained_tokenizer(source, flags)
-    rates = fine_tuning_rates(settings, meant_for_fine_tuning)
+    rates = fine_tuning_rates(settings, given_for_fine_tuning)
     return settings | architecture | rates | {"max_seq_len": context, "tokenizer": tokenizer}
 
 
@@ -48,12 +49,12 @@ def pretrained_tokenizer(source: Path, flags: Settings) -> str:
     return tokenizer
 
 
-def fine_tuning_rates(settings: Settings, meant_for_fine_tuning: Settings) -> Settings:
-    """The learning rates for fine-tuning, except those in ``meant_for_fine_tuning``."""
+def fine_tuning_rates(settings: Settings, given_for_fine_tuning: Settings) -> Settings:
+    """The learning rates for fine-tuning, except those in ``given_for_fine_tuning``."""
     from_scratch = {"lr": PEAK_LR if settings.get("optimizer", "muon") == "muon" else TrainArgs.lr, "muon_lr": PEAK_LR}
     rates = {}
     for name, rate in from_scratch.items():
-        if name not in meant_for_fine_tuning:
+        if name not in given_for_fine_tuning:
             lower = FINE_TUNING_LR_FRACTION * settings.get(name, rate)
             rates[name] = float(f"{lower:.6g}")  # 0.0009, and not 0.0008999999999999999
     return rates

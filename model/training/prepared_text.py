@@ -108,7 +108,8 @@ def choose_start_text(dataset: Dataset, tokenizer: Tokenizer, context: int) -> s
     frequent in the training text, for example a paragraph break, it writes normally.
     """
     ids = sampled_blocks(dataset.train, SAMPLED_TOKENS)
-    if occurrences(ids, [tokenizer.bos_id]) * len(dataset.train) >= MIN_DOCUMENTS * len(ids):
+    documents = occurrences(ids, [tokenizer.bos_id]) * len(dataset.train) / len(ids)
+    if documents >= MIN_DOCUMENTS:
         return ""
     for text in START_TEXTS:
         tokens = tokenizer.encode(text, bos=False)

@@ -33,8 +33,8 @@ def resolve(
 def resolve_new(config: Path | None, default_config: Path, flags: Settings, ranks: Ranks) -> Plan:
     """The plan of a new run.
 
-    ``max_steps`` as a flag overrides the minutes of the default config, because the user has not set them. With both
-    limits, the learning rate would follow the one that is nearer.
+    ``max_steps`` as a flag overrides the minutes of the default config, because the user has not set them. They
+    could end the run before its last step.
     """
     file = read_toml(config or default_config, *CLASSES)
     if not config and "max_steps" in flags:
@@ -42,8 +42,8 @@ def resolve_new(config: Path | None, default_config: Path, flags: Settings, rank
     settings = file | flags
     if "init_from" in settings:
         set_by_file = config is not None and "init_from" in file
-        meant_for_fine_tuning = settings if set_by_file else flags
-        settings = fine_tuning_settings(settings, meant_for_fine_tuning, flags)
+        given_for_fine_tuning = settings if set_by_file else flags
+        settings = fine_tuning_settings(settings, given_for_fine_tuning, flags)
     if directory := settings.get("out_dir"):
         check_free(directory)
         return make_plan(settings, directory, ranks)

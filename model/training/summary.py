@@ -122,7 +122,7 @@ def describe_text(data: Dataset, vocab_size: int) -> str:
 
 
 def describe_memory(run: RunFacts) -> str:
-    """The estimated peak memory, of the whole process on a CPU, else of the device; the size of the run directory."""
+    """The estimated peak memory, on a CPU with that of Python and PyTorch, and the size of the run directory."""
     peak = peak_memory(run.model, run.args, run.dtype, run.processes)
     if run.device.type == "cpu":
         peak += PROCESS

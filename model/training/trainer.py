@@ -85,13 +85,14 @@ class Trainer:
         """Step until the steps or the minutes are used up, or ``stop_signal`` is set; yield the metrics of each step.
 
         After each validation, and at the end, the state is saved before the metrics are yielded. Raises ValueError if
-        the loss is not finite; the state that was saved last is kept.
+        the loss or the gradient norm is not finite; the state that was saved last is kept.
         """
         begin = self.clock() - self.progress.wall_seconds
         self.model.train()
         fraction_done = self._update_fraction_done(begin)
         never_validated = self.directory is not None and self.progress.best_val_loss is None
-        # Before fine-tuning this shows the starting point. If no minutes are left for a step, it saves the model.
+        # Before fine-tuning, this shows the starting point. A run may also be resumed without having been validated
+        # before, and with no minutes left: then this saves its model.
         if never_validated and (self.args.init_from or fraction_done >= 1):
             yield self._record(self.validate(), begin)
         while fraction_done < 1 and not self.stopped_by:
