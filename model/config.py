@@ -52,9 +52,8 @@ class ModelArgs:
     def _problems(self) -> Iterator[str]:
         for name in COUNTS:
             value = getattr(self, name)
-            has_computed_default = getattr(ModelArgs, name) is UNSET
-            if value is UNSET and has_computed_default:
-                continue  # the field it is computed from is wrong, and is reported instead
+            if value is UNSET and getattr(ModelArgs, name) is UNSET:
+                continue  # left out, but the field it would be computed from is wrong: that one is reported instead
             if not self._are_counts(name):
                 yield f"{name} is {value!r}: give a whole number of at least 1"
         if self._are_counts("dim", "n_heads") and self.head_dim is UNSET:

@@ -190,13 +190,16 @@ LINEAR: dict[str, Product] = {"F.linear": F.linear, "slices": linear_in_slices, 
 # A row of the weight consists of groups of ``group_size`` neighbouring numbers, and each group has a scale. Often a row
 # is one group.
 
-INT8_MULTIPLE = 32  # a row's length must be a multiple of it, because PyTorch's product reads past the end otherwise
-X_ALIGNMENT = 32  # bytes: with AVX-512 the loads of PyTorch's product fault at an unaligned address
-WEIGHT_ALIGNMENT = 16  # bytes, for the same reason
+# PyTorch's product, torch._weight_int8pack_mm, needs rows whose length is a multiple of INT8_MULTIPLE, or it reads past
+# their end. With AVX-512, it crashes unless the addresses of x and of the weight are multiples of these bytes.
+INT8_MULTIPLE = 32
+X_ALIGNMENT = 32
+WEIGHT_ALIGNMENT = 16
 MAX_PACKED_ROWS = 8  # of x: up to here the product with eight-bit numbers is faster than dequantizing them
 # For x in bfloat16 with at least this many numbers, int8_packed is faster than a compiled int8_elementwise.
 WIDE_ROW = 4096
-WEIGHT_PARTS = 2  # of int8_elementwise; the compiler merges their products into one loop, which reads x once for both
+# int8_elementwise splits the weight into this many parts. The compiler merges their products with x into one loop.
+WEIGHT_PARTS = 2
 
 
 def int8_linear(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:

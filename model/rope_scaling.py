@@ -20,9 +20,9 @@ def linear(freqs: Tensor, factor: float) -> Tensor:
 
 
 def ntk(freqs: Tensor, factor: float) -> Tensor:
-    """Multiply the base by factor^(D/(D-2)) (arXiv:2309.00071, section 3.1).
+    """NTK-aware scaling: the first pair keeps its frequency, the last is divided by ``factor``, the others lie between.
 
-    The first pair keeps its frequency, and the last is divided by ``factor``.
+    This is the same as multiplying the base theta by factor^(D/(D-2)) (arXiv:2309.00071, section 3.1).
     """
     exponents = freqs.new_tensor(range(len(freqs))) / (len(freqs) - 1)  # (D/2,), from 0 for the first pair to 1
     return freqs * factor**-exponents
@@ -50,8 +50,9 @@ def yarn(freqs: Tensor, factor: float, original: int, low: float, high: float) -
     pairs = len(freqs)
     step = math.log(freqs[1].item())  # log of the ratio of neighbouring frequencies (freqs[0] is 1); negative
     # The transition runs from the pair with ``high`` rotations to the one with ``low``. Index = log frequency / step.
+    # The limit of ``last`` is that of the authors' code, D - 1, although the last pair has the index D/2 - 1.
     first = max(math.floor(math.log(2 * math.pi * high / original) / step), 0)
-    last = min(math.ceil(math.log(2 * math.pi * low / original) / step), 2 * pairs - 1)  # D - 1, as the authors have it
+    last = min(math.ceil(math.log(2 * math.pi * low / original) / step), 2 * pairs - 1)
     width = last - first
     if width == 0:
         width = 1  # the transition is one step between two pairs

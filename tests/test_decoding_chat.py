@@ -256,11 +256,11 @@ HOSTILE = {
     "syntax": ("{% for %}", "TemplateSyntaxError"),
     "refusal": ("{{ raise_exception('no system message') }}", "TemplateError: no system message"),
     "size": ("{% for i in range(99999) %}{{ 'x' * 9999 }}{% endfor %}", "more than 4000000 characters"),
-    "endless": ("{{ 10 ** (10 ** 10) }}", "gives no text within 1 second or 1024 MiB"),
+    "endless": ("{{ 10 ** (10 ** 10) }}", "takes too much time or memory"),
     "repeat": ("{{ 'x' * 10 ** 11 }}", "MemoryError"),
     "double": (
         "{% set n = namespace(x='x') %}{% for i in range(50) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
-        "MemoryError|gives no text within",  # on a slow machine, the time ends before the memory
+        "MemoryError|takes too much time or memory",  # on a slow machine, the time ends before the memory
     ),
     "recursion": ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "RecursionError"),
     "surrogate": ("{{ '\\ud800' }}", None),

@@ -10,7 +10,7 @@ import sentencepiece
 
 from model.text.hf_tokenizer import HFTokenizer
 from model.text.llama2c_tokenizer import Llama2cTokenizer, sentencepiece_model
-from model.text.tokenizer import SentencePieceTokenizer, read_again
+from model.text.tokenizer import SentencePieceTokenizer, file_content
 from model.text.train_tokenizer import train_tokenizer
 
 SHAKESPEARE = Path(__file__).parents[2] / "shared/data/tinyshakespeare.txt"
@@ -244,7 +244,7 @@ def test_truncation_padding_and_dropout_of_a_tokenizer_json_are_switched_off(fol
         changed = HFTokenizer(tmp_path / "tokenizer.json")
         assert changed.encode_batch(["it", ENGLISH]) == tokenizer.encode_batch(["it", ENGLISH])
         assert changed.fingerprint != changed.file_hash, "tokens of earlier versions must not be reused"
-        assert read_again(changed) == changed.path.read_bytes()
+        assert file_content(changed) == changed.path.read_bytes()
     assert tokenizer.fingerprint == tokenizer.file_hash
 
 

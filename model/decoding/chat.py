@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..cli import quantity
 from ..cli.files import read_json, short_repr
 from ..text.tokenizer import Tokenizer, check_encodable
 from ..weights.tokenizers import TEMPLATE
@@ -91,8 +90,8 @@ class Chat:
             answer = json.loads(done.stdout)
         except (subprocess.TimeoutExpired, json.JSONDecodeError):
             raise ValueError(
-                f"the chat template of {self.source} gives no text within {quantity(SECONDS, 'second')} or "
-                f"{MEMORY >> 20} MiB of memory: get the file again, or leave out --chat and --interactive"
+                f"the chat template of {self.source} takes too much time or memory: get the file again, or leave out "
+                "--chat and --interactive"
             ) from None
         if "error" in answer:
             raise ValueError(f"the chat template of {self.source} fails: {answer['error']}")

@@ -186,7 +186,7 @@ def converse(conversation: Conversation, max_new_tokens: int, stop: Sequence[str
             try:
                 stream_samples(conversation.turn(line, max_new_tokens, stop))
             except ValueError as error:
-                # An empty text is as good as a new one, and an endless one evicts all but its first tokens if needed.
+                # A new text would not help if this one is new already, or endless: that one evicts what does not fit.
                 if conversation.endless or not conversation.forwarded:
                     raise
                 print_note(f"{error}; a new text begins")

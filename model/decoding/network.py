@@ -39,9 +39,9 @@ def for_decoding(model: Transformer, compile: bool = False) -> Transformer:
     of the last one only (``LastBlock``), so callers use ``[:, -1]``. It does so if ``hidden`` is not overridden, the
     last block is a TransformerBlock, and neither that block nor the norm has hooks. With ``compile`` its forward for
     one token per row is compiled, and networks of the same architecture share the compiled code. ``model`` itself is
-    not changed. Its weights are shared, so changing them in place takes effect at the next token. A rotation table
-    that is computed from weights is computed once, here: changing those weights later does not change the table. Raises
-    ValueError if there is no compiler.
+    not changed. Its weights are shared, so changing them in place takes effect at the next token. If a subclass
+    computes its rotation table from weights, that is done once, here: changing those weights later does not change the
+    table. Raises ValueError if there is no compiler.
     """
     network = copy_modules(model)
     last = network.layers[-1]

@@ -178,7 +178,7 @@ def complete(
 ) -> Iterator[Sample]:
     """Continue every prompt, ``batch_size`` at a time, with a network from ``for_decoding``.
 
-    Yields in the order of the prompts: the first sample after every step until it has finished, then the second.
+    After every step it yields the first sample until that one has finished, from then on the second, and so on.
     ``finish`` is set the last time that a sample is yielded.
     """
     max_new_tokens, batch_size = completion.max_new_tokens, completion.batch_size

@@ -130,7 +130,7 @@ def uniforms(seed: int | None, rows: Iterable[int], device: torch.device | str =
 def check_finite(logits: Tensor) -> None:
     """Raise ValueError if a logit is NaN or +infinity, because the sampler would silently turn it into some token.
 
-    -infinity is allowed: it excludes a token.
+    -infinity is allowed, because it excludes a token, but not for all tokens of a row.
     """
     if not logits.amax(-1).isfinite().all():  # the maximum of a row is NaN if any logit in it is
         raise ValueError(

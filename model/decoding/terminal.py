@@ -41,7 +41,10 @@ class Terminal:
             print_note(GREETING)
 
     def read_turn(self) -> str | None:
-        """The next text, None at the end of the input. Raises ValueError for invalid UTF-8 or an unknown command."""
+        """The next text, None at the end of the input or after /exit.
+
+        Raises ValueError for invalid UTF-8 or an unknown command.
+        """
         while True:
             text = self._read_line("> ")
             if not self.is_interactive or text is None:

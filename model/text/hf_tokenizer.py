@@ -53,8 +53,8 @@ class HFTokenizer:
         self.file_hash = hashlib.sha256(content).hexdigest()
         self.fingerprint = self.file_hash
         if parsed.get("truncation") or parsed.get("padding") or parsed["model"].get("dropout"):
-            # Earlier versions applied truncation, padding and dropout. A changed fingerprint keeps the tokens that they
-            # cached from being used.
+            # Earlier versions applied truncation, padding and dropout. With another fingerprint, the tokens that those
+            # versions cached are not reused.
             self.fingerprint += " without them"
         settings = _read_settings(self.path.parent)
         bos = prefix[0] if prefix else self._id_of(settings.get("bos_token"))

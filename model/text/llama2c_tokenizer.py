@@ -13,7 +13,7 @@ from pathlib import Path
 from sentencepiece import SentencePieceProcessor
 
 from ..cli.files import write_atomically
-from .tokenizer import SPACE, SentencePieceTokenizer, TextStream, Tokenizer, check_encodable, read_again
+from .tokenizer import SPACE, SentencePieceTokenizer, TextStream, Tokenizer, check_encodable, file_content
 
 BOS, EOS, FIRST_BYTE = 1, 2, 3
 REMOVED = -1  # marks a token that was merged into its left neighbour
@@ -130,9 +130,9 @@ def save(tokenizer: Tokenizer, path: Path) -> None:
     llama2.c puts a space before every text, even if ``tokenizer`` does not: the caller must warn.
     """
     if isinstance(tokenizer, Llama2cTokenizer):
-        content = read_again(tokenizer)
+        content = file_content(tokenizer)
     elif isinstance(tokenizer, SentencePieceTokenizer):
-        content = pack(SentencePieceProcessor(model_proto=read_again(tokenizer)), tokenizer.path)
+        content = pack(SentencePieceProcessor(model_proto=file_content(tokenizer)), tokenizer.path)
     else:
         raise ValueError(f"{tokenizer.path} is not a SentencePiece model: llama2.c cannot use it")
     write_atomically(path, lambda temporary: temporary.write_bytes(content))

@@ -156,7 +156,7 @@ def _decoded(raw: bytes, name: str) -> str | None:
 
 
 def _score(raw: bytes, name: str, common: str) -> float:
-    """How likely the encoding is: the fraction of common characters among the non-ASCII ones, less that of chance."""
+    """How likely the encoding is: the fraction of common characters among the non-ASCII ones, or a little less."""
     text = _decoded(raw, name)
     if text is None or "\0" in text:
         return 0.0
@@ -170,7 +170,7 @@ def _score(raw: bytes, name: str, common: str) -> float:
     is_latin = name == "CP1252"
     if in_runs == is_latin:
         return 0.0
-    # Almost any bytes are valid in a single-byte encoding, and about a third are common characters by chance.
+    # Almost any bytes are valid in a single-byte encoding, and by chance about a third are common characters.
     return max(0.0, fraction - 0.4)
 
 
@@ -202,9 +202,9 @@ def how_to_convert(raw: bytes, wrong: int, name: str) -> str:
     """
     near = max(0, wrong - PROBE // 2)
     line_end = raw.rfind(b"\n", near, wrong)
-    start = (
-        near if line_end < 0 else line_end + 1
-    )  # not within a character, except in UTF-16, which has zeros near the start
+    # A line does not start within a character. In UTF-16 it may, but there the first wrong byte is near the start of
+    # the file, so ``start`` is not used.
+    start = near if line_end < 0 else line_end + 1
     encoding = guess_encoding(raw if wrong < PROBE // 2 else raw[start:])
     if encoding is None:
         return "no other encoding fits either; give a text file, or convert it with iconv -f ENCODING -t UTF-8"

@@ -39,6 +39,7 @@ OPENING = r"(?:<s>|<bos>|<BOS>|\[BOS\]|<\|bos\|>|<\|startoftext\|>|<\|begin_of_t
 # beginning-of-text tag. A line separator has line ends in its head and tail.
 MARK_SEPARATOR = re.compile(rf"(\s*)({'|'.join(map(re.escape, TAGS))}|\f)(\s*(?:{OPENING}[^\S\n]*)?)")
 LINE_SEPARATOR = re.compile(r"(\s*\n)(\S|\S.*\S)([\r\n]\s*)", re.DOTALL)
+# A horizontal rule: a line of one sign, repeated at least five times
 RULE = re.compile(r"^(?P<sign>[=*_~-])(?P=sign){4,}(?=\r?$)", re.MULTILINE)
 PERCENT = re.compile(r"^%(?=\r?$)", re.MULTILINE)  # in the quotation files of the program ``fortune``
 COMMENT = re.compile(r"^%[^\r\n]", re.MULTILINE)  # in TeX, Matlab and Erlang, which also have lines with % alone
@@ -46,7 +47,7 @@ FORM_FEED = re.compile("\f")
 HTML = re.compile(r"</p>|<br|</a>|</div>", re.IGNORECASE)  # in HTML </s> is no separator: it ends struck-through text
 QUOTES = "\"'`"
 SENTENCE_END = tuple(".!?…。！？\"'”’」』")
-MIN_FRACTION = 0.9  # of a separator's places must look like the end of a document
+MIN_FRACTION = 0.9  # the least fraction of a separator's places that must look like the end of a document
 MAX_VARIATION = 1.0  # largest standard deviation / mean of the lengths of the documents between rules
 MIN_DOCUMENT = 40  # characters; a shorter text between two rules is a title
 MIN_RULE = 10  # characters; shorter rules, and rules of asterisks, separate the scenes of a novel
@@ -281,6 +282,6 @@ def _ends_sentence(place: Place) -> bool:
 
 
 def _continues(place: Place) -> bool:
-    """Whether a lower-case letter follows, or the # or * of a heading, which a rule may precede inside a document."""
+    """Whether a lower-case letter follows, or the # or * of a heading: a line above a heading ends no document."""
     after = place.after.lstrip()
     return after[:1].islower() or after.startswith(("#", "*"))

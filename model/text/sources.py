@@ -37,8 +37,8 @@ PYTHON_DOCS = "python-docs"  # the documentation bundled with CPython
 SAMPLE_CHARACTERS = 16_000_000
 SAMPLE_CHARACTERS_PER_FILE = 4_000_000
 SAMPLED_FILES = 1000
-# Part of the key of cached tokens. Earlier versions, which read these formats as plain text, did not have this part, so
-# tokens that they cached are not reused. The 2 is the version of the rules that recognize a CSV file's delimiter.
+# Added to the key of cached tokens for files in these formats. Earlier versions read such files as plain text and added
+# nothing, so their cached tokens are not reused. Increase the 2 when the rules for a CSV file's delimiter change.
 FORMAT_FACTS = {"csv": ("csv", 2), "json array": ("json array",)}
 
 
@@ -250,8 +250,9 @@ def _start_of_text(path: Path) -> str:
 def _text_files(spec: str, files: Sequence[Path], text_key: str) -> list[File | None]:
     """The text files among ``files``. One warning counts the skipped files, with an example.
 
-    A JSON or CSV file without ``text_key`` may be the data of a program, so it is read as plain text. But if no file
-    has ``text_key``, reading them will raise an error, as it always does for JSON lines (.jsonl, .ndjson).
+    A JSON or CSV file without ``text_key`` may be the data of a program, so it is read as plain text. But if all text
+    files are of this kind, reading them will raise an error, as it always does for JSON lines (.jsonl, .ndjson)
+    without ``text_key``.
     """
     texts: list[File] = []
     empty: list[Path] = []

@@ -112,7 +112,7 @@ class Tokenizer(Protocol):
     def stream(self) -> TextStream: ...
 
 
-def read_again(tokenizer: Tokenizer) -> bytes:
+def file_content(tokenizer: Tokenizer) -> bytes:
     """The content of the tokenizer's file. Raises ValueError if the file changed after the tokenizer was loaded."""
     content = tokenizer.path.read_bytes()
     if hashlib.sha256(content).hexdigest() != tokenizer.file_hash:
@@ -141,7 +141,7 @@ class SentencePieceTokenizer:
         self.file_hash = self.fingerprint = hashlib.sha256(proto).hexdigest()
         self.adds_space = self._model.encode("a", out_type=str)[0].startswith(SPACE)
         # SentencePiece decodes U+2581 as a space, so a U+2581 in the text is encoded as its three bytes, and the parts
-        # around it separately. If encode adds a space before a text, it would add one before each part.
+        # around it separately. A tokenizer that adds a space would add one to each part: there U+2581 becomes a space.
         byte_ids = [self._model.piece_to_id(f"<0x{byte:02X}>") for byte in SPACE.encode()]
         has_bytes = all(self._model.is_byte(i) for i in byte_ids)
         self._u2581_ids = byte_ids if has_bytes and not self.adds_space else None

@@ -24,7 +24,7 @@ MAX_DEFAULT_VOCAB = 32768  # limit of the default vocabulary size, unless the si
 # Without --vocab_size: if a text has more than MANY_CHARACTERS distinct characters, the rarest, 0.05% of the text, are
 # encoded as bytes.
 MANY_CHARACTERS, COVERAGE = 1000, 0.9995
-CHARACTERS_PER_PIECE = 300  # the default vocabulary has at most about one piece for so many characters of text
+CHARACTERS_PER_PIECE = 300  # the default vocabulary has at most about one piece per 300 characters of text
 CHUNK_CHARACTERS = 4000  # of a "sentence" given to SentencePiece; far below its max_sentence_length, set below
 SPECIAL = 3 + 256  # <unk>, <s>, </s>, and the bytes that spell characters outside the vocabulary
 # SentencePiece uses U+2581 for a space and U+2585 for unknown characters, and skips sentences with the latter. These

@@ -75,7 +75,7 @@ def ngram_losses(dataset: Dataset, vocab_size: int, order: int = 1, tokens: int 
     context_counts = np.array(len(train))
     prior = vocab_size
     losses: list[float] = []
-    max_order = int(62 / math.log2(vocab_size))  # an n-gram is one integer of 63 bits
+    max_order = int(62 / math.log2(vocab_size))  # vocab_size**n is at most 2**62, so that an n-gram fits into an int64
     for n in range(1, min(order, max_order, len(train), len(val)) + 1):
         ngrams = _ngrams(val, n, vocab_size)  # (len(val) - n + 1,)
         counts = _count(ngrams, _ngrams(train, n, vocab_size), vocab_size**n)  # (len(val) - n + 1,)

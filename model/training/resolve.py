@@ -42,6 +42,7 @@ def resolve_new(config: Path | None, default_config: Path, flags: Settings, rank
     settings = file | flags
     if "init_from" in settings:
         set_by_file = config is not None and "init_from" in file
+        # A config without init_from was written for training from scratch: its learning rates do not count as given.
         given_for_fine_tuning = settings if set_by_file else flags
         settings = fine_tuning_settings(settings, given_for_fine_tuning, flags)
     if directory := settings.get("out_dir"):

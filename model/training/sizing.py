@@ -28,8 +28,8 @@ from .trainer import Trainer
 # changes the choice. Short runs do best with few layers, because a few wide products are faster than many narrow ones.
 LADDER = ((64, 2), (96, 2), (128, 2), (128, 4), (160, 5), (224, 5), (288, 6), (384, 7), (512, 8), (704, 9), (1024, 10))
 NGRAM_ORDER = 6  # largest n of the n-gram models; the lowest of their losses shows how hard the text is to predict
-# Runs of fewer minutes use half the context: with it the loss was 5% lower after 500 steps, and 0.7% higher after 1,400
-# (benchmarks/choice.py).
+# If the size is chosen, runs of fewer minutes use half the context: with it the loss was 5% lower after 500 steps, and
+# 0.7% higher after 1,400 (benchmarks/choice.py).
 SHORT_RUN_MINUTES = 2.0
 OVERHEAD = 0.05  # fraction of the minutes for validation, checkpoints and samples
 TIMING_ROUNDS = 3

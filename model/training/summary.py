@@ -122,7 +122,7 @@ def describe_text(data: Dataset, vocab_size: int) -> str:
 
 
 def describe_memory(run: RunFacts) -> str:
-    """The estimated peak memory, on a CPU with that of Python and PyTorch, and the size of the run directory."""
+    """The estimated peak memory, which on a CPU includes Python and PyTorch, and the size of the run directory."""
     peak = peak_memory(run.model, run.args, run.dtype, run.processes)
     if run.device.type == "cpu":
         peak += PROCESS
@@ -157,7 +157,7 @@ def overfitting_warning(progress: Progress, train_loss: float | None) -> str | N
     loss.
     """
     loss, best = progress.val_loss, progress.best_val_loss
-    advice = "more text, fewer minutes or steps, --dropout 0.1, or a smaller --dim or --n_layers help"
+    advice = "more text, fewer minutes or steps, --dropout 0.2, or a smaller --dim or --n_layers help"
     if loss is None or best is None:
         return None
     if loss > 1.03 * best:

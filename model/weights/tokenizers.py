@@ -7,7 +7,7 @@ from typing import Any
 from ..cli.files import IDS, TABLE, read_json, write_atomically, write_json
 from ..text.hf_tokenizer import HFTokenizer, hugging_face_files
 from ..text.llama2c_tokenizer import Llama2cTokenizer, sentencepiece_model
-from ..text.tokenizer import SentencePieceTokenizer, Tokenizer, read_again
+from ..text.tokenizer import SentencePieceTokenizer, Tokenizer, file_content
 from .llama2c import find_model, is_model, open_header
 
 TEMPLATE = "chat_template.jinja"
@@ -17,8 +17,8 @@ MAX_VOCAB_PADDING = 128  # the vocabulary size of a network may be rounded up to
 def load_tokenizer(path: str | Path, model_vocab_size: int | None = None) -> Tokenizer:
     """Load the tokenizer in a directory, beside a llama2.c model, or in a tokenizer.model, .json or .bin file.
 
-    Its ``eos_ids`` are those of generation_config.json or config.json beside it, if these have any. Raises ValueError
-    if it does not fit a model with ``model_vocab_size`` tokens.
+    Except for a .bin file, its ``eos_ids`` are those of generation_config.json or config.json beside it, if these have
+    any. Raises ValueError if it does not fit a model with ``model_vocab_size`` tokens.
     """
     path = Path(path)
     file = find_tokenizer(path) or path
@@ -171,7 +171,7 @@ def chat_template(directory: Path) -> Any:
 def copy_tokenizer(tokenizer: Tokenizer, directory: Path) -> Path:
     """Copy only the tokenizer's file, under its usual name. llama2.c's becomes a tokenizer.model that encodes alike."""
     file = directory / ("tokenizer.json" if isinstance(tokenizer, HFTokenizer) else "tokenizer.model")
-    content = sentencepiece_model(tokenizer) if isinstance(tokenizer, Llama2cTokenizer) else read_again(tokenizer)
+    content = sentencepiece_model(tokenizer) if isinstance(tokenizer, Llama2cTokenizer) else file_content(tokenizer)
     if not is_same_file(tokenizer.path, file):
         write_atomically(file, lambda temporary: temporary.write_bytes(content))
     return file

@@ -115,7 +115,7 @@ def check_rebuilds(model: Transformer) -> None:
 
 
 def _settings(module: nn.Module | None) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of a module that are numbers, strings or tensors, except those in its state dict."""
+    """Yield the public attributes that are plain values, tensors, or lists of these, except those in the state dict."""
     if module is None:
         return
     for name, value in (vars(module) | dict(module.named_buffers(recurse=False))).items():

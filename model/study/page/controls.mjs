@@ -23,7 +23,8 @@ const asNumber = (input) => (input.value === "" ? NaN : Number(input.value));
 const asNumberOrZero = (input) => Number(input.value); // an empty box is 0
 const asChecked = (input) => input.checked;
 
-// Binds a control to the setting of the same name. An invalid number is refused: it does not change the setting.
+// Binds a control to the setting of the same name. `views` are redrawn when it changes, or all views if it is empty. An
+// invalid number is refused: it does not change the setting.
 function bind(id, views, read = asText, after = () => {}) {
   const input = $(id);
   const isValid = (value) => typeof value !== "number" || isAllowed(value, input);
@@ -106,7 +107,7 @@ function connectPlayer() {
   on("guideSkip", "click", () => guideTo(0));
 }
 
-// Calls the handler with the button inside an element that was clicked.
+// When a button inside this element is clicked, calls the handler with the button.
 function onButton(id, handler) {
   on(id, "click", ({ target }) => {
     const button = target.closest("button");
@@ -211,9 +212,9 @@ function advance() {
   state.advancing = true;
   drawPlayer();
   const frame = (now) => {
-    const moved = ((now - last) / 1000) * 2;
-    if (!isReduced || moved >= 2) {
-      state.shift = (state.shift + (isReduced ? 1 : moved)) % Number($("shift").max);
+    const seconds = (now - last) / 1000;
+    if (!isReduced || seconds >= 1) {
+      state.shift = (state.shift + (isReduced ? 1 : 2 * seconds)) % Number($("shift").max);
       last = now;
       changed("rotation");
     }

@@ -108,11 +108,12 @@ export class KVCache {
 
 // ---- attention.py
 
+// `tensorOf` maps a name within the layer, such as attention.wq, to its tensor.
 export class Attention {
-  constructor(args, layerId, weights) {
+  constructor(args, layerId, tensorOf) {
     this.layerId = layerId;
     this.args = args;
-    [this.wq, this.wk, this.wv, this.wo] = ["wq", "wk", "wv", "wo"].map((name) => weights(`attention.${name}`));
+    [this.wq, this.wk, this.wv, this.wo] = ["wq", "wk", "wv", "wo"].map((name) => tensorOf(`attention.${name}`));
   }
 
   // x (T, dim) -> (T, dim). `trace` is an array that gets one entry per layer for the page to draw, or null.
@@ -221,8 +222,8 @@ class RMSNorm {
 }
 
 class FeedForward {
-  constructor(weights) {
-    [this.w1, this.w2, this.w3] = ["w1", "w2", "w3"].map((name) => weights(`feed_forward.${name}`));
+  constructor(tensorOf) {
+    [this.w1, this.w2, this.w3] = ["w1", "w2", "w3"].map((name) => tensorOf(`feed_forward.${name}`));
   }
 
   forward(x) {
@@ -232,11 +233,11 @@ class FeedForward {
 }
 
 class TransformerBlock {
-  constructor(args, layerId, weights) {
-    this.attention = new Attention(args, layerId, weights);
-    this.feedForward = new FeedForward(weights);
-    this.attentionNorm = new RMSNorm(weights("attention_norm"), args.normEps);
-    this.ffnNorm = new RMSNorm(weights("ffn_norm"), args.normEps);
+  constructor(args, layerId, tensorOf) {
+    this.attention = new Attention(args, layerId, tensorOf);
+    this.feedForward = new FeedForward(tensorOf);
+    this.attentionNorm = new RMSNorm(tensorOf("attention_norm"), args.normEps);
+    this.ffnNorm = new RMSNorm(tensorOf("ffn_norm"), args.normEps);
   }
 
   forward(x, startPos, freqsCis, cache, trace) {

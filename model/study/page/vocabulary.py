@@ -10,7 +10,7 @@ from typing import Any
 
 from ...text.hf_tokenizer import HFTokenizer
 from ...text.llama2c_tokenizer import Llama2cTokenizer
-from ...text.tokenizer import SentencePieceTokenizer, Tokenizer, read_again
+from ...text.tokenizer import SentencePieceTokenizer, Tokenizer, file_content
 from .browser_regex import browser_regex, literal
 
 Steps = list[dict[str, Any]]
@@ -41,7 +41,7 @@ KINDS = {1: "n", 2: "u", 3: "c", 6: "b"}  # SentencePiece.Type: normal, unknown,
 
 def _sentencepiece(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
     # Keys are the field numbers of sentencepiece_model.proto; missing fields get its defaults.
-    model = _read_message(read_again(tokenizer))
+    model = _read_message(file_content(tokenizer))
     pieces = [_read_message(piece) for piece in model[1]]
     trainer = _read_message(model[2][-1]) if 2 in model else {}
     normalizer = _read_message(model[3][-1]) if 3 in model else {}
@@ -135,7 +135,7 @@ def _llama2c(tokenizer: Llama2cTokenizer) -> dict[str, Any]:
 
 
 def _tokenizer_json(tokenizer: HFTokenizer) -> dict[str, Any]:
-    content = json.loads(read_again(tokenizer))
+    content = json.loads(file_content(tokenizer))
     model = content["model"]
     kind = model.get("type", "BPE")  # old files have no type
     if kind != "BPE":
