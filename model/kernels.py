@@ -49,7 +49,7 @@ MAX_TRAINING_KEYS = 512  # with more, the scores kept for the backward pass take
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-    """softmax(q k^T / sqrt(D)) v, as ``attention`` defines it, with the fastest implementation for this case."""
+    """softmax(q k^T / sqrt(D)) v, as ``attention`` defines it, with the implementation from ``choose_attention``."""
     return choose_attention(q, k.shape[2])(q, k, v, mask)
 
 
@@ -98,15 +98,15 @@ def _attend_block(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tenso
     # The H / K query heads of a group become rows of one product with the keys they share, so that no key is repeated.
     rows = q.reshape(B, K, H // K * T, D)  # (B, K, H/K * T, D)
     scores = (rows * D**-0.5 @ k.mT).view(B, H, T, S)  # (B, H, T, S)
-    # Mask in place, because a copy of the scores takes 7% of a prompt's time. Mask a detached view: otherwise autograd
-    # would mask the gradient of the scores, too, and copy it for that. The gradient needs no mask: softmax gives hidden
-    # keys weight 0, and so gradient 0.
-    in_place = scores.detach()
+    # Mask in place, because a copy of the scores takes 7% of a prompt's time. A detached view shares their memory, but
+    # autograd does not see that it is masked: otherwise it would also mask a copy of their gradient. The gradient needs
+    # no mask, because softmax gives hidden keys weight 0, and so gradient 0.
+    detached = scores.detach()
     if mask is None:
         later = torch.ones(T, T, dtype=torch.bool, device=q.device).triu(1)  # (T, T), for the last T keys
-        in_place[..., S - T :].masked_fill_(later, -math.inf)
+        detached[..., S - T :].masked_fill_(later, -math.inf)
     else:
-        in_place.masked_fill_(~mask, -math.inf)
+        detached.masked_fill_(~mask, -math.inf)
     weights = scores.softmax(-1).type_as(v)  # (B, H, T, S); PyTorch sums 16-bit numbers in float32
     return (weights.view(B, K, H // K * T, S) @ v).view(B, H, T, D)
 
@@ -191,7 +191,8 @@ LINEAR: dict[str, Product] = {"F.linear": F.linear, "slices": linear_in_slices, 
 # is one group.
 
 # PyTorch's product, torch._weight_int8pack_mm, needs rows whose length is a multiple of INT8_MULTIPLE, or it reads past
-# their end. With AVX-512, it crashes unless the addresses of x and of the weight are multiples of these bytes.
+# their end. With AVX-512, it crashes unless the address of x is a multiple of X_ALIGNMENT bytes, and that of the weight
+# of WEIGHT_ALIGNMENT bytes.
 INT8_MULTIPLE = 32
 X_ALIGNMENT = 32
 WEIGHT_ALIGNMENT = 16
@@ -208,13 +209,13 @@ def int8_linear(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
 
 
 def choose_int8(x: Tensor, scales: Tensor) -> Int8Product:
-    """``int8_packed`` for few rows, ``int8_dequantized`` for many; compiled, ``int8_elementwise`` for some single rows.
+    """``int8_packed`` for few rows, ``int8_dequantized`` for many; under torch.compile, one row has rules of its own.
 
     ``int8_packed``, PyTorch's product, takes only matrices with one bfloat16 scale for each row and a row length that
     is a multiple of INT8_MULTIPLE. For other matrices, ``int8_dequantized`` is chosen also for few rows.
-    One row under torch.compile is the exception: ``int8_elementwise`` multiplies every matrix that ``int8_packed``
-    cannot take. With AVX-512 it also multiplies those that ``int8_packed`` can take, except if the row is bfloat16 and
-    has WIDE_ROW numbers or more.
+
+    Under torch.compile, one row is multiplied by ``int8_elementwise`` if ``int8_packed`` cannot take the matrix. With
+    AVX-512 it is also if ``int8_packed`` can, unless the row is bfloat16 and has WIDE_ROW numbers or more.
 
     GB/s of weights for one row, x in bfloat16, two cores, torch 2.13: ``int8_packed`` in eager mode /
     ``int8_elementwise`` compiled; - is not measured.
@@ -238,8 +239,8 @@ def choose_int8(x: Tensor, scales: Tensor) -> Int8Product:
 def int8_packed(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
     """PyTorch's product, which takes x in bfloat16 and one scale for each row of the weight."""
     rows = x.reshape(-1, x.shape[-1]).bfloat16()  # (rows, in)
-    # A copy is always aligned. torch.compile cannot check whether one is needed, and would remove a plain copy as
-    # unnecessary, but not a padded one.
+    # torch.compile cannot check the address, so x is always copied there, because a new tensor is aligned. The compiler
+    # would remove a plain copy as unnecessary, so a row is added and cut off again.
     compiling = torch.compiler.is_compiling()
     rows = F.pad(rows, (0, 0, 0, 1))[:-1] if compiling else aligned(rows, X_ALIGNMENT)
     out = torch._weight_int8pack_mm(rows, weight, scales[:, 0])  # (rows, out)

@@ -29,27 +29,27 @@ def ntk(freqs: Tensor, factor: float) -> Tensor:
 
 
 def llama3(freqs: Tensor, factor: float, original: int, low: float, high: float) -> Tensor:
-    """Llama 3.1: divide by ``factor`` the frequency of pairs with fewer than ``low`` rotations in the trained context.
+    """Llama 3.1: divide by ``factor`` the frequency of pairs that make fewer than ``low`` turns in the trained context.
 
-    Pairs with more than ``high`` rotations keep theirs; in between, the transition is linear in the rotations.
+    Pairs with more than ``high`` turns keep theirs; in between, the transition is linear in the number of turns.
     """
-    rotations = original * freqs / (2 * math.pi)
-    return _blend(freqs, factor, (rotations - low) / (high - low))
+    turns = original * freqs / (2 * math.pi)
+    return _blend(freqs, factor, (turns - low) / (high - low))
 
 
 def yarn(freqs: Tensor, factor: float, original: int, low: float, high: float) -> Tensor:
     """YaRN as in its authors' code: like ``llama3``, but the transition is linear in the index of the pair.
 
     Both ends of the transition are rounded to whole indices. The paper (arXiv:2309.00071, section 3.2) differs: there
-    the transition is linear in the number of rotations, as in ``llama3``.
+    the transition is linear in the number of turns, as in ``llama3``.
 
     Like the authors' code, this gets two extreme cases wrong. If even the first pair makes far fewer than ``low``
-    rotations, no pair is scaled, although all should be. If even the last pair makes far more than ``high`` rotations,
-    all pairs are scaled, although none should be.
+    turns, no pair is scaled, although all should be. If even the last pair makes far more than ``high`` turns, all
+    pairs are scaled, although none should be.
     """
     pairs = len(freqs)
     step = math.log(freqs[1].item())  # log of the ratio of neighbouring frequencies (freqs[0] is 1); negative
-    # The transition runs from the pair with ``high`` rotations to the one with ``low``. Index = log frequency / step.
+    # The transition runs from the pair with ``high`` turns to the one with ``low``. Index = log frequency / step.
     # The limit of ``last`` is that of the authors' code, D - 1, although the last pair has the index D/2 - 1.
     first = max(math.floor(math.log(2 * math.pi * high / original) / step), 0)
     last = min(math.ceil(math.log(2 * math.pi * low / original) / step), 2 * pairs - 1)
@@ -72,8 +72,8 @@ class RopeScaling:
     type: Annotated[Type, "which function"] = "linear"
     factor: Annotated[float, "divides the frequencies; about how many times longer the context becomes"] = 1.0
     original_max_seq_len: Annotated[int, "llama3 and yarn: the context the model was trained on"] = UNSET
-    low: Annotated[float, "llama3 and yarn: pairs with fewer rotations in that context are fully scaled"] = 1.0
-    high: Annotated[float, "pairs with more rotations are unchanged (default: llama3 4, yarn 32)"] = UNSET
+    low: Annotated[float, "llama3 and yarn: pairs with fewer turns in that context are fully scaled"] = 1.0
+    high: Annotated[float, "pairs with more turns are unchanged (default: llama3 4, yarn 32)"] = UNSET
     attention_factor: Annotated[float, "multiplies queries and keys (default: yarn 0.1 ln factor + 1, else 1)"] = UNSET
 
     def __post_init__(self) -> None:

@@ -90,8 +90,8 @@ class Transformer(nn.Module):
         """tokens (B, T) at positions start_pos .. start_pos + T - 1 -> logits (B, T, V).
 
         Without a cache the tokens are the whole sequence. ``mask`` is passed to ``attention``; None is causal. Raises
-        ValueError past the end of the context. Subclasses override ``hidden`` or ``logits``, not this method, because
-        the decode loop calls these two for a prompt.
+        ValueError past the end of the context. A subclass should override ``hidden`` or ``logits`` instead, because for
+        a prompt the decode loop calls these two and not this method.
         """
         return self.logits(self.hidden(tokens, start_pos, cache, mask))
 

@@ -92,10 +92,10 @@ def test_candidate_models_grow_in_size_and_keep_explicit_settings():
     assert {args.n_layers for args in candidate_models({"vocab_size": VOCABULARY, "n_layers": 2})} == {2}
 
 
-def test_embeddings_are_tied_only_if_the_text_has_few_tokens_per_piece():
-    enough = sizing.TIED_TOKENS_PER_PIECE * VOCABULARY
-    assert [chosen(tokens)["tie_embeddings"] for tokens in (enough - 1, enough)] == [True, False]
-    assert chosen(enough - 1, tie_embeddings=False)["tie_embeddings"] is False
+def test_embeddings_are_tied_only_if_the_model_would_memorise_the_text():
+    assert [chosen(tokens)["tie_embeddings"] for tokens in (50_000, 20_000_000)] == [True, False]
+    assert [chosen(200_000, minutes=minutes)["tie_embeddings"] for minutes in (10, 0.2)] == [True, False]
+    assert chosen(50_000, tie_embeddings=False)["tie_embeddings"] is False
 
 
 def test_below_two_minutes_the_context_is_half_of_the_default():

@@ -112,7 +112,7 @@ class Chat:
         """The tokens of a rendered text. A marked name becomes its characters, any other name its control token.
 
         Some tokenizers prepend a space to every text, which would be wrong between two pieces of one text. So each
-        later piece is encoded with a newline before it, which gets that space, and the newline's tokens are removed.
+        later piece is encoded after a newline. The space goes before the newline, and the tokens of both are removed.
         """
         first, *later_pieces = self._marked_name.split(text)
         ids = self.tokenizer.encode_control(first)
@@ -146,7 +146,7 @@ def common_prefix_length(a: Sequence[int], b: Sequence[int]) -> int:
 def open_chat(directory: Path, tokenizer: Tokenizer, system: str | None = None, required: bool = False) -> Chat | None:
     """Open the chat template of a directory: chat_template.jinja, else the one in tokenizer_config.json, else None.
 
-    The tokenizer's ``eos_ids`` become those of the chat. Raises ValueError if the template fails, or if there is none
+    Sets the tokenizer's ``eos_ids`` to those of the chat. Raises ValueError if the template fails, or if there is none
     and it is ``required`` or a ``system`` message is given.
     """
     source, config = directory / TEMPLATE, directory / "tokenizer_config.json"

@@ -90,7 +90,7 @@ class Conversation:
         for token_tensor in self._decode(new_tokens, max_new_tokens, sampler, start_pos):
             token = int(token_tensor)
             self.speed.stop(0 if sample.tokens else len(new_tokens), 1)
-            self.forwarded = prompt_length + len(sample.tokens)  # a sampled token is in the cache one step later
+            self.forwarded = prompt_length + len(sample.tokens)  # without ``token``, which the next step forwards
             sample.push(token, None)
             # An end token is left out of the text, because the model would begin another text after it.
             if token not in self.tokenizer.eos_ids:
@@ -171,7 +171,7 @@ class Conversation:
 
 
 def converse(conversation: Conversation, max_new_tokens: int, stop: Sequence[str]) -> None:
-    """Take turns until stdin ends. Ctrl-C ends only the turn.
+    """Take turns until stdin ends or the user types /exit. Ctrl-C ends only the turn.
 
     If a turn fails, for example because the line does not fit, a new text begins with the line. A line that fails in a
     new text, or in an endless conversation, is reported.
@@ -186,7 +186,7 @@ def converse(conversation: Conversation, max_new_tokens: int, stop: Sequence[str
             try:
                 stream_samples(conversation.turn(line, max_new_tokens, stop))
             except ValueError as error:
-                # A new text would not help if this one is new already, or endless: that one evicts what does not fit.
+                # A new text would not help: this one is new already, or endless, so that old tokens have made room.
                 if conversation.endless or not conversation.forwarded:
                     raise
                 print_note(f"{error}; a new text begins")

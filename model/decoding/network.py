@@ -158,8 +158,8 @@ def compile_function(function: Callable[..., Tensor], on_cpu: bool) -> Callable[
 class PerLayerCache(KVCache):
     """A view of a cache with one tensor for each layer, (B, K, max_seq_len, D), in the same memory.
 
-    With one tensor for all layers torch.compile would copy the whole cache at every second layer, because later layers
-    still read the tensor into which a layer has written.
+    With one tensor for all layers torch.compile would copy the whole cache for about half of the layers, because later
+    layers still read the tensor into which a layer has written.
     """
 
     def __init__(self, keys: list[Tensor], values: list[Tensor], max_seq_len: int) -> None:

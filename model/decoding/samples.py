@@ -178,7 +178,8 @@ def complete(
 ) -> Iterator[Sample]:
     """Continue every prompt, ``batch_size`` at a time, with a network from ``for_decoding``.
 
-    After every step it yields the first sample until that one has finished, from then on the second, and so on.
+    Yields one sample after every step: the first one until it has finished, then the second, and so on. A sample that
+    finished while it waited is yielded once.
     ``finish`` is set the last time that a sample is yielded.
     """
     max_new_tokens, batch_size = completion.max_new_tokens, completion.batch_size

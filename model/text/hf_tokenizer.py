@@ -127,7 +127,7 @@ class HFTokenizer:
         return TextStream(self.decode, self._is_incomplete)
 
     def _is_incomplete(self, token: int) -> bool:
-        """True for byte tokens, because a later invalid byte changes how they decode.
+        """True for byte tokens, because neighbouring ones are decoded together: one invalid byte garbles all of them.
 
         Also true for tokens that decode to nothing.
         """

@@ -153,9 +153,8 @@ def pack(model: SentencePieceProcessor, path: Path) -> bytes:
 def sentencepiece_model(tokenizer: Llama2cTokenizer) -> bytes:
     """Convert a tokenizer.bin to a tokenizer.model that encodes the same way.
 
-    The protocol buffer of sentencepiece_model.proto: the pieces with scores and types, then the settings in the order
-    of their fields below: BPE (model_type 2), vocabulary size, byte_fallback; identity normalization, a space before
-    the text, extra spaces kept, spaces written as U+2581.
+    It is the protocol buffer of sentencepiece_model.proto: the pieces with scores and types, the trainer's settings and
+    the normalizer's.
     """
     if b" " not in tokenizer.pieces_and_scores()[0][FIRST_BYTE + 256 :]:
         raise ValueError(f"{tokenizer.path} has no piece for the space: no tokenizer.model would encode the same way")
@@ -163,7 +162,9 @@ def sentencepiece_model(tokenizer: Llama2cTokenizer) -> bytes:
         _field(1, _piece_message(token, piece, score))
         for token, (piece, score) in enumerate(zip(*tokenizer.pieces_and_scores()))
     )
+    # BPE, the vocabulary size, byte_fallback
     trainer = _field(3, 2) + _field(4, tokenizer.vocab_size) + _field(35, 1)
+    # identity, a space before the text, extra spaces kept, spaces written as U+2581
     normalizer = _field(1, b"identity") + _field(3, 1) + _field(4, 0) + _field(5, 1)
     proto = pieces + _field(2, trainer) + _field(3, normalizer)
     try:

@@ -44,7 +44,7 @@ def split_documents(blocks: Iterable[str], separator: str | None) -> Iterator[Ch
             yield Chunk(part, starts)
             starts = False
             begin += len(part)
-        text = text[max(0, begin - 1) :]  # one more character, which tells whether a line starts at ``begin``
+        text = text[max(0, begin - 1) :]  # with the character before ``begin``: a line may start there
         begin = min(begin, 1)
 
 
@@ -156,7 +156,7 @@ def _decoded(raw: bytes, name: str) -> str | None:
 
 
 def _score(raw: bytes, name: str, common: str) -> float:
-    """How likely the encoding is: the fraction of common characters among the non-ASCII ones, or a little less."""
+    """How likely the encoding is: the fraction of common characters among the non-ASCII ones, adjusted for chance."""
     text = _decoded(raw, name)
     if text is None or "\0" in text:
         return 0.0
@@ -175,7 +175,7 @@ def _score(raw: bytes, name: str, common: str) -> float:
 
 
 def _utf16_score(raw: bytes, name: str) -> float:
-    """How likely the byte order is: the fraction of spaces, line ends and common characters, less that of chance."""
+    """How likely the byte order is: the fraction of spaces, line ends and common characters, minus 0.1."""
     text = _decoded(raw, name)
     if not text or any(character < " " and character not in "\t\n\r\f" for character in text):
         return 0.0

@@ -128,7 +128,7 @@ class Separator:
 
     A tag or a form feed separates documents wherever its core is, and a line separator where its core is a whole line.
     Head and tail may be missing, wholly or in part, as at the start or end of the text, beside another separator, or
-    at places that ``recognize`` did not see. Any other separator must occur exactly as it is.
+    at places that ``recognize`` did not see. A separator of neither kind must occur exactly as it is.
     """
 
     def __init__(self, separator: str):
@@ -242,7 +242,7 @@ def _is_certain_tag(tag: Candidate, texts: Sequence[str]) -> bool:
 
 
 def _is_certain_rule(rule: Candidate) -> bool:
-    """Documents are of similar length; the texts between the rules of headings and tables are not."""
+    """Whether the texts between the rules have similar lengths, as documents do, but not the parts of a table."""
     if len(rule.core) < MIN_RULE or rule.core[0] not in "=-":
         return False
     if not _is_between_texts(rule) or min(rule.lengths, default=0) < MIN_DOCUMENT:

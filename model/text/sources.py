@@ -250,9 +250,9 @@ def _start_of_text(path: Path) -> str:
 def _text_files(spec: str, files: Sequence[Path], text_key: str) -> list[File | None]:
     """The text files among ``files``. One warning counts the skipped files, with an example.
 
-    A JSON or CSV file without ``text_key`` may be the data of a program, so it is read as plain text. But if all text
-    files are of this kind, reading them will raise an error, as it always does for JSON lines (.jsonl, .ndjson)
-    without ``text_key``.
+    A JSON or CSV file without ``text_key`` may be the data of a program, so beside other text files it is read as plain
+    text. If all text files are like that, reading them raises an error, and so does a .jsonl or .ndjson file without
+    ``text_key``.
     """
     texts: list[File] = []
     empty: list[Path] = []

@@ -38,8 +38,8 @@ class Choice(NamedTuple):
 def show_plan(plan: Plan, text: PreparedText) -> int:
     """Print the size and the forecast of the run. Returns the exit code.
 
-    If something was chosen, also print the command that repeats the run, and save the choice in the cache, beside the
-    tokens of the text. Runs reuse it for a day.
+    If something was chosen, also print the command that trains with these settings, and save the choice in the cache,
+    beside the tokens of the text. Runs reuse it for a day.
     """
     device = local_device(pick_device(plan.train.device), plan.ranks)
     needs_choice = plan.needs_choice

@@ -14,7 +14,7 @@ def fine_tuning_settings(settings: Settings, given_for_fine_tuning: Settings, fl
     A flag may lower ``max_seq_len``. ``given_for_fine_tuning`` are the flags and, if the config itself sets
     ``init_from``, also the settings of the config. A learning rate among them is used as it is. Otherwise the rate is
     FINE_TUNING_LR_FRACTION times that of the config, which was written for training from scratch. If the config has
-    none, it is this fraction of PEAK_LR, or for adamw of the default ``lr``.
+    none, it is this fraction of PEAK_LR or, with adamw, of the default ``lr``.
 
     Raises ValueError if the ``flags`` set another architecture, or ask for a new tokenizer.
     """

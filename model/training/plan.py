@@ -31,9 +31,11 @@ class Plan:
     network_class: type[Transformer] = Transformer
     ranks: Ranks = SINGLE_PROCESS
     resume: bool = False
-    settings: Settings = field(default_factory=dict)  # from the file, the flags and the choice, without defaults
+    settings: Settings = field(
+        default_factory=dict
+    )  # from the file, the flags and the choice; a new run's have no defaults
     base: Path | None = None  # without --out_dir: the directory is the first free one of base, base-2, base-3 …
-    keeps_text: bool = False  # resumed without settings of the text: its cached tokens are used, if there are any
+    keeps_text: bool = False  # resumed with no new settings of the text: its cached tokens are used, if there are any
     saved_settings: Settings | None = None  # when resuming: those in the run directory
     changes: tuple[str, ...] = ()  # when resuming: the differences from the saved settings
 

@@ -43,7 +43,7 @@ class PreparedText:
 def prepare_text(plan: Plan) -> PreparedText:
     """Train or load the tokenizer, tokenize, split. Results for the same files are reused from the cache."""
     data, model = plan.data, plan.model_args
-    trained: Path | None = None
+    tokenizer_file: Path | None = None
     documents: Documents | None = None
     notes: list[str] = []  # printed when nothing can fail any more, so that an error stands alone
     if plan.resume:
@@ -51,8 +51,8 @@ def prepare_text(plan: Plan) -> PreparedText:
     elif data.tokenizer in TOKENIZER_KINDS:
         data, documents, notes = open_text(data)
         vocab_size = plan.settings.get("vocab_size")
-        trained = cached_tokenizer(documents, cache_home(), data.tokenizer, vocab_size)
-        tokenizer = load_tokenizer(trained)
+        tokenizer_file = cached_tokenizer(documents, cache_home(), data.tokenizer, vocab_size)
+        tokenizer = load_tokenizer(tokenizer_file)
         if data.tokenizer == "bpe" and vocab_size is None:
             notes.append(format_rows({"vocab_size": f"{tokenizer.vocab_size}, chosen to fit the text"}))
     else:
@@ -74,7 +74,7 @@ def prepare_text(plan: Plan) -> PreparedText:
         )
         documents.check_unchanged()  # a file may have changed after the tokenizer was trained on it
     check_variety(dataset, tokenizer)
-    entries = [dataset.entry, trained.parent if trained else None]
+    entries = [dataset.entry, tokenizer_file.parent if tokenizer_file else None]
     if data.start_text is None:
         data = dataclasses.replace(data, start_text=choose_start_text(dataset, tokenizer, model.max_seq_len))
     for note in notes:

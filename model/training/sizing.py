@@ -35,10 +35,9 @@ OVERHEAD = 0.05  # fraction of the minutes for validation, checkpoints and sampl
 TIMING_ROUNDS = 3
 FINE_TUNING_EPOCHS = 3  # on two small texts, 3 epochs were better than 2 and 4 (benchmarks/choice.py)
 MIN_GAIN = 0.003  # relative reduction of the loss below which the remaining tokens are not worth their time
-# The embeddings are tied if the text has fewer tokens than this for each piece of the vocabulary. With 4096 pieces,
-# tied embeddings lowered the loss of a text with 69 tokens per piece by up to 4%, and raised that of a text with 1,800
-# by 3% (benchmarks/README.md).
-TIED_TOKENS_PER_PIECE = 400
+# Embeddings are tied if the ``memorization`` without that would be above this. On tinyshakespeare with 4096 pieces,
+# tied ones raised the loss by 3% at 13, and lowered it by 0.5% at 17 and by 4 to 6% at 36 (benchmarks/README.md).
+TIE_ABOVE = 15
 MAX_EPOCHS = 12  # the law was fitted to at most 10 epochs, and is trusted only a little beyond
 
 Number = TypeVar("Number", float, Tensor)
@@ -209,15 +208,13 @@ def choose_model_settings(settings: Settings, facts: TextFacts, machine: Machine
     Tries sizes from small to large, until the predicted loss rises or the memory is too small.
     """
     seconds = training_seconds(settings["minutes"])
-    tokens = 1e4 * seconds  # a first estimate for the smallest size
+    tokens = 1e4 * seconds  # a first estimate for the smallest size; each other one starts from that before it
     best: Settings | None = None
     lowest_loss = math.inf
-    tie_embeddings = facts.train_tokens < TIED_TOKENS_PER_PIECE * facts.vocab_size
-    defaults = {"tie_embeddings": tie_embeddings} | default_context(settings)
-    for model in candidate_models(defaults | settings | {"vocab_size": facts.vocab_size}):
+    for model in candidate_models(default_context(settings) | settings | {"vocab_size": facts.vocab_size}):
         hidden = count_parameters(model).hidden
-        estimate = training_settings(model, tokens, facts.train_tokens, settings, machine.processes)
-        train = from_settings(TrainArgs, estimate)
+        provisional = training_settings(model, tokens, facts.train_tokens, settings, machine.processes)
+        train = from_settings(TrainArgs, provisional)
         if not fits_memory(model, train, machine.device, machine.processes):
             break
         affordable = affordable_tokens(model, train, machine, seconds)
@@ -228,6 +225,8 @@ def choose_model_settings(settings: Settings, facts: TextFacts, machine: Machine
         if loss >= lowest_loss:
             break
         lowest_loss = loss
+        if "tie_embeddings" not in settings and memorization(model, tokens, facts.train_tokens) > TIE_ABOVE:
+            model = dataclasses.replace(model, tie_embeddings=True)  # takes the same time
         best = training_settings(model, tokens, facts.train_tokens, settings, machine.processes)
         best |= architecture_settings(model)
         steps = max(1, int(min(tokens / (best["batch_size"] * model.max_seq_len), train.step_limit)))
@@ -327,22 +326,27 @@ def training_settings(
 
     The batch size grows with the square root of the tokens. For a vocabulary above 2048 it also grows with the square
     root of the vocabulary size, because a batch otherwise holds few examples of each piece. Weight decay keeps the
-    model from memorising the text, so it grows with the epochs and with the parameters per token of text. If both are
-    few, more decay raises the loss. The result contains all ``settings``, which override the chosen values.
+    model from memorising the text, so it grows with the ``memorization``; where that is low, more than 0.1 raises the
+    loss. The result contains all ``settings``, which override the chosen values.
     """
     step_tokens = 1024 * math.sqrt(tokens / 1e6 * max(1, model.vocab_size / 2048))
     rows = 2 ** round(math.log2(step_tokens / model.max_seq_len))
     rows = max(2, min(rows, 64))
     unit = processes * settings.get("micro_batch_size", 1)  # the batch size is a multiple of it
-    memorization = tokens / unique_tokens * math.sqrt(count_parameters(model).total / unique_tokens)
+    decay = 0.1 * max(1.0, memorization(model, tokens, unique_tokens) / 5) ** 1.5
     chosen = {
         "batch_size": unit * max(1, round(rows / unit)),
         "lr": PEAK_LR if settings.get("optimizer", "muon") == "muon" else TrainArgs.lr,
         "muon_lr": PEAK_LR,
         "decay_start": 0.1,
-        "weight_decay": round(min(0.1 * max(1.0, memorization / 5) ** 1.5, 0.8), 1),
+        "weight_decay": round(min(decay, 0.8), 1),
     }
     return chosen | settings
+
+
+def memorization(model: ModelArgs, tokens: float, unique_tokens: int) -> float:
+    """How much of the text a run may memorise: the epochs times the square root of the parameters per token of text."""
+    return tokens / unique_tokens * math.sqrt(count_parameters(model).total / unique_tokens)
 
 
 def validation_settings(steps: int, tokens: float) -> Settings:

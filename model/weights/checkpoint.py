@@ -25,9 +25,9 @@ from .meta import Meta
 from .tokenizers import find_tokenizer, load_tokenizer, read_ids
 from .variants import check_rebuilds, make_network, name_of
 
-# On the CPU, weights that keep the file's dtype and layout are the memory-mapped file itself, without a copy. The
-# mapping is private, so changing a weight does not change the file. On Windows they are copied, because a mapped file
-# cannot be replaced.
+# On the CPU, weights that keep the file's dtype and layout are the memory-mapped file itself, if the format maps it.
+# The mapping is private, so changing a weight does not change the file. On Windows they are copied, because a mapped
+# file cannot be replaced.
 COPY_WEIGHTS = sys.platform == "win32"
 MODEL_CONFIGS = ("config.json", "params.json")  # of Hugging Face and Meta; a directory with one of them is a model
 RUNS = Path("runs")
@@ -255,9 +255,10 @@ def load_model(
     The weights of a subclass of ``Transformer`` need that class as ``network``. A plain Llama's weights can be loaded
     into any subclass with the same tensors. Tensors are read one by one, so the peak memory is the network and one
     tensor; a subclass is first built in full, which takes the same memory once more. On a CPU, weights that keep the
-    file's dtype and layout stay memory-mapped, except on Windows, and are read when they are used. NaN and infinity in
-    weights that were read cause a warning; those in memory-mapped weights are found when generating, which raises
-    ValueError. Raises ValueError if the tensors do not match the configuration.
+    file's dtype and layout stay memory-mapped (not those of llama2.c, and not on Windows), and are read when they are
+    used. NaN and infinity in weights that were converted or copied to ``device`` cause a warning; those in other
+    weights are found when generating, which raises ValueError. Raises ValueError if the tensors do not match the
+    configuration.
     """
     return open_checkpoint(path).model(device, dtype, network, int8)
 

@@ -9,6 +9,7 @@ export function drawCache() {
   const end = pass.startPos + pass.T;
   drawSlice(pass);
   drawAgreement();
+  // A pass without the cache writes no slot, so its slice is empty.
   drawSlots(state.cached, pass.useCache ? pass.startPos : end, end);
   drawCost("work", "workAxis", millions);
   drawCost("time", "timeAxis", (each) => each.ms);

@@ -54,7 +54,7 @@ function drawView(view) {
 
 // Draws one view per frame, so that the page stays responsive.
 function drawHidden() {
-  if (state.playing || state.advancing || !stale.size) return; // both schedule a frame when they stop
+  if (state.playing || state.advancing || !stale.size) return; // playing and advancing schedule a frame when they stop
   const [view] = stale;
   drawView(view);
   if (stale.size) requestAnimationFrame(drawHidden);

@@ -24,8 +24,8 @@ export function enqueue(job) {
 async function extend(earlier, tokens, count) {
   const { useCache } = state;
   const all = [...earlier, ...tokens];
-  // With the cache, the worker forwards only the tokens from `start` on, because those before are cached. Without the
-  // cache, it forwards the whole text.
+  // The worker gets the text in two parts, cut at `start`. With the cache it forwards only the second part, because the
+  // first is cached; without the cache it forwards both, wherever the cut is.
   const start = useCache ? Math.min(state.cached, earlier.length) : earlier.length;
   const answer = await ask("run", {
     earlier: all.slice(0, start),

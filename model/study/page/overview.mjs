@@ -45,7 +45,8 @@ function branch(key, parts) {
 const VIEW_ORDER = Object.keys(VIEWS);
 const GUIDE = ["guide1", "guide2", "guide3", "guide4", "guide5", "guide6"]; // one text for each view
 
-// Marks the current view: the last one whose top is above the middle of the screen, or at the end of the page the last.
+// Marks the current view: the lowest one whose top is above the middle of the screen. At the end of the page it is the
+// last view.
 export function markView() {
   const passed = VIEW_ORDER.filter((view) => $(view).getBoundingClientRect().top < innerHeight / 2);
   const isEnd = scrollY > 0 && innerHeight + scrollY >= document.documentElement.scrollHeight - 2;
