@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 demo: .venv/run
 	$(BIN)/python train.py configs/demo.toml
 	@echo
-	$(BIN)/python generate.py --prompt "Raises ValueError if" --num_samples 2 --temperature 0.65 --top_p 0.95 --max_new_tokens 60
+	$(BIN)/python generate.py --prompt "Return a new" --num_samples 2 --temperature 0.65 --top_p 0.95 --max_new_tokens 60
 	@echo
 	$(BIN)/python study.py page --out runs/page.html
 
