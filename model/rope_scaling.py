@@ -48,11 +48,11 @@ def yarn(freqs: Tensor, factor: float, original: int, low: float, high: float) -
     pairs are scaled, although none should be.
     """
     pairs = len(freqs)
-    step = math.log(freqs[1].item())  # log of the ratio of neighbouring frequencies (freqs[0] is 1); negative
-    # The transition runs from the pair with ``high`` turns to the one with ``low``. Index = log frequency / step.
+    log_ratio = math.log(freqs[1].item())  # of the frequencies of neighbouring pairs (freqs[0] is 1); negative
+    # The transition runs from the pair with ``high`` turns to the one with ``low``. Index = log frequency / log_ratio.
     # The limit of ``last`` is that of the authors' code, D - 1, although the last pair has the index D/2 - 1.
-    first = max(math.floor(math.log(2 * math.pi * high / original) / step), 0)
-    last = min(math.ceil(math.log(2 * math.pi * low / original) / step), 2 * pairs - 1)
+    first = max(math.floor(math.log(2 * math.pi * high / original) / log_ratio), 0)
+    last = min(math.ceil(math.log(2 * math.pi * low / original) / log_ratio), 2 * pairs - 1)
     width = last - first
     if width == 0:
         width = 1  # the transition is one step between two pairs

@@ -178,9 +178,9 @@ def complete(
 ) -> Iterator[Sample]:
     """Continue every prompt, ``batch_size`` at a time, with a network from ``for_decoding``.
 
-    Yields one sample after every step: the first one until it has finished, then the second, and so on. A sample that
-    finished while it waited is yielded once.
-    ``finish`` is set the last time that a sample is yielded.
+    After every step it yields the sample that is being streamed: the first one until it has finished, then the second,
+    and so on. A sample that finished while it waited is yielded once. ``finish`` is set the last time that a sample is
+    yielded.
     """
     max_new_tokens, batch_size = completion.max_new_tokens, completion.batch_size
     for first in range(0, len(prompts), batch_size):

@@ -3,8 +3,8 @@
 import { $, element, number, surface, table } from "./draw.mjs";
 import { args, keyOf, limit, query, tokenText, state, t, weightsOf } from "./state.mjs";
 
-// A picture for each head, with a pixel for each weight. Only new rows are painted, unless the theme
-// has changed or `repaintFrom` was called.
+// A picture for each head, with a pixel for each weight. Only new rows are painted, unless the theme has changed or
+// `repaintFrom` was called.
 const pictures = Array.from({ length: args.nLayers * args.nHeads }, () =>
   element("canvas", { width: limit, height: limit }).getContext("2d"),
 );

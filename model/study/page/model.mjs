@@ -11,8 +11,8 @@ export const linear = (freqs, { factor }) => freqs.map((freq) => freq / factor);
 export const ntk = (freqs, { factor }) => freqs.map((freq, i) => freq * factor ** -(i / (freqs.length - 1)));
 
 export function llama3(freqs, { factor, originalMaxSeqLen, low, high }) {
-  const rotations = freqs.map((freq) => (originalMaxSeqLen * freq) / (2 * Math.PI));
-  return blend(freqs, factor, rotations.map((n) => (n - low) / (high - low)));
+  const turns = freqs.map((freq) => (originalMaxSeqLen * freq) / (2 * Math.PI));
+  return blend(freqs, factor, turns.map((n) => (n - low) / (high - low)));
 }
 
 export function yarn(freqs, { factor, originalMaxSeqLen, low, high }) {
