@@ -11,7 +11,7 @@ COUNTS = ("dim", "n_layers", "n_heads", "n_kv_heads", "head_dim", "hidden_dim", 
 
 @dataclass(frozen=True)
 class ModelArgs:
-    """The architecture. Fields whose default is UNSET are computed from the others if they are left out.
+    """The architecture. Fields that are left out and have the default UNSET (None) are computed from the others.
 
     Raises ValueError that lists every problem at once, each with its value and the fix.
     """
@@ -53,7 +53,7 @@ class ModelArgs:
         for name in COUNTS:
             value = getattr(self, name)
             if value is UNSET and getattr(ModelArgs, name) is UNSET:
-                continue  # left out, but the field it would be computed from is wrong: that one is reported instead
+                continue  # it was not computed, because another field is wrong; the message is about that field
             if not self._are_counts(name):
                 yield f"{name} is {value!r}: give a whole number of at least 1"
         if self._are_counts("dim", "n_heads") and self.head_dim is UNSET:

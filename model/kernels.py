@@ -98,9 +98,9 @@ def _attend_block(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tenso
     # The H / K query heads of a group become rows of one product with the keys they share, so that no key is repeated.
     rows = q.reshape(B, K, H // K * T, D)  # (B, K, H/K * T, D)
     scores = (rows * D**-0.5 @ k.mT).view(B, H, T, S)  # (B, H, T, S)
-    # Mask in place, because a copy of the scores takes 7% of a prompt's time. A detached view shares their memory, but
-    # autograd does not see that it is masked: otherwise it would also mask a copy of their gradient. The gradient needs
-    # no mask, because softmax gives hidden keys weight 0, and so gradient 0.
+    # Mask in place, because a copy of the scores takes 7% of a prompt's time. The detached view shares the memory of
+    # the scores, and hides the masking from autograd, which would otherwise mask a copy of the gradient, too. That is
+    # not needed: softmax gives hidden keys weight 0, and so gradient 0.
     detached = scores.detach()
     if mask is None:
         later = torch.ones(T, T, dtype=torch.bool, device=q.device).triu(1)  # (T, T), for the last T keys
@@ -191,7 +191,7 @@ LINEAR: dict[str, Product] = {"F.linear": F.linear, "slices": linear_in_slices, 
 # is one group.
 
 # PyTorch's product, torch._weight_int8pack_mm, needs rows whose length is a multiple of INT8_MULTIPLE, or it reads past
-# their end. With AVX-512, it crashes unless the address of x is a multiple of X_ALIGNMENT bytes, and that of the weight
+# their end. With AVX-512, it crashes unless x starts at a multiple of X_ALIGNMENT bytes, and the weight at a multiple
 # of WEIGHT_ALIGNMENT bytes.
 INT8_MULTIPLE = 32
 X_ALIGNMENT = 32
@@ -215,7 +215,7 @@ def choose_int8(x: Tensor, scales: Tensor) -> Int8Product:
     is a multiple of INT8_MULTIPLE. For other matrices, ``int8_dequantized`` is chosen also for few rows.
 
     Under torch.compile, ``int8_elementwise`` is chosen for one row if ``int8_packed`` cannot take the matrix. With
-    AVX-512 it is chosen for the others, too, unless the row is bfloat16 and has WIDE_ROW numbers or more.
+    AVX-512 it is chosen for one row of any matrix, unless the row is bfloat16 and has WIDE_ROW numbers or more.
 
     GB/s of weights for one row, x in bfloat16, two cores, torch 2.13: ``int8_packed`` in eager mode /
     ``int8_elementwise`` compiled; - is not measured.
@@ -239,8 +239,8 @@ def choose_int8(x: Tensor, scales: Tensor) -> Int8Product:
 def int8_packed(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
     """PyTorch's product, which takes x in bfloat16 and one scale for each row of the weight."""
     rows = x.reshape(-1, x.shape[-1]).bfloat16()  # (rows, in)
-    # torch.compile cannot check the address, so x is always copied there, because a new tensor is aligned. The compiler
-    # would remove a plain copy as unnecessary, so a row is added and cut off again.
+    # Compiled code cannot check the address of x, so it always copies x: a new tensor is aligned. The compiler would
+    # remove a plain copy as unnecessary, so a row is added and cut off again.
     compiling = torch.compiler.is_compiling()
     rows = F.pad(rows, (0, 0, 0, 1))[:-1] if compiling else aligned(rows, X_ALIGNMENT)
     out = torch._weight_int8pack_mm(rows, weight, scales[:, 0])  # (rows, out)

@@ -48,7 +48,7 @@ def yarn(freqs: Tensor, factor: float, original: int, low: float, high: float) -
     pairs are scaled, although none should be.
     """
     pairs = len(freqs)
-    log_ratio = math.log(freqs[1].item())  # of the frequencies of neighbouring pairs (freqs[0] is 1); negative
+    log_ratio = math.log(freqs[1] / freqs[0])  # negative, and the same for any two neighbouring pairs
     # The transition runs from the pair with ``high`` turns to the one with ``low``. Index = log frequency / log_ratio.
     # The limit of ``last`` is that of the authors' code, D - 1, although the last pair has the index D/2 - 1.
     first = max(math.floor(math.log(2 * math.pi * high / original) / log_ratio), 0)

@@ -143,7 +143,7 @@ class Conversation:
         return length
 
     def _room(self, reused: int) -> int:
-        """The number of tokens that fit at once behind ``reused`` tokens."""
+        """How many tokens fit at once after the ``reused`` ones."""
         if isinstance(self.cache, EndlessCache):
             return self.cache.room(reused)
         return self.cache.max_seq_len - reused
@@ -186,7 +186,7 @@ def converse(conversation: Conversation, max_new_tokens: int, stop: Sequence[str
             try:
                 stream_samples(conversation.turn(line, max_new_tokens, stop))
             except ValueError as error:
-                # A new text would not help: this one is new already, or endless, so that old tokens have made room.
+                # A new text would not help if this one is new, or endless: then no old tokens are in the way.
                 if conversation.endless or not conversation.forwarded:
                     raise
                 print_note(f"{error}; a new text begins")

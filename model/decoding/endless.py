@@ -66,7 +66,7 @@ class EndlessCache(KVCache):
         self.evicted = 0  # number of tokens evicted so far; -1 while keys are being moved
 
     def room(self, start_pos: int) -> int:
-        """The number of tokens that fit behind the first ``start_pos`` tokens, if all evictable ones are evicted."""
+        """How many tokens fit after ``start_pos`` cached ones, if all of these but the first ``keep`` are evicted."""
         return self.max_seq_len - min(self.keep, start_pos)
 
     def make_room(self, start_pos: int, T: int = 1) -> int:

@@ -83,7 +83,7 @@ def raise_exception(message: str) -> NoReturn:
 
 
 def render(template: str, variables: dict[str, Any], conversations: list[Any]) -> list[str]:
-    """The text of each conversation, a list [messages, add_generation_prompt]."""
+    """Render each conversation, given as a list [messages, add_generation_prompt], to its text."""
     compiled = environment().from_string(template)
     texts = []
     for messages, add_generation_prompt in conversations:

@@ -44,7 +44,7 @@ def split_documents(blocks: Iterable[str], separator: str | None) -> Iterator[Ch
             yield Chunk(part, starts)
             starts = False
             begin += len(part)
-        text = text[max(0, begin - 1) :]  # with the character before ``begin``: a line may start there
+        text = text[max(0, begin - 1) :]  # one character before ``begin`` shows whether a line starts at ``begin``
         begin = min(begin, 1)
 
 
@@ -200,12 +200,14 @@ def how_to_convert(raw: bytes, wrong: int, name: str) -> str:
 
     The encoding is guessed from the text around that byte.
     """
-    near = max(0, wrong - PROBE // 2)
-    line_end = raw.rfind(b"\n", near, wrong)
-    # A line does not start within a character. In UTF-16 it may, but there the first wrong byte is near the start of
-    # the file, so ``start`` is not used.
-    start = near if line_end < 0 else line_end + 1
-    encoding = guess_encoding(raw if wrong < PROBE // 2 else raw[start:])
+    start = 0
+    if wrong > PROBE // 2:
+        # Begin after a line end, so that no character is cut in two. (In UTF-16 it could be, but there the first wrong
+        # byte is near the start of the file.)
+        near = wrong - PROBE // 2
+        line_end = raw.rfind(b"\n", near, wrong)
+        start = near if line_end < 0 else line_end + 1
+    encoding = guess_encoding(raw[start:])
     if encoding is None:
         return "no other encoding fits either; give a text file, or convert it with iconv -f ENCODING -t UTF-8"
     command = f"iconv -f {encoding} -t UTF-8"

@@ -34,9 +34,9 @@ TAGS = (
     "</s>",
 )
 OPENING = r"(?:<s>|<bos>|<BOS>|\[BOS\]|<\|bos\|>|<\|startoftext\|>|<\|begin_of_text\|>)"
-# A separator has a head, a core and a tail, the three groups of these patterns. The core is a tag, a form feed or the
-# text of a line. Head and tail are the white space around it. A mark is a tag or a form feed: its tail may end with a
-# beginning-of-text tag. A line separator has line ends in its head and tail.
+# A separator has a head, a core and a tail, the three groups of these patterns. The core is a tag, a form feed or one
+# or more lines of text. Head and tail are the white space around it. A mark is a tag or a form feed: its tail may end
+# with a beginning-of-text tag. A line separator has line ends in its head and tail.
 MARK_SEPARATOR = re.compile(rf"(\s*)({'|'.join(map(re.escape, TAGS))}|\f)(\s*(?:{OPENING}[^\S\n]*)?)")
 LINE_SEPARATOR = re.compile(r"(\s*\n)(\S|\S.*\S)([\r\n]\s*)", re.DOTALL)
 # A horizontal rule: a line of one sign, repeated at least five times
@@ -50,7 +50,7 @@ SENTENCE_END = tuple(".!?…。！？\"'”’」』")
 MIN_FRACTION = 0.9  # the least fraction of a separator's places that must look like the end of a document
 MAX_VARIATION = 1.0  # largest standard deviation / mean of the lengths of the documents between rules
 MIN_DOCUMENT = 40  # characters; a shorter text between two rules is a title
-MIN_RULE = 10  # characters; shorter rules, and rules of asterisks, separate the scenes of a novel
+MIN_RULE = 10  # characters; shorter rules separate the scenes of a novel
 MIN_TAGS = 5  # fewer tags may be string constants in a program
 
 

@@ -140,8 +140,10 @@ class SentencePieceTokenizer:
         self.eos_ids = tuple(i for i in (self._model.eos_id(), self.bos_id) if i >= 0)
         self.file_hash = self.fingerprint = hashlib.sha256(proto).hexdigest()
         self.adds_space = self._model.encode("a", out_type=str)[0].startswith(SPACE)
-        # SentencePiece decodes U+2581 as a space, so a U+2581 in the text is encoded as its three bytes, and the parts
-        # around it separately. A tokenizer that adds a space would add one to each part: there U+2581 becomes a space.
+        # SentencePiece decodes a piece with U+2581 as a space, but the three bytes of U+2581 as this character. So a
+        # U+2581 in the text is encoded as bytes, and the parts around it separately. This is not possible if the
+        # tokenizer adds a space, because it would add one to each part; with such a tokenizer, U+2581 is decoded as a
+        # space.
         byte_ids = [self._model.piece_to_id(f"<0x{byte:02X}>") for byte in SPACE.encode()]
         has_bytes = all(self._model.is_byte(i) for i in byte_ids)
         self._u2581_ids = byte_ids if has_bytes and not self.adds_space else None

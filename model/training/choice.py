@@ -43,7 +43,7 @@ def show_plan(plan: Plan, text: PreparedText) -> int:
     """
     device = local_device(pick_device(plan.train.device), plan.ranks)
     needs_choice = plan.needs_choice
-    choice = choose(plan, text, device)
+    choice = choose_and_forecast(plan, text, device)
     if needs_choice:
         save_choice(choice, choice_file(plan, text, device))
     plan, text = apply_choice(plan, text, choice.chosen)
@@ -62,21 +62,22 @@ def train_command(settings: Settings) -> str:
     return f"{script_command('train')} {format_flags(settings, *CLASSES)}"
 
 
-def choose_and_forecast(plan: Plan, text: PreparedText, device: torch.device) -> tuple[Plan, PreparedText, Forecast]:
-    """Choose the settings that the user left open, and forecast the run.
+def reuse_or_choose(plan: Plan, text: PreparedText, device: torch.device) -> tuple[Plan, PreparedText, Forecast]:
+    """Complete the settings that the user left open, and forecast the run.
 
     Reuses the choice that ``--plan`` made in the last day for the same settings, text and machine.
     """
     choice = load_choice(choice_file(plan, text, device))
     if choice is None:
-        choice = choose(plan, text, device)
+        choice = choose_and_forecast(plan, text, device)
     else:
         print_note(format_rows({"choice": "reused from --plan, less than a day old"}))
     plan, text = apply_choice(plan, text, choice.chosen)
     return plan, text, choice.expected
 
 
-def choose(plan: Plan, text: PreparedText, device: torch.device) -> Choice:
+def choose_and_forecast(plan: Plan, text: PreparedText, device: torch.device) -> Choice:
+    """Choose the settings that the user left open, if there are any, and forecast the run."""
     facts = text_facts(text.dataset, text.model_args.vocab_size)
     machine = Machine(plan.network_class, text.dataset, device, plan.ranks.world_size)
     chosen: Settings = {}

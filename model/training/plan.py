@@ -31,7 +31,7 @@ class Plan:
     network_class: type[Transformer] = Transformer
     ranks: Ranks = SINGLE_PROCESS
     resume: bool = False
-    # From the file, the flags and the choice; those of a new run have no defaults
+    # From the file, the flags and the choice. For a new run, settings that were neither given nor chosen are missing.
     settings: Settings = field(default_factory=dict)
     base: Path | None = None  # without --out_dir: the directory is the first free one of base, base-2, base-3 …
     keeps_text: bool = False  # resumed with no new settings of the text: its cached tokens are used, if there are any

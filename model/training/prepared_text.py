@@ -35,7 +35,7 @@ class PreparedText:
 
     tokenizer: Tokenizer
     dataset: Dataset
-    model_args: ModelArgs  # the plan's, with the vocabulary size of the tokenizer
+    model_args: ModelArgs  # the plan's; if trained from scratch, with the vocabulary size of the tokenizer
     entries: list[Path]  # cache entries: the tokens, and the tokenizer if it was trained on the text
     data: DataArgs  # the plan's, with doc_separator and start_text filled in
 

@@ -33,8 +33,8 @@ def resolve(
 def resolve_new(config: Path | None, default_config: Path, flags: Settings, ranks: Ranks) -> Plan:
     """The plan of a new run.
 
-    ``max_steps`` as a flag overrides the minutes of the default config, which the user has not set: they could
-    end the run before its last step.
+    If ``max_steps`` is a flag, the minutes of the default config are dropped: the user did not ask for them, and they
+    could end the run before its last step.
     """
     file = read_toml(config or default_config, *CLASSES)
     if not config and "max_steps" in flags:

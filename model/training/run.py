@@ -16,7 +16,7 @@ from ..text.token_cache import note_use
 from ..transformer import Transformer
 from ..weights import open_checkpoint, save_tokenizer
 from ..weights.variants import make_network
-from .choice import choose_and_forecast
+from .choice import reuse_or_choose
 from .config import CLASSES, CONFIG_FILE
 from .console import Console
 from .distributed import local_device, process_group
@@ -37,9 +37,11 @@ def run(plan: Plan, text: PreparedText | None) -> int:
     device = local_device(pick_device(plan.train.device), plan.ranks)
     expected = None
     with ExitStack() as stack:
-        if text:  # before process_group: the other processes wait there, and torchrun ends them if this one fails
+        # The first process does this before it joins the others, which wait in process_group: if it fails here,
+        # torchrun ends them.
+        if text:
             if plan.needs_choice:
-                plan, text, expected = choose_and_forecast(plan, text, device)
+                plan, text, expected = reuse_or_choose(plan, text, device)
             check_training_memory(text.model_args, plan.train, device, plan.ranks.world_size)
             plan = stack.enter_context(locked_run_directory(plan))
             write_run(plan, text)

@@ -35,8 +35,9 @@ OVERHEAD = 0.05  # fraction of the minutes for validation, checkpoints and sampl
 TIMING_ROUNDS = 3
 FINE_TUNING_EPOCHS = 3  # on two small texts, 3 epochs were better than 2 and 4 (benchmarks/choice.py)
 MIN_GAIN = 0.003  # relative reduction of the loss below which the remaining tokens are not worth their time
-# Embeddings are tied if the ``memorization`` without that would be above this. On tinyshakespeare with 4096 pieces,
-# tied ones raised the loss by 3% at 13, and lowered it by 0.5% at 26 and by 4 to 6% at 36 (benchmarks/README.md).
+# Embeddings are tied if the ``memorization`` of the model with separate ones is above this. On tinyshakespeare with
+# 4096 pieces, tying raised the loss by 3% where the memorization was 13, and lowered it by 0.5% where it was 26, and by
+# 4% where it was 38 (benchmarks/README.md).
 TIE_ABOVE = 20
 MAX_EPOCHS = 12  # the law was fitted to at most 10 epochs, and is trusted only a little beyond
 
@@ -208,7 +209,7 @@ def choose_model_settings(settings: Settings, facts: TextFacts, machine: Machine
     Tries sizes from small to large, until the predicted loss rises or the memory is too small.
     """
     seconds = training_seconds(settings["minutes"])
-    tokens = 1e4 * seconds  # a first estimate for the smallest size; each other one starts from that before it
+    tokens = 1e4 * seconds  # an estimate for the smallest size; each larger one starts from the tokens of the last
     best: Settings | None = None
     lowest_loss = math.inf
     for model in candidate_models(default_context(settings) | settings | {"vocab_size": facts.vocab_size}):

@@ -91,8 +91,8 @@ class Trainer:
         self.model.train()
         fraction_done = self._update_fraction_done(begin)
         never_validated = self.directory is not None and self.progress.best_val_loss is None
-        # Validate before the first step of fine-tuning, to show the starting point. A resumed run may have no minutes
-        # left, and no validation so far: without this one, its model would never be saved.
+        # Validate before the first step of fine-tuning, to show the starting point. Validate also if a resumed run has
+        # no minutes left and was never validated, because its model would otherwise never be saved.
         if never_validated and (self.args.init_from or fraction_done >= 1):
             yield self._record(self.validate(), begin)
         while fraction_done < 1 and not self.stopped_by:

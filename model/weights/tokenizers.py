@@ -77,9 +77,12 @@ def names_beside(model: Path) -> list[str]:
 
 
 def _find_beside(model: Path) -> Path | None:
-    """The first file of ``names_beside`` that exists, skipping those of another vocabulary size."""
+    """The first file of ``names_beside`` that exists. Files of another vocabulary size are skipped.
+
+    The file that we write is not skipped: its name contains the model's, so another size is an error for the caller.
+    """
     written_by_us, *candidates = (model.with_name(name) for name in names_beside(model))
-    if written_by_us.is_file():  # its name contains the model's, so another vocabulary size is an error
+    if written_by_us.is_file():
         return written_by_us
     V = open_header(model).args.vocab_size
     for file in candidates:

@@ -47,7 +47,7 @@ function linkToDocs(place) {
   if (found) place.href = found[1];
 }
 
-// Sets the theme. The argument replaces the setting, because a printed page is always light.
+// Sets the theme: the one that the user chose, or the argument, which is "light" while the page is printed.
 export function setTheme(theme = state.theme) {
   const dark = matchMedia("(prefers-color-scheme: dark)").matches;
   document.documentElement.dataset.theme = theme || (dark ? "dark" : "light");

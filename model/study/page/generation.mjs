@@ -5,7 +5,7 @@ import { ask, evictTraces, facts, isFull, limit, sinks, state, storeTrace, token
 import { changed, drawPlayer, visible } from "./frame.mjs";
 import { repaintFrom } from "./maps.mjs";
 import { samplingSettings } from "./tokens.mjs";
-import { compareRotations } from "./whatif.mjs";
+import { comparedTokens, compareRotations } from "./whatif.mjs";
 
 let queue = Promise.resolve();
 
@@ -191,7 +191,7 @@ export const isOutdated = () => state.whatIf?.text !== state.tokens;
 function isFast() {
   if (!state.passes.length) return false;
   const { ms, T } = state.passes.at(-1);
-  return (2 * state.tokens.length * ms) / T < FAST;
+  return (2 * comparedTokens().length * ms) / T < FAST;
 }
 
 // At the start, before the page is marked as ready.

@@ -16,7 +16,7 @@ export function llama3(freqs, { factor, originalMaxSeqLen, low, high }) {
 }
 
 export function yarn(freqs, { factor, originalMaxSeqLen, low, high }) {
-  const pairs = freqs.length, logRatio = Math.log(freqs[1]); // of the frequencies of neighbouring pairs; freqs[0] is 1
+  const pairs = freqs.length, logRatio = Math.log(freqs[1] / freqs[0]); // the same for any two neighbouring pairs
   const first = Math.max(Math.floor(Math.log((2 * Math.PI * high) / originalMaxSeqLen) / logRatio), 0);
   const last = Math.min(Math.ceil(Math.log((2 * Math.PI * low) / originalMaxSeqLen) / logRatio), 2 * pairs - 1);
   return blend(freqs, factor, freqs.map((_, i) => 1 - (i - first) / (last - first || 1)));

@@ -36,16 +36,16 @@ const PRE_TOKENIZERS = {
     }),
 };
 
-// The parts of a word: its matches with the pattern, the text between them, or both.
-function splitBy(word, { pattern, matches, gaps }) {
+// The parts of a word: the matches of the pattern, the gaps between them, or both.
+function splitBy(word, { pattern, keepsMatches, keepsGaps }) {
   const parts = [];
   let end = 0;
   for (const found of word.matchAll(new RegExp(pattern, "gu"))) {
-    if (gaps) parts.push(word.slice(end, found.index));
-    if (matches) parts.push(found[0]);
+    if (keepsGaps) parts.push(word.slice(end, found.index));
+    if (keepsMatches) parts.push(found[0]);
     end = found.index + found[0].length;
   }
-  if (gaps) parts.push(word.slice(end));
+  if (keepsGaps) parts.push(word.slice(end));
   return parts.filter(Boolean);
 }
 

@@ -71,6 +71,7 @@ def _sentencepiece(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
         "scores": _short_scores(scores) if kind == BPE else [0] * len(scores),
         "addsSpace": bool(normalizer.get(3, [1])[-1]),  # add_dummy_prefix
         "collapses": bool(normalizer.get(4, [1])[-1]),  # remove_extra_whitespaces
+        # As in SentencePieceTokenizer, which says why
         "encodesU2581AsBytes": not tokenizer.adds_space and kinds.count("b") == 256,
     }
 
@@ -234,12 +235,12 @@ def _pre_tokenizer(component: dict[str, Any] | None) -> Iterator[dict[str, Any]]
                 yield _split(step)
             case "Digits":
                 number = r"\p{N}" if step.get("individual_digits") else r"\p{N}+"
-                yield {"type": "split", "pattern": number, "matches": True, "gaps": True}
+                yield {"type": "split", "pattern": number, "keepsMatches": True, "keepsGaps": True}
             case "ByteLevel":
                 if step.get("add_prefix_space"):
                     yield {"type": "prefixSpace"}
                 if step.get("use_regex", True):
-                    yield {"type": "split", "pattern": browser_regex(GPT2), "matches": True, "gaps": True}
+                    yield {"type": "split", "pattern": browser_regex(GPT2), "keepsMatches": True, "keepsGaps": True}
                 yield {"type": "bytes"}
             case "Metaspace":
                 yield _metaspace(step) | {"split": step.get("split", True)}
@@ -252,9 +253,12 @@ def _split(step: dict[str, Any]) -> dict[str, Any]:
     source = literal(pattern["String"]) if "String" in pattern else browser_regex(pattern["Regex"])
     if step["behavior"] not in ("Isolated", "Removed"):
         raise ValueError(f"it splits with the behavior {step['behavior']}, which the page does not support")
+    # "Isolated" keeps the matches of the pattern and the gaps between them; "Removed" drops the matches, or if inverted
+    # the gaps.
     isolated = step["behavior"] == "Isolated"
     inverted = bool(step.get("invert"))
-    return {"type": "split", "pattern": source, "matches": isolated or inverted, "gaps": isolated or not inverted}
+    kept = {"keepsMatches": isolated or inverted, "keepsGaps": isolated or not inverted}
+    return {"type": "split", "pattern": source} | kept
 
 
 def _metaspace(step: dict[str, Any]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ function changedRotation() {
 }
 
 // The text, or the text repeated beyond the context.
-function comparedTokens() {
+export function comparedTokens() {
   if (!state.long) return state.tokens;
   const [first, ...rest] = state.tokens; // BOS, if the tokenizer adds it
   return [first, ...Array.from({ length: longLength - 1 }, (_, i) => rest[i % rest.length])];
