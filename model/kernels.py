@@ -57,7 +57,7 @@ def choose_attention(q: Tensor, S: int) -> Attend:
     """``blockwise_attention`` for several bfloat16 queries on a CPU with native bfloat16, else ``fused_attention``.
 
     On such a CPU two cases use ``fused_attention``, too: prompts if it has AMX, and training with more than
-    MAX_TRAINING_KEYS keys. The table has milliseconds of blockwise / fused attention on two cores with torch 2.13
+    MAX_TRAINING_KEYS keys. The table has milliseconds in bfloat16, blockwise / fused, on two cores with torch 2.13
     (benchmarks/kernels.py). A row names batch x length, and H / K heads of width D. Blank cells were not measured; one
     cell is a ratio without times:
 

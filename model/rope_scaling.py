@@ -49,8 +49,9 @@ def yarn(freqs: Tensor, factor: float, original: int, low: float, high: float) -
     """
     pairs = len(freqs)
     log_ratio = math.log(freqs[1] / freqs[0])  # negative, and the same for any two neighbouring pairs
-    # The transition runs from the pair with ``high`` turns to the one with ``low``. Index = log frequency / log_ratio.
-    # The limit of ``last`` is that of the authors' code, D - 1, although the last pair has the index D/2 - 1.
+    # The transition runs from the pair with ``high`` turns to the one with ``low``. A pair with n turns has the
+    # frequency 2 pi n / original, and a pair with the frequency f has the index log(f) / log_ratio. The limit of
+    # ``last`` is that of the authors' code, D - 1, although the last pair has the index D/2 - 1.
     first = max(math.floor(math.log(2 * math.pi * high / original) / log_ratio), 0)
     last = min(math.ceil(math.log(2 * math.pi * low / original) / log_ratio), 2 * pairs - 1)
     width = last - first

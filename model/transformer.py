@@ -27,7 +27,7 @@ class RMSNorm(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """SwiGLU: silu of w1 gates w3, and w2 projects the product back (arXiv:2002.05202)."""
+    """SwiGLU: silu(w1 x) is multiplied by w3 x, and w2 projects the product back to dim (arXiv:2002.05202)."""
 
     def __init__(self, args: ModelArgs) -> None:
         super().__init__()
@@ -90,8 +90,8 @@ class Transformer(nn.Module):
         """tokens (B, T) at positions start_pos .. start_pos + T - 1 -> logits (B, T, V).
 
         Without a cache the tokens are the whole sequence. ``mask`` is passed to ``attention``; None is causal. Raises
-        ValueError past the end of the context. A subclass should override ``hidden`` or ``logits`` instead, because for
-        a prompt the decode loop calls these two and not this method.
+        ValueError past the end of the context. In a subclass, override ``hidden`` or ``logits`` and not this method:
+        for a prompt, the decode loop calls those two directly.
         """
         return self.logits(self.hidden(tokens, start_pos, cache, mask))
 

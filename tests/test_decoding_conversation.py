@@ -67,7 +67,7 @@ def test_a_full_context_is_reported_and_a_new_text_begins(talk, monkeypatch, cap
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=lines))
     converse(talk.conversation, 5, [])
     notes = capsys.readouterr().err
-    assert "64 positions, 45 in use, 41 more needed for the line; a new text begins" in notes
+    assert "64 positions, 46 in use, 41 more needed for the line; a new text begins" in notes
     assert talk.conversation.forwarded == 41 + 4
 
 
@@ -224,7 +224,7 @@ def test_a_chat_that_fills_the_context_starts_over(chatting, monkeypatch, capsys
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=lines))
     conversation, _, _ = chatting(PlainChat(), 64)
     converse(conversation, 5, [])
-    assert "64 positions, 48 in use, 44 more needed for the line; a new" in capsys.readouterr().err
+    assert "64 positions, 49 in use, 44 more needed for the line; a new" in capsys.readouterr().err
     assert [message["content"][0] for message in conversation.messages[:1]] == ["b"]
 
 

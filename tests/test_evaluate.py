@@ -108,7 +108,7 @@ def test_the_bytes_of_a_first_token_that_is_not_predicted_do_not_count(bos, size
         def decode(self, ids):
             return "".join(map(chr, ids))
 
-    ((_, predicted),) = encoded_documents([Chunk("éabc", starts=True)], Letters())
+    ((_, predicted),) = encoded_documents([Chunk("éabc", starts_document=True)], Letters())
     assert predicted == size
 
 

@@ -218,7 +218,7 @@ def test_documents_are_split_at_separators_for_any_block_size(text, size, separa
     documents: list[str] = []
     blocks = (text[i : i + block_size] for i in range(0, len(text), block_size))
     for chunk in split_documents(blocks, separator):
-        if chunk.starts:
+        if chunk.starts_document:
             documents.append("")
         documents[-1] += chunk.text
     expected = text.split(separator) if separator else [text]

@@ -25,7 +25,7 @@ def documents(text, separator, block_size=7):
     joined: list[str] = []
     blocks = [text[i : i + block_size] for i in range(0, len(text), block_size)]
     for chunk in split_documents(blocks, separator or None):
-        if chunk.starts:
+        if chunk.starts_document:
             joined.append("")
         joined[-1] += chunk.text
     return joined

@@ -158,7 +158,7 @@ def test_documents_are_split_at_separators_for_any_block_size():
         joined: list[str] = []
         blocks = (text[i : i + size] for i in range(0, len(text), size))
         for chunk in split_documents(blocks, "<|end|>"):
-            if chunk.starts:
+            if chunk.starts_document:
                 joined.append("")
             joined[-1] += chunk.text
         assert joined == expected
@@ -339,7 +339,7 @@ def test_the_default_corpus_is_documentation():
     assert 'The "try" statement specifies exception handlers' in everything  # the language reference
     chunks = list(open_documents([PYTHON_DOCS]))
     assert "".join(chunk.text for chunk in chunks) == "".join(texts)
-    assert sum(chunk.starts for chunk in chunks) == len(texts)
+    assert sum(chunk.starts_document for chunk in chunks) == len(texts)
     # Modules and topics are shuffled, so both occur at the end.
     tail = everything[-len(everything) // 10 :]
     assert tail.count("statement") > 10

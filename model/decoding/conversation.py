@@ -157,7 +157,7 @@ class Conversation:
         new = len(tokens) - reused
         if not self.endless and len(tokens) >= limit:
             raise ValueError(
-                f"the context has no room for this line and an answer: {limit} positions, {self.forwarded} in use, "
+                f"the context has no room for this line and an answer: {limit} positions, {len(self.tokens)} in use, "
                 f"{len(tokens) - len(self.tokens)} more needed for the line"
             )
         if new > self._room(reused):

@@ -21,7 +21,7 @@ from ..transformer import Transformer, TransformerBlock
 from .endless import is_shift_invariant
 
 FIRST_COMPILED_POSITION = 2  # torch.compile specialises on the numbers 0 and 1, so these positions run eagerly
-# By default the compiler fuses the norm before a matrix product into the product, and so computes it again for every
+# By default the compiler fuses a norm into the matrix product that follows it, and so computes the norm again for every
 # row of the weights. With a threshold of 0 it computes the norm once and stores it.
 COMPILE_OPTIONS_ON_CPU: dict[str, Any] = {"cpp_wrapper": True, "realize_reads_threshold": 0}
 RECOMPILE_LIMIT = 1000  # per function: each architecture and dtype needs a compilation, with padding and without
@@ -52,7 +52,7 @@ def for_decoding(model: Transformer, compile: bool = False) -> Transformer:
 
 
 def copy_modules(model: Transformer) -> Transformer:
-    """Copy the modules but share the weights, in eval mode, on a CPU with linear layers fast for few input vectors."""
+    """Copy the modules but share the weights, in eval mode. On a CPU the linear layers are fast for few tokens."""
     device = model.tok_embeddings.weight.device
     shared = [*model.parameters(), *model.buffers(), model.freqs_cis]
     network = copy.deepcopy(model, {id(tensor): tensor for tensor in shared})

@@ -100,9 +100,9 @@ class Sample:
 
     def _extend(self, text: str) -> None:
         """Add text from the stream, without the rest of the prompt, up to a stop string."""
-        prompt_length = min(self._prompt_characters_left, len(text))
-        self._prompt_characters_left -= prompt_length
-        self.text += self.stops.push(text[prompt_length:])
+        from_prompt = min(self._prompt_characters_left, len(text))
+        self._prompt_characters_left -= from_prompt
+        self.text += self.stops.push(text[from_prompt:])
         if self.stops.stopped:
             self.finish = "stop"
 
@@ -179,8 +179,8 @@ def complete(
     """Continue every prompt, ``batch_size`` at a time, with a network from ``for_decoding``.
 
     After every step it yields the sample that is being streamed: the first one until it has finished, then the second,
-    and so on. A sample that finished while it waited is yielded once. ``finish`` is set the last time that a sample is
-    yielded.
+    and so on. A sample that finished while it waited is yielded once. Only the last time that a sample is yielded, its
+    ``finish`` is set.
     """
     max_new_tokens, batch_size = completion.max_new_tokens, completion.batch_size
     for first in range(0, len(prompts), batch_size):

@@ -126,10 +126,10 @@ def encoded_documents(source: Iterable[Chunk], tokenizer: Tokenizer) -> Iterator
     The first token is not predicted: usually BOS. If the tokenizer adds no BOS, it is a piece of text, and its bytes
     are not counted.
     """
-    end = Chunk("", starts=True)
+    end = Chunk("", starts_document=True)
     text = ""
     for chunk in itertools.chain(source, [end]):
-        if chunk.starts and text:
+        if chunk.starts_document and text:
             tokens = tokenizer.encode(text)
             if len(tokens) > 1:
                 unpredicted = "" if tokens[0] == tokenizer.bos_id else tokenizer.decode(tokens[:1])

@@ -27,7 +27,7 @@ class SplitChunk(NamedTuple):
     """A chunk of either the training or the validation text."""
 
     text: str
-    starts: bool  # whether it is the first chunk of its document
+    starts_document: bool  # whether it is the first chunk of its document
     is_validation: bool
 
 
@@ -44,7 +44,7 @@ def measure(documents: Iterable[Chunk]) -> tuple[str, int]:
 
 
 def _hashed_bytes(chunk: Chunk) -> bytes:
-    boundary = b"\xff" if chunk.starts else b""  # a byte that never occurs in UTF-8
+    boundary = b"\xff" if chunk.starts_document else b""  # a byte that never occurs in UTF-8
     return boundary + chunk.text.encode()
 
 
@@ -66,13 +66,13 @@ def split_at(documents: Iterable[Chunk], cut: int) -> Iterator[SplitChunk]:
     """
     position = 0
     in_validation = False
-    for text, starts in documents:
+    for text, starts_document in documents:
         head = text[: max(0, cut - position)]
         rest = text[len(head) :]
         if head:
-            yield SplitChunk(head, starts, is_validation=False)
+            yield SplitChunk(head, starts_document, is_validation=False)
         if rest:
-            yield SplitChunk(rest, starts or not in_validation, is_validation=True)
+            yield SplitChunk(rest, starts_document or not in_validation, is_validation=True)
             in_validation = True
         position += len(text)
 
@@ -85,7 +85,7 @@ def write_tokens(folder: Path, chunks: Iterable[SplitChunk], tokenizer: Tokenize
         for batch in _batches(chunks):
             texts = [_text_to_encode(chunk, tokenizer) for chunk in batch]
             for ids, chunk in zip(tokenizer.encode_batch(texts, threads), batch):
-                if chunk.starts:
+                if chunk.starts_document:
                     ids = [tokenizer.bos_id, *ids]
                 file = val if chunk.is_validation else train
                 file.write(np.array(ids, dtype).tobytes())
@@ -99,8 +99,8 @@ def write_tokens(folder: Path, chunks: Iterable[SplitChunk], tokenizer: Tokenize
 
 
 def _text_to_encode(chunk: SplitChunk, tokenizer: Tokenizer) -> str:
-    """The chunk's text. If the tokenizer prepends a space, drop the one that a continued chunk begins with."""
-    if tokenizer.adds_space and not chunk.starts:
+    """The text of the chunk, without its leading space if the tokenizer would add another one."""
+    if tokenizer.adds_space and not chunk.starts_document:
         return chunk.text.removeprefix(" ")
     return chunk.text
 

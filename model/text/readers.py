@@ -18,7 +18,7 @@ class Chunk(NamedTuple):
     """A part of a document."""
 
     text: str
-    starts: bool  # whether it is the first chunk of its document
+    starts_document: bool  # whether it is the first chunk of its document
 
 
 def split_documents(blocks: Iterable[str], separator: str | None) -> Iterator[Chunk]:
@@ -27,7 +27,7 @@ def split_documents(blocks: Iterable[str], separator: str | None) -> Iterator[Ch
     margin = finder.margin if finder else 0
     text = ""
     begin = 0  # of the text that is not yielded yet
-    starts = True
+    starts_document = True
     for block in itertools.chain(blocks, [None]):
         text += block or ""
         # A separator found before ``end`` is complete: the next block cannot make it longer.
@@ -35,23 +35,23 @@ def split_documents(blocks: Iterable[str], separator: str | None) -> Iterator[Ch
         for start, stop in finder.places(text, begin) if finder else ():
             if start >= end:
                 break
-            yield from _chunks(text[begin:start], starts)
+            yield from _chunks(text[begin:start], starts_document)
             begin = stop
-            starts = True
+            starts_document = True
         for part in split_text(text[begin:end]):
             if block is not None and begin + len(part) == end:
                 break  # the next block may continue the last chunk
-            yield Chunk(part, starts)
-            starts = False
+            yield Chunk(part, starts_document)
+            starts_document = False
             begin += len(part)
         text = text[max(0, begin - 1) :]  # one character before ``begin`` shows whether a line starts at ``begin``
         begin = min(begin, 1)
 
 
-def _chunks(document: str, starts: bool) -> Iterator[Chunk]:
+def _chunks(document: str, starts_document: bool) -> Iterator[Chunk]:
     for text in split_text(document):
-        yield Chunk(text, starts)
-        starts = False
+        yield Chunk(text, starts_document)
+        starts_document = False
 
 
 BLOCK = 1 << 20  # bytes read at a time
@@ -164,7 +164,8 @@ def _score(raw: bytes, name: str, common: str) -> float:
     fraction = sum(character in common for character in non_ascii) / max(1, len(non_ascii))
     if name not in SINGLE_BYTE:
         return fraction
-    # The same bytes may be Latin or Cyrillic. Accented letters stand alone among ASCII, Cyrillic letters in runs.
+    # The same bytes may be Latin or Cyrillic. Accented letters stand alone among ASCII, Cyrillic letters in runs; if it
+    # is the other way round, the encoding is wrong.
     adjacent = sum(a > "\x7f" and b > "\x7f" for a, b in itertools.pairwise(text))
     in_runs = 2 * adjacent > len(non_ascii)
     is_latin = name == "CP1252"
@@ -202,8 +203,8 @@ def how_to_convert(raw: bytes, wrong: int, name: str) -> str:
     """
     start = 0
     if wrong > PROBE // 2:
-        # Begin after a line end, so that no character is cut in two. (In UTF-16 it could be, but there the first wrong
-        # byte is near the start of the file.)
+        # Begin after a line end, so that no character is cut in two. (In UTF-16 one might be. But there the first wrong
+        # byte is near the start of the file, and this branch is not reached.)
         near = wrong - PROBE // 2
         line_end = raw.rfind(b"\n", near, wrong)
         start = near if line_end < 0 else line_end + 1

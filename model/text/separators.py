@@ -68,7 +68,7 @@ class Candidate:
 
     core: str  # without the line ends around it
     count: int
-    places: list[Place]  # of the occurrences, the first MAX_PLACES
+    places: list[Place]  # the first MAX_PLACES occurrences
     files: int  # how many files have it
     lengths: list[int]  # characters between two places of the same file, up to MAX_PLACES of them
 
@@ -242,7 +242,7 @@ def _is_certain_tag(tag: Candidate, texts: Sequence[str]) -> bool:
 
 
 def _is_certain_rule(rule: Candidate) -> bool:
-    """Whether the texts between the rules have similar lengths, as documents do, but not the parts of a table."""
+    """Whether the texts between the rules have similar lengths: documents do, the parts of a table do not."""
     if len(rule.core) < MIN_RULE or rule.core[0] not in "=-":
         return False
     if not _is_between_texts(rule) or min(rule.lengths, default=0) < MIN_DOCUMENT:

@@ -37,8 +37,8 @@ PYTHON_DOCS = "python-docs"  # the documentation bundled with CPython
 SAMPLE_CHARACTERS = 16_000_000
 SAMPLE_CHARACTERS_PER_FILE = 4_000_000
 SAMPLED_FILES = 1000
-# Added to the key of cached tokens for files in these formats. Earlier versions read such files as plain text and added
-# nothing, so their cached tokens are not reused. Increase the 2 when the rules for a CSV file's delimiter change.
+# Part of the cache key of files in these formats, so that tokens cached by earlier versions, which read such files as
+# plain text, are not reused. Increase the number of csv when the rules for its delimiter change.
 FORMAT_FACTS = {"csv": ("csv", 2), "json array": ("json array",)}
 
 
@@ -147,7 +147,7 @@ class Documents:
 def _python_docs_chunks() -> Iterator[Chunk]:
     for document in python_docs():
         for number, text in enumerate(split_text(document)):
-            yield Chunk(text, starts=number == 0)
+            yield Chunk(text, starts_document=number == 0)
 
 
 def open_documents(

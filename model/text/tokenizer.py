@@ -29,7 +29,7 @@ class TextStream:
         self._reset([])
 
     def push(self, token: int) -> str:
-        """The text that is complete with this token; empty if a character is still incomplete."""
+        """The text that is complete with this token, without a character at its end that is still incomplete."""
         self._window.append(token)
         if self._is_incomplete(token):
             return ""
@@ -140,7 +140,7 @@ class SentencePieceTokenizer:
         self.eos_ids = tuple(i for i in (self._model.eos_id(), self.bos_id) if i >= 0)
         self.file_hash = self.fingerprint = hashlib.sha256(proto).hexdigest()
         self.adds_space = self._model.encode("a", out_type=str)[0].startswith(SPACE)
-        # SentencePiece decodes a piece with U+2581 as a space, but the three bytes of U+2581 as this character. So a
+        # SentencePiece decodes U+2581 in a piece as a space, but the three byte pieces of U+2581 as U+2581 itself. So a
         # U+2581 in the text is encoded as bytes, and the parts around it separately. This is not possible if the
         # tokenizer adds a space, because it would add one to each part; with such a tokenizer, U+2581 is decoded as a
         # space.

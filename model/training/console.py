@@ -164,5 +164,5 @@ class Console:
             self.write_line(f"stopped by {name}; step {trainer.progress.step} is saved; to resume:")
             self.write_line(resume_command(trainer.directory))
         elif self.prints:
-            text_start = self.tokenizer.decode(trainer.dataset.train[:PROMPT_TOKENS].tolist())
-            self.write_line(summary(self.facts, trainer.progress, self.train_loss, text_start))
+            beginning = self.tokenizer.decode(trainer.dataset.train[:PROMPT_TOKENS].tolist())
+            self.write_line(summary(self.facts, trainer.progress, self.train_loss, beginning))

@@ -1,5 +1,6 @@
 """Settings that fine-tuning takes from the model it starts from, and its learning rates."""
 
+from collections.abc import Set
 from pathlib import Path
 
 from ..cli import Settings
@@ -8,13 +9,12 @@ from ..weights import open_checkpoint
 from .config import FINE_TUNING_LR_FRACTION, PEAK_LR, TrainArgs
 
 
-def fine_tuning_settings(settings: Settings, given_for_fine_tuning: Settings, flags: Settings) -> Settings:
+def fine_tuning_settings(settings: Settings, flags: Settings, kept_rates: Set[str]) -> Settings:
     """``settings`` with the architecture and the tokenizer of ``init_from``, which replace those of a config.
 
-    A flag may lower ``max_seq_len``. ``given_for_fine_tuning`` are the flags and, if the config itself sets
-    ``init_from``, also the settings of the config. A learning rate among them is used as it is. Otherwise the rate is
-    FINE_TUNING_LR_FRACTION times that of the config, which was written for training from scratch. If the config has
-    none, it is this fraction of PEAK_LR or, with adamw, of the default ``lr``.
+    A flag may lower ``max_seq_len``. The learning rates named in ``kept_rates`` are used as they are. The others become
+    FINE_TUNING_LR_FRACTION times that of ``settings``, or if they have none, of PEAK_LR or, with adamw, of the default
+    ``lr``.
 
     Raises ValueError if the ``flags`` set another architecture, or ask for a new tokenizer.
     """
@@ -35,7 +35,7 @@ def fine_tuning_settings(settings: Settings, given_for_fine_tuning: Settings, fl
     if context > longest:
         raise ValueError(f"max_seq_len is {context}, but {source} has a context of {longest}: give at most that")
     tokenizer = pretrained_tokenizer(source, flags)
-    rates = fine_tuning_rates(settings, given_for_fine_tuning)
+    rates = fine_tuning_rates(settings, kept_rates)
     return settings | architecture | rates | {"max_seq_len": context, "tokenizer": tokenizer}
 
 
@@ -49,12 +49,12 @@ def pretrained_tokenizer(source: Path, flags: Settings) -> str:
     return tokenizer
 
 
-def fine_tuning_rates(settings: Settings, given_for_fine_tuning: Settings) -> Settings:
-    """The learning rates for fine-tuning, except those in ``given_for_fine_tuning``."""
+def fine_tuning_rates(settings: Settings, kept_rates: Set[str]) -> Settings:
+    """The lowered learning rates, without those in ``kept_rates``."""
     from_scratch = {"lr": PEAK_LR if settings.get("optimizer", "muon") == "muon" else TrainArgs.lr, "muon_lr": PEAK_LR}
     rates = {}
     for name, rate in from_scratch.items():
-        if name not in given_for_fine_tuning:
+        if name not in kept_rates:
             lower = FINE_TUNING_LR_FRACTION * settings.get(name, rate)
             rates[name] = float(f"{lower:.6g}")  # 0.0009, and not 0.0008999999999999999
     return rates

@@ -102,10 +102,11 @@ def abbreviate(names: list[str]) -> str:
 
 
 def choose_start_text(dataset: Dataset, tokenizer: Tokenizer, context: int) -> str:
-    """Choose the text that generation continues if there is no prompt; empty if the text has enough documents.
+    """Choose the text that generation continues if there is no prompt; empty to continue BOS alone.
 
     With few documents, BOS has hardly been trained, and the model writes garbage after it. After a text that is
-    frequent in the training text, for example a paragraph break, it writes normally.
+    frequent in the training text, for example a paragraph break, it writes normally. The result is empty if there are
+    enough documents, or no such text.
     """
     ids = sampled_blocks(dataset.train, SAMPLED_TOKENS)
     documents = occurrences(ids, [tokenizer.bos_id]) * len(dataset.train) / len(ids)

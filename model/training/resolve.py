@@ -41,10 +41,10 @@ def resolve_new(config: Path | None, default_config: Path, flags: Settings, rank
         file.pop("minutes", None)
     settings = file | flags
     if "init_from" in settings:
-        set_by_file = config is not None and "init_from" in file
-        # A config without init_from was written for training from scratch: its learning rates do not count as given.
-        given_for_fine_tuning = settings if set_by_file else flags
-        settings = fine_tuning_settings(settings, given_for_fine_tuning, flags)
+        # Learning rates of flags, or of a config with init_from, are used as they are. Another config was written for
+        # training from scratch, so fine-tuning lowers its rates.
+        for_fine_tuning = settings if config and "init_from" in file else flags
+        settings = fine_tuning_settings(settings, flags, kept_rates={"lr", "muon_lr"} & for_fine_tuning.keys())
     if directory := settings.get("out_dir"):
         check_free(directory)
         return make_plan(settings, directory, ranks)

@@ -162,7 +162,10 @@ def identity_of(plan: Plan, text: PreparedText) -> Settings:
 
 
 def read_progress(plan: Plan, text: PreparedText) -> Progress | None:
-    """The saved progress of a resumed run, else None. Raises ValueError if its model or its text has changed."""
+    """The saved progress of a resumed run, else None. Raises ValueError if its model or its text has changed.
+
+    Also raises it if the run has already taken more than ``max_steps`` steps.
+    """
     saved = read_progress_and_identity(plan.directory) if plan.resume else None
     if saved is None:
         return None

@@ -141,6 +141,7 @@ def load_state(directory: Path, model: Transformer, optimizers: Optimizers) -> N
     for name in list(tensors):
         _, key, parameter = name.split(".", 2)
         value, p = tensors.pop(name).clone(), weights[parameter]
+        # AdamW's state ``step`` is a scalar, which is not sharded.
         states[parameter][key] = shard_like(value, p) if value.shape == p.shape else value.to(p.device)
 
 

@@ -24,8 +24,9 @@ from .estimate import check_training_memory, count_parameters, fits_memory
 from .evaluation import ngram_losses
 from .trainer import Trainer
 
-# Width and layers. Each size has about twice the parameters of the one before, so that noise in the timing rarely
-# changes the choice. Short runs do best with few layers, because a few wide products are faster than many narrow ones.
+# Width and layers. The layers of each size have about twice the parameters of the size before, so that noise in the
+# timing rarely changes the choice. Short runs do best with few layers, because a few wide products are faster than many
+# narrow ones.
 LADDER = ((64, 2), (96, 2), (128, 2), (128, 4), (160, 5), (224, 5), (288, 6), (384, 7), (512, 8), (704, 9), (1024, 10))
 NGRAM_ORDER = 6  # largest n of the n-gram models; the lowest of their losses shows how hard the text is to predict
 # If the size is chosen, runs of fewer minutes use half the context: with it the loss was 5% lower after 500 steps, and
@@ -126,7 +127,7 @@ class Machine:
         Each call times at least three steps, for at least 0.35 seconds, but stops once 1.5 seconds have passed.
 
         The fastest step counts because other programs can only make a step slower. One process is timed, with its share
-        of the batch.
+        of the batch; the others are assumed to be as fast, and the result is the speed of all together.
         """
         torch.manual_seed(train.seed)
         network = self.network_class(model).to(self.device)
@@ -253,7 +254,7 @@ def affordable_tokens(model: ModelArgs, train: TrainArgs, machine: Machine, seco
 def useful_tokens(ngram_loss: float, hidden: int, tokens: float, unique_tokens: int) -> float:
     """How many of ``tokens`` are worth training on.
 
-    At most MAX_EPOCHS, and fewer if the remaining ones lower the loss by under MIN_GAIN.
+    At most MAX_EPOCHS epochs of them. Tokens at the end that together lower the loss by less than MIN_GAIN are dropped.
     """
     tokens = min(tokens, MAX_EPOCHS * unique_tokens)
     good_enough = LAW.loss(ngram_loss, hidden, tokens, unique_tokens) * (1 + MIN_GAIN)
@@ -323,7 +324,7 @@ def default_context(settings: Settings) -> Settings:
 def training_settings(
     model: ModelArgs, tokens: float, unique_tokens: int, settings: Settings, processes: int = 1
 ) -> Settings:
-    """Batch size, learning rates and weight decay for ``tokens`` tokens of a text of ``unique_tokens``.
+    """Batch size, learning rates, their decay and weight decay for ``tokens`` tokens of a text of ``unique_tokens``.
 
     The batch size grows with the square root of the tokens. For a vocabulary above 2048 it also grows with the square
     root of the vocabulary size, because a batch otherwise holds few examples of each piece. Weight decay keeps the

@@ -113,7 +113,7 @@ class Checkpoint:
                 tensor = quantize(tensor, group_size)
             if isinstance(tensor, Quantized):
                 matrices[name] = Quantized(tensor.weight.to(device), tensor.scales.to(device))
-                tensor = tensor.scales
+                tensor = tensor.scales  # to be checked below: int8 numbers are always finite
             else:
                 state[name] = tensor.to(device, new_dtype if tensor.is_floating_point() else None, copy=COPY_WEIGHTS)
                 if state[name] is tensor:  # usually memory-mapped and not read yet; the sampler detects NaN

@@ -126,7 +126,11 @@ def tensor_order(header: Header, layers: int | None = None) -> Iterator[tuple[st
 
 
 def file_size(header: Header) -> int:
-    """The expected size in bytes, computed from one and two layers, because a header may claim millions of them."""
+    """The expected size in bytes.
+
+    A layer's size is the difference between a file with two layers and one with one. The layers are not summed up one
+    by one, because a header may claim millions of them.
+    """
     one = sum(bytes_of(name, shape, header) for name, shape in tensor_order(header, layers=1))
     two = sum(bytes_of(name, shape, header) for name, shape in tensor_order(header, layers=2))
     return header.start + one + (header.args.n_layers - 1) * (two - one)

@@ -90,9 +90,9 @@ def params_from(args: ModelArgs) -> dict[str, Any]:
 
     The context and tied embeddings are lost: Meta's files contain neither.
     """
-    # Meta's rule rounds the default width up to multiple_of. A smaller width needs ffn_dim_multiplier as well.
-    # We take the largest of the usual multiples with which the rule gives exactly hidden_dim, or else hidden_dim itself
-    # as multiple_of.
+    # Meta's rule rounds the default width up to a multiple of multiple_of. A width below the default needs
+    # ffn_dim_multiplier as well. We take the largest of the usual multiples with which the rule gives exactly
+    # hidden_dim, or else hidden_dim itself as multiple_of.
     default_hidden = hidden_dim(args.dim, 1, None)
     multiplier = args.hidden_dim / default_hidden if args.hidden_dim < default_hidden else None
     for multiple_of in (256, 128, 64, 32, args.hidden_dim):

@@ -211,7 +211,7 @@ def code_lines(*functions: Callable[..., Any]) -> list[tuple[int, str]]:
 
 
 def docs_steps(out: Path) -> dict[str, list[tuple[str, str]]]:
-    """For each language, the headings of docs/rope.md and their links relative to ``out``; empty if docs are absent."""
+    """For each language, the numbered headings of its docs page, and links to them relative to ``out``, if any."""
     steps: dict[str, list[tuple[str, str]]] = {}
     for language, name in DOCS_PAGES.items():
         file = DOCS / name

@@ -15,7 +15,8 @@ WORD = r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}"
 CLASSES = {"s": r"\p{White_Space}", "S": r"\P{White_Space}", "d": r"\p{Nd}", "D": r"\P{Nd}"}
 CONTROLS = {"n": r"\n", "r": r"\r", "t": r"\t", "f": r"\f", "v": r"\v"}
 FOLDED = {"s": "\u017f", "k": "\u212a"}  # ſ and the Kelvin sign, which match s and k if case is ignored
-LIGATURES = ("ss", "ff", "fi", "fl", "st")  # match one character (such as ß) in Oniguruma if case is ignored
+# If case is ignored, each of these also matches a single character in Oniguruma: (?i:ss) matches ß.
+LIGATURES = ("ss", "ff", "fi", "fl", "st")
 SPECIAL = set(r"\^$.*+?()[]{}|/-")
 ESCAPE = re.compile(r"\\(?:([pP])\{(\^?)(\w+)\}|x([0-9a-fA-F]{2})|x\{([0-9a-fA-F]{1,6})\}|u([0-9a-fA-F]{4})|(.))", re.S)
 GROUP = re.compile(r"\((?:\?(?:[:=!]|<[=!]|i:))?(?!\?)")

@@ -31,8 +31,8 @@ export const STRINGS = {
   netLogits: ["logits", "logits"],
   netNext: ["1. next token", "1. 下一个词元"],
   netNote: [
-    "Thick line: the residual stream, which each branch reads and adds to. Positions enter only through the rotation and the causal mask.",
-    "粗线是残差流：每个分支从中读取，再把输出加回去。位置信息只通过旋转和因果掩码进入网络。",
+    "The numbers are those of the views below. Thick line: the residual stream, which each branch reads and adds to. Positions enter only through the rotation and the causal mask.",
+    "图中的编号对应下面的各个视图。粗线是残差流：每个分支从中读取，再把输出加回去。位置信息只通过旋转和因果掩码进入网络。",
   ],
   guideStart: ["Guide", "导览"],
   guideNext: ["Next", "下一步"],

@@ -118,10 +118,10 @@ export class JsonTokenizer {
   // BOS first if the tokenizer adds it. An empty text is BOS alone, because the model needs one token.
   encode(text) {
     const ids = this.startsWithBos || !text ? [this.bosId] : [];
-    const [inText, inNormalized] = this.finders;
-    const parts = inText.split(text).flatMap(({ id, part, at }) => {
+    const [textFinder, normalizedFinder] = this.finders;
+    const parts = textFinder.split(text).flatMap(({ id, part, at }) => {
       if (id !== null) return [{ id, part, at }];
-      return inNormalized.split(this.normalize(part)).map((found) => ({ ...found, at: at + found.at }));
+      return normalizedFinder.split(this.normalize(part)).map((found) => ({ ...found, at: at + found.at }));
     });
     for (const { id, part, at } of parts) {
       const partIds = id === null ? this.splitWords(part, at === 0).flatMap((word) => this.encodeWord(word)) : [id];
