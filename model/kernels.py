@@ -67,8 +67,8 @@ def choose_attention(q: Tensor, S: int) -> Attend:
         prompt of 512, 32 / 4 heads of 64         5.0 / 3.3    ratio 1 : 2          362 / 17
         the same after 1,536 tokens              31.2 / 15.1                       2266 / 72
 
-    In float32 fused attention was as fast or faster on all three. Above MAX_TRAINING_KEYS it is chosen to save memory:
-    without a mask it never holds all scores.
+    In training with more than MAX_TRAINING_KEYS keys, fused attention is chosen to save memory, even where it is
+    slower: without a mask it never holds all scores. In float32 it was as fast or faster on all three.
     """
     if q.device.type != "cpu" or q.dtype != torch.bfloat16 or q.shape[2] == 1 or not CPU.bfloat16:
         return fused_attention
@@ -199,7 +199,8 @@ WEIGHT_ALIGNMENT = 16
 MAX_PACKED_ROWS = 8  # of x: up to here the product with eight-bit numbers is faster than dequantizing them
 # For x in bfloat16 with at least this many numbers, int8_packed is faster than a compiled int8_elementwise.
 WIDE_ROW = 4096
-# int8_elementwise splits the weight into this many parts. The compiler merges their products with x into one loop.
+# int8_elementwise splits the weight into this many parts. The compiler makes one loop of their products, which reads x
+# once for all parts.
 WEIGHT_PARTS = 2
 
 

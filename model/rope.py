@@ -12,7 +12,7 @@ from .rope_scaling import RopeScaling
 
 
 def precompute_freqs_cis(dim: int, end: int, theta: float = 10000.0, scaling: RopeScaling | None = None) -> Tensor:
-    """The rotations of all positions: complex64 (end, dim // 2); row p, column i is exp(j p theta^(-2i/dim)).
+    """The rotations of all positions: complex64 (end, dim // 2); row p, column i is exp(1j p theta^(-2i/dim)).
 
     ``dim`` is the width of one head. The angles are computed in float64 on the CPU, whatever the default dtype and
     device are. In bfloat16 an angle near position 2000 could be wrong by 4 radians, and on the meta device, where large

@@ -50,14 +50,14 @@ def yarn(freqs: Tensor, factor: float, original: int, low: float, high: float) -
     pairs = len(freqs)
     log_ratio = math.log(freqs[1] / freqs[0])  # negative, and the same for any two neighbouring pairs
     # The transition runs from the pair with ``high`` turns to the one with ``low``. A pair with n turns has the
-    # frequency 2 pi n / original, and a pair with the frequency f has the index log(f) / log_ratio. The limit of
-    # ``last`` is that of the authors' code, D - 1, although the last pair has the index D/2 - 1.
-    first = max(math.floor(math.log(2 * math.pi * high / original) / log_ratio), 0)
-    last = min(math.ceil(math.log(2 * math.pi * low / original) / log_ratio), 2 * pairs - 1)
-    width = last - first
+    # frequency 2 pi n / original, and a pair with the frequency f has the index log(f) / log_ratio. ``end`` is at most
+    # D - 1, as in the authors' code, although the largest index is D/2 - 1.
+    begin = max(math.floor(math.log(2 * math.pi * high / original) / log_ratio), 0)
+    end = min(math.ceil(math.log(2 * math.pi * low / original) / log_ratio), 2 * pairs - 1)
+    width = end - begin
     if width == 0:
         width = 1  # the transition is one step between two pairs
-    return _blend(freqs, factor, 1 - (freqs.new_tensor(range(pairs)) - first) / width)
+    return _blend(freqs, factor, 1 - (freqs.new_tensor(range(pairs)) - begin) / width)
 
 
 def _blend(freqs: Tensor, factor: float, keep: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from model import ModelArgs
 from model.cli import (
     Parser,
     add_flags,
-    decode_argument,
+    decode_surrogates,
     format_flags,
     format_path,
     from_settings,
@@ -55,7 +55,7 @@ class Other:
     seed: Annotated[int, "of the random numbers"] = 7
 
 
-CLASSES = (Everything, Other)
+SETTINGS_CLASSES = (Everything, Other)
 
 # (field, values of the flag, value in TOML, parsed value)
 WRITTEN = [
@@ -79,14 +79,14 @@ WRITTEN = [
 
 def flags(*arguments: str) -> dict:
     parser = Parser(prog="script.py")
-    add_flags(parser, *CLASSES)
-    return read_flags(parser.parse_args(arguments), *CLASSES)
+    add_flags(parser, *SETTINGS_CLASSES)
+    return read_flags(parser.parse_args(arguments), *SETTINGS_CLASSES)
 
 
 def toml(tmp_path: Path, text: str) -> dict:
     path = tmp_path / "my.toml"
     path.write_text(text, encoding="utf-8")
-    return read_toml(path, *CLASSES)
+    return read_toml(path, *SETTINGS_CLASSES)
 
 
 @pytest.mark.parametrize(("name", "values", "text", "value"), WRITTEN)
@@ -100,10 +100,10 @@ def test_flags_and_files_are_parsed_to_the_same_values(tmp_path, name, values, t
 def test_a_switch_takes_no_value_and_can_be_negated(tmp_path):
     parser = Parser(prog="script.py")
     parser.add_argument("model", nargs="?")
-    add_flags(parser, *CLASSES)
+    add_flags(parser, *SETTINGS_CLASSES)
     parsed = parser.parse_args(["--on", "runs/mine"])
     assert parsed.model == "runs/mine", "the argument after a switch is positional"
-    assert read_flags(parsed, *CLASSES) == {"on": True}
+    assert read_flags(parsed, *SETTINGS_CLASSES) == {"on": True}
     assert toml(tmp_path, "on = true") | flags("--not_on") == {"on": False}
 
 
@@ -122,7 +122,7 @@ def test_settings_that_are_not_given_keep_their_defaults(tmp_path):
 
 def test_flags_override_the_file_which_overrides_the_defaults(tmp_path):
     settings = toml(tmp_path, "count = 10\nrate = 0.1\nseed = 1") | flags("--count", "20", "--on")
-    everything, other = (from_settings(cls, settings) for cls in CLASSES)
+    everything, other = (from_settings(cls, settings) for cls in SETTINGS_CLASSES)
     assert (everything.count, everything.rate, everything.on, everything.mode) == (20, 0.1, True, "fast")
     assert other.seed == 1
 
@@ -160,9 +160,9 @@ def test_an_error_in_a_file_names_file_key_and_fix(tmp_path, text, parts):
 def test_a_settings_file_that_is_binary_or_missing_is_refused(tmp_path):
     (tmp_path / "my.toml").write_bytes(b"count = \xff\xfe\x00")
     with pytest.raises(ValueError, match=r"my\.toml"):
-        read_toml(tmp_path / "my.toml", *CLASSES)
+        read_toml(tmp_path / "my.toml", *SETTINGS_CLASSES)
     with pytest.raises(FileNotFoundError):
-        read_toml(tmp_path / "none.toml", *CLASSES)
+        read_toml(tmp_path / "none.toml", *SETTINGS_CLASSES)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_an_argument_that_is_not_utf8_is_refused():
 
 def test_help_is_generated_from_the_fields():
     parser = Parser(prog="script.py")
-    add_flags(parser, *CLASSES)
+    add_flags(parser, *SETTINGS_CLASSES)
     text = " ".join(parser.format_help().split())
     for field in (*fields(Everything), *fields(Other)):
         assert f"--{field.name} " in text
@@ -263,9 +263,9 @@ def test_help_is_generated_from_the_fields():
 
 def test_arguments_that_the_locale_cannot_represent_are_decoded_as_utf_8():
     argument = "日é".encode().decode("ascii", "surrogateescape")  # sys.argv in an ASCII locale
-    assert decode_argument(argument) == decode_argument("日é") == "日é"
+    assert decode_surrogates(argument) == decode_surrogates("日é") == "日é"
     with pytest.raises(ValueError, match=r"^'caf\\udce9' is not UTF-8: "):
-        decode_argument(b"caf\xe9".decode("ascii", "surrogateescape"))
+        decode_surrogates(b"caf\xe9".decode("ascii", "surrogateescape"))
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])

@@ -20,7 +20,7 @@ from model.text import llama2c_tokenizer
 from model.text.readers import split_documents
 from model.text.tokenizer import split_text
 from model.text.train_tokenizer import train_tokenizer
-from model.training.config import CLASSES
+from model.training.config import SETTINGS_CLASSES
 from model.weights import load_tokenizer, save_tokenizer
 
 # --- flags ------------------------------------------------------------------------------------------------------------
@@ -43,7 +43,7 @@ WORDS = [
     "a\nb",
 ]
 TABLE = '{type = "yarn", factor = 4.0, original_max_seq_len = 16}'
-FLAGS = [(classes, name) for classes in (CLASSES, (Sampling, Options)) for name in setting_fields(*classes)]
+FLAGS = [(classes, name) for classes in (SETTINGS_CLASSES, (Sampling, Options)) for name in setting_fields(*classes)]
 FLAGS += [((topic,), name) for topic in TOPICS.values() for name in setting_fields(topic)]
 
 

@@ -20,7 +20,7 @@ from model.study.compare import Compare, read_results
 from model.study.scheme_training import MULTIPLES, budget
 from model.text import llama2c_tokenizer
 from model.text.train_tokenizer import train_tokenizer
-from model.training.config import CLASSES
+from model.training.config import SETTINGS_CLASSES
 from model.training.run_directory import load_state, read_metrics
 from model.weights import llama2c, load_tokenizer, meta, open_checkpoint, save_model, save_tokenizer
 from model.weights.tensors import read_header
@@ -41,7 +41,7 @@ def read_checkpoint(path: Path) -> None:
 def read_run(path: Path) -> None:
     """Read everything that train.py --resume reads, except the text."""
     read_metrics(path / "metrics.jsonl")
-    read_toml(path / "config.toml", *CLASSES)
+    read_toml(path / "config.toml", *SETTINGS_CLASSES)
     resumed = trainer(path, resume=True)
     load_state(path, resumed.model, resumed.optimizers)
 

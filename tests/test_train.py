@@ -29,7 +29,7 @@ from model.text.token_cache import cache_entries, cache_home
 from model.training import prepared_text
 from model.training import trainer as training
 from model.training.choice import CHOICE_MAX_AGE, Choice, load_choice, save_choice
-from model.training.config import CLASSES
+from model.training.config import SETTINGS_CLASSES
 from model.training.estimate import count_parameters
 from model.training.run_directory import RUN_FILES, locked
 from model.training.run_text import prepare_run_dataset, read_run_data_args, validation_documents
@@ -618,7 +618,9 @@ def test_a_run_uses_the_choice_of_its_plan(capsys, speed, monkeypatch):
     assert "reused from --plan" in capsys.readouterr().err
     assert run(*shlex.split(planned["command"])[2:], "--out_dir", "repeated") == 0
     assert run(*argv, "--minutes", "29", "--out_dir", "other") == 0
-    same, repeated, other = (read_toml(Path(name) / "config.toml", *CLASSES) for name in ("same", "repeated", "other"))
+    same, repeated, other = (
+        read_toml(Path(name) / "config.toml", *SETTINGS_CLASSES) for name in ("same", "repeated", "other")
+    )
     assert same | {"out_dir": None} == repeated | {"out_dir": None}
     assert f"{same['n_layers']} layers of width {same['dim']}" in planned["model"]
     assert f"{same['batch_size']} x {same['max_seq_len']} tokens per step" in planned["training"]

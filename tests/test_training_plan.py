@@ -243,6 +243,16 @@ def test_the_batch_is_shared_by_the_processes():
         check_processes(TrainArgs(batch_size=12), 5)
 
 
+@pytest.mark.parametrize("architecture", [{}, SMALL])
+def test_a_batch_size_that_is_still_to_be_chosen_is_no_obstacle(architecture):
+    three = Ranks(rank=0, world_size=3)
+    chosen_later = plan(minutes=1.0, micro_batch_size=5, ranks=three, **architecture)
+    assert chosen_later.needs_choice
+    assert "batch_size" not in chosen_later.settings
+    with pytest.raises(ValueError, match=r"^micro_batch_size is -3: give at least 1$"):
+        plan(minutes=1.0, micro_batch_size=-3, **architecture)
+
+
 def test_a_short_run_is_checked_with_its_short_context():
     plan = resolve(
         None, Path(__file__).parent.parent / "configs" / "demo.toml", {"minutes": 0.5, "data": ("a",)}, False

@@ -16,7 +16,7 @@ from training_helpers import ARGS, dataset
 from model import ModelArgs, Transformer
 from model.cli import from_settings, read_toml, toml_text
 from model.training import sizing
-from model.training.config import CLASSES, TrainArgs
+from model.training.config import SETTINGS_CLASSES, TrainArgs
 from model.training.estimate import count_parameters
 from model.training.sizing import (
     FINE_TUNING_EPOCHS,
@@ -160,13 +160,13 @@ def test_with_explicit_max_steps_a_run_may_take_all_of_its_minutes_and_validates
 @pytest.mark.parametrize("minutes", [0.1, 3.0, 30.0, 300.0])
 def test_the_chosen_settings_survive_a_config_file(tmp_path, minutes):
     settings = chosen(20_000_000, minutes=minutes)
-    chosen_args = [from_settings(cls, settings) for cls in CLASSES]
+    chosen_args = [from_settings(cls, settings) for cls in SETTINGS_CLASSES]
     (tmp_path / "config.toml").write_text(toml_text(*chosen_args), encoding="utf-8")
-    read = read_toml(tmp_path / "config.toml", *CLASSES)
+    read = read_toml(tmp_path / "config.toml", *SETTINGS_CLASSES)
     assert {name: read[name] for name in settings if name in read} == {
         name: value for name, value in settings.items() if value is not None
     }
-    assert [from_settings(cls, read) for cls in CLASSES] == chosen_args
+    assert [from_settings(cls, read) for cls in SETTINGS_CLASSES] == chosen_args
 
 
 def test_on_a_small_text_the_run_ends_before_its_minutes():

@@ -12,7 +12,7 @@ from .script import INSTALLED, explain_out_of_memory, print_note, quantity, run_
 from .settings import (
     Settings,
     add_flags,
-    decode_argument,
+    decode_surrogates,
     format_flags,
     format_path,
     from_settings,
@@ -27,7 +27,7 @@ __all__ = [
     "Parser",
     "Settings",
     "add_flags",
-    "decode_argument",
+    "decode_surrogates",
     "explain_out_of_memory",
     "format_flags",
     "format_path",

@@ -135,8 +135,8 @@ def parse_text(text: Any, kind: Any) -> Any:
     return text
 
 
-def decode_argument(text: str) -> str:
-    """The text of a command line argument, decoded as UTF-8 if Python could not decode it by the locale's encoding.
+def decode_surrogates(text: str) -> str:
+    """Text from the command line or the terminal, decoded as UTF-8 where Python could not decode it by the locale.
 
     Raises ValueError if it is not UTF-8 either.
     """
@@ -179,7 +179,7 @@ def convert(name: str, value: Any, kind: Any) -> Any:
         return local_path(str(value))
     if type(value) is not kind:
         raise ValueError(f"{name} is {short_repr(value)}: give {TYPE_NAMES[kind]}")
-    return decode_argument(value) if kind is str else value
+    return decode_surrogates(value) if kind is str else value
 
 
 def from_settings(cls: type, settings: Settings) -> Any:
@@ -229,5 +229,5 @@ def toml_value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str | Path):  # TOML's strings are JSON's, except that DEL must be escaped
-        return json.dumps(decode_argument(str(value)), ensure_ascii=False).replace("\x7f", "\\u007f")
+        return json.dumps(decode_surrogates(str(value)), ensure_ascii=False).replace("\x7f", "\\u007f")
     return repr(value)

@@ -48,7 +48,11 @@ def for_decoding(model: Transformer, compile: bool = False) -> Transformer:
     hooked = any(has_hooks(module) for module in [*last.modules(), network.norm])
     if type(model).hidden is Transformer.hidden and type(last) is TransformerBlock and not hooked:
         network.layers[-1] = LastBlock(last).eval()
-    return CompiledNetwork(copy_modules(model), network) if compile else network
+    if not compile:
+        return network
+    return CompiledNetwork(
+        copy_modules(model), network
+    )  # another copy, without LastBlock, and whose layers are compiled
 
 
 def copy_modules(model: Transformer) -> Transformer:
@@ -117,12 +121,12 @@ class CompiledNetwork(Transformer):
         on_cpu = step_network.tok_embeddings.weight.device.type == "cpu"
         if on_cpu and not any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "c++", "clang++")):
             raise ValueError("compile needs a C++ compiler, and there is none: install g++ or leave compile out")
-        self.forward_step = forward_step
         layer_weights = sum(weight.numel() for weight in step_network.layers[0].state_dict().values())
         if layer_weights < LAYER_WEIGHTS_TO_COMPILE_BY_LAYER:
             self.forward_step = compile_function(forward_step, on_cpu)
         else:
             compile_layers(step_network, on_cpu)
+            self.forward_step = forward_step  # calls the compiled layers
 
     def hidden(
         self, tokens: Tensor, start_pos: int = 0, cache: KVCache | None = None, mask: Tensor | None = None
@@ -158,8 +162,8 @@ def compile_function(function: Callable[..., Tensor], on_cpu: bool) -> Callable[
 class PerLayerCache(KVCache):
     """A view of a cache with one tensor for each layer, (B, K, max_seq_len, D), in the same memory.
 
-    With one tensor for all layers torch.compile would copy the whole cache for about half of the layers, because later
-    layers still read the tensor into which a layer has written.
+    With one tensor for all layers torch.compile would copy the whole cache many times, because later layers still read
+    the tensor into which a layer has written.
     """
 
     def __init__(self, keys: list[Tensor], values: list[Tensor], max_seq_len: int) -> None:

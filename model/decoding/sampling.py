@@ -79,8 +79,8 @@ def keep_top_p(logits: Tensor, p: float) -> Tensor:
     if (likeliest.sum(-1) < p).any():  # rare: only now sort all V tokens, which is slow
         likeliest = probs.sort(-1, descending=True).values  # (B, V)
     sum_before = likeliest.cumsum(-1) - likeliest  # the total probability of more likely tokens
-    smallest = likeliest.masked_fill(sum_before >= p, 1.0).amin(-1, keepdim=True)  # (B, 1)
-    return logits.masked_fill(probs < smallest, EXCLUDED)
+    smallest_kept = likeliest.masked_fill(sum_before >= p, 1.0).amin(-1, keepdim=True)  # (B, 1); 1.0 is never smallest
+    return logits.masked_fill(probs < smallest_kept, EXCLUDED)
 
 
 def keep_min_p(logits: Tensor, p: float) -> Tensor:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TextIO
 
-from ..cli import decode_argument, print_note
+from ..cli import decode_surrogates, print_note
 from .prompts import decode_utf8
 
 QUOTES = '"""'  # around a multi-line text, as in ollama
@@ -32,7 +32,7 @@ class Terminal:
     def __init__(self, reset: Callable[[], object]) -> None:
         self.reset = reset
         self.is_interactive = is_terminal(sys.stdin)
-        # ``input`` edits lines only if both are terminals. Otherwise it would write its prompt to stdout.
+        # ``input`` edits lines only if stdin and stdout are terminals. Otherwise it would write its prompt to stdout.
         self.has_line_editing = self.is_interactive and is_terminal(sys.stdout)
         if self.has_line_editing:
             with suppress(ImportError):  # Windows has no readline; its console edits lines itself
@@ -84,7 +84,7 @@ class Terminal:
         """A line without its line break; None at the end of the input."""
         if self.has_line_editing:
             try:
-                return decode_argument(input(prompt))
+                return decode_surrogates(input(prompt))
             except EOFError:
                 line = b""
         else:

@@ -13,7 +13,7 @@ from tqdm import tqdm
 from ..cli import (
     Parser,
     add_flags,
-    decode_argument,
+    decode_surrogates,
     explain_out_of_memory,
     from_settings,
     print_note,
@@ -125,8 +125,8 @@ def parse() -> tuple[argparse.Namespace, Options, Sampling]:
     )
     add_flags(parser, Sampling, Options)
     flags = parser.parse_args()
-    flags.prompt = [decode_argument(text) for text in flags.prompt]
-    flags.stop = [decode_argument(text) for text in flags.stop]
+    flags.prompt = [decode_surrogates(text) for text in flags.prompt]
+    flags.stop = [decode_surrogates(text) for text in flags.stop]
     options = from_settings(Options, read_flags(flags, Options))
     check_stop_strings(flags.stop)
     if options.chat and not (flags.prompt or flags.prompt_file):

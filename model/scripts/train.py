@@ -9,7 +9,7 @@ from ..cli import Parser, Settings, add_flags, local_path, read_flags, run_scrip
 from ..cli.machine import keep_freed_memory
 from ..text.sources import PYTHON_DOCS
 from ..training.choice import show_plan
-from ..training.config import CLASSES, CONFIG_FILE
+from ..training.config import CONFIG_FILE, SETTINGS_CLASSES
 from ..training.distributed import torchrun_ranks
 from ..training.prepared_text import prepare_text
 from ..training.resolve import resolve
@@ -34,12 +34,12 @@ def main() -> int:
     parser.add_argument(
         "--plan", action="store_true", help="print the size, memory, steps and loss to expect, without training"
     )
-    add_flags(parser, *CLASSES)
+    add_flags(parser, *SETTINGS_CLASSES)
     flags = parser.parse_args()
 
     if flags.plan and flags.resume:
         raise ValueError("--plan is for a new run: leave --resume out")
-    config, settings = sort_arguments(flags.arguments, read_flags(flags, *CLASSES), flags.resume)
+    config, settings = sort_arguments(flags.arguments, read_flags(flags, *SETTINGS_CLASSES), flags.resume)
     keep_freed_memory()
     ranks = torchrun_ranks(os.environ)
     plan = resolve(config, CONFIG_DIR / "demo.toml", settings, flags.resume, ranks)

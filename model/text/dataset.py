@@ -39,8 +39,8 @@ class Dataset:
         """Adjacent windows over the validation text: each token after the first is a target exactly once.
 
         The last batch of full windows may have fewer rows. A shorter window at the end is a separate batch.
-        If the text is longer than ``max_tokens``, the batches hold as many full windows as ``max_tokens`` allows, but
-        at least one, evenly spread over the text, and no shorter window.
+        If the full windows have more than ``max_tokens`` tokens, only some of them are used: as many as ``max_tokens``
+        allows, at least one, spread evenly over the text.
         """
         count, remainder = divmod(len(self.val) - 1, context)
         starts = np.arange(count) * context

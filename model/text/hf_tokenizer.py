@@ -17,7 +17,7 @@ from typing import Any
 from sentencepiece import SentencePieceProcessor
 
 from ..cli.files import FLAG, TOKEN, Check, read_json
-from .tokenizer import SPACE, TextStream, check_encodable
+from .tokenizer import U2581, TextStream, check_encodable
 
 BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
 
@@ -53,8 +53,8 @@ class HFTokenizer:
         self.file_hash = hashlib.sha256(content).hexdigest()
         self.fingerprint = self.file_hash
         if parsed.get("truncation") or parsed.get("padding") or parsed["model"].get("dropout"):
-            # Earlier versions applied truncation, padding and dropout. With another fingerprint, the tokens that those
-            # versions cached are not reused.
+            # Earlier versions of Ropewalk applied truncation, padding and dropout. The suffix makes the fingerprint
+            # another one, so that the tokens that those versions cached are not reused.
             self.fingerprint += " without them"
         settings = _read_settings(self.path.parent)
         bos = prefix[0] if prefix else self._id_of(settings.get("bos_token"))
@@ -129,7 +129,7 @@ class HFTokenizer:
     def _is_incomplete(self, token: int) -> bool:
         """True for byte tokens, because neighbouring ones are decoded together: one invalid byte garbles all of them.
 
-        Also true for tokens that decode to nothing.
+        Also true for tokens that decode to nothing: the byte tokens on both sides of them become neighbours.
         """
         piece = self._model.id_to_token(token)
         return piece is None or token in self._special or BYTE_PIECE.fullmatch(piece) is not None
@@ -179,7 +179,7 @@ def hugging_face_files(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | No
     merged.sort(key=lambda i: -model.get_score(i))
     vocabulary = {pieces[i] for i in plain}
     merges = [pair for i in merged for pair in _merge_pairs(pieces[i], vocabulary)]
-    adds_space = model.encode("a", out_type=str)[0].startswith(SPACE)
+    adds_space = model.encode("a", out_type=str)[0].startswith(U2581)
     special = [i for i in range(len(pieces)) if model.is_control(i) or model.is_unknown(i)]
     names = {"bos_token": model.bos_id(), "eos_token": model.eos_id(), "unk_token": model.unk_id()}
     config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
@@ -203,11 +203,11 @@ def _tokenizer_json(
 ) -> dict[str, Any]:
     bos = pieces[model.bos_id()]
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    normalizers: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": " "}, "content": SPACE}]
-    decoders: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": SPACE}, "content": " "}]
+    normalizers: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": " "}, "content": U2581}]
+    decoders: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": U2581}, "content": " "}]
     decoders += [{"type": "ByteFallback"}, {"type": "Fuse"}]
     if adds_space:
-        normalizers.insert(0, {"type": "Prepend", "prepend": SPACE})
+        normalizers.insert(0, {"type": "Prepend", "prepend": U2581})
         decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
     first = {"SpecialToken": {"id": bos, "type_id": 0}}
     return {

@@ -13,7 +13,7 @@ from pathlib import Path
 from sentencepiece import SentencePieceProcessor
 
 from ..cli.files import write_atomically
-from .tokenizer import SPACE, SentencePieceTokenizer, TextStream, Tokenizer, check_encodable, file_content
+from .tokenizer import U2581, SentencePieceTokenizer, TextStream, Tokenizer, check_encodable, file_content
 
 BOS, EOS, FIRST_BYTE = 1, 2, 3
 REMOVED = -1  # marks a token that was merged into its left neighbour
@@ -144,7 +144,7 @@ def pack(model: SentencePieceProcessor, path: Path) -> bytes:
     if ids != [0, BOS, EOS] or byte_ids != list(range(FIRST_BYTE, FIRST_BYTE + 256)):
         raise ValueError(f"{path} orders its special tokens differently from llama2.c, whose first 259 are fixed")
     pieces = [_piece_bytes(model, i) for i in range(model.get_piece_size())]
-    if model.is_unknown(model.piece_to_id(SPACE)):
+    if model.is_unknown(model.piece_to_id(U2581)):
         raise ValueError(f"{path} has no piece for the space: llama2.c needs one")
     packed = [struct.pack("<fi", model.get_score(i), len(piece)) + piece for i, piece in enumerate(pieces)]
     return struct.pack("<i", max(map(len, pieces))) + b"".join(packed)
@@ -186,7 +186,7 @@ def _piece_message(token: int, piece: bytes, score: float) -> bytes:
     elif token < FIRST_BYTE + 256:
         text, piece_type = f"<0x{token - FIRST_BYTE:02X}>", BYTE
     else:
-        text, piece_type = piece.decode().replace(" ", SPACE), NORMAL
+        text, piece_type = piece.decode().replace(" ", U2581), NORMAL
     return _field(1, text.encode()) + _field(2, struct.pack("<f", score), fixed=True) + _field(3, piece_type)
 
 
@@ -216,4 +216,4 @@ def _piece_bytes(model: SentencePieceProcessor, token: int) -> bytes:
         return SPECIAL_PIECES[token].encode()
     if token < FIRST_BYTE + 256:
         return f"<0x{token - FIRST_BYTE:02X}>".encode()  # run.c prints the byte that this text names
-    return model.id_to_piece(token).replace(SPACE, " ").encode()
+    return model.id_to_piece(token).replace(U2581, " ").encode()

@@ -31,11 +31,11 @@ class SplitChunk(NamedTuple):
     is_validation: bool
 
 
-def measure(documents: Iterable[Chunk]) -> tuple[str, int]:
+def measure(chunks: Iterable[Chunk]) -> tuple[str, int]:
     """A hash of the text with its document boundaries, and its length in characters. Raises ValueError if empty."""
     digest = hashlib.sha256()
     total = 0
-    for chunk in documents:
+    for chunk in chunks:
         digest.update(_hashed_bytes(chunk))
         total += len(chunk.text)
     if not total:
@@ -59,14 +59,14 @@ def read_verified(documents: Documents, expected: str) -> Iterator[Chunk]:
         raise ValueError("the text changed while it was read: run again when nothing writes to its files")
 
 
-def split_at(documents: Iterable[Chunk], cut: int) -> Iterator[SplitChunk]:
+def split_at(chunks: Iterable[Chunk], cut: int) -> Iterator[SplitChunk]:
     """The chunks before and after character ``cut``.
 
     The first validation chunk counts as the start of a document, so that the validation text begins with BOS.
     """
     position = 0
     in_validation = False
-    for text, starts_document in documents:
+    for text, starts_document in chunks:
         head = text[: max(0, cut - position)]
         rest = text[len(head) :]
         if head:
@@ -99,7 +99,7 @@ def write_tokens(folder: Path, chunks: Iterable[SplitChunk], tokenizer: Tokenize
 
 
 def _text_to_encode(chunk: SplitChunk, tokenizer: Tokenizer) -> str:
-    """The text of the chunk, without its leading space if the tokenizer would add another one."""
+    """The text of the chunk. If it continues a document and the tokenizer adds a space, its own one is removed."""
     if tokenizer.adds_space and not chunk.starts_document:
         return chunk.text.removeprefix(" ")
     return chunk.text
@@ -140,8 +140,8 @@ def prepare(
 
     The validation text is ``val_documents``, or else the last ``val_fraction`` of the characters. It begins with BOS,
     so that its first piece is predicted too. The ids are cached in ``cache_dir``; the key is the files' paths, sizes
-    and times, the tokenizer and the split. Raises ValueError if either text is too short, or if a file changes after
-    ``open_documents``.
+    and times, the tokenizer and the split. Raises ValueError if the training text is too short, if the validation
+    text is empty, or if a file changes while it is tokenized.
     """
     if not val_documents and not 0 < val_fraction < 1:
         raise ValueError(

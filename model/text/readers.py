@@ -70,7 +70,10 @@ def first_bytes(path: Path) -> bytes:
 
 
 def read_file(path: Path, name: str, file_format: FileFormat, text_key: str, separator: str | None) -> Iterator[Chunk]:
-    """The documents of one file, called ``name`` in errors. Raises ValueError if it is not text."""
+    """The documents of one file. Raises ValueError if it is not text.
+
+    Errors call the file ``name``; its extension also shows whether it is gzipped, or TSV.
+    """
     blocks = read_blocks(path, name)
     if file_format == "text":
         yield from split_documents(blocks, separator)
@@ -80,7 +83,7 @@ def read_file(path: Path, name: str, file_format: FileFormat, text_key: str, sep
 
 
 def read_blocks(path: Path, name: str) -> Generator[str]:
-    """The text of one file in blocks, decompressed if it is a gzip file. Raises ValueError if it is not text."""
+    """The text of one file in blocks, decompressed if ``name`` ends in .gz. Raises ValueError if it is not text."""
     try:
         with cast(BinaryIO, gzip.open(path) if is_gzip(name) else path.open("rb")) as file:
             yield from _blocks(file, name)
@@ -187,7 +190,7 @@ def _utf16_score(raw: bytes, name: str) -> float:
 def is_binary(raw: bytes) -> bool:
     """Whether a file that starts with ``raw`` is not text.
 
-    It has many control characters, or zero bytes and is not recognized as UTF-16 or UTF-32.
+    It has many control characters; or it has NUL bytes, and is not recognized as UTF-16 or UTF-32.
     """
     raw = raw[:PROBE]
     if b"\0" in raw:
@@ -203,8 +206,8 @@ def how_to_convert(raw: bytes, wrong: int, name: str) -> str:
     """
     start = 0
     if wrong > PROBE // 2:
-        # Begin after a line end, so that no character is cut in two. (In UTF-16 one might be. But there the first wrong
-        # byte is near the start of the file, and this branch is not reached.)
+        # Begin after a line end, so that no character is cut in two. That is not ensured in UTF-16, but there the first
+        # wrong byte is so near the start of the file that this branch is not reached.
         near = wrong - PROBE // 2
         line_end = raw.rfind(b"\n", near, wrong)
         start = near if line_end < 0 else line_end + 1

@@ -1,6 +1,6 @@
 """Recognize the separator between the documents inside a text file, in a sample of its beginning.
 
-If a separator is missed, the model learns it as text, and BOS occurs only once in training, although generation without
+If a separator is missed, the model learns it as text, and BOS occurs only once per file, although generation without
 a prompt starts with it. If ordinary text is taken for a separator, documents are cut apart. So a text is split only
 if the separator is certain. If one is only likely, a note tells how to split the text there.
 """
@@ -114,21 +114,22 @@ def _how_to_split(core: str, times: str) -> str:
 
 
 def separator_text(candidate: Candidate) -> str:
-    """The core with the white space and the beginning-of-text tag that surround it at every place within a file."""
+    """The core, with the white space and the beginning-of-text tag around it that all places inside a file share."""
     inner = [place for place in candidate.places if not place.is_outer] or candidate.places
     before = [_trailing_space(place.before).replace("\r\n", "\n") for place in inner]
-    after = [_opening(place.after).replace("\r\n", "\n") for place in inner]
+    after = [_leading_space_and_tag(place.after).replace("\r\n", "\n") for place in inner]
     head = _common_start([text[::-1] for text in before])[::-1]
-    tail = _opening(_common_start(after))  # the common start may end inside a tag: that part is dropped
+    tail = _leading_space_and_tag(_common_start(after))  # the common start may end inside a tag: that part is dropped
     return head + candidate.core + tail
 
 
 class Separator:
     """Finds the places of a text that separate two documents.
 
-    A tag or a form feed separates documents wherever its core is, and a line separator where its core is a whole line.
-    Head and tail may be missing, wholly or in part, as at the start or end of the text, beside another separator, or
-    at places that ``recognize`` did not see. A separator of neither kind must occur exactly as it is.
+    If the core is a tag or a form feed, every occurrence separates documents, even inside a line. The core of a line
+    separator must be a whole line. Head and tail may be missing, wholly or in part, as at the start or end of the text,
+    beside another separator, or at places that ``recognize`` did not see. Any other separator must occur exactly as it
+    is.
     """
 
     def __init__(self, separator: str):
@@ -180,7 +181,7 @@ def _trailing_space(text: str) -> str:
     return text[len(text.rstrip()) :]
 
 
-def _opening(text: str) -> str:
+def _leading_space_and_tag(text: str) -> str:
     """The white space at the start of ``text``, and the beginning-of-text tag if one follows."""
     match = re.match(rf"\s*(?:{OPENING}[^\S\n]*)?", text)
     return match[0] if match else ""
@@ -252,7 +253,10 @@ def _is_certain_rule(rule: Candidate) -> bool:
 
 def _is_between_texts(candidate: Candidate) -> bool:
     """Whether the text before most places ends a sentence, and the text after them does not continue it."""
-    return candidate.fraction(_ends_sentence) >= MIN_FRACTION and candidate.fraction(_continues) <= 1 - MIN_FRACTION
+    return (
+        candidate.fraction(_ends_sentence) >= MIN_FRACTION
+        and candidate.fraction(_document_continues) <= 1 - MIN_FRACTION
+    )
 
 
 def _ends_document(place: Place) -> bool:
@@ -281,7 +285,7 @@ def _ends_sentence(place: Place) -> bool:
     return not before or before.endswith(SENTENCE_END)
 
 
-def _continues(place: Place) -> bool:
-    """Whether a lower-case letter follows, or the # or * of a heading: a line above a heading ends no document."""
+def _document_continues(place: Place) -> bool:
+    """Whether a lower-case letter follows, or a heading (# or *), because a rule above a heading only decorates it."""
     after = place.after.lstrip()
     return after[:1].islower() or after.startswith(("#", "*"))

@@ -38,13 +38,13 @@ SAMPLE_CHARACTERS = 16_000_000
 SAMPLE_CHARACTERS_PER_FILE = 4_000_000
 SAMPLED_FILES = 1000
 # Part of the cache key of files in these formats, so that tokens cached by earlier versions, which read such files as
-# plain text, are not reused. Increase the number of csv when the rules for its delimiter change.
-FORMAT_FACTS = {"csv": ("csv", 2), "json array": ("json array",)}
+# plain text, are not reused. The 2 is a version: increase it when the rules for the CSV delimiter change.
+FORMAT_VERSIONS = {"csv": ("csv", 2), "json array": ("json array",)}
 
 
 class File(NamedTuple):
     path: Path
-    name: str  # for errors
+    name: str  # for errors; its extension also shows whether the file is gzipped, or TSV
     format: FileFormat
 
 
@@ -94,7 +94,7 @@ class Documents:
         return documents
 
     def beginnings(self) -> tuple[list[str], bool]:
-        """The beginning of each plain text file, in bounded memory, and whether that is all of the text."""
+        """The beginning of each plain text file, in bounded memory, and whether that is certainly all of it."""
         samples: list[str] = []
         remaining = SAMPLE_CHARACTERS
         is_all = True
@@ -131,9 +131,9 @@ class Documents:
         if self.separator:
             facts.append(SEPARATOR_FORMAT)
         facts += [
-            (number, *FORMAT_FACTS[file.format])
+            (number, *FORMAT_VERSIONS[file.format])
             for number, file in enumerate(self.files)
-            if file and file.format in FORMAT_FACTS
+            if file and file.format in FORMAT_VERSIONS
         ]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
@@ -270,8 +270,9 @@ def _text_files(spec: str, files: Sequence[Path], text_key: str) -> list[File | 
         else:
             file_format = format_of(file.name, start)
             texts.append(File(file, str(file), file_format))
-            may_lack_key = file_format != "text" and not is_json_lines(file.name)
-            if may_lack_key and not has_field(file_format, file.name, start, text_key):
+            # .jsonl and .ndjson promise documents: there a missing field stays an error
+            key_is_optional = file_format != "text" and not is_json_lines(file.name)
+            if key_is_optional and not has_field(file_format, file.name, start, text_key):
                 without_key.append(file)
     skipped = []
     if empty:

@@ -79,7 +79,7 @@ def texts(file_format: FileFormat, blocks: Iterable[str], name: str, text_key: s
 
 
 class UnfinishedError(ValueError):
-    """The file ends within a CSV row or a JSON array."""
+    """The file ends within a CSV row or a JSON array, or the array is not valid from here to the end of the file."""
 
 
 def _lines(blocks: Iterable[str], name: str) -> Iterator[str]:

@@ -29,7 +29,7 @@ class TextStream:
         self._reset([])
 
     def push(self, token: int) -> str:
-        """The text that is complete with this token, without a character at its end that is still incomplete."""
+        """The new text after this token. A character at its end whose last bytes are still missing is held back."""
         self._window.append(token)
         if self._is_incomplete(token):
             return ""
@@ -39,8 +39,8 @@ class TextStream:
         complete = len(text) - incomplete
         start = self._emitted
         self._emitted = max(start, complete)
-        # The text is complete: these tokens become the prefix of the next ones. But a prefix that is all white space
-        # would not do, because a decoder may drop spaces at the start.
+        # If the text is complete, these tokens become the prefix of the next ones, unless they are all white space: a
+        # decoder may drop spaces at the start.
         if not incomplete and text[self._prefix_characters :].strip():
             self._reset(self._window[self._prefix_tokens :])
         return text[start:complete]
@@ -58,7 +58,7 @@ class TextStream:
         self._emitted = self._prefix_characters
 
 
-SPACE = "\u2581"  # SentencePiece writes a space inside a piece as this character
+U2581 = "\u2581"  # SentencePiece writes a space inside a piece as this character
 
 
 def check_encodable(text: str) -> str:
@@ -139,12 +139,12 @@ class SentencePieceTokenizer:
         # Each document begins with BOS, so a BOS in generated text ends it as EOS does.
         self.eos_ids = tuple(i for i in (self._model.eos_id(), self.bos_id) if i >= 0)
         self.file_hash = self.fingerprint = hashlib.sha256(proto).hexdigest()
-        self.adds_space = self._model.encode("a", out_type=str)[0].startswith(SPACE)
+        self.adds_space = self._model.encode("a", out_type=str)[0].startswith(U2581)
         # SentencePiece decodes U+2581 in a piece as a space, but the three byte pieces of U+2581 as U+2581 itself. So a
         # U+2581 in the text is encoded as bytes, and the parts around it separately. This is not possible if the
         # tokenizer adds a space, because it would add one to each part; with such a tokenizer, U+2581 is decoded as a
         # space.
-        byte_ids = [self._model.piece_to_id(f"<0x{byte:02X}>") for byte in SPACE.encode()]
+        byte_ids = [self._model.piece_to_id(f"<0x{byte:02X}>") for byte in U2581.encode()]
         has_bytes = all(self._model.is_byte(i) for i in byte_ids)
         self._u2581_ids = byte_ids if has_bytes and not self.adds_space else None
 
@@ -155,8 +155,8 @@ class SentencePieceTokenizer:
     def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
         rows: list[list[int]] = self._model.encode([check_encodable(text) for text in texts], num_threads=threads)
         for row, text in enumerate(texts):
-            if self._u2581_ids and SPACE in text:
-                first, *rest = self._model.encode(text.split(SPACE))
+            if self._u2581_ids and U2581 in text:
+                first, *rest = self._model.encode(text.split(U2581))
                 rows[row] = first
                 for part in rest:
                     rows[row] += self._u2581_ids + part
@@ -207,8 +207,8 @@ def split_text(text: str, size: int = CHUNK) -> Iterator[str]:
 def _cut_point(text: str, start: int, end: int) -> int:
     """The last index up to ``end`` that no token crosses: before a space that follows a visible character.
 
-    Common tokenizers have spaces only at the start of a token. If the second half has no such index (Chinese text,
-    a table of numbers), the text is cut at ``end``.
+    Common tokenizers have spaces only at the start of a token. If the second half of ``text[start:end]`` has no such
+    index (Chinese text, numbers separated by tabs), the text is cut at ``end``.
     """
     middle = start + (end - start) // 2
     index = text.rfind(" ", middle, end + 1)

@@ -21,11 +21,11 @@ TOKENIZER_FORMAT = 4  # increase when training changes, so that cached tokenizer
 TOKENIZER_KINDS = ("bpe", "char")
 SAMPLE_CHARACTERS = 10_000_000  # more characters take longer and hardly change the pieces
 MAX_DEFAULT_VOCAB = 32768  # limit of the default vocabulary size, unless the single characters need more
-# Without --vocab_size: if a text has more than MANY_CHARACTERS distinct characters, the rarest, 0.05% of the text, are
-# encoded as bytes.
+# For bpe without --vocab_size: if a text has more than MANY_CHARACTERS distinct characters, the rarest, 0.05% of the
+# text, are encoded as bytes.
 MANY_CHARACTERS, COVERAGE = 1000, 0.9995
 CHARACTERS_PER_PIECE = 300  # the default vocabulary has at most about one piece per 300 characters of text
-CHUNK_CHARACTERS = 4000  # of a "sentence" given to SentencePiece; far below its max_sentence_length, set below
+CHUNK_CHARACTERS = 4000  # length of the parts that SentencePiece gets as sentences; far below max_sentence_length
 SPECIAL = 3 + 256  # <unk>, <s>, </s>, and the bytes that spell characters outside the vocabulary
 # SentencePiece uses U+2581 for a space and U+2585 for unknown characters, and skips sentences with the latter. These
 # and NUL are removed from the sample, so they are encoded as bytes.

@@ -9,7 +9,7 @@ plan.py            the settings of a run, resolved and checked, before any file 
 prepared_text.py   the text of a plan as tokens
 run_text.py        the text of an earlier run, found from its run directory
 estimate.py        parameters, memory and disk space of a run, before anything is allocated
-sizing.py          predict the loss of a run; find the size with the lowest, and its batch size and rates
+sizing.py          predict the loss of a run; find the size with the lowest loss, its batch size and learning rates
 choice.py          fill in what the user left open, with the help of sizing.py; --plan shows and saves it
 run.py             carry out a plan: write the run directory, train, print the summary
 trainer.py         the training loop and one step: forward, loss, backward, clip, optimizer

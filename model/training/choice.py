@@ -17,7 +17,7 @@ from ..cli.machine import pick_device
 from ..cli.settings import from_table, setting_fields
 from ..config import ModelArgs
 from ..weights.variants import make_network
-from .config import CLASSES
+from .config import SETTINGS_CLASSES
 from .distributed import local_device
 from .estimate import check_training_memory
 from .plan import Plan, make_plan
@@ -59,7 +59,7 @@ def train_command(settings: Settings) -> str:
     if settings.get("init_from"):  # the architecture comes from that model
         inherited = setting_fields(ModelArgs).keys() - {"max_seq_len"}
         settings = {name: value for name, value in settings.items() if name not in inherited}
-    return f"{script_command('train')} {format_flags(settings, *CLASSES)}"
+    return f"{script_command('train')} {format_flags(settings, *SETTINGS_CLASSES)}"
 
 
 def reuse_or_choose(plan: Plan, text: PreparedText, device: torch.device) -> tuple[Plan, PreparedText, Forecast]:
@@ -119,6 +119,6 @@ def load_choice(file: Path) -> Choice | None:
         if time.time() - file.stat().st_mtime > CHOICE_MAX_AGE:
             return None
         table = read_json(file)
-        return Choice(from_table(table["chosen"], *CLASSES), Forecast(**table["expected"]))
+        return Choice(from_table(table["chosen"], *SETTINGS_CLASSES), Forecast(**table["expected"]))
     except (OSError, ValueError, TypeError, KeyError):
         return None

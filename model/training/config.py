@@ -132,7 +132,8 @@ class TrainArgs:
                 yield f"{name} is {getattr(self, name)}: give a number from 0 to {highest}"
         if self.grad_clip != 0 and not 1e-6 <= self.grad_clip <= 1e6:
             yield f"grad_clip is {self.grad_clip}: give a number from 1e-6 to 1e6, or 0 for no clipping"
-        if self.micro_batch_size and self.batch_size % self.micro_batch_size:
+        micro_batch = self.micro_batch_size or 1
+        if micro_batch > 0 and self.batch_size % micro_batch:
             yield f"batch_size is {self.batch_size}, not a multiple of micro_batch_size {self.micro_batch_size}"
 
     @property
@@ -162,13 +163,13 @@ def raise_problems(problems: Iterable[str]) -> None:
         raise ValueError(message)
 
 
-CLASSES = (DataArgs, ModelArgs, TrainArgs)  # their fields are the settings of a TOML file and of the flags
+SETTINGS_CLASSES = (DataArgs, ModelArgs, TrainArgs)  # their fields are the settings of a TOML file and of the flags
 
 
 def read_run_settings(model: Path) -> Settings:
     """The settings of the run that made this model; empty if no run made it, or if they cannot be read."""
     file = model / CONFIG_FILE
     try:
-        return read_toml(file, *CLASSES) if file.is_file() else {}
+        return read_toml(file, *SETTINGS_CLASSES) if file.is_file() else {}
     except ValueError:  # written by another program, or by another version of this one
         return {}

@@ -3,8 +3,9 @@
 DDP keeps a full copy of the model in each process and averages the gradients. FSDP2 (``fully_shard``) shards every
 parameter, gradient and optimizer state over the processes, and gathers the weights of a block just before it runs.
 
-FSDP is imported only in the functions that shard; elsewhere a sharded tensor is recognized by its methods. The import
-takes 0.75 s of processor time on top of 1.6 s for torch, because it imports sympy and torch.fx, and few runs need it.
+FSDP is imported only in the functions that shard; elsewhere a sharded tensor is recognized by its attributes. The
+import takes 0.75 s of processor time on top of 1.6 s for torch, because it imports sympy and torch.fx, and few runs
+need it.
 """
 
 import re

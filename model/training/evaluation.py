@@ -18,7 +18,7 @@ from .config import TrainArgs
 from .distributed import Ranks
 
 SAMPLED_BLOCKS = 100
-PRIOR_COUNT = 5  # the prediction of the (n-1)-gram model counts as much as this many occurrences of the context
+PRIOR_COUNT = 5  # in an n-gram model, the (n-1)-gram prediction weighs as much as this many occurrences
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:

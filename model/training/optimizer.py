@@ -75,7 +75,7 @@ class Muon(torch.optim.Muon):
 def build_optimizers(
     model: Transformer, args: TrainArgs, dtype: torch.dtype = torch.float32
 ) -> list[torch.optim.Optimizer]:
-    """AdamW for all parameters, or Muon for the hidden matrices and AdamW for the rest. Only matrices decay.
+    """AdamW for all parameters, or Muon for the hidden matrices and AdamW for the rest. Vectors have no weight decay.
 
     ``dtype`` is that of Muon's products. Each group stores its peak learning rate as ``peak_lr``, for
     ``set_learning_rate``.

@@ -12,10 +12,10 @@ from ..text.sources import is_pipe
 from ..transformer import Transformer
 from ..weights import find_network
 from ..weights.hf_config import config_from
-from .config import CLASSES, DataArgs, TrainArgs
+from .config import SETTINGS_CLASSES, DataArgs, TrainArgs
 from .distributed import Ranks, local_device
 from .estimate import check_training_memory
-from .sizing import has_architecture, needs_choice, smallest_architecture
+from .sizing import batch_unit, has_architecture, needs_choice, smallest_architecture
 
 SINGLE_PROCESS = Ranks()
 
@@ -34,7 +34,7 @@ class Plan:
     # From the file, the flags and the choice. For a new run, settings that were neither given nor chosen are missing.
     settings: Settings = field(default_factory=dict)
     base: Path | None = None  # without --out_dir: the directory is the first free one of base, base-2, base-3 …
-    keeps_text: bool = False  # resumed with no new settings of the text: its cached tokens are used, if there are any
+    keeps_text: bool = False  # resumed without settings of the text: its cached tokens are used, if there are any
     saved_settings: Settings | None = None  # when resuming: those in the run directory
     changes: tuple[str, ...] = ()  # when resuming: the differences from the saved settings
 
@@ -57,9 +57,11 @@ def make_plan(settings: Settings, directory: Path, ranks: Ranks) -> Plan:
     Raises ValueError for every mistake that can be found without reading the text.
     """
     complete = settings | {"out_dir": directory}
-    if needs_choice(settings) and not has_architecture(settings):  # the checks need some model
-        complete = smallest_architecture(settings) | complete
-    data, model, train = (from_settings(cls, complete) for cls in CLASSES)
+    if needs_choice(settings):  # the checks need some batch size and some model
+        complete = {"batch_size": max(1, batch_unit(settings, ranks.world_size))} | complete
+        if not has_architecture(settings):
+            complete = smallest_architecture(settings) | complete
+    data, model, train = (from_settings(cls, complete) for cls in SETTINGS_CLASSES)
     device = local_device(pick_device(train.device), ranks)
     network = find_network(train.network) if train.network else Transformer
     # Both raise ValueError for settings that cannot be saved, which must be found before the training.

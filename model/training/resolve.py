@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from ..cli import Settings, local_path, read_toml
 from ..weights.checkpoint import RUNS, newest_run
-from .config import CLASSES, CONFIG_FILE
+from .config import CONFIG_FILE, SETTINGS_CLASSES
 from .distributed import Ranks
 from .fine_tuning import fine_tuning_settings
 from .plan import SINGLE_PROCESS, Plan, check_pipes, differences, make_plan
@@ -22,7 +22,7 @@ def resolve(
     When resuming, the saved settings of the run override the defaults. Raises ValueError before anything is written.
     """
     if resume:
-        plan = resolve_resumed(read_toml(config, *CLASSES) if config else {}, flags, ranks)
+        plan = resolve_resumed(read_toml(config, *SETTINGS_CLASSES) if config else {}, flags, ranks)
     else:
         plan = resolve_new(config, default_config, flags, ranks)
     if not plan.keeps_text:
@@ -36,15 +36,15 @@ def resolve_new(config: Path | None, default_config: Path, flags: Settings, rank
     If ``max_steps`` is a flag, the minutes of the default config are dropped: the user did not ask for them, and they
     could end the run before its last step.
     """
-    file = read_toml(config or default_config, *CLASSES)
+    file = read_toml(config or default_config, *SETTINGS_CLASSES)
     if not config and "max_steps" in flags:
         file.pop("minutes", None)
     settings = file | flags
     if "init_from" in settings:
-        # Learning rates of flags, or of a config with init_from, are used as they are. Another config was written for
-        # training from scratch, so fine-tuning lowers its rates.
-        for_fine_tuning = settings if config and "init_from" in file else flags
-        settings = fine_tuning_settings(settings, flags, kept_rates={"lr", "muon_lr"} & for_fine_tuning.keys())
+        # Learning rates of flags, or of a config with init_from, are used as they are. A config without init_from was
+        # written for training from scratch, so its rates are lowered.
+        meant_for_fine_tuning = settings if config and "init_from" in file else flags
+        settings = fine_tuning_settings(settings, flags, kept_rates={"lr", "muon_lr"} & meant_for_fine_tuning.keys())
     if directory := settings.get("out_dir"):
         check_free(directory)
         return make_plan(settings, directory, ranks)
@@ -59,7 +59,7 @@ def resolve_resumed(file: Settings, flags: Settings, ranks: Ranks) -> Plan:
     directory = settings.get("out_dir") or newest_run(CONFIG_FILE)
     if not (directory / CONFIG_FILE).exists():
         raise ValueError(f"{directory} holds no run ({CONFIG_FILE} is missing): start one without --resume")
-    saved = read_toml(directory / CONFIG_FILE, *CLASSES)
+    saved = read_toml(directory / CONFIG_FILE, *SETTINGS_CLASSES)
     if saved.get("tokenizer") != "bpe":
         settings.pop("vocab_size", None)  # ignored unless a bpe is trained: other tokenizers fix the vocabulary size
     before = make_plan(saved, directory, ranks)

@@ -17,7 +17,7 @@ from ..transformer import Transformer
 from ..weights import open_checkpoint, save_tokenizer
 from ..weights.variants import make_network
 from .choice import reuse_or_choose
-from .config import CLASSES, CONFIG_FILE
+from .config import CONFIG_FILE, SETTINGS_CLASSES
 from .console import Console
 from .distributed import local_device, process_group
 from .estimate import build_seconds, check_training_memory, count_parameters
@@ -68,14 +68,14 @@ def locked_run_directory(plan: Plan) -> Iterator[Plan]:
     with locked(plan.directory):
         if not plan.resume:
             check_free(plan.directory)
-        elif read_toml(plan.directory / CONFIG_FILE, *CLASSES) != plan.saved_settings:
+        elif read_toml(plan.directory / CONFIG_FILE, *SETTINGS_CLASSES) != plan.saved_settings:
             raise ValueError(f"{plan.directory / CONFIG_FILE} changed after it was read: run again")
         yield plan
 
 
 def read_run(plan: Plan) -> tuple[Plan, PreparedText]:
     """For all processes but the first: read the plan that the first has written, and its text from the cache."""
-    written = make_plan(read_toml(plan.directory / CONFIG_FILE, *CLASSES), plan.directory, plan.ranks)
+    written = make_plan(read_toml(plan.directory / CONFIG_FILE, *SETTINGS_CLASSES), plan.directory, plan.ranks)
     # As if it were resumed, so that the tokenizer is read from the run directory.
     text = prepare_text(dataclasses.replace(written, resume=True, keeps_text=True))
     note_cache_use(text, plan.directory)  # each machine may have a separate cache

@@ -171,7 +171,7 @@ def needs_choice(settings: Settings) -> bool:
 def choose_settings(settings: Settings, facts: TextFacts, machine: Machine) -> Settings:
     """``settings``, completed with those that suit the text, the machine and the minutes best.
 
-    Each round times every candidate again. ``machine`` keeps the fastest step of each, so the last round has the best
+    Each round times the candidates again. ``machine`` keeps the fastest step of each, so the last round has the best
     timings, and a short load from other programs does not decide. Raises ValueError if no candidate fits into the
     memory.
     """
@@ -210,7 +210,7 @@ def choose_model_settings(settings: Settings, facts: TextFacts, machine: Machine
     Tries sizes from small to large, until the predicted loss rises or the memory is too small.
     """
     seconds = training_seconds(settings["minutes"])
-    tokens = 1e4 * seconds  # an estimate for the smallest size; each larger one starts from the tokens of the last
+    tokens = 1e4 * seconds  # for the smallest size; a larger one starts from the tokens of the one before it
     best: Settings | None = None
     lowest_loss = math.inf
     for model in candidate_models(default_context(settings) | settings | {"vocab_size": facts.vocab_size}):
@@ -254,7 +254,7 @@ def affordable_tokens(model: ModelArgs, train: TrainArgs, machine: Machine, seco
 def useful_tokens(ngram_loss: float, hidden: int, tokens: float, unique_tokens: int) -> float:
     """How many of ``tokens`` are worth training on.
 
-    At most MAX_EPOCHS epochs of them. Tokens at the end that together lower the loss by less than MIN_GAIN are dropped.
+    At most MAX_EPOCHS epochs of the text. Tokens at the end that lower the loss by less than MIN_GAIN are dropped.
     """
     tokens = min(tokens, MAX_EPOCHS * unique_tokens)
     good_enough = LAW.loss(ngram_loss, hidden, tokens, unique_tokens) * (1 + MIN_GAIN)
@@ -334,7 +334,7 @@ def training_settings(
     step_tokens = 1024 * math.sqrt(tokens / 1e6 * max(1, model.vocab_size / 2048))
     rows = 2 ** round(math.log2(step_tokens / model.max_seq_len))
     rows = max(2, min(rows, 64))
-    unit = processes * settings.get("micro_batch_size", 1)  # the batch size is a multiple of it
+    unit = batch_unit(settings, processes)
     decay = 0.1 * max(1.0, memorization(model, tokens, unique_tokens) / 5) ** 1.5
     chosen = {
         "batch_size": unit * max(1, round(rows / unit)),
@@ -344,6 +344,11 @@ def training_settings(
         "weight_decay": round(min(decay, 0.8), 1),
     }
     return chosen | settings
+
+
+def batch_unit(settings: Settings, processes: int) -> int:
+    """The number of sequences of which the batch size must be a multiple."""
+    return processes * settings.get("micro_batch_size", 1)
 
 
 def memorization(model: ModelArgs, tokens: float, unique_tokens: int) -> float:

@@ -66,6 +66,7 @@ class Trainer:
             check_savable(model)  # before the first step, so that no training is lost
         self.network_class = type(model)  # FSDP changes the class of the model
         add_dropout(model, args.dropout)
+        # The same network three times: bare (``model``), in its DDP wrapper if it has one, and compiled if asked for.
         self.parallel = parallelize(model, self.ranks, args.fsdp)
         self.optimizers = build_optimizers(model, args, self.dtype)
         if progress and directory:
@@ -89,7 +90,7 @@ class Trainer:
         """
         begin = self.clock() - self.progress.wall_seconds
         self.model.train()
-        fraction_done = self._update_fraction_done(begin)
+        fraction_done = self._check_end(begin)
         never_validated = self.directory is not None and self.progress.best_val_loss is None
         # Validate before the first step of fine-tuning, to show the starting point. Validate also if a resumed run has
         # no minutes left and was never validated, because its model would otherwise never be saved.
@@ -99,7 +100,7 @@ class Trainer:
             started = self.clock()
             measured = self.step(lr_fraction(self.args, fraction_done))
             measured["tokens_per_second"] = self._count_step(self.clock() - started)
-            fraction_done = self._update_fraction_done(begin)
+            fraction_done = self._check_end(begin)
             validating = self._is_validation_due(fraction_done)
             if validating:
                 measured |= self.validate()
@@ -132,6 +133,7 @@ class Trainer:
         norm = gather(clip_grad_norm_(self.model.parameters(), args.grad_clip or math.inf)).item()
         train_loss = ranks.sum([total.item() / ranks.world_size], self.device)[0]
         message = f"the loss is {train_loss} and the gradient norm {norm}"
+        # The sum is finite only if both are.
         self._check_finite(train_loss + norm, self.progress.step + 1, message)
 
         set_learning_rate(self.optimizers, lr_fraction)
@@ -169,8 +171,11 @@ class Trainer:
         inputs, targets = (torch.from_numpy(part).to(self.device, non_blocking=True) for part in batch)
         return inputs, targets
 
-    def _update_fraction_done(self, begin: float) -> float:
-        """The fraction of the run that is done. It and ``stopped_by`` become the same in all processes."""
+    def _check_end(self, begin: float) -> float:
+        """Update ``wall_seconds`` and ``stopped_by``; return the fraction of the run that is done.
+
+        ``stopped_by`` and the fraction are the same in all processes.
+        """
         self.progress.wall_seconds = self.clock() - begin
         fraction_done = self.args.fraction_done(self.progress.step, self.progress.wall_seconds)
         fraction_done, signal = self.ranks.max([fraction_done, self.stop_signal], self.device)

@@ -53,7 +53,7 @@ class Format(Protocol):
 
 
 class Checkpoint:
-    """An opened checkpoint: its configuration and headers have been read and compared, its weights not.
+    """An opened checkpoint: its configuration and headers have been read and checked, its weights not.
 
     Raises ValueError if the path is not a checkpoint, or one that this network does not support.
     """
@@ -129,7 +129,7 @@ class Checkpoint:
             )
         if int8:
             replace_matrices(model, matrices, state["norm.weight"].dtype)
-            state = model.state_dict() | state
+            state = model.state_dict() | state  # the int8 matrices are in the model already
         model.load_state_dict(state, assign=True)
         return model.to(device).requires_grad_(not int8).eval()
 

@@ -164,7 +164,8 @@ ROPE_CHECKS: dict[str, Check] = {
     "rope_type": TEXT,
     "original_max_position_embeddings": INTEGER,
 }
-ROPE_KEYS = {  # keys of rope_scaling for each type, except the type and the base: Hugging Face's name -> ours
+# For each type of scaling, its keys besides rope_type and rope_theta: Hugging Face's name -> ours
+ROPE_KEYS = {
     "linear": {"factor": "factor"},
     "llama3": {
         "factor": "factor",
@@ -195,7 +196,7 @@ def rope_from(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
     if config.get("rope_theta", theta) != theta:
         raise ValueError(f"rope_theta is both {config['rope_theta']} and {theta}: keep one")
     rope_type = _pop_rope_type(rope)
-    if rope_type == "default" and not rope.get("factor"):
+    if rope_type == "default" and not rope.get("factor"):  # a factor without a type is rejected below
         rope.pop("factor", None)
         _check_keys(rope, set(), rope_type)
         return theta, None

@@ -29,7 +29,7 @@ EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 class HuggingFace:
-    """An opened directory: the configuration and the headers have been read and compared."""
+    """An opened directory: the configuration and the headers have been read and checked."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -74,6 +74,7 @@ class HuggingFace:
             return
         for name in tensor_shapes(self.args):
             theirs = hugging_face_name(name)
+            # Only a tied embedding may be missing: then it is stored as the head.
             tensor = self._read(theirs if theirs in self.files else HEAD)
             if theirs == EMBEDDING and self.args.tie_embeddings and HEAD in self.files:
                 self._check_tied(tensor)
@@ -131,7 +132,7 @@ def entries_of(files: Mapping[str, Path], path: Path) -> dict[str, TensorEntry]:
 
 
 def stored_dtype(entries: Mapping[str, TensorEntry], path: Path) -> torch.dtype:
-    """The dtype of the embedding, or of the first tensor by name with one of WEIGHT_DTYPES.
+    """The dtype of the embedding, or if that is none of WEIGHT_DTYPES, of the alphabetically first tensor in one.
 
     The tensors of a subclass may have any names and dtypes. Raises ValueError if none has one of WEIGHT_DTYPES.
     """

@@ -85,7 +85,7 @@ def check_read_back(args: ModelArgs, read_back: ModelArgs, format_name: str, not
 
 
 def hugging_face_name(name: str) -> str:
-    """Hugging Face's name of a tensor, from Meta's."""
+    """Hugging Face's name of a tensor, from this network's, which is Meta's."""
     if name in _TOP:
         return _TOP[name]
     _, layer, rest = name.split(".", 2)
@@ -139,5 +139,5 @@ def to_pairs(weight: Tensor, head_dim: int) -> Tensor:
 
 
 def is_rotated(name: str) -> bool:
-    """Whether a tensor, by Meta's name, is a query or key projection, whose rows differ between the layouts."""
+    """Whether a tensor, by this network's name, is a query or key projection, whose rows differ between the layouts."""
     return name.endswith(("wq.weight", "wk.weight"))

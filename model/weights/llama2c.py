@@ -24,7 +24,7 @@ from ..transformer import Transformer
 from .int8 import Quantized
 from .layout import check_read_back, tensor_shapes
 
-MAGIC, HEADER = 0x616B3432, 256
+MAGIC, HEADER_BYTES = 0x616B3432, 256
 HEADER_COUNTS = ("dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "max_seq_len")
 NORM_EPS = 1e-5
 LARGEST_GROUP = 64  # as in llama2.c's export.py
@@ -145,7 +145,7 @@ def bytes_of(name: str, shape: tuple[int, ...], header: Header) -> int:
 
 def open_header(path: Path) -> Header:
     with path.open("rb") as file:
-        raw = file.read(HEADER)
+        raw = file.read(HEADER_BYTES)
     try:
         return parse_header(raw)
     except (ValueError, struct.error, IndexError) as error:
@@ -169,7 +169,7 @@ def parse_header(raw: bytes) -> Header:
     matrices = [shape for shape in tensor_shapes(dataclasses.replace(args, n_layers=1)).values() if len(shape) > 1]
     if version == 2 and (group_size < 1 or any(math.prod(shape) % group_size for shape in matrices)):
         raise ValueError(f"group size {group_size} does not divide the matrices")
-    return Header(version, args, HEADER, group_size)
+    return Header(version, args, HEADER_BYTES, group_size)
 
 
 def _args_from_counts(counts: tuple[int, ...], tied: bool) -> ModelArgs:
@@ -193,9 +193,9 @@ def _read_quantized(file: BinaryIO, shape: tuple[int, ...], group_size: int) -> 
 
 
 def save(model: Transformer, path: Path) -> None:
-    """Write version 0, float32, for llama2.c's run.c, or version 2 for runq.c if the model is int8 with groups.
+    """Write version 0, float32, for llama2.c's run.c, or version 2, int8, for runq.c if the model is int8.
 
-    Raises ValueError if the format cannot express the architecture.
+    Raises ValueError if the format cannot express the architecture, or the groups of the int8 matrices.
     """
     args, state = model.args, model.state_dict()
     header = header_of(args, _group_of(state))
@@ -244,7 +244,7 @@ def header_of(args: ModelArgs, group_size: int = 0) -> bytes:
     raw = struct.pack("<7i", *counts.values())
     if group_size:
         raw = struct.pack("<Ii", MAGIC, 2) + raw + struct.pack("<Bi", args.tie_embeddings, group_size)
-        raw = raw.ljust(HEADER, b"\0")
+        raw = raw.ljust(HEADER_BYTES, b"\0")
     check_read_back(args, parse_header(raw).args, "llama2.c's format")
     return raw
 

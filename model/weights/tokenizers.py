@@ -79,7 +79,8 @@ def names_beside(model: Path) -> list[str]:
 def _find_beside(model: Path) -> Path | None:
     """The first file of ``names_beside`` that exists. Files of another vocabulary size are skipped.
 
-    The file that we write is not skipped: its name contains the model's, so another size is an error for the caller.
+    The file that we write is never skipped, because it is named after this model: if its size is wrong, the caller
+    raises an error.
     """
     written_by_us, *candidates = (model.with_name(name) for name in names_beside(model))
     if written_by_us.is_file():

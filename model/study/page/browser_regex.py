@@ -62,7 +62,8 @@ def browser_regex(pattern: str) -> str:
             parts.append(character)
         elif quantifier := QUANTIFIER.match(rest):
             length = quantifier.end()
-            if rest[length : length + 1] in ("+", "?", "*"):  # possessive, or with another meaning in JavaScript
+            # A second quantifier is possessive (a++), or means something else in JavaScript (a{2}?).
+            if rest[length : length + 1] in ("+", "?", "*"):
                 raise _unsupported(quantifier[0] + rest[length], pattern)
             parts.append(quantifier[0].replace("{,", "{0,"))
         elif character in ".^$|":

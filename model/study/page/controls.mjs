@@ -1,7 +1,7 @@
 // The controls: each changes the state and redraws the views that depend on it.
 
 import { $, element } from "./draw.mjs";
-import { DEFAULTS, keyOf, query, state, t, writeHash } from "./state.mjs";
+import { DEFAULTS, selectedKey, selectedQuery, state, t, writeHash } from "./state.mjs";
 import { changed, drawAll, drawPlayer, toggleSettings } from "./frame.mjs";
 import { compareCache, goBack, play, promptTyped, refreshWhatIf, step } from "./generation.mjs";
 import { cellAt } from "./maps.mjs";
@@ -190,7 +190,7 @@ function moveChip(event) {
   const move = ARROW_KEYS[event.key];
   if (!move) return;
   event.preventDefault();
-  const position = clampTo(query() + move.rows + move.columns, state.tokens.length - 1);
+  const position = clampTo(selectedQuery() + move.rows + move.columns, state.tokens.length - 1);
   selectQuery(position);
   $("chips").children[position].focus();
 }
@@ -199,8 +199,8 @@ function moveCell(event) {
   const move = ARROW_KEYS[event.key];
   if (!move) return;
   event.preventDefault();
-  const q = clampTo(query() + move.rows, state.tokens.length - 1);
-  update({ position: q, key: clampTo(keyOf(query()) + move.columns, q) });
+  const q = clampTo(selectedQuery() + move.rows, state.tokens.length - 1);
+  update({ position: q, key: clampTo(selectedKey(selectedQuery()) + move.columns, q) });
 }
 
 let nextFrame = 0; // of the animation of start_pos

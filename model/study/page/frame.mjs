@@ -2,7 +2,7 @@
 // that each has its full height before it is scrolled onto the screen.
 
 import { $ } from "./draw.mjs";
-import { isFull, keyOf, positionText, query, state, t } from "./state.mjs";
+import { isFull, selectedKey, positionText, selectedQuery, state, t } from "./state.mjs";
 import { drawTokens } from "./tokens.mjs";
 import { drawRotation } from "./rotation.mjs";
 import { drawScore } from "./score.mjs";
@@ -84,9 +84,9 @@ export function drawPlayer() {
 
 // The selected query and key, and the buttons that need tokens.
 function drawSelection() {
-  const q = query();
+  const q = selectedQuery();
   setPositionSlider("position", q, state.tokens.length - 1);
-  setPositionSlider("key", keyOf(q), q);
+  setPositionSlider("key", selectedKey(q), q);
   $("back").disabled = state.tokens.length <= 1;
   $("step").disabled = isFull() || state.ended;
   $("play").disabled = !state.playing && (isFull() || state.ended);

@@ -24,8 +24,8 @@ export function enqueue(job) {
 async function extend(earlier, tokens, count) {
   const { useCache } = state;
   const all = [...earlier, ...tokens];
-  // The worker gets the text in two parts, cut at `start`. With the cache it forwards only the second part, because the
-  // first is cached; without the cache it forwards both, wherever the cut is.
+  // The worker gets the text in two parts, cut at `start`, and forwards nothing before it samples if the second is
+  // empty. With the cache it forwards only the second part, because the first is cached; without it, both.
   const start = useCache ? Math.min(state.cached, earlier.length) : earlier.length;
   const answer = await ask("run", {
     earlier: all.slice(0, start),
@@ -50,7 +50,7 @@ async function extend(earlier, tokens, count) {
   changed();
 }
 
-let lastPrompt = 0; // the number of the latest prompt
+let latestPrompt = 0; // the number of the latest prompt
 let typingTimer = null;
 
 // A typed prompt is forwarded after a pause in typing, or before anything else changes the text.
@@ -67,11 +67,11 @@ function forwardTyped() {
 }
 
 export function forwardPrompt() {
-  lastPrompt += 1;
-  const prompt = lastPrompt;
+  latestPrompt += 1;
+  const promptNumber = latestPrompt;
   state.playing = false;
   return enqueue(async () => {
-    if (prompt !== lastPrompt) return; // a newer prompt is in the queue
+    if (promptNumber !== latestPrompt) return; // a newer prompt is in the queue
     const tokens = tokenizer.encode(state.prompt || facts.startText);
     state.hasStartText = state.prompt === "" && facts.startText !== "";
     state.tooLong = tokens.length > limit ? tokens.length : 0;
@@ -194,7 +194,7 @@ function isFast() {
   return (2 * comparedTokens().length * ms) / T < FAST;
 }
 
-// At the start, before the page is marked as ready.
+// Fills view 6 before the page is marked as ready; `refreshWhatIf` cannot be awaited.
 export function firstWhatIf() {
   return enqueue(async () => {
     if (isFast()) state.whatIf = await compareRotations();

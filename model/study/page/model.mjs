@@ -17,9 +17,9 @@ export function llama3(freqs, { factor, originalMaxSeqLen, low, high }) {
 
 export function yarn(freqs, { factor, originalMaxSeqLen, low, high }) {
   const pairs = freqs.length, logRatio = Math.log(freqs[1] / freqs[0]); // the same for any two neighbouring pairs
-  const first = Math.max(Math.floor(Math.log((2 * Math.PI * high) / originalMaxSeqLen) / logRatio), 0);
-  const last = Math.min(Math.ceil(Math.log((2 * Math.PI * low) / originalMaxSeqLen) / logRatio), 2 * pairs - 1);
-  return blend(freqs, factor, freqs.map((_, i) => 1 - (i - first) / (last - first || 1)));
+  const begin = Math.max(Math.floor(Math.log((2 * Math.PI * high) / originalMaxSeqLen) / logRatio), 0);
+  const end = Math.min(Math.ceil(Math.log((2 * Math.PI * low) / originalMaxSeqLen) / logRatio), 2 * pairs - 1);
+  return blend(freqs, factor, freqs.map((_, i) => 1 - (i - begin) / (end - begin || 1)));
 }
 
 function blend(freqs, factor, keep) {
@@ -38,7 +38,7 @@ export function ropeFreqs(dim, theta = 10000, scaling = null) {
   return scaling ? SCALINGS[scaling.type](freqs, scaling) : freqs;
 }
 
-// Row p, column i is e^(j p theta^(-2i/dim)), as cosine and sine. `place` moves position p, for experiments.
+// Row p, column i is e^(j p theta^(-2i/dim)), as cosine and sine. `place` moves position p, for experiments and for eviction.
 export function precomputeFreqsCis(dim, end, theta = 10000, scaling = null, place = (p) => p) {
   const freqs = ropeFreqs(dim, theta, scaling);
   const attentionFactor = scaling ? scaling.attentionFactor : 1;

@@ -2,7 +2,7 @@
 
 import { dot, applyRotaryEmb, precomputeFreqsCis } from "./model.mjs";
 import { $, element, line, number, plainNumber, surface, table, ticks, tickText } from "./draw.mjs";
-import { args, attentionFactor, freqs, keyAt, keyOf, query, queryAt, state, t, tokenText } from "./state.mjs";
+import { args, attentionFactor, freqs, keyAt, selectedKey, selectedQuery, queryAt, state, t, tokenText } from "./state.mjs";
 
 const CIRCLE = 2 * Math.PI;
 
@@ -19,8 +19,8 @@ export function rotatePair(vector, p) {
 
 export function drawRotation() {
   const { layer, head, shift } = state;
-  const q = query();
-  const k = keyOf(q);
+  const q = selectedQuery();
+  const k = selectedKey(q);
   const keyArrows = Array.from({ length: q + 1 }, (_, p) => rotatePair(keyAt(layer, head, p), p + shift));
   const queryArrow = rotatePair(queryAt(layer, head, q), q + shift);
   drawPlane(queryArrow, keyArrows, q, k);
@@ -209,13 +209,13 @@ function clock(pair) {
     for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
     return node;
   };
-  const seen = Math.min(args.maxSeqLen * freqs[pair], CIRCLE * 0.9999); // an arc of a full circle would be empty
-  const x = 20 + 17 * Math.cos(seen);
-  const y = 20 - 17 * Math.sin(seen);
+  const contextAngle = Math.min(args.maxSeqLen * freqs[pair], CIRCLE * 0.9999); // an arc of a full circle would be empty
+  const x = 20 + 17 * Math.cos(contextAngle);
+  const y = 20 - 17 * Math.sin(contextAngle);
   const svg = shape("svg", { viewBox: "0 0 40 40", "aria-hidden": "true" });
   svg.append(
     shape("circle", { class: "face", cx: 20, cy: 20, r: 17 }),
-    shape("path", { class: "arc", d: `M 37 20 A 17 17 0 ${seen > Math.PI ? 1 : 0} 0 ${x} ${y}` }),
+    shape("path", { class: "arc", d: `M 37 20 A 17 17 0 ${contextAngle > Math.PI ? 1 : 0} 0 ${x} ${y}` }),
     shape("line", { class: "hand", x1: 20, y1: 20, x2: 34, y2: 20 }),
   );
   const period = CIRCLE / freqs[pair];

@@ -9,11 +9,11 @@ import {
   facts,
   freqs,
   keyAt,
-  keyOf,
+  selectedKey,
   kvHeadOf,
   outAt,
   positionText,
-  query,
+  selectedQuery,
   queryAt,
   state,
   t,
@@ -42,8 +42,8 @@ const scoreAt = (xq, xk, distance) => total(contributions(xq, xk, distance));
 
 export function drawScore() {
   const { layer, head } = state;
-  const q = query();
-  const k = keyOf(q);
+  const q = selectedQuery();
+  const k = selectedKey(q);
   const distance = q - k;
   const xq = queryAt(layer, head, q);
   const xk = keyAt(layer, head, k);

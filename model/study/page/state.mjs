@@ -30,12 +30,12 @@ export const DEFAULTS = {
   seed: 1,
   useCache: true,
   endless: false,
-  shift: 0,
+  shift: 0, // view 2: start_pos, added to every position
   zoom: 1,
   change: "off",
   theta: args.ropeTheta * 100,
   factor: 2,
-  offset: 0,
+  offset: 0, // view 6: added to every position
   stretch: 1,
   long: false,
   guide: 1, // the step of the guide; 0 hides it
@@ -57,7 +57,7 @@ Object.assign(state, {
   key: null, // null is the key with the largest attention weight
   hover: null, // { q, k } under the pointer in the attention map
   playing: false,
-  advancing: false,
+  advancing: false, // the start_pos slider of view 2 moves by itself
   whatIf: null,
   agreement: null,
   computing: false,
@@ -75,10 +75,11 @@ function readHash() {
     } else if (type === "boolean") settings[name] = text === "true";
     else if (text !== "" && Number.isFinite(Number(text))) settings[name] = Number(text);
   }
-  const sizes = { layer: args.nLayers, head: args.nHeads, pair: args.headDim / 2, guide: 7 }; // six views, and 0
-  for (const [name, size] of Object.entries(sizes)) {
+  // Each of these is a whole number below its limit; guide is 0 or the number of one of the six views.
+  const limits = { layer: args.nLayers, head: args.nHeads, pair: args.headDim / 2, guide: 7 };
+  for (const [name, limit] of Object.entries(limits)) {
     const value = settings[name] ?? 0;
-    if (!Number.isInteger(value) || value < 0 || value >= size) delete settings[name];
+    if (!Number.isInteger(value) || value < 0 || value >= limit) delete settings[name];
   }
   if (!["en", "zh"].includes(settings.language)) delete settings.language;
   return settings;
@@ -104,10 +105,11 @@ export const positionText = (p) => `${p} ${tokenText(state.tokens[p])}`;
 
 export const isFull = () => state.tokens.length >= limit && !state.endless;
 
-export const query = () => Math.min(state.position ?? Infinity, state.tokens.length - 1);
+// The position of the selected query.
+export const selectedQuery = () => Math.min(state.position ?? Infinity, state.tokens.length - 1);
 
-// The selected key of query q: the one that was chosen, or the one with the largest attention weight.
-export function keyOf(q) {
+// The position of the selected key of query q: the one that was chosen, or the one with the largest attention weight.
+export function selectedKey(q) {
   if (state.key !== null) return Math.min(state.key, q);
   const row = weightsOf(state.layer, state.head, q);
   return row.indexOf(row.reduce((a, b) => Math.max(a, b), -1));

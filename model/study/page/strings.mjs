@@ -1,4 +1,5 @@
-// The text of the page, key: [English, Chinese]. What is the same in both languages may be in page.html or a view. `translate` fills in each {name}.
+// The text of the page, key: [English, Chinese]. Text that is the same in both languages may be written in page.html or
+// in the code of a view instead. `translate` fills in each {name}.
 
 export const STRINGS = {
   skip: ["Skip to the views", "跳到视图"],
@@ -148,7 +149,7 @@ export const STRINGS = {
   advance: ["Animate start_pos", "让 start_pos 自动递增"],
   stop: ["Stop", "停止"],
   shiftScores: [
-    "q · k / √D of the selected q and k: {plain} at start_pos 0, {shifted} at start_pos {shift}. The shift changes none of the {count} keys' scores by more than {difference}.",
+    "q · k / √D of the selected q and k: {plain} at start_pos 0, {shifted} at start_pos {shift}. Over all {count} keys, the shift changes a score by at most {difference}.",
     "所选 q 与 k 的 q · k / √D：start_pos 为 0 时是 {plain}，为 {shift} 时是 {shifted}。对全部 {count} 个键，平移前后的得分最多相差 {difference}。",
   ],
   clocksTitle: ["All pairs of the head, at the query's position plus start_pos", "该头的每一对分量（查询位置加上 start_pos 时的角度）"],

@@ -1,7 +1,7 @@
 // SentencePiece's BPE and character models and llama2.c's tokenizer.bin, without their libraries: the same ids for the
 // same text. `kinds` has a letter for each piece: n normal, u unknown, c control, b byte.
 
-const SPACE = "\u2581"; // how SentencePiece writes a space inside a piece
+const U2581 = "\u2581"; // how SentencePiece writes a space inside a piece
 
 export class SentencePiece {
   // addsSpace: add a space before the text. collapses: replace each run of spaces by one, and strip both ends.
@@ -20,9 +20,9 @@ export class SentencePiece {
   // BOS first.
   encode(text) {
     const ids = [this.bosId];
-    const parts = this.encodesU2581AsBytes ? text.split(SPACE) : [text];
+    const parts = this.encodesU2581AsBytes ? text.split(U2581) : [text];
     parts.forEach((part, i) => {
-      if (i > 0) ids.push(...this.byteIds(SPACE));
+      if (i > 0) ids.push(...this.byteIds(U2581));
       for (const id of this.encodePart(part)) ids.push(id); // a spread of a pasted text could overflow the stack
     });
     return ids;
@@ -46,7 +46,7 @@ export class SentencePiece {
   normalize(text) {
     const spaced = this.collapses ? text.replace(/^ +/, "").replace(/ +/g, " ") : text;
     if (!spaced) return "";
-    const marked = (this.addsSpace ? " " + spaced : spaced).replaceAll(" ", SPACE);
+    const marked = (this.addsSpace ? " " + spaced : spaced).replaceAll(" ", U2581);
     return this.collapses ? marked.replace(/\u2581+$/, "") : marked; // also strips a typed U+2581
   }
 
@@ -74,7 +74,7 @@ export class SentencePiece {
       flush();
       if (kind === "c") continue;
       if (kind === "u") text += " \u2047 ";
-      else text += (stripsSpace && piece.startsWith(SPACE) ? piece.slice(1) : piece).replaceAll(SPACE, " ");
+      else text += (stripsSpace && piece.startsWith(U2581) ? piece.slice(1) : piece).replaceAll(U2581, " ");
       stripsSpace = stripsSpace && this.collapses && !text; // collapsing strips all spaces at the start
     }
     flush();
@@ -83,7 +83,7 @@ export class SentencePiece {
 
   // The text of one token, independent of its neighbours.
   name(id) {
-    return this.kinds[id] === "n" ? this.pieces[id].replaceAll(SPACE, " ") : this.pieces[id];
+    return this.kinds[id] === "n" ? this.pieces[id].replaceAll(U2581, " ") : this.pieces[id];
   }
 }
 

@@ -149,7 +149,7 @@ export class JsonTokenizer {
   characterIds(word) {
     const { byteFallback, fuseUnk, unkId } = this.rules;
     const ids = [];
-    let isUnkPending = false; // written before the next known character, so that a run can be fused into one token
+    let isUnkPending = false; // the unknown token waits for the next known character, so that a run can become one token
     for (const character of word) {
       const id = this.ids.get(character);
       if (id !== undefined) {

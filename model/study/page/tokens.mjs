@@ -3,7 +3,7 @@
 import { softmax } from "./model.mjs";
 import { filterLogits } from "./sampling.mjs";
 import { $, element, percent } from "./draw.mjs";
-import { args, isFull, limit, query, state, t, tokenText, tokenizer } from "./state.mjs";
+import { args, isFull, limit, selectedQuery, state, t, tokenText, tokenizer } from "./state.mjs";
 
 const BARS = 12;
 
@@ -37,7 +37,7 @@ function drawText() {
 // Buttons are reused, because at full speed tokens come faster than the browser creates elements.
 function drawChips() {
   const chips = $("chips");
-  const chosen = query();
+  const chosen = selectedQuery();
   while (chips.childElementCount > state.tokens.length) chips.lastChild.remove();
   state.tokens.forEach((id, p) => {
     let chip = chips.children[p];

@@ -190,7 +190,7 @@ def _added(token: dict[str, Any], normalizer: Steps, tokenizer: HFTokenizer) -> 
                 f"its added token {content!r} is normalized but not ASCII, which the page does not support"
             )
     flags = {flag: bool(token.get(flag)) for flag in ("normalized", "lstrip", "rstrip")}
-    # The library does not skip a special token if the normalizer changes its content.
+    # When decoding, the library skips special tokens, but not those whose content the normalizer changes. So ask it.
     skipped = bool(token.get("special")) and not tokenizer.decode([token["id"]])
     return {"id": token["id"], "content": matched, "skipped": skipped, **flags}
 
