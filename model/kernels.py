@@ -215,8 +215,8 @@ def choose_int8(x: Tensor, scales: Tensor) -> Int8Product:
     ``int8_packed``, PyTorch's product, takes only matrices with one bfloat16 scale for each row and a row length that
     is a multiple of INT8_MULTIPLE. For other matrices, ``int8_dequantized`` is chosen also for few rows.
 
-    Under torch.compile, ``int8_elementwise`` is chosen for one row if ``int8_packed`` cannot take the matrix. With
-    AVX-512 it is chosen for one row of any matrix, unless the row is bfloat16 and has WIDE_ROW numbers or more.
+    Under torch.compile, if x is one row, ``int8_elementwise`` is chosen for every matrix that ``int8_packed`` cannot
+    take. With AVX-512 it is also chosen for the others, unless x is bfloat16 and has WIDE_ROW numbers or more.
 
     GB/s of weights for one row, x in bfloat16, two cores, torch 2.13: ``int8_packed`` in eager mode /
     ``int8_elementwise`` compiled; - is not measured.

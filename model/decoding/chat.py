@@ -48,7 +48,7 @@ class Chat:
         self.control_ids = tokenizer.control_tokens(template)
         names = sorted(map(re.escape, self.control_ids), key=len, reverse=True)
         self._control_name = re.compile("|".join(names) or "(?!)")  # the latter matches nothing
-        # The second alternative is a mark that the template itself writes: it is dropped, and has no group.
+        # The second alternative is a mark that the template itself writes: ``split`` gives None, which is skipped.
         self._marked_name = re.compile(f"{START}({self._control_name.pattern}){END}|{MARK.pattern}")
 
         question, answer = user_message("A"), {"role": "assistant", "content": "Answer."}

@@ -50,9 +50,8 @@ def for_decoding(model: Transformer, compile: bool = False) -> Transformer:
         network.layers[-1] = LastBlock(last).eval()
     if not compile:
         return network
-    return CompiledNetwork(
-        copy_modules(model), network
-    )  # another copy, without LastBlock, and whose layers are compiled
+    step_network = copy_modules(model)  # another copy, because it is compiled, and needs no LastBlock
+    return CompiledNetwork(step_network, network)
 
 
 def copy_modules(model: Transformer) -> Transformer:

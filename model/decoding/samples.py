@@ -179,8 +179,8 @@ def complete(
     """Continue every prompt, ``batch_size`` at a time, with a network from ``for_decoding``.
 
     After every step it yields the sample that is being streamed: the first one until it has finished, then the second,
-    and so on. A sample that finished while it waited is yielded once. ``finish`` is None each
-    time a sample is yielded, except the last.
+    and so on. A sample that finished while it waited is yielded once. Each time a sample is yielded, its ``finish`` is
+    None, except the last time.
     """
     max_new_tokens, batch_size = completion.max_new_tokens, completion.batch_size
     for first in range(0, len(prompts), batch_size):

@@ -60,7 +60,7 @@ BOM = "\ufeff"
 
 
 def first_bytes(path: Path) -> bytes:
-    """The first bytes of a file, decompressed if it is a valid gzip file."""
+    """The first bytes of a file, decompressed if its name ends in .gz and it is a valid gzip file."""
     try:
         with cast(BinaryIO, gzip.open(path) if is_gzip(path.name) else path.open("rb")) as file:
             return file.read(PROBE)

@@ -114,7 +114,10 @@ def _how_to_split(core: str, times: str) -> str:
 
 
 def separator_text(candidate: Candidate) -> str:
-    """The core, with the white space and the beginning-of-text tag around it that all places inside a file share."""
+    """The core, with the white space and the beginning-of-text tag around it that all places share.
+
+    Places at the start or end of a file do not count.
+    """
     inner = [place for place in candidate.places if not place.is_outer] or candidate.places
     before = [_trailing_space(place.before).replace("\r\n", "\n") for place in inner]
     after = [_leading_space_and_tag(place.after).replace("\r\n", "\n") for place in inner]
@@ -125,11 +128,10 @@ def separator_text(candidate: Candidate) -> str:
 
 class Separator:
     """Finds the places of a text that separate two documents.
-
     If the core is a tag or a form feed, every occurrence separates documents, even inside a line. The core of a line
     separator must be a whole line. Head and tail may be missing, wholly or in part, as at the start or end of the text,
-    beside another separator, or at places that ``recognize`` did not see. Any other separator must occur exactly as it
-    is.
+    beside another separator, or at places that ``recognize`` did not see. A separator that is neither a mark nor a line
+    separator must occur exactly as it is.
     """
 
     def __init__(self, separator: str):

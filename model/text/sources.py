@@ -250,9 +250,8 @@ def _start_of_text(path: Path) -> str:
 def _text_files(spec: str, files: Sequence[Path], text_key: str) -> list[File | None]:
     """The text files among ``files``. One warning counts the skipped files, with an example.
 
-    A JSON or CSV file without ``text_key`` may be the data of a program, so beside other text files it is read as plain
-    text. If all text files are like that, reading them raises an error, and so does a .jsonl or .ndjson file without
-    ``text_key``.
+    A JSON or CSV file without ``text_key`` may be the data of a program. It is read as plain text, unless all text
+    files lack the field: then reading them raises an error. So does a .jsonl or .ndjson file without the field.
     """
     texts: list[File] = []
     empty: list[Path] = []

@@ -58,7 +58,7 @@ def _is_object(line: str) -> bool:
 def has_field(file_format: FileFormat, name: str, start: str, text_key: str) -> bool:
     """Whether the first document of a file that starts with ``start`` has the field ``text_key``.
 
-    True if the start is too short to tell.
+    True if a JSON array or a CSV row ends too late to tell.
     """
     try:
         next(texts(file_format, [start], name, text_key), None)
@@ -79,7 +79,10 @@ def texts(file_format: FileFormat, blocks: Iterable[str], name: str, text_key: s
 
 
 class UnfinishedError(ValueError):
-    """The file ends within a CSV row or a JSON array, or the array is not valid from here to the end of the file."""
+    """The file ends within a CSV row or a JSON array.
+
+    Also raised for an array element that is not valid, because it may be one whose end is missing.
+    """
 
 
 def _lines(blocks: Iterable[str], name: str) -> Iterator[str]:

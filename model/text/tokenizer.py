@@ -85,7 +85,7 @@ class Tokenizer(Protocol):
     eos_ids: tuple[int, ...]  # any of them ends a text
     adds_space: bool  # whether encode puts a space before the text, as for Llama 2
     file_hash: str  # SHA-256 of the file
-    fingerprint: str  # if it is equal, ``encode(text, bos=False)`` is equal too, so cached tokens can be used
+    fingerprint: str  # two tokenizers with the same one encode texts equally, so cached tokens can be used
 
     def encode(self, text: str, bos: bool = True) -> list[int]: ...
 

@@ -22,7 +22,7 @@ PRIOR_COUNT = 5  # in an n-gram model, the (n-1)-gram prediction weighs as much 
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
-    """Nats per token, in float32: logits (B, T, V), targets (B, T)."""
+    """Nats per token, or their sum, in float32: logits (B, T, V), targets (B, T)."""
     return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction=reduction)
 
 
@@ -82,7 +82,9 @@ def ngram_losses(dataset: Dataset, vocab_size: int, order: int = 1, tokens: int 
         probability = (counts + prior * probability[-len(counts) :]) / (context_counts + prior)
         scored = probability[1:] if n == 1 else probability  # the first token is never predicted
         losses.append(float(-np.log(scored).mean()))
-        context_counts = counts[:-1]
+        context_counts = counts[
+            :-1
+        ]  # the n-gram before a token is its context for n + 1; the last has no token after it
         prior = PRIOR_COUNT
         if losses[-1] > min(losses):
             return losses[:-1]

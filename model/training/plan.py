@@ -34,7 +34,7 @@ class Plan:
     # From the file, the flags and the choice. For a new run, settings that were neither given nor chosen are missing.
     settings: Settings = field(default_factory=dict)
     base: Path | None = None  # without --out_dir: the directory is the first free one of base, base-2, base-3 …
-    keeps_text: bool = False  # resumed without settings of the text: its cached tokens are used, if there are any
+    keeps_text: bool = False  # resumed without giving settings of the text: its cached tokens are used, if any
     saved_settings: Settings | None = None  # when resuming: those in the run directory
     changes: tuple[str, ...] = ()  # when resuming: the differences from the saved settings
 

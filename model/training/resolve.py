@@ -43,8 +43,8 @@ def resolve_new(config: Path | None, default_config: Path, flags: Settings, rank
     if "init_from" in settings:
         # Learning rates of flags, or of a config with init_from, are used as they are. A config without init_from was
         # written for training from scratch, so its rates are lowered.
-        meant_for_fine_tuning = settings if config and "init_from" in file else flags
-        settings = fine_tuning_settings(settings, flags, kept_rates={"lr", "muon_lr"} & meant_for_fine_tuning.keys())
+        source_of_rates = settings if config and "init_from" in file else flags
+        settings = fine_tuning_settings(settings, flags, kept_rates={"lr", "muon_lr"} & source_of_rates.keys())
     if directory := settings.get("out_dir"):
         check_free(directory)
         return make_plan(settings, directory, ranks)

@@ -74,9 +74,12 @@ def locked_run_directory(plan: Plan) -> Iterator[Plan]:
 
 
 def read_run(plan: Plan) -> tuple[Plan, PreparedText]:
-    """For all processes but the first: read the plan that the first has written, and its text from the cache."""
+    """For all processes but the first: read the plan that the first has written, and its text.
+
+    The text comes from the cache. On a machine with another cache it is tokenized again.
+    """
     written = make_plan(read_toml(plan.directory / CONFIG_FILE, *SETTINGS_CLASSES), plan.directory, plan.ranks)
-    # As if it were resumed, so that the tokenizer is read from the run directory.
+    # As if it were resumed, so that the tokenizer is read from the run directory, and the tokens from the cache.
     text = prepare_text(dataclasses.replace(written, resume=True, keeps_text=True))
     note_cache_use(text, plan.directory)  # each machine may have a separate cache
     return dataclasses.replace(written, resume=plan.resume), text

@@ -36,9 +36,9 @@ OVERHEAD = 0.05  # fraction of the minutes for validation, checkpoints and sampl
 TIMING_ROUNDS = 3
 FINE_TUNING_EPOCHS = 3  # on two small texts, 3 epochs were better than 2 and 4 (benchmarks/choice.py)
 MIN_GAIN = 0.003  # relative reduction of the loss below which the remaining tokens are not worth their time
-# Embeddings are tied if the ``memorization`` of the model with separate ones is above this. On tinyshakespeare with
-# 4096 pieces, tying raised the loss by 3% where the memorization was 13, and lowered it by 0.5% where it was 26, and by
-# 4% where it was 38 (benchmarks/README.md).
+# Embeddings are tied if the ``memorization`` of the model with separate ones (epochs times the square root of the
+# parameters per token of text) is above this. On tinyshakespeare with 4096 pieces, tying raised the loss by 3% where
+# the memorization was 13, and lowered it by 0.5% where it was 26, and by 4% where it was 38 (benchmarks/README.md).
 TIE_ABOVE = 20
 MAX_EPOCHS = 12  # the law was fitted to at most 10 epochs, and is trusted only a little beyond
 
@@ -324,7 +324,7 @@ def default_context(settings: Settings) -> Settings:
 def training_settings(
     model: ModelArgs, tokens: float, unique_tokens: int, settings: Settings, processes: int = 1
 ) -> Settings:
-    """Batch size, learning rates, their decay and weight decay for ``tokens`` tokens of a text of ``unique_tokens``.
+    """Batch size, learning rates, ``decay_start`` and weight decay for ``tokens`` tokens of a text of ``unique_tokens``.
 
     The batch size grows with the square root of the tokens. For a vocabulary above 2048 it also grows with the square
     root of the vocabulary size, because a batch otherwise holds few examples of each piece. Weight decay keeps the
@@ -357,7 +357,7 @@ def memorization(model: ModelArgs, tokens: float, unique_tokens: int) -> float:
 
 
 def validation_settings(steps: int, tokens: float) -> Settings:
-    """Ten to twenty validations per run, on few tokens so that each is quick, and a sample at every second one."""
+    """Ten to twenty validations per run, or one per step if it is shorter, on few tokens so that each is quick, and a sample at every second one."""
     eval_every = max(1, steps // 10)
     digit = 10 ** (len(str(eval_every)) - 1)
     eval_every = eval_every // digit * digit

@@ -90,7 +90,7 @@ class Trainer:
         """
         begin = self.clock() - self.progress.wall_seconds
         self.model.train()
-        fraction_done = self._check_end(begin)
+        fraction_done = self._fraction_done(begin)
         never_validated = self.directory is not None and self.progress.best_val_loss is None
         # Validate before the first step of fine-tuning, to show the starting point. Validate also if a resumed run has
         # no minutes left and was never validated, because its model would otherwise never be saved.
@@ -100,7 +100,7 @@ class Trainer:
             started = self.clock()
             measured = self.step(lr_fraction(self.args, fraction_done))
             measured["tokens_per_second"] = self._count_step(self.clock() - started)
-            fraction_done = self._check_end(begin)
+            fraction_done = self._fraction_done(begin)  # also sets ``stopped_by``
             validating = self._is_validation_due(fraction_done)
             if validating:
                 measured |= self.validate()
@@ -171,7 +171,7 @@ class Trainer:
         inputs, targets = (torch.from_numpy(part).to(self.device, non_blocking=True) for part in batch)
         return inputs, targets
 
-    def _check_end(self, begin: float) -> float:
+    def _fraction_done(self, begin: float) -> float:
         """Update ``wall_seconds`` and ``stopped_by``; return the fraction of the run that is done.
 
         ``stopped_by`` and the fraction are the same in all processes.

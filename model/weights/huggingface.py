@@ -116,9 +116,10 @@ def files_of(path: Path) -> dict[str, Path]:
 
 
 def entries_of(files: Mapping[str, Path], path: Path) -> dict[str, TensorEntry]:
-    """The header entries of the tensors in ``files``, and of others in the same files that the index does not list.
+    """The header entries of all tensors in these files, including those that the index does not list.
 
-    Raises ValueError if a file does not contain a tensor that the index lists.
+    ``files`` maps the name of each tensor in the index to its file. Raises ValueError if a file does not contain a
+    tensor that the index lists.
     """
     headers = {file: read_header(file) for file in sorted(set(files.values()))}
     entries: dict[str, TensorEntry] = {}
@@ -132,7 +133,7 @@ def entries_of(files: Mapping[str, Path], path: Path) -> dict[str, TensorEntry]:
 
 
 def stored_dtype(entries: Mapping[str, TensorEntry], path: Path) -> torch.dtype:
-    """The dtype of the embedding, or if that is none of WEIGHT_DTYPES, of the alphabetically first tensor in one.
+    """The dtype of the embedding; if that is none of WEIGHT_DTYPES, of the alphabetically first tensor whose dtype is.
 
     The tensors of a subclass may have any names and dtypes. Raises ValueError if none has one of WEIGHT_DTYPES.
     """

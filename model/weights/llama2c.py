@@ -128,8 +128,8 @@ def tensor_order(header: Header, layers: int | None = None) -> Iterator[tuple[st
 def file_size(header: Header) -> int:
     """The expected size in bytes.
 
-    A layer's size is the difference between a file with two layers and one with one. The layers are not summed up one
-    by one, because a header may claim millions of them.
+    A layer's size is the size of a file with two layers minus that of a file with one layer. The layers are not summed
+    up one by one, because a header may claim millions of them.
     """
     one = sum(bytes_of(name, shape, header) for name, shape in tensor_order(header, layers=1))
     two = sum(bytes_of(name, shape, header) for name, shape in tensor_order(header, layers=2))

@@ -70,8 +70,8 @@ def make_network(network: type[Transformer], args: ModelArgs) -> Transformer:
     """Build a network to load weights into.
 
     The plain network is built on the meta device, without memory for the weights. A subclass is built on the CPU,
-    because it may compute further tensors. Its parameters are not initialized, to save time. This does
-    not change the state of the random number generators.
+    because it may compute tensors that the file does not contain, which would have no values on the meta device. Its
+    parameters are not initialized, to save time. This does not change the state of the random number generators.
     """
     if network is Transformer:
         with torch.device("meta"), _NoRandomParameters():

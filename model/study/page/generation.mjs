@@ -24,8 +24,9 @@ export function enqueue(job) {
 async function extend(earlier, tokens, count) {
   const { useCache } = state;
   const all = [...earlier, ...tokens];
-  // The worker gets the text in two parts, cut at `start`, and forwards nothing before it samples if the second is
-  // empty. With the cache it forwards only the second part, because the first is cached; without it, both.
+  // The worker gets the text in two parts, cut at `start`. With the cache it forwards only the second part, because the
+  // first is cached; without the cache it forwards both. If the second part is empty, it forwards nothing, and samples
+  // from the logits that it kept.
   const start = useCache ? Math.min(state.cached, earlier.length) : earlier.length;
   const answer = await ask("run", {
     earlier: all.slice(0, start),

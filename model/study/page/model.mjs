@@ -38,7 +38,8 @@ export function ropeFreqs(dim, theta = 10000, scaling = null) {
   return scaling ? SCALINGS[scaling.type](freqs, scaling) : freqs;
 }
 
-// Row p, column i is e^(j p theta^(-2i/dim)), as cosine and sine. `place` moves position p, for experiments and for eviction.
+// Without scaling, row p, column i is e^(j p theta^(-2i/dim)), as cosine and sine. `place` moves position p, for
+// experiments and for eviction.
 export function precomputeFreqsCis(dim, end, theta = 10000, scaling = null, place = (p) => p) {
   const freqs = ropeFreqs(dim, theta, scaling);
   const attentionFactor = scaling ? scaling.attentionFactor : 1;
@@ -135,13 +136,15 @@ export class Attention {
     const out = new Float32Array(T * H * D), weights = new Float32Array(T * H * S);
     for (let t = 0; t < T; t++) {
       for (let h = 0; h < H; h++) {
-        const q = (t * H + h) * D, first = Math.floor(h / group) * D, visible = startPos + t + 1;
+        const visible = startPos + t + 1;
+        // Where this head begins in xq, and in the keys and values of one position
+        const q = (t * H + h) * D, kv = Math.floor(h / group) * D;
         const row = weights.subarray((t * H + h) * S, (t * H + h) * S + visible); // the rest stays 0
-        for (let s = 0; s < visible; s++) row[s] = scale * dot(xq, q, keys, s * K * D + first, D);
+        for (let s = 0; s < visible; s++) row[s] = scale * dot(xq, q, keys, s * K * D + kv, D);
         softmax(row);
         for (let d = 0; d < D; d += 2) {
           let even = 0, odd = 0;
-          for (let s = 0, v = first + d; s < visible; s++, v += K * D) {
+          for (let s = 0, v = kv + d; s < visible; s++, v += K * D) {
             even += row[s] * values[v];
             odd += row[s] * values[v + 1];
           }

@@ -5,7 +5,8 @@ const U2581 = "\u2581"; // how SentencePiece writes a space inside a piece
 
 export class SentencePiece {
   // addsSpace: add a space before the text. collapses: replace each run of spaces by one, and strip both ends.
-  // encodesU2581AsBytes: encode a typed U+2581 as bytes, because its piece would be decoded as a space.
+  // encodesU2581AsBytes: encode a typed U+2581 as bytes, because its piece would be decoded as a space. Not possible
+  // with addsSpace.
   constructor({ pieces, kinds, scores, bosId, eosIds, addsSpace, collapses, encodesU2581AsBytes }) {
     Object.assign(this, { pieces, kinds, scores, bosId, eosIds, addsSpace, collapses, encodesU2581AsBytes });
     this.ids = new Map();
@@ -58,7 +59,8 @@ export class SentencePiece {
   decode(ids) {
     let text = "";
     let bytes = [];
-    let stripsSpace = this.addsSpace || this.collapses; // of the next piece, at the start of the text
+    // Whether the next piece loses its leading space, as at the start of the text
+    let stripsSpace = this.addsSpace || this.collapses;
     const flush = () => {
       text += readBytes(bytes);
       bytes = [];

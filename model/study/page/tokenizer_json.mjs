@@ -149,7 +149,8 @@ export class JsonTokenizer {
   characterIds(word) {
     const { byteFallback, fuseUnk, unkId } = this.rules;
     const ids = [];
-    let isUnkPending = false; // the unknown token waits for the next known character, so that a run can become one token
+    // The unknown token waits for the next known character, so that a run of unknown characters can become one token.
+    let isUnkPending = false;
     for (const character of word) {
       const id = this.ids.get(character);
       if (id !== undefined) {

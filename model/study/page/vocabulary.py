@@ -71,7 +71,7 @@ def _sentencepiece(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
         "scores": _short_scores(scores) if kind == BPE else [0] * len(scores),
         "addsSpace": bool(normalizer.get(3, [1])[-1]),  # add_dummy_prefix
         "collapses": bool(normalizer.get(4, [1])[-1]),  # remove_extra_whitespaces
-        # As in SentencePieceTokenizer, which says why
+        # As in SentencePieceTokenizer, which says why. tokenizer.adds_space is the same setting as addsSpace.
         "encodesU2581AsBytes": not tokenizer.adds_space and kinds.count("b") == 256,
     }
 
