@@ -324,7 +324,7 @@ def default_context(settings: Settings) -> Settings:
 def training_settings(
     model: ModelArgs, tokens: float, unique_tokens: int, settings: Settings, processes: int = 1
 ) -> Settings:
-    """Batch size, learning rates, ``decay_start`` and weight decay for ``tokens`` tokens of a text of ``unique_tokens``.
+    """Batch size, learning rates and their decay, weight decay for ``tokens`` tokens of a text of ``unique_tokens``.
 
     The batch size grows with the square root of the tokens. For a vocabulary above 2048 it also grows with the square
     root of the vocabulary size, because a batch otherwise holds few examples of each piece. Weight decay keeps the
@@ -357,7 +357,10 @@ def memorization(model: ModelArgs, tokens: float, unique_tokens: int) -> float:
 
 
 def validation_settings(steps: int, tokens: float) -> Settings:
-    """Ten to twenty validations per run, or one per step if it is shorter, on few tokens so that each is quick, and a sample at every second one."""
+    """Ten to twenty validations per run, on few tokens so that each is quick, and a sample at every second one.
+
+    A run of fewer than ten steps validates after each.
+    """
     eval_every = max(1, steps // 10)
     digit = 10 ** (len(str(eval_every)) - 1)
     eval_every = eval_every // digit * digit

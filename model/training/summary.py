@@ -134,7 +134,7 @@ def describe_memory(run: RunFacts) -> str:
 
 
 def describe_forecast(run: RunFacts, forecast: Forecast) -> str:
-    """The predicted steps, the predicted loss if it is below the unigram loss, and a warning if the run teaches little."""
+    """The predicted steps, the loss if it is below the unigram loss, and a warning if the run teaches little."""
     loss = forecast.loss
     steps = quantity(forecast.steps, "step")
     text = f"{steps}, {run.epochs_after(forecast.steps)}, at {forecast.tokens_per_second:,.0f} tokens/s"
