@@ -35,7 +35,7 @@ def decode(
     for chunk in tokens.split(CHUNK, dim=1):
         T = chunk.shape[1]
         mask = padding_mask(padding, start_pos, T)
-        h = network.hidden(chunk, start_pos, cache, mask)  # (B, T, dim), or (B, 1, dim), see for_decoding
+        h = network.hidden(chunk, start_pos, cache, mask)  # (B, T, dim), or (B, 1, dim): decoding/network.py
         start_pos += T
     token = sample(network.logits(h[:, -1]))  # (B, 1), from logits (B, V) after the last token only
     yield token

@@ -147,8 +147,8 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
 def choose_linear(x: Tensor) -> Product:
     """Choose ``linear_mv``, ``linear_in_slices`` or ``F.linear``.
 
-    One row: ``linear_mv``, except for float32 in eager mode. Otherwise, for float32 and up to MAX_SLICED_ROWS rows:
-    ``linear_in_slices``. In all other cases: ``F.linear``.
+    bfloat16 and float16: ``linear_mv`` for one row, ``F.linear`` for more. float32: ``linear_mv`` for one row under
+    torch.compile, else ``linear_in_slices`` for up to MAX_SLICED_ROWS rows, ``F.linear`` for more.
 
     A product of few rows takes the time of reading the weights, which is shortest if every core reads a part of them.
 
@@ -210,12 +210,12 @@ def int8_linear(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
 
 
 def choose_int8(x: Tensor, scales: Tensor) -> Int8Product:
-    """``int8_packed`` for few rows, ``int8_dequantized`` for many; under torch.compile, one row has rules of its own.
+    """``int8_packed`` if x has few rows, ``int8_dequantized`` if many; under torch.compile, one row has its own rules.
 
-    ``int8_packed``, PyTorch's product, takes only matrices with one bfloat16 scale for each row and a row length that
-    is a multiple of INT8_MULTIPLE. For other matrices, ``int8_dequantized`` is chosen also for few rows.
+    ``int8_packed``, PyTorch's product, takes only weights whose rows have one bfloat16 scale and a length that is a
+    multiple of INT8_MULTIPLE. For other weights, ``int8_dequantized`` is chosen even if x has few rows.
 
-    Under torch.compile, if x is one row, ``int8_elementwise`` is chosen for every matrix that ``int8_packed`` cannot
+    Under torch.compile, if x has one row, ``int8_elementwise`` is chosen for all weights that ``int8_packed`` cannot
     take. With AVX-512 it is also chosen for the others, unless x is bfloat16 and has WIDE_ROW numbers or more.
 
     GB/s of weights for one row, x in bfloat16, two cores, torch 2.13: ``int8_packed`` in eager mode /

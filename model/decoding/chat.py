@@ -48,7 +48,7 @@ class Chat:
         self.control_ids = tokenizer.control_tokens(template)
         names = sorted(map(re.escape, self.control_ids), key=len, reverse=True)
         self._control_name = re.compile("|".join(names) or "(?!)")  # the latter matches nothing
-        # The second alternative is a mark that the template itself writes: ``split`` gives None, which is skipped.
+        # The second alternative is a mark that the template itself writes. In ``_encode``, ``split`` gives None for it.
         self._marked_name = re.compile(f"{START}({self._control_name.pattern}){END}|{MARK.pattern}")
 
         question, answer = user_message("A"), {"role": "assistant", "content": "Answer."}
@@ -119,7 +119,7 @@ class Chat:
         ids = self.tokenizer.encode_control(first)
         newline = self.tokenizer.encode_literal("\n")
         for number, piece in enumerate(later_pieces):
-            if not piece:
+            if not piece:  # empty, or None for a mark that the template wrote
                 continue
             is_marked = number % 2 == 0  # the split gives marked names and the text between them in turn
             encode = self.tokenizer.encode_literal if is_marked else self.tokenizer.encode_control

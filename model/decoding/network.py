@@ -59,8 +59,10 @@ def copy_modules(model: Transformer) -> Transformer:
     device = model.tok_embeddings.weight.device
     shared = [*model.parameters(), *model.buffers(), model.freqs_cis]
     network = copy.deepcopy(model, {id(tensor): tensor for tensor in shared})
-    with torch.no_grad():  # a subclass may compute the table from weights; here it is a constant
-        network.freqs_cis = network.freqs_cis.to(device)  # now, rather than at every token
+    # In a subclass freqs_cis may be a property that computes the table from weights. This computes it once, instead of
+    # at every token.
+    with torch.no_grad():
+        network.freqs_cis = network.freqs_cis.to(device)
     if device.type == "cpu":
         replace_linear_layers(network)
     return network.eval()
@@ -138,7 +140,7 @@ class CompiledNetwork(Transformer):
     def forward(
         self, tokens: Tensor, start_pos: int = 0, cache: KVCache | None = None, mask: Tensor | None = None
     ) -> Tensor:
-        """tokens (B, T) -> logits; ``[:, -1]`` are those after the last token. One token per row runs compiled."""
+        """tokens (B, T) -> logits; ``[:, -1]`` are those after the last token. Decoding runs compiled."""
         if cache is None or tokens.shape[1] > 1 or start_pos < FIRST_COMPILED_POSITION:
             return self.prefill_network(tokens, start_pos, cache, mask)
         self.prefill_network.check_positions(tokens, start_pos, cache)  # raises ValueError before the compiler fails

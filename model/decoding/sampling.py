@@ -116,8 +116,7 @@ def draw(logits: Tensor, uniform: Tensor) -> Tensor:
 def uniforms(seed: int | None, rows: Iterable[int], device: torch.device | str = "cpu") -> Iterator[Tensor]:
     """Yield the random numbers of each draw, (B,) float64. A row's numbers do not depend on the rest of its batch.
 
-    They are generated in blocks, because all numbers of an endless text would fill the memory. The size of the blocks
-    does not change the numbers.
+    They are generated in blocks, which is faster than one by one. The size of the blocks does not change the numbers.
     """
     if seed is None:
         seed = random.SystemRandom().getrandbits(63)

@@ -99,7 +99,7 @@ def write_tokens(folder: Path, chunks: Iterable[SplitChunk], tokenizer: Tokenize
 
 
 def _text_to_encode(chunk: SplitChunk, tokenizer: Tokenizer) -> str:
-    """The text of the chunk. If it continues a document, a tokenizer that adds a space replaces its leading space."""
+    """The text of the chunk. If it continues a document, without the leading space that the tokenizer will add."""
     if tokenizer.adds_space and not chunk.starts_document:
         return chunk.text.removeprefix(" ")
     return chunk.text

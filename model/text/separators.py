@@ -288,6 +288,6 @@ def _ends_sentence(place: Place) -> bool:
 
 
 def _document_continues(place: Place) -> bool:
-    """Whether a lower-case letter follows, or a heading (# or *), because a rule above a heading only decorates it."""
+    """Whether a lower-case letter follows, or a heading (# or *): a rule above a heading decorates the heading."""
     after = place.after.lstrip()
     return after[:1].islower() or after.startswith(("#", "*"))

@@ -94,7 +94,7 @@ class Documents:
         return documents
 
     def beginnings(self) -> tuple[list[str], bool]:
-        """The beginning of each plain text file, in bounded memory, and whether that is certainly all of it."""
+        """The beginnings of the first plain text files, in bounded memory, and whether that is certainly all of it."""
         samples: list[str] = []
         remaining = SAMPLE_CHARACTERS
         is_all = True
@@ -250,8 +250,8 @@ def _start_of_text(path: Path) -> str:
 def _text_files(spec: str, files: Sequence[Path], text_key: str) -> list[File | None]:
     """The text files among ``files``. One warning counts the skipped files, with an example.
 
-    A JSON or CSV file without ``text_key`` may be the data of a program. It is read as plain text, unless all text
-    files lack the field: then reading them raises an error. So does a .jsonl or .ndjson file without the field.
+    A JSON or CSV file without ``text_key`` may be the data of a program. It is read as plain text, unless all files are
+    such files: then reading them raises an error. A .jsonl or .ndjson file without the field always does.
     """
     texts: list[File] = []
     empty: list[Path] = []

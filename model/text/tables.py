@@ -58,7 +58,7 @@ def _is_object(line: str) -> bool:
 def has_field(file_format: FileFormat, name: str, start: str, text_key: str) -> bool:
     """Whether the first document of a file that starts with ``start`` has the field ``text_key``.
 
-    True if a JSON array or a CSV row ends too late to tell.
+    Also true if the first element of an array or the first row is not complete in ``start``.
     """
     try:
         next(texts(file_format, [start], name, text_key), None)

@@ -82,9 +82,8 @@ def ngram_losses(dataset: Dataset, vocab_size: int, order: int = 1, tokens: int 
         probability = (counts + prior * probability[-len(counts) :]) / (context_counts + prior)
         scored = probability[1:] if n == 1 else probability  # the first token is never predicted
         losses.append(float(-np.log(scored).mean()))
-        context_counts = counts[
-            :-1
-        ]  # the n-gram before a token is its context for n + 1; the last has no token after it
+        # For n + 1, the context of a token is the n-gram before it. The last n-gram has no token after it.
+        context_counts = counts[:-1]
         prior = PRIOR_COUNT
         if losses[-1] > min(losses):
             return losses[:-1]

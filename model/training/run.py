@@ -57,8 +57,8 @@ def locked_run_directory(plan: Plan) -> Iterator[Plan]:
     """Make the run directory and lock it against other trainers. Yields the plan with this directory.
 
     Repeats checks of ``resolve``, because preparing the text may have taken hours: another process may have finished a
-    run in this directory, or resumed it with other settings. Without ``--out_dir``, takes the first directory that is
-    free now. Raises ValueError if the run must not start.
+    run in this directory, or resumed it with other settings. A new run without ``--out_dir`` takes the first directory
+    that is free now. Raises ValueError if the run must not start.
     """
     if plan.base is not None:
         directory = make_first_free(plan.base)
@@ -79,7 +79,7 @@ def read_run(plan: Plan) -> tuple[Plan, PreparedText]:
     The text comes from the cache. On a machine with another cache it is tokenized again.
     """
     written = make_plan(read_toml(plan.directory / CONFIG_FILE, *SETTINGS_CLASSES), plan.directory, plan.ranks)
-    # As if it were resumed, so that the tokenizer is read from the run directory, and the tokens from the cache.
+    # As if it were resumed, so that the tokenizer is read from the run directory, and a resumed run keeps its tokens.
     text = prepare_text(dataclasses.replace(written, resume=True, keeps_text=True))
     note_cache_use(text, plan.directory)  # each machine may have a separate cache
     return dataclasses.replace(written, resume=plan.resume), text

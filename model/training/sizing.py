@@ -36,9 +36,9 @@ OVERHEAD = 0.05  # fraction of the minutes for validation, checkpoints and sampl
 TIMING_ROUNDS = 3
 FINE_TUNING_EPOCHS = 3  # on two small texts, 3 epochs were better than 2 and 4 (benchmarks/choice.py)
 MIN_GAIN = 0.003  # relative reduction of the loss below which the remaining tokens are not worth their time
-# Embeddings are tied if the ``memorization`` of the model with separate ones (epochs times the square root of the
-# parameters per token of text) is above this. On tinyshakespeare with 4096 pieces, tying raised the loss by 3% where
-# the memorization was 13, and lowered it by 0.5% where it was 26, and by 4% where it was 38 (benchmarks/README.md).
+# Embeddings are tied if the ``memorization`` of the run, epochs * sqrt(parameters / tokens of text), would be above
+# this without tying. On tinyshakespeare with 4096 pieces, tying raised the loss by 3% where the memorization was 13,
+# and lowered it by 0.5% where it was 26, and by 4% where it was 38 (benchmarks/README.md).
 TIE_ABOVE = 20
 MAX_EPOCHS = 12  # the law was fitted to at most 10 epochs, and is trusted only a little beyond
 

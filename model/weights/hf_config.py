@@ -117,10 +117,11 @@ def check_supported(config: Mapping[str, Any]) -> None:
 
 
 def config_from(args: ModelArgs, dtype: str, ids: Mapping[str, Any], network: str | None = None) -> dict[str, Any]:
-    """ModelArgs -> config.json, in a spelling that old and new programs read. ``ids`` are those of the tokenizer.
+    """ModelArgs -> config.json, in a spelling that old and new programs read.
 
-    ``network`` is the ``module:Class`` of a subclass. It is written as model_type, so other programs reject the file.
-    Raises ValueError that names a setting that config.json cannot express.
+    ``ids`` are bos_token_id and eos_token_id. ``network`` is the ``module:Class`` of a subclass. It is written as
+    model_type, so other programs reject the file. Raises ValueError that names a setting that config.json cannot
+    express.
     """
     args = without_ntk(args)
     scaling = args.rope_scaling

@@ -133,7 +133,7 @@ def entries_of(files: Mapping[str, Path], path: Path) -> dict[str, TensorEntry]:
 
 
 def stored_dtype(entries: Mapping[str, TensorEntry], path: Path) -> torch.dtype:
-    """The dtype of the embedding; if that is none of WEIGHT_DTYPES, of the alphabetically first tensor whose dtype is.
+    """The dtype of the embedding if it is one of WEIGHT_DTYPES, else of the alphabetically first tensor that has one.
 
     The tensors of a subclass may have any names and dtypes. Raises ValueError if none has one of WEIGHT_DTYPES.
     """

@@ -62,7 +62,10 @@ def check_layers(args: ModelArgs, tensors: int, where: object) -> None:
 
 
 def check_context(args: ModelArgs, where: object) -> None:
-    """Raise ValueError if the table of rotations would fill the memory. No tensor's shape limits ``max_seq_len``."""
+    """Raise ValueError if the table of rotations would fill the memory.
+
+    ``check_shapes`` cannot notice a wrong ``max_seq_len``, because no tensor's shape depends on it.
+    """
     table_size = 4 * args.max_seq_len * args.head_dim  # bytes: complex64 (max_seq_len, D/2)
     if table_size > LARGEST_TABLE:
         size = f"{table_size >> 20} MB"

@@ -24,12 +24,12 @@ import {
 
 const D = args.headDim;
 
-// The contribution of each pair to q . k / sqrt(D) at a distance: Re(q conj(k) e^(j distance theta)) / sqrt(D), (D/2).
+// The contribution of each pair to q . k / sqrt(D) at a distance: Re(q conj(k) e^(j distance freq)) / sqrt(D), (D/2).
 function contributions(xq, xk, distance) {
-  return freqs.map((speed, i) => {
+  return freqs.map((freq, i) => {
     const [a, b] = [xq[2 * i], xq[2 * i + 1]];
     const [c, d] = [xk[2 * i], xk[2 * i + 1]];
-    const angle = distance * speed;
+    const angle = distance * freq;
     const product = (a * c + b * d) * Math.cos(angle) - (b * c - a * d) * Math.sin(angle);
     return (attentionFactor ** 2 * product) / Math.sqrt(D);
   });

@@ -81,7 +81,8 @@ const DECODERS = {
     texts.map((text, i) => text.replaceAll(replacement, i === 0 && scheme !== "never" ? "" : " ")),
 };
 
-// Removes up to `start` characters `content` from the start of the text, and up to `stop` from its end.
+// Removes the character `content` at most `start` times from the beginning of the text, and at most `stop` times from
+// its end.
 function stripContent(text, content, start, stop) {
   const characters = [...text];
   let first = 0;

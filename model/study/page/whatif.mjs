@@ -29,15 +29,16 @@ function changedRotation() {
   return rotation;
 }
 
-// The text, or the text repeated beyond the context.
+// The text, or if that was chosen and a longer text fits, the text repeated beyond the context.
 export function comparedTokens() {
-  if (!state.long) return state.tokens;
+  if (!state.long || longLength <= args.maxSeqLen) return state.tokens;
   const [first, ...rest] = state.tokens; // BOS, if the tokenizer adds it
   return [first, ...Array.from({ length: longLength - 1 }, (_, i) => rest[i % rest.length])];
 }
 
-// Runs the same tokens with the original and with the changed rotation. `text` identifies the text of the comparison.
-// All settings are read before the runs, because the user may change them meanwhile.
+// Runs the same tokens with the original and with the changed rotation. `text` is the array state.tokens of this
+// moment: `isOutdated` compares the two by identity. All settings are read before the runs, because the user may change
+// them meanwhile.
 export async function compareRotations() {
   if (state.tokens.length < 2) return null;
   const text = state.tokens;
