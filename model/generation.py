@@ -35,7 +35,8 @@ def decode(
     for chunk in tokens.split(CHUNK, dim=1):
         T = chunk.shape[1]
         mask = padding_mask(padding, start_pos, T)
-        h = network.hidden(chunk, start_pos, cache, mask)  # (B, T, dim), or (B, 1, dim): decoding/network.py
+        # (B, T, dim); the copies that decoding/network.py makes return only the last token's, (B, 1, dim)
+        h = network.hidden(chunk, start_pos, cache, mask)
         start_pos += T
     token = sample(network.logits(h[:, -1]))  # (B, 1), from logits (B, V) after the last token only
     yield token

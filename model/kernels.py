@@ -28,7 +28,7 @@ class Processor(NamedTuple):
 
 
 def this_processor() -> Processor:
-    """The features of this machine's CPU; one that PyTorch does not report counts as absent."""
+    """The features of this machine's CPU; a feature that PyTorch does not report counts as absent."""
     capabilities = torch.cpu.get_capabilities()
     amx = bool(capabilities.get("amx_tile") and capabilities.get("amx_bf16"))
     bfloat16 = amx or any(capabilities.get(name) for name in ("avx512_bf16", "bf16", "arm_bf16"))
@@ -99,8 +99,8 @@ def _attend_block(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tenso
     rows = q.reshape(B, K, H // K * T, D)  # (B, K, H/K * T, D)
     scores = (rows * D**-0.5 @ k.mT).view(B, H, T, S)  # (B, H, T, S)
     # Mask in place, because a copy of the scores takes 7% of a prompt's time. The detached view shares the memory of
-    # the scores, and hides the masking from autograd, which would otherwise mask a copy of the gradient, too. That is
-    # not needed: softmax gives hidden keys weight 0, and so gradient 0.
+    # the scores and hides the masking from autograd, so that the backward pass does not mask the gradient. It need not:
+    # softmax gives hidden keys weight 0, and so gradient 0.
     detached = scores.detach()
     if mask is None:
         later = torch.ones(T, T, dtype=torch.bool, device=q.device).triu(1)  # (T, T), for the last T keys

@@ -48,7 +48,7 @@ class Chat:
         self.control_ids = tokenizer.control_tokens(template)
         names = sorted(map(re.escape, self.control_ids), key=len, reverse=True)
         self._control_name = re.compile("|".join(names) or "(?!)")  # the latter matches nothing
-        # The second alternative is a mark that the template itself writes. In ``_encode``, ``split`` gives None for it.
+        # After the |: a mark alone, which only the template can have written: ``_marked`` removes marks from messages.
         self._marked_name = re.compile(f"{START}({self._control_name.pattern}){END}|{MARK.pattern}")
 
         question, answer = user_message("A"), {"role": "assistant", "content": "Answer."}

@@ -86,7 +86,7 @@ class EndlessCache(KVCache):
     def evict(self, count: int, length: int) -> None:
         """Evict ``count`` of the ``length`` cached tokens: the oldest ones after the first ``keep``."""
         back = self.freqs_cis[count].conj()  # (D/2,)
-        back = back / back.abs()  # YaRN's table also lengthens the keys, which has been done already
+        back = back / back.abs()  # the cached keys have YaRN's attention factor already
         old, new = slice(self.keep + count, length), slice(self.keep, length - count)
         evicted = self.evicted
         self.evicted = -1  # marks the cache as invalid while keys are being moved, in case that is interrupted

@@ -27,8 +27,8 @@ COMPILE_OPTIONS_ON_CPU: dict[str, Any] = {"cpp_wrapper": True, "realize_reads_th
 RECOMPILE_LIMIT = 1000  # per function: each architecture and dtype needs a compilation, with padding and without
 # If a layer has this many weights or more, one layer is compiled, and its code runs for all layers: 22 layers with 44
 # million weights each compile in 8 s instead of 48 (`benchmarks/generate.py --shape 1.1B --only launch`). But each call
-# of compiled code costs about 60 us, half the time of a layer of 1 million weights, so networks with smaller layers are
-# compiled as a whole.
+# of compiled code costs about 60 us, and a layer of 1 million weights runs in only twice that time. So networks whose
+# layers are below this limit are compiled as a whole.
 LAYER_WEIGHTS_TO_COMPILE_BY_LAYER = 8_000_000
 
 

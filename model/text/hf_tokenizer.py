@@ -129,7 +129,7 @@ class HFTokenizer:
     def _is_incomplete(self, token: int) -> bool:
         """True for byte tokens, because neighbouring ones are decoded together: one invalid byte garbles all of them.
 
-        Also true for tokens that decode to nothing: the byte tokens on both sides of them become neighbours.
+        Also true for special tokens. They decode to nothing, so the byte tokens around one are decoded together.
         """
         piece = self._model.id_to_token(token)
         return piece is None or token in self._special or BYTE_PIECE.fullmatch(piece) is not None

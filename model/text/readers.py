@@ -44,7 +44,7 @@ def split_documents(blocks: Iterable[str], separator: str | None) -> Iterator[Ch
             yield Chunk(part, starts_document)
             starts_document = False
             begin += len(part)
-        text = text[max(0, begin - 1) :]  # one character before ``begin`` shows whether a line starts at ``begin``
+        text = text[max(0, begin - 1) :]  # ``Separator`` looks back at one character before ``begin``
         begin = min(begin, 1)
 
 

@@ -34,9 +34,10 @@ TAGS = (
     "</s>",
 )
 OPENING = r"(?:<s>|<bos>|<BOS>|\[BOS\]|<\|bos\|>|<\|startoftext\|>|<\|begin_of_text\|>)"
-# A separator has a head, a core and a tail, the three groups of these patterns. The core is a tag, a form feed or one
-# or more lines of text. Head and tail are the white space around it. A mark is a tag or a form feed: its tail may end
-# with a beginning-of-text tag. A line separator has line ends in its head and tail.
+# A separator has a head, a core and a tail, the three groups of these patterns. Head and tail are the white space
+# around the core. There are two kinds. In a mark separator the core is a tag for the end of a text, or a form feed, and
+# the tail may end with a tag for the beginning of a text. In a line separator the core is one or more lines, and head
+# and tail contain line ends.
 MARK_SEPARATOR = re.compile(rf"(\s*)({'|'.join(map(re.escape, TAGS))}|\f)(\s*(?:{OPENING}[^\S\n]*)?)")
 LINE_SEPARATOR = re.compile(r"(\s*\n)(\S|\S.*\S)([\r\n]\s*)", re.DOTALL)
 # A horizontal rule: a line of one sign, repeated at least five times
@@ -130,8 +131,8 @@ class Separator:
     """Finds the places of a text that separate two documents.
     If the core is a tag or a form feed, every occurrence separates documents, even inside a line. The core of a line
     separator must be a whole line. Head and tail may be missing, wholly or in part, as at the start or end of the text,
-    beside another separator, or at places that ``recognize`` did not see. A separator that is neither a mark nor a line
-    separator must occur exactly as it is.
+    beside another separator, or at places that ``recognize`` did not see. A separator of neither kind must occur
+    exactly as it is.
     """
 
     def __init__(self, separator: str):
@@ -288,6 +289,6 @@ def _ends_sentence(place: Place) -> bool:
 
 
 def _document_continues(place: Place) -> bool:
-    """Whether a lower-case letter follows, or a heading (# or *): a rule above a heading decorates the heading."""
+    """Whether a lower-case letter or a heading (# or *) follows. A rule above a heading counts as its decoration."""
     after = place.after.lstrip()
     return after[:1].islower() or after.startswith(("#", "*"))

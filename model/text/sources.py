@@ -94,7 +94,7 @@ class Documents:
         return documents
 
     def beginnings(self) -> tuple[list[str], bool]:
-        """The beginnings of the first plain text files, in bounded memory, and whether that is certainly all of it."""
+        """The beginnings of the first plain text files, in bounded memory, and whether surely nothing is left out."""
         samples: list[str] = []
         remaining = SAMPLE_CHARACTERS
         is_all = True
@@ -251,7 +251,8 @@ def _text_files(spec: str, files: Sequence[Path], text_key: str) -> list[File | 
     """The text files among ``files``. One warning counts the skipped files, with an example.
 
     A JSON or CSV file without ``text_key`` may be the data of a program. It is read as plain text, unless all files are
-    such files: then reading them raises an error. A .jsonl or .ndjson file without the field always does.
+    such files: then reading them raises an error. Reading a .jsonl or .ndjson file without the field always raises an
+    error.
     """
     texts: list[File] = []
     empty: list[Path] = []

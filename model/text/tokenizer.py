@@ -39,7 +39,7 @@ class TextStream:
         complete = len(text) - incomplete
         start = self._emitted
         self._emitted = max(start, complete)
-        # If the text is complete, these tokens become the prefix of the next ones, unless they are all white space: a
+        # If the text is complete, the new tokens become the prefix of the next ones, unless they are all white space: a
         # decoder may drop spaces at the start.
         if not incomplete and text[self._prefix_characters :].strip():
             self._reset(self._window[self._prefix_tokens :])

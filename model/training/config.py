@@ -86,7 +86,7 @@ class TrainArgs:
 
     optimizer: Annotated[Literal["muon", "adamw"], "muon: Muon for hidden matrices, AdamW for the rest"] = "muon"
     lr: Annotated[
-        float, "peak learning rate of AdamW (beside muon: 0.02 if train.py chooses it, 0.006 with --init_from)"
+        float, "peak learning rate of AdamW (if not given, beside muon: 0.02 with --minutes, 0.006 with --init_from)"
     ] = 3e-3
     muon_lr: Annotated[float, "peak learning rate of Muon (with --init_from: 0.006)"] = PEAK_LR
     warmup: Annotated[float, "fraction of the run during which the learning rate rises"] = 0.02

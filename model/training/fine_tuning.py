@@ -13,8 +13,8 @@ def fine_tuning_settings(settings: Settings, flags: Settings, kept_rates: Set[st
     """``settings`` with the architecture and the tokenizer of ``init_from``, which replace those of a config.
 
     A flag may lower ``max_seq_len``. The learning rates named in ``kept_rates`` are used as they are. The others are
-    multiplied by FINE_TUNING_LR_FRACTION. A missing rate counts as PEAK_LR, but a missing ``lr`` of adamw counts as
-    ``TrainArgs.lr``.
+    multiplied by FINE_TUNING_LR_FRACTION. A missing rate counts as PEAK_LR, except ``lr`` if the optimizer is
+    adamw: it counts as ``TrainArgs.lr``.
 
     Raises ValueError if the ``flags`` set another architecture, or ask for a new tokenizer.
     """

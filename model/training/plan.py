@@ -64,7 +64,7 @@ def make_plan(settings: Settings, directory: Path, ranks: Ranks) -> Plan:
     data, model, train = (from_settings(cls, complete) for cls in SETTINGS_CLASSES)
     device = local_device(pick_device(train.device), ranks)
     network = find_network(train.network) if train.network else Transformer
-    # Both raise ValueError for settings that cannot be saved, which must be found before the training.
+    # The next two calls are only checks: they raise ValueError for settings that cannot be saved.
     config_from(model, "float32", {})
     toml_text(data, model, train)
     check_processes(train, ranks.world_size)

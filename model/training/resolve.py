@@ -61,7 +61,7 @@ def resolve_resumed(file: Settings, flags: Settings, ranks: Ranks) -> Plan:
         raise ValueError(f"{directory} holds no run ({CONFIG_FILE} is missing): start one without --resume")
     saved = read_toml(directory / CONFIG_FILE, *SETTINGS_CLASSES)
     if saved.get("tokenizer") != "bpe":
-        settings.pop("vocab_size", None)  # ignored unless a bpe is trained: other tokenizers fix the vocabulary size
+        settings.pop("vocab_size", None)  # ignored as in the first session: only a bpe that is trained has this setting
     before = make_plan(saved, directory, ranks)
     after = make_plan(saved | settings, directory, ranks)
     conflicts = differences(before.identity, after.identity)

@@ -79,7 +79,8 @@ def read_run(plan: Plan) -> tuple[Plan, PreparedText]:
     The text comes from the cache. On a machine with another cache it is tokenized again.
     """
     written = make_plan(read_toml(plan.directory / CONFIG_FILE, *SETTINGS_CLASSES), plan.directory, plan.ranks)
-    # As if it were resumed, so that the tokenizer is read from the run directory, and a resumed run keeps its tokens.
+    # Prepared like a resumed run: the tokenizer is read from the run directory, and if the run really is resumed, its
+    # cached tokens are used.
     text = prepare_text(dataclasses.replace(written, resume=True, keeps_text=True))
     note_cache_use(text, plan.directory)  # each machine may have a separate cache
     return dataclasses.replace(written, resume=plan.resume), text

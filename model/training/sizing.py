@@ -63,9 +63,9 @@ class Law(NamedTuple):
     def loss(self, ngram_loss: Number, hidden: Number, tokens: Number, unique_tokens: Number) -> Number:
         """Predict the validation loss in nats per token.
 
-        ``tokens`` is the number of tokens that were trained on, repeats included, ``unique_tokens`` that of the text,
-        ``ngram_loss`` is the lowest of ``ngram_losses``, ``hidden`` the number of parameters in the matrices of the
-        layers. The fit in benchmarks/sizing.py passes tensors.
+        ``ngram_loss`` is the lowest of ``ngram_losses``, and ``hidden`` the number of parameters in the matrices of the
+        layers. ``tokens`` counts the tokens that were trained on, repeats included, ``unique_tokens`` those of the
+        training text. The fit in benchmarks/sizing.py passes tensors.
         """
         repeats = tokens / unique_tokens - 1
         repeats = (repeats + abs(repeats)) / 2  # max(repeats, 0), for floats and tensors
@@ -124,7 +124,8 @@ class Machine:
     def tokens_per_second(self, model: ModelArgs, train: TrainArgs) -> float:
         """Tokens per second of the fastest step timed so far.
 
-        Each call times at least three steps, for at least 0.35 seconds, but stops once 1.5 seconds have passed.
+        Each call times three or more steps, for 0.35 seconds or longer. Once 1.5 seconds have passed it stops, even
+        after a single step.
 
         The fastest step counts because other programs can only make a step slower. One process is timed, with its share
         of the batch; the others are assumed to be as fast, and the result is the speed of all together.
@@ -328,8 +329,8 @@ def training_settings(
 
     The batch size grows with the square root of the tokens. For a vocabulary above 2048 it also grows with the square
     root of the vocabulary size, because a batch otherwise holds few examples of each piece. Weight decay keeps the
-    model from memorising the text, so it grows with the ``memorization``; where that is low, more than 0.1 raises the
-    loss. The result contains all ``settings``, which override the chosen values.
+    model from memorising the text, so it grows with the ``memorization``; where that is low, a weight decay above 0.1
+    raises the loss. The result contains all ``settings``, which override the chosen values.
     """
     step_tokens = 1024 * math.sqrt(tokens / 1e6 * max(1, model.vocab_size / 2048))
     rows = 2 ** round(math.log2(step_tokens / model.max_seq_len))

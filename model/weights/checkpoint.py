@@ -270,8 +270,8 @@ def save_model(
 
     The plain network is written in the Hugging Face layout. For a subclass, config.json has its name, ``module:Class``,
     and only that class can load it. ``dtype`` None keeps the dtype of the weights. ``ids`` are bos_token_id and
-    eos_token_id, by default those that ``save_tokenizer`` wrote before. Raises ValueError if config.json cannot express
-    the network.
+    eos_token_id, by default those that are in the directory already, as from ``save_tokenizer``. Raises ValueError if
+    config.json cannot express the network.
     """
     model = getattr(model, "_orig_mod", model)  # the module that torch.compile has wrapped
     check_savable(model)

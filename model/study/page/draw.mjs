@@ -36,7 +36,8 @@ export function percent(fraction) {
   return `${value.toFixed(1 - Math.floor(Math.log10(value)))}%`;
 }
 
-// The colours of the current theme, which page.css defines.
+// The colours of the current theme, which page.css defines. `query` and `key` are also the first and the second colour
+// of charts without queries or keys.
 export function colors() {
   const style = getComputedStyle(document.documentElement);
   const names = ["paper", "card", "ink", "quiet", "line", "control", "query", "key", "third", "wash"];

@@ -136,7 +136,7 @@ function setPrompt(tokens) {
 
 let lastPlay = 0; // the number of the latest call of play
 
-// Generates until it is paused. If Pause and then Play are pressed while one call waits, that call ends and the new
+// Generates until it is paused, or the text ends or is full. If Pause and then Play are pressed while one call waits, that call ends and the new
 // one goes on.
 export async function play() {
   forwardTyped();

@@ -29,7 +29,7 @@ function changedRotation() {
   return rotation;
 }
 
-// The text, or if that was chosen and a longer text fits, the text repeated beyond the context.
+// The text; if `long` is chosen and `longLength` exceeds the context, the text repeated up to `longLength` tokens.
 export function comparedTokens() {
   if (!state.long || longLength <= args.maxSeqLen) return state.tokens;
   const [first, ...rest] = state.tokens; // BOS, if the tokenizer adds it
