@@ -129,6 +129,7 @@ def separator_text(candidate: Candidate) -> str:
 
 class Separator:
     """Finds the places of a text that separate two documents.
+
     If the core is a tag or a form feed, every occurrence separates documents, even inside a line. The core of a line
     separator must be a whole line. Head and tail may be missing, wholly or in part, as at the start or end of the text,
     beside another separator, or at places that ``recognize`` did not see. A separator of neither kind must occur
