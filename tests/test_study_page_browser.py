@@ -149,7 +149,7 @@ def test_shifting_all_positions_rotates_the_arrows_but_keeps_the_scores(opened):
     moved = text(page, "#shiftScores")
     plain, shifted = re.search(r": (\S+) at start_pos 0, (\S+) at start_pos 37", moved).groups()
     assert plain == shifted
-    assert float(re.search(r"by more than (\S+?)\.$", moved)[1].replace("−", "-")) < 1e-5
+    assert float(re.search(r"by at most (\S+?)\.$", moved)[1].replace("−", "-")) < 1e-5
     assert page.get_attribute("#plane", "aria-label") != arrows
     last = len(tokens(page)) - 1
     assert f"q at position {last + 37} points" in page.get_attribute("#plane", "aria-label")

@@ -39,7 +39,7 @@ MIN_GAIN = 0.003  # relative reduction of the loss below which the remaining tok
 # Embeddings are tied if the ``memorization`` of the run, epochs * sqrt(parameters / tokens of text), would be above
 # this without tying. On tinyshakespeare with 4096 pieces, tying raised the loss by 3% where the memorization was 13,
 # and lowered it by 0.5% where it was 26, and by 4% where it was 38 (benchmarks/README.md).
-TIE_ABOVE = 20
+TIE_ABOVE = 30
 MAX_EPOCHS = 12  # the law was fitted to at most 10 epochs, and is trusted only a little beyond
 
 Number = TypeVar("Number", float, Tensor)
