@@ -37,8 +37,9 @@ TIMING_ROUNDS = 3
 FINE_TUNING_EPOCHS = 3  # on two small texts, 3 epochs were better than 2 and 4 (benchmarks/choice.py)
 MIN_GAIN = 0.003  # relative reduction of the loss below which the remaining tokens are not worth their time
 # Embeddings are tied if the ``memorization`` of the run, epochs * sqrt(parameters / tokens of text), would be above
-# this without tying. On tinyshakespeare with 4096 pieces, tying raised the loss by 3% where the memorization was 13,
-# and lowered it by 0.5% where it was 26, and by 4% where it was 38 (benchmarks/README.md).
+# this without tying. On two texts, tying raised the loss by 3% where the memorization was 13 and by 9% where it was 23.
+# Where it was 26, one loss rose by 2% and the other fell by 0.5%. Where it was 38 and 54, tying lowered the loss by 4%
+# and 3% (benchmarks/README.md).
 TIE_ABOVE = 30
 MAX_EPOCHS = 12  # the law was fitted to at most 10 epochs, and is trusted only a little beyond
 
