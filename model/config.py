@@ -62,7 +62,8 @@ class ModelArgs:
             yield f"head_dim is {self.head_dim}: make it even, because RoPE rotates pairs"
         if self._are_counts("n_heads", "n_kv_heads") and self.n_heads % self.n_kv_heads:
             yield f"n_kv_heads is {self.n_kv_heads}, not a divisor of n_heads {self.n_heads}: change one of them"
-        # Far outside these limits RMSNorm's output vanishes, and angles overflow or vanish.
+        # With a far larger norm_eps RMSNorm's output vanishes. With a far smaller rope_theta the angles overflow, with
+        # a far larger one they vanish.
         for name, low, high in (("norm_eps", 0, 1), ("rope_theta", 1e-6, 1e15)):
             value = getattr(self, name)
             is_number = isinstance(value, int | float) and not isinstance(value, bool)

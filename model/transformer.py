@@ -89,7 +89,7 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """tokens (B, T) at positions start_pos .. start_pos + T - 1 -> logits (B, T, V).
 
-        Without a cache the tokens are the whole sequence. ``mask`` is passed to ``attention``; None is causal. Raises
+        Without a cache the tokens are the whole sequence. ``mask`` is as in ``attention``; None is causal. Raises
         ValueError past the end of the context. In a subclass, override ``hidden`` or ``logits`` and not this method:
         for a prompt, the decode loop calls those two directly.
         """

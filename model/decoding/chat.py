@@ -48,7 +48,8 @@ class Chat:
         self.control_ids = tokenizer.control_tokens(template)
         names = sorted(map(re.escape, self.control_ids), key=len, reverse=True)
         self._control_name = re.compile("|".join(names) or "(?!)")  # the latter matches nothing
-        # After the |: a mark alone, which only the template can have written: ``_marked`` removes marks from messages.
+        # The second alternative matches a mark alone. Only the template can have written one, because ``_marked``
+        # removes marks from messages.
         self._marked_name = re.compile(f"{START}({self._control_name.pattern}){END}|{MARK.pattern}")
 
         question, answer = user_message("A"), {"role": "assistant", "content": "Answer."}
@@ -112,8 +113,9 @@ class Chat:
     def _encode(self, text: str) -> list[int]:
         """The tokens of a rendered text. A marked name becomes its characters, any other name its control token.
 
-        Some tokenizers prepend a space to every text, which would be wrong between two pieces of one text. So each
-        later piece is encoded after a newline. The space goes before the newline, and the tokens of both are removed.
+        Some tokenizers prepend a space to every text, which would be wrong between two pieces of one text. So a
+        newline is put in front of each later piece. The space then comes before the newline, and the tokens of both are
+        cut off again.
         """
         first, *later_pieces = self._marked_name.split(text)
         ids = self.tokenizer.encode_control(first)

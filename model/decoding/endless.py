@@ -22,7 +22,7 @@ def quarter_of(context: int) -> int:
 def never_evicted(context: int, keep: int = SINKS) -> int:
     """The number of tokens at the start of a text that are never evicted: ``keep``, or fewer in a tiny context.
 
-    A quarter of the context and one more token must remain evictable.
+    A quarter of the context is evicted at a time, and after that at least one evictable token must be left.
     """
     return min(keep, context - quarter_of(context) - 1)
 
@@ -86,7 +86,7 @@ class EndlessCache(KVCache):
     def evict(self, count: int, length: int) -> None:
         """Evict ``count`` of the ``length`` cached tokens: the oldest ones after the first ``keep``."""
         back = self.freqs_cis[count].conj()  # (D/2,)
-        back = back / back.abs()  # the cached keys have YaRN's attention factor already
+        back = back / back.abs()  # of length 1: the cached keys have YaRN's attention factor already
         old, new = slice(self.keep + count, length), slice(self.keep, length - count)
         evicted = self.evicted
         self.evicted = -1  # marks the cache as invalid while keys are being moved, in case that is interrupted

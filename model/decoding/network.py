@@ -59,8 +59,8 @@ def copy_modules(model: Transformer) -> Transformer:
     device = model.tok_embeddings.weight.device
     shared = [*model.parameters(), *model.buffers(), model.freqs_cis]
     network = copy.deepcopy(model, {id(tensor): tensor for tensor in shared})
-    # In a subclass freqs_cis may be a property that computes the table from weights. This computes it once, instead of
-    # at every token.
+    # In a subclass freqs_cis may be a property that computes the table from weights, with a setter that replaces it by
+    # a constant. So compute it once here, instead of at every token.
     with torch.no_grad():
         network.freqs_cis = network.freqs_cis.to(device)
     if device.type == "cpu":
@@ -163,8 +163,8 @@ def compile_function(function: Callable[..., Tensor], on_cpu: bool) -> Callable[
 class PerLayerCache(KVCache):
     """A view of a cache with one tensor for each layer, (B, K, max_seq_len, D), in the same memory.
 
-    With one tensor for all layers torch.compile would copy the whole cache many times, because later layers still read
-    the tensor into which a layer has written.
+    With one tensor for all layers, torch.compile would copy the whole cache many times: each layer writes into a tensor
+    that later layers also use.
     """
 
     def __init__(self, keys: list[Tensor], values: list[Tensor], max_seq_len: int) -> None:

@@ -1,8 +1,8 @@
 """Recognize the separator between the documents inside a text file, in a sample of its beginning.
 
-If a separator is missed, the model learns it as text, and BOS occurs only once per file, although generation without
-a prompt starts with it. If ordinary text is taken for a separator, documents are cut apart. So a text is split only
-if the separator is certain. If one is only likely, a note tells how to split the text there.
+If a separator is missed, the model learns it as text. Then BOS occurs only once per file, too rarely for a model that
+generates from BOS alone. If ordinary text is taken for a separator, documents are cut apart. So a text is split only if
+the separator is certain. If one is only likely, a note tells how to split the text there.
 """
 
 import json
@@ -48,7 +48,9 @@ FORM_FEED = re.compile("\f")
 HTML = re.compile(r"</p>|<br|</a>|</div>", re.IGNORECASE)  # in HTML </s> is no separator: it ends struck-through text
 QUOTES = "\"'`"
 SENTENCE_END = tuple(".!?…。！？\"'”’」』")
-MIN_FRACTION = 0.9  # the least fraction of a separator's places that must look like the end of a document
+# The least fraction of a separator's places that must look like the end of a document, and of the rules of a text that
+# must be alike
+MIN_FRACTION = 0.9
 MAX_VARIATION = 1.0  # largest standard deviation / mean of the lengths of the documents between rules
 MIN_DOCUMENT = 40  # characters; a shorter text between two rules is a title
 MIN_RULE = 10  # characters; shorter rules separate the scenes of a novel
@@ -290,6 +292,6 @@ def _ends_sentence(place: Place) -> bool:
 
 
 def _document_continues(place: Place) -> bool:
-    """Whether a lower-case letter or a heading (# or *) follows. A rule above a heading counts as its decoration."""
+    """Whether a lower-case letter or a heading (# or *) follows. A rule above a heading decorates it."""
     after = place.after.lstrip()
     return after[:1].islower() or after.startswith(("#", "*"))

@@ -94,7 +94,7 @@ class Documents:
         return documents
 
     def beginnings(self) -> tuple[list[str], bool]:
-        """The beginnings of the first plain text files, in bounded memory, and whether surely nothing is left out."""
+        """The beginnings of the first plain text files, in bounded memory, and whether they are all their text."""
         samples: list[str] = []
         remaining = SAMPLE_CHARACTERS
         is_all = True

@@ -80,13 +80,13 @@ class TrainArgs:
     max_steps: Annotated[int | None, "optimizer steps (default: no limit if minutes are given, else 2000)"] = None
     minutes: Annotated[float | None, "stop after this many minutes; the learning rate follows the clock"] = None
     eval_every: Annotated[int, "steps between validations; each validation saves a checkpoint"] = 250
-    eval_tokens: Annotated[int, "about this many tokens in a validation, in full windows"] = 200_000
+    eval_tokens: Annotated[int, "about this many tokens in a validation"] = 200_000
     sample_every: Annotated[int, "steps between generated samples (0: none)"] = 500
     sample_prompt: Annotated[str, "prompt of the samples"] = ""
 
     optimizer: Annotated[Literal["muon", "adamw"], "muon: Muon for hidden matrices, AdamW for the rest"] = "muon"
     lr: Annotated[
-        float, "peak learning rate of AdamW (if not given, beside muon: 0.02 with --minutes, 0.006 with --init_from)"
+        float, "peak learning rate of AdamW (beside muon: 0.02 if train.py chooses settings, 0.006 with --init_from)"
     ] = 3e-3
     muon_lr: Annotated[float, "peak learning rate of Muon (with --init_from: 0.006)"] = PEAK_LR
     warmup: Annotated[float, "fraction of the run during which the learning rate rises"] = 0.02

@@ -73,7 +73,7 @@ def ngram_losses(dataset: Dataset, vocab_size: int, order: int = 1, tokens: int 
     # How often the context of each validation token, the n-1 tokens before it, occurs in train. For n = 1 the context
     # is empty, so every token of train counts.
     context_counts = np.array(len(train))
-    prior = vocab_size  # each token counts once more than it occurs: add-one smoothing
+    prior = vocab_size  # times the first probability, 1 / vocab_size, this adds 1 to each count
     losses: list[float] = []
     max_order = int(62 / math.log2(vocab_size))  # vocab_size**n is at most 2**62, so that an n-gram fits into an int64
     for n in range(1, min(order, max_order, len(train), len(val)) + 1):

@@ -34,7 +34,8 @@ class Plan:
     # From the file, the flags and the choice. For a new run, settings that were neither given nor chosen are missing.
     settings: Settings = field(default_factory=dict)
     base: Path | None = None  # without --out_dir: the directory is the first free one of base, base-2, base-3 …
-    keeps_text: bool = False  # resumed without giving settings of the text: its cached tokens are used, if any
+    # When resuming: no setting of the text was given again, so the run's cached tokens are used if they are still there
+    keeps_text: bool = False
     saved_settings: Settings | None = None  # when resuming: those in the run directory
     changes: tuple[str, ...] = ()  # when resuming: the differences from the saved settings
 

@@ -125,7 +125,7 @@ def check_variety(dataset: Dataset, tokenizer: Tokenizer) -> None:
     ids = np.flatnonzero(np.bincount(sampled_blocks(dataset.train, SAMPLED_TOKENS)))
     characters = set(tokenizer.decode(ids.tolist()))
     if "\ufffd" in characters:
-        return  # tokens of single bytes cannot be decoded one by one; such a text is taken to be varied enough
+        return  # bytes out of their order in the text form no characters; such a text is taken to be varied enough
     if len(characters) < 2 or "".join(characters).isspace():
         examples = ", ".join(repr(character) for character in sorted(characters)[:4])
         raise ValueError(f"the training text holds nothing but {examples}: there is nothing to learn; give other text")

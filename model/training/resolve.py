@@ -61,7 +61,8 @@ def resolve_resumed(file: Settings, flags: Settings, ranks: Ranks) -> Plan:
         raise ValueError(f"{directory} holds no run ({CONFIG_FILE} is missing): start one without --resume")
     saved = read_toml(directory / CONFIG_FILE, *SETTINGS_CLASSES)
     if saved.get("tokenizer") != "bpe":
-        settings.pop("vocab_size", None)  # ignored as in the first session: only a bpe that is trained has this setting
+        # It matters only for a bpe tokenizer that is trained. With any other, the original run ignored it, too.
+        settings.pop("vocab_size", None)
     before = make_plan(saved, directory, ranks)
     after = make_plan(saved | settings, directory, ranks)
     conflicts = differences(before.identity, after.identity)

@@ -79,8 +79,8 @@ def read_run(plan: Plan) -> tuple[Plan, PreparedText]:
     The text comes from the cache. On a machine with another cache it is tokenized again.
     """
     written = make_plan(read_toml(plan.directory / CONFIG_FILE, *SETTINGS_CLASSES), plan.directory, plan.ranks)
-    # Prepared like a resumed run: the tokenizer is read from the run directory, and if the run really is resumed, its
-    # cached tokens are used.
+    # With ``resume`` the tokenizer is read from the run directory. With ``keeps_text`` the tokens of the last
+    # checkpoint are used; a new run has none, and ``prepare`` finds them by their key in the cache.
     text = prepare_text(dataclasses.replace(written, resume=True, keeps_text=True))
     note_cache_use(text, plan.directory)  # each machine may have a separate cache
     return dataclasses.replace(written, resume=plan.resume), text

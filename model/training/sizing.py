@@ -326,12 +326,13 @@ def default_context(settings: Settings) -> Settings:
 def training_settings(
     model: ModelArgs, tokens: float, unique_tokens: int, settings: Settings, processes: int = 1
 ) -> Settings:
-    """Batch size, learning rates and their decay, weight decay for ``tokens`` tokens of a text of ``unique_tokens``.
+    """The batch size, learning rates, ``decay_start`` and weight decay of a run of ``tokens`` tokens.
 
-    The batch size grows with the square root of the tokens. For a vocabulary above 2048 it also grows with the square
-    root of the vocabulary size, because a batch otherwise holds few examples of each piece. Weight decay keeps the
-    model from memorising the text, so it grows with the ``memorization``; where that is low, a weight decay above 0.1
-    raises the loss. The result contains all ``settings``, which override the chosen values.
+    ``unique_tokens`` is the number of tokens in the text. The batch size grows with the square root of the tokens. For
+    a vocabulary above 2048 it also grows with the square root of the vocabulary size, because a batch otherwise holds
+    few examples of each piece. Weight decay keeps the model from memorising the text, so it grows with the
+    ``memorization``; where that is low, a weight decay above 0.1 raises the loss. The result contains all ``settings``,
+    which override the chosen values.
     """
     step_tokens = 1024 * math.sqrt(tokens / 1e6 * max(1, model.vocab_size / 2048))
     rows = 2 ** round(math.log2(step_tokens / model.max_seq_len))

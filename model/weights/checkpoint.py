@@ -294,7 +294,7 @@ def check_savable(model: Transformer) -> None:
 def write_model(
     model: Transformer, directory: str | Path, *, dtype: torch.dtype | None = None, ids: Mapping[str, Any] | None = None
 ) -> None:
-    """``save_model`` without ``check_savable``, for a model that is saved repeatedly and was checked once."""
+    """``save_model`` without its checks, for a model that is saved repeatedly and was checked once."""
     directory = Path(directory)
     huggingface.save(model, directory, dtype, read_ids(directory) if ids is None else ids)
 

@@ -116,18 +116,20 @@ def check_supported(config: Mapping[str, Any]) -> None:
             )
 
 
-def config_from(args: ModelArgs, dtype: str, ids: Mapping[str, Any], network: str | None = None) -> dict[str, Any]:
+def config_from(
+    args: ModelArgs, dtype: str, ids: Mapping[str, Any], subclass_name: str | None = None
+) -> dict[str, Any]:
     """ModelArgs -> config.json, in a spelling that old and new programs read.
 
-    ``ids`` are bos_token_id and eos_token_id. ``network`` is the ``module:Class`` of a subclass. It is written as
+    ``ids`` are bos_token_id and eos_token_id. ``subclass_name`` is the ``module:Class`` of a subclass. It is written as
     model_type, so other programs reject the file. Raises ValueError that names a setting that config.json cannot
     express.
     """
     args = without_ntk(args)
     scaling = args.rope_scaling
     config = {
-        "architectures": [network.split(":")[1] if network else "LlamaForCausalLM"],
-        "model_type": network or "llama",
+        "architectures": [subclass_name.split(":")[1] if subclass_name else "LlamaForCausalLM"],
+        "model_type": subclass_name or "llama",
         "hidden_size": args.dim,
         "num_hidden_layers": args.n_layers,
         "num_attention_heads": args.n_heads,

@@ -35,10 +35,10 @@ class HuggingFace:
         self.path = path
         config = read_json(path / "config.json")
         try:
-            self.args, network = read_config(config)
+            self.args, subclass_name = read_config(config)
         except (ValueError, TypeError) as error:
             raise ValueError(f"{path / 'config.json'}: {error}") from None
-        self.subclass_name = local_name(network) if network else None
+        self.subclass_name = local_name(subclass_name) if subclass_name else None
         self.files = files_of(path)  # tensor name -> the file that holds it
         self.entries = entries_of(self.files, path)
         check_layers(self.args, len(self.entries), path)
@@ -146,9 +146,9 @@ def stored_dtype(entries: Mapping[str, TensorEntry], path: Path) -> torch.dtype:
 
 def save(model: Transformer, directory: Path, dtype: torch.dtype | None, ids: Mapping[str, Any]) -> None:
     """Write config.json before model.safetensors, so that new weights are never beside a missing or old config."""
-    args, network = model.args, name_of(type(model))
+    args, subclass_name = model.args, name_of(type(model))
     state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
-    if network is None:
+    if subclass_name is None:
         check_shapes(tensor_shapes(args), {name: tuple(tensor.shape) for name, tensor in state.items()}, "the model")
         state = {
             hugging_face_name(name): to_halves(tensor, args.head_dim) if is_rotated(name) else tensor
@@ -156,7 +156,7 @@ def save(model: Transformer, directory: Path, dtype: torch.dtype | None, ids: Ma
         }
     weights = {name: tensor.to(dtype if tensor.is_floating_point() else None) for name, tensor in state.items()}
     stored = str(model.tok_embeddings.weight.dtype if dtype is None else dtype).removeprefix("torch.")
-    config = config_from(args, stored, ids, portable_name(network) if network else None)
+    config = config_from(args, stored, ids, portable_name(subclass_name) if subclass_name else None)
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / "config.json", config)
     save_tensors(directory / WEIGHTS, weights, {"format": "pt"})  # transformers requires it

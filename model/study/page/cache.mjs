@@ -25,8 +25,8 @@ const millions = (pass) => pass.multiplications / 1e6;
 // The slots that the last pass wrote and read, and the memory in use.
 function drawSlice(pass) {
   const L = args.nLayers;
-  const bytesPerLayer = 2 * args.nKvHeads * args.headDim * 4; // of one token: keys and values, float32
-  const bytes = (tokens, layers) => (tokens * layers * bytesPerLayer).toLocaleString("en");
+  const tokenBytes = 2 * args.nKvHeads * args.headDim * 4; // of one token in one layer: keys and values, float32
+  const bytes = (tokens, layers) => (tokens * layers * tokenBytes).toLocaleString("en");
   const slice = t(pass.useCache ? "slice" : "sliceOff", {
     start: pass.startPos,
     T: pass.T,

@@ -24,9 +24,8 @@ export function enqueue(job) {
 async function extend(earlier, tokens, count) {
   const { useCache } = state;
   const all = [...earlier, ...tokens];
-  // The worker gets the text in two parts, cut at `start`. With the cache it forwards only the second part, because the
-  // first is cached; without the cache it forwards both. If the second part is empty, it forwards nothing, and samples
-  // from the logits that it kept.
+  // The worker's `earlier` and `tokens` are this text cut at `start`. If its `tokens` are empty, it only samples, from the
+  // logits that it kept. Otherwise it forwards `tokens` with the cache, and the whole text without it.
   const start = useCache ? Math.min(state.cached, earlier.length) : earlier.length;
   const answer = await ask("run", {
     earlier: all.slice(0, start),
@@ -136,8 +135,8 @@ function setPrompt(tokens) {
 
 let lastPlay = 0; // the number of the latest call of play
 
-// Generates until it is paused, or the text ends or is full. If Pause and then Play are pressed while one call waits, that call ends and the new
-// one goes on.
+// Generates until it is paused, or the text ends or is full. If Pause and then Play are pressed while a call of `play`
+// awaits its step, that call ends and the new one goes on.
 export async function play() {
   forwardTyped();
   lastPlay += 1;

@@ -32,7 +32,7 @@ export const DEFAULTS = {
   endless: false,
   shift: 0, // view 2: start_pos, added to every position
   zoom: 1,
-  change: "off",
+  change: "off", // view 6: how the rotation is changed; "off" is no rotation
   theta: args.ropeTheta * 100,
   factor: 2,
   offset: 0, // view 6: added to every position

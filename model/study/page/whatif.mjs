@@ -78,11 +78,11 @@ export function drawWhatIf() {
     return;
   }
   const { distance, before, after } = whatIf;
-  const change = mean(after.losses) - mean(before.losses);
+  const lossChange = mean(after.losses) - mean(before.losses);
   $("whatIfText").textContent = t("whatIfText", {
     before: number(mean(before.losses)),
     after: number(mean(after.losses)),
-    difference: (change < 0 ? "" : "+") + number(change),
+    difference: (lossChange < 0 ? "" : "+") + number(lossChange),
     context: args.maxSeqLen,
     distance: number(distance, 0),
   });
