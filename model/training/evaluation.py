@@ -64,8 +64,8 @@ def ngram_losses(dataset: Dataset, vocab_size: int, order: int = 1, tokens: int 
     """Nats per validation token of n-gram models, for n = 1 (unigrams: token frequencies alone), 2, 3 …
 
     The list stops before the first n at which the loss rises, and at ``order`` at the latest. At most ``tokens`` tokens
-    of each text are counted, in evenly spaced blocks. Unigrams have add-one smoothing. For larger n, the
-    prediction of the (n-1)-gram model is added to the counts like PRIOR_COUNT occurrences.
+    of each text are counted, in evenly spaced blocks. Unigrams have add-one smoothing. For larger n, the prediction of
+    the (n-1)-gram model is added to the counts like PRIOR_COUNT occurrences.
     """
     train = sampled_blocks(dataset.train, tokens).astype(np.int64)
     val = sampled_blocks(dataset.val, tokens).astype(np.int64)

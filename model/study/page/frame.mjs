@@ -2,7 +2,7 @@
 // that each has its full height before it is scrolled onto the screen.
 
 import { $ } from "./draw.mjs";
-import { isFull, selectedKey, positionText, selectedQuery, state, t } from "./state.mjs";
+import { isFull, positionText, selectedKey, selectedQuery, state, t } from "./state.mjs";
 import { drawTokens } from "./tokens.mjs";
 import { drawRotation } from "./rotation.mjs";
 import { drawScore } from "./score.mjs";

@@ -1,7 +1,7 @@
 // View 4: the attention weights of every head as a picture, with the selected head in large.
 
 import { $, element, number, surface, table } from "./draw.mjs";
-import { args, selectedKey, limit, selectedQuery, tokenText, state, t, weightsOf } from "./state.mjs";
+import { args, limit, selectedKey, selectedQuery, state, t, tokenText, weightsOf } from "./state.mjs";
 
 // A picture for each head, with a pixel for each weight. Only new rows are painted, unless the theme has changed or
 // `repaintFrom` was called.

@@ -2,7 +2,7 @@
 
 import { dot, applyRotaryEmb, precomputeFreqsCis } from "./model.mjs";
 import { $, element, line, number, plainNumber, surface, table, ticks, tickText } from "./draw.mjs";
-import { args, attentionFactor, freqs, keyAt, selectedKey, selectedQuery, queryAt, state, t, tokenText } from "./state.mjs";
+import { args, attentionFactor, freqs, keyAt, queryAt, selectedKey, selectedQuery, state, t, tokenText } from "./state.mjs";
 
 const CIRCLE = 2 * Math.PI;
 
