@@ -147,8 +147,8 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
 def choose_linear(x: Tensor) -> Product:
     """Choose ``linear_mv``, ``linear_in_slices`` or ``F.linear``.
 
-    bfloat16 and float16: ``linear_mv`` for one row, ``F.linear`` for more. float32: ``linear_mv`` for one row under
-    torch.compile, else ``linear_in_slices`` for up to MAX_SLICED_ROWS rows, ``F.linear`` for more.
+    float32: ``linear_mv`` for one row under torch.compile, else ``linear_in_slices`` for up to MAX_SLICED_ROWS rows,
+    ``F.linear`` for more. Other dtypes: ``linear_mv`` for one row, ``F.linear`` for more.
 
     A product of few rows takes the time of reading the weights, which is shortest if every core reads a part of them.
 

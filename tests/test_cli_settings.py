@@ -55,7 +55,7 @@ class Other:
     seed: Annotated[int, "of the random numbers"] = 7
 
 
-SETTINGS_CLASSES = (Everything, Other)
+CLASSES = (Everything, Other)
 
 # (field, values of the flag, value in TOML, parsed value)
 WRITTEN = [
@@ -79,14 +79,14 @@ WRITTEN = [
 
 def flags(*arguments: str) -> dict:
     parser = Parser(prog="script.py")
-    add_flags(parser, *SETTINGS_CLASSES)
-    return read_flags(parser.parse_args(arguments), *SETTINGS_CLASSES)
+    add_flags(parser, *CLASSES)
+    return read_flags(parser.parse_args(arguments), *CLASSES)
 
 
 def toml(tmp_path: Path, text: str) -> dict:
     path = tmp_path / "my.toml"
     path.write_text(text, encoding="utf-8")
-    return read_toml(path, *SETTINGS_CLASSES)
+    return read_toml(path, *CLASSES)
 
 
 @pytest.mark.parametrize(("name", "values", "text", "value"), WRITTEN)
@@ -100,10 +100,10 @@ def test_flags_and_files_are_parsed_to_the_same_values(tmp_path, name, values, t
 def test_a_switch_takes_no_value_and_can_be_negated(tmp_path):
     parser = Parser(prog="script.py")
     parser.add_argument("model", nargs="?")
-    add_flags(parser, *SETTINGS_CLASSES)
+    add_flags(parser, *CLASSES)
     parsed = parser.parse_args(["--on", "runs/mine"])
     assert parsed.model == "runs/mine", "the argument after a switch is positional"
-    assert read_flags(parsed, *SETTINGS_CLASSES) == {"on": True}
+    assert read_flags(parsed, *CLASSES) == {"on": True}
     assert toml(tmp_path, "on = true") | flags("--not_on") == {"on": False}
 
 
@@ -122,7 +122,7 @@ def test_settings_that_are_not_given_keep_their_defaults(tmp_path):
 
 def test_flags_override_the_file_which_overrides_the_defaults(tmp_path):
     settings = toml(tmp_path, "count = 10\nrate = 0.1\nseed = 1") | flags("--count", "20", "--on")
-    everything, other = (from_settings(cls, settings) for cls in SETTINGS_CLASSES)
+    everything, other = (from_settings(cls, settings) for cls in CLASSES)
     assert (everything.count, everything.rate, everything.on, everything.mode) == (20, 0.1, True, "fast")
     assert other.seed == 1
 
@@ -160,9 +160,9 @@ def test_an_error_in_a_file_names_file_key_and_fix(tmp_path, text, parts):
 def test_a_settings_file_that_is_binary_or_missing_is_refused(tmp_path):
     (tmp_path / "my.toml").write_bytes(b"count = \xff\xfe\x00")
     with pytest.raises(ValueError, match=r"my\.toml"):
-        read_toml(tmp_path / "my.toml", *SETTINGS_CLASSES)
+        read_toml(tmp_path / "my.toml", *CLASSES)
     with pytest.raises(FileNotFoundError):
-        read_toml(tmp_path / "none.toml", *SETTINGS_CLASSES)
+        read_toml(tmp_path / "none.toml", *CLASSES)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_an_argument_that_is_not_utf8_is_refused():
 
 def test_help_is_generated_from_the_fields():
     parser = Parser(prog="script.py")
-    add_flags(parser, *SETTINGS_CLASSES)
+    add_flags(parser, *CLASSES)
     text = " ".join(parser.format_help().split())
     for field in (*fields(Everything), *fields(Other)):
         assert f"--{field.name} " in text

@@ -75,11 +75,11 @@ function readHash() {
     } else if (type === "boolean") settings[name] = text === "true";
     else if (text !== "" && Number.isFinite(Number(text))) settings[name] = Number(text);
   }
-  // Each of these is a whole number below its limit; guide is 0 or the number of one of the six views.
-  const limits = { layer: args.nLayers, head: args.nHeads, pair: args.headDim / 2, guide: 7 };
-  for (const [name, limit] of Object.entries(limits)) {
+  // Each of these is a whole number below the one given here; guide is 0 or the number of one of the six views.
+  const counts = { layer: args.nLayers, head: args.nHeads, pair: args.headDim / 2, guide: 7 };
+  for (const [name, count] of Object.entries(counts)) {
     const value = settings[name] ?? 0;
-    if (!Number.isInteger(value) || value < 0 || value >= limit) delete settings[name];
+    if (!Number.isInteger(value) || value < 0 || value >= count) delete settings[name];
   }
   if (!["en", "zh"].includes(settings.language)) delete settings.language;
   return settings;
