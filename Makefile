@@ -12,23 +12,24 @@ demo: .venv/run
 	@echo
 	$(BIN)/python generate.py --prompt "Return a new" --num_samples 2 --temperature 0.65 --top_p 0.95 --max_new_tokens 60
 	@echo
-	$(BIN)/python study.py page --out runs/page.html
+	$(BIN)/python -m study page --out runs/page.html
 
 test: .venv/test
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # Property tests with new random inputs each time, for hours; stop with Ctrl-C
 fuzz: .venv/test
-	$(BIN)/python -m pytest tests/test_properties.py tests/test_properties_files.py --hypothesis-profile=fuzz --timeout=0
+	$(BIN)/python -m pytest tests/model/test_properties.py tests/programs/test_properties_files.py --hypothesis-profile=fuzz --timeout=0
 
 # Tests of the page in node and in a browser: apt-get install nodejs chromium
 test-page: .venv/test
-	$(BIN)/python -m pytest tests/test_study_page.py tests/test_study_page_browser.py -rs
+	$(BIN)/python -m pytest tests/study/test_page.py tests/study/test_page_browser.py -rs
 
 lint: .venv/test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 .venv/pyvenv.cfg:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Ropewalk needs Python 3.11 or newer: make PYTHON=python3.12 ..." >&2; exit 2; }

@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Continue a text with a trained model: a run directory or a published Llama checkpoint.
 
 python generate.py                                  generate a text with the newest run
@@ -5,8 +6,262 @@ python generate.py runs/demo --prompt "The list"    continue a prompt
 python generate.py --help                           list all flags
 """
 
-from model.cli import run_script
-from model.scripts.generate import main
+import startup  # noqa: F401, I001  must come before torch
+
+import argparse
+import json
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+from tqdm import tqdm
+
+from model.cli import (
+    Parser,
+    add_flags,
+    decode_surrogates,
+    explain_out_of_memory,
+    from_settings,
+    print_note,
+    quantity,
+    read_flags,
+    run_script,
+)
+from model.cli.machine import DeviceName, check_memory, choose_threads, has_native_bfloat16, pick_device, pick_dtype
+from model.cli.parser import format_flag
+from model.decoding.batches import check_equal_lengths, check_shift_invariant, check_uncached, memory_needed
+from model.decoding.chat import Chat, open_chat
+from model.decoding.conversation import Conversation, converse
+from model.decoding.endless import is_shift_invariant
+from model.decoding.network import for_decoding
+from model.decoding.prompts import Prompt, check_fit, read_texts, shorten_prompts
+from model.decoding.samples import CompletionSettings, Sample, Speed, check_stop_strings, complete
+from model.decoding.sampling import Sampling
+from model.text.tokenizer import Tokenizer
+from model.training.config import read_run_settings
+from model.transformer import Transformer
+from model.weights import find_network, open_checkpoint
+from model.weights.checkpoint import Checkpoint, is_missing, newest_run
+
+SEPARATOR = "\n" + 40 * "-"  # between the texts of several samples
+MAX_SAMPLES = 1_000_000  # per prompt
+CONVERSATION = "a conversation (--interactive, or --chat without --prompt)"
+DEFAULT_NEW_TOKENS = 256  # default number of new tokens, if the context allows it
+
+
+@dataclass(frozen=True)
+class Options:
+    """Output, model, device and dtype."""
+
+    max_new_tokens: Annotated[int | None, "length of the continuation (default: 256, or what the context allows)"] = (
+        None
+    )
+    num_samples: Annotated[int, "continuations of each prompt"] = 1
+    batch_size: Annotated[int, "texts generated at the same time"] = 16
+    tokenizer: Annotated[Path | None, "tokenizer file (default: the one beside the model)"] = None
+    network: Annotated[str | None, "the model is this subclass of Transformer: MODULE:CLASS"] = None
+    jsonl: Annotated[bool, "print one JSON object per sample: prompt, text, tokens, finish_reason"] = False
+    logprobs: Annotated[
+        bool, "with --jsonl: add each token's log-probability (nats) before penalty, temperature and filters"
+    ] = False
+    interactive: Annotated[
+        bool, "take turns in the terminal, with the chat template if there is one; /help lists commands"
+    ] = False
+    chat: Annotated[bool, "apply the model's chat template to each prompt; without --prompt, chat in the terminal"] = (
+        False
+    )
+    system: Annotated[str | None, "system message at the start of a chat"] = None
+    no_cache: Annotated[bool, "recompute the whole text for each token, for comparison with the cache"] = False
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16", "int8"],
+        "dtype of weights and cache; auto: as stored if the device multiplies it natively, else float32; "
+        "int8: matrices in eight bits",
+    ] = "auto"
+    device: DeviceName = "auto"
+    endless: Annotated[bool, "continue beyond the context: the cache evicts the oldest tokens"] = False
+    ignore_eos: Annotated[bool, "continue after an end-of-text token, up to max_new_tokens"] = False
+    compile: Annotated[bool, "use torch.compile; the speedup depends on the model and the processor"] = False
+
+    def __post_init__(self) -> None:
+        for name in ("max_new_tokens", "num_samples", "batch_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}: give at least 1")
+        if self.num_samples > MAX_SAMPLES:
+            raise ValueError(f"num_samples is {self.num_samples}: give at most {MAX_SAMPLES}")
+        if self.logprobs and not self.jsonl:
+            raise ValueError("logprobs are printed in JSON objects: add --jsonl")
+        if self.no_cache:
+            check_uncached(self.compile, self.endless)
+        if self.system is not None and not (self.chat or self.interactive):
+            raise ValueError("system is the first message of a chat: add --chat")
+        if self.interactive and self.ignore_eos:
+            raise ValueError(
+                f"{CONVERSATION} takes no --ignore_eos, because an end-of-text token ends a turn: leave it out"
+            )
+        if self.interactive and (self.no_cache or self.jsonl or self.num_samples > 1):
+            raise ValueError(f"{CONVERSATION} takes no --no_cache, --jsonl or --num_samples: leave them out")
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything that generation needs: model, tokenizer and encoded prompts."""
+
+    network: Transformer  # prepared for decoding
+    tokenizer: Tokenizer
+    prompts: list[Prompt]  # each prompt repeated num_samples times
+    max_new_tokens: int
+    chat: Chat | None  # the chat template, if it is applied
+
+
+def parse() -> tuple[argparse.Namespace, Options, Sampling]:
+    description = "Continue a text. The text goes to stdout, everything else to stderr."
+    parser = Parser(text_flag="--prompt", prog="generate.py", description=description)
+    parser.add_argument(
+        "model", nargs="?", type=Path, metavar="MODEL", help="run directory or checkpoint (default: newest run)"
+    )
+    parser.add_argument(
+        "--prompt", action="append", default=[], metavar="TEXT", help="text to continue, - for stdin; may be repeated"
+    )
+    parser.add_argument("--prompt_file", type=Path, metavar="PATH", help="file with one prompt per line")
+    parser.add_argument(
+        "--stop", action="append", default=[], metavar="TEXT", help="stop before this text; may be repeated"
+    )
+    add_flags(parser, Sampling, Options)
+    flags = parser.parse_args()
+    flags.prompt = [decode_surrogates(text) for text in flags.prompt]
+    flags.stop = [decode_surrogates(text) for text in flags.stop]
+    options = from_settings(Options, read_flags(flags, Options))
+    check_stop_strings(flags.stop)
+    if options.chat and not (flags.prompt or flags.prompt_file):
+        options = replace(options, interactive=True)
+    if options.interactive and (flags.prompt or flags.prompt_file):
+        raise ValueError("--interactive reads prompts from the terminal: leave --prompt and --prompt_file out")
+    if flags.model and is_missing(flags.model) and " " in str(flags.model):  # probably a prompt without --prompt
+        raise ValueError(f"this text is not a model: did you mean {format_flag('--prompt', str(flags.model))}?")
+    return flags, options, from_settings(Sampling, read_flags(flags, Sampling))
+
+
+def main() -> int:
+    flags, options, sampling = parse()
+    device = pick_device(options.device)
+    with explain_out_of_memory(memory_advice(options), device):
+        generate_texts(load(flags, options, device), flags.stop, options, sampling)
+    return 0
+
+
+def generate_texts(job: Job, stop: list[str], options: Options, sampling: Sampling) -> None:
+    """Continue the prompts, or talk with the user. Prints the speed at the end."""
+    speed = Speed()
+    try:
+        if options.interactive:
+            endless = options.endless or is_shift_invariant(job.network)
+            conversation = Conversation(job.network, job.tokenizer, sampling, speed, job.chat, endless)
+            converse(conversation, job.max_new_tokens, stop)
+        else:
+            print_samples(job, options, stop, sampling, speed)
+    except KeyboardInterrupt:
+        print(flush=True)  # end the line of the unfinished text
+        raise
+    finally:
+        if speed.prompt_tokens:
+            print_note(f"{speed}; {quantity(torch.get_num_threads(), 'thread')}")
+
+
+def memory_advice(options: Options) -> str:
+    if options.interactive:
+        return "give a smaller model, or --dtype int8"
+    return "lower --batch_size or --max_new_tokens, or give a smaller model"
+
+
+def load(flags: argparse.Namespace, options: Options, device: torch.device) -> Job:
+    """Check the arguments and load the model. The weights are read last, so that errors appear at once."""
+    checkpoint = open_checkpoint(flags.model or newest_run())
+    tokenizer = checkpoint.tokenizer(options.tokenizer)
+    variant = find_network(options.network) if options.network else None
+    dtype = pick_dtype(options.dtype, device, checkpoint.dtype)
+    if options.dtype == "bfloat16" and not has_native_bfloat16(device):
+        print_note(f"note: {device} has no bfloat16 instructions and emulates them slowly; --dtype auto avoids this")
+
+    args = checkpoint.args
+    chat = None
+    if options.chat or options.interactive:
+        chat = open_chat(checkpoint.path, tokenizer, options.system, required=options.chat)
+    if options.ignore_eos:
+        tokenizer.eos_ids = ()
+    max_new_tokens = options.max_new_tokens or DEFAULT_NEW_TOKENS
+    prompts: list[Prompt] = []
+    if not options.interactive:
+        prompts = encode_prompts(flags, checkpoint, tokenizer, chat)
+        if options.endless:
+            prompts = shorten_prompts(prompts, args.max_seq_len)
+        else:
+            check_fit(prompts, args.max_seq_len, options.max_new_tokens)
+            if options.max_new_tokens is None:
+                longest = max(len(prompt.tokens) for prompt in prompts)
+                max_new_tokens = min(DEFAULT_NEW_TOKENS, args.max_seq_len - longest)
+        prompts = [prompt for prompt in prompts for _ in range(options.num_samples)]
+    if options.endless:
+        check_shift_invariant(variant or Transformer)
+        for first in range(0, len(prompts), options.batch_size):
+            batch = prompts[first : first + options.batch_size]
+            check_equal_lengths([prompt.tokens for prompt in batch])
+    rows = max(1, min(options.batch_size, len(prompts)))
+    if device.type == "cpu":
+        lengths = [len(prompt.tokens) + max_new_tokens for prompt in prompts]
+        tokens = min(args.max_seq_len, max(lengths, default=args.max_seq_len))
+        purpose = f"a batch of {quantity(rows, 'text')} of {quantity(tokens, 'token')}"
+        check_memory(memory_needed(args, rows, tokens, dtype), purpose, memory_advice(options))
+    model = checkpoint.model(device, dtype, variant, int8=options.dtype == "int8")
+    choose_threads(device, rows * sum(weight.numel() for weight in model.state_dict().values()))
+    return Job(for_decoding(model, options.compile), tokenizer, prompts, max_new_tokens, chat)
+
+
+def encode_prompts(
+    flags: argparse.Namespace, checkpoint: Checkpoint, tokenizer: Tokenizer, chat: Chat | None
+) -> list[Prompt]:
+    """Encode the prompts. Without a chat, the run's ``start_text`` replaces an empty prompt.
+
+    An empty prompt would be BOS alone, and a model trained on few documents has rarely seen BOS.
+    """
+    texts = read_texts(flags.prompt, flags.prompt_file)
+    if chat:
+        encoded = chat.encode_questions(texts)
+    else:
+        start_text = read_run_settings(checkpoint.path).get("start_text", "")
+        encoded = (tokenizer.encode(text or start_text) for text in texts)
+    return [Prompt(text, tokens) for text, tokens in zip(texts, encoded)]
+
+
+def print_samples(job: Job, options: Options, stop: list[str], sampling: Sampling, speed: Speed) -> None:
+    """Generate and print all samples, with a progress bar if there is more than one batch."""
+    completion = CompletionSettings(
+        job.max_new_tokens, stop, options.batch_size, options.logprobs, not options.no_cache, options.endless
+    )
+    unfinished = len(job.prompts)
+    one_batch = unfinished <= options.batch_size
+    with tqdm(total=unfinished, unit="sample", disable=one_batch, file=sys.stderr) as bar:
+        for sample in complete(job.network, job.tokenizer, job.prompts, completion, sampling, speed):
+            if sample.finish is not None:
+                unfinished -= 1
+            print_sample(sample, options, is_last=unfinished == 0)
+            if sample.finish is not None:
+                bar.update()
+
+
+def print_sample(sample: Sample, options: Options, is_last: bool) -> None:
+    """Print the sample's new text; or with --jsonl its JSON object, once it is finished."""
+    is_finished = sample.finish is not None
+    if options.jsonl:
+        if is_finished:
+            print(json.dumps(sample.as_json(options.logprobs), ensure_ascii=False), flush=True)
+        return
+    print(sample.take(with_prompt=not options.chat), end="", flush=True)
+    if is_finished:
+        print("" if is_last else SEPARATOR, flush=True)
+
 
 if __name__ == "__main__":
     run_script(main, "generate.py")

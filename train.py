@@ -5,8 +5,120 @@ Flags override the TOML file, which overrides the defaults. The TOML file is con
 a text, which --data replaces, and 2.5 minutes of training.
 """
 
-from model.cli import run_script
-from model.scripts.train import main
+import startup  # noqa: F401, I001  must come before torch
+
+import glob
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from model.cli import Parser, Settings, add_flags, local_path, read_flags, run_script
+from model.cli.machine import keep_freed_memory
+from model.text.sources import PYTHON_DOCS
+from model.training.choice import show_plan
+from model.training.config import CONFIG_FILE, SETTINGS_CLASSES
+from model.training.distributed import torchrun_ranks
+from model.training.prepared_text import prepare_text
+from model.training.resolve import resolve
+from model.training.run import run
+from model.weights.checkpoint import MODEL_CONFIGS, is_missing
+
+CONFIG_DIR = Path(__file__).parent / "configs"
+
+
+def main() -> int:
+    description = "Train a language model on your own text. Flags override the TOML file, which overrides the defaults."
+    parser = Parser(text_flag="--data", prog="train.py", description=description)
+    files = (
+        f"config: a TOML file, or one of {config_names()} (default: demo.toml); text: the same as --data; with "
+        "--resume: the run directory"
+    )
+    parser.add_argument("arguments", nargs="*", metavar="CONFIG.toml|TEXT|RUN", help=files)
+    parser.add_argument("--resume", action="store_true", help="continue RUN or --out_dir (default: the newest run)")
+    parser.add_argument(
+        "--plan", action="store_true", help="print the size, memory, steps and loss to expect, without training"
+    )
+    add_flags(parser, *SETTINGS_CLASSES)
+    flags = parser.parse_args()
+
+    if flags.plan and flags.resume:
+        raise ValueError("--plan is for a new run: leave --resume out")
+    config, settings = sort_arguments(flags.arguments, read_flags(flags, *SETTINGS_CLASSES), flags.resume)
+    keep_freed_memory()
+    ranks = torchrun_ranks(os.environ)
+    plan = resolve(config, CONFIG_DIR / "demo.toml", settings, flags.resume, ranks)
+    # Under torchrun the first process prepares the text, and the others read it from the cache.
+    text = prepare_text(plan) if ranks.is_first else None
+    if flags.plan:
+        return show_plan(plan, text) if text else 0
+    return run(plan, text)
+
+
+def config_names() -> str:
+    return ", ".join(path.name for path in sorted(CONFIG_DIR.glob("*.toml")))
+
+
+def sort_arguments(arguments: Sequence[str], settings: Settings, resume: bool) -> tuple[Path | None, Settings]:
+    """Sort the positional arguments. Returns the config file, and the settings with texts and the run added.
+
+    Configs are files that end in ``.toml``, and the names of the configs that come with Ropewalk. With ``resume`` a
+    directory is the run. Anything else is text. Raises ValueError for files that do not exist, for two configs, and for
+    a setting that is given twice.
+    """
+    configs: list[Path] = []
+    texts: list[str] = []
+    for argument in arguments:
+        if resume and local_path(argument).is_dir():
+            settings = add_setting(settings, "out_dir", local_path(argument), argument)
+            continue
+        config = find_config(argument)
+        if config:
+            configs.append(config)
+        else:
+            check_text(argument)
+            texts.append(argument)
+    if len(configs) > 1:
+        raise ValueError(f"{configs[0]} and {configs[1]} are two configs: give one")
+    if texts:
+        settings = add_setting(settings, "data", tuple(texts), texts[0])
+    return configs[0] if configs else None, settings
+
+
+def add_setting(settings: Settings, name: str, value: object, argument: str) -> Settings:
+    if name in settings:
+        raise ValueError(f"{name} is given twice (once as {argument}): leave {argument} out, or --{name}")
+    return settings | {name: value}
+
+
+def find_config(name: str) -> Path | None:
+    """The TOML file ``name``, or a config that comes with Ropewalk.
+
+    The latter can be named ``demo``, ``demo.toml`` or ``configs/demo.toml``. If there is neither, raises ValueError for
+    a name that ends in ``.toml``, and returns None for any other.
+    """
+    path = local_path(name)
+    if path.suffix == ".toml" and path.exists():
+        return path
+    shipped = CONFIG_DIR / f"{path.name.removesuffix('.toml')}.toml"
+    if not path.exists() and path.parent in (Path(), Path("configs")) and shipped.is_file():
+        return shipped
+    if path.suffix == ".toml":
+        raise ValueError(f"{name} does not exist: give a TOML file, or one of {config_names()} from {CONFIG_DIR}")
+    return None
+
+
+def check_text(name: str) -> None:
+    """Raise ValueError for a path that does not exist, and for a model, which is probably meant to be continued."""
+    path = local_path(os.path.expanduser(name))
+    if any((path / file).is_file() for file in (CONFIG_FILE, *MODEL_CONFIGS)):
+        raise ValueError(
+            f"{name} is a model: --resume {name} continues its run, --init_from {name} fine-tunes it, --data {name} "
+            "trains on its files as text"
+        )
+    is_path = name not in (PYTHON_DOCS, "-") and "://" not in name and not glob.has_magic(name)
+    if is_path and is_missing(path):
+        raise ValueError(f"{name} does not exist: give text (see --data in --help), or one of {config_names()}")
+
 
 if __name__ == "__main__":
     run_script(main, "train.py")

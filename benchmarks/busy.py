@@ -27,9 +27,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 import torch
 
+import startup
 from model import ModelArgs, Transformer, generate
 from model.cli.machine import choose_threads, count_cores
-from model.scripts import startup
 
 CHOSEN = "as the scripts choose"
 LATER = "the same, busy later"

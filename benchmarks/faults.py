@@ -109,7 +109,7 @@ def command(name: str, scratch: Scratch, directory: Path) -> list[object]:
         "hf": [python, ROOT / "convert.py", scratch.run, directory / "hf", "--to", "hf"],
         "meta": [python, ROOT / "convert.py", scratch.run, directory / "meta", "--to", "meta"],
         "llama2c": [python, ROOT / "convert.py", scratch.run, directory / "new.bin", "--to", "llama2c"],
-        "study": [python, ROOT / "study.py", "rotate"],
+        "study": [python, "-m", "study", "rotate"],
     }
     return commands[name]
 

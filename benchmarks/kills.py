@@ -217,6 +217,6 @@ def comparing(text: Path, cache: Path) -> Start:
     def start(directory: Path) -> Process | None:
         directory.mkdir(exist_ok=True)
         files = ["--data", text, "--results", directory / "results.jsonl", "--keep", directory / "models"]
-        return ProcessTree(sys.executable, ROOT / "study.py", "compare", *flags, *files, cache=cache)
+        return ProcessTree(sys.executable, "-m", "study", "compare", *flags, *files, cache=cache)
 
     return start

@@ -1,4 +1,4 @@
-"""The page of study.py in a browser: seconds to open, tokens/s, and frames/s of each view while it plays.
+"""The page of `python -m study` in a browser: seconds to open, tokens/s, and frames/s of each view while it plays.
 
 Needs playwright and Chromium. The models have random weights, which take as much work as trained ones.
 """
@@ -14,11 +14,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from model import ModelArgs, Transformer
-from model.study import TOPICS, run
 from model.text.sources import open_documents
 from model.text.tokenizer import SentencePieceTokenizer
 from model.text.train_tokenizer import train_tokenizer
 from model.weights import save_model, save_tokenizer
+from study.topics import TOPICS, run
 
 SIZES = {
     "0.7M": {"dim": 128, "n_layers": 3, "n_heads": 4, "vocab_size": 1024, "tie_embeddings": True},

@@ -8,7 +8,7 @@ expects its reader to have a text or a checkpoint, the walk supplies Python's la
 Training that takes longer than --train_seconds is stopped with Ctrl-C. The walk fails if any command fails.
 
 --packages takes the packages from an existing environment instead of downloading them. --record writes the output and
-the pictures of study.py attention, extrapolate and endless to benchmarks/ and docs/images/, because these topics need
+the pictures of the topics attention, extrapolate and endless to benchmarks/ and docs/images/, because these topics need
 the model that the page trains.
 """
 
@@ -120,7 +120,7 @@ def enter(command: str, clone: Path, environment: dict[str, str], train_seconds:
             os.killpg(process.pid, signal.SIGKILL)
             output, errors = process.communicate()
             state = "Ctrl-C did not end it in two minutes"
-    if state == "ok" and process.returncode == 1 and "study.py check " in command:
+    if state == "ok" and process.returncode == 1 and "study check " in command:
         state = "mistakes"  # in the reader's files, as the page shows
     elif state == "ok" and process.returncode:
         state = f"exit code {process.returncode}"
@@ -170,7 +170,7 @@ def walk(page: str, text: str, options: argparse.Namespace) -> int:
         environment = reader_environment(clone, home)
         print(f"{page}, in a fresh clone")
         for command in commands((clone / page).read_text(encoding="utf-8")):
-            recorded = options.record and any(f"study.py {topic} " in command for topic in RECORDED)
+            recorded = options.record and any(f"study {topic} " in command for topic in RECORDED)
             supply(command, clone, text)
             drawn = f" --plot {ROOT}/docs/images/{shlex.split(command)[2]}.png" if recorded else ""
             done = enter(command + drawn, clone, environment, options.train_seconds)

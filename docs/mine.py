@@ -1,4 +1,4 @@
-"""An attempt at the exercises, with three mistakes in it: `python study.py check docs/mine.py --hint`."""
+"""An attempt at the exercises, with three mistakes in it: `python -m study check docs/mine.py --hint`."""
 
 import torch
 from torch import Tensor

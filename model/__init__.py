@@ -17,8 +17,6 @@ Shape letters, used in the comments at the ends of lines that change a shape:
     L  layers                    V  vocabulary
 """
 
-from .scripts import startup  # noqa: F401, I001  must come before torch; has an effect only in this project's scripts
-
 from .cache import KVCache
 from .config import ModelArgs
 from .decoding.batches import generate

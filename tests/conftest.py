@@ -14,6 +14,7 @@ import torch
 from hypothesis import HealthCheck, settings
 from tqdm import tqdm
 
+import startup  # noqa: F401  sets a handler of SIGINT, which is replaced below
 from model import ModelArgs, Transformer, kernels
 
 # In the background (`make test &`) Ctrl-C is ignored, also by child processes, which some tests stop with it.

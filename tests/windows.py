@@ -80,9 +80,11 @@ def main() -> None:
     for name in DEPENDENCIES:
         importlib.import_module(name)
     restrict_to_windows()
+    import convert
+    import generate
+    import train
     from model import kernels
     from model.cli import run_script
-    from model.scripts import convert, generate, train
 
     def run(script, *arguments):
         sys.argv = [f"{script.__name__.rpartition('.')[2]}.py", *map(str, arguments)]

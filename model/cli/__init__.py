@@ -8,7 +8,7 @@ files.py      atomic writes, JSON read with type checks
 """
 
 from .parser import Parser
-from .script import INSTALLED, explain_out_of_memory, print_note, quantity, run_script, script_command, script_name
+from .script import explain_out_of_memory, print_note, quantity, run_script
 from .settings import (
     Settings,
     add_flags,
@@ -23,7 +23,6 @@ from .settings import (
 )
 
 __all__ = [
-    "INSTALLED",
     "Parser",
     "Settings",
     "add_flags",
@@ -38,7 +37,5 @@ __all__ = [
     "read_flags",
     "read_toml",
     "run_script",
-    "script_command",
-    "script_name",
     "toml_text",
 ]

@@ -1,7 +1,6 @@
 """The name of a script, its exit code, and one-line errors for a user's mistakes."""
 
 import atexit
-import gc
 import io
 import os
 import signal
@@ -13,20 +12,9 @@ from typing import Any, NoReturn
 
 import torch
 
-INSTALLED = __package__ != "model.cli"  # installed, the package is called ``ropewalk``; in the repository ``model``
 # Words in the messages of RuntimeErrors, in this order from PyTorch's CPU allocator, from CUDA and MPS when they
 # allocate outside PyTorch's allocator, and from C++.
 OUT_OF_MEMORY = ("DefaultCPUAllocator", "out of memory", "bad_alloc")
-
-
-def script_name(name: str) -> str:
-    """The name for messages: ``train.py`` in the repository, ``ropewalk train`` if installed."""
-    return f"ropewalk {name}" if INSTALLED else f"{name}.py"
-
-
-def script_command(name: str) -> str:
-    """The command that starts a script: ``python train.py`` in the repository, ``ropewalk train`` if installed."""
-    return f"ropewalk {name}" if INSTALLED else f"python {name}.py"
 
 
 def print_note(text: str, end: str = "\n") -> None:
@@ -117,14 +105,11 @@ def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
 
     After SIGTERM, temporary files are removed before the process ends.
     """
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # replaces the handler of model/scripts/startup.py
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # replaces the handler of startup.py
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, exit_on_sigterm)
         atexit.register(resend_sigterm)  # registered first, so that it runs last
-    if not gc.isenabled():  # switched off in model/scripts/startup.py
-        gc.freeze()  # imported objects are not examined again
-        gc.enable()
     make_streams_safe()
     warnings.formatwarning = lambda message, *_, **__: f"{script}: warning: {message}\n"
     try:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..cli import Settings, format_flags, print_note, script_command
+from ..cli import Settings, format_flags, print_note
 from ..cli.files import read_json, write_json
 from ..cli.machine import pick_device
 from ..cli.settings import from_table, setting_fields
@@ -59,7 +59,7 @@ def train_command(settings: Settings) -> str:
     if settings.get("init_from"):  # the architecture comes from that model
         inherited = setting_fields(ModelArgs).keys() - {"max_seq_len"}
         settings = {name: value for name, value in settings.items() if name not in inherited}
-    return f"{script_command('train')} {format_flags(settings, *SETTINGS_CLASSES)}"
+    return f"python train.py {format_flags(settings, *SETTINGS_CLASSES)}"
 
 
 def reuse_or_choose(plan: Plan, text: PreparedText, device: torch.device) -> tuple[Plan, PreparedText, Forecast]:

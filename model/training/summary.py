@@ -8,7 +8,7 @@ from shlex import quote
 
 import torch
 
-from ..cli import format_flags, format_path, quantity, script_command
+from ..cli import format_flags, format_path, quantity
 from ..cli.machine import pick_dtype
 from ..config import ModelArgs
 from ..text.dataset import Dataset
@@ -194,7 +194,7 @@ def summary(run: RunFacts, progress: Progress, train_loss: float | None = None, 
         rows["overfitting"] = warning
     directory = str(run.args.out_dir)
     rows["run directory"] = directory
-    command = f"{script_command('generate')} {format_path(directory)}"
+    command = f"python generate.py {format_path(directory)}"
     if run.args.network:
         command += f" --network {quote(run.args.network)}"
     prompt = first_words(text)
@@ -222,7 +222,7 @@ def first_words(text: str) -> str:
 
 
 def resume_command(directory: Path) -> str:
-    return f"{script_command('train')} --resume {format_flags({'out_dir': directory}, TrainArgs)}"
+    return f"python train.py --resume {format_flags({'out_dir': directory}, TrainArgs)}"
 
 
 def format_rows(rows: dict[str, str]) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from ..cli import quantity, script_command
+from ..cli import quantity
 from ..config import ModelArgs
 from ..rope import precompute_freqs_cis
 from ..text.tokenizer import Tokenizer
@@ -303,7 +303,5 @@ def newest_run(file_name: str = "model.safetensors") -> Path:
     """The run below ``runs/`` whose ``file_name`` was written last. Raises ValueError if there is none."""
     files = sorted(RUNS.glob(f"*/{file_name}"), key=lambda path: path.stat().st_mtime)
     if not files:
-        raise ValueError(
-            f"there is no run in {RUNS}/ yet: start one with `{script_command('train')}`, or name a directory"
-        )
+        raise ValueError(f"there is no run in {RUNS}/ yet: start one with `python train.py`, or name a directory")
     return files[-1].parent

@@ -22,7 +22,7 @@ from .layout import (
     to_pairs,
 )
 from .tensors import TensorEntry, map_tensor, read_header, save_tensors
-from .variants import local_name, name_of, portable_name
+from .variants import name_of
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -38,7 +38,7 @@ class HuggingFace:
             self.args, subclass_name = read_config(config)
         except (ValueError, TypeError) as error:
             raise ValueError(f"{path / 'config.json'}: {error}") from None
-        self.subclass_name = local_name(subclass_name) if subclass_name else None
+        self.subclass_name = subclass_name
         self.files = files_of(path)  # tensor name -> the file that holds it
         self.entries = entries_of(self.files, path)
         check_layers(self.args, len(self.entries), path)
@@ -156,7 +156,7 @@ def save(model: Transformer, directory: Path, dtype: torch.dtype | None, ids: Ma
         }
     weights = {name: tensor.to(dtype if tensor.is_floating_point() else None) for name, tensor in state.items()}
     stored = str(model.tok_embeddings.weight.dtype if dtype is None else dtype).removeprefix("torch.")
-    config = config_from(args, stored, ids, portable_name(subclass_name) if subclass_name else None)
+    config = config_from(args, stored, ids, subclass_name)
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / "config.json", config)
     save_tensors(directory / WEIGHTS, weights, {"format": "pt"})  # transformers requires it

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..cli import script_name
 from ..cli.files import write_atomically
 from ..config import ModelArgs
 from ..transformer import Transformer
@@ -150,7 +149,7 @@ def open_header(path: Path) -> Header:
         return parse_header(raw)
     except (ValueError, struct.error, IndexError) as error:
         raise ValueError(
-            f"{path} is not a llama2.c model ({error}): give a .bin that export.py or {script_name('convert')} wrote"
+            f"{path} is not a llama2.c model ({error}): give a .bin that export.py or convert.py wrote"
         ) from None
 
 

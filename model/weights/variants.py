@@ -17,18 +17,6 @@ from torch.overrides import TorchFunctionMode
 from ..config import ModelArgs
 from ..transformer import Transformer
 
-PACKAGE_NAME = __name__.partition(".")[0]  # ``model`` in the repository, ``ropewalk`` if it is installed
-
-
-def portable_name(name: str) -> str:
-    """The name to write into a file: ``ropewalk`` for this package, whether it is installed or not."""
-    return f"ropewalk{name.removeprefix(PACKAGE_NAME)}" if name.startswith(f"{PACKAGE_NAME}.") else name
-
-
-def local_name(name: str) -> str:
-    """The name under which this process imports a ``portable_name``."""
-    return f"{PACKAGE_NAME}{name.removeprefix('ropewalk')}" if name.startswith("ropewalk.") else name
-
 
 def find_network(name: str) -> type[Transformer]:
     """Import the class ``module:Class``, from the current directory first, then from installed packages.
@@ -38,7 +26,6 @@ def find_network(name: str) -> type[Transformer]:
     module, _, attribute = name.partition(":")
     if not module or not attribute:
         raise ValueError(f"network is {name!r}: give module:Class, for example mypackage.sliding:SlidingTransformer")
-    module = local_name(module)
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -52,7 +39,7 @@ def find_network(name: str) -> type[Transformer]:
     if network is None:
         raise ValueError(f"network is {name!r}: there is no {attribute} in {module}")
     if not (isinstance(network, type) and issubclass(network, Transformer)):
-        raise ValueError(f"network is {name!r}: give a subclass of {PACKAGE_NAME}.Transformer")
+        raise ValueError(f"network is {name!r}: give a subclass of Transformer")
     return network
 
 

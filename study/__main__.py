@@ -1,0 +1,74 @@
+"""Explain RoPE: `python -m study TOPIC` prints a table; most topics also draw a picture with `--plot FILE.png`."""
+
+import startup  # noqa: F401, I001  must come before torch
+
+import argparse
+import sys
+from pathlib import Path
+
+from model.cli import Parser, add_flags, from_settings, read_flags, run_script
+from model.cli.settings import setting_fields, suggest_name
+from .topic import check_plot, save_plot
+from .topics import TOPICS, run
+
+WITHOUT_PICTURE = ("exercise", "check", "page")
+POSITIONAL = ("model", "file", "directory")  # options that may also be given as a positional argument
+TEXT_OPTIONS = ("prompt", "data")  # the first of these is suggested to users who give a text without a flag
+
+
+def overview() -> str:
+    width = max(map(len, TOPICS))
+    name = "python -m study"
+    lines = [
+        f"usage: {name} TOPIC [--plot FILE.png] [flags]",
+        "",
+        "Explain RoPE: `python -m study TOPIC` prints a table; most draw a picture with --plot FILE.png.",
+        "",
+    ]
+    for topic, options in TOPICS.items():
+        lines.append(f"  {topic.ljust(width)}  {(options.__doc__ or '').splitlines()[0]}")
+    lines += ["", f"{name} TOPIC --help lists the flags of a topic."]
+    return "\n".join(lines)
+
+
+def make_parser(topic: str) -> Parser:
+    options = TOPICS[topic]
+    names = setting_fields(options).keys()
+    text_flag = next((f"--{name}" for name in TEXT_OPTIONS if name in names), None)
+    parser = Parser(text_flag, prog="study", usage=f"python -m study {topic} [flags]")
+    for name in names & set(POSITIONAL):
+        parser.add_argument(name.upper(), nargs="?", help=f"the same as --{name}")
+    plot_help = argparse.SUPPRESS if topic in WITHOUT_PICTURE else "draw a picture into this file (needs matplotlib)"
+    parser.add_argument("--plot", metavar="PATH", type=Path, help=plot_help)
+    add_flags(parser, options)
+    return parser
+
+
+def main() -> int:
+    if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
+        print(overview())
+        return 0
+    topic = sys.argv[1]
+    if topic not in TOPICS:
+        raise ValueError(f"unknown topic {topic!r}{suggest_name(topic, TOPICS)}")
+    flags = make_parser(topic).parse_args(sys.argv[2:])
+    for name in POSITIONAL:
+        if getattr(flags, name.upper(), None) is not None:
+            if hasattr(flags, name):
+                raise ValueError(f"{name} is given twice: leave out {getattr(flags, name.upper())}, or --{name}")
+            setattr(flags, name, getattr(flags, name.upper()))
+    if flags.plot is not None:
+        if topic in WITHOUT_PICTURE:
+            raise ValueError(f"{topic} has no picture: leave out --plot {flags.plot}")
+        check_plot(flags.plot)
+    report = run(topic, from_settings(TOPICS[topic], read_flags(flags, TOPICS[topic])))
+    print(report)
+    if flags.plot is not None and report.draw is not None:
+        sys.stdout.flush()
+        save_plot(report.draw, flags.plot, description=str(report))
+        print(f"drawn: {flags.plot}", file=sys.stderr)
+    return report.code
+
+
+if __name__ == "__main__":
+    run_script(main, "study")

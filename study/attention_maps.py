@@ -1,0 +1,230 @@
+"""Attention weights of a trained model with and without rotation, computed by the network's ``attend``."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from model.cli.machine import check_memory
+from model.transformer import Transformer
+
+from .topic import BLUE, ORANGE, Report, Table, check_options, open_model, open_text, windows_of
+
+
+@dataclass(frozen=True)
+class AttentionMaps:
+    """Which tokens each head of a trained model attends to, with the rotation and without."""
+
+    model: Annotated[Path | None, "a trained model (default: the newest run)"] = None
+    prompt: Annotated[str | None, "one text (default: windows of the model's validation text)"] = None
+    data: Annotated[tuple[str, ...], "text from whose end the windows are taken"] = ()
+    tokens: Annotated[int, "tokens of a window, at most the model's context"] = 64
+    windows: Annotated[int, "number of windows over which the weights are averaged"] = 16
+
+
+@contextmanager
+def recorded_weights(model: Transformer) -> Iterator[list[Tensor]]:
+    """Collect each layer's attention weights (B, H, T, S) while the model runs.
+
+    ``attend`` returns weights times values. A second call, with the identity as values, returns the weights.
+    """
+    maps: list[Tensor] = []
+
+    def record(attend: Any) -> Any:
+        def both(xq: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+            S = keys.shape[2]
+            identity = torch.eye(S).to(values).expand(*keys.shape[:2], S, S)  # (B, K, S, S)
+            maps.append(attend(xq, keys, identity, mask))  # (B, H, T, S)
+            return attend(xq, keys, values, mask)
+
+        return both
+
+    attentions: list[Any] = [layer.attention for layer in model.layers]
+    for attention in attentions:
+        attention.attend = record(attention.attend)
+    try:
+        yield maps
+    finally:
+        for attention in attentions:
+            del attention.attend  # the method of the class is visible again
+
+
+@torch.no_grad()
+def attention_weights(model: Transformer, tokens: Tensor) -> tuple[Tensor, float]:
+    """Attention weights (L, B, H, T, S) of B texts (B, T), and the loss on them in nats per token."""
+    with recorded_weights(model) as maps:
+        logits = model(tokens)  # (B, T, V)
+    return torch.stack(maps), F.cross_entropy(logits[:, :-1].float().flatten(0, 1), tokens[:, 1:].flatten()).item()
+
+
+def run(options: AttentionMaps) -> Report:
+    check_options(options, 2, "tokens")
+    check_options(options, 1, "windows")
+    model, tokenizer, settings = open_model(options.model)
+    args, scheme = model.args, settings.scheme
+    if torch.equal(model.freqs_cis, torch.ones_like(model.freqs_cis)):
+        raise ValueError(f"scheme {scheme} does not rotate, so nothing can be switched off: name another model")
+    if options.prompt is None:
+        T = min(options.tokens, args.max_seq_len)
+        check_memory(
+            16 * options.windows * args.n_layers * args.n_heads * T**2, f"{options.windows} windows of {T} tokens"
+        )
+        ids, name = open_text(options.model, options.data, tokenizer, options.windows * T)
+        tokens = windows_of(ids, options.windows, T)  # (windows, T)
+        name = f"{options.windows} windows of {T} tokens of {name}"
+    else:
+        tokens = torch.tensor([tokenizer.encode(options.prompt)])  # (1, T)
+        T, name = tokens.shape[1], "the prompt"
+        if not 2 <= T <= args.max_seq_len:
+            raise ValueError(f"the prompt has {T} tokens: give 2 to {args.max_seq_len}, the model's context")
+        check_memory(16 * args.n_layers * args.n_heads * T**2, f"a prompt of {T} tokens")
+    rotated, loss = attention_weights(model, tokens)
+    model.freqs_cis = torch.ones_like(model.freqs_cis)
+    plain, plain_loss = attention_weights(model, tokens)
+    tables = [by_head(rotated.mean(1), plain.mean(1), name), weight_by_distance(rotated.mean(1), plain.mean(1))]
+    tables[1].notes.append(f"loss, nats per token: {loss:.3f} with rotation, {plain_loss:.3f} without.")
+    words = [[readable(tokenizer.decode([token])) for token in row] for row in tokens.tolist()]
+    return Report(tables, lambda figure: draw(figure, rotated, plain, words))
+
+
+def readable(token: str) -> str:
+    """A token as a label in the picture: line ends and spaces visible, dollar signs escaped for matplotlib."""
+    return token.replace("\n", "\\n").replace(" ", "·").replace("$", r"\$") or "·"
+
+
+def mean_distance(weights: Tensor) -> Tensor:
+    """The mean distance from query to key, weighted by attention: (..., T, S) -> (...)."""
+    T = weights.shape[-1]
+    distance = (torch.arange(T)[:, None] - torch.arange(T)).clamp(min=0)
+    return (weights * distance).sum(-1).mean(-1)
+
+
+def by_head(rotated: Tensor, plain: Tensor, name: str) -> Table:
+    """A row for each head, from mean weights (L, H, T, S) with and without rotation."""
+    table = Table(
+        f"Each head on {name}: mean distance of its attention weight (tokens), and its weight on self, before, first",
+        (
+            "layer",
+            "head",
+            "far",
+            "self",
+            "before",
+            "first",
+            "far, off",
+            "self, off",
+            "before, off",
+            "first, off",
+        ),
+        notes=[
+            "self, before, first: the token itself, the one before it, the first one of the window.",
+            "off: the same weights of the network with the rotation switched off.",
+        ],
+    )
+    for layer in range(rotated.shape[0]):
+        for head in range(rotated.shape[1]):
+            table.rows.append((layer, head, *_cells(rotated[layer, head]), *_cells(plain[layer, head])))
+    return table
+
+
+def _cells(weights: Tensor) -> tuple[str, ...]:
+    itself, before = weights.diagonal()[1:].mean(), weights.diagonal(-1).mean()
+    return f"{mean_distance(weights):.1f}", f"{itself:.0%}", f"{before:.0%}", f"{weights[1:, 0].mean():.0%}"
+
+
+def profile(maps: Tensor) -> Tensor:
+    """Mean weight at each distance, over layers, heads and the tokens with a key at that distance: (T,)."""
+    return torch.stack([maps.diagonal(-n, -2, -1).mean() for n in range(maps.shape[-1])])
+
+
+def uniform(T: int) -> Tensor:
+    """The profile of a causal head with equal weights, 1 / (t + 1) for token t: (T,)."""
+    return profile(torch.ones(T, T).tril() / torch.arange(1, T + 1)[:, None])
+
+
+def weight_by_distance(rotated: Tensor, plain: Tensor) -> Table:
+    on, off = profile(rotated), profile(plain)
+    equal = uniform(len(on))
+    shown = [n for n in (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256) if n < len(on)]
+    rows = [(n, f"{on[n]:.4f}", f"{off[n]:.4f}", f"{equal[n]:.4f}") for n in shown]
+    return Table(
+        "Mean weight by distance, over all layers and heads",
+        ("distance", "rotation", "off", "equal"),
+        rows,
+        ["equal: if each token gave all tokens that it sees the same weight."],
+    )
+
+
+# Limits of the picture.
+MAX_LAYERS = 4
+MAX_HEADS = 8
+MAX_LABELS = 16
+
+
+def draw(figure: Any, rotated: Tensor, plain: Tensor, words: list[list[str]]) -> None:
+    """Maps of one window with rotation and without, one head enlarged, and the weight by distance."""
+    L = min(rotated.shape[0], MAX_LAYERS)
+    H = min(rotated.shape[2], MAX_HEADS)
+    window, span = most_readable(words)
+    width = max(5.5, 1.3 * H)
+    figure.set_size_inches(width + 4.5, max(6.4, 2.6 * L))
+    left, right = figure.subfigures(1, 2, width_ratios=(width, 4.5))
+    grid = left.subplots(2 * L, H, squeeze=False, sharex=True, sharey=True)
+    for layer in range(L):
+        for head in range(H):
+            upper_map, lower_map = grid[2 * layer, head], grid[2 * layer + 1, head]
+            show_map(upper_map, rotated[layer, window, head])
+            picture = show_map(lower_map, plain[layer, window, head])
+            if head == 0:
+                upper_map.set_ylabel(f"layer {layer}\nrotation", fontsize=8)
+                lower_map.set_ylabel(f"layer {layer}\nrotation off", fontsize=8)
+            if layer == 0:
+                upper_map.set_title(f"head {head}", fontsize=8)
+    left.supxlabel("position of the key", fontsize=9)
+    left.supylabel("position of the query", fontsize=9)
+    left.suptitle(f"attention weights of window {window}", fontsize=10)
+    left.colorbar(picture, ax=grid, label="attention weight", shrink=0.6, aspect=40)
+    upper, lower = right.subplots(2, 1, height_ratios=(1.35, 1))
+    drop = (rotated - plain)[:L, :, :H].diagonal(-1, -2, -1).mean((1, 3))  # (L, H): weight on the token before
+    layer, head = divmod(int(drop.argmax()), drop.shape[1])
+    enlarge(upper, rotated[layer, window, head], words[window], span)
+    upper.set_title(f"layer {layer}, head {head}, with rotation, enlarged", fontsize=10)
+    lower.plot(profile(rotated), color=BLUE, label="rotation")
+    lower.plot(profile(plain), color=ORANGE, linestyle="--", label="rotation off")
+    lower.plot(uniform(rotated.shape[-1]), color="0.4", linestyle=":", label="equal weights")
+    lower.set(xlabel="distance from query to key, in tokens", ylabel="mean attention weight", yscale="log")
+    lower.set_title("all layers, heads and windows", fontsize=10)
+    lower.legend()
+    lower.grid(alpha=0.3)
+
+
+def most_readable(words: list[list[str]]) -> tuple[int, slice]:
+    """The window, and in it the run of up to MAX_LABELS consecutive tokens, with the most letters.
+
+    These tokens are most like words.
+    """
+    n = min(len(words[0]), MAX_LABELS)
+    letters = [[sum(map(str.isalpha, token)) for token in row] for row in words]
+    starts = [(window, start) for window, row in enumerate(words) for start in range(len(row) - n + 1)]
+    window, start = max(starts, key=lambda place: sum(letters[place[0]][place[1] : place[1] + n]))
+    return window, slice(start, start + n)
+
+
+def show_map(axes: Any, weights: Tensor) -> Any:
+    """One map, coloured by the square root of the weight, so that small weights are visible."""
+    from matplotlib.colors import PowerNorm
+
+    return axes.imshow(weights.numpy(), cmap="viridis", norm=PowerNorm(0.5, 0, 1))
+
+
+def enlarge(axes: Any, weights: Tensor, words: list[str], span: slice) -> None:
+    """Part of one map (T, S), with the tokens as labels."""
+    labels = words[span]
+    show_map(axes, weights[span, span])
+    axes.set_xticks(range(len(labels)), labels, rotation=90, fontsize=8)
+    axes.set_yticks(range(len(labels)), labels, fontsize=8)
+    axes.set(xlabel=f"key, positions {span.start} to {span.stop - 1}", ylabel="query")

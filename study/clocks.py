@@ -1,0 +1,82 @@
+"""The frequencies of a head as clocks: how fast each pair rotates, and which distances it can tell apart."""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+
+from model.rope import precompute_freqs_cis
+
+from .topic import BLUE, Report, Table, check_even, check_options, check_theta
+
+MAX_PAIRS = 8  # rows of the first table, and clocks in a row of the picture
+DISTANCES = (1, 6, 44, 1000)  # 6 and 44 are near 1 and 7 turns of pair 0
+POSITIONS = (0, 1, 2, 6, 44, 1000)  # rows of the picture
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """The pairs of a head as clocks: frequency, tokens per turn, and which distances each tells apart."""
+
+    head_dim: Annotated[int, "width of one head"] = 16
+    theta: Annotated[float, "base of the frequencies"] = 10000.0
+    length: Annotated[int, "trained length, in tokens"] = 64
+
+
+def frequencies(dim: int, theta: float) -> Tensor:
+    """theta^(-2i/dim) of each pair, from the library's table: float64 (dim/2,), in radians per token."""
+    return precompute_freqs_cis(dim, 2, theta)[1].angle().double()  # the angles at position 1
+
+
+def shown_pairs(pairs: int) -> list[int]:
+    """Up to MAX_PAIRS pairs, evenly spaced from the first to the last."""
+    count = min(pairs, MAX_PAIRS)
+    return sorted({round(i * (pairs - 1) / max(count - 1, 1)) for i in range(count)})
+
+
+def run(options: Clocks) -> Report:
+    check_even(options, "head_dim")
+    check_options(options, 1, "length")
+    check_theta(options.theta)
+    freqs = frequencies(options.head_dim, options.theta)  # (D/2,)
+    pairs = shown_pairs(len(freqs))
+    speeds = Table(
+        f"The pairs of a head of {options.head_dim}, base {options.theta:g}",
+        ("pair i", "radians per token", "tokens per turn", f"turns in {options.length} tokens"),
+    )
+    for i in pairs:
+        rate = float(freqs[i])
+        turns = options.length * rate / (2 * math.pi)
+        speeds.rows.append((i, f"{rate:.6f}", f"{2 * math.pi / rate:.2f}", f"{turns:.3f}"))
+    last = len(freqs) - 1
+    similarity = Table(
+        "Cosine of the angle between two positions, by distance",
+        ("distance", "pair 0", f"pair {last}", "mean of all pairs"),
+        notes=["+1: the two positions look the same to that pair."],
+    )
+    for distance in DISTANCES:
+        cosines = (distance * freqs).cos()
+        values = (cosines[0], cosines[last], cosines.mean())
+        similarity.rows.append((distance, *(f"{float(value):+.4f}" for value in values)))
+    return Report([speeds, similarity], lambda figure: draw(figure, freqs, pairs))
+
+
+def draw(figure: Any, freqs: Tensor, pairs: list[int]) -> None:
+    """One row of clocks for each position; hands start at three o'clock and turn counterclockwise."""
+    figure.set_size_inches(9, 0.8 + 0.9 * len(POSITIONS))
+    grid = figure.subplots(len(POSITIONS), len(pairs), squeeze=False)
+    circle = torch.linspace(0, 2 * math.pi, 100)
+    for row, position in zip(grid, POSITIONS):
+        for axes, i in zip(row, pairs):
+            axes.plot(circle.cos(), circle.sin(), color="0.7", linewidth=1)
+            angle = position * float(freqs[i])
+            axes.plot([0, math.cos(angle)], [0, math.sin(angle)], color=BLUE, linewidth=2.2, solid_capstyle="round")
+            axes.set(xlim=(-1.15, 1.15), ylim=(-1.15, 1.15), aspect="equal", xticks=[], yticks=[])
+            for side in axes.spines.values():
+                side.set_visible(False)
+        row[0].set_ylabel(f"position\n{position}", rotation=0, ha="right", va="center", fontsize=10)
+    for axes, i in zip(grid[0], pairs):
+        axes.set_title(f"pair {i}\n{2 * math.pi / float(freqs[i]):,.1f}", fontsize=9)
+    figure.suptitle("each pair as a clock; above it the tokens that one turn takes", fontsize=11)

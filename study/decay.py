@@ -1,0 +1,161 @@
+"""Long-term decay: RoFormer's bound (section 3.4.3) and the inner product itself, over distance."""
+
+import math
+from dataclasses import dataclass
+from itertools import cycle
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+
+from model.cli.machine import check_memory
+from model.rope import apply_rotary_emb, precompute_freqs_cis
+
+from .clocks import frequencies
+from .topic import COLORS, Report, Table, check_even, check_options, check_theta
+
+
+@dataclass(frozen=True)
+class Decay:
+    """Long-term decay: RoFormer's bound and the inner product itself, over distance."""
+
+    head_dim: Annotated[int, "width of one head"] = 128
+    length: Annotated[int, "largest distance"] = 4096
+    thetas: Annotated[tuple[float, ...], "bases of the frequencies"] = (100.0, 10000.0, 500000.0)
+
+
+def inner(dim: int, length: int, theta: float) -> Tensor:
+    """q . k for q = k = ones, by distance, as a fraction of what it is at distance 0: (length + 1,)."""
+    ones = torch.ones(1, length + 1, 1, dim)  # (1, length + 1, 1, D)
+    rotated = apply_rotary_emb(ones, ones, precompute_freqs_cis(dim, length + 1, theta))[0]
+    return rotated.sum(-1).flatten() / dim  # (length + 1,): row 0 is not rotated, so this is its product with row n
+
+
+def bound(dim: int, length: int, theta: float) -> Tensor:
+    """RoFormer's bound on |q . k| for q = k = ones, by distance n, relative to q . k at distance 0: (length + 1,).
+
+    Equation 37 bounds the product by max |h_(i+1) - h_i| times |S_1| + .. + |S_(D/2)|, where S_m is the sum of
+    exp(j n theta_i) over the first m pairs. Here every h_i is 2 and h_(D/2) is 0, so the maximum is 2, and q . k at
+    distance 0 is D. The relative bound is therefore the mean of |S_m|. At distance 0 it is (D/2 + 1) / 2.
+    """
+    sums = precompute_freqs_cis(dim, length + 1, theta).cumsum(-1)  # (length + 1, D/2)
+    return sums.abs().mean(-1)
+
+
+def run(options: Decay) -> Report:
+    check_even(options, "head_dim")
+    check_options(options, 2, "length")
+    if not options.thetas:
+        raise ValueError("thetas is empty: give at least one base, for example 10000")
+    for theta in options.thetas:
+        check_theta(theta)
+    D = options.head_dim
+    check_memory(90 * options.length * D + 24 * D**2, f"length {options.length} with head_dim {D}")
+    names = [f"{theta:g}" for theta in options.thetas]
+    distances = [0, *(2**i for i in range(options.length.bit_length()))]
+    products = [inner(options.head_dim, options.length, theta) for theta in options.thetas]
+    bounds = [bound(options.head_dim, options.length, theta) for theta in options.thetas]
+    curves = Table(
+        f"q . k for q = k = ones, head_dim {options.head_dim}, and RoFormer's bound on it; "
+        "both divided by q . k at distance 0",
+        ("distance", *(f"q.k {name}" for name in names), *(f"bound {name}" for name in names)),
+        [(d, *(f"{curve[d]:+.3f}" for curve in products), *(f"{curve[d]:.2f}" for curve in bounds)) for d in distances],
+        ["The number after q.k and bound is the base. No q . k can exceed 1 here, so a bound above 1 says nothing."],
+    )
+    swings = Table(
+        "How q . k oscillates",
+        ("base", "first rise", "rises", "first below 0", "lowest", "bound rises"),
+        [
+            (name, *_oscillation(product), f"{_rises(limit).float().mean():.0%}")
+            for name, product, limit in zip(names, products, bounds)
+        ],
+        [
+            "first rise: the first distance whose product exceeds the one before. rises: fraction of steps that go up.",
+            "bound rises: the same fraction for the bound.",
+        ],
+    )
+    tables = [curves, swings, first_rise(D, options.thetas, products), even_spacing(options)]
+    return Report(tables, lambda figure: draw(figure, names, products, bounds))
+
+
+def first_rise(D: int, thetas: tuple[float, ...], products: list[Tensor]) -> Table:
+    """How many pairs gain and how many lose at the first distance where the product rises."""
+    table = Table(
+        "The first step in which q . k goes up, pair by pair (a pair gives cos(t theta_i))",
+        ("base", "from", "to", "pairs that gain", "gain", "pairs that lose", "loss"),
+    )
+    for theta, curve in zip(thetas, products):
+        rises = _rises(curve).nonzero()
+        if len(rises):
+            t = int(rises[0])
+            angles = frequencies(D, theta)  # (D/2,)
+            change = ((t + 1) * angles).cos() - (t * angles).cos()  # (D/2,)
+            gain, loss = change[change > 0], change[change < 0]
+            row = (f"{theta:g}", t, t + 1, len(gain), f"{gain.sum():.3f}", len(loss), f"{-loss.sum():.3f}")
+            table.rows.append(row)
+    return table
+
+
+def even_spacing(options: Decay) -> Table:
+    """The product with evenly spaced frequencies instead, which come back into phase."""
+    D = options.head_dim
+    distances = torch.arange(round(math.pi * D) + 2)
+    product = torch.cos(torch.outer(distances, 1 - torch.arange(D // 2) / (D / 2))).mean(-1)  # (distances,)
+    peak = D // 2 + int(product[D // 2 :].argmax())  # not among the first distances, which are near 1 anyway
+    return Table(
+        "Frequencies 1 - 2i/D instead: evenly spaced",
+        ("distance", "q.k"),
+        [(d, f"{product[d]:+.3f}") for d in sorted({1, D // 8, D // 2, peak})],
+        [f"At distance {peak}, about pi D, all pairs are in phase again: a key there scores like one at distance 0."],
+    )
+
+
+def _rises(curve: Tensor) -> Tensor:
+    return curve[1:] > curve[:-1]
+
+
+def _oscillation(curve: Tensor) -> tuple[str, str, str, str]:
+    """First rise, share of rises, first distance below 0, and lowest value."""
+    rises = _rises(curve)
+    below = curve < 0
+    first_rise = str(int(rises.nonzero()[0]) + 1) if rises.any() else "-"
+    first_below = str(int(below.nonzero()[0])) if below.any() else "-"
+    return first_rise, f"{rises.float().mean():.0%}", first_below, f"{curve.min():+.3f}"
+
+
+def quarter_octaves(curve: Tensor) -> list[tuple[float, float, float, float]]:
+    """For each quarter of an octave of distances: its middle, and the mean, smallest and largest value there.
+
+    Distances 0 to 5 are one range each.
+    """
+    ranges = []
+    start = 0
+    while start < len(curve):
+        end = min(len(curve), max(start + 1, math.ceil(start * 2 ** (1 / 4))))
+        part = curve[start:end]
+        ranges.append(((start + end - 1) / 2, part.mean().item(), part.min().item(), part.max().item()))
+        start = end
+    return ranges
+
+
+def draw(figure: Any, names: list[str], products: list[Tensor], bounds: list[Tensor]) -> None:
+    figure.set_size_inches(9, 4.5)
+    left, right = figure.subplots(1, 2)
+    for axes, curves in ((left, products), (right, bounds)):
+        for name, color, dash, curve in zip(names, cycle(COLORS), cycle(("-", "--", "-.", ":")), curves):
+            middles, means, lowest, highest = zip(*quarter_octaves(curve))
+            axes.plot(middles, means, color=color, linewidth=2, linestyle=dash, label=f"base {name}")
+            axes.fill_between(middles, lowest, highest, color=color, alpha=0.2, linewidth=0)
+        axes.set_xscale("symlog", linthresh=1)
+        ticks = [0, *(10**i for i in range(len(str(len(curves[0])))) if 10**i < len(curves[0]))]
+        axes.set_xticks(ticks, [str(tick) for tick in ticks])
+        axes.set_xlim(0, len(curves[0]) - 1)
+        axes.set_xlabel("distance m - n, in tokens")
+        axes.grid(alpha=0.3)
+    left.set(title="q . k for q = k = ones", ylabel="relative to distance 0")
+    left.axhline(0, color="black", linewidth=0.8)
+    right.set(title="RoFormer's bound on it", ylabel="relative to q . k at distance 0", yscale="log", ylim=(0.7, None))
+    right.axhline(1, color="black", linewidth=0.8)
+    right.text(1.2, 1.05, "the trivial bound", va="bottom", fontsize=9)
+    right.legend()
+    figure.suptitle("lines: mean of nearby distances; bands: from the smallest to the largest of them", fontsize=11)

@@ -1,0 +1,277 @@
+"""Loss by position past the trained length, and the remedies.
+
+``extrapolate`` compares RoPE as it is, its scalings, and windows; ``endless`` uses a cache that evicts old tokens.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from model.cli.machine import check_memory
+from model.decoding.batches import check_shift_invariant
+from model.decoding.endless import SINKS, EndlessCache, never_evicted, quarter_of
+from model.transformer import Transformer
+
+from .positions import SCALINGS, StudySettings
+from .scheme_training import scaled, with_more_positions
+from .topic import COLORS, DASHES, Report, Table, check_options, open_model, open_text, short, windows_of
+
+SCALING_NAMES = {"linear": "position interpolation", "ntk": "NTK-aware", "yarn": "YaRN"}
+
+
+@dataclass(frozen=True)
+class Extrapolate:
+    """Loss by position, within and far past the trained length, with position scaling and with windows."""
+
+    model: Annotated[Path | None, "a trained model (default: the newest run)"] = None
+    data: Annotated[tuple[str, ...], "text whose end is tested (default: the model's validation text)"] = ()
+    factor: Annotated[int, "length of the tested texts, as a multiple of the trained length"] = 8
+    windows: Annotated[int, "number of test texts"] = 16
+
+
+@dataclass(frozen=True)
+class Endless(Extrapolate):
+    """Loss far past the context with a cache that evicts old tokens, and the influence evicted tokens still have."""
+
+    keep: Annotated[int, "first tokens of a text that are never evicted (attention sinks)"] = SINKS
+
+
+def run_extrapolate(options: Extrapolate) -> Report:
+    model, settings, texts, name = open_long_texts(options)
+    if model.args.rope_scaling is not None:
+        raise ValueError(f"the model is already scaled ({model.args.rope_scaling.type}): name an unscaled model")
+    length = model.args.max_seq_len
+    losses = {f"{settings.scheme}, as it is": full(with_more_positions(model, settings, options.factor), texts)}
+    notes = []
+    if settings.scheme == "rope":
+        for scaling in SCALINGS:
+            losses[SCALING_NAMES[scaling]] = full(scaled(model, scaling, options.factor), texts)
+        notes.append(
+            f"Scalings are for {options.factor} x, without fine-tuning; they cost something inside the trained length."
+        )
+    losses[f"windows of {length}"] = windowed(model, texts, length)
+    stride = max(1, length // 2)
+    losses[f"sliding by {stride}"] = windowed(model, texts, stride)
+    return Report([loss_table(losses, length, options, name, notes)], lambda figure: draw(figure, losses, length))
+
+
+def run_endless(options: Endless) -> Report:
+    check_options(options, 0, "keep")
+    model, settings, texts, name = open_long_texts(options)
+    check_shift_invariant(model)
+    length = model.args.max_seq_len
+    keep = never_evicted(length, options.keep)
+    losses = {
+        f"{settings.scheme}, as it is": full(with_more_positions(model, settings, options.factor), texts),
+        f"windows of {length}": windowed(model, texts, length),
+        "endless, none kept": endless_losses(model, texts, 0),
+    }
+    kept = f"first {keep} kept" if keep else "none kept"
+    if keep:
+        losses[f"endless, {kept}"] = endless_losses(model, texts, keep)
+    losses[f"{kept}, recomputed"] = endless_losses(model, texts, keep, recompute=True)
+    note = f"A full cache evicts {quarter_of(length)} tokens and rotates the keys of the later ones back by as many."
+    tables = [loss_table(losses, length, options, name, [note]), memory_table(model, texts, keep)]
+    return Report(tables, lambda figure: draw(figure, losses, length))
+
+
+def open_long_texts(options: Extrapolate) -> tuple[Transformer, StudySettings, Tensor, str]:
+    """The model, its settings, texts of ``factor`` times its context, (texts, longest + 1), and the texts' name."""
+    check_options(options, 2, "factor")
+    check_options(options, 1, "windows")
+    model, tokenizer, settings = open_model(options.model)
+    longest = options.factor * model.args.max_seq_len
+    check_memory(4 * (3 * model.args.n_heads * longest**2 + longest * model.args.vocab_size), f"a text of {longest}")
+    ids, name = open_text(options.model, options.data, tokenizer, options.windows * (longest + 1))
+    return model, settings, windows_of(ids, options.windows, longest + 1), name
+
+
+@torch.no_grad()
+def full(model: Transformer, texts: Tensor) -> Tensor:
+    """Loss at each position, each text in one call: (texts, longest)."""
+    return losses_of(model, texts, rows=1)
+
+
+@torch.no_grad()
+def windowed(model: Transformer, texts: Tensor, stride: int) -> Tensor:
+    """Loss at each position from windows of the trained length, of which the last ``stride`` tokens count.
+
+    If ``stride`` is the window's length, windows do not overlap, and the first prediction of a window sees one token
+    only. Texts are computed in batches of at most as many tokens as ``full`` computes at a time.
+    """
+    length, longest = model.args.max_seq_len, texts.shape[1] - 1
+    rows = max(1, longest // length)
+    parts: list[Tensor] = []
+    done = 0
+    while done < longest:
+        end = min(done + (stride if done else length), longest)
+        losses = losses_of(model, texts[:, end - length : end + 1], rows)  # (texts, length)
+        parts.append(losses[:, length - (end - done) :])
+        done = end
+    return torch.cat(parts, 1)  # (texts, longest)
+
+
+def losses_of(model: Transformer, tokens: Tensor, rows: int) -> Tensor:
+    """The loss of each of the last T tokens, in nats, computed ``rows`` texts at a time: (N, T + 1) -> (N, T)."""
+    # Allocated before the logits, because small tensors between large ones that are freed fragment the memory.
+    losses = torch.empty(len(tokens), tokens.shape[1] - 1)  # (N, T)
+    for batch, out in zip(tokens.split(rows), losses.split(rows)):
+        logits = model(batch[:, :-1]).float()  # (rows, T, V)
+        out.copy_(F.cross_entropy(logits.transpose(1, 2), batch[:, 1:], reduction="none"))
+    return losses
+
+
+def endless_steps(model: Transformer, length: int, keep: int) -> Iterator[tuple[int, list[int], EndlessCache]]:
+    """Split a text of ``length`` tokens into the fewest forward calls: one to fill the cache, one for each eviction.
+
+    Yields ``start_pos``, the indices in the text of all tokens that are in the cache after the forward, and the cache.
+    """
+    cache = EndlessCache(model.args, model.freqs_cis, keep=keep)
+    cached: list[int] = []
+    done = 0
+    while done < length:
+        start_pos = cache.make_room(len(cached))
+        del cached[cache.keep : cache.keep + len(cached) - start_pos]
+        cached += range(done, min(done + cache.max_seq_len - start_pos, length))
+        done = cached[-1] + 1
+        yield start_pos, cached.copy(), cache
+
+
+@torch.no_grad()
+def endless_logits(model: Transformer, text: Tensor, keep: int, recompute: bool = False) -> Tensor:
+    """The logits after each token of a text (N,) of any length, with an ``EndlessCache``: (N, V).
+
+    With ``recompute``, each forward instead processes all tokens that are in the cache again, without the cache.
+    """
+    parts = []
+    for start_pos, cached, cache in endless_steps(model, len(text), keep):
+        tokens = text[None, cached]  # (1, S)
+        out = model(tokens) if recompute else model(tokens[:, start_pos:], start_pos, cache)
+        parts.append(out[0, start_pos - len(cached) :].float())  # (T, V)
+    return torch.cat(parts)
+
+
+def endless_losses(model: Transformer, texts: Tensor, keep: int, recompute: bool = False) -> Tensor:
+    """The loss of each token except the first of texts (N, longest + 1), in nats: (N, longest)."""
+    losses = torch.empty(len(texts), texts.shape[1] - 1)  # (N, longest), allocated first, as in losses_of
+    for text, out in zip(texts, losses):
+        logits = endless_logits(model, text[:-1], keep, recompute)  # (longest, V)
+        out.copy_(F.cross_entropy(logits, text[1:], reduction="none"))
+    return losses
+
+
+def spans(length: int, factor: int) -> list[tuple[int, int]]:
+    """Ranges of positions: the two halves of the trained length, then ranges that double the length."""
+    edges = [0, length // 2, length]
+    while edges[-1] < factor * length:
+        edges.append(min(2 * edges[-1], factor * length))
+    return list(pairwise(edges))
+
+
+def loss_table(losses: dict[str, Tensor], length: int, options: Extrapolate, text: str, notes: list[str]) -> Table:
+    parts = spans(length, options.factor)
+    rows = [
+        (name, *(f"{loss[:, a:b].mean():.3f}" for a, b in parts), f"{loss.mean():.3f}") for name, loss in losses.items()
+    ]
+    cached = f", cache of {length} tokens" if isinstance(options, Endless) else ""
+    return Table(
+        f"Loss, nats per token, by position; trained length {length} tokens{cached}",
+        ("method", *(f"{a}-{b - 1}" for a, b in parts), "all"),
+        rows,
+        [f"text: {options.windows} texts of {options.factor * length} tokens from {text}.", *notes],
+    )
+
+
+def memory_table(model: Transformer, texts: Tensor, keep: int) -> Table:
+    """How much the last prediction of each text changes if one earlier token is replaced, by its distance."""
+    texts = texts[:, :-1]
+    V = model.args.vocab_size
+    longest = texts.shape[1]
+    length = model.args.max_seq_len
+    _, cached, _ = list(endless_steps(model, longest, keep))[-1]  # after the last call
+    plain = [last_predictions(model, texts, keep), last_predictions(model, texts, keep, cached)]
+    distances = [length // 16, length // 4, 3 * length // 4, *range(length, longest - keep, length // 2)]
+    rows = []
+    for back in (*distances[:8], longest - 1):
+        place = longest - 1 - back
+        changed = texts.clone()
+        changed[:, place] = (changed[:, place] + V // 2) % V
+        replaced = [last_predictions(model, changed, keep), last_predictions(model, changed, keep, cached)]
+        changes = [mean_divergence(before, after) for before, after in zip(plain, replaced)]
+        in_cache = "yes" if place in cached else "no"
+        rows.append((back, in_cache, *(short(change, 6) if change else "0" for change in changes)))
+    return Table(
+        "Influence of an earlier token: KL divergence, in nats, of the last prediction when it is replaced",
+        ("tokens back", "in the cache", "endless", "recomputed"),
+        rows,
+        [f"mean of {len(texts)} texts of {longest} tokens; {longest - 1} back is the first token of the text."],
+    )
+
+
+@torch.no_grad()
+def last_predictions(model: Transformer, texts: Tensor, keep: int, recomputed: list[int] | None = None) -> Tensor:
+    """The log-probabilities of the token after each text (N, longest), with an ``EndlessCache``: float64 (N, V).
+
+    With ``recomputed``, they are instead computed from the tokens at these indices of each text, without the cache.
+    """
+    rows = []
+    for text in texts:
+        if recomputed is None:
+            logits = endless_logits(model, text, keep)[-1]  # (V,)
+        else:
+            logits = model(text[None, recomputed])[0, -1].float()  # (V,)
+        rows.append(logits.double().log_softmax(-1))
+    return torch.stack(rows)
+
+
+def mean_divergence(before: Tensor, after: Tensor) -> float:
+    """The mean KL divergence, in nats, between predictions (N, V), given as log-probabilities."""
+    rows = zip(before, after)
+    return sum(F.kl_div(b, a, reduction="sum", log_target=True).item() for a, b in rows) / len(before)
+
+
+def draw(figure: Any, losses: dict[str, Tensor], length: int) -> None:
+    """A curve for each method. If an earlier curve covers it, it is drawn as dots on that one."""
+    figure.set_size_inches(9, 5)
+    axes = figure.subplots()
+    width = max(1, length // 2)
+    step = max(1, length // 4)
+    drawn: dict[str, Tensor] = {}
+    for number, (name, loss) in enumerate(losses.items()):
+        smooth = loss.mean(0).unfold(0, width, step).mean(-1)
+        middles = torch.arange(len(smooth)) * step + (width - 1) / 2
+        covering = covered_by(smooth, drawn)
+        style: dict[str, Any] = {"color": COLORS[number % len(COLORS)]}
+        if covering is None:
+            axes.plot(middles, smooth, linestyle=DASHES[number % len(DASHES)], linewidth=2.2, label=name, **style)
+            drawn[name] = smooth
+        else:
+            dots = slice(number % 3, None, 3)  # two such curves have dots at different positions
+            label = f"{name} (dots on {covering!r})"
+            axes.plot(middles[dots], smooth[dots], linestyle="", marker="osD^"[number % 4], label=label, **style)
+    longest = next(iter(losses.values())).shape[1]
+    axes.axvline(length, color="black", linewidth=0.8, linestyle=":")
+    axes.annotate(" end of the trained length", (length, 1), xycoords=("data", "axes fraction"), va="top", fontsize=9)
+    axes.set(xlim=(0, longest), xlabel=f"position, in tokens (mean over {width} positions)")
+    axes.set(ylabel="loss, nats per token", title=f"trained length {length} tokens, tested at up to {longest}")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=9)
+
+
+SAME_CURVE = 0.02  # fraction of the picture's height below which two curves look the same
+
+
+def covered_by(curve: Tensor, drawn: dict[str, Tensor]) -> str | None:
+    """The name of a drawn curve that looks the same as this one from end to end."""
+    values = torch.cat([curve, *drawn.values()])
+    height = values.max() - values.min()
+    for name, other in drawn.items():
+        if (curve - other).abs().max() < SAME_CURVE * height:
+            return name
+    return None

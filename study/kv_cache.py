@@ -1,0 +1,261 @@
+"""The KV cache, forward call by forward call: slots written and read, work saved, and equal logits."""
+
+import math
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from model.cache import KVCache
+from model.cli.machine import check_memory
+from model.config import ModelArgs
+from model.text.tokenizer import Tokenizer
+from model.transformer import Transformer
+
+from .topic import ORANGE, SKY, Report, Table, check_options, open_model, short
+
+
+@dataclass(frozen=True)
+class Cache:
+    """The KV cache, call by call: slots written and read, work saved, and equal logits."""
+
+    model: Annotated[Path | None, "a trained model (default: a small random network)"] = None
+    prompt: Annotated[str, "prompt of the trained model, which continues it greedily"] = "Once upon a time"
+    length: Annotated[int, "tokens in the first call of the random network"] = 6
+    calls: Annotated[tuple[int, ...], "tokens in each later call"] = (1, 1, 1, 3, 1)
+    max_seq_len: Annotated[int, "slots of the random network's cache"] = 16
+
+
+class RecordingCache(KVCache):
+    """A cache that starts full of NaN, and records the slots that the last call wrote and read."""
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__(args)
+        self.keys.fill_(torch.nan)
+        self.values.fill_(torch.nan)
+        self.written, self.read = range(0), range(0)
+
+    def update(self, layer_id: int, start_pos: int, xk: Tensor, xv: Tensor) -> tuple[Tensor, Tensor]:
+        empty = self.keys[layer_id].isnan()  # (B, K, max_seq_len, D)
+        keys, values = super().update(layer_id, start_pos, xk, xv)
+        slots = (empty & ~self.keys[layer_id].isnan()).nonzero()[:, 2].tolist()
+        if slots:
+            self.written = range(min(slots), max(slots) + 1)
+            self.read = range(keys.shape[2])
+        return keys, values
+
+
+@dataclass(frozen=True)
+class Call:
+    """One forward call, measured: multiplications with and without the cache, and the difference of the logits."""
+
+    name: str
+    text: str
+    start_pos: int
+    written: range  # slots
+    read: range
+    visible: int  # query-key pairs that the mask lets through
+    cached: int  # multiplications with the cache
+    uncached: int  # multiplications without it
+    difference: float
+
+    @property
+    def T(self) -> int:
+        return len(self.written)
+
+
+def run(options: Cache) -> Report:
+    check_options(options, 1, "length", "max_seq_len")
+    if not options.calls or min(options.calls) < 1:
+        raise ValueError(f"calls is {list(options.calls)}: give the tokens of each call, each at least 1")
+    model, tokenizer, tokens = trained_text(options) if options.model else random_text(options)
+    sizes = (tokens.shape[1] - sum(options.calls), *options.calls)
+    cache = RecordingCache(model.args)
+    calls = measure_calls(model, tokens, sizes, cache, tokenizer)
+    off_by_one = error_of_wrong_start_pos(model, tokens, calls[-1], cache)
+    tables = [call_table(calls), cache_table(cache, model.args, calls, off_by_one)]
+    return Report(tables, lambda figure: draw(figure, calls, cache.max_seq_len))
+
+
+def check_fit(first: int, options: Cache, limit: int) -> None:
+    later = sum(options.calls)
+    if first + later > limit:
+        raise ValueError(
+            f"the first call has {first} tokens and the later calls {later}: max_seq_len is {limit}, give fewer tokens"
+        )
+
+
+def random_text(options: Cache) -> tuple[Transformer, None, Tensor]:
+    """A small network with weights large enough for logits of about 1, and random tokens: (1, T)."""
+    check_fit(options.length, options, options.max_seq_len)
+    check_memory(options.max_seq_len * (16 * options.max_seq_len + 4000), f"max_seq_len {options.max_seq_len}")
+    torch.manual_seed(0)
+    args = ModelArgs(64, n_layers=2, n_heads=4, n_kv_heads=2, vocab_size=256, max_seq_len=options.max_seq_len)
+    model = Transformer(args)
+    for weight in model.parameters():
+        if weight.ndim == 2:
+            torch.nn.init.normal_(weight, std=weight.shape[1] ** -0.5)
+    return model.eval(), None, torch.randint(args.vocab_size, (1, options.length + sum(options.calls)))
+
+
+@torch.no_grad()
+def trained_text(options: Cache) -> tuple[Transformer, Tokenizer, Tensor]:
+    """The model, and the prompt with its greedy continuation, computed without a cache: (1, T)."""
+    model, tokenizer, _ = open_model(options.model)
+    tokens = torch.tensor([tokenizer.encode(options.prompt)])
+    args = model.args
+    check_fit(tokens.shape[1], options, args.max_seq_len)
+    check_memory(4 * args.max_seq_len * (args.n_heads * args.max_seq_len + 3 * args.vocab_size), "the whole text")
+    for _ in range(sum(options.calls)):
+        tokens = torch.cat((tokens, model(tokens)[:, -1].argmax(-1, keepdim=True)), 1)
+    return model, tokenizer, tokens
+
+
+@torch.no_grad()
+def measure_calls(
+    model: Transformer, tokens: Tensor, sizes: tuple[int, ...], cache: RecordingCache, tokenizer: Tokenizer | None
+) -> list[Call]:
+    """Pass ``tokens`` (1, T) in calls of these sizes, and compare each with a call on all tokens so far, uncached."""
+    calls: list[Call] = []
+    for size, end in zip(sizes, accumulate(sizes)):
+        start = end - size
+        new = tokens[:, start:end]  # (1, size)
+        logits, cached = logits_and_multiplications(model, new, start, cache)  # (1, size, V)
+        plain_logits, uncached = logits_and_multiplications(model, tokens[:, :end])  # (1, end, V)
+        if start == 0:
+            name = "prefill"
+        elif size == 1:
+            name = "decode"
+        else:
+            name = "chunk"
+        text = "" if tokenizer is None else repr(tokenizer.decode(new[0].tolist()))
+        visible = sum(range(start + 1, end + 1))  # the first new token sees start + 1 keys, the last one `end`
+        difference = (logits - plain_logits[:, start:]).abs().max().item()
+        calls.append(Call(name, text, start, cache.written, cache.read, visible, cached, uncached, difference))
+    return calls
+
+
+def logits_and_multiplications(model: Transformer, *inputs: Any) -> tuple[Tensor, int]:
+    """The logits, and the multiplications of all matrix products. FlopCounterMode does not
+    count those of the fused CPU kernel, so the unfused one is used.
+    """
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        logits = model(*inputs)
+    return logits, counter.get_total_flops() // 2  # half of the flops are multiplications, half additions
+
+
+@torch.no_grad()
+def error_of_wrong_start_pos(model: Transformer, tokens: Tensor, last: Call, cache: KVCache) -> float:
+    """The largest error of the logits of the last call if its start_pos is one too small."""
+    new = tokens[:, last.start_pos :]
+    copy = deepcopy(cache)
+    right = model(new, last.start_pos, copy)
+    return (model(new, last.start_pos - 1, copy) - right).abs().max().item()
+
+
+def slot_range(slots: range) -> str:
+    return str(slots[0]) if len(slots) == 1 else f"{slots[0]}-{slots[-1]}"
+
+
+def call_table(calls: list[Call]) -> Table:
+    """A row for each call, and their sum."""
+    rows: list[tuple[object, ...]] = [
+        (
+            call.name,
+            call.text,
+            call.T,
+            call.start_pos,
+            slot_range(call.written),
+            slot_range(call.read),
+            f"{call.visible} of {call.T * len(call.read)}",
+            f"{call.cached:,}",
+            f"{call.uncached:,}",
+            f"{call.uncached / call.cached:.1f}",
+            short(call.difference),
+        )
+        for call in calls
+    ]
+    cached = sum(call.cached for call in calls)
+    uncached = sum(call.uncached for call in calls)
+    tokens = sum(call.T for call in calls)
+    difference = short(max(call.difference for call in calls))
+    rows.append(
+        ("all", "", tokens, "", "", "", "", f"{cached:,}", f"{uncached:,}", f"{uncached / cached:.1f}", difference)
+    )
+    columns = [
+        "call",
+        "text",
+        "T",
+        "start_pos",
+        "slots written",
+        "slots read",
+        "visible scores",
+        "multiplications",
+        "without cache",
+        "ratio",
+        "logits differ by",
+    ]
+    if not any(call.text for call in calls):  # random tokens
+        columns.remove("text")
+        rows = [(name, *rest) for name, _, *rest in rows]
+    notes = [
+        "visible scores: those of the T x S scores that the mask does not hide; in the last T columns, a triangle.",
+        "multiplications: of all matrix products; without cache: the same logits from a call on all tokens so far.",
+        "logits differ by: largest difference of any logit between the two.",
+    ]
+    return Table("Each forward call: T new tokens at start_pos", columns, rows, notes)
+
+
+def cache_table(cache: RecordingCache, args: ModelArgs, calls: list[Call], off_by_one: float) -> Table:
+    """The size of the cache, and its content after the last call."""
+    slots, filled = cache.max_seq_len, len(calls[-1].read)
+    total_bytes = cache.keys.nbytes + cache.values.nbytes
+    slot_bytes = total_bytes // slots
+    ungrouped_bytes = slot_bytes * args.n_heads // args.n_kv_heads
+    unused = "none" if filled == slots else "still NaN"
+    if not (cache.keys[:, :, :, filled:].isnan().all() and cache.values[:, :, :, filled:].isnan().all()):
+        unused = "WRITTEN"
+    if any(math.isnan(call.difference) for call in calls):
+        unused = "READ: a logit is NaN"
+    rows = [
+        ("keys and values, each (L, B, K, max_seq_len, D)", f"{tuple(cache.keys.shape)} {str(cache.keys.dtype)[6:]}"),
+        ("bytes a slot: 2 x L x K x D numbers", f"{slot_bytes:,}"),
+        (f"bytes a slot if all {args.n_heads} query heads had separate keys and values", f"{ungrouped_bytes:,}"),
+        (f"bytes held, {slots} slots", f"{total_bytes:,}"),
+        (f"bytes in use, {filled} slots", f"{slot_bytes * filled:,}"),
+        ("slots not in use, filled with NaN at the start", unused),
+        ("the last call with start_pos one too small: logits differ by", short(off_by_one)),
+    ]
+    return Table("The cache after the last call", ("what", "how much"), rows)
+
+
+def draw(figure: Any, calls: list[Call], max_seq_len: int) -> None:
+    """The slots that each call writes and reads, and beside them the work of the call."""
+    slots = max_seq_len if max_seq_len <= 64 else len(calls[-1].read)  # a long cache would leave no room for the calls
+    figure.set_size_inches(10.5, 1.9 + 0.4 * len(calls))
+    left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
+    rows = list(range(len(calls)))
+    starts, sizes = [call.start_pos for call in calls], [call.T for call in calls]
+    edge: dict[str, Any] = {"height": 0.8, "edgecolor": "0.7"}
+    left.barh(rows, slots, left=-0.5, color="white", label="empty", **edge)
+    left.barh(rows, starts, left=-0.5, color=SKY, label="written earlier, read now", **edge)
+    left.barh(rows, sizes, left=[start - 0.5 for start in starts], color=ORANGE, label="written now, then read", **edge)
+    if slots <= 64:
+        left.vlines([slot + 0.5 for slot in range(slots - 1)], -0.4, len(calls) - 0.6, color="0.7", linewidth=0.8)
+    left.set_yticks(rows, [f"{call.name}, T = {call.T}, start_pos = {call.start_pos}" for call in calls])
+    left.set(xlabel="slot of the cache, the position of its token", ylabel="forward call", title="slots")
+    left.xaxis.get_major_locator().set_params(integer=True)
+    left.invert_yaxis()
+    cached, uncached = [call.cached / 1e6 for call in calls], [call.uncached / 1e6 for call in calls]
+    right.barh([row - 0.2 for row in rows], cached, 0.4, color=ORANGE, label="with the cache")
+    right.barh([row + 0.2 for row in rows], uncached, 0.4, color="0.6", label="without a cache")
+    right.set(xlabel="multiplications of the call, in millions", title="work")
+    right.grid(axis="x", alpha=0.3)
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower left", ncol=3)
+    figure.legend(*right.get_legend_handles_labels(), loc="outside lower right", ncol=2)

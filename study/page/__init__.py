@@ -1,0 +1,236 @@
+"""`python -m study page`: one HTML file that contains a model and runs it in a browser, offline.
+
+The sources of the page are beside this file: page.html, page.css and the modules in ``PAGE`` and ``WORKER``. They are
+joined into one file here, with the weights in base64 and other facts about the model as JSON. model.mjs is the network
+of ``model/`` in JavaScript, with the same names in the same order.
+
+    vocabulary.py     a tokenizer as JSON; refuses tokenizers for which the page would give other ids
+    browser_regex.py  translates the regular expressions of a tokenizer.json to JavaScript
+"""
+
+import base64
+import hashlib
+import html
+import inspect
+import json
+import os
+import re
+import textwrap
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import torch
+from torch import Tensor
+
+from model.attention import Attention, attention
+from model.cli.files import write_text
+from model.config import ModelArgs
+from model.decoding.endless import SINKS
+from model.training.config import read_run_settings
+from model.training.estimate import count_parameters
+from model.transformer import Transformer
+from model.weights import open_checkpoint
+from model.weights.checkpoint import newest_run
+
+from ..topic import Report, Table
+from .vocabulary import vocabulary
+
+
+@dataclass(frozen=True)
+class Page:
+    """One HTML file that runs the model in a browser, and shows its rotations, attention scores and cache."""
+
+    model: Annotated[Path | None, "a trained model of up to 20M parameters (default: the newest run)"] = None
+    out: Annotated[Path, "the file to write"] = Path("page.html")
+    prompt: Annotated[str, "the first prompt of the page"] = "Return the number of"
+    tokenizer: Annotated[
+        Path | None, "tokenizer.model, tokenizer.json or tokenizer.bin (default: beside the model)"
+    ] = None
+
+
+WEB = Path(__file__).parent
+# The modules of the two scripts, joined in this order. A module comes after those that its top-level code uses.
+WORKER = ("model", "sampling", "worker")
+PAGE = (
+    "strings",
+    "tokenizer",
+    "tokenizer_json",
+    "model",
+    "sampling",
+    "draw",
+    "state",
+    "tokens",
+    "rotation",
+    "score",
+    "maps",
+    "cache",
+    "whatif",
+    "frame",
+    "overview",
+    "generation",
+    "appearance",
+    "controls",
+    "page",
+)
+LARGEST_MODEL = 20_000_000  # parameters; larger models load and run too slowly
+HALF_ABOVE = 1_000_000  # parameters; larger models are stored in float16
+DOCS = Path(__file__).parents[2] / "docs"
+DOCS_PAGES = {"en": "rope.md", "zh": "rope.zh.md"}
+
+
+def run(options: Page) -> Report:
+    """Write the page. Raises ValueError for a model or tokenizer that the page cannot run, before reading weights."""
+    path = options.model or newest_run()
+    checkpoint = open_checkpoint(path)
+    count = count_parameters(checkpoint.args).total
+    if count > LARGEST_MODEL:
+        raise ValueError(
+            f"{path} has {count:,} parameters, but the page runs models of up to {LARGEST_MODEL:,}; "
+            "train a smaller model (--dim, --n_layers, --vocab_size) and give its run"
+        )
+    if not options.out.parent.is_dir() or options.out.is_dir():
+        raise ValueError(f"out is {options.out}: name a file in a directory that exists")
+    tokenizer = checkpoint.tokenizer(options.tokenizer)
+    tokenizer_facts = vocabulary(tokenizer)
+    network, weights = pack_network(checkpoint.model(), storage_dtype(count))
+    start_text = read_run_settings(checkpoint.path).get("start_text", "")  # replaces an empty prompt, as in generate.py
+    facts = {
+        "name": path.resolve().name,
+        "prompt": options.prompt,
+        "startText": start_text,
+        **network,
+        "tokenizer": tokenizer_facts,
+        "sinks": SINKS,
+        "steps": docs_steps(options.out),
+        "lines": code_lines(Attention.forward, attention),
+    }
+    write_text(options.out, page_text(facts, base64.b64encode(weights).decode()))
+    table = Table(
+        f"{options.out}: open it in a browser; it needs no server and no internet",
+        ("part", "what", "bytes"),
+        [
+            ("weights", f"{count:,} parameters in {network['dtype']}", len(weights)),
+            ("tokenizer", f"{tokenizer.vocab_size} tokens", len(json.dumps(tokenizer_facts))),
+            ("whole file", "", options.out.stat().st_size),
+        ],
+    )
+    return Report([table])
+
+
+def storage_dtype(count: int) -> torch.dtype:
+    return torch.float16 if count > HALF_ABOVE else torch.float32
+
+
+def page_text(facts: dict[str, Any], weights: str) -> str:
+    """page.html with its placeholders filled in."""
+    script = joined_modules(PAGE)
+    style = read_source("page.css")
+    values = {
+        "policy": security_policy(script, style),
+        "title": html.escape(facts["name"]),
+        "style": style,
+        "facts": json.dumps(facts).replace("<", "\\u003c"),  # so that no text in it can end the element
+        "weights": weights,
+        "worker": joined_modules(WORKER),
+        "script": script,
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda placeholder: values[placeholder[1]], read_source("page.html"))
+
+
+def pack_network(model: Transformer, dtype: torch.dtype) -> tuple[dict[str, Any], bytes]:
+    """The arguments of the model with the names and shapes of its weights, and the weights as bytes.
+
+    The dtype is float32 if a weight overflows the given one.
+    """
+    state = model.state_dict()
+    flat = torch.cat([weight.float().flatten() for weight in state.values()])
+    if flat.abs().max() <= torch.finfo(dtype).max:
+        flat = flat.to(dtype)
+    facts = {
+        "args": architecture(model.args),
+        "dtype": str(flat.dtype).removeprefix("torch."),
+        "shapes": [(name, *rows_and_columns(weight)) for name, weight in state.items()],
+    }
+    return facts, flat.numpy().tobytes()
+
+
+def rows_and_columns(weight: Tensor) -> tuple[int, int]:
+    """The shape of a weight; that of a norm, (dim,), is one row."""
+    if weight.ndim == 1:
+        return 1, weight.shape[0]
+    return weight.shape[0], weight.shape[1]
+
+
+def read_source(file: str) -> str:
+    return (WEB / file).read_text(encoding="utf-8")
+
+
+def joined_modules(modules: Iterable[str]) -> str:
+    """The modules as one script, without imports and exports because all names are in one scope."""
+    source = "\n".join(read_source(f"{module}.mjs") for module in modules)
+    return '"use strict";\n' + re.sub(r"^import .*?;\n|^export (?=\w)", "", source, flags=re.MULTILINE | re.DOTALL)
+
+
+def security_policy(script: str, style: str) -> str:
+    """A Content-Security-Policy that allows only this script, this style sheet and a worker from a blob."""
+    return (
+        f"default-src 'none'; script-src 'sha256-{digest(script)}'; style-src 'sha256-{digest(style)}'; "
+        "worker-src blob:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def camel(name: str) -> str:
+    return re.sub(r"_(\w)", lambda letter: letter[1].upper(), name)
+
+
+def architecture(args: ModelArgs) -> dict[str, Any]:
+    """ModelArgs with its names in camel case."""
+    values = {camel(field.name): getattr(args, field.name) for field in fields(args)}
+    if args.rope_scaling is not None:
+        values["ropeScaling"] = {camel(f.name): getattr(args.rope_scaling, f.name) for f in fields(args.rope_scaling)}
+    return values
+
+
+def code_lines(*functions: Callable[..., Any]) -> list[tuple[int, str]]:
+    """Number and text of each line of code of the functions, dedented, without docstrings and blank lines."""
+    lines = []
+    for function in functions:
+        source, start = inspect.getsourcelines(function)
+        # Docstrings become blank lines, so that the numbers of later lines stay the same.
+        code = re.sub(
+            r'""".*?"""', lambda text: "\n" * text[0].count("\n"), textwrap.dedent("".join(source)), flags=re.DOTALL
+        )
+        lines += [(start + i, line.rstrip()) for i, line in enumerate(code.splitlines()) if line.strip()]
+    return lines
+
+
+def docs_steps(out: Path) -> dict[str, list[tuple[str, str]]]:
+    """For each language, the numbered headings of its docs page, and links to them relative to ``out``, if any."""
+    steps: dict[str, list[tuple[str, str]]] = {}
+    for language, name in DOCS_PAGES.items():
+        file = DOCS / name
+        text = file.read_text(encoding="utf-8") if file.is_file() else ""
+        address = address_from(out.resolve().parent, file)
+        headings = re.findall(r"^## (\d+\. .*)$", text, flags=re.MULTILINE)
+        steps[language] = [(heading, f"{address}#{anchor(heading)}") for heading in headings]
+    return steps
+
+
+def address_from(directory: Path, file: Path) -> str:
+    """The address of ``file`` in a page in ``directory``: relative, or absolute if they are on two Windows drives."""
+    try:
+        return quote(Path(os.path.relpath(file, directory)).as_posix())
+    except ValueError:
+        return file.as_uri()
+
+
+def anchor(heading: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")

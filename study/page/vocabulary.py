@@ -1,0 +1,288 @@
+"""A tokenizer as JSON for tokenizer.mjs and tokenizer_json.mjs, which then give the same ids as Python.
+
+A tokenizer with a feature that the page does not support raises ValueError, which names the feature.
+"""
+
+import json
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+from model.text.hf_tokenizer import HFTokenizer
+from model.text.llama2c_tokenizer import Llama2cTokenizer
+from model.text.tokenizer import SentencePieceTokenizer, Tokenizer, file_content
+
+from .browser_regex import browser_regex, literal
+
+Steps = list[dict[str, Any]]
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"  # the built-in split of ByteLevel
+
+
+def vocabulary(tokenizer: Tokenizer) -> dict[str, Any]:
+    """The pieces of a tokenizer, its rules, and its BOS and EOS ids."""
+    try:
+        if isinstance(tokenizer, SentencePieceTokenizer):
+            facts = _sentencepiece(tokenizer)
+        elif isinstance(tokenizer, Llama2cTokenizer):
+            facts = _llama2c(tokenizer)
+        elif isinstance(tokenizer, HFTokenizer):
+            facts = _tokenizer_json(tokenizer)
+        else:
+            raise ValueError(f"{type(tokenizer).__name__} is not supported")
+    except ValueError as error:
+        raise ValueError(f"{tokenizer.path}: the page cannot run this tokenizer: {error}") from None
+    return facts | {"bosId": tokenizer.bos_id, "eosIds": list(tokenizer.eos_ids)}
+
+
+# ---- tokenizer.model
+
+UNIGRAM, BPE, CHARACTERS = 1, 2, 4  # TrainerSpec.ModelType of sentencepiece_model.proto
+KINDS = {1: "n", 2: "u", 3: "c", 6: "b"}  # SentencePiece.Type: normal, unknown, control, byte
+
+
+def _sentencepiece(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
+    # Keys are the field numbers of sentencepiece_model.proto; missing fields get its defaults.
+    model = _read_message(file_content(tokenizer))
+    pieces = [_read_message(piece) for piece in model[1]]
+    trainer = _read_message(model[2][-1]) if 2 in model else {}
+    normalizer = _read_message(model[3][-1]) if 3 in model else {}
+    kind = trainer.get(3, [UNIGRAM])[-1]
+    if kind not in (BPE, CHARACTERS):
+        raise ValueError("it is neither a BPE nor a character model")
+    if normalizer.get(2, [b""])[-1]:
+        name = normalizer.get(1, [b"custom"])[-1].decode(errors="replace")
+        raise ValueError(f"it uses the normalization rule {name}, but the page supports only identity")
+    escapes_spaces = normalizer.get(5, [1])[-1]  # a space becomes U+2581
+    space_ends_word = trainer.get(24, [0])[-1]  # treat_whitespace_as_suffix
+    if not escapes_spaces or space_ends_word:
+        raise ValueError("it does not write a space as U+2581 at the start of a word, as the page requires")
+    kinds = ""
+    for piece in pieces:
+        letter = KINDS.get(piece.get(3, [1])[-1])
+        if letter is None:
+            name = piece[1][-1].decode(errors="replace")
+            raise ValueError(f"its piece {name!r} is user-defined or unused, which the page does not support")
+        kinds += letter
+    scores = [_as_float(piece.get(2, [0])[-1]) for piece in pieces]
+    return {
+        "type": "SentencePiece",
+        "kind": "BPE" if kind == BPE else "characters",
+        "pieces": [piece[1][-1].decode() for piece in pieces],
+        "kinds": kinds,
+        "scores": _short_scores(scores) if kind == BPE else [0] * len(scores),
+        "addsSpace": bool(normalizer.get(3, [1])[-1]),  # add_dummy_prefix
+        "collapses": bool(normalizer.get(4, [1])[-1]),  # remove_extra_whitespaces
+        # As in SentencePieceTokenizer, which says why. tokenizer.adds_space is the same setting as addsSpace.
+        "encodesU2581AsBytes": not tokenizer.adds_space and kinds.count("b") == 256,
+    }
+
+
+def _read_message(data: bytes) -> dict[int, list[Any]]:
+    """The fields of a protocol buffer by number: integers, or the bytes of strings, messages and floats."""
+    fields: dict[int, list[Any]] = {}
+    position = 0
+    while position < len(data):
+        tag, position = _read_varint(data, position)
+        number, wire_type = tag >> 3, tag & 7
+        if wire_type == 0:
+            integer, position = _read_varint(data, position)
+            fields.setdefault(number, []).append(integer)
+            continue
+        if wire_type == 2:
+            length, position = _read_varint(data, position)
+        else:
+            length = {1: 8, 5: 4}[wire_type]
+        fields.setdefault(number, []).append(data[position : position + length])
+        position += length
+    return fields
+
+
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+    """The integer at a position, and the position after it."""
+    value = 0
+    shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            return value, position
+
+
+def _as_float(raw: bytes | int) -> float:
+    return struct.unpack("<f", raw)[0] if isinstance(raw, bytes) else float(raw)
+
+
+def _short_scores(scores: list[float]) -> list[float | int]:
+    """Whole scores as integers, which take half the space in JSON."""
+    return [int(score) if score.is_integer() else score for score in scores]
+
+
+# ---- tokenizer.bin
+
+
+def _llama2c(tokenizer: Llama2cTokenizer) -> dict[str, Any]:
+    pieces, scores = tokenizer.pieces_and_scores()
+    return {
+        "type": "Llama2c",
+        "kind": "BPE",
+        "pieces": [piece.decode("latin-1") for piece in pieces],  # one byte per character
+        "kinds": "ucc" + 256 * "b" + (len(pieces) - 259) * "n",
+        "scores": _short_scores(scores),
+    }
+
+
+# ---- tokenizer.json
+
+
+def _tokenizer_json(tokenizer: HFTokenizer) -> dict[str, Any]:
+    content = json.loads(file_content(tokenizer))
+    model = content["model"]
+    kind = model.get("type", "BPE")  # old files have no type
+    if kind != "BPE":
+        raise ValueError(f"its model is {kind}, but the page supports only BPE")
+    for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
+        if model.get(name):
+            raise ValueError(f"its BPE model has {name}, which the page does not support")
+    for name in ("truncation", "padding"):
+        if content.get(name):
+            raise ValueError(f"it has {name}, which the page does not support; remove it from the file")
+    ids: dict[str, int] = model["vocab"]
+    pieces: list[str | None] = [None] * (max(ids.values()) + 1)
+    for piece, token in ids.items():
+        pieces[token] = piece
+    pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
+    steps = list(_normalizer(content.get("normalizer")))
+    decoder = list(_decoder(content.get("decoder")))
+    return {
+        "type": "JsonTokenizer",
+        "kind": "BPE",
+        "pieces": pieces,
+        "merges": [ids[part] for pair in pairs for part in pair],
+        "added": [_added(token, steps, tokenizer) for token in content.get("added_tokens") or []],
+        "normalizer": steps,
+        "preTokenizer": list(_pre_tokenizer(content.get("pre_tokenizer"))),
+        "decoder": decoder or [{"type": "spaces"}],
+        "isByteLevel": {"type": "bytes"} in decoder,
+        "ignoreMerges": bool(model.get("ignore_merges")),
+        "byteFallback": bool(model.get("byte_fallback")),
+        "fuseUnk": bool(model.get("fuse_unk")),
+        "unkId": ids.get(model.get("unk_token")),
+        "startsWithBos": len(tokenizer.encode("a")) > len(tokenizer.encode("a", bos=False)),
+    }
+
+
+def _added(token: dict[str, Any], normalizer: Steps, tokenizer: HFTokenizer) -> dict[str, Any]:
+    """An added token. If it is matched in normalized text, its content is normalized, too."""
+    content = token["content"]
+    if token.get("single_word"):
+        raise ValueError(
+            f"its added token {content!r} is matched as a whole word only, which the page does not support"
+        )
+    matched = content
+    for step in normalizer if token.get("normalized") else []:
+        if step["type"] == "prepend":
+            matched = step["content"] + matched
+        elif step["type"] == "replace":
+            matched = matched.replace(step["pattern"], step["content"])
+        elif not matched.isascii():
+            raise ValueError(
+                f"its added token {content!r} is normalized but not ASCII, which the page does not support"
+            )
+    flags = {flag: bool(token.get(flag)) for flag in ("normalized", "lstrip", "rstrip")}
+    # When decoding, the library skips special tokens, but not those whose content the normalizer changes. So ask it.
+    skipped = bool(token.get("special")) and not tokenizer.decode([token["id"]])
+    return {"id": token["id"], "content": matched, "skipped": skipped, **flags}
+
+
+def _sequence(component: dict[str, Any] | None, key: str) -> Iterator[dict[str, Any]]:
+    """The steps of a component of tokenizer.json: none, one, or those of a Sequence, listed under ``key``."""
+    if component is None:
+        return
+    if component["type"] == "Sequence":
+        for step in component[key]:
+            yield from _sequence(step, key)
+    else:
+        yield component
+
+
+def _normalizer(component: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+    for step in _sequence(component, "normalizers"):
+        match step["type"]:
+            case "Prepend":
+                yield {"type": "prepend", "content": step["prepend"]}
+            case "Replace":
+                yield _replace(step)
+            case "NFC" | "NFD" | "NFKC" | "NFKD" as form:
+                yield {"type": "unicode", "form": form}
+            case "Strip":
+                yield {"type": "strip", "left": step["strip_left"], "right": step["strip_right"]}
+            case other:
+                raise ValueError(f"it has the normalizer {other}, which the page does not support")
+
+
+def _replace(step: dict[str, Any]) -> dict[str, Any]:
+    pattern = step["pattern"].get("String")
+    if not pattern:
+        raise ValueError(f"it replaces the expression {step['pattern'].get('Regex')!r}; the page replaces only strings")
+    return {"type": "replace", "pattern": pattern, "content": step["content"]}
+
+
+def _pre_tokenizer(component: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+    for step in _sequence(component, "pretokenizers"):
+        match step["type"]:
+            case "Split":
+                yield _split(step)
+            case "Digits":
+                number = r"\p{N}" if step.get("individual_digits") else r"\p{N}+"
+                yield {"type": "split", "pattern": number, "keepsMatches": True, "keepsGaps": True}
+            case "ByteLevel":
+                if step.get("add_prefix_space"):
+                    yield {"type": "prefixSpace"}
+                if step.get("use_regex", True):
+                    yield {"type": "split", "pattern": browser_regex(GPT2), "keepsMatches": True, "keepsGaps": True}
+                yield {"type": "bytes"}
+            case "Metaspace":
+                yield _metaspace(step) | {"split": step.get("split", True)}
+            case other:
+                raise ValueError(f"it has the pre-tokenizer {other}, which the page does not support")
+
+
+def _split(step: dict[str, Any]) -> dict[str, Any]:
+    pattern = step["pattern"]
+    source = literal(pattern["String"]) if "String" in pattern else browser_regex(pattern["Regex"])
+    if step["behavior"] not in ("Isolated", "Removed"):
+        raise ValueError(f"it splits with the behavior {step['behavior']}, which the page does not support")
+    # "Isolated" keeps the matches of the pattern and the gaps between them; "Removed" drops the matches, or if inverted
+    # the gaps.
+    isolated = step["behavior"] == "Isolated"
+    inverted = bool(step.get("invert"))
+    kept = {"keepsMatches": isolated or inverted, "keepsGaps": isolated or not inverted}
+    return {"type": "split", "pattern": source} | kept
+
+
+def _metaspace(step: dict[str, Any]) -> dict[str, Any]:
+    if step["replacement"] != "\u2581":
+        raise ValueError(f"its Metaspace replaces a space by {step['replacement']!r}; the page supports only U+2581")
+    scheme = step.get("prepend_scheme") or ("always" if step.get("add_prefix_space", True) else "never")
+    return {"type": "metaspace", "replacement": step["replacement"], "scheme": scheme}
+
+
+def _decoder(component: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+    for step in _sequence(component, "decoders"):
+        match step["type"]:
+            case "Replace":
+                yield _replace(step)
+            case "ByteFallback":
+                yield {"type": "byteFallback"}
+            case "Fuse":
+                yield {"type": "fuse"}
+            case "Strip":
+                yield {"type": "strip"} | {name: step[name] for name in ("content", "start", "stop")}
+            case "ByteLevel":
+                yield {"type": "bytes"}
+            case "Metaspace":
+                yield _metaspace(step)
+            case other:
+                raise ValueError(f"it has the decoder {other}, which the page does not support")

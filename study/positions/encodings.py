@@ -1,0 +1,200 @@
+"""Schemes that change the rotation table, or add positions to the embedding instead.
+
+In the formulas, m is the position of a token, i the number of a channel pair, and x a query or a key of one head.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from model.cache import KVCache
+from model.config import ModelArgs
+from model.rope import precompute_freqs_cis
+from model.transformer import Transformer, TransformerBlock
+
+
+def check_at_least(name: str, value: int, minimum: int, reason: str = "") -> None:
+    """Raise ValueError if an option is below its minimum."""
+    if value < minimum:
+        raise ValueError(f"{name} is {value}: give at least {minimum}{reason}")
+
+
+def check_even_dim(args: ModelArgs) -> None:
+    """Raise ValueError if sinusoids cannot fill a vector of ``dim`` channels."""
+    if args.dim % 2:
+        raise ValueError(f"dim is {args.dim}: make it even, because a sine and a cosine share a frequency")
+
+
+class NoPositions(Transformer):
+    """NoPE: R_m is the identity. Only the causal mask depends on the order of tokens (arXiv:2305.19466)."""
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__(args)
+        self.freqs_cis = torch.ones_like(self.freqs_cis)
+
+
+class PartialRope(Transformer):
+    """Partial RoPE: only the first ``rotary_dim`` channels of a head are rotated, by m theta^(-2i / rotary_dim).
+
+    The default is half of them, as in ChatGLM2. GPT-J rotates a quarter.
+    """
+
+    def __init__(self, args: ModelArgs, rotary_dim: int | None = None) -> None:
+        if rotary_dim is None:
+            rotary_dim = args.head_dim // 2
+        if rotary_dim % 2 or not 2 <= rotary_dim <= args.head_dim:
+            raise ValueError(f"rotary_dim is {rotary_dim}: give an even number from 2 to head_dim {args.head_dim}")
+        super().__init__(args)
+        table = precompute_freqs_cis(rotary_dim, args.max_seq_len, args.rope_theta)  # (max_seq_len, rotary_dim/2)
+        self.freqs_cis = torch.ones_like(self.freqs_cis)  # (max_seq_len, D/2)
+        self.freqs_cis[:, : rotary_dim // 2] = table
+
+
+class GridRope(Transformer):
+    """2D RoPE: the first half of a head is rotated by the row of a token in a grid, the second half by its column.
+
+    GLM and ChatGLM-6B have two position ids too ("2D positional encoding", arXiv:2103.10360). One is the position in
+    the text, which is the same for all tokens of a blank; the other is the position inside the blank. Running text has
+    no blank, so here tokens fill a grid of ``width`` columns. A shift moves tokens to other rows, so scores depend on
+    more than the distance.
+    """
+
+    shift_invariant = False
+
+    def __init__(self, args: ModelArgs, width: int = 16) -> None:
+        if args.head_dim % 4:
+            raise ValueError(f"head_dim is {args.head_dim}: each half must hold whole pairs, give a multiple of 4")
+        check_at_least("width", width, 1)
+        super().__init__(args)
+        positions = torch.arange(args.max_seq_len)
+        table = precompute_freqs_cis(args.head_dim // 2, args.max_seq_len, args.rope_theta)  # (max_seq_len, D/4)
+        rows, columns = positions // width, positions % width  # (max_seq_len,) each
+        self.freqs_cis = torch.cat((table[rows], table[columns]), -1)  # (max_seq_len, D/2)
+
+
+class LearnableRope(Transformer):
+    """RoPE with trained frequencies f_i: pair i is rotated by m f_i. They start as RoPE's theta^(-2i/D).
+
+    The table is computed at each access, because the frequencies change in training. A table that is assigned to
+    ``freqs_cis`` replaces it.
+    """
+
+    def __init__(self, args: ModelArgs) -> None:
+        if args.rope_theta < 1:
+            raise ValueError(
+                f"rope_theta is {args.rope_theta}: give at least 1, or pairs rotate by over a radian per token"
+            )
+        super().__init__(args)
+        self.assigned_freqs_cis: Tensor | None = None  # discards the plain table of the parent's constructor
+        rotations = precompute_freqs_cis(args.head_dim, 2, args.rope_theta)[1]  # (D/2,): of position 1
+        self.frequencies = nn.Parameter(rotations.angle())  # (D/2,) radians per token
+
+    @property
+    def freqs_cis(self) -> Tensor:  # type: ignore[override]
+        if self.assigned_freqs_cis is not None:
+            return self.assigned_freqs_cis
+        positions = torch.arange(self.args.max_seq_len, dtype=torch.float64, device=self.frequencies.device)
+        angles = torch.outer(positions, self.frequencies.double())  # (max_seq_len, D/2)
+        return torch.polar(torch.ones_like(angles), angles).to(torch.complex64)
+
+    @freqs_cis.setter
+    def freqs_cis(self, table: Tensor) -> None:
+        self.assigned_freqs_cis = table
+
+
+def sinusoids(dim: int, end: int, theta: float = 10000.0) -> Tensor:
+    """Sinusoidal position encodings, float32 (end, dim) (Transformer, arXiv:1706.03762, section 3.5).
+
+    PE(m, 2i) = sin(m / theta^(2i/dim)) and PE(m, 2i + 1) = cos(m / theta^(2i/dim)). These are the imaginary and the
+    real part of RoPE's table for a head of ``dim`` channels.
+    """
+    return torch.view_as_real(precompute_freqs_cis(dim, end, theta)).flip(-1).flatten(1)  # (end, dim)
+
+
+class PositionedEmbedding(NoPositions):
+    """Positions are added to the embedding, which is the input of the first block, and nothing is rotated."""
+
+    shift_invariant = False
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__(args)
+        self.layers[0] = FirstBlock(self.layers[0], self)
+
+    def add_positions(self, h: Tensor, start_pos: int) -> Tensor:
+        """h (B, T, dim), the embeddings of the tokens at start_pos .. start_pos + T - 1 -> (B, T, dim)."""
+        raise NotImplementedError
+
+
+class FirstBlock(TransformerBlock):
+    """A block that adds positions to its input. Its modules are those of the block that it replaces."""
+
+    def __init__(self, block: nn.Module, network: PositionedEmbedding) -> None:
+        nn.Module.__init__(self)
+        for name, layer in block.named_children():
+            self.add_module(name, layer)
+        self.network = (network,)  # in a tuple, so that it is not registered as a submodule
+
+    def forward(
+        self, x: Tensor, start_pos: int, freqs_cis: Tensor, mask: Tensor | None, cache: KVCache | None
+    ) -> Tensor:
+        x = self.network[0].add_positions(x, start_pos)
+        return super().forward(x, start_pos, freqs_cis, mask, cache)
+
+
+class Sinusoidal(PositionedEmbedding):
+    """Fixed sinusoids: h_m = sqrt(dim) E_m + PE(m) (Transformer, arXiv:1706.03762, sections 3.4 and 3.5).
+
+    E_m is the embedding of the token at position m. Its numbers have standard deviation dim^-1/2, so that both terms
+    are of similar size.
+    """
+
+    def __init__(self, args: ModelArgs) -> None:
+        check_even_dim(args)
+        super().__init__(args)
+        nn.init.normal_(self.tok_embeddings.weight, std=args.dim**-0.5)
+        self.sinusoids = sinusoids(args.dim, args.max_seq_len)  # (max_seq_len, dim)
+
+    def add_positions(self, h: Tensor, start_pos: int) -> Tensor:
+        encodings = self.sinusoids[start_pos : start_pos + h.shape[1]].to(h)  # (T, dim)
+        return h * self.args.dim**0.5 + encodings
+
+
+class Learned(PositionedEmbedding):
+    """Learned position embeddings: h_m = E_m + P_m, as in GPT-2 and BERT, for ``max_seq_len`` positions.
+
+    E_m is the embedding of the token at position m, and P_m the vector of the position.
+    """
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__(args)
+        self.pos_embeddings = nn.Embedding(args.max_seq_len, args.dim)
+        nn.init.normal_(self.pos_embeddings.weight, std=0.02)
+
+    def add_positions(self, h: Tensor, start_pos: int) -> Tensor:
+        return h + self.pos_embeddings.weight[start_pos : start_pos + h.shape[1]]
+
+
+def distances(T: int, S: int, device: torch.device | None = None) -> Tensor:
+    """i - j for the last T positions i and all S positions j: int64 (T, S), negative for later keys."""
+    keys = torch.arange(S, device=device)  # (S,)
+    return keys[S - T :, None] - keys  # (T, S)
+
+
+def check_buckets(buckets: int, farthest: int) -> None:
+    """Raise ValueError for fewer than 2 buckets, or if ``farthest`` is within the first half of them."""
+    check_at_least("buckets", buckets, 2)
+    reason = f", because half of the {buckets} buckets hold one distance each"
+    check_at_least("farthest", farthest, buckets // 2 + 1, reason)
+
+
+def t5_buckets(distance: Tensor, buckets: int = 32, farthest: int = 128) -> Tensor:
+    """The bucket of each distance, int64 of the same shape (T5, arXiv:1910.10683, section 2.1, for a decoder).
+
+    The first half of the buckets hold one distance each. The rest divide the distances up to ``farthest`` evenly on a
+    logarithmic scale, and the last one holds all larger distances too.
+    """
+    exact = buckets // 2
+    fraction = (distance.clamp(min=1) / exact).log() / math.log(farthest / exact)  # 0 at exact, 1 at farthest
+    logarithmic = exact + (fraction * (buckets - exact)).long()
+    return torch.where(distance < exact, distance, logarithmic.clamp(max=buckets - 1))

@@ -1,0 +1,244 @@
+"""The published forms of RoPE, and ChatGLM's rotations, which have different angles.
+
+Up to rounding, each is LLaMA's rotation with the channels in another order, or with another table of angles, or both;
+the tests check this. The plain forms have LLaMA's angles, m theta^(-2i/D) for position m and pair i. They differ
+in which channels form a pair, in the arithmetic, and in the precision of the angles.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from model.rope import apply_rotary_emb, apply_rotary_emb_real, precompute_freqs_cis
+
+
+@dataclass(frozen=True)
+class RopeForm:
+    """One way of writing RoPE, for T positions and a head of D channels."""
+
+    name: str
+    rotate: Callable[[Tensor], Tensor]  # (B, T, H, D) -> (B, T, H, D)
+    kept: tuple[Tensor, ...]  # the tensors that it keeps between calls
+    pairs: Tensor  # (D/2, 2): the channels of each pair, in LLaMA's order
+    angles: Tensor  # float64 (T, D/2): the angle of each pair, in radians
+
+    def in_float64(self, x: Tensor) -> Tensor:
+        """The rotation pair by pair in float64, to measure the rounding of ``rotate``: (B, T, H, D) -> (B, T, H, D)."""
+        a = x.double()[..., self.pairs[:, 0]]  # (B, T, H, D/2)
+        b = x.double()[..., self.pairs[:, 1]]  # (B, T, H, D/2)
+        cos = self.angles.cos()[None, :, None]  # (1, T, 1, D/2)
+        sin = self.angles.sin()[None, :, None]  # (1, T, 1, D/2)
+        rotated = torch.empty_like(x, dtype=torch.float64)
+        rotated[..., self.pairs[:, 0]] = a * cos - b * sin
+        rotated[..., self.pairs[:, 1]] = a * sin + b * cos
+        return rotated
+
+
+def exact_angles(dim: int, positions: Tensor, theta: float = 10000.0) -> Tensor:
+    """m theta^(-2i/dim) for each position m: float64 (T, dim/2). Independent of the library's table, to check it."""
+    rows = [[p * theta ** (-2 * i / dim) for i in range(dim // 2)] for p in positions.tolist()]
+    return torch.tensor(rows, dtype=torch.float64)  # (T, dim/2)
+
+
+def inverse_frequencies(dim: int, theta: float) -> Tensor:
+    """theta^(-2i/dim) of each pair in float32, as the published codes compute it: (dim/2,)."""
+    return 1 / theta ** (torch.arange(0, dim, 2).float() / dim)  # (dim/2,)
+
+
+def neighbour_pairs(dim: int) -> Tensor:
+    """Pairs of neighbouring channels, (0, 1), (2, 3) ..., as in RoFormer and LLaMA: (dim/2, 2)."""
+    return torch.arange(dim).view(-1, 2)  # (dim/2, 2)
+
+
+def half_pairs(dim: int) -> Tensor:
+    """Pairs (0, dim/2), (1, dim/2 + 1) ..., as in GPT-NeoX and Hugging Face: (dim/2, 2)."""
+    return torch.arange(dim).view(2, -1).T  # (dim/2, 2)
+
+
+def rotate_half(x: Tensor) -> Tensor:
+    """[x_0 ... x_(D-1)] -> [-x_(D/2) ... -x_(D-1), x_0 ... x_(D/2-1)], the function of this name in Hugging Face."""
+    a, b = x.chunk(2, -1)  # (..., D/2) each
+    return torch.cat((-b, a), -1)  # (..., D)
+
+
+def half_split(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x cos + rotate_half(x) sin: channel i pairs with channel i + D/2. cos, sin (T, D): all D/2 angles, twice over."""
+    return x * cos[:, None] + rotate_half(x) * sin[:, None]
+
+
+def block_diagonal(freqs_cis: Tensor) -> Tensor:
+    """The matrix R_m of every position m, with its zeros: complex (T, D/2) -> (T, D, D) (RoFormer, equation 15)."""
+    cos, sin = freqs_cis.real, freqs_cis.imag  # (T, D/2) each
+    blocks = torch.stack((cos, -sin, sin, cos), -1).unflatten(-1, (2, 2))  # (T, D/2, 2, 2)
+    return torch.stack([torch.block_diag(*row) for row in blocks])  # (T, D, D)
+
+
+def matrix(x: Tensor, R: Tensor) -> Tensor:
+    """R_m x_m: R (T, D, D), x (B, T, H, D) -> (B, T, H, D)."""
+    return torch.einsum("tij,bthj->bthi", R, x)  # (B, T, H, D)
+
+
+def elementwise(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x cos + [-x_1, x_0, -x_3, x_2 ...] sin, with cos and sin (T, D/2) (RoFormer, equation 34)."""
+    cos = cos.repeat_interleave(2, -1)[None, :, None]  # (1, T, 1, D)
+    sin = sin.repeat_interleave(2, -1)[None, :, None]  # (1, T, 1, D)
+    return elementwise_doubled(x, cos, sin)
+
+
+def elementwise_doubled(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """``elementwise`` with tables (1, T, 1, D) that already have every angle twice."""
+    swapped = torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)  # (B, T, H, D)
+    return x * cos + swapped * sin
+
+
+def cos_sin_twice(angles: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosine and sine in the precision of the angles, for ``half_split``: (T, D/2) -> (T, D) each."""
+    twice = torch.cat((angles, angles), -1)  # (T, D)
+    return twice.cos(), twice.sin()
+
+
+def chatglm_ids(length: int, context: int) -> Tensor:
+    """ChatGLM-6B's two position ids of each token, int64 (2, length), as in its authors' ``get_position_ids``.
+
+    The first ``context`` tokens are the prompt, and the last of them is the mask that the model fills. The first id of
+    a generated token is the position of the mask. The second id is 0 in the prompt, then 1, 2, 3 ...
+    """
+    positions = torch.arange(length)
+    return torch.stack((positions.clamp(max=context - 1), (positions - context + 1).clamp(min=0)))
+
+
+def block_ids(length: int, blocks: int) -> Tensor:
+    """Each token's position, and its position within one of ``blocks`` equal blocks: int64 (2, length)."""
+    positions = torch.arange(length)
+    return torch.stack((positions, positions % math.ceil(length / blocks)))
+
+
+def chatglm(x: Tensor, ids: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """ChatGLM-6B: each half of the head is rotated by one of the token's two position ids.
+
+    ids (2, T); cos and sin (largest id + 1, D/2); x (B, T, H, D) -> (B, T, H, D).
+    """
+    rotated = []
+    for half, positions in zip(x.chunk(2, -1), ids):
+        rotated.append(half_split(half, F.embedding(positions, cos), F.embedding(positions, sin)))
+    return torch.cat(rotated, -1)  # (B, T, H, D)
+
+
+def chatglm_learnable(x: Tensor, ids: Tensor, inv_freq: Tensor) -> Tensor:
+    """``chatglm`` with trained frequencies (D/4,). The tables are computed in every call, because these change."""
+    positions = torch.arange(int(ids.max()) + 1, dtype=inv_freq.dtype)  # (largest id + 1,)
+    cos, sin = cos_sin_twice(torch.outer(positions, inv_freq))  # (largest id + 1, D/2) each
+    return chatglm(x, ids, cos, sin)
+
+
+def chatglm2(x: Tensor, table: Tensor) -> Tensor:
+    """ChatGLM2: the first half of the head is rotated in neighbouring pairs, the rest stays. table (T, D/4, 2)."""
+    first_half, second_half = x.chunk(2, -1)  # (B, T, H, D/2) each
+    a, b = first_half.unflatten(-1, (-1, 2)).unbind(-1)  # (B, T, H, D/4) each
+    cos, sin = table[None, :, None].unbind(-1)  # (1, T, 1, D/4) each
+    rotated = torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2)  # (B, T, H, D/2)
+    return torch.cat((rotated, second_half), -1)  # (B, T, H, D)
+
+
+def two_id_forms(dim: int, theta: float, context_ids: Tensor, position_block_ids: Tensor) -> Iterator[RopeForm]:
+    """ChatGLM-6B: with trained frequencies, with float32 angles, and with float16 angles as in its code.
+
+    A fourth form, "position and block", has other ids for each token: its position, and its position within a block.
+    """
+    inv_freq = inverse_frequencies(dim // 2, theta)  # (D/4,)
+    pairs = torch.cat((half_pairs(dim // 2), half_pairs(dim // 2) + dim // 2))  # (D/2, 2)
+    learned = torch.nn.Parameter(inv_freq)
+    rotate = partial(chatglm_learnable, ids=context_ids, inv_freq=learned)
+    yield RopeForm("ChatGLM-6B, learnable", rotate, (learned,), pairs, two_id_angles(dim, context_ids, theta))
+    for name, dtype, ids in (
+        ("ChatGLM-6B", torch.float32, context_ids),
+        ("ChatGLM-6B, half", torch.float16, context_ids),
+        ("position and block", torch.float32, position_block_ids),
+    ):
+        positions = torch.arange(int(ids.max()) + 1, dtype=dtype)
+        cos, sin = cos_sin_twice(torch.outer(positions, inv_freq.to(dtype)))  # (largest id + 1, D/2) each
+        rotate = partial(chatglm, ids=ids, cos=cos, sin=sin)
+        yield RopeForm(name, rotate, (cos, sin), pairs, two_id_angles(dim, ids, theta))
+
+
+def two_id_angles(dim: int, ids: Tensor, theta: float) -> Tensor:
+    """The angles of both halves, one after the other: ids (2, T) -> float64 (T, dim/2)."""
+    return torch.cat([exact_angles(dim // 2, row, theta) for row in ids], -1)  # (T, D/2)
+
+
+def chatglm2_forms(dim: int, positions: Tensor, theta: float, ratio: float) -> Iterator[RopeForm]:
+    """ChatGLM2, and ChatGLM2-32k, which divides positions by ``ratio``."""
+    freqs = inverse_frequencies(dim // 2, theta)  # (D/4,)
+    for name, divisor in (("ChatGLM2", 1.0), ("ChatGLM2-32k", ratio)):
+        rounded = torch.outer(positions.float() / divisor, freqs)  # (T, D/4)
+        table = torch.stack((rounded.cos(), rounded.sin()), -1)  # (T, D/4, 2)
+        exact = exact_angles(dim // 2, positions / divisor, theta)  # (T, D/4)
+        angles = torch.cat((exact, torch.zeros_like(exact)), -1)  # (T, D/2)
+        yield RopeForm(name, partial(chatglm2, table=table), (table,), neighbour_pairs(dim), angles)
+
+
+def every_rope_form(
+    dim: int, length: int, theta: float = 10000.0, ratio: float = 16.0, blocks: int = 4
+) -> Iterator[RopeForm]:
+    """All forms for positions 0 .. length - 1 and a head of ``dim`` channels: the plain ones, then ChatGLM's.
+
+    ``ratio`` is ChatGLM2-32k's rope_ratio. The first 1 / ``blocks`` of the tokens are ChatGLM-6B's prompt.
+    Raises ValueError if ``dim`` is not a multiple of 4.
+    """
+    check_halves(dim)
+    yield from plain_forms(dim, length, theta)
+    yield from chatglm_family(dim, length, theta, ratio, blocks)
+
+
+def chatglm_family(dim: int, length: int, theta: float, ratio: float, blocks: int) -> Iterator[RopeForm]:
+    """ChatGLM's rotations, as in ``every_rope_form``."""
+    check_halves(dim)
+    context_ids = chatglm_ids(length, math.ceil(length / blocks))
+    yield from two_id_forms(dim, theta, context_ids, block_ids(length, blocks))
+    yield from chatglm2_forms(dim, torch.arange(length), theta, ratio)
+
+
+def check_halves(dim: int) -> None:
+    """Raise ValueError if half of a head with ``dim`` channels does not consist of pairs."""
+    if dim % 4 or dim < 4:
+        raise ValueError(f"head_dim is {dim}: half of the head must hold whole pairs, give a multiple of 4")
+
+
+def plain_forms(dim: int, length: int, theta: float = 10000.0) -> Iterator[RopeForm]:
+    """RoPE's rotation in every form, as in ``every_rope_form``. Raises ValueError if ``dim`` is odd."""
+    positions = torch.arange(length)  # (T,)
+    freqs_cis = precompute_freqs_cis(dim, length, theta)  # (T, D/2)
+    cos, sin = freqs_cis.real.contiguous(), freqs_cis.imag.contiguous()  # (T, D/2) each
+    angles = exact_angles(dim, positions, theta)  # (T, D/2)
+    pairs = neighbour_pairs(dim)  # (D/2, 2)
+
+    R = block_diagonal(freqs_cis)  # (T, D, D)
+    yield RopeForm("matrix R_m", partial(matrix, R=R), (R,), pairs, angles)
+    yield RopeForm("elementwise", partial(elementwise, cos=cos, sin=sin), (cos, sin), pairs, angles)
+    cos_twice = cos.repeat_interleave(2, -1)[None, :, None]  # (1, T, 1, D)
+    sin_twice = sin.repeat_interleave(2, -1)[None, :, None]  # (1, T, 1, D)
+    rotate = partial(elementwise_doubled, cos=cos_twice, sin=sin_twice)
+    yield RopeForm("doubled angles", rotate, (cos_twice, sin_twice), pairs, angles)
+
+    # The library rotates q and k in one call. Here x is q, and k is as small as possible.
+    def complex_form(x: Tensor, table: Tensor = freqs_cis) -> Tensor:
+        return apply_rotary_emb(x, x[:, :, :1], table)[0]
+
+    def real_form(x: Tensor) -> Tensor:
+        return apply_rotary_emb_real(x, x[:, :, :1], freqs_cis)[0]
+
+    yield RopeForm("complex", complex_form, (freqs_cis,), pairs, angles)
+    yield RopeForm("real arithmetic", real_form, (freqs_cis,), pairs, angles)
+    cos_halves, sin_halves = torch.cat((cos, cos), -1), torch.cat((sin, sin), -1)  # (T, D) each
+    rotate = partial(half_split, cos=cos_halves, sin=sin_halves)
+    yield RopeForm("half-split", rotate, (cos_halves, sin_halves), half_pairs(dim), angles)
+    inv_freq = inverse_frequencies(dim, theta)  # (D/2,)
+    for name, dtype in (("complex, float32 angles", torch.float32), ("complex, float16 angles", torch.float16)):
+        rounded = torch.outer(positions.to(dtype), inv_freq.to(dtype)).float()  # (T, D/2)
+        table = torch.polar(torch.ones_like(rounded), rounded)  # (T, D/2)
+        yield RopeForm(name, partial(complex_form, table=table), (table,), pairs, angles)

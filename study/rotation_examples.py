@@ -1,0 +1,220 @@
+"""The rotation itself: the worked example of five vectors, and why a score depends on the distance only."""
+
+import cmath
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+
+from model.cli.machine import check_memory
+from model.rope import apply_rotary_emb, precompute_freqs_cis
+
+from .arrows import arc, arrow, plane
+from .topic import BLUE, COLORS, ORANGE, Report, Table, check_even, check_options, check_seed, check_theta, short
+
+
+@dataclass(frozen=True)
+class Rotate:
+    """The worked example: five vectors of four numbers, rotated pair by pair."""
+
+    theta: Annotated[float, "base of the frequencies"] = 10000.0
+
+
+@dataclass(frozen=True)
+class Relative:
+    """Scores depend on m - n only, norms do not change, and q and k are rotated instead of the embedding."""
+
+    head_dim: Annotated[int, "width of the vectors"] = 64
+    distance: Annotated[int, "m - n"] = 7
+    theta: Annotated[float, "base of the frequencies"] = 10000.0
+    seed: Annotated[int, "seed of the random vectors"] = 0
+
+
+VECTORS = ((1, 0, 1, 0), (0, 1, 0, 1), (1, 1, 1, 1), (1, -1, 1, -1), (0.5, 0.5, 0.5, 0.5))
+
+# The rotated pairs as printed in the note that the example comes from.
+PRINTED = (
+    ("1", "0", "1", "0"),
+    ("-0.8415", "0.5403", "-0.0100", "0.9999"),
+    ("-1.3254", "0.4932", "0.9798", "1.0198"),
+    ("-0.8489", "1.1311", "1.0296", "-0.9696"),
+    ("0.0516", "-0.7052", "0.4796", "0.5196"),
+)
+
+SHIFTS = (0, 1, 10, 100, 1000, 4000)
+
+
+def exact(m: int, vector: tuple[float, ...], theta: float) -> list[float]:
+    """The four numbers of position m in float64, because float32 rounds cos 0.01 to just below 0.99995."""
+    numbers = []
+    for i in (0, 1):
+        rotated = complex(*vector[2 * i : 2 * i + 2]) * cmath.rect(1, m * theta ** (-2 * i / 4))
+        numbers += [rotated.real, rotated.imag]
+    return numbers
+
+
+def run_rotate(options: Rotate) -> Report:
+    check_theta(options.theta)
+    angles = precompute_freqs_cis(4, 5, options.theta).angle() % (2 * torch.pi)  # (5, 2)
+    table = Table(
+        "The five vectors, rotated",
+        ("position", "vector", "pair 0", "pair 1", "angles", "pair 0 rotated", "pair 1 rotated"),
+    )
+    for m, vector in enumerate(VECTORS):
+        rotated = exact(m, vector, options.theta)
+        cells = [f"{value:.4f}" for value in rotated]
+        for i, (value, printed) in enumerate(zip(rotated, PRINTED[m])):
+            if options.theta == Rotate.theta and float(printed) != round(value, 4):
+                cells[i] += "*"
+                table.notes.append(
+                    f"* position {m}: note 2 (docs/rope.md) prints {printed}; {value:.10f} rounds to {value:.4f}"
+                )
+        plain = [f"{value:g}" for value in vector]
+        by = ", ".join(f"{angle:.4g}" for angle in angles[m].tolist())
+        pairs = [f"[{a}, {b}]" for a, b in (plain[:2], plain[2:], cells[:2], cells[2:])]
+        table.rows.append((m, f"[{', '.join(plain)}]", *pairs[:2], by, *pairs[2:]))
+    return Report([table], lambda figure: draw_rotate(figure, options.theta))
+
+
+def draw_rotate(figure: Any, theta: float) -> None:
+    """The vector (1, 0, 1, 0) at positions 0 to 4; arcs show the angles."""
+    figure.set_size_inches(9, 4.8)
+    x = torch.tensor([[1.0, 0.0, 1.0, 0.0]])  # (1, 4)
+    table = precompute_freqs_cis(4, 5, theta)  # (5, 2)
+    rotated = torch.view_as_complex(rotate_to(x[0], torch.arange(5), table).unflatten(-1, (2, 2)))  # (5, 2)
+    for i, axes in enumerate(figure.subplots(1, 2)):
+        plane(axes, 1.35)
+        rate = theta ** (-2 * i / 4)
+        for m in range(5):
+            tip = complex(rotated[m, i])
+            arrow(axes, tip, COLORS[m], label=f"position {m}: {m * rate:g} rad")
+            if m:
+                arc(axes, 0, m * rate, 0.17 * m + 0.08, COLORS[m])
+            if rate > 0.1:
+                axes.text(1.15 * tip.real, 1.15 * tip.imag, str(m), color=COLORS[m], ha="center", va="center")
+        axes.set(xlabel=f"channel {2 * i}", ylabel=f"channel {2 * i + 1}")
+        axes.set_title(f"pair {i}: {rate:g} rad per position")
+        axes.legend(loc="lower right", fontsize=8)
+    figure.suptitle("the vector (1, 0, 1, 0) at positions 0 to 4", fontsize=11)
+
+
+def rotate_to(x: Tensor, positions: Tensor, table: Tensor) -> Tensor:
+    """One vector (D,) rotated to each of the positions: (positions, D)."""
+    rows = x.expand(1, len(positions), 1, -1)  # (1, positions, 1, D)
+    return apply_rotary_emb(rows, rows, table[positions])[0][0, :, 0]  # (positions, D)
+
+
+def vectors_and_matrices(options: Relative) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Two random tokens, (D,) each, and matrices W_q and W_k, (D, D) each."""
+    D = options.head_dim
+    x, y, wq, wk = torch.randn(2 * D + 2, D, generator=torch.Generator().manual_seed(options.seed)).split((1, 1, D, D))
+    return x[0], y[0], wq / D**0.5, wk / D**0.5
+
+
+def scores_at(options: Relative, shifts: Tensor) -> dict[str, Tensor]:
+    """The score of two tokens ``distance`` apart at each shift, with q and k or the embedding rotated: (shifts,) each.
+
+    ``norm`` is the norm of the rotated query, divided by that of the query before.
+    """
+    x, y, wq, wk = vectors_and_matrices(options)
+    q, k = wq @ x, wk @ y  # (D,) each
+    end = int(shifts.max()) + options.distance + 1
+    table = precompute_freqs_cis(options.head_dim, end, options.theta)  # (end, D/2)
+    m, n = shifts + options.distance, shifts  # (shifts,) each
+    return {
+        "q and k": (rotate_to(q, m, table) * rotate_to(k, n, table)).sum(-1),
+        "the embedding": ((rotate_to(x, m, table) @ wq.T) * (rotate_to(y, n, table) @ wk.T)).sum(-1),
+        "norm": rotate_to(q, m, table).norm(dim=-1) / q.norm(),
+    }
+
+
+def run_relative(options: Relative) -> Report:
+    check_theta(options.theta)
+    check_even(options, "head_dim")
+    check_options(options, 0, "distance")
+    check_seed(options)
+    end = SHIFTS[-1] + options.distance
+    check_memory(24 * options.head_dim * (end + 2 * options.head_dim), f"distance and head_dim {options.head_dim}")
+    shifts = torch.tensor(SHIFTS)
+    scores = scores_at(options, shifts)
+    table = Table(
+        f"One q and one k, {options.distance} apart, at increasing positions",
+        ("n", "m", "q and k rotated", "embedding rotated", "norm of q, rotated / plain"),
+        notes=[f"smallest, largest and spread: over all n from 0 to {SHIFTS[-1]}."],
+    )
+    for i, shift in enumerate(SHIFTS):
+        table.rows.append((shift, shift + options.distance, *(f"{values[i]:.4f}" for values in scores.values())))
+    all_scores = scores_at(options, torch.arange(SHIFTS[-1] + 1)).values()
+    table.rows.append(("smallest", "", *(f"{values.min():.4f}" for values in all_scores)))
+    table.rows.append(("largest", "", *(f"{values.max():.4f}" for values in all_scores)))
+    table.rows.append(("spread", "", *(short(float(values.max() - values.min())) for values in all_scores)))
+    return Report([table, identities(options)], lambda figure: draw_relative(figure, options))
+
+
+def identities(options: Relative) -> Table:
+    """R_m^T R_n = R_(n-m) as matrices, and a check that orthogonality alone does not imply it."""
+    D, m, n = options.head_dim, options.distance + 5, 5
+    table = precompute_freqs_cis(D, m + 1, options.theta)  # (m + 1, D/2)
+    R = {p: rotation_matrix(table[p]) for p in (m, n, m - n)}
+    product = R[m].T @ R[n]
+    generator = torch.Generator().manual_seed(options.seed)
+    Q = [torch.linalg.qr(torch.randn(D, D, generator=generator))[0] for _ in range(4)]  # orthogonal, one a position
+    claims = [
+        ("R_m^T R_n = R_(n-m)", product - R[m - n].T),
+        ("R_m^T R_n = R_(m-n), the opposite sign", product - R[m - n]),
+        ("R_m^T R_m = 1, orthogonal", R[m].T @ R[m] - torch.eye(D)),
+        ("Q_0^T Q_1 = Q_2^T Q_3, for any orthogonal Q", Q[0].T @ Q[1] - Q[2].T @ Q[3]),
+    ]
+    rows = [(claim, f"{gap.abs().max():.1e}", "yes" if gap.abs().max() < 1e-4 else "NO") for claim, gap in claims]
+    note = "The second and the fourth are false, as the NO shows: orthogonality alone is not enough."
+    if rows[1][2] == "yes":  # at distance 0, and almost at a multiple of pi with one pair
+        note = "The fourth is false, as the NO shows: orthogonality alone is not enough."
+    return Table(f"As matrices, m = {m} and n = {n}", ("claim", "largest difference", "holds"), rows, [note])
+
+
+def rotation_matrix(freqs_cis: Tensor) -> Tensor:
+    """The rotation matrix of one position, made by rotating the unit vectors: (D/2,) -> (D, D)."""
+    unit = torch.eye(2 * len(freqs_cis))[:, None, None]  # (D, 1, 1, D): a batch of unit vectors
+    return apply_rotary_emb(unit, unit, freqs_cis[None])[0][:, 0, 0].T  # (D, D)
+
+
+def draw_relative(figure: Any, options: Relative) -> None:
+    """One pair of q and of k at five positions, with the angle between them; below, the score of the head."""
+    figure.set_size_inches(9, 6.2)
+    upper, lower = figure.subfigures(2, 1, height_ratios=(1, 1.25))
+    columns = 5
+    pair, q, k = rotated_pair(options, torch.arange(columns))
+    reach = 1.3 * max(abs(q[0]), abs(k[0]))
+    for n, axes in enumerate(upper.subplots(1, columns)):
+        plane(axes, reach)
+        arrow(axes, q[n], BLUE, width=0.025)
+        arrow(axes, k[n], ORANGE, width=0.025)
+        k_to_q = cmath.phase(q[n] / k[n])
+        arc(axes, cmath.phase(k[n]), cmath.phase(k[n]) + k_to_q, 0.3 * reach, "black")
+        product = (q[n] * k[n].conjugate()).real
+        axes.set_title(f"n = {n}, m = {n + options.distance}\nq . k of the pair {product:+.3f}", fontsize=8)
+        axes.set(xticks=[], yticks=[])
+    upper.suptitle(f"pair {pair} of q (blue, at m) and of k (orange, at n), {options.distance} apart", fontsize=10)
+    shifts = torch.arange(200)
+    scores = scores_at(options, shifts)
+    axes = lower.subplots()
+    axes.plot(shifts, scores["the embedding"], color=ORANGE, linestyle="--", label="the embedding is rotated")
+    axes.plot(shifts, scores["q and k"], color=BLUE, linewidth=2, label="q and k are rotated")
+    axes.set(xlabel=f"n, position of the key (the query is at n + {options.distance})", ylabel="score q . k")
+    axes.set_title(f"all pairs: the same two tokens, {options.distance} apart, moved along the text", fontsize=10)
+    axes.grid(alpha=0.3)
+    axes.legend()
+
+
+def rotated_pair(options: Relative, shifts: Tensor) -> tuple[int, list[complex], list[complex]]:
+    """The index of a pair, and the pair as complex numbers: of q at ``shifts + distance`` and of k at ``shifts``.
+
+    Of the four fastest pairs, this is the one with the largest min(|q|, |k|), so that both arrows are visible.
+    """
+    x, y, wq, wk = vectors_and_matrices(options)
+    table = precompute_freqs_cis(options.head_dim, int(shifts.max()) + options.distance + 1, options.theta)
+    q, k = rotate_to(wq @ x, shifts + options.distance, table), rotate_to(wk @ y, shifts, table)  # (shifts, D) each
+    q, k = (torch.view_as_complex(t.unflatten(-1, (-1, 2)))[:, :4] for t in (q, k))  # (shifts, up to 4) each
+    pair = int(torch.minimum(q[0].abs(), k[0].abs()).argmax())
+    return pair, q[:, pair].tolist(), k[:, pair].tolist()

@@ -1,0 +1,186 @@
+"""Shared by all topics: tables, pictures, checks of options, and opening a trained model and its text."""
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from model.cli.files import write_atomically
+from model.cli.machine import check_memory
+from model.decoding.sampling import Sampling
+from model.text.sources import open_documents
+from model.text.tokenizer import Tokenizer
+from model.training.config import CONFIG_FILE
+from model.training.run_text import prepare_run_dataset, read_run_data_args
+from model.transformer import Transformer
+from model.weights import load_tokenizer, open_checkpoint
+from model.weights.checkpoint import newest_run
+
+from .positions import STUDY_FILE, StudySettings, load_study, read_study
+from .positions.encodings import check_at_least
+
+# Okabe and Ito's palette, which colour-blind readers can distinguish.
+BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK = "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7"
+COLORS = (BLUE, ORANGE, GREEN, RED, SKY, PINK, BLACK)
+DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)), (0, (2, 1)))
+
+
+@dataclass
+class Table:
+    """Rows under column names: numbers aligned right, text left. ``notes`` follow, one line each."""
+
+    title: str
+    columns: Sequence[str]
+    rows: list[Any] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        cells = [[str(cell) for cell in row] for row in (self.columns, *self.rows)]
+        columns = []
+        for column in zip(*cells):
+            width = max(len(cell) for cell in column)
+            is_numeric = all(_looks_numeric(cell) for cell in column[1:])
+            columns.append([cell.rjust(width) if is_numeric else cell.ljust(width) for cell in column])
+        lines = ["  ".join(row).rstrip() for row in zip(*columns)]
+        return "\n".join([self.title, *lines, *self.notes])
+
+
+def _looks_numeric(cell: str) -> bool:
+    return cell.lstrip("+-−<")[:1].isdigit() or cell in ("-", "")
+
+
+@dataclass
+class Report:
+    """The output of a topic: tables to print, and a picture for --plot if there is one."""
+
+    tables: Sequence[Table | str]
+    draw: Callable[[Any], None] | None = None  # draws into an empty matplotlib Figure
+    code: int = 0  # the exit status of the script
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, self.tables))
+
+
+def check_plot(path: Path) -> None:
+    """Raise ValueError if ``save_plot`` could not write ``path``. Call it before the computation starts."""
+    try:
+        from matplotlib.backend_bases import FigureCanvasBase
+    except ImportError:
+        raise ValueError("--plot needs matplotlib: pip install matplotlib") from None
+    formats = FigureCanvasBase.get_supported_filetypes()
+    if path.suffix[1:].lower() not in formats:
+        raise ValueError(f"--plot is {path}: its ending must be one of {', '.join(sorted(formats))}")
+    if not path.parent.is_dir() or path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise ValueError(f"--plot is {path}: give a file in a directory that exists and is writable")
+
+
+def save_plot(
+    draw: Callable[[Any], None], path: Path, size: tuple[float, float] = (8, 4.5), description: str = ""
+) -> None:
+    """Draw into the file ``path``, atomically. Raises ValueError like ``check_plot``.
+
+    A PNG also stores ``description``, the printed report of the same run, so that it can be compared with its table.
+    """
+    check_plot(path)
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, dpi=100, layout="constrained")
+    draw(figure)
+    write_atomically(path, lambda part: write_figure(figure, part, path.suffix[1:].lower(), description))
+
+
+def write_figure(figure: Any, path: Path, format: str, description: str) -> None:
+    figure.savefig(path, format=format)
+    if format == "png":  # 256 colours are enough and take a quarter of the bytes
+        from PIL import Image, PngImagePlugin
+
+        with Image.open(path) as picture:
+            # The default method loses the colour of a thin line beside a large map.
+            small = picture.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE)
+        text = PngImagePlugin.PngInfo()
+        text.add_itxt("Description", description, zip=True)
+        small.save(path, format="png", optimize=True, pnginfo=text)
+
+
+def short(value: float, digits: int = 4) -> str:
+    """The number with ``digits`` decimals, or in scientific notation if it is too small or too large for them."""
+    if value and not math.isinf(value) and (abs(value) < 10.0 ** (1 - digits) or abs(value) >= 1e6):
+        return f"{value:.1e}"
+    return f"{value:.{digits}f}"
+
+
+def check_options(options: Any, minimum: int, *names: str) -> None:
+    """Raise ValueError for the first of these options that is below ``minimum``."""
+    for name in names:
+        check_at_least(name, getattr(options, name), minimum)
+
+
+def check_seed(options: Any) -> None:
+    """Raise ValueError for a seed that is out of range, with the words of ``Sampling``."""
+    Sampling(seed=options.seed)
+
+
+def check_even(options: Any, name: str) -> None:
+    if getattr(options, name) < 2 or getattr(options, name) % 2:
+        raise ValueError(f"{name} is {getattr(options, name)}: give an even number above 0, because RoPE rotates pairs")
+
+
+def check_theta(theta: float) -> None:
+    """Raise ValueError for a base whose angles would be NaN or meaningless."""
+    if not (math.isfinite(theta) and 1 <= theta <= 1e30):
+        raise ValueError(f"theta is {theta:g}: give a number from 1 to 1e30, for example 10000")
+
+
+def open_model(path: Path | None) -> tuple[Transformer, Tokenizer, StudySettings]:
+    """The model, its tokenizer, and its position encoding with options. Raises ValueError if ``path`` has no model."""
+    path = path or newest_run()
+    if (path / STUDY_FILE).exists():
+        settings = read_study(path)
+        positions = settings.args.max_seq_len
+        check_memory(32 * positions * settings.args.dim, f"{path / STUDY_FILE}: max_seq_len {positions}")
+        return load_study(path).eval(), load_tokenizer(path), settings
+    checkpoint = open_checkpoint(path)
+    model = checkpoint.model().float().eval()
+    return model, checkpoint.tokenizer(), StudySettings("rope", {}, model.args)
+
+
+def open_text(path: Path | None, data: tuple[str, ...], tokenizer: Tokenizer, needed: int) -> tuple[np.ndarray, str]:
+    """Token ids of a text to test a model on, and its name: the end of ``data``, or the model's validation text.
+
+    Raises ValueError if there is no such text, or if it has fewer than ``needed`` tokens.
+    """
+    if data:
+        text = "".join(open_documents(data).texts())
+        ids = np.array(tokenizer.encode(text[-16 * needed :]))  # a token has fewer than 16 characters on average
+        name = f"the end of {', '.join(data)}"
+    else:
+        ids, name = validation_text(path or newest_run(), tokenizer)
+    if len(ids) < needed:
+        raise ValueError(
+            f"{name} has {len(ids)} tokens, {needed} are needed: give more text with --data, or fewer --windows"
+        )
+    return ids, name
+
+
+def validation_text(path: Path, tokenizer: Tokenizer) -> tuple[np.ndarray, str]:
+    """The validation tokens of a training run, and the name of the text."""
+    data = read_run_data_args(path)
+    if data is None:
+        raise ValueError(f"{path} has no {CONFIG_FILE} that names its training text: give the text with --data")
+    try:
+        dataset = prepare_run_dataset(path, data, tokenizer, context=1)
+    except ValueError as error:
+        raise ValueError(f"the text of {path} cannot be read ({error}): give the text with --data") from None
+    return dataset.val, f"the validation text of {', '.join(data.val_data or data.data)}"
+
+
+def windows_of(ids: np.ndarray, windows: int, length: int) -> Tensor:
+    """Pieces of ``length`` tokens, evenly spaced over the text: int64 (windows, length)."""
+    starts = np.linspace(0, len(ids) - length, windows).astype(int)
+    return torch.from_numpy(np.stack([ids[start : start + length] for start in starts]).astype(np.int64))

@@ -1,0 +1,93 @@
+"""Why attention needs positions: without them, the output of a word does not depend on the word order."""
+
+import cmath
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+
+from model.attention import attention
+from model.rope import apply_rotary_emb, precompute_freqs_cis
+
+from .arrows import arc, arrow, plane
+from .topic import BLUE, ORANGE, Report, Table, check_seed, short
+
+
+@dataclass(frozen=True)
+class Order:
+    """Without positions, a word attends equally in "dog bites man" and "man bites dog"; with RoPE it does not."""
+
+    words: Annotated[tuple[str, ...], "a sentence, which is also read backwards"] = ("dog", "bites", "man")
+    seed: Annotated[int, "seed of the random vectors and matrices"] = 0
+
+
+D = 8  # width of the one head
+FRAMES = 5
+DISTANCE = 2  # positions from the key to the query in the picture
+FREQUENCY = 0.5  # radians per position in the picture
+
+
+def attend(words: tuple[str, ...], order: list[int], seed: int, rotate: bool) -> tuple[Tensor, Tensor]:
+    """Attention weights (T, T) and outputs (T, D) of the words in this order, returned in the order of ``words``.
+
+    Every word has one random vector, wherever it stands. There is no causal mask: each word sees all words.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    vectors = torch.randn(len(words), D, generator=generator)  # (T, D)
+    wq, wk, wv = torch.randn(3, D, D, generator=generator) / D**0.5  # (D, D) each
+    x = vectors[order]  # (T, D)
+    q, k, v = ((x @ w.T)[None, :, None] for w in (wq, wk, wv))  # (1, T, 1, D) each
+    if rotate:
+        q, k = apply_rotary_emb(q, k, precompute_freqs_cis(D, len(words)))
+    q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # (1, 1, T, D) each
+    no_mask = torch.ones(len(words), len(words), dtype=torch.bool)
+    identity = torch.eye(len(words))[None, None]  # with these values, the output is the weights
+    original = torch.tensor(order).argsort()  # (T,)
+    weights = attention(q, k, identity, no_mask)[0, 0]  # (T, T)
+    output = attention(q, k, v, no_mask)[0, 0]  # (T, D)
+    return weights[original][:, original], output[original]
+
+
+def run(options: Order) -> Report:
+    words = options.words
+    check_seed(options)
+    if len(words) < 2 or len(set(words)) < len(words):
+        raise ValueError(f"words is {' '.join(words)!r}: give at least two different words, each once")
+    middle = len(words) // 2
+    table = Table(
+        f'Attention of the word "{words[middle]}": its weight on each word, and the first two numbers of its output',
+        ("positions", "sentence", *words, "output"),
+    )
+    forwards = list(range(len(words)))
+    for name, rotate in (("none", False), ("RoPE", True)):
+        outputs = []
+        for order in (forwards, forwards[::-1]):
+            weights, output = attend(words, order, options.seed, rotate)
+            outputs.append(output)
+            numbers = " ".join(f"{value:+.4f}" for value in output[middle, :2].tolist())
+            sentence = " ".join(words[i] for i in order)
+            table.rows.append((name, sentence, *(f"{weight:.4f}" for weight in weights[middle].tolist()), numbers))
+        gap = float((outputs[0] - outputs[1]).abs().max())
+        table.notes.append(f"{name}: the outputs of any word differ by at most {short(gap)} between the two sentences.")
+    return Report([table], draw)
+
+
+def draw(figure: Any) -> None:
+    """A query and a key at fixed distance, further and further on in the text: the angle between them is constant."""
+    figure.set_size_inches(9, 2.6)
+    q, k = cmath.rect(1, 1.0), cmath.rect(0.8, -0.6)
+    for n, axes in enumerate(figure.subplots(1, FRAMES)):
+        m = n + DISTANCE
+        rotated_q, rotated_k = q * cmath.rect(1, m * FREQUENCY), k * cmath.rect(1, n * FREQUENCY)
+        plane(axes, 1.3)
+        arrow(axes, rotated_q, BLUE, width=0.025)
+        arrow(axes, rotated_k, ORANGE, width=0.025)
+        arc(axes, cmath.phase(k) + n * FREQUENCY, cmath.phase(q) + m * FREQUENCY, 0.4, "black")
+        for tip, name, color in ((rotated_q, "q", BLUE), (rotated_k, "k", ORANGE)):
+            axes.text(1.15 * tip.real, 1.15 * tip.imag, name, color=color, ha="center", va="center", fontweight="bold")
+        axes.set(xticks=[], yticks=[])
+        axes.set_title(f"key at {n}, query at {m}", fontsize=9)
+    figure.suptitle(
+        "the same two tokens, further and further on in the text: the angle between them stays the same", fontsize=11
+    )

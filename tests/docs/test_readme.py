@@ -1,0 +1,72 @@
+"""The front page and docs/library.md are true: the code runs, the flags exist, the layout is complete."""
+
+import importlib
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).parents[2]
+README = (REPO / "README.md").read_text(encoding="utf-8")
+PAGES = [REPO / "README.md", *sorted((REPO / "docs").glob("*.md")), REPO / "benchmarks" / "README.md"]
+LIBRARY = (REPO / "docs" / "library.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README + LIBRARY, re.MULTILINE | re.DOTALL)
+PYTHON = [text for kind, text in BLOCKS if kind == "python"]
+COMMANDS = [line for kind, text in BLOCKS if kind != "python" for line in text.splitlines()]
+COMMANDS += re.findall(r"`(python \w+\.py [^`]*)`", README + LIBRARY)
+
+
+def test_the_code_runs(tmp_path, monkeypatch, capsys):
+    """In order, because later blocks open the files that earlier ones save."""
+    monkeypatch.chdir(tmp_path)
+    for code in PYTHON:
+        if code.startswith("import"):
+            exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
+    assert "rope" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("quoted", [text for text in PYTHON if text.startswith("# model/")])
+def test_quoted_lines_are_in_the_file_they_name(quoted):
+    name, *lines = quoted.strip().splitlines()
+    source = [line.strip() for line in (REPO / name.removeprefix("# ")).read_text(encoding="utf-8").splitlines()]
+    assert [line for line in lines if not any(code.startswith(line.partition("  #")[0]) for code in source)] == []
+
+
+@pytest.mark.parametrize("script", ["train", "generate", "evaluate", "convert"])
+def test_every_flag_it_shows_exists(script, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", [f"{script}.py", "--help"])
+    with pytest.raises(SystemExit):
+        importlib.import_module(f"{script}").main()
+    known = set(re.findall(r"--\w+", capsys.readouterr().out))
+    shown = [line.partition("  #")[0] for line in COMMANDS if f"{script}.py" in line]
+    used = {flag for line in shown for flag in re.findall(r"--\w+", line.partition(f"{script}.py")[2])}
+    assert shown
+    assert used <= known
+
+
+def test_every_config_and_image_it_names_exists():
+    named = re.findall(r"configs/\w+\.toml", README) + re.findall(r"\]\((docs/[^)#]*)", README)
+    assert len(named) > 4
+    for name in named:
+        assert (REPO / name).exists(), name
+
+
+def test_the_layout_names_every_script_and_directory():
+    (layout,) = (text for _, text in BLOCKS if text.startswith("train.py generate.py"))
+    tracked = subprocess.run(
+        ["git", "ls-files"], cwd=REPO, capture_output=True, encoding="utf-8", check=False
+    ).stdout.split()
+    files = [Path(name) for name in tracked]
+    if not files:
+        pytest.skip("not a git checkout")
+    scripts = {file.name for file in files if len(file.parts) == 1 and file.suffix == ".py"}
+    folders = {f"{file.parts[0]}/" for file in files if len(file.parts) > 1 and not file.parts[0].startswith(".")}
+    packages = {f"model/{file.parts[1]}/" for file in files if file.parts[0] == "model" and len(file.parts) > 2}
+    assert {name for name in scripts | folders | packages if name not in layout.split()} == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_has_a_target(page):
+    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
+        assert target.startswith("http") or (page.parent / target).exists(), target

@@ -1,0 +1,347 @@
+"""Outputs, quoted code, pictures, links and numbers of docs/rope.md and docs/rope.zh.md.
+
+The outputs of commands are compared word by word and number by number, with two exceptions: times need only the same
+format, and commands that need a trained model are compared with a record in benchmarks/. A number in the text must
+occur in an output, quoted line or example of its step, or of a step that its paragraph links to. The sentence around it
+is not checked.
+
+``python tests/docs/test_rope.py`` updates the outputs and quoted lines in both pages. With ``--pictures`` it also draws
+the pictures of commands that need no trained model. A block that shows only "..." is filled with the whole output. In
+a quote, "..." stands for lines left out; its first and last line decide which lines it quotes.
+"""
+
+import argparse
+import contextlib
+import difflib
+import doctest
+import importlib.util
+import io
+import itertools
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).parents[2]
+sys.path.insert(0, str(REPO))
+PAGES = [REPO / "docs" / name for name in ("rope.md", "rope.zh.md")]
+RECORDED = {topic: REPO / "benchmarks" / f"{topic}.txt" for topic in ("attention", "extrapolate", "endless")}
+
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# A median time, and the range of the middle half of the times.
+TIMES = re.compile(r"\d+\.\d\d +\d+\.\d\d-\d+\.\d\d")
+NUMBER = re.compile(r"(?<![\w.^])[-+−]?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?![\w^])")
+SMALL = {0.0, 1.0, 2.0, -1.0}  # numbers of formulas in a sentence, for example 2i + 1
+# Digits that are part of a name, a symbol or a reference, and so need no evidence.
+NAMES = re.compile(
+    r"https://[^\s)]+|arXiv:[\d.]+|ChatGLM\d?-\d+\w*|ChatGLM\d|Llama \d|section [\d.]+"
+    r"|[Ss]teps? \d+(?: (?:and|to) \d+)?|notes? \d+|[Vv]iew \d+"
+    r"|第 ?[\d.]+ ?[至、]? ?\d* ?[节步]|笔记 ?\d+|视图 ?\d+|^\d+\. |[xqk]\d|\d x \d|\d × \d"
+    r"|2-D|10000\^\(.*?\)|float\d+|complex\d+|T5|GPT-2|\(#\S*?\)|\(images/\S*?\)|-?[24]i/D",
+    re.MULTILINE,
+)
+
+
+def blocks(page: Path, kind: str) -> list[str]:
+    """The fenced blocks of one kind, for example "console"."""
+    return [text for name, text in FENCE.findall(page.read_text(encoding="utf-8")) if name == kind]
+
+
+def commands(page: Path) -> Iterator[tuple[str, list[str]]]:
+    """Each command of the page with the output lines shown below it."""
+    for block in blocks(page, "console"):
+        shown: list[str] = []
+        command = ""
+        for line in block.splitlines():
+            if line.startswith("$ "):
+                if command:
+                    yield command, shown
+                command, shown = line[2:], []
+            else:
+                shown.append(line)
+        yield command, shown
+
+
+@cache
+def output(command: str) -> list[str]:
+    """Run a command and return its output lines; for a command that needs a trained model, return the recorded ones."""
+    from study.__main__ import main
+
+    python, m, *words = shlex.split(command)
+    assert (python, m, words[0]) == ("python", "-m", "study")
+    if words[1] in RECORDED:
+        first, *rest = RECORDED[words[1]].read_text(encoding="utf-8").splitlines()
+        assert first == f"$ {command}"
+        return rest
+    argv, sys.argv = sys.argv, words
+    try:
+        with contextlib.redirect_stdout(io.StringIO()) as text:
+            main()
+    finally:
+        sys.argv = argv
+    return text.getvalue().splitlines()
+
+
+def lines_match(shown: str, printed: str) -> bool:
+    """Whether words are equal, and numbers too, except the last digit, rounding errors and times."""
+    shown, printed = (TIMES.sub("time", text) for text in (shown, printed))
+    if NUMBER.sub("#", shown).split() != NUMBER.sub("#", printed).split():
+        return False
+    for a, b in zip(NUMBER.findall(shown), NUMBER.findall(printed)):
+        x, y = (float(text.replace("−", "-")) for text in (a, b))
+        digits = len(a.partition(".")[2]) if "e" not in a else 0
+        rounding_error = "e-0" in a and 0.1 < x / (y or 1) < 10
+        tolerance = 1.5 * 10.0**-digits if digits else 0.0
+        if not rounding_error and abs(x - y) > tolerance:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_print_what_the_page_shows(page):
+    ran = 0
+    for command, shown in commands(page):
+        if not shown:
+            continue
+        ran += 1
+        assert shown != ["..."], f"{command}: run python tests/docs/test_rope.py to fill the block"
+        rest = iter(output(command))
+        for line in shown:
+            if line != "...":
+                assert any(lines_match(line, printed) for printed in rest), f"{command}: {line}"
+    assert ran >= 9
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_without_output_have_valid_flags(page):
+    from model.cli import read_flags
+    from study.__main__ import make_parser
+    from study.topics import TOPICS
+
+    for command, shown in commands(page):
+        words = shlex.split(command)
+        if not shown and "study" in words and "--help" not in words:
+            topic = words[3]
+            read_flags(make_parser(topic).parse_args(words[4:]), TOPICS[topic])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_quoted_lines_are_in_the_code(page):
+    quotes = blocks(page, "python")
+    assert len(quotes) >= 6
+    for quote in quotes:
+        first, *lines = quote.splitlines()
+        source = (REPO / first.removeprefix("# ")).read_text(encoding="utf-8").splitlines()
+        searched = 0  # lines of the file before this one are already quoted
+        for omitted, group in itertools.groupby(lines, lambda line: line.strip() == "..."):
+            part = list(group)
+            if omitted:
+                continue
+            places = [i for i in range(searched, len(source)) if source[i : i + len(part)] == part]
+            assert places, f"{first} has no such lines after line {searched}:\n" + "\n".join(part)
+            searched = places[0] + len(part)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_number_in_the_text_occurs_in_an_output_of_its_step_or_of_a_linked_step(page):
+    sections = steps(page)
+    evidence = {name: numbers_of_blocks(text) for name, text in sections.items()}
+    for name, text in sections.items():
+        prose = FENCE.sub("\n\n", text)
+        prose = re.sub(r"^#+ .*$|^ {4}.*$|^\d+\. \[", "", prose, flags=re.MULTILINE)  # headings, formulas, contents
+        for paragraph in re.split(r"\n\n|\n(?=\* )", prose):
+            linked = [anchor for anchor in re.findall(r"\]\(#([^)]*)\)", paragraph) if anchor in sections]
+            allowed = SMALL.union(evidence[name], *(evidence[anchor] for anchor in linked))
+            for number in NUMBER.findall(NAMES.sub("", paragraph).replace("%", "")):
+                value = float(number.replace("−", "-"))
+                found = any(abs(value - other) < 1e-9 for other in allowed)
+                assert found, f"{page.name}, {name}: {number} is in no output of this step or a linked one: {paragraph}"
+
+
+def steps(page: Path) -> dict[str, str]:
+    """The text of each section, by the anchor of its heading."""
+    before, *sections = re.split(r"^## (?=.)", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {"": before} | {slug(text.partition("\n")[0]): text for text in sections}
+
+
+def slug(heading: str) -> str:
+    """The anchor that GitHub gives to a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def numbers_of_blocks(text: str) -> set[float]:
+    """All numbers in the fenced blocks, also as percentages."""
+    found = {float(n.replace("−", "-")) for _, block in FENCE.findall(text) for n in NUMBER.findall(block)}
+    return found | {100 * value for value in found}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_examples_print_what_the_page_shows(page):
+    text = "\n".join(blocks(page, "pycon"))
+    examples = doctest.DocTestParser().get_doctest(text, {}, page.name, None, None)
+    assert len(examples.examples) >= 6
+    assert doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(examples).failed == 0
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pictures_are_drawn_from_the_tables_beside_them(page):
+    Image = pytest.importorskip("PIL.Image")
+    compared = 0
+    for command, shown in first_of_each_topic(page):
+        file = page.parent / "images" / f"{shlex.split(command)[3]}.png"
+        if f"(images/{file.name})" not in page.read_text(encoding="utf-8"):
+            continue
+        with Image.open(file) as picture:
+            drawn = iter(picture.text["Description"].splitlines())
+        for line in shown:
+            if line == "...":
+                continue
+            if TIMES.search(line):  # the times in the picture are those of the table, and not of another run
+                assert any(line == other for other in drawn), line
+            else:
+                assert any(lines_match(line, other) for other in drawn), line
+        compared += 1
+    assert compared >= 12
+
+
+def first_of_each_topic(page: Path) -> Iterator[tuple[str, list[str]]]:
+    """For each topic, the first command with its output; the picture of the topic shows that output."""
+    seen = set()
+    for command, shown in commands(page):
+        topic = shlex.split(command)[3] if "-m study" in command else ""
+        if shown and topic not in seen:
+            seen.add(topic)
+            yield command, shown
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_pictures_exist(page):
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\((?!https://)([^)#][^)]*)\)", text):
+        file = page.parent / target
+        assert file.is_file(), target
+        assert file.suffix != ".png" or file.stat().st_size < 250_000
+    slugs = {slug(heading) for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE)}
+    for anchor in re.findall(r"\]\(#([^)]*)\)", text):
+        assert anchor in slugs, anchor
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_walk_script_finds_every_command_of_the_page(page):
+    spec = importlib.util.spec_from_file_location("walk", REPO / "benchmarks" / "walk.py")
+    walk = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(walk)
+    assert [*walk.commands(page.read_text(encoding="utf-8"))] == [command for command, _ in commands(page)]
+
+
+def test_both_pages_have_the_same_commands_outputs_quotes_and_pictures():
+    english, chinese = (list(commands(page)) for page in PAGES)
+    assert english == chinese
+    code, code_zh = (blocks(page, "python") for page in PAGES)
+    assert code == code_zh
+    examples, examples_zh = (blocks(page, "pycon") for page in PAGES)
+    assert examples == examples_zh
+    images, images_zh = (re.findall(r"images/\w+\.png", page.read_text(encoding="utf-8")) for page in PAGES)
+    assert images == images_zh
+
+
+def test_refreshing_an_output_matches_changed_lines_and_keeps_omissions():
+    printed = ["head", "a.py:3  x.float()  +1.0", "a.py:4  x.sum()  +2.0", "b.py:9  y  +3.0", "b.py:9  y  +3.0", "end"]
+    shown = ["head", "...", "a.py:7  x.double().sum()  +2.5", "b.py:1  y  +3.0", "c.py:1  gone"]
+    assert refreshed_output(shown, printed) == ["head", "...", "a.py:4  x.sum()  +2.0", "b.py:9  y  +3.0"]
+    assert refreshed_output(["..."], printed) == refreshed_output(["head", "old"], printed) == printed
+
+
+def test_refreshing_a_quote_copies_the_present_code():
+    current = "# model/rope.py\n    if dim % 2:\n    ...\n    magnitude = 1.0\n    if scaling is not None:\n"
+    old = current.replace("dim % 2", "dim % 2 != 0").replace("magnitude = 1.0", "magnitude = 1")
+    assert refreshed_quote(old) == refreshed_quote(current) == current
+    with pytest.raises(ValueError, match="no lines like 'nothing of the kind'"):
+        refreshed_quote("# model/rope.py\nnothing of the kind\n")
+
+
+def refresh(page: Path, pictures: bool) -> None:
+    """Write the present outputs and quoted lines into a page; blocks that cannot be updated are named on stderr.
+
+    The same run prints a table and draws its picture. ``benchmarks/walk.py --record`` draws those of trained models.
+    """
+    text = page.read_text(encoding="utf-8")
+    first = [command for command, _ in first_of_each_topic(page)]
+    for command, shown in commands(page):
+        if not shown:
+            continue
+        try:
+            topic = shlex.split(command)[2]
+            drawn = pictures and topic not in RECORDED and command in first and f"(images/{topic}.png)" in text
+            plot = f" --plot {shlex.quote(str(page.parent / 'images' / f'{topic}.png'))}" if drawn else ""
+            new = refreshed_output(shown, output(command + plot))
+        except ValueError as error:
+            print(f"{page.name}: {command}: {error}; left as it is", file=sys.stderr)
+            continue
+        before, after = ("\n".join([f"$ {command}", *lines]) + "\n" for lines in (shown, new))
+        text = text.replace(before, after)
+    for quote in blocks(page, "python"):
+        try:
+            text = text.replace(quote, refreshed_quote(quote))
+        except ValueError as error:
+            print(f"{page.name}: {error}; left as it is", file=sys.stderr)
+    page.write_text(text, encoding="utf-8")
+
+
+def refreshed_output(shown: list[str], printed: list[str]) -> list[str]:
+    """Choose the lines of ``printed`` to show: all, or the ones closest to ``shown`` if that leaves lines out."""
+    if "..." not in shown or shown == ["..."]:
+        return printed
+    kept = closest_lines([line for line in shown if line != "..."], printed)
+    new: list[str] = []
+    for place, following in zip(kept, [*kept[1:], None]):
+        new.append(printed[place])
+        left_out = following is not None and following > place + 1
+        new += ["..."] * (left_out or (following is None and shown[-1] == "..."))
+    return new
+
+
+def closest_lines(old: list[str], lines: list[str]) -> list[int]:
+    """Indices of the lines most similar to the old ones, in increasing order; old lines without a match have none.
+
+    ``best[i][j]`` is the total similarity of the first i old lines and the first j lines, with the chosen indices.
+    """
+    best: list[list[tuple[float, list[int]]]] = [[(0.0, [])] * (len(lines) + 1) for _ in range(len(old) + 1)]
+    for i, old_line in enumerate(old):
+        for j, line in enumerate(lines):
+            ratio = difflib.SequenceMatcher(None, old_line, line, autojunk=False).ratio()
+            total, taken = best[i][j]
+            taking = (total + ratio, [*taken, j]) if ratio > 0.6 else (0.0, [])
+            best[i + 1][j + 1] = max(best[i][j + 1], best[i + 1][j], taking, key=lambda found: found[0])
+    return best[-1][-1][1]
+
+
+def refreshed_quote(quote: str) -> str:
+    """The quote with the present code: from the line closest to its first line to the one closest to its last."""
+    first, *lines = quote.splitlines()
+    source = (REPO / first.removeprefix("# ")).read_text(encoding="utf-8").splitlines()
+    new = [first]
+    searched = 0
+    for omitted, group in itertools.groupby(lines, lambda line: line.strip() == "..."):
+        part = list(group)
+        if omitted:
+            new += part
+            continue
+        ends = closest_lines([part[0], part[-1]] if len(part) > 1 else part, source[searched:])
+        if len(ends) != min(len(part), 2):
+            raise ValueError(f"{first} has no lines like {part[0].strip()!r} .. {part[-1].strip()!r}")
+        new += source[searched + ends[0] : searched + ends[-1] + 1]
+        searched += ends[-1] + 1
+    return "\n".join(new) + "\n"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Refresh the outputs and the code that both pages quote.")
+    parser.add_argument("--pictures", action="store_true", help="also redraw the pictures")
+    flags = parser.parse_args()
+    for path in PAGES:
+        refresh(path, flags.pictures)

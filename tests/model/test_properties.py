@@ -1,0 +1,225 @@
+"""Properties that hold for all inputs: flags, cache, sampler, streams, tokenizers."""
+
+from contextlib import suppress
+from typing import Literal, get_args, get_origin
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from generate import Options
+from model import KVCache, ModelArgs, Transformer, generate
+from model.cli import Parser, add_flags, from_settings, read_flags, read_toml, toml_text
+from model.cli.settings import setting_fields
+from model.decoding.samples import StopStrings
+from model.decoding.sampling import Sampling, apply_filters, draw
+from model.text import llama2c_tokenizer
+from model.text.readers import split_documents
+from model.text.tokenizer import split_text
+from model.text.train_tokenizer import train_tokenizer
+from model.training.config import SETTINGS_CLASSES
+from model.weights import load_tokenizer, save_tokenizer
+from study.topics import TOPICS
+
+# --- flags ------------------------------------------------------------------------------------------------------------
+
+WORDS = [
+    "",
+    "-",
+    "--",
+    "nan",
+    "-inf",
+    "1e400",
+    "9" * 5000,
+    "0x10",
+    "1_0",
+    "٣",
+    "{",
+    "[" * 2000,
+    "{factor = 2}",
+    "~",
+    "a\nb",
+]
+TABLE = '{type = "yarn", factor = 4.0, original_max_seq_len = 16}'
+FLAGS = [(classes, name) for classes in (SETTINGS_CLASSES, (Sampling, Options)) for name in setting_fields(*classes)]
+FLAGS += [((topic,), name) for topic in TOPICS.values() for name in setting_fields(topic)]
+
+
+@st.composite
+def flags(draw: st.DrawFn) -> tuple[tuple[type, ...], list[str]]:
+    """One to three flags of one script with arbitrary values, about a third of them valid."""
+    classes, first = draw(st.sampled_from(FLAGS))
+    fields = setting_fields(*classes)
+    arguments = []
+    for name in [first, *draw(st.lists(st.sampled_from(list(fields)), max_size=2))]:
+        kind = fields[name].kind
+        if get_origin(kind) is Literal:
+            valid = st.sampled_from(get_args(kind))
+        else:
+            valid = {int: st.integers(-1, 70), float: st.floats(-0.1, 2), bool: st.just("")}.get(kind, st.just(TABLE))
+        value = draw(st.one_of(valid, valid, st.sampled_from(WORDS), st.integers(), st.floats(), st.text(max_size=4)))
+        arguments.append(f"--{name}" if kind is bool else f"--{name}={value}")
+    return classes, arguments
+
+
+@given(flags())
+def test_flags_are_refused_or_round_trip_through_a_toml_file(tmp_path_factory, classes_and_arguments):
+    classes, arguments = classes_and_arguments
+    parser = Parser(prog="script.py")
+    add_flags(parser, *classes)
+    with suppress(ValueError, SystemExit):
+        settings = read_flags(parser.parse_args(arguments), *classes)
+        instances = [from_settings(cls, settings) for cls in classes]
+        file = tmp_path_factory.getbasetemp() / "flags.toml"
+        file.write_text(toml_text(*instances), encoding="utf-8")
+        again = read_toml(file, *classes)
+        assert repr([from_settings(cls, again) for cls in classes]) == repr(instances)
+
+
+# --- the cache --------------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def architectures(draw: st.DrawFn) -> ModelArgs:
+    kv_heads, groups, layers = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 2))
+    return ModelArgs(dim=draw(st.integers(3, 20)), n_layers=layers, n_heads=kv_heads * groups, n_kv_heads=kv_heads,
+                     head_dim=2 * draw(st.integers(1, 4)), hidden_dim=draw(st.integers(1, 30)),
+                     vocab_size=draw(st.integers(2, 40)), max_seq_len=draw(st.integers(2, 30)))  # fmt: skip
+
+
+def network(args: ModelArgs, seed: int) -> Transformer:
+    torch.manual_seed(seed)
+    return Transformer(args).eval()
+
+
+@given(architectures(), st.integers(1, 3), st.randoms(use_true_random=False))
+@torch.no_grad()
+def test_the_logits_of_a_chunked_prefill_equal_those_of_one_forward_pass(args, rows, rng):
+    model = network(args, rng.randrange(2**32))
+    tokens = torch.randint(args.vocab_size, (rows, rng.randint(1, args.max_seq_len)))  # (B, T)
+    expected = model(tokens)
+    cache = KVCache(args, batch_size=rows)
+    cache.keys.fill_(torch.nan)  # slots that are not written must not be read
+    logits = []
+    start = 0
+    while start < tokens.shape[1]:
+        chunk = tokens[:, start : start + rng.randint(1, 8)]
+        logits.append(model(chunk, start_pos=start, cache=cache))
+        start += chunk.shape[1]
+    torch.testing.assert_close(torch.cat(logits, 1), expected, atol=1e-4, rtol=1e-4)
+
+
+@given(architectures(), st.randoms(use_true_random=False))
+def test_a_row_of_a_batch_gives_the_tokens_it_gives_alone_with_and_without_a_cache(args, rng):
+    model = network(args, rng.randrange(2**32))
+    new = rng.randint(1, args.max_seq_len - 1)
+    lengths = [rng.randint(1, args.max_seq_len - new) for _ in range(rng.randint(1, 4))]
+    prompts = [[rng.randrange(args.vocab_size) for _ in range(length)] for length in lengths]
+    together = list(generate(model, prompts, new))
+    for row, prompt in enumerate(prompts):
+        alone = list(generate(model, [prompt], new, use_cache=rng.random() < 0.5))
+        assert [tokens[row] for tokens in together] == [token for (token,) in alone]
+
+
+# --- the sampler ------------------------------------------------------------------------------------------------------
+
+LOGITS = st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=40)
+SETTINGS = st.builds(
+    Sampling, temperature=st.floats(0.05, 5), top_k=st.none() | st.integers(0, 50),
+    top_p=st.none() | st.floats(0.01, 1), min_p=st.none() | st.floats(0, 1),
+)  # fmt: skip
+
+
+@given(LOGITS, SETTINGS)
+def test_the_filters_keep_the_most_likely_tokens_and_respect_top_k_and_top_p(values, sampling):
+    logits = torch.tensor([values])  # (1, V)
+    kept = apply_filters(logits, sampling)[0].isfinite()  # (V,)
+    assert kept[logits[0].argmax()]
+    likely = (logits[0].double() / sampling.temperature).softmax(-1)
+    assert kept.all() or likely[kept].min() >= likely[~kept].max() * (1 - 1e-5)
+    distinct = len(set(values)) == len(values)
+    if sampling.top_k and distinct:
+        assert kept.sum() <= sampling.top_k
+    unfiltered = not sampling.top_k and sampling.min_p in (None, 0)
+    if sampling.top_p is not None and unfiltered:
+        assert likely[kept].sum() >= sampling.top_p - 1e-5
+
+
+@given(LOGITS, st.floats(0, 1, exclude_max=True))
+def test_the_drawn_token_is_that_of_the_cumulative_distribution(values, uniform):
+    token = draw(torch.tensor([values]), torch.tensor([uniform], dtype=torch.float64)).item()
+    weights = np.exp(np.array(values, dtype=np.float64) - max(values))
+    upper = np.cumsum(weights / weights.sum())
+    lower = np.concatenate(([0.0], upper[:-1]))
+    assert lower[token] - 1e-5 <= uniform <= upper[token] + 1e-5
+
+
+# --- text -------------------------------------------------------------------------------------------------------------
+
+PARTS = [*"aé中🦜 \n\t\r", "\u0301", "\u200d", "\u3000", "\u2581", "\ufffd", "The", "  ", "<s>"]
+ANY = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+TEXTS = st.lists(st.sampled_from(PARTS)).map("".join) | ANY
+
+
+@pytest.fixture(scope="module")
+def tokenizers(tmp_path_factory):
+    """A tokenizer of every kind, by name."""
+    base = tmp_path_factory.mktemp("tokenizers")
+    found = {}
+    text = ["The quick brown fox, naïve café — 中文字符, 🦜🦜. \n    def f(x):\n\treturn x\n" * 30]
+    for kind in ("char", "bpe"):
+        found[kind] = load_tokenizer(train_tokenizer(text, base / kind / "tokenizer.model", kind, 350))
+    save_tokenizer(found["bpe"], base / "json")
+    (base / "json" / "tokenizer.model").unlink()
+    llama2c_tokenizer.save(found["bpe"], base / "t.bin")
+    return found | {
+        "json": load_tokenizer(base / "json"),
+        "bin": load_tokenizer(base / "t.bin", found["bpe"].vocab_size),
+    }
+
+
+@pytest.mark.parametrize("kind", ["char", "bpe"])
+@given(text=TEXTS)
+def test_tokenizers_are_lossless(tokenizers, kind, text):
+    tokenizer = tokenizers[kind]
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@given(text=TEXTS)
+def test_the_tokenizer_saved_as_tokenizer_json_encodes_the_same_way(tokenizers, text):
+    assume(not any(special in text for special in ("\u2581", "<s>", "</s>", "<unk>")))  # special tokens in that format
+    assert tokenizers["json"].encode(text) == tokenizers["bpe"].encode(text)
+
+
+@pytest.mark.parametrize("kind", ["char", "bpe", "json", "bin"])
+@given(text=TEXTS, ids=st.lists(st.integers(0, 258) | st.integers(0, 10_000)))
+def test_streamed_text_equals_decoded_text(tokenizers, kind, text, ids):
+    tokenizer = tokenizers[kind]
+    ids = [token % tokenizer.vocab_size for token in ids] + tokenizer.encode(text)
+    stream = tokenizer.stream()
+    assert "".join(map(stream.push, ids)) + stream.flush() == tokenizer.decode(ids)
+
+
+@given(st.text("ab🦜"), st.lists(st.text("ab🦜", min_size=1, max_size=4), max_size=3), st.integers(1, 4))
+def test_a_text_ends_before_its_first_stop_string_for_any_chunk_size(text, strings, size):
+    stops = StopStrings(strings)
+    emitted = "".join(stops.push(text[i : i + size]) for i in range(0, len(text), size)) + stops.flush()
+    matches = [(text.find(stop) + len(stop), text.find(stop)) for stop in strings if stop in text]  # (end, start)
+    assert emitted == (text[: min(matches)[1]] if matches else text)
+
+
+@given(TEXTS, st.integers(1, 9), st.none() | st.text("\n\ta ", min_size=1, max_size=2), st.integers(1, 30))
+def test_documents_are_split_at_separators_for_any_block_size(text, size, separator, block_size):
+    chunks = list(split_text(text, size))
+    assert "".join(chunks) == text
+    assert all(0 < len(chunk) <= size for chunk in chunks)
+    documents: list[str] = []
+    blocks = (text[i : i + block_size] for i in range(0, len(text), block_size))
+    for chunk in split_documents(blocks, separator):
+        if chunk.starts_document:
+            documents.append("")
+        documents[-1] += chunk.text
+    expected = text.split(separator) if separator else [text]
+    assert documents == [document for document in expected if document]

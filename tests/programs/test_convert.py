@@ -1,0 +1,336 @@
+"""convert.py as a user runs it, mostly in this process, because starting a process is slow."""
+
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from script_helpers import run_in_process
+
+import convert
+from model import generate
+from model.rope_scaling import RopeScaling
+from model.text.llama2c_tokenizer import Llama2cTokenizer
+from model.text.train_tokenizer import train_tokenizer
+from model.weights import checkpoint, llama2c, load_args, load_model, load_tokenizer, meta, save_model, save_tokenizer
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def source(small_model, tmp_path, monkeypatch):
+    """A run directory with its tokenizer, in an empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    train_tokenizer(["the ropewalk is a long lane where rope is laid. " * 50], tmp_path / "tok", "bpe", 290)
+    save_tokenizer(load_tokenizer(tmp_path / "tok"), tmp_path / "run")
+    model = small_model(head_dim=8, vocab_size=290, tie_embeddings=True).eval()
+    save_model(model, tmp_path / "run")
+    return model
+
+
+@pytest.fixture
+def run(capsys):
+    """run(*flags) -> (exit code, stderr)."""
+
+    def run(*flags):
+        code = run_in_process(convert.main, "convert.py", *flags)
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        return code, captured.err
+
+    return run
+
+
+def same_weights(model, path):
+    state = load_model(path).state_dict()
+    return all(torch.equal(state[name], tensor) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize("name", ["x.bin", "x.tokenizer.bin"])
+def test_a_file_written_by_another_process_meanwhile_is_not_overwritten(source, run, monkeypatch, name):
+    real = convert.open_checkpoint
+
+    def open_after_another_process(path):
+        Path(name).write_text("another's", encoding="utf-8")
+        return real(path)
+
+    monkeypatch.setattr(convert, "open_checkpoint", open_after_another_process)
+    code, err = run("run", "x.bin", "--to", "llama2c")
+    assert code == 2
+    assert f"error: {name} exists" in err
+    assert Path(name).read_text(encoding="utf-8") == "another's"
+    assert [path.name for path in Path().glob("x.*")] == [name]
+
+
+def test_round_trips_are_bit_equal(source, run):
+    for *flags, target in [
+        ("run", "x.bin", "--to", "llama2c", "x.bin"),
+        ("x.bin", "back", "--to", "hf", "--tokenizer", "run/tokenizer.model", "back"),
+        ("run", "meta", "--to", "meta", "meta"),
+        ("meta", "again", "--to", "hf", "again"),
+    ]:
+        code, err = run(*flags)
+        assert code == 0, err
+        assert same_weights(source, target)
+    assert Path("back/model.safetensors").read_bytes() == Path("run/model.safetensors").read_bytes()
+    assert Path("back/config.json").read_text(encoding="utf-8") == Path("run/config.json").read_text(encoding="utf-8")
+
+
+CONVERSIONS = {
+    "Meta": ["meta", "--tokenizer", "run/tokenizer.model"],
+    "Meta, a tokenizer without EOS": ["meta", "--tokenizer", "no_eos/tokenizer.json"],
+    "Meta, no tokenizer": ["bare"],
+    "Meta, untied": ["untied"],
+    "llama2.c": ["x.bin"],
+    "llama2.c in eight bits, no tokenizer": ["eight.bin"],
+}
+
+
+@pytest.mark.parametrize("flags", CONVERSIONS.values(), ids=CONVERSIONS)
+def test_transformers_generates_from_every_conversion(source, small_model, run, flags):
+    transformers = pytest.importorskip("transformers")
+    Path("no_eos").mkdir()
+    tokenizer = json.loads(Path("run/tokenizer.json").read_text(encoding="utf-8"))
+    Path("no_eos/tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")  # without tokenizer_config.json
+    for arguments in (
+        ["run", "meta", "--to", "meta"],
+        ["run", "x.bin", "--to", "llama2c"],
+        ["run", "eight.bin", "--to", "llama2c", "--version", 2],
+    ):
+        assert run(*arguments)[0] == 0
+    Path("eight.tokenizer.bin").unlink()
+    shutil.copytree("meta", "bare")
+    Path("bare/tokenizer.model").unlink()
+    Path("untied").mkdir()
+    meta.save(small_model(head_dim=8, vocab_size=290), Path("untied"))
+    assert run(*flags, "back", "--to", "hf")[0] == 0
+    theirs = transformers.AutoModelForCausalLM.from_pretrained("back", dtype=torch.float32)
+    prompt = [1, 5, 9]
+    expected = theirs.generate(torch.tensor([prompt]), max_new_tokens=8, do_sample=False)[0, len(prompt) :].tolist()
+    ours = [token for (token,) in generate(load_model("back"), [prompt], max_new_tokens=8, temperature=0.0)]
+    assert expected == ours[: len(expected)]
+
+
+def test_weights_tied_in_meta_stay_tied(source, small_model, run):
+    assert run("run", "meta", "--to", "meta")[0] == 0
+    size = sum(weight.numel() for weight in source.parameters())
+    for target, flags in (("back", ["--to", "hf"]), ("x.bin", ["--to", "llama2c"])):
+        code, err = run("meta", target, *flags)
+        assert code == 0, err
+        assert f"{size:,} parameters" in err
+        assert load_args(target).tie_embeddings
+        assert same_weights(source, target)
+    untied = small_model(head_dim=8, vocab_size=290)
+    Path("untied").mkdir()
+    meta.save(untied, Path("untied"))
+    assert run("untied", "two", "--to", "hf")[0] == 0
+    assert not load_args("two").tie_embeddings
+    assert same_weights(untied, "two")
+
+
+def test_int8_for_llama2c_round_trips_bit_equal(source, run):
+    code, err = run("run", "x.bin", "--to", "llama2c", "--version", 2)
+    assert code == 0, err
+    parameters = sum(tensor.numel() for tensor in source.parameters())
+    assert f"{parameters:,} parameters" in err
+    assert Path("x.bin").stat().st_size < 1.5 * parameters
+    assert run("x.bin", "again.bin", "--to", "llama2c", "--version", 2, "--tokenizer", "run/tokenizer.model")[0] == 0
+    assert Path("x.bin").read_bytes() == Path("again.bin").read_bytes()
+    code, err = run("x.bin", "wide", "--to", "hf", "--tokenizer", "run/tokenizer.model")
+    assert code == 0, err
+    for name, tensor in load_model("wide").state_dict().items():
+        assert (tensor - source.state_dict()[name]).abs().max() <= source.state_dict()[name].abs().max() / 254 + 1e-6
+
+
+def test_the_tokenizer_is_converted_too(source, run):
+    text = "the rope"
+    ours = load_tokenizer("run")
+    run("run", "hf", "--to", "hf")
+    assert sorted(os.listdir("hf")) == sorted(os.listdir("run"))
+    run("run", "meta", "--to", "meta")
+    assert load_tokenizer("meta", 290).encode(text) == ours.encode(text)
+    _, err = run("run", "x.bin", "--to", "llama2c")
+    assert "puts a space before every prompt" in err
+    assert Llama2cTokenizer("x.tokenizer.bin", 290).encode(text) == ours.encode(" " + text)
+
+
+def test_the_tokenizer_of_a_bin_is_found_beside_it_both_ways(source, run):
+    run("run", "demo.bin", "--to", "llama2c")
+    theirs = load_tokenizer("demo.bin", 290)
+    assert theirs.path == Path("demo.tokenizer.bin")
+    Path("demo.bin").rename("demo")  # the ending of the name does not matter
+    assert load_tokenizer("demo", 290).path == theirs.path
+    Path("demo").rename("demo.bin")
+    assert run("demo.bin", "back", "--to", "hf")[0] == 0
+    ours = load_tokenizer("back", 290)
+    assert ours.path == Path("back/tokenizer.model")
+    assert (ours.bos_id, ours.eos_ids) == (theirs.bos_id, theirs.eos_ids)
+    for text in ("the rope", "is laid. is  laid.\n\n", "日本語 \U0001f600", "", " x", "lane" * 40):
+        assert ours.encode(text) == theirs.encode(text)
+        assert ours.decode(ours.encode(text)) == text
+    assert json.loads(Path("back/tokenizer_config.json").read_text(encoding="utf-8"))["add_prefix_space"] is True
+    assert run("demo.bin", "meta", "--to", "meta")[0] == 0
+    assert load_tokenizer("meta", 290).encode("the rope") == theirs.encode("the rope")
+    assert run("back", "again.bin", "--to", "llama2c")[0] == 0
+    assert Path("again.tokenizer.bin").read_bytes() == Path("demo.tokenizer.bin").read_bytes()
+
+
+def test_converting_without_a_tokenizer_prints_a_note(source, run):
+    run("run", "demo.bin", "--to", "llama2c")
+    Path("demo.tokenizer.bin").unlink()
+    _, err = run("demo.bin", "back", "--to", "hf")
+    assert "demo.bin has no tokenizer: converting the weights only" in err
+
+
+def test_without_a_tokenizer_bos_and_eos_ids_are_kept(source, run):
+    for name in ("tokenizer.model", "tokenizer.json"):
+        Path("run", name).unlink()
+    run("run", "hf", "--to", "hf")
+    config = json.loads(Path("hf/config.json").read_text(encoding="utf-8"))
+    assert (config["bos_token_id"], config["eos_token_id"]) == (1, [2, 1])
+
+
+def test_dtype_is_kept_or_changed(source, run):
+    run("run", "half", "--to", "hf", "--dtype", "bfloat16")
+    run("half", "meta", "--to", "meta")
+    state = torch.load("meta/consolidated.00.pth", weights_only=True)
+    assert {tensor.dtype for tensor in state.values()} == {torch.bfloat16}
+    assert json.loads(Path("half/config.json").read_text(encoding="utf-8"))["torch_dtype"] == "bfloat16"
+    assert torch.equal(load_model("meta").norm.weight, source.norm.weight.bfloat16().float())
+
+
+def test_a_context_that_params_json_cannot_store_prints_a_note(source, run):
+    assert "context of 24: readers will use 2048" in run("run", "meta", "--to", "meta")[1]
+
+
+@pytest.mark.parametrize("version", [0, 2])
+@torch.no_grad()
+def test_force_converts_another_norm_eps_and_reports_the_change(small_model, run, tmp_path, monkeypatch, version):
+    monkeypatch.chdir(tmp_path)
+    model = small_model(head_dim=8, norm_eps=1e-2, tie_embeddings=True).eval()
+    save_model(model, "eps")
+    code, err = run("eps", "x.bin", "--to", "llama2c", "--version", version, "--force")
+    assert code == 0
+    found = re.search(r"largest change is (\S+)\. .* same after (\d+) of 24 tokens drawn at random", err)
+    tokens = torch.tensor([random.Random(0).choices(range(37), k=32)[:24]])
+    model = checkpoint.open_checkpoint("eps").model(
+        int8=version == 2, group_size=llama2c.group_size_for(model.args) if version else None
+    )
+    before, after = model(tokens), load_model("x.bin", int8=version == 2)(tokens)
+    assert float(found[1]) == pytest.approx(float((after - before).abs().max()), rel=0.05)
+    assert int(found[2]) == int((before.argmax(-1) == after.argmax(-1)).sum())
+
+
+def test_the_change_by_force_is_measured_on_text_if_there_is_a_tokenizer(source, run):
+    source.args = replace(source.args, norm_eps=1e-6)
+    save_model(source, "run")
+    code, err = run("run", "x.bin", "--to", "llama2c", "--force")
+    assert code == 0
+    assert "of 24 tokens of an English text" in err
+    assert load_args("x.bin").norm_eps == 1e-5
+    assert same_weights(source, "x.bin")
+
+
+MISTAKES = {
+    "no source": (("nowhere", "x", "--to", "hf"), "nowhere does not exist"),
+    "not a model": (("tok", "x", "--to", "hf"), "neither config.json nor params.json"),
+    "full target": (("run", "tok", "--to", "hf"), "tok exists"),
+    "itself": (("run", "run", "--to", "meta"), "run exists"),
+    "target file": (("run", "tok/tokenizer.model", "--to", "llama2c"), "exists"),
+    "no parent": (("run", "a/b", "--to", "hf"), "a is not a directory"),
+    "format": (("run", "x", "--to", "gguf"), "gguf"),
+    "no format": (("run", "x"), "--to"),
+    "dtype": (("run", "x", "--to", "hf", "--dtype", "int8"), "int8"),
+    "llama2c dtype": (("run", "x", "--to", "llama2c", "--dtype", "bfloat16"), "float32"),
+    "tokenizer": (("run", "x", "--to", "hf", "--tokenizer", "other/tokenizer.model"), "300 tokens, the model 290"),
+    "no tokenizer": (("run", "x", "--to", "hf", "--tokenizer", "none.model"), "none.model"),
+    "theta": (("theta", "x", "--to", "llama2c"), "rope_theta is 5"),
+    "scaling": (("scaled", "x", "--to", "meta"), "rope_scaling is"),
+    "eps": (("eps", "x", "--to", "llama2c"), "norm_eps is 1e-06, and llama2.c fixes it at 1e-05: --force"),
+    "theta by force": (("theta", "x", "--to", "llama2c", "--force"), "rope_theta is 5"),
+    "misspelt": (("run", "x", "--to", "hf", "--dtipe", "float16"), "--dtype"),
+    "tokenizer in the way": (("run", "y.bin", "--to", "llama2c"), "y.tokenizer.bin exists"),
+}
+
+
+@pytest.mark.parametrize(("flags", "words"), MISTAKES.values(), ids=MISTAKES)
+def test_mistakes_end_in_one_line_and_nothing_is_written(source, small_model, run, flags, words):
+    save_model(small_model(head_dim=8, rope_theta=5e5), "theta")
+    save_model(small_model(head_dim=8, norm_eps=1e-6), "eps")
+    save_model(small_model(head_dim=8, rope_scaling=RopeScaling("linear", 2.0)), "scaled")
+    train_tokenizer(["the ropewalk is a long lane where rope is laid. " * 50], Path("other"), "bpe", 300)
+    Path("y.tokenizer.bin").touch()
+    before = sorted(Path().rglob("*"))
+    code, err = run(*flags)
+    assert code == 2
+    assert err.startswith("convert.py: error: ")
+    assert err.count("\n") == 1
+    assert words in err
+    assert sorted(Path().rglob("*")) == before
+
+
+def test_a_failed_write_leaves_no_directory(source, run, monkeypatch):
+    monkeypatch.setattr(
+        "model.weights.tensors.save_file", lambda *_: (_ for _ in ()).throw(OSError(28, "disk full", "x"))
+    )
+    before = sorted(Path().rglob("*"))
+    code, err = run("run", "new", "--to", "hf")
+    assert (code, err) == (2, "convert.py: error: x: disk full\n")
+    assert sorted(Path().rglob("*")) == before
+
+
+def test_if_the_disk_is_too_full_for_the_weights_the_tokenizer_is_removed(source, run):
+    resource = pytest.importorskip("resource")
+    before, limits = sorted(Path().rglob("*")), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))  # the tokenizer fits
+    try:
+        code, err = run("run", "x.bin", "--to", "llama2c")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (code, err.splitlines()[-1]) == (2, "convert.py: error: x.bin: File too large")
+    assert sorted(Path().rglob("*")) == before
+
+
+def test_an_empty_target_directory_is_filled(source, run):
+    Path("new").mkdir()
+    assert run("run", "new", "--to", "meta")[0] == 0
+    assert same_weights(source, "new")
+
+
+def test_an_empty_directory_that_cannot_be_replaced_is_refused_before_converting(source, run, monkeypatch):
+    Path("empty").mkdir()
+    monkeypatch.setattr("os.path.ismount", lambda path: path == Path("empty"))
+    assert run("run", "empty", "--to", "hf") == (
+        2,
+        "convert.py: error: empty cannot be replaced by another directory: give a new name, or a name inside it\n",
+    )
+    monkeypatch.chdir("empty")
+    assert "error: . cannot be replaced" in run("../run", ".", "--to", "hf")[1]
+
+
+def test_the_script_runs_as_a_process(source):
+    ended = subprocess.run(
+        [sys.executable, REPOSITORY / "convert.py", "run", "x.bin", "--to", "llama2c"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        encoding="utf-8",
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert llama2c.Llama2c(Path("x.bin")).args.vocab_size == 290
+
+
+def test_with_another_tokenizer_the_ids_are_those_of_that_tokenizer(source, run):
+    for name in ("config.json", "generation_config.json"):
+        found = json.loads(Path("run", name).read_text(encoding="utf-8"))
+        Path("run", name).write_text(json.dumps(found | {"eos_token_id": 7}), encoding="utf-8")
+    run("run", "hf", "--to", "hf", "--tokenizer", "tok/tokenizer.model")
+    for name in ("config.json", "generation_config.json"):
+        assert json.loads(Path("hf", name).read_text(encoding="utf-8"))["eos_token_id"] == [2, 1]

@@ -1,0 +1,263 @@
+import json
+import math
+from functools import partial
+
+import pytest
+import torch
+from script_helpers import run_in_process
+from tqdm import tqdm
+
+import evaluate
+from evaluate import Score, encoded_documents, score_table, windows
+from model import ModelArgs, Transformer
+from model.text.readers import Chunk
+from model.text.sources import open_documents
+from model.text.train_tokenizer import train_tokenizer
+from model.training.config import DataArgs
+from model.training.run_text import count_training_files
+from model.weights import load_model, load_tokenizer, save_model, save_tokenizer
+
+TEXT = "The rope was laid along the lane, and the lane was long. " * 9
+CONTEXT = 13
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    tokenizer = load_tokenizer(train_tokenizer([TEXT], tmp_path / "tokenizer.model", "bpe", 300))
+    save_tokenizer(tokenizer, tmp_path / "run")
+    args = ModelArgs(dim=24, n_layers=2, n_heads=3, n_kv_heads=1, vocab_size=300, max_seq_len=CONTEXT)
+    model = Transformer(args)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(5 if weight.ndim == 2 else 1)  # a sharper distribution, so that errors show in the loss
+    save_model(model, tmp_path / "run")
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def run(run_dir, capsys):
+    """``run(*arguments)`` -> (exit code, stdout, stderr) of evaluate.py on the small run."""
+
+    def call(*arguments):
+        return (run_in_process(evaluate.main, "evaluate.py", run_dir, *arguments), *capsys.readouterr())
+
+    return call
+
+
+@pytest.mark.parametrize("length", [2, 5, CONTEXT, CONTEXT + 1, CONTEXT + 2, 50, 53])
+@pytest.mark.parametrize("stride", [1, 4, 12, CONTEXT])
+def test_each_token_but_the_first_is_scored_once_with_at_least_context_minus_stride_tokens(length, stride):
+    tokens = list(range(length))
+    seen = []
+    for window in windows(0, tokens, CONTEXT, stride):
+        assert len(window.tokens) <= CONTEXT + 1
+        scored = window.tokens[-window.scored :]
+        seen += scored
+        for token in scored:
+            assert token - window.tokens[0] >= min(token, CONTEXT - stride + 1)
+    assert seen == tokens[1:]
+
+
+@pytest.mark.usefixtures("each_processor")
+@pytest.mark.parametrize("stride", [3, 7, None])
+def test_the_loss_equals_that_of_transformers_on_the_same_windows(run_dir, tmp_path, run, stride):
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(run_dir, dtype=torch.float32).eval()
+    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
+    tokens = load_tokenizer(run_dir).encode(TEXT)
+    total, count = 0.0, len(tokens) - 1
+    for window in windows(0, tokens, CONTEXT, stride or CONTEXT):
+        ids = torch.tensor([window.tokens])
+        labels = ids.clone()
+        labels[:, : -window.scored] = -100  # not counted
+        with torch.no_grad():
+            total += theirs(ids, labels=labels).loss.item() * window.scored
+    arguments = [] if stride is None else ["--stride", stride]
+    code, out, _ = run("--data", tmp_path / "text.txt", "--json", *arguments, "--dtype", "float32")
+    assert code == 0
+    ours = json.loads(out.splitlines()[-1])
+    assert ours["tokens"] == count
+    assert ours["nats_per_token"] == pytest.approx(total / count, abs=1e-4)
+    assert ours["bits_per_byte"] == pytest.approx(total / math.log(2) / len(TEXT.encode()), abs=1e-4)
+    assert ours["perplexity"] == pytest.approx(math.exp(total / count), rel=1e-4)
+
+
+@pytest.mark.usefixtures("each_processor")
+def test_windows_do_not_cross_documents_and_batches_change_no_score(run_dir, tmp_path):
+    texts = ["A rope.", "", TEXT[:90], "x", TEXT[100:260]]
+    file = tmp_path / "texts.jsonl"
+    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+    model, tokenizer = load_model(run_dir), load_tokenizer(run_dir)
+    found = list(encoded_documents(open_documents([file]), tokenizer))
+    assert [tokens for tokens, _ in found] == [tokenizer.encode(text) for text in texts if text]
+    alone = [evaluate.evaluate(model, [item], 5, 1)[0] for item in found]
+    for size in (1, 3, 50):
+        together = evaluate.evaluate(model, found, 5, size)
+        assert [item.tokens for item in together] == [item.tokens for item in alone]
+        assert [item.nats for item in together] == pytest.approx([item.nats for item in alone], abs=1e-4)
+
+
+@pytest.mark.parametrize(("bos", "size"), [([0], 5), ([], 3)])
+def test_the_bytes_of_a_first_token_that_is_not_predicted_do_not_count(bos, size):
+    class Letters:
+        bos_id = 0
+
+        def encode(self, text):
+            return [*bos, *map(ord, text)]
+
+        def decode(self, ids):
+            return "".join(map(chr, ids))
+
+    ((_, predicted),) = encoded_documents([Chunk("éabc", starts_document=True)], Letters())
+    assert predicted == size
+
+
+def test_the_table_agrees_with_the_json_lines_of_the_documents(run, tmp_path):
+    file = tmp_path / "texts.jsonl"
+    file.write_text("".join(json.dumps({"text": TEXT[:n]}) + "\n" for n in (60, 150)), encoding="utf-8")
+    _, out, _ = run("--data", file, "--json")
+    first, second, total = map(json.loads, out.splitlines())
+    assert (first["document"], second["document"], total["documents"]) == (1, 2, 2)
+    assert total["bytes"] == first["bytes"] + second["bytes"] == 210
+    mean = (first["nats_per_token"] * first["tokens"] + second["nats_per_token"] * second["tokens"]) / total["tokens"]
+    assert total["nats_per_token"] == pytest.approx(mean)
+    _, out, _ = run("--data", file)
+    assert f"nats per token {total['nats_per_token']:.4f}" in out
+    assert "documents      2; nats per token from" in out
+
+
+def test_several_files_are_shown_one_per_line(run, tmp_path):
+    (tmp_path / "a.txt").write_text(TEXT[:60], encoding="utf-8")
+    (tmp_path / "b.jsonl").write_text(
+        "".join(json.dumps({"text": TEXT[:n]}) + "\n" for n in (50, 90)), encoding="utf-8"
+    )
+    (tmp_path / "c.md").write_text("not selected", encoding="utf-8")
+    arguments = ("--data", tmp_path, "--glob", "*.txt", "*.jsonl")
+    _, out, _ = run(*arguments, "--json")
+    *lines, a, b, total = map(json.loads, out.splitlines())
+    names = [str(tmp_path / name) for name in ("a.txt", "b.jsonl")]
+    assert [line["file"] for line in lines] == [names[0], names[1], names[1]]
+    assert [(file["file"], file["documents"], file["bytes"]) for file in (a, b)] == [
+        (names[0], 1, 60),
+        (names[1], 2, 140),
+    ]
+    assert b["tokens"] == lines[1]["tokens"] + lines[2]["tokens"]
+    assert total["bytes"] == 200
+    _, out, _ = run(*arguments)
+    table, _, summary = out.partition("\n\n")
+    assert [line.split()[-1] for line in table.splitlines()] == ["file", *names]
+    assert table.splitlines()[2].startswith(f"{b['nats_per_token']:.4f}")
+    assert summary.startswith(f"nats per token {total['nats_per_token']:.4f}")
+
+
+def test_no_progress_bar_is_written_to_a_pipe(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("evaluate.tqdm", partial(tqdm, mininterval=0, delay=0))
+    (tmp_path / "a.txt").write_text(TEXT, encoding="utf-8")
+    assert run("--data", tmp_path / "a.txt")[2] == ""
+
+
+@pytest.fixture
+def settings(run_dir, tmp_path, monkeypatch):
+    """``settings(text)`` makes the model a run with this config.toml."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return (run_dir / "config.toml").write_text
+
+
+@pytest.mark.usefixtures("each_processor")
+def test_without_data_the_validation_text_of_the_run_is_scored(run, settings, tmp_path):
+    (tmp_path / "text.txt").write_text("%".join([TEXT, TEXT[:80], TEXT[:41]]), encoding="utf-8")
+    (tmp_path / "end.txt").write_text(TEXT[480:] + "%" + TEXT[:80] + "%" + TEXT[:41], encoding="utf-8")
+    fraction = (len(TEXT) - 480 + 121) / (len(TEXT) + 121)
+    settings(f'data = "text.txt"\nval_fraction = {fraction}\ndoc_separator = "%"\n')
+    code, out, err = run("--json")
+    assert code == 0
+    assert f"note: scoring the last {100 * fraction:g}% of text.txt, the run's validation text" in err
+    assert json.loads(out.splitlines()[-1])["documents"] == 3
+    _, data_out, err = run("--data", "end.txt", "--json")
+    assert err == ""
+    lines = [json.loads(line) for line in out.splitlines()]
+    data_lines = [json.loads(line) for line in data_out.splitlines()]
+    assert lines == [{key: value for key, value in line.items() if key != "file"} for line in data_lines]
+    settings('data = "text.txt"\nval_data = "end.txt"\ndoc_separator = "%"\n')
+    assert run("--json")[1] == out
+
+
+def test_scoring_training_text_prints_a_note(run, settings, tmp_path):
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(TEXT, encoding="utf-8")
+    settings('data = "a.txt"\ndoc_separator = ""\n')
+    assert "was trained on 1 of the 1 file to score: scores on training" in run("--data", tmp_path / "a.txt")[2]
+    assert "was trained on 1 of the 2 files to score" in run("--data", "b.txt", "a.txt")[2]
+    assert run("--data", "b.txt")[2] == ""
+    settings('data = ["a.txt", "-", "http://127.0.0.1:1/a.txt", "gone.txt"]\ndoc_separator = ""\n')
+    assert run("--data", "b.txt")[2] == "", "no pipe is read and nothing is downloaded for the comparison"
+
+
+def test_the_bundled_documentation_counts_as_one_training_file(tmp_path):
+    (tmp_path / "a.txt").write_text(TEXT, encoding="utf-8")
+    source = open_documents(["python-docs", tmp_path / "a.txt"])
+    assert count_training_files(source, DataArgs()) == 1
+    assert count_training_files(source, DataArgs(data=("python-docs", str(tmp_path)))) == 2 == len(source.files)
+
+
+def test_the_separator_is_that_of_the_flag_or_of_the_run_or_recognized(run, settings, tmp_path):
+    (tmp_path / "a.txt").write_text("<|endoftext|>".join([TEXT] * 6), encoding="utf-8")
+    _, out, err = run("--data", "a.txt")
+    assert "documents      6" in out
+    assert "note: a.txt: split at <|endoftext|>, 5 times" in err
+    settings('data = "b.txt"\ndoc_separator = ""\n')
+    assert "documents" not in run("--data", "a.txt")[1]
+    assert "documents      6" in run("--data", "a.txt", "--doc_separator", "<|endoftext|>")[1]
+
+
+def test_a_text_of_one_token_is_scored_with_the_exact_loss():
+    model = Transformer(ModelArgs(dim=16, n_layers=1, n_heads=2, vocab_size=30, max_seq_len=CONTEXT))
+    (item,) = evaluate.evaluate(model, [([1, 7], 1)])
+    with torch.no_grad():
+        expected = -model(torch.tensor([[1]])).log_softmax(-1)[0, 0, 7].item()
+    assert item == Score(pytest.approx(expected, abs=1e-6), 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "is not a run of train.py, or its config.toml cannot be read: name the text to score with --data"),
+        (("--tokenizer", "TEXT"), "tokenizer cannot be used with the run's validation text: add --data"),
+        (("--data", "EMPTY"), "is empty"),
+        (("--data", "TEXT", "--stride", "0"), "stride is 0: give at least 1"),
+        (("--data", "TEXT", "--stride", "14"), "stride is 14: windows are 13 tokens long"),
+        (("--data", "TEXT", "--batch_size", "0"), "batch_size is 0: give at least 1"),
+        (("--data", "MISSING"), "does not exist"),
+    ],
+)
+def test_mistakes_are_one_line(run, tmp_path, arguments, message):
+    (tmp_path / "EMPTY").touch()
+    (tmp_path / "TEXT").write_text(TEXT, encoding="utf-8")
+    code, out, err = run(*(tmp_path / argument if argument.isupper() else argument for argument in arguments))
+    assert (code, out) == (2, "")
+    assert err.startswith("evaluate.py: error: ")
+    assert err.count("\n") == 1
+    assert message in err
+
+
+@pytest.mark.usefixtures("each_processor")
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_a_loss_that_is_not_finite_is_an_error(run_dir, tmp_path, run, form):
+    model = load_model(run_dir)
+    with torch.no_grad():
+        model.layers[1].attention.wo.weight[3, 5] = math.nan
+    save_model(model, run_dir)
+    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
+    code, out, err = run("--data", tmp_path / "text.txt", *form)
+    assert (code, out) == (2, "")
+    assert "the loss is nan: the weights hold NaN or infinity" in err
+
+
+def test_the_table_shows_the_range_and_the_median_of_several_documents():
+    scores = [Score(nats=nats, tokens=4, bytes=10) for nats in (8.0, 2.0, 4.0, 20.0)]
+    lines = score_table(scores).splitlines()
+    assert lines[0] == "nats per token 2.1250"
+    assert lines[3] == "text           16 tokens, 40 bytes"
+    assert lines[4] == "documents      4; nats per token from 0.5000 to 5.0000, median 1.5000"
+    assert len(score_table(scores[:1]).splitlines()) == 4  # one document has no range

@@ -1,0 +1,146 @@
+"""Every reader of files: a damaged file is either read or refused with a ValueError that has a message."""
+
+import json
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+from damage import Damage, broken_bytes, broken_json
+from hypothesis import given
+from training_helpers import trainer
+
+from model import ModelArgs, Transformer
+from model.cli import read_toml
+from model.decoding.prompts import read_texts
+from model.text import llama2c_tokenizer
+from model.text.train_tokenizer import train_tokenizer
+from model.training.config import SETTINGS_CLASSES
+from model.training.run_directory import load_state, read_metrics
+from model.weights import llama2c, load_tokenizer, meta, open_checkpoint, save_model, save_tokenizer
+from model.weights.tensors import read_header
+from study.compare import Compare, read_results
+from study.positions import build_scheme, load_study, save_study
+from study.scheme_training import MULTIPLES, budget
+
+ARGS = ModelArgs(dim=32, n_layers=1, n_heads=2, hidden_dim=96, vocab_size=300, max_seq_len=16, tie_embeddings=True)
+TEXT = "The quick brown fox jumps over the lazy dog, and says: I am a fox. " * 20
+COMPARE = Compare(schemes=("rope",), results=Path("results.jsonl"), data=("text.txt",))
+
+
+def read_checkpoint(path: Path) -> None:
+    """Read everything that generate.py reads."""
+    checkpoint = open_checkpoint(path)
+    tokenizer = checkpoint.tokenizer()
+    tokenizer.decode(tokenizer.encode("The 🦜"))
+    checkpoint.model()(torch.tensor([[1, 2, 3]]))
+
+
+def read_run(path: Path) -> None:
+    """Read everything that train.py --resume reads, except the text."""
+    read_metrics(path / "metrics.jsonl")
+    read_toml(path / "config.toml", *SETTINGS_CLASSES)
+    resumed = trainer(path, resume=True)
+    load_state(path, resumed.model, resumed.optimizers)
+
+
+READERS = {
+    "hf": (read_checkpoint, ["config.json", "generation_config.json", "model.safetensors", "tokenizer.model"]),
+    "json": (read_checkpoint, ["tokenizer.json", "tokenizer_config.json", "model.safetensors.index.json"]),
+    "meta": (read_checkpoint, ["params.json", "consolidated.00.pth"]),
+    "llama2c/model.bin": (read_checkpoint, ["../model.bin", "../model.tokenizer.bin"]),
+    "run": (read_run, ["training_state.safetensors", "metrics.jsonl", "config.toml"]),
+    "study": (load_study, ["study.json", "weights.safetensors"]),
+    "results": (lambda path: read_results(path / "results.jsonl", COMPARE), ["results.jsonl"]),
+}
+CASES = [(place, file) for place, (_, files) in READERS.items() for file in files]
+STRUCTURED = [case for case in CASES if case[1].endswith((".json", ".jsonl", ".safetensors"))]
+pytestmark = pytest.mark.filterwarnings("ignore:.*NaN or infinity")
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory) -> Path:
+    """A directory with an undamaged model or file of every format."""
+    base = tmp_path_factory.mktemp("sound")
+    hf, other, by_meta, study, results = (base / name for name in ("hf", "json", "meta", "study", "results"))
+    file = train_tokenizer([TEXT], base / "tokenizer.model", vocab_size=ARGS.vocab_size)
+    tokenizer, model = load_tokenizer(file), Transformer(ARGS)
+    save_tokenizer(tokenizer, hf)
+    save_model(model, hf)
+    shutil.copytree(hf, other)
+    (other / "tokenizer.model").unlink()
+    shard = "model-00001-of-00001.safetensors"
+    (other / "model.safetensors").rename(other / shard)
+    index = {"metadata": {}, "weight_map": dict.fromkeys(read_header(other / shard), shard)}
+    (other / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+    by_meta.mkdir()
+    meta.save(model, by_meta)
+    shutil.copy(file, by_meta)
+    (base / "llama2c").mkdir()
+    llama2c.save(model, base / "llama2c" / "model.bin")
+    llama2c_tokenizer.save(tokenizer, base / "llama2c" / "model.tokenizer.bin")
+    (base / "run").mkdir()
+    trainer(base / "run", eval_every=2, max_steps=4).run()
+    (base / "run" / "config.toml").write_text('max_steps = 4\nlr = 0.01\ndata = ["a"]\n', encoding="utf-8")
+    save_study(build_scheme(ARGS, "t5"), "t5", study)
+    results.mkdir()
+    lines = [
+        {"scheme": "rope", "seed": seed, "bits_per_byte": {str(t): 2.5 for t in MULTIPLES}, "tokens_per_second": 100,
+         "cache_bytes_per_token": 64, "parameters": 1000, "budget": budget(COMPARE)} for seed in (0, 1)
+    ]  # fmt: skip
+    (results / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return base
+
+
+def try_to_read(sound: Path, place: str, file: str, damage: Damage) -> None:
+    """Read a damaged file. It is a new file, because the old one may still be memory-mapped."""
+    path = sound / place / file if (sound / place).is_dir() else sound / "llama2c" / Path(file).name
+    original = path.read_bytes()
+    path.unlink()
+    path.write_bytes(damage(original))
+    message = "read"
+    try:
+        READERS[place][0](sound / place)
+    except ValueError as error:
+        message = str(error)
+    finally:
+        path.unlink()
+        path.write_bytes(original)
+    assert message.strip()
+
+
+@pytest.mark.parametrize("place", READERS)
+def test_undamaged_files_of_every_format_are_read(sound, place):
+    READERS[place][0](sound / place)
+
+
+@pytest.mark.parametrize(("place", "file"), CASES)
+@given(damage=broken_bytes())
+def test_a_damaged_file_is_read_or_refused(sound, place, file, damage):
+    try_to_read(sound, place, file, damage)
+
+
+@pytest.mark.parametrize(("place", "file"), STRUCTURED)
+@given(damage=broken_json())
+def test_a_file_with_a_changed_json_value_is_read_or_refused(sound, place, file, damage):
+    try_to_read(sound, place, file, damage)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
+@pytest.mark.parametrize(("place", "file"), CASES)
+def test_reading_does_not_block_on_a_named_pipe(sound, tmp_path, place, file):
+    copy = Path(shutil.copytree(sound / place.split("/")[0], tmp_path / "copy"))
+    pipe = copy / Path(file).name
+    pipe.unlink()
+    os.mkfifo(pipe)
+    with suppress(ValueError):  # optional files are ignored instead
+        READERS[place][0](copy / "model.bin" if place.startswith("llama2c") else copy)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
+def test_a_prompt_file_that_is_a_named_pipe_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "prompts")
+    with pytest.raises(ValueError, match="is not a file"):
+        read_texts([], tmp_path / "prompts")

@@ -1,0 +1,675 @@
+"""train.py from the command line. Most tests run it in this process, to save the seconds of importing PyTorch."""
+
+import dataclasses
+import io
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from script_helpers import run_in_process
+from training_helpers import forked
+
+import train
+from model import Transformer
+from model.cli import read_toml
+from model.text import sources
+from model.text.token_cache import cache_entries, cache_home
+from model.training import prepared_text
+from model.training import trainer as training
+from model.training.choice import CHOICE_MAX_AGE, Choice, load_choice, save_choice
+from model.training.config import SETTINGS_CLASSES
+from model.training.estimate import count_parameters
+from model.training.run_directory import RUN_FILES, locked
+from model.training.run_text import prepare_run_dataset, read_run_data_args, validation_documents
+from model.training.sizing import LADDER, Forecast, Machine
+from model.weights import load_model, load_tokenizer, save_model
+
+ROOT = Path(__file__).parents[2]
+SETTINGS = {"tokenizer": "char", "dim": 16, "n_layers": 1, "n_heads": 2, "max_seq_len": 16, "batch_size": 4}
+SETTINGS |= {"max_steps": 4, "eval_every": 2, "sample_every": 0, "eval_tokens": 100, "device": "cpu"}
+TEXT = "".join(f"{n} and {n} are {n + n}.\n" for n in range(200))
+
+
+@pytest.fixture(autouse=True)
+def _temporary_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("model.training.console.draw_losses", lambda directory: None)
+    monkeypatch.setattr("model.training.estimate.free_memory", lambda device: 64 * 10**9)
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text(TEXT, encoding="utf-8")
+    write_config("small.toml", SETTINGS)
+
+
+def write_config(name: str, settings: dict) -> None:
+    Path(name).write_text(
+        "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()), encoding="utf-8"
+    )
+
+
+def run(*argv: str) -> int:
+    return run_in_process(train.main, "train.py", *argv)
+
+
+def all_files() -> dict[Path, bytes]:
+    """The content of all files in the folder, except the cache, which a failing run may fill."""
+    return {path: path.read_bytes() for path in Path().rglob("*") if path.is_file() and path.parts[0] != "cache"}
+
+
+def error_of(capsys, *argv: str) -> str:
+    """Run a command that must fail with one line and change no file; returns the message."""
+    before = all_files()
+    assert run(*argv) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("train.py: error: ")
+    assert err.count("\n") == 1, err
+    assert "Traceback" not in err
+    assert all_files() == before
+    return err.removeprefix("train.py: error: ")
+
+
+def stderr_of(capsys, *argv: str) -> str:
+    """Run a command that must succeed; returns its stderr."""
+    assert run(*argv) == 0
+    return capsys.readouterr().err
+
+
+def rows(text: str) -> dict[str, str]:
+    """The rows of the terminal output by their names."""
+    return {line[:14].strip(): line[15:] for line in text.splitlines()}
+
+
+def metrics(directory: str) -> list[dict]:
+    return [json.loads(line) for line in Path(directory, "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def steps(directory: str) -> list[int]:
+    return [line["step"] for line in metrics(directory)]
+
+
+def test_a_recognized_separator_is_printed_once_and_saved_with_the_run(capsys):
+    Path("tagged.txt").write_text("\n<|endoftext|>\n".join(TEXT.splitlines()), encoding="utf-8")
+    err = stderr_of(capsys, "small.toml", "--data", "tagged.txt", "--out_dir", "out", "--sample_every", "4")
+    assert err.count("<|endoftext|>, 199 times") == 1
+    settings = tomllib.loads(Path("out/config.toml").read_text(encoding="utf-8"))
+    assert settings["doc_separator"] == "\n<|endoftext|>\n"
+    assert settings["start_text"] == "", "each line is a document, which is enough of them"
+    assert load_tokenizer("out").vocab_size == 259 + len(set(TEXT) - {"\n"})
+    assert "<|endoftext|>" not in stderr_of(capsys, "--resume", "--out_dir", "out", "--max_steps", "6")
+    assert steps("out") == [1, 2, 3, 4, 5, 6]
+    assert "<|endoftext|>" not in stderr_of(capsys, "small.toml", "--data", "tagged.txt", "--doc_separator", "")
+
+
+def test_the_validation_text_of_a_run_is_found_in_cache_or_files_unless_it_changed(capsys):
+    stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
+    text = Path("text.txt").read_text(encoding="utf-8")
+    end, tokenizer, data = text[int(len(text) * 0.9) :], load_tokenizer("out"), read_run_data_args(Path("out"))
+
+    def found():
+        dataset = prepare_run_dataset(Path("out"), data, tokenizer, 16)
+        return list(validation_documents(dataset, tokenizer))
+
+    assert found() == [(tokenizer.encode(end), len(end))]
+    Path("text.txt").rename("elsewhere.txt")
+    assert found() == [(tokenizer.encode(end), len(end))], "the cache still has it"
+    shutil.rmtree(cache_home())
+    with pytest.raises(ValueError, match=r"text.txt does not exist"):
+        found()
+    Path("text.txt").write_text(text + "More.\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"text.txt changed since the training of out: give the text"):
+        found()
+    Path("text.txt").write_text(text, encoding="utf-8")
+    assert found() == [(tokenizer.encode(end), len(end))]
+
+
+@pytest.mark.usefixtures("each_processor")
+def test_a_run_directory_is_complete(capsys):
+    err = stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
+    assert "python generate.py out" in err
+    names = {path.name for path in Path("out").iterdir()}
+    assert names >= {"config.toml", "config.json", "model.safetensors", "tokenizer.model", "metrics.jsonl"}
+    assert names <= {*RUN_FILES, ".lock"}  # of other files, no temporary ones are removed
+    assert steps("out") == [1, 2, 3, 4]
+    keys = set().union(*metrics("out"))
+    assert keys == {"step", "train_loss", "val_loss", "val_bits_per_byte", "lr", "grad_norm", "tokens_per_second"}
+    tokenizer = load_tokenizer("out")
+    assert load_model("out").args.vocab_size == tokenizer.vocab_size == 259 + len(set(TEXT))
+    assert tokenizer.decode(tokenizer.encode(TEXT)) == TEXT
+    assert not list(Path("out").glob(".*.tmp"))
+    assert not list(Path().rglob("*.pt")) + list(Path().rglob("*.pkl")) + list(Path().rglob("*.bin.tmp"))
+
+
+def test_text_and_runs_are_accepted_as_arguments_without_a_flag(capsys):
+    Path("more.txt").write_text(TEXT[::-1], encoding="utf-8")
+    small = [word for name, value in SETTINGS.items() for word in (f"--{name}", str(value))]
+    stderr_of(capsys, "text.txt", "more.txt", *small)
+    named_after_the_folder = f"runs/{Path.cwd().name}"
+    config = Path(named_after_the_folder, "config.toml").read_text(encoding="utf-8")
+    assert 'data = ["text.txt", "more.txt"]' in config
+    stderr_of(capsys, "small.toml", "text.txt")
+    stderr_of(capsys, "--max_steps", "5", "--resume", named_after_the_folder)
+    assert steps(named_after_the_folder) == [1, 2, 3, 4, 5]
+    assert steps("runs/small") == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["text.txt", "--data", "text.txt"], "data is given twice (once as text.txt): leave text.txt out, or --data"),
+        (["nowhere.txt"], "nowhere.txt does not exist: give text"),
+        (["small.toml", "small.toml"], "are two configs"),
+        (["run"], "run is a model: --resume run continues its run, --init_from run fine-tunes it"),
+        (["--resume", "run", "--out_dir", "x"], "out_dir is given twice (once as run): leave run out, or --out_dir"),
+        (["--resume", "run", "run"], "out_dir is given twice (once as run): leave run out, or --out_dir"),
+        (["text.txt", "--dim", "32", "more.txt"], "unknown argument 'more.txt': did you mean --data more.txt?"),
+    ],
+)
+def test_the_errors_for_arguments_without_a_flag(capsys, argv, message):
+    Path("run").mkdir()
+    write_config("run/config.toml", SETTINGS)
+    assert message in error_of(capsys, *argv)
+
+
+def test_runs_are_numbered_and_the_newest_is_resumed(capsys):
+    for directory in ("runs/small", "runs/small-2"):
+        assert f"directory      {directory}\n" in stderr_of(capsys, "small.toml", "--data", "text.txt")
+    os.utime("runs/small/config.toml", (1e9, 1e9))
+    err = stderr_of(capsys, "--resume", "--max_steps", "6")
+    assert "runs/small-2" in err
+    assert "after step 4; max_steps 4 -> 6" in err
+    assert steps("runs/small-2") == [1, 2, 3, 4, 5, 6]
+
+
+BAD_TEXTS = {
+    "empty": (b"", "empty is empty: give a file with text"),
+    "one_line": (b"To be, or not.\n", "tokens long, a context of 16 needs 17"),
+    "short": (b"abc", "a context of 16 needs 17"),
+    "junk": (bytes(range(256)) * 40, "junk"),
+    "latin": ("Grüße ".encode("latin-1") * 100, "latin"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_TEXTS)
+def test_the_errors_for_texts_that_cannot_be_trained_on(capsys, name):
+    content, message = BAD_TEXTS[name]
+    Path(name).write_bytes(content)
+    assert message in error_of(capsys, "small.toml", "--data", name)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["missing.toml"], "missing.toml does not exist"),
+        (["--data", "nowhere.txt"], "nowhere.txt does not exist"),
+        (["--data", "nowhere/"], "nowhere/ does not exist"),
+        (["--dim", "wide"], "dim is 'wide': give a whole number"),
+        (["--dmi", "64"], "--dim"),
+        (["--dim", "100", "--n_heads", "3"], "dim is 100, not a multiple of n_heads 3"),
+        (["--head_dim", "7"], "head_dim is 7: make it even"),
+        (["--n_kv_heads", "3"], "n_kv_heads is 3, not a divisor of n_heads 2"),
+        (["--batch_size", "0"], "batch_size is 0: give at least 1"),
+        (["--optimizer", "sgd"], "optimizer is 'sgd': give one of muon, adamw"),
+        (["--tokenizer", "bpe", "--vocab_size", "100000"], "vocab_size 100000 is too large"),
+        (["--tokenizer", "bpe", "--vocab_size", "200"], "vocab_size 200 is too small"),
+        (["--tokenizer", "no.model"], "no.model does not exist"),
+        (["--tokenizer", "text.txt"], "text.txt"),
+        (["--max_seq_len", "100000"], "a context of 100000 needs 100001"),
+        (["--dim", str(2**20)], "this run needs about"),
+        (["--batch_size", str(10**8)], "lower micro_batch_size (by default all of batch_size), batch_size or max_seq"),
+        (["--n_layers", str(10**9)], "n_layers (1000000000)"),
+        (["--dropout", "0.999999"], "dropout is 0.999999: give a number from 0 to 0.95"),
+        (["--network", "nowhere:Net"], "nowhere cannot be imported"),
+        (["--val_fraction", "0"], "val_fraction is 0.0"),
+        (["--device", "abacus"], "device is 'abacus'"),
+        (["--device", "cuda:77"], "device is 'cuda:77'"),
+        (["--out_dir", "text.txt"], "out_dir is text.txt, a file"),
+        (["--sample_every", "1", "--sample_prompt", "1 and 1 are 2. 2 and 2"], "sample_prompt is 23 tokens long"),
+        (["--init_from", "nowhere"], "nowhere does not exist"),
+        (["--resume", "--out_dir", "nowhere"], "nowhere holds no run"),
+        (["--resume"], "there is no run in runs"),
+    ],
+)
+def test_the_error_for_a_wrong_flag_is_one_line_that_names_it(capsys, argv, message):
+    config = [] if argv[0].endswith(".toml") else ["small.toml"]
+    data = [] if "--data" in argv else ["--data", "text.txt"]
+    assert message in error_of(capsys, *config, *argv, *data)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("batchsize = 3", "unknown setting 'batchsize': did you mean 'batch_size'?"),
+        ('dim = "wide"', "dim is 'wide': give a whole number"),
+        ("lr = [1]", "lr is [1]: give a number"),
+        ("dim = ", "bad.toml: "),
+        ("n_heads = 3", "dim is 256, not a multiple of n_heads 3"),
+    ],
+)
+def test_the_error_for_a_wrong_line_in_a_config(capsys, line, message):
+    Path("bad.toml").write_text(line + "\n", encoding="utf-8")
+    assert message in error_of(capsys, "bad.toml", "--data", "text.txt")
+
+
+def test_a_run_is_not_overwritten_and_not_resumed_with_another_model_or_text(capsys):
+    stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
+    again = partial(error_of, capsys, "small.toml", "--out_dir", "out", "--data")
+    assert "give another --out_dir, or --resume" in again("text.txt")
+    assert "cannot be resumed with dim 16 -> 32" in again("text.txt", "--resume", "--dim", "32")
+    Path("other.txt").write_text(TEXT + "more", encoding="utf-8")
+    assert "was trained on other text or as another model (data: " in again("other.txt", "--resume")
+    assert "data: " in again("text.txt", "--resume", "--val_fraction", "0.2")
+    Path("moved.txt").write_text(TEXT, encoding="utf-8")
+    err = stderr_of(capsys, "small.toml", "--out_dir", "out", "--resume", "--data", "moved.txt", "--lr", "0.001")
+    assert "data ('text.txt',) -> ('moved.txt',); lr 0.003 -> 0.001" in err
+
+
+@pytest.mark.parametrize("spec", ["story.txt", "-"])
+def test_a_run_is_resumed_from_its_cached_tokens_unless_its_text_is_named_again(capsys, monkeypatch, spec):
+    sources._spool.cache_clear()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode()), encoding="utf-8"))
+    Path("story.txt").write_text(TEXT, encoding="utf-8")
+    stderr_of(capsys, "small.toml", "--data", spec, "--out_dir", "out")
+    sources._spool.cache_clear()
+    Path("story.txt").write_text(TEXT + "more", encoding="utf-8")
+    assert "another text" in error_of(capsys, "--resume", "--out_dir", "out", "--data", "story.txt")
+    Path("story.txt").unlink()
+    stderr_of(capsys, "--resume", "--out_dir", "out", "--max_steps", "6")
+    assert steps("out")[-1] == 6
+    missing = {"story.txt": "story.txt does not exist", "-": "standard input is empty"}[spec]
+    assert missing in error_of(capsys, "--resume", "--out_dir", "out", "--data", spec)
+    shutil.rmtree("cache")
+    missing = {"story.txt": "story.txt does not exist", "-": "a pipe, and its tokens were not found in the cache"}[spec]
+    assert missing in error_of(capsys, "--resume", "--out_dir", "out")
+
+
+@pytest.fixture
+def during_preparation(monkeypatch):
+    """``during_preparation(work)`` calls ``work`` right after the next run has prepared its text.
+
+    Returns a list, to which it then appends all files as ``work`` left them.
+    """
+
+    def register(work) -> list[dict[Path, bytes]]:
+        snapshots = []
+
+        def prepare_then_work(plan):
+            monkeypatch.setattr(train, "prepare_text", prepare_text)
+            text = prepare_text(plan)
+            work()
+            snapshots.append(all_files())
+            return text
+
+        prepare_text = train.prepare_text
+        monkeypatch.setattr(train, "prepare_text", prepare_then_work)
+        return snapshots
+
+    return register
+
+
+@pytest.mark.parametrize("config", ["small.toml", "out.toml"])
+def test_a_run_that_finished_while_another_prepared_its_text_is_not_overwritten(capsys, during_preparation, config):
+    write_config("out.toml", SETTINGS | {"out_dir": "out"})
+    snapshots = during_preparation(lambda: run("small.toml", "--data", "text.txt", "--out_dir", "out", "--seed", "7"))
+    assert run(config, "--data", "text.txt", *(["--out_dir", "out"] if config == "small.toml" else [])) == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
+    assert len(errors) == 1
+    assert re.search(r"^train.py: error: out holds .*: give another --out_dir, or --resume", errors[0])
+    assert [all_files()] == snapshots
+    assert steps("out") == [1, 2, 3, 4]
+
+
+def test_two_concurrent_runs_without_out_dir_get_different_directories(capsys, during_preparation):
+    snapshots = during_preparation(lambda: run("small.toml", "--data", "text.txt", "--seed", "7"))
+    assert "directory      runs/small-2\n" in stderr_of(capsys, "small.toml", "--data", "text.txt")
+    assert snapshots[0].items() <= all_files().items()
+    for name in ("small", "small-2"):
+        settings = tomllib.loads(Path("runs", name, "config.toml").read_text(encoding="utf-8"))
+        assert Path(settings["out_dir"]) == Path("runs", name)
+        assert steps(f"runs/{name}") == [1, 2, 3, 4]
+    users = [sorted(Path(user).name for user in entry.runs) for entry in cache_entries(cache_home())]
+    assert users == [["small", "small-2"]] * 2  # of the tokenizer and of the tokens
+
+
+def test_a_run_is_not_resumed_with_settings_that_another_trainer_has_changed(capsys, during_preparation):
+    stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
+    snapshots = during_preparation(lambda: run("--resume", "--out_dir", "out", "--max_steps", "8"))
+    assert run("--resume", "--out_dir", "out", "--max_steps", "6") == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.endswith(f"error: {Path('out/config.toml')} changed after it was read: run again")
+    assert [all_files()] == snapshots
+    during_preparation(lambda: run("--resume", "--out_dir", "out"))
+    assert run("--resume", "--out_dir", "out", "--max_steps", "10") == 0
+    assert steps("out") == list(range(1, 11))
+
+
+def test_a_plan_does_not_mark_cache_entries_as_used():
+    assert run("small.toml", "--data", "text.txt", "--plan") == 0
+    Path("runs/small").mkdir(parents=True)
+    assert [entry.runs for entry in cache_entries(cache_home())] == [[], []]
+
+
+def test_a_text_that_changes_between_training_the_tokenizer_and_tokenizing_is_refused(capsys, monkeypatch):
+    learn = prepared_text.cached_tokenizer
+
+    def learn_then_change_text(*args):
+        file = learn(*args)
+        Path("text.txt").write_text(TEXT + "more", encoding="utf-8")
+        return file
+
+    monkeypatch.setattr(prepared_text, "cached_tokenizer", learn_then_change_text)
+    assert run("small.toml", "--data", "text.txt", "--out_dir", "out") == 2
+    assert "text.txt changed while it was read: run again" in capsys.readouterr().err.splitlines()[-1]
+    assert not Path("out").exists()
+
+
+def test_fine_tuning_is_refused_if_the_model_changes_meanwhile(capsys, during_preparation):
+    stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "base")
+    deeper = Transformer(dataclasses.replace(load_model("base").args, n_layers=2))
+    during_preparation(lambda: save_model(deeper, "base"))
+    argv = ["--data", "text.txt", "--init_from", "base", "--sample_every", "0", "--device", "cpu", "--max_steps", "1"]
+    assert run(*argv, "--out_dir", "tuned") == 2
+    assert "error: base changed after it was read: run again" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("damage", ["truncate", "foreign"])
+def test_a_damaged_state_is_refused(capsys, damage):
+    stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
+    state = Path("out/training_state.safetensors")
+    state.write_bytes(state.read_bytes()[:-5] if damage == "truncate" else Path("out/model.safetensors").read_bytes())
+    assert str(state) in error_of(capsys, "--resume", "--out_dir", "out")
+
+
+def test_a_second_trainer_is_refused(capsys):
+    stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
+    with locked(Path("out")):
+        assert "out is in use by another trainer" in error_of(capsys, "--resume", "--out_dir", "out")
+
+
+def test_a_full_disk_ends_the_run_with_one_line_that_names_the_last_checkpoint(capsys, monkeypatch):
+    stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
+    real_save_state = training.save_state
+
+    def save_state_to_full_disk(directory, tensors, notes) -> None:
+        if notes["progress"]["step"] > 6:
+            raise OSError(28, "No space left on device", str(directory / "training_state.safetensors"))
+        real_save_state(directory, tensors, notes)
+
+    monkeypatch.setattr(training, "save_state", save_state_to_full_disk)
+    assert run("--resume", "--out_dir", "out", "--max_steps", "10") == 2
+    err = capsys.readouterr().err.splitlines()[-1]
+    assert err.endswith(
+        "error: out/training_state.safetensors: No space left on device; the state of step 6 is kept; to resume: "
+        "python train.py --resume --out_dir out"
+    )
+
+
+def test_a_full_disk_before_the_first_checkpoint_promises_no_saved_step(capsys, monkeypatch):
+    def fail(directory, *_):
+        raise OSError(28, "No space left on device", str(directory / "training_state.safetensors"))
+
+    monkeypatch.setattr(training, "save_state", fail)
+    assert run("small.toml", "--data", "text.txt", "--out_dir", "out") == 2
+    err = capsys.readouterr().err.splitlines()[-1]
+    assert err.endswith("; no step is saved yet; to resume: python train.py --resume --out_dir out")
+
+
+def test_running_out_of_memory_ends_the_run_with_advice(capsys, monkeypatch):
+    def run_out_of_memory(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 7 GiB")
+
+    monkeypatch.setattr("model.training.trainer.cross_entropy", run_out_of_memory)
+    assert run("small.toml", "--data", "text.txt", "--out_dir", "out") == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.endswith(
+        "error: cpu has too little free memory: lower --micro_batch_size (now 4 sequences at once), "
+        "or train a smaller model"
+    )
+
+
+def test_a_network_that_takes_long_to_build_is_announced(capsys, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("model.training.run.initial_model", interrupted)
+    for layers in ("3", "65536"):
+        argv = ["small.toml", "--data", "text.txt", "--out_dir", f"runs/{layers}", "--n_layers", layers]
+        assert run(*argv, "--dtype", "float32") == 130
+        assert ("in 65,536 layers, about 1:08" in capsys.readouterr().err) == (layers == "65536")
+
+
+@pytest.mark.usefixtures("each_processor")
+def test_a_loss_that_is_not_finite_ends_the_run_without_a_checkpoint(capsys, monkeypatch):
+    monkeypatch.setattr(
+        "model.training.trainer.cross_entropy", lambda *_: torch.tensor(float("nan"), requires_grad=True)
+    )
+    assert run("small.toml", "--data", "text.txt", "--out_dir", "out") == 2
+    assert "error: step 1: the loss is nan" in capsys.readouterr().err.splitlines()[-1]
+    assert not Path("out/training_state.safetensors").exists()
+
+
+@pytest.mark.usefixtures("each_processor")
+def test_fine_tuning_starts_from_the_weights_and_the_tokenizer_of_the_model(capsys):
+    stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "base", "--max_steps", "30")
+    Path("new.txt").write_text(TEXT.replace("and", "plus"), encoding="utf-8")
+    argv = ["--data", "new.txt", "--init_from", "base", "--sample_every", "0", "--device", "cpu", "--batch_size", "2"]
+    stderr_of(
+        capsys, "small.toml", *argv, "--out_dir", "tuned", "--max_steps", "1", "--lr", "1e-9", "--muon_lr", "1e-9"
+    )
+    base, tuned = (load_model(name) for name in ("base", "tuned"))
+    assert tuned.args == base.args
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(base.parameters(), tuned.parameters()))
+    assert load_tokenizer("tuned").encode(TEXT) == load_tokenizer("base").encode(TEXT)
+    save_model(base, "copy", ids={})
+    assert "copy has neither tokenizer" in error_of(capsys, *argv, "--init_from", "copy")
+    stderr_of(capsys, "--resume", "--out_dir", "tuned", "--max_steps", "2")
+    assert steps("tuned") == [0, 1, 2]  # step 0 is the validation before the first step
+
+
+@pytest.mark.usefixtures("each_processor")
+def test_two_processes_make_one_run(capfd, monkeypatch):
+    def member(rank: int) -> None:
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+        sys.argv = ["train.py", "small.toml", "--data", "text.txt", "--out_dir", "out", "--sample_every", "4"]
+        os._exit(train.main())
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+        monkeypatch.setenv("MASTER_PORT", str(free.getsockname()[1]))
+    children = [forked(lambda rank=rank: member(rank)) for rank in range(2)]
+    for child in children:
+        child.join(300)
+    assert [child.exitcode for child in children] == [0, 0]
+    out, err = capfd.readouterr()
+    assert steps("out") == [1, 2, 3, 4]
+    assert out.count("--- sample at step 4 ---") == 1
+    assert err.count("validation     ") == 1
+
+
+def script(*argv: str, **options) -> subprocess.Popen:
+    """Start train.py as a process. Arguments are UTF-8, independent of the locale."""
+    command = [sys.executable, str(ROOT / "train.py"), *(word.encode() for word in argv)]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options, encoding="utf-8"
+    )
+
+
+def test_the_run_goes_on_if_a_sample_cannot_be_encoded_or_the_streams_are_closed():
+    Path("boats.txt").write_text("🛶 rows ⛵\n" * 500, encoding="utf-8")
+    argv = ["small.toml", "--data", "boats.txt", "--sample_every", "1", "--sample_prompt", "🛶"]
+    narrow = script(*argv, "--out_dir", "narrow", env=os.environ | {"PYTHONIOENCODING": "cp1252"})
+    out, err = narrow.communicate(timeout=300)
+    assert narrow.returncode == 0, err
+    assert out.count("--- sample at step") == 4
+    assert "?" in out
+    unread = script(*argv, "--out_dir", "unread")
+    unread.stdout.close()
+    unread.stderr.close()
+    assert unread.wait(100) == 0
+    closed = subprocess.Popen(
+        [shutil.which("sh"), "-c", 'exec "$0" "$@" 2>&- >&-', sys.executable, str(ROOT / "train.py"),
+         *(word.encode() for word in argv), "--out_dir", "closed"]
+    )  # fmt: skip
+    assert closed.wait(100) == 0
+    assert [steps(name) for name in ("narrow", "unread", "closed")] == [[1, 2, 3, 4]] * 3
+
+
+def test_a_run_of_almost_no_minutes_still_ends_with_a_validation_and_a_summary(capsys):
+    err = stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out", "--minutes", "1e-7")
+    assert "trained        0 steps, 0 tokens" in err
+    assert "validation     5." in err
+    assert load_model("out")
+    assert run("--resume", "--out_dir", "out", "--minutes", "10", "--max_steps", "2") == 0
+    assert steps("out") == [0, 1, 2]
+    capsys.readouterr()
+    message = error_of(capsys, "--resume", "--out_dir", "out", "--max_steps", "1")
+    assert message.startswith("max_steps is 1, but out has already taken 2 steps: give more than that")
+
+
+def test_fine_tuning_shows_its_first_validation_loss_and_its_learning_rates(capsys):
+    stderr_of(
+        capsys, "small.toml", "--data", "text.txt", "--out_dir", "base", "--max_steps", "60", "--eval_every", "60"
+    )
+    tune = ["--data", "text.txt", "--init_from", "base", "--max_steps", "1", "--eval_tokens", "100"]
+    err = stderr_of(capsys, *tune, "--out_dir", "tuned")
+    assert "fine-tuning    base, lr 0.006, muon_lr 0.006\n" in err  # the default config's 0.02 and 0.02
+    first, last = metrics("tuned")[0], metrics("base")[-1]
+    assert first["step"] == 0
+    assert first["val_loss"] == pytest.approx(last["val_loss"], rel=0.01)
+    assert f"before the first step: validation {first['val_loss']:.3f} nats per token" in err
+    assert "lr 0.5, muon_lr 0.006" in stderr_of(capsys, *tune, "--lr", "0.5", "--out_dir", "own")
+
+
+def test_ctrl_c_saves_exits_with_130_and_the_run_can_be_resumed():
+    running = script("small.toml", "--data", "text.txt", "--out_dir", "out", "--max_steps", "1000000")
+    while not (Path("out/metrics.jsonl").exists() and Path("out/metrics.jsonl").stat().st_size) and not running.poll():
+        time.sleep(0.01)
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=300)
+    assert running.returncode == 130, err
+    assert "stopped by SIGINT" in err
+    assert "python train.py --resume --out_dir out" in err
+    last = steps("out")[-1]
+    assert run("--resume", "--out_dir", "out", "--max_steps", str(last + 1)) == 0
+    assert steps("out") == list(range(1, last + 2))
+
+
+@pytest.fixture
+def speed(monkeypatch):
+    """A fixed speed, so that the choice does not depend on a clock."""
+    monkeypatch.setattr(Machine, "tokens_per_second", lambda self, model, train: 3e8 / count_parameters(model).hidden)
+
+
+def test_with_minutes_alone_a_model_is_chosen_printed_and_saved(capsys, speed):
+    """The saved settings include the choice, so that the run can be resumed and repeated."""
+    err = stderr_of(
+        capsys, "--data", "text.txt", "--tokenizer", "char", "--minutes", "0.02", "--out_dir", "first", "--seed", "4"
+    )
+    settings = tomllib.loads(Path("first/config.toml").read_text(encoding="utf-8"))
+    assert (settings["dim"], settings["n_layers"], settings["minutes"]) == (*LADDER[0], 0.02)
+    assert f"{settings['n_layers']} layers of width {settings['dim']}" in err
+    assert re.search(r"expected       [\d,]+ steps?, .* epochs?, at [\d,]+ tokens/s; too little to", err)
+    assert load_model("first").args.dim == settings["dim"]
+    stderr_of(capsys, "first/config.toml", "--out_dir", "again")
+    repeated = tomllib.loads(Path("again/config.toml").read_text(encoding="utf-8"))
+    assert repeated | {"out_dir": "first"} == settings
+    assert run("--resume", "--out_dir", "first", "--minutes", "0.03") == 0
+
+
+@pytest.mark.usefixtures("each_processor")
+def test_plan_prints_the_announcement_and_writes_nothing(capsys, speed):
+    before = all_files()
+    assert run("--data", "text.txt", "--tokenizer", "char", "--minutes", "3", "--plan") == 0
+    out = capsys.readouterr().out
+    for row in ("model", "memory", "text", "training", "directory", "expected"):
+        assert re.search(rf"^{row} ", out, re.MULTILINE)
+    assert "bytes each, vocabulary of" in out
+    assert "ending after about" in out  # 12 epochs of 3 KB take seconds of the three minutes
+    assert run("small.toml", "--data", "text.txt", "--plan") == 0
+    out = capsys.readouterr().out
+    assert "4 steps" in out
+    assert "ending after" not in out
+    assert run("--data", "text.txt", "--tokenizer", "char", "--minutes", "3", "--max_steps", "5", "--plan") == 0
+    assert "ending after" not in capsys.readouterr().out  # the user limited the steps
+    assert all_files() == before
+
+
+def test_a_run_uses_the_choice_of_its_plan(capsys, speed, monkeypatch):
+    """Even if the machine has become ten times as slow since then."""
+    Path("text.txt").write_text(TEXT * 300, encoding="utf-8")
+    argv = ["--data", "text.txt", "--tokenizer", "char", "--minutes", "30", "--weight_decay", "0.25"]
+    assert run(*argv, "--plan") == 0
+    planned = rows(capsys.readouterr().out)
+    monkeypatch.setattr(Machine, "tokens_per_second", lambda self, model, train: 3e7 / count_parameters(model).hidden)
+    monkeypatch.setattr("model.training.run.train_and_show", lambda plan, *_: 0)
+    assert run(*argv, "--out_dir", "same") == 0
+    assert "reused from --plan" in capsys.readouterr().err
+    assert run(*shlex.split(planned["command"])[2:], "--out_dir", "repeated") == 0
+    assert run(*argv, "--minutes", "29", "--out_dir", "other") == 0
+    same, repeated, other = (
+        read_toml(Path(name) / "config.toml", *SETTINGS_CLASSES) for name in ("same", "repeated", "other")
+    )
+    assert same | {"out_dir": None} == repeated | {"out_dir": None}
+    assert f"{same['n_layers']} layers of width {same['dim']}" in planned["model"]
+    assert f"{same['batch_size']} x {same['max_seq_len']} tokens per step" in planned["training"]
+    assert other["dim"] < same["dim"]
+
+
+def test_a_saved_choice_is_valid_for_a_day_and_ignored_if_damaged(tmp_path):
+    file = tmp_path / "choice.json"
+    assert load_choice(file) is None
+    choice = Choice({"dim": 64, "lr": 0.02, "tie_embeddings": True}, Forecast(1234.5, 67, 1.5, ends_early=True))
+    save_choice(choice, file)
+    assert load_choice(file) == choice
+    saved_at = file.stat().st_mtime
+    os.utime(file, (saved_at, saved_at - CHOICE_MAX_AGE - 60))
+    assert load_choice(file) is None
+    for damaged in (
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"chosen": {"dim": "wide"}, "expected": {}}',
+        '{"chosen": 3, "expected": {}}',
+        '{"chosen": {}, "expected": {"loss": 1}}',
+        '{"chosen": {}, "expected": 3}',
+    ):
+        file.write_text(damaged, encoding="utf-8")
+        assert load_choice(file) is None
+
+
+def test_plan_warns_if_fine_tuning_would_have_too_few_steps(capsys, speed):
+    stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "base")
+    argv = ["--data", "text.txt", "--init_from", "base", "--plan"]
+    assert run(*argv, "--minutes", "0.0001") == 0
+    planned = rows(capsys.readouterr().out)
+    assert "fewer than 100 steps teach little: give more minutes, or a smaller --batch_size" in planned["expected"]
+    assert "nats per token" not in planned["expected"]
+    assert "--init_from base" in planned["command"]
+    assert "--dim" not in planned["command"]
+    assert run(*argv, "--minutes", "30") == 0
+    assert "teach little" not in capsys.readouterr().out
+
+
+def test_plan_with_resume_is_refused(capsys):
+    stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
+    assert "--plan is for a new run: leave --resume out" in error_of(capsys, "--plan", "--resume", "--out_dir", "out")
+
+
+@pytest.mark.parametrize("text", ["ab" * 1500, "one document\n" * 40])
+def test_plan_accepts_repetitive_texts(capsys, speed, text):
+    Path("text.txt").write_text(text, encoding="utf-8")
+    assert run("--data", "text.txt", "--tokenizer", "char", "--minutes", "1", "--plan") == 0
+    assert "expected " in capsys.readouterr().out

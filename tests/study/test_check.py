@@ -1,0 +1,423 @@
+"""study check: right solutions are right in every style, and known mistakes are named."""
+
+import ast
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from study import check, exercise
+from study.__main__ import main
+from study.check import FUNCTIONS, Check, Verdict, faults, process, python_files, run
+from study.check.child import verdicts
+from study.check.together import TOGETHER
+from study.exercise import Exercise
+
+REPO = Path(__file__).parents[2]
+SOLUTIONS = REPO / "tests/solutions"
+STYLES = {name: (SOLUTIONS / f"{name}.py").read_text(encoding="utf-8") for name in ("complex", "real", "halves")}
+pytestmark = pytest.mark.filterwarnings("ignore:Casting complex values", "ignore:ComplexHalf support is experimental")
+
+TABLE, RESHAPE, ROTATE, MASK, CACHE, ATTEND = FUNCTIONS
+FAULTS = {name: value for name, value in vars(faults).items() if isinstance(value, faults.Fault)}
+
+
+def changes(name: str) -> list[tuple[str, str, str, str, str]]:
+    """(title, function, style, old, new) of each change to a right solution in a file of tests/solutions.
+
+    A change begins with ``@@ title | function style``; its ``-`` lines are replaced by its ``+`` lines.
+    """
+    parsed = []
+    for block in (SOLUTIONS / name).read_text(encoding="utf-8").split("@@ ")[1:]:
+        head, *lines = block.splitlines()
+        title, _, rest = head.rpartition(" | ")
+        function, style = rest.split()
+        old, new = ("\n".join(line[1:] for line in lines if line[0] == sign) for sign in "-+")
+        parsed.append((title, function, style, old, new))
+    return parsed
+
+
+def changed(style: str, old: str, new: str) -> str:
+    text = STYLES[style]
+    for before, after in zip(old.split("\n...\n"), new.split("\n...\n"), strict=True):
+        assert before in text, f"{style} has no {before!r}"
+        text = text.replace(before, after)
+    return text
+
+
+def judged(tmp_path: Path, text: str) -> dict[str, Verdict]:
+    """The verdicts on a file of this text, judged in this process."""
+    path = tmp_path / "mine.py"
+    path.write_text(text, encoding="utf-8")
+    return {step.function: step for step in verdicts([path]) if isinstance(step, Verdict)}
+
+
+@pytest.fixture(autouse=True)
+def _remove_modules(monkeypatch):
+    """Remove the modules of the judged files after each test, because other tests use the same names."""
+    for name in ("mine", "rope", "cache", "attention"):
+        monkeypatch.setitem(sys.modules, name, None)
+        del sys.modules[name]
+    monkeypatch.setattr(sys, "argv", ["pytest"])
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_right_solution_is_right_in_every_style(tmp_path, style):
+    found = judged(tmp_path, STYLES[style])
+    assert list(found) == [*FUNCTIONS, TOGETHER]
+    layout = "half-split" if style == "halves" else "right"
+    expected = dict.fromkeys(found, "right") | {ROTATE: layout, ATTEND: layout}
+    assert {name: verdict.outcome for name, verdict in found.items()} == expected
+    assert not any(verdict.hint or verdict.fault_names for verdict in found.values())
+
+
+@pytest.mark.parametrize(("title", "function", "style", "old", "new"), changes("right.diff"))
+def test_a_right_function_may_be_written_in_other_ways(tmp_path, title, function, style, old, new):
+    found = judged(tmp_path, changed(style, old, new))
+    assert function in found
+    assert {verdict.outcome for verdict in found.values()} <= {"right", "half-split"}, (title, found)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("style", STYLES)
+def test_a_function_alone_in_its_file_is_judged(tmp_path, style, function):
+    text = STYLES[style]
+    for other in set(FUNCTIONS) - {function}:
+        text = re.sub(rf"\b{other}\b", f"_{other}", text)
+    found = judged(tmp_path, text)
+    assert list(found) == [function]
+    assert found[function].outcome in ("right", "half-split"), found
+
+
+@pytest.mark.parametrize(("title", "function", "style", "old", "new"), changes("planted.diff"))
+def test_a_planted_mistake_is_named_and_nothing_else_is_wrong(tmp_path, title, function, style, old, new):
+    found = judged(tmp_path, changed(style, old, new))
+    verdict = found.pop(function)
+    names = [FAULTS[name].name for name in title.split(" + ")]
+    assert verdict.outcome == "wrong", verdict
+    assert [fault.name for fault in verdict.faults] == names, verdict
+    assert "yours" in verdict.hint
+    assert not verdict.case, "the smallest case is shown for unknown mistakes only"
+    assert {each.outcome for each in found.values()} <= {"right", "half-split"}, found
+
+
+def test_most_faults_are_planted():
+    planted = {name for title, *_ in changes("planted.diff") for name in title.split(" + ")}
+    assert planted <= FAULTS.keys()
+    assert len(planted) >= 65
+
+
+@pytest.mark.parametrize(("hint", "function", "style", "old", "new"), changes("unknown.diff"))
+def test_an_unknown_mistake_is_explained_by_the_first_failing_property(tmp_path, hint, function, style, old, new):
+    verdict = judged(tmp_path, changed(style, old, new))[function]
+    assert (verdict.outcome, verdict.fault_names) == ("wrong", ""), verdict
+    assert hint in verdict.hint
+    assert "yours" in verdict.hint
+    assert verdict.look
+    text = "\n".join(verdict.case)
+    assert "yours" in text
+    assert "expected" in text
+
+
+def test_the_step_of_each_fault_is_in_the_docs_and_about_its_function():
+    headings = dict(re.findall(r"^## (\d+)\. (.*)$", (REPO / "docs/rope.md").read_text(encoding="utf-8"), re.MULTILINE))
+    about = {1: "pair", 2: "relative", 4: "frequencies", 5: "ways to write", 6: "attention", 7: "enters", 8: "cache"}
+    about[12] = "mistakes"
+    for fault in FAULTS.values():
+        assert about[fault.step] in headings[str(fault.step)], fault
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_result_of_an_unexpected_type_or_shape_is_wrong_and_raises_nothing(tmp_path, function):
+    results = [
+        "None", "1", "'x'", "[]", "{}", "()", "(1, 2)", "(None, None)", "torch.zeros(())", "torch.zeros(3)",
+        "torch.zeros(2, 2)", "torch.zeros(0, 3)", "torch.zeros(2, 5, 4, 8) / 0", "torch.zeros(2, 3).to_sparse()",
+        "(torch.zeros(3), torch.zeros(4))",
+        "(torch.tensor(1.0), torch.tensor(2.0))", "[torch.zeros(2, 3)] * 3", "args[-1]",
+        "torch.zeros(1, 2, 1, 1).to(torch.uint16)",
+        "args", "args[-2:]", "torch.zeros(4, 4, dtype=torch.int8)", "torch.zeros(1, 1, dtype=torch.bool)", "object()",
+        "type('T', (tuple,), {})((1, 2))",
+    ]  # fmt: skip
+    # These are left out, because trying many pairs of mistakes takes over a second for each. One like them stays in.
+    slow = {
+        ROTATE: ["(1, 2)", "(None, None)", "(torch.zeros(3), torch.zeros(4))", "args[-2:]",
+                 "(torch.tensor(1.0), torch.tensor(2.0))"],
+        ATTEND: ["args[-1]", *(result for result in results if re.match(r"torch.zeros(?!.*uint16)", result))],
+    }  # fmt: skip
+    results = [result for result in results if result not in slow.get(function, ())]
+    if function == ROTATE:  # torch.equal does not support this dtype
+        results.append("tuple(x.to(torch.complex32) for x in args[:2])")
+    for result in results:
+        text = f"def {function}(*args):\n    return {result}\n"
+        if function == CACHE:
+            text = f"class KVCache:\n    __init__ = lambda *a, **k: None\n    update = lambda self, *args: {result}\n"
+        verdict = judged(tmp_path, f"import torch\n{text}")[function]
+        assert verdict.outcome == "wrong", (result, verdict)
+        assert "yours" in verdict.hint, (result, verdict)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("return 1 / 0", "line 2: ZeroDivisionError: division by zero"),
+        ("raise SystemExit", "line 2: SystemExit"),
+        ("return causal_mask(start_pos, T)", "line 2: RecursionError: "),
+    ],
+)
+def test_an_exception_is_one_line_with_its_line_number_and_the_arguments(tmp_path, body, message):
+    verdict = judged(tmp_path, f"def causal_mask(start_pos, T):\n    {body}\n")[MASK]
+    assert verdict.outcome == "raised"
+    assert message in verdict.hint
+    assert "called with start_pos 0, T 2" in verdict.hint
+    assert len(list(verdict.lines(hint_only=False))) == 1
+
+
+def test_the_message_of_an_exception_has_the_shapes_of_the_local_tensors(tmp_path):
+    text = STYLES["complex"].replace("q @ k.transpose(2, 3)", "q @ k")
+    hint = judged(tmp_path, text)[ATTEND].hint
+    assert "called with xq (1, 2, 1, 2), xk (1, 2, 1, 2)" not in hint, "the smallest case does not raise"
+    assert re.search(r"there .*q \(\d, \d, \d, \d\), k \(", hint), hint
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def f(:\n", "line 1: SyntaxError: "),
+        ("\udcff", "SyntaxError"),
+        ("x = '\0'", "source code string cannot contain null bytes"),
+        ("import sys\nsys.exit('bye')\n", "line 2: SystemExit: bye"),
+        ("raise ValueError('two\\nlines')\n", "line 1: ValueError: two lines"),
+        ("assert 1 == 2\n", "line 1: AssertionError"),
+        ("import nothing_of_this_name\n", "line 1: ModuleNotFoundError: No module named 'nothing_of_this_name'"),
+    ],
+)
+def test_a_file_that_cannot_be_loaded_is_reported_in_one_line_and_the_others_are_judged(tmp_path, text, message):
+    text += "\ndef causal_mask(start_pos, T):\n    return None\n"
+    (tmp_path / "rope.py").write_bytes(text.encode("utf-8", "surrogateescape"))
+    right = STYLES["complex"]
+    start = right.index("def attention")
+    (tmp_path / "attention.py").write_text(
+        f"import math\nfrom rope import apply_rotary_emb\n{right[start:]}", encoding="utf-8"
+    )
+    first, *found = [step for step in verdicts(python_files(tmp_path)) if isinstance(step, Verdict)]
+    assert first.outcome == "unloaded"
+    assert message in first.hint
+    assert list(first.lines(hint_only=True)) == [first.hint]
+    outcomes = {verdict.function: verdict.outcome for verdict in found}
+    parsed = "SyntaxError" not in message and "null bytes" not in message
+    assert outcomes == ({MASK: "wrong"} if parsed else {}) | {ATTEND: "right"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "function"),
+    [("KVCache", "KVcache", CACHE), ("apply_rotary_emb", "apply_rotary_embedding", ROTATE)],
+)
+def test_a_misspelt_function_is_missing_and_its_similar_name_is_shown(tmp_path, old, new, function):
+    verdict = judged(tmp_path, STYLES["complex"].replace(old, new))[function]
+    assert verdict.outcome == "missing"
+    assert f"mine.py defines {new}; rename it" in verdict.hint
+    assert check.is_bad(verdict)
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "float8_e4m3fn", "int64", "bfloat16"])
+def test_a_mask_of_numbers_of_any_dtype_is_not_boolean(tmp_path, dtype):
+    right = ".tril(diagonal=start_pos)"
+    found = judged(tmp_path, changed("complex", right, f"{right}.to(torch.{dtype})"))
+    assert found[MASK].fault_names == faults.NOT_BOOLEAN.name
+
+
+def test_the_dtype_of_a_mask_that_is_wrong_otherwise_is_only_a_remark(tmp_path):
+    verdict = judged(tmp_path, "import torch\ndef causal_mask(start_pos, T):\n    return torch.tensor(1.0)\n")[MASK]
+    assert (verdict.outcome, verdict.faults) == ("wrong", [])
+    assert "its shape:\nyours (), expected (2, 2)" in verdict.hint
+    assert verdict.remarks == ["Also: the mask is not boolean."]
+
+
+def test_functions_that_are_not_written_for_some_sizes_raise_together(tmp_path):
+    stub = "    if xq.shape[:3] == (2, 6, 4):\n        raise NotImplementedError\n"
+    text = changed("complex", "    G = ", f"{stub}    G = ")
+    found = judged(tmp_path, text)
+    assert found[ATTEND].outcome == "right"
+    assert found[TOGETHER].outcome == "raised"
+    assert "NotImplementedError" in found[TOGETHER].hint
+
+
+def test_two_mistakes_at_once_are_both_named(tmp_path):
+    text = changed("complex", ".float() / dim)", ".float() / (dim // 2))")
+    text = text.replace("torch.arange(end).float()", "torch.arange(1, end + 1).float()")
+    text = text.replace(" / math.sqrt(q.shape[-1])", "").replace("~mask", "~mask.T")
+    found = judged(tmp_path, text)
+    assert found[TABLE].fault_names == f"{faults.EXPONENT.name}, and {faults.SHIFTED.name}"
+    assert found[ATTEND].fault_names == f"{faults.TRANSPOSED_MASK.name}, and {faults.UNSCALED.name}"
+
+
+def test_functions_that_are_right_alone_in_different_layouts_are_wrong_together(tmp_path):
+    text = STYLES["complex"]
+    halves = STYLES["halves"]
+    rotation = halves[halves.index("def reshape") : halves.index("def causal_mask")]
+    table = halves[halves.index("def precompute") : halves.index("def reshape")]
+    other = text.replace("def attention", f"{table}{rotation}\n\ndef attention")
+    other = other.replace(
+        "xq, xk = apply_rotary_emb(xq, xk, freqs_cis)",
+        """cos, sin = (part[None, :, None] for part in freqs_cis)
+    c, s = cos[..., : cos.shape[-1] // 2], sin[..., : sin.shape[-1] // 2]
+    xq, xk = (torch.stack((a * c - b * s, a * s + b * c), -1).flatten(-2)
+              for a, b in ((x[..., ::2], x[..., 1::2]) for x in (xq, xk)))""",
+    )
+    found = judged(tmp_path, other)
+    assert {verdict.outcome for name, verdict in found.items() if name != TOGETHER} == {"right", "half-split"}
+    assert found[TOGETHER].outcome == "wrong"
+    assert "yours neighbours and halves, expected halves and halves" in found[TOGETHER].hint
+
+
+def test_the_total_time_is_limited_and_a_function_that_ends_the_process_stops_alone(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        STYLES["halves"] + "import os, signal, time\n"
+        "def causal_mask(start_pos, T):\n    print('asleep')\n    time.sleep(1000)\n"
+        "KVCache.update = lambda *values: os._exit(0)\n"
+        "def attention(*values):\n    while True:\n        pass\n",
+        encoding="utf-8",
+    )
+    answer = run(Check(file=tmp_path / "mine.py", seconds=1.0))
+    lines = [line for line in str(answer).splitlines() if line[0] != " "]
+    assert answer.code == 1
+    assert sum(": right" in line for line in lines) == 3
+    stopped = re.match(
+        r"causal_mask: stopped: it did not end within ([\d.]+) seconds; is there an endless loop\?", lines[3]
+    )
+    assert 0.4 <= float(stopped[1]) <= 0.5, "half of the time that the functions before it left"
+    assert "  | asleep" in str(answer)
+    assert lines[4].startswith("KVCache: stopped: it ended the process with status 0")
+    assert lines[5].startswith(("attention: stopped: it did not end within 0.", "attention: stopped: not judged"))
+
+
+def test_only_running_code_of_the_reader_is_overdue():
+    progress = process.Progress(seconds_left=2.0)
+    progress.update({"step": "attention", "allowed": -process.GRACE})
+    assert not progress.overdue(), "the reader's code is not running"
+    progress.update({"running": True, "seconds_left": 2.0})
+    assert progress.overdue()
+    progress.update({"running": False, "seconds_left": 0.5})
+    assert not progress.overdue()
+    assert progress.seconds_left == 0.5
+
+
+def test_memory_is_limited_input_raises_and_the_last_printed_lines_are_shown(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import torch\nprint('hello\\n' * 7, '\\033[2J')\ndef causal_mask(start_pos, T):\n    return input('name? ')\n"
+        "def attention(*values):\n    kept = []\n    while True:\n        kept.append(torch.empty(1 << 28))\n",
+        encoding="utf-8",
+    )
+    for name in ("model.py", "random.py"):  # of the current directory, which the check must not import
+        (tmp_path / name).write_text("raise SystemExit(7)\n", encoding="utf-8")
+    words = [sys.executable, "-P", "-m", "study", "check", "mine.py"]
+    env = os.environ | {"PYTHONPATH": str(REPO)}
+    ended = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, encoding="utf-8")
+    assert (ended.returncode, ended.stderr) == (1, "")
+    lines = ended.stdout.splitlines()
+    assert lines[0] == "mine.py: loaded"
+    assert lines[1:7] == ["  | (3 lines before these)", *["  | hello"] * 4, "  |  ?[2J"]
+    raised, prompt, memory, absent = lines[7:]
+    assert prompt.startswith("  | name? name?")
+    assert "attention" not in prompt
+    assert absent.startswith("not found: precompute_freqs_cis, ")
+    assert raised.startswith("causal_mask: raised: ")
+    assert "line 4: EOFError" in raised
+    assert memory.startswith("attention: raised: ")
+    assert "memory" in memory
+
+
+def test_files_of_a_directory_may_import_each_other_and_leave_nothing_behind(tmp_path):
+    text = STYLES["complex"]
+    start = text.index("def causal_mask"), text.index("def attention")
+    mixed = text[: start[0]].replace("-1, 2)", "2, -1).mT.contiguous()")
+    (tmp_path / "rope.py").write_text(mixed, encoding="utf-8")
+    (tmp_path / "cache.py").write_text("import torch\n" + text[start[0] : start[1]], encoding="utf-8")
+    (tmp_path / "attention.py").write_text(
+        "import math\nfrom rope import apply_rotary_emb\n" + text[start[1] :], encoding="utf-8"
+    )
+    answer = run(Check(file=tmp_path))
+    outcomes = [line.partition(": ")[2] for line in str(answer).splitlines() if line[0] != " "]
+    assert outcomes == ["right", "right", f"wrong: {faults.MIXED.name}", "right", "right", "right"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["attention.py", "cache.py", "rope.py"]
+
+
+def test_nothing_to_judge_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(check, "judge_files", lambda files, seconds: [])
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "mine.py").write_text("x = 1\n", encoding="utf-8")
+    for options, message in (
+        (Check(), "no file is given"),
+        (Check(file=tmp_path / "mine.py"), "defines none of precompute_freqs_cis, "),
+        (Check(file=tmp_path / "mine.py", seconds=0.0), "seconds is 0: give a number above 0"),
+        (Check(file=tmp_path / "empty"), "has no Python file"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            run(options)
+    with pytest.raises(FileNotFoundError):
+        run(Check(file=tmp_path / "missing.py"))
+
+
+def test_remarks_are_shown_with_and_without_hint():
+    verdict = Verdict(ROTATE, "right", remarks=["Something could be better."])
+    assert list(verdict.lines(hint_only=True)) == list(verdict.lines(hint_only=False))
+    assert "Something could be better." in "".join(verdict.lines(hint_only=True))
+
+
+def test_hint_shows_the_failing_property_and_no_explanation():
+    verdict = Verdict(TABLE, "wrong", "Something:\nyours 1, expected 2.", [faults.SIGN])
+    assert list(verdict.lines(hint_only=True)) == [f"{TABLE}: wrong", "  Something:", "    yours 1, expected 2."]
+    full = re.sub(r"\s+", " ", " ".join(verdict.lines(hint_only=False)))
+    assert full.startswith(f"{TABLE}: wrong: {faults.SIGN.name} Something: yours 1, expected 2. {faults.SIGN.why}")
+    assert full.endswith(" See docs/rope.md, step 1.")
+
+
+def test_the_script_takes_the_file_and_the_directory_without_their_flags(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["study", "exercise", str(tmp_path / "mine")])
+    assert main() == 0
+    assert capsys.readouterr().out.endswith(
+        f"python -m study check {shlex.quote((tmp_path / 'mine').as_posix())} --hint\n"
+    )
+    wrong = [Verdict(TABLE, "wrong", "hint", [faults.Fault("fault", "why", 3)])]
+    monkeypatch.setattr(check, "judge_files", lambda files, seconds: wrong)
+    monkeypatch.setattr(sys, "argv", ["study", "check", "--hint", str(tmp_path / "mine")])
+    assert main() == 1
+    absent = ", ".join(FUNCTIONS[1:])
+    assert capsys.readouterr().out == f"{TABLE}: wrong\n  hint\nnot found: {absent}\n"
+
+
+@pytest.mark.parametrize("topic", ["check", "exercise", "page"])
+def test_a_topic_without_a_picture_refuses_plot(monkeypatch, topic):
+    monkeypatch.setattr(sys, "argv", ["study", topic, "mine", "--plot", "x.png"])
+    with pytest.raises(ValueError, match=rf"^{topic} has no picture: leave out --plot x\.png$"):
+        main()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="names cannot have these characters there")
+def test_exercise_may_be_in_a_directory_of_any_name(tmp_path):
+    directory = tmp_path / """my dir, C:\\Users\\me, "" and \"\"\" and 'quotes'"""
+    report = exercise.run(Exercise(directory=directory))
+    command = str(report).splitlines()[-1].partition("then: ")[2]
+    assert shlex.split(command) == ["python", "-m", "study", "check", str(directory), "--hint"]
+    for path in python_files(directory):
+        docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+        command = docstring.splitlines()[0].partition("then run: ")[2]
+        assert shlex.split(command) == ["python", "-m", "study", "check", str(path)]
+
+
+def test_exercise_writes_functions_without_bodies_and_overwrites_no_file(tmp_path):
+    directory = tmp_path / "mine" / "deep"
+    exercise.run(Exercise(directory=directory))
+    assert sorted(path.name for path in directory.iterdir()) == ["attention.py", "cache.py", "rope.py"]
+    found = [step for step in verdicts(python_files(directory)) if isinstance(step, Verdict)]
+    assert [(each.function, each.outcome) for each in found] == [(name, "unwritten") for name in FUNCTIONS]
+    (directory / "cache.py").write_text("mine = 1\n", encoding="utf-8")
+    (directory / "rope.py").unlink()
+    with pytest.raises(ValueError, match=r"cache\.py exists and is not overwritten"):
+        exercise.run(Exercise(directory=directory))
+    assert (directory / "cache.py").read_text(encoding="utf-8") == "mine = 1\n"
+    assert not (directory / "rope.py").exists()

@@ -1,0 +1,180 @@
+"""study endless: the loss with a cache that evicts old tokens, and the influence evicted tokens still have."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from model import ModelArgs
+from model.decoding.endless import EndlessCache
+from model.text.train_tokenizer import train_tokenizer
+from model.weights import load_tokenizer, save_model, save_tokenizer
+from study.extrapolate import (
+    Extrapolate,
+    covered_by,
+    endless_logits,
+    endless_losses,
+    endless_steps,
+    last_predictions,
+    loss_table,
+    mean_divergence,
+)
+from study.positions import build_scheme, save_study
+from study.topic import save_plot
+from study.topics import TOPICS, run
+
+TEXT = "".join(f"line {n}: a rope of {n * n} yards, laid in {n % 7} strands.\n" for n in range(900))
+
+
+@pytest.fixture
+def model(small_model):
+    return small_model().eval()  # 2 layers, 24 tokens of context: 6 are evicted at a time, and 4 kept
+
+
+@torch.no_grad()
+def test_forwards_of_many_tokens_give_the_logits_of_one_token_at_a_time(model):
+    text = torch.randint(37, (77,))
+    cache, start_pos, logits = EndlessCache(model.args, model.freqs_cis), 0, []
+    for token in text:
+        start_pos = cache.make_room(start_pos)
+        logits.append(model(token[None, None], start_pos, cache)[0, 0])
+        start_pos += 1
+    torch.testing.assert_close(endless_logits(model, text, keep=4), torch.stack(logits), atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("keep", [0, 4])
+def test_recomputed_logits_are_a_plain_forward_over_the_tokens_in_the_cache(model, keep):
+    text = torch.randint(37, (50,))
+    logits = endless_logits(model, text, keep, recompute=True)
+    done = 0
+    for start_pos, cached, _ in endless_steps(model, 50, keep):
+        assert cached[:keep] == [*range(keep)][: len(cached)]
+        assert len(cached) <= 24
+        expected = model(text[None, cached])[0, start_pos:]
+        torch.testing.assert_close(logits[done : cached[-1] + 1], expected, atol=1e-5, rtol=0)
+        done = cached[-1] + 1
+    assert done == 50
+    texts = torch.stack((text, text.flip(0)))
+    with_cache = torch.stack([endless_logits(model, each, keep)[-1] for each in texts]).double().log_softmax(-1)
+    assert torch.equal(last_predictions(model, texts, keep), with_cache)
+    torch.testing.assert_close(last_predictions(model, texts, keep, cached)[0], logits[-1].double().log_softmax(-1))
+
+
+def test_within_the_context_the_loss_is_that_of_a_plain_forward(model):
+    texts = torch.randint(37, (3, 61))
+    with torch.no_grad():
+        plain = F.cross_entropy(model(texts[:, :24]).transpose(1, 2), texts[:, 1:25], reduction="none")
+    for recompute in (False, True):
+        losses = endless_losses(model, texts, 4, recompute)
+        assert losses.shape == (3, 60)
+        torch.testing.assert_close(losses[:, :24], plain, atol=1e-5, rtol=0)
+
+
+def test_the_divergence_of_predictions_is_the_mean_of_those_of_the_texts():
+    before = torch.tensor([[0.5, 0.5], [0.25, 0.75]], dtype=torch.float64)
+    after = torch.tensor([[0.25, 0.75], [0.25, 0.75]], dtype=torch.float64)
+    expected = (0.5 * math.log(2) + 0.5 * math.log(2 / 3)) / 2
+    assert mean_divergence(before.log(), after.log()) == pytest.approx(expected)
+    assert mean_divergence(after.log(), after.log()) == 0
+
+
+def test_a_curve_that_would_cover_another_is_found():
+    first, second = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 5.0, 3.0])
+    drawn = {"first": first, "second": second}
+    assert covered_by(second + 0.01, drawn) == "second"
+    assert covered_by(first + torch.tensor([0.0, 0.0, 0.5]), drawn) is None
+    assert covered_by(first, {}) is None
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """``saved(scheme)``: a random model of that scheme on disk, with weights large enough for positions to matter."""
+    home = tmp_path_factory.mktemp("models")
+    tokenizer = load_tokenizer(train_tokenizer([TEXT], home / "tokenizer.model", "bpe", 300))
+    (home / "text.txt").write_text(TEXT, encoding="utf-8")
+
+    def make(scheme, max_seq_len=32):
+        args = ModelArgs(
+            dim=32, n_layers=2, n_heads=4, n_kv_heads=2, vocab_size=tokenizer.vocab_size, max_seq_len=max_seq_len
+        )
+        torch.manual_seed(0)
+        model = build_scheme(args, scheme)
+        with torch.no_grad():
+            for weight in model.parameters():
+                if weight.ndim > 1:
+                    weight.normal_(std=0.3)
+        save_model(model, home / scheme) if scheme == "rope" else save_study(model, scheme, home / scheme)
+        save_tokenizer(tokenizer, home / scheme)
+        return home / scheme, home / "text.txt"
+
+    return make
+
+
+@pytest.mark.parametrize("scheme", ["rope", "alibi", "partial"])
+def test_evicted_tokens_influence_later_ones_through_cached_keys_only(saved, scheme, tmp_path):
+    path, text = saved(scheme)
+    report = run("endless", TOPICS["endless"](model=path, data=(str(text),), factor=4, windows=2))
+    losses, influence = report.tables
+    assert [row[0] for row in losses.rows] == [
+        f"{scheme}, as it is", "windows of 32", "endless, none kept", "endless, first 4 kept",
+        "first 4 kept, recomputed",
+    ]  # fmt: skip
+    assert len({tuple(row[1:3]) for row in losses.rows}) == 1, "within the context all losses are equal"
+    assert len({row[3] for row in losses.rows}) > 2
+    assert losses.notes[1] == "A full cache evicts 8 tokens and rotates the keys of the later ones back by as many."
+
+    rows = {back: (in_cache, endless, recomputed) for back, in_cache, endless, recomputed in influence.rows}
+    assert rows[127][0] == rows[2][0] == "yes"
+    for in_cache, _, recomputed in rows.values():
+        assert (recomputed == "0") == (in_cache == "no"), "recomputing depends on the tokens in the cache only"
+    assert rows[32][0] == "no"
+    assert float(rows[32][1]) > 0, "the second layer's cached keys depend on it"
+    assert rows[64][1] == rows[80][1] == "0", "two layers reach back two lengths at most"
+    pytest.importorskip("matplotlib")
+    save_plot(report.draw, tmp_path / "x.png")
+
+
+def test_each_method_is_listed_once_if_no_token_is_kept(saved):
+    path, text = saved("rope")
+    report = run("endless", TOPICS["endless"](model=path, data=(str(text),), factor=2, windows=1, keep=0))
+    names = [row[0] for row in report.tables[0].rows]
+    assert names == ["rope, as it is", "windows of 32", "endless, none kept", "none kept, recomputed"]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "settings", "message"),
+    [
+        ("rope", {"factor": 1}, "factor is 1"),
+        ("rope", {"windows": 0}, "windows is 0"),
+        ("rope", {"keep": -1}, "keep is -1"),
+        ("rope", {"windows": 10_000}, "are needed: give more text with --data, or fewer --windows"),
+        ("rope", {"factor": 1_000_000}, "GB are free"),
+        ("learned", {}, "this network's scores depend on them"),
+        ("2d", {}, "this network's scores depend on them"),
+    ],
+)
+def test_invalid_options_and_models_are_refused_in_one_line(saved, scheme, settings, message):
+    path, text = saved(scheme)
+    with pytest.raises(ValueError, match=message) as raised:
+        run("endless", TOPICS["endless"](model=path, data=(str(text),), **settings))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("length", "factor", "columns"),
+    [(32, 4, ("0-15", "16-31", "32-63", "64-127")), (9, 3, ("0-3", "4-8", "9-17", "18-26")), (8, 1, ("0-3", "4-7"))],
+)
+def test_each_column_is_named_after_the_positions_that_it_averages(length, factor, columns):
+    positions = torch.arange(length * factor, dtype=torch.float32)[None]
+    table = loss_table({"one": positions}, length, Extrapolate(factor=factor), "a text", "a note")
+    assert table.columns == ("method", *columns, "all")
+    ends = [tuple(map(int, column.split("-"))) for column in columns]
+    assert table.rows == [("one", *(f"{(a + b) / 2:.3f}" for a, b in ends), f"{(length * factor - 1) / 2:.3f}")]
+
+
+def test_the_windows_slide_by_at_least_one_token(saved):
+    path, text = saved("rope", max_seq_len=1)
+    table = run("extrapolate", TOPICS["extrapolate"](model=path, data=(str(text),), factor=4, windows=2)).tables[0]
+    assert [row[0] for row in table.rows[-2:]] == ["windows of 1", "sliding by 1"]

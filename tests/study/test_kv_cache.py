@@ -1,0 +1,98 @@
+"""study cache: its slots, multiplications and logits are those of the cache."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from model import ModelArgs, Transformer
+from study.kv_cache import Call, RecordingCache, cache_table, error_of_wrong_start_pos, measure_calls
+from study.positions import build_scheme
+from study.topics import TOPICS, run
+
+ARGS = ModelArgs(dim=24, n_layers=2, n_heads=3, n_kv_heads=1, head_dim=8, hidden_dim=32, vocab_size=41, max_seq_len=20)
+UNUSED = "slots not in use, filled with NaN at the start"  # a row of the table
+
+
+def multiplications(T: int, S: int) -> int:
+    """Counted by hand: T tokens through every matrix of ARGS, and T x S scores and weights of each head."""
+    matrices = 24 * 24 + 2 * 24 * 8 + 24 * 24 + 3 * 24 * 32
+    return 2 * (T * matrices + 2 * 3 * T * S * 8) + T * 24 * 41
+
+
+@pytest.fixture
+def tokens() -> torch.Tensor:
+    return torch.randint(41, (1, 12), generator=torch.Generator().manual_seed(5))
+
+
+def model_with_large_weights(scheme: str = "rope") -> Transformer:
+    torch.manual_seed(1)
+    model = build_scheme(ARGS, scheme)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim > 1:
+                weight.normal_(std=0.4)
+    return model.eval()
+
+
+def test_each_call_writes_the_slots_of_its_tokens_and_reads_all_slots_up_to_them(tokens):
+    calls = measure_calls(model_with_large_weights(), tokens, (5, 1, 4, 2), RecordingCache(ARGS), None)
+    assert [call.name for call in calls] == ["prefill", "decode", "chunk", "chunk"]
+    assert [call.written for call in calls] == [range(5), range(5, 6), range(6, 10), range(10, 12)]
+    assert [call.read for call in calls] == [range(5), range(6), range(10), range(12)]
+    assert [call.visible for call in calls] == [15, 6, 7 + 8 + 9 + 10, 11 + 12]
+    assert all(call.difference < 1e-4 for call in calls)
+
+
+def test_multiplications_are_those_of_the_matrix_products(tokens):
+    calls = measure_calls(model_with_large_weights(), tokens, (5, 1, 4, 2), RecordingCache(ARGS), None)
+    assert [call.cached for call in calls] == [multiplications(*n) for n in ((5, 5), (1, 6), (4, 10), (2, 12))]
+    assert [call.uncached for call in calls] == [multiplications(n, n) for n in (5, 6, 10, 12)]
+
+
+def test_a_wrong_start_pos_changes_the_logits_and_not_the_recorded_cache(tokens):
+    model, cache = model_with_large_weights(), RecordingCache(ARGS)
+    calls = measure_calls(model, tokens, (5, 7), cache, None)
+    keys = cache.keys.clone()
+    assert error_of_wrong_start_pos(model, tokens, calls[-1], cache) > 0.1
+    assert torch.equal(cache.keys.nan_to_num(99.0), keys.nan_to_num(99.0))
+
+
+def test_a_cache_that_loses_earlier_keys_differs_in_the_logits(tokens):
+    class Forgetful(RecordingCache):
+        def update(self, layer, start_pos, xk, xv):
+            keys, values = super().update(layer, start_pos, xk, xv)
+            keys[:, :, :start_pos] = 0
+            return keys, values
+
+    calls = measure_calls(model_with_large_weights(), tokens, (5, 1, 4, 2), Forgetful(ARGS), None)
+    assert calls[0].difference < 1e-4
+    assert all(call.difference > 0.01 for call in calls[1:])
+
+
+@pytest.mark.parametrize("scheme", ["alibi", "shaw", "learned", "none"])
+def test_other_position_encodings_give_equal_logits_too(tokens, scheme):
+    calls = measure_calls(model_with_large_weights(scheme), tokens, (5, 1, 4, 2), RecordingCache(ARGS), None)
+    assert [call.visible for call in calls] == [15, 6, 34, 23]
+    assert all(call.difference < 1e-4 for call in calls)
+
+
+def test_the_last_row_of_the_table_sums_the_calls():
+    calls, facts = run("cache", TOPICS["cache"](length=4, calls=(1, 2), max_seq_len=9)).tables
+    *rows, total = calls.rows
+    for column in (1, 6, 7):
+        assert int(str(total[column]).replace(",", "")) == sum(int(str(row[column]).replace(",", "")) for row in rows)
+    assert [row[3:5] for row in rows] == [("0-3", "0-3"), ("4", "0-4"), ("5-6", "0-6")]
+    found = dict(facts.rows)
+    assert found["bytes a slot: 2 x L x K x D numbers"] == str(2 * 2 * 2 * 16 * 4)
+    assert found["bytes held, 9 slots"] == "4,608"
+    assert found["bytes in use, 7 slots"] == "3,584"
+    assert found[UNUSED] == "still NaN"
+
+
+def test_a_logit_that_is_nan_is_reported():
+    cache = RecordingCache(ARGS)
+    call = Call("prefill", "", 0, range(ARGS.max_seq_len), range(ARGS.max_seq_len), 1, 1, 1, float("nan"))
+    assert dict(cache_table(cache, ARGS, [call], 0.0).rows)[UNUSED] == "READ: a logit is NaN"
+    cache.keys.zero_()
+    assert dict(cache_table(cache, ARGS, [replace(call, difference=0.0)], 0.0).rows)[UNUSED] == "none"

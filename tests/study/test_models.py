@@ -1,0 +1,292 @@
+"""The topics that open a trained model: attention, extrapolate, trace and cache."""
+
+import shutil
+
+import pytest
+import torch
+
+from model import ModelArgs, Transformer
+from model.cli import toml_text
+from model.text.train_tokenizer import train_tokenizer
+from model.training.config import DataArgs
+from model.weights import load_tokenizer, save_model, save_tokenizer
+from study.attention_maps import (
+    attention_weights,
+    most_readable,
+    profile,
+    readable,
+    recorded_weights,
+    uniform,
+    weight_by_distance,
+)
+from study.extrapolate import full, spans, windowed
+from study.positions import SCALINGS, STUDY_FILE, StudySettings, build_scheme, load_study, save_study
+from study.scheme_training import scaled, with_more_positions
+from study.topic import open_model, open_text, save_plot, windows_of
+from study.topics import TOPICS, run
+from study.trace import Picked
+
+TEXT = "".join(f"line {n}: a rope of {n * n} yards, laid in {n % 7} strands.\n" for n in range(900))
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text(TEXT, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, text):
+    """A random model on disk, with weights large enough for positions to matter."""
+    directory = tmp_path_factory.mktemp("model")
+    train_tokenizer([TEXT], directory / "tokenizer.model", "bpe", 300)
+    tokenizer = load_tokenizer(directory / "tokenizer.model")
+    torch.manual_seed(0)
+    args = ModelArgs(dim=32, n_layers=2, n_heads=4, n_kv_heads=2, vocab_size=tokenizer.vocab_size, max_seq_len=32)
+    model = Transformer(args)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim > 1:
+                weight.normal_(std=0.3)
+    save_model(model, directory)
+    save_tokenizer(tokenizer, directory)
+    return directory, model.eval()
+
+
+@pytest.fixture
+def run_directory(trained, text, tmp_path, monkeypatch):
+    """The model as a run directory, whose config.toml names its text."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    directory = tmp_path / "run"
+    shutil.copytree(trained[0], directory)
+    (directory / "config.toml").write_text(toml_text(DataArgs(data=(str(text),), val_fraction=0.25)), encoding="utf-8")
+    return directory
+
+
+@torch.no_grad()
+def test_recording_does_not_change_the_logits_and_weights_are_softmax_rows(trained):
+    _, model = trained
+    tokens = torch.randint(300, (3, 9), generator=torch.Generator().manual_seed(2))
+    before = model(tokens)
+    maps, loss = attention_weights(model, tokens)
+    assert maps.shape == (2, 3, 4, 9, 9)
+    torch.testing.assert_close(maps.sum(-1), torch.ones(2, 3, 4, 9), atol=1e-5, rtol=0)
+    assert (maps.triu(1) == 0).all()
+    assert torch.equal(model(tokens), before)
+    expected = [torch.nn.functional.cross_entropy(row[:-1], text[1:]).item() for row, text in zip(before, tokens)]
+    assert loss == pytest.approx(sum(expected) / 3, abs=1e-6)
+    assert profile(maps)[3] == pytest.approx(float(maps.diagonal(-3, -2, -1).mean()))
+
+
+def test_attention_of_a_prompt_has_a_row_for_each_head_and_a_picture(trained, tmp_path):
+    directory, _ = trained
+    report = run("attention", TOPICS["attention"](model=directory, prompt="a rope of 9 yards\nand $1$"))
+    heads, curve = report.tables
+    assert len(heads.rows) == 8
+    assert "on the prompt" in heads.title
+    assert [row[1] for row in curve.rows] != [row[2] for row in curve.rows]
+    pytest.importorskip("matplotlib")
+    save_plot(report.draw, tmp_path / "x.png")
+
+
+def test_spaces_line_ends_and_dollar_signs_are_readable_in_a_picture():
+    assert [readable(token) for token in (" a", "\n", "$", "")] == ["·a", "\\n", r"\$", "·"]
+
+
+def test_the_enlarged_tokens_are_those_with_the_most_letters():
+    words = [["a"] * 30, ["a"] * 10 + ["·rope"] * 16 + [".\n."] * 4]
+    assert most_readable(words) == (1, slice(10, 26))
+    assert most_readable([["a", "b"]]) == (0, slice(0, 2))
+
+
+def test_the_uniform_profile_averages_one_over_the_number_of_visible_tokens():
+    assert uniform(3).tolist() == pytest.approx([(1 + 1 / 2 + 1 / 3) / 3, (1 / 2 + 1 / 3) / 2, 1 / 3])
+
+
+def test_attention_averages_windows_of_the_models_validation_text(run_directory, text):
+    heads, curve = run("attention", TOPICS["attention"](model=run_directory, windows=5)).tables
+    assert f"5 windows of 32 tokens of the validation text of {text}" in heads.title
+    assert curve.rows[-1][0] == 24
+    _, tokenizer, _ = open_model(run_directory)
+    ids, _ = open_text(run_directory, (), tokenizer, 100)
+    assert ids[0] == tokenizer.bos_id
+    assert tokenizer.decode(ids.tolist()) == TEXT[int(0.75 * len(TEXT)) :]
+
+
+def test_windows_are_evenly_spaced_over_the_text():
+    assert windows_of(torch.arange(100).numpy(), 3, 10)[:, 0].tolist() == [0, 45, 90]
+    assert windows_of(torch.arange(30).numpy(), 1, 10).shape == (1, 10)
+
+
+def test_a_model_without_its_training_text_needs_data(trained, run_directory, text):
+    directory, _ = trained
+    for topic in ("attention", "extrapolate"):
+        with pytest.raises(ValueError, match=r"has no config.toml .* give the text with --data"):
+            run(topic, TOPICS[topic](model=directory))
+    config = run_directory / "config.toml"
+    config.write_text(toml_text(DataArgs(data=("gone.txt",))), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"gone.txt does not exist.*give the text with --data"):
+        run("extrapolate", TOPICS["extrapolate"](model=run_directory))
+    config.write_text(toml_text(DataArgs(data=("-",))), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"was trained on text from a pipe.*give the text with --data"):
+        run("extrapolate", TOPICS["extrapolate"](model=run_directory))
+    table, _ = run("attention", TOPICS["attention"](model=run_directory, data=(str(text),), windows=2)).tables
+    assert f"of the end of {text}" in table.title
+
+
+def test_a_model_with_an_impossible_context_is_refused_before_anything_is_allocated(trained, tmp_path):
+    args = ModelArgs(dim=32, n_layers=1, n_heads=4, vocab_size=300, max_seq_len=32)
+    save_study(build_scheme(args, "alibi"), "alibi", tmp_path)
+    content = (tmp_path / STUDY_FILE).read_text(encoding="utf-8")
+    content = content.replace('"max_seq_len": 32', '"max_seq_len": 1000000000000')
+    (tmp_path / STUDY_FILE).write_text(content, encoding="utf-8")
+    with pytest.raises(ValueError, match="max_seq_len 1000000000000 needs about"):
+        open_model(tmp_path)
+
+
+def test_cache_of_a_trained_model_names_its_calls_and_their_text(trained, tmp_path):
+    directory, _ = trained
+    options = TOPICS["cache"](model=directory, prompt="a rope of 9 yards", calls=(1, 2, 1))
+    report = run("cache", options)
+    calls, facts = report.tables
+    assert [row[0] for row in calls.rows] == ["prefill", "decode", "chunk", "decode", "all"]
+    assert calls.rows[0][1] == "'a rope of 9 yards'"
+    assert all(float(row[-1]) < 1e-4 for row in calls.rows)
+    assert facts.rows[0][1] == "(2, 1, 2, 32, 8) float32"
+    pytest.importorskip("matplotlib")
+    save_plot(report.draw, tmp_path / "x.png")
+
+
+def test_trace_of_a_trained_model_shows_its_weights_and_shared_keys(trained):
+    directory, model = trained
+    options = TOPICS["trace"](model=directory, prompt="a rope of 9 yards or more", position=5, head=3, pair=2)
+    (table,) = run("trace", options).tables
+    assert "H=4 K=2 D=8" in table.title
+    tokens = torch.tensor([load_tokenizer(directory).encode(options.prompt)])
+    T = tokens.shape[1]
+    shown = {row[1]: row[4] for row in table.rows}
+    with recorded_weights(model) as maps, torch.no_grad():
+        model(tokens)
+    expected = " ".join(f"{weight:+.4f}" for weight in maps[0][0, 3, 5, 4:7].tolist())
+    assert shown["scores.masked_fill(~mask, -math.inf).softmax(-1, dtype=torch.float32)"] == expected
+    key = shown["keys[:, :, :end]"]  # of the second key/value head, which the last two query heads share
+    assert key == shown["k.repeat_interleave(group, 1)"] == shown["k.mT"]
+    assert next(row[2] for row in table.rows if row[1] == "k.mT") == (1, 4, 8, T)
+    xk = [row[4] for row in table.rows if row[1] == "xk.detach()"]
+    assert xk == [key]
+
+
+def test_trace_shows_no_values_of_an_embedding_whose_channels_are_not_those_of_the_heads():
+    args = ModelArgs(dim=64, n_layers=1, n_heads=4, vocab_size=5, head_dim=32, max_seq_len=20)
+    picked = Picked(args, T=9, position=2, head=3, pair=1)
+    assert picked.find(torch.zeros(1, 9, 64)).tolist() == []
+    queries = torch.arange(9 * 128.0).view(1, 9, 128)
+    assert picked.find(queries).tolist() == [2 * 128 + 3 * 32 + 2, 2 * 128 + 3 * 32 + 3]
+
+
+@torch.no_grad()
+def test_each_window_gives_the_losses_of_a_forward_over_that_window(trained):
+    _, model = trained
+    texts = torch.randint(300, (2, 81), generator=torch.Generator().manual_seed(4))
+    apart, sliding = windowed(model, texts, 32), windowed(model, texts, 16)
+    torch.testing.assert_close(apart[:, :32], full(model, texts[:, :33]), atol=1e-5, rtol=0)
+    torch.testing.assert_close(sliding[:, :32], apart[:, :32])
+    torch.testing.assert_close(apart[:, 32:64], full(model, texts[:, 32:65]), atol=1e-5, rtol=0)
+    torch.testing.assert_close(sliding[:, 32:48], full(model, texts[:, 16:49])[:, 16:], atol=1e-5, rtol=0)
+    torch.testing.assert_close(sliding[:, 64:], full(model, texts[:, 48:81])[:, 16:], atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_windows_are_computed_in_batches_of_no_more_tokens_than_a_text_has(trained):
+    _, model = trained
+    texts = torch.randint(300, (5, 71), generator=torch.Generator().manual_seed(4))
+    sizes = []
+    handle = model.register_forward_pre_hook(lambda _, args: sizes.append(args[0].numel()))
+    losses = windowed(model, texts, 16)
+    handle.remove()
+    assert max(sizes) <= 70
+    torch.testing.assert_close(losses[3:4], windowed(model, texts[3:4], 16))
+
+
+def test_a_model_with_more_positions_gives_the_same_logits_unless_positions_are_scaled(trained):
+    _, model = trained
+    tokens = torch.randint(300, (1, 20))
+    longer = with_more_positions(model, StudySettings("rope", {}, model.args), 4)
+    torch.testing.assert_close(longer(tokens), model(tokens), atol=1e-5, rtol=0)
+    for scaling in SCALINGS:
+        longer = scaled(model, scaling, 4)
+        assert longer.args.max_seq_len == 128
+        assert (longer(tokens) - model(tokens)).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options"),
+    [
+        ("2d", {"width": 4}),
+        ("partial", {"rotary_dim": 4}),
+        ("t5", {"buckets": 16}),
+        ("linear", {"factor": 2.0}),
+        ("yarn", {"factor": 2.0}),
+    ],
+)
+def test_a_model_with_more_positions_keeps_the_options_of_its_scheme(trained, scheme, options, tmp_path):
+    _, model = trained
+    saved = build_scheme(model.args, scheme, **options).eval()
+    save_study(saved, scheme, tmp_path, **options)
+    shutil.copy(trained[0] / "tokenizer.json", tmp_path)
+    opened, _, settings = open_model(tmp_path)
+    longer = with_more_positions(opened, settings, 4)
+    assert longer.args == load_study(tmp_path, 128).args
+    tokens = torch.randint(300, (1, 20))
+    if scheme == "yarn":  # its frequencies depend on the new length
+        assert longer.args.rope_scaling.factor == 8
+    else:
+        torch.testing.assert_close(longer(tokens), saved(tokens), atol=1e-5, rtol=0)
+
+
+def test_the_ranges_of_positions_cover_the_text():
+    assert spans(32, 8) == [(0, 16), (16, 32), (32, 64), (64, 128), (128, 256)]
+    assert spans(10, 3) == [(0, 5), (5, 10), (10, 20), (20, 30)]
+
+
+def test_all_methods_of_extrapolate_agree_within_the_trained_length_except_scaling(trained, text, tmp_path):
+    directory, _ = trained
+    report = run("extrapolate", TOPICS["extrapolate"](model=directory, data=(str(text),), factor=4, windows=2))
+    (table,) = report.tables
+    assert [row[0] for row in table.rows] == [
+        "rope, as it is", "position interpolation", "NTK-aware", "YaRN", "windows of 32", "sliding by 16",
+    ]  # fmt: skip
+    first = {row[0]: row[1] for row in table.rows}
+    assert first["rope, as it is"] == first["windows of 32"] == first["sliding by 16"]
+    assert first["position interpolation"] != first["rope, as it is"]
+    assert table.notes[0] == f"text: 2 texts of 128 tokens from the end of {text}."
+    pytest.importorskip("matplotlib")
+    save_plot(report.draw, tmp_path / "x.png")
+
+
+@pytest.mark.parametrize(
+    ("topic", "settings", "message"),
+    [
+        ("extrapolate", {"windows": 10_000}, "are needed: give more text with --data, or fewer --windows"),
+        ("extrapolate", {"windows": 0}, "windows is 0"),
+        ("extrapolate", {"factor": 1}, "factor is 1"),
+        ("extrapolate", {"factor": 1_000_000}, "GB are free"),
+        ("attention", {"prompt": "rope " * 300}, "tokens: give 2 to 32"),
+        ("attention", {"windows": 10**9}, "GB are free"),
+        ("cache", {"prompt": "rope " * 300}, "max_seq_len is 32, give fewer"),
+        ("trace", {"position": -40}, "position is -40"),
+    ],
+)
+def test_invalid_options_are_refused(trained, text, topic, settings, message):
+    directory, _ = trained
+    data = {"data": (str(text),)} if topic in ("extrapolate", "attention") else {}
+    with pytest.raises(ValueError, match=message):
+        run(topic, TOPICS[topic](model=directory, **data | settings))
+
+
+def test_the_weight_by_distance_lists_growing_distances_within_the_window():
+    maps = torch.ones(1, 1, 65, 65).tril()
+    distances = [row[0] for row in weight_by_distance(maps, maps).rows]
+    assert distances == [0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64]
+    assert [row[0] for row in weight_by_distance(maps[..., :4, :4], maps[..., :4, :4]).rows] == [0, 1, 2, 3]

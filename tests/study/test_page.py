@@ -1,0 +1,610 @@
+"""The page in node, compared with Python: logits, greedy tokens, tokenizers; and the contents of the written file."""
+
+import base64
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from sentencepiece import SentencePieceTrainer
+
+from model import KVCache, ModelArgs, Transformer, attention, generate
+from model.decoding.sampling import Sampling, apply_filters
+from model.rope import precompute_freqs_cis
+from model.rope_scaling import RopeScaling
+from model.text import llama2c_tokenizer as llama2c
+from model.text.hf_tokenizer import HFTokenizer, hugging_face_files
+from model.text.llama2c_tokenizer import Llama2cTokenizer
+from model.text.tokenizer import SentencePieceTokenizer, Tokenizer
+from model.text.train_tokenizer import train_tokenizer
+from model.weights import load_model, save_model, save_tokenizer
+from study import page as page_topic
+from study.page import address_from, architecture, camel
+from study.page.browser_regex import browser_regex
+from study.page.vocabulary import vocabulary
+from study.topics import TOPICS, run
+
+WEB = Path(page_topic.__file__).parent
+NODE = shutil.which("node")
+needs_node = pytest.mark.skipif(NODE is None, reason="node is not installed")
+
+SCALINGS = {
+    "none": None,
+    "linear": RopeScaling("linear", 2.5),
+    "ntk": RopeScaling("ntk", 3.0),
+    "llama3": RopeScaling("llama3", 4.0, original_max_seq_len=9, low=1.0, high=3.0),
+    "yarn": RopeScaling("yarn", 4.0, original_max_seq_len=10, low=0.5, high=2.0),
+}
+
+
+def run_in_node(script: str, data: object) -> object:
+    """Run the body of a JavaScript function of ``data``, with the page's modules in scope, and return its result."""
+    names = {"model": "M", "sampling": "S", "tokenizer": "T", "tokenizer_json": "J", "worker": "W", "strings": "U"}
+    imports = "".join(f"import * as {short} from '{(WEB / name).as_uri()}.mjs';" for name, short in names.items())
+    program = f"""{imports} import {{ readFileSync }} from 'node:fs';
+        const answer = ((data) => {{ {script} }})(JSON.parse(readFileSync(0, 'utf8')));
+        process.stdout.write(JSON.stringify(answer));"""
+    command = [NODE, "--input-type=module", "-e", program]
+    result = subprocess.run(
+        command, input=json.dumps(data), capture_output=True, text=True, check=False, timeout=60, encoding="utf-8"
+    )
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def packed(model: Transformer, dtype: torch.dtype = torch.float32) -> dict[str, object]:
+    """The model as stored in the page. Rounds the weights of the model in the same way."""
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.copy_(weight.to(dtype))
+    facts, weights = page_topic.pack_network(model, dtype)
+    return facts | {"weights": base64.b64encode(weights).decode()}
+
+
+LOAD = "const model = new M.Transformer(m.args, W.unpack(W.decodeBase64(m.weights), m.shapes, m.dtype));"
+
+
+@needs_node
+def test_logits_equal_pythons_at_every_position_for_every_architecture(small_model):
+    kinds = [{"rope_scaling": scaling} for scaling in SCALINGS.values()]
+    kinds += [{"tie_embeddings": True}, {"n_kv_heads": 1}, {"n_kv_heads": 6, "rope_theta": 500.0}]
+    networks = [small_model(**kind).eval() for kind in kinds]
+    rounded = small_model(dim=30, hidden_dim=35, head_dim=6, n_heads=5, n_kv_heads=5, tie_embeddings=True).eval()
+    models = [packed(network) for network in networks] + [packed(rounded, torch.float16)]
+    tokens = torch.randint(0, 37, (24,)).tolist()
+    answers = run_in_node(
+        f"""return data.models.map((m) => {{ {LOAD}
+            const cache = new M.KVCache(m.args), {{ tokens }} = data;
+            return [[24], [1, 6, 17], Array(24).fill(1)].map((chunks) => {{
+                let at = 0;
+                return chunks.flatMap((T) => [...model.forward(tokens.slice(at, at += T), at - T, cache)]);
+            }}).concat([[...model.forward(tokens)]]); }});""",
+        {"models": models, "tokens": tokens},
+    )
+    for network, chunkings in zip([*networks, rounded], answers):
+        with torch.no_grad():
+            expected = network(torch.tensor([tokens]))[0]
+        assert expected.std() > 0.3  # the logits must differ, or a fault would not show
+        for logits in chunkings:
+            assert torch.allclose(torch.tensor(logits).view(24, 37), expected, atol=1e-4, rtol=0)
+
+
+@needs_node
+def test_the_rotation_table_equals_pythons_for_every_scaling():
+    args = [ModelArgs(dim=24, n_heads=1, max_seq_len=2048, rope_theta=700.0, rope_scaling=s) for s in SCALINGS.values()]
+    tables = run_in_node(
+        "return data.map((a) => [...M.precomputeFreqsCis(24, 2048, a.ropeTheta, a.ropeScaling)]);",
+        [architecture(each) for each in args],
+    )
+    for each, table in zip(args, tables):
+        expected = torch.view_as_real(precompute_freqs_cis(24, 2048, 700.0, each.rope_scaling))
+        assert torch.allclose(torch.tensor(table).view(2048, 12, 2), expected, atol=1e-6, rtol=0)
+
+
+TEXT = (
+    "The rope is laid in the ropewalk, and the walk is as long as the rope. " * 20
+    + "Ünïcode: 绳子 and\n\ttabs  here.\n"
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizers(tmp_path_factory) -> dict[str, SentencePieceTokenizer]:
+    home = tmp_path_factory.mktemp("tokenizers")
+    return {
+        kind: SentencePieceTokenizer(train_tokenizer([TEXT], home / f"{kind}.model", kind, 330))
+        for kind in ("bpe", "char")
+    }
+
+
+def random_texts(count: int) -> list[str]:
+    """Random texts of words, spaces, control characters, and characters that tokenizers treat differently."""
+    draw = random.Random(7)
+    parts = [
+        *TEXT.split(),
+        "  ",
+        "\n",
+        "\t",
+        "\r\n",
+        " ",
+        "\u2581",
+        "é",
+        "绳",
+        "索",
+        "🧵",
+        "\u0000",
+        "<s>",
+        "<0x41>",
+        "\ufeff",
+        *(
+            "'LL",
+            "'\u017f",
+            "\u212a",
+            "\u0085",
+            "\u3000",
+            "\u2028",
+            "e\u0301",
+            "\u00bd",
+            "\u0661\u0662",
+            "12345",
+            "</s>",
+        ),
+        *("<|begin_of_text|>", " <tool> ", "\U0001f468\u200d\U0001f467", "\uac01", "\u0e44\u0e17\u0e22", "_", "\u0120"),
+    ]
+    texts = ["", " ", "\u2581", "  rope", "rope  ", "a\u2581b", "</script>", *TEXT.split("."), TEXT]
+    texts += [
+        "".join(draw.choice(["", " "]) + draw.choice(parts) for _ in range(draw.randint(1, 12))) for _ in range(count)
+    ]
+    ranges = [(32, 126), (160, 0xD7FF), (0x10000, 0x1FFFF)]
+    characters = [
+        "".join(chr(draw.randint(*draw.choice(ranges))) for _ in range(draw.randint(1, 9))) for _ in range(count // 4)
+    ]
+    return characters + texts[: count - len(characters)]
+
+
+def assert_same_ids_and_texts(tokenizers: list[Tokenizer], count: int) -> None:
+    """Compare the ids of difficult texts, and the texts of ids that are random, bytes, or encoded from a text."""
+    texts = random_texts(count)
+    draw = random.Random(5)
+    cases = []
+    for tokenizer in tokenizers:
+        rows = [[draw.randrange(tokenizer.vocab_size) for _ in range(draw.randint(0, 9))] for _ in range(count // 2)]
+        if tokenizer.vocab_size > 300:
+            rows += [[draw.randrange(3, 259) for _ in range(6)] for _ in range(count // 2)]  # mostly invalid UTF-8
+            rows += [[3 + byte for byte in text.encode()] for text in texts[: count // 5]]
+        rows += tokenizer.encode_batch(texts[: count // 2])
+        cases.append({"vocabulary": vocabulary(tokenizer), "rows": rows})
+    answers = run_in_node(
+        """return data.tokenizers.map(({ vocabulary, rows }) => {
+            const tokenizer = new { ...T, ...J }[vocabulary.type](vocabulary);
+            return [data.texts.map((text) => tokenizer.encode(text)), rows.map((ids) => tokenizer.decode(ids))];
+        });""",
+        {"tokenizers": cases, "texts": texts},
+    )
+    for tokenizer, case, (encoded, decoded) in zip(tokenizers, cases, answers):
+        for text, expected, ids in zip(texts, tokenizer.encode_batch(texts), encoded):
+            assert ids == [tokenizer.bos_id, *expected], (tokenizer.path, text)
+        assert encoded[0] == tokenizer.encode(texts[0])  # encode once, because it starts threads
+        for row, text in zip(case["rows"], decoded):
+            assert text == tokenizer.decode(row), (tokenizer.path, row)
+
+
+@needs_node
+def test_a_thousand_texts_are_encoded_and_decoded_as_by_sentencepiece(tokenizers):
+    assert_same_ids_and_texts(list(tokenizers.values()), 1000)
+
+
+def train_sentencepiece(prefix: Path, **options) -> SentencePieceTokenizer:
+    settings = {"vocab_size": 320, "model_type": "bpe", "byte_fallback": True, "normalization_rule_name": "identity"}
+    SentencePieceTrainer.train(
+        sentence_iterator=iter([TEXT]), model_prefix=str(prefix), minloglevel=2, hard_vocab_limit=False,
+        character_coverage=0.99, **(settings | options),
+    )  # fmt: skip
+    return SentencePieceTokenizer(prefix.with_suffix(".model"))
+
+
+@needs_node
+def test_spaces_are_added_and_collapsed_as_in_published_models(tmp_path):
+    llama = train_sentencepiece(tmp_path / "llama", remove_extra_whitespaces=False)
+    stories = train_sentencepiece(tmp_path / "stories")  # SentencePiece's defaults, as in llama2.c's models
+    plain = train_sentencepiece(tmp_path / "plain", add_dummy_prefix=False, byte_fallback=False)
+    assert (llama.adds_space, stories.adds_space, plain.adds_space) == (True, True, False)
+    llama2c.save(llama, tmp_path / "tokenizer.bin")
+    binary = Llama2cTokenizer(tmp_path / "tokenizer.bin", llama.vocab_size)
+    assert_same_ids_and_texts([llama, stories, plain, binary], 300)
+
+
+LLAMA_3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+
+
+def byte_level(steps: list[dict], normalizer: dict | None, ignore_merges: bool) -> dict:
+    """A byte-level tokenizer.json, with a special token and an added token that includes the spaces around it."""
+    hf = pytest.importorskip("tokenizers")
+    model = hf.Tokenizer(hf.models.BPE())
+    model.pre_tokenizer = hf.pre_tokenizers.ByteLevel()
+    alphabet = hf.pre_tokenizers.ByteLevel.alphabet()
+    trainer = hf.trainers.BpeTrainer(vocab_size=380, initial_alphabet=alphabet, show_progress=False)
+    model.train_from_iterator([TEXT], trainer)
+    model.add_special_tokens(["<|begin_of_text|>"])
+    model.add_tokens([hf.AddedToken("<tool>", lstrip=True, rstrip=True, normalized=False)])
+    content = json.loads(model.to_str())
+    content["model"]["ignore_merges"] = ignore_merges
+    content |= {"normalizer": normalizer, "decoder": bytes_step()}
+    return content | {"pre_tokenizer": {"type": "Sequence", "pretokenizers": steps}}
+
+
+def json_tokenizer(home: Path, content: dict, bos: str) -> HFTokenizer:
+    home.mkdir(parents=True)
+    (home / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    (home / "tokenizer_config.json").write_text(json.dumps({"bos_token": bos}), encoding="utf-8")
+    return HFTokenizer(home / "tokenizer.json")
+
+
+def bytes_step(add_prefix_space: bool = False, use_regex: bool = False) -> dict:
+    return {"type": "ByteLevel", "add_prefix_space": add_prefix_space, "trim_offsets": True, "use_regex": use_regex}
+
+
+def split_step(pattern: str, behavior: str = "Isolated", invert: bool = False) -> dict:
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": behavior, "invert": invert}
+
+
+@needs_node
+def test_a_byte_level_tokenizer_json_encodes_as_in_its_library(tmp_path):
+    digits = {"type": "Digits", "individual_digits": True}
+    layouts = {
+        "llama-3": ([split_step(LLAMA_3), bytes_step()], None, True),
+        "qwen": ([split_step(LLAMA_3.replace("{1,3}", "")), bytes_step()], {"type": "NFC"}, False),
+        "gpt-2": ([bytes_step(add_prefix_space=True, use_regex=True)], None, False),
+        "smollm": ([digits, bytes_step(use_regex=True)], None, False),
+        "others": ([split_step(r"\w+|[^\w\s]+|\s+$|\s+", "Removed", True), bytes_step()], None, False),
+    }
+    bos = "<|begin_of_text|>"
+    made = [json_tokenizer(tmp_path / name, byte_level(*rules), bos) for name, rules in layouts.items()]
+    assert_same_ids_and_texts(made, 300)
+
+
+@needs_node
+def test_a_metaspace_tokenizer_json_encodes_as_in_its_library(tmp_path):
+    pytest.importorskip("tokenizers")
+    train_sentencepiece(tmp_path / "llama", remove_extra_whitespaces=False)
+    content, _ = hugging_face_files(tmp_path / "llama.model")  # as in Llama 2, where a normalizer replaces the spaces
+    normalized = json.loads(json.dumps(content))
+    for token in normalized["added_tokens"]:
+        token["normalized"] = True
+    made = [json_tokenizer(tmp_path / "llama-2", content, "<s>"), json_tokenizer(tmp_path / "old", normalized, "<s>")]
+    for scheme, split in (("first", False), ("always", True), ("never", True)):
+        metaspace = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": scheme, "split": split}
+        decoder = {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, metaspace]}
+        layout = content | {"normalizer": None, "pre_tokenizer": metaspace, "decoder": decoder}
+        layout["model"] = content["model"] | {"byte_fallback": not split, "fuse_unk": scheme == "never"}
+        made.append(json_tokenizer(tmp_path / scheme, layout, "<s>"))
+    assert_same_ids_and_texts(made, 300)
+
+
+def test_an_unsupported_feature_of_a_tokenizer_is_named_in_one_line(tmp_path):
+    pytest.importorskip("tokenizers")
+    train_sentencepiece(tmp_path / "llama")
+    content, _ = hugging_face_files(tmp_path / "llama.model")
+    faults = {
+        "normalizer Lowercase": {"normalizer": {"type": "Lowercase"}},
+        "pre-tokenizer Punctuation": {"pre_tokenizer": {"type": "Punctuation", "behavior": "Isolated"}},
+        "MergedWithNext": {"pre_tokenizer": split_step("a", "MergedWithNext")},
+        "decoder WordPiece": {"decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True}},
+        "dropout": {"model": content["model"] | {"dropout": 0.5}},
+        "truncation": {"truncation": {"direction": "Right", "max_length": 9, "strategy": "LongestFirst", "stride": 0}},
+    }
+    for i, (words, fault) in enumerate(faults.items()):
+        tokenizer = json_tokenizer(tmp_path / str(i), content | fault, "<s>")
+        with pytest.raises(ValueError, match="the page cannot run this tokenizer") as caught:
+            vocabulary(tokenizer)
+        assert words in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_expressions_are_translated_for_a_browser_or_refused():
+    assert browser_regex(
+        r"(?i:'s)|\s+(?!\S)|[^\d-]{2,}?"
+    ) == r"(?:'[sS\u017f])|\p{White_Space}+(?!\P{White_Space})|[^\p{Nd}-]{2,}?".replace("\\u017f", "\u017f")
+    unsupported = [r"a++", r"(?>a)", r"(?i)a", r"[[:alpha:]]", r"[a&&b]", r"\bword", r"(a)\1", r"(?i:ss)", r"a{2}?"]
+    for pattern in [*unsupported, r"\p{Foo}", "(", "[a", "a)"]:
+        with pytest.raises(ValueError, match=r"cannot translate .* to JavaScript"):
+            browser_regex(pattern)
+
+
+@needs_node
+@pytest.mark.parametrize("changes", [{"n_kv_heads": 2}, {"n_kv_heads": 6, "rope_scaling": SCALINGS["yarn"]}])
+def test_64_greedy_tokens_equal_those_of_generate(small_model, changes):
+    model = small_model(max_seq_len=80, **changes).eval()
+    prompt = [1, 5, 9, 30]
+    (steps,) = zip(*generate(model, [prompt], 64))
+    answer = run_in_node(
+        """W.answers.load({ facts: data.net, weights: data.net.weights, limit: 80 });
+        const sampling = { temperature: 0, topK: 0, topP: 1, seed: 1 };
+        const ask = { earlier: [], tokens: data.prompt, count: 64, sampling, eosIds: [] };
+        return [true, false].map((useCache) => W.answers.run({ ...ask, useCache }).tokens);""",
+        {"net": packed(model), "prompt": prompt},
+    )
+    assert answer == [prompt + list(steps)] * 2
+    assert len(set(steps)) > 3
+
+
+@needs_node
+def test_what_if_equals_the_network_with_a_different_rotation_table(small_model):
+    model = small_model(rope_scaling=SCALINGS["llama3"]).eval()
+    tokens = torch.randint(0, 37, (17,)).tolist()
+    plain = {
+        "theta": 10000.0,
+        "scaling": architecture(model.args)["ropeScaling"],
+        "offset": 0,
+        "stretch": 1,
+        "off": False,
+    }
+    yarn = RopeScaling("yarn", 2.0, original_max_seq_len=24)
+    changes = {
+        "none": ({}, model.freqs_cis),
+        "off": ({"off": True}, torch.ones_like(model.freqs_cis)),
+        "theta": ({"theta": 50.0, "scaling": None}, precompute_freqs_cis(10, 24, 50.0)),
+        "linear": ({"scaling": {"type": "linear", "factor": 4, "attentionFactor": 1}},
+                   precompute_freqs_cis(10, 24, scaling=RopeScaling("linear", 4.0))),
+        "yarn": ({"scaling": architecture(ModelArgs(rope_scaling=yarn))["ropeScaling"]},
+                 precompute_freqs_cis(10, 24, scaling=yarn)),
+        "stretched": ({"stretch": 3, "offset": 2, "scaling": None}, precompute_freqs_cis(10, 80)[2::3][:24]),
+        "shifted": ({"offset": 1000}, model.freqs_cis),
+    }  # fmt: skip
+    answers = run_in_node(
+        """W.answers.load({ facts: data.net, weights: data.net.weights, limit: 24 });
+        return data.changes.map((change) => {
+            const { logits, losses } = W.answers.whatIf({ tokens: data.tokens, ...change });
+            return [[...logits], [...losses]];
+        });""",
+        {"net": packed(model), "tokens": tokens, "changes": [plain | change for change, _ in changes.values()]},
+    )
+    found = []
+    for (_, table), (logits, losses) in zip(changes.values(), answers):
+        model.freqs_cis = table
+        with torch.no_grad():
+            expected = model(torch.tensor([tokens]))[0]
+        cost = torch.nn.functional.cross_entropy(expected[:-1], torch.tensor(tokens[1:]), reduction="none")
+        assert torch.allclose(torch.tensor(logits), expected[-1], atol=1e-4, rtol=0)
+        assert torch.allclose(torch.tensor(losses), cost, atol=1e-4, rtol=0)
+        found.append(sum(losses))
+    assert abs(found[0] - found[-1]) < 1e-3  # shifting all positions changes nothing
+    assert all(abs(each - found[0]) > 0.01 for each in found[1:-1])
+
+
+@needs_node
+@pytest.mark.parametrize("scaling", ["none", "yarn"])
+def test_evicting_the_oldest_tokens_rotates_the_later_keys_back(small_model, scaling):
+    model = small_model(
+        n_layers=1, rope_scaling=SCALINGS[scaling]
+    ).eval()  # values of later layers depend on evicted tokens
+    tokens = torch.randint(0, 37, (20,)).tolist()
+    logits = run_in_node(
+        """W.answers.load({ facts: data.net, weights: data.net.weights, limit: 24 });
+        const run = (earlier, tokens) => W.answers.run(
+            { earlier, tokens, count: 0, sampling: { temperature: 0 }, useCache: true, eosIds: [] });
+        run([], data.tokens.slice(0, 19));
+        W.answers.evict({ keep: 3, count: 7, length: 19 });
+        const remaining = [...data.tokens.slice(0, 3), ...data.tokens.slice(10, 19)];
+        return [...run(remaining, data.tokens.slice(19)).logits];""",
+        {"net": packed(model), "tokens": tokens},
+    )
+    with torch.no_grad():
+        expected = model(torch.tensor([tokens[:3] + tokens[10:]]), cache=KVCache(model.args))[0, -1]
+    assert torch.allclose(torch.tensor(logits), expected, atol=1e-4, rtol=0)
+
+
+@needs_node
+def test_sampling_cuts_the_same_tokens_as_generate_and_draws_by_probability():
+    logits = (torch.randn(3, 50) * 3).tolist()
+    settings = [(0.7, 0, 1.0), (1.3, 5, 1.0), (0.9, 0, 0.6), (1.0, 20, 0.8)]
+    kept, drawn, uniform = run_in_node(
+        """const isKept = (row, [temperature, topK, topP]) =>
+            S.filterLogits(row, { temperature, topK, topP }).afterTopP.map((logit) => logit > -Infinity);
+        const kept = data.settings.map((each) => data.logits.map((row) => isKept(row, each)));
+        const sampling = { temperature: 1, topK: 3, topP: 1 }, counts = Array(50).fill(0);
+        for (let n = 0; n < 20000; n++) counts[S.choose(data.logits[0], sampling, S.uniformOf(3, n))]++;
+        return [kept, counts, Array.from({ length: 1000 }, (_, seed) => S.uniformOf(seed, 7))];""",
+        {"logits": logits, "settings": settings},
+    )
+    for (temperature, top_k, top_p), rows in zip(settings, kept):
+        expected = apply_filters(torch.tensor(logits), Sampling(temperature, top_k or None, top_p))
+        assert rows == expected.isfinite().tolist()
+    probs = apply_filters(torch.tensor(logits[:1]), Sampling(1.0, 3))[0].softmax(0)
+    assert torch.allclose(torch.tensor(drawn) / 20000, probs, atol=0.02)
+    assert min(uniform) >= 0
+    assert max(uniform) < 1
+    assert 0.45 < sum(uniform) / 1000 < 0.55
+
+
+@needs_node
+def test_base64_and_float16_are_decoded_exactly():
+    halves = torch.arange(65536, dtype=torch.int32).to(torch.int16).view(torch.float16)
+    finite = halves[halves.isfinite()]
+    data = base64.b64encode(finite.numpy().tobytes()).decode()
+    lengths = [base64.b64encode(bytes(range(n))).decode() for n in range(7)]
+    numbers, read = run_in_node(
+        """const [bytes, lengths] = data;
+        const { all } = W.unpack(W.decodeBase64(bytes), [["all", 1, 63488]], "float16");
+        return [[...all.data], lengths.map((text) => [...new Uint8Array(W.decodeBase64(text))])];""",
+        [data, lengths],
+    )
+    assert torch.equal(torch.tensor(numbers), finite.float())
+    assert read == [list(range(n)) for n in range(7)]
+
+
+def save(model: Transformer, tokenizer: SentencePieceTokenizer, home: Path) -> Path:
+    save_tokenizer(tokenizer, home)
+    save_model(model, home)
+    return home
+
+
+def write_page(home: Path, out: Path, **options) -> str:
+    run("page", TOPICS["page"](model=home, out=out, **options))
+    return out.read_text(encoding="utf-8")
+
+
+def script_element(page: str, name: str) -> str:
+    return re.search(rf'<script type="[\w/]+" id="{name}">(.*?)</script>', page, re.DOTALL)[1]
+
+
+@pytest.fixture
+def toy(small_model, tokenizers, tmp_path) -> Path:
+    tokenizer = tokenizers["bpe"]
+    return save(small_model(vocab_size=tokenizer.vocab_size), tokenizer, tmp_path / "toy")
+
+
+def test_the_file_contains_the_model_and_loads_nothing_from_outside(toy, tmp_path):
+    page = write_page(toy, tmp_path / "page.html", prompt="</script><b>")
+    assert "http:" not in page.replace("http://www.w3.org/2000/svg", "")
+    assert "https:" not in page
+    facts = json.loads(script_element(page, "facts"))
+    assert facts["prompt"] == "</script><b>"
+    assert (facts["name"], facts["dtype"]) == ("toy", "float32")
+    state = load_model(toy).state_dict()
+    assert [shape[0] for shape in facts["shapes"]] == list(state)
+    weights = torch.frombuffer(bytearray(base64.b64decode(script_element(page, "weights"))), dtype=torch.float32)
+    assert torch.equal(weights, torch.cat([weight.flatten() for weight in state.values()]))
+    for tag in ("style", "script"):
+        text = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)[0]
+        assert f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" in page
+    assert "unsafe" not in re.search(r'Content-Security-Policy" content="(.*?)"', page)[1]
+
+
+def test_text_is_never_markup_and_nothing_is_stored_or_sent():
+    sources = "".join(path.read_text(encoding="utf-8") for path in WEB.glob("*.mjs"))
+    forbidden = (
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function|localStorage|cookie\b|indexedDB"
+    )
+    assert not re.search(forbidden + r"|fetch\(|XMLHttpRequest|WebSocket|sendBeacon|sessionStorage", sources)
+
+
+def test_large_models_are_stored_in_float16_unless_a_weight_overflows(small_model):
+    assert page_topic.storage_dtype(1_000_000) == torch.float32
+    assert page_topic.storage_dtype(1_000_001) == torch.float16
+    model = small_model()
+    assert page_topic.pack_network(model, torch.float16)[0]["dtype"] == "float16"
+    with torch.no_grad():
+        model.norm.weight[0] = 1e5
+    assert page_topic.pack_network(model, torch.float16)[0]["dtype"] == "float32"
+
+
+def test_every_annotation_matches_one_line_of_attention_py(toy, tmp_path):
+    facts = json.loads(script_element(write_page(toy, tmp_path / "page.html"), "facts"))
+    source = (WEB / "score.mjs").read_text(encoding="utf-8")
+    assert {"def forward(", "    B, T, _ = x.shape", "    return weights @ v"} <= {text for _, text in facts["lines"]}
+    patterns = re.findall(r'\["line\w+", /(.*)/\],', source)
+    assert len(patterns) == 8
+    for pattern in patterns:
+        assert len([text for _, text in facts["lines"] if re.search(pattern, text)]) == 1, pattern
+    code = Path(attention.__file__).read_text(encoding="utf-8").splitlines()
+    assert all(code[number - 1].strip() == text.strip() for number, text in facts["lines"])
+
+
+def test_links_lead_to_headings_of_the_docs(toy, tmp_path):
+    facts = json.loads(script_element(write_page(toy, tmp_path / "page.html"), "facts"))
+    steps = {int(step) for step in re.findall(r'data-step="(\d+)"', (WEB / "page.html").read_text(encoding="utf-8"))}
+    for headings in facts["steps"].values():
+        assert steps <= {int(heading.split(".")[0]) for heading, _ in headings}
+        for heading, address in headings:
+            file, anchor = address.split("#")
+            assert f"## {heading}\n" in (tmp_path / file).read_text(encoding="utf-8")
+            assert anchor.startswith(heading.split(".")[0])
+
+
+def test_the_address_of_the_docs_is_relative_except_on_another_drive(tmp_path, monkeypatch):
+    file = tmp_path / "part #1" / "rope.md"
+    assert address_from(tmp_path / "out", file) == "../part%20%231/rope.md"
+
+    def on_another_drive(path, start):
+        raise ValueError("path is on mount 'C:', start on mount 'D:'")
+
+    monkeypatch.setattr(os.path, "relpath", on_another_drive)
+    assert address_from(tmp_path / "out", file) == file.as_uri()
+
+
+@pytest.mark.parametrize("modules", [page_topic.PAGE, page_topic.WORKER])
+def test_joined_modules_have_distinct_names_and_import_only_exported_ones(modules):
+    sources = [(WEB / f"{name}.mjs").read_text(encoding="utf-8") for name in modules]
+    declared = r"^(export )?(?:async )?(?:function|const|let|class) (\w+|\$)"
+    names = [name for source in sources for _, name in re.findall(declared, source, re.MULTILINE)]
+    assert sorted(names) == sorted(set(names))
+    exported = {file: {n for e, n in re.findall(declared, s, re.MULTILINE) if e} for file, s in zip(modules, sources)}
+    pattern = re.compile(r'^import \{\s(.*?),?\s\} from "\./(\w+)\.mjs";', re.MULTILINE | re.DOTALL)
+    imported = [each for source in sources for each in pattern.findall(source)]
+    assert len(imported) == sum(source.count("\nimport ") for source in sources) > 0
+    for names_imported, file in imported:
+        assert set(re.findall(r"[\w$]+", names_imported)) <= exported[file], file
+
+
+def test_every_chart_has_a_data_table():
+    for section in re.findall(r"<section.*?</section>", (WEB / "page.html").read_text(encoding="utf-8"), re.DOTALL):
+        for picture in re.finditer(r"<canvas ", section):
+            assert "<table " in section[picture.start() :], section[picture.start() :][:60]
+
+
+@needs_node
+def test_every_text_exists_in_both_languages_and_is_used():
+    table = run_in_node("return U.STRINGS;", None)
+    sources = [path.read_text(encoding="utf-8") for path in [*WEB.glob("*.mjs"), WEB / "page.html"]]
+    used = set(re.findall(r'data-(?:t|label)="(\w+)"', sources[-1]))
+    used |= {key for source in sources for key in re.findall(r'\bt\(\s*"(\w+)"', source)}
+    assert used <= set(table)
+    for key, (english, chinese) in table.items():
+        assert sum(f'"{key}"' in source for source in sources), f"{key} is unused"
+        assert sorted(set(re.findall(r"\{(\w+)\}", english))) == sorted(set(re.findall(r"\{(\w+)\}", chinese))), key
+        assert english.strip()
+        assert chinese.strip()
+
+
+def test_the_network_in_javascript_is_short_and_reads_in_the_order_of_the_python_files():
+    code = (WEB / "model.mjs").read_text(encoding="utf-8")
+    assert len(code.splitlines()) <= 300
+    places = []
+    for file in ("rope_scaling", "rope", "cache", "attention", "transformer"):
+        source = (WEB.parents[1] / "model" / f"{file}.py").read_text(encoding="utf-8")
+        names = re.findall(r"^(?:    def|def|class) ([a-zA-Z]\w*)", source, re.MULTILINE)
+        shared = re.compile(r"^(?:  |export const |(?:export )?(?:class|function) )(\w+)(?: = )?\b.*[{(]", re.MULTILINE)
+        found = {name: place.start() for place in shared.finditer(code) for name in [place[1]]}
+        places += [found[camel(name)] for name in dict.fromkeys(names) if camel(name) in found and name != "forward"]
+    assert len(places) >= 15
+    assert places == sorted(places)
+
+
+def test_a_model_that_is_too_large_is_refused(toy, tmp_path, monkeypatch):
+    def refused(**options) -> str:
+        with pytest.raises(ValueError) as caught:  # noqa: PT011
+            run("page", TOPICS["page"](**({"model": toy, "out": tmp_path / "page.html"} | options)))
+        assert not (tmp_path / "page.html").exists()
+        return str(caught.value)
+
+    monkeypatch.setattr(page_topic, "LARGEST_MODEL", 20_000)
+    count = sum(weight.numel() for weight in load_model(toy).parameters())
+    assert f"{count:,} parameters" in refused()
+    assert "train a smaller model" in refused()
+
+
+def test_the_page_has_no_plot_and_creates_no_directory(toy, tmp_path):
+    report = run("page", TOPICS["page"](model=toy, out=tmp_path / "page.html"))
+    assert report.draw is None
+    for out in (tmp_path / "nowhere" / "page.html", toy):
+        with pytest.raises(ValueError, match="name a file in a directory that exists"):
+            run("page", TOPICS["page"](model=toy, out=out))
+
+
+def test_an_unsupported_sentencepiece_model_is_refused(toy, tmp_path):
+    for kind, rule in (("unigram", "identity"), ("bpe", "nmt_nfkc")):
+        SentencePieceTrainer.train(
+            sentence_iterator=iter([TEXT]), model_prefix=str(tmp_path / kind), vocab_size=320, model_type=kind,
+            byte_fallback=True, normalization_rule_name=rule, minloglevel=2, hard_vocab_limit=False,
+        )  # fmt: skip
+        with pytest.raises(ValueError, match="the page cannot run this tokenizer"):
+            vocabulary(SentencePieceTokenizer(tmp_path / f"{kind}.model"))

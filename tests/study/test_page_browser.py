@@ -1,0 +1,581 @@
+"""The page in Chromium, from disk and offline: its numbers, keyboard control, layout, and hostile text."""
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from model import ModelArgs, Transformer, generate
+from model.decoding.endless import SINKS
+from model.text.tokenizer import SentencePieceTokenizer
+from model.text.train_tokenizer import train_tokenizer
+from model.weights import load_model, load_tokenizer, save_model, save_tokenizer
+from study.topics import TOPICS, run
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+try:
+    from playwright.sync_api import Browser, Page, sync_playwright
+except ImportError:
+    pytest.skip("playwright is not installed: pip install playwright", allow_module_level=True)
+if CHROMIUM is None:
+    pytest.skip("there is no Chromium: apt-get install chromium", allow_module_level=True)
+
+# The tokenizer learns pieces of this text that would be markup.
+TEXT = "<img src=x onerror=alert(1)> the rope & the walk </script><script>alert(2)</script> {{facts}} \"'` " * 9
+PROMPT = "the rope </script><script>alert(3)</script><img src=x onerror=alert(4)> & walk"
+HOSTILE = "<img src=x onerror=alert(5)>"  # the directory's name, which the page shows
+VIEWS = ("tokens", "rotation", "score", "maps", "cache", "whatIf")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> Path:
+    """A model directory with unequal sizes and hostile pieces."""
+    home = tmp_path_factory.mktemp("page") / HOSTILE
+    save_tokenizer(SentencePieceTokenizer(train_tokenizer([TEXT], home.parent / "bpe.model", "bpe", 330)), home)
+    torch.manual_seed(3)
+    args = ModelArgs(dim=24, n_layers=2, n_heads=6, n_kv_heads=2, head_dim=8, hidden_dim=40, vocab_size=330,
+                     max_seq_len=120)  # fmt: skip
+    model = Transformer(args)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim == 2:
+                weight.normal_(std=1.5 / weight.shape[1] ** 0.5)
+    save_model(model, home)
+    (home / "config.toml").write_text('start_text = "the walk"\n', encoding="utf-8")
+    return home
+
+
+@pytest.fixture(scope="module")
+def address(home) -> str:
+    out = home.parent / "page.html"
+    run("page", TOPICS["page"](model=home, out=out, prompt=PROMPT))
+    return out.as_uri()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def opened(browser, address):
+    """``opened("language=zh")`` is the page when ready. Any log entry, request or dialog fails the test at its end."""
+    faults: list[str] = []
+    contexts = []
+
+    def open_page(choices: str = "", **options) -> Page:
+        defaults = {"viewport": {"width": 1200, "height": 900}, "reduced_motion": "reduce", "offline": True}
+        contexts.append(browser.new_context(**(defaults | options)))
+        page = contexts[-1].new_page()
+        page.on("console", lambda message: faults.append(message.text))
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("dialog", lambda dialog: (faults.append(dialog.message), dialog.dismiss()))
+        page.on(
+            "request", lambda request: None if request.url[:5] in ("file:", "blob:") else faults.append(request.url)
+        )
+        page.goto(f"{address}#{choices}")
+        page.wait_for_selector("html[data-ready]", timeout=20_000)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert faults == []
+
+
+def tokens(page: Page) -> list[int]:
+    return page.eval_on_selector_all("#chips button", "chips => chips.map((chip) => Number(chip.dataset.token))")
+
+
+def scroll_to(page: Page, view: str) -> None:
+    page.evaluate("view => document.getElementById(view).scrollIntoView({ behavior: 'instant' })", view)
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def text(page: Page, place: str) -> str:
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    return page.inner_text(place)
+
+
+def step(page: Page, button: str = "#step") -> None:
+    count = len(tokens(page))
+    page.click(button)
+    page.wait_for_function("count => document.querySelectorAll('#chips button').length !== count", arg=count)
+
+
+def test_64_greedy_tokens_equal_those_of_generate_also_after_a_pause(opened, home):
+    page = opened("temperature=0&speed=0&prompt=the+rope")
+    goes_on = page.evaluate("""async () => {
+        const first = play();
+        state.playing = false;
+        play();
+        await first;
+        return state.playing; }""")
+    assert goes_on, "the first run ends, the second does not"
+    page.wait_for_function("() => document.querySelectorAll('#chips button').length > 75", timeout=20_000)
+    prompt = load_tokenizer(home).encode("the rope")
+    (expected,) = zip(*generate(load_model(home), [prompt], 64))
+    assert tokens(page)[: len(prompt) + 64] == [*prompt, *expected]
+
+
+def test_the_bars_show_the_models_probabilities_and_top_k_cuts_them(opened, home):
+    page = opened("temperature=0.5&topP=1&prompt=the+rope")
+    with torch.no_grad():
+        logits = load_model(home)(torch.tensor([load_tokenizer(home).encode("the rope")]))[0, -1]
+    likeliest = (logits / 0.5).softmax(0).topk(12)
+    amounts = page.eval_on_selector_all("#bars .amount", "all => all.map((amount) => parseFloat(amount.textContent))")
+    assert amounts == pytest.approx((100 * likeliest.values).tolist(), abs=0.051)
+    page.fill("#topK", "3")
+    assert "cut by top_k" in text(page, "#bars li:nth-child(4)")
+    assert "cut" not in text(page, "#bars li:nth-child(3)")
+    assert "3 of 330 tokens can be sampled" in text(page, "#rest")
+    chosen = page.get_attribute("#bars li:nth-child(5) button", "data-token")
+    step(page, "#bars li:nth-child(5) button")
+    assert tokens(page)[-1] == int(chosen)
+
+
+def test_shifting_all_positions_rotates_the_arrows_but_keeps_the_scores(opened):
+    page = opened()
+    scroll_to(page, "rotation")
+    arrows = page.get_attribute("#plane", "aria-label")
+    page.fill("#shift", "37")
+    moved = text(page, "#shiftScores")
+    plain, shifted = re.search(r": (\S+) at start_pos 0, (\S+) at start_pos 37", moved).groups()
+    assert plain == shifted
+    assert float(re.search(r"by at most (\S+?)\.$", moved)[1].replace("−", "-")) < 1e-5
+    assert page.get_attribute("#plane", "aria-label") != arrows
+    last = len(tokens(page)) - 1
+    assert f"q at position {last + 37} points" in page.get_attribute("#plane", "aria-label")
+    page.click("#rotation summary")
+    page.wait_for_selector("#planeData tr")
+    positions = page.eval_on_selector_all("#planeData tbody tr", "rows => rows.map((row) => row.cells[1].textContent)")
+    assert positions == [str(p + 37) for p in (last, *range(last + 1))]
+
+
+def test_without_the_cache_a_token_has_the_same_logits_and_costs_more(opened):
+    page = opened()
+    scroll_to(page, "cache")
+    before = text(page, "#bars")
+    page.evaluate("() => { state.ended = true; }")
+    page.click("#compareCache")
+    page.click("#cache > details summary")
+    page.wait_for_function("() => document.querySelectorAll('#passesData tbody tr').length > 2")
+    assert text(page, "#bars") == before
+    rows = page.eval_on_selector_all(
+        "#passesData tbody tr", "rows => rows.map((row) => [...row.cells].map((c) => c.textContent))"
+    )
+    (cached, without) = rows[:2]
+    assert (without[2], cached[2]) == ("without cache", "with cache")
+    assert float(without[3]) > 10 * float(cached[3])
+    assert int(without[1]) == int(without[0]) == len(tokens(page))
+    page.wait_for_function("() => document.getElementById('notes').textContent.includes('ended the text')")
+    assert page.is_disabled("#step")
+    count = len(tokens(page))
+    page.evaluate("() => step([], 1)")  # as if it was pressed while the last token was sampled
+    text(page, "#chips")
+    assert len(tokens(page)) == count
+
+
+def test_the_cache_is_not_read_beyond_the_current_text(opened, home):
+    page = opened("temperature=1&topP=1&prompt=the+rope")
+    for button in ("#step", "#step", "#step"):
+        step(page, button)
+    scroll_to(page, "cache")
+    page.uncheck("#useCache")
+    scroll_to(page, "tokens")
+    for button in ("#back", "#back", "#bars li:nth-child(7) button", "#bars li:nth-child(9) button"):
+        step(page, button)
+    scroll_to(page, "cache")
+    page.check("#useCache")
+    scroll_to(page, "tokens")
+    step(page, "#bars li:nth-child(4) button")
+    with torch.no_grad():
+        expected = load_model(home)(torch.tensor([tokens(page)]))[0, -1]
+    logits = page.evaluate("() => [...state.logits]")
+    assert torch.allclose(torch.tensor(logits), expected, atol=1e-4, rtol=0)
+
+
+def test_generation_stops_at_the_context_limit_unless_endless(opened):
+    page = opened("speed=0&temperature=1.5&topP=1")
+    for _ in range(40):
+        page.click("#play")
+        page.wait_for_selector("#play[aria-pressed=false]", timeout=20_000)
+        if len(tokens(page)) == 120:
+            break
+        step(page, "#bars li:first-child button")  # the model ended the text: choose another token
+    assert len(tokens(page)) == 120
+    assert "at most" in text(page, "#notes")
+    assert page.is_disabled("#step")
+    page.check("#endless")
+    kept = tokens(page)[:SINKS] + tokens(page)[SINKS + 30 :]
+    scroll_to(page, "tokens")
+    step(page)
+    assert tokens(page)[:-1] == kept
+    scroll_to(page, "cache")
+    assert "30 tokens have been evicted" in text(page, "#slice")
+    assert "start_pos = 90, T = 1" in text(page, "#slice")
+
+
+def test_another_rotation_changes_the_loss_but_a_shift_does_not(opened):
+    page = opened("change=unchanged&prompt=the+rope+%26+the+walk")
+    scroll_to(page, "whatIf")
+
+    def loss() -> list[float]:
+        page.wait_for_timeout(400)
+        page.wait_for_function("() => document.getElementById('whatIfText').textContent !== ''")
+        return [float(n) for n in re.findall(r"(\d+\.\d+)", text(page, "#whatIfText"))[:2]]
+
+    before, after = loss()
+    assert before == after
+    page.fill("#offset", "5000")
+    assert loss() == pytest.approx([before, before], abs=0.002)
+    for change in ("off", "theta", "linear", "ntk", "yarn"):
+        page.select_option("#change", change)
+        same, changed = loss()
+        assert same == before
+        assert changed != before, change
+    original = page.evaluate("""() => {
+        args.ropeScaling = { originalMaxSeqLen: 30 };
+        return changedRotation().scaling.originalMaxSeqLen; }""")
+    assert original == 30, "the change replaces the network's own scaling"
+
+
+def test_every_control_works_by_keyboard(opened):
+    page = opened("change=linear&guide=1")
+    controls = "button[id], select, input, textarea, canvas[tabindex]"
+    expected = set(page.eval_on_selector_all(controls, "all => all.map((each) => each.id)"))
+    expected -= {"theta", "fold"}  # hidden with this rotation, and on a wide screen
+    reached: set[str] = set()
+    for _ in range(400):  # more than one round, because a control may be disabled while the page computes
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("() => document.activeElement.id"))
+        if expected <= reached:
+            break
+    assert expected <= reached
+
+    def press(place: str, key: str) -> None:
+        page.focus(place)
+        page.keyboard.press(key)
+
+    scroll_to(page, "tokens")
+    count = len(tokens(page))
+    press("#step", "Enter")
+    page.wait_for_function("count => document.querySelectorAll('#chips button').length > count", arg=count)
+    press("#back", "Space")
+    page.wait_for_function("count => document.querySelectorAll('#chips button').length === count", arg=count)
+    press("#chips button[tabindex='0']", "ArrowLeft")
+    assert text(page, "#positionText").startswith(f"{count - 2} ")
+    scroll_to(page, "maps")
+    press("#map", "ArrowUp")
+    assert f"Query {count - 3} " in text(page, "#mapText")
+    press("#map", "ArrowLeft")
+    press("#shift", "ArrowRight")
+    assert text(page, "#shiftText") == "1"
+    press("#temperature", "ArrowLeft")
+    assert text(page, "#temperatureText") == "0.75"
+    press("#clocks button:nth-child(3)", "Enter")
+    page.wait_for_selector("#clocks button:nth-child(3)[aria-pressed='true']")
+    press("#thumbs [data-layer='0'][data-head='4']", "Enter")
+    page.wait_for_function("() => document.getElementById('head').value === '4'")
+    press("#layer", "ArrowDown")
+    press("#useCache", "Space")
+    assert not page.is_checked("#useCache")
+    press("#language", "Enter")
+    assert page.get_attribute("html", "lang") == "zh-Hans"
+    page.wait_for_function("() => location.hash.includes('head=4') && location.hash.includes('language=zh')")
+
+
+def test_a_key_pressed_in_the_player_does_not_scroll_the_page(opened):
+    page = opened("language=en")
+    scroll_to(page, "cache")
+    before = page.evaluate("() => scrollY")
+    page.focus("#layer")
+    page.keyboard.press("ArrowUp")
+    page.focus("#language")
+    scroll_to(page, "cache")
+    page.focus("#back")
+    page.keyboard.press("Tab")
+    text(page, "#step")
+    assert page.evaluate("() => scrollY") == before > 0
+
+
+def test_settings_are_stored_in_the_address_and_invalid_ones_are_ignored(opened):
+    page = opened(
+        "head=3&pair=2&temperature=1.25&topK=7&language=zh&theta=-1&shift=x&topP=44&layer=9&seed=2.5&junk=%3Cb%3E"
+    )
+    assert page.input_value("#head") == "3"
+    assert page.input_value("#topK") == "7"
+    assert text(page, "#temperatureText") == "1.25"
+    assert text(page, "#topPText") == "0.95"
+    assert page.input_value("#layer") == "1"
+    assert page.input_value("#seed") == "1"
+    page.fill("#prompt", "the walk")
+    page.select_option("#head", "5")
+    assert "head=5" in page.url
+    assert "prompt=the+walk" in page.url
+    assert "junk" not in page.url
+    for refused in ("-3", "2.5"):
+        page.fill("#topK", refused)
+        assert "整数" in text(page, ".wrong")
+        assert "topK=7" in page.url
+    settings = page.url
+    page.focus(".skip")
+    page.keyboard.press("Enter")
+    assert page.evaluate("() => document.activeElement.id") == "views"
+    assert page.url == settings
+
+
+def test_hostile_text_is_shown_as_text(opened):
+    page = opened()
+    page.fill("#prompt", PROMPT + TEXT[:60])
+    page.wait_for_timeout(600)
+    for view in VIEWS:
+        scroll_to(page, view)
+        page.wait_for_timeout(50)
+    for details in page.query_selector_all("summary"):
+        details.click()
+    assert page.locator("img").count() == 0
+    assert page.locator("script:not([type])").count() == 1
+    assert HOSTILE in text(page, "h1")
+    assert "".join(page.eval_on_selector_all("#chips button", "all => all.map((c) => c.textContent)")).startswith(
+        "<s>the·rope·</"
+    )
+
+
+def test_the_security_policy_blocks_requests_and_inline_scripts(browser, address):
+    context = browser.new_context()
+    page = context.new_page()
+    messages: list[str] = []
+    page.on("console", lambda message: messages.append(message.text))
+    page.goto(address)
+    for attempt in ("fetch('https://example.org')", "new Image().src = 'https://example.org/x.png'", "inline()"):
+        messages.clear()
+        page.evaluate(
+            f"""async () => {{
+                const inline = () => document.head.appendChild(document.createElement('script')).append('1');
+                try {{ await ({attempt}); }} catch {{ }}
+                await new Promise(requestAnimationFrame); }}"""
+        )
+        assert "Content Security Policy" in " ".join(messages), attempt
+    context.close()
+
+
+# Finds elements that overlap, elements wider than their box, and horizontal scrolling of the page.
+FAULTS = """() => {
+    const faults = document.documentElement.scrollWidth > innerWidth ? ["the page scrolls sideways"] : [];
+    const inner = ".scroll *, #chips *, #clocks *, #thumbs *, #wholeText *";
+    const tags = "button, select, input, textarea, a, label, output, h1, h2, h3, p, figcaption, canvas, summary";
+    const places = ".part, .scroll, #chips, #clocks, #thumbs, #wholeText, .annotation";
+    const all = [...document.querySelectorAll(`${tags}, ${places}`)];
+    const seen = all.filter((each) => !each.matches(inner) && each.checkVisibility() && each.getClientRects().length);
+    const boxes = seen.map((each) => [...each.getClientRects()]);
+    const name = (each) => `${each.tagName} ${each.id} ${each.textContent.slice(0, 20)}`;
+    seen.forEach((one, i) => {
+        if (one.scrollWidth > one.clientWidth + 1 && one.clientWidth && getComputedStyle(one).overflowX === "visible")
+            faults.push(`${name(one)} is ${one.scrollWidth} wide in ${one.clientWidth}`);
+        for (let j = i + 1; j < seen.length; j++) {
+            if (one.contains(seen[j]) || seen[j].contains(one)) continue;
+            const over = boxes[i].some((a) => boxes[j].some((b) =>
+                Math.min(a.right, b.right) - Math.max(a.left, b.left) > 2 &&
+                Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 3));
+            if (over) faults.push(`${name(one)} lies over ${name(seen[j])}`);
+        }
+    });
+    return faults; }"""
+
+
+def test_nothing_overlaps_at_any_width_and_no_text_is_missing(opened):
+    page = opened("change=linear&guide=2")
+    for language in ("en", "zh-Hans"):
+        assert page.get_attribute("html", "lang") == language
+        for width in (1400, 1100, 900, 850, 390):
+            page.set_viewport_size({"width": width, "height": 844})
+            page.evaluate("() => scrollTo(0, 0)")
+            assert "undefined" not in text(page, "body")
+            assert page.evaluate(FAULTS) == [], (language, width)
+        assert "NaN" not in text(page, "body")
+        assert page.eval_on_selector_all("[data-t]", "all => all.filter((e) => !e.textContent).length") == 0
+        page.click("#fold")
+        assert page.evaluate(FAULTS) == [], language
+        page.click("#language")
+    page.select_option("#theme", "dark")
+    assert page.get_attribute("html", "data-theme") == "dark"
+
+
+def test_the_overlap_check_finds_overlaps(opened):
+    page = opened()
+    page.evaluate("() => { document.getElementById('counts').style.marginTop = '-2rem'; }")
+    page.evaluate("() => { document.getElementById('score').style.width = '3000px'; }")
+    found = " ".join(page.evaluate(FAULTS))
+    assert "lies over" in found
+    assert "scrolls sideways" in found
+
+
+def test_every_view_has_its_height_before_it_is_scrolled_to_and_prints_in_the_light_theme(opened):
+    page = opened()
+    height = page.evaluate("() => document.documentElement.scrollHeight")
+    drawn = page.eval_on_selector_all("section canvas", "all => all.filter((c) => c.width !== 300).length")
+    assert drawn == page.locator("section canvas").count()
+    for view in VIEWS:
+        scroll_to(page, view)
+    assert page.evaluate("() => document.documentElement.scrollHeight") == height
+    page.select_option("#theme", "dark")
+    page.evaluate("() => dispatchEvent(new Event('beforeprint'))")
+    assert page.get_attribute("html", "data-theme") == "light"
+    page.evaluate("() => dispatchEvent(new Event('afterprint'))")
+    assert page.get_attribute("html", "data-theme") == "dark"
+
+
+def test_the_guide_visits_all_views_and_can_be_skipped(opened):
+    page = opened()
+    for number, view in enumerate(VIEWS[1:], 2):
+        page.click("#guideNext")
+        assert f"{number} / 6" in text(page, "#guide")
+        assert page.evaluate("() => document.activeElement.id").endswith("Title"), view
+    page.click("#guideNext")
+    assert not page.is_visible("#guide")
+    assert "guide=0" in page.url
+    page.wait_for_selector("#strip [data-view=whatIf][aria-current]")
+    page.click("#strip [data-view=tokens]")
+    page.wait_for_selector("#net [data-view=tokens][aria-current]")
+    page.click("#guideStart")
+    page.click("#guideSkip")
+    assert not page.is_visible("#guide")
+
+
+def test_step_uses_the_typed_prompt_at_once_back_shortens_it_and_an_empty_one_is_the_start_text(opened, home):
+    page = opened("temperature=0&prompt=the")
+    tokenizer = load_tokenizer(home)
+    page.evaluate("""() => {
+        const box = document.getElementById("prompt");
+        box.value = "the rope & the walk";
+        box.dispatchEvent(new Event("input"));
+        document.getElementById("step").click(); }""")
+    typed = tokenizer.encode("the rope & the walk")
+    page.wait_for_function("n => document.querySelectorAll('#chips button').length === n", arg=len(typed) + 1)
+    page.wait_for_timeout(300)  # longer than the pause after which a typed prompt is forwarded
+    assert tokens(page)[:-1] == typed
+    assert text(page, "#wholeText") == tokenizer.decode(tokens(page))
+    step(page, "#back")
+    assert page.input_value("#prompt") == "the rope & the walk"
+    step(page, "#back")
+    assert tokens(page) == typed[:-1]
+    assert page.input_value("#prompt") == tokenizer.decode(typed[:-1])
+    page.fill("#topK", "-5")
+    assert "0 or more" in text(page, ".wrong")
+    page.fill("#topK", "5")
+    assert page.locator(".wrong").count() == 0
+    page.fill("#prompt", "")
+    page.wait_for_function("() => document.getElementById('notes').textContent.includes('start_text')")
+    assert tokens(page) == tokenizer.encode("the walk")
+
+
+def test_percentages_have_no_exponent(opened):
+    written = opened().evaluate("() => [0, 9.1e-6, 0.00123, 0.252, 1, 1e-12].map(percent)")
+    assert written == ["0.0%", "0.00091%", "0.1%", "25.2%", "100.0%", "<0.000001%"]
+
+
+def test_one_slow_pass_does_not_set_the_scale_of_the_time_chart(opened):
+    page = opened("speed=0&prompt=the+rope")
+    for _ in range(3):
+        step(page)
+    scroll_to(page, "cache")
+    page.evaluate("() => { for (const pass of state.passes) pass.ms = pass.multiplications / 1e6; changed('cache'); }")
+    assert text(page, "#timeNote") == ""
+    page.evaluate("() => { state.passes.at(-1).ms *= 50; changed('cache'); }")
+    assert "probably busy" in text(page, "#timeNote")
+    page.click("#compareCache")
+    page.wait_for_selector("#agreement:not(:empty)")
+    assert int(re.search(r"agree to (\d+) decimals", text(page, "#agreement"))[1]) >= 3
+
+
+def test_with_reduced_motion_positions_advance_by_whole_steps(opened):
+    page = opened()
+    scroll_to(page, "rotation")
+    page.click("#advance")
+    page.wait_for_function("() => document.getElementById('shiftText').textContent === '1.0'", timeout=5000)
+    page.click("#advance")
+    page.wait_for_selector("#advance[aria-pressed=false]")
+
+
+def test_axe_finds_no_accessibility_fault(browser, address):
+    axe = os.environ.get("AXE_CORE", "")  # path of axe-core's axe.min.js: npm install axe-core
+    if not axe:
+        pytest.skip("AXE_CORE does not name axe.min.js: npm install axe-core")
+    for choices in ("language=en&theme=light", "language=zh&theme=dark"):
+        context = browser.new_context(bypass_csp=True)
+        page = context.new_page()
+        page.goto(f"{address}#{choices}&topK=3")
+        page.wait_for_selector("html[data-ready]")
+        for summary in page.query_selector_all("summary"):
+            summary.click()
+        for view in VIEWS:
+            scroll_to(page, view)
+            page.wait_for_timeout(300)
+        page.evaluate(Path(axe).read_text(encoding="utf-8"))
+        found = page.evaluate("() => axe.run().then((result) => result.violations.map((each) => each.id))")
+        context.close()
+        assert found == []
+
+
+def test_an_unknown_option_in_the_address_is_ignored(opened):
+    page = opened("theme=x&speed=3&change=unchanged&layer=9")
+    choices = [page.input_value(f"#{name}") for name in ("theme", "speed", "change", "layer")]
+    assert choices == ["", "8", "unchanged", "1"]
+
+
+def test_the_rotation_text_describes_one_comparison(opened):
+    """The distance is that of the finished comparison, also while a new one is computed."""
+    page = opened("change=linear&stretch=2&prompt=the+rope")
+    scroll_to(page, "whatIf")
+    distance = f"Largest distance: {2 * (len(tokens(page)) - 1)};"
+    page.wait_for_function("text => document.getElementById('whatIfText').textContent.includes(text)", arg=distance)
+    page.evaluate("() => { state.stretch = 3; drawWhatIf(); }")
+    assert distance in page.inner_text("#whatIfText")
+
+
+def test_a_failed_comparison_with_the_cache_leaves_the_setting(opened):
+    page = opened("prompt=the+rope")
+    page.evaluate("() => { worker.postMessage = () => { throw new Error('no worker'); }; return compareCache(); }")
+    assert page.evaluate("() => state.useCache") is True
+    assert page.inner_text("#error") == "no worker"
+
+
+def test_weights_that_cannot_be_loaded_are_one_error_and_no_control_fails(browser, home, tmp_path, address):
+    broken = (
+        (home.parent / "page.html").read_text(encoding="utf-8").replace("load({ facts, weights, limit }) {", "load() {")
+    )
+    (tmp_path / "page.html").write_text(broken, encoding="utf-8")
+    faults = []
+    context = browser.new_context(offline=True, viewport={"width": 400, "height": 900})
+    page = context.new_page()
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.goto((tmp_path / "page.html").as_uri())
+    page.wait_for_selector("#error:not([hidden])")
+    page.evaluate("() => dispatchEvent(new Event('beforeprint'))")
+    for control in page.query_selector_all("button[id], input, select, textarea"):
+        control.evaluate("each => { each.click(); each.dispatchEvent(new Event('input')); }")
+    page.press("#map", "ArrowUp")
+    page.wait_for_timeout(200)
+    shown = page.inner_text("#error"), page.inner_text("#counts"), page.locator("#loading").count()
+    disabled = page.eval_on_selector_all(":disabled:not(option)", "all => all.map((each) => each.id)")
+    folded = page.inner_text("#fold")
+    context.close()
+    assert shown == ("facts is not defined", "", 0)
+    assert disabled == ["back", "step", "play", "advance", "compareCache"]
+    assert folded
+    assert faults == []
+
+
+def test_the_length_of_a_repeated_text_is_given_with_two_decimals(opened):
+    page = opened()
+    assert "240 tokens (2 × the" in page.text_content("#longText")
+    page.evaluate("() => { args.maxSeqLen = 140; setLanguage('en'); }")
+    assert "240 tokens (1.71 × the" in page.text_content("#longText")

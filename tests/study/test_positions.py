@@ -1,0 +1,478 @@
+"""Every scheme is causal, cached == uncached, trains, is saved and loaded, and equals the paper's formula."""
+
+import copy
+import dataclasses
+import json
+import math
+
+import pytest
+import torch
+
+from model import KVCache, ModelArgs, Transformer, generate
+from model.attention import Attention
+from model.decoding.endless import is_shift_invariant
+from model.generation import padding_mask
+from model.rope_scaling import RopeScaling
+from model.transformer import TransformerBlock
+from model.weights import load_model, save_model
+from study.positions import (
+    LARGEST_OPTION,
+    SCALINGS,
+    SCHEMES,
+    STUDY_FILE,
+    build_scheme,
+    load_study,
+    read_study,
+    save_study,
+)
+from study.positions.encodings import sinusoids, t5_buckets
+from study.positions.scores import alibi_slopes
+
+V, T = 41, 12
+ARGS = ModelArgs(dim=24, n_layers=2, n_heads=3, n_kv_heads=1, head_dim=8, hidden_dim=32, vocab_size=V, max_seq_len=20)
+
+
+def options(scheme: str) -> dict:
+    return {"factor": 2.0} if scheme in SCALINGS else {}
+
+
+@pytest.fixture(params=SCHEMES)
+def scheme(request) -> str:
+    return request.param
+
+
+@pytest.fixture
+def model(scheme) -> Transformer:
+    """Weights so large that positions change the logits in every scheme."""
+    torch.manual_seed(3)
+    model = build_scheme(ARGS, scheme, **options(scheme))
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim > 1:
+                weight.normal_(std=0.4)
+    return model.eval()
+
+
+@pytest.fixture
+def tokens() -> torch.Tensor:
+    return torch.randint(V, (2, T), generator=torch.Generator().manual_seed(5))
+
+
+@torch.no_grad()
+def test_later_tokens_do_not_change_earlier_logits(model, tokens):
+    cut = 7
+    changed = tokens.clone()
+    changed[:, cut:] = (changed[:, cut:] + 1) % V
+    before, after = model(tokens), model(changed)
+    torch.testing.assert_close(before[:, :cut], after[:, :cut], atol=1e-5, rtol=0)
+    assert (before[:, cut:] - after[:, cut:]).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("sizes", [[1] * T, [7, 1, 4], [5, 5, 1, 1]])
+@torch.no_grad()
+def test_cached_equals_uncached(model, tokens, sizes):
+    cache = KVCache(ARGS, 2)
+    cache.keys.fill_(torch.nan)
+    cache.values.fill_(torch.nan)
+    start, parts = 0, []
+    for size in sizes:
+        parts.append(model(tokens[:, start : start + size], start, cache))
+        start += size
+    torch.testing.assert_close(torch.cat(parts, 1), model(tokens), atol=2e-5, rtol=0)
+
+
+def test_every_parameter_receives_a_gradient(model, tokens):
+    model(tokens).square().sum().backward()
+    for name, weight in model.named_parameters():
+        assert weight.grad is not None, name
+        assert weight.grad.isfinite().all(), name
+        assert weight.grad.abs().max() > 0, name
+
+
+@torch.no_grad()
+def test_a_saved_scheme_loads_with_equal_logits(model, scheme, tokens, tmp_path):
+    save_study(model, scheme, tmp_path, **options(scheme))
+    logits, copied = model(tokens), copy.deepcopy(model)
+    assert torch.equal(load_study(tmp_path).eval()(tokens), logits)
+    for weight in model.parameters():
+        weight.zero_()
+    assert torch.equal(copied(tokens), logits)  # a copy shares no tensor with the original, not even across layers
+
+
+@torch.no_grad()
+def test_save_model_writes_the_class_name_and_only_that_class_loads_it(model, tokens, tmp_path):
+    save_model(model, tmp_path)
+    if type(model) is not Transformer:
+        with pytest.raises(ValueError, match=type(model).__name__):
+            load_model(tmp_path)
+    assert torch.equal(load_model(tmp_path, network=type(model))(tokens), model.eval()(tokens))
+
+
+def test_saving_a_changed_rotation_table_is_an_error(model, tmp_path):
+    model.freqs_cis = model.freqs_cis * 1j
+    with pytest.raises(ValueError, match=r"freqs_cis (is not the table|differs)"):
+        save_model(model, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+@torch.no_grad()
+def test_loading_with_a_longer_context_works_or_is_an_error(model, scheme, tokens, tmp_path):
+    save_study(model, scheme, tmp_path, **options(scheme))
+    if not SCHEMES[scheme].any_length:
+        with pytest.raises(ValueError, match=f"{scheme} has one vector for each of 20 positions: it cannot encode 40"):
+            load_study(tmp_path, 40)
+        return
+    longer = load_study(tmp_path, 40).eval()
+    if scheme == "yarn":
+        trained = model.args.rope_scaling.original_max_seq_len
+        assert longer.args.rope_scaling.original_max_seq_len == trained
+    assert longer(tokens.repeat(1, 3)).shape == (2, 36, V)
+    if scheme != "yarn":  # its frequencies depend on the trained length, which is half of the new one here
+        torch.testing.assert_close(longer(tokens), model(tokens), atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_logits_depend_on_the_order_of_tokens(model, scheme, tokens):
+    """Swapping two earlier tokens changes the last logits, except without positions in a single layer."""
+    model.layers = model.layers[:1]
+    swapped = tokens.clone()
+    swapped[:, [2, 8]] = tokens[:, [8, 2]]
+    gap = (model(tokens)[:, -1] - model(swapped)[:, -1]).abs().max()
+    assert gap < 1e-4 if scheme == "none" else gap > 1e-3
+
+
+@torch.no_grad()
+def test_shift_invariance_is_as_declared(model, tokens):
+    """The same tokens at position 0, and after five tokens that a mask hides."""
+    text = torch.cat((tokens[:, :5] * 0, tokens), 1)
+    padded = model(text, mask=padding_mask(torch.tensor([5, 5]), 0, text.shape[1]))[:, 5:]
+    gap = (padded - model(tokens)).abs().max()
+    assert gap < 2e-5 if is_shift_invariant(model) else gap > 1e-2
+
+
+def test_unequal_prompts_in_a_batch_generate_as_alone_or_are_an_error(model, tokens):
+    prompts = [tokens[0, :6].tolist(), tokens[1, :3].tolist()]
+    if not is_shift_invariant(model):
+        with pytest.raises(ValueError, match="absolute positions"):
+            list(generate(model, prompts, 4))
+        return
+    together = list(zip(*generate(model, prompts, 4)))
+    alone = [tuple(step[0] for step in generate(model, [prompt], 4)) for prompt in prompts]
+    assert together == alone
+
+
+def test_every_scheme_starts_from_the_same_weights(scheme):
+    torch.manual_seed(0)
+    llama = dict(Transformer(ARGS).named_parameters())
+    torch.manual_seed(0)
+    model = dict(build_scheme(ARGS, scheme, **options(scheme)).named_parameters())
+    different = {"tok_embeddings.weight"} if scheme == "sinusoidal" else set()
+    for name in set(llama) - different:
+        assert torch.equal(model[name], llama[name]), name
+
+
+@pytest.mark.parametrize("part", ["table", "embedding", "bias", "score"])
+@torch.no_grad()
+def test_each_scheme_changes_only_its_part_of_the_network(part):
+    for scheme, entry in SCHEMES.items():
+        if entry.changes != part:
+            continue
+        model = build_scheme(ARGS, scheme)
+        rotates = not torch.equal(model.freqs_cis, torch.ones_like(model.freqs_cis))
+        assert rotates == (part == "table" and scheme != "none"), scheme
+        assert (type(model.layers[0]) is not TransformerBlock) == (part == "embedding"), scheme
+        plain = type(model.layers[0].attention) is Attention
+        assert plain == (part not in ("bias", "score")), scheme
+
+
+@pytest.mark.parametrize("scheme", [name for name, entry in SCHEMES.items() if entry.changes == "score"])
+@torch.no_grad()
+def test_each_group_of_heads_reads_its_own_key_head(scheme):
+    args = ModelArgs(dim=32, n_layers=1, n_heads=4, n_kv_heads=2, vocab_size=V, max_seq_len=8)
+    attention = build_scheme(args, scheme).layers[0].attention
+    xq, keys, values = torch.randn(1, 4, 5, 8), torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8)
+    full = attention.attend(xq, keys[:, [0, 0, 1, 1]], values[:, [0, 0, 1, 1]], None)
+    torch.testing.assert_close(attention.attend(xq, keys, values, None), full)
+
+
+# Each scheme's scores, compared with loops over the formula in its paper.
+
+
+def attention_weights(model: Transformer, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """The weights of the first layer's ``attend``, with the unit matrix as values: q, k (T, D), T = D -> (T, T)."""
+    heads, n = ARGS.n_heads, len(q)
+    attention = model.layers[0].attention
+    xq = q.expand(1, heads, n, -1)
+    keys = k.expand(1, ARGS.n_kv_heads, n, -1)
+    values = torch.eye(n).expand(1, ARGS.n_kv_heads, n, -1)
+    return attention.attend(xq, keys, values, None)[0, 1]  # head 1
+
+
+def expected_weights(score) -> torch.Tensor:
+    """The softmax over j of score(i, j), for 8 causal queries i: (8, 8)."""
+    n = 8
+    table = torch.full((n, n), -math.inf)
+    for i in range(n):
+        for j in range(i + 1):
+            table[i, j] = float(score(i, j))
+    return table.softmax(-1)
+
+
+@pytest.fixture
+def qk() -> tuple[torch.Tensor, torch.Tensor]:
+    return tuple(torch.randn(2, 8, 8, generator=torch.Generator().manual_seed(9)))  # type: ignore[return-value]
+
+
+def with_large_weights(name: str, **options) -> Transformer:
+    torch.manual_seed(1)
+    model = build_scheme(ARGS, name, **options)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.normal_(std=0.5)
+    return model
+
+
+@torch.no_grad()
+def test_t5_weights_equal_the_papers_formula(qk):
+    model, (q, k) = with_large_weights("t5"), qk
+    bias = model.relative_bias.weight
+    torch.testing.assert_close(
+        attention_weights(model, q, k),
+        expected_weights(lambda i, j: q[i] @ k[j] / 8**0.5 + bias[i - j, 1]),
+        atol=1e-5,
+        rtol=0,
+    )
+
+
+@torch.no_grad()
+def test_alibi_weights_equal_the_papers_formula(qk):
+    model, (q, k) = with_large_weights("alibi"), qk
+    slope = 2**-8  # of the second of three heads: two from the series for 2, one from the series for 4
+    torch.testing.assert_close(
+        attention_weights(model, q, k),
+        expected_weights(lambda i, j: q[i] @ k[j] / 8**0.5 - slope * (i - j)),
+        atol=1e-5,
+        rtol=0,
+    )
+
+
+@torch.no_grad()
+def test_shaw_outputs_equal_the_papers_formula(qk):
+    model, (q, k) = with_large_weights("shaw", farthest=3), qk
+    a_keys, a_values = model.layers[0].attention.relative
+    weights = expected_weights(lambda i, j: q[i] @ (k[j] + a_keys[min(i - j, 3)]) / 8**0.5)
+    values = torch.eye(8)
+    out = torch.zeros(8, 8)
+    for i in range(8):
+        for j in range(i + 1):
+            out[i] += weights[i, j] * (values[j] + a_values[min(i - j, 3)])
+    torch.testing.assert_close(attention_weights(model, q, k), out, atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_transformer_xl_weights_equal_the_papers_formula(qk):
+    model, (q, k) = with_large_weights("transformer_xl"), qk
+    attention, head = model.layers[0].attention, slice(8, 16)
+
+    def score(i, j):
+        r = torch.tensor([f((i - j) / 10000 ** (2 * t / 24)) for t in range(12) for f in (math.sin, math.cos)])
+        relative_key = attention.wr.weight[head] @ r
+        u, v = attention.u[1, 0], attention.v[1, 0]
+        return (q[i] @ k[j] + q[i] @ relative_key + u @ k[j] + v @ relative_key) / 8**0.5
+
+    torch.testing.assert_close(attention_weights(model, q, k), expected_weights(score), atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_tupe_weights_equal_the_papers_formula(qk):
+    model, (q, k) = with_large_weights("tupe"), qk
+    term, head = model.position_term, slice(8, 16)
+    p = term.norm(term.pos_embeddings.weight)
+
+    def score(i, j):
+        positions = (term.uq.weight[head] @ p[i]) @ (term.uk.weight[head] @ p[j])
+        return (q[i] @ k[j] + positions) / 16**0.5 + term.relative_bias.weight[i - j, 1]
+
+    torch.testing.assert_close(attention_weights(model, q, k), expected_weights(score), atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_deberta_weights_equal_the_papers_formula(qk):
+    model, (q, k) = with_large_weights("deberta", k=4), qk
+    attention, head, table = model.layers[0].attention, slice(8, 16), model.rel_embeddings.weight
+
+    def delta(i, j):
+        if i - j <= -4:
+            return 0
+        if i - j >= 4:
+            return 7
+        return i - j + 4
+
+    def score(i, j):
+        kr = attention.wkr.weight[head] @ table[delta(i, j)]
+        qr = attention.wqr.weight[head] @ table[delta(j, i)]
+        return (q[i] @ k[j] + q[i] @ kr + k[j] @ qr) / 24**0.5
+
+    torch.testing.assert_close(attention_weights(model, q, k), expected_weights(score), atol=1e-5, rtol=0)
+
+
+def test_alibi_slopes_are_a_geometric_series():
+    assert alibi_slopes(8).tolist() == [2.0**-n for n in range(1, 9)]
+    assert alibi_slopes(1).tolist() == [2.0**-8]
+    assert alibi_slopes(12)[8:].tolist() == pytest.approx([2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5])
+
+
+def test_t5_buckets_are_single_distances_then_logarithmic():
+    found = t5_buckets(torch.arange(200)).tolist()
+    assert found[:17] == [*range(16), 16]
+    assert found[127:] == [31] * 73
+    assert found == sorted(found)
+    assert set(found) == set(range(32))
+
+
+def test_sinusoids_equal_the_papers_formula():
+    table = sinusoids(6, 30)
+    for t in range(3):
+        angle = 29 / 10000 ** (2 * t / 6)
+        assert table[29, 2 * t : 2 * t + 2].tolist() == pytest.approx([math.sin(angle), math.cos(angle)], abs=1e-6)
+
+
+def test_2d_rotates_by_the_row_and_the_column():
+    model = build_scheme(ARGS, "2d", width=5)
+    angles = model.freqs_cis[13].angle()  # row 2, column 3; two pairs each
+    assert angles.tolist() == pytest.approx([2, 2 / 100, 3, 3 / 100], abs=1e-6)
+
+
+def test_partial_rotates_only_the_first_channels():
+    table = build_scheme(ARGS, "partial", rotary_dim=6).freqs_cis
+    assert table[7].angle().tolist()[:2] == pytest.approx([7 - 2 * math.pi, 7 * 10000 ** (-1 / 3)], abs=1e-5)
+    assert (table[:, 3] == 1).all()
+
+
+def test_learnable_starts_as_rope_and_its_table_follows_the_parameters():
+    model = build_scheme(ARGS, "learnable")
+    torch.testing.assert_close(model.freqs_cis, Transformer(ARGS).freqs_cis, atol=1e-5, rtol=0)
+    with torch.no_grad():
+        model.frequencies[0] = 0.25
+    assert model.freqs_cis[4, 0].angle().item() == pytest.approx(1.0, abs=1e-6)
+    model.freqs_cis = 1j * model.freqs_cis.detach()
+    assert model.freqs_cis[4, 0].angle().item() == pytest.approx(1.0 + math.pi / 2, abs=1e-6)
+
+
+def test_scalings_build_the_plain_network():
+    model = build_scheme(ARGS, "yarn", factor=4.0)
+    assert type(model) is Transformer
+    assert (model.args.rope_scaling.type, model.args.rope_scaling.original_max_seq_len) == ("yarn", 5)
+    for scheme in SCALINGS:
+        torch.testing.assert_close(build_scheme(ARGS, scheme).freqs_cis, Transformer(ARGS).freqs_cis, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options", "message"),
+    [
+        ("alibbi", {}, "unknown scheme 'alibbi': did you mean 'alibi'"),
+        ("partial", {"rotary_dim": 3}, "rotary_dim is 3: give an even number from 2 to head_dim 8"),
+        ("partial", {"rotary_dim": 10}, "rotary_dim is 10"),
+        ("2d", {"width": 0}, "width is 0"),
+        ("linear", {"factor": 0.5}, "factor is 0.5: give a number from 1 to max_seq_len 20"),
+        ("yarn", {"factor": math.nan}, "factor is nan"),
+        ("ntk", {"factor": "2"}, "factor is '2'"),
+        ("rope", {"factor": 2.0}, "factor is 2.0: only linear, ntk, yarn take a factor"),
+        (
+            "t5",
+            {"farthest": 16},
+            "farthest is 16: give at least 17, because half of the 32 buckets hold one distance each",
+        ),
+        ("t5", {"farthest": 0}, "farthest is 0: give at least 17"),
+        ("t5", {"buckets": 1}, "buckets is 1: give at least 2"),
+        ("t5", {"buckets": 0}, "buckets is 0"),
+        ("t5", {"buckets": -4}, "buckets is -4"),
+        ("t5", {"buckets": 2.5}, "buckets is 2.5: give a whole number"),
+        ("shaw", {"farthest": -1}, "farthest is -1: give at least 0"),
+        ("deberta", {"k": 0}, "k is 0: give at least 1"),
+        ("deberta", {"k": -3}, "k is -3"),
+        ("deberta", {"k": 10**12}, "k is 1000000000000: give at most 1048576"),
+        ("alibi", {"slope": 3}, "scheme alibi has no option 'slope'"),
+        ("deberta", {"kk": 3}, "scheme deberta has no option 'kk': did you mean 'k'"),
+    ],
+)
+def test_a_wrong_scheme_or_option_is_an_error(scheme, options, message):
+    with pytest.raises(ValueError, match=message):
+        build_scheme(ARGS, scheme, **options)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options"), [("t5", {"buckets": 2, "farthest": 2}), ("t5", {"buckets": 3, "farthest": 2}),
+                         ("shaw", {"farthest": 0}), ("deberta", {"k": 1}), ("2d", {"width": 1})]
+)  # fmt: skip
+@torch.no_grad()
+def test_the_smallest_options_work(scheme, options, tokens):
+    assert build_scheme(ARGS, scheme, **options)(tokens).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda content: content.pop("scheme"), "study.json: scheme is None"),
+        (lambda content: content.update(scheme=["rope"]), "scheme is "),
+        (lambda content: content.update(scheme="roep"), "unknown scheme 'roep': did you mean 'rope'"),
+        (lambda content: content.update(options=3), "options is 3"),
+        (lambda content: content.update(options={"kk": 3}), "scheme deberta has no option 'kk'"),
+        (lambda content: content.update(options={"k": "4"}), "k is '4': give a whole number"),
+        (lambda content: content.update(options={"k": 5}), "weights.safetensors does not match study.json"),
+        (lambda content: content.update(scheme="rope", options={}), "weights.safetensors does not match study.json"),
+        (lambda content: content.update(args=[]), r"args is \[\]"),
+        (lambda content: content["args"].update(dim="24"), "dim is '24'"),
+        (lambda content: content["args"].update(dim=True), "dim is True"),
+        (
+            lambda content: content["args"].update(dim=32),
+            "gives tok_embeddings.weight the shape .41, 32., but the stored tensor has .41, 24.",
+        ),
+        (lambda content: content["args"].update(n_layers=10**9), "n_layers is 1000000000, but the weights have 2"),
+        (lambda content: content["args"].update(vocab_size=10**12), "gives tok_embeddings.weight the shape "),
+        (lambda content: content["args"].update(n_head=3), "unknown setting 'n_head'"),
+        (lambda content: content["args"].update(rope_scaling={"type": "liner"}), "type is 'liner'"),
+        (lambda content: content["args"].update(rope_theta=-1.0), "rope_theta is -1.0"),
+    ],
+)
+def test_a_damaged_study_json_is_a_one_line_error(change, message, tmp_path):
+    save_study(build_scheme(ARGS, "deberta", k=4), "deberta", tmp_path, k=4)
+    content = json.loads((tmp_path / STUDY_FILE).read_text(encoding="utf-8"))
+    change(content)
+    (tmp_path / STUDY_FILE).write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(ValueError, match=message) as error:
+        load_study(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_study_json_keeps_the_scaling_and_the_options(tmp_path):
+    scaled = dataclasses.replace(ARGS, rope_scaling=RopeScaling("linear", 2.0))
+    save_study(build_scheme(scaled, "rope"), "rope", tmp_path / "a")
+    save_study(build_scheme(ARGS, "t5", buckets=6), "t5", tmp_path / "b", buckets=6)
+    assert read_study(tmp_path / "a").args == scaled
+    assert read_study(tmp_path / "b") == ("t5", {"buckets": 6}, ARGS)
+
+
+def test_learnable_needs_a_theta_of_at_least_one():
+    assert build_scheme(dataclasses.replace(ARGS, rope_theta=1.0), "learnable").frequencies.max().item() == 1.0
+    with pytest.raises(ValueError, match=r"rope_theta is 0\.99: give at least 1"):
+        build_scheme(dataclasses.replace(ARGS, rope_theta=0.99), "learnable")
+
+
+def test_options_have_an_upper_limit():
+    assert build_scheme(ARGS, "2d", width=LARGEST_OPTION).freqs_cis.shape[0] == ARGS.max_seq_len
+    with pytest.raises(ValueError, match=f"width is {LARGEST_OPTION + 1}: give at most {LARGEST_OPTION}"):
+        build_scheme(ARGS, "2d", width=LARGEST_OPTION + 1)
+
+
+def test_prompts_of_equal_length_share_a_batch_with_absolute_positions(tokens):
+    model = build_scheme(ARGS, "learned").eval()
+    prompts = [tokens[0, :4].tolist(), tokens[1, :4].tolist()]
+    together = list(zip(*generate(model, prompts, 3)))
+    assert together == [tuple(step[0] for step in generate(model, [prompt], 3)) for prompt in prompts]
+
+
+def test_without_rotary_dim_half_of_each_head_is_rotated():
+    table = build_scheme(ARGS, "partial").freqs_cis  # (max_seq_len, 4), of 8 channels
+    assert (table[1:, :2] != 1).all()
+    assert (table[:, 2:] == 1).all()

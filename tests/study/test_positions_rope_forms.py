@@ -1,0 +1,99 @@
+"""Every form is LLaMA's rotation with another order of the channels and another table of angles."""
+
+import cmath
+
+import pytest
+import torch
+
+from model.rope import apply_rotary_emb, precompute_freqs_cis
+from study.positions.rope_forms import (
+    block_ids,
+    chatglm_ids,
+    chatglm_learnable,
+    every_rope_form,
+    exact_angles,
+    plain_forms,
+)
+
+T, D = 13, 16
+FORMS = list(every_rope_form(D, T, blocks=3))
+NAMES = [form.name for form in FORMS]
+
+
+@pytest.fixture
+def x() -> torch.Tensor:
+    return torch.randn(2, T, 3, D, generator=torch.Generator().manual_seed(1))
+
+
+def test_exact_angles_are_the_formula():
+    angles = exact_angles(8, torch.tensor([0, 3, 2000]), 500.0)
+    for row, p in enumerate((0, 3, 2000)):
+        for i in range(4):
+            assert angles[row, i] == pytest.approx(p * 500.0 ** (-2 * i / 8), rel=1e-14)
+    assert torch.polar(torch.ones(4), angles[1].float())[1] == pytest.approx(cmath.rect(1, 3 * 500**-0.25), abs=1e-6)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=NAMES)
+def test_form_equals_its_float64_rotation(form, x):
+    error = (form.rotate(x).double() - form.in_float64(x)).abs().max()
+    if form.name in ("ChatGLM-6B, half", "complex, float16 angles"):
+        assert 5e-4 < error < 0.1, "float16 angles are inexact"
+    else:
+        assert error < 1e-5
+
+
+@pytest.mark.parametrize("form", FORMS, ids=NAMES)
+def test_reordered_channels_are_rotated_as_in_llama(form, x):
+    order = form.pairs.flatten()
+    assert sorted(order.tolist()) == list(range(D))
+    table = torch.polar(torch.ones_like(form.angles), form.angles).to(torch.complex64)
+    llama, _ = apply_rotary_emb(x[..., order], x[..., order], table)
+    torch.testing.assert_close(form.in_float64(x)[..., order].float(), llama, atol=1e-5, rtol=0)
+
+
+def test_the_plain_forms_have_llamas_angles():
+    for form in plain_forms(D, T):
+        table = torch.polar(torch.ones_like(form.angles), form.angles).to(torch.complex64)
+        torch.testing.assert_close(table, precompute_freqs_cis(D, T), atol=1e-6, rtol=0)
+
+
+def test_chatglm_ids_are_those_of_its_authors():
+    first, second = chatglm_ids(9, 5).tolist()
+    assert first == [0, 1, 2, 3, 4, 4, 4, 4, 4], "generated tokens have the position of the mask"
+    assert second == [0, 0, 0, 0, 0, 1, 2, 3, 4]
+    assert block_ids(9, 4).tolist() == [[*range(9)], [0, 1, 2, 0, 1, 2, 0, 1, 2]]
+
+
+def test_each_chatglm_id_rotates_one_half_of_the_head(x):
+    form = next(form for form in FORMS if form.name == "ChatGLM-6B")
+    mask = 4  # 13 positions, of which the first third, 5, are prompt
+    rotated = form.rotate(x)
+    torch.testing.assert_close(rotated[:, : mask + 1, :, D // 2 :], x[:, : mask + 1, :, D // 2 :])
+    repeated = x[:, mask : mask + 1].expand(-1, T - mask, -1, -1)  # the same token at the mask and everywhere after it
+    first, second = form.rotate(torch.cat((x[:, :mask], repeated), 1))[:, mask:].chunk(2, -1)
+    torch.testing.assert_close(first, first[:, :1].expand_as(first))
+    assert not torch.allclose(second[:, 1:], second[:, :1].expand_as(second[:, 1:]))
+
+
+def test_chatglm2_does_not_rotate_the_second_half(x):
+    form = next(form for form in FORMS if form.name == "ChatGLM2")
+    assert torch.equal(form.rotate(x)[..., D // 2 :], x[..., D // 2 :])
+
+
+def test_learnable_frequencies_receive_gradients(x):
+    inv_freq = torch.nn.Parameter(torch.tensor([1.0, 0.3, 0.1, 0.01]))
+    ids = torch.stack((torch.arange(T), torch.arange(T) % 5))
+    (chatglm_learnable(x, ids, inv_freq) * torch.randn_like(x)).sum().backward()
+    assert inv_freq.grad is not None
+    assert (inv_freq.grad != 0).all()
+
+
+def test_a_head_dim_that_is_not_a_multiple_of_four_is_an_error():
+    with pytest.raises(ValueError, match=r"head_dim is 6.*multiple of 4"):
+        list(every_rope_form(6, 4))
+
+
+def test_the_plain_forms_need_only_an_even_head_dim():
+    assert len(list(plain_forms(6, 5))) == 8
+    with pytest.raises(ValueError, match="head_dim is 6: half of the head must hold whole pairs"):
+        list(every_rope_form(6, 5))

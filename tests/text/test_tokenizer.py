@@ -1,0 +1,287 @@
+"""Tokenizers of every format: lossless, streaming equals decoding, same ids as the reference implementation."""
+
+import json
+import random
+import struct
+from pathlib import Path
+
+import pytest
+import sentencepiece
+
+from model.text.hf_tokenizer import HFTokenizer
+from model.text.llama2c_tokenizer import Llama2cTokenizer, sentencepiece_model
+from model.text.tokenizer import SentencePieceTokenizer, file_content
+from model.text.train_tokenizer import train_tokenizer
+
+SHAKESPEARE = Path(__file__).parents[3] / "shared/data/tinyshakespeare.txt"
+ENGLISH = "It was the best of times,\n\tit was the worst of times;\r\n\n    it was the age of wisdom.\n" * 40
+HARD = [
+    "",
+    " ",
+    "   two  inner   and trailing  ",
+    "\n\n\n",
+    "a\r\nb\rc\n",
+    "\ttab\t\ttabs",
+    "日本語のテキスト",
+    "👩‍👩‍👧‍👦 🇩🇪 é e\u0301 ﬁ Ⅷ ｆｕｌｌ",
+    "a\u2581b \u2581",  # SentencePiece writes a space as this character
+    "\u2585 \0 \ufeff \ufffd \u200b\u3000\xa0",
+    "<s></s><unk><0x41>",
+]
+
+
+def random_text(draw: random.Random, length: int) -> str:
+    ranges = [(0, 0x7F), (0x20, 0x21), (0x80, 0x7FF), (0x2580, 0x2588), (0x3000, 0xD7FF), (0xE000, 0x10FFFF)]
+    return "".join(chr(draw.randint(*draw.choice(ranges))) for _ in range(length))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("tokenizers")
+
+
+@pytest.fixture(scope="module")
+def bpe(folder):
+    return SentencePieceTokenizer(train_tokenizer([ENGLISH, HARD[6]], folder / "bpe.model", vocab_size=320))
+
+
+@pytest.fixture(scope="module")
+def char(folder):
+    return SentencePieceTokenizer(train_tokenizer([ENGLISH], folder / "char.model", kind="char"))
+
+
+@pytest.fixture(scope="module")
+def published(folder):
+    """A model with Llama 2's settings: a space before the text, bytes for unknown characters."""
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(ENGLISH.splitlines()), model_prefix=str(folder / "published"), model_type="bpe",
+        vocab_size=330, byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False,
+        hard_vocab_limit=False, minloglevel=2,
+    )  # fmt: skip
+    return SentencePieceTokenizer(folder / "published.model")
+
+
+@pytest.fixture(scope="module")
+def llama2c(folder, published):
+    return Llama2cTokenizer(*write_llama2c(folder / "tokenizer.bin", published))
+
+
+def write_llama2c(path, tokenizer):
+    """Write the file that llama2.c's exporter writes, following the definition of the format."""
+    model = sentencepiece.SentencePieceProcessor(model_file=str(tokenizer.path))
+    pieces = [model.id_to_piece(i).replace("\u2581", " ").encode() for i in range(model.get_piece_size())]
+    with path.open("wb") as file:
+        file.write(struct.pack("<i", max(map(len, pieces))))
+        for i, piece in enumerate(pieces):
+            file.write(struct.pack("<fi", model.get_score(i), len(piece)) + piece)
+    return path, len(pieces)
+
+
+def hf_tokenizer(folder: Path, name: str) -> HFTokenizer:
+    """A byte-level tokenizer as in Llama 3, or one with byte fallback as in Llama 2."""
+    tokenizers = pytest.importorskip("tokenizers")
+    from tokenizers import decoders, models, pre_tokenizers, processors, trainers
+
+    if name == "byte_level":
+        model = tokenizers.Tokenizer(models.BPE())
+        model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        model.decoder = decoders.ByteLevel()
+        pieces = pre_tokenizers.ByteLevel.alphabet()
+    else:
+        model = tokenizers.Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+        model.normalizer = tokenizers.normalizers.Sequence(
+            [tokenizers.normalizers.Prepend("\u2581"), tokenizers.normalizers.Replace(" ", "\u2581")]
+        )
+        steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        model.decoder = decoders.Sequence(steps)
+        pieces = []
+    special = ["<unk>", "<begin>", "<end>", "<end of turn>"]
+    bytes_ = [f"<0x{byte:02X}>" for byte in range(256)] if name == "byte_fallback" else []
+    trainer = trainers.BpeTrainer(
+        vocab_size=700, special_tokens=special + bytes_, initial_alphabet=pieces, show_progress=False
+    )
+    model.train_from_iterator([ENGLISH], trainer)
+    if bytes_:  # training makes them special tokens, which decoding would skip
+        state = json.loads(model.to_str())
+        state["added_tokens"] = [token for token in state["added_tokens"] if not token["content"].startswith("<0x")]
+        model = tokenizers.Tokenizer.from_str(json.dumps(state))
+    model.post_processor = processors.TemplateProcessing(single="<begin> $A", special_tokens=[("<begin>", 1)])
+    (folder / name).mkdir(exist_ok=True)
+    model.save(str(folder / name / "tokenizer.json"))
+    (folder / name / "tokenizer_config.json").write_text('{"eos_token": {"content": "<end>"}}', encoding="utf-8")
+    return HFTokenizer(folder / name / "tokenizer.json")
+
+
+@pytest.fixture(params=["bpe", "char", "published", "llama2c", "byte_level", "byte_fallback"])
+def tokenizer(request, folder):
+    if request.param.startswith("byte_"):
+        return hf_tokenizer(folder, request.param)
+    return request.getfixturevalue(request.param)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "char"])
+def test_trained_tokenizers_are_lossless(kind, request):
+    tokenizer = request.getfixturevalue(kind)
+    draw = random.Random(1)
+    for text in [*HARD, ENGLISH, *(random_text(draw, draw.randint(1, 60)) for _ in range(400))]:
+        ids = tokenizer.encode(text)
+        assert ids[0] == tokenizer.bos_id
+        assert max(ids) < tokenizer.vocab_size
+        assert tokenizer.decode(ids) == text
+        assert tokenizer.encode_batch([text, "x", text], 2)[2] == tokenizer.encode(text, bos=False) == ids[1:]
+
+
+def test_decoding_returns_the_encoded_text_in_every_format(tokenizer):
+    for text in ["It was the best.", "  two\n\nlines ", "日本 😀", " "]:
+        ids = tokenizer.encode(text)
+        assert ids[0] == tokenizer.bos_id
+        assert tokenizer.decode(ids) == text
+        assert tokenizer.decode([*ids, *tokenizer.eos_ids]) == text
+
+
+HALVES = ["\ud800", "a\udfffb", "\ud83d\ude00", "<s>\udc80"]
+
+
+@pytest.mark.parametrize("text", HALVES, ids=ascii)
+@pytest.mark.parametrize("method", ["encode", "encode_batch", "encode_control", "encode_literal"])
+def test_half_of_a_surrogate_pair_is_refused_with_its_position(tokenizer, method, text):
+    index = next(index for index, character in enumerate(text) if character > "\ud7ff")
+    with pytest.raises(ValueError, match=r"^the text is not UTF-8: .*half of a surrogate pair") as error:
+        getattr(tokenizer, method)(["fine", text] if method == "encode_batch" else text)
+    assert f"character {index} is {text[index]!r}" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_streamed_text_equals_decoded_text(tokenizer):
+    draw = random.Random(2)
+    cases = [tokenizer.encode(text) for text in [*HARD, ENGLISH[:300]] if text]
+    cases += [tokenizer.encode(random_text(draw, 20), bos=False) for _ in range(50)]
+    # Ids that no text encodes to: incomplete characters, control ids within the text, bytes in any order.
+    cases += [[draw.randrange(tokenizer.vocab_size) for _ in range(draw.randint(1, 40))] for _ in range(300)]
+    cases += [[draw.randrange(3, 259) for _ in range(12)] for _ in range(200)]
+    cases += [[], [tokenizer.bos_id]]
+    stream = tokenizer.stream()
+    for ids in cases:
+        pieces = [stream.push(token) for token in ids]
+        assert "".join(pieces) + stream.flush() == tokenizer.decode(ids), ids
+
+
+def test_streaming_emits_complete_characters_as_early_as_possible(bpe):
+    stream = bpe.stream()
+    pieces = [stream.push(token) for token in bpe.encode("was 😀 it", bos=False)]
+    assert "".join(pieces) == "was 😀 it"  # nothing is left for flush
+    assert "\ufffd" not in "".join(pieces)
+    assert stream.flush() == ""
+    assert pieces[0] != ""
+
+
+def test_decode_agrees_with_sentencepiece(published):
+    draw = random.Random(3)
+    oracle = sentencepiece.SentencePieceProcessor(model_file=str(published.path))
+    for text in HARD:
+        assert published.encode(text, bos=False) == oracle.encode(text)
+    for _ in range(200):
+        ids = [draw.randrange(published.vocab_size) for _ in range(20)]
+        assert published.decode(ids) == oracle.decode(ids)
+    with pytest.raises(ValueError, match="token 330"):
+        published.decode([330])
+
+
+def test_llama2c_encodes_like_the_model_it_was_converted_from(llama2c, published):
+    draw = random.Random(4)
+    words = ENGLISH.split(" ")
+    texts = ["", " ", "it", "the  best", "日本 😀", ENGLISH, *(" ".join(draw.choices(words, k=9)) for _ in range(50))]
+    for text in texts:
+        assert llama2c.encode(text) == published.encode(text), text
+        assert llama2c.decode(llama2c.encode(text)) == text
+    assert llama2c.bos_id == 1
+    assert llama2c.eos_ids[0] == 2
+
+
+def test_a_llama2c_file_with_another_vocabulary_size_is_refused(llama2c):
+    for size in (llama2c.vocab_size - 1, llama2c.vocab_size + 1):
+        with pytest.raises(ValueError, match=str(size)):
+            Llama2cTokenizer(llama2c.path, size)
+
+
+@pytest.mark.parametrize("name", ["byte_level", "byte_fallback"])
+def test_special_tokens_of_a_tokenizer_json(name, folder):
+    tokenizer = hf_tokenizer(folder, name)
+    assert (tokenizer.bos_id, tokenizer.eos_ids) == (1, (2,))
+    assert tokenizer.encode("") == [1]
+    assert tokenizer.encode("it was") == [1, *tokenizer.encode("it was", bos=False)]
+    assert 3 in tokenizer.encode("it<end of turn>")
+    assert "end of turn" not in tokenizer.decode(tokenizer.encode("it<end of turn>"))
+
+
+def test_bos_is_read_from_tokenizer_config_json(folder, tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    hf_tokenizer(folder, "byte_level")
+    model = tokenizers.Tokenizer.from_file(str(folder / "byte_level/tokenizer.json"))
+    model.post_processor = tokenizers.processors.ByteLevel()
+    model.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ValueError, match="names no BOS"):
+        HFTokenizer(tmp_path / "tokenizer.json")
+    settings = tmp_path / "tokenizer_config.json"
+    settings.write_text('{"bos_token": "<begin>"}', encoding="utf-8")
+    tokenizer = HFTokenizer(tmp_path / "tokenizer.json")
+    assert tokenizer.encode("it")[0] != 1  # the post-processor in the file adds nothing
+    assert tokenizer.encode("") == [1]
+    settings.write_text('{"bos_token": "<begin>", "add_bos_token": true}', encoding="utf-8")
+    assert HFTokenizer(tmp_path / "tokenizer.json").encode("it")[0] == 1
+
+
+def test_truncation_padding_and_dropout_of_a_tokenizer_json_are_switched_off(folder, tmp_path):
+    tokenizer = hf_tokenizer(folder, "byte_level")
+    for name, setting in {
+        "truncation": {"direction": "Right", "max_length": 8, "strategy": "LongestFirst", "stride": 0},
+        "padding": {"strategy": {"Fixed": 30}, "direction": "Right", "pad_id": 0, "pad_type_id": 0, "pad_token": "x"},
+        "dropout": 0.9,
+    }.items():
+        content = json.loads(tokenizer.path.read_bytes())
+        (content["model"] if name == "dropout" else content)[name] = setting
+        (tmp_path / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+        changed = HFTokenizer(tmp_path / "tokenizer.json")
+        assert changed.encode_batch(["it", ENGLISH]) == tokenizer.encode_batch(["it", ENGLISH])
+        assert changed.fingerprint != changed.file_hash, "tokens of earlier versions must not be reused"
+        assert file_content(changed) == changed.path.read_bytes()
+    assert tokenizer.fingerprint == tokenizer.file_hash
+
+
+def test_a_bos_outside_the_vocabulary_is_refused(folder, tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    hf_tokenizer(folder, "byte_level")
+    model = tokenizers.Tokenizer.from_file(str(folder / "byte_level/tokenizer.json"))
+    model.post_processor = tokenizers.processors.TemplateProcessing("<begin> $A", None, [("<begin>", 2_147_483_648)])
+    model.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ValueError, match="begins a text with token 2147483648, but has only"):
+        HFTokenizer(tmp_path / "tokenizer.json")
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00junk" * 9, b"{}", "日本".encode()])
+def test_a_file_in_another_format_is_refused_in_one_line(content, tmp_path):
+    pytest.importorskip("tokenizers")
+    file = tmp_path / "tokenizer"
+    file.write_bytes(content)
+    for read in (SentencePieceTokenizer, HFTokenizer, lambda path: Llama2cTokenizer(path, 300)):
+        with pytest.raises(ValueError, match="tokenizer") as error:
+            read(file)
+        assert "\n" not in str(error.value)
+
+
+def test_llama2c_refuses_ids_outside_the_vocabulary(llama2c):
+    assert llama2c.decode([llama2c.vocab_size - 1])
+    for token in (-1, llama2c.vocab_size):
+        with pytest.raises(ValueError, match=f"a token of .{token}. is not among the {llama2c.vocab_size} of "):
+            llama2c.decode([token])
+
+
+def test_adds_space_is_true_where_encoding_puts_a_space_before_the_text(tokenizer):
+    joined = tokenizer.decode(tokenizer.encode("b", bos=False) + tokenizer.encode("a", bos=False))
+    assert joined == ("b a" if tokenizer.adds_space else "ba")
+
+
+def test_a_converted_llama2c_file_keeps_the_roles_of_its_first_tokens(llama2c):
+    model = sentencepiece.SentencePieceProcessor(model_proto=sentencepiece_model(llama2c))
+    assert (model.unk_id(), model.bos_id(), model.eos_id()) == (0, 1, 2)
+    assert [model.is_unknown(0), model.is_control(1), model.is_control(2), model.is_byte(3)] == [True] * 4

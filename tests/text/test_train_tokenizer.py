@@ -1,0 +1,167 @@
+"""Training a tokenizer: any text, deterministic, without output; errors name the possible vocabulary sizes."""
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from model.text import train_tokenizer as trainer
+from model.text.sources import open_documents
+from model.text.tokenizer import SentencePieceTokenizer
+from model.text.train_tokenizer import (
+    cached_tokenizer,
+    count_covering,
+    default_vocab_size,
+    spread_sample,
+    train_tokenizer,
+)
+
+SHAKESPEARE = Path(__file__).parents[3] / "shared/data/tinyshakespeare.txt"
+ENGLISH = "It was the best of times,\n\tit was the worst of times;\r\n\n    it was the age of wisdom.\n"
+
+
+def test_errors_name_the_smallest_and_largest_possible_vocab_size(tmp_path):
+    text = ENGLISH * 20
+    smallest = 256 + 3 + len(set(text))
+    with pytest.raises(ValueError, match=f"at least {smallest}"):
+        train_tokenizer([text], tmp_path, vocab_size=smallest - 1)
+    with pytest.raises(ValueError, match=r"vocab_size 9999 is too large.* at most \d+$") as error:
+        train_tokenizer([text], tmp_path, vocab_size=9999)
+    assert not list(tmp_path.iterdir())
+    largest = int(str(error.value).split()[-1])
+    for size in (smallest, largest):
+        assert SentencePieceTokenizer(train_tokenizer([text], tmp_path, vocab_size=size)).vocab_size == size
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["", ""]])
+def test_an_empty_text_and_an_unknown_kind_are_refused(texts, tmp_path):
+    for kind in ("bpe", "char"):
+        with pytest.raises(ValueError, match="no text"):
+            train_tokenizer(texts, tmp_path, kind=kind)
+    with pytest.raises(ValueError, match=r"'word'.*bpe, char"):
+        train_tokenizer(["text"], tmp_path, kind="word")
+
+
+@pytest.mark.parametrize("kind", ["bpe", "char"])
+def test_half_of_a_surrogate_pair_is_refused_with_its_position(kind, tmp_path):
+    with pytest.raises(ValueError, match=r"^the text is not UTF-8: its character 9000 is '\\ud800'[^\n]*$"):
+        train_tokenizer([ENGLISH * 9, "x" * 9000 + "\ud800"], tmp_path, kind)
+    assert not list(tmp_path.iterdir())
+
+
+def test_training_is_deterministic_and_prints_nothing(tmp_path, capfd):
+    first = train_tokenizer([ENGLISH * 50], tmp_path / "new" / "one.model", vocab_size=300)
+    second = train_tokenizer([ENGLISH * 50], tmp_path, vocab_size=300)
+    assert second == tmp_path / "tokenizer.model"
+    assert first.read_bytes() == second.read_bytes()
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("line", ["the quick brown fox ", "thequickbrownfox", "\tquick\u2585\0brown"])
+def test_a_line_of_50_kb_is_not_skipped(line, tmp_path):
+    text = line * (50_000 // len(line))
+    tokenizer = SentencePieceTokenizer(train_tokenizer([text], tmp_path, vocab_size=256 + 3 + len(set(text)) + 5))
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert len(tokenizer.encode(text)) < 0.8 * len(text)
+
+
+def test_tabs_and_indentation_become_pieces(tmp_path):
+    code = "def f(x):\n\treturn x\n\n\nclass A:\n    def g(self):\n        return 1\r\n" * 30
+    tokenizer = SentencePieceTokenizer(train_tokenizer([code], tmp_path, vocab_size=330))
+    assert len(tokenizer.encode("        ", bos=False)) == 1
+    assert len(tokenizer.encode("\t", bos=False)) == 1
+    assert len(tokenizer.encode("\n\n\n", bos=False)) < 3
+
+
+@pytest.mark.parametrize("vocab_size", [10, 1024])
+def test_char_is_one_token_for_each_character(vocab_size, tmp_path):
+    text = ENGLISH + "日本\U0001f600"
+    tokenizer = SentencePieceTokenizer(train_tokenizer([text], tmp_path, kind="char", vocab_size=vocab_size))
+    assert tokenizer.vocab_size == 256 + 3 + len(set(text))
+    assert len(tokenizer.encode(text, bos=False)) == len(text)
+    assert len(tokenizer.encode("é", bos=False)) == 2  # unseen: its bytes
+
+
+@pytest.mark.skipif(not SHAKESPEARE.exists(), reason="needs tinyshakespeare")
+def test_tinyshakespeare_has_65_characters(tmp_path):
+    text = SHAKESPEARE.read_bytes().decode()
+    tokenizer = SentencePieceTokenizer(train_tokenizer([text], tmp_path, kind="char"))
+    ids = tokenizer.encode(text, bos=False)
+    assert (len(ids), len(set(ids))) == (len(text), 65)
+
+
+def test_a_tokenizer_is_cached_by_text_kind_and_size(tmp_path):
+    source, cache = tmp_path / "a.txt", tmp_path / "cache"
+    source.write_text(ENGLISH * 20, encoding="utf-8")
+    first = cached_tokenizer(open_documents([source]), cache, vocab_size=300)
+    assert SentencePieceTokenizer(first).vocab_size == 300
+    different = {cached_tokenizer(open_documents([source]), cache, vocab_size=301)}
+    different |= {cached_tokenizer(open_documents([source]), cache, kind="char")}
+    before = first.stat()
+    assert cached_tokenizer(open_documents([source]), cache, vocab_size=300) == first
+    after = first.stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)  # it was not trained again
+    source.write_text(ENGLISH * 21, encoding="utf-8")
+    different |= {cached_tokenizer(open_documents([source]), cache, vocab_size=300)}
+    assert len(different - {first}) == 3
+
+
+def test_a_tokenizer_is_not_cached_if_the_text_changes_while_it_is_trained(tmp_path, monkeypatch):
+    source, cache = tmp_path / "a.txt", tmp_path / "cache"
+    source.write_text(ENGLISH * 20, encoding="utf-8")
+    documents = open_documents([source])
+    real = trainer.spread_sample
+
+    def sample_then_change(texts):
+        result = real(texts)
+        source.write_text(ENGLISH * 21, encoding="utf-8")
+        return result
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "spread_sample", sample_then_change)
+        with pytest.raises(ValueError, match=r"a\.txt changed while it was read: run again[^\n]*$"):
+            cached_tokenizer(documents, cache, vocab_size=300)
+    assert not list(cache.glob("tokenizer-*"))
+    assert SentencePieceTokenizer(cached_tokenizer(open_documents([source]), cache, vocab_size=300)).vocab_size == 300
+
+
+def test_the_sample_is_bounded_and_spread_over_the_whole_text():
+    draw = random.Random(0)
+    texts = [f"{number} " * draw.randint(1, 3000) for number in range(200)]
+    sample, total = spread_sample(iter(texts), limit=100_000)
+    assert total == sum(map(len, texts))
+    assert 50_000 - 4000 <= sum(map(len, sample)) <= 100_000
+    numbers = [int(word) for piece in sample for word in piece.split()]
+    assert {number // 20 for number in numbers} == set(range(10))
+
+
+def test_the_default_vocab_size_works_for_any_text(tmp_path):
+    chinese = "".join(random.Random(3).choices([chr(0x4E00 + i) for i in range(2000)], range(2000, 0, -1), k=60_000))
+    for text in (ENGLISH, ENGLISH * 300, chinese, "a", "\n" * 500, "日本語\n" * 50):
+        tokenizer = SentencePieceTokenizer(train_tokenizer([text], tmp_path))
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+        assert tokenizer.decode(tokenizer.encode("天 x\t😀")) == "天 x\t😀"
+    assert 259 + 1900 < SentencePieceTokenizer(train_tokenizer([chinese], tmp_path)).vocab_size < 3000
+
+
+def test_the_default_vocab_size_grows_with_the_text_and_is_bounded():
+    characters = (1, 10**4, 10**5, 3 * 10**5, 2 * 10**6, 10**8, 10**9, 10**12)
+    sizes = [default_vocab_size(count, 100) for count in characters]
+    assert sizes == [384, 384, 512, 1024, 4096, 16384, 32768, 32768]
+    assert default_vocab_size(400_000, 3500) % 64 == 0
+    assert default_vocab_size(400_000, 3500) >= 3500 + 259 + 256
+
+
+def test_the_rarest_of_many_characters_are_encoded_as_bytes(tmp_path):
+    common = "".join(chr(0x4E00 + i) for i in range(1000))
+    text = common * 100 + "龜龘"
+    tokenizer = SentencePieceTokenizer(train_tokenizer([text], tmp_path))
+    assert len(tokenizer.encode(common, bos=False)) <= 1000
+    assert len(tokenizer.encode("龘", bos=False)) == 3
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@pytest.mark.parametrize(("fraction", "distinct"), [(0.5, 1), (0.51, 2), (5 / 6, 2), (0.9, 3), (1.0, 3)])
+def test_the_most_frequent_characters_that_cover_a_fraction_are_counted(fraction, distinct):
+    assert count_covering(Counter("aaabbc"), fraction) == distinct

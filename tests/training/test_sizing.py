@@ -1,0 +1,317 @@
+"""The model and the settings that are chosen for a text, a machine and some minutes."""
+
+import dataclasses
+import json
+import math
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from training_helpers import ARGS, dataset
+
+from model import ModelArgs, Transformer
+from model.cli import from_settings, read_toml, toml_text
+from model.training import sizing
+from model.training.config import SETTINGS_CLASSES, TrainArgs
+from model.training.estimate import count_parameters
+from model.training.sizing import (
+    FINE_TUNING_EPOCHS,
+    LAW,
+    MAX_EPOCHS,
+    Machine,
+    TextFacts,
+    candidate_models,
+    choose_settings,
+    forecast,
+    needs_choice,
+    text_facts,
+    training_settings,
+    validation_settings,
+)
+
+CPU = torch.device("cpu")
+VOCABULARY = 500
+NGRAM_LOSS = math.log(VOCABULARY)  # of random tokens
+RUNS = Path(__file__).parents[2] / "benchmarks" / "sizing.jsonl"
+
+
+def text(tokens: int) -> TextFacts:
+    return TextFacts(tokens, VOCABULARY, NGRAM_LOSS)
+
+
+@dataclass(frozen=True)
+class SimulatedMachine(Machine):
+    """A machine of known speed: a fixed time per token, and a time for each parameter."""
+
+    speed: float = 1.0
+
+    def tokens_per_second(self, model: ModelArgs, train: TrainArgs) -> float:
+        return self.speed * self.processes / (1e-5 + 6e-11 * count_parameters(model).hidden)
+
+
+def machine(speed: float = 1.0, processes: int = 1) -> Machine:
+    return SimulatedMachine(Transformer, dataset(), CPU, processes, speed)
+
+
+def chosen(tokens: int = 1_000_000, on: Machine | None = None, **settings) -> dict:
+    return choose_settings({"minutes": 5.0, "dtype": "float32"} | settings, text(tokens), on or machine())
+
+
+def hidden(settings: dict) -> int:
+    return count_parameters(from_settings(ModelArgs, settings | {"vocab_size": VOCABULARY})).hidden
+
+
+@given(hidden=st.integers(10**4, 10**8), tokens=st.floats(1e4, 1e9), unique=st.integers(10**4, 10**8))
+def test_the_predicted_loss_falls_with_larger_models_more_tokens_and_more_text(hidden, tokens, unique):
+    loss = LAW.loss(4.0, hidden, tokens, unique)
+    assert math.isfinite(loss)
+    assert LAW.loss(4.0, 2 * hidden, tokens, unique) < loss
+    assert LAW.loss(4.0, hidden, 1.5 * tokens, unique) <= loss * (1 + 1e-9)  # with a tolerance for rounding
+    assert LAW.loss(4.0, hidden, tokens, 2 * unique) <= loss * (1 + 1e-9)
+    assert LAW.loss(8.0, hidden, tokens, unique) == pytest.approx(2 * loss)
+
+
+def test_the_law_predicts_the_losses_of_the_recorded_runs():
+    runs = [json.loads(line) for line in RUNS.read_text(encoding="utf-8").splitlines()]
+    losses = [LAW.loss(run["guess"], run["hidden"], run["tokens"], run["unique"]) for run in runs]
+    errors = [abs(math.log(loss / run["val_loss"])) for loss, run in zip(losses, runs)]
+    assert statistics.median(errors) < 0.03
+
+
+def test_candidate_models_grow_in_size_and_keep_explicit_settings():
+    sizes = [count_parameters(args).hidden for args in candidate_models({"vocab_size": VOCABULARY})]
+    assert sizes == sorted(sizes)
+    assert len(sizes) == len(sizing.LADDER)
+    for args in candidate_models({"vocab_size": VOCABULARY, "dim": 80, "n_heads": 5, "n_kv_heads": 1}):
+        assert (args.dim, args.n_heads, args.n_kv_heads, args.vocab_size) == (80, 5, 1, VOCABULARY)
+    assert all(args.head_dim % 2 == 0 for args in candidate_models({"vocab_size": VOCABULARY, "dim": 90}))
+    assert {args.n_layers for args in candidate_models({"vocab_size": VOCABULARY, "n_layers": 2})} == {2}
+
+
+def test_embeddings_are_tied_only_if_the_model_would_memorise_the_text():
+    assert [chosen(tokens)["tie_embeddings"] for tokens in (50_000, 20_000_000)] == [True, False]
+    assert [chosen(200_000, minutes=minutes)["tie_embeddings"] for minutes in (10, 0.2)] == [True, False]
+    assert chosen(50_000, tie_embeddings=False)["tie_embeddings"] is False
+
+
+def test_below_two_minutes_the_context_is_half_of_the_default():
+    default = ModelArgs().max_seq_len
+    assert [chosen(minutes=minutes)["max_seq_len"] for minutes in (1.9, 2.0)] == [default // 2, default]
+
+
+def test_widths_that_do_not_suit_the_heads_are_left_out():
+    widths = {args.dim for args in candidate_models({"vocab_size": VOCABULARY, "n_heads": 7})}
+    assert widths
+    assert all(width % 14 == 0 for width in widths)
+
+
+def test_a_faster_machine_and_more_minutes_never_train_a_smaller_model():
+    sizes = [hidden(chosen(20_000_000, on=machine(speed))) for speed in (0.2, 1, 5, 25)]
+    assert sizes == sorted(sizes)
+    assert sizes[0] < sizes[-1]
+    by_minutes = [hidden(chosen(20_000_000, minutes=minutes)) for minutes in (0.5, 2.0, 10.0, 60.0)]
+    assert by_minutes == sorted(by_minutes)
+    assert by_minutes[0] < by_minutes[-1]
+
+
+@pytest.mark.parametrize("minutes", [1.0, 2.5, 5.0, 10.0, 15.0])
+def test_noise_in_the_timing_moves_the_choice_by_one_size_at_most(minutes):
+    widths = [args.dim for args in candidate_models({"vocab_size": VOCABULARY})]
+    places = [widths.index(chosen(on=machine(speed), minutes=minutes)["dim"]) for speed in (0.9, 1, 1.1)]
+    assert max(places) - min(places) <= 1
+
+
+def test_explicit_settings_are_kept():
+    explicit = {"dim": 48, "lr": 0.003, "batch_size": 5, "weight_decay": 0.7, "eval_every": 33, "max_seq_len": 64}
+    settings = chosen(**explicit)
+    assert {name: settings[name] for name in explicit} == explicit
+    assert settings["n_layers"] in {layers for _, layers in sizing.LADDER}
+    assert TrainArgs(**{name: settings[name] for name in ("muon_lr", "batch_size", "eval_every")})
+
+
+def test_the_batch_size_is_a_multiple_of_the_micro_batch_size_and_the_processes():
+    assert chosen(micro_batch_size=3)["batch_size"] % 3 == 0
+    assert chosen(on=machine(processes=5))["batch_size"] % 5 == 0
+
+
+def test_adamw_without_muon_has_a_lower_learning_rate():
+    assert chosen(optimizer="adamw")["lr"] == TrainArgs.lr < chosen()["lr"]
+
+
+def test_explicit_max_steps_limit_the_tokens():
+    settings = chosen(20_000_000, minutes=60.0, max_steps=50)
+    assert settings["max_steps"] == 50
+    assert settings["eval_every"] == 5
+
+
+def test_with_explicit_max_steps_a_run_may_take_all_of_its_minutes_and_validates_as_often_as_others():
+    settings = chosen(100_000, minutes=60.0, max_steps=10**6)
+    assert settings["max_steps"] == 10**6
+    model, train = from_settings(ModelArgs, settings), from_settings(TrainArgs, settings)
+    steps = forecast(model, train, text(100_000), machine()).steps
+    assert steps * train.batch_size * model.max_seq_len > 12 * 100_000
+    assert 10 <= steps / settings["eval_every"] <= 20
+
+
+@pytest.mark.parametrize("minutes", [0.1, 3.0, 30.0, 300.0])
+def test_the_chosen_settings_survive_a_config_file(tmp_path, minutes):
+    settings = chosen(20_000_000, minutes=minutes)
+    chosen_args = [from_settings(cls, settings) for cls in SETTINGS_CLASSES]
+    (tmp_path / "config.toml").write_text(toml_text(*chosen_args), encoding="utf-8")
+    read = read_toml(tmp_path / "config.toml", *SETTINGS_CLASSES)
+    assert {name: read[name] for name in settings if name in read} == {
+        name: value for name, value in settings.items() if value is not None
+    }
+    assert [from_settings(cls, read) for cls in SETTINGS_CLASSES] == chosen_args
+
+
+def test_on_a_small_text_the_run_ends_before_its_minutes():
+    settings = chosen(30_000, on=machine(20), minutes=10.0)
+    seen = settings["max_steps"] * settings["batch_size"] * settings["max_seq_len"]
+    assert seen <= 1.05 * MAX_EPOCHS * 30_000
+    assert settings["weight_decay"] > 0.1
+    assert "max_steps" not in chosen(30_000_000, on=machine(20), minutes=1.0)
+
+
+def test_only_models_that_fit_into_the_memory_are_chosen(monkeypatch):
+    fast = machine(1000)
+    unlimited = hidden(chosen(20_000_000, on=fast))
+    monkeypatch.setattr("model.training.estimate.free_memory", lambda device: 400 * 10**6)
+    assert hidden(chosen(20_000_000, on=fast)) < unlimited
+    monkeypatch.setattr("model.training.estimate.free_memory", lambda device: 10**6)
+    with pytest.raises(ValueError, match="not even the smallest model fits into the memory that is free"):
+        chosen()
+
+
+def test_a_choice_is_needed_with_minutes_unless_architecture_and_batch_size_are_set():
+    assert needs_choice({"minutes": 2.0})
+    assert needs_choice({"minutes": 2.0, "dim": 64, "lr": 0.1})
+    assert needs_choice({"minutes": 2.0, "dim": 64, "n_layers": 3})
+    assert not needs_choice({"minutes": 2.0, "dim": 64, "n_layers": 3, "batch_size": 4})
+    assert not needs_choice({"max_steps": 100})
+    assert needs_choice({"minutes": 2.0, "init_from": "runs/demo"})
+    assert not needs_choice({"minutes": 2.0, "init_from": "runs/demo", "batch_size": 4})
+
+
+def test_a_forecast_ends_after_the_steps_or_the_minutes():
+    facts = text_facts(dataset(), ARGS.vocab_size)
+    for settings in ({"max_steps": 40}, {"max_steps": 40, "minutes": 60.0}):
+        assert forecast(ARGS, TrainArgs(**settings), facts, machine()).steps == 40
+    short = forecast(ARGS, TrainArgs(minutes=0.001), facts, machine())
+    twice = forecast(ARGS, TrainArgs(minutes=0.002), facts, machine())
+    assert twice.steps == pytest.approx(2 * short.steps, abs=1)
+    assert twice.loss < short.loss
+
+
+@pytest.mark.parametrize(
+    "model",
+    [{"dim": 96, "n_layers": 3}, {"init_from": Path("base"), **vars(dataclasses.replace(ARGS, max_seq_len=256))}],
+)
+def test_with_a_fixed_architecture_only_the_batch_size_is_chosen(model):
+    short, long = (chosen(20_000_000, minutes=minutes, **model) for minutes in (0.4, 60.0))
+    assert (short["dim"], short["n_layers"]) == (model["dim"], model["n_layers"])
+    assert short["batch_size"] < long["batch_size"]
+    assert short["eval_every"] > 0
+    assert chosen(minutes=0.4, batch_size=5, micro_batch_size=5, **model)["batch_size"] == 5
+
+
+def test_weight_decay_grows_with_the_epochs_and_with_the_vocabulary():
+    def weight_decay(vocab_size, epochs):
+        model = dataclasses.replace(ARGS, vocab_size=vocab_size)
+        return sizing.training_settings(model, epochs * 3e4, 3e4, {})["weight_decay"]
+
+    assert weight_decay(300, 0.5) < weight_decay(300, 12) < weight_decay(1024, 12)
+    assert weight_decay(1024, 0.5) == 0.1
+
+
+def test_fine_tuning_on_a_small_text_keeps_the_default_weight_decay():
+    assert chosen(30_000, on=machine(20), **vars(ARGS), init_from=Path("base"))["weight_decay"] == 0.1
+    assert chosen(30_000, on=machine(20), dim=96, n_layers=3)["weight_decay"] > 0.1
+
+
+def test_fine_tuning_on_a_small_text_ends_after_a_few_epochs():
+    model = vars(dataclasses.replace(ARGS, max_seq_len=256)) | {"init_from": Path("base")}
+    small, large = (chosen(tokens, on=machine(20), **model) for tokens in (30_000, 300_000_000))
+    seen = small["max_steps"] * small["batch_size"] * 256
+    assert seen == pytest.approx(FINE_TUNING_EPOCHS * 30_000, rel=0.02)
+    assert "max_steps" not in large
+    assert chosen(30_000, on=machine(20), **model, max_steps=9)["max_steps"] == 9
+
+
+def test_a_forecast_of_fine_tuning_has_no_loss():
+    facts = text_facts(dataset(), ARGS.vocab_size)
+    assert forecast(ARGS, TrainArgs(max_steps=40, init_from=Path("base")), facts, machine()).loss is None
+
+
+def test_the_speed_of_a_machine_is_that_of_its_fastest_step_so_far(monkeypatch):
+    now = 0.0
+    durations = [0.5, 0.6, 0.7, 0.1, 0.4, 0.4, 0.3, 0.3, 0.3]
+
+    def step(self, lr_fraction):
+        nonlocal now
+        now += durations.pop(0)
+
+    monkeypatch.setattr(sizing.Trainer, "step", step)
+    monkeypatch.setattr(sizing.time, "perf_counter", lambda: now)
+    real = Machine(Transformer, dataset(), CPU)
+    settings = TrainArgs(batch_size=2, device="cpu", dtype="float32")
+    tokens = 2 * ARGS.max_seq_len
+    speeds = [real.tokens_per_second(ARGS, settings) for _ in range(2)]
+    assert speeds == pytest.approx([tokens / 0.5, tokens / 0.1])
+    assert real.tokens_per_second(dataclasses.replace(ARGS, n_layers=1), settings) < tokens / 0.1
+
+
+@pytest.mark.parametrize(("micro_batch_size", "expected"), [(None, 6), (4, 2), (12, 6)])
+def test_each_of_several_processes_is_timed_with_its_share_of_the_batch(monkeypatch, micro_batch_size, expected):
+    timed = []
+
+    def step(self, lr_fraction):
+        inputs, _ = self._batch(0)
+        timed.append((len(inputs), self.args.micro_batch_size or len(inputs)))
+
+    monkeypatch.setattr(sizing.Trainer, "step", step)
+    now = iter(range(100))
+    monkeypatch.setattr(sizing.time, "perf_counter", lambda: next(now))
+    settings = TrainArgs(batch_size=12, micro_batch_size=micro_batch_size, device="cpu", dtype="float32")
+    speed = Machine(Transformer, dataset(), CPU, processes=2).tokens_per_second(ARGS, settings)
+    assert set(timed) == {(6, expected)}
+    assert speed == 12 * ARGS.max_seq_len
+
+
+def test_a_loss_that_is_not_finite_while_timing_has_no_checkpoint_to_resume(monkeypatch):
+    monkeypatch.setattr("model.training.trainer.cross_entropy", lambda logits, targets: logits.sum() * math.nan)
+    settings = TrainArgs(batch_size=2, device="cpu", dtype="float32")
+    with pytest.raises(ValueError, match=r"^step 1: the loss is nan [^;]*; start again with half of --lr"):
+        Machine(Transformer, dataset(), CPU).tokens_per_second(ARGS, settings)
+
+
+def test_the_speed_of_this_machine_is_measured():
+    model = dataclasses.replace(ARGS, n_layers=1)
+    settings = TrainArgs(batch_size=2, device="cpu", dtype="float32")
+    speed = Machine(Transformer, dataset(), CPU).tokens_per_second(model, settings)
+    assert math.isfinite(speed)
+    assert speed > 0
+
+
+@pytest.mark.parametrize(("tokens", "rows"), [(1e6, 4), (4e6, 8), (64e6, 32), (256e6, 64), (1e12, 64), (1e3, 2)])
+def test_the_batch_grows_with_the_square_root_of_the_tokens(tokens, rows):
+    model = ModelArgs(dim=64, n_layers=2, vocab_size=VOCABULARY, max_seq_len=256)
+    assert training_settings(model, tokens, 1_000_000, {})["batch_size"] == rows
+    assert training_settings(model, tokens, 1_000_000, {}, 3)["batch_size"] == 3 * max(1, round(rows / 3))
+
+
+@pytest.mark.parametrize(
+    ("steps", "tokens", "every", "validated"),
+    [(7, 1e5, 1, 40_000), (1234, 1e7, 100, 75_000), (2999, 2e7, 200, 150_000), (98_765, 1e9, 9000, 200_000)],
+)
+def test_a_run_validates_about_ten_times_on_a_fraction_of_its_tokens(steps, tokens, every, validated):
+    expected = {"eval_every": every, "eval_tokens": validated, "sample_every": 2 * every}
+    assert validation_settings(steps, tokens) == expected
+
+
+def test_training_gets_less_than_the_minutes_because_validation_takes_some_of_them():
+    assert 0.8 * 120 < sizing.training_seconds(2.0) < 120

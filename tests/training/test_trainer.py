@@ -1,0 +1,333 @@
+"""The training loop: the result does not depend on interruptions or evaluations, bit for bit."""
+
+import dataclasses
+import json
+import math
+from itertools import count
+
+import numpy as np
+import pytest
+import torch
+from torch._dynamo.utils import counters
+from training_helpers import ARGS, dataset, same, stop_at, trainer, weights
+
+from model import Transformer, generate
+from model.text.dataset import Dataset
+from model.training.distributed import Ranks
+from model.training.evaluation import cross_entropy, validation_loss
+from model.training.trainer import add_dropout
+from model.weights import load_model
+
+SHALLOW = dataclasses.replace(ARGS, n_layers=1)
+FULL_SETTINGS = {"eval_every": 30, "batch_size": 8, "micro_batch_size": 4, "dropout": 0.1, "model_args": SHALLOW}
+
+
+def lines(directory) -> list[dict]:
+    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def without_speed(directory) -> list[dict]:
+    return [{name: x for name, x in line.items() if name != "tokens_per_second"} for line in lines(directory)]
+
+
+def test_the_loss_starts_at_that_of_uniform_guessing_and_falls(tmp_path):
+    run = trainer(tmp_path, max_steps=80)
+    run.run()
+    losses = [line["train_loss"] for line in lines(tmp_path)]
+    assert losses[0] == pytest.approx(math.log(ARGS.vocab_size), rel=0.05)
+    assert losses[-1] < 0.6
+    assert run.progress.best_val_loss < 0.6
+    assert run.progress.tokens == 80 * 8 * ARGS.max_seq_len
+
+
+@pytest.mark.parametrize(("optimizer", "steps"), [("muon", 200), ("adamw", 40)])
+def test_a_resumed_run_is_the_uninterrupted_run_bit_for_bit(tmp_path, optimizer, steps):
+    for name in ("uninterrupted", "resumed"):
+        (tmp_path / name).mkdir()
+    settings = {"optimizer": optimizer, "max_steps": steps, **FULL_SETTINGS}
+    uninterrupted = trainer(tmp_path / "uninterrupted", **settings)
+    uninterrupted.run()
+    assert stop_at(trainer(tmp_path / "resumed", **settings), steps // 2).progress.step == steps // 2
+    resumed = trainer(tmp_path / "resumed", resume=True, **settings)
+    assert resumed.progress.step == steps // 2
+    resumed.run()
+    assert same(weights(uninterrupted.model), weights(resumed.model))
+    assert without_speed(tmp_path / "resumed") == without_speed(tmp_path / "uninterrupted")
+    assert [line["step"] for line in lines(tmp_path / "resumed")] == list(range(1, steps + 1))
+    best = [load_model(tmp_path / name).state_dict() for name in ("uninterrupted", "resumed")]
+    assert same(*best)
+
+
+def test_a_run_that_was_killed_after_its_checkpoint_repeats_the_lost_steps(tmp_path):
+    trainer(tmp_path, max_steps=20, eval_every=8).run()
+    expected = without_speed(tmp_path)
+    state = (tmp_path / "training_state.safetensors").read_bytes()
+    trainer(tmp_path, resume=True, max_steps=24, eval_every=8).run()
+    (tmp_path / "training_state.safetensors").write_bytes(state)  # as if killed after step 24, before its checkpoint
+    with (tmp_path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"step": 25, "train_l')
+    trainer(tmp_path, resume=True, max_steps=20, eval_every=8)
+    assert without_speed(tmp_path) == expected
+
+
+class Counting(Transformer):
+    """A network whose attributes change while it runs."""
+
+    def __init__(self, args):
+        super().__init__(args)
+        self.calls = 0
+
+    def hidden(self, *args, **kwargs):
+        self.calls += 1
+        return super().hidden(*args, **kwargs)
+
+
+class Drawn(Transformer):
+    """A network that ``args`` alone do not determine."""
+
+    def __init__(self, args):
+        super().__init__(args)
+        self.table = torch.rand(3)
+
+
+def test_a_network_is_checked_once_before_the_first_step(tmp_path, monkeypatch):
+    checked = []
+    monkeypatch.setattr("model.weights.checkpoint.check_rebuilds", checked.append)
+    run = trainer(tmp_path, max_steps=4, eval_every=1, network=Counting)
+    assert checked == [run.model]
+    run.run()
+    assert checked == [run.model]
+    assert run.progress.best_step > 1  # several states were saved
+    loaded = load_model(tmp_path, network=Counting)
+    assert loaded.state_dict().keys() == run.model.state_dict().keys()
+
+
+def test_a_network_that_cannot_be_saved_is_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(ValueError, match=r"^table differs from that of [\w.]*test_trainer:Drawn"):
+        trainer(tmp_path, network=Drawn)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_samples_and_validations_do_not_change_a_run(tmp_path):
+    plain, sampled = (trainer(tmp_path, dropout=0.1, max_steps=8, eval_every=every) for every in (100, 4))
+    plain.run()
+    for _ in sampled.steps():
+        list(generate(sampled.model, [[1, 2]], max_new_tokens=3, temperature=1.0, seed=sampled.progress.step))
+        torch.rand(3), np.random.rand(3)
+        validation_loss(sampled.network, sampled.model, sampled.dataset, sampled.args, Ranks())
+    assert same(weights(plain.model), weights(sampled.model))
+
+
+def test_micro_batches_give_the_step_of_the_full_batch_even_if_they_are_uneven(tmp_path):
+    norms = []
+    for micro in (8, 4, 1):
+        trainer(tmp_path, micro_batch_size=micro, max_steps=5, batch_size=8).run()
+        norms.append([(line["train_loss"], line["grad_norm"]) for line in lines(tmp_path)])
+    assert np.allclose(norms[0], norms[1], atol=1e-5)
+    assert np.allclose(norms[0], norms[2], atol=1e-5)
+    odd = trainer(tmp_path, batch_size=6, micro_batch_size=2, max_steps=1, ranks=None)
+    object.__setattr__(odd.args, "micro_batch_size", 4)  # 6 rows as 4 and 2, which several processes can lead to
+    uneven, even = odd.step(1.0), trainer(tmp_path, batch_size=6, max_steps=1).step(1.0)
+    assert uneven == pytest.approx(even, abs=1e-6)
+
+
+def test_the_gradient_is_clipped_and_its_norm_before_clipping_is_reported(tmp_path):
+    trainer(tmp_path, max_steps=1, grad_clip=0).run()
+    unclipped_norm = lines(tmp_path)[0]["grad_norm"]
+    run = trainer(tmp_path, max_steps=1, grad_clip=unclipped_norm / 3)
+    norms = []
+
+    def record_norm(*_) -> None:
+        squares = [p.grad.square().sum().item() for p in run.model.parameters() if p.grad is not None]
+        norms.append(math.sqrt(sum(squares)))
+
+    for optimizer in run.optimizers:
+        optimizer.register_step_pre_hook(record_norm)
+    run.run()
+    assert norms[0] == pytest.approx(unclipped_norm / 3, rel=1e-4)
+    assert lines(tmp_path)[0]["grad_norm"] == pytest.approx(unclipped_norm, rel=1e-5)
+
+
+def test_tokens_per_second_are_the_tokens_of_a_step_divided_by_its_seconds(tmp_path):
+    ticks = count(1000.0, 0.5)  # half a second passes between any two readings of the clock
+    run = trainer(tmp_path, batch_size=12, max_steps=3, clock=lambda: next(ticks))
+    run.run()
+    assert [line["tokens_per_second"] for line in lines(tmp_path)] == [12 * ARGS.max_seq_len / 0.5] * 3
+    assert run.progress.train_seconds == 1.5
+
+
+def test_minutes_end_a_run_and_the_learning_rate_follows_the_clock(tmp_path):
+    now = 50.0
+
+    run = trainer(tmp_path, max_steps=None, minutes=1, warmup=0, decay_start=0.5, eval_every=4, clock=lambda: now)
+    for _ in run.steps():
+        now += 6
+    assert run.progress.step == 11  # the first step to end after 60 seconds
+    rates = [line["lr"] / run.args.lr for line in lines(tmp_path)]
+    assert rates == pytest.approx([1] * 7 + [0.8, 0.6, 0.4, 0.2], abs=1e-6)
+    assert "val_loss" in lines(tmp_path)[-1]
+
+
+def test_a_resumed_run_has_only_the_remaining_minutes(tmp_path):
+    ticks = count(0.0, 1.0)
+    stop_at(trainer(tmp_path, max_steps=None, minutes=1, clock=lambda: next(ticks)), 10)
+    resumed = trainer(tmp_path, resume=True, max_steps=None, minutes=1, clock=lambda: next(ticks))
+    used = resumed.progress.wall_seconds
+    assert 20 < used < 45
+    began = next(ticks)
+    resumed.run()
+    assert 60 <= resumed.progress.wall_seconds < 66
+    assert next(ticks) - began < 60 - used + 6
+
+
+def test_a_finished_run_takes_no_further_step(tmp_path):
+    first = trainer(tmp_path, max_steps=5)
+    first.run()
+    again = trainer(tmp_path, resume=True, max_steps=5)
+    assert again.run().step == 5
+    assert same(weights(first.model), weights(again.model))
+
+
+def test_fine_tuning_that_ends_right_after_its_first_validation_can_be_resumed(tmp_path):
+    """The weights that the fine-tuning starts from must be saved before the first step."""
+    directory = tmp_path / "killed"
+    directory.mkdir()
+    settings = {"init_from": tmp_path / "base", "max_steps": 6, "eval_every": 3}
+    uninterrupted, killed = trainer(tmp_path, **settings), trainer(directory, **settings)
+    for run in (uninterrupted, killed):
+        with torch.no_grad():
+            run.model.norm.weight[0] = 2.0  # a pretrained weight, which does not follow from the seed
+    uninterrupted.run()
+    assert next(killed.steps()).keys() == {"val_loss", "val_bits_per_byte"}
+    resumed = trainer(directory, resume=True, **settings)
+    assert (resumed.progress.step, resumed.progress.best_step) == (0, 0)
+    assert same(weights(resumed.model), weights(killed.model))
+    resumed.run()
+    assert same(weights(resumed.model), weights(uninterrupted.model))
+    assert without_speed(directory) == without_speed(tmp_path)
+    assert [line["step"] for line in lines(directory)] == list(range(7))
+
+
+def test_a_run_can_be_resumed_with_other_steps_learning_rate_and_batch_size(tmp_path):
+    trainer(tmp_path, max_steps=5).run()
+    resumed = trainer(tmp_path, resume=True, max_steps=8, lr=1e-3, batch_size=4)
+    resumed.run()
+    assert [line["step"] for line in lines(tmp_path)] == list(range(1, 9))
+    assert lines(tmp_path)[5]["lr"] < 1e-3
+
+
+def test_the_saved_model_is_the_one_with_the_best_validation_loss(tmp_path, monkeypatch):
+    losses = iter([3.0, 1.0, 2.0])
+    monkeypatch.setattr("model.training.trainer.validation_loss", lambda *_: next(losses))
+    run = trainer(tmp_path, max_steps=3, eval_every=1)
+    after_step = {number: weights(run.model) for number, _ in enumerate(run.steps(), 1)}
+    assert (run.progress.best_step, run.progress.best_val_loss, run.progress.val_loss) == (2, 1.0, 2.0)
+    assert same(weights(load_model(tmp_path)), after_step[2])
+    assert same(weights(trainer(tmp_path, resume=True, max_steps=3).model), after_step[3])
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_state(tmp_path, bad):
+    run = trainer(tmp_path, max_steps=50, eval_every=4)
+
+    def train_with_bad_weight() -> None:
+        for _ in run.steps():
+            if run.progress.step == 6:
+                with torch.no_grad():
+                    run.model.norm.weight[0] = bad
+
+    message = r"step 7: the loss is nan.*state of step 4 is kept.*half of --lr and --muon_lr"
+    with pytest.raises(ValueError, match=message):
+        train_with_bad_weight()
+    resumed = trainer(tmp_path, resume=True, max_steps=8, eval_every=4)
+    assert resumed.progress.step == 4
+    assert all(p.isfinite().all() for p in resumed.model.parameters())
+    assert resumed.run().step == 8
+
+
+def test_a_loss_that_is_not_finite_before_the_first_checkpoint_advises_to_start_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("model.training.trainer.validation_loss", lambda *_: math.nan)
+    with pytest.raises(ValueError, match=r"^step 2: the validation loss is nan; start again with half of --lr"):
+        trainer(tmp_path, max_steps=4, eval_every=2).run()
+
+
+def test_a_validation_loss_that_is_not_finite_is_never_saved(tmp_path, monkeypatch):
+    run = trainer(tmp_path, max_steps=4, eval_every=2)
+    losses = iter([1.0, math.nan])
+    monkeypatch.setattr("model.training.trainer.validation_loss", lambda *_: next(losses))
+    with pytest.raises(ValueError, match="step 4: the validation loss is nan; the good state of step 2"):
+        run.run()
+    assert trainer(tmp_path, resume=True).progress.step == 2
+
+
+def test_validation_scores_each_token_once(tmp_path):
+    model, text = Transformer(ARGS), dataset()
+    args = trainer(tmp_path).args
+    ids = torch.from_numpy(text.val.astype(np.int64))
+    total = 0.0
+    for start in range(0, len(ids) - 1, ARGS.max_seq_len):
+        window = ids[start : start + ARGS.max_seq_len + 1]
+        total += cross_entropy(model(window[None, :-1]), window[None, 1:], "sum").item()
+    add_dropout(model, 0.5)  # must have no effect here
+    model.train()
+    loss = validation_loss(model, model, text, args, Ranks())
+    assert loss == pytest.approx(total / (len(ids) - 1), abs=1e-6)
+    assert model.training
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_dropout_applies_in_training_mode_only(tmp_path):
+    model = Transformer(ARGS)
+    tokens = torch.tensor([[1, 2, 3]])
+    plain = model(tokens)
+    add_dropout(model, 0.5)
+    model.eval()
+    assert torch.equal(model(tokens), plain)
+    model.train()
+    assert not torch.equal(model(tokens), model(tokens))
+    assert set(model.state_dict()) == set(Transformer(ARGS).state_dict())
+
+
+def test_dropout_differs_between_steps_and_seeds(tmp_path):
+    same_text = Dataset(np.arange(9, dtype=np.uint16), dataset().val, 99, "one window")
+    losses = set()
+    for seed in (1, 2):
+        run = trainer(tmp_path, dropout=0.3, text=same_text, seed=1)
+        object.__setattr__(run.args, "seed", seed)
+        for step in (0, 1):
+            run.progress.step = step
+            losses.add(run.step(1e-9)["train_loss"])
+    assert len(losses) == 4
+
+
+def test_tied_embeddings_stay_tied_after_saving_and_resuming(tmp_path):
+    tied = dataclasses.replace(ARGS, tie_embeddings=True)
+    run = trainer(tmp_path, model_args=tied, max_steps=5)
+    run.run()
+    assert same(weights(load_model(tmp_path)), weights(run.model))
+    resumed = trainer(tmp_path, model_args=tied, resume=True)
+    assert same(weights(resumed.model), weights(run.model))
+
+
+def test_compiling_has_no_graph_breaks_and_does_not_change_the_losses(tmp_path, monkeypatch):
+    """With the eager backend, torch.compile only traces. The dropout hooks are part of the graph."""
+    compile = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda network: compile(network, backend="eager"))
+    torch._dynamo.reset()
+    counters.clear()
+    losses = []
+    for name in ("eager", "compiled"):
+        (tmp_path / name).mkdir()
+        settings = FULL_SETTINGS | {"eval_every": 3, "max_steps": 6, "compile": name == "compiled"}
+        trainer(tmp_path / name, **settings).run()
+        losses.append([(line["train_loss"], line.get("val_loss")) for line in lines(tmp_path / name)])
+    assert losses[0] == losses[1]
+    assert not counters["graph_break"]
+    assert 0 < counters["stats"]["unique_graphs"] <= 3, "training, validation, and validation's last, shorter batch"
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize(("steps", "validated"), [(10, [4, 8, 10]), (9, [4, 9]), (8, [4, 8]), (7, [4, 7])])
+def test_there_is_no_second_validation_just_before_the_last_one(tmp_path, steps, validated):
+    run = trainer(tmp_path, max_steps=steps, eval_every=4)
+    assert [run.progress.step for measured in run.steps() if "val_loss" in measured] == validated

@@ -1,0 +1,290 @@
+"""Checkpoints of any format: recognized by their files, loaded, saved, or an error that names the problem."""
+
+import json
+import os
+import pickle
+import re
+import shutil
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from model import KVCache, ModelArgs, Transformer, generate
+from model.text import llama2c_tokenizer
+from model.text.train_tokenizer import train_tokenizer
+from model.weights import check, llama2c, load_args, load_model, load_tokenizer, meta, save_model, save_tokenizer
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def all_formats(small_model, tmp_path):
+    """A model, and its checkpoints in all three formats."""
+    model = small_model(head_dim=8).eval()
+    save_model(model, tmp_path / "hf")
+    (tmp_path / "meta").mkdir()
+    meta.save(model, tmp_path / "meta")
+    llama2c.save(model, tmp_path / "model.bin")
+    return model, [tmp_path / "hf", tmp_path / "meta", tmp_path / "model.bin"]
+
+
+def test_every_format_is_recognized_by_its_files(all_formats):
+    model, paths = all_formats
+    tokens = torch.randint(0, 37, (2, 20))
+    for path in paths:
+        check(path)
+        loaded = load_model(str(path))
+        with torch.no_grad():
+            assert torch.equal(loaded(tokens), model(tokens))
+            assert torch.equal(loaded(tokens, 0, KVCache(loaded.args, 2)), model(tokens))
+        assert not loaded.training
+        assert loaded.tok_embeddings.weight.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nowhere", "does not exist"),
+        ("empty", "neither config.json nor params.json"),
+        (".", "is not a model, but contains .*, for example .*meta; newest first: meta, hf"),
+        ("model.gguf", "is a GGUF file, which is not supported"),
+        ("hf/model.safetensors", "give the directory"),
+        ("meta/consolidated.00.pth", "give the directory"),
+    ],
+)
+def test_a_path_that_is_not_a_checkpoint_is_an_error_with_advice(all_formats, tmp_path, name, words):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "model.gguf").touch()
+    if name == ".":
+        (tmp_path / "model.bin").unlink()
+        for file in (tmp_path / "hf").iterdir():
+            os.utime(file, (1e9, 1e9))
+    with pytest.raises(ValueError, match=words):
+        load_args(tmp_path / name)
+
+
+def test_a_mistyped_run_is_suggested(all_formats, tmp_path, monkeypatch):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "hf").rename(tmp_path / "runs" / "stories")
+    monkeypatch.chdir(tmp_path)
+    for name in ("stories", "storis", "runs/storys"):
+        with pytest.raises(ValueError, match=re.escape(f"did you mean {Path('runs/stories')}?")):
+            load_args(name)
+
+
+def test_a_directory_of_one_llama2c_model_is_that_model(all_formats, tmp_path):
+    model, _ = all_formats
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "tokenizer.bin").write_bytes(b"no model")
+    (tmp_path / "model.bin").rename(home / "model.bin")
+    assert load_args(home) == model.args
+    shutil.copy(home / "model.bin", home / "other.bin")
+    with pytest.raises(ValueError, match=r"contains 2 llama2\.c models, model\.bin, other\.bin: name one"):
+        load_args(home)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
+def test_a_pipe_or_a_device_is_an_error_without_waiting(all_formats, tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    for path in (tmp_path / "fifo", "/dev/zero"):
+        with pytest.raises(ValueError, match="neither a file nor a directory"):
+            load_args(path)
+    for path, name in zip(all_formats[1], ("model.safetensors", "consolidated.00.pth")):
+        for file in (name, "config.json" if name.startswith("model") else "params.json"):
+            kept = (path / file).read_bytes()
+            (path / file).unlink()
+            os.mkfifo(path / file)
+            with pytest.raises(ValueError, match=r"is needed|neither|is not"):
+                load_args(path)
+            (path / file).unlink()
+            (path / file).write_bytes(kept)
+
+
+def test_loading_initializes_no_weight_randomly(all_formats, monkeypatch):
+    drawn = []
+    for name in ("normal_", "uniform_"):
+        monkeypatch.setattr(torch.Tensor, name, lambda tensor, *_, **__: drawn.append(tensor.is_meta) or tensor)
+    for path in all_formats[1]:
+        assert not any(p.is_meta for p in load_model(path).parameters())
+    assert not drawn
+    Transformer(ModelArgs(n_layers=1))
+    assert drawn, "a new network is initialized randomly"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_weights_are_loaded_in_the_given_dtype(all_formats, dtype):
+    model, paths = all_formats
+    for path in paths:
+        loaded = load_model(path, dtype=dtype)
+        assert {p.dtype for p in loaded.parameters()} == {dtype}
+        assert torch.equal(loaded.norm.weight, model.norm.weight.to(dtype))
+        assert torch.equal(loaded.freqs_cis[:24], model.freqs_cis)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_cause_a_warning_or_an_error_when_generating(all_formats, tmp_path, value):
+    model = all_formats[0]
+    with torch.no_grad():
+        model.layers[1].feed_forward.w2.weight[3, 4] = value
+    save_model(model, tmp_path / "nan")
+    with pytest.warns(UserWarning, match=r"NaN or infinity in 1 tensor, .*layers\.1\.feed_forward\.w2"):
+        load_model(tmp_path / "nan", dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match="the logits contain NaN or infinity"):
+        next(generate(load_model(tmp_path / "nan"), [[1, 2]], 1))
+
+
+def test_finite_weights_whose_sum_overflows_cause_no_warning(all_formats, tmp_path, recwarn):
+    model = all_formats[0]
+    with torch.no_grad():
+        model.layers[1].feed_forward.w2.weight.fill_(3e38)
+    save_model(model, tmp_path / "large")
+    load_model(tmp_path / "large", dtype=torch.bfloat16)
+    assert not [warning for warning in recwarn if "NaN or infinity" in str(warning.message)]
+
+
+def test_weights_that_keep_their_dtype_are_not_read_while_loading(all_formats, monkeypatch):
+    def refuse(tensor):
+        raise AssertionError(f"a tensor of {tensor.shape} was read")
+
+    for name in ("sum", "isfinite"):
+        monkeypatch.setattr(torch.Tensor, name, refuse)
+    load_model(all_formats[1][0])
+
+
+def test_finite_weights_cause_no_warning(all_formats):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for path in all_formats[1]:
+            load_model(path)
+
+
+def test_an_overflow_in_the_given_dtype_causes_a_warning(all_formats, tmp_path):
+    with torch.no_grad():
+        all_formats[0].norm.weight.fill_(1e6)
+    save_model(all_formats[0], tmp_path / "wide")
+    load_model(tmp_path / "wide")
+    with pytest.warns(UserWarning, match=r"norm\.weight"):
+        load_model(tmp_path / "wide", dtype=torch.float16)
+
+
+def test_a_compiled_model_is_saved_under_the_usual_names(all_formats, tmp_path):
+    model = all_formats[0]
+    save_model(SimpleNamespace(_orig_mod=model), tmp_path / "compiled")  # as torch.compile wraps it
+    assert load_model(tmp_path / "compiled").state_dict().keys() == model.state_dict().keys()
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_changing_loaded_weights_does_not_change_the_file_and_vice_versa(all_formats, small_model, monkeypatch, copied):
+    monkeypatch.setattr("model.weights.checkpoint.COPY_WEIGHTS", copied)
+    model, paths = all_formats
+    for path in paths:
+        first, second = load_model(path), load_model(path)
+        with torch.no_grad():
+            first.tok_embeddings.weight.zero_()
+        assert torch.equal(load_model(path).tok_embeddings.weight, model.tok_embeddings.weight)
+        assert torch.equal(second.tok_embeddings.weight, model.tok_embeddings.weight)
+    kept = load_model(paths[0])
+    save_model(small_model(head_dim=8), paths[0])
+    assert all(torch.equal(kept.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
+    save_model(kept, paths[0])
+    assert torch.equal(load_model(paths[0]).norm.weight, model.norm.weight)
+
+
+def test_a_failed_save_keeps_the_previous_weights(all_formats, monkeypatch):
+    model, (path, *_) = all_formats
+    before = (path / "model.safetensors").read_bytes()
+    monkeypatch.setattr("model.weights.tensors.save_file", lambda *_: (_ for _ in ()).throw(OSError(28, "disk full")))
+    with torch.no_grad():
+        model.norm.weight.add_(1)
+    with pytest.raises(OSError, match="disk full"):
+        save_model(model, path)
+    assert (path / "model.safetensors").read_bytes() == before
+    assert sorted(file.name for file in path.iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_saved_weights_have_the_mode_of_the_umask(all_formats):
+    modes = {file.stat().st_mode & 0o777 for file in all_formats[1][0].iterdir()}
+    assert len(modes) == 1
+
+
+@pytest.fixture(scope="module")
+def tokenizers(tmp_path_factory):
+    """A directory with two tokenizers of different size."""
+    directory = tmp_path_factory.mktemp("tokenizers")
+    for size in (290, 300):
+        train_tokenizer(["the ropewalk is a long lane where rope is laid. " * 50], directory / str(size), "bpe", size)
+    return directory
+
+
+def test_a_tokenizer_of_another_size_than_the_weights_is_an_error(small_model, tokenizers, tmp_path):
+    save_tokenizer(load_tokenizer(tokenizers / "300"), tmp_path)
+    save_model(small_model(vocab_size=300), tmp_path)
+    check(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    assert (config["bos_token_id"], config["eos_token_id"]) == (1, [2, 1])
+    with pytest.raises(ValueError, match="290 tokens, the model 300"):
+        check(tmp_path, tokenizers / "290" / "tokenizer.model")
+    (tmp_path / "tokenizer.model").write_bytes((tokenizers / "290" / "tokenizer.model").read_bytes())
+    with pytest.raises(ValueError, match="290 tokens, the model 300"):
+        check(tmp_path)
+    check(tmp_path, tokenizers / "300" / "tokenizer.model")
+
+
+@pytest.mark.parametrize("name", ["m.tokenizer.bin", "tok300.bin", "tok300.model", "tokenizer.bin", "tokenizer.model"])
+def test_the_tokenizer_beside_a_llama2c_model_has_the_size_of_its_vocabulary(small_model, tokenizers, tmp_path, name):
+    llama2c.save(small_model(vocab_size=300, head_dim=8), tmp_path / "m.bin")
+
+    def put(size, name):
+        if name.endswith(".model"):
+            shutil.copy(tokenizers / str(size) / "tokenizer.model", tmp_path / name)
+        else:
+            llama2c_tokenizer.save(load_tokenizer(tokenizers / str(size)), tmp_path / name)
+
+    for other in ("tok290.model", "tokenizer.bin", "tokenizer.model"):
+        put(290, other)
+    with pytest.raises(
+        ValueError,
+        match=r"m.bin contains weights, and .*no tokenizer beside it \(m.tokenizer.bin, tok300.bin, .*--tokenizer",
+    ):
+        load_tokenizer(tmp_path / "m.bin")
+    put(300, name)
+    found = load_tokenizer(tmp_path / "m.bin")
+    assert (found.path.name, found.vocab_size) == (name, 300)
+    check(tmp_path)  # the directory of a model is checked like the model, with its tokenizer
+
+
+class Bomb:
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return Path.mkdir, (self.marker,)
+
+
+def test_a_pickle_in_place_of_tensors_is_never_unpickled(all_formats, tokenizers, tmp_path):
+    save_tokenizer(load_tokenizer(tokenizers / "300"), all_formats[1][0])
+    bomb = pickle.dumps(Bomb(tmp_path / "was_run"))
+    hf, other, single = all_formats[1]
+    for path, file in [
+        (hf, hf / "model.safetensors"),
+        (hf, hf / "tokenizer.model"),
+        (hf, hf / "config.json"),
+        (other, other / "consolidated.00.pth"),
+        (single, single),
+    ]:
+        before = file.read_bytes()
+        file.write_bytes(bomb)
+        for attempt in (check, load_model):
+            if attempt is load_model and file.name == "tokenizer.model":
+                continue
+            with pytest.raises(ValueError, match=file.name) as error:
+                attempt(path)
+            assert "\n" not in str(error.value)
+        assert not (tmp_path / "was_run").exists()
+        file.write_bytes(before)
+    pickle.loads(bomb)  # unpickling does make the directory
+    assert (tmp_path / "was_run").exists()

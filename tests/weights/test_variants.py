@@ -1,0 +1,233 @@
+"""Subclasses of the network: saved under their name, and loaded with the same class only."""
+
+import json
+import math
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from script_helpers import run_in_process
+from torch import nn
+
+import convert
+from model import KVCache, Transformer, generate
+from model.weights import find_network, load_args, load_model, open_checkpoint, save_model
+from model.weights.tensors import read_header
+
+REPOSITORY = Path(__file__).parents[2]
+
+SLIDING = '''
+import torch
+from model import Transformer
+
+
+class SlidingTransformer(Transformer):
+    """Each token sees only the last ``window`` tokens, including itself."""
+
+    window = 4
+
+    def hidden(self, tokens, start_pos=0, cache=None, mask=None):
+        keys = torch.arange(start_pos + tokens.shape[1], device=tokens.device)
+        back = keys[start_pos:, None] - keys
+        window = (0 <= back) & (back < self.window)
+        return super().hidden(tokens, start_pos, cache, window if mask is None else window & mask)
+
+
+class Other(Transformer):
+    pass
+
+
+number = 3
+'''
+
+
+class Scaled(Transformer):
+    """A network with another parameter, buffer and table."""
+
+    def __init__(self, args, start=1.0):
+        super().__init__(args)
+        self.start = start
+        self.logit_scale = nn.Parameter(torch.full((args.vocab_size,), start))
+        self.register_buffer("steps", torch.arange(3))
+        self.table = torch.arange(args.max_seq_len) / 7
+
+    def logits(self, h):
+        return super().logits(h) * self.logit_scale
+
+
+class Gained(Transformer):
+    """A network with a parameter of no dimensions."""
+
+    def __init__(self, args, gain=1.0):
+        super().__init__(args)
+        self.gain = nn.Parameter(torch.tensor(gain))
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A working directory with the user's modules."""
+    (tmp_path / "sliding.py").write_text(SLIDING, encoding="utf-8")
+    (tmp_path / "broken.py").write_text("def (", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    yield tmp_path
+    sys.modules.pop("sliding", None)
+
+
+@pytest.fixture
+def sliding(here, small_args):
+    model = find_network("sliding:SlidingTransformer")(small_args(head_dim=8)).eval()
+    save_model(model, here / "out")
+    return model
+
+
+@pytest.mark.usefixtures("each_processor")
+def test_a_variant_is_saved_loaded_and_generated_from(sliding):
+    tokens = torch.randint(0, 37, (2, 20))
+    loaded = load_model("out", network=find_network("sliding:SlidingTransformer"))
+    with torch.no_grad():
+        assert torch.equal(loaded(tokens), sliding(tokens))
+        cached = loaded(tokens, 0, KVCache(loaded.args, 2))
+        assert torch.equal(cached, loaded(tokens))
+        plain = Transformer(sliding.args).eval()
+        plain.load_state_dict(sliding.state_dict())
+        assert not torch.allclose(plain(tokens), sliding(tokens)), "the window matters"
+    texts = [list(generate(model, [[1, 2, 3, 4, 5, 6]], max_new_tokens=9)) for model in (sliding, loaded)]
+    assert texts[0] == texts[1]
+
+
+def test_loading_a_variant_without_its_class_is_an_error(sliding):
+    assert load_args("out") == sliding.args
+    assert open_checkpoint("out").subclass_name == "sliding:SlidingTransformer"
+    for network in (None, Transformer, find_network("sliding:Other"), Scaled):
+        with pytest.raises(ValueError, match=r"^out holds the weights of sliding:SlidingTransformer"):
+            load_model("out", network=network)
+
+
+def test_opening_a_variant_imports_nothing(sliding):
+    sys.modules.pop("sliding")
+    with pytest.raises(ValueError, match="sliding:SlidingTransformer"):
+        load_model("out")
+    assert "sliding" not in sys.modules
+
+
+def test_transformers_rejects_a_variant_by_name(sliding):
+    transformers = pytest.importorskip("transformers")
+    with pytest.raises(ValueError, match="sliding:SlidingTransformer"):
+        transformers.AutoModelForCausalLM.from_pretrained("out")
+    config = json.loads(Path("out/config.json").read_text(encoding="utf-8"))
+    assert (config["model_type"], config["architectures"]) == ("sliding:SlidingTransformer", ["SlidingTransformer"])
+
+
+@pytest.mark.parametrize("to", ["hf", "meta", "llama2c"])
+def test_convert_rejects_a_variant_by_name(sliding, to, capsys):
+    assert run_in_process(convert.main, "convert.py", "out", "new", "--to", to) == 2
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert "sliding:SlidingTransformer" in message
+    assert not Path("new").exists()
+
+
+def test_further_tensors_of_a_variant_keep_their_names(small_args, tmp_path):
+    model = Scaled(small_args()).eval()
+    with torch.no_grad():
+        model.logit_scale.uniform_(1, 2)
+    model.steps += 5
+    save_model(model, tmp_path, dtype=torch.bfloat16)
+    assert read_header(tmp_path / "model.safetensors").keys() == model.state_dict().keys()
+    loaded = load_model(tmp_path, network=Scaled, dtype="stored")
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor.bfloat16() if tensor.is_floating_point() else tensor), name
+    assert torch.equal(loaded.table, model.table)
+
+
+@pytest.mark.parametrize("value", [1.0, math.nan])
+def test_a_scalar_of_a_variant_is_loaded_with_a_warning_if_it_is_not_finite(small_args, tmp_path, value):
+    save_model(Gained(small_args(), value), tmp_path, dtype=torch.bfloat16)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        loaded = load_model(tmp_path, network=Gained)
+    torch.testing.assert_close(loaded.gain.detach(), torch.tensor(value), equal_nan=True)
+    messages = [str(warning.message).partition(": ")[2] for warning in caught]
+    assert messages == (["NaN or infinity in 1 tensor, for example gain"] if math.isnan(value) else [])
+
+
+def test_weights_of_a_plain_llama_load_into_a_variant_with_the_same_tensors(small_model, here, tmp_path):
+    model = small_model(head_dim=8).eval()
+    save_model(model, tmp_path / "llama")
+    loaded = load_model(tmp_path / "llama", network=find_network("sliding:SlidingTransformer"))
+    assert all(torch.equal(loaded.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
+    with pytest.raises(ValueError, match="missing: logit_scale"):
+        load_model(tmp_path / "llama", network=Scaled)
+
+
+def test_a_variant_that_args_alone_do_not_determine_cannot_be_saved(small_args, tmp_path):
+    model = Scaled(small_args(), start=2.0)
+    with pytest.raises(ValueError, match=r"^start differs from that of [\w.]*test_variants:Scaled\(args\)"):
+        save_model(model, tmp_path / "new")
+    model = Scaled(small_args())
+    model.table = model.table + 1
+    with pytest.raises(ValueError, match=r"^table differs"):
+        save_model(model, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_loading_and_saving_a_variant_keep_the_random_state(sliding, here):
+    state = torch.get_rng_state()
+    save_model(sliding, "again")
+    load_model("again", network=type(sliding))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("sliding", "give module:Class"),
+        (":X", "give module:Class"),
+        ("sliding:", "give module:Class"),
+        ("sliding:Missing", "there is no Missing in sliding"),
+        ("sliding:number", "give a subclass of Transformer"),
+        ("sliding:torch", "give a subclass of Transformer"),
+        ("nowhere:X", "nowhere cannot be imported .ModuleNotFoundError"),
+        ("broken:X", "broken cannot be imported .SyntaxError"),
+        ("..x:X", "cannot be imported"),
+    ],
+)
+def test_a_wrong_network_name_is_an_error_with_the_reason(here, name, words):
+    with pytest.raises(ValueError, match=words) as error:
+        find_network(name)
+    assert "\n" not in str(error.value)
+
+
+def test_a_class_in_a_script_is_named_after_the_file(here):
+    script = SLIDING + (
+        "from model import ModelArgs\nfrom model.weights import save_model\n"
+        "if __name__ == '__main__':\n    save_model(SlidingTransformer(ModelArgs(n_layers=1, vocab_size=9)), 'out')\n"
+    )
+    Path("mine.py").write_text(script, encoding="utf-8")
+    shutil.copytree(REPOSITORY / "model", "model", ignore=shutil.ignore_patterns("__pycache__"))
+    subprocess.run([sys.executable, "mine.py"], check=True)
+    assert open_checkpoint("out").subclass_name == "mine:SlidingTransformer"
+
+
+class Tabled(Transformer):
+    """A network with a list of tensors and a tuple of numbers."""
+
+    def __init__(self, args, first=0.0):
+        super().__init__(args)
+        self.tables = [torch.tensor([first, 1.0, 2.0]), torch.ones(2)]
+        self.sizes = (3, 2)
+
+
+def test_lists_of_tensors_that_args_give_are_saved_and_others_refused(small_args, tmp_path):
+    save_model(Tabled(small_args()), tmp_path / "equal")
+    with pytest.raises(ValueError, match=r"^tables differs from that of [\w.]*test_variants:Tabled\(args\)"):
+        save_model(Tabled(small_args(), first=1.0), tmp_path / "new")
+    model = Tabled(small_args())
+    model.sizes = (3, 2, 1)
+    with pytest.raises(ValueError, match=r"^sizes differs from"):
+        save_model(model, tmp_path / "new")
