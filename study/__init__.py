@@ -8,6 +8,7 @@ word_order.py          order: attention without positions ignores word order
 rotation_examples.py   rotate and relative: five vectors rotated; one score at many positions
 arrows.py              pairs drawn as arrows and arcs
 clocks.py              the frequencies of a head as clocks
+lookback.py            a head that looks five tokens back, by its W_q and W_k
 decay.py               scores over distance
 form_table.py          the ways to write RoPE, side by side
 trace.py               one attention call, line by line

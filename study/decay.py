@@ -14,6 +14,8 @@ from model.rope import apply_rotary_emb, precompute_freqs_cis
 from .clocks import frequencies
 from .topic import COLORS, MAX_HEAD_DIM, THETAS, Report, Table, check_even
 
+PAIRS = 2000  # of random q and k
+
 
 def inner(dim: int, length: int, theta: float) -> Tensor:
     """q . k for q = k = ones, by distance, as a fraction of what it is at distance 0: (length + 1,)."""
@@ -66,7 +68,13 @@ def decay(
             "bound rises: the same fraction for the bound.",
         ],
     )
-    tables = [curves, swings, first_rise(head_dim, thetas, products), even_spacing(head_dim)]
+    tables = [
+        curves,
+        swings,
+        first_rise(head_dim, thetas, products),
+        even_spacing(head_dim),
+        random_pairs(head_dim, thetas),
+    ]
     return Report(tables, lambda figure: draw(figure, names, products, bounds))
 
 
@@ -99,6 +107,28 @@ def even_spacing(D: int) -> Table:
         [(d, f"{product[d]:+.3f}") for d in sorted({1, D // 8, D // 2, peak})],
         [f"At distance {peak}, about pi D, all pairs are in phase again: a key there scores like one at distance 0."],
     )
+
+
+def random_pairs(D: int, thetas: tuple[float, ...]) -> Table:
+    """The spread of the scores of independent random q and k, which does not depend on the distance."""
+    q, k = torch.randn(2, PAIRS, D, generator=torch.Generator().manual_seed(0))  # (PAIRS, D) each
+    table = Table(
+        f"{PAIRS:,} pairs of random independent q and k: standard deviation of q . k",
+        ("distance", *(f"{theta:g}" for theta in thetas)),
+        notes=[f"The square root of head_dim {D} is {D**0.5:.1f}: the scores of such pairs do not decay."],
+    )
+    for distance in (0, 1, 16, 256, 4096):
+        row = [f"{scores_at(q, k, distance, theta).std():.1f}" for theta in thetas]
+        table.rows.append((distance, *row))
+    return table
+
+
+def scores_at(q: Tensor, k: Tensor, distance: int, theta: float) -> Tensor:
+    """q . k, with q (N, D) at position ``distance`` and k (N, D) at position 0, which is not rotated: (N,)."""
+    q, k = q[:, None, None], k[:, None, None]  # (N, 1, 1, D) each
+    table = precompute_freqs_cis(q.shape[-1], distance + 1, theta)  # (distance + 1, D/2)
+    rotated = apply_rotary_emb(q, k, table[-1:])[0]  # (N, 1, 1, D)
+    return (rotated * k).sum(-1).flatten()
 
 
 def _rises(curve: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from .exercise import exercise
 from .extrapolate import endless, extrapolate
 from .form_table import forms
 from .kv_cache import cache
+from .lookback import lookback
 from .mistakes import mistakes
 from .options import options_class
 from .page import page
@@ -27,6 +28,7 @@ TOPICS: dict[str, Callable[..., Report]] = {
     "rotate": rotate,
     "relative": relative,
     "clocks": clocks,
+    "lookback": lookback,
     "decay": decay,
     "forms": forms,
     "trace": trace,

@@ -26,7 +26,7 @@ from study.topic import Table, save_plot
 from study.topics import TOPICS, run
 
 REPO = Path(__file__).parents[2]
-PLAIN = ("order", "rotate", "clocks", "forms", "relative", "decay", "cache", "mistakes")
+PLAIN = ("order", "rotate", "clocks", "forms", "relative", "lookback", "decay", "cache", "mistakes")
 
 
 class Done(NamedTuple):
@@ -233,7 +233,7 @@ def test_the_product_over_distance_is_the_mean_cosine_and_oscillates():
         cosines = [torch.cos(torch.tensor(n * theta ** (-2 * i / dim), dtype=torch.float64)) for i in range(4)]
         assert curve[n] == pytest.approx(float(sum(cosines)) / 4, abs=1e-5)
     assert bound(8, 4, 100.0)[0] == pytest.approx(2.5)
-    curves, swings, first, even = run("decay").tables
+    curves, swings, first, even, _ = run("decay").tables
     assert even.rows[-1] == (402, "+0.997")
     parts = quarter_octaves(torch.arange(301.0))
     assert all(low <= middle == mean <= high for middle, mean, low, high in parts)
@@ -245,6 +245,25 @@ def test_the_product_over_distance_is_the_mean_cosine_and_oscillates():
         assert float(gain) > float(loss) > 0
     assert all(row[2] != "0%" for row in swings.rows)
     assert curves.rows[0][1:4] == ("+1.000",) * 3
+
+
+def test_scores_of_random_vectors_do_not_decay_over_distance():
+    table = run("decay", head_dim=128, thetas=(10000.0,)).tables[-1]
+    assert [row[0] for row in table.rows] == [0, 1, 16, 256, 4096]
+    assert all(10.6 < float(row[1]) < 12 for row in table.rows)  # sqrt(128) = 11.3, within 4 standard errors
+
+
+@pytest.mark.parametrize(("distance", "head_dim", "theta"), [(5, 128, 10000.0), (0, 8, 500.0), (7, 16, 100.0)])
+def test_lookback_peaks_at_its_distance(distance, head_dim, theta):
+    table = run("lookback", distance=distance, head_dim=head_dim, theta=theta).tables[0]
+    for n, same, shifted in table.rows:
+        cosines = [
+            [math.cos((n - back) * theta ** (-2 * i / head_dim)) for i in range(head_dim // 2)]
+            for back in (0, distance)
+        ]
+        means = [sum(values) / len(values) for values in cosines]
+        assert [float(same), float(shifted)] == pytest.approx(means, abs=0.0051)
+    assert [n for n, _, shifted in table.rows if shifted == "1.00"] == [distance]
 
 
 def test_trace_shows_the_lines_shapes_and_values_of_the_library():
