@@ -11,8 +11,9 @@ from typing import Annotated, Any
 
 from model.cli.files import check_is_file
 from model.ranges import Range
+from model.weights.huggingface import WEIGHTS
 
-from .positions import SCALINGS, SCHEMES, STUDY_FILE, check_scheme
+from .positions import SCALINGS, SCHEMES, check_scheme
 from .scheme_training import MULTIPLES, Budget, Line, model_directory, prepare_for_schemes, train_one
 from .topic import DASHES, Report, Table
 
@@ -132,7 +133,7 @@ def finished_runs(lines: list[Line]) -> set[tuple[str, int]]:
 def missing_runs(schemes: tuple[str, ...], seeds: int, lines: list[Line], keep: Path | None) -> list[tuple[str, int]]:
     """Scheme and seed of the runs still to train, seed by seed, so that all schemes have a result early.
 
-    The scalings are results of rope's runs. With ``keep``, a run also needs its saved model, of which study.json is
+    The scalings are results of rope's runs. With ``keep``, a run also needs its saved model, of which the weights are
     written last.
     """
     finished = finished_runs(lines)
@@ -140,7 +141,7 @@ def missing_runs(schemes: tuple[str, ...], seeds: int, lines: list[Line], keep: 
     runs = []
     for seed in range(seeds):
         for scheme in trained:
-            saved = not keep or (model_directory(keep, scheme, seed) / STUDY_FILE).exists()
+            saved = not keep or (model_directory(keep, scheme, seed) / WEIGHTS).exists()
             if (scheme, seed) not in finished or not saved:
                 runs.append((scheme, seed))
     return runs

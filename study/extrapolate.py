@@ -18,8 +18,7 @@ from model.decoding.endless import SINKS, EndlessCache, never_evicted, quarter_o
 from model.ranges import Range
 from model.transformer import Transformer
 
-from .positions import SCALINGS, StudySettings
-from .scheme_training import scaled, with_more_positions
+from .positions import SCALINGS, scaled, scheme_of, with_more_positions
 from .topic import COLORS, DASHES, Report, Table, open_model, open_text, short, windows_of
 
 SCALING_NAMES = {"linear": "position interpolation", "ntk": "NTK-aware", "yarn": "YaRN"}
@@ -33,13 +32,13 @@ Windows = Annotated[int, "number of test texts", Range(1)]
 
 def extrapolate(model: ModelPath = None, data: Data = (), factor: Factor = 8, windows: Windows = 16) -> Report:
     """Loss by position, within and far past the trained length, with position scaling and with windows."""
-    network, settings, texts, name = open_long_texts(model, data, factor, windows)
+    network, texts, name = open_long_texts(model, data, factor, windows)
     if network.args.rope_scaling is not None:
         raise ValueError(f"the model is already scaled ({network.args.rope_scaling.type}): name an unscaled model")
     length = network.args.max_seq_len
-    losses = {f"{settings.scheme}, as it is": full(with_more_positions(network, settings, factor), texts)}
+    losses = {f"{scheme_of(network)}, as it is": full(with_more_positions(network, factor), texts)}
     notes = [name]
-    if settings.scheme == "rope":
+    if scheme_of(network) == "rope":
         for scaling in SCALINGS:
             losses[SCALING_NAMES[scaling]] = full(scaled(network, scaling, factor), texts)
         notes.append(
@@ -60,12 +59,12 @@ def endless(
     keep: Annotated[int, "first tokens of a text that are never evicted (attention sinks)", Range(0)] = SINKS,
 ) -> Report:
     """Loss far past the context with a cache that evicts old tokens, and the influence evicted tokens still have."""
-    network, settings, texts, name = open_long_texts(model, data, factor, windows)
+    network, texts, name = open_long_texts(model, data, factor, windows)
     check_shift_invariant(network)
     length = network.args.max_seq_len
     keep = never_evicted(length, keep)
     losses = {
-        f"{settings.scheme}, as it is": full(with_more_positions(network, settings, factor), texts),
+        f"{scheme_of(network)}, as it is": full(with_more_positions(network, factor), texts),
         f"windows of {length}": windowed(network, texts, length),
         "endless, none kept": endless_losses(network, texts, 0),
     }
@@ -81,14 +80,14 @@ def endless(
 
 def open_long_texts(
     path: Path | None, data: tuple[str, ...], factor: int, windows: int
-) -> tuple[Transformer, StudySettings, Tensor, str]:
-    """The model, its settings, texts of ``factor`` times its context, (texts, longest + 1), and a note on them."""
-    model, tokenizer, settings = open_model(path)
+) -> tuple[Transformer, Tensor, str]:
+    """The model, texts of ``factor`` times its context, (texts, longest + 1), and a note on them."""
+    model, tokenizer = open_model(path)
     longest = factor * model.args.max_seq_len
     check_memory(4 * (3 * model.args.n_heads * longest**2 + longest * model.args.vocab_size), f"a text of {longest}")
     ids, name = open_text(path, data, tokenizer, windows * (longest + 1))
     note = f"text: {windows} texts of {longest} tokens from {name}."
-    return model, settings, windows_of(ids, windows, longest + 1), note
+    return model, windows_of(ids, windows, longest + 1), note
 
 
 @torch.no_grad()

@@ -27,6 +27,7 @@ from model.rope import _rotate, apply_rotary_emb, precompute_freqs_cis, reshape_
 from model.transformer import Transformer
 
 from .arrows import arc, arrow, plane
+from .positions import scheme_of
 from .topic import BLUE, MAX_HEAD_DIM, ORANGE, Report, Table, open_model
 
 ROOT = Path(inspect.getfile(Transformer)).parent  # the network
@@ -167,9 +168,9 @@ def _random(batch: int, length: int, heads: int, head_dim: int) -> tuple[Transfo
 
 
 def _trained(path: Path, prompt: str) -> tuple[Transformer, Tensor]:
-    model, tokenizer, settings = open_model(path)
+    model, tokenizer = open_model(path)
     if type(model) is not Transformer:
-        raise ValueError(f"scheme {settings.scheme} is not plain RoPE: name a model trained with RoPE")
+        raise ValueError(f"scheme {scheme_of(model)} is not plain RoPE: name a model trained with RoPE")
     return model, torch.tensor([tokenizer.encode(prompt)])
 
 

@@ -9,7 +9,7 @@ import torch
 
 from model.weights import load_tokenizer
 from study import compare, scheme_training
-from study.positions import SCHEMES, STUDY_FILE
+from study.positions import SCHEMES
 from study.topic import save_plot
 from study.topics import run
 
@@ -93,7 +93,7 @@ def test_keep_trains_a_missing_model_again_and_leaves_its_result_as_it_is(small,
     run("compare", **kept)
     assert announced_runs(capsys) == [("learnable", 0)]
     assert one["results"].read_bytes() == before
-    (tmp_path / "models" / "learnable-0" / STUDY_FILE).unlink()  # killed while it was saved
+    (tmp_path / "models" / "learnable-0" / "model.safetensors").unlink()  # killed while it was saved
     unfinished = tmp_path / "models" / "learnable-0" / ".tokenizer.json.123.tmp"
     unfinished.write_text("{", encoding="utf-8")
     run("compare", **kept)

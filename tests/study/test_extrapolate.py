@@ -19,7 +19,7 @@ from study.extrapolate import (
     loss_table,
     mean_divergence,
 )
-from study.positions import build_scheme, save_study
+from study.positions import build_scheme
 from study.topic import save_plot
 from study.topics import run
 
@@ -104,7 +104,7 @@ def saved(tmp_path_factory):
             for weight in model.parameters():
                 if weight.ndim > 1:
                     weight.normal_(std=0.3)
-        save_model(model, home / scheme) if scheme == "rope" else save_study(model, scheme, home / scheme)
+        save_model(model, home / scheme)
         save_tokenizer(tokenizer, home / scheme)
         return home / scheme, home / "text.txt"
 
