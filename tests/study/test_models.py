@@ -23,7 +23,6 @@ from study.extrapolate import full, spans, windowed
 from study.positions import SCALINGS, scaled, with_more_positions
 from study.topic import open_model, open_text, save_plot, windows_of
 from study.topics import run
-from study.trace import Picked
 
 TEXT = "".join(f"line {n}: a rope of {n * n} yards, laid in {n % 7} strands.\n" for n in range(900))
 
@@ -141,7 +140,7 @@ def test_cache_of_a_trained_model_names_its_calls_and_their_text(trained, tmp_pa
     assert [row[0] for row in calls.rows] == ["prefill", "decode", "chunk", "decode", "all"]
     assert calls.rows[0][1] == "'a rope of 9 yards'"
     assert all(float(row[-1]) < 1e-4 for row in calls.rows)
-    assert facts.rows[0][1] == "(2, 1, 2, 32, 8) float32"
+    assert facts.rows[0][1] == "(1, 2, 32, 8) float32"
     pytest.importorskip("matplotlib")
     save_plot(report.draw, tmp_path / "x.png")
 
@@ -158,19 +157,9 @@ def test_trace_of_a_trained_model_shows_its_weights_and_shared_keys(trained):
         model(tokens)
     expected = " ".join(f"{weight:+.4f}" for weight in maps[0][0, 3, 5, 4:7].tolist())
     assert shown["scores.masked_fill(~mask, -math.inf).softmax(-1, dtype=torch.float32)"] == expected
-    key = shown["keys[:, :, :end]"]  # of the second key/value head, which the last two query heads share
-    assert key == shown["k.repeat_interleave(group, 1)"] == shown["k.mT"]
-    assert next(row[2] for row in table.rows if row[1] == "k.mT") == (1, 4, 8, T)
-    xk = [row[4] for row in table.rows if row[1] == "xk.detach()"]
-    assert xk == [key]
-
-
-def test_trace_shows_no_values_of_an_embedding_whose_channels_are_not_those_of_the_heads():
-    args = ModelArgs(dim=64, n_layers=1, n_heads=4, vocab_size=5, head_dim=32, max_seq_len=20)
-    picked = Picked(args, T=9, position=2, head=3, pair=1)
-    assert picked.find(torch.zeros(1, 9, 64)).tolist() == []
-    queries = torch.arange(9 * 128.0).view(1, 9, 128)
-    assert picked.find(queries).tolist() == [2 * 128 + 3 * 32 + 2, 2 * 128 + 3 * 32 + 3]
+    key = shown["self.keys[:, :, :end].type_as(xk)"]  # of the second key/value head, shared by the last two query heads
+    assert key == shown["k.repeat_interleave(group, 1)"]
+    assert next(row[2] for row in table.rows if row[1] == "k.repeat_interleave(group, 1)") == (1, 4, T, 8)
 
 
 @torch.no_grad()
