@@ -86,68 +86,66 @@ class Checkpoint:
         With ``int8``, each group of ``group_size`` neighbours in a row shares a scale; by default the whole row does.
         A llama2.c file that is already in int8 keeps its own groups, unless one of them spans two rows.
         """
-        network = self._network_class(network)
+        new_dtype: torch.dtype | None = None  # keeps the file's
+        if dtype != "stored":
+            new_dtype = dtype or torch.float32
         if int8:
-            if network is not Transformer:
-                raise ValueError(f"int8 is for the plain network, not for {name_of(network)}: leave it out")
-            return self._int8_model(device, dtype, group_size, check_finite)
+            model = self._int8_network(self._network_class(network), device, new_dtype, group_size)
+        else:
+            model = self._network(self._network_class(network), device, new_dtype)
+        if check_finite:
+            self._check_finite(model)
+        return model.eval()
+
+    def _network(
+        self, network: type[Transformer], device: str | torch.device, dtype: torch.dtype | None
+    ) -> Transformer:
         model = make_network(network, self.args)
         if network is not Transformer:
             expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
             check_shapes(expected, self._format.shapes, self.path)
         state = {}
         for name, tensor in self._format.tensors():
-            state[name] = self._place(name, tensor, device, dtype, check_finite)
+            state[name] = tensor.to(device, dtype if tensor.is_floating_point() else None, copy=COPY_WEIGHTS)
             del tensor  # before the next one is read, so that only one is in memory
         model.load_state_dict(state, assign=True)
-        return model.to(device).eval()
+        return model.to(device)  # what a subclass has beside its state
 
-    def _int8_model(
+    def _int8_network(
         self,
+        network: type[Transformer],
         device: str | torch.device,
-        dtype: torch.dtype | Literal["stored"] | None,
+        dtype: torch.dtype | None,
         group_size: int | None,
-        check_finite: bool,
     ) -> Transformer:
+        if network is not Transformer:
+            raise ValueError(f"int8 is for the plain network, not for {name_of(network)}: leave it out")
         check_device(torch.device(device))
-        model = make_network(Transformer, self.args)
-        state: dict[str, Tensor] = {}
-        matrices: dict[str, Quantized] = {}
         stored: Iterator[tuple[str, Tensor | Quantized]] = self._format.tensors()
         if isinstance(self._format, Llama2c):
             stored = self._format.stored_tensors()
+        others = {}  # biases and the weights of norms
+        matrices = {}
         for name, tensor in stored:
-            if isinstance(tensor, Tensor) and tensor.ndim > 1:
-                tensor = quantize(tensor, group_size)
-            if isinstance(tensor, Quantized):
-                scales = self._place(name, tensor.scales, device, "stored", check_finite)
-                matrices[name] = Quantized(tensor.weight.to(device), scales)
+            if isinstance(tensor, Tensor) and tensor.ndim == 1:
+                others[name] = tensor.to(device, dtype, copy=COPY_WEIGHTS)
             else:
-                state[name] = self._place(name, tensor, device, dtype, check_finite)
+                quantized = quantize(tensor, group_size) if isinstance(tensor, Tensor) else tensor
+                matrices[name] = Quantized(quantized.weight.to(device), quantized.scales.to(device))
             del tensor
-        replace_matrices(model, matrices, state["norm.weight"].dtype)
-        model.load_state_dict(model.state_dict() | state, assign=True)  # the int8 matrices are in the model already
-        return model.requires_grad_(False).eval()
+        model = make_network(Transformer, self.args)
+        replace_matrices(model, matrices, others["norm.weight"].dtype)
+        model.load_state_dict(model.state_dict() | others, assign=True)
+        return model.requires_grad_(False)
 
-    def _place(
-        self,
-        name: str,
-        tensor: Tensor,
-        device: str | torch.device,
-        dtype: torch.dtype | Literal["stored"] | None,
-        check_finite: bool,
-    ) -> Tensor:
-        """A tensor in ``dtype`` on ``device``: the mapped file itself if these are the file's and the CPU."""
-        new_dtype = tensor.dtype
-        if dtype != "stored" and tensor.is_floating_point():
-            new_dtype = dtype or torch.float32
-        tensor = tensor.to(device, new_dtype, copy=COPY_WEIGHTS)
-        if check_finite and not is_finite(tensor):
-            raise ValueError(
-                f"{self.path}: {name} contains NaN or infinity in {str(tensor.dtype).removeprefix('torch.')}: get the "
-                "weights again, or try float32 if the numbers are too large for this dtype"
-            )
-        return tensor
+    def _check_finite(self, model: Transformer) -> None:
+        """Raise ValueError for the first tensor with NaN or infinity. A quantized matrix has it in its scales."""
+        for name, tensor in model.state_dict().items():
+            if not is_finite(tensor):
+                raise ValueError(
+                    f"{self.path}: {name} contains NaN or infinity: get the weights again, or load them in float32 if "
+                    f"their numbers are too large for {str(tensor.dtype).removeprefix('torch.')}"
+                )
 
     def _network_class(self, network: type[Transformer] | None) -> type[Transformer]:
         """The class to load into. Raises ValueError if the checkpoint names another class."""
@@ -241,13 +239,6 @@ def _open_format(path: Path) -> Format:
 def open_checkpoint(path: str | Path) -> Checkpoint:
     """Open a run, Hugging Face or Meta directory, or a llama2.c .bin, without reading its weights."""
     return Checkpoint(path)
-
-
-def check(path: str | Path, tokenizer: str | Path | None = None) -> None:
-    """Check a checkpoint and its tokenizer without reading weights. Raises ValueError for the first problem."""
-    checkpoint = open_checkpoint(path)
-    if tokenizer is not None or checkpoint.has_tokenizer():
-        checkpoint.tokenizer(tokenizer)
 
 
 def load_args(path: str | Path) -> ModelArgs:
