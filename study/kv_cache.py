@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from model.cache import KVCache
+from model.cache import KVCache, LayerCache
 from model.cli.machine import check_memory
 from model.config import ModelArgs
 from model.text.tokenizer import Tokenizer
@@ -32,23 +32,30 @@ class Cache:
     max_seq_len: Annotated[int, "slots of the random network's cache"] = 16
 
 
-class RecordingCache(KVCache):
-    """A cache that starts full of NaN, and records the slots that the last call wrote and read."""
+class RecordingLayer(LayerCache):
+    """The cache of a layer that starts full of NaN, and records the slots that the last call wrote and read."""
 
-    def __init__(self, args: ModelArgs) -> None:
-        super().__init__(args)
-        self.keys.fill_(torch.nan)
-        self.values.fill_(torch.nan)
+    def __init__(self, layer: LayerCache) -> None:
+        super().__init__(layer.keys.fill_(torch.nan), layer.values.fill_(torch.nan))
         self.written, self.read = range(0), range(0)
 
-    def update(self, layer_id: int, start_pos: int, xk: Tensor, xv: Tensor) -> tuple[Tensor, Tensor]:
-        empty = self.keys[layer_id].isnan()  # (B, K, max_seq_len, D)
-        keys, values = super().update(layer_id, start_pos, xk, xv)
-        slots = (empty & ~self.keys[layer_id].isnan()).nonzero()[:, 2].tolist()
+    def update(self, start_pos: int, xk: Tensor, xv: Tensor) -> tuple[Tensor, Tensor]:
+        empty = self.keys.isnan()  # (B, K, max_seq_len, D)
+        keys, values = super().update(start_pos, xk, xv)
+        slots = (empty & ~self.keys.isnan()).nonzero()[:, 2].tolist()
         if slots:
             self.written = range(min(slots), max(slots) + 1)
             self.read = range(keys.shape[2])
         return keys, values
+
+
+class RecordingCache(KVCache):
+    """A cache of recording layers."""
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__(args)
+        self.recorded = [RecordingLayer(layer) for layer in self.layers]
+        self.layers = [*self.recorded]
 
 
 @dataclass(frozen=True)
@@ -123,6 +130,7 @@ def measure_calls(
 ) -> list[Call]:
     """Pass ``tokens`` (1, T) in calls of these sizes, and compare each with a call on all tokens so far, uncached."""
     calls: list[Call] = []
+    last = cache.recorded[-1]
     for size, end in zip(sizes, accumulate(sizes)):
         start = end - size
         new = tokens[:, start:end]  # (1, size)
@@ -137,7 +145,7 @@ def measure_calls(
         text = "" if tokenizer is None else repr(tokenizer.decode(new[0].tolist()))
         visible = sum(range(start + 1, end + 1))  # the first new token sees start + 1 keys, the last one `end`
         difference = (logits - plain_logits[:, start:]).abs().max().item()
-        calls.append(Call(name, text, start, cache.written, cache.read, visible, cached, uncached, difference))
+        calls.append(Call(name, text, start, last.written, last.read, visible, cached, uncached, difference))
     return calls
 
 
@@ -215,16 +223,17 @@ def call_table(calls: list[Call]) -> Table:
 def cache_table(cache: RecordingCache, args: ModelArgs, calls: list[Call], off_by_one: float) -> Table:
     """The size of the cache, and its content after the last call."""
     slots, filled = cache.max_seq_len, len(calls[-1].read)
-    total_bytes = cache.keys.nbytes + cache.values.nbytes
+    total_bytes = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
     slot_bytes = total_bytes // slots
+    keys = cache.layers[0].keys
     ungrouped_bytes = slot_bytes * args.n_heads // args.n_kv_heads
     unused = "none" if filled == slots else "still NaN"
-    if not (cache.keys[:, :, :, filled:].isnan().all() and cache.values[:, :, :, filled:].isnan().all()):
+    if not all(part[:, :, filled:].isnan().all() for layer in cache.layers for part in (layer.keys, layer.values)):
         unused = "WRITTEN"
     if any(math.isnan(call.difference) for call in calls):
         unused = "READ: a logit is NaN"
     rows = [
-        ("keys and values, each (L, B, K, max_seq_len, D)", f"{tuple(cache.keys.shape)} {str(cache.keys.dtype)[6:]}"),
+        ("keys and values of a layer, each (B, K, max_seq_len, D)", f"{tuple(keys.shape)} {str(keys.dtype)[6:]}"),
         ("bytes a slot: 2 x L x K x D numbers", f"{slot_bytes:,}"),
         (f"bytes a slot if all {args.n_heads} query heads had separate keys and values", f"{ungrouped_bytes:,}"),
         (f"bytes held, {slots} slots", f"{total_bytes:,}"),

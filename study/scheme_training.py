@@ -133,10 +133,11 @@ def train_one(scheme: str, seed: int, text: StudyText, options: Compare) -> list
             write_text(directory / CONFIG_FILE, toml_text(DataArgs(data=options.data), text.args, train))
             save_study(model, scheme, directory)
     cache = KVCache(text.args)
+    cache_bytes = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
     common = {
         "seed": seed,
         "tokens_per_second": round(progress.tokens / progress.train_seconds),
-        "cache_bytes_per_token": (cache.keys.nbytes + cache.values.nbytes) // text.args.max_seq_len,
+        "cache_bytes_per_token": cache_bytes // text.args.max_seq_len,
         "parameters": sum(weight.numel() for weight in model.parameters()),
         "budget": budget(options),
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

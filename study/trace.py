@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from model.attention import Attention, attention
-from model.cache import KVCache
+from model.cache import KVCache, LayerCache
 from model.cli.machine import check_memory
 from model.config import ModelArgs
 from model.rope import _rotate, apply_rotary_emb, precompute_freqs_cis, reshape_for_broadcast
@@ -52,7 +52,7 @@ WATCHED: list[Callable[..., Any]] = [
     apply_rotary_emb,
     Attention.forward,
     attention,
-    KVCache.update,
+    LayerCache.update,
     Transformer.hidden,
 ]
 

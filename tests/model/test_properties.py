@@ -101,7 +101,8 @@ def test_the_logits_of_a_chunked_prefill_equal_those_of_one_forward_pass(args, r
     tokens = torch.randint(args.vocab_size, (rows, rng.randint(1, args.max_seq_len)))  # (B, T)
     expected = model(tokens)
     cache = KVCache(args, batch_size=rows)
-    cache.keys.fill_(torch.nan)  # slots that are not written must not be read
+    for layer in cache.layers:
+        layer.keys.fill_(torch.nan)  # slots that are not written must not be read
     logits = []
     start = 0
     while start < tokens.shape[1]:
