@@ -15,21 +15,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from model.cache import KVCache, LayerCache
 from model.cli.machine import check_memory
 from model.config import ModelArgs
+from model.ranges import Range
 from model.text.tokenizer import Tokenizer
 from model.transformer import Transformer
 
-from .topic import ORANGE, SKY, Report, Table, check_options, open_model, short
-
-
-@dataclass(frozen=True)
-class Cache:
-    """The KV cache, call by call: slots written and read, work saved, and equal logits."""
-
-    model: Annotated[Path | None, "a trained model (default: a small random network)"] = None
-    prompt: Annotated[str, "prompt of the trained model, which continues it greedily"] = "Once upon a time"
-    length: Annotated[int, "tokens in the first call of the random network"] = 6
-    calls: Annotated[tuple[int, ...], "tokens in each later call"] = (1, 1, 1, 3, 1)
-    max_seq_len: Annotated[int, "slots of the random network's cache"] = 16
+from .topic import ORANGE, SKY, Report, Table, open_model, short
 
 
 class RecordingLayer(LayerCache):
@@ -77,49 +67,56 @@ class Call:
         return len(self.written)
 
 
-def run(options: Cache) -> Report:
-    check_options(options, 1, "length", "max_seq_len")
-    if not options.calls or min(options.calls) < 1:
-        raise ValueError(f"calls is {list(options.calls)}: give the tokens of each call, each at least 1")
-    model, tokenizer, tokens = trained_text(options) if options.model else random_text(options)
-    sizes = (tokens.shape[1] - sum(options.calls), *options.calls)
-    cache = RecordingCache(model.args)
-    calls = measure_calls(model, tokens, sizes, cache, tokenizer)
-    off_by_one = error_of_wrong_start_pos(model, tokens, calls[-1], cache)
-    tables = [call_table(calls), cache_table(cache, model.args, calls, off_by_one)]
-    return Report(tables, lambda figure: draw(figure, calls, cache.max_seq_len))
+def cache(
+    model: Annotated[Path | None, "a trained model (default: a small random network)"] = None,
+    prompt: Annotated[str, "prompt of the trained model, which continues it greedily"] = "Once upon a time",
+    length: Annotated[int, "tokens in the first call of the random network", Range(1)] = 6,
+    calls: Annotated[tuple[int, ...], "tokens in each later call"] = (1, 1, 1, 3, 1),
+    max_seq_len: Annotated[int, "slots of the random network's cache", Range(1)] = 16,
+) -> Report:
+    """The KV cache, call by call: slots written and read, work saved, and equal logits."""
+    if not calls or min(calls) < 1:
+        raise ValueError(f"calls is {list(calls)}: give the tokens of each call, each at least 1")
+    if model is None:
+        network, tokenizer, tokens = random_text(length, sum(calls), max_seq_len)
+    else:
+        network, tokenizer, tokens = trained_text(model, prompt, sum(calls))
+    recording = RecordingCache(network.args)
+    measured = measure_calls(network, tokens, (tokens.shape[1] - sum(calls), *calls), recording, tokenizer)
+    off_by_one = error_of_wrong_start_pos(network, tokens, measured[-1], recording)
+    tables = [call_table(measured), cache_table(recording, network.args, measured, off_by_one)]
+    return Report(tables, lambda figure: draw(figure, measured, recording.max_seq_len))
 
 
-def check_fit(first: int, options: Cache, limit: int) -> None:
-    later = sum(options.calls)
+def check_fit(first: int, later: int, limit: int) -> None:
     if first + later > limit:
         raise ValueError(
             f"the first call has {first} tokens and the later calls {later}: max_seq_len is {limit}, give fewer tokens"
         )
 
 
-def random_text(options: Cache) -> tuple[Transformer, None, Tensor]:
+def random_text(first: int, later: int, max_seq_len: int) -> tuple[Transformer, None, Tensor]:
     """A small network with weights large enough for logits of about 1, and random tokens: (1, T)."""
-    check_fit(options.length, options, options.max_seq_len)
-    check_memory(options.max_seq_len * (16 * options.max_seq_len + 4000), f"max_seq_len {options.max_seq_len}")
+    check_fit(first, later, max_seq_len)
+    check_memory(max_seq_len * (16 * max_seq_len + 4000), f"max_seq_len {max_seq_len}")
     torch.manual_seed(0)
-    args = ModelArgs(64, n_layers=2, n_heads=4, n_kv_heads=2, vocab_size=256, max_seq_len=options.max_seq_len)
+    args = ModelArgs(64, n_layers=2, n_heads=4, n_kv_heads=2, vocab_size=256, max_seq_len=max_seq_len)
     model = Transformer(args)
     for weight in model.parameters():
         if weight.ndim == 2:
             torch.nn.init.normal_(weight, std=weight.shape[1] ** -0.5)
-    return model.eval(), None, torch.randint(args.vocab_size, (1, options.length + sum(options.calls)))
+    return model.eval(), None, torch.randint(args.vocab_size, (1, first + later))
 
 
 @torch.no_grad()
-def trained_text(options: Cache) -> tuple[Transformer, Tokenizer, Tensor]:
+def trained_text(path: Path, prompt: str, later: int) -> tuple[Transformer, Tokenizer, Tensor]:
     """The model, and the prompt with its greedy continuation, computed without a cache: (1, T)."""
-    model, tokenizer, _ = open_model(options.model)
-    tokens = torch.tensor([tokenizer.encode(options.prompt)])
+    model, tokenizer, _ = open_model(path)
+    tokens = torch.tensor([tokenizer.encode(prompt)])
     args = model.args
-    check_fit(tokens.shape[1], options, args.max_seq_len)
+    check_fit(tokens.shape[1], later, args.max_seq_len)
     check_memory(4 * args.max_seq_len * (args.n_heads * args.max_seq_len + 3 * args.vocab_size), "the whole text")
-    for _ in range(sum(options.calls)):
+    for _ in range(later):
         tokens = torch.cat((tokens, model(tokens)[:, -1].argmax(-1, keepdim=True)), 1)
     return model, tokenizer, tokens
 

@@ -21,6 +21,7 @@ from model.text.tokenizer import split_text
 from model.text.train_tokenizer import train_tokenizer
 from model.training.config import SETTINGS_CLASSES
 from model.weights import load_tokenizer, save_tokenizer
+from study.options import options_class
 from study.topics import TOPICS
 
 # --- flags ------------------------------------------------------------------------------------------------------------
@@ -44,7 +45,8 @@ WORDS = [
 ]
 TABLE = '{type = "yarn", factor = 4.0, original_max_seq_len = 16}'
 FLAGS = [(classes, name) for classes in (SETTINGS_CLASSES, (Sampling, Options)) for name in setting_fields(*classes)]
-FLAGS += [((topic,), name) for topic in TOPICS.values() for name in setting_fields(topic)]
+TOPIC_OPTIONS = [options_class(topic) for topic in TOPICS.values()]
+FLAGS += [((options,), name) for options in TOPIC_OPTIONS for name in setting_fields(options)]
 
 
 @st.composite

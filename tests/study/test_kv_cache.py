@@ -8,7 +8,7 @@ import torch
 from model import ModelArgs, Transformer
 from study.kv_cache import Call, RecordingCache, cache_table, error_of_wrong_start_pos, measure_calls
 from study.positions import build_scheme
-from study.topics import TOPICS, run
+from study.topics import run
 
 ARGS = ModelArgs(dim=24, n_layers=2, n_heads=3, n_kv_heads=1, head_dim=8, hidden_dim=32, vocab_size=41, max_seq_len=20)
 UNUSED = "slots not in use, filled with NaN at the start"  # a row of the table
@@ -81,7 +81,7 @@ def test_other_position_encodings_give_equal_logits_too(tokens, scheme):
 
 
 def test_the_last_row_of_the_table_sums_the_calls():
-    calls, facts = run("cache", TOPICS["cache"](length=4, calls=(1, 2), max_seq_len=9)).tables
+    calls, facts = run("cache", length=4, calls=(1, 2), max_seq_len=9).tables
     *rows, total = calls.rows
     for column in (1, 6, 7):
         assert int(str(total[column]).replace(",", "")) == sum(int(str(row[column]).replace(",", "")) for row in rows)
