@@ -83,8 +83,9 @@ def attention_call(
 
     Returns the pair of q at ``p`` and that of k at the position before it, as projected and rotated.
     """
-    show, args, layer = steps.show, network.args, network.layers[0]
-    attention: Any = layer.attention
+    show, args = steps.show, network.args
+    layer: Any = network.layers[0]
+    attention = layer.attention
     B, T = tokens.shape
     group = args.n_heads // args.n_kv_heads
     kv_head = head // group
