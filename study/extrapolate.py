@@ -19,7 +19,7 @@ from model.ranges import Range
 from model.transformer import Transformer
 
 from .positions import SCALINGS, scaled, scheme_of, with_more_positions
-from .topic import COLORS, DASHES, Report, Table, open_model, open_text, short, windows_of
+from .topic import COLORS, Report, Table, open_model, open_text, short, windows_of
 
 SCALING_NAMES = {"linear": "position interpolation", "ntk": "NTK-aware", "yarn": "YaRN"}
 
@@ -231,24 +231,16 @@ def mean_divergence(before: Tensor, after: Tensor) -> float:
 
 
 def draw(figure: Any, losses: dict[str, Tensor], length: int) -> None:
-    """A curve for each method. If an earlier curve covers it, it is drawn as dots on that one."""
+    """A curve for each method, the first one widest, so that curves that coincide show as one inside another."""
     figure.set_size_inches(9, 5)
     axes = figure.subplots()
     width = max(1, length // 2)
     step = max(1, length // 4)
-    drawn: dict[str, Tensor] = {}
     for number, (name, loss) in enumerate(losses.items()):
         smooth = loss.mean(0).unfold(0, width, step).mean(-1)
         middles = torch.arange(len(smooth)) * step + (width - 1) / 2
-        covering = covered_by(smooth, drawn)
-        style: dict[str, Any] = {"color": COLORS[number % len(COLORS)]}
-        if covering is None:
-            axes.plot(middles, smooth, linestyle=DASHES[number % len(DASHES)], linewidth=2.2, label=name, **style)
-            drawn[name] = smooth
-        else:
-            dots = slice(number % 3, None, 3)  # two such curves have dots at different positions
-            label = f"{name} (dots on {covering!r})"
-            axes.plot(middles[dots], smooth[dots], linestyle="", marker="osD^"[number % 4], label=label, **style)
+        linewidth = 1.2 + 1.3 * (len(losses) - 1 - number)
+        axes.plot(middles, smooth, color=COLORS[number % len(COLORS)], linewidth=linewidth, label=name)
     longest = next(iter(losses.values())).shape[1]
     axes.axvline(length, color="black", linewidth=0.8, linestyle=":")
     axes.annotate(" end of the trained length", (length, 1), xycoords=("data", "axes fraction"), va="top", fontsize=9)
@@ -256,16 +248,3 @@ def draw(figure: Any, losses: dict[str, Tensor], length: int) -> None:
     axes.set(ylabel="loss, nats per token", title=f"trained length {length} tokens, tested at up to {longest}")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=9)
-
-
-SAME_CURVE = 0.02  # fraction of the picture's height below which two curves look the same
-
-
-def covered_by(curve: Tensor, drawn: dict[str, Tensor]) -> str | None:
-    """The name of a drawn curve that looks the same as this one from end to end."""
-    values = torch.cat([curve, *drawn.values()])
-    height = values.max() - values.min()
-    for name, other in drawn.items():
-        if (curve - other).abs().max() < SAME_CURVE * height:
-            return name
-    return None

@@ -29,7 +29,6 @@ BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK = "#000000", "#E69F00", "#56B4E9", "#
 COLORS = (BLUE, ORANGE, GREEN, RED, SKY, PINK, BLACK)
 MAX_HEAD_DIM = 1024  # four times the width of any head that was published
 THETAS = Range(1, 1e30)  # bases of the frequencies whose angles are neither NaN nor meaningless
-DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)), (0, (2, 1)))
 
 
 @dataclass

@@ -11,7 +11,6 @@ from model.decoding.endless import EndlessCache
 from model.text.train_tokenizer import train_tokenizer
 from model.weights import load_tokenizer, save_model, save_tokenizer
 from study.extrapolate import (
-    covered_by,
     endless_logits,
     endless_losses,
     endless_steps,
@@ -77,14 +76,6 @@ def test_the_divergence_of_predictions_is_the_mean_of_those_of_the_texts():
     expected = (0.5 * math.log(2) + 0.5 * math.log(2 / 3)) / 2
     assert mean_divergence(before.log(), after.log()) == pytest.approx(expected)
     assert mean_divergence(after.log(), after.log()) == 0
-
-
-def test_a_curve_that_would_cover_another_is_found():
-    first, second = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 5.0, 3.0])
-    drawn = {"first": first, "second": second}
-    assert covered_by(second + 0.01, drawn) == "second"
-    assert covered_by(first + torch.tensor([0.0, 0.0, 0.5]), drawn) is None
-    assert covered_by(first, {}) is None
 
 
 @pytest.fixture(scope="module")
