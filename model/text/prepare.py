@@ -38,7 +38,6 @@ def prepare(
     cache_dir: str | Path,
     val_fraction: float = 0.1,
     val_documents: Documents | None = None,
-    workers: int | None = None,
 ) -> Dataset:
     """The token ids of the documents, BOS before each, split into training and validation text.
 
@@ -58,7 +57,7 @@ def prepare(
         make_entry(
             folder,
             [spec for source in sources for spec in source.specs],
-            lambda directory: tokenize(directory, sources, tokenizer, workers or count_cores()),
+            lambda directory: tokenize(directory, sources, tokenizer),
             lambda: load_dataset(folder, val_fraction) is not None,
         )
     dataset = load_dataset(folder, val_fraction)
@@ -80,7 +79,7 @@ def check_lengths(dataset: Dataset, context: int, val_fraction: float) -> None:
         raise ValueError(f"the validation text is empty: give more text, or a val_fraction above {val_fraction}")
 
 
-def tokenize(folder: Path, sources: list[Documents], tokenizer: Tokenizer, workers: int) -> None:
+def tokenize(folder: Path, sources: list[Documents], tokenizer: Tokenizer) -> None:
     """Write the tokens of ``sources``, the training and perhaps the validation text, into ``folder``.
 
     Each file is read once. Raises ValueError if it changed since it was opened.
@@ -98,7 +97,7 @@ def tokenize(folder: Path, sources: list[Documents], tokenizer: Tokenizer, worke
             val_chunk = chunks if source is not sources[0] else None
             for batch in _batches(source):
                 texts = [_text_to_encode(chunk, tokenizer) for chunk in batch]
-                for ids, chunk in zip(tokenizer.encode_batch(texts, workers), batch):
+                for ids, chunk in zip(tokenizer.encode_batch(texts, count_cores()), batch):
                     chunks_file.write(np.array([tokens, size], np.int64).tobytes())
                     row = np.array([tokenizer.bos_id, *ids] if chunk.starts_document else ids, dtype).tobytes()
                     ids_file.write(row)

@@ -26,10 +26,10 @@ from tqdm import tqdm
 from ..cli import quantity
 from ..cli.files import write_atomically
 from .python_docs import DOCS_FORMAT, corpus_files, python_docs
-from .readers import Chunk, File, first_bytes, is_binary, open_text, read_file
+from .readers import Chunk, File, first_bytes, is_binary, open_text, read_file, split_documents
 from .tables import format_of, has_field, is_json_lines, json_format, without_gz
 from .token_cache import download_path, explain_disk_errors
-from .tokenizer import CHUNK, split_text
+from .tokenizer import CHUNK
 
 PYTHON_DOCS = "python-docs"  # the documentation bundled with CPython
 DOCUMENTS_FORMAT = 1  # increase when the same files give other documents, so that tokens cached before are not reused
@@ -77,7 +77,7 @@ class Documents:
         size = min(CHUNK, max(MIN_CHUNK, total // MIN_CHUNKS))
         for file in self.files:
             if file is None:
-                yield PYTHON_DOCS, _python_docs_chunks()
+                yield PYTHON_DOCS, (chunk for text in python_docs() for chunk in split_documents([text], None))
             else:
                 yield file.name, read_file(file, self.text_key, self.separator, size)
 
@@ -140,12 +140,6 @@ def changed_files(statuses: Sequence[FileStatus]) -> list[str]:
     return changed
 
 
-def _python_docs_chunks() -> Iterator[Chunk]:
-    for document in python_docs():
-        for number, text in enumerate(split_text(document)):
-            yield Chunk(text, starts_document=number == 0)
-
-
 def open_documents(
     specs: Sequence[str | Path],
     text_key: str = "text",
@@ -183,28 +177,21 @@ def _find(spec: str, patterns: Sequence[str], text_key: str) -> list[File | None
     """The text files that one source names."""
     if spec == PYTHON_DOCS:
         return [None]
-    if spec in STDIN:
-        return [_one_file(_spool("-"), "standard input")]
     if is_pipe(spec):
-        return [_one_file(_spool(spec), spec)]
+        return [_one_file(_spool(spec), "standard input" if spec in STDIN else spec)]
     if is_url(spec):
         path = fetch(spec)
         return [_one_file(path, path.name)]
     path = Path(os.path.expanduser(spec))
+    if path.is_file() and path.stat().st_size > 0:
+        return [_one_file(path, str(path))]
     if path.is_dir():
         return _text_files(spec, _walk(path, patterns), text_key)
-    if not path.exists() and glob.has_magic(spec):
-        matches = sorted(glob.glob(str(path), recursive=True))
-        if not matches:
-            raise ValueError(f"{spec} matches no file: check the pattern")
-        return _text_files(spec, [Path(match) for match in matches], text_key)
-    if not path.exists():
-        raise ValueError(f"{spec} does not exist: give a text file, a directory, a glob, a URL, - or {PYTHON_DOCS}")
-    if not path.is_file():
-        raise ValueError(f"{spec} is neither a file nor a directory: pipe its text into --data -")
-    if path.stat().st_size == 0:
-        raise ValueError(f"{spec} is empty: give a file with text")
-    return [_one_file(path, str(path))]
+    if path.exists():
+        raise ValueError(f"{spec} is empty, or neither a file nor a directory: give a file with text, or pipe it in")
+    if glob.has_magic(spec):
+        return _text_files(spec, [Path(match) for match in sorted(glob.glob(str(path), recursive=True))], text_key)
+    raise ValueError(f"{spec} does not exist: give a text file, a directory, a glob, a URL, - or {PYTHON_DOCS}")
 
 
 # Folders of programs that a project has beside its text: compiled files, and packages that somebody else wrote
@@ -300,19 +287,19 @@ def _text_files(spec: str, paths: Sequence[Path], text_key: str) -> list[File | 
 @functools.cache
 def _spool(spec: str) -> Path:
     """Copy standard input or another pipe to a temporary file, because it is read more than once. Removed at exit."""
-    if spec == "-" and sys.stdin is None:
+    if spec in STDIN and sys.stdin is None:
         raise ValueError("standard input is closed: pipe some text in")
     with tempfile.NamedTemporaryFile(prefix=SPOOL_PREFIX, delete=False) as file:
         atexit.register(os.unlink, file.name)
         try:
-            with nullcontext(sys.stdin.buffer) if spec == "-" else open(spec, "rb") as pipe:
+            with nullcontext(sys.stdin.buffer) if spec in STDIN else open(spec, "rb") as pipe:
                 shutil.copyfileobj(pipe, file)
         except OSError as error:
             raise ValueError(
                 f"{spec} cannot be copied to {file.name} ({error.strerror}): set TMPDIR to another directory"
             ) from None
         if not file.tell():
-            raise ValueError(f"{'standard input' if spec == '-' else spec} is empty: pipe some text in")
+            raise ValueError(f"{'standard input' if spec in STDIN else spec} is empty: pipe some text in")
         return Path(file.name)
 
 
@@ -348,10 +335,8 @@ def _download(address: str, path: Path) -> None:
     try:
         with urllib.request.urlopen(_ascii_url(address), timeout=FETCH_TIMEOUT) as response, path.open("wb") as file:
             size = int(response.headers.get("Content-Length") or 0)
-            with tqdm(total=size or None, unit="B", unit_scale=True, desc=address, disable=None) as bar:
-                while block := response.read(1 << 18):
-                    file.write(block)
-                    bar.update(len(block))
+            with tqdm.wrapattr(response, "read", size or None, desc=address, disable=None) as stream:
+                shutil.copyfileobj(stream, file)
             if size and file.tell() != size:
                 raise ValueError(f"{address} broke off after {file.tell()} of {quantity(size, 'byte')}: try again")
     except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError, UnicodeError) as error:

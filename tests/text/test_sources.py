@@ -122,7 +122,7 @@ def test_a_text_in_another_encoding_is_not_skipped_as_binary(tmp_path):
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
 def test_pipes_and_devices_are_refused_without_waiting(tmp_path):
     os.mkfifo(tmp_path / "fifo")
-    one_line("neither a file nor a directory: pipe its text into --data -", tmp_path / "fifo")
+    one_line("neither a file nor a directory", tmp_path / "fifo")
     one_line("neither a file nor a directory", "/dev/zero")
 
 
@@ -200,7 +200,7 @@ def test_the_ending_of_a_gzip_file_may_be_in_capitals(tmp_path):
 
 def test_missing_and_empty_sources_are_refused(tmp_path):
     one_line("nowhere.txt does not exist", tmp_path / "nowhere.txt")
-    one_line("matches no file", tmp_path / "*.txt")
+    one_line("holds no text files", tmp_path / "*.txt")
     one_line("holds no text files", tmp_path)
     (tmp_path / "a.txt").touch()
     one_line("a.txt is empty", tmp_path / "a.txt")
