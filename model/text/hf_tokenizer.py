@@ -9,7 +9,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,12 @@ class HFTokenizer:
 
     def encode_control(self, text: str) -> list[int]:
         return self.encode_batch([text])[0]
+
+    def find_control(self, text: str, ids: Container[int]) -> list[tuple[int, int]]:
+        """The library normalizes the text before it looks for some tokens: with NFKC it also finds ``＜eot＞``."""
+        with self._library_errors():
+            encoded = self._model.encode(check_encodable(text), add_special_tokens=False)
+        return [span for token, span in zip(encoded.ids, encoded.offsets) if token in ids]
 
     def encode_literal(self, text: str) -> list[int]:
         """Skips the library's first step, which replaces the names of added tokens by the tokens."""
