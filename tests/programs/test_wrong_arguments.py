@@ -72,6 +72,7 @@ WRONG = [
     ("convert.py run other --to hf", "other exists"),
     ("convert.py run run --to meta", "run exists"),
     ("convert.py run text.txt --to llama2c", "exists"),
+    ("convert.py run link --to hf", "link exists"),
     ("convert.py run a/b --to hf", "a is not a directory"),
     ("convert.py run x --to gguf", "gguf"),
     ("convert.py run x", "--to"),
@@ -104,6 +105,7 @@ def folder(tmp_path_factory):
     (path / "text.txt").write_text(TEXT, encoding="utf-8")
     (path / "empty.txt").touch()
     (path / "y.tokenizer.bin").touch()
+    (path / "link").symlink_to("nowhere")
     return path
 
 
