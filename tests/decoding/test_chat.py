@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 from sentencepiece import SentencePieceTrainer
 
-from model.decoding.chat import common_prefix_length, open_chat
+from model.decoding.chat import open_chat
 from model.text.hf_tokenizer import hugging_face_files
 from model.text.tokenizer import SentencePieceTokenizer
 from model.weights import load_tokenizer, save_tokenizer
@@ -260,13 +260,6 @@ def test_the_prefix_contains_the_system_message_but_not_the_question(chat_of):
         assert "Be brief." in tokenizer.decode(ids[: chat.prefix_length])
         assert "Why" not in tokenizer.decode(ids[: chat.prefix_length])
         assert ids[: chat.prefix_length] == chat.encode([{"role": "user", "content": "How?"}])[: chat.prefix_length]
-
-
-def test_common_prefix_length():
-    assert common_prefix_length([], [1]) == 0
-    assert common_prefix_length([1, 2], [1, 2, 3]) == 2
-    assert common_prefix_length([1, 2], [1, 3]) == 1
-    assert common_prefix_length([2], [1]) == 0
 
 
 def test_the_template_is_found_in_its_file_or_in_the_tokenizer_config(chat_of, made, tmp_path):
