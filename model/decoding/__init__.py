@@ -1,4 +1,4 @@
-"""Everything around the decode loop of generation.py: prompts, the network that runs, sampling, streaming, chat, scores.
+"""Everything around the decode loop of generation.py: prompts, sampling, streaming, chat, and scoring.
 
 batches.py         generate: prompts of unequal length as one batch, with its cache
 endless.py         texts longer than the context

@@ -119,6 +119,8 @@ class Bytes:
         ((b"a\xe4", b"\xb8\xad."), 3),
         ((b"\xf0\x9f", b"\xa7\xb5"), 2),
         (("\ufffd".encode(), b"a"), 1),
+        (("\ufffd".encode(), "\ufffd".encode()), 3),
+        ((b"\xd0", b"\xb4" + "\ufffd".encode()), 4),
     ],
 )
 def test_the_bytes_of_a_first_token_that_is_not_predicted_do_not_count(parts, size):
