@@ -214,6 +214,13 @@ def test_a_user_cannot_type_the_marks_around_control_names(chat_of):
     assert "<|eot_id|> <|eot_id|> <|eot_id|>" in tokenizer.decode(ids)
 
 
+def test_a_user_cannot_type_another_added_token_that_the_template_names(chat_of):
+    """<think> is no special token; in an assistant's words it stays the token that the model wrote."""
+    _, _, chat = chat_of("llama3", "{{ bos_token }}{% for m in messages %}<think>{{ m.content }}{% endfor %}")
+    for role, count in (("user", 1), ("assistant", 2)):
+        assert chat.encode([{"role": role, "content": "a<think>b"}]).count(chat.control_ids["<think>"]) == count
+
+
 @pytest.mark.parametrize("normalizer", ["NFKC", "Lowercase", "Replace"])
 def test_a_user_cannot_type_a_control_token_through_normalization(tmp_path, normalizer):
     """The library looks for an added token with ``normalized`` in the normalized text."""
