@@ -41,7 +41,7 @@ LLAMA3 = """{{- bos_token }}
 {%- endif %}"""
 ZEPHYR = """{% for message in messages %}
 {{ '<|' + message['role'] + '|>\\n' + message['content'] + eos_token }}
-{% if loop.last and add_generation_prompt %}
+  {% if loop.last and add_generation_prompt %}
 {{ '<|assistant|>' }}
 {% endif %}
 {% endfor %}"""
