@@ -1,7 +1,8 @@
 """Settings from dataclass defaults, overridden by a TOML file, overridden by flags; ``--help`` is made from the fields.
 
-A field is written ``name: Annotated[type, "help"] = default``. Its type is int, float, bool, str, Path, Literal, a
-tuple of one of these, any of them ``| None``, or a frozen dataclass, which is an inline table in TOML.
+A field is written ``name: Annotated[type, "help"] = default``, with a range ``Annotated[int, "help", Range(1)]``. Its
+type is int, float, bool, str, Path, Literal, a tuple of one of these, any of them ``| None``, or a frozen dataclass,
+which is an inline table in TOML.
 """
 
 import argparse
@@ -10,12 +11,12 @@ import difflib
 import json
 import os
 import tomllib
-import types
 from collections.abc import Iterable
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
+from ..ranges import Range, kind_and_range
 from .files import check_is_file, short_repr
 from .parser import Parser
 
@@ -24,10 +25,11 @@ TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", s
 
 
 class Field(NamedTuple):
-    """A setting's type, without ``| None``, and its help."""
+    """A setting's type, without ``| None``, its help and its range."""
 
     kind: Any
     help: str
+    range: Range
 
 
 def setting_fields(*classes: type) -> dict[str, Field]:
@@ -35,12 +37,9 @@ def setting_fields(*classes: type) -> dict[str, Field]:
     fields = {}
     for cls in classes:
         for name, hint in get_type_hints(cls, include_extras=True).items():
-            kind, text = hint, ""
-            if get_origin(hint) is Annotated:
-                kind, text = get_args(hint)
-            if get_origin(kind) in (Union, types.UnionType):
-                kind = next(arm for arm in get_args(kind) if arm is not type(None))
-            fields[name] = Field(kind, text)
+            kind, bounds = kind_and_range(hint)
+            text = get_args(hint)[1] if get_origin(hint) is Annotated else ""
+            fields[name] = Field(kind, text, bounds)
     return fields
 
 
@@ -49,7 +48,8 @@ def add_flags(parser: Parser, *classes: type) -> None:
     for cls in classes:
         group = parser.add_argument_group((cls.__doc__ or cls.__name__).split("\n")[0].rstrip(". "))
         defaults = {field.name: field.default for field in dataclasses.fields(cls)}
-        for name, (kind, text) in setting_fields(cls).items():
+        for name, (kind, text, bounds) in setting_fields(cls).items():
+            text += f" [{bounds}]" if bounds != Range() else ""
             if defaults[name] is not False and defaults[name] not in (None, "", (), dataclasses.MISSING):
                 text += f" (default: {toml_value(defaults[name])})"
             options: dict[str, Any] = {"help": text.replace("%", "%%"), "default": argparse.SUPPRESS}
