@@ -17,7 +17,7 @@ class Range:
     high: float = math.inf
 
     def __contains__(self, value: float) -> bool:
-        return self.low <= value <= self.high and math.isfinite(value)
+        return self.low <= value <= self.high and abs(value) != math.inf  # isfinite overflows for large ints
 
     def __str__(self) -> str:
         if self.high == math.inf:

@@ -12,7 +12,7 @@ from ..config import ModelArgs
 from ..generation import decode
 from ..transformer import Transformer
 from .endless import EndlessCache, decode_endless, is_shift_invariant
-from .network import for_decoding
+from .network import for_decoding, in_eval_mode
 from .sampling import Sampler, Sampling
 
 Prompts = Sequence[Sequence[int]]
@@ -67,7 +67,7 @@ def decode_batch(
     """Run the decode loop on lists of ids, with a network from ``for_decoding`` and a cache from ``new_cache``.
 
     Each step yields every row's token, and None after the row has ended. It stops when all rows have ended. Without a
-    cache the whole text is computed again for every token.
+    cache the whole text is computed again for every token. The network is in eval mode during each step.
     """
     if cache is None:
         steps = decode_uncached(network, prompts, max_new_tokens, sampler)
@@ -78,7 +78,7 @@ def decode_batch(
         else:
             steps = decode(network, tokens, max_new_tokens, sampler, cache, padding=padding)
     ended = [False] * len(prompts)
-    for tokens in steps:
+    for tokens in in_eval_mode(network, steps):
         ids = tokens[:, 0].tolist()
         yield [None if row_ended else token for row_ended, token in zip(ended, ids)]
         ended = [row_ended or token in eos_ids for row_ended, token in zip(ended, ids)]

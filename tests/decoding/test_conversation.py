@@ -234,11 +234,11 @@ def test_an_endless_chat_keeps_the_system_message_and_goes_on(chatting):
     conversation, _, _ = chatting(chat, 64, endless=True)
     assert conversation.cache.keep == 9
     first = finished(conversation.turn("a" * 30, 40, []))
-    system_keys = conversation.cache.keys[..., :9, :].clone()
+    system_keys = conversation.cache.layers[-1].keys[..., :9, :].clone()
     second = finished(conversation.turn("b", 40, []))
     assert len(first.tokens) == len(second.tokens) == 40
     assert 48 < conversation.forwarded - conversation.evicted <= 64 < conversation.forwarded
-    assert torch.equal(conversation.cache.keys[..., :9, :], system_keys)
+    assert torch.equal(conversation.cache.layers[-1].keys[..., :9, :], system_keys)
     assert len(conversation.messages) == 4
 
 
@@ -281,15 +281,23 @@ class InterruptedLayers(list):
         raise KeyboardInterrupt
 
 
-def test_an_interrupted_eviction_begins_a_new_text(endless, capsys):
-    conversation = endless.conversation
+def test_an_interrupted_eviction_begins_a_new_text(endless, capsys, monkeypatch):
+    conversation, cache = endless.conversation, endless.conversation.cache
     expected = finished(conversation.turn("cd", 5, [])).tokens
     conversation.reset()
-    keys = conversation.cache.keys
-    conversation.cache.keys = InterruptedLayers(keys)
+    layers, evict = cache.layers, cache.evict
+
+    def interrupted(count, length):
+        cache.layers = InterruptedLayers(layers)
+        try:
+            evict(count, length)
+        finally:
+            cache.layers = layers
+
+    monkeypatch.setattr(cache, "evict", interrupted)
     with pytest.raises(KeyboardInterrupt):
         finished(conversation.turn("ab", 90, []))
-    conversation.cache.keys = keys
+    monkeypatch.undo()
     assert finished(conversation.turn("cd", 5, [])).tokens == expected
     assert "a new text begins" in capsys.readouterr().err
 

@@ -28,7 +28,7 @@ from study import page as page_topic
 from study.page import address_from, architecture, camel
 from study.page.browser_regex import browser_regex
 from study.page.vocabulary import vocabulary
-from study.topics import TOPICS, run
+from study.topics import run
 
 WEB = Path(page_topic.__file__).parent
 NODE = shutil.which("node")
@@ -448,7 +448,7 @@ def save(model: Transformer, tokenizer: SentencePieceTokenizer, home: Path) -> P
 
 
 def write_page(home: Path, out: Path, **options) -> str:
-    run("page", TOPICS["page"](model=home, out=out, **options))
+    run("page", model=home, out=out, **options)
     return out.read_text(encoding="utf-8")
 
 
@@ -582,7 +582,7 @@ def test_the_network_in_javascript_is_short_and_reads_in_the_order_of_the_python
 def test_a_model_that_is_too_large_is_refused(toy, tmp_path, monkeypatch):
     def refused(**options) -> str:
         with pytest.raises(ValueError) as caught:  # noqa: PT011
-            run("page", TOPICS["page"](**({"model": toy, "out": tmp_path / "page.html"} | options)))
+            run("page", **({"model": toy, "out": tmp_path / "page.html"} | options))
         assert not (tmp_path / "page.html").exists()
         return str(caught.value)
 
@@ -593,11 +593,11 @@ def test_a_model_that_is_too_large_is_refused(toy, tmp_path, monkeypatch):
 
 
 def test_the_page_has_no_plot_and_creates_no_directory(toy, tmp_path):
-    report = run("page", TOPICS["page"](model=toy, out=tmp_path / "page.html"))
+    report = run("page", model=toy, out=tmp_path / "page.html")
     assert report.draw is None
     for out in (tmp_path / "nowhere" / "page.html", toy):
         with pytest.raises(ValueError, match="name a file in a directory that exists"):
-            run("page", TOPICS["page"](model=toy, out=out))
+            run("page", model=toy, out=out)
 
 
 def test_an_unsupported_sentencepiece_model_is_refused(toy, tmp_path):
