@@ -4,8 +4,7 @@ The sources of the page are beside this file: page.html, page.css and the module
 joined into one file here, with the weights in base64 and other facts about the model as JSON. model.mjs is the network
 of ``model/`` in JavaScript, with the same names in the same order.
 
-    vocabulary.py     a tokenizer as JSON; refuses tokenizers for which the page would give other ids
-    browser_regex.py  translates the regular expressions of a tokenizer.json to JavaScript
+    vocabulary.py  a tokenizer as JSON; refuses tokenizers for which the page would give other ids
 """
 
 import base64

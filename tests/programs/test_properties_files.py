@@ -58,7 +58,6 @@ READERS = {
 }
 CASES = [(place, file) for place, (_, files) in READERS.items() for file in files]
 STRUCTURED = [case for case in CASES if case[1].endswith((".json", ".jsonl", ".safetensors"))]
-pytestmark = pytest.mark.filterwarnings("ignore:.*NaN or infinity")
 
 
 @pytest.fixture(scope="module")
