@@ -41,7 +41,7 @@ SMALL = {0.0, 1.0, 2.0, -1.0}  # numbers of formulas in a sentence, for example 
 NAMES = re.compile(
     r"https://[^\s)]+|arXiv:[\d.]+|\([\w.]*#\S*?\)|\(images/\S*?\)|\[\d+\]|[a-z]+ \d+\]"
     r"|ChatGLM\d?-\d+\w*|ChatGLM\d|Llama \d(?:\.\d)?(?: \dB)?|GPT-\d|Qwen\d|T5|float\d+|complex\d+"
-    r"|section [\d.]+|[Ss]teps? \d+(?: (?:and|to) \d+)?|[Vv]iew \d+|[Mm]istakes? \d+"
+    r"|section [\d.]+|[Ss]teps?\s\d+(?: (?:and|to) \d+)?|[Vv]iew \d+|[Mm]istakes? \d+"
     r"|第 ?[\d.]+ ?[至、]? ?\d* ?[节步]|视图 ?\d+|错误 ?\d+"
     r"|^\d+\. |^\d+ \[|· \d+ \[|^\| \d+\. |[xqk]\d|\d x \d|\d × \d|D/4|-?[24]i/D|less than -2|-2 以下",
     re.MULTILINE,
