@@ -43,7 +43,7 @@ NAMES = re.compile(
     r"|ChatGLM\d?-\d+\w*|ChatGLM\d|Llama \d(?:\.\d)?(?: \dB)?|GPT-\d|Qwen\d|T5|float\d+|complex\d+"
     r"|section [\d.]+|[Ss]teps?\s\d+(?: (?:and|to) \d+)?|[Vv]iew \d+|[Mm]istakes? \d+"
     r"|第 ?[\d.]+ ?[至、]? ?\d* ?[节步]|视图 ?\d+|错误 ?\d+"
-    r"|^\d+\. |^\d+ \[|· \d+ \[|^\| \d+\. |[xqk]\d|\d x \d|\d × \d|D/4|-?[24]i/D|less than -2|-2 以下",
+    r"|^\d+\. |^\d+ \[|· \d+ \[|^\| \d+\. |[xqk]\d|\d x \d|\d × \d|D/4|-?[24]i/D",
     re.MULTILINE,
 )
 
