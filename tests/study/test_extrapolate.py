@@ -11,7 +11,6 @@ from model.decoding.endless import EndlessCache
 from model.text.train_tokenizer import train_tokenizer
 from model.weights import load_tokenizer, save_model, save_tokenizer
 from study.extrapolate import (
-    covered_by,
     endless_logits,
     endless_losses,
     endless_steps,
@@ -19,7 +18,7 @@ from study.extrapolate import (
     loss_table,
     mean_divergence,
 )
-from study.positions import build_scheme, save_study
+from study.positions import build_scheme
 from study.topic import save_plot
 from study.topics import run
 
@@ -79,14 +78,6 @@ def test_the_divergence_of_predictions_is_the_mean_of_those_of_the_texts():
     assert mean_divergence(after.log(), after.log()) == 0
 
 
-def test_a_curve_that_would_cover_another_is_found():
-    first, second = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 5.0, 3.0])
-    drawn = {"first": first, "second": second}
-    assert covered_by(second + 0.01, drawn) == "second"
-    assert covered_by(first + torch.tensor([0.0, 0.0, 0.5]), drawn) is None
-    assert covered_by(first, {}) is None
-
-
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     """``saved(scheme)``: a random model of that scheme on disk, with weights large enough for positions to matter."""
@@ -104,7 +95,7 @@ def saved(tmp_path_factory):
             for weight in model.parameters():
                 if weight.ndim > 1:
                     weight.normal_(std=0.3)
-        save_model(model, home / scheme) if scheme == "rope" else save_study(model, scheme, home / scheme)
+        save_model(model, home / scheme)
         save_tokenizer(tokenizer, home / scheme)
         return home / scheme, home / "text.txt"
 
