@@ -108,8 +108,9 @@ def test_attention_averages_windows_of_the_models_validation_text(run_directory,
     assert curve.rows[-1][0] == 24
     _, tokenizer = open_model(run_directory)
     ids, _ = open_text(run_directory, (), tokenizer, 100)
-    assert ids[0] == tokenizer.bos_id
-    assert tokenizer.decode(ids.tolist()) == TEXT[int(0.75 * len(TEXT)) :]
+    val = tokenizer.decode(ids.tolist())
+    assert TEXT.endswith(val)
+    assert len(val) == pytest.approx(0.25 * len(TEXT), rel=0.05)
 
 
 def test_windows_are_evenly_spaced_over_the_text():
@@ -221,20 +222,21 @@ def test_all_methods_of_extrapolate_agree_within_the_trained_length_except_scali
     ("topic", "settings", "message"),
     [
         ("extrapolate", {"windows": 10_000}, "are needed: give more text with --data, or fewer --windows"),
-        ("extrapolate", {"windows": 0}, "windows is 0"),
-        ("extrapolate", {"factor": 1}, "factor is 1"),
         ("extrapolate", {"factor": 1_000_000}, "GB are free"),
+        ("endless", {"keep": -1}, "keep is -1"),
         ("attention", {"prompt": "rope " * 300}, "tokens: give 2 to 32"),
         ("attention", {"windows": 10**9}, "GB are free"),
         ("cache", {"prompt": "rope " * 300}, "max_seq_len is 32, give fewer"),
         ("trace", {"position": -40}, "position is -40"),
+        ("trace", {"prompt": "rope " * 300}, "new tokens: give at least one token, within the 32 positions"),
     ],
 )
 def test_invalid_options_are_refused(trained, text, topic, settings, message):
     directory, _ = trained
-    data = {"data": (str(text),)} if topic in ("extrapolate", "attention") else {}
-    with pytest.raises(ValueError, match=message):
+    data = {} if topic in ("cache", "trace") else {"data": (str(text),)}
+    with pytest.raises(ValueError, match=message) as raised:
         run(topic, model=directory, **data | settings)
+    assert "\n" not in str(raised.value)
 
 
 def test_the_weight_by_distance_lists_growing_distances_within_the_window():

@@ -105,11 +105,6 @@ def test_running_out_of_memory_ends_in_one_line(study, monkeypatch):
     assert done.stderr == ("study: error: this machine has too little free memory: give smaller sizes to rotate\n")
 
 
-def test_committed_results_are_found_from_any_directory(study, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert "transformer_xl" in study("compare", "--dry").stdout
-
-
 def test_help_lists_every_topic(study):
     done = study("--help")
     assert done.returncode == 0
