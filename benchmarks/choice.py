@@ -21,6 +21,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import torch
+from model.training.plan import Plan
+from model.training.resolve import resolve_new
+from model.training.run import initial_model
 
 from model.cli import Settings
 from model.cli.machine import keep_freed_memory
@@ -28,10 +31,7 @@ from model.training.choice import apply_choice
 from model.training.config import PEAK_LR, TrainArgs
 from model.training.distributed import Ranks
 from model.training.evaluation import validation_loss
-from model.training.plan import Plan
 from model.training.prepared_text import PreparedText, prepare_text
-from model.training.resolve import resolve_new
-from model.training.run import initial_model
 from model.training.sizing import Machine, choose_settings, text_facts, training_seconds, validation_settings
 from model.training.trainer import Trainer
 

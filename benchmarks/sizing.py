@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 import torch.nn.functional as F
+from model.training.plan import Plan
 from torch import Tensor
 
 from model import ModelArgs, Transformer
@@ -31,7 +32,6 @@ from model.training.config import DataArgs, TrainArgs
 from model.training.distributed import Ranks
 from model.training.estimate import count_parameters
 from model.training.evaluation import validation_loss
-from model.training.plan import Plan
 from model.training.prepared_text import prepare_text
 from model.training.sizing import Law, best_ngram_loss, training_settings
 from model.training.trainer import Trainer

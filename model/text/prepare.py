@@ -147,9 +147,7 @@ def prepare(
         raise ValueError(
             f"val_fraction {val_fraction} leaves no training or no validation text: give a number in (0, 1)"
         )
-    split = val_documents.identity() if val_documents else val_fraction
-    key = _digest([TOKENS_FORMAT, documents.identity(), split, tokenizer.fingerprint, tokenizer.bos_id])
-    folder = Path(cache_dir) / f"tokens-{key[:32]}"
+    folder = Path(cache_dir) / entry_name(documents, tokenizer, val_fraction, val_documents)
     if load_dataset(folder) is None:
         specs = [*documents.specs, *(val_documents.specs if val_documents else [])]
 
@@ -162,6 +160,13 @@ def prepare(
         raise ValueError(f"{folder} was removed while it was read: run again")
     check_lengths(dataset, context, val_fraction)
     return dataset
+
+
+def entry_name(documents: Documents, tokenizer: Tokenizer, val_fraction: float, val_documents: Documents | None) -> str:
+    """The name of the cache entry. It changes with the files' paths, sizes and times, the tokenizer and the split."""
+    split = val_documents.identity() if val_documents else val_fraction
+    key = _digest([TOKENS_FORMAT, documents.identity(), split, tokenizer.fingerprint, tokenizer.bos_id])
+    return f"tokens-{key[:32]}"
 
 
 def check_lengths(dataset: Dataset, context: int, val_fraction: float) -> None:

@@ -28,12 +28,12 @@ from model.text import sources
 from model.text.token_cache import cache_entries, cache_home
 from model.training import prepared_text
 from model.training import trainer as training
-from model.training.choice import CHOICE_MAX_AGE, Choice, load_choice, save_choice
+from model.training.choice import Machine
 from model.training.config import SETTINGS_CLASSES
 from model.training.estimate import count_parameters
 from model.training.run_directory import RUN_FILES, locked
 from model.training.run_text import prepare_run_dataset, read_run_data_args, validation_documents
-from model.training.sizing import LADDER, Forecast, Machine
+from model.training.sizing import LADDER
 from model.weights import load_model, load_tokenizer, save_model
 
 ROOT = Path(__file__).parents[2]
@@ -219,7 +219,7 @@ def test_the_errors_for_texts_that_cannot_be_trained_on(capsys, name):
         (["--dim", "100", "--n_heads", "3"], "dim is 100, not a multiple of n_heads 3"),
         (["--head_dim", "7"], "head_dim is 7: make it even"),
         (["--n_kv_heads", "3"], "n_kv_heads is 3, not a divisor of n_heads 2"),
-        (["--batch_size", "0"], "batch_size is 0: give at least 1"),
+        (["--batch_size", "0"], "batch_size is 0: give a whole number of at least 1"),
         (["--optimizer", "sgd"], "optimizer is 'sgd': give one of muon, adamw"),
         (["--tokenizer", "bpe", "--vocab_size", "100000"], "vocab_size 100000 is too large"),
         (["--tokenizer", "bpe", "--vocab_size", "200"], "vocab_size 200 is too small"),
@@ -268,8 +268,8 @@ def test_a_run_is_not_overwritten_and_not_resumed_with_another_model_or_text(cap
     assert "give another --out_dir, or --resume" in again("text.txt")
     assert "cannot be resumed with dim 16 -> 32" in again("text.txt", "--resume", "--dim", "32")
     Path("other.txt").write_text(TEXT + "more", encoding="utf-8")
-    assert "was trained on other text or as another model (data: " in again("other.txt", "--resume")
-    assert "data: " in again("text.txt", "--resume", "--val_fraction", "0.2")
+    assert "was trained on another text" in again("other.txt", "--resume")
+    assert "or another split of it" in again("text.txt", "--resume", "--val_fraction", "0.2")
     Path("moved.txt").write_text(TEXT, encoding="utf-8")
     err = stderr_of(capsys, "small.toml", "--out_dir", "out", "--resume", "--data", "moved.txt", "--lr", "0.001")
     assert "data ('text.txt',) -> ('moved.txt',); lr 0.003 -> 0.001" in err
@@ -304,9 +304,9 @@ def during_preparation(monkeypatch):
     def register(work) -> list[dict[Path, bytes]]:
         snapshots = []
 
-        def prepare_then_work(plan):
+        def prepare_then_work(run, ranks):
             monkeypatch.setattr(train, "prepare_text", prepare_text)
-            text = prepare_text(plan)
+            text = prepare_text(run, ranks)
             work()
             snapshots.append(all_files())
             return text
@@ -401,10 +401,10 @@ def test_a_full_disk_ends_the_run_with_one_line_that_names_the_last_checkpoint(c
     stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
     real_save_state = training.save_state
 
-    def save_state_to_full_disk(directory, tensors, notes) -> None:
-        if notes["progress"]["step"] > 6:
+    def save_state_to_full_disk(directory, tensors, progress, text) -> None:
+        if progress.step > 6:
             raise OSError(28, "No space left on device", str(directory / "training_state.safetensors"))
-        real_save_state(directory, tensors, notes)
+        real_save_state(directory, tensors, progress, text)
 
     monkeypatch.setattr(training, "save_state", save_state_to_full_disk)
     assert run("--resume", "--out_dir", "out", "--max_steps", "10") == 2
@@ -439,14 +439,18 @@ def test_running_out_of_memory_ends_the_run_with_advice(capsys, monkeypatch):
 
 
 def test_a_network_that_takes_long_to_build_is_announced(capsys, monkeypatch):
-    def interrupted(*_, **__):
-        raise KeyboardInterrupt
+    class Immediate:
+        """A timer whose time is up at once."""
 
-    monkeypatch.setattr("model.training.run.initial_model", interrupted)
-    for layers in ("3", "65536"):
-        argv = ["small.toml", "--data", "text.txt", "--out_dir", f"runs/{layers}", "--n_layers", layers]
-        assert run(*argv, "--dtype", "float32") == 130
-        assert ("in 65,536 layers, about 1:08" in capsys.readouterr().err) == (layers == "65536")
+        def __init__(self, seconds, function, arguments):
+            self.start = lambda: function(*arguments)
+
+        def cancel(self):
+            pass
+
+    assert "building" not in stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "quick")
+    monkeypatch.setattr("model.cli.script.Timer", Immediate)
+    assert "building       1 layer of width 16\n" in stderr_of(capsys, "small.toml", "text.txt", "--out_dir", "slow")
 
 
 @pytest.mark.usefixtures("each_processor")
@@ -606,48 +610,24 @@ def test_plan_prints_the_announcement_and_writes_nothing(capsys, speed):
     assert all_files() == before
 
 
-def test_a_run_uses_the_choice_of_its_plan(capsys, speed, monkeypatch):
+def test_the_command_of_a_plan_repeats_its_choice(capsys, speed, monkeypatch):
     """Even if the machine has become ten times as slow since then."""
     Path("text.txt").write_text(TEXT * 300, encoding="utf-8")
     argv = ["--data", "text.txt", "--tokenizer", "char", "--minutes", "30", "--weight_decay", "0.25"]
     assert run(*argv, "--plan") == 0
     planned = rows(capsys.readouterr().out)
     monkeypatch.setattr(Machine, "tokens_per_second", lambda self, model, train: 3e7 / count_parameters(model).hidden)
-    monkeypatch.setattr("model.training.run.train_and_show", lambda plan, *_: 0)
-    assert run(*argv, "--out_dir", "same") == 0
-    assert "reused from --plan" in capsys.readouterr().err
-    assert run(*shlex.split(planned["command"])[2:], "--out_dir", "repeated") == 0
-    assert run(*argv, "--minutes", "29", "--out_dir", "other") == 0
-    same, repeated, other = (
-        read_toml(Path(name) / "config.toml", *SETTINGS_CLASSES) for name in ("same", "repeated", "other")
-    )
-    assert same | {"out_dir": None} == repeated | {"out_dir": None}
-    assert f"{same['n_layers']} layers of width {same['dim']}" in planned["model"]
-    assert f"{same['batch_size']} x {same['max_seq_len']} tokens per step" in planned["training"]
-    assert other["dim"] < same["dim"]
+    monkeypatch.setattr(train, "Trainer", interrupted)
+    assert run(*shlex.split(planned["command"])[2:], "--out_dir", "repeated") == 130
+    assert run(*argv, "--out_dir", "other") == 130
+    repeated, other = (read_toml(Path(name) / "config.toml", *SETTINGS_CLASSES) for name in ("repeated", "other"))
+    assert f"{repeated['n_layers']} layers of width {repeated['dim']}" in planned["model"]
+    assert f"{repeated['batch_size']} x {repeated['max_seq_len']} tokens per step" in planned["training"]
+    assert other["dim"] < repeated["dim"]
 
 
-def test_a_saved_choice_is_valid_for_a_day_and_ignored_if_damaged(tmp_path):
-    file = tmp_path / "choice.json"
-    assert load_choice(file) is None
-    choice = Choice({"dim": 64, "lr": 0.02, "tie_embeddings": True}, Forecast(1234.5, 67, 1.5, ends_early=True))
-    save_choice(choice, file)
-    assert load_choice(file) == choice
-    saved_at = file.stat().st_mtime
-    os.utime(file, (saved_at, saved_at - CHOICE_MAX_AGE - 60))
-    assert load_choice(file) is None
-    for damaged in (
-        "",
-        "{",
-        "[]",
-        "{}",
-        '{"chosen": {"dim": "wide"}, "expected": {}}',
-        '{"chosen": 3, "expected": {}}',
-        '{"chosen": {}, "expected": {"loss": 1}}',
-        '{"chosen": {}, "expected": 3}',
-    ):
-        file.write_text(damaged, encoding="utf-8")
-        assert load_choice(file) is None
+def interrupted(*_, **__):
+    raise KeyboardInterrupt
 
 
 def test_plan_warns_if_fine_tuning_would_have_too_few_steps(capsys, speed):
