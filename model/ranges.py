@@ -1,6 +1,7 @@
 """The bounds of settings stand in the annotations of dataclasses: ``--help`` shows them, and this file checks them."""
 
 import math
+import reprlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import UnionType
@@ -17,7 +18,7 @@ class Range:
     high: float = math.inf
 
     def __contains__(self, value: float) -> bool:
-        return self.low <= value <= self.high and math.isfinite(value)
+        return self.low <= value <= self.high and abs(value) != math.inf  # isfinite overflows for large ints
 
     def __str__(self) -> str:
         if self.high == math.inf:
@@ -39,8 +40,8 @@ def range_problems(settings: object) -> Iterator[str]:
         value = getattr(settings, name)
         is_unset = value is None and getattr(type(settings), name, 0) is None
         if not is_unset and not is_valid(value, kind, bounds):
-            is_too_large = is_number(value, int) and value > LARGEST_INTEGER
-            yield f"{name} is {value!r}: give {expected(kind, bounds)}{' and below 2**63' if is_too_large else ''}"
+            limit = " and below 2**63" if is_number(value, int) and value > LARGEST_INTEGER else ""
+            yield f"{name} is {reprlib.repr(value)}: give {expected(kind, bounds)}{limit}"
 
 
 def is_valid(value: Any, kind: Any, bounds: Range) -> bool:

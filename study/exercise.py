@@ -1,6 +1,5 @@
 """The files of the exercise: signatures and docstrings of RoPE, the cache and attention, without bodies."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Annotated
@@ -8,14 +7,6 @@ from typing import Annotated
 from model.cli.files import write_text
 
 from .topic import Report
-
-
-@dataclass(frozen=True)
-class Exercise:
-    """Files with docstrings and no bodies, to write RoPE, a mask, a cache and attention yourself."""
-
-    directory: Annotated[Path | None, "directory for the files; existing files are not overwritten"] = None
-
 
 ROPE_FILE = '''"""Exercise: rotary position embedding. Write the bodies, then run: {check}
 
@@ -105,23 +96,28 @@ def attention(xq: Tensor, xk: Tensor, xv: Tensor, freqs_cis: Tensor, mask: Tenso
 '''
 
 
-def run(options: Exercise) -> Report:
-    """Write the files into ``options.directory``. Raises ValueError, and writes nothing, if one of them exists."""
-    if options.directory is None:
+def exercise(
+    directory: Annotated[Path | None, "directory for the files; existing files are not overwritten"] = None,
+) -> Report:
+    """Files with docstrings and no bodies, to write RoPE, a mask, a cache and attention yourself.
+
+    Raises ValueError, and writes nothing, if one of the files exists.
+    """
+    if directory is None:
         raise ValueError("no directory is given: write python -m study exercise DIR")
     texts = {
-        options.directory / "rope.py": ROPE_FILE,
-        options.directory / "cache.py": CACHE_FILE,
-        options.directory / "attention.py": ATTENTION_FILE,
+        directory / "rope.py": ROPE_FILE,
+        directory / "cache.py": CACHE_FILE,
+        directory / "attention.py": ATTENTION_FILE,
     }
     for path in texts:
         if path.exists():
             raise ValueError(f"{path} exists and is not overwritten: give another directory")
-    options.directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     for path, text in texts.items():
         write_text(path, text.replace("{check}", in_docstring(check_command(path))))
     lines = [f"written: {path}" for path in texts]
-    return Report(["\n".join([*lines, f"Write the bodies, then: {check_command(options.directory)} --hint"])])
+    return Report(["\n".join([*lines, f"Write the bodies, then: {check_command(directory)} --hint"])])
 
 
 def check_command(path: Path) -> str:

@@ -7,7 +7,7 @@ unknown, BOS and EOS, 3 to 258 the bytes. The number of tokens is not in the fil
 import hashlib
 import heapq
 import struct
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 from sentencepiece import SentencePieceProcessor
@@ -56,6 +56,9 @@ class Llama2cTokenizer:
         return self.encode(text, bos=False)
 
     encode_literal = encode_control
+
+    def find_control(self, text: str, ids: Container[int]) -> list[tuple[int, int]]:
+        return []
 
     def _merge(self, text: str) -> list[int]:
         """Merge the adjacent pair whose piece has the best score, leftmost first, until no pair forms a piece."""

@@ -23,7 +23,7 @@ from urllib.parse import quote, urldefrag, urlsplit, urlunsplit
 
 from tqdm import tqdm
 
-from ..cli import local_path, quantity
+from ..cli import quantity
 from ..cli.files import write_atomically
 from .python_docs import DOCS_FORMAT, corpus_files, python_docs
 from .readers import Chunk, first_bytes, is_binary, read_blocks, read_file
@@ -194,7 +194,7 @@ def _find(spec: str, patterns: Sequence[str], text_key: str) -> list[File | None
     if is_url(spec):
         path = fetch(spec)
         return [_one_file(path, path.name)]
-    path = local_path(os.path.expanduser(spec))
+    path = Path(os.path.expanduser(spec))
     if path.is_dir():
         found = sorted(path.rglob("*"))
         # The files of a run directory are no text, and they change while that run trains.
@@ -221,7 +221,7 @@ def _is_selected(file: Path, folder: Path, patterns: Sequence[str]) -> bool:
     """Whether a file in a directory matches the patterns. Hidden files and those in hidden directories do not."""
     inside = file.relative_to(folder)
     hidden = any(part.startswith(".") for part in inside.parts)
-    return not hidden and (not patterns or any(inside.match(str(local_path(pattern))) for pattern in patterns))
+    return not hidden and (not patterns or any(inside.match(pattern) for pattern in patterns))
 
 
 def _one_file(path: Path, name: str) -> File:

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -101,6 +101,10 @@ class Tokenizer(Protocol):
         """Encode a rendered chat template: the name of a control token becomes that token."""
         ...
 
+    def find_control(self, text: str, ids: Container[int]) -> list[tuple[int, int]]:
+        """The parts of a text, (start, end), which ``encode_control`` turns into one of the control tokens ``ids``."""
+        ...
+
     def encode_literal(self, text: str) -> list[int]:
         """Encode a user's text: the name of a control token stays text."""
         ...
@@ -164,6 +168,10 @@ class SentencePieceTokenizer:
 
     def control_tokens(self, template: str = "") -> dict[str, int]:
         return {self._model.id_to_piece(i): i for i in range(self.vocab_size) if self._model.is_control(i)}
+
+    def find_control(self, text: str, ids: Container[int]) -> list[tuple[int, int]]:
+        names = [re.escape(name) for name, token in self.control_tokens().items() if token in ids]
+        return [found.span() for found in re.finditer("|".join(names) or "(?!)", text)]
 
     def encode_control(self, text: str) -> list[int]:
         names = self.control_tokens()

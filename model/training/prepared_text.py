@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..cli import Settings, local_path, print_note, quantity
+from ..cli import Settings, print_note, quantity
 from ..text.dataset import Dataset
 from ..text.prepare import entry_name
 from ..text.separators import recognize
@@ -74,7 +74,7 @@ def read_text(run: Run) -> Text:
             notes.append(format_rows({"vocab_size": f"{tokenizer.vocab_size}, chosen to fit the text"}))
     else:
         vocab_size = run.settings["vocab_size"] if run.settings.get("init_from") else None
-        tokenizer = load_tokenizer(local_path(data.tokenizer), vocab_size)
+        tokenizer = load_tokenizer(Path(data.tokenizer), vocab_size)
     check_prompts(run.settings, tokenizer, context)
     dataset = cached_dataset(run.directory, data) if run.keeps_text else None
     if dataset:

@@ -7,7 +7,7 @@ from collections.abc import Set
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ..cli import Settings, from_settings, local_path, quantity, read_toml, toml_text
+from ..cli import Settings, from_settings, quantity, read_toml, toml_text
 from ..config import ModelArgs
 from ..text.sources import is_pipe
 from ..text.train_tokenizer import TOKENIZER_KINDS
@@ -63,7 +63,7 @@ def resolve_new(config: Path | None, default_config: Path, flags: Settings, rank
     if directory := settings.get("out_dir"):
         check_free(directory)
         return Run(settings, directory, notes=notes)
-    base = RUNS / local_path(run_name(config, settings.get("data", DataArgs.data)))
+    base = RUNS / run_name(config, settings.get("data", DataArgs.data))
     directory = next(path for path in numbered(base) if not path.exists())
     return Run(settings, directory, base=base, notes=notes)
 

@@ -11,7 +11,9 @@ from ..text.tokenizer import SentencePieceTokenizer, Tokenizer, file_content
 from .llama2c import find_model, is_model, open_header
 
 TEMPLATE = "chat_template.jinja"
-MAX_VOCAB_PADDING = 128  # the vocabulary size of a network may be rounded up to a multiple of this
+# The vocabulary of a network may be rounded up: to a multiple of 128, and Qwen's 151,665 tokens to 151,936 or 152,064.
+MAX_VOCAB_PADDING = 128
+MAX_VOCAB_PADDING_SHARE = 256  # one row in so many
 
 
 def load_tokenizer(path: str | Path, model_vocab_size: int | None = None) -> Tokenizer:
@@ -42,7 +44,9 @@ def check_size(tokenizer: Tokenizer, model_vocab_size: int | None, file: Path) -
     if model_vocab_size is None:
         return
     # Networks with a tokenizer.json often have a vocabulary that is rounded up; those with a tokenizer.model never do.
-    limit = MAX_VOCAB_PADDING if isinstance(tokenizer, HFTokenizer) else 1
+    limit = 1
+    if isinstance(tokenizer, HFTokenizer):
+        limit = max(MAX_VOCAB_PADDING, model_vocab_size // MAX_VOCAB_PADDING_SHARE)
     if not 0 <= model_vocab_size - tokenizer.vocab_size < limit:
         raise ValueError(
             f"{file} has {tokenizer.vocab_size} tokens, the model {model_vocab_size}: give the tokenizer of this model"

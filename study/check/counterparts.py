@@ -3,16 +3,56 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from model.attention import attention
-from model.cache import KVCache
+from model.config import ModelArgs
 
 from .forms import FORMS, Form, read_table
 from .mask import visible
 from .reshape import for_broadcast
 from .rotation import RECIPES, rotate
 from .table import angles, unit
+
+
+class KVCache:
+    """Keys, already rotated, and values of every layer, allocated once: (L, B, K, max_seq_len, D) each.
+
+    The cache does not count its tokens: the caller passes ``start_pos``. To overwrite slots or to begin another text,
+    pass a lower one. Nothing needs to be cleared, because slots at ``start_pos + T`` and above are never read.
+    """
+
+    def __init__(
+        self,
+        args: ModelArgs,
+        batch_size: int = 1,
+        max_seq_len: int | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        """``max_seq_len`` defaults to the network's, and a larger one raises ValueError."""
+        self.batch_size = batch_size
+        self.max_seq_len = args.max_seq_len if max_seq_len is None else max_seq_len
+        if not 1 <= self.max_seq_len <= args.max_seq_len:
+            raise ValueError(f"max_seq_len is {self.max_seq_len}: the network allows 1 to {args.max_seq_len}")
+        if batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size}: give at least 1")
+        shape = (args.n_layers, batch_size, args.n_kv_heads, self.max_seq_len, args.head_dim)
+        self.keys = torch.zeros(shape, dtype=dtype, device=device)  # (L, B, K, max_seq_len, D)
+        self.values = torch.zeros(shape, dtype=dtype, device=device)  # (L, B, K, max_seq_len, D)
+
+    def update(self, layer_id: int, start_pos: int, xk: Tensor, xv: Tensor) -> tuple[Tensor, Tensor]:
+        """Write keys and values of T new tokens, (B, K, T, D), and return those of all S = start_pos + T.
+
+        They are detached before they are stored; otherwise the cache would keep the activations of every step alive. So
+        wk and wv get no gradient in a forward pass with a cache.
+        """
+        end = start_pos + xk.shape[2]
+        keys, values = self.keys[layer_id], self.values[layer_id]  # (B, K, max_seq_len, D)
+        keys[:, :, start_pos:end] = xk.detach()
+        values[:, :, start_pos:end] = xv.detach()
+        return keys[:, :, :end].type_as(xk), values[:, :, :end].type_as(xv)  # (B, K, S, D)
 
 
 def counterparts(form: Form | None, layout: str) -> dict[str, Callable[..., Any]]:

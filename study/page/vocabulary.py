@@ -12,10 +12,16 @@ from model.text.hf_tokenizer import HFTokenizer
 from model.text.llama2c_tokenizer import Llama2cTokenizer
 from model.text.tokenizer import SentencePieceTokenizer, Tokenizer, file_content
 
-from .browser_regex import browser_regex, literal
-
 Steps = list[dict[str, Any]]
-GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"  # the built-in split of ByteLevel
+LLAMA_3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+PATTERNS = {  # the expressions that split words, and their names in tokenizer_json.mjs
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+": "gpt2",
+    LLAMA_3: "llama3",
+    LLAMA_3.replace("{1,3}", ""): "qwen",
+}
 
 
 def vocabulary(tokenizer: Tokenizer) -> dict[str, Any]:
@@ -155,6 +161,8 @@ def _tokenizer_json(tokenizer: HFTokenizer) -> dict[str, Any]:
     pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
     steps = list(_normalizer(content.get("normalizer")))
     decoder = list(_decoder(content.get("decoder")))
+    if not decoder:
+        raise ValueError("it has no decoder")
     return {
         "type": "JsonTokenizer",
         "kind": "BPE",
@@ -163,7 +171,7 @@ def _tokenizer_json(tokenizer: HFTokenizer) -> dict[str, Any]:
         "added": [_added(token, steps, tokenizer) for token in content.get("added_tokens") or []],
         "normalizer": steps,
         "preTokenizer": list(_pre_tokenizer(content.get("pre_tokenizer"))),
-        "decoder": decoder or [{"type": "spaces"}],
+        "decoder": decoder,
         "isByteLevel": {"type": "bytes"} in decoder,
         "ignoreMerges": bool(model.get("ignore_merges")),
         "byteFallback": bool(model.get("byte_fallback")),
@@ -176,10 +184,9 @@ def _tokenizer_json(tokenizer: HFTokenizer) -> dict[str, Any]:
 def _added(token: dict[str, Any], normalizer: Steps, tokenizer: HFTokenizer) -> dict[str, Any]:
     """An added token. If it is matched in normalized text, its content is normalized, too."""
     content = token["content"]
-    if token.get("single_word"):
-        raise ValueError(
-            f"its added token {content!r} is matched as a whole word only, which the page does not support"
-        )
+    for flag in ("single_word", "lstrip", "rstrip"):
+        if token.get(flag):
+            raise ValueError(f"its added token {content!r} has {flag}, which the page does not support")
     matched = content
     for step in normalizer if token.get("normalized") else []:
         if step["type"] == "prepend":
@@ -190,10 +197,9 @@ def _added(token: dict[str, Any], normalizer: Steps, tokenizer: HFTokenizer) -> 
             raise ValueError(
                 f"its added token {content!r} is normalized but not ASCII, which the page does not support"
             )
-    flags = {flag: bool(token.get(flag)) for flag in ("normalized", "lstrip", "rstrip")}
     # When decoding, the library skips special tokens, but not those whose content the normalizer changes. So ask it.
     skipped = bool(token.get("special")) and not tokenizer.decode([token["id"]])
-    return {"id": token["id"], "content": matched, "skipped": skipped, **flags}
+    return {"id": token["id"], "content": matched, "skipped": skipped, "normalized": bool(token.get("normalized"))}
 
 
 def _sequence(component: dict[str, Any] | None, key: str) -> Iterator[dict[str, Any]]:
@@ -216,8 +222,6 @@ def _normalizer(component: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
                 yield _replace(step)
             case "NFC" | "NFD" | "NFKC" | "NFKD" as form:
                 yield {"type": "unicode", "form": form}
-            case "Strip":
-                yield {"type": "strip", "left": step["strip_left"], "right": step["strip_right"]}
             case other:
                 raise ValueError(f"it has the normalizer {other}, which the page does not support")
 
@@ -235,13 +239,12 @@ def _pre_tokenizer(component: dict[str, Any] | None) -> Iterator[dict[str, Any]]
             case "Split":
                 yield _split(step)
             case "Digits":
-                number = r"\p{N}" if step.get("individual_digits") else r"\p{N}+"
-                yield {"type": "split", "pattern": number, "keepsMatches": True, "keepsGaps": True}
+                yield {"type": "split", "pattern": "digit" if step.get("individual_digits") else "digits"}
             case "ByteLevel":
                 if step.get("add_prefix_space"):
-                    yield {"type": "prefixSpace"}
+                    raise ValueError("it adds a space before every text, which the page does not support")
                 if step.get("use_regex", True):
-                    yield {"type": "split", "pattern": browser_regex(GPT2), "keepsMatches": True, "keepsGaps": True}
+                    yield {"type": "split", "pattern": "gpt2"}
                 yield {"type": "bytes"}
             case "Metaspace":
                 yield _metaspace(step) | {"split": step.get("split", True)}
@@ -250,16 +253,12 @@ def _pre_tokenizer(component: dict[str, Any] | None) -> Iterator[dict[str, Any]]
 
 
 def _split(step: dict[str, Any]) -> dict[str, Any]:
-    pattern = step["pattern"]
-    source = literal(pattern["String"]) if "String" in pattern else browser_regex(pattern["Regex"])
-    if step["behavior"] not in ("Isolated", "Removed"):
-        raise ValueError(f"it splits with the behavior {step['behavior']}, which the page does not support")
-    # "Isolated" keeps the matches of the pattern and the gaps between them; "Removed" drops the matches, or if inverted
-    # the gaps.
-    isolated = step["behavior"] == "Isolated"
-    inverted = bool(step.get("invert"))
-    kept = {"keepsMatches": isolated or inverted, "keepsGaps": isolated or not inverted}
-    return {"type": "split", "pattern": source} | kept
+    name = PATTERNS.get(step["pattern"].get("Regex"))
+    if name is None or step["behavior"] != "Isolated" or step.get("invert"):
+        raise ValueError(
+            f"it splits words by {step['pattern']}; the page knows the patterns of GPT-2, Llama 3 and Qwen only"
+        )
+    return {"type": "split", "pattern": name}
 
 
 def _metaspace(step: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 import json
 import math
+import re
 from functools import partial
 
 import pytest
@@ -246,12 +247,12 @@ def test_mistakes_are_one_line(run, tmp_path, arguments, message):
 def test_a_loss_that_is_not_finite_is_an_error(run_dir, tmp_path, run, form):
     model = load_model(run_dir)
     with torch.no_grad():
-        model.layers[1].attention.wo.weight[3, 5] = math.nan
+        model.norm.weight.fill_(3e38)  # the logits overflow
     save_model(model, run_dir)
     (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
     code, out, err = run("--data", tmp_path / "text.txt", *form)
     assert (code, out) == (2, "")
-    assert "the loss is nan: the weights hold NaN or infinity" in err
+    assert re.search("error: the loss is (nan|inf): ", err)
 
 
 def test_the_table_shows_the_range_and_the_median_of_several_documents():

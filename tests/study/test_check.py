@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from study import check, exercise
+from study import check
 from study.__main__ import main
-from study.check import FUNCTIONS, Check, Verdict, faults, process, python_files, run
+from study.check import FUNCTIONS, Verdict, faults, process, python_files
 from study.check.child import verdicts
 from study.check.together import TOGETHER
-from study.exercise import Exercise
+from study.exercise import exercise
 
 REPO = Path(__file__).parents[2]
 SOLUTIONS = REPO / "tests/solutions"
@@ -282,7 +282,7 @@ def test_the_total_time_is_limited_and_a_function_that_ends_the_process_stops_al
         "def attention(*values):\n    while True:\n        pass\n",
         encoding="utf-8",
     )
-    answer = run(Check(file=tmp_path / "mine.py", seconds=1.0))
+    answer = check.check(file=tmp_path / "mine.py", seconds=1.0)
     lines = [line for line in str(answer).splitlines() if line[0] != " "]
     assert answer.code == 1
     assert sum(": right" in line for line in lines) == 3
@@ -340,7 +340,7 @@ def test_files_of_a_directory_may_import_each_other_and_leave_nothing_behind(tmp
     (tmp_path / "attention.py").write_text(
         "import math\nfrom rope import apply_rotary_emb\n" + text[start[1] :], encoding="utf-8"
     )
-    answer = run(Check(file=tmp_path))
+    answer = check.check(file=tmp_path)
     outcomes = [line.partition(": ")[2] for line in str(answer).splitlines() if line[0] != " "]
     assert outcomes == ["right", "right", f"wrong: {faults.MIXED.name}", "right", "right", "right"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["attention.py", "cache.py", "rope.py"]
@@ -351,15 +351,15 @@ def test_nothing_to_judge_is_an_error(tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     (tmp_path / "mine.py").write_text("x = 1\n", encoding="utf-8")
     for options, message in (
-        (Check(), "no file is given"),
-        (Check(file=tmp_path / "mine.py"), "defines none of precompute_freqs_cis, "),
-        (Check(file=tmp_path / "mine.py", seconds=0.0), "seconds is 0: give a number above 0"),
-        (Check(file=tmp_path / "empty"), "has no Python file"),
+        ({}, "no file is given"),
+        ({"file": tmp_path / "mine.py"}, "defines none of precompute_freqs_cis, "),
+        ({"file": tmp_path / "mine.py", "seconds": 0.0}, "seconds is 0: give a number above 0"),
+        ({"file": tmp_path / "empty"}, "has no Python file"),
     ):
         with pytest.raises(ValueError, match=message):
-            run(options)
+            check.check(**options)
     with pytest.raises(FileNotFoundError):
-        run(Check(file=tmp_path / "missing.py"))
+        check.check(file=tmp_path / "missing.py")
 
 
 def test_remarks_are_shown_with_and_without_hint():
@@ -400,7 +400,7 @@ def test_a_topic_without_a_picture_refuses_plot(monkeypatch, topic):
 @pytest.mark.skipif(sys.platform == "win32", reason="names cannot have these characters there")
 def test_exercise_may_be_in_a_directory_of_any_name(tmp_path):
     directory = tmp_path / """my dir, C:\\Users\\me, "" and \"\"\" and 'quotes'"""
-    report = exercise.run(Exercise(directory=directory))
+    report = exercise(directory)
     command = str(report).splitlines()[-1].partition("then: ")[2]
     assert shlex.split(command) == ["python", "-m", "study", "check", str(directory), "--hint"]
     for path in python_files(directory):
@@ -411,13 +411,13 @@ def test_exercise_may_be_in_a_directory_of_any_name(tmp_path):
 
 def test_exercise_writes_functions_without_bodies_and_overwrites_no_file(tmp_path):
     directory = tmp_path / "mine" / "deep"
-    exercise.run(Exercise(directory=directory))
+    exercise(directory)
     assert sorted(path.name for path in directory.iterdir()) == ["attention.py", "cache.py", "rope.py"]
     found = [step for step in verdicts(python_files(directory)) if isinstance(step, Verdict)]
     assert [(each.function, each.outcome) for each in found] == [(name, "unwritten") for name in FUNCTIONS]
     (directory / "cache.py").write_text("mine = 1\n", encoding="utf-8")
     (directory / "rope.py").unlink()
     with pytest.raises(ValueError, match=r"cache\.py exists and is not overwritten"):
-        exercise.run(Exercise(directory=directory))
+        exercise(directory)
     assert (directory / "cache.py").read_text(encoding="utf-8") == "mine = 1\n"
     assert not (directory / "rope.py").exists()

@@ -111,12 +111,6 @@ def test_a_run_killed_before_its_first_checkpoint_may_be_started_again():
     assert resolved(out_dir=Path("run")).directory == Path("run")
 
 
-def test_an_out_dir_that_is_not_utf8_is_refused_before_it_is_made():
-    with pytest.raises(ValueError, match="is not UTF-8"):
-        resolved(out_dir=Path("caf\udce9"))
-    assert [path.name for path in Path().iterdir()] == ["default.toml"]
-
-
 def test_the_error_for_an_unwritable_out_dir_names_it(monkeypatch):
     Path("file").touch()
     with pytest.raises(ValueError, match="out_dir is file, a file: give a directory"):

@@ -221,12 +221,3 @@ def test_int8_for_a_custom_network_is_an_error(small_model, tmp_path):
     save_model(small_model(), tmp_path)
     with pytest.raises(ValueError, match=r"int8 is for the plain network, not for .*Other"):
         load_model(tmp_path, network=Other, int8=True)
-
-
-def test_weights_that_are_not_finite_cause_a_warning(small_model, tmp_path):
-    model = small_model()
-    with torch.no_grad():
-        model.layers[0].attention.wq.weight[3, 5] = float("nan")
-    save_model(model, tmp_path)
-    with pytest.warns(UserWarning, match="NaN or infinity in 1 tensor,"):
-        load_model(tmp_path, int8=True)
