@@ -29,7 +29,7 @@ from .python_docs import DOCS_FORMAT, corpus_files, python_docs
 from .readers import Chunk, first_bytes, is_binary, read_blocks, read_file
 from .separators import SEPARATOR_FORMAT
 from .tables import FileFormat, format_of, has_field, is_json_lines, json_format, without_gz
-from .token_cache import download_path, explain_disk_errors
+from .token_cache import CACHE_TAG, download_path, explain_disk_errors
 from .tokenizer import split_text
 
 PYTHON_DOCS = "python-docs"  # the documentation bundled with CPython
@@ -197,11 +197,8 @@ def _find(spec: str, patterns: Sequence[str], text_key: str) -> list[File | None
     path = Path(os.path.expanduser(spec))
     if path.is_dir():
         found = sorted(path.rglob("*"))
-        # The files of a run directory are no text, and they change while that run trains.
-        runs = {
-            file.parent for file in found if file.name == "metrics.jsonl" and (file.parent / "config.toml").exists()
-        }
-        selected = [file for file in found if runs.isdisjoint(file.parents) and _is_selected(file, path, patterns)]
+        generated = {file.parent for file in found if _marks_generated(file)}
+        selected = [file for file in found if generated.isdisjoint(file.parents) and _is_selected(file, path, patterns)]
         return _text_files(spec, selected, text_key)
     if not path.exists() and glob.has_magic(spec):
         matches = sorted(glob.glob(str(path), recursive=True))
@@ -215,6 +212,14 @@ def _find(spec: str, patterns: Sequence[str], text_key: str) -> list[File | None
     if path.stat().st_size == 0:
         raise ValueError(f"{spec} is empty: give a file with text")
     return [_one_file(path, str(path))]
+
+
+def _marks_generated(file: Path) -> bool:
+    """Whether the file shows that its directory is a cache, or a run, whose files change while it trains."""
+    if file.name == CACHE_TAG or file.parent.name == "__pycache__":
+        return True
+    is_of_run = file.name in ("metrics.jsonl", "tokenizer.model", "tokenizer.json")
+    return is_of_run and (file.parent / "config.toml").exists()
 
 
 def _is_selected(file: Path, folder: Path, patterns: Sequence[str]) -> bool:

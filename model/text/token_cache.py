@@ -25,6 +25,8 @@ from ..cli import Parser, run_script
 from ..cli.files import TEXTS, displayable_name, read_json, write_json
 
 NOT_WRITABLE = {errno.ENOSPC, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST}
+# Marks a directory as a cache for backups and for ``open_documents`` (https://bford.info/cachedir)
+CACHE_TAG = "CACHEDIR.TAG"
 ABOUT, USED_BY, DOWNLOADS = "about.json", "used_by", "downloads"
 
 
@@ -64,6 +66,7 @@ def make_entry(
     """
     with explain_disk_errors(folder.parent):
         folder.parent.mkdir(parents=True, exist_ok=True)
+        (folder.parent / CACHE_TAG).write_text("Signature: 8a477f597d28d172789f06886806bc55\n", encoding="ascii")
         with _locked(folder):
             if is_complete():
                 return

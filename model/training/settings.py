@@ -8,7 +8,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ..cli import Settings, from_settings, quantity, read_toml, toml_text
-from ..config import ModelArgs
 from ..text.sources import is_pipe
 from ..text.train_tokenizer import TOKENIZER_KINDS
 from ..weights import find_network, open_checkpoint
@@ -16,9 +15,9 @@ from ..weights.checkpoint import RUNS, newest_run
 from ..weights.hf_config import config_from
 from .config import CONFIG_FILE, FINE_TUNING_LR_FRACTION, PEAK_LR, SETTINGS_CLASSES, DataArgs, Run, TrainArgs
 from .distributed import Ranks, local_device
-from .estimate import check_training_memory, fits_memory
+from .estimate import check_training_memory
 from .run_directory import check_free, numbered
-from .sizing import batch_unit, candidate_models, needs_choice
+from .sizing import architecture_settings, batch_unit, candidate_models, needs_choice
 from .summary import format_rows
 
 DEFAULT_MINUTES = 2.5  # if there is neither a config nor --minutes nor --max_steps
@@ -29,26 +28,24 @@ def resolve(config: Path | None, default_config: Path, flags: Settings, resume: 
     """Combine the settings: the file overrides the defaults, and the flags override the file.
 
     When resuming, the saved settings of the run override the defaults. Raises ValueError for every mistake that can be
-    found without reading the text. If the model is still to be chosen, ``check`` finds the rest after the choice.
+    found without reading the text.
     """
-    run = resolve_resumed(config, flags) if resume else resolve_new(config, default_config, flags, ranks)
+    run = resolve_resumed(config, flags) if resume else resolve_new(config, default_config, flags)
     check_writable(run.directory)
     if not run.keeps_text:
         check_pipes(run.data, ranks.world_size)
-    if needs_choice(run):
-        candidate_models(run.settings)
-        smallest_batch(run.settings, ranks)
-    else:
-        check(run, ranks)
+    check(smallest_choice(run, ranks) if needs_choice(run) else run, ranks)
     return run
 
 
-def smallest_batch(settings: Settings, ranks: Ranks) -> TrainArgs:
-    """The training settings, with the smallest possible batch size if it is not set, because it may be chosen later."""
-    return from_settings(TrainArgs, {"batch_size": max(1, batch_unit(settings, ranks.world_size))} | settings)
+def smallest_choice(run: Run, ranks: Ranks) -> Run:
+    """The run with the smallest model and batch, to find mistakes in the other settings before they are chosen."""
+    model = architecture_settings(candidate_models(run.settings)[0])
+    batch_size = max(1, batch_unit(run.settings, ranks.world_size))
+    return dataclasses.replace(run, settings=model | {"batch_size": batch_size} | run.settings)
 
 
-def resolve_new(config: Path | None, default_config: Path, flags: Settings, ranks: Ranks) -> Run:
+def resolve_new(config: Path | None, default_config: Path, flags: Settings) -> Run:
     """A new run. The default config is used if nothing says what else to train, and for how long."""
     if not config and flags.keys().isdisjoint({"data", "minutes", "init_from"}):
         config = default_config
@@ -59,7 +56,7 @@ def resolve_new(config: Path | None, default_config: Path, flags: Settings, rank
     settings = file | flags
     notes: tuple[str, ...] = ()
     if "init_from" in settings:
-        settings, notes = fine_tuning_settings(file, flags, ranks)
+        settings, notes = fine_tuning_settings(file, flags)
     if directory := settings.get("out_dir"):
         check_free(directory)
         return Run(settings, directory, notes=notes)
@@ -125,7 +122,7 @@ def run_name(config: Path | None, data: tuple[str, ...]) -> str:
     return name or "text"
 
 
-def fine_tuning_settings(file: Settings, flags: Settings, ranks: Ranks) -> tuple[Settings, tuple[str, ...]]:
+def fine_tuning_settings(file: Settings, flags: Settings) -> tuple[Settings, tuple[str, ...]]:
     """The settings with the architecture and the tokenizer of ``init_from``, which replace those of a config; notes.
 
     A flag may lower ``max_seq_len``. Learning rates of flags, or of a config with ``init_from``, are used as they are.
@@ -157,13 +154,12 @@ def fine_tuning_settings(file: Settings, flags: Settings, ranks: Ranks) -> tuple
             "that they were trained with: leave --tokenizer out, or give the file of that tokenizer"
         )
     rates = lowered_rates(settings, {"lr", "muon_lr"} & (settings if "init_from" in file else flags).keys())
-    settings |= architecture | rates | {"tokenizer": tokenizer}
-    if "max_seq_len" in flags:
-        return settings | {"max_seq_len": context}, ()
-    context = affordable_context(checkpoint.args, settings, ranks)
-    note = f"{context:,} of the {longest:,} positions of {source}; --max_seq_len changes that"
-    notes = (format_rows({"context": note}),) if context < longest else ()
-    return settings | {"max_seq_len": context}, notes
+    notes: tuple[str, ...] = ()
+    if "max_seq_len" not in flags and longest > FINE_TUNING_CONTEXT:
+        context = FINE_TUNING_CONTEXT
+        note = f"{context:,} of the {longest:,} positions of {source}, to save memory; --max_seq_len changes that"
+        notes = (format_rows({"context": note}),)
+    return settings | architecture | rates | {"tokenizer": tokenizer, "max_seq_len": context}, notes
 
 
 def lowered_rates(settings: Settings, kept: Set[str]) -> Settings:
@@ -178,18 +174,6 @@ def lowered_rates(settings: Settings, kept: Set[str]) -> Settings:
             lower = FINE_TUNING_LR_FRACTION * settings.get(name, rate)
             rates[name] = float(f"{lower:.6g}")  # 0.0009, and not 0.0008999999999999999
     return rates
-
-
-def affordable_context(model: ModelArgs, settings: Settings, ranks: Ranks) -> int:
-    """FINE_TUNING_CONTEXT or the model's context if it is shorter; halved until the run fits into the memory."""
-    train = smallest_batch(settings, ranks)
-    device = local_device(train.device, ranks)
-    context = min(model.max_seq_len, FINE_TUNING_CONTEXT)
-    while context > 128 and not fits_memory(
-        dataclasses.replace(model, max_seq_len=context), train, device, ranks.world_size
-    ):
-        context //= 2
-    return context
 
 
 def check(run: Run, ranks: Ranks) -> None:

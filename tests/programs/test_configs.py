@@ -59,7 +59,7 @@ def test_stories15m_has_llama2cs_published_architecture():
 def test_the_demo_is_the_same_for_everyone():
     demo = resolved(ROOT / "configs/demo.toml")
     assert not needs_choice(demo)
-    fixed = {"dim", "n_layers", "n_heads", "vocab_size", "max_seq_len", "batch_size", "max_steps"}
+    fixed = {"dim", "n_layers", "n_heads", "max_seq_len", "batch_size", "max_steps"}
     assert fixed <= demo.settings.keys()
     assert "minutes" not in demo.settings
 

@@ -284,8 +284,10 @@ def test_a_run_is_resumed_from_its_cached_tokens_unless_its_text_is_named_again(
     sources._spool.cache_clear()
     Path("story.txt").write_text(TEXT + "more", encoding="utf-8")
     assert "another text" in error_of(capsys, "--resume", "--out_dir", "out", "--data", "story.txt")
+    assert ("changed since this run began" in stderr_of(capsys, "--resume", "--out_dir", "out")) == (spec != "-")
     Path("story.txt").unlink()
-    stderr_of(capsys, "--resume", "--out_dir", "out", "--max_steps", "6")
+    err = stderr_of(capsys, "--resume", "--out_dir", "out", "--max_steps", "6")
+    assert ("text           story.txt changed since this run began" in err) == (spec != "-")
     assert steps("out")[-1] == 6
     missing = {"story.txt": "story.txt does not exist", "-": "standard input is empty"}[spec]
     assert missing in error_of(capsys, "--resume", "--out_dir", "out", "--data", spec)
@@ -641,6 +643,14 @@ def test_plan_warns_if_fine_tuning_would_have_too_few_steps(capsys, speed):
     assert "--dim" not in planned["command"]
     assert run(*argv, "--minutes", "30") == 0
     assert "teach little" not in capsys.readouterr().out
+
+
+def test_a_resumed_run_whose_text_is_as_before_prints_no_note(capsys):
+    Path("texts").mkdir()
+    for name in ("a.txt", "b.txt"):
+        Path("texts", name).write_text("\n<|endoftext|>\n".join(TEXT.splitlines()), encoding="utf-8")
+    stderr_of(capsys, "small.toml", "--data", "texts", "--val_data", "text.txt", "--out_dir", "out")
+    assert "changed" not in stderr_of(capsys, "--resume", "--out_dir", "out", "--max_steps", "5")
 
 
 def test_plan_with_resume_is_refused(capsys):

@@ -68,15 +68,24 @@ def test_files_keep_their_text(folder):
     assert documents(folder / "deep/c.txt.gz", folder / "a.txt") == ["zipped\r\n", TEXT]
 
 
-def test_run_directories_inside_a_directory_are_skipped(tmp_path):
+def test_runs_and_caches_inside_a_directory_are_skipped(tmp_path):
     (tmp_path / "story.txt").write_text("story", encoding="utf-8")
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / "config.toml").write_text("kept", encoding="utf-8")
     before = open_documents([tmp_path])
     run = tmp_path / "runs" / "a"
-    run.mkdir(parents=True)
-    for name in ("config.toml", "config.json", "metrics.jsonl"):
-        (run / name).write_text('{"text": "not wanted"}', encoding="utf-8")
+    cache = tmp_path / "cache" / "tokens-1"
+    killed = tmp_path / "runs" / "killed"
+    bytecode = tmp_path / "__pycache__"
+    for names, directory in (
+        (("config.toml", "config.json", "metrics.jsonl"), run),
+        (("config.toml", "tokenizer.model", "added_tokens.json"), killed),
+        (("about.json", "../CACHEDIR.TAG"), cache),
+        (("notes.txt",), bytecode),
+    ):
+        directory.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            (directory / name).write_text('{"text": "not wanted"}', encoding="utf-8")
     assert documents(tmp_path) == ["kept", "story"]
     assert open_documents([tmp_path]).identity() == before.identity(), "the run can be resumed"
 
