@@ -1,7 +1,6 @@
 """Prepare the text of a run: train or load the tokenizer, tokenize, split off the validation text."""
 
 import dataclasses
-import warnings
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,9 +8,9 @@ import numpy as np
 
 from ..cli import Settings, print_note, quantity
 from ..text.dataset import Dataset
-from ..text.prepare import entry_name
+from ..text.prepare import changed_since
 from ..text.separators import recognize
-from ..text.sources import Documents, is_pipe, is_url
+from ..text.sources import Documents
 from ..text.token_cache import cache_home
 from ..text.tokenizer import Tokenizer
 from ..text.train_tokenizer import TOKENIZER_KINDS, cached_tokenizer
@@ -78,7 +77,9 @@ def read_text(run: Run) -> Text:
     check_prompts(run.settings, tokenizer, context)
     dataset = cached_dataset(run.directory, data) if run.keeps_text else None
     if dataset:
-        notes += changed_text(data, dataset, tokenizer)
+        if changed := changed_since(dataset):
+            note = f"{abbreviate(changed)} changed since this run began, which continues with the text as it was"
+            notes.append(format_rows({"text": note}))
     else:
         if documents is None:  # after the checks above, because it may read a pipe or download a file
             data, documents, notes_of_text = open_text(data)
@@ -169,20 +170,3 @@ def check_prompts(settings: Settings, tokenizer: Tokenizer, context: int) -> Non
                 f"{name} is {quantity(tokens, 'token')} long, which leaves no room for a sample in a context of "
                 f"{context} (max_seq_len): shorten it"
             )
-
-
-def changed_text(data: DataArgs, dataset: Dataset, tokenizer: Tokenizer) -> list[str]:
-    """A note if the files are not as they were when ``dataset`` was made from them; pipes and URLs are not compared."""
-    specs = (*data.data, *data.val_data)
-    if any(is_pipe(spec) or is_url(spec) for spec in specs):
-        return []
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            now = entry_name(data.documents(), tokenizer, data.val_fraction, data.val_documents())
-    except (ValueError, OSError):  # removed or empty
-        now = ""
-    if dataset.entry is None or now == dataset.entry.name:
-        return []
-    note = f"{', '.join(specs)} changed since this run began, which continues with the text as it was"
-    return [format_rows({"text": note})]

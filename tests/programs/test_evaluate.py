@@ -167,9 +167,10 @@ def settings(run_dir, tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("each_processor")
 def test_without_data_the_validation_text_of_the_run_is_scored(run, settings, tmp_path):
-    (tmp_path / "text.txt").write_text("%".join([TEXT, TEXT[:80], TEXT[:41]]), encoding="utf-8")
-    (tmp_path / "end.txt").write_text(TEXT[480:] + "%" + TEXT[:80] + "%" + TEXT[:41], encoding="utf-8")
-    fraction = (len(TEXT) - 480 + 121) / (len(TEXT) + 121)
+    end = "%".join([TEXT[480:], TEXT[:80], TEXT[:41]])
+    (tmp_path / "text.txt").write_text(f"{TEXT[:480]}%{end}", encoding="utf-8")
+    (tmp_path / "end.txt").write_text(end, encoding="utf-8")
+    fraction = (len(end) - 20) / (480 + len(end))  # the validation text begins with the document of that place
     settings(f'data = "text.txt"\nval_fraction = {fraction}\ndoc_separator = "%"\n')
     code, out, err = run("--json")
     assert code == 0

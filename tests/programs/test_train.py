@@ -193,7 +193,7 @@ def test_runs_are_numbered_and_the_newest_is_resumed(capsys):
 
 
 BAD_TEXTS = {
-    "empty": (b"", "empty is empty: give a file with text"),
+    "empty": (b"", "empty is empty, or neither a file nor a directory"),
     "one_line": (b"To be, or not.\n", "tokens long, a context of 16 needs 17"),
     "short": (b"abc", "a context of 16 needs 17"),
     "junk": (bytes(range(256)) * 40, "junk"),
@@ -287,7 +287,7 @@ def test_a_run_is_resumed_from_its_cached_tokens_unless_its_text_is_named_again(
     assert ("changed since this run began" in stderr_of(capsys, "--resume", "--out_dir", "out")) == (spec != "-")
     Path("story.txt").unlink()
     err = stderr_of(capsys, "--resume", "--out_dir", "out", "--max_steps", "6")
-    assert ("text           story.txt changed since this run began" in err) == (spec != "-")
+    assert ("/story.txt changed since this run began, which continues with the text as it was" in err) == (spec != "-")
     assert steps("out")[-1] == 6
     missing = {"story.txt": "story.txt does not exist", "-": "standard input is empty"}[spec]
     assert missing in error_of(capsys, "--resume", "--out_dir", "out", "--data", spec)

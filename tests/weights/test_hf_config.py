@@ -49,6 +49,8 @@ def test_missing_settings_have_the_defaults_of_the_format():
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, 1e4, RopeScaling("linear", 2.0)),
         ({"rope_scaling": LLAMA3, "rope_theta": 5e5}, 5e5, RopeScaling("llama3", 8.0, 8192, 1.0, 4.0)),
         ({"rope_parameters": {**LLAMA3, "rope_theta": 5e5}}, 5e5, RopeScaling("llama3", 8.0, 8192, 1.0, 4.0)),
+        ({"rope_parameters": {**LLAMA3, "rope_theta": 5e5}, "rope_scaling": YARN}, 5e5,
+         RopeScaling("llama3", 8.0, 8192, 1.0, 4.0)),  # the new spelling takes precedence
         ({"rope_scaling": {**YARN, "rope_type": "yarn", "finetuned": True}}, 1e4, RopeScaling("yarn", 4.0, 1024)),
         ({"rope_scaling": {**YARN, "beta_fast": 16, "beta_slow": 2, "attention_factor": 0.9}}, 1e4,
          RopeScaling("yarn", 4.0, 1024, 2, 16, 0.9)),
@@ -80,10 +82,6 @@ INVALID = {
     "longrope": ({"rope_scaling": {"rope_type": "longrope", "short_factor": [1], "long_factor": [1]}}, "longrope"),
     "unknown": ({"rope_scaling": {"type": "spiral", "factor": 2.0}}, "spiral"),
     "untyped": ({"rope_scaling": {"factor": 2.0}}, "default"),
-    "two types": (
-        {"rope_scaling": {"type": "linear", "rope_type": "yarn", "factor": 2.0}},
-        "is 'yarn' and type 'linear'",
-    ),
     "per layer": ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "full_attention"),
     "mrope": ({"rope_scaling": {"type": "default", "mrope_section": [1, 2]}}, "mrope_section"),
     "partial inside": ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary"),
@@ -91,7 +89,6 @@ INVALID = {
     "no llama3 range": ({"rope_scaling": {"type": "llama3", "factor": 8.0}}, "lacks low_freq_factor, high_freq_factor"),
     "truncate": ({"rope_scaling": {**YARN, "truncate": False}}, "truncate"),
     "two thetas": ({"rope_theta": 1e4, "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, "5000"),
-    "two scalings": ({"rope_scaling": YARN, "rope_parameters": LLAMA3}, "disagree"),
     "not a table": ({"rope_scaling": "linear"}, "table"),
     "theta": ({"rope_theta": -1.0}, "rope_theta is -1"),
     "odd head": ({"head_dim": 15}, "head_dim is 15"),
