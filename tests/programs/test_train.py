@@ -104,7 +104,7 @@ def test_a_recognized_separator_is_printed_once_and_saved_with_the_run(capsys):
     err = stderr_of(capsys, "small.toml", "--data", "tagged.txt", "--out_dir", "out", "--sample_every", "4")
     assert err.count("<|endoftext|>, 199 times") == 1
     settings = tomllib.loads(Path("out/config.toml").read_text(encoding="utf-8"))
-    assert settings["doc_separator"] == "\n<|endoftext|>\n"
+    assert settings["doc_separator"] == "<|endoftext|>"
     assert settings["start_text"] == "", "each line is a document, which is enough of them"
     assert load_tokenizer("out").vocab_size == 259 + len(set(TEXT) - {"\n"})
     assert "<|endoftext|>" not in stderr_of(capsys, "--resume", "--out_dir", "out", "--max_steps", "6")
@@ -115,15 +115,18 @@ def test_a_recognized_separator_is_printed_once_and_saved_with_the_run(capsys):
 def test_the_validation_text_of_a_run_is_found_in_cache_or_files_unless_it_changed(capsys):
     stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
     text = Path("text.txt").read_text(encoding="utf-8")
-    end, tokenizer, data = text[int(len(text) * 0.9) :], load_tokenizer("out"), read_run_data_args(Path("out"))
+    tokenizer, data = load_tokenizer("out"), read_run_data_args(Path("out"))
 
     def found():
         dataset = prepare_run_dataset(Path("out"), data, tokenizer, 16)
-        return list(validation_documents(dataset, tokenizer))
+        ((tokens, size),) = validation_documents(dataset, tokenizer)
+        return tokenizer.decode(tokens[1:]), size  # the first token is not predicted
 
-    assert found() == [(tokenizer.encode(end), len(end))]
+    end, size = found()
+    assert text.endswith(end)
+    assert 0.05 * len(text) < len(end) == size < 0.15 * len(text)
     Path("text.txt").rename("elsewhere.txt")
-    assert found() == [(tokenizer.encode(end), len(end))], "the cache still has it"
+    assert found() == (end, size), "the cache still has it"
     shutil.rmtree(cache_home())
     with pytest.raises(ValueError, match=r"text.txt does not exist"):
         found()
@@ -131,7 +134,7 @@ def test_the_validation_text_of_a_run_is_found_in_cache_or_files_unless_it_chang
     with pytest.raises(ValueError, match=r"text.txt changed since the training of out: give the text"):
         found()
     Path("text.txt").write_text(text, encoding="utf-8")
-    assert found() == [(tokenizer.encode(end), len(end))]
+    assert found() == (end, size)
 
 
 @pytest.mark.usefixtures("each_processor")

@@ -56,7 +56,7 @@ def test_notes_about_the_text_are_printed_only_if_it_can_be_prepared(tmp_path, c
     assert capsys.readouterr().err == ""
     text = prepare_text(Run(settings | {"max_seq_len": 9}, tmp_path / "run", notes=("early",)), Ranks())
     assert capsys.readouterr().err.startswith("early\ndocuments ")
-    assert text.settings["doc_separator"] == "\n<|endoftext|>\n"
+    assert text.settings["doc_separator"] == "<|endoftext|>"
     assert text.settings["vocab_size"] == text.tokenizer.vocab_size
 
 
