@@ -111,7 +111,7 @@ def random_text(first: int, later: int, max_seq_len: int) -> tuple[Transformer, 
 @torch.no_grad()
 def trained_text(path: Path, prompt: str, later: int) -> tuple[Transformer, Tokenizer, Tensor]:
     """The model, and the prompt with its greedy continuation, computed without a cache: (1, T)."""
-    model, tokenizer, _ = open_model(path)
+    model, tokenizer = open_model(path)
     tokens = torch.tensor([tokenizer.encode(prompt)])
     args = model.args
     check_fit(tokens.shape[1], later, args.max_seq_len)

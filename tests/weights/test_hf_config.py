@@ -74,6 +74,7 @@ INVALID = {
     "activation": ({"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
     "biases of all projections": ({**QWEN3, "attention_bias": True}, "attention_bias is True"),
     "another family's class": ({**QWEN3, "architectures": ["LlamaForCausalLM"]}, "only Qwen3ForCausalLM"),
+    "no head_dim": ({**QWEN3, "head_dim": ...}, "head_dim missing"),
     "no default of another model": ({"model_type": "qwen2", "architectures": None}, "num_key_value_heads missing"),
     "partial": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
     "quantized": ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
