@@ -88,6 +88,9 @@ POLAR = Fault("polar's arguments exchanged", "torch.polar takes the length first
 LENGTH = Fault("the length is not 1", "A rotation has length 1: torch.polar(torch.ones_like(angles), angles).", 4)
 DEGREES = Fault("degrees", "Angles are in radians: position 1 rotates pair 0 by 1 radian, which is 57.3 degrees.", 4)
 CIRCLES = Fault("a factor of pi", "The angle is p theta^(-2i/dim) radians, not multiplied or divided by 2 pi.", 4)
+FACTOR = Fault(
+    "a factor of the angles", "The angle is p theta^(-2i/dim) radians, without another factor: position 1 has 1.", 4
+)
 ADDED_ANGLES = Fault(
     "added instead of multiplied", "The angle is position times frequency: torch.outer(positions, freqs).", 4
 )
@@ -191,6 +194,9 @@ PRODUCT = Fault(
     "another operation than the product",
     "A rotation multiplies the complex number x + jy by the table's. A sum or a quotient does not rotate.",
     1,
+)
+FORMULA = Fault(
+    "the formula of the rotation", "A pair (x, y) becomes (x cos a - y sin a, x sin a + y cos a): compare the terms.", 1
 )
 TWICE = Fault(
     "rotated twice",
