@@ -95,7 +95,7 @@ def check_target(target: Path, to: str) -> None:
     is_empty_directory = target.is_dir() and not any(target.iterdir())
     if is_empty_directory and (target.is_symlink() or os.path.ismount(target) or target.samefile(".")):
         raise ValueError(f"{target} cannot be replaced by another directory: give a new name, or a name inside it")
-    if target.exists() and not (is_empty_directory and to != "llama2c"):
+    if os.path.lexists(target) and not (is_empty_directory and to != "llama2c"):  # also a link that leads nowhere
         raise ValueError(f"{target} exists: give a new name, or remove it first")
     if not target.absolute().parent.is_dir():
         raise ValueError(f"{target.absolute().parent} is not a directory: create it first")

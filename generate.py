@@ -11,6 +11,7 @@ import startup  # noqa: F401, I001  must come before torch
 import argparse
 import json
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -21,7 +22,6 @@ from tqdm import tqdm
 from model.cli import (
     Parser,
     add_flags,
-    decode_surrogates,
     explain_out_of_memory,
     from_settings,
     print_note,
@@ -32,13 +32,14 @@ from model.cli import (
 from model.cli.machine import DeviceName, check_memory, choose_threads, has_native_bfloat16, pick_device, pick_dtype
 from model.cli.parser import format_flag
 from model.decoding.batches import check_equal_lengths, check_shift_invariant, check_uncached, memory_needed
-from model.decoding.chat import Chat, open_chat
+from model.decoding.chat import Chat, open_chat, user_message
 from model.decoding.conversation import Conversation, converse
 from model.decoding.endless import is_shift_invariant
 from model.decoding.network import for_decoding
 from model.decoding.prompts import Prompt, check_fit, read_texts, shorten_prompts
 from model.decoding.samples import CompletionSettings, Sample, Speed, check_stop_strings, complete
 from model.decoding.sampling import Sampling
+from model.ranges import Range, raise_problems, range_problems
 from model.text.tokenizer import Tokenizer
 from model.training.config import read_run_settings
 from model.transformer import Transformer
@@ -46,7 +47,6 @@ from model.weights import find_network, open_checkpoint
 from model.weights.checkpoint import Checkpoint, is_missing, newest_run
 
 SEPARATOR = "\n" + 40 * "-"  # between the texts of several samples
-MAX_SAMPLES = 1_000_000  # per prompt
 CONVERSATION = "a conversation (--interactive, or --chat without --prompt)"
 DEFAULT_NEW_TOKENS = 256  # default number of new tokens, if the context allows it
 
@@ -55,11 +55,11 @@ DEFAULT_NEW_TOKENS = 256  # default number of new tokens, if the context allows 
 class Options:
     """Output, model, device and dtype."""
 
-    max_new_tokens: Annotated[int | None, "length of the continuation (default: 256, or what the context allows)"] = (
-        None
-    )
-    num_samples: Annotated[int, "continuations of each prompt"] = 1
-    batch_size: Annotated[int, "texts generated at the same time"] = 16
+    max_new_tokens: Annotated[
+        int | None, "length of the continuation (default: 256, or what the context allows)", Range(1)
+    ] = None
+    num_samples: Annotated[int, "continuations of each prompt", Range(1, 1_000_000)] = 1
+    batch_size: Annotated[int, "texts generated at the same time", Range(1)] = 16
     tokenizer: Annotated[Path | None, "tokenizer file (default: the one beside the model)"] = None
     network: Annotated[str | None, "the model is this subclass of Transformer: MODULE:CLASS"] = None
     jsonl: Annotated[bool, "print one JSON object per sample: prompt, text, tokens, finish_reason"] = False
@@ -85,12 +85,7 @@ class Options:
     compile: Annotated[bool, "use torch.compile; the speedup depends on the model and the processor"] = False
 
     def __post_init__(self) -> None:
-        for name in ("max_new_tokens", "num_samples", "batch_size"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is {value}: give at least 1")
-        if self.num_samples > MAX_SAMPLES:
-            raise ValueError(f"num_samples is {self.num_samples}: give at most {MAX_SAMPLES}")
+        raise_problems(range_problems(self))
         if self.logprobs and not self.jsonl:
             raise ValueError("logprobs are printed in JSON objects: add --jsonl")
         if self.no_cache:
@@ -105,20 +100,44 @@ class Options:
             raise ValueError(f"{CONVERSATION} takes no --no_cache, --jsonl or --num_samples: leave them out")
 
 
-@dataclass(frozen=True)
-class Job:
-    """Everything that generation needs: model, tokenizer and encoded prompts."""
+def main() -> None:
+    flags, options, sampling = parse_flags()
+    device = pick_device(options.device)
+    checkpoint = open_checkpoint(flags.model or newest_run())  # reads no weights yet, so that mistakes are found first
+    tokenizer = checkpoint.tokenizer(options.tokenizer)
+    chat = None
+    if options.chat or options.interactive:
+        chat = open_chat(checkpoint.path, tokenizer, options.system, required=options.chat)
+    if options.ignore_eos:
+        tokenizer.eos_ids = ()
+    prompts = [] if options.interactive else read_prompts(flags, options, checkpoint, tokenizer, chat)
+    max_new_tokens = options.max_new_tokens or default_length(prompts, options, checkpoint)
 
-    network: Transformer  # prepared for decoding
-    tokenizer: Tokenizer
-    prompts: list[Prompt]  # each prompt repeated num_samples times
-    max_new_tokens: int
-    chat: Chat | None  # the chat template, if it is applied
+    with explain_out_of_memory(memory_advice(options), device):
+        network = load_network(checkpoint, options, device, prompts, max_new_tokens)
+        speed = Speed()
+        try:
+            if options.interactive:
+                endless = options.endless or is_shift_invariant(network)
+                conversation = Conversation(network, tokenizer, sampling, speed, chat, endless)
+                converse(conversation, max_new_tokens, flags.stop)
+            else:
+                completion = CompletionSettings(
+                    max_new_tokens, flags.stop, options.batch_size, options.logprobs, not options.no_cache,
+                    options.endless,
+                )  # fmt: skip
+                print_samples(complete(network, tokenizer, prompts, completion, sampling, speed), prompts, options)
+        except KeyboardInterrupt:
+            print(flush=True)  # end the line of the unfinished text
+            raise
+        finally:
+            if speed.prompt_tokens:
+                print_note(f"{speed}; {quantity(torch.get_num_threads(), 'thread')}")
 
 
-def parse() -> tuple[argparse.Namespace, Options, Sampling]:
+def parse_flags() -> tuple[argparse.Namespace, Options, Sampling]:
     description = "Continue a text. The text goes to stdout, everything else to stderr."
-    parser = Parser(text_flag="--prompt", prog="generate.py", description=description)
+    parser = Parser("--prompt", prog="generate.py", description=description)
     parser.add_argument(
         "model", nargs="?", type=Path, metavar="MODEL", help="run directory or checkpoint (default: newest run)"
     )
@@ -131,8 +150,6 @@ def parse() -> tuple[argparse.Namespace, Options, Sampling]:
     )
     add_flags(parser, Sampling, Options)
     flags = parser.parse_args()
-    flags.prompt = [decode_surrogates(text) for text in flags.prompt]
-    flags.stop = [decode_surrogates(text) for text in flags.stop]
     options = from_settings(Options, read_flags(flags, Options))
     check_stop_strings(flags.stop)
     if options.chat and not (flags.prompt or flags.prompt_file):
@@ -144,65 +161,46 @@ def parse() -> tuple[argparse.Namespace, Options, Sampling]:
     return flags, options, from_settings(Sampling, read_flags(flags, Sampling))
 
 
-def main() -> int:
-    flags, options, sampling = parse()
-    device = pick_device(options.device)
-    with explain_out_of_memory(memory_advice(options), device):
-        generate_texts(load(flags, options, device), flags.stop, options, sampling)
-    return 0
+def read_prompts(
+    flags: argparse.Namespace, options: Options, checkpoint: Checkpoint, tokenizer: Tokenizer, chat: Chat | None
+) -> list[Prompt]:
+    """Read and encode the prompts, each repeated num_samples times. Raises ValueError if one does not fit.
+
+    Without a chat, the run's ``start_text`` replaces an empty prompt, which would be BOS alone: a model trained on few
+    documents has rarely seen BOS.
+    """
+    texts = read_texts(flags.prompt, flags.prompt_file)
+    if chat:
+        encoded = [chat.encode([user_message(text)]) for text in texts]
+    else:
+        start_text = read_run_settings(checkpoint.path).get("start_text", "")
+        encoded = [tokenizer.encode(text or start_text) for text in texts]
+    prompts = [Prompt(text, tokens) for text, tokens in zip(texts, encoded)]
+    context = checkpoint.args.max_seq_len
+    if options.endless:
+        prompts = shorten_prompts(prompts, context)
+    else:
+        check_fit(prompts, context, options.max_new_tokens)
+    return [prompt for prompt in prompts for _ in range(options.num_samples)]
 
 
-def generate_texts(job: Job, stop: list[str], options: Options, sampling: Sampling) -> None:
-    """Continue the prompts, or talk with the user. Prints the speed at the end."""
-    speed = Speed()
-    try:
-        if options.interactive:
-            endless = options.endless or is_shift_invariant(job.network)
-            conversation = Conversation(job.network, job.tokenizer, sampling, speed, job.chat, endless)
-            converse(conversation, job.max_new_tokens, stop)
-        else:
-            print_samples(job, options, stop, sampling, speed)
-    except KeyboardInterrupt:
-        print(flush=True)  # end the line of the unfinished text
-        raise
-    finally:
-        if speed.prompt_tokens:
-            print_note(f"{speed}; {quantity(torch.get_num_threads(), 'thread')}")
+def default_length(prompts: Sequence[Prompt], options: Options, checkpoint: Checkpoint) -> int:
+    """DEFAULT_NEW_TOKENS, or fewer if the longest prompt leaves less of the context."""
+    if options.endless or options.interactive:
+        return DEFAULT_NEW_TOKENS
+    longest = max(len(prompt.tokens) for prompt in prompts)
+    return min(DEFAULT_NEW_TOKENS, checkpoint.args.max_seq_len - longest)
 
 
-def memory_advice(options: Options) -> str:
-    if options.interactive:
-        return "give a smaller model, or --dtype int8"
-    return "lower --batch_size or --max_new_tokens, or give a smaller model"
-
-
-def load(flags: argparse.Namespace, options: Options, device: torch.device) -> Job:
-    """Check the arguments and load the model. The weights are read last, so that errors appear at once."""
-    checkpoint = open_checkpoint(flags.model or newest_run())
-    tokenizer = checkpoint.tokenizer(options.tokenizer)
+def load_network(
+    checkpoint: Checkpoint, options: Options, device: torch.device, prompts: Sequence[Prompt], max_new_tokens: int
+) -> Transformer:
+    """Load the weights, after checking that the prompts can share batches and that their cache fits into memory."""
+    args = checkpoint.args
     variant = find_network(options.network) if options.network else None
     dtype = pick_dtype(options.dtype, device, checkpoint.dtype)
     if options.dtype == "bfloat16" and not has_native_bfloat16(device):
         print_note(f"note: {device} has no bfloat16 instructions and emulates them slowly; --dtype auto avoids this")
-
-    args = checkpoint.args
-    chat = None
-    if options.chat or options.interactive:
-        chat = open_chat(checkpoint.path, tokenizer, options.system, required=options.chat)
-    if options.ignore_eos:
-        tokenizer.eos_ids = ()
-    max_new_tokens = options.max_new_tokens or DEFAULT_NEW_TOKENS
-    prompts: list[Prompt] = []
-    if not options.interactive:
-        prompts = encode_prompts(flags, checkpoint, tokenizer, chat)
-        if options.endless:
-            prompts = shorten_prompts(prompts, args.max_seq_len)
-        else:
-            check_fit(prompts, args.max_seq_len, options.max_new_tokens)
-            if options.max_new_tokens is None:
-                longest = max(len(prompt.tokens) for prompt in prompts)
-                max_new_tokens = min(DEFAULT_NEW_TOKENS, args.max_seq_len - longest)
-        prompts = [prompt for prompt in prompts for _ in range(options.num_samples)]
     if options.endless:
         check_shift_invariant(variant or Transformer)
         for first in range(0, len(prompts), options.batch_size):
@@ -216,34 +214,21 @@ def load(flags: argparse.Namespace, options: Options, device: torch.device) -> J
         check_memory(memory_needed(args, rows, tokens, dtype), purpose, memory_advice(options))
     model = checkpoint.model(device, dtype, variant, int8=options.dtype == "int8")
     choose_threads(device, rows * sum(weight.numel() for weight in model.state_dict().values()))
-    return Job(for_decoding(model, options.compile), tokenizer, prompts, max_new_tokens, chat)
+    return for_decoding(model, options.compile)
 
 
-def encode_prompts(
-    flags: argparse.Namespace, checkpoint: Checkpoint, tokenizer: Tokenizer, chat: Chat | None
-) -> list[Prompt]:
-    """Encode the prompts. Without a chat, the run's ``start_text`` replaces an empty prompt.
-
-    An empty prompt would be BOS alone, and a model trained on few documents has rarely seen BOS.
-    """
-    texts = read_texts(flags.prompt, flags.prompt_file)
-    if chat:
-        encoded = chat.encode_questions(texts)
-    else:
-        start_text = read_run_settings(checkpoint.path).get("start_text", "")
-        encoded = (tokenizer.encode(text or start_text) for text in texts)
-    return [Prompt(text, tokens) for text, tokens in zip(texts, encoded)]
+def memory_advice(options: Options) -> str:
+    if options.interactive:
+        return "give a smaller model, or --dtype int8"
+    return "lower --batch_size or --max_new_tokens, or give a smaller model"
 
 
-def print_samples(job: Job, options: Options, stop: list[str], sampling: Sampling, speed: Speed) -> None:
-    """Generate and print all samples, with a progress bar if there is more than one batch."""
-    completion = CompletionSettings(
-        job.max_new_tokens, stop, options.batch_size, options.logprobs, not options.no_cache, options.endless
-    )
-    unfinished = len(job.prompts)
+def print_samples(samples: Iterator[Sample], prompts: Sequence[Prompt], options: Options) -> None:
+    """Print the samples as they grow, with a progress bar if there is more than one batch."""
+    unfinished = len(prompts)
     one_batch = unfinished <= options.batch_size
     with tqdm(total=unfinished, unit="sample", disable=one_batch, file=sys.stderr) as bar:
-        for sample in complete(job.network, job.tokenizer, job.prompts, completion, sampling, speed):
+        for sample in samples:
             if sample.finish is not None:
                 unfinished -= 1
             print_sample(sample, options, is_last=unfinished == 0)

@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from model.cli import Parser, Settings, add_flags, local_path, read_flags, run_script
+from model.cli import Parser, Settings, add_flags, read_flags, run_script
 from model.cli.machine import keep_freed_memory
 from model.text.sources import PYTHON_DOCS
 from model.training.choice import show_plan
@@ -68,8 +68,8 @@ def sort_arguments(arguments: Sequence[str], settings: Settings, resume: bool) -
     configs: list[Path] = []
     texts: list[str] = []
     for argument in arguments:
-        if resume and local_path(argument).is_dir():
-            settings = add_setting(settings, "out_dir", local_path(argument), argument)
+        if resume and Path(argument).is_dir():
+            settings = add_setting(settings, "out_dir", Path(argument), argument)
             continue
         config = find_config(argument)
         if config:
@@ -96,7 +96,7 @@ def find_config(name: str) -> Path | None:
     The latter can be named ``demo``, ``demo.toml`` or ``configs/demo.toml``. If there is neither, raises ValueError for
     a name that ends in ``.toml``, and returns None for any other.
     """
-    path = local_path(name)
+    path = Path(name)
     if path.suffix == ".toml" and path.exists():
         return path
     shipped = CONFIG_DIR / f"{path.name.removesuffix('.toml')}.toml"
@@ -109,7 +109,7 @@ def find_config(name: str) -> Path | None:
 
 def check_text(name: str) -> None:
     """Raise ValueError for a path that does not exist, and for a model, which is probably meant to be continued."""
-    path = local_path(os.path.expanduser(name))
+    path = Path(os.path.expanduser(name))
     if any((path / file).is_file() for file in (CONFIG_FILE, *MODEL_CONFIGS)):
         raise ValueError(
             f"{name} is a model: --resume {name} continues its run, --init_from {name} fine-tunes it, --data {name} "

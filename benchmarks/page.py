@@ -18,7 +18,7 @@ from model.text.sources import open_documents
 from model.text.tokenizer import SentencePieceTokenizer
 from model.text.train_tokenizer import train_tokenizer
 from model.weights import save_model, save_tokenizer
-from study.topics import TOPICS, run
+from study.topics import run
 
 SIZES = {
     "0.7M": {"dim": 128, "n_layers": 3, "n_heads": 4, "vocab_size": 1024, "tie_embeddings": True},
@@ -84,7 +84,7 @@ def main() -> None:
             model = Transformer(args)
             save_model(model, home)
             out = home.with_suffix(".html")
-            run("page", TOPICS["page"](model=home, out=out, prompt="Return the number of"))
+            run("page", model=home, out=out, prompt="Return the number of")
             count = sum(weight.numel() for weight in model.parameters())
             print(f"{name}: {count:,} parameters, {out.stat().st_size / 1e6:.1f} MB")
             measure(browser, out.as_uri())

@@ -2,9 +2,10 @@
 
 Read in this order:
 
-    config.py        ModelArgs: every number that shapes the network
+    config.py        ModelArgs: every number that shapes the network (ranges.py: the bounds of settings)
     rope.py          rotary position embedding (rope_scaling.py: for contexts longer than trained on)
     cache.py         keys and values of earlier tokens
+    layers.py        Linear and RMSNorm
     attention.py     grouped-query attention and its formula (kernels.py: faster ways to compute it; skip it at first)
     transformer.py   the block around it, and the whole network
     generation.py    the decode loop: prefill, then sample, yield, forward

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from . import kernels
-from .cache import KVCache
+from .cache import LayerCache
 from .config import ModelArgs
+from .layers import Linear, RMSNorm
 from .rope import apply_rotary_emb
 
 
@@ -18,17 +19,18 @@ class Attention(nn.Module):
     (grouped-query attention, arXiv:2305.13245).
     """
 
-    def __init__(self, args: ModelArgs, layer_id: int) -> None:
+    def __init__(self, args: ModelArgs) -> None:
         super().__init__()
-        self.layer_id = layer_id
         self.head_dim = args.head_dim
-        self.wq = nn.Linear(args.dim, args.n_heads * args.head_dim, bias=False)
-        self.wk = nn.Linear(args.dim, args.n_kv_heads * args.head_dim, bias=False)
-        self.wv = nn.Linear(args.dim, args.n_kv_heads * args.head_dim, bias=False)
-        self.wo = nn.Linear(args.n_heads * args.head_dim, args.dim, bias=False)
+        self.wq = Linear(args.dim, args.n_heads * args.head_dim, bias=args.qkv_bias)
+        self.wk = Linear(args.dim, args.n_kv_heads * args.head_dim, bias=args.qkv_bias)
+        self.wv = Linear(args.dim, args.n_kv_heads * args.head_dim, bias=args.qkv_bias)
+        self.wo = Linear(args.n_heads * args.head_dim, args.dim, bias=False)
+        self.q_norm = RMSNorm(args.head_dim, args.norm_eps) if args.qk_norm else nn.Identity()
+        self.k_norm = RMSNorm(args.head_dim, args.norm_eps) if args.qk_norm else nn.Identity()
 
     def forward(
-        self, x: Tensor, start_pos: int, freqs_cis: Tensor, mask: Tensor | None, cache: KVCache | None
+        self, x: Tensor, start_pos: int, freqs_cis: Tensor, mask: Tensor | None, cache: LayerCache | None
     ) -> Tensor:
         """x (B, T, dim) -> (B, T, dim). ``freqs_cis`` (T, D/2) holds the rotations of these T positions."""
         B, T, _ = x.shape
@@ -36,11 +38,12 @@ class Attention(nn.Module):
         xk = self.wk(x).view(B, T, -1, self.head_dim)  # (B, T, K, D)
         xv = self.wv(x).view(B, T, -1, self.head_dim)  # (B, T, K, D)
 
+        xq, xk = self.q_norm(xq), self.k_norm(xk)  # Qwen3; the identity otherwise
         xq, xk = apply_rotary_emb(xq, xk, freqs_cis)  # values are not rotated: RoPE affects the scores only
 
         xq, xk, xv = (t.transpose(1, 2) for t in (xq, xk, xv))  # (B, H or K, T, D)
-        if cache is not None:
-            xk, xv = cache.update(self.layer_id, start_pos, xk, xv)  # (B, K, S, D)
+        if cache is not None:  # the cache of this layer
+            xk, xv = cache.update(start_pos, xk, xv)  # (B, K, S, D)
 
         out = self.attend(xq, xk, xv, mask)  # (B, H, T, D)
         return self.wo(out.transpose(1, 2).flatten(2))  # (B, T, dim)

@@ -6,8 +6,26 @@ from torch import Tensor
 from .config import ModelArgs
 
 
+class LayerCache:
+    """Keys, already rotated, and values of one layer: (B, K, max_seq_len, D) each."""
+
+    def __init__(self, keys: Tensor, values: Tensor) -> None:
+        self.keys, self.values = keys, values
+
+    def update(self, start_pos: int, xk: Tensor, xv: Tensor) -> tuple[Tensor, Tensor]:
+        """Write keys and values of T new tokens, (B, K, T, D), and return those of all S = start_pos + T.
+
+        They are detached before they are stored; otherwise the cache would keep the activations of every step alive. So
+        wk and wv get no gradient in a forward pass with a cache.
+        """
+        end = start_pos + xk.shape[2]
+        self.keys[:, :, start_pos:end] = xk.detach()
+        self.values[:, :, start_pos:end] = xv.detach()
+        return self.keys[:, :, :end].type_as(xk), self.values[:, :, :end].type_as(xv)  # (B, K, S, D)
+
+
 class KVCache:
-    """Keys, already rotated, and values of every layer, allocated once: (L, B, K, max_seq_len, D) each.
+    """One ``LayerCache`` for each layer of the network, allocated once.
 
     The cache does not count its tokens: the caller passes ``start_pos``. To overwrite slots or to begin another text,
     pass a lower one. Nothing needs to be cleared, because slots at ``start_pos + T`` and above are never read.
@@ -28,18 +46,9 @@ class KVCache:
             raise ValueError(f"max_seq_len is {self.max_seq_len}: the network allows 1 to {args.max_seq_len}")
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}: give at least 1")
-        shape = (args.n_layers, batch_size, args.n_kv_heads, self.max_seq_len, args.head_dim)
-        self.keys = torch.zeros(shape, dtype=dtype, device=device)  # (L, B, K, max_seq_len, D)
-        self.values = torch.zeros(shape, dtype=dtype, device=device)  # (L, B, K, max_seq_len, D)
+        shape = (batch_size, args.n_kv_heads, self.max_seq_len, args.head_dim)
 
-    def update(self, layer_id: int, start_pos: int, xk: Tensor, xv: Tensor) -> tuple[Tensor, Tensor]:
-        """Write keys and values of T new tokens, (B, K, T, D), and return those of all S = start_pos + T.
+        def zeros() -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)  # (B, K, max_seq_len, D)
 
-        They are detached before they are stored; otherwise the cache would keep the activations of every step alive. So
-        wk and wv get no gradient in a forward pass with a cache.
-        """
-        end = start_pos + xk.shape[2]
-        keys, values = self.keys[layer_id], self.values[layer_id]  # (B, K, max_seq_len, D)
-        keys[:, :, start_pos:end] = xk.detach()
-        values[:, :, start_pos:end] = xv.detach()
-        return keys[:, :, :end].type_as(xk), values[:, :, :end].type_as(xv)  # (B, K, S, D)
+        self.layers = [LayerCache(zeros(), zeros()) for _ in range(args.n_layers)]

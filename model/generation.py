@@ -35,8 +35,7 @@ def decode(
     for chunk in tokens.split(CHUNK, dim=1):
         T = chunk.shape[1]
         mask = padding_mask(padding, start_pos, T)
-        # (B, T, dim), or if for_decoding (decoding/network.py) made the network, the last token only: (B, 1, dim)
-        h = network.hidden(chunk, start_pos, cache, mask)
+        h = network.hidden(chunk, start_pos, cache, mask)  # (B, T, dim)
         start_pos += T
     token = sample(network.logits(h[:, -1]))  # (B, 1), from logits (B, V) after the last token only
     yield token

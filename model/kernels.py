@@ -137,11 +137,15 @@ SLICES = 8  # of a weight matrix, read by up to 8 cores at a time; more slices t
 MAX_SLICED_ROWS = 128  # up to here a float32 product is faster in slices; measured on AVX2, used on every CPU
 
 
-def linear(x: Tensor, weight: Tensor) -> Tensor:
-    """``F.linear``, with the fastest implementation for the dtype and the number of rows in x."""
-    if x.dtype != weight.dtype:  # under autocast, which casts the arguments of F.linear
-        return F.linear(x, weight)
-    return choose_linear(x)(x, weight)
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``F.linear``, with the fastest implementation for the dtype and the number of rows in x.
+
+    Training uses F.linear: it has many rows, and autocast casts its arguments.
+    """
+    if torch.is_grad_enabled() or x.dtype != weight.dtype:
+        return F.linear(x, weight, bias)
+    out = choose_linear(x)(x, weight)
+    return out if bias is None else out + bias
 
 
 def choose_linear(x: Tensor) -> Product:

@@ -6,9 +6,11 @@ Each scaling is a function from frequencies to frequencies, both (D/2,) in radia
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Literal, cast, get_args
+from typing import Annotated, Literal, cast
 
 from torch import Tensor
+
+from .ranges import Range, is_number, range_problems
 
 Type = Literal["linear", "ntk", "llama3", "yarn"]
 UNSET = cast(int, None)  # None, typed as int: the field was left out
@@ -71,18 +73,20 @@ class RopeScaling:
     """A scaling and its parameters: the field ``rope_scaling`` of ModelArgs."""
 
     type: Annotated[Type, "which function"] = "linear"
-    factor: Annotated[float, "divides the frequencies; about how many times longer the context becomes"] = 1.0
-    original_max_seq_len: Annotated[int, "llama3 and yarn: the context the model was trained on"] = UNSET
+    factor: Annotated[float, "divides the frequencies; about how many times longer the context", Range(1, 1e6)] = 1.0
+    original_max_seq_len: Annotated[int, "llama3 and yarn: the trained context", Range(1, 2**40)] = UNSET
     low: Annotated[float, "llama3 and yarn: pairs with fewer turns in that context are fully scaled"] = 1.0
     high: Annotated[float, "pairs with more turns are unchanged (default: llama3 4, yarn 32)"] = UNSET
-    attention_factor: Annotated[float, "multiplies queries and keys (default: yarn 0.1 ln factor + 1, else 1)"] = UNSET
+    attention_factor: Annotated[
+        float, "multiplies queries and keys (default: yarn 0.1 ln factor + 1, else 1)", Range(0.01, 100)
+    ] = UNSET
 
     def __post_init__(self) -> None:
         if self.high is UNSET:
             object.__setattr__(self, "high", 4.0 if self.type == "llama3" else 32.0)
         if self.attention_factor is UNSET:
-            scale = 0.1 * math.log(self.factor) + 1 if self.type == "yarn" and _is_in_range(self.factor, 1) else 1.0
-            object.__setattr__(self, "attention_factor", scale)
+            is_yarn = self.type == "yarn" and is_number(self.factor) and self.factor >= 1
+            object.__setattr__(self, "attention_factor", 0.1 * math.log(self.factor) + 1 if is_yarn else 1.0)
 
     def __call__(self, freqs: Tensor) -> Tensor:
         if self.type == "linear":
@@ -93,18 +97,9 @@ class RopeScaling:
         return scale(freqs, self.factor, self.original_max_seq_len, self.low, self.high)
 
     def problems(self) -> Iterator[str]:
-        if self.type not in get_args(Type):
-            yield f"rope_scaling type is {self.type!r}: give one of {', '.join(get_args(Type))}"
-        if not _is_in_range(self.factor, 1, 1e6):
-            yield f"rope_scaling factor is {self.factor!r}: give a number from 1 to a million"
-        if not _is_in_range(self.attention_factor, 0.01, 100):
-            yield f"rope_scaling attention_factor is {self.attention_factor!r}: give a number from 0.01 to 100"
-        if not (_is_in_range(self.high, 0) and _is_in_range(self.low, 0) and 0 < self.low < self.high):
-            yield f"rope_scaling low is {self.low!r} and high {self.high!r}: give 0 < low < high"
-        original = self.original_max_seq_len
-        if self.type in ("llama3", "yarn") and not (isinstance(original, int) and 1 <= original <= 2**40):
-            yield f"rope_scaling original_max_seq_len is {original!r}: give the context that the model was trained on"
-
-
-def _is_in_range(value: object, least: float, most: float = 1e308) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
+        """Yield a message for each wrong value. ModelArgs reports them together with its own problems."""
+        yield from range_problems(self)
+        if not (is_number(self.low) and is_number(self.high) and 0 < self.low < self.high < math.inf):
+            yield f"low is {self.low!r} and high {self.high!r}: give 0 < low < high"
+        if self.type in ("llama3", "yarn") and self.original_max_seq_len is UNSET:
+            yield "original_max_seq_len is missing: give the context that the model was trained on"

@@ -2,28 +2,15 @@
 
 import math
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from . import kernels
 from .attention import Attention
-from .cache import KVCache
+from .cache import KVCache, LayerCache
 from .config import ModelArgs
+from .layers import Linear, RMSNorm
 from .rope import precompute_freqs_cis
-
-
-class RMSNorm(nn.Module):
-    """Divide by the root mean square, computed in float32, and scale (arXiv:1910.07467)."""
-
-    def __init__(self, dim: int, eps: float) -> None:
-        super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.ones(dim))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x32 = x.float()
-        normed = x32 * torch.rsqrt(x32.square().mean(-1, keepdim=True) + self.eps)
-        return normed.type_as(x) * self.weight
 
 
 class FeedForward(nn.Module):
@@ -31,9 +18,9 @@ class FeedForward(nn.Module):
 
     def __init__(self, args: ModelArgs) -> None:
         super().__init__()
-        self.w1 = nn.Linear(args.dim, args.hidden_dim, bias=False)
-        self.w2 = nn.Linear(args.hidden_dim, args.dim, bias=False)
-        self.w3 = nn.Linear(args.dim, args.hidden_dim, bias=False)
+        self.w1 = Linear(args.dim, args.hidden_dim, bias=False)
+        self.w2 = Linear(args.hidden_dim, args.dim, bias=False)
+        self.w3 = Linear(args.dim, args.hidden_dim, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.w2(F.silu(self.w1(x)) * self.w3(x))
@@ -42,15 +29,15 @@ class FeedForward(nn.Module):
 class TransformerBlock(nn.Module):
     """Pre-norm residual block: attention, then feed-forward."""
 
-    def __init__(self, args: ModelArgs, layer_id: int) -> None:
+    def __init__(self, args: ModelArgs) -> None:
         super().__init__()
-        self.attention = Attention(args, layer_id)
+        self.attention = Attention(args)
         self.feed_forward = FeedForward(args)
         self.attention_norm = RMSNorm(args.dim, args.norm_eps)
         self.ffn_norm = RMSNorm(args.dim, args.norm_eps)
 
     def forward(
-        self, x: Tensor, start_pos: int, freqs_cis: Tensor, mask: Tensor | None, cache: KVCache | None
+        self, x: Tensor, start_pos: int, freqs_cis: Tensor, mask: Tensor | None, cache: LayerCache | None
     ) -> Tensor:
         x = x + self.attention(self.attention_norm(x), start_pos, freqs_cis, mask, cache)
         return x + self.feed_forward(self.ffn_norm(x))
@@ -66,11 +53,11 @@ class Transformer(nn.Module):
         super().__init__()
         self.args = args
         self.tok_embeddings = nn.Embedding(args.vocab_size, args.dim)
-        self.layers = nn.ModuleList(TransformerBlock(args, layer_id) for layer_id in range(args.n_layers))
+        self.layers = nn.ModuleList(TransformerBlock(args) for _ in range(args.n_layers))
         self.norm = RMSNorm(args.dim, args.norm_eps)
         self.output: nn.Module | None = None
         if not args.tie_embeddings:
-            self.output = nn.Linear(args.dim, args.vocab_size, bias=False)
+            self.output = Linear(args.dim, args.vocab_size, bias=False)
         # Not a buffer: `.to(torch.bfloat16)` would cast it and drop the imaginary part.
         self.freqs_cis = precompute_freqs_cis(args.head_dim, args.max_seq_len, args.rope_theta, args.rope_scaling)
         self.init_weights()
@@ -79,7 +66,7 @@ class Transformer(nn.Module):
         """Normal, std 0.02; wo and w2 get 0.02 / sqrt(2 L), because 2 L of them add to the residual stream (GPT-2)."""
         for name, weight in self.named_parameters():
             if weight.ndim == 1:
-                nn.init.ones_(weight)
+                nn.init.constant_(weight, 0 if name.endswith("bias") else 1)
             else:
                 into_residual = name.endswith(("wo.weight", "w2.weight"))
                 nn.init.normal_(weight, std=0.02 / math.sqrt(2 * self.args.n_layers) if into_residual else 0.02)
@@ -101,16 +88,23 @@ class Transformer(nn.Module):
         """All layers and the final norm: tokens (B, T) -> (B, T, dim)."""
         self.check_positions(tokens, start_pos, cache)
         T = tokens.shape[1]
-        freqs_cis = self.freqs_cis[start_pos : start_pos + T].to(tokens.device)  # (T, D/2)
+        if self.freqs_cis.device != tokens.device:
+            self.freqs_cis = self.freqs_cis.to(tokens.device)  # once, in the first call on this device
+        freqs_cis = self.freqs_cis[start_pos : start_pos + T]  # (T, D/2)
 
-        h = self.tok_embeddings(tokens)  # (B, T, dim), without positions: RoPE adds nothing here
-        for layer in self.layers:
-            h = layer(h, start_pos, freqs_cis, mask, cache)
+        h = self.embed(tokens, start_pos)  # (B, T, dim)
+        caches = [None] * len(self.layers) if cache is None else cache.layers
+        for layer, layer_cache in zip(self.layers, caches):
+            h = layer(h, start_pos, freqs_cis, mask, layer_cache)
         return self.norm(h)
+
+    def embed(self, tokens: Tensor, start_pos: int) -> Tensor:
+        """tokens (B, T) -> (B, T, dim), without positions: RoPE adds nothing here, other encodings do."""
+        return self.tok_embeddings(tokens)
 
     def logits(self, h: Tensor) -> Tensor:
         """The output matrix: (..., dim) -> (..., V)."""
-        return F.linear(h, self.tok_embeddings.weight) if self.output is None else self.output(h)
+        return kernels.linear(h, self.tok_embeddings.weight) if self.output is None else self.output(h)
 
     def check_positions(self, tokens: Tensor, start_pos: int, cache: KVCache | None) -> None:
         """Raise ValueError unless the tokens fit, because a slice past the end of ``freqs_cis`` is silently shorter."""

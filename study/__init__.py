@@ -1,12 +1,14 @@
-"""The course about RoPE, ``python -m study TOPIC``: one file a topic, its options and a function that reports on it.
+"""The course about RoPE, ``python -m study TOPIC``: each topic is a function whose parameters are its options.
 
 __main__.py            the program
 topics.py              the topics by name
-topic.py               shared by all topics: tables, pictures, option checks, opening a trained model and its text
+options.py             the options of a topic, from the signature of its function
+topic.py               shared by all topics: tables, pictures, opening a trained model and its text
 word_order.py          order: attention without positions ignores word order
 rotation_examples.py   rotate and relative: five vectors rotated; one score at many positions
 arrows.py              pairs drawn as arrows and arcs
 clocks.py              the frequencies of a head as clocks
+lookback.py            a head that looks five tokens back, by its W_q and W_k
 decay.py               scores over distance
 form_table.py          the ways to write RoPE, side by side
 trace.py               one attention call, line by line

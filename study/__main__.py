@@ -6,8 +6,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from model.cli import Parser, add_flags, from_settings, read_flags, run_script
+from model.cli import Parser, add_flags, read_flags, run_script
 from model.cli.settings import setting_fields, suggest_name
+from .options import options_class
 from .topic import check_plot, save_plot
 from .topics import TOPICS, run
 
@@ -18,21 +19,21 @@ TEXT_OPTIONS = ("prompt", "data")  # the first of these is suggested to users wh
 
 def overview() -> str:
     width = max(map(len, TOPICS))
-    name = "python -m study"
+    program = "python -m study"
     lines = [
-        f"usage: {name} TOPIC [--plot FILE.png] [flags]",
+        f"usage: {program} TOPIC [--plot FILE.png] [flags]",
         "",
         "Explain RoPE: `python -m study TOPIC` prints a table; most draw a picture with --plot FILE.png.",
         "",
     ]
-    for topic, options in TOPICS.items():
-        lines.append(f"  {topic.ljust(width)}  {(options.__doc__ or '').splitlines()[0]}")
-    lines += ["", f"{name} TOPIC --help lists the flags of a topic."]
+    for name, topic in TOPICS.items():
+        lines.append(f"  {name.ljust(width)}  {(topic.__doc__ or '').splitlines()[0]}")
+    lines += ["", f"{program} TOPIC --help lists the flags of a topic."]
     return "\n".join(lines)
 
 
 def make_parser(topic: str) -> Parser:
-    options = TOPICS[topic]
+    options = options_class(TOPICS[topic])
     names = setting_fields(options).keys()
     text_flag = next((f"--{name}" for name in TEXT_OPTIONS if name in names), None)
     parser = Parser(text_flag, prog="study", usage=f"python -m study {topic} [flags]")
@@ -61,7 +62,7 @@ def main() -> int:
         if topic in WITHOUT_PICTURE:
             raise ValueError(f"{topic} has no picture: leave out --plot {flags.plot}")
         check_plot(flags.plot)
-    report = run(topic, from_settings(TOPICS[topic], read_flags(flags, TOPICS[topic])))
+    report = run(topic, **read_flags(flags, options_class(TOPICS[topic])))
     print(report)
     if flags.plot is not None and report.draw is not None:
         sys.stdout.flush()

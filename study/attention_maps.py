@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,20 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from model.cli.machine import check_memory
+from model.ranges import Range
 from model.transformer import Transformer
 
-from .topic import BLUE, ORANGE, Report, Table, check_options, open_model, open_text, windows_of
-
-
-@dataclass(frozen=True)
-class AttentionMaps:
-    """Which tokens each head of a trained model attends to, with the rotation and without."""
-
-    model: Annotated[Path | None, "a trained model (default: the newest run)"] = None
-    prompt: Annotated[str | None, "one text (default: windows of the model's validation text)"] = None
-    data: Annotated[tuple[str, ...], "text from whose end the windows are taken"] = ()
-    tokens: Annotated[int, "tokens of a window, at most the model's context"] = 64
-    windows: Annotated[int, "number of windows over which the weights are averaged"] = 16
+from .topic import BLUE, ORANGE, Report, Table, open_model, open_text, windows_of
 
 
 @contextmanager
@@ -44,14 +33,14 @@ def recorded_weights(model: Transformer) -> Iterator[list[Tensor]]:
 
         return both
 
-    attentions: list[Any] = [layer.attention for layer in model.layers]
-    for attention in attentions:
-        attention.attend = record(attention.attend)
+    modules: list[Any] = [layer.attention for layer in model.layers]
+    for module in modules:
+        module.attend = record(module.attend)
     try:
         yield maps
     finally:
-        for attention in attentions:
-            del attention.attend  # the method of the class is visible again
+        for module in modules:
+            del module.attend  # the method of the class is visible again
 
 
 @torch.no_grad()
@@ -62,33 +51,38 @@ def attention_weights(model: Transformer, tokens: Tensor) -> tuple[Tensor, float
     return torch.stack(maps), F.cross_entropy(logits[:, :-1].float().flatten(0, 1), tokens[:, 1:].flatten()).item()
 
 
-def run(options: AttentionMaps) -> Report:
-    check_options(options, 2, "tokens")
-    check_options(options, 1, "windows")
-    model, tokenizer, settings = open_model(options.model)
-    args, scheme = model.args, settings.scheme
-    if torch.equal(model.freqs_cis, torch.ones_like(model.freqs_cis)):
-        raise ValueError(f"scheme {scheme} does not rotate, so nothing can be switched off: name another model")
-    if options.prompt is None:
-        T = min(options.tokens, args.max_seq_len)
-        check_memory(
-            16 * options.windows * args.n_layers * args.n_heads * T**2, f"{options.windows} windows of {T} tokens"
+def attention(
+    model: Annotated[Path | None, "a trained model (default: the newest run)"] = None,
+    prompt: Annotated[str | None, "one text (default: windows of the model's validation text)"] = None,
+    data: Annotated[tuple[str, ...], "text from whose end the windows are taken"] = (),
+    tokens: Annotated[int, "tokens of a window, at most the model's context", Range(2)] = 64,
+    windows: Annotated[int, "number of windows over which the weights are averaged", Range(1)] = 16,
+) -> Report:
+    """Which tokens each head of a trained model attends to, with the rotation and without."""
+    network, tokenizer, settings = open_model(model)
+    args = network.args
+    if torch.equal(network.freqs_cis, torch.ones_like(network.freqs_cis)):
+        raise ValueError(
+            f"scheme {settings.scheme} does not rotate, so nothing can be switched off: name another model"
         )
-        ids, name = open_text(options.model, options.data, tokenizer, options.windows * T)
-        tokens = windows_of(ids, options.windows, T)  # (windows, T)
-        name = f"{options.windows} windows of {T} tokens of {name}"
+    if prompt is None:
+        T = min(tokens, args.max_seq_len)
+        check_memory(16 * windows * args.n_layers * args.n_heads * T**2, f"{windows} windows of {T} tokens")
+        ids, name = open_text(model, data, tokenizer, windows * T)
+        texts = windows_of(ids, windows, T)  # (windows, T)
+        name = f"{windows} windows of {T} tokens of {name}"
     else:
-        tokens = torch.tensor([tokenizer.encode(options.prompt)])  # (1, T)
-        T, name = tokens.shape[1], "the prompt"
+        texts = torch.tensor([tokenizer.encode(prompt)])  # (1, T)
+        T, name = texts.shape[1], "the prompt"
         if not 2 <= T <= args.max_seq_len:
             raise ValueError(f"the prompt has {T} tokens: give 2 to {args.max_seq_len}, the model's context")
         check_memory(16 * args.n_layers * args.n_heads * T**2, f"a prompt of {T} tokens")
-    rotated, loss = attention_weights(model, tokens)
-    model.freqs_cis = torch.ones_like(model.freqs_cis)
-    plain, plain_loss = attention_weights(model, tokens)
+    rotated, loss = attention_weights(network, texts)
+    network.freqs_cis = torch.ones_like(network.freqs_cis)
+    plain, plain_loss = attention_weights(network, texts)
     tables = [by_head(rotated.mean(1), plain.mean(1), name), weight_by_distance(rotated.mean(1), plain.mean(1))]
     tables[1].notes.append(f"loss, nats per token: {loss:.3f} with rotation, {plain_loss:.3f} without.")
-    words = [[readable(tokenizer.decode([token])) for token in row] for row in tokens.tolist()]
+    words = [[readable(tokenizer.decode([token])) for token in row] for row in texts.tolist()]
     return Report(tables, lambda figure: draw(figure, rotated, plain, words))
 
 

@@ -1,28 +1,19 @@
 """The frequencies of a head as clocks: how fast each pair rotates, and which distances it can tell apart."""
 
 import math
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from model.ranges import Range
 from model.rope import precompute_freqs_cis
 
-from .topic import BLUE, Report, Table, check_even, check_options, check_theta
+from .topic import BLUE, MAX_HEAD_DIM, THETAS, Report, Table, check_even
 
 MAX_PAIRS = 8  # rows of the first table, and clocks in a row of the picture
 DISTANCES = (1, 6, 44, 1000)  # 6 and 44 are near 1 and 7 turns of pair 0
 POSITIONS = (0, 1, 2, 6, 44, 1000)  # rows of the picture
-
-
-@dataclass(frozen=True)
-class Clocks:
-    """The pairs of a head as clocks: frequency, tokens per turn, and which distances each tells apart."""
-
-    head_dim: Annotated[int, "width of one head"] = 16
-    theta: Annotated[float, "base of the frequencies"] = 10000.0
-    length: Annotated[int, "trained length, in tokens"] = 64
 
 
 def frequencies(dim: int, theta: float) -> Tensor:
@@ -36,19 +27,22 @@ def shown_pairs(pairs: int) -> list[int]:
     return sorted({round(i * (pairs - 1) / max(count - 1, 1)) for i in range(count)})
 
 
-def run(options: Clocks) -> Report:
-    check_even(options, "head_dim")
-    check_options(options, 1, "length")
-    check_theta(options.theta)
-    freqs = frequencies(options.head_dim, options.theta)  # (D/2,)
+def clocks(
+    head_dim: Annotated[int, "width of one head", Range(2, MAX_HEAD_DIM)] = 16,
+    theta: Annotated[float, "base of the frequencies", THETAS] = 10000.0,
+    length: Annotated[int, "trained length, in tokens", Range(1, 10**9)] = 64,
+) -> Report:
+    """The pairs of a head as clocks: frequency, tokens per turn, and which distances each tells apart."""
+    check_even("head_dim", head_dim)
+    freqs = frequencies(head_dim, theta)  # (D/2,)
     pairs = shown_pairs(len(freqs))
     speeds = Table(
-        f"The pairs of a head of {options.head_dim}, base {options.theta:g}",
-        ("pair i", "radians per token", "tokens per turn", f"turns in {options.length} tokens"),
+        f"The pairs of a head of {head_dim}, base {theta:g}",
+        ("pair i", "radians per token", "tokens per turn", f"turns in {length} tokens"),
     )
     for i in pairs:
         rate = float(freqs[i])
-        turns = options.length * rate / (2 * math.pi)
+        turns = length * rate / (2 * math.pi)
         speeds.rows.append((i, f"{rate:.6f}", f"{2 * math.pi / rate:.2f}", f"{turns:.3f}"))
     last = len(freqs) - 1
     similarity = Table(

@@ -5,44 +5,68 @@ import math
 import statistics
 import sys
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from model.cli.files import check_is_file
+from model.ranges import Range
 
 from .positions import SCALINGS, SCHEMES, STUDY_FILE, check_scheme
-from .scheme_training import MULTIPLES, Compare, Line, budget, model_directory, prepare_for_schemes, train_one
-from .topic import DASHES, Report, Table, check_options
+from .scheme_training import MULTIPLES, Budget, Line, model_directory, prepare_for_schemes, train_one
+from .topic import DASHES, Report, Table
 
-# The committed file in the repository; if the package is installed, a file in the current directory.
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "compare.jsonl"
 SCHEMES_PER_PANEL = 4  # of the picture
 
 
-def run(options: Compare) -> Report:
-    for scheme in options.schemes:
-        check_scheme(scheme)
-    check_options(options, 1, "seeds", "steps", "batch_size", "length", "windows")
-    if not options.data:
+def compare(
+    schemes: Annotated[tuple[str, ...], "position encodings (default: all)"] = (),
+    seeds: Annotated[int, "runs of each", Range(1, 1000)] = 3,
+    results: Annotated[
+        Path | None,
+        "file with a JSON line for each finished run; finished runs are not repeated (default: "
+        "benchmarks/compare.jsonl)",
+    ] = None,
+    steps: Annotated[int, "optimizer steps", Range(1, 10**9)] = 600,
+    batch_size: Annotated[int, "sequences a step", Range(1)] = 16,
+    length: Annotated[int, "trained length, in tokens", Range(1)] = 64,
+    dim: Annotated[int, "width of the model", Range(1)] = 64,
+    n_layers: Annotated[int, "blocks of the model", Range(1)] = 2,
+    n_heads: Annotated[int, "heads of each block", Range(1)] = 4,
+    vocab_size: Annotated[int, "tokens of the BPE tokenizer trained on the data", Range(1)] = 512,
+    data: Annotated[tuple[str, ...], "text; its last tenth is the validation text"] = ("python-docs",),
+    windows: Annotated[int, "validation windows, each of 8 times the trained length", Range(1, 10**6)] = 32,
+    keep: Annotated[
+        Path | None,
+        "save the trained models in this directory, for the topics that take a model; missing ones are trained again",
+    ] = None,
+    dry: Annotated[bool, "train nothing, only show the finished runs that have these settings"] = False,
+) -> Report:
+    """The same small model with each position encoding, several seeds, tested at 1, 2, 4 and 8 times its length."""
+    schemes = tuple(check_scheme(scheme) for scheme in schemes) or tuple(SCHEMES)
+    if not data:
         raise ValueError("data is empty: name at least one text")
-    path = options.results or RESULTS
-    lines = read_results(path, options)
-    runs = [] if options.dry else missing_runs(options, lines)
+    budget = Budget(steps, batch_size, length, dim, n_layers, n_heads, vocab_size, data, windows)
+    results = results or RESULTS
+    lines = read_results(results, budget)
+    runs = [] if dry else missing_runs(schemes, seeds, lines, keep)
     if runs:
-        append(path, [])  # a file that cannot be written is an error before anything is trained
-        if options.keep:
-            options.keep.mkdir(parents=True, exist_ok=True)
-        text = prepare_for_schemes(options, dict(runs))
+        append(results, [])  # a file that cannot be written is an error before anything is trained
+        if keep:
+            keep.mkdir(parents=True, exist_ok=True)
+        text = prepare_for_schemes(budget, dict(runs))
         for scheme, seed in runs:
             print(f"{scheme}, seed {seed} ...", file=sys.stderr, flush=True)
             finished = finished_runs(lines)
-            new = [line for line in train_one(scheme, seed, text, options) if (line["scheme"], seed) not in finished]
-            append(path, new)
+            trained = train_one(scheme, seed, text, budget, keep)
+            new = [line for line in trained if (line["scheme"], seed) not in finished]
+            append(results, new)
             lines += new
-    return Report([scheme_table(options, lines), *frequency_tables(lines)], lambda figure: draw(figure, lines))
+    return Report([scheme_table(schemes, budget, lines), *frequency_tables(lines)], lambda figure: draw(figure, lines))
 
 
-def read_results(path: Path, options: Compare) -> list[Line]:
+def read_results(path: Path, budget: Budget) -> list[Line]:
     """The finished runs with the same budget. Lines cut short by a kill are skipped, and empty ones.
 
     Raises ValueError, naming the line, if a line is not a valid result.
@@ -50,7 +74,7 @@ def read_results(path: Path, options: Compare) -> list[Line]:
     if not path.exists():
         return []
     check_is_file(path)
-    same_budget = json.loads(json.dumps(budget(options)))  # as it is read back, with lists for tuples
+    same_budget = json.loads(json.dumps(asdict(budget)))  # as it is read back, with lists for tuples
     results = []
     for number, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True), 1):
         try:
@@ -105,19 +129,18 @@ def finished_runs(lines: list[Line]) -> set[tuple[str, int]]:
     return {(line["scheme"], line["seed"]) for line in lines}
 
 
-def missing_runs(options: Compare, lines: list[Line]) -> list[tuple[str, int]]:
+def missing_runs(schemes: tuple[str, ...], seeds: int, lines: list[Line], keep: Path | None) -> list[tuple[str, int]]:
     """Scheme and seed of the runs still to train, seed by seed, so that all schemes have a result early.
 
     The scalings are results of rope's runs. With ``keep``, a run also needs its saved model, of which study.json is
     written last.
     """
     finished = finished_runs(lines)
-    schemes = options.schemes or tuple(SCHEMES)
     trained = dict.fromkeys("rope" if scheme in SCALINGS else scheme for scheme in schemes)
     runs = []
-    for seed in range(options.seeds):
+    for seed in range(seeds):
         for scheme in trained:
-            saved = not options.keep or (model_directory(options, scheme, seed) / STUDY_FILE).exists()
+            saved = not keep or (model_directory(keep, scheme, seed) / STUDY_FILE).exists()
             if (scheme, seed) not in finished or not saved:
                 runs.append((scheme, seed))
     return runs
@@ -135,10 +158,10 @@ def append(path: Path, lines: list[Line]) -> None:
             file.write(json.dumps(line).encode() + b"\n")
 
 
-def scheme_table(options: Compare, lines: list[Line]) -> Table:
+def scheme_table(schemes: tuple[str, ...], budget: Budget, lines: list[Line]) -> Table:
     """The schemes with results, best first by the mean at the trained length."""
     runs = {scheme: [line for line in lines if line["scheme"] == scheme] for scheme in SCHEMES}
-    shown = [scheme for scheme in options.schemes or SCHEMES if runs[scheme]]
+    shown = [scheme for scheme in schemes if runs[scheme]]
     shown.sort(key=lambda scheme: statistics.mean(line["bits_per_byte"]["1"] for line in runs[scheme]))
     rows = [
         (
@@ -153,7 +176,7 @@ def scheme_table(options: Compare, lines: list[Line]) -> Table:
         for scheme in shown
     ]
     return Table(
-        f"Validation bits per byte, mean ± standard deviation, trained on {options.length} tokens at a time",
+        f"Validation bits per byte, mean ± standard deviation, trained on {budget.length} tokens at a time",
         (
             "scheme",
             "changes",
@@ -165,8 +188,8 @@ def scheme_table(options: Compare, lines: list[Line]) -> Table:
         ),
         rows,
         [
-            f"{options.steps} steps of {options.batch_size} x {options.length} tokens, {options.n_layers} layers of "
-            f"{options.dim}, {options.n_heads} heads; each column is of the same validation text.",
+            f"{budget.steps} steps of {budget.batch_size} x {budget.length} tokens, {budget.n_layers} layers of "
+            f"{budget.dim}, {budget.n_heads} heads; each column is of the same validation text.",
             "linear, ntk and yarn: rope's weights, with RoPE scaled for each test length, without fine-tuning.",
             "tokens/s: training tokens per second of CPU time, summed over threads; other load hardly affects it.",
             "-: the scheme has no vector for those positions.",

@@ -1,7 +1,6 @@
 """Long-term decay: RoFormer's bound (section 3.4.3) and the inner product itself, over distance."""
 
 import math
-from dataclasses import dataclass
 from itertools import cycle
 from typing import Annotated, Any
 
@@ -9,19 +8,13 @@ import torch
 from torch import Tensor
 
 from model.cli.machine import check_memory
+from model.ranges import Range
 from model.rope import apply_rotary_emb, precompute_freqs_cis
 
 from .clocks import frequencies
-from .topic import COLORS, Report, Table, check_even, check_options, check_theta
+from .topic import COLORS, MAX_HEAD_DIM, THETAS, Report, Table, check_even
 
-
-@dataclass(frozen=True)
-class Decay:
-    """Long-term decay: RoFormer's bound and the inner product itself, over distance."""
-
-    head_dim: Annotated[int, "width of one head"] = 128
-    length: Annotated[int, "largest distance"] = 4096
-    thetas: Annotated[tuple[float, ...], "bases of the frequencies"] = (100.0, 10000.0, 500000.0)
+PAIRS = 2000  # of random q and k
 
 
 def inner(dim: int, length: int, theta: float) -> Tensor:
@@ -42,22 +35,23 @@ def bound(dim: int, length: int, theta: float) -> Tensor:
     return sums.abs().mean(-1)
 
 
-def run(options: Decay) -> Report:
-    check_even(options, "head_dim")
-    check_options(options, 2, "length")
-    if not options.thetas:
-        raise ValueError("thetas is empty: give at least one base, for example 10000")
-    for theta in options.thetas:
-        check_theta(theta)
-    D = options.head_dim
-    check_memory(90 * options.length * D + 24 * D**2, f"length {options.length} with head_dim {D}")
-    names = [f"{theta:g}" for theta in options.thetas]
-    distances = [0, *(2**i for i in range(options.length.bit_length()))]
-    products = [inner(options.head_dim, options.length, theta) for theta in options.thetas]
-    bounds = [bound(options.head_dim, options.length, theta) for theta in options.thetas]
+def decay(
+    head_dim: Annotated[int, "width of one head", Range(2, MAX_HEAD_DIM)] = 128,
+    length: Annotated[int, "largest distance", Range(2)] = 4096,
+    thetas: Annotated[tuple[float, ...], "bases of the frequencies"] = (100.0, 10000.0, 500000.0),
+) -> Report:
+    """Long-term decay: RoFormer's bound and the inner product itself, over distance."""
+    check_even("head_dim", head_dim)
+    for theta in thetas:
+        if theta not in THETAS:
+            raise ValueError(f"thetas has {theta:g}: give numbers from {THETAS}, for example 10000")
+    check_memory(90 * length * head_dim, f"length {length} with head_dim {head_dim}")
+    names = [f"{theta:g}" for theta in thetas]
+    distances = [0, *(2**i for i in range(length.bit_length()))]
+    products = [inner(head_dim, length, theta) for theta in thetas]
+    bounds = [bound(head_dim, length, theta) for theta in thetas]
     curves = Table(
-        f"q . k for q = k = ones, head_dim {options.head_dim}, and RoFormer's bound on it; "
-        "both divided by q . k at distance 0",
+        f"q . k for q = k = ones, head_dim {head_dim}, and RoFormer's bound on it; both divided by q . k at distance 0",
         ("distance", *(f"q.k {name}" for name in names), *(f"bound {name}" for name in names)),
         [(d, *(f"{curve[d]:+.3f}" for curve in products), *(f"{curve[d]:.2f}" for curve in bounds)) for d in distances],
         ["The number after q.k and bound is the base. No q . k can exceed 1 here, so a bound above 1 says nothing."],
@@ -74,7 +68,13 @@ def run(options: Decay) -> Report:
             "bound rises: the same fraction for the bound.",
         ],
     )
-    tables = [curves, swings, first_rise(D, options.thetas, products), even_spacing(options)]
+    tables = [
+        curves,
+        swings,
+        first_rise(head_dim, thetas, products),
+        even_spacing(head_dim),
+        random_pairs(head_dim, thetas),
+    ]
     return Report(tables, lambda figure: draw(figure, names, products, bounds))
 
 
@@ -96,9 +96,8 @@ def first_rise(D: int, thetas: tuple[float, ...], products: list[Tensor]) -> Tab
     return table
 
 
-def even_spacing(options: Decay) -> Table:
+def even_spacing(D: int) -> Table:
     """The product with evenly spaced frequencies instead, which come back into phase."""
-    D = options.head_dim
     distances = torch.arange(round(math.pi * D) + 2)
     product = torch.cos(torch.outer(distances, 1 - torch.arange(D // 2) / (D / 2))).mean(-1)  # (distances,)
     peak = D // 2 + int(product[D // 2 :].argmax())  # not among the first distances, which are near 1 anyway
@@ -108,6 +107,28 @@ def even_spacing(options: Decay) -> Table:
         [(d, f"{product[d]:+.3f}") for d in sorted({1, D // 8, D // 2, peak})],
         [f"At distance {peak}, about pi D, all pairs are in phase again: a key there scores like one at distance 0."],
     )
+
+
+def random_pairs(D: int, thetas: tuple[float, ...]) -> Table:
+    """The spread of the scores of independent random q and k, which does not depend on the distance."""
+    q, k = torch.randn(2, PAIRS, D, generator=torch.Generator().manual_seed(0))  # (PAIRS, D) each
+    table = Table(
+        f"{PAIRS:,} pairs of random independent q and k: standard deviation of q . k",
+        ("distance", *(f"{theta:g}" for theta in thetas)),
+        notes=[f"The square root of head_dim {D} is {D**0.5:.1f}: the scores of such pairs do not decay."],
+    )
+    for distance in (0, 1, 16, 256, 4096):
+        row = [f"{scores_at(q, k, distance, theta).std():.1f}" for theta in thetas]
+        table.rows.append((distance, *row))
+    return table
+
+
+def scores_at(q: Tensor, k: Tensor, distance: int, theta: float) -> Tensor:
+    """q . k, with q (N, D) at position ``distance`` and k (N, D) at position 0, which is not rotated: (N,)."""
+    q, k = q[:, None, None], k[:, None, None]  # (N, 1, 1, D) each
+    table = precompute_freqs_cis(q.shape[-1], distance + 1, theta)  # (distance + 1, D/2)
+    rotated = apply_rotary_emb(q, k, table[-1:])[0]  # (N, 1, 1, D)
+    return (rotated * k).sum(-1).flatten()
 
 
 def _rises(curve: Tensor) -> Tensor:

@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,80 +15,80 @@ from torch import Tensor
 from model.cli.machine import check_memory
 from model.decoding.batches import check_shift_invariant
 from model.decoding.endless import SINKS, EndlessCache, never_evicted, quarter_of
+from model.ranges import Range
 from model.transformer import Transformer
 
 from .positions import SCALINGS, StudySettings
 from .scheme_training import scaled, with_more_positions
-from .topic import COLORS, DASHES, Report, Table, check_options, open_model, open_text, short, windows_of
+from .topic import COLORS, DASHES, Report, Table, open_model, open_text, short, windows_of
 
 SCALING_NAMES = {"linear": "position interpolation", "ntk": "NTK-aware", "yarn": "YaRN"}
 
 
-@dataclass(frozen=True)
-class Extrapolate:
+ModelPath = Annotated[Path | None, "a trained model (default: the newest run)"]
+Data = Annotated[tuple[str, ...], "text whose end is tested (default: the model's validation text)"]
+Factor = Annotated[int, "length of the tested texts, as a multiple of the trained length", Range(2)]
+Windows = Annotated[int, "number of test texts", Range(1)]
+
+
+def extrapolate(model: ModelPath = None, data: Data = (), factor: Factor = 8, windows: Windows = 16) -> Report:
     """Loss by position, within and far past the trained length, with position scaling and with windows."""
-
-    model: Annotated[Path | None, "a trained model (default: the newest run)"] = None
-    data: Annotated[tuple[str, ...], "text whose end is tested (default: the model's validation text)"] = ()
-    factor: Annotated[int, "length of the tested texts, as a multiple of the trained length"] = 8
-    windows: Annotated[int, "number of test texts"] = 16
-
-
-@dataclass(frozen=True)
-class Endless(Extrapolate):
-    """Loss far past the context with a cache that evicts old tokens, and the influence evicted tokens still have."""
-
-    keep: Annotated[int, "first tokens of a text that are never evicted (attention sinks)"] = SINKS
-
-
-def run_extrapolate(options: Extrapolate) -> Report:
-    model, settings, texts, name = open_long_texts(options)
-    if model.args.rope_scaling is not None:
-        raise ValueError(f"the model is already scaled ({model.args.rope_scaling.type}): name an unscaled model")
-    length = model.args.max_seq_len
-    losses = {f"{settings.scheme}, as it is": full(with_more_positions(model, settings, options.factor), texts)}
-    notes = []
+    network, settings, texts, name = open_long_texts(model, data, factor, windows)
+    if network.args.rope_scaling is not None:
+        raise ValueError(f"the model is already scaled ({network.args.rope_scaling.type}): name an unscaled model")
+    length = network.args.max_seq_len
+    losses = {f"{settings.scheme}, as it is": full(with_more_positions(network, settings, factor), texts)}
+    notes = [name]
     if settings.scheme == "rope":
         for scaling in SCALINGS:
-            losses[SCALING_NAMES[scaling]] = full(scaled(model, scaling, options.factor), texts)
+            losses[SCALING_NAMES[scaling]] = full(scaled(network, scaling, factor), texts)
         notes.append(
-            f"Scalings are for {options.factor} x, without fine-tuning; they cost something inside the trained length."
+            f"Scalings are for {factor} x, without fine-tuning; they cost something inside the trained length."
         )
-    losses[f"windows of {length}"] = windowed(model, texts, length)
+    losses[f"windows of {length}"] = windowed(network, texts, length)
     stride = max(1, length // 2)
-    losses[f"sliding by {stride}"] = windowed(model, texts, stride)
-    return Report([loss_table(losses, length, options, name, notes)], lambda figure: draw(figure, losses, length))
+    losses[f"sliding by {stride}"] = windowed(network, texts, stride)
+    title = f"Loss, nats per token, by position; trained length {length} tokens"
+    return Report([loss_table(title, losses, length, notes)], lambda figure: draw(figure, losses, length))
 
 
-def run_endless(options: Endless) -> Report:
-    check_options(options, 0, "keep")
-    model, settings, texts, name = open_long_texts(options)
-    check_shift_invariant(model)
-    length = model.args.max_seq_len
-    keep = never_evicted(length, options.keep)
+def endless(
+    model: ModelPath = None,
+    data: Data = (),
+    factor: Factor = 8,
+    windows: Windows = 16,
+    keep: Annotated[int, "first tokens of a text that are never evicted (attention sinks)", Range(0)] = SINKS,
+) -> Report:
+    """Loss far past the context with a cache that evicts old tokens, and the influence evicted tokens still have."""
+    network, settings, texts, name = open_long_texts(model, data, factor, windows)
+    check_shift_invariant(network)
+    length = network.args.max_seq_len
+    keep = never_evicted(length, keep)
     losses = {
-        f"{settings.scheme}, as it is": full(with_more_positions(model, settings, options.factor), texts),
-        f"windows of {length}": windowed(model, texts, length),
-        "endless, none kept": endless_losses(model, texts, 0),
+        f"{settings.scheme}, as it is": full(with_more_positions(network, settings, factor), texts),
+        f"windows of {length}": windowed(network, texts, length),
+        "endless, none kept": endless_losses(network, texts, 0),
     }
     kept = f"first {keep} kept" if keep else "none kept"
     if keep:
-        losses[f"endless, {kept}"] = endless_losses(model, texts, keep)
-    losses[f"{kept}, recomputed"] = endless_losses(model, texts, keep, recompute=True)
+        losses[f"endless, {kept}"] = endless_losses(network, texts, keep)
+    losses[f"{kept}, recomputed"] = endless_losses(network, texts, keep, recompute=True)
+    title = f"Loss, nats per token, by position; trained length {length} tokens, cache of {length} tokens"
     note = f"A full cache evicts {quarter_of(length)} tokens and rotates the keys of the later ones back by as many."
-    tables = [loss_table(losses, length, options, name, [note]), memory_table(model, texts, keep)]
+    tables = [loss_table(title, losses, length, [name, note]), memory_table(network, texts, keep)]
     return Report(tables, lambda figure: draw(figure, losses, length))
 
 
-def open_long_texts(options: Extrapolate) -> tuple[Transformer, StudySettings, Tensor, str]:
-    """The model, its settings, texts of ``factor`` times its context, (texts, longest + 1), and the texts' name."""
-    check_options(options, 2, "factor")
-    check_options(options, 1, "windows")
-    model, tokenizer, settings = open_model(options.model)
-    longest = options.factor * model.args.max_seq_len
+def open_long_texts(
+    path: Path | None, data: tuple[str, ...], factor: int, windows: int
+) -> tuple[Transformer, StudySettings, Tensor, str]:
+    """The model, its settings, texts of ``factor`` times its context, (texts, longest + 1), and a note on them."""
+    model, tokenizer, settings = open_model(path)
+    longest = factor * model.args.max_seq_len
     check_memory(4 * (3 * model.args.n_heads * longest**2 + longest * model.args.vocab_size), f"a text of {longest}")
-    ids, name = open_text(options.model, options.data, tokenizer, options.windows * (longest + 1))
-    return model, settings, windows_of(ids, options.windows, longest + 1), name
+    ids, name = open_text(path, data, tokenizer, windows * (longest + 1))
+    note = f"text: {windows} texts of {longest} tokens from {name}."
+    return model, settings, windows_of(ids, windows, longest + 1), note
 
 
 @torch.no_grad()
@@ -166,26 +165,22 @@ def endless_losses(model: Transformer, texts: Tensor, keep: int, recompute: bool
     return losses
 
 
-def spans(length: int, factor: int) -> list[tuple[int, int]]:
+def spans(length: int, longest: int) -> list[tuple[int, int]]:
     """Ranges of positions: the two halves of the trained length, then ranges that double the length."""
     edges = [0, length // 2, length]
-    while edges[-1] < factor * length:
-        edges.append(min(2 * edges[-1], factor * length))
+    while edges[-1] < longest:
+        edges.append(min(2 * edges[-1], longest))
     return list(pairwise(edges))
 
 
-def loss_table(losses: dict[str, Tensor], length: int, options: Extrapolate, text: str, notes: list[str]) -> Table:
-    parts = spans(length, options.factor)
+def loss_table(title: str, losses: dict[str, Tensor], length: int, notes: list[str]) -> Table:
+    """A row for each method: its mean loss, from losses (texts, longest), in ranges of positions."""
+    longest = next(iter(losses.values())).shape[1]
+    parts = spans(length, longest)
     rows = [
         (name, *(f"{loss[:, a:b].mean():.3f}" for a, b in parts), f"{loss.mean():.3f}") for name, loss in losses.items()
     ]
-    cached = f", cache of {length} tokens" if isinstance(options, Endless) else ""
-    return Table(
-        f"Loss, nats per token, by position; trained length {length} tokens{cached}",
-        ("method", *(f"{a}-{b - 1}" for a, b in parts), "all"),
-        rows,
-        [f"text: {options.windows} texts of {options.factor * length} tokens from {text}.", *notes],
-    )
+    return Table(title, ("method", *(f"{a}-{b - 1}" for a, b in parts), "all"), rows, notes)
 
 
 def memory_table(model: Transformer, texts: Tensor, keep: int) -> Table:

@@ -3,49 +3,38 @@
 import math
 import statistics
 import time
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
 from model.cli.machine import check_memory
+from model.ranges import Range
 
 from .positions.rope_forms import RopeForm, chatglm_family, chatglm_ids, half_pairs, neighbour_pairs, plain_forms
-from .topic import BLUE, ORANGE, Report, Table, check_even, check_options
+from .topic import BLUE, MAX_HEAD_DIM, ORANGE, Report, Table, check_even
 
-
-@dataclass(frozen=True)
-class Forms:
-    """The published forms of RoPE, side by side: deviation, time, memory, permutation."""
-
-    head_dim: Annotated[int, "width of one head"] = 64
-    length: Annotated[int, "positions"] = 512
-    heads: Annotated[int, "heads"] = 12
-    chatglm: Annotated[bool, "measure the rotations of ChatGLM instead, which have other angles"] = False
-    ratio: Annotated[float, "rope_ratio of ChatGLM2-32k: positions are divided by it"] = 16.0
-    repeats: Annotated[int, "timed calls, of which the median is shown"] = 50
-
-
-MAX_REPEATS = 10_000
 BLOCKS = 4  # equal parts of the text for ChatGLM; the first is the prompt
 
 
-def run(options: Forms) -> Report:
-    check_options(options, 1, "length", "heads", "repeats")
-    check_even(options, "head_dim")
-    if not (math.isfinite(options.ratio) and options.ratio >= 1):
-        raise ValueError(f"ratio is {options.ratio:g}: give a number of at least 1")
-    if options.repeats > MAX_REPEATS:
-        raise ValueError(f"repeats is {options.repeats}: give at most {MAX_REPEATS}")
-    size = options.length * options.head_dim
+def forms(
+    head_dim: Annotated[int, "width of one head", Range(2, MAX_HEAD_DIM)] = 64,
+    length: Annotated[int, "positions", Range(1)] = 512,
+    heads: Annotated[int, "heads", Range(1)] = 12,
+    chatglm: Annotated[bool, "measure the rotations of ChatGLM instead, which have other angles"] = False,
+    ratio: Annotated[float, "rope_ratio of ChatGLM2-32k: positions are divided by it", Range(1)] = 16.0,
+    repeats: Annotated[int, "timed calls, of which the median is shown", Range(1, 10_000)] = 50,
+) -> Report:
+    """The published forms of RoPE, side by side: deviation, time, memory, permutation."""
+    check_even("head_dim", head_dim)
+    size = length * head_dim
     check_memory(
-        size * (16 * options.head_dim + 100 * options.heads + 160),
-        f"length {options.length} with {options.heads} heads of {options.head_dim}",
+        size * (16 * head_dim + 100 * heads + 160),
+        f"length {length} with {heads} heads of {head_dim}",
     )
-    x = torch.randn(1, options.length, options.heads, options.head_dim, generator=torch.manual_seed(0))  # (1, T, H, D)
+    x = torch.randn(1, length, heads, head_dim, generator=torch.manual_seed(0))  # (1, T, H, D)
     table = Table(
-        f"RoPE on {options.length} positions, {options.heads} heads of {options.head_dim}, float32",
+        f"RoPE on {length} positions, {heads} heads of {head_dim}, float32",
         ("form", "off by", "ms/call", "quartiles", "bytes kept", "to LLaMA's order"),
         notes=[
             "off by: largest deviation from the same rotation in float64.",
@@ -54,21 +43,21 @@ def run(options: Forms) -> Report:
         ],
     )
     tables = [table]
-    if not options.chatglm:
-        forms = list(plain_forms(options.head_dim, options.length))
+    if not chatglm:
+        measured = list(plain_forms(head_dim, length))
     else:
-        forms = list(chatglm_family(options.head_dim, options.length, 10000.0, options.ratio, BLOCKS))
+        measured = list(chatglm_family(head_dim, length, 10000.0, ratio, BLOCKS))
         table.columns = (*table.columns, "angle of pair i")
-        tables.append(id_table(options.length))
+        tables.append(id_table(length))
     with torch.no_grad():
-        for form in forms:
+        for form in measured:
             off_by, kept_bytes = f"{deviation(form, x):.1e}", sum(t.nbytes for t in form.kept)
             if off_by == "nan":
                 off_by = "-"
                 table.notes.append(f"-: {form.name}: float16 rounds positions of 65520 and more to infinity.")
-            low, middle, high = milliseconds(form, x, options.repeats)
+            low, middle, high = milliseconds(form, x, repeats)
             row = (form.name, off_by, f"{middle:.2f}", f"{low:.2f}-{high:.2f}", kept_bytes, channel_order(form))
-            table.rows.append((*row, angle(form.name, options.ratio)) if options.chatglm else row)
+            table.rows.append((*row, angle(form.name, ratio)) if chatglm else row)
     return Report(tables, lambda figure: draw(figure, table))
 
 

@@ -12,43 +12,40 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from model.cache import KVCache
+from model.cache import KVCache, LayerCache
 from model.cli.machine import check_memory
 from model.config import ModelArgs
+from model.ranges import Range
 from model.text.tokenizer import Tokenizer
 from model.transformer import Transformer
 
-from .topic import ORANGE, SKY, Report, Table, check_options, open_model, short
+from .topic import ORANGE, SKY, Report, Table, open_model, short
 
 
-@dataclass(frozen=True)
-class Cache:
-    """The KV cache, call by call: slots written and read, work saved, and equal logits."""
+class RecordingLayer(LayerCache):
+    """The cache of a layer that starts full of NaN, and records the slots that the last call wrote and read."""
 
-    model: Annotated[Path | None, "a trained model (default: a small random network)"] = None
-    prompt: Annotated[str, "prompt of the trained model, which continues it greedily"] = "Once upon a time"
-    length: Annotated[int, "tokens in the first call of the random network"] = 6
-    calls: Annotated[tuple[int, ...], "tokens in each later call"] = (1, 1, 1, 3, 1)
-    max_seq_len: Annotated[int, "slots of the random network's cache"] = 16
-
-
-class RecordingCache(KVCache):
-    """A cache that starts full of NaN, and records the slots that the last call wrote and read."""
-
-    def __init__(self, args: ModelArgs) -> None:
-        super().__init__(args)
-        self.keys.fill_(torch.nan)
-        self.values.fill_(torch.nan)
+    def __init__(self, layer: LayerCache) -> None:
+        super().__init__(layer.keys.fill_(torch.nan), layer.values.fill_(torch.nan))
         self.written, self.read = range(0), range(0)
 
-    def update(self, layer_id: int, start_pos: int, xk: Tensor, xv: Tensor) -> tuple[Tensor, Tensor]:
-        empty = self.keys[layer_id].isnan()  # (B, K, max_seq_len, D)
-        keys, values = super().update(layer_id, start_pos, xk, xv)
-        slots = (empty & ~self.keys[layer_id].isnan()).nonzero()[:, 2].tolist()
+    def update(self, start_pos: int, xk: Tensor, xv: Tensor) -> tuple[Tensor, Tensor]:
+        empty = self.keys.isnan()  # (B, K, max_seq_len, D)
+        keys, values = super().update(start_pos, xk, xv)
+        slots = (empty & ~self.keys.isnan()).nonzero()[:, 2].tolist()
         if slots:
             self.written = range(min(slots), max(slots) + 1)
             self.read = range(keys.shape[2])
         return keys, values
+
+
+class RecordingCache(KVCache):
+    """A cache of recording layers."""
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__(args)
+        self.recorded = [RecordingLayer(layer) for layer in self.layers]
+        self.layers = [*self.recorded]
 
 
 @dataclass(frozen=True)
@@ -70,49 +67,56 @@ class Call:
         return len(self.written)
 
 
-def run(options: Cache) -> Report:
-    check_options(options, 1, "length", "max_seq_len")
-    if not options.calls or min(options.calls) < 1:
-        raise ValueError(f"calls is {list(options.calls)}: give the tokens of each call, each at least 1")
-    model, tokenizer, tokens = trained_text(options) if options.model else random_text(options)
-    sizes = (tokens.shape[1] - sum(options.calls), *options.calls)
-    cache = RecordingCache(model.args)
-    calls = measure_calls(model, tokens, sizes, cache, tokenizer)
-    off_by_one = error_of_wrong_start_pos(model, tokens, calls[-1], cache)
-    tables = [call_table(calls), cache_table(cache, model.args, calls, off_by_one)]
-    return Report(tables, lambda figure: draw(figure, calls, cache.max_seq_len))
+def cache(
+    model: Annotated[Path | None, "a trained model (default: a small random network)"] = None,
+    prompt: Annotated[str, "prompt of the trained model, which continues it greedily"] = "Once upon a time",
+    length: Annotated[int, "tokens in the first call of the random network", Range(1)] = 6,
+    calls: Annotated[tuple[int, ...], "tokens in each later call"] = (1, 1, 1, 3, 1),
+    max_seq_len: Annotated[int, "slots of the random network's cache", Range(1)] = 16,
+) -> Report:
+    """The KV cache, call by call: slots written and read, work saved, and equal logits."""
+    if not calls or min(calls) < 1:
+        raise ValueError(f"calls is {list(calls)}: give the tokens of each call, each at least 1")
+    if model is None:
+        network, tokenizer, tokens = random_text(length, sum(calls), max_seq_len)
+    else:
+        network, tokenizer, tokens = trained_text(model, prompt, sum(calls))
+    recording = RecordingCache(network.args)
+    measured = measure_calls(network, tokens, (tokens.shape[1] - sum(calls), *calls), recording, tokenizer)
+    off_by_one = error_of_wrong_start_pos(network, tokens, measured[-1], recording)
+    tables = [call_table(measured), cache_table(recording, network.args, measured, off_by_one)]
+    return Report(tables, lambda figure: draw(figure, measured, recording.max_seq_len))
 
 
-def check_fit(first: int, options: Cache, limit: int) -> None:
-    later = sum(options.calls)
+def check_fit(first: int, later: int, limit: int) -> None:
     if first + later > limit:
         raise ValueError(
             f"the first call has {first} tokens and the later calls {later}: max_seq_len is {limit}, give fewer tokens"
         )
 
 
-def random_text(options: Cache) -> tuple[Transformer, None, Tensor]:
+def random_text(first: int, later: int, max_seq_len: int) -> tuple[Transformer, None, Tensor]:
     """A small network with weights large enough for logits of about 1, and random tokens: (1, T)."""
-    check_fit(options.length, options, options.max_seq_len)
-    check_memory(options.max_seq_len * (16 * options.max_seq_len + 4000), f"max_seq_len {options.max_seq_len}")
+    check_fit(first, later, max_seq_len)
+    check_memory(max_seq_len * (16 * max_seq_len + 4000), f"max_seq_len {max_seq_len}")
     torch.manual_seed(0)
-    args = ModelArgs(64, n_layers=2, n_heads=4, n_kv_heads=2, vocab_size=256, max_seq_len=options.max_seq_len)
+    args = ModelArgs(64, n_layers=2, n_heads=4, n_kv_heads=2, vocab_size=256, max_seq_len=max_seq_len)
     model = Transformer(args)
     for weight in model.parameters():
         if weight.ndim == 2:
             torch.nn.init.normal_(weight, std=weight.shape[1] ** -0.5)
-    return model.eval(), None, torch.randint(args.vocab_size, (1, options.length + sum(options.calls)))
+    return model.eval(), None, torch.randint(args.vocab_size, (1, first + later))
 
 
 @torch.no_grad()
-def trained_text(options: Cache) -> tuple[Transformer, Tokenizer, Tensor]:
+def trained_text(path: Path, prompt: str, later: int) -> tuple[Transformer, Tokenizer, Tensor]:
     """The model, and the prompt with its greedy continuation, computed without a cache: (1, T)."""
-    model, tokenizer, _ = open_model(options.model)
-    tokens = torch.tensor([tokenizer.encode(options.prompt)])
+    model, tokenizer, _ = open_model(path)
+    tokens = torch.tensor([tokenizer.encode(prompt)])
     args = model.args
-    check_fit(tokens.shape[1], options, args.max_seq_len)
+    check_fit(tokens.shape[1], later, args.max_seq_len)
     check_memory(4 * args.max_seq_len * (args.n_heads * args.max_seq_len + 3 * args.vocab_size), "the whole text")
-    for _ in range(sum(options.calls)):
+    for _ in range(later):
         tokens = torch.cat((tokens, model(tokens)[:, -1].argmax(-1, keepdim=True)), 1)
     return model, tokenizer, tokens
 
@@ -123,6 +127,7 @@ def measure_calls(
 ) -> list[Call]:
     """Pass ``tokens`` (1, T) in calls of these sizes, and compare each with a call on all tokens so far, uncached."""
     calls: list[Call] = []
+    last = cache.recorded[-1]
     for size, end in zip(sizes, accumulate(sizes)):
         start = end - size
         new = tokens[:, start:end]  # (1, size)
@@ -137,7 +142,7 @@ def measure_calls(
         text = "" if tokenizer is None else repr(tokenizer.decode(new[0].tolist()))
         visible = sum(range(start + 1, end + 1))  # the first new token sees start + 1 keys, the last one `end`
         difference = (logits - plain_logits[:, start:]).abs().max().item()
-        calls.append(Call(name, text, start, cache.written, cache.read, visible, cached, uncached, difference))
+        calls.append(Call(name, text, start, last.written, last.read, visible, cached, uncached, difference))
     return calls
 
 
@@ -215,16 +220,17 @@ def call_table(calls: list[Call]) -> Table:
 def cache_table(cache: RecordingCache, args: ModelArgs, calls: list[Call], off_by_one: float) -> Table:
     """The size of the cache, and its content after the last call."""
     slots, filled = cache.max_seq_len, len(calls[-1].read)
-    total_bytes = cache.keys.nbytes + cache.values.nbytes
+    total_bytes = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
     slot_bytes = total_bytes // slots
+    keys = cache.layers[0].keys
     ungrouped_bytes = slot_bytes * args.n_heads // args.n_kv_heads
     unused = "none" if filled == slots else "still NaN"
-    if not (cache.keys[:, :, :, filled:].isnan().all() and cache.values[:, :, :, filled:].isnan().all()):
+    if not all(part[:, :, filled:].isnan().all() for layer in cache.layers for part in (layer.keys, layer.values)):
         unused = "WRITTEN"
     if any(math.isnan(call.difference) for call in calls):
         unused = "READ: a logit is NaN"
     rows = [
-        ("keys and values, each (L, B, K, max_seq_len, D)", f"{tuple(cache.keys.shape)} {str(cache.keys.dtype)[6:]}"),
+        ("keys and values of a layer, each (B, K, max_seq_len, D)", f"{tuple(keys.shape)} {str(keys.dtype)[6:]}"),
         ("bytes a slot: 2 x L x K x D numbers", f"{slot_bytes:,}"),
         (f"bytes a slot if all {args.n_heads} query heads had separate keys and values", f"{ungrouped_bytes:,}"),
         (f"bytes held, {slots} slots", f"{total_bytes:,}"),

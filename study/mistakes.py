@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,18 +12,13 @@ from model.rope import apply_rotary_emb, precompute_freqs_cis, reshape_for_broad
 from .positions.rope_forms import half_pairs, inverse_frequencies, rotate_half
 from .topic import BLUE, ORANGE, Report, Table
 
-
-@dataclass(frozen=True)
-class Mistakes:
-    """Common mistakes about RoPE from published tutorials and code, each with a measurement."""
-
-
 COLUMNS = ("as written", "correct", "measured", "kind", "in", "correct in the same source")
 Row = tuple[str, str, str, str, str, str]  # a cell for each column; the notes are the five that docs/rope.md lists
 POSITIONS = 2048  # the context of ChatGLM-6B, for which half-precision angles are measured
 
 
-def run(options: Mistakes) -> Report:
+def mistakes() -> Report:
+    """Common mistakes about RoPE from published tutorials and code, each with a measurement."""
     return Report(
         [
             Table("Shapes", COLUMNS, list(shape_mistakes())),

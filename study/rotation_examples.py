@@ -1,35 +1,16 @@
 """The rotation itself: the worked example of five vectors, and why a score depends on the distance only."""
 
 import cmath
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from model.cli.machine import check_memory
+from model.ranges import Range
 from model.rope import apply_rotary_emb, precompute_freqs_cis
 
 from .arrows import arc, arrow, plane
-from .topic import BLUE, COLORS, ORANGE, Report, Table, check_even, check_options, check_seed, check_theta, short
-
-
-@dataclass(frozen=True)
-class Rotate:
-    """The worked example: five vectors of four numbers, rotated pair by pair."""
-
-    theta: Annotated[float, "base of the frequencies"] = 10000.0
-
-
-@dataclass(frozen=True)
-class Relative:
-    """Scores depend on m - n only, norms do not change, and q and k are rotated instead of the embedding."""
-
-    head_dim: Annotated[int, "width of the vectors"] = 64
-    distance: Annotated[int, "m - n"] = 7
-    theta: Annotated[float, "base of the frequencies"] = 10000.0
-    seed: Annotated[int, "seed of the random vectors"] = 0
-
+from .topic import BLUE, COLORS, MAX_HEAD_DIM, ORANGE, THETAS, Report, Table, check_even, short
 
 VECTORS = ((1, 0, 1, 0), (0, 1, 0, 1), (1, 1, 1, 1), (1, -1, 1, -1), (0.5, 0.5, 0.5, 0.5))
 
@@ -42,6 +23,7 @@ PRINTED = (
     ("0.0516", "-0.7052", "0.4796", "0.5196"),
 )
 
+DEFAULT_THETA = 10000.0
 SHIFTS = (0, 1, 10, 100, 1000, 4000)
 
 
@@ -54,18 +36,18 @@ def exact(m: int, vector: tuple[float, ...], theta: float) -> list[float]:
     return numbers
 
 
-def run_rotate(options: Rotate) -> Report:
-    check_theta(options.theta)
-    angles = precompute_freqs_cis(4, 5, options.theta).angle() % (2 * torch.pi)  # (5, 2)
+def rotate(theta: Annotated[float, "base of the frequencies", THETAS] = DEFAULT_THETA) -> Report:
+    """The worked example: five vectors of four numbers, rotated pair by pair."""
+    angles = precompute_freqs_cis(4, 5, theta).angle() % (2 * torch.pi)  # (5, 2)
     table = Table(
         "The five vectors, rotated",
         ("position", "vector", "pair 0", "pair 1", "angles", "pair 0 rotated", "pair 1 rotated"),
     )
     for m, vector in enumerate(VECTORS):
-        rotated = exact(m, vector, options.theta)
+        rotated = exact(m, vector, theta)
         cells = [f"{value:.4f}" for value in rotated]
         for i, (value, printed) in enumerate(zip(rotated, PRINTED[m])):
-            if options.theta == Rotate.theta and float(printed) != round(value, 4):
+            if theta == DEFAULT_THETA and float(printed) != round(value, 4):
                 cells[i] += "*"
                 table.notes.append(
                     f"* position {m}: note 2 (docs/rope.md) prints {printed}; {value:.10f} rounds to {value:.4f}"
@@ -74,7 +56,7 @@ def run_rotate(options: Rotate) -> Report:
         by = ", ".join(f"{angle:.4g}" for angle in angles[m].tolist())
         pairs = [f"[{a}, {b}]" for a, b in (plain[:2], plain[2:], cells[:2], cells[2:])]
         table.rows.append((m, f"[{', '.join(plain)}]", *pairs[:2], by, *pairs[2:]))
-    return Report([table], lambda figure: draw_rotate(figure, options.theta))
+    return Report([table], lambda figure: draw_rotate(figure, theta))
 
 
 def draw_rotate(figure: Any, theta: float) -> None:
@@ -105,23 +87,31 @@ def rotate_to(x: Tensor, positions: Tensor, table: Tensor) -> Tensor:
     return apply_rotary_emb(rows, rows, table[positions])[0][0, :, 0]  # (positions, D)
 
 
-def vectors_and_matrices(options: Relative) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Two random tokens, (D,) each, and matrices W_q and W_k, (D, D) each."""
-    D = options.head_dim
-    x, y, wq, wk = torch.randn(2 * D + 2, D, generator=torch.Generator().manual_seed(options.seed)).split((1, 1, D, D))
-    return x[0], y[0], wq / D**0.5, wk / D**0.5
+class TwoTokens(NamedTuple):
+    """Two random tokens ``distance`` apart, (D,) each, and the matrices of a head, (D, D) each."""
+
+    x: Tensor
+    y: Tensor
+    wq: Tensor
+    wk: Tensor
+    distance: int
+    theta: float
 
 
-def scores_at(options: Relative, shifts: Tensor) -> dict[str, Tensor]:
-    """The score of two tokens ``distance`` apart at each shift, with q and k or the embedding rotated: (shifts,) each.
+def random_tokens(D: int, distance: int, theta: float, seed: int) -> TwoTokens:
+    x, y, wq, wk = torch.randn(2 * D + 2, D, generator=torch.Generator().manual_seed(seed)).split((1, 1, D, D))
+    return TwoTokens(x[0], y[0], wq / D**0.5, wk / D**0.5, distance, theta)
+
+
+def scores_at(tokens: TwoTokens, shifts: Tensor) -> dict[str, Tensor]:
+    """The score of the two tokens at each shift, with q and k or the embedding rotated: (shifts,) each.
 
     ``norm`` is the norm of the rotated query, divided by that of the query before.
     """
-    x, y, wq, wk = vectors_and_matrices(options)
+    x, y, wq, wk, distance, theta = tokens
     q, k = wq @ x, wk @ y  # (D,) each
-    end = int(shifts.max()) + options.distance + 1
-    table = precompute_freqs_cis(options.head_dim, end, options.theta)  # (end, D/2)
-    m, n = shifts + options.distance, shifts  # (shifts,) each
+    table = precompute_freqs_cis(len(x), int(shifts.max()) + distance + 1, theta)  # (end, D/2)
+    m, n = shifts + distance, shifts  # (shifts,) each
     return {
         "q and k": (rotate_to(q, m, table) * rotate_to(k, n, table)).sum(-1),
         "the embedding": ((rotate_to(x, m, table) @ wq.T) * (rotate_to(y, n, table) @ wk.T)).sum(-1),
@@ -129,36 +119,38 @@ def scores_at(options: Relative, shifts: Tensor) -> dict[str, Tensor]:
     }
 
 
-def run_relative(options: Relative) -> Report:
-    check_theta(options.theta)
-    check_even(options, "head_dim")
-    check_options(options, 0, "distance")
-    check_seed(options)
-    end = SHIFTS[-1] + options.distance
-    check_memory(24 * options.head_dim * (end + 2 * options.head_dim), f"distance and head_dim {options.head_dim}")
+def relative(
+    head_dim: Annotated[int, "width of the vectors", Range(2, MAX_HEAD_DIM)] = 64,
+    distance: Annotated[int, "m - n", Range(0, 100_000)] = 7,
+    theta: Annotated[float, "base of the frequencies", THETAS] = DEFAULT_THETA,
+    seed: Annotated[int, "seed of the random vectors", Range(0)] = 0,
+) -> Report:
+    """Scores depend on m - n only, norms do not change, and q and k are rotated instead of the embedding."""
+    check_even("head_dim", head_dim)
+    tokens = random_tokens(head_dim, distance, theta, seed)
     shifts = torch.tensor(SHIFTS)
-    scores = scores_at(options, shifts)
+    scores = scores_at(tokens, shifts)
     table = Table(
-        f"One q and one k, {options.distance} apart, at increasing positions",
+        f"One q and one k, {distance} apart, at increasing positions",
         ("n", "m", "q and k rotated", "embedding rotated", "norm of q, rotated / plain"),
         notes=[f"smallest, largest and spread: over all n from 0 to {SHIFTS[-1]}."],
     )
     for i, shift in enumerate(SHIFTS):
-        table.rows.append((shift, shift + options.distance, *(f"{values[i]:.4f}" for values in scores.values())))
-    all_scores = scores_at(options, torch.arange(SHIFTS[-1] + 1)).values()
+        table.rows.append((shift, shift + distance, *(f"{values[i]:.4f}" for values in scores.values())))
+    all_scores = scores_at(tokens, torch.arange(SHIFTS[-1] + 1)).values()
     table.rows.append(("smallest", "", *(f"{values.min():.4f}" for values in all_scores)))
     table.rows.append(("largest", "", *(f"{values.max():.4f}" for values in all_scores)))
     table.rows.append(("spread", "", *(short(float(values.max() - values.min())) for values in all_scores)))
-    return Report([table, identities(options)], lambda figure: draw_relative(figure, options))
+    return Report([table, identities(head_dim, distance, theta, seed)], lambda figure: draw_relative(figure, tokens))
 
 
-def identities(options: Relative) -> Table:
+def identities(D: int, distance: int, theta: float, seed: int) -> Table:
     """R_m^T R_n = R_(n-m) as matrices, and a check that orthogonality alone does not imply it."""
-    D, m, n = options.head_dim, options.distance + 5, 5
-    table = precompute_freqs_cis(D, m + 1, options.theta)  # (m + 1, D/2)
+    m, n = distance + 5, 5
+    table = precompute_freqs_cis(D, m + 1, theta)  # (m + 1, D/2)
     R = {p: rotation_matrix(table[p]) for p in (m, n, m - n)}
     product = R[m].T @ R[n]
-    generator = torch.Generator().manual_seed(options.seed)
+    generator = torch.Generator().manual_seed(seed)
     Q = [torch.linalg.qr(torch.randn(D, D, generator=generator))[0] for _ in range(4)]  # orthogonal, one a position
     claims = [
         ("R_m^T R_n = R_(n-m)", product - R[m - n].T),
@@ -179,12 +171,12 @@ def rotation_matrix(freqs_cis: Tensor) -> Tensor:
     return apply_rotary_emb(unit, unit, freqs_cis[None])[0][:, 0, 0].T  # (D, D)
 
 
-def draw_relative(figure: Any, options: Relative) -> None:
+def draw_relative(figure: Any, tokens: TwoTokens) -> None:
     """One pair of q and of k at five positions, with the angle between them; below, the score of the head."""
     figure.set_size_inches(9, 6.2)
     upper, lower = figure.subfigures(2, 1, height_ratios=(1, 1.25))
     columns = 5
-    pair, q, k = rotated_pair(options, torch.arange(columns))
+    pair, q, k = rotated_pair(tokens, torch.arange(columns))
     reach = 1.3 * max(abs(q[0]), abs(k[0]))
     for n, axes in enumerate(upper.subplots(1, columns)):
         plane(axes, reach)
@@ -193,28 +185,28 @@ def draw_relative(figure: Any, options: Relative) -> None:
         k_to_q = cmath.phase(q[n] / k[n])
         arc(axes, cmath.phase(k[n]), cmath.phase(k[n]) + k_to_q, 0.3 * reach, "black")
         product = (q[n] * k[n].conjugate()).real
-        axes.set_title(f"n = {n}, m = {n + options.distance}\nq . k of the pair {product:+.3f}", fontsize=8)
+        axes.set_title(f"n = {n}, m = {n + tokens.distance}\nq . k of the pair {product:+.3f}", fontsize=8)
         axes.set(xticks=[], yticks=[])
-    upper.suptitle(f"pair {pair} of q (blue, at m) and of k (orange, at n), {options.distance} apart", fontsize=10)
+    upper.suptitle(f"pair {pair} of q (blue, at m) and of k (orange, at n), {tokens.distance} apart", fontsize=10)
     shifts = torch.arange(200)
-    scores = scores_at(options, shifts)
+    scores = scores_at(tokens, shifts)
     axes = lower.subplots()
     axes.plot(shifts, scores["the embedding"], color=ORANGE, linestyle="--", label="the embedding is rotated")
     axes.plot(shifts, scores["q and k"], color=BLUE, linewidth=2, label="q and k are rotated")
-    axes.set(xlabel=f"n, position of the key (the query is at n + {options.distance})", ylabel="score q . k")
-    axes.set_title(f"all pairs: the same two tokens, {options.distance} apart, moved along the text", fontsize=10)
+    axes.set(xlabel=f"n, position of the key (the query is at n + {tokens.distance})", ylabel="score q . k")
+    axes.set_title(f"all pairs: the same two tokens, {tokens.distance} apart, moved along the text", fontsize=10)
     axes.grid(alpha=0.3)
     axes.legend()
 
 
-def rotated_pair(options: Relative, shifts: Tensor) -> tuple[int, list[complex], list[complex]]:
+def rotated_pair(tokens: TwoTokens, shifts: Tensor) -> tuple[int, list[complex], list[complex]]:
     """The index of a pair, and the pair as complex numbers: of q at ``shifts + distance`` and of k at ``shifts``.
 
     Of the four fastest pairs, this is the one with the largest min(|q|, |k|), so that both arrows are visible.
     """
-    x, y, wq, wk = vectors_and_matrices(options)
-    table = precompute_freqs_cis(options.head_dim, int(shifts.max()) + options.distance + 1, options.theta)
-    q, k = rotate_to(wq @ x, shifts + options.distance, table), rotate_to(wk @ y, shifts, table)  # (shifts, D) each
+    x, y, wq, wk, distance, theta = tokens
+    table = precompute_freqs_cis(len(x), int(shifts.max()) + distance + 1, theta)
+    q, k = rotate_to(wq @ x, shifts + distance, table), rotate_to(wk @ y, shifts, table)  # (shifts, D) each
     q, k = (torch.view_as_complex(t.unflatten(-1, (-1, 2)))[:, :4] for t in (q, k))  # (shifts, up to 4) each
     pair = int(torch.minimum(q[0].abs(), k[0].abs()).argmax())
     return pair, q[:, pair].tolist(), k[:, pair].tolist()

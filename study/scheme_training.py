@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -43,40 +43,22 @@ from .positions.encodings import LearnableRope
 
 
 @dataclass(frozen=True)
-class Compare:
-    """The same small model with each position encoding, several seeds, tested at 1, 2, 4 and 8 times its length."""
+class Budget:
+    """The options of ``compare`` that two runs must share to be comparable."""
 
-    schemes: Annotated[tuple[str, ...], "position encodings (default: all)"] = ()
-    seeds: Annotated[int, "runs of each"] = 3
-    results: Annotated[
-        Path | None,
-        "file with a JSON line for each finished run; finished runs are not repeated (default: "
-        "benchmarks/compare.jsonl in the repository, compare.jsonl if installed)",
-    ] = None
-    steps: Annotated[int, "optimizer steps"] = 600
-    batch_size: Annotated[int, "sequences a step"] = 16
-    length: Annotated[int, "trained length, in tokens"] = 64
-    dim: Annotated[int, "width of the model"] = 64
-    n_layers: Annotated[int, "blocks of the model"] = 2
-    n_heads: Annotated[int, "heads of each block"] = 4
-    vocab_size: Annotated[int, "tokens of the BPE tokenizer trained on the data"] = 512
-    data: Annotated[tuple[str, ...], "text; its last tenth is the validation text"] = ("python-docs",)
-    windows: Annotated[int, "validation windows, each of 8 times the trained length"] = 32
-    keep: Annotated[
-        Path | None,
-        "save the trained models in this directory, for the topics that take a model; missing ones are trained again",
-    ] = None
-    dry: Annotated[bool, "train nothing, only show the finished runs that have these settings"] = False
+    steps: int
+    batch_size: int
+    length: int
+    dim: int
+    n_layers: int
+    n_heads: int
+    vocab_size: int
+    data: tuple[str, ...]
+    windows: int
 
 
 MULTIPLES = (1, 2, 4, 8)  # the lengths of the test, as multiples of the trained length
 Line = dict[str, Any]  # of the results file
-NOT_BUDGET = ("schemes", "seeds", "results", "keep", "dry")
-
-
-def budget(options: Compare) -> Line:
-    """The options that two runs must share to be comparable: all except NOT_BUDGET."""
-    return {name: value for name, value in asdict(options).items() if name not in NOT_BUDGET}
 
 
 class StudyText(NamedTuple):
@@ -85,26 +67,26 @@ class StudyText(NamedTuple):
     tokenizer: Tokenizer
 
 
-def prepare_for_schemes(options: Compare, schemes: Iterable[str]) -> StudyText:
+def prepare_for_schemes(budget: Budget, schemes: Iterable[str]) -> StudyText:
     """Train a tokenizer on the data and tokenize the data, or take both from the cache.
 
     Raises ValueError, before anything is computed, if a scheme does not support these sizes.
     """
-    longest = MULTIPLES[-1] * options.length
+    longest = MULTIPLES[-1] * budget.length
     args = ModelArgs(
-        dim=options.dim,
-        n_layers=options.n_layers,
-        n_heads=options.n_heads,
-        vocab_size=options.vocab_size,
-        max_seq_len=options.length,
+        dim=budget.dim,
+        n_layers=budget.n_layers,
+        n_heads=budget.n_heads,
+        vocab_size=budget.vocab_size,
+        max_seq_len=budget.length,
     )
-    check_memory(4 * 8 * options.n_heads * longest**2, f"length {options.length}, tested up to {longest} tokens,")
-    estimate.check_training_memory(args, training(options, 0), torch.device("cpu"))
+    check_memory(4 * 8 * budget.n_heads * longest**2, f"length {budget.length}, tested up to {longest} tokens,")
+    estimate.check_training_memory(args, training(budget, 0), torch.device("cpu"))
     for scheme in schemes:
         for name in (scheme, *(SCALINGS if scheme == "rope" else ())):
             lengthened(build_scheme(args, scheme), name, MULTIPLES[-1] if SCHEMES[name].any_length else 1)
-    documents = open_documents(options.data)
-    tokenizer = load_tokenizer(cached_tokenizer(documents, cache_home(), "bpe", options.vocab_size))
+    documents = open_documents(budget.data)
+    tokenizer = load_tokenizer(cached_tokenizer(documents, cache_home(), "bpe", budget.vocab_size))
     args = replace(args, vocab_size=tokenizer.vocab_size)
     dataset = prepare(documents, tokenizer, context=longest, cache_dir=cache_home())
     documents.check_unchanged()  # since the tokenizer was trained on them
@@ -113,59 +95,59 @@ def prepare_for_schemes(options: Compare, schemes: Iterable[str]) -> StudyText:
     return StudyText(args, dataset, tokenizer)
 
 
-def training(options: Compare, seed: int) -> TrainArgs:
-    return TrainArgs(batch_size=options.batch_size, max_steps=options.steps, seed=seed, device="cpu", dtype="float32")
+def training(budget: Budget, seed: int) -> TrainArgs:
+    return TrainArgs(batch_size=budget.batch_size, max_steps=budget.steps, seed=seed, device="cpu", dtype="float32")
 
 
-def train_one(scheme: str, seed: int, text: StudyText, options: Compare) -> list[Line]:
+def train_one(scheme: str, seed: int, text: StudyText, budget: Budget, keep: Path | None) -> list[Line]:
     """Train and test; ``rope`` also returns the lines of its scalings, whose training is the same."""
-    train = training(options, seed)
+    train = training(budget, seed)
     torch.manual_seed(seed)
     model = build_scheme(text.args, scheme)
     initial = model.frequencies.detach().clone() if isinstance(model, LearnableRope) else None
     # Without a run directory, the trainer neither validates nor saves.
     progress = Trainer(model, text.dataset, train, clock=time.process_time).run()
-    if options.keep:
-        directory = model_directory(options, scheme, seed)
+    if keep:
+        directory = model_directory(keep, scheme, seed)
         directory.mkdir(parents=True, exist_ok=True)
         with locked(directory, (STUDY_WEIGHTS, STUDY_FILE)):  # also removes temporary files left by a killed process
             save_tokenizer(text.tokenizer, directory)
-            write_text(directory / CONFIG_FILE, toml_text(DataArgs(data=options.data), text.args, train))
+            write_text(directory / CONFIG_FILE, toml_text(DataArgs(data=budget.data), text.args, train))
             save_study(model, scheme, directory)
     cache = KVCache(text.args)
+    cache_bytes = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
     common = {
         "seed": seed,
         "tokens_per_second": round(progress.tokens / progress.train_seconds),
-        "cache_bytes_per_token": (cache.keys.nbytes + cache.values.nbytes) // text.args.max_seq_len,
+        "cache_bytes_per_token": cache_bytes // text.args.max_seq_len,
         "parameters": sum(weight.numel() for weight in model.parameters()),
-        "budget": budget(options),
+        "budget": asdict(budget),
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
     if initial is not None:
         change = (model.get_parameter("frequencies").detach() - initial).abs() / initial  # (D/2,)
         common["moved"] = float(change.median())
     names = [scheme, *(SCALINGS if scheme == "rope" else ())]
-    return [{"scheme": name, "bits_per_byte": test(model, name, text, options)} | common for name in names]
+    return [{"scheme": name, "bits_per_byte": test(model, name, text, budget)} | common for name in names]
 
 
-def model_directory(options: Compare, scheme: str, seed: int) -> Path:
-    """The directory for one trained model below ``options.keep``."""
-    assert options.keep is not None
-    return options.keep / f"{scheme}-{seed}"
+def model_directory(keep: Path, scheme: str, seed: int) -> Path:
+    """The directory for one trained model below ``keep``."""
+    return keep / f"{scheme}-{seed}"
 
 
 @torch.no_grad()
-def test(model: Transformer, scheme: str, text: StudyText, options: Compare) -> dict[str, float | None]:
+def test(model: Transformer, scheme: str, text: StudyText, budget: Budget) -> dict[str, float | None]:
     """Bits per byte of the same validation tokens in windows of each length; None if the scheme cannot encode it."""
-    longest = MULTIPLES[-1] * options.length
-    batches = text.dataset.val_batches(options.windows, longest, options.windows * longest)
+    longest = MULTIPLES[-1] * budget.length
+    batches = text.dataset.val_batches(budget.windows, longest, budget.windows * longest)
     inputs, targets = (torch.from_numpy(part) for part in next(iter(batches)))  # (windows, longest) each
     results: dict[str, float | None] = {}
     for times in MULTIPLES:
         results[str(times)] = None
         if times == 1 or SCHEMES[scheme].any_length:
             longer = lengthened(model, scheme, times)
-            x, y = (part.reshape(-1, times * options.length) for part in (inputs, targets))
+            x, y = (part.reshape(-1, times * budget.length) for part in (inputs, targets))
             loss = mean_loss(longer, x, y)
             results[str(times)] = bits_per_byte(loss, text.dataset)
     return results

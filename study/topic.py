@@ -13,7 +13,7 @@ from torch import Tensor
 
 from model.cli.files import write_atomically
 from model.cli.machine import check_memory
-from model.decoding.sampling import Sampling
+from model.ranges import Range
 from model.text.sources import open_documents
 from model.text.tokenizer import Tokenizer
 from model.training.config import CONFIG_FILE
@@ -23,11 +23,12 @@ from model.weights import load_tokenizer, open_checkpoint
 from model.weights.checkpoint import newest_run
 
 from .positions import STUDY_FILE, StudySettings, load_study, read_study
-from .positions.encodings import check_at_least
 
 # Okabe and Ito's palette, which colour-blind readers can distinguish.
 BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK = "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7"
 COLORS = (BLUE, ORANGE, GREEN, RED, SKY, PINK, BLACK)
+MAX_HEAD_DIM = 1024  # four times the width of any head that was published
+THETAS = Range(1, 1e30)  # bases of the frequencies whose angles are neither NaN nor meaningless
 DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)), (0, (2, 1)))
 
 
@@ -115,26 +116,9 @@ def short(value: float, digits: int = 4) -> str:
     return f"{value:.{digits}f}"
 
 
-def check_options(options: Any, minimum: int, *names: str) -> None:
-    """Raise ValueError for the first of these options that is below ``minimum``."""
-    for name in names:
-        check_at_least(name, getattr(options, name), minimum)
-
-
-def check_seed(options: Any) -> None:
-    """Raise ValueError for a seed that is out of range, with the words of ``Sampling``."""
-    Sampling(seed=options.seed)
-
-
-def check_even(options: Any, name: str) -> None:
-    if getattr(options, name) < 2 or getattr(options, name) % 2:
-        raise ValueError(f"{name} is {getattr(options, name)}: give an even number above 0, because RoPE rotates pairs")
-
-
-def check_theta(theta: float) -> None:
-    """Raise ValueError for a base whose angles would be NaN or meaningless."""
-    if not (math.isfinite(theta) and 1 <= theta <= 1e30):
-        raise ValueError(f"theta is {theta:g}: give a number from 1 to 1e30, for example 10000")
+def check_even(name: str, value: int) -> None:
+    if value % 2:
+        raise ValueError(f"{name} is {value}: give an even number, because RoPE rotates pairs")
 
 
 def open_model(path: Path | None) -> tuple[Transformer, Tokenizer, StudySettings]:

@@ -1,55 +1,51 @@
-"""The topics by name: the class of their options, and the function from the options to a ``Report``."""
+"""The topics by name: functions whose parameters are their options, and which return a ``Report``."""
 
 from collections.abc import Callable
 from typing import Any
 
 from model.cli import explain_out_of_memory
 
-from . import (
-    attention_maps,
-    check,
-    clocks,
-    compare,
-    decay,
-    exercise,
-    extrapolate,
-    form_table,
-    kv_cache,
-    mistakes,
-    page,
-    rotation_examples,
-    trace,
-    word_order,
-)
+from .attention_maps import attention
+from .check import check
+from .clocks import clocks
+from .compare import compare
+from .decay import decay
+from .exercise import exercise
+from .extrapolate import endless, extrapolate
+from .form_table import forms
+from .kv_cache import cache
+from .lookback import lookback
+from .mistakes import mistakes
+from .options import options_class
+from .page import page
+from .rotation_examples import relative, rotate
 from .topic import Report
+from .trace import trace
+from .word_order import order
 
-__all__ = ["TOPICS", "run"]
-
-RUN: dict[str, tuple[type, Callable[[Any], Report]]] = {
-    "order": (word_order.Order, word_order.run),
-    "rotate": (rotation_examples.Rotate, rotation_examples.run_rotate),
-    "relative": (rotation_examples.Relative, rotation_examples.run_relative),
-    "clocks": (clocks.Clocks, clocks.run),
-    "decay": (decay.Decay, decay.run),
-    "forms": (form_table.Forms, form_table.run),
-    "trace": (trace.Trace, trace.run),
-    "cache": (kv_cache.Cache, kv_cache.run),
-    "attention": (attention_maps.AttentionMaps, attention_maps.run),
-    "extrapolate": (extrapolate.Extrapolate, extrapolate.run_extrapolate),
-    "endless": (extrapolate.Endless, extrapolate.run_endless),
-    "compare": (compare.Compare, compare.run),
-    "exercise": (exercise.Exercise, exercise.run),
-    "check": (check.Check, check.run),
-    "mistakes": (mistakes.Mistakes, mistakes.run),
-    "page": (page.Page, page.run),
+TOPICS: dict[str, Callable[..., Report]] = {
+    "order": order,
+    "rotate": rotate,
+    "relative": relative,
+    "clocks": clocks,
+    "lookback": lookback,
+    "decay": decay,
+    "forms": forms,
+    "trace": trace,
+    "cache": cache,
+    "attention": attention,
+    "extrapolate": extrapolate,
+    "endless": endless,
+    "compare": compare,
+    "exercise": exercise,
+    "check": check,
+    "mistakes": mistakes,
+    "page": page,
 }
-TOPICS = {name: options for name, (options, _) in RUN.items()}
 
 
-def run(topic: str, options: Any) -> Report:
-    """The report of a topic; ``options`` is an instance of ``TOPICS[topic]``.
-
-    Raises ValueError if an option is invalid or the memory is not enough.
-    """
+def run(topic: str, **options: Any) -> Report:
+    """The report of a topic. Raises ValueError if an option is out of its range, or the memory is not enough."""
+    checked = options_class(TOPICS[topic])(**options)
     with explain_out_of_memory(f"give smaller sizes to {topic}"):
-        return RUN[topic][1](options)
+        return TOPICS[topic](**vars(checked))

@@ -19,30 +19,15 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from model.attention import Attention, attention
-from model.cache import KVCache
+from model.cache import KVCache, LayerCache
 from model.cli.machine import check_memory
 from model.config import ModelArgs
+from model.ranges import Range
 from model.rope import _rotate, apply_rotary_emb, precompute_freqs_cis, reshape_for_broadcast
 from model.transformer import Transformer
 
 from .arrows import arc, arrow, plane
-from .topic import BLUE, ORANGE, Report, Table, check_options, open_model
-
-
-@dataclass(frozen=True)
-class Trace:
-    """One attention call step by step: expression, shape, dtype and the values of one pair."""
-
-    model: Annotated[Path | None, "a trained model (default: random weights)"] = None
-    prompt: Annotated[str, "prompt of the trained model"] = "Once upon a time"
-    batch: Annotated[int, "rows"] = 2
-    length: Annotated[int, "tokens"] = 512
-    heads: Annotated[int, "heads"] = 12
-    head_dim: Annotated[int, "width of one head"] = 64
-    position: Annotated[int, "token whose values are shown (a negative one counts from the end)"] = 2
-    head: Annotated[int, "head whose values are shown"] = 0
-    pair: Annotated[int, "pair whose values are shown"] = 1
-
+from .topic import BLUE, MAX_HEAD_DIM, ORANGE, Report, Table, open_model
 
 ROOT = Path(inspect.getfile(Transformer)).parent  # the network
 WATCHED: list[Callable[..., Any]] = [
@@ -52,7 +37,7 @@ WATCHED: list[Callable[..., Any]] = [
     apply_rotary_emb,
     Attention.forward,
     attention,
-    KVCache.update,
+    LayerCache.update,
     Transformer.hidden,
 ]
 
@@ -115,31 +100,41 @@ def _expression(frame: FrameType) -> tuple[str, str]:
     return f"{Path(frame.f_code.co_filename).name}:{first}", " ".join(line.strip() for line in lines)
 
 
-def run(options: Trace) -> Report:
-    check_options(options, 1, "batch", "length", "heads", "head_dim")
-    model, tokens = _trained(options) if options.model else _random(options)
+def trace(
+    model: Annotated[Path | None, "a trained model (default: random weights)"] = None,
+    prompt: Annotated[str, "prompt of the trained model"] = "Once upon a time",
+    batch: Annotated[int, "rows", Range(1)] = 2,
+    length: Annotated[int, "tokens", Range(1)] = 512,
+    heads: Annotated[int, "heads", Range(1)] = 12,
+    head_dim: Annotated[int, "width of one head", Range(2, MAX_HEAD_DIM)] = 64,
+    position: Annotated[int, "token whose values are shown (a negative one counts from the end)"] = 2,
+    head: Annotated[int, "head whose values are shown", Range(0)] = 0,
+    pair: Annotated[int, "pair whose values are shown", Range(0)] = 1,
+) -> Report:
+    """One attention call step by step: expression, shape, dtype and the values of one pair."""
+    network, tokens = _random(batch, length, heads, head_dim) if model is None else _trained(model, prompt)
     B, T = tokens.shape
-    position = options.position if options.position >= 0 else options.position + T
-    args = model.args
-    limits = {
-        "position": (position, T),
-        "head": (options.head, args.n_heads),
-        "pair": (options.pair, args.head_dim // 2),
-    }
-    for name, (value, limit) in limits.items():
+    from_start = position if position >= 0 else position + T
+    args = network.args
+    limits = (
+        ("position", position, from_start, T),
+        ("head", head, head, args.n_heads),
+        ("pair", pair, pair, args.head_dim // 2),
+    )
+    for name, given, value, limit in limits:
         if not 0 <= value < limit:
-            raise ValueError(f"{name} is {getattr(options, name)}: give one of 0 to {limit - 1}")
-    model.layers = model.layers[:1]  # one attention call is enough
-    layer: Any = model.layers[0]
+            raise ValueError(f"{name} is {given}: give one of 0 to {limit - 1}")
+    network.layers = network.layers[:1]  # one attention call is enough
+    layer: Any = network.layers[0]
     layer.attention.attend = attention  # the formula, because a fused kernel shows no softmax
-    picked = Picked(args, T, position, options.head, options.pair)
-    at_key = Picked(args, T, max(position - 1, 0), options.head, options.pair)
+    picked = Picked(args, T, from_start, head, pair)
+    at_key = Picked(args, T, max(from_start - 1, 0), head, pair)
     with torch.no_grad(), Recorder(WATCHED, picked, at_key) as recorder:
-        model.freqs_cis = precompute_freqs_cis(args.head_dim, args.max_seq_len, args.rope_theta, args.rope_scaling)
-        model.hidden(tokens, 0, KVCache(args, B))
+        network.freqs_cis = precompute_freqs_cis(args.head_dim, args.max_seq_len, args.rope_theta, args.rope_scaling)
+        network.hidden(tokens, 0, KVCache(args, B))
     table = Table(
         f"One attention call: B={B} T={T} H={args.n_heads} K={args.n_kv_heads} D={args.head_dim}; "
-        f"values: row 0, position {position}, head {options.head}, pair {options.pair}",
+        f"values: row 0, position {from_start}, head {head}, pair {pair}",
         ("line", "expression", "shape", "dtype", "values"),
         [
             (step.place, _cut(step.expression), step.shape, str(step.dtype)[6:], " ".join(map(_number, step.values)))
@@ -150,27 +145,32 @@ def run(options: Trace) -> Report:
     return Report([table], lambda figure: draw(figure, recorder.steps, picked, at_key))
 
 
-def _random(options: Trace) -> tuple[Transformer, Tensor]:
+def check_below(name: str, given: int, index: int, limit: int) -> None:
+    if not 0 <= index < limit:
+        raise ValueError(f"{name} is {given}: give one of 0 to {limit - 1}")
+
+
+def _random(batch: int, length: int, heads: int, head_dim: int) -> tuple[Transformer, Tensor]:
     """Random weights and tokens. The table has twice as many rows as tokens, so that the slice can be seen."""
     args = ModelArgs(
-        dim=options.heads * options.head_dim,
-        n_heads=options.heads,
+        dim=heads * head_dim,
+        n_heads=heads,
         n_layers=1,
         vocab_size=256,
-        head_dim=options.head_dim,
-        max_seq_len=2 * options.length,
+        head_dim=head_dim,
+        max_seq_len=2 * length,
     )
-    scores = options.batch * options.heads * options.length**2
-    check_memory(4 * (6 * scores + 20 * options.batch * options.length * args.dim), f"length {options.length}")
+    scores = batch * heads * length**2
+    check_memory(4 * (6 * scores + 20 * batch * length * args.dim), f"length {length}")
     torch.manual_seed(0)
-    return Transformer(args), torch.randint(256, (options.batch, options.length))
+    return Transformer(args), torch.randint(256, (batch, length))
 
 
-def _trained(options: Trace) -> tuple[Transformer, Tensor]:
-    model, tokenizer, settings = open_model(options.model)
+def _trained(path: Path, prompt: str) -> tuple[Transformer, Tensor]:
+    model, tokenizer, settings = open_model(path)
     if type(model) is not Transformer:
         raise ValueError(f"scheme {settings.scheme} is not plain RoPE: name a model trained with RoPE")
-    return model, torch.tensor([tokenizer.encode(options.prompt)])
+    return model, torch.tensor([tokenizer.encode(prompt)])
 
 
 def _cut(text: str, width: int = 72) -> str:

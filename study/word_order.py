@@ -1,26 +1,17 @@
 """Why attention needs positions: without them, the output of a word does not depend on the word order."""
 
 import cmath
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
 from model.attention import attention
+from model.ranges import Range
 from model.rope import apply_rotary_emb, precompute_freqs_cis
 
 from .arrows import arc, arrow, plane
-from .topic import BLUE, ORANGE, Report, Table, check_seed, short
-
-
-@dataclass(frozen=True)
-class Order:
-    """Without positions, a word attends equally in "dog bites man" and "man bites dog"; with RoPE it does not."""
-
-    words: Annotated[tuple[str, ...], "a sentence, which is also read backwards"] = ("dog", "bites", "man")
-    seed: Annotated[int, "seed of the random vectors and matrices"] = 0
-
+from .topic import BLUE, ORANGE, Report, Table, short
 
 D = 8  # width of the one head
 FRAMES = 5
@@ -28,7 +19,7 @@ DISTANCE = 2  # positions from the key to the query in the picture
 FREQUENCY = 0.5  # radians per position in the picture
 
 
-def attend(words: tuple[str, ...], order: list[int], seed: int, rotate: bool) -> tuple[Tensor, Tensor]:
+def attend(words: tuple[str, ...], places: list[int], seed: int, rotate: bool) -> tuple[Tensor, Tensor]:
     """Attention weights (T, T) and outputs (T, D) of the words in this order, returned in the order of ``words``.
 
     Every word has one random vector, wherever it stands. There is no causal mask: each word sees all words.
@@ -36,22 +27,24 @@ def attend(words: tuple[str, ...], order: list[int], seed: int, rotate: bool) ->
     generator = torch.Generator().manual_seed(seed)
     vectors = torch.randn(len(words), D, generator=generator)  # (T, D)
     wq, wk, wv = torch.randn(3, D, D, generator=generator) / D**0.5  # (D, D) each
-    x = vectors[order]  # (T, D)
+    x = vectors[places]  # (T, D)
     q, k, v = ((x @ w.T)[None, :, None] for w in (wq, wk, wv))  # (1, T, 1, D) each
     if rotate:
         q, k = apply_rotary_emb(q, k, precompute_freqs_cis(D, len(words)))
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # (1, 1, T, D) each
     no_mask = torch.ones(len(words), len(words), dtype=torch.bool)
     identity = torch.eye(len(words))[None, None]  # with these values, the output is the weights
-    original = torch.tensor(order).argsort()  # (T,)
+    original = torch.tensor(places).argsort()  # (T,)
     weights = attention(q, k, identity, no_mask)[0, 0]  # (T, T)
     output = attention(q, k, v, no_mask)[0, 0]  # (T, D)
     return weights[original][:, original], output[original]
 
 
-def run(options: Order) -> Report:
-    words = options.words
-    check_seed(options)
+def order(
+    words: Annotated[tuple[str, ...], "a sentence, which is also read backwards"] = ("dog", "bites", "man"),
+    seed: Annotated[int, "seed of the random vectors and matrices", Range(0)] = 0,
+) -> Report:
+    """Without positions, a word attends equally in "dog bites man" and "man bites dog"; with RoPE it does not."""
     if len(words) < 2 or len(set(words)) < len(words):
         raise ValueError(f"words is {' '.join(words)!r}: give at least two different words, each once")
     middle = len(words) // 2
@@ -62,11 +55,11 @@ def run(options: Order) -> Report:
     forwards = list(range(len(words)))
     for name, rotate in (("none", False), ("RoPE", True)):
         outputs = []
-        for order in (forwards, forwards[::-1]):
-            weights, output = attend(words, order, options.seed, rotate)
+        for places in (forwards, forwards[::-1]):
+            weights, output = attend(words, places, seed, rotate)
             outputs.append(output)
             numbers = " ".join(f"{value:+.4f}" for value in output[middle, :2].tolist())
-            sentence = " ".join(words[i] for i in order)
+            sentence = " ".join(words[i] for i in places)
             table.rows.append((name, sentence, *(f"{weight:.4f}" for weight in weights[middle].tolist()), numbers))
         gap = float((outputs[0] - outputs[1]).abs().max())
         table.notes.append(f"{name}: the outputs of any word differ by at most {short(gap)} between the two sentences.")

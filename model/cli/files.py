@@ -24,8 +24,13 @@ def _is_number(value: Any) -> bool:
     return _is_integer(value) or (isinstance(value, float) and math.isfinite(value))
 
 
+def is_utf8(text: str) -> bool:
+    """Whether UTF-8 can encode the text: Python decodes other bytes to halves of surrogate pairs."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
 def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
+    return isinstance(value, str) and is_utf8(value)
 
 
 def _is_texts(value: Any) -> bool:

@@ -46,15 +46,14 @@ def explain_out_of_memory(advice: str, device: object = "this machine") -> Itera
 
 
 def exit_script(code: int) -> NoReturn:
-    """Flush stdout and exit. If flushing fails, discard the rest; otherwise Python would fail again, with code 120.
+    """Flush stdout and exit. If that fails, discard the rest; otherwise Python would fail again, with code 120.
 
     Ctrl-C is ignored from here on, because the work is done and Python would print a traceback.
     """
     try:
         sys.stdout.flush()
-    except (OSError, KeyboardInterrupt) as error:  # a full disk, or Ctrl-C while waiting for a slow reader
+    except (OSError, KeyboardInterrupt):  # a full disk, a closed pipe, or Ctrl-C while waiting for a slow reader
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 130 if isinstance(error, KeyboardInterrupt) else code
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(code)
 
@@ -70,19 +69,19 @@ class IgnoringErrors(io.FileIO):
 
 
 def make_streams_safe() -> None:
-    """Replace characters that stdout or stderr cannot encode by ``?``, and open closed streams (``2>&-``) as null.
+    """Open closed streams (``2>&-``) as the null device, and replace characters that an output cannot encode by ``?``.
 
     Write errors on stderr are ignored, because a lost message must not end a run; those on stdout are not.
     """
-    stderr = sys.stderr
-    if isinstance(stderr, io.TextIOWrapper) and stderr is sys.__stderr__:
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
+    stderr = sys.__stderr__
+    if stderr is not None and sys.stderr is stderr:  # not if a test has replaced it
         raw = io.BufferedWriter(IgnoringErrors(stderr.fileno(), "wb", closefd=False))
         sys.stderr = io.TextIOWrapper(raw, encoding=stderr.encoding, line_buffering=True)
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
-        elif isinstance(stream, io.TextIOWrapper):
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
 
 
@@ -118,15 +117,10 @@ def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
         sys.stdout.flush()
     except BrokenPipeError:  # the reader (`| head`) has closed the pipe, which is not an error
         code = 0
+    except KeyboardInterrupt:
+        code = 130
     except OSError as error:
         fail(script, f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
     except ValueError as error:
-        if isinstance(error, UnicodeEncodeError) and error.encoding != "utf-8":  # a file name
-            fail(
-                script,
-                f"this locale's encoding ({error.encoding}) cannot represent {error.object!r}: set PYTHONUTF8=1",
-            )
         fail(script, str(error))
-    except KeyboardInterrupt:
-        code = 130
     exit_script(code)

@@ -1,22 +1,22 @@
 """Settings from dataclass defaults, overridden by a TOML file, overridden by flags; ``--help`` is made from the fields.
 
-A field is written ``name: Annotated[type, "help"] = default``. Its type is int, float, bool, str, Path, Literal, a
-tuple of one of these, any of them ``| None``, or a frozen dataclass, which is an inline table in TOML.
+A field is written ``name: Annotated[type, "help"] = default``, with a range ``Annotated[int, "help", Range(1)]``. Its
+type is int, float, bool, str, Path, Literal, a tuple of one of these, any of them ``| None``, or a frozen dataclass,
+which is an inline table in TOML.
 """
 
 import argparse
 import dataclasses
 import difflib
 import json
-import os
 import tomllib
-import types
 from collections.abc import Iterable
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
-from .files import check_is_file, short_repr
+from ..ranges import Range, kind_and_range
+from .files import check_is_file, is_utf8, short_repr
 from .parser import Parser
 
 Settings = dict[str, Any]  # values by field name; fields that are left out have their defaults
@@ -24,10 +24,11 @@ TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", s
 
 
 class Field(NamedTuple):
-    """A setting's type, without ``| None``, and its help."""
+    """A setting's type, without ``| None``, its help and its range."""
 
     kind: Any
     help: str
+    range: Range
 
 
 def setting_fields(*classes: type) -> dict[str, Field]:
@@ -35,12 +36,9 @@ def setting_fields(*classes: type) -> dict[str, Field]:
     fields = {}
     for cls in classes:
         for name, hint in get_type_hints(cls, include_extras=True).items():
-            kind, text = hint, ""
-            if get_origin(hint) is Annotated:
-                kind, text = get_args(hint)
-            if get_origin(kind) in (Union, types.UnionType):
-                kind = next(arm for arm in get_args(kind) if arm is not type(None))
-            fields[name] = Field(kind, text)
+            kind, bounds = kind_and_range(hint)
+            text = get_args(hint)[1] if get_origin(hint) is Annotated else ""
+            fields[name] = Field(kind, text, bounds)
     return fields
 
 
@@ -49,24 +47,20 @@ def add_flags(parser: Parser, *classes: type) -> None:
     for cls in classes:
         group = parser.add_argument_group((cls.__doc__ or cls.__name__).split("\n")[0].rstrip(". "))
         defaults = {field.name: field.default for field in dataclasses.fields(cls)}
-        for name, (kind, text) in setting_fields(cls).items():
+        for name, (kind, text, bounds) in setting_fields(cls).items():
+            text += f" [{bounds}]" if bounds != Range() else ""
             if defaults[name] is not False and defaults[name] not in (None, "", (), dataclasses.MISSING):
                 text += f" (default: {toml_value(defaults[name])})"
             options: dict[str, Any] = {"help": text.replace("%", "%%"), "default": argparse.SUPPRESS}
             if kind is bool:
-                parser.flag_names += add_switch(group, name, options)
+                # --not_name overrides a TOML file. The two take no value, so a path may follow them.
+                group.add_argument(f"--{name}", action="store_true", **options)
+                hidden = options | {"help": argparse.SUPPRESS}
+                group.add_argument(f"--not_{name}", action="store_false", dest=name, **hidden)
                 continue
             if get_origin(kind) is tuple:
                 options |= {"nargs": "+", "action": "extend"}
             group.add_argument(f"--{name}", metavar=metavar(kind), **options)
-            parser.flag_names.append(f"--{name}")
-
-
-def add_switch(group: Any, name: str, options: dict[str, Any]) -> list[str]:
-    """Add ``--name``, and ``--not_name`` to override a TOML file. They take no value, so a path may follow them."""
-    group.add_argument(f"--{name}", action="store_true", **options)
-    group.add_argument(f"--not_{name}", action="store_false", dest=name, **options | {"help": argparse.SUPPRESS})
-    return [f"--{name}", f"--not_{name}"]
 
 
 def metavar(kind: Any) -> str:
@@ -135,31 +129,6 @@ def parse_text(text: Any, kind: Any) -> Any:
     return text
 
 
-def decode_surrogates(text: str) -> str:
-    """Text from the command line or the terminal, decoded as UTF-8 where Python could not decode it by the locale.
-
-    Raises ValueError if it is not UTF-8 either.
-    """
-    try:
-        text.encode()
-        return text
-    except UnicodeEncodeError:  # Python stores bytes that it cannot decode as lone surrogates
-        pass
-    try:
-        return text.encode(errors="surrogateescape").decode()
-    except UnicodeError:
-        raise ValueError(f"{text!r} is not UTF-8: write or name it in UTF-8") from None
-
-
-def local_path(text: str) -> Path:
-    """The path for a name from a flag or file, encoded as UTF-8 if the locale's encoding cannot represent it."""
-    try:
-        os.fsencode(text)
-    except UnicodeEncodeError:
-        text = os.fsdecode(text.encode())
-    return Path(text)
-
-
 def convert(name: str, value: Any, kind: Any) -> Any:
     """Convert ``value`` to the field's type. Raises ValueError that tells what to give instead."""
     if get_origin(kind) is tuple:
@@ -175,11 +144,13 @@ def convert(name: str, value: Any, kind: Any) -> Any:
         return from_settings(kind, from_table(value, kind))
     if kind is float and type(value) is int and abs(value) < 2**63:  # larger integers may overflow a float
         return float(value)
-    if kind is Path and isinstance(value, str | Path):
-        return local_path(str(value))
-    if type(value) is not kind:
+    if kind is Path and isinstance(value, str):
+        value = Path(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise ValueError(f"{name} is {short_repr(value)}: give {TYPE_NAMES[kind]}")
-    return decode_surrogates(value) if kind is str else value
+    if kind in (str, Path) and not is_utf8(str(value)):
+        raise ValueError(f"{name} is {short_repr(str(value))}, which is not UTF-8: write or name it in UTF-8")
+    return value
 
 
 def from_settings(cls: type, settings: Settings) -> Any:
@@ -229,5 +200,5 @@ def toml_value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str | Path):  # TOML's strings are JSON's, except that DEL must be escaped
-        return json.dumps(decode_surrogates(str(value)), ensure_ascii=False).replace("\x7f", "\\u007f")
+        return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
     return repr(value)

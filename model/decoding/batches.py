@@ -10,9 +10,10 @@ from ..cache import KVCache
 from ..cli import quantity
 from ..config import ModelArgs
 from ..generation import decode
+from ..ranges import is_number
 from ..transformer import Transformer
 from .endless import EndlessCache, decode_endless, is_shift_invariant
-from .network import for_decoding
+from .network import for_decoding, in_eval_mode
 from .sampling import Sampler, Sampling
 
 Prompts = Sequence[Sequence[int]]
@@ -67,7 +68,7 @@ def decode_batch(
     """Run the decode loop on lists of ids, with a network from ``for_decoding`` and a cache from ``new_cache``.
 
     Each step yields every row's token, and None after the row has ended. It stops when all rows have ended. Without a
-    cache the whole text is computed again for every token.
+    cache the whole text is computed again for every token. The network is in eval mode during each step.
     """
     if cache is None:
         steps = decode_uncached(network, prompts, max_new_tokens, sampler)
@@ -78,7 +79,7 @@ def decode_batch(
         else:
             steps = decode(network, tokens, max_new_tokens, sampler, cache, padding=padding)
     ended = [False] * len(prompts)
-    for tokens in steps:
+    for tokens in in_eval_mode(network, steps):
         ids = tokens[:, 0].tolist()
         yield [None if row_ended else token for row_ended, token in zip(ended, ids)]
         ended = [row_ended or token in eos_ids for row_ended, token in zip(ended, ids)]
@@ -156,9 +157,15 @@ def check_equal_lengths(prompts: Prompts) -> None:
 
 def check_prompts(args: ModelArgs, prompts: Prompts, max_new_tokens: int, endless: bool = False) -> None:
     """Raise ValueError unless the prompts are non-empty lists of ids in the vocabulary that fit into the context."""
-    check_token_lists(prompts)
-    if max_new_tokens < 1:
-        raise ValueError(f"max_new_tokens is {max_new_tokens}: give at least 1")
+    if not is_number(max_new_tokens, int) or max_new_tokens < 1:
+        raise ValueError(f"max_new_tokens is {max_new_tokens!r}: give a whole number of at least 1")
+    if not isinstance(prompts, Sequence) or not all(map(is_token_list, prompts)):
+        raise ValueError(
+            f"prompts are {prompts!r:.60}: give a list with a list of token ids for each text, for example "
+            "[tokenizer.encode(text)]"
+        )
+    if not prompts or not all(prompts):
+        raise ValueError("prompts or one of them are empty: give at least one token, for example [[tokenizer.bos_id]]")
     longest = max(map(len, prompts))
     limit = args.max_seq_len
     V = args.vocab_size
@@ -176,26 +183,8 @@ def check_prompts(args: ModelArgs, prompts: Prompts, max_new_tokens: int, endles
             )
 
 
-def check_token_lists(prompts: Prompts) -> None:
-    """Raise ValueError for a tensor, one flat list, or text in place of a list of lists of token ids."""
-    if isinstance(prompts, Tensor):
-        raise ValueError(f"prompts are a tensor of shape {tuple(prompts.shape)}: give lists of ids, prompts.tolist()")
-    if not isinstance(prompts, Sequence) or isinstance(prompts, str):
-        raise ValueError(f"prompts are {prompts!r:.60}: give a list of prompts, each a list of token ids")
-    if not prompts:
-        raise ValueError("prompts are empty: give at least one list of token ids")
-    for row, prompt in enumerate(prompts):
-        if isinstance(prompt, str):
-            raise ValueError(f"prompt {row} is text, {prompt!r:.60}: give its token ids, tokenizer.encode(text)")
-        if isinstance(prompt, int):
-            raise ValueError(f"prompts are one flat list that begins with {prompt}: give a list of lists, [prompt]")
-        if isinstance(prompt, Tensor) or not isinstance(prompt, Sequence):
-            raise ValueError(f"prompt {row} is a {type(prompt).__name__}: give a list of token ids")
-        if not prompt:
-            raise ValueError(f"prompt {row} is empty: give at least one token, for example the tokenizer's bos_id")
-        for token in prompt:
-            if not isinstance(token, int):
-                raise ValueError(f"prompt {row} contains {token!r:.60}: give token ids, whole numbers")
+def is_token_list(prompt: object) -> bool:
+    return isinstance(prompt, Sequence) and all(is_number(token, int) for token in prompt)
 
 
 def memory_needed(args: ModelArgs, rows: int, length: int, dtype: torch.dtype) -> int:

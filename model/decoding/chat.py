@@ -1,33 +1,29 @@
 """Chat templates: turn messages into the tokens that an instruct checkpoint was trained on.
 
-The template is a program in the checkpoint's directory, so it runs in a sandboxed process (template.py). It may write
-names of control tokens around the messages, for example ``<|eot_id|>``, and these become the tokens. The same name
-inside a message is encoded as plain characters, so a user can neither end a turn nor write as the system.
+A template may write names of control tokens around the messages, for example ``<|eot_id|>``, and these become the
+tokens. The same name inside a message is encoded as plain characters, so a user can neither end a turn nor write as the
+system.
 """
 
-import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..cli import quantity
 from ..cli.files import read_json, short_repr
 from ..text.tokenizer import Tokenizer, check_encodable
 from ..weights.tokenizers import TEMPLATE
 from .prompts import decode_utf8
 
-RENDERER = Path(__file__).with_name("template.py")  # not imported here, because jinja2 delays the start
-CONVERSATIONS_PER_PROCESS = 500
-SECONDS = 5  # limit of processor time of a process
-TIMEOUT = 60.0  # limit of wall time in seconds; high, because on a busy machine a process gets little processor time
-MEMORY = 1 << 30  # limit in bytes
-# Marks around the names of control tokens in a message while it is rendered: Unicode noncharacters, which no text
-# should contain.
+# Marks around control tokens in a message while it is rendered: noncharacters, which no text should contain.
 START, END = "\ufdd0", "\ufdd1"
 MARK = re.compile(f"[{START}{END}]")
+# The second alternative matches a mark alone. Only the template can have written one.
+MARKED = re.compile(f"{START}([^{START}{END}]+){END}|{MARK.pattern}")
 
+MAX_CHARACTERS = 100_000_000  # of a rendered conversation; a prompt is no longer
 Message = dict[str, str]  # role (system, user or assistant) and content
 
 
@@ -40,84 +36,65 @@ class Chat:
     def __init__(
         self, template: str, variables: dict[str, str], tokenizer: Tokenizer, source: Path, system: str | None = None
     ) -> None:
-        self.template = template
+        from .template import compile_template
+
+        self.source = source  # the file of the template, named in errors
         self.variables = variables
         self.tokenizer = tokenizer
-        self.source = source  # the file of the template, named in errors
         self.system: list[Message] = [] if system is None else [{"role": "system", "content": system}]
         self.control_ids = tokenizer.control_tokens(template)
-        names = sorted(map(re.escape, self.control_ids), key=len, reverse=True)
-        self._control_name = re.compile("|".join(names) or "(?!)")  # the latter matches nothing
-        # The second alternative matches a mark alone. Only the template can have written one, because ``_marked``
-        # removes marks from messages.
-        self._marked_name = re.compile(f"{START}({self._control_name.pattern}){END}|{MARK.pattern}")
-
+        # Without the template: only BOS, EOS and the like, not tokens as <think>, which a model writes as text.
+        self.special_ids = tokenizer.control_tokens("")
+        with self._template_errors():
+            self.template = compile_template(template)
         question, answer = user_message("A"), {"role": "assistant", "content": "Answer."}
-        first, second, answered = self._render(
-            [([question], True), ([user_message("B")], True), ([question, answer], False)]
-        )
         # The number of tokens before the first question, including the system message. An endless text keeps these.
-        self.prefix_length = common_prefix_length(self._encode(first), self._encode(second))
-        # The control token that the template writes after an answer, for example <|eot_id|>, ends a turn, too.
+        self.prefix_length = common_prefix_length(self.encode([question]), self.encode([user_message("B")]))
         self.eos_ids = tokenizer.eos_ids
-        before, _, after = answered.rpartition(answer["content"])
-        end = self._control_name.match(after.lstrip()) if before else None
-        if end and self.control_ids[end[0]] not in self.eos_ids:
-            self.eos_ids = (*self.eos_ids, self.control_ids[end[0]])
+        end = self._end_of_turn(self._render([question, answer], False), answer["content"])
+        if end is not None and end not in self.eos_ids:
+            self.eos_ids = (*self.eos_ids, end)
+
+    def _end_of_turn(self, rendered: str, answer: str) -> int | None:
+        """The control token that the template writes after an answer, for example <|eot_id|>."""
+        before, _, after = rendered.rpartition(answer)
+        names = [name for name in self.control_ids if after.lstrip().startswith(name)]
+        return self.control_ids[max(names, key=len)] if before and names else None
 
     def encode(self, messages: Sequence[Message]) -> list[int]:
         """The tokens of the whole conversation, including the system message, up to where the answer begins."""
-        return self._encode(self._render([(messages, True)])[0])
+        return self._encode(self._render(messages))
 
-    def encode_questions(self, questions: Sequence[str]) -> Iterator[list[int]]:
-        """Encode one conversation per question, with many conversations in each process."""
-        for first in range(0, len(questions), CONVERSATIONS_PER_PROCESS):
-            group = questions[first : first + CONVERSATIONS_PER_PROCESS]
-            for text in self._render([([user_message(question)], True) for question in group]):
-                yield self._encode(text)
+    def _render(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
+        marked = [message | {"content": self._marked(message)} for message in [*self.system, *messages]]
+        with self._template_errors():
+            text = self.template.render(
+                messages=marked,
+                add_generation_prompt=add_generation_prompt,
+                tools=None,
+                documents=None,
+                **self.variables,
+            )
+            if not 0 < len(text) <= MAX_CHARACTERS:  # SentencePiece ends the process for a text of a gigabyte
+                raise ValueError(f"it writes {quantity(len(text), 'character')}")
+            return check_encodable(text)
 
-    def _render(self, conversations: Sequence[tuple[Sequence[Message], bool]]) -> list[str]:
-        """Render conversations, each (messages, add_generation_prompt), to text in one process."""
-        marked = [
-            ([self._marked(message) for message in [*self.system, *messages]], add_generation_prompt)
-            for messages, add_generation_prompt in conversations
-        ]
-        task = {"template": self.template, "variables": self.variables, "conversations": marked}
-        request = {"task": task, "seconds": SECONDS, "memory": MEMORY}
-        try:
-            done = subprocess.run(
-                [sys.executable, "-P", str(RENDERER)],
-                input=json.dumps(request).encode(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=TIMEOUT,
-            )  # fmt: skip
-            answer = json.loads(done.stdout)
-        except (subprocess.TimeoutExpired, json.JSONDecodeError):
-            raise ValueError(
-                f"the chat template of {self.source} takes too much time or memory: get the file again, or leave out "
-                "--chat and --interactive"
-            ) from None
-        if "error" in answer:
-            raise ValueError(f"the chat template of {self.source} fails: {answer['error']}")
-        texts: list[str] = answer["texts"]
-        try:
-            for text in texts:
-                check_encodable(text)
-        except ValueError:
-            raise ValueError(f"the chat template of {self.source} writes text that is not valid Unicode") from None
-        return texts
-
-    def _marked(self, message: Message) -> Message:
-        """The message with marks around the names of control tokens in its content."""
+    def _marked(self, message: Message) -> str:
+        """The content of a message, with marks around everything that would become a control token."""
         content = MARK.sub("", check_encodable(message["content"]))
-        return message | {"content": self._control_name.sub(f"{START}\\g<0>{END}", content)}
+        ids = self.special_ids if message["role"] == "assistant" else self.control_ids
+        for start, end in reversed(self.tokenizer.find_control(content, {*ids.values()})):
+            content = content[:start] + START + content[start:end] + END + content[end:]
+        return content
 
     def _encode(self, text: str) -> list[int]:
-        """The tokens of a rendered text. A marked name becomes its characters, any other name its control token.
+        """The tokens of a rendered text. What is marked becomes characters, any other name its control token.
 
         Some tokenizers prepend a space to every text, which would be wrong between two pieces of one text. So a
         newline is put in front of each later piece. The space then comes before the newline, and the tokens of both are
         cut off again.
         """
-        first, *later_pieces = self._marked_name.split(text)
+        first, *later_pieces = MARKED.split(text)
         ids = self.tokenizer.encode_control(first)
         newline = self.tokenizer.encode_literal("\n")
         for number, piece in enumerate(later_pieces):
@@ -132,6 +109,15 @@ class Chat:
                 raise ValueError(f"{self.tokenizer.path} encodes {piece!r} only as a control token: leave it out")
             ids += piece_ids
         return ids
+
+    @contextmanager
+    def _template_errors(self) -> Iterator[None]:
+        """Report whatever a template raises as ValueError."""
+        try:
+            yield
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise ValueError(f"the chat template of {self.source} fails: {reason[:300]}") from None
 
 
 def user_message(content: str) -> Message:

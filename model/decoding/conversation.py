@@ -4,9 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from ..cache import KVCache
 from ..cli import print_note, quantity
-from ..generation import decode
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 from .chat import Chat, Message, common_prefix_length, user_message
@@ -25,7 +23,7 @@ class Conversation:
 
     With a ``chat`` template, all messages are rendered again at each turn. The cached tokens that the new text has in
     common with the old one are reused. Without a template, a line is appended to the text. An ``endless`` conversation
-    evicts its oldest part when the context is full; in any other, a line that does not fit raises ValueError.
+    evicts its oldest part when the context is full. If a line does not fit even then, old messages are dropped.
     """
 
     def __init__(
@@ -42,9 +40,7 @@ class Conversation:
         keep = SINKS
         if chat and SINKS < chat.prefix_length <= args.max_seq_len // 2:
             keep = chat.prefix_length
-        self.cache = KVCache(args, dtype=weight.dtype, device=weight.device)
-        if endless:
-            self.cache = EndlessCache(args, network.freqs_cis, 1, None, weight.dtype, weight.device, keep)
+        self.cache = EndlessCache(args, network.freqs_cis, 1, None, weight.dtype, weight.device, keep)
         self.network = network
         self.tokenizer = tokenizer
         self.sampling = sampling
@@ -59,35 +55,33 @@ class Conversation:
         self.tokens: list[int] = []
         self.forwarded = 0
         self.messages: list[Message] = []
-        if isinstance(self.cache, EndlessCache):
-            self.cache.evicted = 0
-
-    @property
-    def evicted(self) -> int:
-        """The number of evicted tokens; -1 if an eviction was interrupted, which makes the cache invalid."""
-        return self.cache.evicted if isinstance(self.cache, EndlessCache) else 0
+        self.cache.evicted = 0
 
     def turn(self, line: str, max_new_tokens: int, stop: Sequence[str]) -> Iterator[Sample]:
         """Append a line and continue the text. Yields the sample each time its text may have grown.
 
-        The caller may stop early; the conversation is consistent after every step. Raises ValueError if the line does
-        not fit into the rest of the context.
+        The caller may stop early; the conversation is consistent after every step. Raises ValueError if the line alone
+        does not fit into the context.
         """
-        if self.evicted < 0:
+        if self.cache.evicted < 0:
             print_note("(the last turn was interrupted while tokens were evicted: a new text begins)")
             self.reset()
-        tokens = self._tokens_with(line)
-        start_pos = self._start_pos(tokens)
+        messages, tokens = self._text_with(line)
+        self.forwarded = self._reused_length(tokens)
         new_tokens = tokens[self.forwarded :]
+        if self.forwarded == 0:
+            self.cache.evicted = 0
+        start_pos = self.cache.make_room(self.forwarded - self.cache.evicted, len(new_tokens))
         if not self.endless:
-            max_new_tokens = min(max_new_tokens, self.cache.max_seq_len - start_pos - len(new_tokens))
+            max_new_tokens = min(max_new_tokens, self.cache.max_seq_len - len(tokens))
         sample = Sample(Prompt(line, new_tokens), self.tokenizer, max_new_tokens, StopStrings(stop))
         self.turns += 1  # each turn has another random stream
-        earlier_messages, prompt_length = list(self.messages), len(tokens)
+        prompt_length = len(tokens)
         vocab_size, device = self.network.args.vocab_size, self.network.norm.weight.device
         sampler = Sampler(self.sampling, [{*tokens}], vocab_size, self.turns, device)
+        prompt = torch.tensor([new_tokens], device=device)  # (1, T)
         self.speed.start()
-        for token_tensor in self._decode(new_tokens, max_new_tokens, sampler, start_pos):
+        for token_tensor in decode_endless(self.network, prompt, max_new_tokens, sampler, self.cache, start_pos):
             token = int(token_tensor)
             self.speed.stop(0 if sample.tokens else len(new_tokens), 1)
             self.forwarded = prompt_length + len(sample.tokens)  # without ``token``, which the next step forwards
@@ -97,39 +91,36 @@ class Conversation:
                 tokens.append(token)
             self.tokens = tokens
             answer = {"role": "assistant", "content": sample.text}
-            self.messages = [*earlier_messages, user_message(line), answer]
+            self.messages = [*messages, user_message(line), answer]
             yield sample
             if sample.finish:
                 return
             self.speed.start()
 
-    def _decode(
-        self, new_tokens: list[int], max_new_tokens: int, sampler: Sampler, start_pos: int
-    ) -> Iterator[torch.Tensor]:
-        tokens = torch.tensor([new_tokens], device=sampler.device)  # (1, T)
-        if isinstance(self.cache, EndlessCache):
-            return decode_endless(self.network, tokens, max_new_tokens, sampler, self.cache, start_pos)
-        return decode(self.network, tokens, max_new_tokens, sampler, self.cache, start_pos)
+    def _text_with(self, line: str) -> tuple[list[Message], list[int]]:
+        """The text with the line: the earlier messages in it, and its tokens.
 
-    def _tokens_with(self, line: str) -> list[int]:
-        """The whole text with the line. An endless chat drops its oldest messages until the text fits."""
-        if self.chat is None:
-            if not self.tokens:
-                return self.tokenizer.encode(line)
-            return self.tokens + self.tokenizer.encode("\n" + line, bos=False)
-        messages = list(self.messages)
-        while True:
-            tokens = self.chat.encode([*messages, user_message(line)])
+        Drops the oldest messages until the text fits. Raises ValueError if the line alone does not fit.
+        """
+        for messages, tokens in self._candidates(line):
             reused = self._reused_length(tokens)
-            fits = len(tokens) - reused <= self._room(reused)
-            if fits or not self.endless or not messages:
-                break
-            del messages[:2]  # a question and its answer
-        dropped = len(self.messages) - len(messages)
-        if fits and dropped:
-            print_note(f"(the context is full: the oldest {quantity(dropped, 'message')} are dropped)")
-            self.messages = messages
-        return tokens
+            if len(tokens) - reused <= self._room(reused):
+                dropped = len(self.messages) - len(messages)
+                if dropped:
+                    print_note(f"(the context is full: the oldest {quantity(dropped, 'message')} are dropped)")
+                return messages, tokens
+        raise ValueError(f"the line needs {quantity(len(tokens), 'token')}, and there is room for {self._room(0)}")
+
+    def _candidates(self, line: str) -> Iterator[tuple[list[Message], list[int]]]:
+        """Texts with the line, the longest first. Without a template: the whole text with the line, or the line."""
+        if self.chat is None:
+            if self.tokens:
+                yield self.messages, self.tokens + self.tokenizer.encode("\n" + line, bos=False)
+            yield [], self.tokenizer.encode(line)
+            return
+        for first in range(0, len(self.messages) + 1, 2):  # a question and its answer are dropped together
+            messages = self.messages[first:]
+            yield messages, self.chat.encode([*messages, user_message(line)])
 
     def _reused_length(self, tokens: list[int]) -> int:
         """The number of leading tokens of the new text that need not be computed again, including evicted ones.
@@ -138,63 +129,31 @@ class Conversation:
         differs from the old one has to be computed from its start.
         """
         length = min(common_prefix_length(self.tokens[: self.forwarded], tokens), len(tokens) - 1)
-        if self.evicted and length < self.forwarded:
+        if self.cache.evicted and length < self.forwarded:
             return 0
         return length
 
     def _room(self, reused: int) -> int:
-        """How many tokens fit at once after the ``reused`` ones."""
-        if isinstance(self.cache, EndlessCache):
+        """How many tokens fit at once after the ``reused`` ones. One position is left for the answer."""
+        if self.endless:
             return self.cache.room(reused)
-        return self.cache.max_seq_len - reused
-
-    def _start_pos(self, tokens: list[int]) -> int:
-        """Make room for the tokens that are not reused, and return their ``start_pos``.
-
-        Raises ValueError if they do not fit.
-        """
-        reused, limit = self._reused_length(tokens), self.cache.max_seq_len
-        new = len(tokens) - reused
-        if not self.endless and len(tokens) >= limit:
-            raise ValueError(
-                f"the context has no room for this line and an answer: {limit} positions, {len(self.tokens)} in use, "
-                f"{len(tokens) - len(self.tokens)} more needed for the line"
-            )
-        if new > self._room(reused):
-            raise ValueError(f"{new} new tokens do not fit: the context of {limit} has room for {self._room(reused)}")
-        self.forwarded = reused
-        if not isinstance(self.cache, EndlessCache):
-            return reused
-        if reused == 0:
-            self.cache.evicted = 0
-        return self.cache.make_room(reused - self.cache.evicted, new)
+        return self.cache.max_seq_len - reused - 1
 
 
 def converse(conversation: Conversation, max_new_tokens: int, stop: Sequence[str]) -> None:
-    """Take turns until stdin ends or the user types /exit. Ctrl-C ends only the turn.
-
-    If a turn fails, for example because the line does not fit, a new text begins with the line. A line that fails in a
-    new text, or in an endless conversation, is reported.
-    """
+    """Take turns until stdin ends or the user types /exit. Ctrl-C ends only the turn."""
     terminal = Terminal(conversation.reset)
     while True:
         try:
             line = terminal.read_turn()
             if line is None:
                 return
-            evicted_before = conversation.evicted
-            try:
-                stream_samples(conversation.turn(line, max_new_tokens, stop))
-            except ValueError as error:
-                # A new text would not help if this one is new, or endless: then no old tokens are in the way.
-                if conversation.endless or not conversation.forwarded:
-                    raise
-                print_note(f"{error}; a new text begins")
-                conversation.reset()
-                stream_samples(conversation.turn(line, max_new_tokens, stop))
-            if conversation.evicted not in (0, evicted_before):
+            evicted_before = conversation.cache.evicted
+            stream_samples(conversation.turn(line, max_new_tokens, stop))
+            evicted = conversation.cache.evicted
+            if evicted not in (0, evicted_before):
                 limit = conversation.cache.max_seq_len
-                print_note(f"(the context of {limit} tokens is full: {conversation.evicted} have been evicted)")
+                print_note(f"(the context of {limit} tokens is full: {evicted} have been evicted)")
         except ValueError as error:
             print_note(f"{error}: give another line")
         except KeyboardInterrupt:

@@ -59,8 +59,9 @@ class EndlessCache(KVCache):
             raise ValueError("max_seq_len is 1: an endless text needs a context of at least 2 tokens")
         # One slot more than the context, which is never used: if the slice `[:end]` of the cache were ever as long as
         # the buffer, torch.compile would treat that as a special case and recompile.
-        self.keys, self.values = F.pad(self.keys, (0, 0, 0, 1)), F.pad(self.values, (0, 0, 0, 1))
-        self.freqs_cis = freqs_cis.detach().to(self.keys.device)
+        for layer in self.layers:
+            layer.keys, layer.values = F.pad(layer.keys, (0, 0, 0, 1)), F.pad(layer.values, (0, 0, 0, 1))
+        self.freqs_cis = freqs_cis.detach().to(self.layers[0].keys.device)
         self.quarter = quarter_of(self.max_seq_len)
         self.keep = never_evicted(self.max_seq_len, keep)
         self.evicted = 0  # number of tokens evicted so far; -1 while keys are being moved
@@ -90,7 +91,8 @@ class EndlessCache(KVCache):
         old, new = slice(self.keep + count, length), slice(self.keep, length - count)
         evicted = self.evicted
         self.evicted = -1  # marks the cache as invalid while keys are being moved, in case that is interrupted
-        for keys, values in zip(self.keys, self.values):  # (B, K, max_seq_len + 1, D)
+        for layer in self.layers:
+            keys, values = layer.keys, layer.values  # (B, K, max_seq_len + 1, D)
             pairs = torch.view_as_complex(keys[:, :, old].float().unflatten(-1, (-1, 2)))  # (B, K, N, D/2)
             keys[:, :, new] = torch.view_as_real(pairs * back).flatten(3).type_as(keys)  # (B, K, N, D)
             values[:, :, new] = values[:, :, old].clone()  # values are not rotated

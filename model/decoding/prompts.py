@@ -1,9 +1,6 @@
-"""Prompts from flags, a file or a pipe, and whether they fit into the context."""
+"""Prompts from flags, a file or stdin, and whether they fit into the context."""
 
-import os
-import stat
 import sys
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +12,6 @@ from .endless import never_evicted, without_middle
 
 MAX_PROMPT_BYTES = 100_000_000  # a size limit, so that /dev/zero cannot fill the memory
 PROCESS_SUBSTITUTION = ("/dev/fd/", "/proc/self/fd/")  # a shell's <(command), a pipe to which the command writes
-PIPE_TIMEOUT = 1.0  # seconds to wait for the first byte on stdin if no flag names stdin
 
 
 @dataclass(frozen=True)
@@ -27,15 +23,12 @@ class Prompt:
 def read_texts(prompts: Sequence[str], file: Path | None) -> list[str]:
     """Read the prompts: the texts in ``prompts``, where ``-`` is stdin, then the lines of ``file`` that are not blank.
 
-    If neither is given, the prompt is the text piped to stdin, or the empty text if there is none. Raises ValueError if
-    a text is not valid UTF-8.
+    If neither is given, the only prompt is the empty text. Raises ValueError if a text is not valid UTF-8.
     """
     texts = [read_stdin() if text == "-" else text for text in prompts]
     if file is not None:
         texts += read_prompt_file(file)
-    if prompts or file is not None:
-        return texts
-    return [decode_utf8(read_pipe(), "stdin").removesuffix("\n")]
+    return texts or [""]
 
 
 def read_prompt_file(file: Path) -> list[str]:
@@ -56,11 +49,8 @@ def read_prompt_file(file: Path) -> list[str]:
 
 
 def read_stdin() -> str:
-    return decode_utf8(read_stdin_bytes(), "stdin").removesuffix("\n") if sys.stdin else ""
-
-
-def read_stdin_bytes() -> bytes:
-    return read_limited(sys.stdin.buffer, "stdin", "give a shorter prompt")
+    content = read_limited(sys.stdin.buffer, "stdin", "give a shorter prompt")
+    return decode_utf8(content, "stdin").removesuffix("\n")
 
 
 def read_limited(stream: BinaryIO, source: str, advice: str) -> bytes:
@@ -69,26 +59,6 @@ def read_limited(stream: BinaryIO, source: str, advice: str) -> bytes:
     if len(content) > MAX_PROMPT_BYTES:
         raise ValueError(f"{source} is longer than {MAX_PROMPT_BYTES // 10**6} MB: {advice}")
     return content
-
-
-def read_pipe() -> bytes:
-    """Read the pipe or file on stdin, for when no flag names it; b"" if nothing is written to the pipe in time."""
-    try:
-        descriptor = sys.stdin.fileno()
-        mode = os.fstat(descriptor).st_mode
-    except (AttributeError, OSError, ValueError):  # stdin is closed
-        return b""
-    if stat.S_ISREG(mode):
-        return read_stdin_bytes()
-    if not stat.S_ISFIFO(mode):
-        return b""
-    # A pipe may be open without anything ever being written to it, so a daemon thread waits for the first byte. On
-    # Windows `select` does not support pipes.
-    first_byte: list[bytes] = []
-    reader = threading.Thread(target=lambda: first_byte.append(os.read(descriptor, 1)), daemon=True)
-    reader.start()
-    reader.join(PIPE_TIMEOUT)
-    return first_byte[0] + read_stdin_bytes() if first_byte else b""
 
 
 def decode_utf8(content: bytes, source: str) -> str:

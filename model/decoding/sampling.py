@@ -12,6 +12,8 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from ..ranges import Range, raise_problems, range_problems
+
 EXCLUDED = float("-inf")
 BLOCK_SIZE = 1024  # random numbers that are generated at a time
 
@@ -23,33 +25,23 @@ class Sampling:
     Raises ValueError that lists every problem at once, each with its value and the fix.
     """
 
-    temperature: Annotated[float, "0 always takes the likeliest token, 1 keeps the model's probabilities"] = 0.8
-    top_k: Annotated[int | None, "draw among the K likeliest tokens; 0 is off"] = None
-    top_p: Annotated[float | None, "draw among the likeliest tokens that together have this probability"] = None
-    min_p: Annotated[float | None, "leave out tokens below this fraction of the likeliest one's probability"] = None
+    temperature: Annotated[float, "0 always takes the likeliest token, 1 keeps the model's probabilities", Range(0)] = (
+        0.8
+    )
+    top_k: Annotated[int | None, "draw among the K likeliest tokens; 0 is off", Range(0)] = None
+    top_p: Annotated[
+        float | None, "draw among the likeliest tokens that together have this probability", Range(1e-9, 1)
+    ] = None
+    min_p: Annotated[
+        float | None, "leave out tokens below this fraction of the likeliest one's probability", Range(0, 1)
+    ] = None
     repetition_penalty: Annotated[
-        float, "above 1 lowers the probability of tokens that are already in the text; 1 is off"
+        float, "above 1 lowers the probability of tokens that are already in the text; 1 is off", Range(1e-6, 1e6)
     ] = 1.0
-    seed: Annotated[int | None, "the same seed gives the same text (default: a new one each time)"] = None
+    seed: Annotated[int | None, "the same seed gives the same text (default: a new one each time)", Range(0)] = None
 
     def __post_init__(self) -> None:
-        problems = list(self._problems())
-        if problems:
-            raise ValueError("; ".join(problems))
-
-    def _problems(self) -> Iterator[str]:
-        if not 0 <= self.temperature < float("inf"):
-            yield f"temperature is {self.temperature}: give 0 (always the likeliest token) or more"
-        if self.top_k is not None and self.top_k < 0:
-            yield f"top_k is {self.top_k}: give a number of tokens, or 0 for all"
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            yield f"top_p is {self.top_p}: give a probability above 0, up to 1"
-        if self.min_p is not None and not 0 <= self.min_p <= 1:
-            yield f"min_p is {self.min_p}: give a fraction from 0 to 1"
-        if not 1e-6 <= self.repetition_penalty <= 1e6:
-            yield f"repetition_penalty is {self.repetition_penalty}: give a number from 1e-6 to 1e6, 1 for none"
-        if self.seed is not None and not 0 <= self.seed < 2**63:
-            yield f"seed is {self.seed}: give a whole number from 0 to 2**63 - 1"
+        raise_problems(range_problems(self))
 
 
 def penalize(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:

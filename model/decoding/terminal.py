@@ -4,14 +4,12 @@ Commands and multi-line texts work only in a terminal. If stdin is a file or a p
 looks like a command.
 """
 
-import io
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
-from typing import TextIO
 
-from ..cli import decode_surrogates, print_note
+from ..cli import print_note
 from .prompts import decode_utf8
 
 QUOTES = '"""'  # around a multi-line text, as in ollama
@@ -31,9 +29,9 @@ class Terminal:
 
     def __init__(self, reset: Callable[[], object]) -> None:
         self.reset = reset
-        self.is_interactive = is_terminal(sys.stdin)
+        self.is_interactive = sys.stdin.isatty()
         # ``input`` edits lines only if stdin and stdout are terminals. Otherwise it would write its prompt to stdout.
-        self.has_line_editing = self.is_interactive and is_terminal(sys.stdout)
+        self.has_line_editing = self.is_interactive and sys.stdout.isatty()
         if self.has_line_editing:
             with suppress(ImportError):  # Windows has no readline; its console edits lines itself
                 import_module("readline")
@@ -84,17 +82,13 @@ class Terminal:
         """A line without its line break; None at the end of the input."""
         if self.has_line_editing:
             try:
-                return decode_surrogates(input(prompt))
+                return input(prompt)
             except EOFError:
                 line = b""
         else:
             print_note(prompt, end="")
-            line = sys.stdin.buffer.readline() if sys.stdin else b""
+            line = sys.stdin.buffer.readline()
         if not line:
             print_note("")  # end the line of the prompt
             return None
         return decode_utf8(line, "stdin").rstrip("\r\n")
-
-
-def is_terminal(stream: TextIO | None) -> bool:
-    return isinstance(stream, io.TextIOWrapper) and stream.isatty()

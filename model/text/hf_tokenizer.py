@@ -9,7 +9,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,8 @@ class HFTokenizer:
 
     BOS and EOS are defined by the file's post-processor and by ``tokenizer_config.json`` and
     ``special_tokens_map.json`` beside it. The file's truncation, padding and dropout are switched off, because they are
-    for the batches of a training. Raises ValueError if no file names a BOS token.
+    for the batches of a training. If no file names a BOS token, as for Qwen, texts begin without one, and EOS takes its
+    place in the empty text and between the documents of a training. Raises ValueError if no file names either.
     """
 
     def __init__(self, path: str | Path):
@@ -50,24 +51,22 @@ class HFTokenizer:
             pieces = self._model.encode("a", add_special_tokens=False).tokens
             self._model.decode(range(min(self.vocab_size, 1000)))  # a damaged file fails here, not while generating
             parsed = json.loads(content)
-        self.file_hash = hashlib.sha256(content).hexdigest()
-        self.fingerprint = self.file_hash
-        if parsed.get("truncation") or parsed.get("padding") or parsed["model"].get("dropout"):
-            # Earlier versions of Ropewalk applied truncation, padding and dropout. The suffix makes the fingerprint
-            # another one, so that the tokens that those versions cached are not reused.
-            self.fingerprint += " without them"
+        self.file_hash = self.fingerprint = hashlib.sha256(content).hexdigest()
         settings = _read_settings(self.path.parent)
-        bos = prefix[0] if prefix else self._id_of(settings.get("bos_token"))
+        named_bos = prefix[0] if prefix else self._id_of(settings.get("bos_token"))
+        eos = self._id_of(settings.get("eos_token"))
+        bos = eos if named_bos is None else named_bos
         if bos is None:
-            raise ValueError(f"{path} names no BOS token: put its tokenizer_config.json beside it")
+            raise ValueError(f"{path} names no BOS or EOS token: put its tokenizer_config.json beside it")
         if bos >= self.vocab_size:
             raise ValueError(
                 f"{path} begins a text with token {bos}, but has only {self.vocab_size}: get the file again"
             )
         self.bos_id: int = bos
-        eos = self._id_of(settings.get("eos_token"))
         self.eos_ids: tuple[int, ...] = () if eos is None else (eos,)
-        if prefix or settings.get("add_bos_token") is True:
+        if prefix or named_bos is None:
+            self._adds_bos = bool(prefix)
+        elif settings.get("add_bos_token") is True:
             self._adds_bos = True
         else:
             # Without a post-processor, add BOS. A post-processor that adds none means that the model was trained
@@ -99,6 +98,12 @@ class HFTokenizer:
 
     def encode_control(self, text: str) -> list[int]:
         return self.encode_batch([text])[0]
+
+    def find_control(self, text: str, ids: Container[int]) -> list[tuple[int, int]]:
+        """The library normalizes the text before it looks for some tokens: with NFKC it also finds ``＜eot＞``."""
+        with self._library_errors():
+            encoded = self._model.encode(check_encodable(text), add_special_tokens=False)
+        return [span for token, span in zip(encoded.ids, encoded.offsets) if token in ids]
 
     def encode_literal(self, text: str) -> list[int]:
         """Skips the library's first step, which replaces the names of added tokens by the tokens."""

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -101,6 +101,10 @@ class Tokenizer(Protocol):
         """Encode a rendered chat template: the name of a control token becomes that token."""
         ...
 
+    def find_control(self, text: str, ids: Container[int]) -> list[tuple[int, int]]:
+        """The parts of a text, (start, end), which ``encode_control`` turns into one of the control tokens ``ids``."""
+        ...
+
     def encode_literal(self, text: str) -> list[int]:
         """Encode a user's text: the name of a control token stays text."""
         ...
@@ -123,13 +127,14 @@ def file_content(tokenizer: Tokenizer) -> bytes:
 class SentencePieceTokenizer:
     """A SentencePiece ``tokenizer.model``, written by ``train_tokenizer`` or published with a model like Llama 2."""
 
-    def __init__(self, path: str | Path):
+    def __init__(self, path: str | Path, proto: bytes | None = None):
+        """``proto`` is the model if the file at ``path`` is in another format."""
         self.path = Path(path)
-        proto = self.path.read_bytes()
+        self.proto = self.path.read_bytes() if proto is None else proto
         try:
-            if not proto:
+            if not self.proto:
                 raise ValueError("empty")  # the library would accept it and fail later
-            self._model = SentencePieceProcessor(model_proto=proto)
+            self._model = SentencePieceProcessor(model_proto=self.proto)
         except (RuntimeError, ValueError):
             raise ValueError(f"{path} is not a SentencePiece model: give a tokenizer.model file") from None
         self.vocab_size = self._model.get_piece_size()
@@ -138,7 +143,7 @@ class SentencePieceTokenizer:
             raise ValueError(f"{path} has no beginning-of-text piece: train it with a bos_id")
         # Each document begins with BOS, so a BOS in generated text ends it as EOS does.
         self.eos_ids = tuple(i for i in (self._model.eos_id(), self.bos_id) if i >= 0)
-        self.file_hash = self.fingerprint = hashlib.sha256(proto).hexdigest()
+        self.file_hash = self.fingerprint = hashlib.sha256(self.proto).hexdigest()
         self.adds_space = self._model.encode("a", out_type=str)[0].startswith(U2581)
         # SentencePiece decodes U+2581 in a piece as a space, but the three byte pieces of U+2581 as U+2581 itself. So a
         # U+2581 in the text is encoded as bytes, and the parts around it separately. This is not possible if the
@@ -164,6 +169,10 @@ class SentencePieceTokenizer:
 
     def control_tokens(self, template: str = "") -> dict[str, int]:
         return {self._model.id_to_piece(i): i for i in range(self.vocab_size) if self._model.is_control(i)}
+
+    def find_control(self, text: str, ids: Container[int]) -> list[tuple[int, int]]:
+        names = [re.escape(name) for name, token in self.control_tokens().items() if token in ids]
+        return [found.span() for found in re.finditer("|".join(names) or "(?!)", text)]
 
     def encode_control(self, text: str) -> list[int]:
         names = self.control_tokens()

@@ -1,7 +1,7 @@
 """Every setting of a training run, and its range."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from ..cli import Settings, read_toml
 from ..cli.machine import DeviceName
 from ..config import ModelArgs
+from ..ranges import raise_problems
 from ..text.sources import Documents, open_documents
 
 CONFIG_FILE = "config.toml"  # in a run directory: every setting of the run
@@ -154,13 +155,6 @@ class TrainArgs:
         if self.minutes is None:
             return by_steps
         return max(by_steps, seconds / (60 * self.minutes))
-
-
-def raise_problems(problems: Iterable[str]) -> None:
-    """Raise ValueError that lists the problems, if there are any."""
-    message = "; ".join(problems)
-    if message:
-        raise ValueError(message)
 
 
 SETTINGS_CLASSES = (DataArgs, ModelArgs, TrainArgs)  # their fields are the settings of a TOML file and of the flags

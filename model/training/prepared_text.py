@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..cli import local_path, print_note, quantity
+from ..cli import print_note, quantity
 from ..config import ModelArgs
 from ..text.dataset import Dataset
 from ..text.prepare import prepare
@@ -56,7 +56,7 @@ def prepare_text(plan: Plan) -> PreparedText:
         if data.tokenizer == "bpe" and vocab_size is None:
             notes.append(format_rows({"vocab_size": f"{tokenizer.vocab_size}, chosen to fit the text"}))
     else:
-        tokenizer = load_tokenizer(local_path(data.tokenizer), model.vocab_size if plan.train.init_from else None)
+        tokenizer = load_tokenizer(Path(data.tokenizer), model.vocab_size if plan.train.init_from else None)
     if not (plan.resume or plan.train.init_from):
         model = dataclasses.replace(model, vocab_size=tokenizer.vocab_size)
     check_prompts(data, plan.train, tokenizer, model.max_seq_len)

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ..cli import Settings, local_path, read_toml
+from ..cli import Settings, read_toml
 from ..weights.checkpoint import RUNS, newest_run
 from .config import CONFIG_FILE, SETTINGS_CLASSES
 from .distributed import Ranks
@@ -48,7 +48,7 @@ def resolve_new(config: Path | None, default_config: Path, flags: Settings, rank
     if directory := settings.get("out_dir"):
         check_free(directory)
         return make_plan(settings, directory, ranks)
-    base = RUNS / local_path(run_name(config, flags.get("data"), default_config))
+    base = RUNS / Path(run_name(config, flags.get("data"), default_config))
     directory = next(path for path in numbered(base) if not path.exists())
     return dataclasses.replace(make_plan(settings, directory, ranks), base=base)
 

@@ -40,7 +40,7 @@ def cached_dataset(directory: Path, data: DataArgs) -> Dataset | None:
     fingerprint = saved_fingerprint(directory)
     for entry in sorted(cache_home().glob("tokens-*")):
         if str(directory.absolute()) in runs_using(entry):
-            dataset = load_dataset(entry)
+            dataset = load_dataset(entry, data.val_fraction)
             if dataset and dataset.fingerprint == fingerprint:
                 return dataset
     if any(is_pipe(spec) for spec in (*data.data, *data.val_data)):
@@ -73,12 +73,17 @@ def prepare_run_dataset(directory: Path, data: DataArgs, tokenizer: Tokenizer, c
 
 
 def validation_documents(dataset: Dataset, tokenizer: Tokenizer) -> Iterator[tuple[list[int], int]]:
-    """(token ids with BOS first, length in bytes) of each document of the validation text."""
+    """(token ids, length in bytes of all but the first) of each document of the validation text.
+
+    The first token is BOS, or the last token of the training text if the validation text begins inside a document.
+    """
     starts = np.flatnonzero(dataset.val == tokenizer.bos_id).tolist()
+    if starts[:1] != [0]:
+        starts = [0, *starts]
     for start, end in zip(starts, [*starts[1:], len(dataset.val)]):
         tokens = dataset.val[start:end].tolist()
-        if len(tokens) > 1:  # BOS alone leaves no token to predict
-            yield tokens, len(tokenizer.decode(tokens).encode())
+        if len(tokens) > 1:  # the first one alone leaves no token to predict
+            yield tokens, len(tokenizer.decode(tokens).encode()) - len(tokenizer.decode(tokens[:1]).encode())
 
 
 def describe_validation(data: DataArgs) -> str:

@@ -12,13 +12,12 @@ int8.py              int8 weights, and layers that use them
 tokenizers.py        the tokenizer of a checkpoint
 """
 
-from .checkpoint import Checkpoint, check, load_args, load_model, open_checkpoint, save_model
+from .checkpoint import Checkpoint, load_args, load_model, open_checkpoint, save_model
 from .tokenizers import find_tokenizer, load_tokenizer, save_tokenizer
 from .variants import find_network
 
 __all__ = [
     "Checkpoint",
-    "check",
     "find_network",
     "find_tokenizer",
     "load_args",

@@ -3,15 +3,13 @@
 import difflib
 import errno
 import sys
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from ..cli import quantity
 from ..config import ModelArgs
 from ..rope import precompute_freqs_cis
 from ..text.tokenizer import Tokenizer
@@ -19,7 +17,7 @@ from ..transformer import Transformer
 from . import huggingface
 from .huggingface import HuggingFace
 from .int8 import Quantized, check_device, quantize, replace_matrices
-from .layout import Shapes, check_context, check_shapes
+from .layout import check_context, check_shapes
 from .llama2c import Llama2c, find_model
 from .meta import Meta
 from .tokenizers import find_tokenizer, load_tokenizer, read_ids
@@ -31,25 +29,12 @@ from .variants import check_rebuilds, make_network, name_of
 COPY_WEIGHTS = sys.platform == "win32"
 MODEL_CONFIGS = ("config.json", "params.json")  # of Hugging Face and Meta; a directory with one of them is a model
 RUNS = Path("runs")
-FINITE_BLOCK = 2**20  # numbers
-MAX_LISTED = 10  # how many models of a directory a message lists
 
 
-class Format(Protocol):
-    """An opened checkpoint of one format. Its weights have not been read yet."""
-
-    args: ModelArgs
-    subclass_name: str | None  # module:Class if the weights are those of a subclass of Transformer
-    shapes: Shapes  # of ``tensors``
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the matrices that ``tensors`` yields."""
-        ...
-
-    def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (name in the network, tensor): memory-mapped if the format allows it, dequantized if it is int8."""
-        ...
+# An opened checkpoint: its headers have been read and checked, its weights not. ``tensors`` yields (name, tensor),
+# memory-mapped if the format allows it; ``dtype`` is that of its matrices, ``shapes`` are those of all tensors.
+# ``subclass_name`` is module:Class if the weights are those of a subclass of Transformer.
+Format = HuggingFace | Meta | Llama2c
 
 
 class Checkpoint:
@@ -60,7 +45,7 @@ class Checkpoint:
 
     def __init__(self, path: str | Path) -> None:
         self.path = _find_checkpoint(Path(path))
-        self._format = _open_format(self.path)
+        self._format: Format = _open_format(self.path)
         self.args = self._format.args
         check_context(self.args, self.path)
         self.subclass_name = self._format.subclass_name
@@ -93,57 +78,73 @@ class Checkpoint:
         network: type[Transformer] | None = None,
         int8: bool = False,
         group_size: int | None = None,
+        check_finite: bool = True,
     ) -> Transformer:
         """Load the network; see ``load_model``.
 
         With ``int8``, each group of ``group_size`` neighbours in a row shares a scale; by default the whole row does.
         A llama2.c file that is already in int8 keeps its own groups, unless one of them spans two rows.
         """
-        if int8:
-            check_device(torch.device(device))
-        model = make_network(self._network_class(network), self.args)
-        new_dtype: torch.dtype | None = None  # None keeps the file's
+        new_dtype: torch.dtype | None = None  # keeps the file's
         if dtype != "stored":
             new_dtype = dtype or torch.float32
-        state: dict[str, Tensor] = {}
-        matrices: dict[str, Quantized] = {}
-        not_finite = []
-        for name, tensor in self._tensors(model, int8):
-            if int8 and isinstance(tensor, Tensor) and tensor.ndim > 1:
-                tensor = quantize(tensor, group_size)
-            if isinstance(tensor, Quantized):
-                matrices[name] = Quantized(tensor.weight.to(device), tensor.scales.to(device))
-                tensor = tensor.scales  # to be checked below: int8 numbers are always finite
-            else:
-                state[name] = tensor.to(device, new_dtype if tensor.is_floating_point() else None, copy=COPY_WEIGHTS)
-                if state[name] is tensor:  # usually memory-mapped and not read yet; the sampler detects NaN
-                    continue
-                tensor = state[name]
-            if not is_finite(tensor):
-                not_finite.append(name)
-            del tensor  # before the next one is read, so that only one is in memory
-        if not_finite:
-            warnings.warn(
-                f"{self.path}: NaN or infinity in {quantity(len(not_finite), 'tensor')}, for example {not_finite[0]}",
-                stacklevel=3,
-            )
         if int8:
-            replace_matrices(model, matrices, state["norm.weight"].dtype)
-            state = model.state_dict() | state  # the int8 matrices are in the model already
-        model.load_state_dict(state, assign=True)
-        return model.to(device).requires_grad_(not int8).eval()
+            model = self._int8_network(self._network_class(network), device, new_dtype, group_size)
+        else:
+            model = self._network(self._network_class(network), device, new_dtype)
+        if check_finite:
+            self._check_finite(model)
+        return model.eval()
 
-    def _tensors(self, model: Transformer, int8: bool) -> Iterator[tuple[str, Tensor | Quantized]]:
-        """The tensors of the file. With ``int8``, tensors that it stores in int8 stay quantized."""
-        if int8 and type(model) is not Transformer:
-            raise ValueError(f"int8 is for the plain network, not for {name_of(type(model))}: leave it out")
-        if type(model) is not Transformer:
+    def _network(
+        self, network: type[Transformer], device: str | torch.device, dtype: torch.dtype | None
+    ) -> Transformer:
+        model = make_network(network, self.args)
+        if network is not Transformer:
             expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
             check_shapes(expected, self._format.shapes, self.path)
-        if int8 and isinstance(self._format, Llama2c):
-            yield from self._format.stored_tensors()
-        else:
-            yield from self._format.tensors()
+        state = {}
+        for name, tensor in self._format.tensors():
+            state[name] = tensor.to(device, dtype if tensor.is_floating_point() else None, copy=COPY_WEIGHTS)
+            del tensor  # before the next one is read, so that only one is in memory
+        model.load_state_dict(state, assign=True)
+        return model.to(device)  # what a subclass has beside its state
+
+    def _int8_network(
+        self,
+        network: type[Transformer],
+        device: str | torch.device,
+        dtype: torch.dtype | None,
+        group_size: int | None,
+    ) -> Transformer:
+        if network is not Transformer:
+            raise ValueError(f"int8 is for the plain network, not for {name_of(network)}: leave it out")
+        check_device(torch.device(device))
+        stored: Iterator[tuple[str, Tensor | Quantized]] = self._format.tensors()
+        if isinstance(self._format, Llama2c):
+            stored = self._format.stored_tensors()
+        others = {}  # biases and the weights of norms
+        matrices = {}
+        for name, tensor in stored:
+            if isinstance(tensor, Tensor) and tensor.ndim == 1:
+                others[name] = tensor.to(device, dtype, copy=COPY_WEIGHTS)
+            else:
+                quantized = quantize(tensor, group_size) if isinstance(tensor, Tensor) else tensor
+                matrices[name] = Quantized(quantized.weight.to(device), quantized.scales.to(device))
+            del tensor
+        model = make_network(Transformer, self.args)
+        replace_matrices(model, matrices, others["norm.weight"].dtype)
+        model.load_state_dict(model.state_dict() | others, assign=True)
+        return model.requires_grad_(False)
+
+    def _check_finite(self, model: Transformer) -> None:
+        """Raise ValueError for the first tensor with NaN or infinity. A quantized matrix has it in its scales."""
+        for name, tensor in model.state_dict().items():
+            if not is_finite(tensor):
+                raise ValueError(
+                    f"{self.path}: {name} contains NaN or infinity: get the weights again, or load them in float32 if "
+                    f"their numbers are too large for {str(tensor.dtype).removeprefix('torch.')}"
+                )
 
     def _network_class(self, network: type[Transformer] | None) -> type[Transformer]:
         """The class to load into. Raises ValueError if the checkpoint names another class."""
@@ -157,18 +158,17 @@ class Checkpoint:
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """Whether all numbers are finite."""
-    if tensor.sum().isfinite():
+    """Whether all numbers are finite. It reads them once: NaN is both bounds of a tensor that contains it."""
+    if not tensor.is_floating_point() or not tensor.numel():
         return True
-    # The sum may have overflowed, so check the numbers. Not all at once, because ``isfinite`` allocates its result.
-    return all(bool(part.isfinite().all()) for part in tensor.reshape(-1).split(FINITE_BLOCK))
+    return all(bool(bound.isfinite()) for bound in tensor.aminmax())
 
 
 def _find_checkpoint(path: Path) -> Path:
     """The path itself, or the file in a directory with one llama2.c model. Raises ValueError if there is none."""
     if is_missing(path):
         raise ValueError(
-            f"{path} does not exist: {_similar_run(path)}give a run, Hugging Face or Meta directory, or a llama2.c .bin"
+            f"{path} does not exist: {_advice(path)}give a run, Hugging Face or Meta directory, or a llama2.c .bin"
         )
     if not path.is_dir() or any((path / name).is_file() for name in MODEL_CONFIGS):
         return path
@@ -177,11 +177,7 @@ def _find_checkpoint(path: Path) -> Path:
         return llama2c_file
     models = models_in(path)
     if models:
-        names = ", ".join(model.name for model in models[:MAX_LISTED])
-        more = f" and {len(models) - MAX_LISTED} more" if len(models) > MAX_LISTED else ""
-        raise ValueError(
-            f"{path} is not a model, but contains some: give one, for example {models[0]}; newest first: {names}{more}"
-        )
+        raise ValueError(f"{path} is not a model, but contains {len(models)}: give one, for example {models[0]}")
     raise ValueError(f"{path} has neither config.json nor params.json: give a run, Hugging Face or Meta directory")
 
 
@@ -195,11 +191,22 @@ def is_missing(path: Path) -> bool:
         raise
 
 
-def _similar_run(path: Path) -> str:
-    """The beginning of advice that suggests the run with the most similar name; "" if there is none."""
+def _advice(path: Path) -> str:
+    """The beginning of advice for a path that does not exist.
+
+    It names the run with the most similar name, or the command for a model on the Hugging Face Hub, whose name is
+    "owner/model". Otherwise it is "".
+    """
     runs = {run.name: run for run in models_in(RUNS)}
     close = difflib.get_close_matches(path.name, runs, n=1)
-    return f"did you mean {runs[close[0]]}? Otherwise " if close else ""
+    if close:
+        return f"did you mean {runs[close[0]]}? Otherwise "
+    if len(path.parts) == 2 and not path.is_absolute() and not path.parent.exists():
+        return (
+            f"if it is a model on the Hugging Face Hub, run `pip install huggingface_hub tokenizers` and "
+            f"`hf download {path.as_posix()} --local-dir {path.name}`, then give {path.name}; otherwise "
+        )
+    return ""
 
 
 def models_in(directory: Path) -> list[Path]:
@@ -229,13 +236,6 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     return Checkpoint(path)
 
 
-def check(path: str | Path, tokenizer: str | Path | None = None) -> None:
-    """Check a checkpoint and its tokenizer without reading weights. Raises ValueError for the first problem."""
-    checkpoint = open_checkpoint(path)
-    if tokenizer is not None or checkpoint.has_tokenizer():
-        checkpoint.tokenizer(tokenizer)
-
-
 def load_args(path: str | Path) -> ModelArgs:
     """The architecture of a checkpoint."""
     return open_checkpoint(path).args
@@ -247,20 +247,21 @@ def load_model(
     dtype: torch.dtype | Literal["stored"] | None = None,
     network: type[Transformer] | None = None,
     int8: bool = False,
+    check_finite: bool = True,
 ) -> Transformer:
     """Load a network in eval mode. ``dtype`` None converts to float32, which is exact; "stored" keeps the file's dtype.
 
     With ``int8``, for generating and scoring, the matrices are held in int8, and ``dtype`` is for everything else.
 
-    The weights of a subclass of ``Transformer`` need that class as ``network``. A plain Llama's weights can be loaded
+    The weights of a subclass of ``Transformer`` need that class as ``network``. A plain model's weights can be loaded
     into any subclass with the same tensors. Tensors are read one by one, so the peak memory is the network and one
     tensor; a subclass is first built in full, which takes the same memory once more. On a CPU, weights that keep the
-    file's dtype and layout stay memory-mapped (not those of llama2.c, and not on Windows), and are read when they are
-    used. NaN and infinity in weights that were converted or copied to ``device`` cause a warning; those in other
-    weights are found when generating, which raises ValueError. Raises ValueError if the tensors do not match the
-    configuration.
+    file's dtype and layout stay memory-mapped (not those of llama2.c, and not on Windows).
+
+    Raises ValueError if the tensors do not match the configuration, or if one contains NaN or infinity. With
+    ``check_finite=False`` the latter is not checked, and weights that stay memory-mapped are read when they are used.
     """
-    return open_checkpoint(path).model(device, dtype, network, int8)
+    return open_checkpoint(path).model(device, dtype, network, int8, check_finite=check_finite)
 
 
 def save_model(

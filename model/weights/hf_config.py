@@ -1,84 +1,76 @@
-"""config.json of a Hugging Face Llama model <-> ModelArgs. A setting that the network does not support is an error.
+"""config.json of a Hugging Face model <-> ModelArgs. A setting that the network does not support is an error.
 
-RoPE's base and scaling are in ``rope_theta`` and ``rope_scaling`` in older files, in ``rope_parameters`` in newer ones,
-or in both.
+Four families are read: Llama, Mistral, Qwen2 and Qwen3. RoPE's base and scaling are in ``rope_theta`` and
+``rope_scaling`` in older files, in ``rope_parameters`` in newer ones, or in both.
 """
 
 import dataclasses
 import json
 import math
+import warnings
 from collections.abc import Collection, Mapping
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
-from ..cli.files import FLAG, INTEGER, NUMBER, TABLE, TEXT, TEXTS, Check, check_fields, short_repr
+from ..cli.files import TABLE, check_fields, short_repr
 from ..config import UNSET, ModelArgs
 from ..rope_scaling import RopeScaling, Type
 from .layout import check_read_back
 
-CONFIG_CHECKS: dict[str, Check] = {
-    "hidden_size": INTEGER,
-    "num_hidden_layers": INTEGER,
-    "num_attention_heads": INTEGER,
-    "intermediate_size": INTEGER,
-    "vocab_size": INTEGER,
-    "num_key_value_heads": INTEGER,
-    "head_dim": INTEGER,
-    "max_position_embeddings": INTEGER,
-    "rms_norm_eps": NUMBER,
-    "rope_theta": NUMBER,
-    "rope_scaling": TABLE,
-    "rope_parameters": TABLE,
-    "model_type": TEXT,
-    "hidden_act": TEXT,
-    "architectures": TEXTS,
-    "layer_types": TEXTS,
-    "tie_word_embeddings": FLAG,
-    "original_max_position_embeddings": INTEGER,
-}
 
-# Settings of Llama configurations that this network does not support, with the value that means "not used".
+class Family(NamedTuple):
+    """What one ``model_type`` says about the network."""
+
+    architecture: str
+    required: tuple[str, ...]  # settings whose default would be that of one published model
+    written: dict[str, bool]  # settings that are written although we need none of them, for other programs
+    qkv_bias: bool = False
+    qk_norm: bool = False
+
+
+SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+OTHER_SIZES = (*SIZES, "num_key_value_heads", "max_position_embeddings")
+FAMILIES = {
+    "llama": Family("LlamaForCausalLM", SIZES, {"attention_bias": False, "mlp_bias": False}),
+    "mistral": Family("MistralForCausalLM", OTHER_SIZES, {}),
+    "qwen2": Family("Qwen2ForCausalLM", OTHER_SIZES, {"use_sliding_window": False}, qkv_bias=True),
+    "qwen3": Family(
+        "Qwen3ForCausalLM",
+        (*OTHER_SIZES, "head_dim"),
+        {"attention_bias": False, "use_sliding_window": False},
+        qk_norm=True,
+    ),
+}
+DEFAULT_WINDOW = 4096  # of transformers, if a model with a sliding window does not say how wide it is
+
+# Settings that files of these families have and this network does not support, with the value that means "not used".
 UNSUPPORTED: dict[str, bool | float | None] = {
-    "attention_bias": False,
+    "attention_bias": False,  # of all four projections; Qwen2 has its own of three without naming them
     "mlp_bias": False,
-    "use_sliding_window": False,
-    "use_qk_norm": False,
-    "qk_norm": False,
-    "sliding_window": None,
-    "attention_chunk_size": None,
-    "layer_types": None,
-    "no_rope_layers": None,
-    "num_local_experts": None,
-    "num_experts": None,
-    "n_routed_experts": None,
-    "attn_logit_softcapping": None,
-    "final_logit_softcapping": None,
-    "attention_multiplier": None,
-    "quantization_config": None,
-    "auto_map": None,
     "partial_rotary_factor": 1.0,
-    "embedding_multiplier": 1.0,
-    "residual_multiplier": 1.0,
-    "logits_scaling": 1.0,
-    "logit_scale": 1.0,
+    "quantization_config": None,
+    "auto_map": None,  # the model's own code
 }
 
 
 def read_config(config: Mapping[str, Any]) -> tuple[ModelArgs, str | None]:
     """The architecture in config.json, and the name, ``module:Class``, if it is for a subclass of the network."""
-    check_fields(config, CONFIG_CHECKS)
     model_type = config.get("model_type")
     if not (isinstance(model_type, str) and ":" in model_type):
         return args_from_config(config), None
-    return args_from_config({**config, "model_type": "llama", "architectures": None}), model_type
+    args = args_from_config({**config, "model_type": "llama", "architectures": None})
+    flags = {name: config.get(name, False) for name in ("qkv_bias", "qk_norm")}
+    return dataclasses.replace(args, **flags), model_type
 
 
 def args_from_config(config: Mapping[str, Any]) -> ModelArgs:
-    """config.json -> ModelArgs. Raises ValueError that names an unsupported or a missing setting."""
-    check_supported(config)
-    sizes = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
-    missing = [name for name in sizes if name not in config]
+    """config.json -> ModelArgs. Raises ValueError that names an unsupported or a missing setting.
+
+    Raises TypeError or ArithmeticError for some values of the wrong type.
+    """
+    family = _supported_family(config)
+    missing = [name for name in family.required if name not in config]
     if missing:
-        raise ValueError(f"{', '.join(missing)} missing: not the configuration of a Llama model")
+        raise ValueError(f"{', '.join(missing)} missing: not the configuration of a model")
     theta, scaling = rope_from(config)
     return ModelArgs(
         dim=config["hidden_size"],
@@ -88,32 +80,63 @@ def args_from_config(config: Mapping[str, Any]) -> ModelArgs:
         head_dim=config.get("head_dim", UNSET),
         hidden_dim=config["intermediate_size"],
         vocab_size=config["vocab_size"],
-        # The format's defaults.
-        max_seq_len=config.get("max_position_embeddings", 2048),
-        norm_eps=config.get("rms_norm_eps", 1e-6),
+        max_seq_len=_context(config),
+        norm_eps=config.get("rms_norm_eps", 1e-6),  # the format's default
         rope_theta=theta,
         rope_scaling=scaling,
         tie_embeddings=config.get("tie_word_embeddings", False),
+        qkv_bias=family.qkv_bias,
+        qk_norm=family.qk_norm,
     )
 
 
-def check_supported(config: Mapping[str, Any]) -> None:
-    """Raise ValueError for the first setting that this network does not support."""
+def _supported_family(config: Mapping[str, Any]) -> Family:
+    """The family of the model. Raises ValueError for the first setting that this network does not support."""
     model_type = config.get("model_type")
-    classes = config.get("architectures") or ["LlamaForCausalLM"]
-    if model_type != "llama" or classes != ["LlamaForCausalLM"]:
-        found = f"model_type is {short_repr(model_type)} and architectures {short_repr(classes)}"
-        raise ValueError(f"{found}: only model_type llama with architectures LlamaForCausalLM is supported")
+    family = FAMILIES.get(str(model_type))
+    if family is None:
+        supported = ", ".join(FAMILIES)
+        raise ValueError(
+            f"model_type is {short_repr(model_type)}: supported are {supported}; others have another network"
+        )
+    classes = config.get("architectures") or [family.architecture]
+    if classes != [family.architecture]:
+        raise ValueError(f"architectures is {short_repr(classes)}: only {family.architecture} is supported")
     if config.get("hidden_act", "silu") not in ("silu", "swish"):
         raise ValueError(f"hidden_act is {short_repr(config['hidden_act'])}: only silu is supported")
     for name, unused in UNSUPPORTED.items():
         value = config.get(name)
-        if value is None or value == unused:
-            continue
-        if name != "layer_types" or set(value) != {"full_attention"}:
+        if value is not None and value != unused:
             raise ValueError(
                 f"{name} is {short_repr(value)}: this network does not support it, and would give wrong results"
             )
+    return family
+
+
+def _context(config: Mapping[str, Any]) -> int:
+    """The most positions that the model can see, at most its sliding window: this network attends to all of them."""
+    context = config.get("max_position_embeddings", 2048)  # the default of Llama's format
+    has_window = config["model_type"] == "mistral" or config.get("use_sliding_window")
+    window = config.get("sliding_window", DEFAULT_WINDOW) if has_window else None
+    if window is None or window >= context:
+        return cast(int, context)
+    warnings.warn(
+        f"each token of this model sees a sliding window of {window} tokens: the context is {window}, not {context}",
+        stacklevel=2,
+    )
+    return cast(int, window)
+
+
+def _family_of(args: ModelArgs) -> str:
+    """The ``model_type`` that a network is written as. Mistral's network is Llama's."""
+    if args.qkv_bias and args.qk_norm:
+        raise ValueError(
+            "qkv_bias and qk_norm are both true: no family of published models has both, so config.json cannot "
+            "express them together; leave one out"
+        )
+    if args.qkv_bias:
+        return "qwen2"
+    return "qwen3" if args.qk_norm else "llama"
 
 
 def config_from(
@@ -127,9 +150,15 @@ def config_from(
     """
     args = without_ntk(args)
     scaling = args.rope_scaling
+    if subclass_name:
+        names = {"architectures": [subclass_name.split(":")[1]], "model_type": subclass_name}
+        flags = {"qkv_bias": args.qkv_bias, "qk_norm": args.qk_norm}
+    else:
+        family = _family_of(args)
+        names = {"architectures": [FAMILIES[family].architecture], "model_type": family}
+        flags = FAMILIES[family].written
     config = {
-        "architectures": [subclass_name.split(":")[1] if subclass_name else "LlamaForCausalLM"],
-        "model_type": subclass_name or "llama",
+        **names,
         "hidden_size": args.dim,
         "num_hidden_layers": args.n_layers,
         "num_attention_heads": args.n_heads,
@@ -143,8 +172,7 @@ def config_from(
         "rope_scaling": scaling and rope_scaling_from(scaling),
         "tie_word_embeddings": args.tie_embeddings,
         "hidden_act": "silu",
-        "attention_bias": False,
-        "mlp_bias": False,
+        **flags,
         "torch_dtype": dtype,
         **{name: value for name, value in ids.items() if value != []},  # transformers fails on an empty list
     }
@@ -152,21 +180,6 @@ def config_from(
     return config
 
 
-ROPE_CHECKS: dict[str, Check] = {
-    "factor": NUMBER,
-    "low_freq_factor": NUMBER,
-    "high_freq_factor": NUMBER,
-    "beta_slow": NUMBER,
-    "beta_fast": NUMBER,
-    "attention_factor": NUMBER,
-    "mscale": NUMBER,
-    "mscale_all_dim": NUMBER,
-    "rope_theta": NUMBER,
-    "partial_rotary_factor": NUMBER,
-    "type": TEXT,
-    "rope_type": TEXT,
-    "original_max_position_embeddings": INTEGER,
-}
 # For each type of scaling, its keys besides rope_type and rope_theta: Hugging Face's name -> ours
 ROPE_KEYS = {
     "linear": {"factor": "factor"},
@@ -188,17 +201,13 @@ ROPE_KEYS = {
 
 def rope_from(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
     """RoPE's base and scaling, from ``rope_parameters`` (new spelling) or ``rope_theta`` and ``rope_scaling`` (old)."""
-    new = config.get("rope_parameters") or {}
-    old = config.get("rope_scaling") or {}
-    for table in (new, old):
-        check_fields(table, ROPE_CHECKS)
-    if new and old and any(old.get(key) != value for key, value in new.items() if key != "rope_theta"):
-        raise ValueError(f"rope_parameters {new} and rope_scaling {old} disagree: keep one")
-    rope = dict(new or old)
+    check_fields(config, {"rope_parameters": TABLE, "rope_scaling": TABLE})
+    rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     theta = rope.pop("rope_theta", config.get("rope_theta", 10000.0))
     if config.get("rope_theta", theta) != theta:
-        raise ValueError(f"rope_theta is both {config['rope_theta']} and {theta}: keep one")
-    rope_type = _pop_rope_type(rope)
+        raise ValueError(f"rope_theta is both {short_repr(config['rope_theta'])} and {short_repr(theta)}: keep one")
+    old_type = rope.pop("type", None)
+    rope_type = rope.pop("rope_type", None) or old_type or "default"
     if rope_type == "default" and not rope.get("factor"):  # a factor without a type is rejected below
         rope.pop("factor", None)
         _check_keys(rope, set(), rope_type)
@@ -206,16 +215,6 @@ def rope_from(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
     if rope_type not in ROPE_KEYS:
         raise ValueError(f"RoPE scaling is {short_repr(rope_type)}: supported are {', '.join(ROPE_KEYS)}")
     return theta, _scaling(rope_type, rope, config)
-
-
-def _pop_rope_type(rope: dict[str, Any]) -> str:
-    """Remove ``rope_type`` (new spelling) and ``type`` (old) from the table, and return their value."""
-    new, old = rope.pop("rope_type", None), rope.pop("type", None)
-    if new is not None and old is not None and new != old:
-        raise ValueError(f"rope_type is {short_repr(new)} and type {short_repr(old)}: keep one")
-    if new is None:
-        new = old
-    return "default" if new is None else str(new)
 
 
 def _scaling(rope_type: str, rope: dict[str, Any], config: Mapping[str, Any]) -> RopeScaling:

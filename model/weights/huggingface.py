@@ -1,6 +1,7 @@
-"""Hugging Face Llama directories, also our runs: config.json with one safetensors file, or several and an index."""
+"""Hugging Face directories, also our runs: config.json with one safetensors file, or several and an index."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ from ..cli.files import TABLE, TEXT, check_fields, read_json, write_json
 from ..transformer import Transformer
 from .hf_config import config_from, read_config
 from .layout import (
-    WEIGHT_DTYPES,
     Shapes,
     check_layers,
     check_shapes,
@@ -21,7 +21,7 @@ from .layout import (
     to_halves,
     to_pairs,
 )
-from .tensors import TensorEntry, map_tensor, read_header, save_tensors
+from .tensors import WEIGHT_DTYPES, TensorEntry, open_tensors, read_header, save_tensors
 from .variants import name_of
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -35,58 +35,58 @@ class HuggingFace:
         self.path = path
         config = read_json(path / "config.json")
         try:
-            self.args, subclass_name = read_config(config)
-        except (ValueError, TypeError) as error:
+            self.args, self.subclass_name = read_config(config)
+        except (ValueError, TypeError, ArithmeticError) as error:  # a value of the wrong type can raise any of these
             raise ValueError(f"{path / 'config.json'}: {error}") from None
-        self.subclass_name = subclass_name
         self.files = files_of(path)  # tensor name -> the file that holds it
         self.entries = entries_of(self.files, path)
         check_layers(self.args, len(self.entries), path)
         if self.subclass_name is None:
-            self._check(self.entries)
+            self._check()
             self.shapes = tensor_shapes(self.args)
         else:
             self.shapes = {name: entry.shape for name, entry in self.entries.items()}
         self.dtype = stored_dtype(self.entries, path)
 
-    def _check(self, entries: Mapping[str, TensorEntry]) -> None:
+    def _check(self) -> None:
         """Raise ValueError if the tensors do not match the configuration. RoPE frequencies of old files are ignored."""
         expected: Shapes = {hugging_face_name(name): shape for name, shape in tensor_shapes(self.args).items()}
-        found = {name: entry.shape for name, entry in entries.items() if not name.endswith("rotary_emb.inv_freq")}
+        found = {name: entry.shape for name, entry in self.entries.items() if not name.endswith("rotary_emb.inv_freq")}
         if self.args.tie_embeddings and HEAD in found:  # tied weights may be stored under either name, or both
             expected[HEAD] = expected[EMBEDDING]
             if EMBEDDING not in found:
                 del expected[EMBEDDING]
         check_shapes(expected, found, self.path)
-        for name, entry in entries.items():
-            if entry.dtype not in WEIGHT_DTYPES:
+        for name in expected:
+            dtype = self.entries[name].dtype
+            if dtype not in WEIGHT_DTYPES:
                 raise ValueError(
-                    f"{self.path} stores {name} as {entry.dtype}: only float32, bfloat16 and float16 are supported"
+                    f"{self.path} stores {name} as {dtype}: only float32, bfloat16 and float16 are supported"
                 )
-        unlisted = sorted(expected.keys() - self.files.keys())
-        if unlisted:
-            raise ValueError(f"{self.path / INDEX} does not list {unlisted[0]}: get the index again")
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (name in the network, tensor), memory-mapped, except wq and wk of a plain Llama, which are permuted."""
-        if self.subclass_name is not None:  # stored under the network's names, because no other program reads them
-            yield from ((name, self._read(name)) for name in self.files)
-            return
-        for name in tensor_shapes(self.args):
-            theirs = hugging_face_name(name)
-            # Only a tied embedding may be missing: then it is stored as the head.
-            tensor = self._read(theirs if theirs in self.files else HEAD)
-            if theirs == EMBEDDING and self.args.tie_embeddings and HEAD in self.files:
-                self._check_tied(tensor)
-            if is_rotated(name):
-                tensor = to_pairs(tensor, self.args.head_dim)
-            yield name, tensor
+        """Yield (name in the network, tensor), memory-mapped, except those whose rows are permuted."""
+        with ExitStack() as stack:
+            opened = {file: stack.enter_context(open_tensors(file)) for file in set(self.files.values())}
 
-    def _read(self, name: str) -> Tensor:
-        return map_tensor(self.files[name], self.entries[name])
+            def read(name: str) -> Tensor:
+                return opened[self.files[name]].get_tensor(name)
 
-    def _check_tied(self, embedding: Tensor) -> None:
-        if not embedding.equal(self._read(HEAD)):
+            if self.subclass_name is not None:  # stored under the network's names: no other program reads them
+                yield from ((name, read(name)) for name in self.files)
+                return
+            for name in tensor_shapes(self.args):
+                theirs = hugging_face_name(name)
+                # Only a tied embedding may be missing: then it is stored as the head.
+                tensor = read(theirs if theirs in self.files else HEAD)
+                if theirs == EMBEDDING and self.args.tie_embeddings and HEAD in self.files:
+                    self._check_tied(tensor, read(HEAD))
+                if is_rotated(name):
+                    tensor = to_pairs(tensor, self.args.head_dim)
+                yield name, tensor
+
+    def _check_tied(self, embedding: Tensor, head: Tensor) -> None:
+        if not embedding.equal(head):
             raise ValueError(
                 f"{self.path} has tie_word_embeddings, but {EMBEDDING} and {HEAD} differ: correct config.json"
             )
@@ -101,14 +101,10 @@ def files_of(path: Path) -> dict[str, Path]:
         pickled = next(path.glob("*.bin"), None)
         found = f"only {pickled.name}, a pickle, which is not read" if pickled else "no weights"
         raise ValueError(f"{path} has {found}: {WEIGHTS} is needed")
-    listed = read_json(index, {"weight_map": TABLE}).get("weight_map")
-    if not listed:
-        raise ValueError(f"{index} has no weight_map: get it again")
+    listed = read_json(index, {"weight_map": TABLE}).get("weight_map") or {}
     check_fields(listed, dict.fromkeys(listed, TEXT))
-    if None in listed.values():
-        raise ValueError(f"{index} names no file for some tensors, so they are missing: get it again")
     for file in set(listed.values()):
-        if Path(file).name != file or "\\" in file:
+        if not file or Path(file).name != file or "\\" in file:
             raise ValueError(f"{index} names {file!r}: only files beside it are opened")
         if not (path / file).is_file():
             raise ValueError(f"{index} names {file}, which is missing: get it too")
@@ -116,32 +112,20 @@ def files_of(path: Path) -> dict[str, Path]:
 
 
 def entries_of(files: Mapping[str, Path], path: Path) -> dict[str, TensorEntry]:
-    """The header entries of all tensors in these files, including those that the index does not list.
-
-    ``files`` maps the name of each tensor in the index to its file. Raises ValueError if a file does not contain a
-    tensor that the index lists.
-    """
-    headers = {file: read_header(file) for file in sorted(set(files.values()))}
-    entries: dict[str, TensorEntry] = {}
-    for header in headers.values():
-        entries |= header
+    """The header entries of the tensors in ``files``. Raises ValueError if a file does not contain one of them."""
+    headers = {file: read_header(file) for file in set(files.values())}
     for name, file in files.items():
         if name not in headers[file]:
             raise ValueError(f"{path / INDEX} lists {name}, which {file.name} does not contain: get both again")
-        entries[name] = headers[file][name]
-    return entries
+    return {name: headers[file][name] for name, file in files.items()}
 
 
 def stored_dtype(entries: Mapping[str, TensorEntry], path: Path) -> torch.dtype:
-    """The dtype of the embedding if it is one of WEIGHT_DTYPES, else of the alphabetically first tensor that has one.
-
-    The tensors of a subclass may have any names and dtypes. Raises ValueError if none has one of WEIGHT_DTYPES.
-    """
-    embedding = [name for name in (EMBEDDING, HEAD, "tok_embeddings.weight") if name in entries]
-    for name in [*embedding, *sorted(entries)]:
-        if entries[name].dtype in WEIGHT_DTYPES:
+    """The dtype of the embedding. A subclass may have stored other tensors in other dtypes."""
+    for name in (EMBEDDING, HEAD, "tok_embeddings.weight"):
+        if name in entries and entries[name].dtype in WEIGHT_DTYPES:
             return WEIGHT_DTYPES[entries[name].dtype]
-    raise ValueError(f"{path} has no tensor in float32, bfloat16 or float16: only these are supported")
+    raise ValueError(f"{path} has no embedding in float32, bfloat16 or float16: only these are supported")
 
 
 def save(model: Transformer, directory: Path, dtype: torch.dtype | None, ids: Mapping[str, Any]) -> None:

@@ -1,8 +1,8 @@
 """Int8 weights: matrices of whole numbers from -127 to 127, with one scale for each row or each group of a row.
 
 The original matrix at [r, c] is approximately weight[r, c] * scales[r, c // group_size], where ``weight`` is int8. All
-weight matrices are quantized; norms, attention scores, the cache and activations are not. A quantized network can
-generate and score, but not train.
+weight matrices are quantized; biases, norms, attention scores, the cache and activations are not. A quantized network
+can generate and score, but not train.
 """
 
 from typing import NamedTuple
@@ -81,12 +81,14 @@ class Int8Matrix(nn.Module):
 class Int8Linear(Int8Matrix):
     """A linear layer with an int8 weight: x (..., in) -> (..., out). kernels.py chooses the product."""
 
-    def __init__(self, quantized: Quantized) -> None:
+    def __init__(self, quantized: Quantized, bias: nn.Parameter | None = None) -> None:
         weight = kernels.aligned(quantized.weight, kernels.WEIGHT_ALIGNMENT)
         super().__init__(Quantized(weight, quantized.scales.contiguous()))
+        self.bias = bias
 
     def forward(self, x: Tensor) -> Tensor:
-        return kernels.int8_linear(x, self.weight, self.scales)
+        out = kernels.int8_linear(x, self.weight, self.scales)  # (..., out)
+        return out if self.bias is None else out + self.bias
 
 
 class Int8Embedding(Int8Matrix):
@@ -105,8 +107,10 @@ def replace_matrices(network: Transformer, matrices: dict[str, Quantized], dtype
     """Replace the linear layers and the embedding of a network by int8 modules. ``dtype`` is that of activations."""
     for name, quantized in matrices.items():
         parent, _, child = name.removesuffix(".weight").rpartition(".")
-        is_embedding = child == "tok_embeddings"
-        module = Int8Embedding(quantized, dtype) if is_embedding else Int8Linear(quantized)
-        setattr(network.get_submodule(parent), child, module)
+        owner = network.get_submodule(parent)
+        if child == "tok_embeddings":
+            setattr(owner, child, Int8Embedding(quantized, dtype))
+        else:
+            setattr(owner, child, Int8Linear(quantized, getattr(owner, child).bias))
     if network.output is None:  # tied weights: the embedding is also the output matrix
         network.output = Int8Linear(matrices["tok_embeddings.weight"])

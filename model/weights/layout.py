@@ -6,10 +6,8 @@ from collections.abc import Collection, Mapping
 from torch import Tensor
 
 from ..config import ModelArgs
-from .tensors import DTYPES
 
 LARGEST_TABLE = 2**29  # bytes of rotations, for a million positions of 128-wide heads; Llama 3.1's table has 2**26
-WEIGHT_DTYPES = {name: DTYPES[name] for name in ("F32", "BF16", "F16")}
 MAX_NAMES = 6  # how many tensors a message names for each problem
 Shapes = dict[str, tuple[int, ...]]
 
@@ -23,6 +21,11 @@ _LAYER = {
     "attention.wk.weight": "self_attn.k_proj.weight",
     "attention.wv.weight": "self_attn.v_proj.weight",
     "attention.wo.weight": "self_attn.o_proj.weight",
+    "attention.wq.bias": "self_attn.q_proj.bias",
+    "attention.wk.bias": "self_attn.k_proj.bias",
+    "attention.wv.bias": "self_attn.v_proj.bias",
+    "attention.q_norm.weight": "self_attn.q_norm.weight",
+    "attention.k_norm.weight": "self_attn.k_norm.weight",
     "feed_forward.w1.weight": "mlp.gate_proj.weight",
     "feed_forward.w2.weight": "mlp.down_proj.weight",
     "feed_forward.w3.weight": "mlp.up_proj.weight",
@@ -45,6 +48,10 @@ def tensor_shapes(args: ModelArgs) -> Shapes:
         "attention_norm.weight": (args.dim,),
         "ffn_norm.weight": (args.dim,),
     }
+    if args.qkv_bias:
+        layer |= {f"attention.{name}.bias": layer[f"attention.{name}.weight"][:1] for name in ("wq", "wk", "wv")}
+    if args.qk_norm:
+        layer |= {f"attention.{name}.weight": (args.head_dim,) for name in ("q_norm", "k_norm")}
     shapes: Shapes = {"tok_embeddings.weight": (args.vocab_size, args.dim)}
     for i in range(args.n_layers):
         for name, shape in layer.items():
@@ -127,20 +134,21 @@ def _first_few(names: list[str]) -> str:
 # network has, takes neighbours (2i, 2i + 1), so that two real numbers are one complex number. Hugging Face's takes (i,
 # i + D/2), so that "rotate half" is two slices. If row 2i of a head in wq and wk is moved to row i, and row 2i + 1 to
 # row i + D/2, queries and keys have the same numbers in other places. Both are permuted alike, so the scores do not
-# change. wv and wo stay as they are, because values are not rotated. With grouped-query attention each key head is
-# permuted separately.
+# change. What is added to these numbers (biases of wq and wk) or multiplied by them (weights of q_norm and k_norm) is
+# permuted in the same way. wv and wo stay as they are, because values are not rotated. With grouped-query attention
+# each key head is permuted separately.
 
 
-def to_halves(weight: Tensor, head_dim: int) -> Tensor:
-    """Permute rows of wq or wk from Meta's pairs to Hugging Face's halves: (heads * D, dim) -> the same shape."""
-    return weight.unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten(0, 2)  # (heads * D, dim)
+def to_halves(tensor: Tensor, head_dim: int) -> Tensor:
+    """Permute rows from Meta's pairs to Hugging Face's halves: (heads * D, ...) -> the same shape."""
+    return tensor.unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten(0, 2)  # (heads * D, ...)
 
 
-def to_pairs(weight: Tensor, head_dim: int) -> Tensor:
-    """Permute rows of wq or wk from Hugging Face's halves to Meta's pairs: (heads * D, dim) -> the same shape."""
-    return weight.unflatten(0, (-1, 2, head_dim // 2)).transpose(1, 2).flatten(0, 2)  # (heads * D, dim)
+def to_pairs(tensor: Tensor, head_dim: int) -> Tensor:
+    """Permute rows from Hugging Face's halves to Meta's pairs: (heads * D, ...) -> the same shape."""
+    return tensor.unflatten(0, (-1, 2, head_dim // 2)).transpose(1, 2).flatten(0, 2)  # (heads * D, ...)
 
 
 def is_rotated(name: str) -> bool:
-    """Whether a tensor, by this network's name, is a query or key projection, whose rows differ between the layouts."""
-    return name.endswith(("wq.weight", "wk.weight"))
+    """Whether a tensor, by this network's name, has a row for each number of a query or key."""
+    return name.rsplit(".", 2)[-2] in ("wq", "wk", "q_norm", "k_norm")

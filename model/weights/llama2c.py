@@ -27,7 +27,6 @@ MAGIC, HEADER_BYTES = 0x616B3432, 256
 HEADER_COUNTS = ("dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "max_seq_len")
 NORM_EPS = 1e-5
 LARGEST_GROUP = 64  # as in llama2.c's export.py
-LARGEST_COUNT = 10**7
 ROTATIONS = "rope"  # version 0 stores cosines and sines between the norm and the output matrix; no program reads them
 ATTENTION = tuple(f"attention.{w}.weight" for w in ("wq", "wk", "wv", "wo"))
 FEED_FORWARD = tuple(f"feed_forward.{w}.weight" for w in ("w1", "w2", "w3"))
@@ -173,9 +172,6 @@ def parse_header(raw: bytes) -> Header:
 
 def _args_from_counts(counts: tuple[int, ...], tied: bool) -> ModelArgs:
     values = dict(zip(HEADER_COUNTS, counts))
-    for name, count in values.items():
-        if count > LARGEST_COUNT:  # before anything of that size is allocated
-            raise ValueError(f"its header says {name} = {count}")
     values["vocab_size"] = abs(values["vocab_size"])
     return ModelArgs(**values, norm_eps=NORM_EPS, rope_theta=10000.0, tie_embeddings=tied)  # type: ignore[arg-type]
 

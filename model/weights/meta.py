@@ -11,27 +11,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..cli.files import FLAG, INTEGER, NUMBER, Check, read_json, write_atomically, write_json
+from ..cli.files import read_json, write_atomically, write_json
 from ..config import UNSET, ModelArgs
 from ..rope_scaling import RopeScaling
 from ..transformer import Transformer
-from .layout import WEIGHT_DTYPES, check_layers, check_names, check_read_back, check_shapes, tensor_shapes
+from .layout import check_layers, check_names, check_read_back, check_shapes, tensor_shapes
+from .tensors import WEIGHT_DTYPES
 
-PARAMS: dict[str, Check] = {
-    "dim": INTEGER,
-    "n_layers": INTEGER,
-    "n_heads": INTEGER,
-    "n_kv_heads": INTEGER,
-    "vocab_size": INTEGER,
-    "multiple_of": INTEGER,
-    "ffn_dim_multiplier": NUMBER,
-    "norm_eps": NUMBER,
-    "rope_theta": NUMBER,
-    "use_scaled_rope": FLAG,
-    "rope_scaling_factor": NUMBER,
-    "max_seq_len": INTEGER,  # this and max_batch_size are fields of Meta's ModelArgs, which its files usually lack
-    "max_batch_size": INTEGER,
-}
+# max_seq_len and max_batch_size are fields of Meta's ModelArgs, which its files usually lack.
+PARAMS = {
+    "dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "multiple_of", "ffn_dim_multiplier", "norm_eps",
+    "rope_theta", "use_scaled_rope", "rope_scaling_factor", "max_seq_len", "max_batch_size",
+}  # fmt: skip
 REQUIRED = {"dim", "n_layers", "n_heads", "multiple_of", "norm_eps"}
 TRAINED_CONTEXT = 8192  # of the models with scaled RoPE, before their context was extended
 
@@ -46,7 +37,7 @@ def hidden_dim(dim: int, multiple_of: int, ffn_dim_multiplier: float | None) -> 
 
 def args_from_params(params: dict[str, Any]) -> ModelArgs:
     """params.json -> ModelArgs. Raises ValueError for unknown fields too, because they may change the network."""
-    unknown, missing = params.keys() - PARAMS.keys(), REQUIRED - params.keys()
+    unknown, missing = params.keys() - PARAMS, REQUIRED - params.keys()
     if unknown or missing:
         raise ValueError(
             f"unknown: {sorted(unknown)}, missing: {sorted(missing)}: not the parameters of a Llama 1 to 3"
@@ -129,14 +120,14 @@ class Meta:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.files = shards_of(path)
-        content = read_json(path / "params.json", PARAMS)
+        content = read_json(path / "params.json")
         params = {name: value for name, value in content.items() if value is not None}
         shards = self._open()
         if params.get("vocab_size", -1) == -1:  # Llama 1 and 2 leave it to the tokenizer
             params["vocab_size"] = self._vocab_size(shards)
         try:
             self.args = args_from_params(params)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, ArithmeticError) as error:  # a value of the wrong type can raise any of these
             raise ValueError(f"{path / 'params.json'}: {error}") from None
         check_layers(self.args, len(shards[0]), path)
         self.shapes = tensor_shapes(self.args)
@@ -155,16 +146,9 @@ class Meta:
         return [read_shard(file) for file in self.files]
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (name, tensor), joined from all shards.
-
-        Shards are opened again for each module, because memory-mapped data that was read stays in memory otherwise.
-        """
-        module = ""
-        for name, shape in self.shapes.items():
-            if module != name.rsplit(".", 2)[0]:
-                module = name.rsplit(".", 2)[0]
-                shards = self._open()
-            yield name, self._join(name, shape, shards)
+        """Yield (name, tensor), joined from all shards."""
+        shards = self._open()
+        yield from ((name, self._join(name, shape, shards)) for name, shape in self.shapes.items())
 
     def _join(self, name: str, shape: tuple[int, ...], shards: list[dict[str, Tensor]]) -> Tensor:
         joined = join(name, [shard[name] for shard in shards], shape)
@@ -193,20 +177,10 @@ def shards_of(path: Path) -> list[Path]:
     return files
 
 
-def is_utf8(file: Path) -> bool:
-    """Whether the path can be written as UTF-8."""
-    try:
-        return bool(str(file).encode())
-    except UnicodeEncodeError:
-        return False
-
-
 def read_shard(file: Path) -> dict[str, Tensor]:
     """The tensors of a .pth, memory-mapped. Raises ValueError if it pickles anything else, without running it."""
     try:
-        with file.open("rb") as opened:
-            mapped = is_utf8(file)  # torch.load cannot memory-map a path that is not UTF-8
-            state = torch.load(file if mapped else opened, map_location="cpu", weights_only=True, mmap=mapped)
+        state = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError:
         raise ValueError(f"{file} pickles more than tensors: it is not loaded, and none of its code was run") from None
     except Exception as error:  # the commands of a damaged pickle can raise anything

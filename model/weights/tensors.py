@@ -1,9 +1,6 @@
 """Read, write and memory-map safetensors files."""
 
 import errno
-import json
-import math
-import mmap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,25 +11,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ..cli.files import check_is_file, short_repr, write_atomically
+from ..cli.files import check_is_file, write_atomically
 
-DTYPES = {
-    "BOOL": torch.bool,
-    "U8": torch.uint8,
-    "I8": torch.int8,
-    "U16": torch.uint16,
-    "I16": torch.int16,
-    "U32": torch.uint32,
-    "I32": torch.int32,
-    "U64": torch.uint64,
-    "I64": torch.int64,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F32": torch.float32,
-    "F64": torch.float64,
-}
+# The format's names of the dtypes that weights may have
+WEIGHT_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
 class TensorEntry(NamedTuple):
@@ -40,32 +22,44 @@ class TensorEntry(NamedTuple):
 
     dtype: str
     shape: tuple[int, ...]
-    start: int  # the tensor's first byte in the file
+
+
+@contextmanager
+def open_tensors(path: Path) -> Iterator[safe_open]:
+    """Map a safetensors file: ``get_tensor`` returns views of the mapping, and nothing is read before it is used.
+
+    The mapping is private, so changing a tensor does not change the file. It lasts as long as any of its tensors.
+    Raises ValueError if the file is not valid.
+    """
+    check_is_file(path)
+    try:
+        with safe_open(path, "pt") as file:
+            yield file
+    except SafetensorError as error:
+        raise ValueError(f"{path} is corrupt ({error}): get the file again") from None
 
 
 def read_header(path: Path) -> dict[str, TensorEntry]:
-    """Read names, dtypes, shapes and offsets of the tensors in a safetensors file, without reading the tensors.
-
-    The format is 8 bytes with the length of the header, a JSON header, then the data. Raises ValueError if the file is
-    not valid.
-    """
-    check_is_file(path)
-    # The library checks the file, including its size, but does not give the offsets of the tensors.
-    with _name_file_in_errors(path), safe_open(path, "numpy"):
-        pass
-    try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(length))
-    except (ValueError, RecursionError) as error:  # the library does not check all fields
-        raise ValueError(f"{path} is corrupt ({error}): get the file again") from None
-    header.pop("__metadata__", None)
-    entries = {}
-    for name, info in header.items():
-        if info["dtype"] not in DTYPES:
-            raise ValueError(f"{path} stores {short_repr(name)} as {info['dtype']}: supported are {', '.join(DTYPES)}")
-        entries[name] = TensorEntry(info["dtype"], tuple(info["shape"]), 8 + length + info["data_offsets"][0])
+    """Read dtypes and shapes of the tensors in a safetensors file, without reading the tensors."""
+    with open_tensors(path) as file:
+        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  it is not a dict
+        entries = {name: TensorEntry(part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
+    if any(size >= 2**63 for entry in entries.values() for size in entry.shape):  # only beside 0 in an empty tensor
+        raise ValueError(f"{path} is corrupt (a tensor is larger than 2**63): get the file again")
     return entries
+
+
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    """Read all tensors of a safetensors file to the CPU. Raises ValueError if it is corrupt."""
+    read_header(path)
+    with open_tensors(path):
+        return load_file(path)
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """Read the metadata that ``save_tensors`` wrote."""
+    with open_tensors(path) as file:
+        return file.metadata() or {}
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
@@ -82,46 +76,3 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, 
         temporary.chmod(mode)
 
     write_atomically(path, write)
-
-
-@contextmanager
-def _name_file_in_errors(path: Path) -> Iterator[None]:
-    """Turn the library's errors into a ValueError that names the file."""
-    try:
-        yield
-    except SafetensorError as error:
-        raise ValueError(f"{path} is corrupt ({error}): get the file again") from None
-
-
-def map_tensor(path: Path, entry: TensorEntry) -> Tensor:
-    """One tensor of a safetensors file, memory-mapped, so nothing is read before it is used.
-
-    Each tensor has a separate mapping, so its memory is released with it. The library maps the whole file. If that
-    mapping stays open, everything that was read stays in memory. If the whole file is mapped again for each tensor, a
-    file of 0.57 GB with 180 tensors reserves 102 GB of address space.
-    """
-    dtype = DTYPES[entry.dtype]
-    size = dtype.itemsize * math.prod(entry.shape)
-    if not size:  # mmap does not support empty mappings
-        return torch.empty(entry.shape, dtype=dtype)
-    skipped = entry.start % mmap.ALLOCATIONGRANULARITY  # because a mapping must begin at a page
-    try:
-        with path.open("rb") as file:
-            content = mmap.mmap(file.fileno(), skipped + size, access=mmap.ACCESS_COPY, offset=entry.start - skipped)
-    except (ValueError, OSError) as error:
-        raise ValueError(f"{path} has become shorter since it was opened ({error}): get the file again") from None
-    return torch.frombuffer(content, dtype=dtype, offset=skipped, count=math.prod(entry.shape)).view(entry.shape)
-
-
-def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Read all tensors of a safetensors file to the CPU. Raises ValueError if it is corrupt."""
-    read_header(path)
-    with _name_file_in_errors(path):
-        return load_file(path)
-
-
-def read_metadata(path: Path) -> dict[str, str]:
-    """Read the metadata that ``save_tensors`` wrote."""
-    check_is_file(path)
-    with _name_file_in_errors(path), safe_open(path, "numpy") as file:
-        return file.metadata() or {}

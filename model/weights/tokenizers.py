@@ -6,12 +6,14 @@ from typing import Any
 
 from ..cli.files import IDS, TABLE, read_json, write_atomically, write_json
 from ..text.hf_tokenizer import HFTokenizer, hugging_face_files
-from ..text.llama2c_tokenizer import Llama2cTokenizer, sentencepiece_model
+from ..text.llama2c_tokenizer import Llama2cTokenizer
 from ..text.tokenizer import SentencePieceTokenizer, Tokenizer, file_content
 from .llama2c import find_model, is_model, open_header
 
 TEMPLATE = "chat_template.jinja"
-MAX_VOCAB_PADDING = 128  # the vocabulary size of a network may be rounded up to a multiple of this
+# The vocabulary of a network may be rounded up: to a multiple of 128, and Qwen's 151,665 tokens to 151,936 or 152,064.
+MAX_VOCAB_PADDING = 128
+MAX_VOCAB_PADDING_SHARE = 256  # one row in so many
 
 
 def load_tokenizer(path: str | Path, model_vocab_size: int | None = None) -> Tokenizer:
@@ -42,7 +44,9 @@ def check_size(tokenizer: Tokenizer, model_vocab_size: int | None, file: Path) -
     if model_vocab_size is None:
         return
     # Networks with a tokenizer.json often have a vocabulary that is rounded up; those with a tokenizer.model never do.
-    limit = MAX_VOCAB_PADDING if isinstance(tokenizer, HFTokenizer) else 1
+    limit = 1
+    if isinstance(tokenizer, HFTokenizer):
+        limit = max(MAX_VOCAB_PADDING, model_vocab_size // MAX_VOCAB_PADDING_SHARE)
     if not 0 <= model_vocab_size - tokenizer.vocab_size < limit:
         raise ValueError(
             f"{file} has {tokenizer.vocab_size} tokens, the model {model_vocab_size}: give the tokenizer of this model"
@@ -175,7 +179,7 @@ def chat_template(directory: Path) -> Any:
 def copy_tokenizer(tokenizer: Tokenizer, directory: Path) -> Path:
     """Copy only the tokenizer's file, under its usual name. llama2.c's becomes a tokenizer.model that encodes alike."""
     file = directory / ("tokenizer.json" if isinstance(tokenizer, HFTokenizer) else "tokenizer.model")
-    content = sentencepiece_model(tokenizer) if isinstance(tokenizer, Llama2cTokenizer) else file_content(tokenizer)
+    content = tokenizer.proto if isinstance(tokenizer, Llama2cTokenizer) else file_content(tokenizer)
     if not is_same_file(tokenizer.path, file):
         write_atomically(file, lambda temporary: temporary.write_bytes(content))
     return file

@@ -1,21 +1,23 @@
 """Custom networks: subclasses of ``Transformer``, saved under their name, ``module:Class``.
 
-config.json has the name of the class, so that no other program takes the directory for a Llama. The name is only
-compared with the class that the caller passes. Nothing is ever imported because a file names it.
+Their constructor takes ``args`` only, because nothing else is saved: other settings belong in the class. config.json
+has the name of the class, so that no other program takes the directory for a Llama. The name is only compared with the
+class that the caller passes. Nothing is ever imported because a file names it.
 """
 
 import importlib
+import inspect
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from ..config import ModelArgs
 from ..transformer import Transformer
+from .layout import check_shapes
 
 
 def find_network(name: str) -> type[Transformer]:
@@ -40,7 +42,18 @@ def find_network(name: str) -> type[Transformer]:
         raise ValueError(f"network is {name!r}: there is no {attribute} in {module}")
     if not (isinstance(network, type) and issubclass(network, Transformer)):
         raise ValueError(f"network is {name!r}: give a subclass of Transformer")
+    check_constructor(network)
     return network
+
+
+def check_constructor(network: type[Transformer]) -> None:
+    """Raise ValueError if the class takes more than ``args``. ``*args`` and ``**kwargs`` are allowed."""
+    _, *others = inspect.signature(network).parameters.values()
+    names = [each.name for each in others if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    if names:
+        raise ValueError(
+            f"{name_of(network)} takes {', '.join(names)} besides args, which would not be saved: set it in the class"
+        )
 
 
 def name_of(network: type[Transformer]) -> str | None:
@@ -63,11 +76,9 @@ def make_network(network: type[Transformer], args: ModelArgs) -> Transformer:
     if network is Transformer:
         with torch.device("meta"), _NoRandomParameters():
             return Transformer(args)
+    check_constructor(network)
     with torch.random.fork_rng(devices=[]), _NoRandomParameters():
-        try:
-            return network(args)
-        except TypeError as error:
-            raise ValueError(f"{name_of(network)} cannot be made from ModelArgs alone ({error})") from None
+        return network(args)
 
 
 RANDOM = (nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
@@ -86,36 +97,10 @@ class _NoRandomParameters(TorchFunctionMode):
 
 
 def check_rebuilds(model: Transformer) -> None:
-    """Raise ValueError if ``type(model)(model.args)`` with the same weights would be a different network.
+    """Raise ValueError if ``type(model)(model.args)`` is refused, or has other tensors than the model.
 
-    Other arguments of the constructor are not saved. They are detected by attributes and tensors that differ.
+    Other differences are not noticed: whatever a class adds to the network must follow from ``args``.
     """
-    rebuilt = dict(make_network(type(model), model.args).named_modules())
-    for path, module in model.named_modules():
-        original, copy = dict(_settings(module)), dict(_settings(rebuilt.get(path)))
-        for name in original.keys() | copy.keys():
-            if not _equal(original.get(name), copy.get(name)):
-                full_name = f"{path}.{name}" if path else name
-                raise ValueError(
-                    f"{full_name} differs from that of {name_of(type(model))}(args): set it in __init__ from args alone"
-                )
-
-
-def _settings(module: nn.Module | None) -> Iterator[tuple[str, Any]]:
-    """Yield the public attributes that are plain values, tensors, or lists of these, except those in the state dict."""
-    if module is None:
-        return
-    for name, value in (vars(module) | dict(module.named_buffers(recurse=False))).items():
-        items = value if isinstance(value, tuple | list) else [value]
-        is_plain = all(isinstance(item, bool | int | float | str | Tensor | None) for item in items)
-        is_excluded = name in module.state_dict() or name == "training" or name.startswith("_")
-        if is_plain and not is_excluded:
-            yield name, value
-
-
-def _equal(a: Any, b: Any) -> bool:
-    if isinstance(a, Tensor) and isinstance(b, Tensor):
-        return a.shape == b.shape and torch.equal(a.to(b), b)
-    if isinstance(a, tuple | list) and type(a) is type(b):
-        return len(a) == len(b) and all(_equal(x, y) for x, y in zip(a, b))
-    return type(a) is type(b) and bool(a == b)
+    rebuilt = make_network(type(model), model.args)
+    expected, found = ({name: tuple(t.shape) for name, t in each.state_dict().items()} for each in (rebuilt, model))
+    check_shapes(expected, found, f"the model, unlike {name_of(type(model))}(args),")

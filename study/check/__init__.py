@@ -15,7 +15,6 @@ the expected value, with a name if the measurement shows a common mistake.
 """
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Annotated
@@ -26,37 +25,34 @@ from .process import judge_files
 from .verdict import GOOD, Verdict
 
 
-@dataclass(frozen=True)
-class Check:
-    """Check your own RoPE, mask, cache and attention: reports each as right, or names its mistake."""
+def check(
+    file: Annotated[
+        Path | None, "a Python file, or a directory of them (`exercise` writes files to start from)"
+    ] = None,
+    hint: Annotated[bool, "show only what was measured and what was expected, without the name of the mistake"] = False,
+    seconds: Annotated[float, "time limit of each of your functions and files"] = 5.0,
+) -> Report:
+    """Check your own RoPE, mask, cache and attention: reports each as right, or names its mistake.
 
-    file: Annotated[Path | None, "a Python file, or a directory of them (`exercise` writes files to start from)"] = None
-    hint: Annotated[bool, "show only what was measured and what was expected, without the name of the mistake"] = False
-    seconds: Annotated[float, "time limit of each of your functions and files"] = 5.0
-
-
-def run(options: Check) -> Report:
-    """Judge ``options.file``, a file or a directory of files.
-
-    The exit status is 0 if every file loads and every function found is right or not written yet; otherwise 1.
-    Raises ValueError if there is nothing to judge.
+    ``file`` is a file or a directory of files. The exit status is 0 if every file loads and every function found is
+    right or not written yet; otherwise 1. Raises ValueError if there is nothing to judge.
     """
     study = "python -m study"
-    if options.file is None:
+    if file is None:
         raise ValueError(
             f"no file is given: write {study} check FILE.py; {study} exercise DIR writes files to complete"
         )
-    if not 0 < options.seconds < math.inf:
-        raise ValueError(f"seconds is {options.seconds:g}: give a number above 0")
-    verdicts = judge_files(python_files(options.file), options.seconds)
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"seconds is {seconds:g}: give a number above 0")
+    verdicts = judge_files(python_files(file), seconds)
     judged = [verdict for verdict in verdicts if verdict.function in FUNCTIONS]
     if not judged:
         problem = next((verdict.problem for verdict in verdicts if verdict.outcome == "unloaded"), "")
         if problem:
             raise ValueError(problem)
         names = ", ".join(FUNCTIONS)
-        raise ValueError(f"{options.file} defines none of {names}: write one, or see {study} exercise DIR")
-    lines = [line for verdict in verdicts for line in verdict.lines(options.hint)]
+        raise ValueError(f"{file} defines none of {names}: write one, or see {study} exercise DIR")
+    lines = [line for verdict in verdicts for line in verdict.lines(hint)]
     absent = [name for name in FUNCTIONS if name not in {verdict.function for verdict in judged}]
     if absent:
         lines.append(f"not found: {', '.join(absent)}")

@@ -4,8 +4,7 @@ The sources of the page are beside this file: page.html, page.css and the module
 joined into one file here, with the weights in base64 and other facts about the model as JSON. model.mjs is the network
 of ``model/`` in JavaScript, with the same names in the same order.
 
-    vocabulary.py     a tokenizer as JSON; refuses tokenizers for which the page would give other ids
-    browser_regex.py  translates the regular expressions of a tokenizer.json to JavaScript
+    vocabulary.py  a tokenizer as JSON; refuses tokenizers for which the page would give other ids
 """
 
 import base64
@@ -17,7 +16,7 @@ import os
 import re
 import textwrap
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -37,19 +36,6 @@ from model.weights.checkpoint import newest_run
 
 from ..topic import Report, Table
 from .vocabulary import vocabulary
-
-
-@dataclass(frozen=True)
-class Page:
-    """One HTML file that runs the model in a browser, and shows its rotations, attention scores and cache."""
-
-    model: Annotated[Path | None, "a trained model of up to 20M parameters (default: the newest run)"] = None
-    out: Annotated[Path, "the file to write"] = Path("page.html")
-    prompt: Annotated[str, "the first prompt of the page"] = "Return the number of"
-    tokenizer: Annotated[
-        Path | None, "tokenizer.model, tokenizer.json or tokenizer.bin (default: beside the model)"
-    ] = None
-
 
 WEB = Path(__file__).parent
 # The modules of the two scripts, joined in this order. A module comes after those that its top-level code uses.
@@ -81,9 +67,19 @@ DOCS = Path(__file__).parents[2] / "docs"
 DOCS_PAGES = {"en": "rope.md", "zh": "rope.zh.md"}
 
 
-def run(options: Page) -> Report:
-    """Write the page. Raises ValueError for a model or tokenizer that the page cannot run, before reading weights."""
-    path = options.model or newest_run()
+def page(
+    model: Annotated[Path | None, "a trained model of up to 20M parameters (default: the newest run)"] = None,
+    out: Annotated[Path, "the file to write"] = Path("page.html"),
+    prompt: Annotated[str, "the first prompt of the page"] = "Return the number of",
+    tokenizer: Annotated[
+        Path | None, "tokenizer.model, tokenizer.json or tokenizer.bin (default: beside the model)"
+    ] = None,
+) -> Report:
+    """One HTML file that runs the model in a browser, and shows its rotations, attention scores and cache.
+
+    Raises ValueError for a model or tokenizer that the page cannot run, before reading weights.
+    """
+    path = model or newest_run()
     checkpoint = open_checkpoint(path)
     count = count_parameters(checkpoint.args).total
     if count > LARGEST_MODEL:
@@ -91,30 +87,30 @@ def run(options: Page) -> Report:
             f"{path} has {count:,} parameters, but the page runs models of up to {LARGEST_MODEL:,}; "
             "train a smaller model (--dim, --n_layers, --vocab_size) and give its run"
         )
-    if not options.out.parent.is_dir() or options.out.is_dir():
-        raise ValueError(f"out is {options.out}: name a file in a directory that exists")
-    tokenizer = checkpoint.tokenizer(options.tokenizer)
-    tokenizer_facts = vocabulary(tokenizer)
+    if not out.parent.is_dir() or out.is_dir():
+        raise ValueError(f"out is {out}: name a file in a directory that exists")
+    opened_tokenizer = checkpoint.tokenizer(tokenizer)
+    tokenizer_facts = vocabulary(opened_tokenizer)
     network, weights = pack_network(checkpoint.model(), storage_dtype(count))
     start_text = read_run_settings(checkpoint.path).get("start_text", "")  # replaces an empty prompt, as in generate.py
     facts = {
         "name": path.resolve().name,
-        "prompt": options.prompt,
+        "prompt": prompt,
         "startText": start_text,
         **network,
         "tokenizer": tokenizer_facts,
         "sinks": SINKS,
-        "steps": docs_steps(options.out),
+        "steps": docs_steps(out),
         "lines": code_lines(Attention.forward, attention),
     }
-    write_text(options.out, page_text(facts, base64.b64encode(weights).decode()))
+    write_text(out, page_text(facts, base64.b64encode(weights).decode()))
     table = Table(
-        f"{options.out}: open it in a browser; it needs no server and no internet",
+        f"{out}: open it in a browser; it needs no server and no internet",
         ("part", "what", "bytes"),
         [
             ("weights", f"{count:,} parameters in {network['dtype']}", len(weights)),
-            ("tokenizer", f"{tokenizer.vocab_size} tokens", len(json.dumps(tokenizer_facts))),
-            ("whole file", "", options.out.stat().st_size),
+            ("tokenizer", f"{opened_tokenizer.vocab_size} tokens", len(json.dumps(tokenizer_facts))),
+            ("whole file", "", out.stat().st_size),
         ],
     )
     return Report([table])

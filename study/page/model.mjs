@@ -1,5 +1,5 @@
-// The network of model/ in JavaScript, with the same names in the same order: rope_scaling, rope, cache, attention,
-// transformer. One text at a time, so there is no batch axis. Every array is flat; comments give its shape: T new
+// The network of model/ in JavaScript, with the same names in the same order: rope_scaling, rope, cache, layers,
+// attention, transformer. One text at a time, so there is no batch axis. Every array is flat; comments give its shape: T new
 // tokens, S = startPos + T keys, H query heads, K key/value heads, D headDim, V vocabulary.
 
 export const work = { multiplications: 0 }; // counted by `multiply` and `attend`
@@ -76,57 +76,126 @@ function rotate(x, freqsCis, dim) {
 
 // ---- cache.py
 
-export class KVCache {
-  constructor(args, maxSeqLen = args.maxSeqLen) {
-    this.maxSeqLen = maxSeqLen;
-    this.width = args.nKvHeads * args.headDim;
-    this.headDim = args.headDim;
-    const allocate = () => new Float32Array(maxSeqLen * this.width); // (maxSeqLen, K, D)
-    this.keys = Array.from({ length: args.nLayers }, allocate);
-    this.values = Array.from({ length: args.nLayers }, allocate);
+class LayerCache {
+  constructor(maxSeqLen, width) {
+    this.width = width; // numbers of one position, K * D
+    this.keys = new Float32Array(maxSeqLen * width); // (maxSeqLen, K, D)
+    this.values = new Float32Array(maxSeqLen * width); // (maxSeqLen, K, D)
   }
 
   // Writes T new keys and values at startPos. Returns the keys and values of all S positions, (S, K, D).
-  update(layer, startPos, xk, xv) {
+  update(startPos, xk, xv) {
     const end = startPos * this.width + xk.length;
-    this.keys[layer].set(xk, startPos * this.width);
-    this.values[layer].set(xv, startPos * this.width);
-    return [this.keys[layer].subarray(0, end), this.values[layer].subarray(0, end)];
+    this.keys.set(xk, startPos * this.width);
+    this.values.set(xv, startPos * this.width);
+    return [this.keys.subarray(0, end), this.values.subarray(0, end)];
+  }
+}
+
+export class KVCache {
+  constructor(args, maxSeqLen = args.maxSeqLen) {
+    this.maxSeqLen = maxSeqLen;
+    this.headDim = args.headDim;
+    this.layers = Array.from({ length: args.nLayers }, () => new LayerCache(maxSeqLen, args.nKvHeads * args.headDim));
   }
 
   // The eviction of EndlessCache: evicts `count` of `length` tokens, keeping the first `keep`. Later tokens move down by
   // `count` slots, and their keys are rotated back by `count` positions: `back` is that rotation (D/2, 2).
   evict(keep, count, length, back) {
-    const from = (keep + count) * this.width, to = length * this.width;
-    for (const values of this.values) values.copyWithin(keep * this.width, from, to);
-    for (const keys of this.keys) {
+    for (const { width, keys, values } of this.layers) {
+      const from = (keep + count) * width, to = length * width;
+      values.copyWithin(keep * width, from, to);
       for (let at = from; at < to; at += this.headDim) {
-        keys.set(rotate(keys.subarray(at, at + this.headDim), back, this.headDim), at - count * this.width);
+        keys.set(rotate(keys.subarray(at, at + this.headDim), back, this.headDim), at - count * width);
       }
     }
   }
 }
 
+// ---- layers.py
+
+// `tensors` maps the state dict's names to { data, rows, columns }; a vector is one row. `name` is that of the layer.
+class Linear {
+  constructor(tensors, name) {
+    this.weight = tensors[`${name}.weight`];
+    this.bias = tensors[`${name}.bias`]?.data; // only with qkvBias
+  }
+
+  // x (T, columns) -> (T, rows)
+  forward(x) {
+    const out = multiply(this.weight, x), rows = this.weight.rows;
+    if (this.bias) for (let i = 0; i < out.length; i++) out[i] += this.bias[i % rows];
+    return out;
+  }
+}
+
+// x (T, columns) times the transpose of w (rows, columns) -> (T, rows). Four rows share each load of x.
+function multiply({ data, rows, columns }, x) {
+  const T = x.length / columns, out = new Float32Array(T * rows);
+  for (let t = 0; t < T; t++) {
+    const row = x.subarray(t * columns, (t + 1) * columns);
+    let r = 0;
+    for (; r + 4 <= rows; r += 4) {
+      let a = 0, b = 0, c = 0, d = 0, w = r * columns;
+      for (let i = 0; i < columns; i++, w++) {
+        const value = row[i];
+        a += data[w] * value;
+        b += data[w + columns] * value;
+        c += data[w + 2 * columns] * value;
+        d += data[w + 3 * columns] * value;
+      }
+      const at = t * rows + r;
+      out[at] = a;
+      out[at + 1] = b;
+      out[at + 2] = c;
+      out[at + 3] = d;
+    }
+    for (; r < rows; r++) out[t * rows + r] = dot(data, r * columns, row, 0, columns);
+  }
+  work.multiplications += T * rows * columns;
+  return out;
+}
+
+class RMSNorm {
+  constructor(tensors, name, eps) {
+    this.weight = tensors[`${name}.weight`].data;
+    this.eps = eps;
+  }
+
+  // x (..., dim) -> (..., dim)
+  forward(x) {
+    const dim = this.weight.length, out = new Float32Array(x.length);
+    for (let at = 0; at < x.length; at += dim) {
+      const scale = 1 / Math.sqrt(dot(x, at, x, at, dim) / dim + this.eps);
+      for (let i = 0; i < dim; i++) out[at + i] = x[at + i] * scale * this.weight[i];
+    }
+    return out;
+  }
+}
+
 // ---- attention.py
 
-// `tensorOf` maps a name within the layer, such as attention.wq, to its tensor.
 export class Attention {
-  constructor(args, layerId, tensorOf) {
-    this.layerId = layerId;
+  constructor(args, tensors, name) {
     this.args = args;
-    [this.wq, this.wk, this.wv, this.wo] = ["wq", "wk", "wv", "wo"].map((name) => tensorOf(`attention.${name}`));
+    [this.wq, this.wk, this.wv, this.wo] = ["wq", "wk", "wv", "wo"].map((each) => new Linear(tensors, `${name}.${each}`));
+    if (args.qkNorm) {
+      this.qNorm = new RMSNorm(tensors, `${name}.q_norm`, args.normEps);
+      this.kNorm = new RMSNorm(tensors, `${name}.k_norm`, args.normEps);
+    }
   }
 
   // x (T, dim) -> (T, dim). `trace` is an array that gets one entry per layer for the page to draw, or null.
   forward(x, startPos, freqsCis, cache, trace) {
-    const xq = multiply(this.wq, x); // (T, H, D)
-    const xk = multiply(this.wk, x); // (T, K, D)
-    const xv = multiply(this.wv, x); // (T, K, D)
+    let xq = this.wq.forward(x); // (T, H, D)
+    let xk = this.wk.forward(x); // (T, K, D)
+    const xv = this.wv.forward(x); // (T, K, D)
+    if (this.args.qkNorm) [xq, xk] = [this.qNorm.forward(xq), this.kNorm.forward(xk)];
     const [rotatedQ, rotatedK] = applyRotaryEmb(xq, xk, freqsCis, this.args.headDim);
-    const [keys, values] = cache ? cache.update(this.layerId, startPos, rotatedK, xv) : [rotatedK, xv]; // (S, K, D)
+    const [keys, values] = cache ? cache.update(startPos, rotatedK, xv) : [rotatedK, xv]; // (S, K, D)
     const [out, weights] = this.attend(rotatedQ, keys, values, startPos); // (T, H, D), (T, H, S)
     if (trace) trace.push({ xq, xk, xv, weights, out });
-    return multiply(this.wo, out); // (T, dim)
+    return this.wo.forward(out); // (T, dim)
   }
 
   // softmax(q k^T / sqrt(D)) v. It needs no mask, because the loop for token t ends after its startPos + t + 1 keys.
@@ -179,68 +248,25 @@ export function softmax(row) {
   return row;
 }
 
-// x (T, columns) times the transpose of w (rows, columns) -> (T, rows). Four rows share each load of x.
-function multiply({ data, rows, columns }, x) {
-  const T = x.length / columns, out = new Float32Array(T * rows);
-  for (let t = 0; t < T; t++) {
-    const row = x.subarray(t * columns, (t + 1) * columns);
-    let r = 0;
-    for (; r + 4 <= rows; r += 4) {
-      let a = 0, b = 0, c = 0, d = 0, w = r * columns;
-      for (let i = 0; i < columns; i++, w++) {
-        const value = row[i];
-        a += data[w] * value;
-        b += data[w + columns] * value;
-        c += data[w + 2 * columns] * value;
-        d += data[w + 3 * columns] * value;
-      }
-      const at = t * rows + r;
-      out[at] = a;
-      out[at + 1] = b;
-      out[at + 2] = c;
-      out[at + 3] = d;
-    }
-    for (; r < rows; r++) out[t * rows + r] = dot(data, r * columns, row, 0, columns);
-  }
-  work.multiplications += T * rows * columns;
-  return out;
-}
-
 // ---- transformer.py
 
-class RMSNorm {
-  constructor(weight, eps) {
-    this.weight = weight.data;
-    this.eps = eps;
-  }
-
-  forward(x) {
-    const dim = this.weight.length, out = new Float32Array(x.length);
-    for (let at = 0; at < x.length; at += dim) {
-      const scale = 1 / Math.sqrt(dot(x, at, x, at, dim) / dim + this.eps);
-      for (let i = 0; i < dim; i++) out[at + i] = x[at + i] * scale * this.weight[i];
-    }
-    return out;
-  }
-}
-
 class FeedForward {
-  constructor(tensorOf) {
-    [this.w1, this.w2, this.w3] = ["w1", "w2", "w3"].map((name) => tensorOf(`feed_forward.${name}`));
+  constructor(tensors, name) {
+    [this.w1, this.w2, this.w3] = ["w1", "w2", "w3"].map((each) => new Linear(tensors, `${name}.${each}`));
   }
 
   forward(x) {
-    const gate = multiply(this.w1, x), up = multiply(this.w3, x); // (T, hiddenDim)
-    return multiply(this.w2, up.map((value, i) => (value * gate[i]) / (1 + Math.exp(-gate[i])))); // silu(w1 x) * w3 x
+    const gate = this.w1.forward(x), up = this.w3.forward(x); // (T, hiddenDim)
+    return this.w2.forward(up.map((value, i) => (value * gate[i]) / (1 + Math.exp(-gate[i])))); // silu(w1 x) * w3 x
   }
 }
 
 class TransformerBlock {
-  constructor(args, layerId, tensorOf) {
-    this.attention = new Attention(args, layerId, tensorOf);
-    this.feedForward = new FeedForward(tensorOf);
-    this.attentionNorm = new RMSNorm(tensorOf("attention_norm"), args.normEps);
-    this.ffnNorm = new RMSNorm(tensorOf("ffn_norm"), args.normEps);
+  constructor(args, tensors, name) {
+    this.attention = new Attention(args, tensors, `${name}.attention`);
+    this.feedForward = new FeedForward(tensors, `${name}.feed_forward`);
+    this.attentionNorm = new RMSNorm(tensors, `${name}.attention_norm`, args.normEps);
+    this.ffnNorm = new RMSNorm(tensors, `${name}.ffn_norm`, args.normEps);
   }
 
   forward(x, startPos, freqsCis, cache, trace) {
@@ -254,13 +280,12 @@ function add(a, b) {
 }
 
 export class Transformer {
-  // `tensors` maps the state dict's names to { data, rows, columns }; a norm's weight is one row.
   constructor(args, tensors) {
     this.args = args;
     this.tokEmbeddings = tensors["tok_embeddings.weight"];
     this.layers = Array.from({ length: args.nLayers },
-      (_, id) => new TransformerBlock(args, id, (name) => tensors[`layers.${id}.${name}.weight`]));
-    this.norm = new RMSNorm(tensors["norm.weight"], args.normEps);
+      (_, id) => new TransformerBlock(args, tensors, `layers.${id}`));
+    this.norm = new RMSNorm(tensors, "norm", args.normEps);
     this.output = tensors["output.weight"] ?? this.tokEmbeddings; // tied embeddings have no output matrix
     this.freqsCis = precomputeFreqsCis(args.headDim, args.maxSeqLen, args.ropeTheta, args.ropeScaling);
   }
@@ -272,16 +297,23 @@ export class Transformer {
 
   // Everything except the output matrix: (T) -> (T, dim). `table` replaces the network's rotation table.
   hidden(tokens, startPos = 0, cache = null, trace = null, table = this.freqsCis) {
-    const { dim, headDim } = this.args, T = tokens.length;
+    const { headDim } = this.args, T = tokens.length;
     const limit = cache ? cache.maxSeqLen : table.length / headDim;
     if (startPos < 0 || T < 1 || startPos + T > limit) {
       throw new RangeError(`startPos ${startPos} with T = ${T} new tokens: they must lie in the ${limit} positions`);
     }
     const freqsCis = table.subarray(startPos * headDim, (startPos + T) * headDim); // (T, D/2, 2)
-    let h = new Float32Array(T * dim); // (T, dim)
-    tokens.forEach((token, t) => h.set(this.tokEmbeddings.data.subarray(token * dim, (token + 1) * dim), t * dim));
-    for (const layer of this.layers) h = layer.forward(h, startPos, freqsCis, cache, trace);
+    let h = this.embed(tokens); // (T, dim)
+    this.layers.forEach((layer, id) => {
+      h = layer.forward(h, startPos, freqsCis, cache ? cache.layers[id] : null, trace);
+    });
     return this.norm.forward(h);
+  }
+
+  embed(tokens) {
+    const { dim } = this.args, h = new Float32Array(tokens.length * dim); // (T, dim)
+    tokens.forEach((token, t) => h.set(this.tokEmbeddings.data.subarray(token * dim, (token + 1) * dim), t * dim));
+    return h;
   }
 
   // (..., dim) -> (..., V)

@@ -15,16 +15,21 @@ const NORMALIZERS = {
   prepend: (text, { content }) => (text ? content + text : text),
   replace: (text, { pattern, content }) => text.replaceAll(pattern, content),
   unicode: (text, { form }) => text.normalize(form),
-  strip: (text, { left, right }) => {
-    const stripped = left ? text.replace(/^\p{White_Space}+/u, "") : text;
-    return right ? stripped.replace(/\p{White_Space}+$/u, "") : stripped;
-  },
+};
+
+// The patterns of GPT-2, Llama 3 and Qwen. Python's library writes \s for White_Space, which is not JavaScript's \s, and
+// ignores the case of 's as Unicode does: \u017f is a long s.
+const PATTERNS = {
+  gpt2: /'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\p{White_Space}\p{L}\p{N}]+|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+/gu,
+  llama3: /'(?:[sS\u017f]|[tT]|[rR][eE]|[vV][eE]|[mM]|[lL][lL]|[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\p{White_Space}\p{L}\p{N}]+[\r\n]*|\p{White_Space}*[\r\n]+|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+/gu,
+  qwen: /'(?:[sS\u017f]|[tT]|[rR][eE]|[vV][eE]|[mM]|[lL][lL]|[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\p{White_Space}\p{L}\p{N}]+[\r\n]*|\p{White_Space}*[\r\n]+|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+/gu,
+  digits: /\p{N}+/gu,
+  digit: /\p{N}/gu,
 };
 
 // From a list of words to a list of words. `isStart`: the first word is at the start of the text.
 const PRE_TOKENIZERS = {
-  split: (words, step) => words.flatMap((word) => splitBy(word, step)),
-  prefixSpace: (words) => words.map((word) => (word.startsWith(" ") ? word : ` ${word}`)),
+  split: (words, { pattern }) => words.flatMap((word) => splitBy(word, PATTERNS[pattern])),
   bytes: (words) =>
     words.map((word) => Array.from(toUtf8(word), (byte) => byteCharacters[byte.charCodeAt(0)]).join("")),
   metaspace: (words, { replacement, scheme, split }, isStart) =>
@@ -36,16 +41,15 @@ const PRE_TOKENIZERS = {
     }),
 };
 
-// The parts of a word: the matches of the pattern, the gaps between them, or both.
-function splitBy(word, { pattern, keepsMatches, keepsGaps }) {
+// The matches of the pattern in a word, and the gaps between them.
+function splitBy(word, pattern) {
   const parts = [];
   let end = 0;
-  for (const found of word.matchAll(new RegExp(pattern, "gu"))) {
-    if (keepsGaps) parts.push(word.slice(end, found.index));
-    if (keepsMatches) parts.push(found[0]);
+  for (const found of word.matchAll(pattern)) {
+    parts.push(word.slice(end, found.index), found[0]);
     end = found.index + found[0].length;
   }
-  if (keepsGaps) parts.push(word.slice(end));
+  parts.push(word.slice(end));
   return parts.filter(Boolean);
 }
 
@@ -53,7 +57,6 @@ function splitBy(word, { pattern, keepsMatches, keepsGaps }) {
 const DECODERS = {
   replace: (texts, { pattern, content }) => texts.map((text) => text.replaceAll(pattern, content)),
   fuse: (texts) => [texts.join("")],
-  spaces: (texts) => [texts.join(" ")],
   strip: (texts, { content, start, stop }) => texts.map((text) => stripContent(text, content, start, stop)),
   byteFallback: (texts) => {
     const decoded = [];
@@ -203,8 +206,8 @@ export class JsonTokenizer {
 // Finds added tokens in a text: the leftmost first, and the longest of those that start at the same character.
 class AddedFinder {
   constructor(tokens) {
-    this.byName = new Map(tokens.map((token) => [token.content, token]));
-    const names = [...this.byName.keys()].sort((a, b) => b.length - a.length);
+    this.ids = new Map(tokens.map((token) => [token.content, token.id]));
+    const names = [...this.ids.keys()].sort((a, b) => b.length - a.length);
     const escaped = names.map((name) => name.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&"));
     this.pattern = names.length ? new RegExp(escaped.join("|"), "gu") : null;
   }
@@ -217,14 +220,9 @@ class AddedFinder {
       if (stop > end) parts.push({ id: null, part: text.slice(end, stop), at: end });
     };
     for (const found of this.pattern ? text.matchAll(this.pattern) : []) {
-      const token = this.byName.get(found[0]);
-      let start = found.index;
-      let stop = start + found[0].length;
-      if (token.lstrip) start -= text.slice(0, start).match(/\p{White_Space}*$/u)[0].length;
-      if (token.rstrip) stop += text.slice(stop).match(/^\p{White_Space}*/u)[0].length;
-      addText(start);
-      parts.push({ id: token.id, part: "", at: start });
-      end = stop;
+      addText(found.index);
+      parts.push({ id: this.ids.get(found[0]), part: "", at: found.index });
+      end = found.index + found[0].length;
     }
     addText(text.length);
     return parts;

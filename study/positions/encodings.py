@@ -8,10 +8,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from model.cache import KVCache
 from model.config import ModelArgs
 from model.rope import precompute_freqs_cis
-from model.transformer import Transformer, TransformerBlock
+from model.transformer import Transformer
 
 
 def check_at_least(name: str, value: int, minimum: int, reason: str = "") -> None:
@@ -117,29 +116,12 @@ class PositionedEmbedding(NoPositions):
 
     shift_invariant = False
 
-    def __init__(self, args: ModelArgs) -> None:
-        super().__init__(args)
-        self.layers[0] = FirstBlock(self.layers[0], self)
+    def embed(self, tokens: Tensor, start_pos: int) -> Tensor:
+        return self.add_positions(self.tok_embeddings(tokens), start_pos)
 
     def add_positions(self, h: Tensor, start_pos: int) -> Tensor:
         """h (B, T, dim), the embeddings of the tokens at start_pos .. start_pos + T - 1 -> (B, T, dim)."""
         raise NotImplementedError
-
-
-class FirstBlock(TransformerBlock):
-    """A block that adds positions to its input. Its modules are those of the block that it replaces."""
-
-    def __init__(self, block: nn.Module, network: PositionedEmbedding) -> None:
-        nn.Module.__init__(self)
-        for name, layer in block.named_children():
-            self.add_module(name, layer)
-        self.network = (network,)  # in a tuple, so that it is not registered as a submodule
-
-    def forward(
-        self, x: Tensor, start_pos: int, freqs_cis: Tensor, mask: Tensor | None, cache: KVCache | None
-    ) -> Tensor:
-        x = self.network[0].add_positions(x, start_pos)
-        return super().forward(x, start_pos, freqs_cis, mask, cache)
 
 
 class Sinusoidal(PositionedEmbedding):

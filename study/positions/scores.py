@@ -56,8 +56,8 @@ def replace_attention(model: Transformer, attentions: Sequence[ScoringAttention]
 class BiasedAttention(ScoringAttention):
     """e_ij = q_i k_j^T / sqrt(D) + b(i - j). b is the same in all layers, so the network computes it."""
 
-    def __init__(self, args: ModelArgs, layer_id: int, network: "BiasedTransformer") -> None:
-        super().__init__(args, layer_id)
+    def __init__(self, args: ModelArgs, network: "BiasedTransformer") -> None:
+        super().__init__(args)
         self.network = (network,)  # in a tuple, so that it is not registered as a submodule
 
     def scores(self, xq: Tensor, keys: Tensor, distance: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ class BiasedTransformer(Transformer):
 
     def __init__(self, args: ModelArgs) -> None:
         super().__init__(args)
-        replace_attention(self, [BiasedAttention(args, layer_id, self) for layer_id in range(args.n_layers)])
+        replace_attention(self, [BiasedAttention(args, self) for _ in range(args.n_layers)])
 
     def bias(self, distance: Tensor) -> Tensor:
         """distance (T, S), none negative -> b (H, T, S)."""
@@ -124,8 +124,8 @@ class ShawAttention(ScoringAttention):
     adds it after W_k, as this class does.
     """
 
-    def __init__(self, args: ModelArgs, layer_id: int, farthest: int) -> None:
-        super().__init__(args, layer_id)
+    def __init__(self, args: ModelArgs, farthest: int) -> None:
+        super().__init__(args)
         # a^K and a^V for the distances 0 .. farthest. One tensor with three axes, because the trainer uses Muon for the
         # two-axis parameters of the layers, and Muon is for the matrices of linear layers.
         self.relative = nn.Parameter(0.02 * torch.randn(2, farthest + 1, args.head_dim))  # (2, farthest + 1, D)
@@ -148,7 +148,7 @@ class Shaw(Transformer):
     def __init__(self, args: ModelArgs, farthest: int = 16) -> None:
         check_at_least("farthest", farthest, 0)
         super().__init__(args)
-        replace_attention(self, [ShawAttention(args, layer_id, farthest) for layer_id in range(args.n_layers)])
+        replace_attention(self, [ShawAttention(args, farthest) for _ in range(args.n_layers)])
 
 
 class TransformerXLAttention(ScoringAttention):
@@ -159,8 +159,8 @@ class TransformerXLAttention(ScoringAttention):
     authors' TensorFlow runs (untie_r); their PyTorch code shares them.
     """
 
-    def __init__(self, args: ModelArgs, layer_id: int) -> None:
-        super().__init__(args, layer_id)
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__(args)
         self.wr = nn.Linear(args.dim, args.n_heads * args.head_dim, bias=False)
         self.u = nn.Parameter(torch.zeros(args.n_heads, 1, args.head_dim))
         self.v = nn.Parameter(torch.zeros(args.n_heads, 1, args.head_dim))
@@ -182,7 +182,7 @@ class TransformerXL(Transformer):
     def __init__(self, args: ModelArgs) -> None:
         check_even_dim(args)
         super().__init__(args)
-        replace_attention(self, [TransformerXLAttention(args, layer_id) for layer_id in range(args.n_layers)])
+        replace_attention(self, [TransformerXLAttention(args) for _ in range(args.n_layers)])
 
 
 class PositionTerm(nn.Module):
@@ -216,8 +216,8 @@ class PositionTerm(nn.Module):
 class TupeAttention(ScoringAttention):
     """e_ij = q_i k_j^T / sqrt(2 D) + the position term. The 2 is there because two terms of the same size are added."""
 
-    def __init__(self, args: ModelArgs, layer_id: int, position_term: PositionTerm) -> None:
-        super().__init__(args, layer_id)
+    def __init__(self, args: ModelArgs, position_term: PositionTerm) -> None:
+        super().__init__(args)
         self.position_term = (position_term,)  # in a tuple, so that it is not registered as a submodule of each layer
 
     def scores(self, xq: Tensor, keys: Tensor, distance: Tensor) -> Tensor:
@@ -236,7 +236,7 @@ class Tupe(Transformer):
     def __init__(self, args: ModelArgs) -> None:
         super().__init__(args)
         self.position_term = PositionTerm(args)
-        attentions = [TupeAttention(args, layer_id, self.position_term) for layer_id in range(args.n_layers)]
+        attentions = [TupeAttention(args, self.position_term) for _ in range(args.n_layers)]
         replace_attention(self, attentions)
 
 
@@ -248,8 +248,8 @@ class DebertaAttention(ScoringAttention):
     authors' code has d(i, j), and adds biases to q and v, which are left out here.
     """
 
-    def __init__(self, args: ModelArgs, layer_id: int, table: nn.Embedding) -> None:
-        super().__init__(args, layer_id)
+    def __init__(self, args: ModelArgs, table: nn.Embedding) -> None:
+        super().__init__(args)
         self.table = (table,)  # in a tuple, so that it is not registered as a submodule of each layer
         self.wqr = nn.Linear(args.dim, args.n_heads * args.head_dim, bias=False)
         self.wkr = nn.Linear(args.dim, args.n_heads * args.head_dim, bias=False)
@@ -279,5 +279,5 @@ class Deberta(Transformer):
         super().__init__(args)
         self.rel_embeddings = nn.Embedding(2 * k, args.dim)
         nn.init.normal_(self.rel_embeddings.weight, std=0.02)
-        attentions = [DebertaAttention(args, layer_id, self.rel_embeddings) for layer_id in range(args.n_layers)]
+        attentions = [DebertaAttention(args, self.rel_embeddings) for _ in range(args.n_layers)]
         replace_attention(self, attentions)

@@ -8,8 +8,6 @@ from functools import partial
 import pytest
 from sentencepiece import SentencePieceTrainer
 
-from model.decoding import chat as chat_module
-from model.decoding import template as renderer
 from model.decoding.chat import common_prefix_length, open_chat
 from model.text.hf_tokenizer import hugging_face_files
 from model.text.tokenizer import SentencePieceTokenizer
@@ -56,9 +54,41 @@ MIXED = """{%- set seen = namespace(users=0) -%}{{ bos_token }}{{ strftime_now('
 {% endif %}
 {%- endfor %}{{ tools is none }}{% if add_generation_prompt %}A: {% endif %}"""
 
+# Qwen3's, shortened: no BOS, a default system message, and the thinking of earlier turns is left out.
+QWEN3 = """{%- if tools %}
+    {{- '<|start_header_id|>system\\n# Tools' + tools | tojson }}
+{%- elif messages[0].role == 'system' %}
+    {{- '<|start_header_id|>system\\n' + messages[0].content + '<|eot_id|>\\n' }}
+{%- else %}
+    {{- '<|start_header_id|>system\\nYou are a helpful assistant.<|eot_id|>\\n' }}
+{%- endif %}
+{%- set ns = namespace(last=messages|length - 1) %}
+{%- for message in messages[::-1] %}
+    {%- set index = (messages|length - 1) - loop.index0 %}
+    {%- if message.role == "user" and message.content is string and not message.content.startswith('<tool>') %}
+        {%- set ns.last = index %}
+        {%- break %}
+    {%- endif %}
+{%- endfor %}
+{%- for message in messages if message.role != 'system' %}
+    {%- set content = message.content %}
+    {%- if message.reasoning_content is defined and message.reasoning_content is not none %}
+        {%- set content = 'never' %}
+    {%- elif '</think>' in content %}
+        {%- set content = content.split('</think>')[-1].lstrip('\\n') %}
+    {%- endif %}
+    {{- '<|start_header_id|>' + message.role + '\\n' + content + '<|eot_id|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|start_header_id|>assistant\\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}
+        {{- '<think>\\n\\n</think>\\n\\n' }}
+    {%- endif %}
+{%- endif %}"""
+
 TALK = [
     {"role": "user", "content": "  What is a rope?\n"},
-    {"role": "assistant", "content": "A \u201crope\u201d <b>is</b> {{ 7 * 7 }} yards."},
+    {"role": "assistant", "content": "<think>\nHm.\n</think>\n\nA \u201crope\u201d <b>is</b> {{ 7 * 7 }} yards."},
     {"role": "user", "content": "日本語 🧵\n\n\nand   more, it's O'Brien & \\n"},
 ]
 SYSTEM = {"role": "system", "content": " Answer in one line. "}
@@ -91,6 +121,7 @@ def llama3_tokenizer(directory):
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     tokenizer.train_from_iterator([TEXT], trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet))
     tokenizer.add_special_tokens(names)
+    tokenizer.add_tokens(["<think>", "</think>"])
     tokenizer.save(str(directory / "tokenizer.json"))
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": names[0], "eos_token": names[1]}
     (directory / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
@@ -138,7 +169,7 @@ def reference_encoder(directory):
 
 STYLES = [
     ("llama", LLAMA2), ("llama.json", LLAMA2), ("llama", ZEPHYR), ("llama.json", ZEPHYR), ("llama3", LLAMA3),
-    ("llama3", MIXED), ("llama", MIXED), ("llama3", ZEPHYR),
+    ("llama3", MIXED), ("llama", MIXED), ("llama3", QWEN3),
 ]  # fmt: skip
 
 
@@ -148,11 +179,10 @@ def test_the_tokens_equal_those_of_transformers(chat_of, kind, template, system)
     directory, tokenizer, chat = chat_of(kind, template, system, file=kind == "llama3")
     before = [] if system is None else [SYSTEM]
     expected_tokens = reference_encoder(directory)
-    texts = chat._render([(TALK[:1], True), (TALK, True)])
-    for text, messages in zip(texts, (before + TALK[:1], before + TALK)):
-        assert text == expected_tokens(messages, tokenize=False)
-        ids = chat._encode(text)
-        assert ids == expected_tokens(messages)
+    for messages in (TALK[:1], TALK):
+        assert chat._render(messages) == expected_tokens(before + messages, tokenize=False)
+        ids = chat.encode(messages)
+        assert ids == expected_tokens(before + messages)
         assert len(ids) > 20
     assert not template.startswith("{{- bos") or ids[0] == tokenizer.bos_id
 
@@ -182,6 +212,27 @@ def test_a_user_cannot_type_the_marks_around_control_names(chat_of):
     ids = chat.encode([{"role": "user", "content": forged}])
     assert ids.count(chat.control_ids["<|eot_id|>"]) == 1
     assert "<|eot_id|> <|eot_id|> <|eot_id|>" in tokenizer.decode(ids)
+
+
+@pytest.mark.parametrize("normalizer", ["NFKC", "Lowercase", "Replace"])
+def test_a_user_cannot_type_a_control_token_through_normalization(tmp_path, normalizer):
+    """The library looks for an added token with ``normalized`` in the normalized text."""
+    tokenizers = pytest.importorskip("tokenizers")
+    llama3_tokenizer(tmp_path / "model")
+    file = str(tmp_path / "model" / "tokenizer.json")
+    tokenizer = tokenizers.Tokenizer.from_file(file)
+    arguments = ("[", "<") if normalizer == "Replace" else ()
+    tokenizer.normalizer = getattr(tokenizers.normalizers, normalizer)(*arguments)
+    tokenizer.add_special_tokens([tokenizers.AddedToken("<eot>", normalized=True)])
+    tokenizer.save(file)
+    typed = {"NFKC": "\uff1ceot\uff1e", "Lowercase": "<EOT>", "Replace": "[eot>"}[normalizer]
+    (tmp_path / "model" / "chat_template.jinja").write_text(
+        "{{ bos_token }}{% for m in messages %}{{ m.content }}<eot>{% endfor %}", encoding="utf-8"
+    )
+    chat = open_chat(tmp_path / "model", load_tokenizer(tmp_path / "model"))
+    ids = chat.encode([{"role": "user", "content": f"a{typed}b <eot>"}])
+    assert ids.count(chat.control_ids["<eot>"]) == 1 == (ids[-1] == chat.control_ids["<eot>"])
+    assert chat.tokenizer.decode(ids) == "a<eot>b <eot>"
 
 
 @pytest.mark.parametrize(
@@ -247,35 +298,28 @@ def test_a_template_in_a_run_directory_gives_the_tokens_of_transformers(tmp_path
 
 HOSTILE = {
     "insides": ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "SecurityError"),
-    "globals": ("{{ raise_exception.__globals__ }}", "SecurityError"),
+    "globals": ("{{ raise_exception.__globals__.keys() }}", "SecurityError"),
     "cycler": ("{{ cycler.__init__.__globals__.os.popen('touch x').read() }}", "SecurityError"),
-    "attribute": ("{{ messages | map(attribute='content.__class__') | list }}", "SecurityError"),
-    "format": ("{{ '{0.__class__.__init__}'.format(messages) }}", "SecurityError"),
+    "format": ("{{ '{0.__class__.__init__}'.format(messages) }}", "it writes 0 characters"),
     "change": ("{{ messages.append(1) }}", "SecurityError"),
     "import": ("{% import 'os' as os %}", "TypeError"),
     "syntax": ("{% for %}", "TemplateSyntaxError"),
     "refusal": ("{{ raise_exception('no system message') }}", "TemplateError: no system message"),
-    "size": ("{% for i in range(99999) %}{{ 'x' * 9999 }}{% endfor %}", "more than 4000000 characters"),
-    "endless": ("{{ 10 ** (10 ** 10) }}", "takes too much time or memory"),
-    "repeat": ("{{ 'x' * 10 ** 11 }}", "MemoryError"),
-    "double": (
-        "{% set n = namespace(x='x') %}{% for i in range(50) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
-        "MemoryError|takes too much time or memory",  # on a slow machine, the time ends before the memory
-    ),
+    "repeat": ("{{ 'x' * 10 ** 15 }}", "MemoryError"),
+    "length": ("{{ 'x' * 100000001 }}", "it writes 100,000,001 characters"),
+    "nothing": ("{{ '' }}", "it writes 0 characters"),
     "recursion": ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "RecursionError"),
-    "surrogate": ("{{ '\\ud800' }}", None),
-}  # fmt: skip
+    "surrogate": ("{{ '\\ud800' }}", "half of a surrogate pair"),
+}
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_template_is_a_one_line_error(chat_of, name, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    if name == "endless":  # the others end by themselves, and on a slow machine a second is not enough for them
-        monkeypatch.setattr(chat_module, "SECONDS", 1)
     template, reason = HOSTILE[name]
-    with pytest.raises(ValueError, match=reason or "the chat template of") as raised:
+    with pytest.raises(ValueError, match=reason) as raised:
         chat_of("llama", template)
-    assert "tokenizer_config.json" in str(raised.value)
+    assert "tokenizer_config.json fails: " in str(raised.value)
     assert len(str(raised.value)) < 600
     assert not (tmp_path / "x").exists()
 
@@ -291,24 +335,3 @@ def test_a_control_name_that_has_no_plain_tokens_is_an_error(chat_of, monkeypatc
 def test_a_template_that_omits_the_answer_adds_no_end_token(chat_of):
     _, _, chat = chat_of("llama3", "{{ bos_token }}{{ messages[0].content }}")
     assert chat.control_ids["<|begin_of_text|>"] not in chat.eos_ids
-
-
-def test_many_questions_share_a_process(chat_of, monkeypatch):
-    _, _, chat = chat_of("llama3", LLAMA3)
-    questions = [f"what is {n}?" for n in range(7)]
-    expected = [chat.encode([{"role": "user", "content": question}]) for question in questions]
-    runs = []
-    run = chat_module.subprocess.run
-    monkeypatch.setattr(chat_module.subprocess, "run", lambda *a, **k: runs.append(1) or run(*a, **k))
-    monkeypatch.setattr(chat_module, "CONVERSATIONS_PER_PROCESS", 3)
-    assert [*chat.encode_questions(questions)] == expected
-    assert len(runs) == 3
-
-
-def test_the_oldest_safe_jinja2_is_used_and_an_older_one_refused(monkeypatch):
-    for installed in ("3.1.6", "3.1.7", "3.2", "4.0.0rc1"):
-        monkeypatch.setattr(renderer, "version", lambda _, installed=installed: installed)
-        assert renderer.environment().from_string("{{ 1 + 1 }}").render() == "2"
-    monkeypatch.setattr(renderer, "version", lambda _: "3.1.5")
-    with pytest.raises(ValueError, match=r"jinja2 3\.1\.5 has known vulnerabilities"):
-        renderer.environment()

@@ -27,6 +27,12 @@ def talk(small_model):
     return SimpleNamespace(model=model, read=read, conversation=conversation)
 
 
+@pytest.fixture
+def typed(monkeypatch):
+    """``typed(lines)``: stdin is a pipe with these lines."""
+    return lambda lines: monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines), encoding="utf-8"))
+
+
 def finished(turn):
     """Run a turn to its end, and return its sample."""
     return list(turn)[-1]
@@ -62,16 +68,14 @@ def test_an_interrupted_turn_leaves_the_conversation_consistent(talk):
     assert second.tokens == [step[0] for step in generate(talk.model, [whole], 2)]
 
 
-def test_a_full_context_is_reported_and_a_new_text_begins(talk, monkeypatch, capsys):
-    lines = io.BytesIO(b"a" * 40 + b"\n" + b"b" * 40 + b"\n")
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=lines))
+def test_a_full_context_is_reported_and_a_new_text_begins(talk, typed, capsys):
+    typed(b"a" * 40 + b"\n" + b"b" * 40 + b"\n")
     converse(talk.conversation, 5, [])
-    notes = capsys.readouterr().err
-    assert "64 positions, 46 in use, 41 more needed for the line; a new text begins" in notes
+    assert "the context is full: the oldest 2 messages are dropped" in capsys.readouterr().err
     assert talk.conversation.forwarded == 41 + 4
 
 
-def test_ctrl_c_ends_the_turn_but_not_the_conversation(talk, monkeypatch, capsys):
+def test_ctrl_c_ends_the_turn_but_not_the_conversation(talk, typed, monkeypatch, capsys):
     original_turn = talk.conversation.turn
     lines = []
 
@@ -83,27 +87,22 @@ def test_ctrl_c_ends_the_turn_but_not_the_conversation(talk, monkeypatch, capsys
             yield sample
 
     monkeypatch.setattr(talk.conversation, "turn", interrupted)
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"one\ntwo\n")))
+    typed(b"one\ntwo\n")
     converse(talk.conversation, 5, [])
     assert lines == ["one", "two"]
     assert "Ctrl-D ends" in capsys.readouterr().err
 
 
-def test_a_line_that_fits_no_context_does_not_end_the_conversation(talk, monkeypatch, capsys):
-    lines = io.BytesIO(b"a" * 400 + b"\n" + b"ok\n" + b"b" * 400 + b"\n\xff\nthe last\n")
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=lines))
+def test_a_line_that_fits_no_context_does_not_end_the_conversation(talk, typed, capsys):
+    typed(b"a" * 63 + b"\n" + b"ok\n" + b"b" * 400 + b"\n\xff\nthe last\n")
     converse(talk.conversation, 5, [])
     out, notes = capsys.readouterr()
-    assert notes.count("0 in use, 401 more needed for the line: give another line") == 2
+    assert "the line needs 64 tokens, and there is room for 63: give another line" in notes
+    assert "the line needs 401 tokens" in notes
     assert "stdin is not UTF-8 at byte 0" in notes
+    assert "dropped" not in notes
     assert talk.conversation.turns == 2
     assert out.count("\n") >= 2
-
-
-def test_without_stdin_a_conversation_ends_at_once(talk, monkeypatch, capsys):
-    monkeypatch.setattr("sys.stdin", None)
-    converse(talk.conversation, 5, [])
-    assert capsys.readouterr().out == ""
 
 
 def test_a_turn_ends_at_a_stop_string_and_the_next_continues_the_text(talk):
@@ -125,18 +124,26 @@ def endless(small_model):
     )
 
 
-def test_an_endless_conversation_evicts_tokens_and_goes_on(endless, monkeypatch, capsys):
-    lines = io.BytesIO(b"a" * 40 + b"\n" + b"b" * 40 + b"\n" + b"c" * 61 + b"\nd\n")
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=lines))
+def test_an_endless_conversation_evicts_tokens_and_goes_on(endless, typed, capsys):
+    typed(b"a" * 40 + b"\n" + b"b" * 40 + b"\n" + b"c" * 64 + b"\nd\n")
     converse(endless.conversation, 30, [])
     notes = capsys.readouterr().err
     assert "the context of 64 tokens is full: 16 " in notes
-    assert "63 new tokens do not fit: the context of 64 has room for 60: give another line" in notes
-    assert "a new text begins" not in notes
+    assert "the line needs 65 tokens, and there is room for 64: give another line" in notes
+    assert "dropped" not in notes
     whole = 41 + 30 + 41 + 30 + 2 + 30
     assert endless.conversation.forwarded == whole - 1
     assert len(endless.conversation.tokens) == whole
-    assert 0 < endless.conversation.forwarded - endless.conversation.evicted <= 64
+    assert 0 < endless.conversation.forwarded - endless.conversation.cache.evicted <= 64
+
+
+def test_a_line_that_fits_only_a_new_text_begins_one(endless, capsys):
+    """After the first tokens, which are never evicted, an endless text has room for 60 more."""
+    finished(endless.conversation.turn("a", 3, []))
+    sample = finished(endless.conversation.turn("b" * 61, 3, []))
+    assert "the oldest 2 messages are dropped" in capsys.readouterr().err
+    steps = generate(endless.model, [LETTERS.encode("b" * 61)], 3, endless=True)
+    assert sample.tokens == [step[0] for step in steps]
 
 
 def test_an_endless_turn_equals_endless_generation(endless):
@@ -219,13 +226,12 @@ def test_a_turn_without_an_answer_is_not_added_to_the_messages(chatting):
     assert conversation.messages[-1] == {"role": "assistant", "content": begun.text}
 
 
-def test_a_chat_that_fills_the_context_starts_over(chatting, monkeypatch, capsys):
-    lines = io.BytesIO(b"a" * 40 + b"\n" + b"b" * 40 + b"\n")
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=lines))
+def test_a_chat_that_fills_the_context_drops_its_oldest_turn(chatting, capsys):
     conversation, _, _ = chatting(PlainChat(), 64)
-    converse(conversation, 5, [])
-    assert "64 positions, 49 in use, 44 more needed for the line; a new" in capsys.readouterr().err
-    assert [message["content"][0] for message in conversation.messages[:1]] == ["b"]
+    for line in ("a" * 20, "b" * 10, "c" * 20):
+        finished(conversation.turn(line, 5, []))
+    assert "the oldest 2 messages are dropped" in capsys.readouterr().err
+    assert [message["content"][0] for message in conversation.messages[::2]] == ["b", "c"]
 
 
 def test_an_endless_chat_keeps_the_system_message_and_goes_on(chatting):
@@ -234,11 +240,11 @@ def test_an_endless_chat_keeps_the_system_message_and_goes_on(chatting):
     conversation, _, _ = chatting(chat, 64, endless=True)
     assert conversation.cache.keep == 9
     first = finished(conversation.turn("a" * 30, 40, []))
-    system_keys = conversation.cache.keys[..., :9, :].clone()
+    system_keys = conversation.cache.layers[-1].keys[..., :9, :].clone()
     second = finished(conversation.turn("b", 40, []))
     assert len(first.tokens) == len(second.tokens) == 40
-    assert 48 < conversation.forwarded - conversation.evicted <= 64 < conversation.forwarded
-    assert torch.equal(conversation.cache.keys[..., :9, :], system_keys)
+    assert 48 < conversation.forwarded - conversation.cache.evicted <= 64 < conversation.forwarded
+    assert torch.equal(conversation.cache.layers[-1].keys[..., :9, :], system_keys)
     assert len(conversation.messages) == 4
 
 
@@ -248,7 +254,7 @@ def test_an_endless_chat_drops_its_oldest_turns_if_a_changed_text_does_not_fit(c
     conversation, read, _ = chatting(chat, 64, endless=True)
     for line in ("a" * 20, "b" * 20):
         finished(conversation.turn(line, 30, []))
-    assert conversation.evicted
+    assert conversation.cache.evicted
     read.clear()
     finished(conversation.turn("c" * 20, 30, []))
     assert read[0][0] == 0
@@ -261,7 +267,7 @@ def test_a_line_that_does_not_fit_leaves_the_messages_of_an_endless_chat(chattin
     for line in ("a" * 20, "b" * 20):
         finished(conversation.turn(line, 30, []))
     messages = list(conversation.messages)
-    with pytest.raises(ValueError, match="new tokens do not fit: the context of 64 has room for"):
+    with pytest.raises(ValueError, match="the line needs 104 tokens, and there is room for 64"):
         finished(conversation.turn("c" * 100, 30, []))
     assert conversation.messages == messages
     assert "dropped" not in capsys.readouterr().err
@@ -281,15 +287,23 @@ class InterruptedLayers(list):
         raise KeyboardInterrupt
 
 
-def test_an_interrupted_eviction_begins_a_new_text(endless, capsys):
-    conversation = endless.conversation
+def test_an_interrupted_eviction_begins_a_new_text(endless, capsys, monkeypatch):
+    conversation, cache = endless.conversation, endless.conversation.cache
     expected = finished(conversation.turn("cd", 5, [])).tokens
     conversation.reset()
-    keys = conversation.cache.keys
-    conversation.cache.keys = InterruptedLayers(keys)
+    layers, evict = cache.layers, cache.evict
+
+    def interrupted(count, length):
+        cache.layers = InterruptedLayers(layers)
+        try:
+            evict(count, length)
+        finally:
+            cache.layers = layers
+
+    monkeypatch.setattr(cache, "evict", interrupted)
     with pytest.raises(KeyboardInterrupt):
         finished(conversation.turn("ab", 90, []))
-    conversation.cache.keys = keys
+    monkeypatch.undo()
     assert finished(conversation.turn("cd", 5, [])).tokens == expected
     assert "a new text begins" in capsys.readouterr().err
 
@@ -301,13 +315,11 @@ def test_a_conversation_may_begin_with_an_empty_line(talk, endless):
         assert conversation.forwarded == len(LETTERS.encode("")) + 2
 
 
-@pytest.mark.parametrize("earlier_lines", [0, 1])
-def test_an_endless_conversation_takes_a_line_that_exactly_fills_the_context(endless, earlier_lines):
-    for _ in range(earlier_lines):
-        finished(endless.conversation.turn("a", 3, []))
-    room = 64 - earlier_lines * endless.conversation.cache.keep
-    other_tokens = 2 if earlier_lines else 1  # the last sampled token and the newline, or BOS
-    line = "a" * (room - other_tokens)
-    with pytest.raises(ValueError, match=f"{room + 1} new tokens do not fit: the context of 64 has room for {room}"):
-        finished(endless.conversation.turn(line + "a", 3, []))
-    assert len(finished(endless.conversation.turn(line, 3, [])).tokens) == 3
+def test_an_endless_conversation_takes_a_line_that_exactly_fills_the_context(endless):
+    finished(endless.conversation.turn("a" * 63, 3, []))
+    tokens, keep = len(endless.conversation.tokens), endless.conversation.cache.keep
+    sample = finished(endless.conversation.turn("b" * (64 - keep - 2), 3, []))
+    assert len(sample.tokens) == 3
+    assert len(endless.conversation.tokens) == tokens + 64 - keep - 1 + 3, "the text goes on"
+    with pytest.raises(ValueError, match="the line needs 65 tokens, and there is room for 64"):
+        finished(endless.conversation.turn("a" * 64, 3, []))

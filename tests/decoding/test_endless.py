@@ -37,21 +37,21 @@ def test_moved_keys_equal_freshly_rotated_ones(small_args, scaling, n_kv_heads, 
     table = precompute_freqs_cis(args.head_dim, LIMIT, args.rope_theta, args.rope_scaling)
     cache = EndlessCache(args, table, batch_size=3, dtype=dtype)
     keys, values = torch.randn(2, 3, LIMIT, n_kv_heads, args.head_dim).to(dtype)
-    for layer in range(args.n_layers):
-        cache.update(layer, 0, rotated(keys, table, torch.arange(LIMIT)), values.transpose(1, 2))
+    for layer in cache.layers:
+        layer.update(0, rotated(keys, table, torch.arange(LIMIT)), values.transpose(1, 2))
     cached_positions = list(range(LIMIT))
     for _ in range(3):  # each kept key is moved three times before it is evicted
         length = cache.make_room(len(cached_positions))
         assert (length, len(cached_positions) - length) == (LIMIT - LIMIT // 4, LIMIT // 4)
         cached_positions = cached_positions[:SINKS] + cached_positions[SINKS + LIMIT // 4 :]
         expected = rotated(keys[:, cached_positions], table, torch.arange(length))
-        for got_keys, got_values in zip(cache.keys, cache.values):
-            torch.testing.assert_close(got_keys[:, :, :length], expected, atol=TOLERANCE[dtype], rtol=0)
-            assert torch.equal(got_values[:, :, :length], values[:, cached_positions].transpose(1, 2))
+        for layer in cache.layers:
+            torch.testing.assert_close(layer.keys[:, :, :length], expected, atol=TOLERANCE[dtype], rtol=0)
+            assert torch.equal(layer.values[:, :, :length], values[:, cached_positions].transpose(1, 2))
         new = torch.randn(3, LIMIT - length, n_kv_heads, args.head_dim).to(dtype)
         keys, values = torch.cat((keys, new), 1), torch.cat((values, new), 1)
-        for layer in range(args.n_layers):
-            cache.update(layer, length, rotated(new, table, torch.arange(length, LIMIT)), new.transpose(1, 2))
+        for layer in cache.layers:
+            layer.update(length, rotated(new, table, torch.arange(length, LIMIT)), new.transpose(1, 2))
         cached_positions += range(keys.shape[1] - new.shape[1], keys.shape[1])
     assert cache.evicted == 3 * (LIMIT // 4)
 
@@ -62,10 +62,11 @@ def test_moving_does_not_change_the_length_of_a_key(small_args):
     table = precompute_freqs_cis(args.head_dim, LIMIT, args.rope_theta, args.rope_scaling)
     assert table.abs().min() > 1.2
     cache = EndlessCache(args, table)
-    cache.keys.normal_()
-    before = cache.keys[..., SINKS + LIMIT // 4 : LIMIT, :].norm(dim=-1)
+    for layer in cache.layers:
+        layer.keys.normal_()
+    before = cache.layers[0].keys[..., SINKS + LIMIT // 4 : LIMIT, :].norm(dim=-1)
     length = cache.make_room(LIMIT)
-    torch.testing.assert_close(cache.keys[..., SINKS:length, :].norm(dim=-1), before)
+    torch.testing.assert_close(cache.layers[0].keys[..., SINKS:length, :].norm(dim=-1), before)
 
 
 @torch.no_grad()
@@ -94,11 +95,11 @@ def test_with_one_layer_logits_equal_those_of_the_cached_tokens_alone(scheme):
 def test_a_quarter_is_evicted_and_the_first_tokens_are_kept(small_args, limit, quarter, keep):
     args = small_args()
     cache = EndlessCache(args, precompute_freqs_cis(args.head_dim, LIMIT), max_seq_len=limit)
-    cache.values[..., :limit, :] = torch.arange(limit)[:, None]
+    cache.layers[0].values[..., :limit, :] = torch.arange(limit)[:, None]
     assert [cache.make_room(start_pos) for start_pos in range(limit)] == [*range(limit)]
     assert cache.make_room(limit) == limit - quarter
     kept = [*range(keep), *range(keep + quarter, limit)]
-    assert cache.values[0, 0, 0, : limit - quarter, 0].tolist() == kept
+    assert cache.layers[0].values[0, 0, : limit - quarter, 0].tolist() == kept
     assert cache.make_room(limit - quarter, limit - keep) == keep
     with pytest.raises(ValueError, match=f"{limit - keep + 1} tokens do not fit into a context of {limit}"):
         cache.make_room(keep, limit - keep + 1)

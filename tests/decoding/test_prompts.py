@@ -30,24 +30,11 @@ def test_prompts_come_from_flags_a_file_and_stdin(tmp_path, stdin):
     assert read_texts(["a", "-"], file) == ["a", "piped äö", "one", "  two "]
 
 
-def test_a_file_as_stdin_is_the_prompt_if_there_is_no_other(stdin):
+def test_stdin_is_read_only_for_a_dash(stdin):
     stdin(b"piped")
-    assert read_texts([], None) == ["piped"]
-    assert read_texts(["given"], None) == ["given"]
-
-
-def test_without_any_prompt_the_text_is_empty(monkeypatch):
-    monkeypatch.setattr("sys.stdin", None)
     assert read_texts([], None) == [""]
-
-
-def test_a_pipe_that_nothing_is_written_to_does_not_hang(monkeypatch):
-    reading, writing = os.pipe()
-    monkeypatch.setattr("model.decoding.prompts.PIPE_TIMEOUT", 0.01)
-    with os.fdopen(reading) as silent:
-        monkeypatch.setattr("sys.stdin", silent)
-        assert read_texts([], None) == [""]
-    os.close(writing)
+    assert read_texts(["given"], None) == ["given"]
+    assert read_texts(["-"], None) == ["piped"]
 
 
 def test_only_line_feeds_separate_the_prompts_of_a_file(tmp_path):
@@ -101,23 +88,6 @@ def test_an_endless_prompt_that_exceeds_the_context_keeps_its_first_and_last_tok
     )
     (tiny,) = shorten_prompts([long], 3)
     assert tiny.tokens == long.tokens[:1] + long.tokens[-2:], "only one, because a cache of this size keeps one"
-
-
-def test_a_pipe_is_read_to_its_end(monkeypatch):
-    reading, writing = os.pipe()
-    os.write(writing, "piped é\n".encode())
-    os.close(writing)
-    with os.fdopen(reading, encoding="utf-8") as pipe:
-        monkeypatch.setattr("sys.stdin", pipe)
-        assert read_texts([], None) == ["piped é"]
-
-
-def test_a_closed_stdin_is_the_empty_prompt(monkeypatch, tmp_path):
-    (tmp_path / "x").write_text("never", encoding="utf-8")
-    closed = (tmp_path / "x").open(encoding="utf-8")
-    closed.close()
-    monkeypatch.setattr("sys.stdin", closed)
-    assert read_texts([], None) == [""]
 
 
 def test_a_note_counts_the_skipped_blank_lines(tmp_path, capsys):

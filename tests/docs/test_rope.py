@@ -120,13 +120,14 @@ def test_commands_print_what_the_page_shows(page):
 def test_commands_without_output_have_valid_flags(page):
     from model.cli import read_flags
     from study.__main__ import make_parser
+    from study.options import options_class
     from study.topics import TOPICS
 
     for command, shown in commands(page):
         words = shlex.split(command)
         if not shown and "study" in words and "--help" not in words:
             topic = words[3]
-            read_flags(make_parser(topic).parse_args(words[4:]), TOPICS[topic])
+            read_flags(make_parser(topic).parse_args(words[4:]), options_class(TOPICS[topic]))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

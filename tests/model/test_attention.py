@@ -31,7 +31,7 @@ def head_by_head(layer: Attention, args, x: torch.Tensor, table: torch.Tensor) -
 @torch.no_grad()
 def test_equals_a_loop_over_heads_and_queries(small_args, n_kv_heads):
     args = small_args(n_kv_heads=n_kv_heads)
-    attention = Attention(args, layer_id=0)
+    attention = Attention(args)
     x = 3 * torch.randn(2, 5, args.dim)
     table = precompute_freqs_cis(args.head_dim, 5)
     out = attention(x, 0, table, None, None)
@@ -41,7 +41,7 @@ def test_equals_a_loop_over_heads_and_queries(small_args, n_kv_heads):
 @torch.no_grad()
 def test_values_are_not_rotated(small_args):
     args = small_args()
-    attention = Attention(args, layer_id=0)
+    attention = Attention(args)
     attention.wq.weight.zero_()  # then all scores are equal, and the output is the average of the values
     x = torch.randn(2, 6, args.dim)
     out = attention(x, 0, precompute_freqs_cis(args.head_dim, 6), None, None)
@@ -56,7 +56,7 @@ def test_values_are_not_rotated(small_args):
 @torch.no_grad()
 def test_the_table_is_used(small_args):
     args = small_args()
-    attention = Attention(args, layer_id=0)
+    attention = Attention(args)
     x = 3 * torch.randn(1, 6, args.dim)
     table = precompute_freqs_cis(args.head_dim, 12)
     here, later = (attention(x, 0, table[start : start + 6], None, None) for start in (0, 6))
@@ -67,7 +67,7 @@ def test_the_table_is_used(small_args):
 
 def test_projections_have_metas_shapes_and_no_bias(small_args):
     args = small_args()
-    shapes = {name: tuple(weight.shape) for name, weight in Attention(args, layer_id=0).named_parameters()}
+    shapes = {name: tuple(weight.shape) for name, weight in Attention(args).named_parameters()}
     assert shapes == {
         "wq.weight": (60, 48),
         "wk.weight": (20, 48),

@@ -46,8 +46,10 @@ def test_stale_slots_are_never_read(small_model):
     model = small_model()
     tokens = torch.randint(37, (2, 24))
     cache = KVCache(model.args, batch_size=2)
-    cache.keys.fill_(float("nan"))
-    cache.values.fill_(float("nan"))
+    for layer in cache.layers:
+        layer.keys.fill_(float("nan"))
+    for layer in cache.layers:
+        layer.values.fill_(float("nan"))
     assert torch.isfinite(model(tokens[:, :5], cache=cache)).all()
     poisoned = in_chunks(model, tokens, [5, 3, 1, 15], cache)
     assert torch.isfinite(poisoned).all()
@@ -97,7 +99,7 @@ def test_keys_are_cached_rotated(small_model):
     cache = KVCache(model.args)
     with torch.no_grad():
         model(token, cache=cache)
-    keys, values = cache.keys[0, 0, :, :6], cache.values[0, 0, :, :6]  # (K, T, D)
+    keys, values = cache.layers[0].keys[0, :, :6], cache.layers[0].values[0, :, :6]  # (K, T, D)
     torch.testing.assert_close(keys.norm(dim=-1), keys[:, :1].norm(dim=-1).expand(-1, 6))
     assert (keys[:, 1:] - keys[:, :1]).abs().amax(dim=(0, 2)).min() > 0.01
     torch.testing.assert_close(values, values[:, :1].expand_as(values))
@@ -116,8 +118,7 @@ def test_using_a_cache_does_not_change_gradients(small_model):
     was_training = model.training
     cache = KVCache(model.args, batch_size=2)
     in_chunks(model, tokens, [4] + [1] * 6, cache)  # with gradients on, as a careless caller would
-    assert not cache.keys.requires_grad
-    assert not cache.values.requires_grad
+    assert not any(layer.keys.requires_grad or layer.values.requires_grad for layer in cache.layers)
     assert model.training is was_training
     for _ in range(2):
         for a, b in zip(gradients(), before, strict=True):
@@ -162,28 +163,34 @@ def test_the_cache_may_have_another_dtype_than_the_network(small_model):
     model = small_model()
     tokens = torch.randint(37, (1, 12))
     cache = KVCache(model.args, dtype=torch.bfloat16)
-    assert cache.keys.dtype == cache.values.dtype == torch.bfloat16
+    assert cache.layers[0].keys.dtype == cache.layers[0].values.dtype == torch.bfloat16
     logits = in_chunks(model, tokens, [6, 1, 5], cache)
     assert logits.dtype == torch.float32
     assert (logits - model(tokens)).abs().max() < 0.15 * logits.std()
 
 
+def addresses(cache):
+    return {part.data_ptr() for layer in cache.layers for part in (layer.keys, layer.values)}
+
+
 def test_allocated_once_for_the_kv_heads_only(small_args):
     args = small_args()
     cache = KVCache(args, batch_size=3, max_seq_len=9)
-    assert cache.keys.shape == cache.values.shape == (2, 3, 2, 9, 10)  # (L, B, K, max_seq_len, D)
+    assert len(cache.layers) == args.n_layers == 2
+    for layer in cache.layers:
+        assert layer.keys.shape == layer.values.shape == (3, 2, 9, 10)  # (B, K, max_seq_len, D)
     assert (cache.batch_size, cache.max_seq_len) == (3, 9)
-    assert KVCache(args, device="meta").keys.device.type == "meta"
-    assert cache.keys.data_ptr() != cache.values.data_ptr()
+    assert KVCache(args, device="meta").layers[0].keys.device.type == "meta"
+    assert len(addresses(cache)) == 4
 
 
 @torch.no_grad()
 def test_the_cache_is_never_reallocated(small_model):
     model = small_model()
     cache = KVCache(model.args)
-    before = cache.keys.data_ptr(), cache.values.data_ptr()
+    before = addresses(cache)
     in_chunks(model, torch.randint(37, (1, 24)), [6, 1, 17], cache)
-    assert (cache.keys.data_ptr(), cache.values.data_ptr()) == before
+    assert addresses(cache) == before
 
 
 @torch.no_grad()
@@ -193,14 +200,14 @@ def test_the_end_of_a_short_cache(small_model):
     cache = KVCache(model.args, max_seq_len=9)
     exact = in_chunks(model, tokens[:, :9], [8, 1], cache)
     torch.testing.assert_close(exact, model(tokens[:, :9]), atol=1e-5, rtol=0)
-    kept = cache.keys.clone()
+    kept = cache.layers[0].keys.clone()
     for start, T in ((0, 10), (8, 2), (9, 1), (20, 1)):
         with pytest.raises(ValueError, match="max_seq_len") as caught:
             model(tokens[:, :T], start_pos=start, cache=cache)
         assert str(start) in str(caught.value)
         assert str(T) in str(caught.value)
         assert "9" in str(caught.value)
-    assert torch.equal(cache.keys, kept)  # refused before anything was written
+    assert torch.equal(cache.layers[0].keys, kept)  # refused before anything was written
 
 
 @pytest.mark.parametrize("length", [0, -1, 25])
@@ -221,5 +228,5 @@ def test_a_cache_for_another_batch_size_is_refused(small_model):
 
 
 def test_a_cache_may_be_one_slot_or_the_whole_context(small_args):
-    assert KVCache(small_args(), max_seq_len=1).keys.shape[3] == 1
-    assert KVCache(small_args(), max_seq_len=24).keys.shape == KVCache(small_args()).keys.shape
+    for length in (1, 24):
+        assert KVCache(small_args(), max_seq_len=length).layers[0].keys.shape[2] == length

@@ -21,6 +21,7 @@ from model.text.tokenizer import split_text
 from model.text.train_tokenizer import train_tokenizer
 from model.training.config import SETTINGS_CLASSES
 from model.weights import load_tokenizer, save_tokenizer
+from study.options import options_class
 from study.topics import TOPICS
 
 # --- flags ------------------------------------------------------------------------------------------------------------
@@ -44,7 +45,8 @@ WORDS = [
 ]
 TABLE = '{type = "yarn", factor = 4.0, original_max_seq_len = 16}'
 FLAGS = [(classes, name) for classes in (SETTINGS_CLASSES, (Sampling, Options)) for name in setting_fields(*classes)]
-FLAGS += [((topic,), name) for topic in TOPICS.values() for name in setting_fields(topic)]
+TOPIC_OPTIONS = [options_class(topic) for topic in TOPICS.values()]
+FLAGS += [((options,), name) for options in TOPIC_OPTIONS for name in setting_fields(options)]
 
 
 @st.composite
@@ -101,7 +103,8 @@ def test_the_logits_of_a_chunked_prefill_equal_those_of_one_forward_pass(args, r
     tokens = torch.randint(args.vocab_size, (rows, rng.randint(1, args.max_seq_len)))  # (B, T)
     expected = model(tokens)
     cache = KVCache(args, batch_size=rows)
-    cache.keys.fill_(torch.nan)  # slots that are not written must not be read
+    for layer in cache.layers:
+        layer.keys.fill_(torch.nan)  # slots that are not written must not be read
     logits = []
     start = 0
     while start < tokens.shape[1]:

@@ -106,7 +106,7 @@ def test_positions_511_and_512_differ_in_low_precision(small_model):
         with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=cast == "autocast"):
             for position in (511, 512):
                 copied(torch.tensor([[5]]), start_pos=position, cache=cache)
-        keys[cast] = cache.keys[0, 0, :, 511:513]  # (K, 2, D)
+        keys[cast] = cache.layers[0].keys[0, :, 511:513]  # (K, 2, D)
     exact = keys.pop(None)
     assert (exact[:, 0] - exact[:, 1]).abs().max() > 0.5
     for cast, low in keys.items():

@@ -256,6 +256,7 @@ MISTAKES = {
     "eps": (("eps", "x", "--to", "llama2c"), "norm_eps is 1e-06, and llama2.c fixes it at 1e-05: --force"),
     "theta by force": (("theta", "x", "--to", "llama2c", "--force"), "rope_theta is 5"),
     "misspelt": (("run", "x", "--to", "hf", "--dtipe", "float16"), "--dtype"),
+    "link": (("run", "link", "--to", "hf"), "link exists"),
     "tokenizer in the way": (("run", "y.bin", "--to", "llama2c"), "y.tokenizer.bin exists"),
 }
 
@@ -267,6 +268,7 @@ def test_mistakes_end_in_one_line_and_nothing_is_written(source, small_model, ru
     save_model(small_model(head_dim=8, rope_scaling=RopeScaling("linear", 2.0)), "scaled")
     train_tokenizer(["the ropewalk is a long lane where rope is laid. " * 50], Path("other"), "bpe", 300)
     Path("y.tokenizer.bin").touch()
+    Path("link").symlink_to("nowhere")
     before = sorted(Path().rglob("*"))
     code, err = run(*flags)
     assert code == 2

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -21,13 +22,13 @@ from model.training.config import SETTINGS_CLASSES
 from model.training.run_directory import load_state, read_metrics
 from model.weights import llama2c, load_tokenizer, meta, open_checkpoint, save_model, save_tokenizer
 from model.weights.tensors import read_header
-from study.compare import Compare, read_results
+from study.compare import read_results
 from study.positions import build_scheme, load_study, save_study
-from study.scheme_training import MULTIPLES, budget
+from study.scheme_training import MULTIPLES, Budget
 
 ARGS = ModelArgs(dim=32, n_layers=1, n_heads=2, hidden_dim=96, vocab_size=300, max_seq_len=16, tie_embeddings=True)
 TEXT = "The quick brown fox jumps over the lazy dog, and says: I am a fox. " * 20
-COMPARE = Compare(schemes=("rope",), results=Path("results.jsonl"), data=("text.txt",))
+BUDGET = Budget(600, 16, 64, 64, 2, 4, 512, ("text.txt",), 32)
 
 
 def read_checkpoint(path: Path) -> None:
@@ -53,11 +54,10 @@ READERS = {
     "llama2c/model.bin": (read_checkpoint, ["../model.bin", "../model.tokenizer.bin"]),
     "run": (read_run, ["training_state.safetensors", "metrics.jsonl", "config.toml"]),
     "study": (load_study, ["study.json", "weights.safetensors"]),
-    "results": (lambda path: read_results(path / "results.jsonl", COMPARE), ["results.jsonl"]),
+    "results": (lambda path: read_results(path / "results.jsonl", BUDGET), ["results.jsonl"]),
 }
 CASES = [(place, file) for place, (_, files) in READERS.items() for file in files]
 STRUCTURED = [case for case in CASES if case[1].endswith((".json", ".jsonl", ".safetensors"))]
-pytestmark = pytest.mark.filterwarnings("ignore:.*NaN or infinity")
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def sound(tmp_path_factory) -> Path:
     results.mkdir()
     lines = [
         {"scheme": "rope", "seed": seed, "bits_per_byte": {str(t): 2.5 for t in MULTIPLES}, "tokens_per_second": 100,
-         "cache_bytes_per_token": 64, "parameters": 1000, "budget": budget(COMPARE)} for seed in (0, 1)
+         "cache_bytes_per_token": 64, "parameters": 1000, "budget": asdict(BUDGET)} for seed in (0, 1)
     ]  # fmt: skip
     (results / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     return base

@@ -193,7 +193,7 @@ def test_runs_are_numbered_and_the_newest_is_resumed(capsys):
 
 
 BAD_TEXTS = {
-    "empty": (b"", "empty is empty: give a file with text"),
+    "empty": (b"", "empty is empty, or neither a file nor a directory"),
     "one_line": (b"To be, or not.\n", "tokens long, a context of 16 needs 17"),
     "short": (b"abc", "a context of 16 needs 17"),
     "junk": (bytes(range(256)) * 40, "junk"),

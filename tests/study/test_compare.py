@@ -1,6 +1,5 @@
 """study compare: finished runs are not repeated, models are saved with --keep, and damaged results are refused."""
 
-import dataclasses
 import json
 import math
 import re
@@ -12,7 +11,7 @@ from model.weights import load_tokenizer
 from study import compare, scheme_training
 from study.positions import SCHEMES, STUDY_FILE
 from study.topic import save_plot
-from study.topics import TOPICS, run
+from study.topics import run
 
 TEXT = "".join(f"line {n}: a rope of {n * n} yards, laid in {n % 7} strands.\n" for n in range(900))
 
@@ -27,36 +26,38 @@ def text(tmp_path, monkeypatch):
 
 @pytest.fixture
 def small(text, tmp_path):
-    return TOPICS["compare"](
-        schemes=("rope", "yarn", "learned", "learnable"), seeds=2, results=tmp_path / "results.jsonl", windows=2,
-        keep=tmp_path / "kept", data=(str(text),), steps=2, batch_size=2, length=8, dim=16, n_layers=1, n_heads=2,
-        vocab_size=300,
-    )  # fmt: skip
+    return {
+        "schemes": ("rope", "yarn", "learned", "learnable"), "seeds": 2, "results": tmp_path / "results.jsonl",
+        "windows": 2, "keep": tmp_path / "kept", "data": (str(text),), "steps": 2, "batch_size": 2, "length": 8,
+        "dim": 16, "n_layers": 1, "n_heads": 2, "vocab_size": 300,
+    }  # fmt: skip
 
 
 def test_a_run_whose_result_line_was_cut_short_is_trained_again(small, capsys):
-    report = run("compare", small)
+    report = run("compare", **small)
     table, frequencies = report.tables
     assert {row[0] for row in table.rows} == {"rope", "yarn", "learned", "learnable"}
     assert [row[3:6] for row in table.rows if row[0] == "learned"] == [("-", "-", "-")]
     assert frequencies.title.startswith("learnable")
-    lines = [json.loads(line) for line in small.results.read_text(encoding="utf-8").splitlines()]
+    lines = [json.loads(line) for line in small["results"].read_text(encoding="utf-8").splitlines()]
     assert len(lines) == 2 * (4 + 2)  # rope also gives the results of its three scalings
     rope, yarn = (next(line for line in lines if line["scheme"] == name) for name in ("rope", "yarn"))
     assert rope["bits_per_byte"]["1"] == yarn["bits_per_byte"]["1"]
     assert rope["bits_per_byte"]["8"] != yarn["bits_per_byte"]["8"]
     assert rope["cache_bytes_per_token"] == 2 * 1 * 2 * 8 * 4
 
-    text = small.results.read_text(encoding="utf-8")
-    small.results.write_text(text[: text.rstrip().rfind("\n") + 30], encoding="utf-8")  # killed in the last line
+    text = small["results"].read_text(encoding="utf-8")
+    small["results"].write_text(text[: text.rstrip().rfind("\n") + 30], encoding="utf-8")  # killed in the last line
     announced_runs(capsys)
-    run("compare", small)
+    run("compare", **small)
     assert announced_runs(capsys) == [("learnable", 1)]
-    again = [json.loads(line) for line in small.results.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
+    again = [
+        json.loads(line) for line in small["results"].read_text(encoding="utf-8").splitlines() if line.endswith("}")
+    ]
     assert [line["bits_per_byte"] for line in again] == [line["bits_per_byte"] for line in lines]
 
-    other_budget = dataclasses.replace(small, steps=3, dry=True)
-    assert run("compare", other_budget).tables[0].rows == []
+    other_budget = small | {"steps": 3, "dry": True}
+    assert run("compare", **other_budget).tables[0].rows == []
 
 
 def test_every_scheme_has_a_different_colour():
@@ -74,7 +75,7 @@ def test_a_text_that_changes_while_the_tokenizer_is_trained_is_refused(small, te
 
     monkeypatch.setattr(scheme_training, "cached_tokenizer", changing)
     with pytest.raises(ValueError, match=r"text\.txt changed while it was read: run again"):
-        run("compare", small)
+        run("compare", **small)
 
 
 def announced_runs(capsys) -> list[tuple[str, int]]:
@@ -84,34 +85,34 @@ def announced_runs(capsys) -> list[tuple[str, int]]:
 
 
 def test_keep_trains_a_missing_model_again_and_leaves_its_result_as_it_is(small, capsys, tmp_path):
-    one = dataclasses.replace(small, schemes=("learnable",), keep=None)
-    run("compare", one)
-    before = one.results.read_bytes()
+    one = small | {"schemes": ("learnable",), "keep": None}
+    run("compare", **one)
+    before = one["results"].read_bytes()
     announced_runs(capsys)
-    kept = dataclasses.replace(one, keep=tmp_path / "models", seeds=1)
-    run("compare", kept)
+    kept = one | {"keep": tmp_path / "models", "seeds": 1}
+    run("compare", **kept)
     assert announced_runs(capsys) == [("learnable", 0)]
-    assert one.results.read_bytes() == before
+    assert one["results"].read_bytes() == before
     (tmp_path / "models" / "learnable-0" / STUDY_FILE).unlink()  # killed while it was saved
     unfinished = tmp_path / "models" / "learnable-0" / ".tokenizer.json.123.tmp"
     unfinished.write_text("{", encoding="utf-8")
-    run("compare", kept)
+    run("compare", **kept)
     assert not unfinished.exists()
-    run("compare", kept)
+    run("compare", **kept)
     assert announced_runs(capsys) == [("learnable", 0)]
 
 
 def test_the_other_topics_open_models_saved_with_keep(small, tmp_path):
-    run("compare", small)
+    run("compare", **small)
     for scheme in ("learnable", "rope"):
-        table = run("extrapolate", TOPICS["extrapolate"](model=tmp_path / f"kept/{scheme}-0", windows=1)).tables[0]
+        table = run("extrapolate", model=tmp_path / f"kept/{scheme}-0", windows=1).tables[0]
         assert table.rows[0][0] == f"{scheme}, as it is"
-        assert f"validation text of {small.data[0]}" in table.notes[0]
+        assert f"validation text of {small['data'][0]}" in table.notes[0]
     assert load_tokenizer(tmp_path / "kept/rope-0").decode([1]) == ""
     with pytest.raises(ValueError, match="learned has one vector for each of 8 positions: it cannot encode 64"):
-        run("extrapolate", TOPICS["extrapolate"](model=tmp_path / "kept/learned-0", windows=1))
+        run("extrapolate", model=tmp_path / "kept/learned-0", windows=1)
     with pytest.raises(ValueError, match="scheme learned does not rotate"):
-        run("attention", TOPICS["attention"](model=tmp_path / "kept/learned-0"))
+        run("attention", model=tmp_path / "kept/learned-0")
 
 
 @pytest.mark.parametrize(
@@ -137,7 +138,7 @@ def test_a_damaged_result_is_refused_in_one_line(change, message, tmp_path):
     path = tmp_path / "results.jsonl"
     path.write_text(json.dumps(good) + "\n" + json.dumps(good | change) + "\n", encoding="utf-8")
     with pytest.raises(ValueError, match=rf"results.jsonl, line 2: .*{message}.*remove the line") as error:
-        run("compare", TOPICS["compare"](dry=True, results=path))
+        run("compare", dry=True, results=path)
     assert "\n" not in str(error.value)
 
 
@@ -152,12 +153,12 @@ def test_a_line_that_is_not_a_valid_result_is_refused_in_one_line(damage, tmp_pa
     path = tmp_path / "results.jsonl"
     path.write_bytes(damage)
     with pytest.raises(ValueError, match=r"results.jsonl, line 1: "):
-        run("compare", TOPICS["compare"](dry=True, results=path))
+        run("compare", dry=True, results=path)
 
 
 def test_no_two_points_of_the_picture_overlap(tmp_path):
     figure_module = pytest.importorskip("matplotlib.figure")
-    report = run("compare", TOPICS["compare"](dry=True))
+    report = run("compare", dry=True)
     figure = figure_module.Figure()
     report.draw(figure)
     for axes in figure.axes:
@@ -170,13 +171,13 @@ def test_no_two_points_of_the_picture_overlap(tmp_path):
 
 def test_an_unknown_scheme_and_too_long_texts_are_refused(small):
     with pytest.raises(ValueError, match="unknown scheme 'ropee': did you mean 'rope'"):
-        run("compare", dataclasses.replace(small, schemes=("ropee",)))
+        run("compare", **small | {"schemes": ("ropee",)})
     with pytest.raises(ValueError, match="GB are free"):
-        run("compare", dataclasses.replace(small, length=1_000_000))
+        run("compare", **small | {"length": 1_000_000})
 
 
 def test_the_committed_results_hold_every_scheme():
-    report = run("compare", TOPICS["compare"](dry=True))
+    report = run("compare", dry=True)
     assert {row[0] for row in report.tables[0].rows} == set(SCHEMES)
     assert {row[6] for row in report.tables[0].rows} == {3}
 
@@ -187,5 +188,4 @@ def test_lines_that_a_kill_cut_and_empty_ones_are_skipped(tmp_path):
     cut = good[: good.index("}") + 1]  # of bits_per_byte
     path.write_text(f"{cut}\n\n{good}\n{good[:-1]}", encoding="utf-8")
     budget = json.loads(good)["budget"]
-    options = TOPICS["compare"](**{name: tuple(v) if isinstance(v, list) else v for name, v in budget.items()})
-    assert compare.read_results(path, options) == [json.loads(good)]
+    assert compare.read_results(path, scheme_training.Budget(**budget)) == [json.loads(good)]

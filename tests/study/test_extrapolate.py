@@ -11,7 +11,6 @@ from model.decoding.endless import EndlessCache
 from model.text.train_tokenizer import train_tokenizer
 from model.weights import load_tokenizer, save_model, save_tokenizer
 from study.extrapolate import (
-    Extrapolate,
     covered_by,
     endless_logits,
     endless_losses,
@@ -22,7 +21,7 @@ from study.extrapolate import (
 )
 from study.positions import build_scheme, save_study
 from study.topic import save_plot
-from study.topics import TOPICS, run
+from study.topics import run
 
 TEXT = "".join(f"line {n}: a rope of {n * n} yards, laid in {n % 7} strands.\n" for n in range(900))
 
@@ -115,7 +114,7 @@ def saved(tmp_path_factory):
 @pytest.mark.parametrize("scheme", ["rope", "alibi", "partial"])
 def test_evicted_tokens_influence_later_ones_through_cached_keys_only(saved, scheme, tmp_path):
     path, text = saved(scheme)
-    report = run("endless", TOPICS["endless"](model=path, data=(str(text),), factor=4, windows=2))
+    report = run("endless", model=path, data=(str(text),), factor=4, windows=2)
     losses, influence = report.tables
     assert [row[0] for row in losses.rows] == [
         f"{scheme}, as it is", "windows of 32", "endless, none kept", "endless, first 4 kept",
@@ -138,7 +137,7 @@ def test_evicted_tokens_influence_later_ones_through_cached_keys_only(saved, sch
 
 def test_each_method_is_listed_once_if_no_token_is_kept(saved):
     path, text = saved("rope")
-    report = run("endless", TOPICS["endless"](model=path, data=(str(text),), factor=2, windows=1, keep=0))
+    report = run("endless", model=path, data=(str(text),), factor=2, windows=1, keep=0)
     names = [row[0] for row in report.tables[0].rows]
     assert names == ["rope, as it is", "windows of 32", "endless, none kept", "none kept, recomputed"]
 
@@ -158,7 +157,7 @@ def test_each_method_is_listed_once_if_no_token_is_kept(saved):
 def test_invalid_options_and_models_are_refused_in_one_line(saved, scheme, settings, message):
     path, text = saved(scheme)
     with pytest.raises(ValueError, match=message) as raised:
-        run("endless", TOPICS["endless"](model=path, data=(str(text),), **settings))
+        run("endless", model=path, data=(str(text),), **settings)
     assert "\n" not in str(raised.value)
 
 
@@ -168,7 +167,7 @@ def test_invalid_options_and_models_are_refused_in_one_line(saved, scheme, setti
 )
 def test_each_column_is_named_after_the_positions_that_it_averages(length, factor, columns):
     positions = torch.arange(length * factor, dtype=torch.float32)[None]
-    table = loss_table({"one": positions}, length, Extrapolate(factor=factor), "a text", "a note")
+    table = loss_table("title", {"one": positions}, length, ["a note"])
     assert table.columns == ("method", *columns, "all")
     ends = [tuple(map(int, column.split("-"))) for column in columns]
     assert table.rows == [("one", *(f"{(a + b) / 2:.3f}" for a, b in ends), f"{(length * factor - 1) / 2:.3f}")]
@@ -176,5 +175,5 @@ def test_each_column_is_named_after_the_positions_that_it_averages(length, facto
 
 def test_the_windows_slide_by_at_least_one_token(saved):
     path, text = saved("rope", max_seq_len=1)
-    table = run("extrapolate", TOPICS["extrapolate"](model=path, data=(str(text),), factor=4, windows=2)).tables[0]
+    table = run("extrapolate", model=path, data=(str(text),), factor=4, windows=2).tables[0]
     assert [row[0] for row in table.rows[-2:]] == ["windows of 1", "sliding by 1"]

@@ -8,7 +8,7 @@ import torch
 from model import ModelArgs, Transformer
 from study.kv_cache import Call, RecordingCache, cache_table, error_of_wrong_start_pos, measure_calls
 from study.positions import build_scheme
-from study.topics import TOPICS, run
+from study.topics import run
 
 ARGS = ModelArgs(dim=24, n_layers=2, n_heads=3, n_kv_heads=1, head_dim=8, hidden_dim=32, vocab_size=41, max_seq_len=20)
 UNUSED = "slots not in use, filled with NaN at the start"  # a row of the table
@@ -53,19 +53,22 @@ def test_multiplications_are_those_of_the_matrix_products(tokens):
 def test_a_wrong_start_pos_changes_the_logits_and_not_the_recorded_cache(tokens):
     model, cache = model_with_large_weights(), RecordingCache(ARGS)
     calls = measure_calls(model, tokens, (5, 7), cache, None)
-    keys = cache.keys.clone()
+    keys = cache.layers[0].keys.clone()
     assert error_of_wrong_start_pos(model, tokens, calls[-1], cache) > 0.1
-    assert torch.equal(cache.keys.nan_to_num(99.0), keys.nan_to_num(99.0))
+    assert torch.equal(cache.layers[0].keys.nan_to_num(99.0), keys.nan_to_num(99.0))
 
 
 def test_a_cache_that_loses_earlier_keys_differs_in_the_logits(tokens):
-    class Forgetful(RecordingCache):
-        def update(self, layer, start_pos, xk, xv):
-            keys, values = super().update(layer, start_pos, xk, xv)
+    cache = RecordingCache(ARGS)
+    for layer in cache.layers:
+
+        def forgetful(start_pos, xk, xv, update=layer.update):
+            keys, values = update(start_pos, xk, xv)
             keys[:, :, :start_pos] = 0
             return keys, values
 
-    calls = measure_calls(model_with_large_weights(), tokens, (5, 1, 4, 2), Forgetful(ARGS), None)
+        layer.update = forgetful
+    calls = measure_calls(model_with_large_weights(), tokens, (5, 1, 4, 2), cache, None)
     assert calls[0].difference < 1e-4
     assert all(call.difference > 0.01 for call in calls[1:])
 
@@ -78,7 +81,7 @@ def test_other_position_encodings_give_equal_logits_too(tokens, scheme):
 
 
 def test_the_last_row_of_the_table_sums_the_calls():
-    calls, facts = run("cache", TOPICS["cache"](length=4, calls=(1, 2), max_seq_len=9)).tables
+    calls, facts = run("cache", length=4, calls=(1, 2), max_seq_len=9).tables
     *rows, total = calls.rows
     for column in (1, 6, 7):
         assert int(str(total[column]).replace(",", "")) == sum(int(str(row[column]).replace(",", "")) for row in rows)
@@ -94,5 +97,6 @@ def test_a_logit_that_is_nan_is_reported():
     cache = RecordingCache(ARGS)
     call = Call("prefill", "", 0, range(ARGS.max_seq_len), range(ARGS.max_seq_len), 1, 1, 1, float("nan"))
     assert dict(cache_table(cache, ARGS, [call], 0.0).rows)[UNUSED] == "READ: a logit is NaN"
-    cache.keys.zero_()
+    for layer in cache.layers:
+        layer.keys.zero_()
     assert dict(cache_table(cache, ARGS, [replace(call, difference=0.0)], 0.0).rows)[UNUSED] == "none"

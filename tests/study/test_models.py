@@ -23,7 +23,7 @@ from study.extrapolate import full, spans, windowed
 from study.positions import SCALINGS, STUDY_FILE, StudySettings, build_scheme, load_study, save_study
 from study.scheme_training import scaled, with_more_positions
 from study.topic import open_model, open_text, save_plot, windows_of
-from study.topics import TOPICS, run
+from study.topics import run
 from study.trace import Picked
 
 TEXT = "".join(f"line {n}: a rope of {n * n} yards, laid in {n % 7} strands.\n" for n in range(900))
@@ -81,7 +81,7 @@ def test_recording_does_not_change_the_logits_and_weights_are_softmax_rows(train
 
 def test_attention_of_a_prompt_has_a_row_for_each_head_and_a_picture(trained, tmp_path):
     directory, _ = trained
-    report = run("attention", TOPICS["attention"](model=directory, prompt="a rope of 9 yards\nand $1$"))
+    report = run("attention", model=directory, prompt="a rope of 9 yards\nand $1$")
     heads, curve = report.tables
     assert len(heads.rows) == 8
     assert "on the prompt" in heads.title
@@ -105,7 +105,7 @@ def test_the_uniform_profile_averages_one_over_the_number_of_visible_tokens():
 
 
 def test_attention_averages_windows_of_the_models_validation_text(run_directory, text):
-    heads, curve = run("attention", TOPICS["attention"](model=run_directory, windows=5)).tables
+    heads, curve = run("attention", model=run_directory, windows=5).tables
     assert f"5 windows of 32 tokens of the validation text of {text}" in heads.title
     assert curve.rows[-1][0] == 24
     _, tokenizer, _ = open_model(run_directory)
@@ -123,15 +123,15 @@ def test_a_model_without_its_training_text_needs_data(trained, run_directory, te
     directory, _ = trained
     for topic in ("attention", "extrapolate"):
         with pytest.raises(ValueError, match=r"has no config.toml .* give the text with --data"):
-            run(topic, TOPICS[topic](model=directory))
+            run(topic, model=directory)
     config = run_directory / "config.toml"
     config.write_text(toml_text(DataArgs(data=("gone.txt",))), encoding="utf-8")
     with pytest.raises(ValueError, match=r"gone.txt does not exist.*give the text with --data"):
-        run("extrapolate", TOPICS["extrapolate"](model=run_directory))
+        run("extrapolate", model=run_directory)
     config.write_text(toml_text(DataArgs(data=("-",))), encoding="utf-8")
     with pytest.raises(ValueError, match=r"was trained on text from a pipe.*give the text with --data"):
-        run("extrapolate", TOPICS["extrapolate"](model=run_directory))
-    table, _ = run("attention", TOPICS["attention"](model=run_directory, data=(str(text),), windows=2)).tables
+        run("extrapolate", model=run_directory)
+    table, _ = run("attention", model=run_directory, data=(str(text),), windows=2).tables
     assert f"of the end of {text}" in table.title
 
 
@@ -147,8 +147,7 @@ def test_a_model_with_an_impossible_context_is_refused_before_anything_is_alloca
 
 def test_cache_of_a_trained_model_names_its_calls_and_their_text(trained, tmp_path):
     directory, _ = trained
-    options = TOPICS["cache"](model=directory, prompt="a rope of 9 yards", calls=(1, 2, 1))
-    report = run("cache", options)
+    report = run("cache", model=directory, prompt="a rope of 9 yards", calls=(1, 2, 1))
     calls, facts = report.tables
     assert [row[0] for row in calls.rows] == ["prefill", "decode", "chunk", "decode", "all"]
     assert calls.rows[0][1] == "'a rope of 9 yards'"
@@ -160,10 +159,10 @@ def test_cache_of_a_trained_model_names_its_calls_and_their_text(trained, tmp_pa
 
 def test_trace_of_a_trained_model_shows_its_weights_and_shared_keys(trained):
     directory, model = trained
-    options = TOPICS["trace"](model=directory, prompt="a rope of 9 yards or more", position=5, head=3, pair=2)
-    (table,) = run("trace", options).tables
+    prompt = "a rope of 9 yards or more"
+    (table,) = run("trace", model=directory, prompt=prompt, position=5, head=3, pair=2).tables
     assert "H=4 K=2 D=8" in table.title
-    tokens = torch.tensor([load_tokenizer(directory).encode(options.prompt)])
+    tokens = torch.tensor([load_tokenizer(directory).encode(prompt)])
     T = tokens.shape[1]
     shown = {row[1]: row[4] for row in table.rows}
     with recorded_weights(model) as maps, torch.no_grad():
@@ -246,13 +245,13 @@ def test_a_model_with_more_positions_keeps_the_options_of_its_scheme(trained, sc
 
 
 def test_the_ranges_of_positions_cover_the_text():
-    assert spans(32, 8) == [(0, 16), (16, 32), (32, 64), (64, 128), (128, 256)]
-    assert spans(10, 3) == [(0, 5), (5, 10), (10, 20), (20, 30)]
+    assert spans(32, 256) == [(0, 16), (16, 32), (32, 64), (64, 128), (128, 256)]
+    assert spans(10, 30) == [(0, 5), (5, 10), (10, 20), (20, 30)]
 
 
 def test_all_methods_of_extrapolate_agree_within_the_trained_length_except_scaling(trained, text, tmp_path):
     directory, _ = trained
-    report = run("extrapolate", TOPICS["extrapolate"](model=directory, data=(str(text),), factor=4, windows=2))
+    report = run("extrapolate", model=directory, data=(str(text),), factor=4, windows=2)
     (table,) = report.tables
     assert [row[0] for row in table.rows] == [
         "rope, as it is", "position interpolation", "NTK-aware", "YaRN", "windows of 32", "sliding by 16",
@@ -282,7 +281,7 @@ def test_invalid_options_are_refused(trained, text, topic, settings, message):
     directory, _ = trained
     data = {"data": (str(text),)} if topic in ("extrapolate", "attention") else {}
     with pytest.raises(ValueError, match=message):
-        run(topic, TOPICS[topic](model=directory, **data | settings))
+        run(topic, model=directory, **data | settings)
 
 
 def test_the_weight_by_distance_lists_growing_distances_within_the_window():

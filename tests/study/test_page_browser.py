@@ -14,7 +14,7 @@ from model.decoding.endless import SINKS
 from model.text.tokenizer import SentencePieceTokenizer
 from model.text.train_tokenizer import train_tokenizer
 from model.weights import load_model, load_tokenizer, save_model, save_tokenizer
-from study.topics import TOPICS, run
+from study.topics import run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 try:
@@ -52,7 +52,7 @@ def home(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def address(home) -> str:
     out = home.parent / "page.html"
-    run("page", TOPICS["page"](model=home, out=out, prompt=PROMPT))
+    run("page", model=home, out=out, prompt=PROMPT)
     return out.as_uri()
 
 

@@ -13,17 +13,20 @@ import pytest
 import torch
 from script_helpers import run_in_process
 
+from model.cli.settings import setting_fields
+from model.ranges import Range
 from model.rope import apply_rotary_emb, precompute_freqs_cis
 from study import __main__ as study_script
 from study import trace
 from study.clocks import shown_pairs
 from study.decay import bound, inner, quarter_octaves
-from study.rotation_examples import VECTORS, exact, scores_at, vectors_and_matrices
+from study.options import options_class
+from study.rotation_examples import VECTORS, exact, random_tokens, scores_at
 from study.topic import Table, save_plot
-from study.topics import RUN, TOPICS, run
+from study.topics import TOPICS, run
 
 REPO = Path(__file__).parents[2]
-PLAIN = ("order", "rotate", "clocks", "forms", "relative", "decay", "cache", "mistakes")
+PLAIN = ("order", "rotate", "clocks", "forms", "relative", "lookback", "decay", "cache", "mistakes")
 
 
 class Done(NamedTuple):
@@ -48,59 +51,31 @@ def study(monkeypatch, capsys, tmp_path) -> Callable[..., Done]:
     [
         (["roatte"], "unknown topic 'roatte': did you mean 'rotate'?"),
         (["rotate", "--tetha", "3"], "did you mean '--theta'"),
+        (["rotate", "--theta=nan"], "theta is nan: give a number from 1 to 1e+30"),
+        (["relative", "--head_dim", "7"], "head_dim is 7: give an even number"),
+        (["relative", f"--seed={2**63}"], f"seed is {2**63}: give a whole number"),
         (["forms", "--chatglm", "--head_dim", "6"], "head_dim is 6"),
-        (["relative", "--head_dim", "7"], "head_dim is 7"),
-        (["decay", "--length", "0"], "length is 0"),
+        (["forms", "--length", "1000000000"], "GB are free"),
+        (["forms", "--heads=100000000"], "GB are free"),
+        (["decay", "--length", "1000000000"], "GB are free"),
+        (["decay", "--thetas", "100", "nan"], "thetas has nan: give numbers from 1 to 1e+30"),
         (["trace", "--position", "600"], "position is 600: give one of 0 to 511"),
         (["trace", "--length", "10000000"], "GB are free"),
         (["trace", "--length", "32"], "T is 32, also a number of heads or channels"),
         (["trace", "--length", "16"], "the rotation table has 32 rows (max_seq_len), also a number of channels"),
         (["trace", "--length", "32", "--head_dim", "128"], "the rotation table has 64 rows (max_seq_len)"),
-        (["forms", "--length", "1000000000"], "GB are free"),
-        (["decay", "--length", "1000000000"], "GB are free"),
         (["rotate", "--plot", "/nowhere/x.png"], "--plot is /nowhere/x.png: give a file in a directory that exists"),
         (["rotate", "--plot", "x.nonsense"], "its ending must be one of"),
-        (["compare", "--plot", "x"], "--plot is x: its ending must be one of"),
         (["order", "--words", "a", "rope", "a"], "words is 'a rope a': give at least two different words, each once"),
         (["order", "--words", "rope"], "words is 'rope'"),
-        (["order", "--seed=-1"], "seed is -1: give a whole number from 0 to 2**63 - 1"),
-        (["order", f"--seed={2**63}"], f"seed is {2**63}: give a whole number"),
-        (["clocks", "--head_dim=5"], "head_dim is 5"),
-        (["clocks", "--length=0"], "length is 0"),
-        (["clocks", "--theta=0"], "theta is 0"),
-        (["rotate", "--theta=0"], "theta is 0: give a number from 1"),
-        (["rotate", "--theta=-10000"], "theta is -10000"),
-        (["rotate", "--theta=nan"], "theta is nan"),
-        (["rotate", "--theta=1e300"], "theta is 1e+300"),
-        (["relative", "--theta=inf"], "theta is inf"),
-        (["relative", "--theta=5e-324"], "theta is 4.94066e-324"),
-        (["relative", "--head_dim=65536"], "GB are free"),
-        (["relative", "--distance=-1"], "distance is -1: give at least 0"),
-        (["relative", "--distance=1000000000000"], "GB are free"),
-        (["relative", f"--seed={10**30}"], f"seed is {10**30}: give a whole number"),
-        (["decay", "--thetas", "100", "nan"], "theta is nan"),
-        (["decay", "--head_dim=0"], "head_dim is 0"),
-        (["forms", "--heads=-1"], "heads is -1: give at least 1"),
-        (["forms", "--head_dim=0"], "head_dim is 0: give an even number above 0"),
-        (["forms", "--length=0"], "length is 0: give at least 1"),
-        (["forms", "--repeats=0"], "repeats is 0"),
-        (["forms", "--repeats=4294967296"], "repeats is 4294967296: give at most 10000"),
-        (["forms", "--heads=100000000"], "GB are free"),
-        (["decay", "--head_dim=65536"], "GB are free"),
         (["compare", "--dim=2", "--n_heads=1", "--seeds=1"], "head_dim 2: rope_scaling needs"),
         (["compare", "--dim=6", "--n_heads=1", "--schemes", "2d"], "head_dim is 6: each half must hold whole pairs"),
         (["compare", "--dim=1048576", "--seeds=1"], "GB"),
-        (["forms", "--ratio=nan"], "ratio is nan: give a number of at least 1"),
-        (["trace", "--batch=0"], "batch is 0: give at least 1"),
-        (["trace", "--head_dim=7"], "head_dim is 7"),
-        (["cache", "--calls", "1", "0"], "calls is [1, 0]"),
-        (["cache", "--length=0"], "length is 0"),
-        (["cache", "--length=12"], "the first call has 12 tokens and the later calls 7"),
-        (["cache", "--max_seq_len=1000000000"], "GB are free"),
-        (["compare", "--seeds=0"], "seeds is 0: give at least 1"),
         (["compare", "--results", "/proc/nowhere/x.jsonl", "--length=8"], "/proc/nowhere: "),
         (["compare", "--keep", "/proc/nowhere/x", "--results", f"{tempfile.gettempdir()}/none.jsonl"], "/proc/nowhere"),
-        (["attention", "--tokens=1", "nowhere"], "tokens is 1: give at least 2"),
+        (["cache", "--calls", "1", "0"], "calls is [1, 0]"),
+        (["cache", "--length=12"], "the first call has 12 tokens and the later calls 7"),
+        (["cache", "--max_seq_len=1000000000"], "GB are free"),
         (["extrapolate", "nowhere"], "nowhere does not exist"),
     ],
 )
@@ -113,18 +88,24 @@ def test_a_users_mistake_ends_in_one_line(study, words, message):
     assert not (REPO / "x.nonsense").exists()
 
 
+@pytest.mark.parametrize("value", [2**62, 10**400], ids=["2**62", "10**400"])
+@pytest.mark.parametrize("topic", [name for name in PLAIN if name != "mistakes"] + ["trace"])
+def test_an_absurd_number_for_any_option_ends_in_one_line(study, topic, value):
+    for name, field in setting_fields(options_class(TOPICS[topic])).items():
+        if field.kind is int and field.range != Range(0):  # a seed
+            done = study(topic, f"--{name}={value}")
+            assert done.returncode == 2, name
+            assert done.stderr.startswith("study: error: ")
+            assert done.stderr.count("\n") == 1
+
+
 def test_running_out_of_memory_ends_in_one_line(study, monkeypatch):
-    def greedy(options):
+    def greedy():
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
 
-    monkeypatch.setitem(RUN, "rotate", (TOPICS["rotate"], greedy))
+    monkeypatch.setitem(TOPICS, "rotate", greedy)
     done = study("rotate")
     assert done.stderr == ("study: error: this machine has too little free memory: give smaller sizes to rotate\n")
-
-
-def test_every_topic_has_its_own_options_class_with_a_docstring():
-    assert len({*TOPICS.values()}) == len(TOPICS)
-    assert all((options.__doc__ or "").strip() for options in TOPICS.values())
 
 
 def test_committed_results_are_found_from_any_directory(study, tmp_path, monkeypatch):
@@ -154,7 +135,7 @@ def test_without_matplotlib_a_plot_is_refused_before_anything_is_computed(tmp_pa
 @pytest.mark.parametrize("topic", PLAIN)
 def test_a_topic_draws_a_png_and_leaves_no_other_file(topic, tmp_path):
     pytest.importorskip("matplotlib")
-    report = run(topic, TOPICS[topic]())
+    report = run(topic)
     save_plot(report.draw, tmp_path / "x.png")
     assert (tmp_path / "x.png").read_bytes()[1:4] == b"PNG"
     assert [path.name for path in tmp_path.iterdir()] == ["x.png"]
@@ -173,7 +154,7 @@ def test_a_png_stores_the_report_of_its_run(study, tmp_path):
 
 
 def test_attention_depends_on_word_order_with_rope_only():
-    (table,) = run("order", TOPICS["order"](words=("a", "rope", "is", "laid"), seed=3)).tables
+    (table,) = run("order", words=("a", "rope", "is", "laid"), seed=3).tables
     plain, backwards, rotated, rotated_backwards = (row[2:] for row in table.rows)
     assert plain == backwards
     assert rotated != rotated_backwards
@@ -185,7 +166,7 @@ def test_attention_depends_on_word_order_with_rope_only():
 
 
 def test_clocks_show_the_frequencies_of_the_rotation_table():
-    speeds, similarity = run("clocks", TOPICS["clocks"](head_dim=12, theta=500.0, length=50)).tables
+    speeds, similarity = run("clocks", head_dim=12, theta=500.0, length=50).tables
     for i, rate, turn, turns in speeds.rows:
         assert float(rate) == pytest.approx(500 ** (-2 * i / 12), abs=1e-6)
         assert float(turn) == pytest.approx(2 * math.pi / float(rate), rel=1e-3)
@@ -207,7 +188,7 @@ def test_the_library_rotates_the_five_vectors_as_float64_does():
 
 
 def test_rotate_marks_digits_that_differ_from_the_note():
-    (table,) = run("rotate", TOPICS["rotate"]()).tables
+    (table,) = run("rotate").tables
     marked = [cell for row in table.rows for cell in row if "*" in str(cell)]
     assert marked == ["[-0.0100, 1.0000*]", "[1.0295*, -0.9696]"]
     assert [note.split(";")[0] for note in table.notes] == [
@@ -217,7 +198,7 @@ def test_rotate_marks_digits_that_differ_from_the_note():
 
 
 def test_scores_are_constant_along_the_text_if_q_and_k_are_rotated_and_not_if_the_embedding_is():
-    first, second = run("relative", TOPICS["relative"]()).tables
+    first, second = run("relative").tables
     assert len({row[2] for row in first.rows[:-1]}) == 1
     least, most = (float(row[3]) for row in first.rows[-3:-1])
     assert all(least <= float(row[3]) <= most for row in first.rows[:-3])
@@ -229,20 +210,19 @@ def test_scores_are_constant_along_the_text_if_q_and_k_are_rotated_and_not_if_th
 
 @pytest.mark.parametrize("settings", [{}, {"distance": 0}, {"distance": 355, "head_dim": 2}])
 def test_the_note_of_relative_names_the_claims_that_are_false(settings):
-    table = run("relative", TOPICS["relative"](**settings)).tables[1]
+    table = run("relative", **settings).tables[1]
     assert [row[2] for row in table.rows] == ["yes", "yes" if settings else "NO", "yes", "NO"]
     assert table.notes[0].startswith("The fourth is false" if settings else "The second and the fourth are false")
 
 
 def test_the_norm_in_relative_is_that_of_the_query():
-    options, shifts = TOPICS["relative"](head_dim=8), torch.arange(3)
-    x, _, wq, _ = vectors_and_matrices(options)
-    table = precompute_freqs_cis(8, 20, options.theta)
+    tokens = random_tokens(D=8, distance=7, theta=10000.0, seed=0)
+    table = precompute_freqs_cis(8, 20)
     table[:, 0] *= 2  # no rotation: the norm of the first pair doubles
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("study.rotation_examples.precompute_freqs_cis", lambda *_: table)
-        norm = scores_at(options, shifts)["norm"]
-    q = wq @ x
+        norm = scores_at(tokens, torch.arange(3))["norm"]
+    q = tokens.wq @ tokens.x
     longer = torch.cat((2 * q[:2], q[2:]))
     torch.testing.assert_close(norm, (longer.norm() / q.norm()).expand(3))
 
@@ -253,7 +233,7 @@ def test_the_product_over_distance_is_the_mean_cosine_and_oscillates():
         cosines = [torch.cos(torch.tensor(n * theta ** (-2 * i / dim), dtype=torch.float64)) for i in range(4)]
         assert curve[n] == pytest.approx(float(sum(cosines)) / 4, abs=1e-5)
     assert bound(8, 4, 100.0)[0] == pytest.approx(2.5)
-    curves, swings, first, even = run("decay", TOPICS["decay"]()).tables
+    curves, swings, first, even, _ = run("decay").tables
     assert even.rows[-1] == (402, "+0.997")
     parts = quarter_octaves(torch.arange(301.0))
     assert all(low <= middle == mean <= high for middle, mean, low, high in parts)
@@ -267,9 +247,27 @@ def test_the_product_over_distance_is_the_mean_cosine_and_oscillates():
     assert curves.rows[0][1:4] == ("+1.000",) * 3
 
 
+def test_scores_of_random_vectors_do_not_decay_over_distance():
+    table = run("decay", head_dim=128, thetas=(10000.0,)).tables[-1]
+    assert [row[0] for row in table.rows] == [0, 1, 16, 256, 4096]
+    assert all(10.6 < float(row[1]) < 12 for row in table.rows)  # sqrt(128) = 11.3, within 4 standard errors
+
+
+@pytest.mark.parametrize(("distance", "head_dim", "theta"), [(5, 128, 10000.0), (0, 8, 500.0), (7, 16, 100.0)])
+def test_lookback_peaks_at_its_distance(distance, head_dim, theta):
+    table = run("lookback", distance=distance, head_dim=head_dim, theta=theta).tables[0]
+    for n, same, shifted in table.rows:
+        cosines = [
+            [math.cos((n - back) * theta ** (-2 * i / head_dim)) for i in range(head_dim // 2)]
+            for back in (0, distance)
+        ]
+        means = [sum(values) / len(values) for values in cosines]
+        assert [float(same), float(shifted)] == pytest.approx(means, abs=0.0051)
+    assert [n for n, _, shifted in table.rows if shifted == "1.00"] == [distance]
+
+
 def test_trace_shows_the_lines_shapes_and_values_of_the_library():
-    options = TOPICS["trace"](batch=2, length=10, heads=3, head_dim=8, position=4, head=1, pair=2)
-    (table,) = run("trace", options).tables
+    (table,) = run("trace", batch=2, length=10, heads=3, head_dim=8, position=4, head=1, pair=2).tables
     shapes = {row[1]: row[2] for row in table.rows}
     assert shapes["torch.outer(positions, freqs)"] == (20, 4)
     assert shapes["self.freqs_cis[start_pos : start_pos + T]"] == (10, 4)
@@ -298,8 +296,7 @@ def test_trace_shows_the_lines_shapes_and_values_of_the_library():
 
 def test_the_picture_of_trace_shows_a_query_and_the_key_before_it():
     figure = pytest.importorskip("matplotlib.figure").Figure()
-    options = TOPICS["trace"](batch=1, length=10, heads=1, head_dim=8, position=4, head=0, pair=0)
-    run("trace", options).draw(figure)
+    run("trace", batch=1, length=10, heads=1, head_dim=8, position=4, head=0, pair=0).draw(figure)
     before, after = figure.axes
     assert {text.get_text() for text in before.texts} == {"q at 4", "k at 3"}
     turns = [float(part.split()[0]) for part in after.get_title().split(" by ")[1:]]
@@ -308,14 +305,14 @@ def test_the_picture_of_trace_shows_a_query_and_the_key_before_it():
 
 
 def test_a_form_with_float16_positions_names_the_first_position_that_overflows():
-    (table,) = run("forms", TOPICS["forms"](head_dim=4, heads=1, length=65_536, repeats=1)).tables
+    (table,) = run("forms", head_dim=4, heads=1, length=65_536, repeats=1).tables
     assert {row[0]: row[1] for row in table.rows}["complex, float16 angles"] == "-"
     assert "nan" not in str(table)
     assert "float16 angles: float16 rounds positions of 65520 and more to infinity" in table.notes[-1]
 
 
 def test_forms_with_chatglm_shows_its_rotations_and_its_position_ids():
-    table, ids = run("forms", TOPICS["forms"](head_dim=8, heads=3, length=20, repeats=3, chatglm=True)).tables
+    table, ids = run("forms", head_dim=8, heads=3, length=20, repeats=3, chatglm=True).tables
     assert {row[0].split(",")[0] for row in table.rows} == {
         "ChatGLM-6B",
         "position and block",
@@ -331,7 +328,7 @@ def test_forms_with_chatglm_shows_its_rotations_and_its_position_ids():
 
 
 def test_the_topic_mistakes_measures_each_mistake():
-    rows = {row[0]: row[2] for table in run("mistakes", TOPICS["mistakes"]()).tables for row in table.rows}
+    rows = {row[0]: row[2] for table in run("mistakes").tables for row in table.rows}
     assert rows["torch.polar(...) is (1024, 64)"] == "(1024, 32)"
     assert rows["R rotates (x_(2i-1), x_(2i-1))"] == "norm of (3, 4): 5.0000, as written 4.2426"
     assert rows["arange(32768, dtype=float16)"] == "6145 distinct values for 32768 positions"
@@ -347,6 +344,6 @@ def test_trace_shows_the_whole_line_if_python_knows_no_columns(tmp_path):
 
 def test_the_axes_of_the_rotated_vectors_name_the_channels_of_their_pair():
     figure = pytest.importorskip("matplotlib.figure").Figure()
-    run("rotate", TOPICS["rotate"]()).draw(figure)
+    run("rotate").draw(figure)
     labels = [(axes.get_xlabel(), axes.get_ylabel(), axes.get_title()[:6]) for axes in figure.axes]
     assert labels == [("channel 0", "channel 1", "pair 0"), ("channel 2", "channel 3", "pair 1")]

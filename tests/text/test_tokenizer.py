@@ -9,7 +9,7 @@ import pytest
 import sentencepiece
 
 from model.text.hf_tokenizer import HFTokenizer
-from model.text.llama2c_tokenizer import Llama2cTokenizer, sentencepiece_model
+from model.text.llama2c_tokenizer import Llama2cTokenizer
 from model.text.tokenizer import SentencePieceTokenizer, file_content
 from model.text.train_tokenizer import train_tokenizer
 
@@ -243,9 +243,7 @@ def test_truncation_padding_and_dropout_of_a_tokenizer_json_are_switched_off(fol
         (tmp_path / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
         changed = HFTokenizer(tmp_path / "tokenizer.json")
         assert changed.encode_batch(["it", ENGLISH]) == tokenizer.encode_batch(["it", ENGLISH])
-        assert changed.fingerprint != changed.file_hash, "tokens of earlier versions must not be reused"
         assert file_content(changed) == changed.path.read_bytes()
-    assert tokenizer.fingerprint == tokenizer.file_hash
 
 
 def test_a_bos_outside_the_vocabulary_is_refused(folder, tmp_path):
@@ -272,7 +270,7 @@ def test_a_file_in_another_format_is_refused_in_one_line(content, tmp_path):
 def test_llama2c_refuses_ids_outside_the_vocabulary(llama2c):
     assert llama2c.decode([llama2c.vocab_size - 1])
     for token in (-1, llama2c.vocab_size):
-        with pytest.raises(ValueError, match=f"a token of .{token}. is not among the {llama2c.vocab_size} of "):
+        with pytest.raises(ValueError, match=f"token {token} is not among the {llama2c.vocab_size} of "):
             llama2c.decode([token])
 
 
@@ -282,6 +280,6 @@ def test_adds_space_is_true_where_encoding_puts_a_space_before_the_text(tokenize
 
 
 def test_a_converted_llama2c_file_keeps_the_roles_of_its_first_tokens(llama2c):
-    model = sentencepiece.SentencePieceProcessor(model_proto=sentencepiece_model(llama2c))
+    model = sentencepiece.SentencePieceProcessor(model_proto=llama2c.proto)
     assert (model.unk_id(), model.bos_id(), model.eos_id()) == (0, 1, 2)
     assert [model.is_unknown(0), model.is_control(1), model.is_control(2), model.is_byte(3)] == [True] * 4

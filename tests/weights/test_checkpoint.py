@@ -1,21 +1,30 @@
 """Checkpoints of any format: recognized by their files, loaded, saved, or an error that names the problem."""
 
 import json
+import math
 import os
 import pickle
 import re
 import shutil
-import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from model import KVCache, ModelArgs, Transformer, generate
+from model import KVCache, ModelArgs, Transformer
 from model.text import llama2c_tokenizer
 from model.text.train_tokenizer import train_tokenizer
-from model.weights import check, llama2c, load_args, load_model, load_tokenizer, meta, save_model, save_tokenizer
+from model.weights import (
+    llama2c,
+    load_args,
+    load_model,
+    load_tokenizer,
+    meta,
+    open_checkpoint,
+    save_model,
+    save_tokenizer,
+)
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -35,7 +44,6 @@ def test_every_format_is_recognized_by_its_files(all_formats):
     model, paths = all_formats
     tokens = torch.randint(0, 37, (2, 20))
     for path in paths:
-        check(path)
         loaded = load_model(str(path))
         with torch.no_grad():
             assert torch.equal(loaded(tokens), model(tokens))
@@ -49,13 +57,15 @@ def test_every_format_is_recognized_by_its_files(all_formats):
     [
         ("nowhere", "does not exist"),
         ("empty", "neither config.json nor params.json"),
-        (".", "is not a model, but contains .*, for example .*meta; newest first: meta, hf"),
+        (".", "is not a model, but contains 2: give one, for example meta"),
         ("model.gguf", "is a GGUF file, which is not supported"),
+        ("Qwen/Qwen3-0.6B", "`hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B`"),
         ("hf/model.safetensors", "give the directory"),
         ("meta/consolidated.00.pth", "give the directory"),
     ],
 )
-def test_a_path_that_is_not_a_checkpoint_is_an_error_with_advice(all_formats, tmp_path, name, words):
+def test_a_path_that_is_not_a_checkpoint_is_an_error_with_advice(all_formats, tmp_path, monkeypatch, name, words):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     (tmp_path / "model.gguf").touch()
     if name == ".":
@@ -63,7 +73,7 @@ def test_a_path_that_is_not_a_checkpoint_is_an_error_with_advice(all_formats, tm
         for file in (tmp_path / "hf").iterdir():
             os.utime(file, (1e9, 1e9))
     with pytest.raises(ValueError, match=words):
-        load_args(tmp_path / name)
+        load_args(name)
 
 
 def test_a_mistyped_run_is_suggested(all_formats, tmp_path, monkeypatch):
@@ -125,50 +135,59 @@ def test_weights_are_loaded_in_the_given_dtype(all_formats, dtype):
         assert torch.equal(loaded.freqs_cis[:24], model.freqs_cis)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_weights_that_are_not_finite_cause_a_warning_or_an_error_when_generating(all_formats, tmp_path, value):
+@pytest.fixture
+def damaged(all_formats, tmp_path):
+    """``damaged(value)`` puts a number into one weight and saves the model in all formats; returns their paths."""
+
+    def damage(value):
+        model, paths = all_formats
+        with torch.no_grad():
+            model.layers[1].attention.wk.weight[3, 4] = value
+        for save, path in zip((save_model, meta.save, llama2c.save), paths):
+            save(model, path)
+        return paths
+
+    return damage
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("options", [{}, {"dtype": "stored"}, {"dtype": torch.bfloat16}, {"int8": True}], ids=str)
+def test_a_weight_that_is_not_finite_is_refused_with_the_tensors_name(damaged, value, options):
+    for path in damaged(value):
+        with pytest.raises(
+            ValueError, match=r": layers\.1\.attention\.wk\.(weight|scales) contains NaN or infinity"
+        ) as error:
+            load_model(path, **options)
+        assert str(path) in str(error.value)
+        assert "\n" not in str(error.value)
+        load_model(path, **options, check_finite=False)
+
+
+@pytest.mark.parametrize(("value", "dtype"), [(3e38, torch.float32), (3e38, torch.bfloat16), (6e4, torch.float16)])
+def test_finite_weights_whose_sum_overflows_are_loaded(all_formats, tmp_path, value, dtype):
     model = all_formats[0]
     with torch.no_grad():
-        model.layers[1].feed_forward.w2.weight[3, 4] = value
-    save_model(model, tmp_path / "nan")
-    with pytest.warns(UserWarning, match=r"NaN or infinity in 1 tensor, .*layers\.1\.feed_forward\.w2"):
-        load_model(tmp_path / "nan", dtype=torch.bfloat16)
-    with pytest.raises(ValueError, match="the logits contain NaN or infinity"):
-        next(generate(load_model(tmp_path / "nan"), [[1, 2]], 1))
+        model.layers[1].feed_forward.w2.weight.fill_(value)
+    save_model(model.to(dtype), tmp_path / "large")
+    assert load_model(tmp_path / "large", dtype="stored").norm.weight.dtype == dtype
 
 
-def test_finite_weights_whose_sum_overflows_cause_no_warning(all_formats, tmp_path, recwarn):
-    model = all_formats[0]
-    with torch.no_grad():
-        model.layers[1].feed_forward.w2.weight.fill_(3e38)
-    save_model(model, tmp_path / "large")
-    load_model(tmp_path / "large", dtype=torch.bfloat16)
-    assert not [warning for warning in recwarn if "NaN or infinity" in str(warning.message)]
-
-
-def test_weights_that_keep_their_dtype_are_not_read_while_loading(all_formats, monkeypatch):
-    def refuse(tensor):
-        raise AssertionError(f"a tensor of {tensor.shape} was read")
-
-    for name in ("sum", "isfinite"):
-        monkeypatch.setattr(torch.Tensor, name, refuse)
-    load_model(all_formats[1][0])
-
-
-def test_finite_weights_cause_no_warning(all_formats):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for path in all_formats[1]:
-            load_model(path)
-
-
-def test_an_overflow_in_the_given_dtype_causes_a_warning(all_formats, tmp_path):
+def test_an_overflow_in_the_given_dtype_is_refused(all_formats, tmp_path):
     with torch.no_grad():
         all_formats[0].norm.weight.fill_(1e6)
     save_model(all_formats[0], tmp_path / "wide")
     load_model(tmp_path / "wide")
-    with pytest.warns(UserWarning, match=r"norm\.weight"):
+    with pytest.raises(ValueError, match=r"norm\.weight contains NaN or infinity.* for float16"):
         load_model(tmp_path / "wide", dtype=torch.float16)
+
+
+def test_without_the_check_weights_that_keep_their_dtype_are_not_read_while_loading(all_formats):
+    """Every tensor but wq and wk, which are permuted, is a view of one mapping of the file."""
+    size = (all_formats[1][0] / "model.safetensors").stat().st_size
+    state = load_model(all_formats[1][0], check_finite=False).state_dict()
+    addresses = [tensor.data_ptr() for name, tensor in state.items() if "wq" not in name and "wk" not in name]
+    assert max(addresses) - min(addresses) < size
+    assert len(set(addresses)) == len(addresses)
 
 
 def test_a_compiled_model_is_saved_under_the_usual_names(all_formats, tmp_path):
@@ -223,15 +242,15 @@ def tokenizers(tmp_path_factory):
 def test_a_tokenizer_of_another_size_than_the_weights_is_an_error(small_model, tokenizers, tmp_path):
     save_tokenizer(load_tokenizer(tokenizers / "300"), tmp_path)
     save_model(small_model(vocab_size=300), tmp_path)
-    check(tmp_path)
+    open_checkpoint(tmp_path).tokenizer()
     config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
     assert (config["bos_token_id"], config["eos_token_id"]) == (1, [2, 1])
     with pytest.raises(ValueError, match="290 tokens, the model 300"):
-        check(tmp_path, tokenizers / "290" / "tokenizer.model")
+        open_checkpoint(tmp_path).tokenizer(tokenizers / "290" / "tokenizer.model")
     (tmp_path / "tokenizer.model").write_bytes((tokenizers / "290" / "tokenizer.model").read_bytes())
     with pytest.raises(ValueError, match="290 tokens, the model 300"):
-        check(tmp_path)
-    check(tmp_path, tokenizers / "300" / "tokenizer.model")
+        open_checkpoint(tmp_path).tokenizer()
+    open_checkpoint(tmp_path).tokenizer(tokenizers / "300" / "tokenizer.model")
 
 
 @pytest.mark.parametrize("name", ["m.tokenizer.bin", "tok300.bin", "tok300.model", "tokenizer.bin", "tokenizer.model"])
@@ -254,7 +273,7 @@ def test_the_tokenizer_beside_a_llama2c_model_has_the_size_of_its_vocabulary(sma
     put(300, name)
     found = load_tokenizer(tmp_path / "m.bin")
     assert (found.path.name, found.vocab_size) == (name, 300)
-    check(tmp_path)  # the directory of a model is checked like the model, with its tokenizer
+    open_checkpoint(tmp_path).tokenizer()  # the directory of a model is checked like the model, with its tokenizer
 
 
 class Bomb:
@@ -278,12 +297,9 @@ def test_a_pickle_in_place_of_tensors_is_never_unpickled(all_formats, tokenizers
     ]:
         before = file.read_bytes()
         file.write_bytes(bomb)
-        for attempt in (check, load_model):
-            if attempt is load_model and file.name == "tokenizer.model":
-                continue
-            with pytest.raises(ValueError, match=file.name) as error:
-                attempt(path)
-            assert "\n" not in str(error.value)
+        with pytest.raises(ValueError, match=file.name) as error:
+            open_checkpoint(path).tokenizer()
+        assert "\n" not in str(error.value)
         assert not (tmp_path / "was_run").exists()
         file.write_bytes(before)
     pickle.loads(bomb)  # unpickling does make the directory

@@ -2,19 +2,23 @@
 
 import json
 import math
+import warnings
 
 import pytest
 
 from model import ModelArgs
 from model.rope_scaling import RopeScaling
 from model.weights import load_args
-from model.weights.hf_config import args_from_config, config_from
+from model.weights.hf_config import args_from_config, config_from, read_config
 
 LLAMA = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2,
     "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 100, "max_position_embeddings": 4096,
 }  # fmt: skip
 YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
+QWEN3 = {
+    **LLAMA, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "num_key_value_heads": 2, "head_dim": 32,
+}  # fmt: skip
 LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
@@ -45,6 +49,8 @@ def test_missing_settings_have_the_defaults_of_the_format():
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, 1e4, RopeScaling("linear", 2.0)),
         ({"rope_scaling": LLAMA3, "rope_theta": 5e5}, 5e5, RopeScaling("llama3", 8.0, 8192, 1.0, 4.0)),
         ({"rope_parameters": {**LLAMA3, "rope_theta": 5e5}}, 5e5, RopeScaling("llama3", 8.0, 8192, 1.0, 4.0)),
+        ({"rope_parameters": {**LLAMA3, "rope_theta": 5e5}, "rope_scaling": YARN}, 5e5,
+         RopeScaling("llama3", 8.0, 8192, 1.0, 4.0)),  # the new spelling takes precedence
         ({"rope_scaling": {**YARN, "rope_type": "yarn", "finetuned": True}}, 1e4, RopeScaling("yarn", 4.0, 1024)),
         ({"rope_scaling": {**YARN, "beta_fast": 16, "beta_slow": 2, "attention_factor": 0.9}}, 1e4,
          RopeScaling("yarn", 4.0, 1024, 2, 16, 0.9)),
@@ -60,15 +66,15 @@ def test_rope_settings_are_read_in_every_spelling(changes, theta, scaling):
 
 
 INVALID = {
-    "model_type": ({"model_type": "mistral"}, "'mistral'"),
+    "model_type": ({"model_type": "gemma3"}, "'gemma3': supported are llama, mistral, qwen2, qwen3"),
     "no model_type": ({"model_type": None}, "model_type is None"),
     "architecture": ({"architectures": ["LlamaForSequenceClassification"]}, "LlamaForSequenceClassification"),
     "attention_bias": ({"attention_bias": True}, "attention_bias is True"),
     "mlp_bias": ({"mlp_bias": True}, "mlp_bias is True"),
     "activation": ({"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
-    "sliding_window": ({"sliding_window": 4096}, "sliding_window is 4096"),
-    "layer_types": ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
-    "moe": ({"num_local_experts": 8}, "num_local_experts is 8"),
+    "biases of all projections": ({**QWEN3, "attention_bias": True}, "attention_bias is True"),
+    "another family's class": ({**QWEN3, "architectures": ["LlamaForCausalLM"]}, "only Qwen3ForCausalLM"),
+    "no default of another model": ({"model_type": "qwen2", "architectures": None}, "num_key_value_heads missing"),
     "partial": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
     "quantized": ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
     "custom code": ({"auto_map": {"AutoModel": "x.Y"}}, "auto_map"),
@@ -76,10 +82,6 @@ INVALID = {
     "longrope": ({"rope_scaling": {"rope_type": "longrope", "short_factor": [1], "long_factor": [1]}}, "longrope"),
     "unknown": ({"rope_scaling": {"type": "spiral", "factor": 2.0}}, "spiral"),
     "untyped": ({"rope_scaling": {"factor": 2.0}}, "default"),
-    "two types": (
-        {"rope_scaling": {"type": "linear", "rope_type": "yarn", "factor": 2.0}},
-        "is 'yarn' and type 'linear'",
-    ),
     "per layer": ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "full_attention"),
     "mrope": ({"rope_scaling": {"type": "default", "mrope_section": [1, 2]}}, "mrope_section"),
     "partial inside": ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary"),
@@ -87,11 +89,10 @@ INVALID = {
     "no llama3 range": ({"rope_scaling": {"type": "llama3", "factor": 8.0}}, "lacks low_freq_factor, high_freq_factor"),
     "truncate": ({"rope_scaling": {**YARN, "truncate": False}}, "truncate"),
     "two thetas": ({"rope_theta": 1e4, "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, "5000"),
-    "two scalings": ({"rope_scaling": YARN, "rope_parameters": LLAMA3}, "disagree"),
     "not a table": ({"rope_scaling": "linear"}, "table"),
     "theta": ({"rope_theta": -1.0}, "rope_theta is -1"),
     "odd head": ({"head_dim": 15}, "head_dim is 15"),
-    "text": ({"hidden_size": "64"}, "hidden_size is '64': a whole number is needed"),
+    "text": ({"hidden_size": "64"}, "dim is '64': give a whole number"),
     "missing": ({"vocab_size": ...}, "vocab_size missing"),
 }
 
@@ -104,6 +105,45 @@ def test_an_unsupported_setting_is_an_error_that_names_it(tmp_path, changes, wor
         load_args(tmp_path)
     assert "config.json" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+WINDOW = {"sliding_window": 1000}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes", "context"),
+    [
+        ("mistral", {"sliding_window": None}, 4096),
+        ("mistral", {"sliding_window": 4096}, 4096),
+        ("mistral", {}, 4096),  # transformers' default
+        ("mistral", {"max_position_embeddings": 8192}, 4096),
+        ("mistral", WINDOW, 1000),
+        ("qwen2", {**WINDOW, "use_sliding_window": False, "max_window_layers": 1}, 4096),
+        ("qwen2", {**WINDOW, "use_sliding_window": True}, 1000),
+        ("qwen3", WINDOW, 4096),
+    ],
+)
+def test_the_context_ends_at_the_sliding_window(model_type, changes, context):
+    config = {**QWEN3, "model_type": model_type, "architectures": None, **changes}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert args_from_config(config).max_seq_len == context
+    limited = context < config["max_position_embeddings"]
+    assert [f"the context is {context}" in str(each.message) for each in caught] == [True] * limited
+
+
+@pytest.mark.parametrize(("changes", "model_type"), [({"qkv_bias": True}, "qwen2"), ({"qk_norm": True}, "qwen3")])
+def test_each_network_is_written_in_its_family(changes, model_type):
+    config = config_from(ModelArgs(dim=64, n_heads=4, **changes), "float32", {})
+    assert config["model_type"] == model_type
+    assert config["architectures"] == [f"{model_type.capitalize()}ForCausalLM"]
+
+
+def test_bias_and_norm_together_are_refused_except_for_a_subclass():
+    args = ModelArgs(dim=64, n_heads=4, qkv_bias=True, qk_norm=True)
+    with pytest.raises(ValueError, match=r"qkv_bias and qk_norm are both true: .*leave one out"):
+        config_from(args, "float32", {})
+    assert read_config(config_from(args, "float32", {}, "mine:Net")) == (args, "mine:Net")
 
 
 @pytest.mark.parametrize(

@@ -218,11 +218,3 @@ def test_the_file_size_is_the_sum_of_all_tensors_for_any_number_of_layers(monkey
     found = llama2c.parse_header(header(version, True, 16))
     sizes = [llama2c.bytes_of(name, shape, found) for name, shape in llama2c.tensor_order(found)]
     assert llama2c.file_size(found) == found.start + sum(sizes)
-
-
-def test_counts_in_the_header_have_an_upper_limit(monkeypatch):
-    monkeypatch.setitem(COUNTS, "vocab_size", 10**7)
-    assert llama2c.parse_header(header(1, True)).args.vocab_size == 10**7
-    monkeypatch.setitem(COUNTS, "vocab_size", 10**7 + 1)
-    with pytest.raises(ValueError, match=" = 10000001"):
-        llama2c.parse_header(header(1, True))

@@ -14,7 +14,7 @@ BASE = {"dim": 48, "n_layers": 2, "n_heads": 6, "vocab_size": 37, "max_seq_len":
 CHANGES = {
     "dim": 96, "n_layers": 3, "n_heads": 4, "n_kv_heads": 2, "head_dim": 10, "hidden_dim": 77, "vocab_size": 41,
     "max_seq_len": 25, "norm_eps": 3e-6, "rope_theta": 123456.7, "rope_scaling": RopeScaling("yarn", 2.5, 12),
-    "tie_embeddings": True,
+    "tie_embeddings": True, "qkv_bias": True, "qk_norm": True,
 }  # fmt: skip
 
 
@@ -32,8 +32,8 @@ def from_header(args):
 
 FORMATS = {  # a function that writes and reads, the fields that are errors, the fields that are lost
     "hf": (from_config, set(), set()),
-    "meta": (from_params, {"head_dim", "rope_scaling"}, {"max_seq_len", "tie_embeddings"}),
-    "llama2c": (from_header, {"head_dim", "norm_eps", "rope_theta", "rope_scaling"}, set()),
+    "meta": (from_params, {"head_dim", "rope_scaling", "qkv_bias", "qk_norm"}, {"max_seq_len", "tie_embeddings"}),
+    "llama2c": (from_header, {"head_dim", "norm_eps", "rope_theta", "rope_scaling", "qkv_bias", "qk_norm"}, set()),
 }
 
 

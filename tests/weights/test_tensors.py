@@ -56,8 +56,8 @@ def test_tensors_round_trip_bit_for_bit(tmp_path):
         assert loaded[name].dtype == tensor.dtype
         assert torch.equal(loaded[name], tensor)
     header = tensors.read_header(tmp_path / "x.safetensors")
-    assert header["a"][:2] == ("F32", (4, 3))
-    assert header["b"][:2] == ("BF16", (5,))
+    assert header["a"] == ("F32", (4, 3))
+    assert header["b"] == ("BF16", (5,))
 
 
 def safetensors_bytes(header, data=b""):
@@ -86,6 +86,7 @@ GOOD = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
         safetensors_bytes({"a": {**GOOD, "dtype": "X9"}}, bytes(8)),
         safetensors_bytes({"a": {**GOOD, "shape": [3]}}, bytes(8)),
         safetensors_bytes({"a": {**GOOD, "shape": [-2]}}, bytes(8)),
+        safetensors_bytes({"a": {**GOOD, "shape": [2**63, 0], "data_offsets": [0, 0]}}),
         safetensors_bytes({"a": GOOD, "b": GOOD}, bytes(8)),
         safetensors_bytes(json.dumps({"a": {**GOOD, "extra": 7}}).replace("7", "7" * 9000).encode(), bytes(8)),
     ],
@@ -100,18 +101,10 @@ def test_a_corrupt_safetensors_file_is_a_one_line_error(tmp_path, content):
         assert str(path) in str(error.value)
 
 
-def test_a_dtype_that_pytorch_does_not_have_is_named(tmp_path):
-    path = tmp_path / "x.safetensors"
-    path.write_bytes(safetensors_bytes({"a": {**GOOD, "dtype": "F4", "shape": [16]}}, bytes(8)))
-    for read in (tensors.read_header, tensors.load_tensors):
-        with pytest.raises(ValueError, match=r"x\.safetensors stores 'a' as F4"):
-            read(path)
-
-
 def test_a_valid_file_with_metadata_is_read(tmp_path):
     path = tmp_path / "x.safetensors"
     path.write_bytes(safetensors_bytes({"__metadata__": {"format": "pt"}, "a": GOOD}, bytes(8)))
-    assert tensors.read_header(path)["a"][:2] == ("F32", (2,))
+    assert tensors.read_header(path)["a"] == ("F32", (2,))
 
 
 @pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b"[" * 100_000, b"[1]"])

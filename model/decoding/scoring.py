@@ -1,0 +1,172 @@
+"""Score documents: how well a model predicts each token from those before it."""
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from ..cli import quantity
+from ..text.readers import Chunk
+from ..text.sources import Documents
+from ..text.tokenizer import REPLACEMENT, Tokenizer
+from ..transformer import Transformer
+
+
+class Document(NamedTuple):
+    """Token ids, and how many bytes of text all of them but the first stand for: the first is not predicted."""
+
+    tokens: list[int]
+    predicted_bytes: int
+    file: str = ""
+
+
+class Window(NamedTuple):
+    """Adjacent tokens (T + 1) of a document, the last ``scored`` of which are predicted and counted."""
+
+    document: int
+    tokens: list[int]
+    scored: int
+
+
+@dataclass
+class Score:
+    """Sums over one document or several."""
+
+    nats: float = 0.0
+    tokens: int = 0
+    bytes: int = 0
+    file: str = ""
+
+    def __add__(self, other: "Score") -> "Score":
+        return Score(self.nats + other.nats, self.tokens + other.tokens, self.bytes + other.bytes, other.file)
+
+    def figures(self) -> dict[str, float | int]:
+        mean = self.nats / self.tokens
+        return {
+            "nats_per_token": mean,
+            "perplexity": math.exp(mean) if mean < 700 else math.inf,
+            "bits_per_byte": self.nats / math.log(2) / self.bytes,
+            "tokens": self.tokens,
+            "bytes": self.bytes,
+        }
+
+
+def encoded_documents(source: Documents, tokenizer: Tokenizer) -> Iterator[Document]:
+    """The documents of all files that have a token to predict."""
+    end = Chunk("", starts_document=True)
+    for file, chunks in source.by_file():
+        text = ""
+        for chunk in itertools.chain(chunks, [end]):
+            if chunk.starts_document and text:
+                tokens = tokenizer.encode(text)
+                if len(tokens) > 1:
+                    yield Document(tokens, predicted_bytes(text, tokens, tokenizer), file)
+                text = ""
+            text += chunk.text
+
+
+def predicted_bytes(text: str, tokens: Sequence[int], tokenizer: Tokenizer) -> int:
+    """The bytes of the text without those of the first token, unless that is BOS, which stands for no text.
+
+    A byte-level token may hold only the first bytes of a character. The other tokens then decode to one U+FFFD for each
+    of its other bytes, because no character begins with these.
+    """
+    size = len(text.encode())
+    if tokens[0] == tokenizer.bos_id:
+        return size
+    first = tokenizer.decode(tokens[:1])
+    if text.startswith(first) or not first.endswith(REPLACEMENT):
+        return max(1, size - len(first.encode()))  # at least 1, because a tokenizer may lengthen the text
+    rest = tokenizer.decode(tokens[1:])
+    whole = len(first.rstrip(REPLACEMENT))  # characters before the divided one
+    divided, after = text[whole : whole + 1], text[whole + 1 :]
+    other_bytes = min(len(rest) - len(rest.lstrip(REPLACEMENT)), len(divided.encode()) - 1)
+    return max(1, len(after.encode()) + other_bytes)
+
+
+def windows(document: int, tokens: Sequence[int], context: int, stride: int) -> Iterator[Window]:
+    """Windows of a document in which each token but the first is scored once.
+
+    A token is predicted from at least ``context - stride + 1`` tokens, or from all before it if there are fewer.
+    """
+    last = len(tokens) - 1
+    scored_until = 0
+    end = min(context, last)
+    while True:
+        start = max(0, end - context)
+        yield Window(document, list(tokens[start : end + 1]), end - scored_until)
+        if end == last:
+            return
+        scored_until = end
+        end = min(end + stride, last)
+
+
+@torch.no_grad()
+def score_windows(model: Transformer, batch: Sequence[Window]) -> list[float]:
+    """The summed nats of each window's scored tokens.
+
+    Windows are padded at the end; the causal mask keeps the padding from changing the scored tokens.
+    """
+    device = model.tok_embeddings.weight.device
+    longest = max(len(window.tokens) for window in batch)
+    padded = [window.tokens + [0] * (longest - len(window.tokens)) for window in batch]
+    rows = torch.tensor(padded, device=device)  # (B, T + 1)
+    h = model.hidden(rows[:, :-1])  # (B, T, dim)
+    sums = []
+    for window, states, row in zip(batch, h, rows):
+        scored = slice(len(window.tokens) - 1 - window.scored, len(window.tokens) - 1)
+        nats = 0.0
+        # 256 tokens at a time, so that the logits take little memory
+        for hidden, targets in zip(states[scored].split(256), row[1:][scored].split(256)):
+            nats += F.cross_entropy(model.logits(hidden).float(), targets, reduction="sum").item()
+        sums.append(nats)
+    return sums
+
+
+def score_documents(
+    model: Transformer,
+    documents: Iterable[Document],
+    stride: int | None = None,
+    batch_size: int = 8,
+    on_batch: Callable[[int], object] | None = None,
+) -> list[Score]:
+    """The score of each document. Windows of at most ``max_seq_len`` tokens do not cross documents.
+
+    ``on_batch`` is called after each batch with the number of tokens scored. Raises ValueError if a loss is not finite.
+    """
+    context = model.args.max_seq_len
+    stride = context if stride is None else stride
+    if stride > context:
+        raise ValueError(
+            f"stride is {stride}: windows are {quantity(context, 'token')} long (max_seq_len); give at most that"
+        )
+    scores: list[Score] = []
+
+    def all_windows() -> Iterator[Window]:
+        for number, document in enumerate(documents):
+            scores.append(Score(0.0, len(document.tokens) - 1, document.predicted_bytes, document.file))
+            yield from windows(number, document.tokens, context, stride)
+
+    queue = all_windows()
+    while batch := list(itertools.islice(queue, batch_size)):
+        for window, nats in zip(batch, score_windows(model, batch)):
+            if not math.isfinite(nats):
+                raise ValueError(
+                    f"the loss is {nats}: the weights hold NaN or infinity, or the dtype overflows; try --dtype float32"
+                )
+            scores[window.document].nats += nats
+        if on_batch:
+            on_batch(sum(window.scored for window in batch))
+    return scores
+
+
+def sum_by_file(scores: Iterable[Score]) -> dict[str, Score]:
+    """The score of each file."""
+    files: dict[str, Score] = {}
+    for score in scores:
+        files[score.file] = files.get(score.file, Score()) + score
+    return files

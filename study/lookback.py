@@ -1,0 +1,70 @@
+"""How a head looks a fixed number of tokens back: W_q and W_k turn q and k of every pair apart by the right angle."""
+
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+
+from model.ranges import Range
+from model.rope import apply_rotary_emb, precompute_freqs_cis
+
+from .clocks import frequencies, shown_pairs
+from .rotation_examples import rotation_matrix
+from .topic import BLUE, MAX_HEAD_DIM, ORANGE, THETAS, Report, Table, check_even
+
+
+def lookback(
+    distance: Annotated[int, "how far the head looks back, in tokens", Range(0, 10_000)] = 5,
+    head_dim: Annotated[int, "width of the head", Range(2, MAX_HEAD_DIM)] = 128,
+    theta: Annotated[float, "base of the frequencies", THETAS] = 10000.0,
+) -> Report:
+    """A head that looks five tokens back: its W_q and W_k, chosen by hand, and its score over distance."""
+    check_even("head_dim", head_dim)
+    freqs = frequencies(head_dim, theta)  # (D/2,)
+    table = precompute_freqs_cis(head_dim, distance + 1, theta)  # (distance + 1, D/2)
+    wk = torch.eye(head_dim)  # (D, D)
+    wq = rotation_matrix(table[distance].conj()) @ wk  # (D, D): pair i of q is at -distance theta_i from that of k
+    longest = max(4 * distance, 16)
+    scores = {"W_q = W_k": scores_by_distance(wk, wk, longest, theta)}  # (longest + 1,) each
+    scores[f"alpha_i = -{distance} theta_i"] = scores_by_distance(wq, wk, longest, theta)
+    near = range(max(distance - 2, 0), distance + 3)
+    by_distance = Table(
+        f"Score by distance, head of {head_dim}, base {theta:g}; 1 is the largest score that vectors of this norm have",
+        ("distance", *scores),
+        [(n, *(f"{curve[n]:.2f}" for curve in scores.values())) for n in sorted({0, 1, *near, 2 * distance, longest})],
+    )
+    angles = Table(
+        "Each pair's angle alpha_i between q and k before the rotation, and its share of the score",
+        ("pair i", "theta_i", f"alpha_i = -{distance} theta_i", "at distance 0", f"at distance {distance}"),
+        notes=["share: cos(alpha_i + (m - n) theta_i); the score is the sum of |q_i| |k_i| times that."],
+    )
+    for i in shown_pairs(len(freqs)):
+        alpha = -distance * freqs[i]
+        shares = (alpha.cos(), (alpha + distance * freqs[i]).cos())
+        angles.rows.append((i, f"{freqs[i]:.6f}", f"{alpha:.6f}", *(f"{share:.2f}" for share in shares)))
+    return Report([by_distance, angles], lambda figure: draw(figure, scores, distance))
+
+
+def scores_by_distance(wq: Tensor, wk: Tensor, longest: int, theta: float) -> Tensor:
+    """Scores of a query at ``longest`` with keys at distances 0 .. longest: (longest + 1,), relative to |q| |k|.
+
+    Every token is the same vector x, so the scores depend on the positions alone.
+    """
+    D = len(wq)
+    x = torch.ones(D)
+    xq, xk = ((w @ x).expand(1, longest + 1, 1, D) for w in (wq, wk))  # (1, longest + 1, 1, D) each
+    xq, xk = apply_rotary_emb(xq, xk, precompute_freqs_cis(D, longest + 1, theta))
+    scores = xk[0, :, 0] @ xq[0, -1, 0]  # (longest + 1,): by position of the key
+    return scores.flip(0) / D  # D is |q| |k|
+
+
+def draw(figure: Any, scores: dict[str, Tensor], distance: int) -> None:
+    axes = figure.subplots()
+    for (name, curve), color, dash in zip(scores.items(), (ORANGE, BLUE), ("--", "-")):
+        axes.plot(curve, color=color, linestyle=dash, marker="o", markersize=3, label=name)
+    axes.axvline(distance, color="black", linewidth=0.8, linestyle=":")
+    axes.set(xlabel="distance m - n, in tokens", ylabel="score, relative to |q| |k|")
+    axes.set_title(f"one head, the same token everywhere: the score is largest {distance} tokens back")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.grid(alpha=0.3)
+    axes.legend()

@@ -1,0 +1,121 @@
+"""A user's mistake is one line that names it, with exit code 2, and nothing is written: one table for all programs."""
+
+import shlex
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+from script_helpers import run_in_process
+
+from model import ModelArgs, Transformer
+from model.rope_scaling import RopeScaling
+from model.text.train_tokenizer import train_tokenizer
+from model.weights import load_tokenizer, save_model, save_tokenizer
+
+TEXT = "The ropewalk is a long lane where rope is laid. " * 50
+CONTEXT = 2400
+LONG = "The fox " * 2000
+NON_UTF8 = "\udcff"  # as Python decodes the byte 0xff
+
+# command, and what its error contains
+WRONG = [
+    ("generate.py run --temperature -1", "temperature is -1.0: give a number of at least 0"),
+    ("generate.py run --temperature warm", "temperature is 'warm'"),
+    ("generate.py run --temperature nan", "temperature is nan"),
+    ("generate.py run --top_p 0", "top_p is 0.0"),
+    ("generate.py run --top_p 1.5", "top_p is 1.5"),
+    ("generate.py run --top_k -3", "top_k is -3"),
+    ("generate.py run --min_p 2 --seed -1", "min_p is 2.0: give a number from 0 to 1; seed is -1"),
+    ("generate.py run --max_new_tokens 0", "max_new_tokens is 0"),
+    ("generate.py run --max_new_tokens 5000", f"context of {CONTEXT}"),
+    (f"generate.py run --prompt '{LONG}'", "prompt 1 has"),
+    (f"generate.py run --prompt {NON_UTF8}", "not UTF-8"),
+    ("generate.py run --num_samples 0", "num_samples is 0: give a whole number from 1 to 1,000,000"),
+    (f"generate.py run --num_samples {2**31}", f"num_samples is {2**31}"),
+    (f"generate.py run --num_samples 1000000 --batch_size {2**40} --max_new_tokens 90", "1,000,000 texts of"),
+    ("generate.py run --network nowhere:Net", "network is 'nowhere:Net'"),
+    ("generate.py run --stop ''", "stop string is empty"),
+    ("generate.py run --device abacus", "abacus"),
+    ("generate.py run --device cuda:77", "cuda:77"),
+    ("generate.py run --dtype int4", "dtype is 'int4': give one of auto, float32"),
+    ("generate.py run --logprobs", "add --jsonl"),
+    ("generate.py run --compile --no_cache", "compile needs the cache"),
+    ("generate.py run --endless --no_cache", "endless needs the cache: leave out either endless or use_cache=False"),
+    ("generate.py run --endless --prompt The --prompt 'A long lane'", "endless is for prompts of equal length"),
+    ("generate.py run --interactive --prompt a", "--interactive reads prompts from the terminal"),
+    ("generate.py run --interactive --ignore_eos", "--interactive, or --chat without --prompt) takes no --ignore_eos"),
+    ("generate.py run --interactive --jsonl", "takes no --no_cache, --jsonl or --num_samples"),
+    ("generate.py run --chat --prompt x", "has no chat template, neither in tokenizer_config.json nor as"),
+    ("generate.py run --interactive --system x", "has no chat template"),
+    ("generate.py run --prompt x --system x", "system is the first message of a chat: add --chat"),
+    ("generate.py run --prompt_file /no/such/file", "/no/such/file"),
+    ("generate.py run --tokenizer /no/such/file", "/no/such/file"),
+    ("generate.py run --promt a", "did you mean '--prompt'?"),
+    ("generate.py run --prompt=--", "--prompt=--: the value -- cannot be given to a flag"),
+    ("generate.py run Tim went", "unknown argument 'Tim': did you mean --prompt \"Tim went\"?"),
+    ("generate.py run --seed 1 'Tim went'", 'did you mean --prompt "Tim went"?'),
+    ("generate.py", "start one with `python train.py`"),
+    ("generate.py nowhere", "nowhere does not exist"),
+    ("generate.py 'Tim went'", 'did you mean --prompt "Tim went"?'),
+    (f"generate.py '{LONG}'", 'did you mean --prompt "The fox'),
+    ("evaluate.py run", "is not a run of train.py, or its config.toml cannot be read: name the text to score with"),
+    ("evaluate.py run --tokenizer text.txt", "tokenizer cannot be used with the run's validation text: add --data"),
+    ("evaluate.py run --data empty.txt", "is empty"),
+    ("evaluate.py run --data nowhere", "nowhere does not exist"),
+    ("evaluate.py run --data text.txt --stride 0", "stride is 0: give a whole number of at least 1"),
+    ("evaluate.py run --data text.txt --stride 2401", "stride is 2401: windows are 2,400 tokens long"),
+    (f"evaluate.py run --data text.txt --batch_size {2**63}", f"batch_size is {2**63}: give a whole number"),
+    ("evaluate.py run text.txt", "did you mean --data text.txt?"),
+    ("convert.py nowhere x --to hf", "nowhere does not exist"),
+    ("convert.py other x --to hf", "neither config.json nor params.json"),
+    ("convert.py run other --to hf", "other exists"),
+    ("convert.py run run --to meta", "run exists"),
+    ("convert.py run text.txt --to llama2c", "exists"),
+    ("convert.py run a/b --to hf", "a is not a directory"),
+    ("convert.py run x --to gguf", "gguf"),
+    ("convert.py run x", "--to"),
+    ("convert.py run x --to hf --dtype int8", "int8"),
+    ("convert.py run x --to llama2c --dtype bfloat16", "float32"),
+    ("convert.py run x --to hf --tokenizer other/tokenizer.model", "300 tokens, the model 290"),
+    ("convert.py run x --to hf --tokenizer none.model", "none.model"),
+    ("convert.py theta x --to llama2c", "rope_theta is 5"),
+    ("convert.py theta x --to llama2c --force", "rope_theta is 5"),
+    ("convert.py scaled x --to meta", "rope_scaling is"),
+    ("convert.py eps x --to llama2c", "norm_eps is 1e-06, and llama2.c fixes it at 1e-05: --force"),
+    ("convert.py run x --to hf --dtipe float16", "did you mean '--dtype'?"),
+    ("convert.py run y.bin --to llama2c", "y.tokenizer.bin exists"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with a model and its tokenizer (run), and what the table names."""
+    path = tmp_path_factory.mktemp("folder")
+    for name, vocab_size in (("run", 290), ("other", 300)):
+        save_tokenizer(load_tokenizer(train_tokenizer([TEXT], path / "tok", "bpe", vocab_size)), path / name)
+    (path / "tok").rename(path / "unused.model")
+    torch.manual_seed(0)
+    size = {"dim": 16, "n_layers": 1, "n_heads": 2, "vocab_size": 290, "max_seq_len": CONTEXT}
+    scaling = RopeScaling("linear", 2.0)
+    changes = {"run": {}, "theta": {"rope_theta": 5e5}, "eps": {"norm_eps": 1e-6}, "scaled": {"rope_scaling": scaling}}
+    for name, change in changes.items():
+        save_model(Transformer(ModelArgs(**size, **change)), path / name)
+    (path / "text.txt").write_text(TEXT, encoding="utf-8")
+    (path / "empty.txt").touch()
+    (path / "y.tokenizer.bin").touch()
+    return path
+
+
+@pytest.mark.parametrize(("command", "words"), WRONG)
+def test_a_mistake_is_one_line_and_nothing_is_written(folder, monkeypatch, capsys, command, words):
+    monkeypatch.chdir(folder)
+    before = sorted(Path().rglob("*"))
+    program, *arguments = shlex.split(command)
+    code = run_in_process(import_module(program.removesuffix(".py")).main, program, *arguments)
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "")
+    assert err.startswith(f"{program}: error: ")
+    assert err.count("\n") == 1
+    assert words in err
+    assert sorted(Path().rglob("*")) == before
