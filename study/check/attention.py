@@ -133,6 +133,7 @@ class Probes:
         self.inputs = Inputs.random(sizes)._replace(mask=torch.ones(self.T, self.T, dtype=torch.bool))
         self.transposed = False  # the output is (B, H, T, D)
         self.inverted = False  # the mask
+        self.turned = ("neighbours", 0, False)  # layout, how many times the values are rotated, or else the output
 
     def output(self, inputs: Inputs) -> Tensor:
         """The output, float64 (B, T, H, D)."""
@@ -147,7 +148,12 @@ class Probes:
         one_hot = torch.zeros_like(inputs.v)
         for head, token in product(range(self.K), range(self.T)):
             one_hot[:, token, head, head * self.T + token] = 1
+        layout, times, of_output = self.turned  # which is undone, to measure the rest
+        if not of_output:
+            one_hot = rotated(one_hot, -times * inputs.angle, layout).float()
         out = self.output(inputs._replace(v=one_hot))
+        if of_output:
+            out = rotated(out, -times * inputs.angle, layout)
         return out[..., : self.K * self.T].unflatten(-1, (self.K, self.T))
 
     def findings(self) -> Iterator[Finding]:
@@ -584,6 +590,7 @@ class Probes:
                 continue
             if times == 0:
                 return None
+            self.turned = (layout, times, of_output)
             fault = faults.OUTPUT if of_output else faults.VALUES
             what = "The output is" if of_output else "Values are"
             return Finding(f"{what} rotated by the angles of the table", f"{times} times", "not at all", fault)

@@ -211,13 +211,12 @@ ONE_NUMBER = Fault(
 INPUT_RETURNED = Fault(
     "x is returned unrotated", "The result equals the input. Multiply by the table, and return the product.", 1
 )
-ONE_ROTATED = Fault(
-    "only one of q and k is rotated",
+ONLY_Q_ROTATED = Fault(
+    "only q is rotated",
     "A score depends on the distance only if both are rotated: (R_m q) . (R_n k). Otherwise it depends on m or on n.",
     2,
 )
-ONLY_Q_ROTATED = ONE_ROTATED._replace(name="only q is rotated")
-ONLY_K_ROTATED = ONE_ROTATED._replace(name="only k is rotated")
+ONLY_K_ROTATED = ONLY_Q_ROTATED._replace(name="only k is rotated")
 OPPOSITE = Fault(
     "q and k are rotated in opposite directions",
     "Then a score depends on the sum of the positions, m + n, instead of their difference. Rotate both the same way.",
@@ -244,9 +243,9 @@ REAL_PART = Fault(
     5,
 )
 AXES = Fault("the axes are in another order", "The result has the axes of the input, (B, T, H, D): transpose back.", 7)
-SOME_BATCH = Fault("only one row of the batch", "Process all B texts of the batch, axis 0.", 7)
-SOME_TOKENS = Fault("only one token", "Process all T tokens, axis 1.", 7)
-SOME_HEADS = Fault("only one head", "Process all heads, axis 2.", 7)
+SOME_BATCH = Fault("not all rows of the batch", "Process all B texts of the batch, axis 0.", 7)
+SOME_TOKENS = Fault("not all tokens", "Process all T tokens, axis 1.", 7)
+SOME_HEADS = Fault("not all heads", "Process all heads, axis 2.", 7)
 SOME_PAIRS = Fault("only some of the pairs", "All D/2 pairs are rotated, each by its own angle.", 5)
 
 # The mask.
@@ -379,6 +378,7 @@ SCALED = Fault("the stored numbers differ from xk and xv", "A cache stores keys 
 MIRRORED_SLOTS = Fault("the tokens of a chunk in reverse order", "Token t of the chunk goes to slot start_pos + t.", 8)
 CLEARED = Fault("earlier tokens are lost", "Each update empties the cache: allocate it once, in __init__.", 8)
 CACHE_AXES = Fault("the axes are in another order", "Keys and values are returned as (B, K, S, D).", 8)
+CACHE_DTYPE = Fault("the dtype changes", "Keys and values are returned in the dtype of xk and xv: .type_as(xk).", 8)
 ALL_LAYERS = Fault("all layers come back", "update returns one layer: self.keys[layer].", 8)
 WRONG_T = Fault("T is read from another axis", "Keys are (B, K, T, D): the number of new tokens is xk.shape[2].", 8)
 

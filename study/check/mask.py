@@ -22,8 +22,11 @@ def visible(start_pos: int, T: int) -> Tensor:
     return torch.ones(T, start_pos + T, dtype=torch.bool).tril(start_pos)
 
 
-def read_mask(raw: Any) -> tuple[Tensor | None, Fault | None]:
-    """The mask as booleans without leading axes of size 1, and the fault of its form if it has one."""
+def read_mask(raw: Any, is_added: bool = False) -> tuple[Tensor | None, Fault | None]:
+    """The mask as booleans without leading axes of size 1, and the fault of its form if it has one.
+
+    ``is_added`` if a number of any mask is negative: 0 then is visible, because the masks are added to the scores.
+    """
     fault = None
     if isinstance(raw, np.ndarray | list | tuple):
         try:
@@ -39,7 +42,7 @@ def read_mask(raw: Any) -> tuple[Tensor | None, Fault | None]:
     if mask.dtype == torch.bool:
         return mask, fault
     values = mask.to(torch.float64)  # torch cannot compare tensors of every dtype
-    if (values < 0).any():  # 0 and -inf, or a large negative number, to be added to the scores
+    if is_added or (values < 0).any():
         return values > -1, faults.NOT_BOOLEAN
     return values != 0, faults.NOT_BOOLEAN
 
@@ -47,7 +50,8 @@ def read_mask(raw: Any) -> tuple[Tensor | None, Fault | None]:
 def measure(call: Caller, conventions: Conventions) -> Iterator[Finding]:
     yield from call.order_finding("causal_mask")
     raws = [call(*chunk) for chunk in CHUNKS]
-    masks = [read_mask(raw)[0] for raw in raws]
+    is_added = any(isinstance(raw, Tensor) and not raw.is_complex() and (raw.double() < 0).any() for raw in raws)
+    masks = [read_mask(raw, is_added)[0] for raw in raws]
     shape = shape_finding(raws, masks)
     if shape:
         yield shape

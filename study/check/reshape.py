@@ -67,8 +67,9 @@ def measure(call: Caller, conventions: Conventions) -> Iterator[Finding]:
         if not all(isinstance(value, Raised) for _, value in tried):
             break
     probe, value = next(((probe, value) for probe, value in tried if not isinstance(value, Raised)), tried[0])
-    if isinstance(value, Raised):
-        raise value
+    error = tried[0][1]
+    if isinstance(error, Raised) and (isinstance(value, Raised) or probe.is_right(value)):
+        raise error
     yield finding_of(probe, value)
 
 
@@ -122,11 +123,12 @@ def fault_of(value: Any, table: Tensor, x: Tensor) -> tuple[Fault | None, ...]:
         return (faults.REAL,)
     numbers = (spread.real if spread.is_complex() else spread).double() % 50
     row, column = numbers.floor().long() - 1, ((numbers - numbers.floor()) * 100).round().long() - 1
-    b, _, h, i = torch.meshgrid(*map(torch.arange, spread.shape), indexing="ij")
+    b, t, h, i = torch.meshgrid(*map(torch.arange, spread.shape), indexing="ij")
     if not torch.equal(column, i):
         known = bool(((column >= 0) & (column < width)).all())
         return (faults.BROADCAST_AXES if known else None,)
     axes = [(row[:1, :1, :1, :1].expand_as(row), faults.ONE_ROW), (h, faults.HEADS), (b, faults.BATCH)]
+    axes += [(T - 1 - t, faults.ROW_ORDER), ((t + 1) % T, faults.ROW_SHIFTED), ((t - 1) % T, faults.ROW_SHIFTED)]
     return (next((fault for place, fault in axes if torch.equal(row, place)), None),)
 
 

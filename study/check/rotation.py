@@ -107,7 +107,7 @@ def is_rotated(value: Any, right: list[Tensor]) -> bool:
 
 
 def measured(call: Caller, form: Form, conventions: Conventions) -> Iterator[Finding]:
-    found = list(result_findings(call, form))
+    found = list(result_findings(call, form)) or list(dtype_findings(call, form))
     yield from found
     if found:
         return
@@ -124,7 +124,6 @@ def measured(call: Caller, form: Form, conventions: Conventions) -> Iterator[Fin
         if kind(value) == yours[1]:
             yours = [numbers(x[0].double()[0, 1, 0]) for x in (value, right)]
         yield Finding(sentence, yours[0], yours[1])
-    yield from dtype_findings(call, form)
     yield from call.overwritten_finding()
 
 
@@ -246,9 +245,10 @@ class Matrix:
     def findings(self, conventions: Conventions) -> Iterator[Finding]:
         if not self.constant.isfinite().all() or self.constant.abs().max() > 1e-3:
             fault = faults.PRODUCT if self.constant.isfinite().all() else faults.SCALED_X
-            yield Finding(
-                "Vectors of zeros stay zero; q of token 1, head 0", self._row(self.constant), "0, 0, 0", fault
-            )
+            one = int(not self.constant[0].any())  # of q and k
+            sentence = f"Vectors of zeros stay zero; {'qk'[one]} of token 1, head 0"
+            yours = numbers(self.constant[one].reshape(SHAPE)[0, 1, 0, :3])
+            yield Finding(sentence, yours, "0, 0, 0", fault)
             return
         if not torch.equal(self.reaches, torch.eye(2, dtype=torch.bool)):
             yield self._crossed()
@@ -272,9 +272,6 @@ class Matrix:
             yield Finding(sentence, f"{layout_q} and {layout_k}", "the same twice", faults.MIXED)
         if not in_q and not in_k:
             yield from self._nonlinear()
-
-    def _row(self, out: Tensor) -> str:
-        return numbers(out[0].reshape(SHAPE)[0, 1, 0, :3])
 
     def _crossed(self) -> Finding:
         names = ("xq", "xk")
@@ -391,7 +388,7 @@ class Linear:
         b, t, h, channel = self.outputs.T
         pair, number = self._numbers_of_pairs(channel)
         formulas[b, t, h, pair, number, self._numbers_of_pairs(self.inputs[:, 3])[1]] = self.terms
-        wrong = (formulas - RIGHT).abs().amax((-1, -2, -3)) > 1e-3  # (B, T, H, D/2)
+        wrong = ~((formulas - RIGHT).abs().amax((-1, -2, -3)) < 1e-3)  # (B, T, H, D/2), True for NaN
         if not wrong.any():
             return
         at = tuple(wrong.nonzero()[0].tolist())
@@ -472,6 +469,7 @@ def fit(values: Tensor, angle: Tensor) -> tuple[Tensor, Tensor]:
             better = (error < best) & (error < 1e-3) & (best > 1e-3)
             terms[better], best[better] = found.T[better], error[better]
             cells[better] = torch.tensor([row, column])
+    terms[best > 1e-3] = torch.nan
     return terms, cells
 
 
@@ -528,6 +526,8 @@ def formula_text(formula: Tensor) -> str:
 
 
 def sum_text(coefficients: Tensor) -> str:
+    if coefficients.isnan().any():
+        return "no sum of x and y times cos a and sin a"
     text = ""
     for letter, terms in zip("xy", coefficients):
         for term, value in zip(TERMS, terms.tolist()):

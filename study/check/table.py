@@ -224,8 +224,10 @@ def uneven_finding(found: Tensor, dim: int) -> Finding:
     if close(grown[4], grown[2] ** 2, 1e-2):  # p^f
         sentence = "The angles at position 2 are the product of 2 and the frequencies"
         return Finding(sentence, numbers(grown[2]), numbers(angles(dim, END, THETA)[2]), faults.ADDED_ANGLES)
-    sentence = f"The angles of pair 0 at positions 0, 1, 2 .. (dim {dim}, theta {THETA:g})"
-    return Finding(sentence, numbers(grown[:, 0]), numbers(torch.arange(END)), faults.POSITIONS)
+    right = angles(dim, END, THETA)
+    pair = int(((grown - right).abs() > 1e-2).any(0).nonzero()[0])
+    sentence = f"The angles of pair {pair} at positions 0, 1, 2 .. (dim {dim}, theta {THETA:g})"
+    return Finding(sentence, numbers(grown[:, pair]), numbers(right[:, pair]), faults.POSITIONS)
 
 
 def start_finding(found: Tensor, dim: int) -> Iterator[Finding]:
@@ -244,11 +246,11 @@ def start_finding(found: Tensor, dim: int) -> Iterator[Finding]:
     if close(first.abs(), right, TOLERANCE) and close(steps, torch.ones_like(steps), TOLERANCE):
         fault = faults.ADDED_ANGLES
     elif close(unit((END - 1) * right), found[0], 2e-2) and close(steps, -right, 2e-2):
-        yield Finding("The positions of rows 0, 1, 2 ..", "6, 5, 4 ..", "0, 1, 2 ..", faults.POSITIONS)
+        yield Finding("The positions of rows 0, 1, 2 ..", "6, 5, 4", "0, 1, 2", faults.POSITIONS)
         return
     elif start is not None:
-        rows = f"{start}, {start + 1}, {start + 2} .."
-        yield Finding("The positions of rows 0, 1, 2 ..", rows, "0, 1, 2 ..", faults.SHIFTED)
+        rows = f"{start}, {start + 1}, {start + 2}"
+        yield Finding("The positions of rows 0, 1, 2 ..", rows, "0, 1, 2", faults.SHIFTED)
         return
     yield Finding("Position 0 is not rotated; the angles of row 0", numbers(first), "0", fault)
 
