@@ -88,10 +88,11 @@ def tokenize(folder: Path, sources: list[Documents], tokenizer: Tokenizer) -> No
     digest = hashlib.sha256()
     tokens = size = chunks = 0  # so far; the size in bytes
     val_chunk = None  # where the second source begins
+    total = sum(source.text_size() for source in sources)
     with (
         (folder / "tokens.bin").open("wb") as ids_file,
         (folder / "chunks.bin").open("wb") as chunks_file,
-        tqdm(unit="char", unit_scale=True, desc="tokenizing", disable=None, delay=1) as bar,
+        tqdm(total=total or None, unit="B", unit_scale=True, desc="tokenizing", disable=None, delay=1) as bar,
     ):
         for source in sources:
             val_chunk = chunks if source is not sources[0] else None
@@ -103,8 +104,9 @@ def tokenize(folder: Path, sources: list[Documents], tokenizer: Tokenizer) -> No
                     ids_file.write(row)
                     digest.update(row)
                     tokens += len(row) // dtype.itemsize
-                    size += len(chunk.text.encode())
-                    bar.update(len(chunk.text))
+                    length = len(chunk.text.encode())
+                    size += length
+                    bar.update(length)
                 chunks += len(batch)
             if chunks == (val_chunk or 0):
                 raise ValueError("the sources hold no text: give a source with text")

@@ -61,9 +61,9 @@ def split_documents(blocks: Iterable[str], separator: str | None, size: int = CH
         rest = rest[begin:]
         if splitter is None or len(rest) > LONG_DOCUMENT:
             parts = list(split_text(splitter.trim(rest, starts, False) if splitter else rest, size))
-            rest = parts.pop() if parts else ""  # the next block may continue the last chunk
-            yield from _chunks(parts, starts)
-            starts = starts and not parts
+            yield from _chunks(parts[:-2], starts)
+            starts = starts and len(parts) <= 2
+            rest = "".join(parts[-2:])  # the next block may continue the last chunk, or a separator that begins there
     # A separator that ends the text was not accepted above
     for number, document in enumerate(splitter.pattern.split(rest) if splitter else [rest]):
         yield from _last_chunks(document, splitter, starts or number > 0, size)

@@ -27,7 +27,7 @@ from ..cli import quantity
 from ..cli.files import write_atomically
 from .python_docs import DOCS_FORMAT, corpus_files, python_docs
 from .readers import Chunk, File, first_bytes, is_binary, open_text, read_file, split_documents
-from .tables import format_of, has_field, is_json_lines, json_format, without_gz
+from .tables import format_of, has_field, is_gzip, is_json_lines, json_format, without_gz
 from .token_cache import download_path, explain_disk_errors
 from .tokenizer import CHUNK
 
@@ -113,6 +113,11 @@ class Documents:
         for file in self.files:
             paths += corpus_files() if file is None else [file.path]
         return [file_status(path) for path in paths]
+
+    def text_size(self) -> int:
+        """The size of the text in bytes, separators included; 0 if it is not known before the text is read."""
+        is_plain = all(file and file.format == "text" and not is_gzip(file.name) for file in self.files)
+        return sum(status.size for status in self.statuses_at_open) if is_plain else 0
 
     def identity(self) -> str:
         """A hash that changes with a file's path, size or time, and with the way the files are read."""

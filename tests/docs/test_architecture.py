@@ -9,7 +9,8 @@ import pytest
 REPO = Path(__file__).parents[2]
 PAGE = (REPO / "docs/architecture.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| `([\w/]+\.py)` \| (.*?) \| .* \|$", PAGE, re.MULTILINE)
-CODE = {path: ast.parse(path.read_text(encoding="utf-8")) for path in [*REPO.glob("*.py"), *REPO.glob("model/**/*.py")]}
+FILES = [*REPO.glob("*.py"), *REPO.glob("model/**/*.py"), *REPO.glob("study/**/*.py")]
+CODE = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
 
 
 def defined(path: Path) -> set[str]:

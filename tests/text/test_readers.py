@@ -112,22 +112,23 @@ def test_documents_are_split_at_separators_for_any_block_size():
         assert joined(split_documents(blocks, "<|end|>")) == expected
 
 
-def test_of_a_long_document_only_a_part_is_held_in_memory(monkeypatch):
+@pytest.mark.parametrize("padding", range(0, 60, 7))
+def test_of_a_long_document_only_a_part_is_held_in_memory(monkeypatch, padding):
     monkeypatch.setattr("model.text.readers.LONG_DOCUMENT", 500)
-    first, second = "\n  one two\n" * 900, "three\n" * 900
+    first, second = "\n  one two\n" * 90 + padding * "x", "three" * 190
     consumed = 0
 
     def blocks():
         nonlocal consumed
-        text = f"{first}\n%\n{second}\n%\nfour"
-        for start in range(0, len(text), 100):
+        text = f"{first}<|endoftext|>\n{second}\n<|endoftext|>\nfour"
+        for start in range(0, len(text), 10):
             consumed += 1
-            yield text[start : start + 100]
+            yield text[start : start + 10]
 
-    chunks = split_documents(blocks(), "\n%\n", size=50)
+    chunks = split_documents(blocks(), "<|endoftext|>", size=64)
     beginning = next(chunks)
-    assert consumed < 10
-    assert joined([beginning, *chunks]) == [first[1:].rstrip(), second.rstrip(), "four"]
+    assert consumed < 60
+    assert joined([beginning, *chunks]) == [first[1:].rstrip(), second, "four"]
 
 
 @pytest.mark.parametrize("text", ["", "x", "a b " * 999, "  " * 999, "x" * 999, "日本語 " * 300, "\n \n" * 500])

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from model import KVCache, ModelArgs, Transformer, generate
 from model.decoding.chat import open_chat
 from model.weights import load_args, load_model, load_tokenizer, open_checkpoint, save_model, save_tokenizer
 from model.weights.tensors import load_tensors
+from model.weights.tokenizers import check_size
 
 CONTEXT = 64
 SIZES = {
@@ -243,6 +245,23 @@ def test_a_tokenizer_of_qwens_kind_encodes_as_transformers_does(qwen):
         assert ours.encode(text) == (ids or [ours.bos_id]), text
         assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
     assert ours.bos_id == turn_end, "an empty text begins with EOS, because there is no BOS"
+
+
+def test_without_a_bos_none_is_put_before_a_text_even_if_nothing_processes_it(qwen, tmp_path):
+    shutil.copytree(qwen[0], tmp_path / "model")
+    file = tmp_path / "model" / "tokenizer.json"
+    content = json.loads(file.read_text(encoding="utf-8"))
+    file.write_text(json.dumps(content | {"post_processor": None}), encoding="utf-8")
+    (tmp_path / "model" / "tokenizer_config.json").write_text('{"eos_token": "<|im_end|>"}', encoding="utf-8")
+    assert load_tokenizer(tmp_path / "model").encode("the rope") == load_tokenizer(qwen[0]).encode("the rope")
+
+
+@pytest.mark.parametrize(("rows", "fits"), [(151_665, True), (151_936, True), (152_064, True), (152_400, False)])
+def test_qwens_vocabulary_may_be_padded_by_more_than_128_rows(qwen_tokenizer, rows, fits):
+    tokenizer = load_tokenizer(qwen_tokenizer)
+    tokenizer.vocab_size = 151_665
+    with nullcontext() if fits else pytest.raises(ValueError, match="151665 tokens, the model 152400"):
+        check_size(tokenizer, rows, tokenizer.path)
 
 
 def test_a_saved_tokenizer_of_qwens_kind_still_has_no_bos(qwen, tmp_path):

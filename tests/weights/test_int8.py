@@ -181,6 +181,7 @@ def test_all_matrices_are_int8_and_norms_are_not(loaded):
         assert type(model.tok_embeddings) is Int8Embedding
         assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
         assert all("norm" in name for name, _ in model.named_parameters())
+        assert not any(weight.requires_grad for weight in model.parameters())
         if tied:
             assert model.output.weight.data_ptr() == model.tok_embeddings.weight.data_ptr()
 
