@@ -88,6 +88,9 @@ POLAR = Fault("polar's arguments exchanged", "torch.polar takes the length first
 LENGTH = Fault("the length is not 1", "A rotation has length 1: torch.polar(torch.ones_like(angles), angles).", 4)
 DEGREES = Fault("degrees", "Angles are in radians: position 1 rotates pair 0 by 1 radian, which is 57.3 degrees.", 4)
 CIRCLES = Fault("a factor of pi", "The angle is p theta^(-2i/dim) radians, not multiplied or divided by 2 pi.", 4)
+FACTOR = Fault(
+    "a factor of the angles", "The angle is p theta^(-2i/dim) radians, without another factor: position 1 has 1.", 4
+)
 ADDED_ANGLES = Fault(
     "added instead of multiplied", "The angle is position times frequency: torch.outer(positions, freqs).", 4
 )
@@ -192,6 +195,9 @@ PRODUCT = Fault(
     "A rotation multiplies the complex number x + jy by the table's. A sum or a quotient does not rotate.",
     1,
 )
+FORMULA = Fault(
+    "the formula of the rotation", "A pair (x, y) becomes (x cos a - y sin a, x sin a + y cos a): compare the terms.", 1
+)
 TWICE = Fault(
     "rotated twice",
     "A token at position p is rotated to 2p. If both q and k are, distances double; if only one is, a score depends on "
@@ -205,13 +211,12 @@ ONE_NUMBER = Fault(
 INPUT_RETURNED = Fault(
     "x is returned unrotated", "The result equals the input. Multiply by the table, and return the product.", 1
 )
-ONE_ROTATED = Fault(
-    "only one of q and k is rotated",
+ONLY_Q_ROTATED = Fault(
+    "only q is rotated",
     "A score depends on the distance only if both are rotated: (R_m q) . (R_n k). Otherwise it depends on m or on n.",
     2,
 )
-ONLY_Q_ROTATED = ONE_ROTATED._replace(name="only q is rotated")
-ONLY_K_ROTATED = ONE_ROTATED._replace(name="only k is rotated")
+ONLY_K_ROTATED = ONLY_Q_ROTATED._replace(name="only k is rotated")
 OPPOSITE = Fault(
     "q and k are rotated in opposite directions",
     "Then a score depends on the sum of the positions, m + n, instead of their difference. Rotate both the same way.",
@@ -238,9 +243,9 @@ REAL_PART = Fault(
     5,
 )
 AXES = Fault("the axes are in another order", "The result has the axes of the input, (B, T, H, D): transpose back.", 7)
-SOME_BATCH = Fault("only one row of the batch", "Process all B texts of the batch, axis 0.", 7)
-SOME_TOKENS = Fault("only one token", "Process all T tokens, axis 1.", 7)
-SOME_HEADS = Fault("only one head", "Process all heads, axis 2.", 7)
+SOME_BATCH = Fault("not all rows of the batch", "Process all B texts of the batch, axis 0.", 7)
+SOME_TOKENS = Fault("not all tokens", "Process all T tokens, axis 1.", 7)
+SOME_HEADS = Fault("not all heads", "Process all heads, axis 2.", 7)
 SOME_PAIRS = Fault("only some of the pairs", "All D/2 pairs are rotated, each by its own angle.", 5)
 
 # The mask.
@@ -373,6 +378,7 @@ SCALED = Fault("the stored numbers differ from xk and xv", "A cache stores keys 
 MIRRORED_SLOTS = Fault("the tokens of a chunk in reverse order", "Token t of the chunk goes to slot start_pos + t.", 8)
 CLEARED = Fault("earlier tokens are lost", "Each update empties the cache: allocate it once, in __init__.", 8)
 CACHE_AXES = Fault("the axes are in another order", "Keys and values are returned as (B, K, S, D).", 8)
+CACHE_DTYPE = Fault("the dtype changes", "Keys and values are returned in the dtype of xk and xv: .type_as(xk).", 8)
 ALL_LAYERS = Fault("all layers come back", "update returns one layer: self.keys[layer].", 8)
 WRONG_T = Fault("T is read from another axis", "Keys are (B, K, T, D): the number of new tokens is xk.shape[2].", 8)
 
