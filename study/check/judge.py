@@ -20,11 +20,11 @@ from .verdict import Finding, Verdict
 TOGETHER = "all together"
 MEASURES: dict[str, tuple[Callable[[Caller, Conventions], Iterator[Finding]], tuple[str, ...], int]] = {
     "precompute_freqs_cis": (table.measure, table.ARGUMENTS, 4),
-    "reshape_for_broadcast": (reshape.measure, reshape.ARGUMENTS, 7),
+    "reshape_for_broadcast": (reshape.measure, reshape.ARGUMENTS, 6),
     "apply_rotary_emb": (rotation.measure, rotation.ARGUMENTS, 5),
     "causal_mask": (mask.measure, mask.ARGUMENTS, 8),
     "KVCache": (cache.measure, (), 8),
-    "attention": (attentions.measure, attentions.ARGUMENTS, 6),
+    "attention": (attentions.measure, attentions.ARGUMENTS, 7),
 }
 
 
@@ -120,7 +120,7 @@ def judge_together(reader: Reader, conventions: Conventions) -> Verdict:
         sentence = "attention and apply_rotary_emb rotate the same pairs of channels"
         yours = f"{conventions.attention_layout} and {conventions.layout}"
         expected = f"{conventions.layout} and {conventions.layout}"
-        return Verdict(TOGETHER, "wrong", findings=[Finding(sentence, yours, expected)], remarks=[DISAGREE], step=7)
+        return Verdict(TOGETHER, "wrong", findings=[Finding(sentence, yours, expected)], remarks=[DISAGREE], step=6)
     form, path = conventions.table or FORMS[0], next(iter(reader.modules))
     functions = counterparts(conventions)
     functions |= {name: reader.find(name)[0] for name in conventions.right}
@@ -159,5 +159,5 @@ def judge_together(reader: Reader, conventions: Conventions) -> Verdict:
         if difference > 2e-2:  # allows a table in bfloat16
             sentence = f"{way}, the largest difference from the formula"
             finding = Finding(sentence, f"{difference:.4g}", "0")
-            return Verdict(TOGETHER, "wrong", findings=[finding], remarks=[DISAGREE], step=7)
+            return Verdict(TOGETHER, "wrong", findings=[finding], remarks=[DISAGREE], step=6)
     return Verdict(TOGETHER, "right")

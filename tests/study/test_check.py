@@ -146,7 +146,7 @@ def test_a_mistake_without_a_name_is_shown_by_its_measurement(tmp_path, measured
 
 def test_the_step_of_each_fault_is_in_the_docs_and_about_its_function():
     headings = dict(re.findall(r"^## (\d+)\. (.*)$", (REPO / "docs/rope.md").read_text(encoding="utf-8"), re.MULTILINE))
-    about = {1: "pair", 2: "relative", 4: "frequencies", 5: "ways to write", 6: "attention", 7: "enters", 8: "cache"}
+    about = {1: "pair", 2: "relative", 4: "frequencies", 5: "ways to write", 6: "enters", 7: "attention", 8: "cache"}
     about[12] = "mistakes"
     for fault in FAULTS.values():
         assert about[fault.step] in headings[str(fault.step)], fault
