@@ -7,7 +7,7 @@ calls.py         calls of the reader's functions, their exceptions, and the orde
 table.py, reshape.py, rotation.py, mask.py, cache.py, attention.py
                  measure one function each, stage by stage: a stage that is wrong ends what depends on it
 forms.py         the forms of a rotation table
-faults.py        what is shown of a mistake: its name, and why it is wrong
+faults.toml      what is shown of a mistake: its name, and why it is wrong; faults.py reads it
 verdict.py       a measurement that differs from the expected one, and the text of a verdict
 
 A right function passes all measurements, however it is written. What a wrong one does is shown as a measurement beside

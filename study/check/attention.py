@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from . import faults
 from .calls import Caller, Raised, kind
-from .faults import Fault
+from .faults import FAULTS, Fault
 from .forms import FORMS, Conventions, Form, angles, close, unit
 from .rotation import LAYOUTS, numbers, random_angles, rotated
 from .verdict import Finding
@@ -58,7 +57,7 @@ def measure(call: Caller, conventions: Conventions) -> Iterator[Finding]:
     found = list(probes.findings())
     yield from found or probes.whole()
     if fused.name:
-        yield Finding("Fused attention functions called", fused.name, "none", faults.SDPA)
+        yield Finding("Fused attention functions called", fused.name, "none", FAULTS["SDPA"])
     yield from call.overwritten_finding()
 
 
@@ -114,11 +113,11 @@ PRODUCTS = {
     "softmax(q k^T / sqrt(D))": lambda q, k: (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1),
 }
 FAULTS_OF_PRODUCTS = {
-    "k q^T": faults.SCORES_TRANSPOSED,
-    "q q^T": faults.SCORES_OF_ONE,
-    "k k^T": faults.SCORES_OF_ONE,
-    "the cosine of q and k": faults.COSINES,
-    "softmax(q k^T / sqrt(D))": faults.SOFTMAX_TWICE,
+    "k q^T": FAULTS["SCORES_TRANSPOSED"],
+    "q q^T": FAULTS["SCORES_OF_ONE"],
+    "k k^T": FAULTS["SCORES_OF_ONE"],
+    "the cosine of q and k": FAULTS["COSINES"],
+    "softmax(q k^T / sqrt(D))": FAULTS["SOFTMAX_TWICE"],
 }
 
 
@@ -161,13 +160,13 @@ class Probes:
         found = self._shape(raw)
         if found:
             yield found
-            if found.fault is not faults.NOT_BACK:
+            if found.fault is not FAULTS["NOT_BACK"]:
                 return
             self.transposed = True
         again = self.call(*self.inputs.arguments(self.form))
         if not torch.equal(raw.nan_to_num(), again.nan_to_num()):
             difference = float((raw - again).abs().max())
-            yield Finding("The largest difference of two equal calls", f"{difference:.4g}", "0", faults.RANDOM)
+            yield Finding("The largest difference of two equal calls", f"{difference:.4g}", "0", FAULTS["RANDOM"])
             return
         out = self.output(self.inputs)
         if not out.isfinite().all():
@@ -175,11 +174,11 @@ class Probes:
             hidden = self.inputs._replace(mask=~self.inputs.mask)
             if not self.output(hidden).isfinite().all():
                 tokens = ", ".join(map(str, bad.nonzero()[:, 0].tolist()))
-                fault = faults.SELF_HIDDEN if tokens == "0" else None
+                fault = FAULTS["SELF_HIDDEN"] if tokens == "0" else None
                 yield Finding("With a mask that hides nothing, the output is NaN for tokens", tokens, "none", fault)
                 return
             sentence = "A mask that is True everywhere hides nothing, so the output is finite; it is"
-            yield Finding(sentence, "NaN", "finite", faults.INVERTED_MASK)
+            yield Finding(sentence, "NaN", "finite", FAULTS["INVERTED_MASK"])
             self.inverted = True
         found = self._values() or self._origin()
         if found:
@@ -219,23 +218,23 @@ class Probes:
         B, T, H, _, D = self.sizes
         sentence, right = "The output has the shape of xq", (B, T, H, D)
         if not torch.is_tensor(raw) or raw.is_complex():
-            return Finding(sentence, kind(raw), str(right), faults.NOT_RETURNED if raw is None else None)
+            return Finding(sentence, kind(raw), str(right), FAULTS["NOT_RETURNED"] if raw is None else None)
         shape = tuple(raw.shape)
         if shape in (right, (B, T, H * D)):
             return None
         fault = None
         if shape in ((B, H, T, D), (B, H, T * D)):
-            fault = faults.NOT_BACK
+            fault = FAULTS["NOT_BACK"]
         elif shape[-1:] == (T,) and raw.ndim == 4 and T != D:
-            fault = faults.WEIGHTS
+            fault = FAULTS["WEIGHTS"]
         elif shape in ((B, T, D), (B, T, 1, D)):
-            fault = faults.ONE_HEAD_RETURNED
+            fault = FAULTS["ONE_HEAD_RETURNED"]
         elif shape in ((1, T, H, D), (T, H, D)):
-            fault = faults.SOME_BATCH
+            fault = FAULTS["SOME_BATCH"]
         elif shape in ((B, 1, H, D), (B, H, D)):
-            fault = faults.SOME_TOKENS
+            fault = FAULTS["SOME_TOKENS"]
         elif raw.numel() == B * T * H * D:
-            fault = faults.AXES
+            fault = FAULTS["AXES"]
         return Finding(sentence, str(shape), str(right), fault)
 
     def _values(self) -> Finding | None:
@@ -249,13 +248,13 @@ class Probes:
         unweighted = self.inputs._replace(q=torch.zeros_like(self.inputs.q), v=torch.zeros_like(self.inputs.v))
         at_rest = self.output(unweighted)
         if close(nothing, q):
-            fault = faults.RESIDUAL
+            fault = FAULTS["RESIDUAL"]
         elif close(at_rest, k.mean(1, keepdim=True).expand_as(at_rest)):
-            fault = faults.KEYS_MIXED
+            fault = FAULTS["KEYS_MIXED"]
         elif self._mixes(nothing, q):
-            fault = faults.QUERIES_MIXED
+            fault = FAULTS["QUERIES_MIXED"]
         elif self._mixes(nothing, k):
-            fault = faults.KEYS_MIXED
+            fault = FAULTS["KEYS_MIXED"]
         where = nothing[0, 0, 0, :4]
         return Finding("With values of 0 the output is 0; token 0, head 0", numbers(where), "0, 0, 0, 0", fault)
 
@@ -278,24 +277,24 @@ class Probes:
             places[t, h] = [tuple(place) for place in moved.nonzero().tolist()]
         out = self.output(self.inputs)
         if close(out, out[:, :, :1].expand_as(out)) and self.H > 1:
-            return Finding("The number of different heads in the output", "1", str(self.H), faults.ONE_HEAD_RETURNED)
+            return Finding("The number of different heads in the output", "1", str(self.H), FAULTS["ONE_HEAD_RETURNED"])
         if close(out, out[:1].expand_as(out)):
-            return Finding("The number of different rows of the batch", "1", str(self.B), faults.SOME_BATCH)
+            return Finding("The number of different rows of the batch", "1", str(self.B), FAULTS["SOME_BATCH"])
         if close(out, out[:, :1].expand_as(out)):
-            return Finding("The number of different tokens in the output", "1", str(self.T), faults.SOME_TOKENS)
+            return Finding("The number of different tokens in the output", "1", str(self.T), FAULTS["SOME_TOKENS"])
         if any(len(found) != 1 for found in places.values()):
             return None  # an axis of the softmax or of the scores, which the next stage names
         wrong = [(query, found[0]) for query, found in places.items() if found[0] != query]
         if not wrong:
             return None
-        fault = faults.VIEWED
+        fault = FAULTS["VIEWED"]
         values = at_rest.abs().amax((0, 3))  # (T, H, T): the tokens whose values reach each output
         if all((values[found[0]] > 1e-6).nonzero().tolist() == [[t]] for (t, _), found in places.items()):
-            fault = faults.OVER_HEADS
+            fault = FAULTS["OVER_HEADS"]
         elif all(found[0][0] == t for (t, _), found in places.items()):
-            fault = faults.REGROUPED
+            fault = FAULTS["REGROUPED"]
         elif all(found[0] == (h, t) for (t, h), found in places.items()):
-            fault = faults.NOT_BACK
+            fault = FAULTS["NOT_BACK"]
         (t, h), (token, head) = wrong[0]
         sentence = f"The output of the query of token {t}, head {h} is at"
         return Finding(sentence, f"token {token}, head {head}", f"token {t}, head {h}", fault)
@@ -310,7 +309,7 @@ class Probes:
             alone = [weights[:, t, :, :, t] for t in range(self.T)]
             if all((x > 1e-6).all() for x in alone) and self.K > 1:
                 sentence = "The output of head 0 is computed from the values of"
-                yield Finding(sentence, "all heads of the same token", "all tokens of head 0", faults.OVER_HEADS)
+                yield Finding(sentence, "all heads of the same token", "all tokens of head 0", FAULTS["OVER_HEADS"])
                 return
         value_heads = heads_of(weights.abs().sum((0, 1, 4)))  # (H, K)
         w = weights.sum(3).transpose(1, 2)  # (B, H, T, T)
@@ -325,8 +324,8 @@ class Probes:
     def _softmax(self, w: Tensor, inputs: Inputs) -> tuple[list[Finding], Model | None]:
         """The findings about weights (B, H, T, T) that are a function of the scores, and the model of the scores."""
         expected = ", ".join("1" * self.T)
-        sums = [("keys", -1, None), ("queries", -2, faults.SOFTMAX), ("heads", 1, faults.SOFTMAX_HEADS)]
-        sums.append(("batch", 0, faults.SOFTMAX))
+        sums = [("keys", -1, None), ("queries", -2, FAULTS["SOFTMAX"]), ("heads", 1, FAULTS["SOFTMAX_HEADS"])]
+        sums.append(("batch", 0, FAULTS["SOFTMAX"]))
         positive = w.clamp(min=0).isfinite() & (w > 1e-12)
         axis = next((each for each in sums if (w.sum(each[1]) - 1).abs().max() < 1e-3), None)
         logs = w.clamp(min=1e-30).log()
@@ -339,12 +338,12 @@ class Probes:
         if axis is None:
             scale = w.sum(-1)
             is_constant = (scale - scale.mean()).abs().max() < 1e-3
-            fault: Fault | None = faults.MEAN if is_constant else faults.NOT_NORMALISED
+            fault: Fault | None = FAULTS["MEAN"] if is_constant else FAULTS["NOT_NORMALISED"]
             found.append(Finding(sentence, row, expected, fault))
         elif axis[0] != "keys":
             fault = axis[2]
             if axis[0] == "queries" and model.what == "k q^T":
-                fault, model = faults.WEIGHTS_TRANSPOSED, model._replace(what="q k^T")
+                fault, model = FAULTS["WEIGHTS_TRANSPOSED"], model._replace(what="q k^T")
             found.append(Finding(f"{sentence}, which sum to 1 over the {axis[0]} instead", row, expected, fault))
             if abs(model.factor - self.D**-0.5) < 1e-2:
                 return found, None
@@ -359,11 +358,11 @@ class Probes:
         right = self.D**-0.5
         if abs(model.factor - right) < 3e-3:
             return []
-        fault = faults.SCALE
+        fault = FAULTS["SCALE"]
         if abs(model.factor - 1) < 3e-3:
-            fault = faults.UNSCALED
+            fault = FAULTS["UNSCALED"]
         elif abs(model.factor + right) < 3e-3:
-            fault = faults.NEGATED
+            fault = FAULTS["NEGATED"]
         sentence = f"The factor of the scores q k^T (D {self.D}, {self.T} tokens, {self.H} heads)"
         return [Finding(sentence, f"{model.factor:.4g}", f"{right:.4g}, which is 1 / sqrt(D)", fault)]
 
@@ -374,13 +373,13 @@ class Probes:
         order = scores.flatten().argsort()
         rows = scores / w
         if close(w.exp().sum(-1), torch.ones(w.shape[:3])):
-            fault = faults.LOGARITHM
+            fault = FAULTS["LOGARITHM"]
         elif (w.flatten()[order].diff() > -1e-6).all() or (w.flatten()[order].diff() < 1e-6).all():
-            fault = faults.NO_SOFTMAX  # a function of each score alone
+            fault = FAULTS["NO_SOFTMAX"]  # a function of each score alone
         elif ((w - 1).abs() < 1e-6).sum(-1).eq(1).all() and (w.sum(-1) - 1).abs().max() < 1e-6:
-            fault = faults.NO_SOFTMAX  # all weight for the largest score
+            fault = FAULTS["NO_SOFTMAX"]  # all weight for the largest score
         elif ((rows - rows[..., :1]).abs() < 1e-2 * rows.abs()).all():
-            fault = faults.NO_SOFTMAX  # each score divided by the sum
+            fault = FAULTS["NO_SOFTMAX"]  # each score divided by the sum
         sentence = "The weights of token 0, head 0 for scores " + numbers(scores[0, 0, 0])
         return Finding(sentence, numbers(w[0, 0, 0]), numbers(right[0, 0, 0]), fault)
 
@@ -449,11 +448,11 @@ class Probes:
         yours, expected = (", ".join(map(str, row.nonzero()[:, 0].tolist())) or "none" for row in (shown[t], mask[t]))
         if bad.any():
             hides = ~mask.all(1)
-            fault = faults.MASK_AFTER if torch.equal(bad, hides) else None
+            fault = FAULTS["MASK_AFTER"] if torch.equal(bad, hides) else None
             return Finding(f"{sentence}; the weights", "NaN", expected, self._mask_fault(masks, seen) or fault)
         if torch.equal(shown, mask):  # the right keys, with other weights
             after = scores.softmax(-1) * mask
-            fault = faults.MASK_AFTER if close(w, after) else None
+            fault = FAULTS["MASK_AFTER"] if close(w, after) else None
             rows = ~mask.all(1)
             t = int(rows.nonzero()[0]) if rows.any() else 0
             right = scores.masked_fill(~mask, -math.inf).softmax(-1)
@@ -463,18 +462,18 @@ class Probes:
             return Finding(f"The weights of token {t}, head 0", numbers(w[0, 0, t]), numbers(right[0, 0, t]), fault)
         if not shown.all() or close(w, scores.softmax(-1)):
             fault = self._mask_fault(masks, seen)
-            return Finding(sentence, yours, expected, fault or faults.OWN_MASK)
+            return Finding(sentence, yours, expected, fault or FAULTS["OWN_MASK"])
         return self._hidden_score(masks, seen, scores)
 
     def _mask_fault(self, masks: list[Tensor], seen: list[Tensor]) -> Fault | None:
         """The rule that gives the keys with weight from the mask, the same for all masks."""
         own = torch.eye(self.T, dtype=torch.bool)
         rules: list[tuple[Fault, Callable[[Tensor], Tensor]]] = [
-            (faults.MASK_UNUSED, torch.ones_like),
-            (faults.INVERTED_MASK, torch.logical_not),
-            (faults.TRANSPOSED_MASK, lambda mask: mask.T),
-            (faults.SELF_HIDDEN, lambda mask: mask & ~own),
-            (faults.SELF_HIDDEN, lambda mask: mask.tril(-1)),
+            (FAULTS["MASK_UNUSED"], torch.ones_like),
+            (FAULTS["INVERTED_MASK"], torch.logical_not),
+            (FAULTS["TRANSPOSED_MASK"], lambda mask: mask.T),
+            (FAULTS["SELF_HIDDEN"], lambda mask: mask & ~own),
+            (FAULTS["SELF_HIDDEN"], lambda mask: mask.tril(-1)),
         ]
         for fault, rule in rules:
             if all(agrees(w, rule(mask)) for mask, w in zip(masks, seen)):
@@ -495,12 +494,14 @@ class Probes:
         sentence = "The score of hidden keys"
         if (found - found.mean()).abs().max() < 1e-2:
             value = float(found.mean())
-            fault = faults.MASK_ZERO if abs(value) < 1e-2 else faults.MASK_SMALL
+            fault = FAULTS["MASK_ZERO"] if abs(value) < 1e-2 else FAULTS["MASK_SMALL"]
             return Finding(sentence, f"{value + 0.0:.3g}", "-inf, so that their weight is 0", fault)
         change = found - right
         if (change - change.mean()).abs().max() < 1e-2:
             sentence = "What the mask adds to the score of a hidden key, compared with a visible one"
-            return Finding(sentence, f"{float(change.mean()):.3g}", "-inf, so that its weight is 0", faults.MASK_ADDED)
+            return Finding(
+                sentence, f"{float(change.mean()):.3g}", "-inf, so that its weight is 0", FAULTS["MASK_ADDED"]
+            )
         return Finding(f"{sentence}; those of the first", numbers(found[:4]), "-inf")
 
     def _rotation(self, model: Model) -> Iterator[Finding]:
@@ -537,7 +538,7 @@ class Probes:
                 x = self._in_heads(inputs._replace(q=q, k=k), heads, "q k^T")
                 if slope(centered(x, positive, -1), centered(w.clamp(min=1e-30).log(), positive, -1)) is not None:
                     sentence = "The rows of freqs_cis that rotate queries and keys follow"
-                    yield Finding(sentence, "the heads", "the tokens", faults.HEADS)
+                    yield Finding(sentence, "the heads", "the tokens", FAULTS["HEADS"])
                     return
         right = self._in_heads(
             inputs._replace(
@@ -552,27 +553,27 @@ class Probes:
 
     def _rotation_finding(self, turns: tuple[int, int], row: str, in_q: bool, in_k: bool) -> Finding:
         if row != "its own":
-            fault = faults.ROW_ORDER if row == "the reverse order" else faults.ROW_SHIFTED
+            fault = FAULTS["ROW_ORDER"] if row == "the reverse order" else FAULTS["ROW_SHIFTED"]
             fault = fault if in_q and in_k else fault.only_in("q" if in_q else "k")
             return Finding("A token is rotated by the row of freqs_cis of", row, "its own", fault)
         known = {
-            (0, 0): faults.UNROTATED,
-            (1, 0): faults.ONLY_Q_ROTATED,
-            (0, 1): faults.ONLY_K_ROTATED,
-            (2, 2): faults.TWICE,
-            (2, 1): faults.TWICE.only_in("q"),
-            (1, 2): faults.TWICE.only_in("k"),
-            (1, -1): faults.OPPOSITE,
-            (-1, 1): faults.OPPOSITE,
-            (-1, -1): faults.SIGN,
+            (0, 0): FAULTS["UNROTATED"],
+            (1, 0): FAULTS["ONLY_Q_ROTATED"],
+            (0, 1): FAULTS["ONLY_K_ROTATED"],
+            (2, 2): FAULTS["TWICE"],
+            (2, 1): FAULTS["TWICE"].only_in("q"),
+            (1, 2): FAULTS["TWICE"].only_in("k"),
+            (1, -1): FAULTS["OPPOSITE"],
+            (-1, 1): FAULTS["OPPOSITE"],
+            (-1, -1): FAULTS["SIGN"],
         }
         yours = f"q {turns[0]} times, k {turns[1]} times"
         if turns == (0, 0) and self.sizes == SIZES[2]:
             # By the row of its head, equal for the q and the k of a score. Not rotating would not raise for SIZES[0].
             sentence = "The scores depend on the table, for as many heads as tokens"
-            return Finding(sentence, "no: the angles of q and k cancel", "yes", faults.HEADS)
+            return Finding(sentence, "no: the angles of q and k cancel", "yes", FAULTS["HEADS"])
         return Finding(
-            "q and k are rotated by the angles of the table", yours, "once each", known.get(turns, faults.TWICE)
+            "q and k are rotated by the angles of the table", yours, "once each", known.get(turns, FAULTS["TWICE"])
         )
 
     def _rotated_values(self) -> Finding | None:
@@ -591,7 +592,7 @@ class Probes:
             if times == 0:
                 return None
             self.turned = (layout, times, of_output)
-            fault = faults.OUTPUT if of_output else faults.VALUES
+            fault = FAULTS["OUTPUT"] if of_output else FAULTS["VALUES"]
             what = "The output is" if of_output else "Values are"
             return Finding(f"{what} rotated by the angles of the table", f"{times} times", "not at all", fault)
         sentence = "The output does not depend on the angles if q and k are 0; token 1, head 0"
@@ -617,16 +618,16 @@ def heads_of(mass: Tensor) -> list[int]:
 def head_findings(keys: list[int], values: list[int], right: list[int]) -> Iterator[Finding]:
     """Which key/value heads the query heads use."""
     tiled = [h % (max(right) + 1) for h in range(len(right))]
-    tables: list[tuple[list[int], Fault]] = [(tiled, faults.TILED), (right[::-1], faults.HEADS_REVERSED)]
+    tables: list[tuple[list[int], Fault]] = [(tiled, FAULTS["TILED"]), (right[::-1], FAULTS["HEADS_REVERSED"])]
     wrong = [name for name, heads in (("keys", keys), ("values", values)) if heads != right]
     for name in wrong:
         heads = keys if name == "keys" else values
         fault = next((fault for order, fault in tables if heads == order), None)
         if fault is None and len(set(heads)) == 1:
-            fault = faults.ONE_GROUP
+            fault = FAULTS["ONE_GROUP"]
         if fault is not None and len(wrong) == 1:
-            only = {"keys": faults.TILED_KEYS, "values": faults.TILED_VALUES}[name]
-            fault = only if fault is faults.TILED else fault.only_in(name[0])
+            only = {"keys": FAULTS["TILED_KEYS"], "values": FAULTS["TILED_VALUES"]}[name]
+            fault = only if fault is FAULTS["TILED"] else fault.only_in(name[0])
         yours = ", ".join("all" if head < 0 else str(head) for head in heads)
         sentence = f"The heads of the {name} that query heads 0 .. {len(right) - 1} use"
         yield Finding(sentence, yours, ", ".join(map(str, right)), fault)

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from model.config import ModelArgs
 
-from . import faults
 from .calls import Caller, Raised, Unwritten, kind, parameters, required, roles_of
-from .faults import Fault
+from .faults import FAULTS, Fault
 from .forms import Conventions
 from .verdict import Finding
 
@@ -176,13 +175,13 @@ def measure(call: Caller, conventions: Conventions) -> Iterator[Finding]:
     shaped = next((step for step, value in enumerate(values) if not has_shape(value, right[step])), len(STEPS))
     found = number_finding(values[:shaped], right) or result_finding(values, right)
     errors = [value for value in values if isinstance(value, Raised)]
-    if found and not (errors and found.fault in (None, faults.NOT_WRITTEN)):
+    if found and not (errors and found.fault in (None, FAULTS["NOT_WRITTEN"])):
         yield found
         return
     if errors and errors[0] is values[-1]:
         _, start, T = STEPS[-1]
         sentence = f"start_pos {start} and T {T} need {start + T} of {SIZES.max_seq_len} slots; update raises"
-        yield Finding(sentence, type(errors[0].error).__name__, "nothing", faults.LAST_SLOT)
+        yield Finding(sentence, type(errors[0].error).__name__, "nothing", FAULTS["LAST_SLOT"])
         return
     if errors:
         raise errors[0]
@@ -196,7 +195,7 @@ def constructor_finding(written: Callable[..., Any], call: Caller) -> Iterator[F
     ):
         expected = ", ".join(("args", "batch_size") if len(roles) == 2 else VALUES[1:5])
         yours = ", ".join(each.name for each in parameters(written))
-        yield Finding("The order of the arguments of KVCache", f"({yours})", f"({expected})", faults.ORDER)
+        yield Finding("The order of the arguments of KVCache", f"({yours})", f"({expected})", FAULTS["ORDER"])
 
 
 def call_text(step: int) -> str:
@@ -220,16 +219,16 @@ def result_finding(values: list[Any], right: list[Tensor]) -> Finding | None:
             continue
         shape = tuple(expected[0].shape)
         if not isinstance(value, tuple | list) or len(value) != 2 or not all(torch.is_tensor(x) for x in value):
-            fault = faults.NOT_TWO
+            fault = FAULTS["NOT_TWO"]
             if value is None:
-                fault = faults.NOT_RETURNED
+                fault = FAULTS["NOT_RETURNED"]
             elif torch.is_tensor(value) and value.shape == shape:
-                fault = faults.ONE_RETURNED
+                fault = FAULTS["ONE_RETURNED"]
             return Finding("update returns keys and values", kind(value), f"two tensors of {shape}", fault)
         for name, x in zip(NAMES, value):
             if x.dtype != torch.float32:
                 sentence = f"The dtype of the {name}, for xk and xv in float32"
-                return Finding(sentence, str(x.dtype)[6:], "float32", faults.CACHE_DTYPE)
+                return Finding(sentence, str(x.dtype)[6:], "float32", FAULTS["CACHE_DTYPE"])
             if x.shape != shape:
                 sentence = f"{call_text(step)}; the shape of the {name}"
                 return Finding(sentence, kind(x), str(shape), shape_fault(values, x, right[step]))
@@ -239,29 +238,29 @@ def result_finding(values: list[Any], right: list[Tensor]) -> Finding | None:
 def shape_fault(values: list[Any], x: Tensor, right: Tensor) -> Fault | None:
     shape, expected = tuple(x.shape), tuple(right[0].shape)
     if x.numel() == right[0].numel():
-        return faults.CACHE_AXES
+        return FAULTS["CACHE_AXES"]
     if len(shape) == 4 and (*shape[:2], shape[3]) == (*expected[:2], expected[3]):
         return count_fault(values)
     if shape[1:] == expected and len(shape) == 5:
-        return faults.ALL_LAYERS
+        return FAULTS["ALL_LAYERS"]
     if shape in ((1, *expected[1:]), expected[1:]):
-        return faults.ONE_TEXT
+        return FAULTS["ONE_TEXT"]
     if shape in ((expected[0], 1, *expected[2:]), (expected[0], *expected[2:])):
-        return faults.ONE_HEAD
+        return FAULTS["ONE_HEAD"]
     return None
 
 
 def count_fault(values: list[Any]) -> Fault | None:
     """The rule that gives the number of slots that came back in all updates."""
     rules: list[tuple[Fault, Callable[[int, int], Any]]] = [
-        (faults.STALE, lambda start, T: SIZES.max_seq_len),
-        (faults.STALE, lambda start, T: min(start + T + 1, SIZES.max_seq_len)),
-        (faults.ONLY_NEW, lambda start, T: T),
-        (faults.OLD_ONLY, lambda start, T: start),
-        (faults.ONE_TOKEN, lambda start, T: 1),
-        (faults.ONE_TOKEN, lambda start, T: start + 1),
-        (faults.SLOT_SHIFTED, lambda start, T: start + T - 1),
-        *((faults.WRONG_T, lambda start, T, n=n: min(start + n, SIZES.max_seq_len)) for n in (2, 3, 4)),
+        (FAULTS["STALE"], lambda start, T: SIZES.max_seq_len),
+        (FAULTS["STALE"], lambda start, T: min(start + T + 1, SIZES.max_seq_len)),
+        (FAULTS["ONLY_NEW"], lambda start, T: T),
+        (FAULTS["OLD_ONLY"], lambda start, T: start),
+        (FAULTS["ONE_TOKEN"], lambda start, T: 1),
+        (FAULTS["ONE_TOKEN"], lambda start, T: start + 1),
+        (FAULTS["SLOT_SHIFTED"], lambda start, T: start + T - 1),
+        *((FAULTS["WRONG_T"], lambda start, T, n=n: min(start + n, SIZES.max_seq_len)) for n in (2, 3, 4)),
     ]
     counts = [
         (value[0].shape[2], *STEPS[step][1:])
@@ -273,7 +272,7 @@ def count_fault(values: list[Any]) -> Fault | None:
             return fault
     appended = [sum(t for other, _, t in STEPS[: step + 1] if other == STEPS[step][0]) for step in range(len(STEPS))]
     grown = [value[0].shape[2] for value in values if not isinstance(value, Raised)]
-    return faults.APPENDED if grown == appended[: len(grown)] else None
+    return FAULTS["APPENDED"] if grown == appended[: len(grown)] else None
 
 
 def number_finding(values: list[Any], right: list[Tensor]) -> Finding | None:
@@ -309,49 +308,53 @@ def number_fault(wrong: list[Wrong], values: list[Any], right: list[Tensor]) -> 
     pairs = [(found, each.expected) for each, found in moved]
     fields = {name for x, y in pairs for name, a, b in zip(Source._fields, x, y) if a != b}
     if any(x.layer != y.layer for x, y in pairs):
-        return faults.LAYER
+        return FAULTS["LAYER"]
     if fields == {"kind"}:
         kinds = {x.kind for x, _ in pairs}
-        return faults.EXCHANGED if len(kinds) == 2 else (faults.VALUES_ARE_KEYS, faults.KEYS_ARE_VALUES)[kinds.pop()]
+        return (
+            FAULTS["EXCHANGED"]
+            if len(kinds) == 2
+            else (FAULTS["VALUES_ARE_KEYS"], FAULTS["KEYS_ARE_VALUES"])[kinds.pop()]
+        )
     if "row" in fields and len({x.row for x, _ in pairs}) == 1:
-        return faults.ONE_TEXT
+        return FAULTS["ONE_TEXT"]
     if fields == {"head"} and len({x.head for x, _ in pairs}) == 1:
-        return faults.ONE_HEAD
+        return FAULTS["ONE_HEAD"]
     if fields <= {"row", "head", "channel"}:
-        return faults.CACHE_AXES
+        return FAULTS["CACHE_AXES"]
     shifts = {each.slot - found.slot for each, found in moved}
     if len(shifts) == 1:
-        return faults.SLOT_SHIFTED
+        return FAULTS["SLOT_SHIFTED"]
     if all(each.slot == found.token for each, found in moved):
-        return faults.WRITTEN_AT_0
+        return FAULTS["WRITTEN_AT_0"]
     if fields == {"token"}:
         lengths = [(each, found, STEPS[found.step][2]) for each, found in moved]
         if all(found.token == T - 1 - each.expected.token for each, found, T in lengths):
-            return faults.MIRRORED_SLOTS
+            return FAULTS["MIRRORED_SLOTS"]
         if all(found.token in (0, T - 1) for _, found, T in lengths):
-            return faults.ONE_TOKEN
+            return FAULTS["ONE_TOKEN"]
     return None
 
 
 def unwritten_fault(wrong: list[Wrong]) -> Fault | None:
     """The fault of slots that do not hold what was written last."""
     if any(each.found is None and LOWEST / 100 < abs(each.number) < LOWEST * 100 for each in wrong):
-        return faults.SUMMED if wrong[0].step > 1 else faults.SCALED
+        return FAULTS["SUMMED"] if wrong[0].step > 1 else FAULTS["SCALED"]
     kinds = {each.expected.kind for each in wrong}
     rows, heads = ({getattr(each.expected, name) for each in wrong} for name in ("row", "head"))
     if len(kinds) == 1:
-        return faults.VALUES_NOT_WRITTEN if kinds == {1} else faults.KEYS_NOT_WRITTEN
+        return FAULTS["VALUES_NOT_WRITTEN"] if kinds == {1} else FAULTS["KEYS_NOT_WRITTEN"]
     if len(rows) < ROWS:
-        return faults.ONE_TEXT
+        return FAULTS["ONE_TEXT"]
     if len(heads) < SIZES.n_kv_heads:
-        return faults.ONE_HEAD
+        return FAULTS["ONE_HEAD"]
     if all(each.slot < STEPS[each.step][1] and each.found is None for each in wrong):
-        return faults.CLEARED
+        return FAULTS["CLEARED"]
     own = [each for each in wrong if each.expected.step == each.step]
     lengths = {each.step: STEPS[each.step][2] for each in own}
     if own and all(length > 1 for length in lengths.values()):
-        return faults.ONE_TOKEN
-    return faults.NOT_WRITTEN
+        return FAULTS["ONE_TOKEN"]
+    return FAULTS["NOT_WRITTEN"]
 
 
 def requirements(written: Callable[..., Any], call: Caller, caches: Caches) -> Iterator[Finding]:
@@ -359,16 +362,16 @@ def requirements(written: Callable[..., Any], call: Caller, caches: Caches) -> I
         yield from each.overwritten_finding()
     yours = holds_graph(written, call)
     if yours != "no":
-        yield Finding("Stored keys and values keep their graph", yours, "no", faults.ATTACHED)
+        yield Finding("Stored keys and values keep their graph", yours, "no", FAULTS["ATTACHED"])
     yours = keeps_tensors(written, call)
     if yours != "no":
-        yield Finding("The cache changes if the caller overwrites xk and xv", yours, "no", faults.KEPT)
+        yield Finding("The cache changes if the caller overwrites xk and xv", yours, "no", FAULTS["KEPT"])
     errors = [error_of(written, call, start, T) for start, T in TOO_LONG]
-    fault = faults.UNCHECKED
+    fault = FAULTS["UNCHECKED"]
     if isinstance(errors[2], DELIBERATE) and not isinstance(errors[0], DELIBERATE):
-        fault = faults.T_CHECKED
+        fault = FAULTS["T_CHECKED"]
     elif isinstance(errors[0], DELIBERATE):
-        fault = faults.OTHER_ERROR
+        fault = FAULTS["OTHER_ERROR"]
     for (start, T), error in zip(TOO_LONG, errors):
         if not isinstance(error, ValueError):
             sentence = f"start_pos {start} and T {T} need slot {start + T - 1} of 0 .. 11; update raises"

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import faults
+from .faults import FAULTS
 from .verdict import Finding
 
 FUNCTIONS = (
@@ -95,12 +95,12 @@ class Caller:
             return []
         yours = ", ".join(inspect.signature(self.function).parameters)
         expected = ", ".join(self.names)
-        return [Finding(f"The order of the arguments of {function}", f"({yours})", f"({expected})", faults.ORDER)]
+        return [Finding(f"The order of the arguments of {function}", f"({yours})", f"({expected})", FAULTS["ORDER"])]
 
     def overwritten_finding(self) -> list[Finding]:
         if not self.overwritten:
             return []
-        return [Finding("Overwritten arguments", ", ".join(self.overwritten), "none", faults.CHANGED)]
+        return [Finding("Overwritten arguments", ", ".join(self.overwritten), "none", FAULTS["CHANGED"])]
 
     def _is_unwritten(self, error: BaseException) -> bool:
         """Whether a ``raise NotImplementedError`` in the file raised it. torch also does, for unsupported dtypes."""

@@ -7,8 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import faults
-from .faults import Fault
+from .faults import FAULTS, Fault
 
 
 class Form(NamedTuple):
@@ -87,18 +86,18 @@ def read_table(raw: Any, dim: int, end: int) -> Reading | None:
             read = read_table(torch.as_tensor(np.asarray(raw)) if parts is None else tuple(parts), dim, end)
         except (TypeError, ValueError):
             return None
-        return read and read._replace(fault=faults.NUMPY)
+        return read and read._replace(fault=FAULTS["NUMPY"])
     tensors = raw if isinstance(raw, tuple | list) else [raw]
     if all(isinstance(part, Tensor) and part.shape == (dim // 2, end) for part in tensors):
         read = read_form(tuple(part.T for part in tensors) if len(tensors) > 1 else raw.T, dim, end)
-        return read and read._replace(fault=faults.TRANSPOSED_TABLE)
+        return read and read._replace(fault=FAULTS["TRANSPOSED_TABLE"])
     if not isinstance(raw, Tensor) or raw.is_complex():
         return None
     x = raw.detach().double()
     if x.shape == (end, dim // 2):
         return Reading([x])
     if x.shape == (end, 2, dim // 2):
-        return Reading(list(x.unbind(1)), fault=faults.STACKED)
+        return Reading(list(x.unbind(1)), fault=FAULTS["STACKED"])
     if x.shape == (end, dim):
         for width in ("halves", "neighbours"):
             part = unwidened(x, width)
@@ -106,7 +105,7 @@ def read_table(raw: Any, dim: int, end: int) -> Reading | None:
                 return Reading([part])
         for cos, sin in (x.chunk(2, -1), x.unflatten(-1, (-1, 2)).unbind(-1)):
             if (cos**2 + sin**2 - 1).abs().max() < 1e-2:
-                return Reading([cos, sin], fault=faults.STACKED)
+                return Reading([cos, sin], fault=FAULTS["STACKED"])
     return None
 
 

@@ -7,9 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import faults
 from .calls import Caller, kind
-from .faults import Fault
+from .faults import FAULTS, Fault
 from .forms import Conventions
 from .verdict import Finding
 
@@ -33,9 +32,9 @@ def read_mask(raw: Any, is_added: bool = False) -> tuple[Tensor | None, Fault | 
             raw = torch.as_tensor(np.asarray(raw))
         except (TypeError, ValueError):
             return None, None
-        fault = faults.NUMPY
+        fault = FAULTS["NUMPY"]
     if not isinstance(raw, Tensor) or raw.is_complex():
-        return None, faults.NO_MASK_RETURNED if raw is None else None
+        return None, FAULTS["NO_MASK_RETURNED"] if raw is None else None
     mask = raw.detach()
     if mask.ndim > 2 and mask.shape[:-2].numel() == 1:
         mask = mask.reshape(mask.shape[-2:])
@@ -43,8 +42,8 @@ def read_mask(raw: Any, is_added: bool = False) -> tuple[Tensor | None, Fault | 
         return mask, fault
     values = mask.to(torch.float64)  # torch cannot compare tensors of every dtype
     if is_added or (values < 0).any():
-        return values > -1, faults.NOT_BOOLEAN
-    return values != 0, faults.NOT_BOOLEAN
+        return values > -1, FAULTS["NOT_BOOLEAN"]
+    return values != 0, FAULTS["NOT_BOOLEAN"]
 
 
 def measure(call: Caller, conventions: Conventions) -> Iterator[Finding]:
@@ -56,7 +55,7 @@ def measure(call: Caller, conventions: Conventions) -> Iterator[Finding]:
     if shape:
         yield shape
     fault = next((fault for _, fault in map(read_mask, raws) if fault), None)
-    if fault is faults.NO_MASK_RETURNED and shape and shape.fault is fault:
+    if fault is FAULTS["NO_MASK_RETURNED"] and shape and shape.fault is fault:
         return
     if fault:
         raw = next(raw for raw in raws if read_mask(raw)[1])
@@ -74,13 +73,13 @@ def shape_finding(raws: list[Any], masks: list[Tensor | None]) -> Finding | None
         return None
     start, T = CHUNKS[wrong[0]]
     candidates = [
-        (faults.SQUARE, lambda start, T: (T, T)),
-        (faults.ALL_ROWS, lambda start, T: (start + T, start + T)),
-        (faults.TRANSPOSED_MASK, lambda start, T: (start + T, T)),
-        (faults.MASK_COLUMNS, lambda start, T: (T, None)),
-        (faults.MASK_COLUMNS, lambda start, T: (None, start + T)),
+        (FAULTS["SQUARE"], lambda start, T: (T, T)),
+        (FAULTS["ALL_ROWS"], lambda start, T: (start + T, start + T)),
+        (FAULTS["TRANSPOSED_MASK"], lambda start, T: (start + T, T)),
+        (FAULTS["MASK_COLUMNS"], lambda start, T: (T, None)),
+        (FAULTS["MASK_COLUMNS"], lambda start, T: (None, start + T)),
     ]
-    fault = faults.NO_MASK_RETURNED if raws[wrong[0]] is None else None
+    fault = FAULTS["NO_MASK_RETURNED"] if raws[wrong[0]] is None else None
     for candidate, shape_of in candidates:
         expected = [shape_of(*chunk) for chunk in CHUNKS]
         if fault is None and all(shape and agree(shape, right) for shape, right in zip(shapes, expected)):
@@ -136,29 +135,29 @@ def cell_fault(masks: list[Tensor]) -> Fault | None:
         return all(torch.equal(mask, expected(right, d, start, T)) for mask, right, d, start, T in cases)
 
     if always(lambda right, d, start, T: ~right):
-        return faults.INVERTED_MASK
+        return FAULTS["INVERTED_MASK"]
     if always(lambda right, d, start, T: torch.zeros_like(right)):
-        return faults.NOTHING_SEEN
+        return FAULTS["NOTHING_SEEN"]
     if always(lambda right, d, start, T: torch.ones_like(right)):
-        return faults.NO_MASK
+        return FAULTS["NO_MASK"]
     if always(lambda right, d, start, T: d == 0):
-        return faults.ITSELF
+        return FAULTS["ITSELF"]
     if always(lambda right, d, start, T: right & (d >= -start - torch.arange(T)[:, None] + start)):
-        return faults.CACHED_HIDDEN
+        return FAULTS["CACHED_HIDDEN"]
     if always(lambda right, d, start, T: d >= 0) or always(lambda right, d, start, T: d + start >= 0):
-        return faults.TRANSPOSED_MASK
+        return FAULTS["TRANSPOSED_MASK"]
     if always(lambda right, d, start, T: right.flip(1)) or always(lambda right, d, start, T: right.flip(0)):
-        return faults.MIRRORED
+        return FAULTS["MIRRORED"]
     if always(lambda right, d, start, T: right.roll(-start, 1)):
-        return faults.CORNER
+        return FAULTS["CORNER"]
     lasts = [last_diagonal(mask, d) for mask, _, d, _, _ in cases]
     if all(last is not None for last in lasts):  # each token sees all keys up to a diagonal
         # At the edges of a mask several diagonals give the same cells, so each chunk allows a range of them.
         if any(all(low <= shift <= high for low, high in filter(None, lasts)) for shift in range(-8, 9)):
-            return faults.DIAGONAL
-        return faults.CORNER
+            return FAULTS["DIAGONAL"]
+        return FAULTS["CORNER"]
     if all(not (mask & ~right).any() for mask, right, *_ in cases):
-        return faults.WINDOW
+        return FAULTS["WINDOW"]
     return None
 
 

@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import faults
 from .calls import Caller, Raised, kind
-from .faults import Fault
+from .faults import FAULTS, Fault
 from .forms import FORMS, Conventions, Form
 from .verdict import Finding
 
@@ -79,7 +78,7 @@ def finding_of(probe: Probe, value: Any) -> Finding:
     expected = f"(1, {shape[1]}, 1, {shape[3]})"
     sentence = f"For x of {shape}, the shape of the table"
     if value is None:
-        return Finding(sentence, "None", expected, faults.NOT_RETURNED)
+        return Finding(sentence, "None", expected, FAULTS["NOT_RETURNED"])
     if not found or not all(torch.is_tensor(x) for x in found):
         return Finding(sentence, kind(value), expected)
     for x, part in zip(found, probe.parts):
@@ -102,7 +101,7 @@ def fault_of(value: Any, table: Tensor, x: Tensor) -> tuple[Fault | None, ...]:
     rows = table.reshape(-1, width)
     right = rows.reshape(1, T, 1, width).expand(x.shape) if len(rows) == T else None
     if value.shape == x.shape and right is not None and (close(value, x) or close(value, x * right)):
-        return (faults.X_RETURNED,)
+        return (FAULTS["X_RETURNED"],)
     along_heads = value.numel() == table.numel() and value.shape[-2:] == (T, width)  # broadcasts only if T equals H
     try:
         spread = value.expand(x.shape)
@@ -113,22 +112,26 @@ def fault_of(value: Any, table: Tensor, x: Tensor) -> tuple[Fault | None, ...]:
         while first.ndim > 1 and first.shape[0] == 1:
             first = first[0]
         if first.shape in ((T, 1, 1, width), (x.shape[0], 1, 1, width)):
-            return (faults.BATCH,)
-        return (faults.HEADS if first.shape in ((T, width), (H, width)) else faults.BROADCAST_AXES,)
+            return (FAULTS["BATCH"],)
+        return (FAULTS["HEADS"] if first.shape in ((T, width), (H, width)) else FAULTS["BROADCAST_AXES"],)
     if close(spread, right):
         return ()
     if close(spread, right.conj()):
-        return (faults.SIGN,)
+        return (FAULTS["SIGN"],)
     if close(spread, right.real):
-        return (faults.REAL,)
+        return (FAULTS["REAL"],)
     numbers = (spread.real if spread.is_complex() else spread).double() % 50
     row, column = numbers.floor().long() - 1, ((numbers - numbers.floor()) * 100).round().long() - 1
     b, t, h, i = torch.meshgrid(*map(torch.arange, spread.shape), indexing="ij")
     if not torch.equal(column, i):
         known = bool(((column >= 0) & (column < width)).all())
-        return (faults.BROADCAST_AXES if known else None,)
-    axes = [(row[:1, :1, :1, :1].expand_as(row), faults.ONE_ROW), (h, faults.HEADS), (b, faults.BATCH)]
-    axes += [(T - 1 - t, faults.ROW_ORDER), ((t + 1) % T, faults.ROW_SHIFTED), ((t - 1) % T, faults.ROW_SHIFTED)]
+        return (FAULTS["BROADCAST_AXES"] if known else None,)
+    axes = [(row[:1, :1, :1, :1].expand_as(row), FAULTS["ONE_ROW"]), (h, FAULTS["HEADS"]), (b, FAULTS["BATCH"])]
+    axes += [
+        (T - 1 - t, FAULTS["ROW_ORDER"]),
+        ((t + 1) % T, FAULTS["ROW_SHIFTED"]),
+        ((t - 1) % T, FAULTS["ROW_SHIFTED"]),
+    ]
     return (next((fault for place, fault in axes if torch.equal(row, place)), None),)
 
 
@@ -148,5 +151,5 @@ def requirements(call: Caller, probe: Probe) -> Iterator[Finding]:
             name = "ValueError" if isinstance(value.error, ValueError) else type(value.error).__name__
         if name != "ValueError":
             shapes = f"A table of {tuple(changed[0].shape)} does not fit x of {tuple(probe.x.shape)}"
-            yield Finding(f"{shapes}; the exception raised", name, "ValueError", faults.SHAPE_UNCHECKED)
+            yield Finding(f"{shapes}; the exception raised", name, "ValueError", FAULTS["SHAPE_UNCHECKED"])
             return

@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import faults
 from .calls import Caller, Raised, kind, required
-from .faults import Fault
+from .faults import FAULTS, Fault
 from .forms import FORMS, Conventions, Form, angles, close, unit
 from .verdict import Finding
 
@@ -24,7 +23,7 @@ SIZES = (1, 5, 4, 2, 8)  # B, T, H, K, D of the last probe
 TABLES = 12  # with different angles, from which the five coefficients of a formula are fitted
 LAYOUTS = ("neighbours", "halves")
 AXES = ("batch", "token", "head", "channel")
-SOME = (faults.SOME_BATCH, faults.SOME_TOKENS, faults.SOME_HEADS, faults.SOME_PAIRS)
+SOME = (FAULTS["SOME_BATCH"], FAULTS["SOME_TOKENS"], FAULTS["SOME_HEADS"], FAULTS["SOME_PAIRS"])
 NO_ANGLE = (-1, -1)
 
 # A coefficient is a sum of these, with the cosine c and the sine s of one angle. s^2 is 1 - c^2.
@@ -64,7 +63,7 @@ def measure(call: Caller, conventions: Conventions) -> Iterator[Finding]:
     best = min(ranks, key=lambda form: ranks[form])
     if ranks[best] == 0 and own and best != own and "precompute_freqs_cis" in conventions.right:
         sentence = "It reads the table in the form that precompute_freqs_cis returns"
-        fault = faults.MIXED if own._replace(width=best.width) == best else faults.OTHER_FORM
+        fault = FAULTS["MIXED"] if own._replace(width=best.width) == best else FAULTS["OTHER_FORM"]
         yield Finding(sentence, str(best), str(own), fault)
         return
     conventions.table = own if ranks[best] and own else best
@@ -136,7 +135,7 @@ def dtype_findings(call: Caller, form: Form) -> Iterator[Finding]:
         yours, expected = ", ".join(str(x.dtype)[6:] for x in value), str(dtype)[6:]
         if yours != f"{expected}, {expected}":
             sentence = f"The dtypes of the results for xq and xk in {expected}"
-            yield Finding(sentence, yours, f"{expected}, {expected}", faults.DTYPE)
+            yield Finding(sentence, yours, f"{expected}, {expected}", FAULTS["DTYPE"])
             return
 
 
@@ -164,20 +163,20 @@ def result_findings(call: Caller, form: Form) -> Iterator[Finding]:
     sentence = "Queries and keys are returned in the shapes of the arguments"
     expected = f"{tuple(xq.shape)} and {tuple(xk.shape)}"
     if not isinstance(value, tuple | list) or len(value) != 2 or not all(map(torch.is_tensor, value)):
-        fault = faults.NOT_TWO
+        fault = FAULTS["NOT_TWO"]
         if value is None:
-            fault = faults.NOT_RETURNED
+            fault = FAULTS["NOT_RETURNED"]
         elif torch.is_tensor(value) and value.shape in (xq.shape, xk.shape):
-            fault = faults.ONE_RETURNED
+            fault = FAULTS["ONE_RETURNED"]
         yield Finding(sentence, kind(value), expected, fault)
         return
     exchanged = [tuple(x.shape) for x in value] == [tuple(xk.shape), tuple(xq.shape)] and xq.shape != xk.shape
     if exchanged and not any(x.is_complex() for x in value):
-        yield Finding(sentence, kind(value), expected, faults.EXCHANGED_QK)
+        yield Finding(sentence, kind(value), expected, FAULTS["EXCHANGED_QK"])
         return
     twice = xq.shape != xk.shape and value[0].shape == value[1].shape in (xq.shape, xk.shape)
     if twice and torch.equal(value[0], value[1]):
-        yield Finding(sentence, kind(value), expected, faults.SAME_QK)
+        yield Finding(sentence, kind(value), expected, FAULTS["SAME_QK"])
         return
     both = [shape_fault(x, y) if x.shape != y.shape or x.is_complex() else None for x, y in zip(value, (xq, xk))]
     wrong = [x.shape != y.shape or x.is_complex() for x, y in zip(value, (xq, xk))]
@@ -192,19 +191,19 @@ def shape_fault(found: Tensor, x: Tensor) -> Fault | None:
     shape, right = tuple(found.shape), tuple(x.shape)
     half = (*right[:-1], right[-1] // 2)
     if found.is_complex():
-        return faults.VIEW_AS_REAL
+        return FAULTS["VIEW_AS_REAL"]
     if found.numel() == x.numel() and (found.ndim == 5 or shape == (*half[:2], half[2] * half[3], 2)):
-        return faults.UNFLATTENED
+        return FAULTS["UNFLATTENED"]
     if shape == half:
-        return faults.REAL_PART
+        return FAULTS["REAL_PART"]
     if shape in (right[1:], (1, *right[1:])):
-        return faults.SOME_BATCH
+        return FAULTS["SOME_BATCH"]
     if shape in ((*right[:2], 1, right[3]), (*right[:2], right[3])):
-        return faults.SOME_HEADS
+        return FAULTS["SOME_HEADS"]
     if shape in ((right[0], 1, *right[2:]), (right[0], *right[2:])):
-        return faults.SOME_TOKENS
+        return FAULTS["SOME_TOKENS"]
     if found.numel() == x.numel():
-        return faults.AXES
+        return FAULTS["AXES"]
     return None
 
 
@@ -244,7 +243,7 @@ class Matrix:
 
     def findings(self, conventions: Conventions) -> Iterator[Finding]:
         if not self.constant.isfinite().all() or self.constant.abs().max() > 1e-3:
-            fault = faults.PRODUCT if self.constant.isfinite().all() else faults.SCALED_X
+            fault = FAULTS["PRODUCT"] if self.constant.isfinite().all() else FAULTS["SCALED_X"]
             one = int(not self.constant[0].any())  # of q and k
             sentence = f"Vectors of zeros stay zero; {'qk'[one]} of token 1, head 0"
             yours = numbers(self.constant[one].reshape(SHAPE)[0, 1, 0, :3])
@@ -269,7 +268,7 @@ class Matrix:
         yield from (special(each, bool(in_q), bool(in_k)) for each in only)
         if not in_q and not in_k and layout_q != layout_k:
             sentence = "The pairs of q and of k have one layout"
-            yield Finding(sentence, f"{layout_q} and {layout_k}", "the same twice", faults.MIXED)
+            yield Finding(sentence, f"{layout_q} and {layout_k}", "the same twice", FAULTS["MIXED"])
         if not in_q and not in_k:
             yield from self._nonlinear()
 
@@ -278,9 +277,9 @@ class Matrix:
         uses = [" and ".join(name for name, used in zip(names, row) if used) for row in self.reaches.tolist()]
         fault = None
         if uses == ["xk", "xq"]:
-            fault = faults.EXCHANGED_QK
+            fault = FAULTS["EXCHANGED_QK"]
         elif uses[0] == uses[1]:
-            fault = faults.SAME_QK
+            fault = FAULTS["SAME_QK"]
         yours = f"{uses[0] or 'neither'}, and {uses[1] or 'neither'}"
         return Finding("The two results are computed from", yours, "xq, and xk", fault)
 
@@ -290,7 +289,7 @@ class Matrix:
         if not close(out, self.matrix[0] @ x.double()):
             lengths = [f"{float(each[:D].norm()):.4g}" for each in (out[0], x)]
             sentence = "A rotation keeps lengths; that of q of token 0, head 0"
-            yield Finding(sentence, lengths[0], lengths[1], faults.SCALED_X)
+            yield Finding(sentence, lengths[0], lengths[1], FAULTS["SCALED_X"])
 
 
 def special(finding: Finding, q_is_wrong: bool, k_is_wrong: bool) -> Finding:
@@ -298,10 +297,10 @@ def special(finding: Finding, q_is_wrong: bool, k_is_wrong: bool) -> Finding:
     if q_is_wrong and k_is_wrong:
         return finding
     name = finding.fault.name if finding.fault else ""
-    if name.startswith(faults.INPUT_RETURNED.name):
-        return finding._replace(fault=faults.ONLY_Q_ROTATED if k_is_wrong else faults.ONLY_K_ROTATED)
-    if name.startswith(faults.SIGN.name):
-        return finding._replace(fault=faults.OPPOSITE)
+    if name.startswith(FAULTS["INPUT_RETURNED"].name):
+        return finding._replace(fault=FAULTS["ONLY_Q_ROTATED"] if k_is_wrong else FAULTS["ONLY_K_ROTATED"])
+    if name.startswith(FAULTS["SIGN"].name):
+        return finding._replace(fault=FAULTS["OPPOSITE"])
     return finding
 
 
@@ -351,7 +350,7 @@ class Linear:
             if moved.any():
                 out, source = self.outputs[moved][0].tolist(), self.inputs[moved][0].tolist()
                 sentence = f"The number of {place(out)} is computed from that of"
-                yield Finding(sentence, place(source), place(out), faults.VIEWED)
+                yield Finding(sentence, place(source), place(out), FAULTS["VIEWED"])
 
     def _pairs(self) -> str | Finding:
         """The layout of the pairs, or the finding that there is none."""
@@ -370,9 +369,9 @@ class Linear:
         fault = None
         both = [{frozenset(pair(c)) for c in range(D)} for pair in layouts.values()]
         if self.different <= SIZE // 2:
-            fault = faults.REAL_PART
+            fault = FAULTS["REAL_PART"]
         elif {frozenset(found) for found in partners} in both:
-            fault = faults.MIXED
+            fault = FAULTS["MIXED"]
         expected = " and ".join(map(str, sorted(layouts[layout](wrong))))
         yours = " and ".join(map(str, sorted(partners[wrong]))) or "none"
         return Finding(f"Channel {wrong} of the result is computed from the channels", yours, expected, fault)
@@ -397,7 +396,7 @@ class Linear:
         if not wrong.all():
             where = f" at {place(at, 'pair')}"
             axes = [axis for axis in range(4) if is_along(wrong, axis)]
-            if axes and fault in (faults.INPUT_RETURNED, faults.ONE_NUMBER):
+            if axes and fault in (FAULTS["INPUT_RETURNED"], FAULTS["ONE_NUMBER"]):
                 fault = SOME[axes[0]]
         sentence = f"A pair (x, y) becomes, by the angle a{where}"
         yield Finding(sentence, formula_text(formulas[at]), formula_text(RIGHT), fault)
@@ -409,10 +408,10 @@ class Linear:
         row, column = self.cells[known].T
         if (row != t).any():
             orders = [
-                (h, faults.HEADS), (b, faults.BATCH), (T - 1 - t, faults.ROW_ORDER),
-                ((t + 1) % T, faults.ROW_SHIFTED), ((t - 1) % T, faults.ROW_SHIFTED),
-                ((t + 1).clamp(max=T - 1), faults.ROW_SHIFTED), ((t - 1).clamp(min=0), faults.ROW_SHIFTED),
-                (row[:1].expand_as(row), faults.ONE_ROW),
+                (h, FAULTS["HEADS"]), (b, FAULTS["BATCH"]), (T - 1 - t, FAULTS["ROW_ORDER"]),
+                ((t + 1) % T, FAULTS["ROW_SHIFTED"]), ((t - 1) % T, FAULTS["ROW_SHIFTED"]),
+                ((t + 1).clamp(max=T - 1), FAULTS["ROW_SHIFTED"]), ((t - 1).clamp(min=0), FAULTS["ROW_SHIFTED"]),
+                (row[:1].expand_as(row), FAULTS["ONE_ROW"]),
             ]  # fmt: skip
             # The first row of the batch is rotated by row 0 in several of these, so all places are compared.
             fault = next((fault for order, fault in orders if torch.equal(row, order)), None)
@@ -423,13 +422,13 @@ class Linear:
         if (column != pair).any():
             fault = None
             if (column == column[0]).all():
-                fault = faults.ONE_ANGLE
+                fault = FAULTS["ONE_ANGLE"]
             elif torch.equal(column, D // 2 - 1 - pair):
-                fault = faults.COLUMN_ORDER
+                fault = FAULTS["COLUMN_ORDER"]
             elif len(torch.stack((pair, number, column)).unique(dim=1).T) == D and any(
                 torch.equal(column, other) for other in (channel // 2, channel % (D // 2))
             ):
-                fault = faults.MIXED
+                fault = FAULTS["MIXED"]
             wrong = (column != pair).nonzero()[0]
             sentence = f"The column of freqs_cis that rotates pair {int(pair[wrong])}, number {int(number[wrong])}"
             yield Finding(sentence, str(int(column[wrong])), str(int(pair[wrong])), fault)
@@ -485,39 +484,39 @@ def formula_fault(formula: Tensor) -> Fault:
     exchanged = [RIGHT.flip(1), torch.stack((first.flip(0), second)), RIGHT.flip(0), IDENTITY.flip(0)]
     absolute = formula.abs()
     if is_like(RIGHT.transpose(0, 1)):
-        return faults.SIGN
+        return FAULTS["SIGN"]
     if is_like(IDENTITY):
-        return faults.INPUT_RETURNED
+        return FAULTS["INPUT_RETURNED"]
     if is_like(twice):
-        return faults.TWICE
+        return FAULTS["TWICE"]
     if is_like(size * RIGHT) and abs(size) > 1e-3:
-        return faults.SCALED_X
+        return FAULTS["SCALED_X"]
     if is_like(*exchanged):
-        return faults.NUMBERS_EXCHANGED
+        return FAULTS["NUMBERS_EXCHANGED"]
     if is_like(RIGHT * torch.tensor([1.0, -1])[:, None]):
-        return faults.CONJUGATED
+        return FAULTS["CONJUGATED"]
     if is_like(torch.stack((torch.stack((S, -C)), torch.stack((C, S))))):
-        return faults.SWAPPED
+        return FAULTS["SWAPPED"]
     if is_like(RIGHT * IDENTITY.sum(-1, keepdim=True)):
-        return faults.REAL
+        return FAULTS["REAL"]
     only_sines = torch.stack((S, S))[:, None] * torch.eye(2, dtype=torch.float64)[..., None]
     if is_like(only_sines, RIGHT * (1 - torch.eye(2, dtype=torch.float64))[..., None]):
-        return faults.ONLY_SINES
+        return FAULTS["ONLY_SINES"]
     if is_like(torch.stack((first, IDENTITY[1])), torch.stack((IDENTITY[0], second))):
-        return faults.ONE_NUMBER
+        return FAULTS["ONE_NUMBER"]
     if (absolute - RIGHT.abs()).abs().max() < 2e-3:
-        return faults.ONE_SIGN
+        return FAULTS["ONE_SIGN"]
     if is_like(torch.stack((first, first)), torch.stack((second, second))) or (absolute.amax((1, 2)) < 1e-6).any():
-        return faults.REAL_PART
+        return FAULTS["REAL_PART"]
     mixed = C + C2 - ONE  # cos a - sin^2 a
     if is_like(torch.stack((first, torch.stack((CS, mixed)))), torch.stack((torch.stack((mixed, -CS)), second))):
-        return faults.OVERWRITTEN
+        return FAULTS["OVERWRITTEN"]
     if ((absolute.sum(-1) - 1).abs() < 2e-3).all() and absolute[..., 0].max() < 1e-3:
-        return faults.ONE_TRIG
+        return FAULTS["ONE_TRIG"]
     if ((absolute.sum(1) - (C + S)).abs() < 2e-3).all():  # the right terms, with the wrong number
-        return faults.PARTNER
+        return FAULTS["PARTNER"]
     is_sum = absolute[..., 0].max() > 1e-3 or absolute[[0, 1], [1, 0]].max() < 1e-3
-    return faults.PRODUCT if is_sum else faults.FORMULA
+    return FAULTS["PRODUCT"] if is_sum else FAULTS["FORMULA"]
 
 
 def formula_text(formula: Tensor) -> str:

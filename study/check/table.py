@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import faults
 from .calls import Caller, kind
-from .faults import Fault
+from .faults import FAULTS, Fault
 from .forms import Conventions, Reading, angles, close, read_table, unit
 from .verdict import Finding
 
@@ -43,27 +42,27 @@ PARTS: dict[str, Callable[[Tensor], Tensor]] = {
     "sin theta^(-2i/dim)": lambda angle: angle[1:2].sin().expand_as(angle),
 }
 FAULTS_OF_PARTS: dict[tuple[str, ...], Fault] = {
-    ("cos a",): faults.REAL,
-    ("cos a", "0"): faults.REAL,
-    ("sin a",): faults.ONLY_SINES,
-    ("sin a", "0"): faults.ONLY_SINES,
-    ("0", "sin a"): faults.ONLY_SINES,
-    ("sin a", "cos a"): faults.SWAPPED,
-    ("cos a", "cos a"): faults.TWO_OF_A_KIND,
-    ("sin a", "sin a"): faults.TWO_OF_A_KIND,
-    ("a",): faults.ANGLES,
-    ("a", "a"): faults.ANGLES,
-    ("a", "0"): faults.ANGLES,
-    ("0", "a"): faults.ANGLES,
-    ("exp a",): faults.NO_J,
-    ("exp a", "0"): faults.NO_J,
-    ("theta^(-2i/dim)",): faults.FREQUENCIES,
+    ("cos a",): FAULTS["REAL"],
+    ("cos a", "0"): FAULTS["REAL"],
+    ("sin a",): FAULTS["ONLY_SINES"],
+    ("sin a", "0"): FAULTS["ONLY_SINES"],
+    ("0", "sin a"): FAULTS["ONLY_SINES"],
+    ("sin a", "cos a"): FAULTS["SWAPPED"],
+    ("cos a", "cos a"): FAULTS["TWO_OF_A_KIND"],
+    ("sin a", "sin a"): FAULTS["TWO_OF_A_KIND"],
+    ("a",): FAULTS["ANGLES"],
+    ("a", "a"): FAULTS["ANGLES"],
+    ("a", "0"): FAULTS["ANGLES"],
+    ("0", "a"): FAULTS["ANGLES"],
+    ("exp a",): FAULTS["NO_J"],
+    ("exp a", "0"): FAULTS["NO_J"],
+    ("theta^(-2i/dim)",): FAULTS["FREQUENCIES"],
 }
 FACTORS: list[tuple[float, Fault]] = [
-    (-1.0, faults.SIGN),
-    (180 / math.pi, faults.DEGREES),
-    (math.pi / 180, faults.DEGREES),
-    *((factor, faults.CIRCLES) for factor in (2 * math.pi, math.pi, 1 / math.pi, 1 / (2 * math.pi))),
+    (-1.0, FAULTS["SIGN"]),
+    (180 / math.pi, FAULTS["DEGREES"]),
+    (math.pi / 180, FAULTS["DEGREES"]),
+    *((factor, FAULTS["CIRCLES"]) for factor in (2 * math.pi, math.pi, 1 / math.pi, 1 / (2 * math.pi))),
 ]
 
 
@@ -80,7 +79,7 @@ def measure(call: Caller, conventions: Conventions) -> Iterator[Finding]:
     table = Table(call, read)
     found = list(length_findings(read))
     yield from found
-    if found and found[-1].fault not in (faults.LENGTH, faults.SWAPPED):
+    if found and found[-1].fault not in (FAULTS["LENGTH"], FAULTS["SWAPPED"]):
         return
     found = list(angle_findings(table))
     yield from found
@@ -119,16 +118,16 @@ def shape_finding(raw: Any, dim: int, end: int) -> Finding:
     shapes = [tuple(part.shape) for part in (raw if isinstance(raw, tuple | list) else [raw]) if torch.is_tensor(part)]
     fault = None
     if raw is None:
-        fault = faults.NOT_RETURNED
+        fault = FAULTS["NOT_RETURNED"]
     elif any(shape[-1:] == (dim // 2,) and shape[:1] != (end,) for shape in shapes):
-        fault = faults.ROWS
+        fault = FAULTS["ROWS"]
     elif any(shape == (end, dim) for shape in shapes):
-        fault = faults.CHANNELS
+        fault = FAULTS["CHANNELS"]
     elif any(len(shape) == 2 and shape[0] == end for shape in shapes):
-        fault = faults.COLUMNS
+        fault = FAULTS["COLUMNS"]
     expected = f"({end}, {dim // 2}), complex, or the tuple (cos, sin)"
-    if fault is faults.ROWS and any(shape == (dim // 2,) for shape in shapes):
-        fault = faults.FREQUENCIES
+    if fault is FAULTS["ROWS"] and any(shape == (dim // 2,) for shape in shapes):
+        fault = FAULTS["FREQUENCIES"]
     return Finding(f"The table for dim {dim} and end {end}; its shape", kind(raw), expected, fault)
 
 
@@ -157,10 +156,10 @@ def length_findings(read: Reading) -> Iterator[Finding]:
         return
     if len(read.parts) == 1:
         sentence = "The table has one real number for each position and pair; row 1"
-        yield Finding(sentence, numbers(read.parts[0][1]), "a cosine and a sine", faults.REAL)
+        yield Finding(sentence, numbers(read.parts[0][1]), "a cosine and a sine", FAULTS["REAL"])
         return
     if is_swapped(read):
-        yield Finding("Row 0 of the table, position 0", "0 + 1j", "1 + 0j", faults.SWAPPED)
+        yield Finding("Row 0 of the table, position 0", "0 + 1j", "1 + 0j", FAULTS["SWAPPED"])
         return
     table = read.rotations()
     length = table.abs()
@@ -172,9 +171,9 @@ def length_findings(read: Reading) -> Iterator[Finding]:
     known = length > 1e-6
     fault = None
     if (table[known].angle() - 1).abs().max() < 1e-3:
-        fault = faults.POLAR
+        fault = FAULTS["POLAR"]
     elif (length - length.mean()).abs().max() < 1e-3 or is_turning(table, length):
-        fault = faults.LENGTH
+        fault = FAULTS["LENGTH"]
     yield Finding("Every number has the length 1; the lengths of row 2", numbers(length[2]), "1, 1, 1, 1", fault)
 
 
@@ -212,7 +211,7 @@ def angle_findings(table: Table) -> Iterator[Finding]:
             return
         starts = list(start_finding(found, dim))
         yield from starts
-        if starts and starts[0].fault in (faults.ADDED_ANGLES, faults.POSITIONS):
+        if starts and starts[0].fault in (FAULTS["ADDED_ANGLES"], FAULTS["POSITIONS"]):
             return
         yield from frequency_findings(table, dim)
         return
@@ -223,11 +222,11 @@ def uneven_finding(found: Tensor, dim: int) -> Finding:
     grown = found[0].angle() + torch.cat((torch.zeros(1, dim // 2), turns(found).cumsum(0)))  # (end, dim/2)
     if close(grown[4], grown[2] ** 2, 1e-2):  # p^f
         sentence = "The angles at position 2 are the product of 2 and the frequencies"
-        return Finding(sentence, numbers(grown[2]), numbers(angles(dim, END, THETA)[2]), faults.ADDED_ANGLES)
+        return Finding(sentence, numbers(grown[2]), numbers(angles(dim, END, THETA)[2]), FAULTS["ADDED_ANGLES"])
     right = angles(dim, END, THETA)
     pair = int(((grown - right).abs() > 1e-2).any(0).nonzero()[0])
     sentence = f"The angles of pair {pair} at positions 0, 1, 2 .. (dim {dim}, theta {THETA:g})"
-    return Finding(sentence, numbers(grown[:, pair]), numbers(right[:, pair]), faults.POSITIONS)
+    return Finding(sentence, numbers(grown[:, pair]), numbers(right[:, pair]), FAULTS["POSITIONS"])
 
 
 def start_finding(found: Tensor, dim: int) -> Iterator[Finding]:
@@ -241,16 +240,16 @@ def start_finding(found: Tensor, dim: int) -> Iterator[Finding]:
     start = next((k for k in (1, -1, *range(2, END), -2) if close(unit(k * steps), found[0], 2e-2)), None)
     if steps.abs().max() < 1e-3:
         sentence, yours, expected = "The angles of all rows are the same", numbers(first), "0, then 1, 2 .. times those"
-        yield Finding(sentence, yours, expected, faults.POSITIONS)
+        yield Finding(sentence, yours, expected, FAULTS["POSITIONS"])
         return
     if close(first.abs(), right, TOLERANCE) and close(steps, torch.ones_like(steps), TOLERANCE):
-        fault = faults.ADDED_ANGLES
+        fault = FAULTS["ADDED_ANGLES"]
     elif close(unit((END - 1) * right), found[0], 2e-2) and close(steps, -right, 2e-2):
-        yield Finding("The positions of rows 0, 1, 2 ..", "6, 5, 4", "0, 1, 2", faults.POSITIONS)
+        yield Finding("The positions of rows 0, 1, 2 ..", "6, 5, 4", "0, 1, 2", FAULTS["POSITIONS"])
         return
     elif start is not None:
         rows = f"{start}, {start + 1}, {start + 2}"
-        yield Finding("The positions of rows 0, 1, 2 ..", rows, "0, 1, 2", faults.SHIFTED)
+        yield Finding("The positions of rows 0, 1, 2 ..", rows, "0, 1, 2", FAULTS["SHIFTED"])
         return
     yield Finding("Position 0 is not rotated; the angles of row 0", numbers(first), "0", fault)
 
@@ -262,10 +261,10 @@ def frequency_findings(table: Table, dim: int) -> Iterator[Finding]:
     if close(steps, right):
         return
     if close(steps, right, 1e-2):
-        yield Finding("The frequencies of dim 8, theta 3", numbers(steps, 6), numbers(right, 6), faults.ROUNDED)
+        yield Finding("The frequencies of dim 8, theta 3", numbers(steps, 6), numbers(right, 6), FAULTS["ROUNDED"])
         return
     if steps.abs().max() < 1e-3:
-        yield Finding("The angles of position 1", numbers(steps), numbers(right), faults.POSITIONS)
+        yield Finding("The angles of position 1", numbers(steps), numbers(right), FAULTS["POSITIONS"])
         return
     found = factor_finding(table, dim)
     if found is not None:
@@ -273,7 +272,7 @@ def frequency_findings(table: Table, dim: int) -> Iterator[Finding]:
         return
     if (steps < 0).all():
         sentence = "Pair 0 rotates by one radian per position; its angle at position 1"
-        yield Finding(sentence, numbers(steps[:1]), "1", faults.SIGN)
+        yield Finding(sentence, numbers(steps[:1]), "1", FAULTS["SIGN"])
     yield exponent_finding(table, dim)
 
 
@@ -288,14 +287,14 @@ def factor_finding(table: Table, dim: int) -> Finding | None:
     for width, base, step in ((16, SLOW, slow), (dim, THETA, frequencies(table(dim, END, THETA)))):
         if not close(unit(angles(width, END, base)[1] * factor), unit(step), 2e-2):
             return None
-    fault = next((fault for number, fault in FACTORS if abs(factor - number) < 5e-3 * abs(number)), faults.FACTOR)
+    fault = next((fault for number, fault in FACTORS if abs(factor - number) < 5e-3 * abs(number)), FAULTS["FACTOR"])
     sentence = "All angles are the expected ones times a factor"
     other = float(frequencies(table(16, OTHER_END, SLOW))[-1] / right[-1])
     if abs(other - factor) > 5e-3 * abs(factor):
         sentence += f", which depends on end (for end {END} and {OTHER_END})"
         includes_end = abs(factor * (END - 1) - other * (OTHER_END - 1)) < 1e-2 * abs(factor)
         is_longer = abs(factor * (END - 1) / END - other * (OTHER_END - 1) / OTHER_END) < 1e-2 * abs(factor)
-        fault = faults.LINSPACE if includes_end or is_longer else faults.POSITIONS
+        fault = FAULTS["LINSPACE"] if includes_end or is_longer else FAULTS["POSITIONS"]
         return Finding(sentence, f"{factor:.4g} and {other:.4g}", "1", fault)
     return Finding(sentence, f"{factor:.4g}", "1", fault)
 
@@ -311,20 +310,20 @@ def exponent_finding(table: Table, dim: int) -> Finding:
     if close(steps, other, 1e-3) and (steps - 1).abs().max() > 1e-2:
         bases = (-steps[1:].log() / right[1:]).exp()
         if not steps.isfinite().all() or (bases / bases[0] - 1).abs().max() > 2e-2 or abs(bases[0] - math.e) < 1e-2:
-            return Finding(rates, numbers(steps), numbers(THETA**-right), faults.NOT_A_POWER)
+            return Finding(rates, numbers(steps), numbers(THETA**-right), FAULTS["NOT_A_POWER"])
         sentence = "The table does not depend on theta; for theta 3 and 2 it has the angles of theta"
-        return Finding(sentence, f"{float(bases.mean()):.4g}", "3 and 2", faults.UNUSED)
+        return Finding(sentence, f"{float(bases.mean()):.4g}", "3 and 2", FAULTS["UNUSED"])
     if not close(exponents, others, 2e-2):
-        return Finding(rates, numbers(steps), numbers(THETA**-right), faults.NOT_A_POWER)
-    fault = faults.EXPONENT
+        return Finding(rates, numbers(steps), numbers(THETA**-right), FAULTS["NOT_A_POWER"])
+    fault = FAULTS["EXPONENT"]
     if not close(steps, longer, 1e-3):
-        fault = faults.END_FOR_DIM
+        fault = FAULTS["END_FOR_DIM"]
     elif close(exponents, -right, 1e-2):
-        fault = faults.INVERTED
+        fault = FAULTS["INVERTED"]
     elif (exponents.diff() < -1e-3).all() and (exponents > -1e-3).all():
-        fault = faults.REVERSED
+        fault = FAULTS["REVERSED"]
     elif has_last(table, dim, exponents):
-        fault = faults.LINSPACE
+        fault = FAULTS["LINSPACE"]
     sentence = f"The exponents e of the frequencies theta^(-e) for dim {dim}"
     return Finding(sentence, fractions(exponents), fractions(right), fault)
 
@@ -355,7 +354,7 @@ def other_findings(table: Table) -> Iterator[Finding]:
             p, i = (int(index) for index in wrong.nonzero()[0])
             sentence = f"The angle of pair {i} at position {p} (dim {dim}, end {end}, theta {theta:g}), modulo 2 pi"
             yours, expected = (float(x[p, i].angle()) for x in (found, unit(right)))
-            fault = faults.ROUNDED if given == LONG and is_rounded(found, right) else None
+            fault = FAULTS["ROUNDED"] if given == LONG and is_rounded(found, right) else None
             yield Finding(sentence, f"{yours:.4f}", f"{expected:.4f}", fault)
             return
 
@@ -380,12 +379,12 @@ def default_finding(table: Table) -> Iterator[Finding]:
     right = table.call.attempt(8, 3, 10000.0)
     read = None if isinstance(found, Exception) else read_table(found, 8, 3)
     if isinstance(found, Exception):
-        yield Finding(sentence, str(found), "0.1", faults.DEFAULT_THETA)
+        yield Finding(sentence, str(found), "0.1", FAULTS["DEFAULT_THETA"])
     elif read is not None and len(read.parts) == 2:
         default, given = (read_table(x, 8, 3) for x in (found, right))
         if default and given and not close(default.rotations(), given.rotations()):
             yours = float(default.rotations()[1, 1].angle())
-            yield Finding(sentence, f"{yours:.4g}", "0.1", faults.DEFAULT_THETA)
+            yield Finding(sentence, f"{yours:.4g}", "0.1", FAULTS["DEFAULT_THETA"])
 
 
 def remarks(call: Caller) -> Iterator[str]:

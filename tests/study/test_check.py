@@ -12,7 +12,8 @@ from wrong_recipes import planted
 
 from study import check
 from study.__main__ import main
-from study.check import FUNCTIONS, Verdict, faults, process, python_files
+from study.check import FUNCTIONS, Verdict, process, python_files
+from study.check.faults import FAULTS, Fault
 from study.check.forms import Conventions, Form
 from study.check.judge import TOGETHER, counterparts, judge, judge_together
 from study.check.reader import Reader
@@ -25,7 +26,6 @@ STYLES = {name: (SOLUTIONS / f"{name}.py").read_text(encoding="utf-8") for name 
 pytestmark = pytest.mark.filterwarnings("ignore:Casting complex values", "ignore:ComplexHalf support is experimental")
 
 TABLE, RESHAPE, ROTATE, MASK, CACHE, ATTEND = FUNCTIONS
-FAULTS = {name: value for name, value in vars(faults).items() if isinstance(value, faults.Fault)}
 
 
 def changes(name: str) -> list[tuple[str, str, str, str, str]]:
@@ -129,7 +129,9 @@ def test_a_wrong_recipe_is_answered_with_its_own_name(function):
         assert expected in verdict.faults, (title, verdict)
 
 
-def test_a_fault_without_a_test_is_not_kept():
+def test_a_fault_without_a_test_is_not_kept_and_each_that_the_code_refers_to_exists():
+    code = "".join(path.read_text(encoding="utf-8") for path in Path(check.__file__).parent.glob("*.py"))
+    assert set(re.findall(r'FAULTS\["(\w+)"\]', code)) == FAULTS.keys()
     planted_names = {title.partition(",")[0] for _, title, _ in planted()} | {
         title for title, *_ in changes("planted.diff")
     }
@@ -242,7 +244,7 @@ def test_a_misspelt_function_is_missing_and_its_similar_name_is_shown(tmp_path, 
 def test_a_mask_of_numbers_of_any_dtype_is_not_boolean(tmp_path, dtype):
     right = ".tril(diagonal=start_pos)"
     found = judged(tmp_path, changed("complex", right, f"{right}.to(torch.{dtype})"))
-    assert found[MASK].faults == [faults.NOT_BOOLEAN]
+    assert found[MASK].faults == [FAULTS["NOT_BOOLEAN"]]
 
 
 def test_functions_that_are_not_written_for_some_sizes_raise_together(tmp_path):
@@ -258,8 +260,8 @@ def test_mistakes_in_several_stages_are_all_named(tmp_path):
     text = text.replace("torch.arange(end).float()", "torch.arange(1, end + 1).float()")
     text = text.replace(" / math.sqrt(q.shape[-1])", "").replace("~mask", "~mask.T")
     found = judged(tmp_path, text)
-    assert found[TABLE].faults == [faults.SHIFTED, faults.EXPONENT]
-    assert found[ATTEND].faults == [faults.UNSCALED, faults.TRANSPOSED_MASK]
+    assert found[TABLE].faults == [FAULTS["SHIFTED"], FAULTS["EXPONENT"]]
+    assert found[ATTEND].faults == [FAULTS["UNSCALED"], FAULTS["TRANSPOSED_MASK"]]
 
 
 def test_functions_that_are_right_alone_in_different_layouts_are_wrong_together(tmp_path):
@@ -336,7 +338,7 @@ def test_files_of_a_directory_may_import_each_other_and_leave_nothing_behind(tmp
     )
     answer = check.check(file=tmp_path)
     outcomes = [line.partition(": ")[2] for line in str(answer).splitlines() if line[0] != " "]
-    assert outcomes == ["right", "right", f"wrong: {faults.MIXED.name}", "right", "right", "right"]
+    assert outcomes == ["right", "right", f"wrong: {FAULTS['MIXED'].name}", "right", "right", "right"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["attention.py", "cache.py", "rope.py"]
 
 
@@ -357,11 +359,13 @@ def test_nothing_to_judge_is_an_error(tmp_path, monkeypatch):
 
 
 def test_hint_shows_the_measurement_and_no_explanation():
-    verdict = Verdict(TABLE, "wrong", findings=[Finding("Something", "1", "2", faults.SIGN)], remarks=["Better so."])
+    verdict = Verdict(TABLE, "wrong", findings=[Finding("Something", "1", "2", FAULTS["SIGN"])], remarks=["Better so."])
     hint = [f"{TABLE}: wrong", "  Something:", "    yours 1, expected 2.", "  Better so."]
     assert list(verdict.lines(hint_only=True)) == hint
     full = re.sub(r"\s+", " ", " ".join(verdict.lines(hint_only=False)))
-    assert full.startswith(f"{TABLE}: wrong: {faults.SIGN.name} Something: yours 1, expected 2. {faults.SIGN.why}")
+    assert full.startswith(
+        f"{TABLE}: wrong: {FAULTS['SIGN'].name} Something: yours 1, expected 2. {FAULTS['SIGN'].why}"
+    )
     assert full.endswith(" See docs/rope.md, step 1. Better so.")
 
 
@@ -371,7 +375,7 @@ def test_the_script_takes_the_file_and_the_directory_without_their_flags(tmp_pat
     assert capsys.readouterr().out.endswith(
         f"python -m study check {shlex.quote((tmp_path / 'mine').as_posix())} --hint\n"
     )
-    fault = faults.Fault("fault", "why", 3)
+    fault = Fault("fault", "why", 3)
     wrong = [Verdict(TABLE, "wrong", findings=[Finding("Hint", "1", "2", fault)])]
     monkeypatch.setattr(check, "judge_files", lambda files, seconds: wrong)
     monkeypatch.setattr(sys, "argv", ["study", "check", "--hint", str(tmp_path / "mine")])
