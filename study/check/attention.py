@@ -25,7 +25,6 @@ FUSED = ("scaled_dot_product_attention", "multi_head_attention_forward", "flex_a
 # that raise for the first: with T equal to H, and with K equal to both.
 SIZES = ((2, 3, 4, 2, 8), (2, 4, 4, 2, 8), (2, 3, 3, 3, 10))
 LARGE = (2, 5, 4, 2, 8)
-TURNS = (1, 0, 2, -1)  # how many times a vector may be rotated
 
 
 class FusedCalls(TorchFunctionMode):
@@ -103,21 +102,17 @@ class Model(NamedTuple):
     key_heads: list[int]
 
 
-# Products that the scores may be, of q and k in heads, (B, H, T, D).
-PRODUCTS = {
-    "q k^T": lambda q, k: q @ k.mT,
-    "k q^T": lambda q, k: k @ q.mT,
-    "q q^T": lambda q, k: q @ q.mT,
-    "k k^T": lambda q, k: k @ k.mT,
-    "the cosine of q and k": lambda q, k: unit_length(q) @ unit_length(k).mT,
-    "softmax(q k^T / sqrt(D))": lambda q, k: (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1),
-}
-FAULTS_OF_PRODUCTS = {
-    "k q^T": FAULTS["SCORES_TRANSPOSED"],
-    "q q^T": FAULTS["SCORES_OF_ONE"],
-    "k k^T": FAULTS["SCORES_OF_ONE"],
-    "the cosine of q and k": FAULTS["COSINES"],
-    "softmax(q k^T / sqrt(D))": FAULTS["SOFTMAX_TWICE"],
+# Products that the scores may be, of q and k in heads, (B, H, T, D), and what is wrong with them.
+PRODUCTS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Fault | None]] = {
+    "q k^T": (lambda q, k: q @ k.mT, None),
+    "k q^T": (lambda q, k: k @ q.mT, FAULTS["SCORES_TRANSPOSED"]),
+    "q q^T": (lambda q, k: q @ q.mT, FAULTS["SCORES_OF_ONE"]),
+    "k k^T": (lambda q, k: k @ k.mT, FAULTS["SCORES_OF_ONE"]),
+    "the cosine of q and k": (lambda q, k: unit_length(q) @ unit_length(k).mT, FAULTS["COSINES"]),
+    "softmax(q k^T / sqrt(D))": (
+        lambda q, k: (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1),
+        FAULTS["SOFTMAX_TWICE"],
+    ),
 }
 
 
@@ -129,6 +124,7 @@ class Probes:
     def __init__(self, call: Caller, form: Form, sizes: tuple[int, ...], conventions: Conventions) -> None:
         self.call, self.form, self.sizes, self.conventions = call, form, sizes, conventions
         self.B, self.T, self.H, self.K, self.D = sizes
+        self.groups = [h // (self.H // self.K) for h in range(self.H)]  # the right key/value heads
         self.inputs = Inputs.random(sizes)._replace(mask=torch.ones(self.T, self.T, dtype=torch.bool))
         self.transposed = False  # the output is (B, H, T, D)
         self.inverted = False  # the mask
@@ -155,6 +151,10 @@ class Probes:
             out = rotated(out, -times * inputs.angle, layout)
         return out[..., : self.K * self.T].unflatten(-1, (self.K, self.T))
 
+    def weights_in_heads(self, inputs: Inputs) -> Tensor:
+        """The weights, summed over key/value heads: (B, H, T, T)."""
+        return self.weights(inputs).sum(3).transpose(1, 2)
+
     def findings(self) -> Iterator[Finding]:
         raw = self.call(*self.inputs.arguments(self.form))
         found = self._shape(raw)
@@ -168,18 +168,15 @@ class Probes:
             difference = float((raw - again).abs().max())
             yield Finding("The largest difference of two equal calls", f"{difference:.4g}", "0", FAULTS["RANDOM"])
             return
-        out = self.output(self.inputs)
-        if not out.isfinite().all():
-            bad = ~out.isfinite().all(-1).all(2).all(0)  # (T,)
-            hidden = self.inputs._replace(mask=~self.inputs.mask)
-            if not self.output(hidden).isfinite().all():
-                tokens = ", ".join(map(str, bad.nonzero()[:, 0].tolist()))
-                fault = FAULTS["SELF_HIDDEN"] if tokens == "0" else None
-                yield Finding("With a mask that hides nothing, the output is NaN for tokens", tokens, "none", fault)
+        bad = ~self.output(self.inputs).isfinite().all(-1).all(2).all(0)  # (T,)
+        if bad.any():
+            self.inverted = bool(self.output(self.inputs._replace(mask=~self.inputs.mask)).isfinite().all())
+            tokens = ", ".join(map(str, bad.nonzero()[:, 0].tolist()))
+            fault = FAULTS["SELF_HIDDEN"] if tokens == "0" else None
+            fault = FAULTS["INVERTED_MASK"] if self.inverted else fault
+            yield Finding("With a mask that hides nothing, the output is NaN for tokens", tokens, "none", fault)
+            if not self.inverted:
                 return
-            sentence = "A mask that is True everywhere hides nothing, so the output is finite; it is"
-            yield Finding(sentence, "NaN", "finite", FAULTS["INVERTED_MASK"])
-            self.inverted = True
         found = self._values() or self._origin()
         if found:
             yield found
@@ -202,17 +199,13 @@ class Probes:
         inputs = Inputs.random(LARGE, seed=2)
         inputs = inputs._replace(angle=angles(LARGE[4], 20 + LARGE[1], 500.0)[20:])
         value = self.call(*inputs.arguments(self.form))
-        layout = self.conventions.attention_layout or LAYOUTS[0]
-        right = inputs.right(layout)
-        found = (
-            value.double().reshape(right.shape) if torch.is_tensor(value) and value.numel() == right.numel() else None
-        )
-        if found is None or not close(found, right):
-            yours = kind(value) if found is None else numbers(found[0, 1, 0, :4])
-            sentence = (
-                f"softmax(q k^T / sqrt(D)) v of xq {tuple(inputs.q.shape)}, random angles and mask; token 1, head 0"
-            )
-            yield Finding(sentence, yours, numbers(right[0, 1, 0, :4]))
+        right = inputs.right(self.conventions.attention_layout or LAYOUTS[0])
+        sentence = f"softmax(q k^T / sqrt(D)) v of xq {tuple(inputs.q.shape)}, random angles and mask"
+        if not torch.is_tensor(value) or value.numel() != right.numel():
+            yield Finding(f"{sentence}; the shape", kind(value), kind(right))
+        elif not close(value.double().reshape(right.shape), right):
+            found = value.reshape(right.shape)
+            yield Finding(f"{sentence}; token 1, head 0", numbers(found[0, 1, 0, :4]), numbers(right[0, 1, 0, :4]))
 
     def _shape(self, raw: Any) -> Finding | None:
         B, T, H, _, D = self.sizes
@@ -222,78 +215,77 @@ class Probes:
         shape = tuple(raw.shape)
         if shape in (right, (B, T, H * D)):
             return None
-        fault = None
-        if shape in ((B, H, T, D), (B, H, T * D)):
-            fault = FAULTS["NOT_BACK"]
-        elif shape[-1:] == (T,) and raw.ndim == 4 and T != D:
-            fault = FAULTS["WEIGHTS"]
-        elif shape in ((B, T, D), (B, T, 1, D)):
-            fault = FAULTS["ONE_HEAD_RETURNED"]
-        elif shape in ((1, T, H, D), (T, H, D)):
-            fault = FAULTS["SOME_BATCH"]
-        elif shape in ((B, 1, H, D), (B, H, D)):
-            fault = FAULTS["SOME_TOKENS"]
-        elif raw.numel() == B * T * H * D:
+        named = {
+            (B, H, T, D): FAULTS["NOT_BACK"],
+            (B, H, T * D): FAULTS["NOT_BACK"],
+            (B, H, T, T): FAULTS["WEIGHTS"],
+            (B, T, H, T): FAULTS["WEIGHTS"],
+            (B, T, D): FAULTS["ONE_HEAD_RETURNED"],
+            (B, T, 1, D): FAULTS["ONE_HEAD_RETURNED"],
+            (1, T, H, D): FAULTS["SOME_BATCH"],
+            (T, H, D): FAULTS["SOME_BATCH"],
+            (B, 1, H, D): FAULTS["SOME_TOKENS"],
+            (B, H, D): FAULTS["SOME_TOKENS"],
+        }
+        fault = named.get(shape)
+        if fault is None and raw.numel() == B * T * H * D:
             fault = FAULTS["AXES"]
         return Finding(sentence, str(shape), str(right), fault)
 
     def _values(self) -> Finding | None:
-        """Whether the output is a sum of values: nothing for values of 0, and doubled for doubled values."""
-        nothing = self.output(self.inputs._replace(v=torch.zeros_like(self.inputs.v)))
+        """Whether the output is a sum of values, so that it is 0 for values of 0."""
+        inputs = self.inputs._replace(v=torch.zeros_like(self.inputs.v))
+        nothing = self.output(inputs)
         if nothing.abs().max() < 1e-4:
             return None
+        q, k = inputs.q.double(), inputs.k.double()[:, :, self.groups]
+        at_rest = self.output(inputs._replace(q=torch.zeros_like(inputs.q)))
         fault = None
-        groups = self.H // self.K
-        q, k = self.inputs.q.double(), self.inputs.k.double().repeat_interleave(groups, 2)
-        unweighted = self.inputs._replace(q=torch.zeros_like(self.inputs.q), v=torch.zeros_like(self.inputs.v))
-        at_rest = self.output(unweighted)
         if close(nothing, q):
             fault = FAULTS["RESIDUAL"]
-        elif close(at_rest, k.mean(1, keepdim=True).expand_as(at_rest)):
+        elif close(at_rest, k.mean(1, keepdim=True).expand_as(at_rest)) or self._mixes(nothing, k):
             fault = FAULTS["KEYS_MIXED"]
         elif self._mixes(nothing, q):
             fault = FAULTS["QUERIES_MIXED"]
-        elif self._mixes(nothing, k):
-            fault = FAULTS["KEYS_MIXED"]
         where = nothing[0, 0, 0, :4]
         return Finding("With values of 0 the output is 0; token 0, head 0", numbers(where), "0, 0, 0, 0", fault)
 
     def _mixes(self, out: Tensor, x: Tensor) -> bool:
         """Whether each output is a weighted sum of the vectors x of its head, (B, T, H, D)."""
-        basis = x.permute(0, 2, 3, 1)  # (B, H, D, T)
-        target = out.permute(0, 2, 3, 1)
-        found = torch.linalg.lstsq(basis, target).solution
-        return bool((basis @ found - target).abs().max() < 1e-3)
+        basis, target = x.permute(0, 2, 3, 1), out.permute(0, 2, 3, 1)  # (B, H, D, T)
+        return bool((basis @ torch.linalg.lstsq(basis, target).solution - target).abs().max() < 1e-3)
 
     def _origin(self) -> Finding | None:
         """Which outputs a query reaches: its own, unless the axes are mixed."""
+        out = self.output(self.inputs)
+        for axis, what, fault in (
+            (2, "heads", FAULTS["ONE_HEAD_RETURNED"]),
+            (0, "rows of the batch", FAULTS["SOME_BATCH"]),
+            (1, "tokens", FAULTS["SOME_TOKENS"]),
+        ):
+            if close(out, out.narrow(axis, 0, 1).expand_as(out)):
+                return Finding(f"The number of different {what} in the output", "1", str(out.shape[axis]), fault)
         zero = torch.zeros_like(self.inputs.q)
         at_rest = self.weights(self.inputs._replace(q=zero))
-        places: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        places: dict[tuple[int, int], tuple[int, int]] = {}
         for t, h in product(range(self.T), range(self.H)):
             q = zero.clone()
             q[:, t, h] = self.inputs.q[:, t, h] * 3
             moved = (self.weights(self.inputs._replace(q=q)) - at_rest).abs().amax((0, 3, 4)) > 1e-4  # (T, H)
-            places[t, h] = [tuple(place) for place in moved.nonzero().tolist()]
-        out = self.output(self.inputs)
-        if close(out, out[:, :, :1].expand_as(out)) and self.H > 1:
-            return Finding("The number of different heads in the output", "1", str(self.H), FAULTS["ONE_HEAD_RETURNED"])
-        if close(out, out[:1].expand_as(out)):
-            return Finding("The number of different rows of the batch", "1", str(self.B), FAULTS["SOME_BATCH"])
-        if close(out, out[:, :1].expand_as(out)):
-            return Finding("The number of different tokens in the output", "1", str(self.T), FAULTS["SOME_TOKENS"])
-        if any(len(found) != 1 for found in places.values()):
-            return None  # an axis of the softmax or of the scores, which the next stage names
-        wrong = [(query, found[0]) for query, found in places.items() if found[0] != query]
+            found = moved.nonzero().tolist()
+            if len(found) != 1:
+                return None  # an axis of the softmax or of the scores, which the next stage names
+            places[t, h] = (found[0][0], found[0][1])
+        wrong = [(query, place) for query, place in places.items() if place != query]
         if not wrong:
             return None
         fault = FAULTS["VIEWED"]
         values = at_rest.abs().amax((0, 3))  # (T, H, T): the tokens whose values reach each output
-        if all((values[found[0]] > 1e-6).nonzero().tolist() == [[t]] for (t, _), found in places.items()):
+        if all((values[place] > 1e-6).nonzero().tolist() == [[t]] for (t, _), place in places.items()):
             fault = FAULTS["OVER_HEADS"]
-        elif all(found[0][0] == t for (t, _), found in places.items()):
+        elif all(place[0] == t for (t, _), place in places.items()):
             fault = FAULTS["REGROUPED"]
-        elif all(found[0] == (h, t) for (t, h), found in places.items()):
+        elif all(place == (h, t) for (t, h), place in places.items()):
             fault = FAULTS["NOT_BACK"]
         (t, h), (token, head) = wrong[0]
         sentence = f"The output of the query of token {t}, head {h} is at"
@@ -301,59 +293,49 @@ class Probes:
 
     def _scores(self) -> Iterator[Finding | Model]:
         """Heads, axis of the softmax, and scores, with a mask that hides nothing: the findings and the model."""
-        inputs = self.inputs
-        weights = self.weights(inputs)  # (B, T, H, K, T)
-        others = ~torch.eye(self.T, dtype=torch.bool)
-        mass = weights.abs().sum(3)  # (B, T, H, T)
-        if mass.transpose(2, 3)[:, others].max() < 1e-6:
-            alone = [weights[:, t, :, :, t] for t in range(self.T)]
-            if all((x > 1e-6).all() for x in alone) and self.K > 1:
-                sentence = "The output of head 0 is computed from the values of"
-                yield Finding(sentence, "all heads of the same token", "all tokens of head 0", FAULTS["OVER_HEADS"])
-                return
-        value_heads = heads_of(weights.abs().sum((0, 1, 4)))  # (H, K)
-        w = weights.sum(3).transpose(1, 2)  # (B, H, T, T)
-        right = [h // (self.H // self.K) for h in range(self.H)]
-        found, model = self._softmax(w, inputs)
-        key_heads = model.key_heads if model else right
-        yield from head_findings(key_heads, value_heads, right)
+        weights = self.weights(self.inputs).abs()  # (B, T, H, K, T)
+        own = torch.eye(self.T, dtype=torch.bool)
+        tokens = weights.permute(0, 2, 3, 1, 4)  # (B, H, K, T, T)
+        own_only = self.K > 1 and tokens[..., ~own].max() < 1e-6 and tokens[..., own].min() > 1e-6
+        if own_only:
+            sentence = "The output of head 0 is computed from the values of"
+            yield Finding(sentence, "all heads of the same token", "all tokens of head 0", FAULTS["OVER_HEADS"])
+            return
+        value_heads = heads_of(weights.sum((0, 1, 4)))  # (H, K)
+        found, model = self._softmax(self.weights_in_heads(self.inputs))
+        key_heads = model.key_heads if model else self.groups
+        yield from head_findings(key_heads, value_heads, self.groups)
         yield from found
         if model:
             yield model
 
-    def _softmax(self, w: Tensor, inputs: Inputs) -> tuple[list[Finding], Model | None]:
+    def _softmax(self, w: Tensor) -> tuple[list[Finding], Model | None]:
         """The findings about weights (B, H, T, T) that are a function of the scores, and the model of the scores."""
-        expected = ", ".join("1" * self.T)
-        sums = [("keys", -1, None), ("queries", -2, FAULTS["SOFTMAX"]), ("heads", 1, FAULTS["SOFTMAX_HEADS"])]
-        sums.append(("batch", 0, FAULTS["SOFTMAX"]))
-        positive = w.clamp(min=0).isfinite() & (w > 1e-12)
-        axis = next((each for each in sums if (w.sum(each[1]) - 1).abs().max() < 1e-3), None)
-        logs = w.clamp(min=1e-30).log()
-        model = self._fit(logs, positive, inputs, axis[1] if axis else -1)
-        row = numbers(w[0, 0].sum(-1))
-        found: list[Finding] = []
+        sums = {-1: "keys", -2: "queries", 1: "heads", 0: "batch"}
+        axis = next((axis for axis in sums if (w.sum(axis) - 1).abs().max() < 1e-3), None)
+        model = self._fit(w, -1 if axis is None else axis)
+        if (w < -1e-6).any() or model is None or not (w > 1e-12).any(-1).all():
+            return [self._no_softmax(w)], None
+        if axis == -1:
+            is_usable = model.what == "q k^T" and model.factor > 0
+            return self._factor(model), model if is_usable else None
+        fault = FAULTS["SOFTMAX"]
         sentence = "The weights of a query over all keys sum to 1; those of head 0"
-        if (w < -1e-6).any() or model is None or not positive.any(-1).all():
-            return [self._no_softmax(w, inputs)], None
         if axis is None:
             scale = w.sum(-1)
-            is_constant = (scale - scale.mean()).abs().max() < 1e-3
-            fault: Fault | None = FAULTS["MEAN"] if is_constant else FAULTS["NOT_NORMALISED"]
-            found.append(Finding(sentence, row, expected, fault))
-        elif axis[0] != "keys":
-            fault = axis[2]
-            if axis[0] == "queries" and model.what == "k q^T":
-                fault, model = FAULTS["WEIGHTS_TRANSPOSED"], model._replace(what="q k^T")
-            found.append(Finding(f"{sentence}, which sum to 1 over the {axis[0]} instead", row, expected, fault))
-            if abs(model.factor - self.D**-0.5) < 1e-2:
-                return found, None
-        found += self._factor(model)
-        is_usable = axis is not None and axis[0] == "keys" and model.what == "q k^T" and model.factor > 0
-        return found, model if is_usable else None
+            fault = FAULTS["MEAN"] if (scale - scale.mean()).abs().max() < 1e-3 else FAULTS["NOT_NORMALISED"]
+        else:
+            sentence += f", which sum to 1 over the {sums[axis]} instead"
+        if axis == 1:
+            fault = FAULTS["SOFTMAX_HEADS"]
+        elif axis == -2 and model.what == "k q^T":
+            fault, model = FAULTS["WEIGHTS_TRANSPOSED"], model._replace(what="q k^T")
+        found = [Finding(sentence, numbers(w[0, 0].sum(-1)), ", ".join("1" * self.T), fault)]
+        return found + self._factor(model), None
 
     def _factor(self, model: Model) -> list[Finding]:
         if model.what != "q k^T":
-            fault = FAULTS_OF_PRODUCTS[model.what]
+            fault = PRODUCTS[model.what][1]
             return [Finding("The weights are the softmax of a multiple of", model.what, "q k^T", fault)]
         right = self.D**-0.5
         if abs(model.factor - right) < 3e-3:
@@ -366,240 +348,217 @@ class Probes:
         sentence = f"The factor of the scores q k^T (D {self.D}, {self.T} tokens, {self.H} heads)"
         return [Finding(sentence, f"{model.factor:.4g}", f"{right:.4g}, which is 1 / sqrt(D)", fault)]
 
-    def _no_softmax(self, w: Tensor, inputs: Inputs) -> Finding:
-        scores = self._in_heads(inputs, [h // (self.H // self.K) for h in range(self.H)], "q k^T") / self.D**0.5
-        right = scores.softmax(-1)
-        fault: Fault | None = None
+    def _no_softmax(self, w: Tensor) -> Finding:
+        scores = self._products(self.inputs, self.groups, "q k^T") / self.D**0.5
         order = scores.flatten().argsort()
+        steps = w.flatten()[order].diff()
+        of_each = (steps > -1e-6).all() or (steps < 1e-6).all()  # a function of each score alone
+        one_key = (w - 1).abs().lt(1e-6).sum(-1).eq(1).all() and (w.sum(-1) - 1).abs().max() < 1e-6
         rows = scores / w
+        divided = ((rows - rows[..., :1]).abs() < 1e-2 * rows.abs()).all()  # each score by a sum
+        fault = None
         if close(w.exp().sum(-1), torch.ones(w.shape[:3])):
             fault = FAULTS["LOGARITHM"]
-        elif (w.flatten()[order].diff() > -1e-6).all() or (w.flatten()[order].diff() < 1e-6).all():
-            fault = FAULTS["NO_SOFTMAX"]  # a function of each score alone
-        elif ((w - 1).abs() < 1e-6).sum(-1).eq(1).all() and (w.sum(-1) - 1).abs().max() < 1e-6:
-            fault = FAULTS["NO_SOFTMAX"]  # all weight for the largest score
-        elif ((rows - rows[..., :1]).abs() < 1e-2 * rows.abs()).all():
-            fault = FAULTS["NO_SOFTMAX"]  # each score divided by the sum
-        sentence = "The weights of token 0, head 0 for scores " + numbers(scores[0, 0, 0])
-        return Finding(sentence, numbers(w[0, 0, 0]), numbers(right[0, 0, 0]), fault)
+        elif of_each or one_key or divided:
+            fault = FAULTS["NO_SOFTMAX"]
+        sentence = f"The weights of token 0, head 0 for scores {numbers(scores[0, 0, 0])}"
+        return Finding(sentence, numbers(w[0, 0, 0]), numbers(scores.softmax(-1)[0, 0, 0]), fault)
 
-    def _in_heads(self, inputs: Inputs, key_heads: list[int], what: str) -> Tensor:
+    def _products(self, inputs: Inputs, key_heads: list[int], what: str) -> Tensor:
         """The products of q and k, (B, H, T, T)."""
         q = inputs.q.double().transpose(1, 2)
         k = inputs.k.double()[:, :, key_heads].transpose(1, 2)
-        return PRODUCTS[what](q, k)
+        return PRODUCTS[what][0](q, k)
 
-    def _fit(self, logs: Tensor, positive: Tensor, inputs: Inputs, axis: int) -> Model | None:
+    def _fit(self, w: Tensor, axis: int) -> Model | None:
         """The product of which the logarithms of the weights are a multiple, up to a constant along the axis."""
-        averaged = inputs._replace(k=inputs.k.mean(2, keepdim=True).expand_as(inputs.k))
-        for what, given in product(PRODUCTS, (inputs, averaged)):
-            factors, heads = [], []
-            for h in range(self.H):
-                for head in range(self.K):
-                    x = self._in_heads(given, [head] * self.H, what)
-                    if axis == 1:
-                        x = self._in_heads(given, [g // (self.H // self.K) for g in range(self.H)], what)
-                    shown = positive if axis == 1 else positive[:, h : h + 1]
-                    y = logs if axis == 1 else logs[:, h : h + 1]
-                    x = x if axis == 1 else x[:, h : h + 1]
-                    factor = slope(centered(x, shown, axis), centered(y, shown, axis))
-                    if factor is not None:
-                        factors.append(factor)
-                        heads.append(head if given is inputs else -1)
-                        break
-                else:
-                    break
-            if len(factors) == self.H and max(factors) - min(factors) < 1e-2 * max(abs(x) for x in factors) + 1e-6:
-                if axis == 1:
-                    heads = [h // (self.H // self.K) for h in range(self.H)]
-                return Model(sum(factors) / self.H, what, heads)
+        shown = w > 1e-12
+        logs = centered(w.clamp(min=1e-30).log(), shown, axis)
+        mean = self.inputs.k.mean(2, keepdim=True).expand_as(self.inputs.k)
+        for what, k in product(PRODUCTS, (self.inputs.k, mean)):
+            inputs = self.inputs._replace(k=k)
+            if axis == 1:  # the heads cannot be fitted one by one
+                factor = slope(centered(self._products(inputs, self.groups, what), shown, axis), logs)
+                if factor is not None:
+                    return Model(factor, what, self.groups)
+                continue
+            fits = []
+            for head in range(self.K):
+                x = centered(self._products(inputs, [head] * self.H, what), shown, axis)
+                fits.append([slope(x[:, h], logs[:, h]) for h in range(self.H)])
+            heads = [next((head for head in range(self.K) if fits[head][h] is not None), -1) for h in range(self.H)]
+            factors = [factor for h in range(self.H) if (factor := fits[heads[h]][h]) is not None]
+            if len(factors) == self.H and max(factors) - min(factors) < 1e-2 * max(map(abs, factors)) + 1e-6:
+                return Model(sum(factors) / self.H, what, heads if k is self.inputs.k else [-1] * self.H)
         return None
 
     def _mask(self, model: Model) -> Iterator[Finding]:
-        """Which keys have weight under three masks, and the scores of those that should have none."""
-        all_true = torch.ones(self.T, self.T, dtype=torch.bool)
-        masks = [Inputs.random(self.sizes, seed).mask for seed in (1, 4, 6)]
-        masks = [all_true, all_true.tril(), *masks]
+        """Which keys have weight under several masks, and the scores of those that should have none."""
+        everything = torch.ones(self.T, self.T, dtype=torch.bool)
+        masks = [everything, everything.tril(), *(Inputs.random(self.sizes, seed).mask for seed in (1, 4, 6))]
         heads = [max(head, 0) for head in model.key_heads]
-        scores = self._in_heads(self.inputs, heads, "q k^T") * model.factor  # (B, H, T, T)
-        seen = [self.weights(self.inputs._replace(mask=mask)).sum(3).transpose(1, 2) for mask in masks]
+        scores = self._products(self.inputs, heads, "q k^T") * model.factor  # (B, H, T, T)
+        seen = [self.weights_in_heads(self.inputs._replace(mask=mask)) for mask in masks]
         for mask, w in zip(masks, seen):
             shown = (w.abs() > 1e-12).any(0).any(0)  # (T, T)
             bad = ~w.isfinite().all(-1).all(0).all(0)  # (T,)
             right = scores.masked_fill(~mask, -math.inf).softmax(-1)
-            if not bad.any() and close(w, right) and not (shown & ~mask).any():
+            if close(w, right) and not (shown & ~mask).any():
                 continue
-            yield self._mask_finding(masks, seen, scores, mask, w, shown, bad)
-            return
-
-    def _mask_finding(
-        self,
-        masks: list[Tensor],
-        seen: list[Tensor],
-        scores: Tensor,
-        mask: Tensor,
-        w: Tensor,
-        shown: Tensor,
-        bad: Tensor,
-    ) -> Finding:
-        t = int(((shown != mask).any(1) | bad).nonzero()[0]) if ((shown != mask).any(1) | bad).any() else 0
-        text = "".join("1" if cell else "0" for cell in mask[t])
-        sentence = f"With {text} in row {t} of the mask, the keys with weight for token {t}"
-        yours, expected = (", ".join(map(str, row.nonzero()[:, 0].tolist())) or "none" for row in (shown[t], mask[t]))
-        if bad.any():
-            hides = ~mask.all(1)
-            fault = FAULTS["MASK_AFTER"] if torch.equal(bad, hides) else None
-            return Finding(f"{sentence}; the weights", "NaN", expected, self._mask_fault(masks, seen) or fault)
-        if torch.equal(shown, mask):  # the right keys, with other weights
-            after = scores.softmax(-1) * mask
-            fault = FAULTS["MASK_AFTER"] if close(w, after) else None
-            rows = ~mask.all(1)
-            t = int(rows.nonzero()[0]) if rows.any() else 0
-            right = scores.masked_fill(~mask, -math.inf).softmax(-1)
-            sentence = f"The weights of the keys that token {t} sees sum to 1; their sum"
-            if not close(w.sum(-1), torch.ones_like(w.sum(-1))):
-                return Finding(sentence, numbers(w[0, 0, t].sum()[None]), "1", fault)
-            return Finding(f"The weights of token {t}, head 0", numbers(w[0, 0, t]), numbers(right[0, 0, t]), fault)
-        if not shown.all() or close(w, scores.softmax(-1)):
-            fault = self._mask_fault(masks, seen)
-            return Finding(sentence, yours, expected, fault or FAULTS["OWN_MASK"])
-        return self._hidden_score(masks, seen, scores)
-
-    def _mask_fault(self, masks: list[Tensor], seen: list[Tensor]) -> Fault | None:
-        """The rule that gives the keys with weight from the mask, the same for all masks."""
-        own = torch.eye(self.T, dtype=torch.bool)
-        rules: list[tuple[Fault, Callable[[Tensor], Tensor]]] = [
-            (FAULTS["MASK_UNUSED"], torch.ones_like),
-            (FAULTS["INVERTED_MASK"], torch.logical_not),
-            (FAULTS["TRANSPOSED_MASK"], lambda mask: mask.T),
-            (FAULTS["SELF_HIDDEN"], lambda mask: mask & ~own),
-            (FAULTS["SELF_HIDDEN"], lambda mask: mask.tril(-1)),
-        ]
-        for fault, rule in rules:
-            if all(agrees(w, rule(mask)) for mask, w in zip(masks, seen)):
-                return fault
-        return None
-
-    def _hidden_score(self, masks: list[Tensor], seen: list[Tensor], scores: Tensor) -> Finding:
-        """Hidden keys have weight: the score that gives them this weight."""
-        hidden, own = [], []
-        for mask, w in zip(masks, seen):
-            implied = w.clamp(min=1e-30).log()
-            for t in range(self.T):
-                if mask[t].any() and not mask[t].all():
-                    shift = (scores - implied)[:, :, t, mask[t]].mean(-1, keepdim=True)
-                    hidden.append((implied[:, :, t, ~mask[t]] + shift).flatten())
-                    own.append(scores[:, :, t, ~mask[t]].flatten())
-        found, right = torch.cat(hidden), torch.cat(own)
-        sentence = "The score of hidden keys"
-        if (found - found.mean()).abs().max() < 1e-2:
-            value = float(found.mean())
-            fault = FAULTS["MASK_ZERO"] if abs(value) < 1e-2 else FAULTS["MASK_SMALL"]
-            return Finding(sentence, f"{value + 0.0:.3g}", "-inf, so that their weight is 0", fault)
-        change = found - right
-        if (change - change.mean()).abs().max() < 1e-2:
-            sentence = "What the mask adds to the score of a hidden key, compared with a visible one"
-            return Finding(
-                sentence, f"{float(change.mean()):.3g}", "-inf, so that its weight is 0", FAULTS["MASK_ADDED"]
+            if shown.all() and not bad.any() and not mask.all() and not close(w, scores.softmax(-1)):
+                yield hidden_score(masks, seen, scores)
+                return
+            fault = mask_fault(masks, seen)
+            wrong = (shown != mask).any(1) | bad
+            t = int((wrong if wrong.any() else ~mask.all(1)).int().argmax())
+            where = f"With {''.join('1' if cell else '0' for cell in mask[t])} in row {t} of the mask"
+            if wrong.any() and not bad.any():
+                yours, expected = (
+                    ", ".join(map(str, row.nonzero()[:, 0].tolist())) or "none" for row in (shown[t], mask[t])
+                )
+                sentence = f"{where}, the keys with weight for token {t}"
+                yield Finding(sentence, yours, expected, fault or FAULTS["OWN_MASK"])
+                return
+            if torch.equal(bad, ~mask.all(1)) or close(w, scores.softmax(-1) * mask):
+                fault = fault or FAULTS["MASK_AFTER"]
+            yield Finding(
+                f"{where}, the weights of token {t}, head 0", numbers(w[0, 0, t]), numbers(right[0, 0, t]), fault
             )
-        return Finding(f"{sentence}; those of the first", numbers(found[:4]), "-inf")
+            return
 
     def _rotation(self, model: Model) -> Iterator[Finding]:
         """How many times q and k are rotated, and by the angles of which rows."""
         inputs = self.inputs._replace(angle=random_angles(1, self.T, self.D)[0] * 0.8)
-        w = self.weights(inputs).sum(3).transpose(1, 2)
-        positive = w > 1e-9
+        w = self.weights_in_heads(inputs)
+        shown = w > 1e-9
+        logs = centered(w.clamp(min=1e-30).log(), shown, -1)
         heads = [max(head, 0) for head in model.key_heads]
+
+        def fits(q: Tensor, k: Tensor) -> bool:
+            """Whether the weights are those of queries and keys rotated to q and k."""
+            x = centered(self._products(inputs._replace(q=q, k=k), heads, "q k^T"), shown, -1)
+            factor = slope(x, logs)
+            return factor is not None and abs(factor - model.factor) <= 1e-2 * abs(model.factor)
+
+        angle = inputs.angle
+        ways = {
+            "once": angle,
+            "not at all": 0 * angle,
+            "twice": 2 * angle,
+            "backwards": -angle,
+            "by the rows in reverse order": angle.flip(0),
+            "by the next row": angle.roll(-1, 0),
+            "by the row before": angle.roll(1, 0),
+        }
         layouts = list(dict.fromkeys((self.conventions.layout, *LAYOUTS)))
-        orders = {"its own": torch.arange(self.T), "the reverse order": torch.arange(self.T).flip(0)}
-        orders["the next token"] = torch.arange(self.T).roll(-1)
-        orders["the token before"] = torch.arange(self.T).roll(1)
-        for row, layout in product(orders.items(), layouts):
-            for (in_q, in_k), (turns_q, turns_k) in product(
-                ((True, True), (True, False), (False, True)), product(TURNS, TURNS)
-            ):
-                angle = inputs.angle[row[1]]
-                q = rotated(inputs.q, turns_q * (angle if in_q else inputs.angle), layout)
-                k = rotated(inputs.k, turns_k * (angle if in_k else inputs.angle), layout)
-                x = self._in_heads(inputs._replace(q=q, k=k), heads, "q k^T")
-                factor = slope(centered(x, positive, -1), centered(w.clamp(min=1e-30).log(), positive, -1))
-                if factor is None or abs(factor - model.factor) > 1e-2 * abs(model.factor):
-                    continue
-                if (turns_q, turns_k) == (1, 1) and row[0] == "its own":
-                    self.conventions.attention_layout = layout
-                    return
-                yield self._rotation_finding((turns_q, turns_k), row[0], in_q, in_k)
-                return
-        along_heads = Inputs(*inputs)
+        for in_q, in_k, layout in product(ways, ways, layouts):
+            if not fits(rotated(inputs.q, ways[in_q], layout), rotated(inputs.k, ways[in_k], layout)):
+                continue
+            if in_q == in_k == "once":
+                self.conventions.attention_layout = layout
+            elif in_q == in_k == "not at all" and self.sizes == SIZES[2]:
+                # By the row of its head, equal for the q and the k of a score. Not rotating fits SIZES[0] too.
+                sentence = "The scores depend on the table, for as many heads as tokens"
+                yield Finding(sentence, "no: the angles of q and k cancel", "yes", FAULTS["HEADS"])
+            else:
+                fault = turn_fault(in_q, in_k)
+                yield Finding("q and k are rotated by the table", f"q {in_q}, k {in_k}", "q once, k once", fault)
+            return
         if self.T == self.H:
-            q = rotated(along_heads.q.transpose(1, 2), inputs.angle, layouts[0]).transpose(1, 2)
-            for rows in (inputs.angle[: self.K], inputs.angle[:: self.H // self.K]):
-                k = rotated(along_heads.k.transpose(1, 2), rows, layouts[0]).transpose(1, 2)
-                x = self._in_heads(inputs._replace(q=q, k=k), heads, "q k^T")
-                if slope(centered(x, positive, -1), centered(w.clamp(min=1e-30).log(), positive, -1)) is not None:
+            q = rotated(inputs.q.transpose(1, 2), angle, layouts[0]).transpose(1, 2)
+            for rows in (angle[: self.K], angle[:: self.H // self.K]):
+                if fits(q, rotated(inputs.k.transpose(1, 2), rows, layouts[0]).transpose(1, 2)):
                     sentence = "The rows of freqs_cis that rotate queries and keys follow"
                     yield Finding(sentence, "the heads", "the tokens", FAULTS["HEADS"])
                     return
-        right = self._in_heads(
-            inputs._replace(
-                q=rotated(inputs.q, inputs.angle, layouts[0]), k=rotated(inputs.k, inputs.angle, layouts[0])
-            ),
-            heads,
-            "q k^T",
-        )
-        expected = (right * model.factor).softmax(-1)
+        q, k = (rotated(x, angle, layouts[0]) for x in (inputs.q, inputs.k))
+        expected = (self._products(inputs._replace(q=q, k=k), heads, "q k^T") * model.factor).softmax(-1)
         sentence = "The weights of token 1, head 0 with the angles of the table, right for angles of 0"
         yield Finding(sentence, numbers(w[0, 0, 1]), numbers(expected[0, 0, 1]))
 
-    def _rotation_finding(self, turns: tuple[int, int], row: str, in_q: bool, in_k: bool) -> Finding:
-        if row != "its own":
-            fault = FAULTS["ROW_ORDER"] if row == "the reverse order" else FAULTS["ROW_SHIFTED"]
-            fault = fault if in_q and in_k else fault.only_in("q" if in_q else "k")
-            return Finding("A token is rotated by the row of freqs_cis of", row, "its own", fault)
-        known = {
-            (0, 0): FAULTS["UNROTATED"],
-            (1, 0): FAULTS["ONLY_Q_ROTATED"],
-            (0, 1): FAULTS["ONLY_K_ROTATED"],
-            (2, 2): FAULTS["TWICE"],
-            (2, 1): FAULTS["TWICE"].only_in("q"),
-            (1, 2): FAULTS["TWICE"].only_in("k"),
-            (1, -1): FAULTS["OPPOSITE"],
-            (-1, 1): FAULTS["OPPOSITE"],
-            (-1, -1): FAULTS["SIGN"],
-        }
-        yours = f"q {turns[0]} times, k {turns[1]} times"
-        if turns == (0, 0) and self.sizes == SIZES[2]:
-            # By the row of its head, equal for the q and the k of a score. Not rotating would not raise for SIZES[0].
-            sentence = "The scores depend on the table, for as many heads as tokens"
-            return Finding(sentence, "no: the angles of q and k cancel", "yes", FAULTS["HEADS"])
-        return Finding(
-            "q and k are rotated by the angles of the table", yours, "once each", known.get(turns, FAULTS["TWICE"])
-        )
-
     def _rotated_values(self) -> Finding | None:
         """How many times values and output are rotated, with equal weights for all keys."""
-        zero = torch.zeros_like(self.inputs.q)
-        inputs = self.inputs._replace(q=zero, k=torch.zeros_like(self.inputs.k))
+        inputs = self.inputs._replace(q=torch.zeros_like(self.inputs.q), k=torch.zeros_like(self.inputs.k))
         w = self.weights(inputs)  # (B, T, H, K, T)
         inputs = inputs._replace(angle=random_angles(1, self.T, self.D)[0])
         out = self.output(inputs)
-        for layout, times, of_output in product(LAYOUTS, TURNS, (False, True)):
-            v = inputs.v.double() if of_output else rotated(inputs.v, times * inputs.angle, layout)
-            mixed = torch.einsum("bthks,bskd->bthd", w, v)
-            mixed = rotated(mixed, times * inputs.angle, layout) if of_output else mixed
-            if not close(out, mixed):
-                continue
-            if times == 0:
-                return None
-            self.turned = (layout, times, of_output)
-            fault = FAULTS["OUTPUT"] if of_output else FAULTS["VALUES"]
-            what = "The output is" if of_output else "Values are"
-            return Finding(f"{what} rotated by the angles of the table", f"{times} times", "not at all", fault)
-        sentence = "The output does not depend on the angles if q and k are 0; token 1, head 0"
         right = torch.einsum("bthks,bskd->bthd", w, inputs.v.double())
         if close(out, right):
             return None
+        for layout, times in product(LAYOUTS, (1, 2, -1)):
+            v = rotated(inputs.v, times * inputs.angle, layout)
+            found = {
+                False: torch.einsum("bthks,bskd->bthd", w, v),
+                True: rotated(right, times * inputs.angle, layout),
+            }
+            for of_output, mixed in found.items():
+                if close(out, mixed):
+                    self.turned = (layout, times, of_output)
+                    fault = FAULTS["OUTPUT"] if of_output else FAULTS["VALUES"]
+                    what = "The output is" if of_output else "Values are"
+                    return Finding(f"{what} rotated by the angles of the table", f"{times} times", "not at all", fault)
+        sentence = "The output does not depend on the angles if q and k are 0; token 1, head 0"
         return Finding(sentence, numbers(out[0, 1, 0, :4]), numbers(right[0, 1, 0, :4]))
+
+
+def mask_fault(masks: list[Tensor], seen: list[Tensor]) -> Fault | None:
+    """The rule that gives the keys with weight from the mask, the same for all masks."""
+    own = torch.eye(len(masks[0]), dtype=torch.bool)
+    rules: list[tuple[Fault, Callable[[Tensor], Tensor]]] = [
+        (FAULTS["MASK_UNUSED"], torch.ones_like),
+        (FAULTS["INVERTED_MASK"], torch.logical_not),
+        (FAULTS["TRANSPOSED_MASK"], lambda mask: mask.T),
+        (FAULTS["SELF_HIDDEN"], lambda mask: mask & ~own),
+        (FAULTS["SELF_HIDDEN"], lambda mask: mask.tril(-1)),
+    ]
+    for fault, rule in rules:
+        if all(agrees(w, rule(mask)) for mask, w in zip(masks, seen)):
+            return fault
+    return None
+
+
+def hidden_score(masks: list[Tensor], seen: list[Tensor], scores: Tensor) -> Finding:
+    """Hidden keys have weight: the score that gives them this weight."""
+    hidden, own = [], []
+    for mask, w in zip(masks, seen):
+        implied = w.clamp(min=1e-30).log()
+        for t in range(len(mask)):
+            if mask[t].any() and not mask[t].all():
+                shift = (scores - implied)[:, :, t, mask[t]].mean(-1, keepdim=True)
+                hidden.append((implied[:, :, t, ~mask[t]] + shift).flatten())
+                own.append(scores[:, :, t, ~mask[t]].flatten())
+    found = torch.cat(hidden)
+    change = found - torch.cat(own)
+    expected = "-inf, so that their weight is 0"
+    if (found - found.mean()).abs().max() < 1e-2:
+        value = float(found.mean())
+        fault = FAULTS["MASK_ZERO"] if abs(value) < 1e-2 else FAULTS["MASK_SMALL"]
+        return Finding("The score of hidden keys", f"{value + 0.0:.3g}", expected, fault)
+    if (change - change.mean()).abs().max() < 1e-2:
+        sentence = "What the mask adds to the scores of hidden keys, compared with visible ones"
+        return Finding(sentence, f"{float(change.mean()):.3g}", expected, FAULTS["MASK_ADDED"])
+    return Finding("The score of hidden keys; those of the first", numbers(found[:4]), expected)
+
+
+def turn_fault(in_q: str, in_k: str) -> Fault:
+    """The fault of rotating q and k in these ways, of which one is not once."""
+    named = {
+        ("not at all", "not at all"): FAULTS["UNROTATED"],
+        ("once", "not at all"): FAULTS["ONLY_Q_ROTATED"],
+        ("not at all", "once"): FAULTS["ONLY_K_ROTATED"],
+        ("once", "backwards"): FAULTS["OPPOSITE"],
+        ("backwards", "once"): FAULTS["OPPOSITE"],
+        ("backwards", "backwards"): FAULTS["SIGN"],
+    }
+    if (in_q, in_k) in named:
+        return named[in_q, in_k]
+    way = in_k if in_q == "once" else in_q
+    fault = FAULTS["TWICE"]
+    if "row" in way:
+        fault = FAULTS["ROW_ORDER"] if "reverse" in way else FAULTS["ROW_SHIFTED"]
+    if "once" in (in_q, in_k):
+        return fault.only_in("k" if in_q == "once" else "q")
+    return fault
 
 
 def agrees(w: Tensor, mask: Tensor) -> bool:
