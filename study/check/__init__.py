@@ -51,7 +51,7 @@ def check(
         if problem:
             raise ValueError(problem)
         names = ", ".join(FUNCTIONS)
-        raise ValueError(f"{file} defines none of {names}: write one, or see {study} exercise DIR")
+        raise ValueError(f"{file} defines none of {names}: write one; {study} exercise DIR writes files to complete")
     lines = [line for verdict in verdicts for line in verdict.lines(hint)]
     absent = [name for name in FUNCTIONS if name not in {verdict.function for verdict in judged}]
     if absent:

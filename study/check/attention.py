@@ -16,8 +16,8 @@ from torch.overrides import TorchFunctionMode
 from .calls import Caller, Raised, kind
 from .faults import FAULTS, Fault
 from .forms import FORMS, Conventions, Form, angles, close, unit
-from .rotation import LAYOUTS, numbers, random_angles, rotated
-from .verdict import Finding
+from .rotation import LAYOUTS, random_angles, rotated
+from .verdict import Finding, numbers
 
 ARGUMENTS = ("xq", "xk", "xv", "freqs_cis", "mask")
 FUSED = ("scaled_dot_product_attention", "multi_head_attention_forward", "flex_attention")

@@ -13,7 +13,7 @@ from torch import Tensor
 from .calls import Caller, Raised, kind, required
 from .faults import FAULTS, Fault
 from .forms import FORMS, Conventions, Form, angles, close, unit
-from .verdict import Finding
+from .verdict import Finding, numbers
 
 ARGUMENTS = ("xq", "xk", "freqs_cis")
 B, T, H, D = 2, 3, 3, 6  # T, H, K and D/2 are equal, so that a table along another axis raises no error
@@ -24,14 +24,11 @@ TABLES = 12  # with different angles, from which the five coefficients of a form
 LAYOUTS = ("neighbours", "halves")
 AXES = ("batch", "token", "head", "channel")
 SOME = (FAULTS["SOME_BATCH"], FAULTS["SOME_TOKENS"], FAULTS["SOME_HEADS"], FAULTS["SOME_PAIRS"])
-NO_ANGLE = (-1, -1)
 
 # A coefficient is a sum of these, with the cosine c and the sine s of one angle. s^2 is 1 - c^2.
 TERMS = ("1", "cos a", "sin a", "cos^2 a", "cos a sin a")
-ZERO, ONE, C, S = torch.eye(5, dtype=torch.float64)[[0, 0, 1, 2]] * torch.tensor([[0.0], [1], [1], [1]])
+C, S = torch.eye(5, dtype=torch.float64)[1:3]
 RIGHT = torch.stack((torch.stack((C, -S)), torch.stack((S, C))))  # (2, 2, 5): x cos a - y sin a, x sin a + y cos a
-IDENTITY = torch.stack((torch.stack((ONE, ZERO)), torch.stack((ZERO, ONE))))
-C2, CS = torch.eye(5, dtype=torch.float64)[3:]  # cos^2 a and cos a sin a
 
 
 def rotated(x: Tensor, angle: Tensor, layout: str) -> Tensor:
@@ -178,33 +175,31 @@ def result_findings(call: Caller, form: Form) -> Iterator[Finding]:
     if twice and torch.equal(value[0], value[1]):
         yield Finding(sentence, kind(value), expected, FAULTS["SAME_QK"])
         return
-    both = [shape_fault(x, y) if x.shape != y.shape or x.is_complex() else None for x, y in zip(value, (xq, xk))]
     wrong = [x.shape != y.shape or x.is_complex() for x, y in zip(value, (xq, xk))]
     if any(wrong):
         yours = " and ".join(f"{tuple(x.shape)}{' complex' if x.is_complex() else ''}" for x in value)
-        finding = Finding(sentence, yours, expected, both[0] or both[1])
-        yield finding if all(wrong) else finding.only_in("k" if wrong[1] else "q")
+        one = wrong.index(True)
+        finding = Finding(sentence, yours, expected, shape_fault(value[one], (xq, xk)[one]))
+        yield finding if all(wrong) else finding.only_in("qk"[one])
 
 
 def shape_fault(found: Tensor, x: Tensor) -> Fault | None:
     """The fault of a result in another shape than x (B, T, H, D)."""
-    shape, right = tuple(found.shape), tuple(x.shape)
-    half = (*right[:-1], right[-1] // 2)
+    shape, (b, t, h, d) = tuple(found.shape), x.shape
     if found.is_complex():
         return FAULTS["VIEW_AS_REAL"]
-    if found.numel() == x.numel() and (found.ndim == 5 or shape == (*half[:2], half[2] * half[3], 2)):
-        return FAULTS["UNFLATTENED"]
-    if shape == half:
-        return FAULTS["REAL_PART"]
-    if shape in (right[1:], (1, *right[1:])):
-        return FAULTS["SOME_BATCH"]
-    if shape in ((*right[:2], 1, right[3]), (*right[:2], right[3])):
-        return FAULTS["SOME_HEADS"]
-    if shape in ((right[0], 1, *right[2:]), (right[0], *right[2:])):
-        return FAULTS["SOME_TOKENS"]
     if found.numel() == x.numel():
-        return FAULTS["AXES"]
-    return None
+        return FAULTS["UNFLATTENED"] if found.ndim == 5 or shape == (b, t, h * d // 2, 2) else FAULTS["AXES"]
+    named = {
+        (b, t, h, d // 2): FAULTS["REAL_PART"],
+        (t, h, d): FAULTS["SOME_BATCH"],
+        (1, t, h, d): FAULTS["SOME_BATCH"],
+        (b, t, d): FAULTS["SOME_HEADS"],
+        (b, t, 1, d): FAULTS["SOME_HEADS"],
+        (b, h, d): FAULTS["SOME_TOKENS"],
+        (b, 1, h, d): FAULTS["SOME_TOKENS"],
+    }
+    return named.get(shape)
 
 
 def random_angles(count: int, tokens: int, dim: int) -> Tensor:
@@ -472,48 +467,45 @@ def fit(values: Tensor, angle: Tensor) -> tuple[Tensor, Tensor]:
     return terms, cells
 
 
+# Wrong formulas, as ``formula_text`` writes them.
+FORMULAS = {
+    "(x cos a + y sin a, -x sin a + y cos a)": FAULTS["SIGN"],
+    "(x, y)": FAULTS["INPUT_RETURNED"],
+    "(-x + 2 x cos^2 a - 2 y cos a sin a, 2 x cos a sin a - y + 2 y cos^2 a)": FAULTS["TWICE"],
+    "(-x sin a + y cos a, x cos a + y sin a)": FAULTS["NUMBERS_EXCHANGED"],
+    "(-x sin a + y cos a, x sin a + y cos a)": FAULTS["NUMBERS_EXCHANGED"],
+    "(x sin a + y cos a, x cos a - y sin a)": FAULTS["NUMBERS_EXCHANGED"],
+    "(y, x)": FAULTS["NUMBERS_EXCHANGED"],
+    "(x cos a + y sin a, x sin a - y cos a)": FAULTS["CONJUGATED"],
+    "(x sin a - y cos a, x cos a + y sin a)": FAULTS["SWAPPED"],
+    "(x cos a, y cos a)": FAULTS["REAL"],
+    "(x sin a, y sin a)": FAULTS["ONLY_SINES"],
+    "(-y sin a, x sin a)": FAULTS["ONLY_SINES"],
+    "(x cos a - y sin a, y)": FAULTS["ONE_NUMBER"],
+    "(x, x sin a + y cos a)": FAULTS["ONE_NUMBER"],
+    "(x cos a - y sin a, x cos a - y sin a)": FAULTS["REAL_PART"],
+    "(x sin a + y cos a, x sin a + y cos a)": FAULTS["REAL_PART"],
+    "(x cos a - y sin a, x cos a sin a - y + y cos a + y cos^2 a)": FAULTS["OVERWRITTEN"],
+    "(-x + x cos a + x cos^2 a - y cos a sin a, x sin a + y cos a)": FAULTS["OVERWRITTEN"],
+}
+
+
 def formula_fault(formula: Tensor) -> Fault:
     """The fault of a wrong formula, (2, 2, 5): for each new number, the coefficients of x and y."""
-
-    def is_like(*others: Tensor) -> bool:
-        return any(bool((formula - other).abs().max() < 2e-3) for other in others)
-
-    first, second = RIGHT
-    twice = torch.stack((torch.stack((2 * C2 - ONE, -2 * CS)), torch.stack((2 * CS, 2 * C2 - ONE))))
-    size = float((formula * RIGHT).sum() / 4)
-    exchanged = [RIGHT.flip(1), torch.stack((first.flip(0), second)), RIGHT.flip(0), IDENTITY.flip(0)]
+    text = formula_text(formula)
+    if text in FORMULAS:
+        return FORMULAS[text]
     absolute = formula.abs()
-    if is_like(RIGHT.transpose(0, 1)):
-        return FAULTS["SIGN"]
-    if is_like(IDENTITY):
-        return FAULTS["INPUT_RETURNED"]
-    if is_like(twice):
-        return FAULTS["TWICE"]
-    if is_like(size * RIGHT) and abs(size) > 1e-3:
+    size = float((formula * RIGHT).sum() / 4)
+    if abs(size) > 1e-3 and close(formula, size * RIGHT):
         return FAULTS["SCALED_X"]
-    if is_like(*exchanged):
-        return FAULTS["NUMBERS_EXCHANGED"]
-    if is_like(RIGHT * torch.tensor([1.0, -1])[:, None]):
-        return FAULTS["CONJUGATED"]
-    if is_like(torch.stack((torch.stack((S, -C)), torch.stack((C, S))))):
-        return FAULTS["SWAPPED"]
-    if is_like(RIGHT * IDENTITY.sum(-1, keepdim=True)):
-        return FAULTS["REAL"]
-    only_sines = torch.stack((S, S))[:, None] * torch.eye(2, dtype=torch.float64)[..., None]
-    if is_like(only_sines, RIGHT * (1 - torch.eye(2, dtype=torch.float64))[..., None]):
-        return FAULTS["ONLY_SINES"]
-    if is_like(torch.stack((first, IDENTITY[1])), torch.stack((IDENTITY[0], second))):
-        return FAULTS["ONE_NUMBER"]
-    if (absolute - RIGHT.abs()).abs().max() < 2e-3:
+    if close(absolute, RIGHT.abs()):
         return FAULTS["ONE_SIGN"]
-    if is_like(torch.stack((first, first)), torch.stack((second, second))) or (absolute.amax((1, 2)) < 1e-6).any():
+    if (absolute.amax((1, 2)) < 1e-6).any():
         return FAULTS["REAL_PART"]
-    mixed = C + C2 - ONE  # cos a - sin^2 a
-    if is_like(torch.stack((first, torch.stack((CS, mixed)))), torch.stack((torch.stack((mixed, -CS)), second))):
-        return FAULTS["OVERWRITTEN"]
-    if ((absolute.sum(-1) - 1).abs() < 2e-3).all() and absolute[..., 0].max() < 1e-3:
+    if close(absolute.sum(-1), torch.ones_like(absolute[..., 0])) and absolute[..., 0].max() < 1e-3:
         return FAULTS["ONE_TRIG"]
-    if ((absolute.sum(1) - (C + S)).abs() < 2e-3).all():  # the right terms, with the wrong number
+    if close(absolute.sum(1), RIGHT.abs().sum(1)):  # the right terms, with the wrong number
         return FAULTS["PARTNER"]
     is_sum = absolute[..., 0].max() > 1e-3 or absolute[[0, 1], [1, 0]].max() < 1e-3
     return FAULTS["PRODUCT"] if is_sum else FAULTS["FORMULA"]
@@ -538,7 +530,3 @@ def sum_text(coefficients: Tensor) -> str:
             text += f" {sign} {factor}{product}"
     text = text.strip() or "0"
     return text.removeprefix("+ ").replace("- ", "-", 1) if text.startswith("- ") else text.removeprefix("+ ")
-
-
-def numbers(x: Tensor) -> str:
-    return ", ".join(f"{float(value) + 0.0:.4g}" for value in x)

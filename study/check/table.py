@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .calls import Caller, kind
+from .calls import Caller, Raised, kind
 from .faults import FAULTS, Fault
 from .forms import Conventions, Reading, angles, close, read_table, unit
-from .verdict import Finding
+from .verdict import Finding, numbers
 
 ARGUMENTS = ("dim", "end", "theta")
 END, OTHER_END = 7, 11
@@ -198,11 +198,7 @@ def frequencies(table: Tensor) -> Tensor:
 def angle_findings(table: Table) -> Iterator[Finding]:
     """Positions and exponents, where the first table that is wrong shows them."""
     for dim in (8, 6):
-        try:
-            found = table(dim, END, THETA)
-        except ShapeError as error:
-            yield error.finding
-            return
+        found = table(dim, END, THETA)
         if close(found, unit(angles(dim, END, THETA)), TOLERANCE):
             continue
         steps = turns(found)
@@ -340,16 +336,11 @@ def has_last(table: Table, dim: int, exponents: Tensor) -> bool:
 
 def other_findings(table: Table) -> Iterator[Finding]:
     """Other sizes and bases, and positions far away, where 16 bits are not enough."""
-    tolerance = TOLERANCE
     for given in (*OTHERS, LONG):
         dim, end, theta = given
-        try:
-            found = table(*given)
-        except ShapeError as error:
-            yield error.finding
-            return
+        found = table(*given)
         right = angles(*given)
-        wrong = (found - unit(right)).abs() > 2 * tolerance
+        wrong = (found - unit(right)).abs() > 2 * TOLERANCE
         if wrong.any():
             p, i = (int(index) for index in wrong.nonzero()[0])
             sentence = f"The angle of pair {i} at position {p} (dim {dim}, end {end}, theta {theta:g}), modulo 2 pi"
@@ -374,17 +365,14 @@ def is_rounded(table: Tensor, right: Tensor) -> bool:
 
 
 def default_finding(table: Table) -> Iterator[Finding]:
-    found = table.call.attempt(8, 3)
     sentence = "Without theta, the angle of pair 1 of dim 8 at position 1 is 10000^(-2/8)"
-    right = table.call.attempt(8, 3, 10000.0)
-    read = None if isinstance(found, Exception) else read_table(found, 8, 3)
-    if isinstance(found, Exception):
-        yield Finding(sentence, str(found), "0.1", FAULTS["DEFAULT_THETA"])
-    elif read is not None and len(read.parts) == 2:
-        default, given = (read_table(x, 8, 3) for x in (found, right))
-        if default and given and not close(default.rotations(), given.rotations()):
-            yours = float(default.rotations()[1, 1].angle())
-            yield Finding(sentence, f"{yours:.4g}", "0.1", FAULTS["DEFAULT_THETA"])
+    try:
+        found = table(8, 3)
+    except Raised as raised:
+        yield Finding(sentence, str(raised), "0.1", FAULTS["DEFAULT_THETA"])
+        return
+    if not close(found, table(8, 3, 10000.0)):
+        yield Finding(sentence, f"{float(found[1, 1].angle()):.4g}", "0.1", FAULTS["DEFAULT_THETA"])
 
 
 def remarks(call: Caller) -> Iterator[str]:
@@ -393,10 +381,6 @@ def remarks(call: Caller) -> Iterator[str]:
         if isinstance(part, Tensor) and part.dtype in HALF:
             yield "The table is rounded to 16 bits: keep it in float32, because it is small."
             return
-
-
-def numbers(x: Tensor, digits: int = 4) -> str:
-    return ", ".join(f"{float(value) + 0.0:.{digits}g}" for value in x)
 
 
 def fractions(x: Tensor) -> str:

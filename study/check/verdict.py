@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from torch import Tensor
+
 from .faults import Fault
 
 WIDTH = 100
@@ -21,6 +23,10 @@ class Finding(NamedTuple):
 
     def only_in(self, tensor: str) -> "Finding":
         return self._replace(fault=self.fault and self.fault.only_in(tensor))
+
+
+def numbers(x: Tensor, digits: int = 4) -> str:
+    return ", ".join(f"{float(value) + 0.0:.{digits}g}" for value in x)
 
 
 @dataclass
