@@ -6,6 +6,38 @@ processor (``CPU``), and whether gradients are needed or torch.compile is tracin
 the same command must give the same text every time. benchmarks/kernels.py times every implementation on your machine
 and reports where a rule does not choose the fastest.
 
+The rules come from this table (two cores, torch 2.13). Products are in GB/s of weights for one row, unless the number
+of rows is given, with out x in; attention is in milliseconds, with H / K heads of D. Zen 5 (AMD) has AVX512-BF16,
+Ice Lake (Intel) has AVX-512 without it, and only one of its cores was measured. A blank cell was not measured, and
+"same" is the speed of memory, 29 GB/s.
+
+                                                 AMX         Zen 5        Ice Lake     AVX2 (AMD)
+    F.linear / mv / slices
+        float32, 32000 x 288                     same                     9.5/9.7/9.5  12/12/22
+        float32, 5632 x 2048                     same                     12/12/12     23/23/32
+        float32, 16 rows x 288 x 288                         9.8/-/8.1    3.4/-/1.4
+        bfloat16, 32000 x 288                    9/28/14     23/12/23     5.2/5.9/5.9  16/17/16
+        bfloat16, 768 x 288                                  6.5/3.1/4.3  5.2/4.0/3.2
+        bfloat16, 5632 x 2048                    19/24/19    27/21/27                  20/20/20
+        bfloat16, 32000 x 2048                               30/15/29
+        bfloat16, 32000 x 2048, compiled                     28/40/40
+    int8, x in bfloat16: packed / dequantized
+        5632 x 2048                                                       5.4/1.4      13/-
+        2048 x 5632                                          19/-         7.1/1.4      20/-
+    int8, compiled: packed / elementwise
+        2048 x 5632, x in float32                            24/18
+        5632 x 2048, x in bfloat16                           -/27                      -/1.9
+    attention: blockwise / fused
+        bfloat16, training 16 x 256, 8 / 8 of 32 24/34       15/37                     483/150
+        bfloat16, training 4 x 1024, 8 / 8 of 32 103/67      46/62                     1460/444
+        bfloat16, prompt of 512, 32 / 4 of 64    5.0/3.3     5.1/15                    362/17
+        bfloat16, the same after 1,536 tokens    31/15       21/64                     2266/72
+        bfloat16, 128 tokens after 512, 32 / 4                            29/10
+        float32, 128 tokens after 512, 32 / 4                             14/9
+        float32, prompt of 512, 32 / 4 of 64                 10/13
+
+Where two differ by less than a tenth, or only in a case that costs little, the rule chooses the simpler one.
+
 All inputs must be finite, also those of padding tokens. Some libraries read past the end of a row into the next one and
 multiply the numbers there by zero, and zero times NaN is NaN.
 """

@@ -51,13 +51,13 @@ def for_decoding(model: Transformer, compile: bool = False) -> Transformer:
 
 def check_compilable(model: Transformer) -> None:
     """Raise ValueError unless ``model`` can be compiled here."""
+    own = (__package__.partition(".")[0], "torch")
     for module in model.modules():
-        kind = type(module)
-        known = kind is Transformer or not isinstance(module, Transformer)
-        if not known or kind.__module__.partition(".")[0] not in (__package__.partition(".")[0], "torch"):
-            raise ValueError(f"compile is for this library's own layers, and this network has {kind.__name__}: leave it out")
+        name = type(module).__name__
+        if type(module).__module__.partition(".")[0] not in own:
+            raise ValueError(f"compile is for this library's own layers, and the network has {name}: leave compile out")
         if module._forward_hooks or module._forward_pre_hooks:
-            raise ValueError(f"compile would skip the hooks of {kind.__name__}: remove them or leave compile out")
+            raise ValueError(f"compile would skip the hooks of {name}: remove them or leave compile out")
     if not any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "c++", "clang++")):
         raise ValueError("compile needs a C++ compiler, and there is none: install g++ or leave compile out")
 
@@ -140,43 +140,55 @@ class CompiledPart:
         if x.device.type != "cpu":
             step = torch.compile(self.part, dynamic=True, fullgraph=True)
             return lambda inputs: [step(*inputs[: -len(cache)], *[None] * (mask is None), inputs[-len(cache) :])]
-        batch = {} if x.shape[0] == 1 else {0: Dim.DYNAMIC}
-        shapes = (
-            batch,
-            {0: Dim.DYNAMIC},
-            None if mask is None else {**batch, 3: Dim.DYNAMIC},
-            [{**batch, 2: Dim.DYNAMIC}] * len(cache),
-        )
-        weights = dict(self.part.state_dict(keep_vars=True))
+        weights = self.part.state_dict(keep_vars=True)
         path = file_of(self.part, weights, [x, rotations, *([] if mask is None else [mask]), *cache])
         with suppress(RuntimeError):  # no such file, or a damaged one
             return load(path, weights)
-        with torch.no_grad():
-            program = torch.export.export(self.part, (x, rotations, mask, cache), dynamic_shapes=shapes, strict=False)
-        without_complex_numbers(program)
         path.parent.mkdir(parents=True, exist_ok=True)
+        program = export(self.part, x, rotations, mask, cache)
         write_atomically(path, lambda temporary: build(program, temporary))
         return load(path, weights)
+
+
+@torch.no_grad()
+def export(part: Part, x: Tensor, rotations: Tensor, mask: Tensor | None, cache: list[Tensor]) -> ExportedProgram:
+    """Trace the part with a symbolic position, cache length and, unless it is 1, batch size.
+
+    It is traced with small inputs of the same kind, so that the file does not depend on the sizes of the first call. In
+    particular, the filled slice of the cache is shorter than the cache, which would otherwise be a special case.
+    """
+    B = min(x.shape[0], 2)
+    batch = {0: Dim.DYNAMIC} if B > 1 else {}
+    inputs = (
+        x.new_zeros(B, *x.shape[1:]),
+        rotations.new_zeros(3, *rotations.shape[1:]),
+        None if mask is None else mask.new_ones(B, 1, 1, 3),
+        [tensor.new_zeros(B, tensor.shape[1], 5, tensor.shape[3]) for tensor in cache],
+    )
+    shapes = (
+        batch,
+        {0: Dim.DYNAMIC},
+        None if mask is None else {**batch, 3: Dim.DYNAMIC},
+        [{**batch, 2: Dim.DYNAMIC}] * len(cache),
+    )
+    program = torch.export.export(part, inputs, dynamic_shapes=shapes, strict=False)
+    for node in program.graph.nodes:  # the compiler generates no code for complex numbers
+        if node.target is torch.ops.aten.view_as_real.default:
+            pairs = node.args[0].args[0]  # of view_as_complex
+            node.replace_all_uses_with(pairs)
+    program.graph.eliminate_dead_code()
+    program.graph_module.recompile()
+    return program
 
 
 def file_of(part: Part, weights: dict[str, Tensor], inputs: list[Tensor]) -> Path:
     """The path of the compiled code, named after everything that it depends on."""
     source = b"".join(path.read_bytes() for path in sorted(LIBRARY.rglob("*.py")))
     machine = (torch.__version__, torch.cpu.get_capabilities(), kernels.CPU, torch.get_num_threads())
-    form = [(name, weight.shape, weight.stride(), weight.dtype) for name, weight in weights.items()]
-    form += [(x.ndim, x.shape[0] == 1, x.dtype) for x in inputs]
-    text = repr((part, part.args, part.is_first, part.is_last, form, machine))
+    stored = [(name, weight.shape, weight.stride(), weight.dtype) for name, weight in weights.items()]
+    given = [(x.ndim, x.shape[0] == 1, x.dtype) for x in inputs]
+    text = repr((part, part.args, part.is_first, part.is_last, stored, given, machine))
     return cache_home() / "compiled" / f"{hashlib.sha256(source + text.encode()).hexdigest()[:32]}.pt2"
-
-
-def without_complex_numbers(program: ExportedProgram) -> None:
-    """Let the rotation read pairs of real numbers, because the compiler generates no code for complex ones."""
-    for node in program.graph.nodes:
-        if node.target is torch.ops.aten.view_as_real.default:
-            as_complex = node.args[0]
-            node.replace_all_uses_with(as_complex.args[0])
-    program.graph.eliminate_dead_code()
-    program.graph_module.recompile()
 
 
 def build(program: ExportedProgram, path: Path) -> None:
@@ -186,11 +198,14 @@ def build(program: ExportedProgram, path: Path) -> None:
 
 
 def load(path: Path, weights: dict[str, Tensor]) -> Callable[[list[Tensor]], list[Tensor]]:
-    """A function that runs the compiled code on a list of its inputs. Raises RuntimeError if the file is damaged."""
-    compiled = torch._inductor.aoti_load_package(str(path), run_single_threaded=True)
+    """A function that runs the compiled code on a list of its inputs. Raises RuntimeError without an intact file.
+
+    The class is used directly because torch._inductor.aoti_load_package imports the compiler, which takes a second.
+    """
+    compiled = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
     used = {name: weights[name] for name in compiled.get_constant_fqns()}
-    compiled.load_constants(used, check_full_update=True, user_managed=True)
-    return compiled.loader.boxed_run
+    compiled.load_constants(used, False, True, True)  # all of them, and read where they are instead of copied
+    return compiled.boxed_run
 
 
 def in_eval_mode(network: nn.Module, steps: Iterator[Tensor]) -> Iterator[Tensor]:
