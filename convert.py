@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from model.cli import Parser, format_path, print_note, run_script
-from model.cli.files import write_atomically
+from model.cli.files import is_utf8, write_atomically
 from model.cli.machine import DTYPES_BY_NAME
 from model.text import llama2c_tokenizer
 from model.text.tokenizer import Tokenizer
@@ -92,6 +92,8 @@ def check_target(target: Path, to: str) -> None:
     A new directory may replace an empty one, unless that is a link, a mount point or the current directory. A file for
     llama2c replaces nothing.
     """
+    if not is_utf8(str(target)):
+        raise ValueError(f"{str(target)!a} is not UTF-8: give a name in UTF-8")
     is_empty_directory = target.is_dir() and not any(target.iterdir())
     if is_empty_directory and (target.is_symlink() or os.path.ismount(target) or target.samefile(".")):
         raise ValueError(f"{target} cannot be replaced by another directory: give a new name, or a name inside it")

@@ -31,7 +31,8 @@ from pydoc_data.topics import topics
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "docs/rope.md", "docs/rope.zh.md")
+WALK = tuple(f"docs/{name}{language}.md" for name in ("rope", "endless", "encodings") for language in ("", ".zh"))
+PAGES = ("README.md", *WALK)
 PROGRAMS = {"make", "python", "python3", "pip", "ropewalk", "torchrun"}
 RECORDED = ("attention", "extrapolate", "endless")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -154,7 +155,7 @@ def error_lines(output: str) -> list[str]:
 
 
 def record(command: str, output: str) -> None:
-    topic = shlex.split(command)[2]
+    topic = shlex.split(command)[3]
     (ROOT / "benchmarks" / f"{topic}.txt").write_text(f"$ {command}\n{output}", encoding="utf-8")
 
 
@@ -172,7 +173,7 @@ def walk(page: str, text: str, options: argparse.Namespace) -> int:
         for command in commands((clone / page).read_text(encoding="utf-8")):
             recorded = options.record and any(f"study {topic} " in command for topic in RECORDED)
             supply(command, clone, text)
-            drawn = f" --plot {ROOT}/docs/images/{shlex.split(command)[2]}.png" if recorded else ""
+            drawn = f" --plot {ROOT}/docs/images/{shlex.split(command)[3]}.png" if recorded else ""
             done = enter(command + drawn, clone, environment, options.train_seconds)
             print(f"{done.state:8} {done.seconds:6.0f} s   {command}", flush=True)
             if done.failed:

@@ -16,7 +16,6 @@ kv_cache.py            cache: the slots that each forward call writes and reads
 attention_maps.py      the attention weights of a trained model, with and without rotation
 extrapolate.py         a trained model past its trained length: scaled, in windows, with a cache that evicts old tokens
 compare.py             position encodings trained side by side (scheme_training.py trains one of them)
-mistakes.py            common mistakes about RoPE, each with a measurement
 exercise.py            files with docstrings and no bodies, for the reader to complete; check/ judges them
 page/                  one HTML file that runs the reader's model
 positions/             other position encodings

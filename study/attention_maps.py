@@ -13,6 +13,7 @@ from model.cli.machine import check_memory
 from model.ranges import Range
 from model.transformer import Transformer
 
+from .positions import scheme_of
 from .topic import BLUE, ORANGE, Report, Table, open_model, open_text, windows_of
 
 
@@ -59,11 +60,11 @@ def attention(
     windows: Annotated[int, "number of windows over which the weights are averaged", Range(1)] = 16,
 ) -> Report:
     """Which tokens each head of a trained model attends to, with the rotation and without."""
-    network, tokenizer, settings = open_model(model)
+    network, tokenizer = open_model(model)
     args = network.args
     if torch.equal(network.freqs_cis, torch.ones_like(network.freqs_cis)):
         raise ValueError(
-            f"scheme {settings.scheme} does not rotate, so nothing can be switched off: name another model"
+            f"scheme {scheme_of(network)} does not rotate, so nothing can be switched off: name another model"
         )
     if prompt is None:
         T = min(tokens, args.max_seq_len)

@@ -9,12 +9,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-from model.cli.files import check_is_file
+from model.cli.files import INTEGER, NUMBER, TABLE, TEXT, check_fields, check_is_file
 from model.ranges import Range
+from model.weights.huggingface import WEIGHTS
 
-from .positions import SCALINGS, SCHEMES, STUDY_FILE, check_scheme
+from .positions import SCALINGS, SCHEMES, check_scheme
 from .scheme_training import MULTIPLES, Budget, Line, model_directory, prepare_for_schemes, train_one
-from .topic import DASHES, Report, Table
+from .topic import Report, Table
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "compare.jsonl"
 SCHEMES_PER_PANEL = 4  # of the picture
@@ -66,62 +67,47 @@ def compare(
     return Report([scheme_table(schemes, budget, lines), *frequency_tables(lines)], lambda figure: draw(figure, lines))
 
 
-def read_results(path: Path, budget: Budget) -> list[Line]:
-    """The finished runs with the same budget. Lines cut short by a kill are skipped, and empty ones.
+FIELDS = {
+    "scheme": TEXT,
+    "seed": INTEGER,
+    "bits_per_byte": TABLE,
+    "tokens_per_second": INTEGER,
+    "cache_bytes_per_token": INTEGER,
+    "parameters": INTEGER,
+    "budget": TABLE,
+}
 
-    Raises ValueError, naming the line, if a line is not a valid result.
+
+def read_results(path: Path, budget: Budget) -> list[Line]:
+    """The finished runs with the same budget. Lines cut short by a kill are skipped.
+
+    Raises ValueError, naming the line, if a line is JSON but not the result of a run.
     """
     if not path.exists():
         return []
     check_is_file(path)
     same_budget = json.loads(json.dumps(asdict(budget)))  # as it is read back, with lists for tuples
     results = []
-    for number, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True), 1):
+    for number, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         try:
-            line = checked_line(json.loads(text))
-        except (ValueError, RecursionError) as error:
-            if not text.strip() or is_cut_short(text):
-                continue
+            line = json.loads(text)
+        except (ValueError, RecursionError):
+            continue
+        try:
+            check_line(line)
+        except ValueError as error:
             raise ValueError(f"{path}, line {number}: {error}; remove the line to repeat the run") from None
         if line["budget"] == same_budget:
             results.append(line)
     return results
 
 
-def is_cut_short(text: str) -> bool:
-    """Whether a line is the beginning of a JSON object: opening braces without their closing ones."""
-    return text.startswith("{") and text.count("{") > text.count("}")
-
-
-FIELDS = {
-    "scheme": str,
-    "seed": int,
-    "bits_per_byte": dict,
-    "tokens_per_second": int,
-    "cache_bytes_per_token": int,
-    "parameters": int,
-    "budget": dict,
-}
-
-
-def checked_line(line: Any) -> Line:
-    if not isinstance(line, dict):
-        raise ValueError(f"{type(line).__name__} instead of a JSON object")
-    for name, kind in FIELDS.items():
-        if type(line.get(name)) is not kind:
-            raise ValueError(f"{name} is {line.get(name)!r}")
-    for times in MULTIPLES:
-        value = line["bits_per_byte"].get(str(times), "missing")
-        if value is not None or times == 1:  # None is a length that the scheme cannot encode
-            check_number(f"bits_per_byte at {times} x", value)
-    check_number("moved", line.get("moved", 0.0))
+def check_line(line: Any) -> None:
+    if not isinstance(line, dict) or not FIELDS.keys() <= line.keys():
+        raise ValueError(f"it is not a table of {', '.join(FIELDS)}")
+    check_fields(line, FIELDS | {"moved": NUMBER})
+    check_fields(line["bits_per_byte"], {str(times): NUMBER for times in MULTIPLES})
     check_scheme(line["scheme"])
-    return line
-
-
-def check_number(name: str, value: object) -> None:
-    if not (isinstance(value, float) and math.isfinite(value)):
-        raise ValueError(f"{name} is {value!r}: a number is needed")
 
 
 def finished_runs(lines: list[Line]) -> set[tuple[str, int]]:
@@ -132,7 +118,7 @@ def finished_runs(lines: list[Line]) -> set[tuple[str, int]]:
 def missing_runs(schemes: tuple[str, ...], seeds: int, lines: list[Line], keep: Path | None) -> list[tuple[str, int]]:
     """Scheme and seed of the runs still to train, seed by seed, so that all schemes have a result early.
 
-    The scalings are results of rope's runs. With ``keep``, a run also needs its saved model, of which study.json is
+    The scalings are results of rope's runs. With ``keep``, a run also needs its saved model, of which the weights are
     written last.
     """
     finished = finished_runs(lines)
@@ -140,7 +126,7 @@ def missing_runs(schemes: tuple[str, ...], seeds: int, lines: list[Line], keep: 
     runs = []
     for seed in range(seeds):
         for scheme in trained:
-            saved = not keep or (model_directory(keep, scheme, seed) / STUDY_FILE).exists()
+            saved = not keep or (model_directory(keep, scheme, seed) / WEIGHTS).exists()
             if (scheme, seed) not in finished or not saved:
                 runs.append((scheme, seed))
     return runs
@@ -252,7 +238,7 @@ def draw(figure: Any, lines: list[Line]) -> None:
         for number, scheme in enumerate(schemes):
             times, means, deviations = points(results[scheme])
             beside = [time * 2 ** (0.09 * (number - 1.5)) for time in times]
-            style = {"color": PALETTE[scheme], "marker": "osD^"[number], "linestyle": DASHES[number]}
+            style = {"color": PALETTE[scheme], "marker": "osD^"[number], "linestyle": ("-", "--", "-.", ":")[number]}
             axes.errorbar(beside, means, deviations, linewidth=1.4, markersize=6, capsize=3, label=scheme, **style)
         axes.set_title(
             f"changed: {', '.join(dict.fromkeys(PLACES[SCHEMES[scheme].changes] for scheme in schemes))}", fontsize=10

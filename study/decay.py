@@ -11,7 +11,6 @@ from model.cli.machine import check_memory
 from model.ranges import Range
 from model.rope import apply_rotary_emb, precompute_freqs_cis
 
-from .clocks import frequencies
 from .topic import COLORS, MAX_HEAD_DIM, THETAS, Report, Table, check_even
 
 PAIRS = 2000  # of random q and k
@@ -71,29 +70,10 @@ def decay(
     tables = [
         curves,
         swings,
-        first_rise(head_dim, thetas, products),
         even_spacing(head_dim),
         random_pairs(head_dim, thetas),
     ]
     return Report(tables, lambda figure: draw(figure, names, products, bounds))
-
-
-def first_rise(D: int, thetas: tuple[float, ...], products: list[Tensor]) -> Table:
-    """How many pairs gain and how many lose at the first distance where the product rises."""
-    table = Table(
-        "The first step in which q . k goes up, pair by pair (a pair gives cos(t theta_i))",
-        ("base", "from", "to", "pairs that gain", "gain", "pairs that lose", "loss"),
-    )
-    for theta, curve in zip(thetas, products):
-        rises = _rises(curve).nonzero()
-        if len(rises):
-            t = int(rises[0])
-            angles = frequencies(D, theta)  # (D/2,)
-            change = ((t + 1) * angles).cos() - (t * angles).cos()  # (D/2,)
-            gain, loss = change[change > 0], change[change < 0]
-            row = (f"{theta:g}", t, t + 1, len(gain), f"{gain.sum():.3f}", len(loss), f"{-loss.sum():.3f}")
-            table.rows.append(row)
-    return table
 
 
 def even_spacing(D: int) -> Table:

@@ -18,9 +18,8 @@ from model.decoding.endless import SINKS, EndlessCache, never_evicted, quarter_o
 from model.ranges import Range
 from model.transformer import Transformer
 
-from .positions import SCALINGS, StudySettings
-from .scheme_training import scaled, with_more_positions
-from .topic import COLORS, DASHES, Report, Table, open_model, open_text, short, windows_of
+from .positions import SCALINGS, scaled, scheme_of, with_more_positions
+from .topic import COLORS, Report, Table, open_model, open_text, short, windows_of
 
 SCALING_NAMES = {"linear": "position interpolation", "ntk": "NTK-aware", "yarn": "YaRN"}
 
@@ -33,13 +32,13 @@ Windows = Annotated[int, "number of test texts", Range(1)]
 
 def extrapolate(model: ModelPath = None, data: Data = (), factor: Factor = 8, windows: Windows = 16) -> Report:
     """Loss by position, within and far past the trained length, with position scaling and with windows."""
-    network, settings, texts, name = open_long_texts(model, data, factor, windows)
+    network, texts, name = open_long_texts(model, data, factor, windows)
     if network.args.rope_scaling is not None:
         raise ValueError(f"the model is already scaled ({network.args.rope_scaling.type}): name an unscaled model")
     length = network.args.max_seq_len
-    losses = {f"{settings.scheme}, as it is": full(with_more_positions(network, settings, factor), texts)}
+    losses = {f"{scheme_of(network)}, as it is": full(with_more_positions(network, factor), texts)}
     notes = [name]
-    if settings.scheme == "rope":
+    if scheme_of(network) == "rope":
         for scaling in SCALINGS:
             losses[SCALING_NAMES[scaling]] = full(scaled(network, scaling, factor), texts)
         notes.append(
@@ -60,12 +59,12 @@ def endless(
     keep: Annotated[int, "first tokens of a text that are never evicted (attention sinks)", Range(0)] = SINKS,
 ) -> Report:
     """Loss far past the context with a cache that evicts old tokens, and the influence evicted tokens still have."""
-    network, settings, texts, name = open_long_texts(model, data, factor, windows)
+    network, texts, name = open_long_texts(model, data, factor, windows)
     check_shift_invariant(network)
     length = network.args.max_seq_len
     keep = never_evicted(length, keep)
     losses = {
-        f"{settings.scheme}, as it is": full(with_more_positions(network, settings, factor), texts),
+        f"{scheme_of(network)}, as it is": full(with_more_positions(network, factor), texts),
         f"windows of {length}": windowed(network, texts, length),
         "endless, none kept": endless_losses(network, texts, 0),
     }
@@ -81,14 +80,14 @@ def endless(
 
 def open_long_texts(
     path: Path | None, data: tuple[str, ...], factor: int, windows: int
-) -> tuple[Transformer, StudySettings, Tensor, str]:
-    """The model, its settings, texts of ``factor`` times its context, (texts, longest + 1), and a note on them."""
-    model, tokenizer, settings = open_model(path)
+) -> tuple[Transformer, Tensor, str]:
+    """The model, texts of ``factor`` times its context, (texts, longest + 1), and a note on them."""
+    model, tokenizer = open_model(path)
     longest = factor * model.args.max_seq_len
     check_memory(4 * (3 * model.args.n_heads * longest**2 + longest * model.args.vocab_size), f"a text of {longest}")
     ids, name = open_text(path, data, tokenizer, windows * (longest + 1))
     note = f"text: {windows} texts of {longest} tokens from {name}."
-    return model, settings, windows_of(ids, windows, longest + 1), note
+    return model, windows_of(ids, windows, longest + 1), note
 
 
 @torch.no_grad()
@@ -232,24 +231,16 @@ def mean_divergence(before: Tensor, after: Tensor) -> float:
 
 
 def draw(figure: Any, losses: dict[str, Tensor], length: int) -> None:
-    """A curve for each method. If an earlier curve covers it, it is drawn as dots on that one."""
+    """A curve for each method, the first one widest, so that curves that coincide show as one inside another."""
     figure.set_size_inches(9, 5)
     axes = figure.subplots()
     width = max(1, length // 2)
     step = max(1, length // 4)
-    drawn: dict[str, Tensor] = {}
     for number, (name, loss) in enumerate(losses.items()):
         smooth = loss.mean(0).unfold(0, width, step).mean(-1)
         middles = torch.arange(len(smooth)) * step + (width - 1) / 2
-        covering = covered_by(smooth, drawn)
-        style: dict[str, Any] = {"color": COLORS[number % len(COLORS)]}
-        if covering is None:
-            axes.plot(middles, smooth, linestyle=DASHES[number % len(DASHES)], linewidth=2.2, label=name, **style)
-            drawn[name] = smooth
-        else:
-            dots = slice(number % 3, None, 3)  # two such curves have dots at different positions
-            label = f"{name} (dots on {covering!r})"
-            axes.plot(middles[dots], smooth[dots], linestyle="", marker="osD^"[number % 4], label=label, **style)
+        linewidth = 1.2 + 1.3 * (len(losses) - 1 - number)
+        axes.plot(middles, smooth, color=COLORS[number % len(COLORS)], linewidth=linewidth, label=name)
     longest = next(iter(losses.values())).shape[1]
     axes.axvline(length, color="black", linewidth=0.8, linestyle=":")
     axes.annotate(" end of the trained length", (length, 1), xycoords=("data", "axes fraction"), va="top", fontsize=9)
@@ -257,16 +248,3 @@ def draw(figure: Any, losses: dict[str, Tensor], length: int) -> None:
     axes.set(ylabel="loss, nats per token", title=f"trained length {length} tokens, tested at up to {longest}")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=9)
-
-
-SAME_CURVE = 0.02  # fraction of the picture's height below which two curves look the same
-
-
-def covered_by(curve: Tensor, drawn: dict[str, Tensor]) -> str | None:
-    """The name of a drawn curve that looks the same as this one from end to end."""
-    values = torch.cat([curve, *drawn.values()])
-    height = values.max() - values.min()
-    for name, other in drawn.items():
-        if (curve - other).abs().max() < SAME_CURVE * height:
-            return name
-    return None

@@ -46,7 +46,7 @@ def forms(
     if not chatglm:
         measured = list(plain_forms(head_dim, length))
     else:
-        measured = list(chatglm_family(head_dim, length, 10000.0, ratio, BLOCKS))
+        measured = list(chatglm_family(head_dim, length, ratio, BLOCKS))
         table.columns = (*table.columns, "angle of pair i")
         tables.append(id_table(length))
     with torch.no_grad():

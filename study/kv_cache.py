@@ -111,7 +111,7 @@ def random_text(first: int, later: int, max_seq_len: int) -> tuple[Transformer, 
 @torch.no_grad()
 def trained_text(path: Path, prompt: str, later: int) -> tuple[Transformer, Tokenizer, Tensor]:
     """The model, and the prompt with its greedy continuation, computed without a cache: (1, T)."""
-    model, tokenizer, _ = open_model(path)
+    model, tokenizer = open_model(path)
     tokens = torch.tensor([tokenizer.encode(prompt)])
     args = model.args
     check_fit(tokens.shape[1], later, args.max_seq_len)
@@ -170,51 +170,41 @@ def slot_range(slots: range) -> str:
 
 def call_table(calls: list[Call]) -> Table:
     """A row for each call, and their sum."""
-    rows: list[tuple[object, ...]] = [
-        (
-            call.name,
-            call.text,
-            call.T,
-            call.start_pos,
-            slot_range(call.written),
-            slot_range(call.read),
-            f"{call.visible} of {call.T * len(call.read)}",
-            f"{call.cached:,}",
-            f"{call.uncached:,}",
-            f"{call.uncached / call.cached:.1f}",
-            short(call.difference),
-        )
+    cells: list[dict[str, object]] = [
+        {
+            "call": call.name,
+            "text": call.text,
+            "T": call.T,
+            "start_pos": call.start_pos,
+            "slots written": slot_range(call.written),
+            "slots read": slot_range(call.read),
+            "visible scores": f"{call.visible} of {call.T * len(call.read)}",
+            **costs(call.cached, call.uncached, call.difference),
+        }
         for call in calls
     ]
     cached = sum(call.cached for call in calls)
     uncached = sum(call.uncached for call in calls)
-    tokens = sum(call.T for call in calls)
-    difference = short(max(call.difference for call in calls))
-    rows.append(
-        ("all", "", tokens, "", "", "", "", f"{cached:,}", f"{uncached:,}", f"{uncached / cached:.1f}", difference)
-    )
-    columns = [
-        "call",
-        "text",
-        "T",
-        "start_pos",
-        "slots written",
-        "slots read",
-        "visible scores",
-        "multiplications",
-        "without cache",
-        "ratio",
-        "logits differ by",
-    ]
-    if not any(call.text for call in calls):  # random tokens
-        columns.remove("text")
-        rows = [(name, *rest) for name, _, *rest in rows]
+    difference = max(call.difference for call in calls)
+    cells.append({"call": "all", "T": sum(call.T for call in calls), **costs(cached, uncached, difference)})
+    has_text = any(call.text for call in calls)  # not if the tokens are random
+    columns = [name for name in cells[0] if name != "text" or has_text]
+    rows = [tuple(row.get(name, "") for name in columns) for row in cells]
     notes = [
         "visible scores: those of the T x S scores that the mask does not hide; in the last T columns, a triangle.",
         "multiplications: of all matrix products; without cache: the same logits from a call on all tokens so far.",
         "logits differ by: largest difference of any logit between the two.",
     ]
     return Table("Each forward call: T new tokens at start_pos", columns, rows, notes)
+
+
+def costs(cached: int, uncached: int, difference: float) -> dict[str, object]:
+    return {
+        "multiplications": f"{cached:,}",
+        "without cache": f"{uncached:,}",
+        "ratio": f"{uncached / cached:.1f}",
+        "logits differ by": short(difference),
+    }
 
 
 def cache_table(cache: RecordingCache, args: ModelArgs, calls: list[Call], off_by_one: float) -> Table:

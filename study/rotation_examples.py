@@ -14,15 +14,6 @@ from .topic import BLUE, COLORS, MAX_HEAD_DIM, ORANGE, THETAS, Report, Table, ch
 
 VECTORS = ((1, 0, 1, 0), (0, 1, 0, 1), (1, 1, 1, 1), (1, -1, 1, -1), (0.5, 0.5, 0.5, 0.5))
 
-# The rotated pairs as printed in the note that the example comes from.
-PRINTED = (
-    ("1", "0", "1", "0"),
-    ("-0.8415", "0.5403", "-0.0100", "0.9999"),
-    ("-1.3254", "0.4932", "0.9798", "1.0198"),
-    ("-0.8489", "1.1311", "1.0296", "-0.9696"),
-    ("0.0516", "-0.7052", "0.4796", "0.5196"),
-)
-
 DEFAULT_THETA = 10000.0
 SHIFTS = (0, 1, 10, 100, 1000, 4000)
 
@@ -46,12 +37,6 @@ def rotate(theta: Annotated[float, "base of the frequencies", THETAS] = DEFAULT_
     for m, vector in enumerate(VECTORS):
         rotated = exact(m, vector, theta)
         cells = [f"{value:.4f}" for value in rotated]
-        for i, (value, printed) in enumerate(zip(rotated, PRINTED[m])):
-            if theta == DEFAULT_THETA and float(printed) != round(value, 4):
-                cells[i] += "*"
-                table.notes.append(
-                    f"* position {m}: note 2 (docs/rope.md) prints {printed}; {value:.10f} rounds to {value:.4f}"
-                )
         plain = [f"{value:g}" for value in vector]
         by = ", ".join(f"{angle:.4g}" for angle in angles[m].tolist())
         pairs = [f"[{a}, {b}]" for a, b in (plain[:2], plain[2:], cells[:2], cells[2:])]

@@ -27,18 +27,9 @@ from model.training.evaluation import bits_per_byte
 from model.training.run_directory import locked
 from model.training.trainer import Trainer
 from model.transformer import Transformer
-from model.weights import load_tokenizer, save_tokenizer
+from model.weights import load_tokenizer, save_model, save_tokenizer
 
-from .positions import (
-    SCALINGS,
-    SCHEMES,
-    STUDY_FILE,
-    STUDY_WEIGHTS,
-    StudySettings,
-    build_scheme,
-    build_study,
-    save_study,
-)
+from .positions import SCALINGS, SCHEMES, build_scheme, scaled, with_more_positions
 from .positions.encodings import LearnableRope
 
 
@@ -110,10 +101,10 @@ def train_one(scheme: str, seed: int, text: StudyText, budget: Budget, keep: Pat
     if keep:
         directory = model_directory(keep, scheme, seed)
         directory.mkdir(parents=True, exist_ok=True)
-        with locked(directory, (STUDY_WEIGHTS, STUDY_FILE)):  # also removes temporary files left by a killed process
+        with locked(directory):  # also removes temporary files left by a killed process
             save_tokenizer(text.tokenizer, directory)
             write_text(directory / CONFIG_FILE, toml_text(DataArgs(data=budget.data), text.args, train))
-            save_study(model, scheme, directory)
+            save_model(model, directory)
     cache = KVCache(text.args)
     cache_bytes = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
     common = {
@@ -157,26 +148,7 @@ def lengthened(model: Transformer, scheme: str, times: int) -> Transformer:
     """A trained model with ``times`` as many positions; the scalings use a model trained with RoPE."""
     if scheme in SCALINGS:
         return scaled(model, scheme, times)
-    return with_more_positions(model, StudySettings(scheme, {}, model.args), times)
-
-
-def with_more_positions(model: Transformer, settings: StudySettings, times: int) -> Transformer:
-    """The same weights and position encoding, which ``settings`` describe, with ``times`` as many positions.
-
-    Raises ValueError if the scheme does not support that length.
-    """
-    return with_weights_of(model, build_study(settings, times * settings.args.max_seq_len))
-
-
-def scaled(model: Transformer, scaling: str, times: int) -> Transformer:
-    """A network with the same weights and ``times`` as many positions, with RoPE scaled to that length."""
-    args = replace(model.args, max_seq_len=times * model.args.max_seq_len)
-    return with_weights_of(model, build_scheme(args, scaling, factor=float(times)))
-
-
-def with_weights_of(model: Transformer, longer: Transformer) -> Transformer:
-    longer.load_state_dict(model.state_dict())
-    return longer.eval()
+    return with_more_positions(model, times)
 
 
 def mean_loss(model: Transformer, inputs: Tensor, targets: Tensor, tokens: int = 4096) -> float:

@@ -12,24 +12,23 @@ import torch
 from torch import Tensor
 
 from model.cli.files import write_atomically
-from model.cli.machine import check_memory
 from model.ranges import Range
 from model.text.sources import open_documents
 from model.text.tokenizer import Tokenizer
 from model.training.config import CONFIG_FILE
 from model.training.run_text import prepare_run_dataset, read_run_data_args
 from model.transformer import Transformer
-from model.weights import load_tokenizer, open_checkpoint
+from model.weights import open_checkpoint
 from model.weights.checkpoint import newest_run
+from model.weights.variants import name_of
 
-from .positions import STUDY_FILE, StudySettings, load_study, read_study
+from .positions import SCHEMES
 
 # Okabe and Ito's palette, which colour-blind readers can distinguish.
 BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK = "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7"
 COLORS = (BLUE, ORANGE, GREEN, RED, SKY, PINK, BLACK)
 MAX_HEAD_DIM = 1024  # four times the width of any head that was published
 THETAS = Range(1, 1e30)  # bases of the frequencies whose angles are neither NaN nor meaningless
-DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)), (0, (2, 1)))
 
 
 @dataclass
@@ -121,17 +120,12 @@ def check_even(name: str, value: int) -> None:
         raise ValueError(f"{name} is {value}: give an even number, because RoPE rotates pairs")
 
 
-def open_model(path: Path | None) -> tuple[Transformer, Tokenizer, StudySettings]:
-    """The model, its tokenizer, and its position encoding with options. Raises ValueError if ``path`` has no model."""
-    path = path or newest_run()
-    if (path / STUDY_FILE).exists():
-        settings = read_study(path)
-        positions = settings.args.max_seq_len
-        check_memory(32 * positions * settings.args.dim, f"{path / STUDY_FILE}: max_seq_len {positions}")
-        return load_study(path).eval(), load_tokenizer(path), settings
-    checkpoint = open_checkpoint(path)
-    model = checkpoint.model().float().eval()
-    return model, checkpoint.tokenizer(), StudySettings("rope", {}, model.args)
+def open_model(path: Path | None) -> tuple[Transformer, Tokenizer]:
+    """The model, with RoPE or another of ``SCHEMES``, and its tokenizer. Raises ValueError if ``path`` has none."""
+    checkpoint = open_checkpoint(path or newest_run())
+    saved = [scheme.network for scheme in SCHEMES.values() if name_of(scheme.network) == checkpoint.subclass_name]
+    network = saved[0] if saved else None  # load_model refuses any other class
+    return checkpoint.model(network=network).float().eval(), checkpoint.tokenizer()
 
 
 def open_text(path: Path | None, data: tuple[str, ...], tokenizer: Tokenizer, needed: int) -> tuple[np.ndarray, str]:

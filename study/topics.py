@@ -15,7 +15,6 @@ from .extrapolate import endless, extrapolate
 from .form_table import forms
 from .kv_cache import cache
 from .lookback import lookback
-from .mistakes import mistakes
 from .options import options_class
 from .page import page
 from .rotation_examples import relative, rotate
@@ -39,7 +38,6 @@ TOPICS: dict[str, Callable[..., Report]] = {
     "compare": compare,
     "exercise": exercise,
     "check": check,
-    "mistakes": mistakes,
     "page": page,
 }
 

@@ -1,103 +1,26 @@
-"""One attention call, expression by expression as the library runs it, with the values of one pair.
-
-No library code is copied. A ``TorchFunctionMode`` intercepts every torch call; the stack leads to the library's line,
-and the code object of that line records the first and last column of the running expression.
-"""
+"""One attention call, expression by expression as the library's source has them, with the values of one pair."""
 
 import cmath
-import inspect
-import linecache
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
 from pathlib import Path
-from types import CodeType, FrameType
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
-from model.attention import Attention, attention
-from model.cache import KVCache, LayerCache
+from model import rope
+from model.cache import KVCache
 from model.cli.machine import check_memory
 from model.config import ModelArgs
 from model.ranges import Range
-from model.rope import _rotate, apply_rotary_emb, precompute_freqs_cis, reshape_for_broadcast
 from model.transformer import Transformer
 
 from .arrows import arc, arrow, plane
+from .positions import scheme_of
 from .topic import BLUE, MAX_HEAD_DIM, ORANGE, Report, Table, open_model
 
-ROOT = Path(inspect.getfile(Transformer)).parent  # the network
-WATCHED: list[Callable[..., Any]] = [
-    precompute_freqs_cis,
-    reshape_for_broadcast,
-    _rotate,
-    apply_rotary_emb,
-    Attention.forward,
-    attention,
-    LayerCache.update,
-    Transformer.hidden,
-]
-
-
-@dataclass(frozen=True)
-class Step:
-    place: str  # file:line
-    expression: str
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    values: list[complex]  # those of the chosen pair; floats for a real tensor
-    at_key: list[complex]  # the same pair of the token before, whose key is drawn
-
-
-class Recorder(TorchFunctionMode):
-    """Records each tensor that a watched function of the library makes, with the values that ``picked`` finds in it."""
-
-    def __init__(self, functions: list[Callable[..., Any]], picked: "Picked", at_key: "Picked") -> None:
-        super().__init__()
-        self.watched: set[CodeType] = {function.__code__ for function in functions}
-        self.picked, self.at_key = picked, at_key
-        self.steps: list[Step] = []
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        frame = self._library_frame(sys._getframe(1))
-        if frame is not None and isinstance(result, Tensor):
-            values, at_key = (place.find(result).tolist() for place in (self.picked, self.at_key))
-            self.steps.append(Step(*_expression(frame), tuple(result.shape), result.dtype, values, at_key))
-        return result
-
-    def _library_frame(self, frame: FrameType | None) -> FrameType | None:
-        """The innermost frame of the library if it is a watched function; frames of torch are skipped."""
-        while frame is not None:
-            if frame.f_code in self.watched:
-                return frame
-            if Path(frame.f_code.co_filename).is_relative_to(ROOT):
-                return self._around(frame) if frame.f_code.co_name in ("<genexpr>", "<listcomp>") else None
-            frame = frame.f_back
-        return None
-
-    def _around(self, frame: FrameType) -> FrameType | None:
-        """The frame of a generator expression, if the function around it is watched."""
-        outer = frame.f_back
-        while outer is not None and Path(outer.f_code.co_filename) != Path(frame.f_code.co_filename):
-            outer = outer.f_back
-        return frame if outer is not None and outer.f_code in self.watched else None
-
-
-def _expression(frame: FrameType) -> tuple[str, str]:
-    """(file:line, source text) of the expression that the frame is evaluating."""
-    positions = list(frame.f_code.co_positions())
-    first, last, start, end = positions[frame.f_lasti // 2]
-    if first is None or last is None:  # Python was started without column numbers: take the whole line
-        first = last = frame.f_lineno
-        start, end = 0, None
-    lines = [linecache.getline(frame.f_code.co_filename, n).rstrip("\n") for n in range(first, last + 1)]
-    lines[-1] = lines[-1][:end]
-    lines[0] = lines[0][start:]
-    return f"{Path(frame.f_code.co_filename).name}:{first}", " ".join(line.strip() for line in lines)
+ROOT = Path(rope.__file__).parent  # the network
+LONGEST = 72  # characters of an expression in the table
 
 
 def trace(
@@ -114,35 +37,131 @@ def trace(
     """One attention call step by step: expression, shape, dtype and the values of one pair."""
     network, tokens = _random(batch, length, heads, head_dim) if model is None else _trained(model, prompt)
     B, T = tokens.shape
-    from_start = position if position >= 0 else position + T
+    p = position if position >= 0 else position + T
     args = network.args
-    limits = (
-        ("position", position, from_start, T),
-        ("head", head, head, args.n_heads),
-        ("pair", pair, pair, args.head_dim // 2),
-    )
-    for name, given, value, limit in limits:
-        if not 0 <= value < limit:
-            raise ValueError(f"{name} is {given}: give one of 0 to {limit - 1}")
-    network.layers = network.layers[:1]  # one attention call is enough
-    layer: Any = network.layers[0]
-    layer.attention.attend = attention  # the formula, because a fused kernel shows no softmax
-    picked = Picked(args, T, from_start, head, pair)
-    at_key = Picked(args, T, max(from_start - 1, 0), head, pair)
-    with torch.no_grad(), Recorder(WATCHED, picked, at_key) as recorder:
-        network.freqs_cis = precompute_freqs_cis(args.head_dim, args.max_seq_len, args.rope_theta, args.rope_scaling)
-        network.hidden(tokens, 0, KVCache(args, B))
+    check_below("position", position, p, T)
+    check_below("head", head, head, args.n_heads)
+    check_below("pair", pair, pair, args.head_dim // 2)
+    steps = Steps()
+    with torch.no_grad():
+        pairs = attention_call(steps, network, tokens, p, head, pair)
     table = Table(
         f"One attention call: B={B} T={T} H={args.n_heads} K={args.n_kv_heads} D={args.head_dim}; "
-        f"values: row 0, position {from_start}, head {head}, pair {pair}",
+        f"values: row 0, position {p}, head {head}, pair {pair}",
         ("line", "expression", "shape", "dtype", "values"),
-        [
-            (step.place, _cut(step.expression), step.shape, str(step.dtype)[6:], " ".join(map(_number, step.values)))
-            for step in recorder.steps
-        ],
-        [f"values of mask, scores and weights: for the keys at positions {', '.join(map(str, picked.keys()))}."],
+        steps.rows,
+        [f"values of mask, scores and weights: for the keys at positions {', '.join(map(str, keys_around(p, T)))}."],
     )
-    return Report([table], lambda figure: draw(figure, recorder.steps, picked, at_key))
+    return Report([table], lambda figure: draw(figure, pairs, p, head, pair))
+
+
+class Steps:
+    """Evaluates expressions of the library's source, and keeps a row of the table for each."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[object, ...]] = []
+
+    def show(self, file: str, expression: str, index: tuple[Any, ...], /, **names: Any) -> Tensor:
+        """The result of an expression that ``file`` has in one of its lines; the values at ``index`` are shown."""
+        result: Tensor = eval(expression, {"torch": torch, "math": math} | names)
+        shown = expression if len(expression) <= LONGEST else expression[: LONGEST - 3] + "..."
+        values = result[index].flatten().tolist()
+        row = (line_of(file, expression), shown, tuple(result.shape), str(result.dtype)[6:])
+        self.rows.append((*row, " ".join(map(_number, values))))
+        return result
+
+
+def line_of(file: str, expression: str) -> str:
+    lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
+    return f"{file}:{next(number for number, line in enumerate(lines, 1) if expression in line)}"
+
+
+def attention_call(
+    steps: Steps, network: Transformer, tokens: Tensor, p: int, head: int, i: int
+) -> list[tuple[complex, complex]]:
+    """Go through the first layer's attention, and show pair ``i`` of one head at position ``p`` of row 0.
+
+    Returns the pair of q at ``p`` and that of k at the position before it, as projected and rotated.
+    """
+    show, args = steps.show, network.args
+    layer: Any = network.layers[0]
+    attention = layer.attention
+    B, T = tokens.shape
+    group = args.n_heads // args.n_kv_heads
+    kv_head = head // group
+    channels = slice(2 * i, 2 * i + 2)
+    keys = slice(keys_around(p, T).start, keys_around(p, T).stop)
+
+    dim, theta, scaling, magnitude = args.head_dim, args.rope_theta, args.rope_scaling, 1.0
+    frequency = 'theta ** -(torch.arange(0, dim, 2, dtype=torch.float64, device="cpu") / dim)'
+    freqs = show("rope.py", frequency, (i,), theta=theta, dim=dim)  # (D/2,)
+    if scaling is not None:
+        freqs = show("rope.py", "scaling(freqs)", (i,), scaling=scaling, freqs=freqs)  # (D/2,)
+        magnitude = scaling.attention_factor
+    count = 'torch.arange(end, dtype=torch.float64, device="cpu")'
+    positions = show("rope.py", count, (p,), end=args.max_seq_len)  # (max_seq_len,)
+    angles = show("rope.py", "torch.outer(positions, freqs)", (p, i), positions=positions, freqs=freqs)
+    polar = "torch.polar(torch.full_like(angles, magnitude), angles).to(torch.complex64)"
+    show("rope.py", polar, (p, i), angles=angles, magnitude=magnitude)  # (max_seq_len, D/2)
+    part = "self.freqs_cis[start_pos : start_pos + T]"
+    freqs_cis = show("transformer.py", part, (p, i), self=network, start_pos=0, T=T)  # (T, D/2)
+
+    x = layer.attention_norm(network.embed(tokens, 0))  # (B, T, dim)
+    names = {"self": attention, "x": x, "B": B, "T": T}
+    xq = show("attention.py", "self.wq(x).view(B, T, -1, self.head_dim)", (0, p, head, channels), **names)
+    xk = show("attention.py", "self.wk(x).view(B, T, -1, self.head_dim)", (0, p, kv_head, channels), **names)
+    xv = show("attention.py", "self.wv(x).view(B, T, -1, self.head_dim)", (0, p, kv_head, channels), **names)
+    if args.qk_norm:
+        xq = show("attention.py", "self.q_norm(xq)", (0, p, head, channels), self=attention, xq=xq)
+        xk = show("attention.py", "self.k_norm(xk)", (0, p, kv_head, channels), self=attention, xk=xk)
+
+    q_pairs, q_rotated, xq = rotation(steps, xq, freqs_cis, (0, p, head), i)
+    k_pairs, k_rotated, xk = rotation(steps, xk, freqs_cis, (0, p, kv_head), i)
+    before = max(p - 1, 0)
+    pairs = [
+        (complex(q[0, p, head, i]), complex(k[0, before, kv_head, i]))
+        for q, k in ((q_pairs, k_pairs), (q_rotated, k_rotated))
+    ]
+
+    xq = show("attention.py", "t.transpose(1, 2)", (0, head, p, channels), t=xq)  # (B, H, T, D)
+    xk, xv = xk.transpose(1, 2), xv.transpose(1, 2)  # (B, K, T, D)
+    cache = KVCache(args, B).layers[0]
+    cache.update(0, xk, xv)
+    k = show("cache.py", "self.keys[:, :, :end].type_as(xk)", (0, kv_head, p, channels), self=cache, end=T, xk=xk)
+    v = show("cache.py", "self.values[:, :, :end].type_as(xv)", (0, kv_head, p, channels), self=cache, end=T, xv=xv)
+
+    k = show("attention.py", "k.repeat_interleave(group, 1)", (0, head, p, channels), k=k, group=group)  # (B, H, S, D)
+    v = show("attention.py", "v.repeat_interleave(group, 1)", (0, head, p, channels), v=v, group=group)  # (B, H, S, D)
+    triangle = "torch.ones(T, S, dtype=torch.bool, device=q.device).tril(S - T)"
+    mask = show("attention.py", triangle, (p, keys), T=T, S=T, q=xq)  # (T, S)
+    scores = show("attention.py", "q @ k.mT / math.sqrt(q.shape[-1])", (0, head, p, keys), q=xq, k=k)  # (B, H, T, S)
+    masked = "scores.masked_fill(~mask, -math.inf)"
+    show("attention.py", masked, (0, head, p, keys), scores=scores, mask=mask)  # (B, H, T, S)
+    softmax = f"{masked}.softmax(-1, dtype=torch.float32)"
+    weights = show("attention.py", softmax, (0, head, p, keys), scores=scores, mask=mask)  # (B, H, T, S)
+    out = show("attention.py", "weights @ v", (0, head, p, channels), weights=weights, v=v)  # (B, H, T, D)
+    columns = slice(head * dim + 2 * i, head * dim + 2 * i + 2)
+    show("attention.py", "out.transpose(1, 2).flatten(2)", (0, p, columns), out=out)  # (B, T, H * D)
+    return pairs
+
+
+def rotation(
+    steps: Steps, x: Tensor, freqs_cis: Tensor, place: tuple[int, ...], i: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Rotate x (B, T, H, D): its pairs and the rotated pairs, complex (B, T, H, D/2), and the result (B, T, H, D)."""
+    as_complex = "torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))"
+    pairs = steps.show("rope.py", as_complex, (*place, i), x=x)
+    steps.show("rope.py", "freqs_cis[None, :, None, :]", (0, place[1], 0, i), freqs_cis=freqs_cis)
+    names = {"freqs_cis": freqs_cis, "pairs": pairs, "reshape_for_broadcast": rope.reshape_for_broadcast}
+    rotated = steps.show("rope.py", "pairs * reshape_for_broadcast(freqs_cis, pairs)", (*place, i), **names)
+    as_real = "torch.view_as_real(rotated).flatten(3).type_as(x)"
+    result = steps.show("rope.py", as_real, (*place, slice(2 * i, 2 * i + 2)), rotated=rotated, x=x)
+    return pairs, rotated, result
+
+
+def keys_around(p: int, T: int) -> range:
+    """The positions of three keys: the one before ``p``, this one, and the next, which the mask hides."""
+    return range(max(p - 1, 0), min(p + 2, T))
 
 
 def check_below(name: str, given: int, index: int, limit: int) -> None:
@@ -167,92 +186,33 @@ def _random(batch: int, length: int, heads: int, head_dim: int) -> tuple[Transfo
 
 
 def _trained(path: Path, prompt: str) -> tuple[Transformer, Tensor]:
-    model, tokenizer, settings = open_model(path)
+    model, tokenizer = open_model(path)
     if type(model) is not Transformer:
-        raise ValueError(f"scheme {settings.scheme} is not plain RoPE: name a model trained with RoPE")
-    return model, torch.tensor([tokenizer.encode(prompt)])
-
-
-def _cut(text: str, width: int = 72) -> str:
-    return text if len(text) <= width else text[: width - 3] + "..."
-
-
-class Picked:
-    """Finds one pair of one head at one position of row 0 in tensors of every shape that attention makes."""
-
-    def __init__(self, args: ModelArgs, T: int, position: int, head: int, pair: int) -> None:
-        channels = (args.head_dim, args.head_dim // 2)
-        if T in (args.n_heads, args.n_kv_heads, *channels):
-            raise ValueError(
-                f"T is {T}, also a number of heads or channels, so axes cannot be told apart: give one token more"
-            )
-        if args.max_seq_len in channels:  # the positions of the rotation table are a tensor of one axis
-            raise ValueError(
-                f"the rotation table has {args.max_seq_len} rows (max_seq_len), also a number of channels, so axes "
-                "cannot be told apart: give one token more, or a model with another context"
-            )
-        self.args, self.T = args, T
-        self.position, self.head, self.pair = position, head, pair
-
-    def keys(self) -> range:
-        """The positions of three keys: the one before, this one, and the next, which the mask hides."""
-        return range(max(self.position - 1, 0), min(self.position + 2, self.T))
-
-    def find(self, value: Tensor) -> Tensor:
-        """The one or two numbers of the pair; of scores and weights, those of ``keys``: (1 to 3,).
-
-        Empty for a tensor (B, T, dim) whose channels are not those of the heads.
-        """
-        p, i = self.position, self.pair
-        group = self.args.n_heads // self.args.n_kv_heads
-        # The index of the head among H query heads, among K key/value heads, or in an axis of size 1.
-        heads = {self.args.n_heads: self.head, self.args.n_kv_heads: self.head // group, 1: 0}
-        if value.ndim == 5:
-            return value[0, p, heads[value.shape[2]], i]  # (B, T, H, D/2, 2)
-        by_position = value.ndim == 4 and (value.shape[2] == self.T or value.shape[3] == self.args.head_dim)
-        if value.ndim == 4 and value.shape[1] == self.T:  # (B, T, H, ..)
-            row = value[0, p, heads[value.shape[2]]]
-        elif by_position:  # (B, H, T or S, ..)
-            row = value[0, heads[value.shape[1]], p]
-        elif value.ndim == 4:  # k.mT: (B, H, D, S)
-            row = value[0, heads[value.shape[1]], :, p]
-        elif value.ndim == 3:  # (B, T, H * D), or (B, T, dim), which may be another number of channels
-            count, rest = divmod(value.shape[2], self.args.head_dim)
-            if rest or count not in heads:
-                return value.new_empty(0)
-            row = value[0, p].unflatten(-1, (count, -1))[heads[count]]
-        else:  # (T, ..), (D/2,) or (T,)
-            row = value[p] if value.ndim == 2 else value
-        if row.shape[-1] == self.args.head_dim:
-            return row[2 * i : 2 * i + 2]
-        if row.shape[-1] == self.args.head_dim // 2:
-            return row[i : i + 1]
-        return row[self.keys().start : self.keys().stop] if value.ndim > 1 else row[p : p + 1]
+        raise ValueError(f"scheme {scheme_of(model)} is not plain RoPE: name a model trained with RoPE")
+    tokens = torch.tensor([tokenizer.encode(prompt)])
+    model.check_positions(tokens, 0, None)
+    return model, tokens
 
 
 def _number(value: complex) -> str:
     return f"{value.real:+.4f}{value.imag:+.4f}j" if isinstance(value, complex) else f"{value:+.4f}"
 
 
-def draw(figure: Any, steps: list[Step], picked: Picked, at_key: Picked) -> None:
+def draw(figure: Any, pairs: list[tuple[complex, complex]], p: int, head: int, pair: int) -> None:
     """The pair of a query and of the key before it, before and after the rotation."""
     figure.set_size_inches(9, 4.6)
-    products = [step for step in steps if step.expression.startswith("torch.view_as_complex")]
-    rotated = [step for step in steps if step.expression.startswith("pairs *")]
-    q, k = products[0].values[0], products[1].at_key[0]
-    new_q, new_k = rotated[0].values[0], rotated[1].at_key[0]
+    (q, k), (new_q, new_k) = pairs
     reach = 1.35 * max(abs(q), abs(k))
     turns = [cmath.phase(new / old) if old else 0.0 for old, new in ((q, new_q), (k, new_k))]
     after = f"rotated: q by {turns[0]:+.2f} rad, k by {turns[1]:+.2f} rad"
     left, right = figure.subplots(1, 2)
     for axes, tips, title in ((left, (q, k), "as projected"), (right, (new_q, new_k), after)):
         plane(axes, reach)
-        for name, token, color, tip in zip("qk", (picked, at_key), (BLUE, ORANGE), tips):
+        for name, token, color, tip in zip("qk", (p, max(p - 1, 0)), (BLUE, ORANGE), tips):
             arrow(axes, tip, color)
-            label = f"{name} at {token.position}"
-            axes.text(1.18 * tip.real, 1.18 * tip.imag, label, color=color, ha="center", va="center")
-        axes.set(xlabel=f"channel {2 * picked.pair}", ylabel=f"channel {2 * picked.pair + 1}", title=title)
+            axes.text(1.18 * tip.real, 1.18 * tip.imag, f"{name} at {token}", color=color, ha="center", va="center")
+        axes.set(xlabel=f"channel {2 * pair}", ylabel=f"channel {2 * pair + 1}", title=title)
     for old, turn, color, radius in ((q, turns[0], BLUE, 0.3), (k, turns[1], ORANGE, 0.2)):
         arrow(right, old, color, alpha=0.3)
         arc(right, cmath.phase(old), cmath.phase(old) + turn, radius * reach, color)
-    figure.suptitle(f"head {picked.head}, pair {picked.pair}", fontsize=11)
+    figure.suptitle(f"head {head}, pair {pair}", fontsize=11)

@@ -1,13 +1,13 @@
 """The name of a script, its exit code, and one-line errors for a user's mistakes."""
 
-import atexit
 import io
 import os
 import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from threading import Timer
 from typing import Any, NoReturn
 
 import torch
@@ -20,6 +20,18 @@ OUT_OF_MEMORY = ("DefaultCPUAllocator", "out of memory", "bad_alloc")
 def print_note(text: str, end: str = "\n") -> None:
     """Print to stderr, because stdout is for results."""
     print(text, end=end, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def note_if_slow(note: str) -> Iterator[None]:
+    """Print the note if the ``with`` block takes longer than three seconds."""
+    timer = Timer(3.0, print_note, [note])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def quantity(count: int, noun: str, plural: str = "") -> str:
@@ -87,28 +99,18 @@ def make_streams_safe() -> None:
 
 def exit_on_sigterm(*_: object) -> NoReturn:
     """The handler of SIGTERM: exit by an exception, so that temporary files are removed."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.exit(128 + signal.SIGTERM)
-
-
-def resend_sigterm() -> None:
-    """Run at exit, so that after ``exit_on_sigterm`` the exit status shows that SIGTERM ended the process."""
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        with suppress(OSError):
-            sys.stdout.flush()
-        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
     """Run ``main`` and exit: code 2 and one line for a user's mistake, 0 for a broken pipe, 130 after Ctrl-C.
 
-    After SIGTERM, temporary files are removed before the process ends.
+    SIGTERM ends it with code 143, after temporary files have been removed.
     """
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # replaces the handler of startup.py
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, exit_on_sigterm)
-        atexit.register(resend_sigterm)  # registered first, so that it runs last
     make_streams_safe()
     warnings.formatwarning = lambda message, *_, **__: f"{script}: warning: {message}\n"
     try:

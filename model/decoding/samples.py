@@ -35,14 +35,11 @@ class StopStrings:
         if self.stopped:
             return ""
         text = self._held + text
-        matches = []  # (end, start) of each stop string, so that the minimum is the one that ends first
-        for stop in self._strings:
-            start = text.find(stop)
-            if start >= 0:
-                matches.append((start + len(stop), start))
-        if matches:
+        # (end, start) of each stop string, so that the minimum is the one that ends first
+        found = [(text.index(stop) + len(stop), text.index(stop)) for stop in self._strings if stop in text]
+        if found:
             self.stopped, self._held = True, ""
-            _, start = min(matches)
+            _, start = min(found)
             return text[:start]
         held = max((self._partial_match(text, stop) for stop in self._strings), default=0)
         self._held = text[len(text) - held :]
@@ -56,11 +53,8 @@ class StopStrings:
     @staticmethod
     def _partial_match(text: str, stop: str) -> int:
         """The number of characters at the end of the text that are the beginning of the stop string."""
-        longest = min(len(text), len(stop) - 1)
-        for length in range(longest, 0, -1):
-            if text.endswith(stop[:length]):
-                return length
-        return 0
+        lengths = range(min(len(text), len(stop) - 1), 0, -1)
+        return next((length for length in lengths if text.endswith(stop[:length])), 0)
 
 
 @dataclass(eq=False)

@@ -1,7 +1,7 @@
 """Text in, token ids out.
 
 sources.py              files, folders, globs, stdin, URLs: documents
-readers.py              one file, read in chunks; the likely encoding of a file that is not UTF-8
+readers.py              one file, read in chunks, split into documents
 tables.py               documents in the fields of JSON lines, JSON arrays, CSV and TSV
 separators.py           the separator between documents, recognized in a sample of the text
 python_docs.py          the documentation bundled with CPython, the default training text

@@ -16,7 +16,7 @@ class Dataset:
 
     train: np.ndarray  # uint16 or uint32, (N,)
     val: np.ndarray
-    val_bytes: int  # length of the validation text in UTF-8, for bits per byte
+    val_bytes: int  # length in UTF-8 of what val[1:] encodes, for bits per byte
     fingerprint: str  # of the text, its split and the tokenizer
     entry: Path | None = None  # the directory of the ids in the cache
 

@@ -51,12 +51,7 @@ class HFTokenizer:
             pieces = self._model.encode("a", add_special_tokens=False).tokens
             self._model.decode(range(min(self.vocab_size, 1000)))  # a damaged file fails here, not while generating
             parsed = json.loads(content)
-        self.file_hash = hashlib.sha256(content).hexdigest()
-        self.fingerprint = self.file_hash
-        if parsed.get("truncation") or parsed.get("padding") or parsed["model"].get("dropout"):
-            # Earlier versions of Ropewalk applied truncation, padding and dropout. The suffix makes the fingerprint
-            # another one, so that the tokens that those versions cached are not reused.
-            self.fingerprint += " without them"
+        self.file_hash = self.fingerprint = hashlib.sha256(content).hexdigest()
         settings = _read_settings(self.path.parent)
         named_bos = prefix[0] if prefix else self._id_of(settings.get("bos_token"))
         eos = self._id_of(settings.get("eos_token"))

@@ -9,14 +9,13 @@ import json
 import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from shlex import quote
 from typing import NamedTuple
 
 from ..cli import quantity
 
-SEPARATOR_FORMAT = 2  # increase when texts are split at other places, so that tokens cached before are not reused
 SURROUNDING = 200  # characters before and after a separator that are examined
 MAX_PLACES = 20_000  # occurrences that are examined; the others are only counted
 
@@ -34,19 +33,48 @@ TAGS = (
     "</s>",
 )
 OPENING = r"(?:<s>|<bos>|<BOS>|\[BOS\]|<\|bos\|>|<\|startoftext\|>|<\|begin_of_text\|>)"
-# A separator has a head, a core and a tail, the three groups of these patterns. Head and tail are the white space
-# around the core. There are two kinds. In a mark separator the core is a tag for the end of a text, or a form feed, and
-# the tail may end with a tag for the beginning of a text. In a line separator the core is one or more lines, and head
-# and tail contain line ends.
-MARK_SEPARATOR = re.compile(rf"(\s*)({'|'.join(map(re.escape, TAGS))}|\f)(\s*(?:{OPENING}[^\S\n]*)?)")
-LINE_SEPARATOR = re.compile(r"(\s*\n)(\S|\S.*\S)([\r\n]\s*)", re.DOTALL)
+# There are two kinds of known separators. A mark is a tag for the end of a text, or a form feed; it separates documents
+# even inside a line, and a tag for the beginning of a text may follow. The other kind is a whole line, or several.
+MARK = re.compile(rf"\s*({'|'.join(map(re.escape, TAGS))}|\f)\s*{OPENING}?\s*")
+LINES = re.compile(r"\s*\n(\S|\S.*\S)[\r\n]\s*", re.DOTALL)
+# What is dropped at the start of a document: blank lines, or one space; and the same around an opening tag.
+START = re.compile(rf"(?:\s*[\r\n]| )?(?:{OPENING}(?:\s*[\r\n]| )?)?")
+
+
+class Separator:
+    """Finds the places of a text that separate two documents.
+
+    Around a mark or a line, white space at the end of a document and blank lines at its start do not belong to it. Any
+    other separator must occur exactly as it is.
+    """
+
+    def __init__(self, separator: str):
+        known = MARK.fullmatch(separator) or LINES.fullmatch(separator)
+        self.is_known = known is not None
+        self.pattern = _pattern(known[1]) if known else re.compile(re.escape(separator))
+
+    def trim(self, document: str, at_start: bool, at_end: bool) -> str:
+        """The document without the white space and the tag that belong to the separators around it."""
+        if self.is_known and at_start:
+            document = START.sub("", document, count=1)
+        return document.rstrip() if self.is_known and at_end else document
+
+
+def _pattern(core: str) -> re.Pattern[str]:
+    """Finds the tag, the form feed or the lines. A match at the end of a text may be the beginning of a longer line."""
+    found = re.escape(core)
+    if core in TAGS or core == "\f":
+        return re.compile(found)
+    # The core alone on a line: (?<![^\n])core(?![^\r\n]). A pattern that begins with literal text is searched faster,
+    # so the lookbehind stands after the core, and has to step back over it.
+    return re.compile(rf"{found}(?<![^\n]{found})(?![^\r\n])")
+
+
 # A horizontal rule: a line of one sign, repeated at least five times
 RULE = re.compile(r"^(?P<sign>[=*_~-])(?P=sign){4,}(?=\r?$)", re.MULTILINE)
-PERCENT = re.compile(r"^%(?=\r?$)", re.MULTILINE)  # in the quotation files of the program ``fortune``
 COMMENT = re.compile(r"^%[^\r\n]", re.MULTILINE)  # in TeX, Matlab and Erlang, which also have lines with % alone
-FORM_FEED = re.compile("\f")
 HTML = re.compile(r"</p>|<br|</a>|</div>", re.IGNORECASE)  # in HTML </s> is no separator: it ends struck-through text
-QUOTES = "\"'`"
+QUOTES = tuple("\"'`")
 SENTENCE_END = tuple(".!?…。！？\"'”’」』")
 # The least fraction of a separator's places that must look like the end of a document, and of the rules of a text that
 # must be alike
@@ -62,15 +90,14 @@ class Place(NamedTuple):
 
     before: str
     after: str
-    is_outer: bool  # only white space lies between it and the start or end of the file
 
 
-@dataclass(frozen=True)
+@dataclass
 class Candidate:
-    """A string that recurs and may be a separator."""
+    """A string that may be a separator, and where it occurs in the samples."""
 
     core: str  # without the line ends around it
-    count: int
+    count: int  # of all occurrences
     places: list[Place]  # the first MAX_PLACES occurrences
     files: int  # how many files have it
     lengths: list[int]  # characters between two places of the same file, up to MAX_PLACES of them
@@ -78,6 +105,9 @@ class Candidate:
     def fraction(self, test: Callable[[Place], bool]) -> float:
         """The fraction of places for which ``test`` is true."""
         return sum(map(test, self.places)) / len(self.places)
+
+
+Test = Callable[[Candidate, Sequence[str]], bool]  # of a candidate and all samples
 
 
 class Recognized(NamedTuple):
@@ -90,13 +120,25 @@ def recognize(samples: Sequence[str], is_all: bool) -> Recognized:
 
     A separator is certain only if at least half of the files have it.
     """
+    tags = sorted((_find(samples, tag) for tag in TAGS), key=lambda tag: -tag.count)
+    rules = Counter(match[0] for text in samples for match in RULE.finditer(text))
+    # Each candidate, its smallest count, whether it may be a separator at all, and whether it certainly is
+    table: list[tuple[Candidate, int, Test, Test]] = [
+        *((tag, 3, _is_no_constant, _is_certain_tag) for tag in tags),
+        (_find(samples, "\f"), 3, _is_any, _is_between_texts),
+        (_find(samples, "%"), 5, _is_no_comment, _is_any),  # in the quotation files of the program fortune
+        *((_find(samples, rule), 10, _is_usual_rule, _is_certain_rule) for rule, _ in rules.most_common(1)),
+    ]
     sampled = "" if is_all else f" in a sample of {quantity(sum(map(len, samples)), 'character')}"
     hint = None
-    for candidate, certain in _candidates(samples):
+    for candidate, min_count, is_possible, is_certain in table:
+        if candidate.count < min_count or not is_possible(candidate, samples):
+            continue
         times = f"{candidate.count:,} times{sampled}"
-        if certain and 2 * candidate.files >= len(samples):
+        if 2 * candidate.files >= len(samples) and is_certain(candidate, samples):
+            is_line = candidate.core not in (*TAGS, "\f")
             note = f'split at {_describe(candidate.core)}, {times}; to keep it as text: --doc_separator ""'
-            return Recognized(separator_text(candidate), note)
+            return Recognized(f"\n{candidate.core}\n" if is_line else candidate.core, note)
         hint = hint or f"not split inside a file; {_how_to_split(candidate.core, times)}"
     return Recognized("", hint)
 
@@ -116,128 +158,37 @@ def _how_to_split(core: str, times: str) -> str:
     return f"{_describe(core)}, {times}, may separate documents: if so, give {setting}"
 
 
-def separator_text(candidate: Candidate) -> str:
-    """The core, with the white space and the beginning-of-text tag around it that all places share.
-
-    Places at the start or end of a file do not count.
-    """
-    inner = [place for place in candidate.places if not place.is_outer] or candidate.places
-    before = [_trailing_space(place.before).replace("\r\n", "\n") for place in inner]
-    after = [_leading_space_and_tag(place.after).replace("\r\n", "\n") for place in inner]
-    head = _common_start([text[::-1] for text in before])[::-1]
-    tail = _leading_space_and_tag(_common_start(after))  # the common start may end inside a tag: that part is dropped
-    return head + candidate.core + tail
-
-
-class Separator:
-    """Finds the places of a text that separate two documents.
-
-    If the core is a tag or a form feed, every occurrence separates documents, even inside a line. The core of a line
-    separator must be a whole line. Head and tail may be missing, wholly or in part, as at the start or end of the text,
-    beside another separator, or at places that ``recognize`` did not see. A separator of neither kind must occur
-    exactly as it is.
-    """
-
-    def __init__(self, separator: str):
-        self.margin = 2 * len(separator) + 1  # more than the length of an occurrence, in which each LF may be CR LF
-        mark = MARK_SEPARATOR.fullmatch(separator)
-        parts = mark or LINE_SEPARATOR.fullmatch(separator)
-        head, core, tail = parts.groups() if parts else ("", separator, "")
-        core = re.escape(core)
-        if parts and not mark:
-            # The core alone on a line: (?<![^\n])core(?![^\r\n]). A pattern that begins with literal text is searched
-            # faster, so the lookbehind stands after the core, and has to step back over it.
-            core = rf"{core}(?<![^\n]{core})(?![^\r\n])"
-        self._core_and_tail = re.compile(core + _optional(tail))
-        self._head = re.compile(_optional(head) + r"\Z")
-        opening = re.search(OPENING, tail)
-        self._opening = opening[0] if opening else ""
-
-    def places(self, text: str, begin: int) -> Iterator[tuple[int, int]]:
-        """The start and end of each place after ``begin``.
-
-        At the end of ``text`` a place may end too early, before white space that has not been read yet.
-        """
-        if begin == 0 and self._opening and text.startswith(self._opening):
-            begin = len(self._opening)  # no separator stands before the first document, but a beginning-of-text tag may
-            yield 0, begin
-        for match in self._core_and_tail.finditer(text, begin):
-            head = self._head.search(text, max(begin, match.start() - self.margin), match.start())
-            yield head.start() if head else match.start(), match.end()
-            begin = match.end()
-
-
-def _optional(text: str) -> str:
-    """A pattern for white space and tags, any of which may be missing. Each line end may be CR LF."""
-    pattern = ""
-    for part in re.findall(rf"{OPENING}|\r?\n|.", text, re.DOTALL):
-        pattern += r"(?:\r?\n)?" if part.endswith("\n") else f"(?:{re.escape(part)})?"
-    return pattern
-
-
-def _common_start(texts: Sequence[str]) -> str:
-    first, last = min(texts), max(texts)  # their common start is that of all texts, which sort between them
-    length = 0
-    while length < len(first) and first[length] == last[length]:
-        length += 1
-    return first[:length]
-
-
-def _trailing_space(text: str) -> str:
-    return text[len(text.rstrip()) :]
-
-
-def _leading_space_and_tag(text: str) -> str:
-    """The white space at the start of ``text``, and the beginning-of-text tag if one follows."""
-    match = re.match(rf"\s*(?:{OPENING}[^\S\n]*)?", text)
-    return match[0] if match else ""
-
-
-def _candidates(texts: Sequence[str]) -> Iterator[tuple[Candidate, bool]]:
-    """Each candidate, and whether it certainly separates documents; the most frequent tag first."""
-    tags = [_candidate(texts, tag, re.compile(re.escape(tag)), 3) for tag in TAGS]
-    for tag in sorted(filter(None, tags), key=lambda tag: -tag.count):
-        if tag.fraction(_is_quoted) < 0.5:
-            yield tag, _is_certain_tag(tag, texts)
-    feeds = _candidate(texts, "\f", FORM_FEED, 3)
-    if feeds:
-        yield feeds, _is_between_texts(feeds)
-    percents = _candidate(texts, "%", PERCENT, 5)
-    if percents and 10 * sum(_count(COMMENT, text) for text in texts) <= percents.count:
-        yield percents, True
-    rules = Counter(match[0] for text in texts for match in RULE.finditer(text))
-    for core, count in rules.most_common(1):
-        rule = _candidate(texts, core, re.compile(rf"^{re.escape(core)}(?=\r?$)", re.MULTILINE), 10)
-        if rule and count >= MIN_FRACTION * rules.total():
-            yield rule, _is_certain_rule(rule)
-
-
-def _count(pattern: re.Pattern[str], text: str) -> int:
-    return sum(1 for _ in pattern.finditer(text))
-
-
-def _candidate(texts: Sequence[str], core: str, pattern: re.Pattern[str], min_count: int) -> Candidate | None:
-    """The matches of the pattern; None if there are fewer than ``min_count``."""
-    places: list[Place] = []
-    lengths: list[int] = []
-    count = 0
-    files = 0
+def _find(texts: Sequence[str], core: str) -> Candidate:
+    """The occurrences of a tag, a form feed, or a line."""
+    found = Candidate(core, 0, [], 0, [])
     for text in texts:
         last_end = None
-        for match in pattern.finditer(text):
+        for match in _pattern(core).finditer(text):
             start, end = match.span()
-            count += 1
-            if len(places) < MAX_PLACES:
-                before, after = text[max(0, start - SURROUNDING) : start], text[end : end + SURROUNDING]
-                at_start = start <= SURROUNDING and not before.strip()
-                at_end = end + SURROUNDING >= len(text) and not after.strip()
-                places.append(Place(before, after, at_start or at_end))
+            found.count += 1
+            if len(found.places) < MAX_PLACES:
+                found.places.append(Place(text[max(0, start - SURROUNDING) : start], text[end : end + SURROUNDING]))
                 if last_end is not None:
-                    lengths.append(start - last_end)
+                    found.lengths.append(start - last_end)
             last_end = end
-        if last_end is not None:
-            files += 1
-    return Candidate(core, count, places, files, lengths) if count >= min_count else None
+        found.files += last_end is not None
+    return found
+
+
+def _is_any(candidate: Candidate, texts: Sequence[str]) -> bool:
+    return True
+
+
+def _is_no_constant(tag: Candidate, texts: Sequence[str]) -> bool:
+    return tag.fraction(_is_quoted) < 0.5
+
+
+def _is_no_comment(percents: Candidate, texts: Sequence[str]) -> bool:
+    return 10 * sum(1 for text in texts for _ in COMMENT.finditer(text)) <= percents.count
+
+
+def _is_usual_rule(rule: Candidate, texts: Sequence[str]) -> bool:
+    return rule.count >= MIN_FRACTION * sum(1 for text in texts for _ in RULE.finditer(text))
 
 
 def _is_certain_tag(tag: Candidate, texts: Sequence[str]) -> bool:
@@ -248,16 +199,16 @@ def _is_certain_tag(tag: Candidate, texts: Sequence[str]) -> bool:
     return tag.fraction(_ends_document) >= MIN_FRACTION
 
 
-def _is_certain_rule(rule: Candidate) -> bool:
+def _is_certain_rule(rule: Candidate, texts: Sequence[str]) -> bool:
     """Whether the texts between the rules have similar lengths: documents do, the parts of a table do not."""
     if len(rule.core) < MIN_RULE or rule.core[0] not in "=-":
         return False
-    if not _is_between_texts(rule) or min(rule.lengths, default=0) < MIN_DOCUMENT:
+    if not _is_between_texts(rule, texts) or min(rule.lengths, default=0) < MIN_DOCUMENT:
         return False
     return statistics.pstdev(rule.lengths) <= MAX_VARIATION * statistics.fmean(rule.lengths)
 
 
-def _is_between_texts(candidate: Candidate) -> bool:
+def _is_between_texts(candidate: Candidate, texts: Sequence[str]) -> bool:
     """Whether the text before most places ends a sentence, and the text after them does not continue it."""
     return (
         candidate.fraction(_ends_sentence) >= MIN_FRACTION
@@ -283,7 +234,7 @@ def _is_alone(place: Place) -> bool:
 
 def _is_quoted(place: Place) -> bool:
     """Whether it is in quotes, as in a program or in an article about tokenizers."""
-    return place.before.endswith(tuple(QUOTES)) and place.after.startswith(tuple(QUOTES))
+    return place.before.endswith(QUOTES) and place.after.startswith(QUOTES)
 
 
 def _ends_sentence(place: Place) -> bool:

@@ -16,9 +16,9 @@ import urllib.error
 import urllib.request
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 from urllib.parse import quote, urldefrag, urlsplit, urlunsplit
 
 from tqdm import tqdm
@@ -26,26 +26,21 @@ from tqdm import tqdm
 from ..cli import quantity
 from ..cli.files import write_atomically
 from .python_docs import DOCS_FORMAT, corpus_files, python_docs
-from .readers import Chunk, first_bytes, is_binary, read_blocks, read_file
-from .separators import SEPARATOR_FORMAT
-from .tables import FileFormat, format_of, has_field, is_json_lines, json_format, without_gz
+from .readers import Chunk, File, first_bytes, is_binary, open_text, read_file, split_documents
+from .tables import format_of, has_field, is_gzip, is_json_lines, json_format, without_gz
 from .token_cache import download_path, explain_disk_errors
-from .tokenizer import split_text
+from .tokenizer import CHUNK
 
 PYTHON_DOCS = "python-docs"  # the documentation bundled with CPython
+DOCUMENTS_FORMAT = 1  # increase when the same files give other documents, so that tokens cached before are not reused
 # Limits of the text in which a separator is recognized
 SAMPLE_CHARACTERS = 16_000_000
 SAMPLE_CHARACTERS_PER_FILE = 4_000_000
 SAMPLED_FILES = 1000
-# Part of the cache key of files in these formats, so that tokens cached by earlier versions, which read such files as
-# plain text, are not reused. The 2 is a version: increase it when the rules for the CSV delimiter change.
-FORMAT_VERSIONS = {"csv": ("csv", 2), "json array": ("json array",)}
-
-
-class File(NamedTuple):
-    path: Path
-    name: str  # for errors; its extension also shows whether the file is gzipped, or TSV
-    format: FileFormat
+# The validation text begins at a chunk. In small texts the chunks are shorter, so that it can begin nearly anywhere.
+MIN_CHUNKS = 400  # in a text
+MIN_CHUNK = 64  # characters
+SPOOL_PREFIX = "ropewalk-stdin-"
 
 
 class FileStatus(NamedTuple):
@@ -54,6 +49,11 @@ class FileStatus(NamedTuple):
     path: str
     size: int  # bytes
     modified: int  # ns
+
+
+def file_status(path: str | Path) -> FileStatus:
+    status = os.stat(path)
+    return FileStatus(os.path.realpath(path), status.st_size, status.st_mtime_ns)
 
 
 class Documents:
@@ -73,11 +73,13 @@ class Documents:
 
     def by_file(self) -> Iterator[tuple[str, Iterator[Chunk]]]:
         """The name and the documents of each file."""
+        total = sum(status.size for status in self.statuses_at_open)
+        size = min(CHUNK, max(MIN_CHUNK, total // MIN_CHUNKS))
         for file in self.files:
             if file is None:
-                yield PYTHON_DOCS, _python_docs_chunks()
+                yield PYTHON_DOCS, (chunk for text in python_docs() for chunk in split_documents([text], None))
             else:
-                yield file.name, read_file(file.path, file.name, file.format, self.text_key, self.separator)
+                yield file.name, read_file(file, self.text_key, self.separator, size)
 
     def paths(self) -> list[str]:
         """The resolved path of each file, or ``python-docs``."""
@@ -95,59 +97,52 @@ class Documents:
 
     def beginnings(self) -> tuple[list[str], bool]:
         """The beginnings of the first plain text files, in bounded memory, and whether they are all their text."""
-        samples: list[str] = []
-        remaining = SAMPLE_CHARACTERS
-        is_all = True
-        for file in self.files:
-            if file is None or file.format != "text":
-                continue
-            if remaining <= 0 or len(samples) == SAMPLED_FILES:
-                return samples, False
-            sample = ""
-            limit = min(remaining, SAMPLE_CHARACTERS_PER_FILE)
-            with closing(read_blocks(file.path, file.name)) as blocks:
-                for block in blocks:
-                    if len(sample) >= limit:
-                        is_all = False
-                        break
-                    sample += block
-            remaining -= len(sample)
-            samples.append(sample)
+        plain = [file for file in self.files if file and file.format == "text"]
+        sampled = plain[:SAMPLED_FILES]
+        limit = min(SAMPLE_CHARACTERS_PER_FILE, SAMPLE_CHARACTERS // max(1, len(sampled)))
+        samples = []
+        is_all = len(sampled) == len(plain)
+        for file in sampled:
+            with open_text(file) as stream:
+                samples.append(stream.read(limit))
+                is_all = is_all and not stream.read(1)
         return samples, is_all
 
     def _statuses(self) -> list[FileStatus]:
-        found = []
-        if None in self.files:
-            found.append(FileStatus(PYTHON_DOCS, DOCS_FORMAT, 0))  # the format's version in place of a file's size
+        paths: list[Path] = []
         for file in self.files:
-            for path in corpus_files() if file is None else [file.path]:
-                status = path.stat()
-                found.append(FileStatus(str(path.resolve()), status.st_size, status.st_mtime_ns))
-        return found
+            paths += corpus_files() if file is None else [file.path]
+        return [file_status(path) for path in paths]
+
+    def text_size(self) -> int:
+        """The size of the text in bytes, separators included; 0 if it is not known before the text is read."""
+        is_plain = all(file and file.format == "text" and not is_gzip(file.name) for file in self.files)
+        return sum(status.size for status in self.statuses_at_open) if is_plain else 0
 
     def identity(self) -> str:
         """A hash that changes with a file's path, size or time, and with the way the files are read."""
-        facts: list[Any] = [self.text_key, self.separator, *self.statuses_at_open]
-        if self.separator:
-            facts.append(SEPARATOR_FORMAT)
-        facts += [
-            (number, *FORMAT_VERSIONS[file.format])
-            for number, file in enumerate(self.files)
-            if file and file.format in FORMAT_VERSIONS
-        ]
+        formats = ["documentation" if file is None else file.format for file in self.files]
+        facts = [DOCUMENTS_FORMAT, DOCS_FORMAT, self.text_key, self.separator, formats, self.statuses_at_open]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
     def check_unchanged(self) -> None:
         """Raise ValueError if a file changed after the documents were opened."""
-        for before, now in zip(self.statuses_at_open, self._statuses()):
-            if before != now:
-                raise ValueError(f"{before.path} changed while it was read: run again when nothing writes to it")
+        changed = changed_files(self.statuses_at_open)
+        if changed:
+            raise ValueError(f"{changed[0]} changed while it was read: run again when nothing writes to it")
 
 
-def _python_docs_chunks() -> Iterator[Chunk]:
-    for document in python_docs():
-        for number, text in enumerate(split_text(document)):
-            yield Chunk(text, starts_document=number == 0)
+def changed_files(statuses: Sequence[FileStatus]) -> list[str]:
+    """The paths of the files that have another size or time than in ``statuses``, or are gone."""
+    changed = []
+    for status in statuses:
+        try:
+            is_same = file_status(status.path) == status
+        except OSError:
+            is_same = False
+        if not is_same:
+            changed.append(status.path)
+    return changed
 
 
 def open_documents(
@@ -187,46 +182,53 @@ def _find(spec: str, patterns: Sequence[str], text_key: str) -> list[File | None
     """The text files that one source names."""
     if spec == PYTHON_DOCS:
         return [None]
-    if spec in STDIN:
-        return [_one_file(_spool("-"), "standard input")]
     if is_pipe(spec):
-        return [_one_file(_spool(spec), spec)]
+        return [_one_file(_spool(spec), "standard input" if spec in STDIN else spec)]
     if is_url(spec):
         path = fetch(spec)
         return [_one_file(path, path.name)]
     path = Path(os.path.expanduser(spec))
+    if path.is_file() and path.stat().st_size > 0:
+        return [_one_file(path, str(path))]
     if path.is_dir():
-        found = sorted(path.rglob("*"))
-        # The files of a run directory are no text, and they change while that run trains.
-        runs = {
-            file.parent for file in found if file.name == "metrics.jsonl" and (file.parent / "config.toml").exists()
-        }
-        selected = [file for file in found if runs.isdisjoint(file.parents) and _is_selected(file, path, patterns)]
-        return _text_files(spec, selected, text_key)
-    if not path.exists() and glob.has_magic(spec):
-        matches = sorted(glob.glob(str(path), recursive=True))
-        if not matches:
-            raise ValueError(f"{spec} matches no file: check the pattern")
-        return _text_files(spec, [Path(match) for match in matches], text_key)
-    if not path.exists():
-        raise ValueError(f"{spec} does not exist: give a text file, a directory, a glob, a URL, - or {PYTHON_DOCS}")
-    if not path.is_file():
-        raise ValueError(f"{spec} is neither a file nor a directory: pipe its text into --data -")
-    if path.stat().st_size == 0:
-        raise ValueError(f"{spec} is empty: give a file with text")
-    return [_one_file(path, str(path))]
+        return _text_files(spec, _walk(path, patterns), text_key)
+    if path.exists():
+        raise ValueError(f"{spec} is empty, or neither a file nor a directory: give a file with text, or pipe it in")
+    if glob.has_magic(spec):
+        return _text_files(spec, [Path(match) for match in sorted(glob.glob(str(path), recursive=True))], text_key)
+    raise ValueError(f"{spec} does not exist: give a text file, a directory, a glob, a URL, - or {PYTHON_DOCS}")
 
 
-def _is_selected(file: Path, folder: Path, patterns: Sequence[str]) -> bool:
-    """Whether a file in a directory matches the patterns. Hidden files and those in hidden directories do not."""
-    inside = file.relative_to(folder)
-    hidden = any(part.startswith(".") for part in inside.parts)
-    return not hidden and (not patterns or any(inside.match(pattern) for pattern in patterns))
+# Folders of programs that a project has beside its text: compiled files, and packages that somebody else wrote
+PROGRAM_FOLDERS = {"__pycache__", "node_modules", "site-packages", "venv"}
+
+
+def _walk(folder: Path, patterns: Sequence[str]) -> list[Path]:
+    """The files in a directory that match the patterns, sorted.
+
+    Hidden files and folders and PROGRAM_FOLDERS are left out because ``--data .`` means the user's own text. So are run
+    directories: their files are no text, and they change while that run trains, which would keep it from resuming.
+    """
+    found = []
+    for root, folders, names in os.walk(folder):
+        if is_run_directory(names):
+            folders.clear()
+            continue
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in PROGRAM_FOLDERS]
+        found += [Path(root, name) for name in names if not name.startswith(".")]
+    if patterns:
+        found = [path for path in found if any(path.relative_to(folder).match(pattern) for pattern in patterns)]
+    return sorted(found)
+
+
+def is_run_directory(names: Sequence[str]) -> bool:
+    """Whether train.py writes a directory with these files. A run has metrics.jsonl only after its first evaluation."""
+    return "config.toml" in names and not {"metrics.jsonl", ".lock"}.isdisjoint(names)
 
 
 def _one_file(path: Path, name: str) -> File:
     """A file that the user named. Warns if JSON is read as plain text."""
-    start = _start_of_text(path)
+    start = _decoded(first_bytes(path))
     file_format = format_of(name, start)
     if file_format == "text" and json_format(start) != "text":
         kind = json_format(start).replace("json", "JSON")
@@ -243,46 +245,39 @@ def _one_file(path: Path, name: str) -> File:
     return File(path, name, file_format)
 
 
-def _start_of_text(path: Path) -> str:
-    return first_bytes(path).decode("utf-8-sig", errors="ignore")
+def _decoded(raw: bytes) -> str:
+    return raw.decode("utf-8-sig", errors="ignore")
 
 
-def _text_files(spec: str, files: Sequence[Path], text_key: str) -> list[File | None]:
-    """The text files among ``files``. One warning counts the skipped files, with an example.
+def _text_files(spec: str, paths: Sequence[Path], text_key: str) -> list[File | None]:
+    """The text files among ``paths``. One warning counts the skipped files, with an example.
 
     A JSON or CSV file without ``text_key`` may be the data of a program. It is read as plain text, unless all files are
     such files: then reading them raises an error. Reading a .jsonl or .ndjson file without the field always raises an
     error.
     """
     texts: list[File] = []
-    empty: list[Path] = []
-    binary: list[Path] = []
+    skipped: dict[str, list[Path]] = {"empty": [], "binary": []}
     without_key: list[Path] = []
-    for file in files:
-        if not file.is_file():
+    for path in filter(Path.is_file, paths):
+        raw = first_bytes(path)
+        if not raw or is_binary(raw):
+            skipped["binary" if raw else "empty"].append(path)
             continue
-        raw = first_bytes(file)
-        start = raw.decode("utf-8-sig", errors="ignore")
-        if not raw:
-            empty.append(file)
-        elif is_binary(raw):
-            binary.append(file)
-        else:
-            file_format = format_of(file.name, start)
-            texts.append(File(file, str(file), file_format))
-            # .jsonl and .ndjson promise documents: there a missing field stays an error
-            key_is_optional = file_format != "text" and not is_json_lines(file.name)
-            if key_is_optional and not has_field(file_format, file.name, start, text_key):
-                without_key.append(file)
-    skipped = []
-    if empty:
-        skipped.append(f"{len(empty)} empty (for example {empty[0]})")
-    if binary:
-        skipped.append(f"{len(binary)} binary (for example {binary[0]})")
+        file = File(path, str(path), format_of(path.name, _decoded(raw)))
+        texts.append(file)
+        # .jsonl and .ndjson promise documents: there a missing field stays an error
+        if (
+            file.format != "text"
+            and not is_json_lines(path.name)
+            and not has_field(file.format, _decoded(raw), text_key)
+        ):
+            without_key.append(path)
+    counts = [f"{len(found)} {kind} (for example {found[0]})" for kind, found in skipped.items() if found]
     if not texts:
-        only = f", only {' and '.join(skipped)}" if skipped else ""
+        only = f", only {' and '.join(counts)}" if counts else ""
         raise ValueError(f"{spec} holds no text files{only}: check the path, and --glob if you gave it")
-    notes = [f"skipped: {' and '.join(skipped)}"] if skipped else []
+    notes = [f"skipped: {' and '.join(counts)}"] if counts else []
     if 0 < len(without_key) < len(texts):
         plain = set(without_key)
         texts = [file._replace(format="text") if file.path in plain else file for file in texts]
@@ -297,19 +292,19 @@ def _text_files(spec: str, files: Sequence[Path], text_key: str) -> list[File | 
 @functools.cache
 def _spool(spec: str) -> Path:
     """Copy standard input or another pipe to a temporary file, because it is read more than once. Removed at exit."""
-    if spec == "-" and sys.stdin is None:
+    if spec in STDIN and sys.stdin is None:
         raise ValueError("standard input is closed: pipe some text in")
-    with tempfile.NamedTemporaryFile(prefix="ropewalk-stdin-", delete=False) as file:
+    with tempfile.NamedTemporaryFile(prefix=SPOOL_PREFIX, delete=False) as file:
         atexit.register(os.unlink, file.name)
         try:
-            with nullcontext(sys.stdin.buffer) if spec == "-" else open(spec, "rb") as pipe:
+            with nullcontext(sys.stdin.buffer) if spec in STDIN else open(spec, "rb") as pipe:
                 shutil.copyfileobj(pipe, file)
         except OSError as error:
             raise ValueError(
                 f"{spec} cannot be copied to {file.name} ({error.strerror}): set TMPDIR to another directory"
             ) from None
         if not file.tell():
-            raise ValueError(f"{'standard input' if spec == '-' else spec} is empty: pipe some text in")
+            raise ValueError(f"{'standard input' if spec in STDIN else spec} is empty: pipe some text in")
         return Path(file.name)
 
 
@@ -329,29 +324,28 @@ def fetch(url: str) -> Path:
     if not path.exists():
         with explain_disk_errors(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, lambda temporary: _download(address, temporary, expected))
-    elif expected:
+            write_atomically(path, lambda temporary: _download(address, temporary))
+    if expected:
         with path.open("rb") as file:
             actual = hashlib.file_digest(file, "sha256").hexdigest()
-        _check_hash(address, actual, expected, f"; remove {path} to download it again")
+        if actual != expected:
+            raise ValueError(
+                f"{address} has sha256 {actual[:12]}..., not the expected {expected[:12]}...; remove {path} to "
+                "download it again"
+            )
     return path
 
 
-def _download(address: str, path: Path, expected: str) -> None:
-    digest = hashlib.sha256()
+def _download(address: str, path: Path) -> None:
     try:
         with urllib.request.urlopen(_ascii_url(address), timeout=FETCH_TIMEOUT) as response, path.open("wb") as file:
             size = int(response.headers.get("Content-Length") or 0)
-            with tqdm(total=size or None, unit="B", unit_scale=True, desc=address, disable=None) as bar:
-                while block := response.read(1 << 18):
-                    file.write(block)
-                    digest.update(block)
-                    bar.update(len(block))
+            with tqdm.wrapattr(response, "read", size or None, desc=address, disable=None) as stream:
+                shutil.copyfileobj(stream, file)
             if size and file.tell() != size:
                 raise ValueError(f"{address} broke off after {file.tell()} of {quantity(size, 'byte')}: try again")
     except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError, UnicodeError) as error:
         raise ValueError(f"{address} cannot be fetched ({error}): check the address and the connection") from None
-    _check_hash(address, digest.hexdigest(), expected, "")
 
 
 def _ascii_url(url: str) -> str:
@@ -363,8 +357,3 @@ def _ascii_url(url: str) -> str:
     netloc = parts.netloc if parts.netloc.isascii() else parts.netloc.encode("idna").decode()
     path, query = (quote(part, safe=string.punctuation) for part in (parts.path, parts.query))
     return urlunsplit((parts.scheme, netloc, path, query, ""))
-
-
-def _check_hash(address: str, actual: str, expected: str, remedy: str) -> None:
-    if expected and actual != expected:
-        raise ValueError(f"{address} has sha256 {actual[:12]}..., not the expected {expected[:12]}...{remedy}")

@@ -3,13 +3,13 @@
 import csv
 import itertools
 import json
-from collections.abc import Iterable, Iterator
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import Any, Literal, TextIO
 
 from ..cli import quantity
 
 FileFormat = Literal["text", "json lines", "json array", "csv"]
-MAX_LENGTH = 100_000_000  # characters of a line or array element, because all of it is held in memory
+MAX_LENGTH = 100_000_000  # characters of a line, because all of it is held in memory
 DELIMITERS = ",\t;|"
 OR_PLAIN_TEXT = "or copy the file to a name that ends in .txt to train on it as it is"
 
@@ -43,80 +43,70 @@ def json_format(start: str) -> FileFormat:
     if start[:1] == "[" and start[1:].lstrip()[:1] in ("{", '"'):
         return "json array"
     first, _, second = start.partition("\n")
-    if second.lstrip()[:1] == "{" and _is_object(first):
-        return "json lines"
-    return "text"
-
-
-def _is_object(line: str) -> bool:
     try:
-        return isinstance(json.loads(line), dict)
+        is_lines = second.lstrip()[:1] == "{" and isinstance(json.loads(first), dict)
     except (ValueError, RecursionError):
-        return False
+        is_lines = False
+    return "json lines" if is_lines else "text"
 
 
-def has_field(file_format: FileFormat, name: str, start: str, text_key: str) -> bool:
-    """Whether the first document of a file that starts with ``start`` has the field ``text_key``.
-
-    Also true if the first element of an array or the first row is not complete in ``start``.
-    """
-    try:
-        next(texts(file_format, [start], name, text_key), None)
-    except UnfinishedError:
-        return True
-    except ValueError:
-        return False
-    return True
+def has_field(file_format: FileFormat, start: str, text_key: str) -> bool:
+    """Whether the first documents of a file that starts with ``start`` have the field ``text_key``."""
+    start = start.lstrip("\ufeff \t\r\n")
+    if file_format == "csv":
+        header = start.partition("\n")[0]
+        return any(text_key in _columns(header, delimiter) for delimiter in DELIMITERS)
+    is_array_of_texts = file_format == "json array" and start[1:].lstrip().startswith('"')
+    return is_array_of_texts or json.dumps(text_key) in start or json.dumps(text_key, ensure_ascii=False) in start
 
 
-def texts(file_format: FileFormat, blocks: Iterable[str], name: str, text_key: str) -> Iterator[str]:
+def texts(file: TextIO, name: str, file_format: FileFormat, text_key: str) -> Iterator[str]:
     """The text of each document. Raises ValueError with the place in the file if the file is invalid."""
     if file_format == "csv":
-        return _csv_rows(blocks, name, text_key)
+        return _csv_rows(file, name, text_key)
     if file_format == "json array":
-        return _array_elements(blocks, name, text_key)
-    return _json_lines(blocks, name, text_key)
+        return _array_elements(file, name, text_key)
+    return _json_lines(file, name, text_key)
 
 
-class UnfinishedError(ValueError):
-    """The file ends within a CSV row or a JSON array.
-
-    Also raised for an array element that is not valid, because it may be one whose end is missing.
-    """
-
-
-def _lines(blocks: Iterable[str], name: str) -> Iterator[str]:
+def _lines(file: TextIO, name: str) -> Iterator[str]:
     """The lines with their line ends."""
-    rest = ""
-    number = 0
-    for block in blocks:
-        *complete, rest = (rest + block).split("\n")
-        for line in complete:
-            yield line + "\n"
-        number += len(complete)
-        if len(rest) > MAX_LENGTH:
-            raise ValueError(f"{name}:{number + 1} is over {MAX_LENGTH // 1_000_000} MB long: split the line")
-    if rest:
-        yield rest
+    for number in itertools.count(1):
+        line = file.readline(MAX_LENGTH + 1)
+        if not line:
+            return
+        if len(line) > MAX_LENGTH:
+            raise ValueError(f"{name}:{number} is over {MAX_LENGTH // 1_000_000} MB long: split the line")
+        yield line
 
 
-def _json_lines(blocks: Iterable[str], name: str, text_key: str) -> Iterator[str]:
-    for number, line in enumerate(_lines(blocks, name), 1):
+def _json_lines(file: TextIO, name: str, text_key: str) -> Iterator[str]:
+    for number, line in enumerate(_lines(file, name), 1):
         if line.strip():
-            try:
-                value = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise ValueError(
-                    f"{name}:{number} is not valid JSON text ({error}): correct or remove the line"
-                ) from None
+            value = _parsed(line, f"{name}:{number}")
             yield _text_of(value, f"{name}:{number}", text_key)
+
+
+def _array_elements(file: TextIO, name: str, text_key: str) -> Iterator[str]:
+    """The text of each element. The whole array is held in memory."""
+    for number, value in enumerate(_parsed(file.read(), name), 1):
+        yield _text_of({text_key: value} if isinstance(value, str) else value, f"{name}, element {number}", text_key)
+
+
+def _parsed(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where} is not valid JSON text ({error}): correct it, or get the file again") from None
 
 
 def _text_of(value: Any, where: str, text_key: str) -> str:
     """The string that an object has under ``text_key``."""
     text = value.get(text_key) if isinstance(value, dict) else None
     if not isinstance(text, str):
-        raise ValueError(f"{where} has no text under {text_key!r}: {_suggest_keys(value)}")
+        keys = [key for key in value if isinstance(value[key], str)] if isinstance(value, dict) else []
+        remedy = f"give text_key one of {_list_names(keys)}" if keys else "it has no text at all"
+        raise ValueError(f"{where} has no text under {text_key!r}: {remedy}")
     try:
         text.encode()
     except UnicodeEncodeError as error:  # JSON allows half of a surrogate pair, UTF-8 does not
@@ -124,84 +114,49 @@ def _text_of(value: Any, where: str, text_key: str) -> str:
     return text
 
 
-def _suggest_keys(value: Any) -> str:
-    keys = [key for key in value if isinstance(value[key], str)] if isinstance(value, dict) else []
-    return f"give text_key one of {list_names(keys)}" if keys else "it has no text at all"
-
-
-def list_names(names: list[str]) -> str:
+def _list_names(names: list[str]) -> str:
     return ", ".join(ascii(name) for name in names[:8])
 
 
-class _Buffer:
-    """Text that was read but not decoded yet."""
+def _csv_rows(file: TextIO, name: str, text_key: str) -> Iterator[str]:
+    """The column ``text_key`` of each row. Quoted fields may contain line ends.
 
-    def __init__(self, blocks: Iterable[str]) -> None:
-        self._blocks = iter(blocks)
-        self.text = ""
-        self.position = 0  # of the first character that is not decoded
-
-    def read(self, at_least: int = 1) -> bool:
-        """Read at least this many more characters, if there are any. Returns False at the end of the file."""
-        parts = [self.text[self.position :]]
-        new = 0
-        while new < at_least:
-            block = next(self._blocks, None)
-            if block is None:
-                break
-            parts.append(block)
-            new += len(block)
-        self.text = "".join(parts)
-        self.position = 0
-        return new > 0
-
-    def peek(self) -> str:
-        """The next character that is not white space, without consuming it; empty at the end of the file."""
-        while True:
-            while self.position < len(self.text):
-                if self.text[self.position] not in " \t\r\n":
-                    return self.text[self.position]
-                self.position += 1
-            if not self.read():
-                return ""
-
-
-def _array_elements(blocks: Iterable[str], name: str, text_key: str) -> Iterator[str]:
-    """The text of each element. One element at a time is decoded, so that memory is bounded."""
-    buffer = _Buffer(blocks)
-    for number in itertools.count(1):
-        character = buffer.peek()
-        if character == "]" and number > 1:
-            return
-        if character != ("[" if number == 1 else ","):
-            error = ValueError if character else UnfinishedError
-            raise error(f"{name} is not valid JSON after element {number - 1}: get the file again, or correct it")
-        buffer.position += 1
-        if buffer.peek() == "]" and number == 1:
-            return
-        where = f"{name}, element {number}"
-        value = _decode_element(buffer, where)
-        yield _text_of({text_key: value} if isinstance(value, str) else value, where, text_key)
-
-
-def _decode_element(buffer: _Buffer, where: str) -> Any:
-    while True:
-        try:
-            value, buffer.position = json.JSONDecoder().raw_decode(buffer.text, buffer.position)
-            return value
-        except (ValueError, RecursionError) as error:
-            reason = getattr(error, "msg", error)
-        length = len(buffer.text) - buffer.position
-        if length > MAX_LENGTH:
+    The first line that is not blank names the columns. Rows that are too short to have the column are skipped; rows
+    that are too long are an error.
+    """
+    csv.field_size_limit(MAX_LENGTH)  # the default is 131,072; the csv module has only one limit per process
+    lines = itertools.dropwhile(lambda line: not line.strip(), _lines(file, name))
+    header = next(lines, None)
+    if header is None:
+        raise ValueError(f"{name} has no line with the names of the columns: add one, {OR_PLAIN_TEXT}")
+    delimiter = _delimiter(header, name, text_key)
+    rows = csv.DictReader(itertools.chain([header], lines), delimiter=delimiter, strict=True)
+    try:
+        columns = list(rows.fieldnames or ())
+        if text_key not in columns:
             raise ValueError(
-                f"{where} is not valid JSON ({reason}), or over {MAX_LENGTH // 1_000_000} MB long: split it"
+                f"{name} has no column {text_key!r}: give text_key one of {_list_names(columns)}; {OR_PLAIN_TEXT}"
             )
-        if not buffer.read(at_least=max(1, length)):  # doubling keeps the number of attempts small
-            raise UnfinishedError(f"{where} is not valid JSON ({reason}): get the file again, or correct it")
+        for row in rows:
+            if None in row:  # where DictReader puts the fields that have no column
+                raise ValueError(
+                    f"{name}, line {rows.reader.line_num} of the table, ends a row of "
+                    f"{quantity(len(columns) + len(row[None]), 'field')}, but there are "
+                    f"{quantity(len(columns), 'column')}: put fields that contain {delimiter!r} in double quotes"
+                )
+            if row[text_key] is not None:
+                yield row[text_key]
+    except csv.Error as error:
+        raise ValueError(
+            f"{name}, line {rows.reader.line_num} of the table, is not valid CSV ({error}): correct its quotes"
+        ) from None
 
 
 def _delimiter(header: str, name: str, text_key: str) -> str:
-    """The delimiter that gives the header a column ``text_key``, or else the most columns. In .tsv, tabs come first."""
+    """The delimiter that gives the header a column ``text_key``, or else the most columns. In .tsv, tabs come first.
+
+    csv.Sniffer finds none for a single column, takes the full stop of prose for one, and misses doubled quotes.
+    """
     columns = {delimiter: _columns(header, delimiter) for delimiter in DELIMITERS}
     if without_gz(name).endswith(".tsv") and len(columns["\t"]) > 1:
         return "\t"
@@ -211,44 +166,6 @@ def _delimiter(header: str, name: str, text_key: str) -> str:
 
 def _columns(header: str, delimiter: str) -> list[str]:
     try:
-        return next(csv.reader([header], delimiter=delimiter))
+        return next(csv.reader([header], delimiter=delimiter), [])
     except csv.Error:  # will be reported with its line
         return []
-
-
-def _csv_rows(blocks: Iterable[str], name: str, text_key: str) -> Iterator[str]:
-    """The column ``text_key`` of each row. Quoted fields may contain line ends.
-
-    The first line that is not blank names the columns. Rows that are too short to have the column are skipped; rows
-    that are too long are an error.
-    """
-    csv.field_size_limit(MAX_LENGTH)  # the default is 131,072; the csv module has only one limit per process
-    lines = _lines(blocks, name)
-    header = ""
-    blank_lines = -1
-    while not header.strip():
-        header = next(lines, "")
-        blank_lines += 1
-        if not header:
-            raise ValueError(f"{name} has no line with the names of the columns: add one, {OR_PLAIN_TEXT}")
-    delimiter = _delimiter(header, name, text_key)
-    rows = csv.reader(itertools.chain([header], lines), delimiter=delimiter, strict=True)
-    try:
-        columns = next(rows)
-        if text_key not in columns:
-            raise ValueError(
-                f"{name} has no column {text_key!r}: give text_key one of {list_names(columns)}; {OR_PLAIN_TEXT}"
-            )
-        index = columns.index(text_key)
-        for row in rows:
-            if len(row) > len(columns):
-                raise ValueError(
-                    f"{name}:{blank_lines + rows.line_num} ends a row of {quantity(len(row), 'field')}, but the first "
-                    f"line names {quantity(len(columns), 'column')}: put fields that contain {delimiter!r} in double "
-                    "quotes"
-                )
-            if index < len(row):
-                yield row[index]
-    except csv.Error as error:
-        kind = UnfinishedError if "unexpected end" in str(error) else ValueError
-        raise kind(f"{name}:{blank_lines + rows.line_num} is not valid CSV ({error}): correct its quotes") from None

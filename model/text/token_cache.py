@@ -122,27 +122,20 @@ class CacheEntry(NamedTuple):
 def cache_entries(home: Path) -> list[CacheEntry]:
     """The entries of the cache, the largest first. A download is in use if an entry made from it is in use."""
     found = []
+    download_users: dict[Path, list[str]] = {}
     for path in sorted([*home.glob("tokens-*"), *home.glob("tokenizer-*")]):
         try:
             sources = read_json(path / ABOUT, {"sources": TEXTS})["sources"]
         except (OSError, ValueError, KeyError):
             sources = ["?"]
-        found.append(CacheEntry(path, _size(path), sources, [run for run in runs_using(path) if Path(run).is_dir()]))
+        runs = [run for run in runs_using(path) if Path(run).is_dir()]
+        found.append(CacheEntry(path, sum(file.stat().st_size for file in path.iterdir()), sources, runs))
+        for source in sources:
+            download_users.setdefault(download_path(source), []).extend(runs)
     for path in sorted((home / DOWNLOADS).glob("*")):
-        runs: set[str] = set()
-        for entry in found:
-            if path.name in [_download_name(source) for source in entry.sources]:
-                runs |= set(entry.runs)
-        found.append(CacheEntry(path, _size(path), ["a download"], sorted(runs)))
+        users = sorted(set(download_users.get(path, [])))
+        found.append(CacheEntry(path, path.stat().st_size, ["a download"], users))
     return sorted(found, key=lambda entry: -entry.size)
-
-
-def _download_name(source: str) -> str | None:
-    return download_path(source).name if source.startswith(("http://", "https://")) else None
-
-
-def _size(path: Path) -> int:
-    return sum(file.stat().st_size for file in [path, *path.rglob("*")] if file.is_file())
 
 
 def remove(entry: CacheEntry) -> None:

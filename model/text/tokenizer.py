@@ -127,13 +127,14 @@ def file_content(tokenizer: Tokenizer) -> bytes:
 class SentencePieceTokenizer:
     """A SentencePiece ``tokenizer.model``, written by ``train_tokenizer`` or published with a model like Llama 2."""
 
-    def __init__(self, path: str | Path):
+    def __init__(self, path: str | Path, proto: bytes | None = None):
+        """``proto`` is the model if the file at ``path`` is in another format."""
         self.path = Path(path)
-        proto = self.path.read_bytes()
+        self.proto = self.path.read_bytes() if proto is None else proto
         try:
-            if not proto:
+            if not self.proto:
                 raise ValueError("empty")  # the library would accept it and fail later
-            self._model = SentencePieceProcessor(model_proto=proto)
+            self._model = SentencePieceProcessor(model_proto=self.proto)
         except (RuntimeError, ValueError):
             raise ValueError(f"{path} is not a SentencePiece model: give a tokenizer.model file") from None
         self.vocab_size = self._model.get_piece_size()
@@ -142,7 +143,7 @@ class SentencePieceTokenizer:
             raise ValueError(f"{path} has no beginning-of-text piece: train it with a bos_id")
         # Each document begins with BOS, so a BOS in generated text ends it as EOS does.
         self.eos_ids = tuple(i for i in (self._model.eos_id(), self.bos_id) if i >= 0)
-        self.file_hash = self.fingerprint = hashlib.sha256(proto).hexdigest()
+        self.file_hash = self.fingerprint = hashlib.sha256(self.proto).hexdigest()
         self.adds_space = self._model.encode("a", out_type=str)[0].startswith(U2581)
         # SentencePiece decodes U+2581 in a piece as a space, but the three byte pieces of U+2581 as U+2581 itself. So a
         # U+2581 in the text is encoded as bytes, and the parts around it separately. This is not possible if the

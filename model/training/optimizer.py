@@ -60,8 +60,11 @@ class Muon(torch.optim.Muon):
             if "momentum_buffer" not in self.state[p]:
                 self.state[p]["momentum_buffer"] = torch.zeros_like(p)
         momenta = [self.state[p]["momentum_buffer"] for p in weights]
-        torch._foreach_lerp_(momenta, grads, 1 - group["momentum"])
-        directions = torch._foreach_lerp(grads, momenta, group["momentum"]) if group["nesterov"] else momenta
+        for momentum, grad in zip(momenta, grads):
+            momentum.lerp_(grad, 1 - group["momentum"])
+        directions = momenta
+        if group["nesterov"]:
+            directions = [grad.lerp(momentum, group["momentum"]) for momentum, grad in zip(momenta, grads)]
 
         stack = torch.stack([gather(direction) for direction in directions]).to(self.dtype)  # (N, rows, columns)
         orthogonal = orthogonalize(stack, group["ns_coefficients"], group["ns_steps"], group["eps"])

@@ -29,7 +29,6 @@ from .variants import check_rebuilds, make_network, name_of
 COPY_WEIGHTS = sys.platform == "win32"
 MODEL_CONFIGS = ("config.json", "params.json")  # of Hugging Face and Meta; a directory with one of them is a model
 RUNS = Path("runs")
-MAX_LISTED = 10  # how many models of a directory a message lists
 
 
 # An opened checkpoint: its headers have been read and checked, its weights not. ``tensors`` yields (name, tensor),
@@ -178,11 +177,7 @@ def _find_checkpoint(path: Path) -> Path:
         return llama2c_file
     models = models_in(path)
     if models:
-        names = ", ".join(model.name for model in models[:MAX_LISTED])
-        more = f" and {len(models) - MAX_LISTED} more" if len(models) > MAX_LISTED else ""
-        raise ValueError(
-            f"{path} is not a model, but contains some: give one, for example {models[0]}; newest first: {names}{more}"
-        )
+        raise ValueError(f"{path} is not a model, but contains {len(models)}: give one, for example {models[0]}")
     raise ValueError(f"{path} has neither config.json nor params.json: give a run, Hugging Face or Meta directory")
 
 

@@ -202,15 +202,12 @@ ROPE_KEYS = {
 def rope_from(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
     """RoPE's base and scaling, from ``rope_parameters`` (new spelling) or ``rope_theta`` and ``rope_scaling`` (old)."""
     check_fields(config, {"rope_parameters": TABLE, "rope_scaling": TABLE})
-    new = config.get("rope_parameters") or {}
-    old = config.get("rope_scaling") or {}
-    if new and old and any(old.get(key) != value for key, value in new.items() if key != "rope_theta"):
-        raise ValueError(f"rope_parameters {short_repr(new)} and rope_scaling {short_repr(old)} disagree: keep one")
-    rope = dict(new or old)
+    rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     theta = rope.pop("rope_theta", config.get("rope_theta", 10000.0))
     if config.get("rope_theta", theta) != theta:
         raise ValueError(f"rope_theta is both {short_repr(config['rope_theta'])} and {short_repr(theta)}: keep one")
-    rope_type = _pop_rope_type(rope)
+    old_type = rope.pop("type", None)
+    rope_type = rope.pop("rope_type", None) or old_type or "default"
     if rope_type == "default" and not rope.get("factor"):  # a factor without a type is rejected below
         rope.pop("factor", None)
         _check_keys(rope, set(), rope_type)
@@ -218,16 +215,6 @@ def rope_from(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
     if rope_type not in ROPE_KEYS:
         raise ValueError(f"RoPE scaling is {short_repr(rope_type)}: supported are {', '.join(ROPE_KEYS)}")
     return theta, _scaling(rope_type, rope, config)
-
-
-def _pop_rope_type(rope: dict[str, Any]) -> str:
-    """Remove ``rope_type`` (new spelling) and ``type`` (old) from the table, and return their value."""
-    new, old = rope.pop("rope_type", None), rope.pop("type", None)
-    if new is not None and old is not None and new != old:
-        raise ValueError(f"rope_type is {short_repr(new)} and type {short_repr(old)}: keep one")
-    if new is None:
-        new = old
-    return "default" if new is None else str(new)
 
 
 def _scaling(rope_type: str, rope: dict[str, Any], config: Mapping[str, Any]) -> RopeScaling:

@@ -121,15 +121,11 @@ def entries_of(files: Mapping[str, Path], path: Path) -> dict[str, TensorEntry]:
 
 
 def stored_dtype(entries: Mapping[str, TensorEntry], path: Path) -> torch.dtype:
-    """The dtype of the embedding if it is one of WEIGHT_DTYPES, else of the alphabetically first tensor that has one.
-
-    The tensors of a subclass may have any names and dtypes. Raises ValueError if none has one of WEIGHT_DTYPES.
-    """
-    embedding = [name for name in (EMBEDDING, HEAD, "tok_embeddings.weight") if name in entries]
-    for name in [*embedding, *sorted(entries)]:
-        if entries[name].dtype in WEIGHT_DTYPES:
+    """The dtype of the embedding. A subclass may have stored other tensors in other dtypes."""
+    for name in (EMBEDDING, HEAD, "tok_embeddings.weight"):
+        if name in entries and entries[name].dtype in WEIGHT_DTYPES:
             return WEIGHT_DTYPES[entries[name].dtype]
-    raise ValueError(f"{path} has no tensor in float32, bfloat16 or float16: only these are supported")
+    raise ValueError(f"{path} has no embedding in float32, bfloat16 or float16: only these are supported")
 
 
 def save(model: Transformer, directory: Path, dtype: torch.dtype | None, ids: Mapping[str, Any]) -> None:

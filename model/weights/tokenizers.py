@@ -6,7 +6,7 @@ from typing import Any
 
 from ..cli.files import IDS, TABLE, read_json, write_atomically, write_json
 from ..text.hf_tokenizer import HFTokenizer, hugging_face_files
-from ..text.llama2c_tokenizer import Llama2cTokenizer, sentencepiece_model
+from ..text.llama2c_tokenizer import Llama2cTokenizer
 from ..text.tokenizer import SentencePieceTokenizer, Tokenizer, file_content
 from .llama2c import find_model, is_model, open_header
 
@@ -179,7 +179,7 @@ def chat_template(directory: Path) -> Any:
 def copy_tokenizer(tokenizer: Tokenizer, directory: Path) -> Path:
     """Copy only the tokenizer's file, under its usual name. llama2.c's becomes a tokenizer.model that encodes alike."""
     file = directory / ("tokenizer.json" if isinstance(tokenizer, HFTokenizer) else "tokenizer.model")
-    content = sentencepiece_model(tokenizer) if isinstance(tokenizer, Llama2cTokenizer) else file_content(tokenizer)
+    content = tokenizer.proto if isinstance(tokenizer, Llama2cTokenizer) else file_content(tokenizer)
     if not is_same_file(tokenizer.path, file):
         write_atomically(file, lambda temporary: temporary.write_bytes(content))
     return file

@@ -1,13 +1,13 @@
 // The state of the page: the model, the text, the results of every forward pass, and the settings. Views only read it.
 
-import { Llama2c, SentencePiece } from "./tokenizer.mjs";
+import { SentencePiece } from "./tokenizer.mjs";
 import { JsonTokenizer } from "./tokenizer_json.mjs";
 import { ropeFreqs } from "./model.mjs";
 import { translate } from "./strings.mjs";
 
 export const facts = JSON.parse(document.getElementById("facts").textContent);
 export const args = facts.args;
-export const tokenizer = new { SentencePiece, Llama2c, JsonTokenizer }[facts.tokenizer.type](facts.tokenizer);
+export const tokenizer = new { SentencePiece, JsonTokenizer }[facts.tokenizer.type](facts.tokenizer);
 export const freqs = ropeFreqs(args.headDim, args.ropeTheta, args.ropeScaling); // (D/2), radians per token
 export const attentionFactor = args.ropeScaling ? args.ropeScaling.attentionFactor : 1; // of YaRN, for q and k
 export const sinks = facts.sinks; // first tokens, which are never evicted

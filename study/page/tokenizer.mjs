@@ -1,5 +1,5 @@
-// SentencePiece's BPE and character models and llama2.c's tokenizer.bin, without their libraries: the same ids for the
-// same text. `kinds` has a letter for each piece: n normal, u unknown, c control, b byte.
+// SentencePiece's BPE and character models without its library: the same ids for the same text. `kinds` has a letter for
+// each piece: n normal, u unknown, c control, b byte.
 
 const U2581 = "\u2581"; // how SentencePiece writes a space inside a piece
 
@@ -123,42 +123,6 @@ export function nameBytes(binary) {
     return readUtf8(binary, true);
   } catch {
     return [...binary].map((byte) => `<0x${byte.charCodeAt(0).toString(16).toUpperCase().padStart(2, "0")}>`).join("");
-  }
-}
-
-const FIRST_BYTE = 3; // tokens 0 to 2 are unknown, BOS and EOS; the next 256 are the bytes
-
-export class Llama2c {
-  // pieces: binary strings, with one byte per character.
-  constructor({ pieces, kinds, scores, bosId, eosIds }) {
-    Object.assign(this, { pieces, kinds, scores, bosId, eosIds });
-    this.ids = new Map();
-    pieces.forEach((piece, id) => {
-      if (kinds[id] === "n" && !this.ids.has(piece)) this.ids.set(piece, id); // the first of equal pieces
-    });
-  }
-
-  encode(text) {
-    if (!text) return [this.bosId];
-    const tokens = [" ", ...text].flatMap((character) => {
-      const bytes = toUtf8(character);
-      const id = this.ids.get(bytes);
-      return id === undefined ? Array.from(bytes, (byte) => byte.charCodeAt(0) + FIRST_BYTE) : [id];
-    });
-    const merged = merge(tokens, (a, b) => {
-      const id = this.ids.get(this.pieces[a] + this.pieces[b]);
-      return id === undefined ? null : [-this.scores[id], id];
-    });
-    return [this.bosId, ...merged];
-  }
-
-  decode(ids) {
-    const bytes = ids.filter((id) => this.kinds[id] !== "c").map((id) => this.pieces[id]);
-    return readUtf8(bytes.join("").replace(/^ /, ""));
-  }
-
-  name(id) {
-    return nameBytes(this.pieces[id]);
   }
 }
 

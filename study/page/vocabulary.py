@@ -4,15 +4,21 @@ A tokenizer with a feature that the page does not support raises ValueError, whi
 """
 
 import json
-import struct
 from collections.abc import Iterator
 from typing import Any
 
+from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
+
 from model.text.hf_tokenizer import HFTokenizer
-from model.text.llama2c_tokenizer import Llama2cTokenizer
 from model.text.tokenizer import SentencePieceTokenizer, Tokenizer, file_content
 
 Steps = list[dict[str, Any]]
+KINDS = {  # the page's letter for each type of piece
+    ModelProto.SentencePiece.NORMAL: "n",
+    ModelProto.SentencePiece.UNKNOWN: "u",
+    ModelProto.SentencePiece.CONTROL: "c",
+    ModelProto.SentencePiece.BYTE: "b",
+}
 LLAMA_3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+"
@@ -29,8 +35,6 @@ def vocabulary(tokenizer: Tokenizer) -> dict[str, Any]:
     try:
         if isinstance(tokenizer, SentencePieceTokenizer):
             facts = _sentencepiece(tokenizer)
-        elif isinstance(tokenizer, Llama2cTokenizer):
-            facts = _llama2c(tokenizer)
         elif isinstance(tokenizer, HFTokenizer):
             facts = _tokenizer_json(tokenizer)
         else:
@@ -40,102 +44,36 @@ def vocabulary(tokenizer: Tokenizer) -> dict[str, Any]:
     return facts | {"bosId": tokenizer.bos_id, "eosIds": list(tokenizer.eos_ids)}
 
 
-# ---- tokenizer.model
-
-UNIGRAM, BPE, CHARACTERS = 1, 2, 4  # TrainerSpec.ModelType of sentencepiece_model.proto
-KINDS = {1: "n", 2: "u", 3: "c", 6: "b"}  # SentencePiece.Type: normal, unknown, control, byte
+# ---- tokenizer.model, and llama2.c's tokenizer.bin
 
 
 def _sentencepiece(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
-    # Keys are the field numbers of sentencepiece_model.proto; missing fields get its defaults.
-    model = _read_message(file_content(tokenizer))
-    pieces = [_read_message(piece) for piece in model[1]]
-    trainer = _read_message(model[2][-1]) if 2 in model else {}
-    normalizer = _read_message(model[3][-1]) if 3 in model else {}
-    kind = trainer.get(3, [UNIGRAM])[-1]
-    if kind not in (BPE, CHARACTERS):
+    model = ModelProto.FromString(tokenizer.proto)
+    normalizer = model.normalizer_spec
+    kind = model.trainer_spec.model_type
+    if kind not in (TrainerSpec.BPE, TrainerSpec.CHAR):
         raise ValueError("it is neither a BPE nor a character model")
-    if normalizer.get(2, [b""])[-1]:
-        name = normalizer.get(1, [b"custom"])[-1].decode(errors="replace")
-        raise ValueError(f"it uses the normalization rule {name}, but the page supports only identity")
-    escapes_spaces = normalizer.get(5, [1])[-1]  # a space becomes U+2581
-    space_ends_word = trainer.get(24, [0])[-1]  # treat_whitespace_as_suffix
-    if not escapes_spaces or space_ends_word:
+    if normalizer.precompiled_charsmap:
+        raise ValueError(f"it uses the normalization rule {normalizer.name}, but the page supports only identity")
+    if not normalizer.escape_whitespaces or model.trainer_spec.treat_whitespace_as_suffix:
         raise ValueError("it does not write a space as U+2581 at the start of a word, as the page requires")
-    kinds = ""
-    for piece in pieces:
-        letter = KINDS.get(piece.get(3, [1])[-1])
-        if letter is None:
-            name = piece[1][-1].decode(errors="replace")
-            raise ValueError(f"its piece {name!r} is user-defined or unused, which the page does not support")
-        kinds += letter
-    scores = [_as_float(piece.get(2, [0])[-1]) for piece in pieces]
+    for piece in model.pieces:
+        if piece.type not in KINDS:
+            raise ValueError(f"its piece {piece.piece!r} is user-defined or unused, which the page does not support")
+    kinds = "".join(KINDS[piece.type] for piece in model.pieces)
+    is_bpe = kind == TrainerSpec.BPE
+    # Whole scores as integers, which take half the space in JSON
+    scores = [int(piece.score) if piece.score.is_integer() else piece.score for piece in model.pieces]
     return {
         "type": "SentencePiece",
-        "kind": "BPE" if kind == BPE else "characters",
-        "pieces": [piece[1][-1].decode() for piece in pieces],
+        "kind": "BPE" if is_bpe else "characters",
+        "pieces": [piece.piece for piece in model.pieces],
         "kinds": kinds,
-        "scores": _short_scores(scores) if kind == BPE else [0] * len(scores),
-        "addsSpace": bool(normalizer.get(3, [1])[-1]),  # add_dummy_prefix
-        "collapses": bool(normalizer.get(4, [1])[-1]),  # remove_extra_whitespaces
+        "scores": scores if is_bpe else [0] * len(scores),
+        "addsSpace": normalizer.add_dummy_prefix,
+        "collapses": normalizer.remove_extra_whitespaces,
         # As in SentencePieceTokenizer, which says why. tokenizer.adds_space is the same setting as addsSpace.
         "encodesU2581AsBytes": not tokenizer.adds_space and kinds.count("b") == 256,
-    }
-
-
-def _read_message(data: bytes) -> dict[int, list[Any]]:
-    """The fields of a protocol buffer by number: integers, or the bytes of strings, messages and floats."""
-    fields: dict[int, list[Any]] = {}
-    position = 0
-    while position < len(data):
-        tag, position = _read_varint(data, position)
-        number, wire_type = tag >> 3, tag & 7
-        if wire_type == 0:
-            integer, position = _read_varint(data, position)
-            fields.setdefault(number, []).append(integer)
-            continue
-        if wire_type == 2:
-            length, position = _read_varint(data, position)
-        else:
-            length = {1: 8, 5: 4}[wire_type]
-        fields.setdefault(number, []).append(data[position : position + length])
-        position += length
-    return fields
-
-
-def _read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """The integer at a position, and the position after it."""
-    value = 0
-    shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            return value, position
-
-
-def _as_float(raw: bytes | int) -> float:
-    return struct.unpack("<f", raw)[0] if isinstance(raw, bytes) else float(raw)
-
-
-def _short_scores(scores: list[float]) -> list[float | int]:
-    """Whole scores as integers, which take half the space in JSON."""
-    return [int(score) if score.is_integer() else score for score in scores]
-
-
-# ---- tokenizer.bin
-
-
-def _llama2c(tokenizer: Llama2cTokenizer) -> dict[str, Any]:
-    pieces, scores = tokenizer.pieces_and_scores()
-    return {
-        "type": "Llama2c",
-        "kind": "BPE",
-        "pieces": [piece.decode("latin-1") for piece in pieces],  # one byte per character
-        "kinds": "ucc" + 256 * "b" + (len(pieces) - 259) * "n",
-        "scores": _short_scores(scores),
     }
 
 

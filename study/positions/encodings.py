@@ -13,18 +13,6 @@ from model.rope import precompute_freqs_cis
 from model.transformer import Transformer
 
 
-def check_at_least(name: str, value: int, minimum: int, reason: str = "") -> None:
-    """Raise ValueError if an option is below its minimum."""
-    if value < minimum:
-        raise ValueError(f"{name} is {value}: give at least {minimum}{reason}")
-
-
-def check_even_dim(args: ModelArgs) -> None:
-    """Raise ValueError if sinusoids cannot fill a vector of ``dim`` channels."""
-    if args.dim % 2:
-        raise ValueError(f"dim is {args.dim}: make it even, because a sine and a cosine share a frequency")
-
-
 class NoPositions(Transformer):
     """NoPE: R_m is the identity. Only the causal mask depends on the order of tokens (arXiv:2305.19466)."""
 
@@ -33,21 +21,23 @@ class NoPositions(Transformer):
         self.freqs_cis = torch.ones_like(self.freqs_cis)
 
 
-class PartialRope(Transformer):
-    """Partial RoPE: only the first ``rotary_dim`` channels of a head are rotated, by m theta^(-2i / rotary_dim).
+def check_halves(args: ModelArgs) -> None:
+    """Raise ValueError if half of a head does not consist of pairs."""
+    if args.head_dim % 4:
+        raise ValueError(f"head_dim is {args.head_dim}: each half must hold whole pairs, give a multiple of 4")
 
-    The default is half of them, as in ChatGLM2. GPT-J rotates a quarter.
+
+class PartialRope(Transformer):
+    """Partial RoPE: only the first half of a head's channels are rotated, as in ChatGLM2. GPT-J rotates a quarter.
+
+    Pair i is rotated by m theta^(-2i / (D/2)).
     """
 
-    def __init__(self, args: ModelArgs, rotary_dim: int | None = None) -> None:
-        if rotary_dim is None:
-            rotary_dim = args.head_dim // 2
-        if rotary_dim % 2 or not 2 <= rotary_dim <= args.head_dim:
-            raise ValueError(f"rotary_dim is {rotary_dim}: give an even number from 2 to head_dim {args.head_dim}")
+    def __init__(self, args: ModelArgs) -> None:
+        check_halves(args)
         super().__init__(args)
-        table = precompute_freqs_cis(rotary_dim, args.max_seq_len, args.rope_theta)  # (max_seq_len, rotary_dim/2)
-        self.freqs_cis = torch.ones_like(self.freqs_cis)  # (max_seq_len, D/2)
-        self.freqs_cis[:, : rotary_dim // 2] = table
+        table = precompute_freqs_cis(args.head_dim // 2, args.max_seq_len, args.rope_theta)  # (max_seq_len, D/4)
+        self.freqs_cis = torch.cat((table, torch.ones_like(table)), -1)  # (max_seq_len, D/2)
 
 
 class GridRope(Transformer):
@@ -60,15 +50,14 @@ class GridRope(Transformer):
     """
 
     shift_invariant = False
+    width = 16
 
-    def __init__(self, args: ModelArgs, width: int = 16) -> None:
-        if args.head_dim % 4:
-            raise ValueError(f"head_dim is {args.head_dim}: each half must hold whole pairs, give a multiple of 4")
-        check_at_least("width", width, 1)
+    def __init__(self, args: ModelArgs) -> None:
+        check_halves(args)
         super().__init__(args)
         positions = torch.arange(args.max_seq_len)
         table = precompute_freqs_cis(args.head_dim // 2, args.max_seq_len, args.rope_theta)  # (max_seq_len, D/4)
-        rows, columns = positions // width, positions % width  # (max_seq_len,) each
+        rows, columns = positions // self.width, positions % self.width  # (max_seq_len,) each
         self.freqs_cis = torch.cat((table[rows], table[columns]), -1)  # (max_seq_len, D/2)
 
 
@@ -80,14 +69,10 @@ class LearnableRope(Transformer):
     """
 
     def __init__(self, args: ModelArgs) -> None:
-        if args.rope_theta < 1:
-            raise ValueError(
-                f"rope_theta is {args.rope_theta}: give at least 1, or pairs rotate by over a radian per token"
-            )
         super().__init__(args)
         self.assigned_freqs_cis: Tensor | None = None  # discards the plain table of the parent's constructor
-        rotations = precompute_freqs_cis(args.head_dim, 2, args.rope_theta)[1]  # (D/2,): of position 1
-        self.frequencies = nn.Parameter(rotations.angle())  # (D/2,) radians per token
+        freqs = args.rope_theta ** -(torch.arange(0, args.head_dim, 2) / args.head_dim)  # (D/2,) radians per token
+        self.frequencies = nn.Parameter(freqs)
 
     @property
     def freqs_cis(self) -> Tensor:  # type: ignore[override]
@@ -111,63 +96,47 @@ def sinusoids(dim: int, end: int, theta: float = 10000.0) -> Tensor:
     return torch.view_as_real(precompute_freqs_cis(dim, end, theta)).flip(-1).flatten(1)  # (end, dim)
 
 
-class PositionedEmbedding(NoPositions):
-    """Positions are added to the embedding, which is the input of the first block, and nothing is rotated."""
-
-    shift_invariant = False
-
-    def embed(self, tokens: Tensor, start_pos: int) -> Tensor:
-        return self.add_positions(self.tok_embeddings(tokens), start_pos)
-
-    def add_positions(self, h: Tensor, start_pos: int) -> Tensor:
-        """h (B, T, dim), the embeddings of the tokens at start_pos .. start_pos + T - 1 -> (B, T, dim)."""
-        raise NotImplementedError
-
-
-class Sinusoidal(PositionedEmbedding):
+class Sinusoidal(NoPositions):
     """Fixed sinusoids: h_m = sqrt(dim) E_m + PE(m) (Transformer, arXiv:1706.03762, sections 3.4 and 3.5).
 
     E_m is the embedding of the token at position m. Its numbers have standard deviation dim^-1/2, so that both terms
     are of similar size.
     """
 
+    shift_invariant = False
+
     def __init__(self, args: ModelArgs) -> None:
-        check_even_dim(args)
         super().__init__(args)
         nn.init.normal_(self.tok_embeddings.weight, std=args.dim**-0.5)
         self.sinusoids = sinusoids(args.dim, args.max_seq_len)  # (max_seq_len, dim)
 
-    def add_positions(self, h: Tensor, start_pos: int) -> Tensor:
-        encodings = self.sinusoids[start_pos : start_pos + h.shape[1]].to(h)  # (T, dim)
+    def embed(self, tokens: Tensor, start_pos: int) -> Tensor:
+        h = self.tok_embeddings(tokens)  # (B, T, dim)
+        encodings = self.sinusoids[start_pos : start_pos + tokens.shape[1]].to(h)  # (T, dim)
         return h * self.args.dim**0.5 + encodings
 
 
-class Learned(PositionedEmbedding):
+class Learned(NoPositions):
     """Learned position embeddings: h_m = E_m + P_m, as in GPT-2 and BERT, for ``max_seq_len`` positions.
 
     E_m is the embedding of the token at position m, and P_m the vector of the position.
     """
+
+    shift_invariant = False
 
     def __init__(self, args: ModelArgs) -> None:
         super().__init__(args)
         self.pos_embeddings = nn.Embedding(args.max_seq_len, args.dim)
         nn.init.normal_(self.pos_embeddings.weight, std=0.02)
 
-    def add_positions(self, h: Tensor, start_pos: int) -> Tensor:
-        return h + self.pos_embeddings.weight[start_pos : start_pos + h.shape[1]]
+    def embed(self, tokens: Tensor, start_pos: int) -> Tensor:
+        return self.tok_embeddings(tokens) + self.pos_embeddings.weight[start_pos : start_pos + tokens.shape[1]]
 
 
 def distances(T: int, S: int, device: torch.device | None = None) -> Tensor:
     """i - j for the last T positions i and all S positions j: int64 (T, S), negative for later keys."""
     keys = torch.arange(S, device=device)  # (S,)
     return keys[S - T :, None] - keys  # (T, S)
-
-
-def check_buckets(buckets: int, farthest: int) -> None:
-    """Raise ValueError for fewer than 2 buckets, or if ``farthest`` is within the first half of them."""
-    check_at_least("buckets", buckets, 2)
-    reason = f", because half of the {buckets} buckets hold one distance each"
-    check_at_least("farthest", farthest, buckets // 2 + 1, reason)
 
 
 def t5_buckets(distance: Tensor, buckets: int = 32, farthest: int = 128) -> Tensor:

@@ -45,7 +45,7 @@ def exact_angles(dim: int, positions: Tensor, theta: float = 10000.0) -> Tensor:
     return torch.tensor(rows, dtype=torch.float64)  # (T, dim/2)
 
 
-def inverse_frequencies(dim: int, theta: float) -> Tensor:
+def inverse_frequencies(dim: int, theta: float = 10000.0) -> Tensor:
     """theta^(-2i/dim) of each pair in float32, as the published codes compute it: (dim/2,)."""
     return 1 / theta ** (torch.arange(0, dim, 2).float() / dim)  # (dim/2,)
 
@@ -145,16 +145,16 @@ def chatglm2(x: Tensor, table: Tensor) -> Tensor:
     return torch.cat((rotated, second_half), -1)  # (B, T, H, D)
 
 
-def two_id_forms(dim: int, theta: float, context_ids: Tensor, position_block_ids: Tensor) -> Iterator[RopeForm]:
+def two_id_forms(dim: int, context_ids: Tensor, position_block_ids: Tensor) -> Iterator[RopeForm]:
     """ChatGLM-6B: with trained frequencies, with float32 angles, and with float16 angles as in its code.
 
     A fourth form, "position and block", has other ids for each token: its position, and its position within a block.
     """
-    inv_freq = inverse_frequencies(dim // 2, theta)  # (D/4,)
+    inv_freq = inverse_frequencies(dim // 2)  # (D/4,)
     pairs = torch.cat((half_pairs(dim // 2), half_pairs(dim // 2) + dim // 2))  # (D/2, 2)
     learned = torch.nn.Parameter(inv_freq)
     rotate = partial(chatglm_learnable, ids=context_ids, inv_freq=learned)
-    yield RopeForm("ChatGLM-6B, learnable", rotate, (learned,), pairs, two_id_angles(dim, context_ids, theta))
+    yield RopeForm("ChatGLM-6B, learnable", rotate, (learned,), pairs, two_id_angles(dim, context_ids))
     for name, dtype, ids in (
         ("ChatGLM-6B", torch.float32, context_ids),
         ("ChatGLM-6B, half", torch.float16, context_ids),
@@ -163,58 +163,44 @@ def two_id_forms(dim: int, theta: float, context_ids: Tensor, position_block_ids
         positions = torch.arange(int(ids.max()) + 1, dtype=dtype)
         cos, sin = cos_sin_twice(torch.outer(positions, inv_freq.to(dtype)))  # (largest id + 1, D/2) each
         rotate = partial(chatglm, ids=ids, cos=cos, sin=sin)
-        yield RopeForm(name, rotate, (cos, sin), pairs, two_id_angles(dim, ids, theta))
+        yield RopeForm(name, rotate, (cos, sin), pairs, two_id_angles(dim, ids))
 
 
-def two_id_angles(dim: int, ids: Tensor, theta: float) -> Tensor:
+def two_id_angles(dim: int, ids: Tensor) -> Tensor:
     """The angles of both halves, one after the other: ids (2, T) -> float64 (T, dim/2)."""
-    return torch.cat([exact_angles(dim // 2, row, theta) for row in ids], -1)  # (T, D/2)
+    return torch.cat([exact_angles(dim // 2, row) for row in ids], -1)  # (T, D/2)
 
 
-def chatglm2_forms(dim: int, positions: Tensor, theta: float, ratio: float) -> Iterator[RopeForm]:
+def chatglm2_forms(dim: int, positions: Tensor, ratio: float) -> Iterator[RopeForm]:
     """ChatGLM2, and ChatGLM2-32k, which divides positions by ``ratio``."""
-    freqs = inverse_frequencies(dim // 2, theta)  # (D/4,)
+    freqs = inverse_frequencies(dim // 2)  # (D/4,)
     for name, divisor in (("ChatGLM2", 1.0), ("ChatGLM2-32k", ratio)):
         rounded = torch.outer(positions.float() / divisor, freqs)  # (T, D/4)
         table = torch.stack((rounded.cos(), rounded.sin()), -1)  # (T, D/4, 2)
-        exact = exact_angles(dim // 2, positions / divisor, theta)  # (T, D/4)
+        exact = exact_angles(dim // 2, positions / divisor)  # (T, D/4)
         angles = torch.cat((exact, torch.zeros_like(exact)), -1)  # (T, D/2)
         yield RopeForm(name, partial(chatglm2, table=table), (table,), neighbour_pairs(dim), angles)
 
 
-def every_rope_form(
-    dim: int, length: int, theta: float = 10000.0, ratio: float = 16.0, blocks: int = 4
-) -> Iterator[RopeForm]:
-    """All forms for positions 0 .. length - 1 and a head of ``dim`` channels: the plain ones, then ChatGLM's.
+def chatglm_family(dim: int, length: int, ratio: float = 16.0, blocks: int = 4) -> Iterator[RopeForm]:
+    """ChatGLM's rotations of positions 0 .. length - 1, in a head of ``dim`` channels.
 
-    ``ratio`` is ChatGLM2-32k's rope_ratio. The first 1 / ``blocks`` of the tokens are ChatGLM-6B's prompt.
-    Raises ValueError if ``dim`` is not a multiple of 4.
+    ``ratio`` is ChatGLM2-32k's rope_ratio. The first 1 / ``blocks`` of the tokens are ChatGLM-6B's prompt. Raises
+    ValueError if half of the head does not consist of pairs.
     """
-    check_halves(dim)
-    yield from plain_forms(dim, length, theta)
-    yield from chatglm_family(dim, length, theta, ratio, blocks)
-
-
-def chatglm_family(dim: int, length: int, theta: float, ratio: float, blocks: int) -> Iterator[RopeForm]:
-    """ChatGLM's rotations, as in ``every_rope_form``."""
-    check_halves(dim)
-    context_ids = chatglm_ids(length, math.ceil(length / blocks))
-    yield from two_id_forms(dim, theta, context_ids, block_ids(length, blocks))
-    yield from chatglm2_forms(dim, torch.arange(length), theta, ratio)
-
-
-def check_halves(dim: int) -> None:
-    """Raise ValueError if half of a head with ``dim`` channels does not consist of pairs."""
-    if dim % 4 or dim < 4:
+    if dim % 4:
         raise ValueError(f"head_dim is {dim}: half of the head must hold whole pairs, give a multiple of 4")
+    context_ids = chatglm_ids(length, math.ceil(length / blocks))
+    yield from two_id_forms(dim, context_ids, block_ids(length, blocks))
+    yield from chatglm2_forms(dim, torch.arange(length), ratio)
 
 
-def plain_forms(dim: int, length: int, theta: float = 10000.0) -> Iterator[RopeForm]:
-    """RoPE's rotation in every form, as in ``every_rope_form``. Raises ValueError if ``dim`` is odd."""
+def plain_forms(dim: int, length: int) -> Iterator[RopeForm]:
+    """RoPE's rotation of positions 0 .. length - 1 in every form. Raises ValueError if ``dim`` is odd."""
     positions = torch.arange(length)  # (T,)
-    freqs_cis = precompute_freqs_cis(dim, length, theta)  # (T, D/2)
+    freqs_cis = precompute_freqs_cis(dim, length)  # (T, D/2)
     cos, sin = freqs_cis.real.contiguous(), freqs_cis.imag.contiguous()  # (T, D/2) each
-    angles = exact_angles(dim, positions, theta)  # (T, D/2)
+    angles = exact_angles(dim, positions)  # (T, D/2)
     pairs = neighbour_pairs(dim)  # (D/2, 2)
 
     R = block_diagonal(freqs_cis)  # (T, D, D)
@@ -237,7 +223,7 @@ def plain_forms(dim: int, length: int, theta: float = 10000.0) -> Iterator[RopeF
     cos_halves, sin_halves = torch.cat((cos, cos), -1), torch.cat((sin, sin), -1)  # (T, D) each
     rotate = partial(half_split, cos=cos_halves, sin=sin_halves)
     yield RopeForm("half-split", rotate, (cos_halves, sin_halves), half_pairs(dim), angles)
-    inv_freq = inverse_frequencies(dim, theta)  # (D/2,)
+    inv_freq = inverse_frequencies(dim)  # (D/2,)
     for name, dtype in (("complex, float32 angles", torch.float32), ("complex, float16 angles", torch.float16)):
         rounded = torch.outer(positions.to(dtype), inv_freq.to(dtype)).float()  # (T, D/2)
         table = torch.polar(torch.ones_like(rounded), rounded)  # (T, D/2)

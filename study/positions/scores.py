@@ -14,7 +14,7 @@ from model.attention import Attention
 from model.config import ModelArgs
 from model.transformer import Transformer
 
-from .encodings import check_at_least, check_buckets, check_even_dim, distances, sinusoids, t5_buckets
+from .encodings import distances, sinusoids, t5_buckets
 
 
 def gather_by_distance(scores: Tensor, index: Tensor) -> Tensor:
@@ -83,15 +83,15 @@ class T5(BiasedTransformer):
     T5 does not divide by sqrt(D). This class does, like the rest of the network.
     """
 
-    def __init__(self, args: ModelArgs, buckets: int = 32, farthest: int = 128) -> None:
-        check_buckets(buckets, farthest)
+    buckets, farthest = 32, 128
+
+    def __init__(self, args: ModelArgs) -> None:
         super().__init__(args)
-        self.farthest = farthest
-        self.relative_bias = nn.Embedding(buckets, args.n_heads)  # the same in all layers
+        self.relative_bias = nn.Embedding(self.buckets, args.n_heads)  # the same in all layers
         nn.init.normal_(self.relative_bias.weight, std=0.02)
 
     def bias(self, distance: Tensor) -> Tensor:
-        index = t5_buckets(distance, self.relative_bias.num_embeddings, self.farthest)  # (T, S)
+        index = t5_buckets(distance, self.buckets, self.farthest)  # (T, S)
         return self.relative_bias(index).permute(2, 0, 1)  # (H, T, S)
 
 
@@ -145,10 +145,11 @@ class ShawAttention(ScoringAttention):
 class Shaw(Transformer):
     """Relative position representations of Shaw et al.: learned vectors for the distances up to ``farthest``."""
 
-    def __init__(self, args: ModelArgs, farthest: int = 16) -> None:
-        check_at_least("farthest", farthest, 0)
+    farthest = 16
+
+    def __init__(self, args: ModelArgs) -> None:
         super().__init__(args)
-        replace_attention(self, [ShawAttention(args, farthest) for _ in range(args.n_layers)])
+        replace_attention(self, [ShawAttention(args, self.farthest) for _ in range(args.n_layers)])
 
 
 class TransformerXLAttention(ScoringAttention):
@@ -180,7 +181,6 @@ class TransformerXL(Transformer):
     """Transformer-XL: keys made from sinusoids of the distance. The KV cache takes the place of its segment memory."""
 
     def __init__(self, args: ModelArgs) -> None:
-        check_even_dim(args)
         super().__init__(args)
         replace_attention(self, [TransformerXLAttention(args) for _ in range(args.n_layers)])
 
@@ -274,10 +274,11 @@ class Deberta(Transformer):
     Its mask decoder also adds absolute positions at the end. That belongs to masked language modelling and is left out.
     """
 
-    def __init__(self, args: ModelArgs, k: int = 64) -> None:
-        check_at_least("k", k, 1)
+    k = 64
+
+    def __init__(self, args: ModelArgs) -> None:
         super().__init__(args)
-        self.rel_embeddings = nn.Embedding(2 * k, args.dim)
+        self.rel_embeddings = nn.Embedding(2 * self.k, args.dim)
         nn.init.normal_(self.rel_embeddings.weight, std=0.02)
         attentions = [DebertaAttention(args, self.rel_embeddings) for _ in range(args.n_layers)]
         replace_attention(self, attentions)

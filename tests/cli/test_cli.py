@@ -81,7 +81,7 @@ def test_sigterm_leaves_no_temporary_file(tmp_path):
             assert script.poll() is None
             time.sleep(0.05)
         script.send_signal(signal.SIGTERM)
-        assert script.wait(60) == -signal.SIGTERM
+        assert script.wait(60) == 128 + signal.SIGTERM
     assert list(tmp_path.iterdir()) == []
 
 
@@ -155,11 +155,6 @@ def test_a_wrong_flag_is_one_line_and_exit_code_2(capsys, arguments, parts):
     assert captured.err.count("\n") == 1
     for part in parts:
         assert part in captured.err
-
-
-def test_valid_flags_are_parsed():
-    flags = parser().parse_args(["my.toml", "--vocab_size", "3"])
-    assert (flags.config, flags.vocab_size, flags.batch_size) == ("my.toml", 3, None)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")

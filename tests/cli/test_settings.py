@@ -1,5 +1,4 @@
 import shlex
-import tomllib
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Literal
@@ -104,13 +103,6 @@ def test_a_switch_takes_no_value_and_can_be_negated(tmp_path):
     assert toml(tmp_path, "on = true") | flags("--not_on") == {"on": False}
 
 
-def test_for_a_mistyped_flag_the_nearest_one_is_suggested(capsys):
-    for typed, nearest in (("--cuont", "--count"), ("--not_onn", "--not_on")):
-        with pytest.raises(SystemExit):
-            flags(typed)
-        assert f"unknown argument {typed!r}: did you mean {nearest!r}?" in capsys.readouterr().err
-
-
 def test_settings_that_are_not_given_keep_their_defaults(tmp_path):
     assert flags() == {}
     assert toml(tmp_path, "") == {}
@@ -181,30 +173,19 @@ def test_an_error_in_a_flag_names_value_and_fix(arguments, parts):
         assert part in str(caught.value)
 
 
-def test_settings_written_as_toml_are_read_back_unchanged(tmp_path):
-    awkward = 'quotes " and \\ and \n newline, tab \t, é, ☃, 🪢'
-    for everything in (
-        Everything(),
-        Everything(9, 1, 1e-5, True, awkward, Path("a b/c.txt"), "slow", (1, 2), 4, Shape("flat", 3.5)),
-        Everything(rate=1e20, name="nan"),
-    ):
-        text = toml_text(everything, Other(seed=8))
-        settings = toml(tmp_path, text)
-        assert from_settings(Everything, settings) == everything
-        assert from_settings(Other, settings) == Other(seed=8)
-
-
 @pytest.mark.parametrize(
     "everything",
     [
         Everything(),
+        Everything(rate=1e20, name='quotes " and \\ and \n newline, tab \t, é, 🪢'),
         Everything(9, 1, 1e-5, True, "it's ☃", Path("a b/c.txt"), "slow", (1, 2), 4, Shape("flat", 3.5)),
         Everything(-9, 1, -1e-5, False, "------", Path("-x"), "slow", (1, -2)),
         Everything(name="-", file=Path("--count"), sizes=(-1,)),
         Everything(name=""),
     ],
 )
-def test_settings_written_as_flags_are_read_back_unchanged(everything):
+def test_settings_written_as_flags_or_toml_are_read_back_unchanged(everything, tmp_path):
+    assert from_settings(Everything, toml(tmp_path, toml_text(everything))) == everything
     parser = Parser(prog="script.py")
     add_flags(parser, Everything)
     flags = parser.parse_args(shlex.split(format_flags(vars(everything), Everything)))
@@ -216,14 +197,6 @@ def test_a_path_that_begins_with_a_dash_is_not_taken_for_a_flag():
     parser.add_argument("path", type=Path)
     for path in ("-x", "--help", "a b", "-a 'b"):
         assert parser.parse_args(shlex.split(format_path(path))).path == Path(path)
-
-
-def test_the_architecture_written_as_toml_is_read_back_unchanged(tmp_path):
-    args = ModelArgs(dim=96, n_heads=6, n_kv_heads=2, rope_theta=500000.0, norm_eps=1e-6, tie_embeddings=True)
-    written = toml_text(args)
-    (tmp_path / "my.toml").write_text(written, encoding="utf-8")
-    assert from_settings(ModelArgs, read_toml(tmp_path / "my.toml", ModelArgs)) == args
-    assert set(tomllib.loads(written)) == {name for name, value in vars(args).items() if value is not None}
 
 
 @pytest.mark.parametrize("value", ["[" * 2000 + "]" * 2000, "9" * 400, "9" * 5000], ids=["deep", "large", "huge"])
@@ -256,6 +229,7 @@ def test_help_is_generated_from_the_fields():
     assert "of the random numbers (default: 7)" in text
     assert "One field of each type" in text
     assert "not for --help" not in text
+    assert "false" not in text.lower(), "no default for a switch that is off"
     assert "None" not in text
 
 
@@ -264,9 +238,3 @@ def test_integers_below_2_to_the_63_are_accepted_as_floats():
     for value in (2**63, -(2**63), 10**400):
         with pytest.raises(ValueError, match=r"x is a number beyond 2\*\*63: give a number"):
             convert("x", value, float)
-
-
-def test_help_shows_no_default_for_a_switch_that_is_off():
-    parser = Parser(prog="script.py")
-    add_flags(parser, Everything)
-    assert "false" not in parser.format_help().lower()

@@ -1,7 +1,6 @@
 """Thread settings of the scripts: the waiting is set before torch is loaded, the number by the size of the work."""
 
 import os
-import runpy
 import signal
 import subprocess
 import sys
@@ -122,13 +121,3 @@ def test_ctrl_c_during_imports_prints_no_traceback(tmp_path, program):
     child.send_signal(signal.SIGINT)
     assert child.communicate()[1] == b""
     assert child.returncode == 130
-
-
-@pytest.mark.parametrize("program", PROGRAMS)
-@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
-def test_each_program_also_starts_as_a_module(program, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", [program, "--help"])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_module(program, run_name="__main__", alter_sys=True)
-    assert ended.value.code == 0
-    assert f"usage: {'python -m study' if program == 'study' else f'{program}.py'}" in capsys.readouterr().out

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 from sentencepiece import SentencePieceTrainer
 
-from model.decoding.chat import common_prefix_length, open_chat
+from model.decoding.chat import open_chat
 from model.text.hf_tokenizer import hugging_face_files
 from model.text.tokenizer import SentencePieceTokenizer
 from model.weights import load_tokenizer, save_tokenizer
@@ -41,7 +41,7 @@ LLAMA3 = """{{- bos_token }}
 {%- endif %}"""
 ZEPHYR = """{% for message in messages %}
 {{ '<|' + message['role'] + '|>\\n' + message['content'] + eos_token }}
-{% if loop.last and add_generation_prompt %}
+  {% if loop.last and add_generation_prompt %}
 {{ '<|assistant|>' }}
 {% endif %}
 {% endfor %}"""
@@ -214,6 +214,13 @@ def test_a_user_cannot_type_the_marks_around_control_names(chat_of):
     assert "<|eot_id|> <|eot_id|> <|eot_id|>" in tokenizer.decode(ids)
 
 
+def test_a_user_cannot_type_another_added_token_that_the_template_names(chat_of):
+    """<think> is no special token; in an assistant's words it stays the token that the model wrote."""
+    _, _, chat = chat_of("llama3", "{{ bos_token }}{% for m in messages %}<think>{{ m.content }}{% endfor %}")
+    for role, count in (("user", 1), ("assistant", 2)):
+        assert chat.encode([{"role": role, "content": "a<think>b"}]).count(chat.control_ids["<think>"]) == count
+
+
 @pytest.mark.parametrize("normalizer", ["NFKC", "Lowercase", "Replace"])
 def test_a_user_cannot_type_a_control_token_through_normalization(tmp_path, normalizer):
     """The library looks for an added token with ``normalized`` in the normalized text."""
@@ -260,13 +267,6 @@ def test_the_prefix_contains_the_system_message_but_not_the_question(chat_of):
         assert "Be brief." in tokenizer.decode(ids[: chat.prefix_length])
         assert "Why" not in tokenizer.decode(ids[: chat.prefix_length])
         assert ids[: chat.prefix_length] == chat.encode([{"role": "user", "content": "How?"}])[: chat.prefix_length]
-
-
-def test_common_prefix_length():
-    assert common_prefix_length([], [1]) == 0
-    assert common_prefix_length([1, 2], [1, 2, 3]) == 2
-    assert common_prefix_length([1, 2], [1, 3]) == 1
-    assert common_prefix_length([2], [1]) == 0
 
 
 def test_the_template_is_found_in_its_file_or_in_the_tokenizer_config(chat_of, made, tmp_path):

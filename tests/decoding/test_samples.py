@@ -77,11 +77,6 @@ def test_only_a_possible_beginning_of_a_stop_string_is_held_back():
     assert [stop.push(piece) for piece in ["abE", "N", "x", "E", "ND"]] == ["ab", "", "ENx", "", ""]
 
 
-def test_an_empty_stop_string_is_an_error():
-    with pytest.raises(ValueError, match="stop string is empty"):
-        StopStrings(["a", ""])
-
-
 # Samples
 
 
@@ -98,11 +93,6 @@ def test_text_of_any_writing_system_is_streamed_correctly(scripted):
 def test_finish_is_the_reason_of_the_end(scripted):
     found = {s.text: s.finish for s in scripted("xb\x01", "ab#", "abc", "q#", n=3, stop=["#"]) if s.finish}
     assert found == {"xb": "end", "ab": "stop", "abc": "length", "q": "stop"}
-
-
-def test_part_of_a_stop_string_at_the_end_is_text(scripted):
-    (*_, last) = scripted("ab##", n=4, stop=["###"])
-    assert (last.text, last.finish) == ("ab##", "length")
 
 
 def test_many_prompts_are_decoded_in_batches_of_batch_size(scripted):

@@ -86,10 +86,6 @@ def test_temperature_divides_the_logits(logits, temperature):
     assert torch.allclose(apply_temperature(logits, temperature).softmax(-1), expected, atol=1e-6)
 
 
-def test_a_tiny_temperature_draws_the_likeliest_token(logits):
-    assert draw(apply_temperature(logits, 1e-30), torch.full((4,), 0.99)).tolist() == logits.argmax(-1).tolist()
-
-
 def test_the_filters_are_applied_in_the_customary_order(logits):
     """top_p is applied to the distribution after temperature and top_k."""
     sampling = Sampling(temperature=2.0, top_k=5, top_p=0.7, min_p=0.2)
@@ -116,14 +112,6 @@ def test_the_draw_never_gives_an_excluded_token():
     logits[0, [2, 5]] = 0.0
     found = {int(draw(logits, torch.tensor([u], dtype=torch.float64))) for u in [0.0, 0.3, 0.5, 0.7, 1 - 2**-53]}
     assert found == {2, 5}
-
-
-def test_draws_follow_the_distribution(logits):
-    n = 20_000
-    probs = logits[0].softmax(-1)
-    tokens = draw(logits[:1].expand(n, -1), torch.rand(n, dtype=torch.float64))
-    shares = tokens.bincount(minlength=V) / n
-    assert (shares - probs).abs().max() < 4 * (0.25 / n) ** 0.5
 
 
 def drawn(seed, rows, steps):
@@ -164,27 +152,6 @@ def test_the_penalty_counts_prompt_and_sampled_tokens():
     logits = torch.zeros(1, 4) + torch.tensor([4.0, 3.0, 2.0, 1.0])
     choose = Sampler(Sampling(0.0, repetition_penalty=10.0), [[0]], 4)
     assert [int(choose(logits)) for _ in range(4)] == [1, 2, 3, 0]
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("temperature", -0.1),
-        ("temperature", math.nan),
-        ("temperature", math.inf),
-        ("top_k", -1),
-        ("top_p", 0.0),
-        ("top_p", 1.01),
-        ("min_p", -0.1),
-        ("min_p", 1.1),
-        ("repetition_penalty", 0.0),
-        ("seed", -1),
-    ],
-)
-def test_an_invalid_setting_is_an_error_that_names_it(field, value):
-    with pytest.raises(ValueError, match=f"^{field} is {value}".replace("+", r"\+")) as raised:
-        Sampling(**{field: value})
-    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("temperature", [1e-30, 1e-46, 1e-300])

@@ -9,7 +9,8 @@ import pytest
 REPO = Path(__file__).parents[2]
 PAGE = (REPO / "docs/architecture.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| `([\w/]+\.py)` \| (.*?) \| .* \|$", PAGE, re.MULTILINE)
-CODE = {path: ast.parse(path.read_text(encoding="utf-8")) for path in [*REPO.glob("*.py"), *REPO.glob("model/**/*.py")]}
+FILES = [*REPO.glob("*.py"), *REPO.glob("model/**/*.py"), *REPO.glob("study/**/*.py")]
+CODE = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
 
 
 def defined(path: Path) -> set[str]:
@@ -39,7 +40,7 @@ def test_every_name_in_the_text_exists():
     words = {alias.arg for tree in CODE.values() for alias in ast.walk(tree) if isinstance(alias, ast.arg)}
     words |= {node.attr for tree in CODE.values() for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     for name in re.findall(r"`([^`\n]+)`", PAGE):
-        if name.startswith(("python ", "pip ", "--")) or name == "ropewalk":
+        if name.startswith(("python ", "pip ", "make ", "--")) or name == "ropewalk":
             continue
         if "/" in name or name.endswith((".py", ".toml")):
             assert (REPO / name).exists() or name in files or name in ("config.toml", "page/", "check/"), name

@@ -1,11 +1,11 @@
-"""Outputs, quoted code, pictures, links and numbers of docs/rope.md and docs/rope.zh.md.
+"""Outputs, quoted code, pictures, links and numbers of the walk through RoPE, in English and Chinese.
 
 The outputs of commands are compared word by word and number by number, with two exceptions: times need only the same
 format, and commands that need a trained model are compared with a record in benchmarks/. A number in the text must
 occur in an output, quoted line or example of its step, or of a step that its paragraph links to. The sentence around it
 is not checked.
 
-``python tests/docs/test_rope.py`` updates the outputs and quoted lines in both pages. With ``--pictures`` it also draws
+``python tests/docs/test_rope.py`` updates the outputs and quoted lines in all pages. With ``--pictures`` it also draws
 the pictures of commands that need no trained model. A block that shows only "..." is filled with the whole output. In
 a quote, "..." stands for lines left out; its first and last line decide which lines it quotes.
 """
@@ -28,7 +28,8 @@ import pytest
 
 REPO = Path(__file__).parents[2]
 sys.path.insert(0, str(REPO))
-PAGES = [REPO / "docs" / name for name in ("rope.md", "rope.zh.md")]
+ENGLISH = [REPO / "docs" / f"{name}.md" for name in ("rope", "endless", "encodings")]
+PAGES = [*ENGLISH, *(page.with_suffix(".zh.md") for page in ENGLISH)]
 RECORDED = {topic: REPO / "benchmarks" / f"{topic}.txt" for topic in ("attention", "extrapolate", "endless")}
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -38,10 +39,11 @@ NUMBER = re.compile(r"(?<![\w.^])[-+−]?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?![\w^])")
 SMALL = {0.0, 1.0, 2.0, -1.0}  # numbers of formulas in a sentence, for example 2i + 1
 # Digits that are part of a name, a symbol or a reference, and so need no evidence.
 NAMES = re.compile(
-    r"https://[^\s)]+|arXiv:[\d.]+|ChatGLM\d?-\d+\w*|ChatGLM\d|Llama \d|section [\d.]+"
-    r"|[Ss]teps? \d+(?: (?:and|to) \d+)?|notes? \d+|[Vv]iew \d+"
-    r"|第 ?[\d.]+ ?[至、]? ?\d* ?[节步]|笔记 ?\d+|视图 ?\d+|^\d+\. |[xqk]\d|\d x \d|\d × \d"
-    r"|2-D|10000\^\(.*?\)|float\d+|complex\d+|T5|GPT-2|\(#\S*?\)|\(images/\S*?\)|-?[24]i/D",
+    r"https://[^\s)]+|arXiv:[\d.]+|\([\w.]*#\S*?\)|\(images/\S*?\)|\[\d+\]|[a-z]+ \d+\]"
+    r"|ChatGLM\d?-\d+\w*|ChatGLM\d|Llama \d(?:\.\d)?(?: \dB)?|GPT-\d|Qwen\d|T5|float\d+|complex\d+"
+    r"|section [\d.]+|[Ss]teps?\s\d+(?: (?:and|to) \d+)?|[Vv]iew \d+|[Mm]istakes? \d+"
+    r"|第 ?[\d.]+ ?[至、]? ?\d* ?[节步]|视图 ?\d+|错误 ?\d+"
+    r"|^\d+\. |^\d+ \[|· \d+ \[|^\| \d+\. |[xqk]\d|\d x \d|\d × \d|D/4|-?[24]i/D",
     re.MULTILINE,
 )
 
@@ -103,17 +105,15 @@ def lines_match(shown: str, printed: str) -> bool:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_print_what_the_page_shows(page):
-    ran = 0
+    assert any(shown for _, shown in commands(page))
     for command, shown in commands(page):
         if not shown:
             continue
-        ran += 1
         assert shown != ["..."], f"{command}: run python tests/docs/test_rope.py to fill the block"
         rest = iter(output(command))
         for line in shown:
             if line != "...":
                 assert any(lines_match(line, printed) for printed in rest), f"{command}: {line}"
-    assert ran >= 9
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -132,9 +132,7 @@ def test_commands_without_output_have_valid_flags(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_quoted_lines_are_in_the_code(page):
-    quotes = blocks(page, "python")
-    assert len(quotes) >= 6
-    for quote in quotes:
+    for quote in blocks(page, "python"):
         first, *lines = quote.splitlines()
         source = (REPO / first.removeprefix("# ")).read_text(encoding="utf-8").splitlines()
         searched = 0  # lines of the file before this one are already quoted
@@ -149,14 +147,13 @@ def test_quoted_lines_are_in_the_code(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_number_in_the_text_occurs_in_an_output_of_its_step_or_of_a_linked_step(page):
-    sections = steps(page)
-    evidence = {name: numbers_of_blocks(text) for name, text in sections.items()}
-    for name, text in sections.items():
+    for name, text in steps(page).items():
         prose = FENCE.sub("\n\n", text)
         prose = re.sub(r"^#+ .*$|^ {4}.*$|^\d+\. \[", "", prose, flags=re.MULTILINE)  # headings, formulas, contents
         for paragraph in re.split(r"\n\n|\n(?=\* )", prose):
-            linked = [anchor for anchor in re.findall(r"\]\(#([^)]*)\)", paragraph) if anchor in sections]
-            allowed = SMALL.union(evidence[name], *(evidence[anchor] for anchor in linked))
+            linked = re.findall(r"\]\(([\w.]*)#([^)]*)\)", paragraph)
+            sources = [(page, name), *((page.parent / (file or page.name), anchor) for file, anchor in linked)]
+            allowed = SMALL.union(*(numbers_of_section(*source) for source in sources))
             for number in NUMBER.findall(NAMES.sub("", paragraph).replace("%", "")):
                 value = float(number.replace("−", "-"))
                 found = any(abs(value - other) < 1e-9 for other in allowed)
@@ -169,13 +166,20 @@ def steps(page: Path) -> dict[str, str]:
     return {"": before} | {slug(text.partition("\n")[0]): text for text in sections}
 
 
+def headings(page: Path) -> set[str]:
+    """The anchors of all headings of a page."""
+    return {slug(heading) for heading in re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)}
+
+
 def slug(heading: str) -> str:
     """The anchor that GitHub gives to a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-def numbers_of_blocks(text: str) -> set[float]:
-    """All numbers in the fenced blocks, also as percentages."""
+@cache
+def numbers_of_section(page: Path, anchor: str) -> set[float]:
+    """All numbers in the fenced blocks of a section, also as percentages."""
+    text = steps(page).get(anchor, "")
     found = {float(n.replace("−", "-")) for _, block in FENCE.findall(text) for n in NUMBER.findall(block)}
     return found | {100 * value for value in found}
 
@@ -184,14 +188,13 @@ def numbers_of_blocks(text: str) -> set[float]:
 def test_examples_print_what_the_page_shows(page):
     text = "\n".join(blocks(page, "pycon"))
     examples = doctest.DocTestParser().get_doctest(text, {}, page.name, None, None)
-    assert len(examples.examples) >= 6
     assert doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(examples).failed == 0
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_pictures_are_drawn_from_the_tables_beside_them(page):
     Image = pytest.importorskip("PIL.Image")
-    compared = 0
+    compared = set()
     for command, shown in first_of_each_topic(page):
         file = page.parent / "images" / f"{shlex.split(command)[3]}.png"
         if f"(images/{file.name})" not in page.read_text(encoding="utf-8"):
@@ -205,8 +208,8 @@ def test_pictures_are_drawn_from_the_tables_beside_them(page):
                 assert any(line == other for other in drawn), line
             else:
                 assert any(lines_match(line, other) for other in drawn), line
-        compared += 1
-    assert compared >= 12
+        compared.add(file.name)
+    assert compared == set(re.findall(r"images/(\w+\.png)", page.read_text(encoding="utf-8")))
 
 
 def first_of_each_topic(page: Path) -> Iterator[tuple[str, list[str]]]:
@@ -222,13 +225,11 @@ def first_of_each_topic(page: Path) -> Iterator[tuple[str, list[str]]]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_and_pictures_exist(page):
     text = page.read_text(encoding="utf-8")
-    for target in re.findall(r"\]\((?!https://)([^)#][^)]*)\)", text):
-        file = page.parent / target
+    for target, anchor in re.findall(r"\]\((?!https://)([^)#]*)#?([^)]*)\)", text):
+        file = page.parent / (target or page.name)
         assert file.is_file(), target
         assert file.suffix != ".png" or file.stat().st_size < 250_000
-    slugs = {slug(heading) for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE)}
-    for anchor in re.findall(r"\]\(#([^)]*)\)", text):
-        assert anchor in slugs, anchor
+        assert not anchor or anchor in headings(file), anchor
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -239,14 +240,13 @@ def test_walk_script_finds_every_command_of_the_page(page):
     assert [*walk.commands(page.read_text(encoding="utf-8"))] == [command for command, _ in commands(page)]
 
 
-def test_both_pages_have_the_same_commands_outputs_quotes_and_pictures():
-    english, chinese = (list(commands(page)) for page in PAGES)
-    assert english == chinese
-    code, code_zh = (blocks(page, "python") for page in PAGES)
-    assert code == code_zh
-    examples, examples_zh = (blocks(page, "pycon") for page in PAGES)
-    assert examples == examples_zh
-    images, images_zh = (re.findall(r"images/\w+\.png", page.read_text(encoding="utf-8")) for page in PAGES)
+@pytest.mark.parametrize("page", ENGLISH, ids=lambda page: page.name)
+def test_both_languages_have_the_same_commands_outputs_quotes_and_pictures(page):
+    chinese = page.with_suffix(".zh.md")
+    assert list(commands(page)) == list(commands(chinese))
+    for kind in ("python", "pycon"):
+        assert blocks(page, kind) == blocks(chinese, kind)
+    images, images_zh = (re.findall(r"images/\w+\.png", each.read_text(encoding="utf-8")) for each in (page, chinese))
     assert images == images_zh
 
 
@@ -276,7 +276,7 @@ def refresh(page: Path, pictures: bool) -> None:
         if not shown:
             continue
         try:
-            topic = shlex.split(command)[2]
+            topic = shlex.split(command)[3]
             drawn = pictures and topic not in RECORDED and command in first and f"(images/{topic}.png)" in text
             plot = f" --plot {shlex.quote(str(page.parent / 'images' / f'{topic}.png'))}" if drawn else ""
             new = refreshed_output(shown, output(command + plot))
@@ -341,7 +341,7 @@ def refreshed_quote(quote: str) -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Refresh the outputs and the code that both pages quote.")
+    parser = argparse.ArgumentParser(description="Refresh the outputs and the code that the pages quote.")
     parser.add_argument("--pictures", action="store_true", help="also redraw the pictures")
     flags = parser.parse_args()
     for path in PAGES:

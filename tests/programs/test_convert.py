@@ -16,7 +16,6 @@ from script_helpers import run_in_process
 
 import convert
 from model import generate
-from model.rope_scaling import RopeScaling
 from model.text.llama2c_tokenizer import Llama2cTokenizer
 from model.text.train_tokenizer import train_tokenizer
 from model.weights import checkpoint, llama2c, load_args, load_model, load_tokenizer, meta, save_model, save_tokenizer
@@ -236,46 +235,6 @@ def test_the_change_by_force_is_measured_on_text_if_there_is_a_tokenizer(source,
     assert "of 24 tokens of an English text" in err
     assert load_args("x.bin").norm_eps == 1e-5
     assert same_weights(source, "x.bin")
-
-
-MISTAKES = {
-    "no source": (("nowhere", "x", "--to", "hf"), "nowhere does not exist"),
-    "not a model": (("tok", "x", "--to", "hf"), "neither config.json nor params.json"),
-    "full target": (("run", "tok", "--to", "hf"), "tok exists"),
-    "itself": (("run", "run", "--to", "meta"), "run exists"),
-    "target file": (("run", "tok/tokenizer.model", "--to", "llama2c"), "exists"),
-    "no parent": (("run", "a/b", "--to", "hf"), "a is not a directory"),
-    "format": (("run", "x", "--to", "gguf"), "gguf"),
-    "no format": (("run", "x"), "--to"),
-    "dtype": (("run", "x", "--to", "hf", "--dtype", "int8"), "int8"),
-    "llama2c dtype": (("run", "x", "--to", "llama2c", "--dtype", "bfloat16"), "float32"),
-    "tokenizer": (("run", "x", "--to", "hf", "--tokenizer", "other/tokenizer.model"), "300 tokens, the model 290"),
-    "no tokenizer": (("run", "x", "--to", "hf", "--tokenizer", "none.model"), "none.model"),
-    "theta": (("theta", "x", "--to", "llama2c"), "rope_theta is 5"),
-    "scaling": (("scaled", "x", "--to", "meta"), "rope_scaling is"),
-    "eps": (("eps", "x", "--to", "llama2c"), "norm_eps is 1e-06, and llama2.c fixes it at 1e-05: --force"),
-    "theta by force": (("theta", "x", "--to", "llama2c", "--force"), "rope_theta is 5"),
-    "misspelt": (("run", "x", "--to", "hf", "--dtipe", "float16"), "--dtype"),
-    "link": (("run", "link", "--to", "hf"), "link exists"),
-    "tokenizer in the way": (("run", "y.bin", "--to", "llama2c"), "y.tokenizer.bin exists"),
-}
-
-
-@pytest.mark.parametrize(("flags", "words"), MISTAKES.values(), ids=MISTAKES)
-def test_mistakes_end_in_one_line_and_nothing_is_written(source, small_model, run, flags, words):
-    save_model(small_model(head_dim=8, rope_theta=5e5), "theta")
-    save_model(small_model(head_dim=8, norm_eps=1e-6), "eps")
-    save_model(small_model(head_dim=8, rope_scaling=RopeScaling("linear", 2.0)), "scaled")
-    train_tokenizer(["the ropewalk is a long lane where rope is laid. " * 50], Path("other"), "bpe", 300)
-    Path("y.tokenizer.bin").touch()
-    Path("link").symlink_to("nowhere")
-    before = sorted(Path().rglob("*"))
-    code, err = run(*flags)
-    assert code == 2
-    assert err.startswith("convert.py: error: ")
-    assert err.count("\n") == 1
-    assert words in err
-    assert sorted(Path().rglob("*")) == before
 
 
 def test_a_failed_write_leaves_no_directory(source, run, monkeypatch):

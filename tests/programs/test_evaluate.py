@@ -1,17 +1,15 @@
 import json
 import math
 import re
-from functools import partial
 
 import pytest
 import torch
 from script_helpers import run_in_process
-from tqdm import tqdm
 
 import evaluate
-from evaluate import Score, encoded_documents, score_table, windows
+from evaluate import format_total
 from model import ModelArgs, Transformer
-from model.text.readers import Chunk
+from model.decoding.scoring import Document, Score, encoded_documents, predicted_bytes, score_documents, windows
 from model.text.sources import open_documents
 from model.text.train_tokenizer import train_tokenizer
 from model.training.config import DataArgs
@@ -90,27 +88,66 @@ def test_windows_do_not_cross_documents_and_batches_change_no_score(run_dir, tmp
     file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
     model, tokenizer = load_model(run_dir), load_tokenizer(run_dir)
     found = list(encoded_documents(open_documents([file]), tokenizer))
-    assert [tokens for tokens, _ in found] == [tokenizer.encode(text) for text in texts if text]
-    alone = [evaluate.evaluate(model, [item], 5, 1)[0] for item in found]
+    assert [document.tokens for document in found] == [tokenizer.encode(text) for text in texts if text]
+    alone = [score_documents(model, [item], 5, 1)[0] for item in found]
     for size in (1, 3, 50):
-        together = evaluate.evaluate(model, found, 5, size)
+        together = score_documents(model, found, 5, size)
         assert [item.tokens for item in together] == [item.tokens for item in alone]
         assert [item.nats for item in together] == pytest.approx([item.nats for item in alone], abs=1e-4)
 
 
-@pytest.mark.parametrize(("bos", "size"), [([0], 5), ([], 3)])
-def test_the_bytes_of_a_first_token_that_is_not_predicted_do_not_count(bos, size):
-    class Letters:
-        bos_id = 0
+class Bytes:
+    """One token for each part of the text in ``parts``, which may divide characters, and no BOS."""
 
-        def encode(self, text):
-            return [*bos, *map(ord, text)]
+    bos_id = -1
 
-        def decode(self, ids):
-            return "".join(map(chr, ids))
+    def __init__(self, *parts):
+        self.parts = parts
 
-    ((_, predicted),) = encoded_documents([Chunk("éabc", starts_document=True)], Letters())
-    assert predicted == size
+    def decode(self, ids):
+        return b"".join(self.parts[token] for token in ids).decode(errors="replace")
+
+
+@pytest.mark.parametrize(
+    ("parts", "size"),
+    [
+        ((b"a", b"bc"), 2),
+        (("é".encode(), b"abc"), 3),
+        ((b"\xd0", b"\xb4", b" hello"), 7),  # \u0434 has two bytes
+        ((b"\xe4", b"\xb8", b"\xad"), 2),  # \u4e2d has three
+        ((b"\xe4\xb8", b"\xad", b"\xe5", b"\x9b\xbd"), 4),
+        ((b"a\xe4", b"\xb8\xad."), 3),
+        ((b"\xf0\x9f", b"\xa7\xb5"), 2),
+        (("\ufffd".encode(), b"a"), 1),
+        (("\ufffd".encode(), "\ufffd".encode()), 3),
+        ((b"\xd0", b"\xb4" + "\ufffd".encode()), 4),
+    ],
+)
+def test_the_bytes_of_a_first_token_that_is_not_predicted_do_not_count(parts, size):
+    text = b"".join(parts).decode()
+    assert predicted_bytes(text, range(len(parts)), Bytes(*parts)) == size
+    with_bos = Bytes(b"", *parts)
+    with_bos.bos_id = 0
+    assert predicted_bytes(text, range(len(parts) + 1), with_bos) == len(text.encode())
+
+
+def test_a_document_that_begins_within_a_character_is_scored_by_its_bytes(run_dir, run, tmp_path):
+    """With a byte-level tokenizer that adds no BOS."""
+    tokenizers = pytest.importorskip("tokenizers")
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    tokenizer.post_processor = tokenizers.processors.ByteLevel()
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train_from_iterator([TEXT], tokenizers.trainers.BpeTrainer(vocab_size=299, initial_alphabet=alphabet))
+    tokenizer.add_special_tokens(["<eot>"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"bos_token": "<eot>"}', encoding="utf-8")
+    for text, size in (("\u0434", 1), ("\u4e2d", 2), ("\u0434 hello world", 13)):
+        (tmp_path / "e.txt").write_text(text, encoding="utf-8")
+        code, out, err = run("--data", tmp_path / "e.txt", "--tokenizer", tmp_path / "tokenizer.json", "--json")
+        assert code == 0, err
+        assert json.loads(out.splitlines()[-1])["bytes"] == size
 
 
 def test_the_table_agrees_with_the_json_lines_of_the_documents(run, tmp_path):
@@ -151,12 +188,6 @@ def test_several_files_are_shown_one_per_line(run, tmp_path):
     assert summary.startswith(f"nats per token {total['nats_per_token']:.4f}")
 
 
-def test_no_progress_bar_is_written_to_a_pipe(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("evaluate.tqdm", partial(tqdm, mininterval=0, delay=0))
-    (tmp_path / "a.txt").write_text(TEXT, encoding="utf-8")
-    assert run("--data", tmp_path / "a.txt")[2] == ""
-
-
 @pytest.fixture
 def settings(run_dir, tmp_path, monkeypatch):
     """``settings(text)`` makes the model a run with this config.toml."""
@@ -167,12 +198,14 @@ def settings(run_dir, tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("each_processor")
 def test_without_data_the_validation_text_of_the_run_is_scored(run, settings, tmp_path):
-    (tmp_path / "text.txt").write_text("%".join([TEXT, TEXT[:80], TEXT[:41]]), encoding="utf-8")
-    (tmp_path / "end.txt").write_text(TEXT[480:] + "%" + TEXT[:80] + "%" + TEXT[:41], encoding="utf-8")
-    fraction = (len(TEXT) - 480 + 121) / (len(TEXT) + 121)
+    end = "%".join([TEXT[480:], TEXT[:80], TEXT[:41]])
+    (tmp_path / "text.txt").write_text(f"{TEXT[:480]}%{end}", encoding="utf-8")
+    (tmp_path / "end.txt").write_text(end, encoding="utf-8")
+    fraction = (len(end) - 20) / (480 + len(end))  # the validation text begins with the document of that place
     settings(f'data = "text.txt"\nval_fraction = {fraction}\ndoc_separator = "%"\n')
     code, out, err = run("--json")
     assert code == 0
+    assert "tok/s" not in err, "no progress bar is written to a pipe"
     assert f"note: scoring the last {100 * fraction:g}% of text.txt, the run's validation text" in err
     assert json.loads(out.splitlines()[-1])["documents"] == 3
     _, data_out, err = run("--data", "end.txt", "--json")
@@ -214,32 +247,10 @@ def test_the_separator_is_that_of_the_flag_or_of_the_run_or_recognized(run, sett
 
 def test_a_text_of_one_token_is_scored_with_the_exact_loss():
     model = Transformer(ModelArgs(dim=16, n_layers=1, n_heads=2, vocab_size=30, max_seq_len=CONTEXT))
-    (item,) = evaluate.evaluate(model, [([1, 7], 1)])
+    (item,) = score_documents(model, [Document([1, 7], 1)])
     with torch.no_grad():
         expected = -model(torch.tensor([[1]])).log_softmax(-1)[0, 0, 7].item()
     assert item == Score(pytest.approx(expected, abs=1e-6), 1, 1)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((), "is not a run of train.py, or its config.toml cannot be read: name the text to score with --data"),
-        (("--tokenizer", "TEXT"), "tokenizer cannot be used with the run's validation text: add --data"),
-        (("--data", "EMPTY"), "is empty"),
-        (("--data", "TEXT", "--stride", "0"), "stride is 0: give at least 1"),
-        (("--data", "TEXT", "--stride", "14"), "stride is 14: windows are 13 tokens long"),
-        (("--data", "TEXT", "--batch_size", "0"), "batch_size is 0: give at least 1"),
-        (("--data", "MISSING"), "does not exist"),
-    ],
-)
-def test_mistakes_are_one_line(run, tmp_path, arguments, message):
-    (tmp_path / "EMPTY").touch()
-    (tmp_path / "TEXT").write_text(TEXT, encoding="utf-8")
-    code, out, err = run(*(tmp_path / argument if argument.isupper() else argument for argument in arguments))
-    assert (code, out) == (2, "")
-    assert err.startswith("evaluate.py: error: ")
-    assert err.count("\n") == 1
-    assert message in err
 
 
 @pytest.mark.usefixtures("each_processor")
@@ -257,8 +268,8 @@ def test_a_loss_that_is_not_finite_is_an_error(run_dir, tmp_path, run, form):
 
 def test_the_table_shows_the_range_and_the_median_of_several_documents():
     scores = [Score(nats=nats, tokens=4, bytes=10) for nats in (8.0, 2.0, 4.0, 20.0)]
-    lines = score_table(scores).splitlines()
+    lines = format_total(scores).splitlines()
     assert lines[0] == "nats per token 2.1250"
     assert lines[3] == "text           16 tokens, 40 bytes"
     assert lines[4] == "documents      4; nats per token from 0.5000 to 5.0000, median 1.5000"
-    assert len(score_table(scores[:1]).splitlines()) == 4  # one document has no range
+    assert len(format_total(scores[:1]).splitlines()) == 4  # one document has no range

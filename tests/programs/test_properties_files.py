@@ -19,12 +19,14 @@ from model.decoding.prompts import read_texts
 from model.text import llama2c_tokenizer
 from model.text.train_tokenizer import train_tokenizer
 from model.training.config import SETTINGS_CLASSES
-from model.training.run_directory import load_state, read_metrics
+from model.training.run_directory import read_metrics
+from model.training.state import load_state
 from model.weights import llama2c, load_tokenizer, meta, open_checkpoint, save_model, save_tokenizer
 from model.weights.tensors import read_header
 from study.compare import read_results
-from study.positions import build_scheme, load_study, save_study
+from study.positions import build_scheme
 from study.scheme_training import MULTIPLES, Budget
+from study.topic import open_model
 
 ARGS = ModelArgs(dim=32, n_layers=1, n_heads=2, hidden_dim=96, vocab_size=300, max_seq_len=16, tie_embeddings=True)
 TEXT = "The quick brown fox jumps over the lazy dog, and says: I am a fox. " * 20
@@ -53,7 +55,7 @@ READERS = {
     "meta": (read_checkpoint, ["params.json", "consolidated.00.pth"]),
     "llama2c/model.bin": (read_checkpoint, ["../model.bin", "../model.tokenizer.bin"]),
     "run": (read_run, ["training_state.safetensors", "metrics.jsonl", "config.toml"]),
-    "study": (load_study, ["study.json", "weights.safetensors"]),
+    "study": (open_model, ["config.json", "model.safetensors"]),
     "results": (lambda path: read_results(path / "results.jsonl", BUDGET), ["results.jsonl"]),
 }
 CASES = [(place, file) for place, (_, files) in READERS.items() for file in files]
@@ -84,7 +86,8 @@ def sound(tmp_path_factory) -> Path:
     (base / "run").mkdir()
     trainer(base / "run", eval_every=2, max_steps=4).run()
     (base / "run" / "config.toml").write_text('max_steps = 4\nlr = 0.01\ndata = ["a"]\n', encoding="utf-8")
-    save_study(build_scheme(ARGS, "t5"), "t5", study)
+    save_model(build_scheme(ARGS, "t5"), study)
+    save_tokenizer(tokenizer, study)
     results.mkdir()
     lines = [
         {"scheme": "rope", "seed": seed, "bits_per_byte": {str(t): 2.5 for t in MULTIPLES}, "tokens_per_second": 100,

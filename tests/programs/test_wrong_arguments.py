@@ -33,7 +33,7 @@ WRONG = [
     (f"generate.py run --prompt {NON_UTF8}", "not UTF-8"),
     ("generate.py run --num_samples 0", "num_samples is 0: give a whole number from 1 to 1,000,000"),
     (f"generate.py run --num_samples {2**31}", f"num_samples is {2**31}"),
-    (f"generate.py run --num_samples 1000000 --batch_size {2**40} --max_new_tokens 90", "1,000,000 texts of"),
+    (f"generate.py run --num_samples 1000000 --batch_size {2**40} --max_new_tokens 2000", "1,000,000 texts of"),
     ("generate.py run --network nowhere:Net", "network is 'nowhere:Net'"),
     ("generate.py run --stop ''", "stop string is empty"),
     ("generate.py run --device abacus", "abacus"),
@@ -72,6 +72,7 @@ WRONG = [
     ("convert.py run other --to hf", "other exists"),
     ("convert.py run run --to meta", "run exists"),
     ("convert.py run text.txt --to llama2c", "exists"),
+    ("convert.py run link --to hf", "link exists"),
     ("convert.py run a/b --to hf", "a is not a directory"),
     ("convert.py run x --to gguf", "gguf"),
     ("convert.py run x", "--to"),
@@ -104,6 +105,7 @@ def folder(tmp_path_factory):
     (path / "text.txt").write_text(TEXT, encoding="utf-8")
     (path / "empty.txt").touch()
     (path / "y.tokenizer.bin").touch()
+    (path / "link").symlink_to("nowhere")
     return path
 
 

@@ -9,7 +9,7 @@ import torch
 
 from model.weights import load_tokenizer
 from study import compare, scheme_training
-from study.positions import SCHEMES, STUDY_FILE
+from study.positions import SCHEMES
 from study.topic import save_plot
 from study.topics import run
 
@@ -93,7 +93,7 @@ def test_keep_trains_a_missing_model_again_and_leaves_its_result_as_it_is(small,
     run("compare", **kept)
     assert announced_runs(capsys) == [("learnable", 0)]
     assert one["results"].read_bytes() == before
-    (tmp_path / "models" / "learnable-0" / STUDY_FILE).unlink()  # killed while it was saved
+    (tmp_path / "models" / "learnable-0" / "model.safetensors").unlink()  # killed while it was saved
     unfinished = tmp_path / "models" / "learnable-0" / ".tokenizer.json.123.tmp"
     unfinished.write_text("{", encoding="utf-8")
     run("compare", **kept)
@@ -119,17 +119,10 @@ def test_the_other_topics_open_models_saved_with_keep(small, tmp_path):
     ("change", "message"),
     [
         ({"scheme": "roep"}, "unknown scheme 'roep'"),
-        ({"scheme": ["rope"]}, "scheme is"),
         ({"seed": "0"}, "seed is '0'"),
-        ({"bits_per_byte": {}}, "bits_per_byte at 1 x is 'missing': a number is needed"),
-        ({"bits_per_byte": {"1": math.nan, "2": None, "4": None, "8": None}}, "bits_per_byte at 1 x is nan"),
-        ({"bits_per_byte": {"1": 2.0, "2": "2"}}, "bits_per_byte at 2 x is '2'"),
+        ({"bits_per_byte": {"1": math.nan, "2": None, "4": None, "8": None}}, "1 is nan"),
         ({"bits_per_byte": [2.0]}, "bits_per_byte is"),
-        ({"tokens_per_second": None}, "tokens_per_second is None"),
-        ({"cache_bytes_per_token": 1.5}, "cache_bytes_per_token is 1.5"),
         ({"parameters": True}, "parameters is True"),
-        ({"budget": 3}, "budget is 3"),
-        ({"moved": None}, "moved is None"),
         ({"moved": "far"}, "moved is 'far'"),
     ],
 )
@@ -142,17 +135,11 @@ def test_a_damaged_result_is_refused_in_one_line(change, message, tmp_path):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        b"{}\n", b"[{}\n", b"\xff\xfe}\n", b'{"scheme": ' + b"[" * 100_000 + b"}\n", b"{NaN}\n", b"{} \n", b"{}",
-        b"hello\n", b"[]\n", b"null", b'{"scheme": "rope"} # mine\n',
-    ],
-)  # fmt: skip
-def test_a_line_that_is_not_a_valid_result_is_refused_in_one_line(damage, tmp_path):
+@pytest.mark.parametrize("damage", ["{}\n", "[]\n", "null", '{"scheme": "rope"}'])
+def test_a_line_without_the_fields_of_a_result_is_refused(damage, tmp_path):
     path = tmp_path / "results.jsonl"
-    path.write_bytes(damage)
-    with pytest.raises(ValueError, match=r"results.jsonl, line 1: "):
+    path.write_text(damage, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"results.jsonl, line 1: it is not a table of scheme, seed"):
         run("compare", dry=True, results=path)
 
 

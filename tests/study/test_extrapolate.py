@@ -11,7 +11,6 @@ from model.decoding.endless import EndlessCache
 from model.text.train_tokenizer import train_tokenizer
 from model.weights import load_tokenizer, save_model, save_tokenizer
 from study.extrapolate import (
-    covered_by,
     endless_logits,
     endless_losses,
     endless_steps,
@@ -19,7 +18,7 @@ from study.extrapolate import (
     loss_table,
     mean_divergence,
 )
-from study.positions import build_scheme, save_study
+from study.positions import build_scheme
 from study.topic import save_plot
 from study.topics import run
 
@@ -79,14 +78,6 @@ def test_the_divergence_of_predictions_is_the_mean_of_those_of_the_texts():
     assert mean_divergence(after.log(), after.log()) == 0
 
 
-def test_a_curve_that_would_cover_another_is_found():
-    first, second = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 5.0, 3.0])
-    drawn = {"first": first, "second": second}
-    assert covered_by(second + 0.01, drawn) == "second"
-    assert covered_by(first + torch.tensor([0.0, 0.0, 0.5]), drawn) is None
-    assert covered_by(first, {}) is None
-
-
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     """``saved(scheme)``: a random model of that scheme on disk, with weights large enough for positions to matter."""
@@ -104,7 +95,7 @@ def saved(tmp_path_factory):
             for weight in model.parameters():
                 if weight.ndim > 1:
                     weight.normal_(std=0.3)
-        save_model(model, home / scheme) if scheme == "rope" else save_study(model, scheme, home / scheme)
+        save_model(model, home / scheme)
         save_tokenizer(tokenizer, home / scheme)
         return home / scheme, home / "text.txt"
 
@@ -142,23 +133,11 @@ def test_each_method_is_listed_once_if_no_token_is_kept(saved):
     assert names == ["rope, as it is", "windows of 32", "endless, none kept", "none kept, recomputed"]
 
 
-@pytest.mark.parametrize(
-    ("scheme", "settings", "message"),
-    [
-        ("rope", {"factor": 1}, "factor is 1"),
-        ("rope", {"windows": 0}, "windows is 0"),
-        ("rope", {"keep": -1}, "keep is -1"),
-        ("rope", {"windows": 10_000}, "are needed: give more text with --data, or fewer --windows"),
-        ("rope", {"factor": 1_000_000}, "GB are free"),
-        ("learned", {}, "this network's scores depend on them"),
-        ("2d", {}, "this network's scores depend on them"),
-    ],
-)
-def test_invalid_options_and_models_are_refused_in_one_line(saved, scheme, settings, message):
+@pytest.mark.parametrize("scheme", ["learned", "2d"])
+def test_a_network_with_absolute_positions_is_refused(saved, scheme):
     path, text = saved(scheme)
-    with pytest.raises(ValueError, match=message) as raised:
-        run("endless", model=path, data=(str(text),), **settings)
-    assert "\n" not in str(raised.value)
+    with pytest.raises(ValueError, match="this network's scores depend on them"):
+        run("endless", model=path, data=(str(text),))
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,9 @@ from study.attention_maps import (
     weight_by_distance,
 )
 from study.extrapolate import full, spans, windowed
-from study.positions import SCALINGS, STUDY_FILE, StudySettings, build_scheme, load_study, save_study
-from study.scheme_training import scaled, with_more_positions
+from study.positions import SCALINGS, scaled, with_more_positions
 from study.topic import open_model, open_text, save_plot, windows_of
 from study.topics import run
-from study.trace import Picked
 
 TEXT = "".join(f"line {n}: a rope of {n * n} yards, laid in {n % 7} strands.\n" for n in range(900))
 
@@ -108,10 +106,11 @@ def test_attention_averages_windows_of_the_models_validation_text(run_directory,
     heads, curve = run("attention", model=run_directory, windows=5).tables
     assert f"5 windows of 32 tokens of the validation text of {text}" in heads.title
     assert curve.rows[-1][0] == 24
-    _, tokenizer, _ = open_model(run_directory)
+    _, tokenizer = open_model(run_directory)
     ids, _ = open_text(run_directory, (), tokenizer, 100)
-    assert ids[0] == tokenizer.bos_id
-    assert tokenizer.decode(ids.tolist()) == TEXT[int(0.75 * len(TEXT)) :]
+    val = tokenizer.decode(ids.tolist())
+    assert TEXT.endswith(val)
+    assert len(val) == pytest.approx(0.25 * len(TEXT), rel=0.05)
 
 
 def test_windows_are_evenly_spaced_over_the_text():
@@ -135,16 +134,6 @@ def test_a_model_without_its_training_text_needs_data(trained, run_directory, te
     assert f"of the end of {text}" in table.title
 
 
-def test_a_model_with_an_impossible_context_is_refused_before_anything_is_allocated(trained, tmp_path):
-    args = ModelArgs(dim=32, n_layers=1, n_heads=4, vocab_size=300, max_seq_len=32)
-    save_study(build_scheme(args, "alibi"), "alibi", tmp_path)
-    content = (tmp_path / STUDY_FILE).read_text(encoding="utf-8")
-    content = content.replace('"max_seq_len": 32', '"max_seq_len": 1000000000000')
-    (tmp_path / STUDY_FILE).write_text(content, encoding="utf-8")
-    with pytest.raises(ValueError, match="max_seq_len 1000000000000 needs about"):
-        open_model(tmp_path)
-
-
 def test_cache_of_a_trained_model_names_its_calls_and_their_text(trained, tmp_path):
     directory, _ = trained
     report = run("cache", model=directory, prompt="a rope of 9 yards", calls=(1, 2, 1))
@@ -152,7 +141,7 @@ def test_cache_of_a_trained_model_names_its_calls_and_their_text(trained, tmp_pa
     assert [row[0] for row in calls.rows] == ["prefill", "decode", "chunk", "decode", "all"]
     assert calls.rows[0][1] == "'a rope of 9 yards'"
     assert all(float(row[-1]) < 1e-4 for row in calls.rows)
-    assert facts.rows[0][1] == "(2, 1, 2, 32, 8) float32"
+    assert facts.rows[0][1] == "(1, 2, 32, 8) float32"
     pytest.importorskip("matplotlib")
     save_plot(report.draw, tmp_path / "x.png")
 
@@ -169,19 +158,9 @@ def test_trace_of_a_trained_model_shows_its_weights_and_shared_keys(trained):
         model(tokens)
     expected = " ".join(f"{weight:+.4f}" for weight in maps[0][0, 3, 5, 4:7].tolist())
     assert shown["scores.masked_fill(~mask, -math.inf).softmax(-1, dtype=torch.float32)"] == expected
-    key = shown["keys[:, :, :end]"]  # of the second key/value head, which the last two query heads share
-    assert key == shown["k.repeat_interleave(group, 1)"] == shown["k.mT"]
-    assert next(row[2] for row in table.rows if row[1] == "k.mT") == (1, 4, 8, T)
-    xk = [row[4] for row in table.rows if row[1] == "xk.detach()"]
-    assert xk == [key]
-
-
-def test_trace_shows_no_values_of_an_embedding_whose_channels_are_not_those_of_the_heads():
-    args = ModelArgs(dim=64, n_layers=1, n_heads=4, vocab_size=5, head_dim=32, max_seq_len=20)
-    picked = Picked(args, T=9, position=2, head=3, pair=1)
-    assert picked.find(torch.zeros(1, 9, 64)).tolist() == []
-    queries = torch.arange(9 * 128.0).view(1, 9, 128)
-    assert picked.find(queries).tolist() == [2 * 128 + 3 * 32 + 2, 2 * 128 + 3 * 32 + 3]
+    key = shown["self.keys[:, :, :end].type_as(xk)"]  # of the second key/value head, shared by the last two query heads
+    assert key == shown["k.repeat_interleave(group, 1)"]
+    assert next(row[2] for row in table.rows if row[1] == "k.repeat_interleave(group, 1)") == (1, 4, T, 8)
 
 
 @torch.no_grad()
@@ -211,37 +190,12 @@ def test_windows_are_computed_in_batches_of_no_more_tokens_than_a_text_has(train
 def test_a_model_with_more_positions_gives_the_same_logits_unless_positions_are_scaled(trained):
     _, model = trained
     tokens = torch.randint(300, (1, 20))
-    longer = with_more_positions(model, StudySettings("rope", {}, model.args), 4)
+    longer = with_more_positions(model, 4)
     torch.testing.assert_close(longer(tokens), model(tokens), atol=1e-5, rtol=0)
     for scaling in SCALINGS:
         longer = scaled(model, scaling, 4)
         assert longer.args.max_seq_len == 128
         assert (longer(tokens) - model(tokens)).abs().max() > 1e-3
-
-
-@pytest.mark.parametrize(
-    ("scheme", "options"),
-    [
-        ("2d", {"width": 4}),
-        ("partial", {"rotary_dim": 4}),
-        ("t5", {"buckets": 16}),
-        ("linear", {"factor": 2.0}),
-        ("yarn", {"factor": 2.0}),
-    ],
-)
-def test_a_model_with_more_positions_keeps_the_options_of_its_scheme(trained, scheme, options, tmp_path):
-    _, model = trained
-    saved = build_scheme(model.args, scheme, **options).eval()
-    save_study(saved, scheme, tmp_path, **options)
-    shutil.copy(trained[0] / "tokenizer.json", tmp_path)
-    opened, _, settings = open_model(tmp_path)
-    longer = with_more_positions(opened, settings, 4)
-    assert longer.args == load_study(tmp_path, 128).args
-    tokens = torch.randint(300, (1, 20))
-    if scheme == "yarn":  # its frequencies depend on the new length
-        assert longer.args.rope_scaling.factor == 8
-    else:
-        torch.testing.assert_close(longer(tokens), saved(tokens), atol=1e-5, rtol=0)
 
 
 def test_the_ranges_of_positions_cover_the_text():
@@ -268,20 +222,21 @@ def test_all_methods_of_extrapolate_agree_within_the_trained_length_except_scali
     ("topic", "settings", "message"),
     [
         ("extrapolate", {"windows": 10_000}, "are needed: give more text with --data, or fewer --windows"),
-        ("extrapolate", {"windows": 0}, "windows is 0"),
-        ("extrapolate", {"factor": 1}, "factor is 1"),
         ("extrapolate", {"factor": 1_000_000}, "GB are free"),
+        ("endless", {"keep": -1}, "keep is -1"),
         ("attention", {"prompt": "rope " * 300}, "tokens: give 2 to 32"),
         ("attention", {"windows": 10**9}, "GB are free"),
         ("cache", {"prompt": "rope " * 300}, "max_seq_len is 32, give fewer"),
         ("trace", {"position": -40}, "position is -40"),
+        ("trace", {"prompt": "rope " * 300}, "new tokens: give at least one token, within the 32 positions"),
     ],
 )
 def test_invalid_options_are_refused(trained, text, topic, settings, message):
     directory, _ = trained
-    data = {"data": (str(text),)} if topic in ("extrapolate", "attention") else {}
-    with pytest.raises(ValueError, match=message):
+    data = {} if topic in ("cache", "trace") else {"data": (str(text),)}
+    with pytest.raises(ValueError, match=message) as raised:
         run(topic, model=directory, **data | settings)
+    assert "\n" not in str(raised.value)
 
 
 def test_the_weight_by_distance_lists_growing_distances_within_the_window():

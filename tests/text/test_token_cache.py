@@ -103,9 +103,9 @@ def test_the_unfinished_entry_of_a_killed_process_is_discarded(tmp_path):
 
 def test_a_full_or_read_only_disk_is_an_error_that_tells_how_to_move_the_cache(tmp_path):
     def fill(directory):
-        raise OSError(28, "No space left on device", str(directory / "train.bin"))
+        raise OSError(28, "No space left on device", str(directory / "tokens.bin"))
 
-    with pytest.raises(ValueError, match=r"train.bin: No space left on device: .* XDG_CACHE_HOME"):
+    with pytest.raises(ValueError, match=r"tokens.bin: No space left on device: .* XDG_CACHE_HOME"):
         make_entry(tmp_path / "tokens-1", ["x"], fill, lambda: False)
     assert [path.name for path in tmp_path.iterdir()] == ["locks"]
     (tmp_path / "file").touch()

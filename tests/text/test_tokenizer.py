@@ -9,7 +9,7 @@ import pytest
 import sentencepiece
 
 from model.text.hf_tokenizer import HFTokenizer
-from model.text.llama2c_tokenizer import Llama2cTokenizer, sentencepiece_model
+from model.text.llama2c_tokenizer import Llama2cTokenizer
 from model.text.tokenizer import SentencePieceTokenizer, file_content
 from model.text.train_tokenizer import train_tokenizer
 
@@ -198,6 +198,23 @@ def test_llama2c_encodes_like_the_model_it_was_converted_from(llama2c, published
     assert llama2c.eos_ids[0] == 2
 
 
+@pytest.mark.parametrize(
+    ("pieces", "complaint"),
+    [
+        ([b" ", b"a", b"a"], "pieces that SentencePiece does not allow"),
+        ([b" ", b"\xe9"], "pieces that SentencePiece does not allow"),
+        ([b" ", b""], "pieces that SentencePiece does not allow"),
+        ([b"a", b" a"], "no piece for the space"),
+    ],
+)
+def test_a_llama2c_file_that_sentencepiece_would_read_otherwise_is_refused(tmp_path, pieces, complaint):
+    first = [b"<unk>", b"<s>", b"</s>", *(f"<0x{byte:02X}>".encode() for byte in range(256))]
+    content = b"".join(struct.pack("<fi", -i, len(piece)) + piece for i, piece in enumerate([*first, *pieces]))
+    (tmp_path / "t.bin").write_bytes(struct.pack("<i", 9) + content)
+    with pytest.raises(ValueError, match=rf"t\.bin has {complaint}[^\n]*$"):
+        Llama2cTokenizer(tmp_path / "t.bin", 259 + len(pieces))
+
+
 def test_a_llama2c_file_with_another_vocabulary_size_is_refused(llama2c):
     for size in (llama2c.vocab_size - 1, llama2c.vocab_size + 1):
         with pytest.raises(ValueError, match=str(size)):
@@ -243,9 +260,7 @@ def test_truncation_padding_and_dropout_of_a_tokenizer_json_are_switched_off(fol
         (tmp_path / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
         changed = HFTokenizer(tmp_path / "tokenizer.json")
         assert changed.encode_batch(["it", ENGLISH]) == tokenizer.encode_batch(["it", ENGLISH])
-        assert changed.fingerprint != changed.file_hash, "tokens of earlier versions must not be reused"
         assert file_content(changed) == changed.path.read_bytes()
-    assert tokenizer.fingerprint == tokenizer.file_hash
 
 
 def test_a_bos_outside_the_vocabulary_is_refused(folder, tmp_path):
@@ -269,19 +284,6 @@ def test_a_file_in_another_format_is_refused_in_one_line(content, tmp_path):
         assert "\n" not in str(error.value)
 
 
-def test_llama2c_refuses_ids_outside_the_vocabulary(llama2c):
-    assert llama2c.decode([llama2c.vocab_size - 1])
-    for token in (-1, llama2c.vocab_size):
-        with pytest.raises(ValueError, match=f"a token of .{token}. is not among the {llama2c.vocab_size} of "):
-            llama2c.decode([token])
-
-
 def test_adds_space_is_true_where_encoding_puts_a_space_before_the_text(tokenizer):
     joined = tokenizer.decode(tokenizer.encode("b", bos=False) + tokenizer.encode("a", bos=False))
     assert joined == ("b a" if tokenizer.adds_space else "ba")
-
-
-def test_a_converted_llama2c_file_keeps_the_roles_of_its_first_tokens(llama2c):
-    model = sentencepiece.SentencePieceProcessor(model_proto=sentencepiece_model(llama2c))
-    assert (model.unk_id(), model.bos_id(), model.eos_id()) == (0, 1, 2)
-    assert [model.is_unknown(0), model.is_control(1), model.is_control(2), model.is_byte(3)] == [True] * 4

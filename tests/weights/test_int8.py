@@ -28,6 +28,9 @@ def loaded(small_model, tmp_path):
 
     def load(dtype=torch.float32, **changes) -> tuple[Transformer, Transformer]:
         original = small_model(**{"dim": 64, "head_dim": 16, "hidden_dim": 160} | changes)
+        for name, weight in original.named_parameters():
+            if name.endswith(("bias", "q_norm.weight", "k_norm.weight")):
+                torch.nn.init.uniform_(weight, 0.5, 1.5)
         save_model(original, tmp_path / "model")
         model = load_model(tmp_path / "model", dtype=dtype, int8=True)
         plain = Transformer(model.args)
@@ -35,7 +38,7 @@ def loaded(small_model, tmp_path):
         return model, plain.to(dtype).eval()
 
     def dequantized(model, name):
-        if "norm" in name:
+        if "norm" in name or name.endswith("bias"):
             return model.get_parameter(name)
         return model.get_submodule(name.removesuffix(".weight")).quantized.dequantize(torch.float32)
 
@@ -143,10 +146,10 @@ def test_no_matrix_is_dequantized_for_a_few_rows(loaded):
     assert many_rows.largest > smallest, "a dequantized matrix is recorded"
 
 
-@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("flag", [None, "tie_embeddings", "qkv_bias", "qk_norm"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_logits_equal_those_of_the_dequantized_network_with_cache_and_without(loaded, tied, dtype):
-    model, plain = loaded(dtype, tie_embeddings=tied)
+def test_logits_equal_those_of_the_dequantized_network_with_cache_and_without(loaded, flag, dtype):
+    model, plain = loaded(dtype, **{flag: True} if flag else {})
     tokens = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])
     expected = plain(tokens)
     assert relative_error(model(tokens), expected) < 0.02
@@ -178,6 +181,7 @@ def test_all_matrices_are_int8_and_norms_are_not(loaded):
         assert type(model.tok_embeddings) is Int8Embedding
         assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
         assert all("norm" in name for name, _ in model.named_parameters())
+        assert not any(weight.requires_grad for weight in model.parameters())
         if tied:
             assert model.output.weight.data_ptr() == model.tok_embeddings.weight.data_ptr()
 

@@ -5,9 +5,9 @@ from model import Transformer
 from model.weights.layout import check_shapes, hugging_face_name, tensor_shapes, to_halves, to_pairs
 
 
-@pytest.mark.parametrize("tied", [False, True])
-def test_tensor_shapes_equal_those_of_the_network(small_args, tied):
-    args = small_args(tie_embeddings=tied)
+@pytest.mark.parametrize("flags", [{}, {"tie_embeddings": True}, {"qkv_bias": True, "qk_norm": True}])
+def test_tensor_shapes_equal_those_of_the_network(small_args, flags):
+    args = small_args(**flags)
     expected = {name: tuple(tensor.shape) for name, tensor in Transformer(args).state_dict().items()}
     assert tensor_shapes(args) == expected
 

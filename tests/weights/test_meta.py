@@ -62,8 +62,9 @@ def test_a_missing_vocab_size_is_taken_from_the_tensors(small_model, tmp_path):
     meta.save(model, tmp_path)
     split(model, tmp_path, 2, 1)
     params = json.loads((tmp_path / "params.json").read_text(encoding="utf-8"))
-    (tmp_path / "params.json").write_text(json.dumps({**params, "vocab_size": -1}), encoding="utf-8")
-    assert load_args(tmp_path).vocab_size == 38
+    for missing in (-1, None):
+        (tmp_path / "params.json").write_text(json.dumps({**params, "vocab_size": missing}), encoding="utf-8")
+        assert load_args(tmp_path).vocab_size == 38
     assert equal(load_model(tmp_path).state_dict(), model.state_dict())
 
 
@@ -252,11 +253,3 @@ def test_tensors_of_an_unsupported_dtype_or_layout_are_named(saved, make, words)
     torch.save({**model.state_dict(), "norm.weight": make()}, directory / "consolidated.00.pth")
     with pytest.raises(ValueError, match=f"norm.weight as .*{words}|more than tensors"):
         load_args(directory)
-
-
-def test_params_without_a_vocabulary_size_take_it_from_the_tensors(saved):
-    model, directory = saved
-    params = json.loads((directory / "params.json").read_text(encoding="utf-8"))
-    del params["vocab_size"]
-    (directory / "params.json").write_text(json.dumps(params), encoding="utf-8")
-    assert load_args(directory).vocab_size == model.args.vocab_size

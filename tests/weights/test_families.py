@@ -1,0 +1,298 @@
+"""Mistral, Qwen2 and Qwen3, with transformers as the oracle and random weights, and a tokenizer of Qwen's kind."""
+
+import json
+import shutil
+from contextlib import nullcontext
+
+import pytest
+import torch
+from script_helpers import run_in_process
+
+import generate as generate_script
+from model import KVCache, ModelArgs, Transformer, generate
+from model.decoding.chat import open_chat
+from model.weights import load_args, load_model, load_tokenizer, open_checkpoint, save_model, save_tokenizer
+from model.weights.tensors import load_tensors
+from model.weights.tokenizers import check_size
+
+CONTEXT = 64
+SIZES = {
+    "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 6,
+    "num_key_value_heads": 2, "vocab_size": 37, "max_position_embeddings": CONTEXT, "initializer_range": 0.2,
+    "bos_token_id": None, "eos_token_id": None, "pad_token_id": None,
+}  # fmt: skip
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "rope_theta": 1e6}
+CONFIGS = {
+    "mistral": ("Mistral", {"sliding_window": None, "head_dim": 10}),
+    "mistral with a window": ("Mistral", {"sliding_window": CONTEXT}),
+    "qwen2": ("Qwen2", {"use_sliding_window": False, "sliding_window": 7, "max_window_layers": 1}),
+    "qwen2 tied": ("Qwen2", {"tie_word_embeddings": True, "rope_parameters": YARN}),
+    "qwen3": ("Qwen3", {"head_dim": 10, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),
+    "qwen3 tied": ("Qwen3", {"head_dim": 32, "tie_word_embeddings": True}),
+}
+WRITTEN = {"Mistral": "llama", "Qwen2": "qwen2", "Qwen3": "qwen3"}
+
+
+@pytest.fixture(scope="module")
+def transformers():
+    library = pytest.importorskip("transformers")
+    library.logging.set_verbosity_error()
+    library.logging.disable_progress_bar()
+    return library
+
+
+def saved_by_transformers(transformers, directory, family, **changes):
+    """A model in float32 whose biases and norms are random, too. Returns it, and writes its directory."""
+    model = getattr(transformers, f"{family}ForCausalLM")(getattr(transformers, f"{family}Config")(**SIZES | changes))
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith("bias"):
+                weight.normal_()
+            elif weight.ndim == 1:
+                weight.uniform_(0.5, 1.5)
+    model.eval().save_pretrained(directory)
+    return model
+
+
+def greedy_text(theirs, prompt, count):
+    ids = torch.tensor([prompt])
+    text = theirs.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False)
+    return text[0, len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize(("family", "changes"), CONFIGS.values(), ids=CONFIGS)
+@torch.no_grad()
+def test_logits_and_greedy_text_equal_those_of_transformers(transformers, tmp_path, family, changes):
+    theirs = saved_by_transformers(transformers, tmp_path, family, **changes)
+    ours = load_model(tmp_path)
+    tokens = torch.randint(37, (2, CONTEXT))
+    expected = theirs(tokens).logits
+    logits = ours(tokens)
+    assert (logits - expected).abs().max() <= 1e-5 * (expected.max() - expected.min())
+    cache = KVCache(ours.args, 2)
+    steps = [ours(tokens[:, start:end], start, cache) for start, end in ((0, 20), (20, 21), (21, 22), (22, CONTEXT))]
+    assert (torch.cat(steps, 1) - logits).abs().max() <= 1e-5 * (expected.max() - expected.min())
+    prompt = [3, 1, 4]
+    assert [token for (token,) in generate(ours, [prompt], max_new_tokens=50)] == greedy_text(theirs, prompt, 50)
+
+
+@pytest.mark.parametrize(("family", "changes"), CONFIGS.values(), ids=CONFIGS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.no_grad()
+def test_a_round_trip_keeps_every_byte_and_the_family(transformers, tmp_path, family, changes, dtype):
+    saved_by_transformers(transformers, tmp_path / "theirs", family, **changes)
+    save_model(load_model(tmp_path / "theirs"), tmp_path / "once", dtype=dtype)
+    save_model(load_model(tmp_path / "once", dtype="stored"), tmp_path / "twice")
+    for name in ("config.json", "model.safetensors"):
+        assert (tmp_path / "twice" / name).read_bytes() == (tmp_path / "once" / name).read_bytes()
+    originals = load_tensors(tmp_path / "theirs" / "model.safetensors")
+    written = load_tensors(tmp_path / "once" / "model.safetensors")
+    assert written.keys() == originals.keys()
+    assert all(torch.equal(written[name], tensor.to(dtype)) for name, tensor in originals.items())
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "once", dtype=torch.float32)
+    assert again.config.model_type == WRITTEN[family]
+    tokens = torch.randint(37, (1, CONTEXT))
+    expected = again(tokens).logits
+    assert (load_model(tmp_path / "once")(tokens) - expected).abs().max() <= 1e-5 * (expected.max() - expected.min())
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"), [("Mistral", {}), ("Qwen2", {"use_sliding_window": True, "max_window_layers": 1})]
+)
+@torch.no_grad()
+def test_a_context_limited_to_the_sliding_window_gives_equal_logits(transformers, tmp_path, family, changes):
+    theirs = saved_by_transformers(transformers, tmp_path, family, sliding_window=16, **changes)
+    with pytest.warns(UserWarning, match="the context is 16, not 64"):
+        ours = load_model(tmp_path)
+    tokens = torch.randint(37, (1, 17))
+    expected = theirs(tokens[:, :16]).logits
+    assert (ours(tokens[:, :16]) - expected).abs().max() <= 1e-5 * (expected.max() - expected.min())
+    with pytest.raises(ValueError, match="within the 16 positions"):
+        ours(tokens)
+
+
+@pytest.mark.parametrize("flag", ["qkv_bias", "qk_norm"])
+@torch.no_grad()
+def test_a_network_of_ours_opens_in_transformers(small_args, transformers, tmp_path, flag):
+    model = Transformer(small_args(max_seq_len=CONTEXT, **{flag: True})).eval()
+    for weight in model.parameters():
+        weight.uniform_(-0.5, 1) if weight.ndim == 1 else weight.normal_(std=0.2)
+    save_model(model, tmp_path)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    tokens = torch.randint(37, (2, CONTEXT))
+    expected = theirs(tokens).logits
+    assert (model(tokens) - expected).abs().max() <= 1e-5 * (expected.max() - expected.min())
+    assert load_args(tmp_path) == model.args
+
+
+# As in the tokenizer.json of Qwen2 and Qwen3
+PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+QWEN2_TEMPLATE = r"""
+{%- if tools %}
+    {{- '<|im_start|>system\n# Tools\n' }}
+    {%- for tool in tools %}{{- tool | tojson }}{%- endfor %}
+    {{- '<|im_end|>\n' }}
+{%- elif messages[0]['role'] == 'system' %}
+    {{- '<|im_start|>system\n' + messages[0]['content'] + '<|im_end|>\n' }}
+{%- else %}
+    {{- '<|im_start|>system\nYou lay rope.<|im_end|>\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role == "user" or (message.role == "assistant" and not message.tool_calls) %}
+        {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}
+    {%- elif message.role == "assistant" %}
+        {{- '<|im_start|>' + message.role }}
+        {%- for tool_call in message.tool_calls %}{{- tool_call.function.arguments | tojson }}{%- endfor %}
+        {{- '<|im_end|>\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\n' }}
+{%- endif %}
+"""
+QWEN3_TEMPLATE = r"""
+{%- if messages[0].role == 'system' %}
+    {{- '<|im_start|>system\n' + messages[0].content + '<|im_end|>\n' }}
+{%- endif %}
+{%- set ns = namespace(multi_step_tool=true, last_query_index=messages|length - 1) %}
+{%- for message in messages[::-1] %}
+    {%- set index = (messages|length - 1) - loop.index0 %}
+    {%- if ns.multi_step_tool and message.role == "user" and message.content is string and not
+        (message.content.startswith('<tool_response>') and message.content.endswith('</tool_response>')) %}
+        {%- set ns.multi_step_tool = false %}
+        {%- set ns.last_query_index = index %}
+    {%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- if message.role == "user" %}
+        {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>' + '\n' }}
+    {%- elif message.role == "assistant" %}
+        {%- set content = message.content %}
+        {%- if '</think>' in content %}
+            {%- set content = content.split('</think>')[-1].lstrip('\n') %}
+        {%- endif %}
+        {{- '<|im_start|>' + message.role + '\n' }}
+        {%- if loop.index0 > ns.last_query_index and loop.last %}
+            {{- '<think>\n\n</think>\n\n' }}
+        {%- endif %}
+        {{- content + '<|im_end|>\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}
+        {{- '<think>\n\n</think>\n\n' }}
+    {%- endif %}
+{%- endif %}
+"""
+TEXTS = ["", " ", "the rope", "it's  O'Brien's\n\n\n 12345 ropes\r\n", "\tx  \n y", "<|im_end|> no"]
+TEXTS += ["日本語 🧵 cafe\u0301 ＡＢ"]
+
+
+@pytest.fixture(scope="module")
+def qwen_tokenizer(tmp_path_factory):
+    """A directory with a tokenizer of Qwen's kind: byte-level BPE, NFC, added tokens, no BOS."""
+    tokenizers = pytest.importorskip("tokenizers")
+    directory = tmp_path_factory.mktemp("qwen")
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.normalizer = tokenizers.normalizers.NFC()
+    split = tokenizers.pre_tokenizers.Split(tokenizers.Regex(PATTERN), behavior="isolated")
+    to_bytes = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([split, to_bytes])
+    tokenizer.post_processor = tokenizers.processors.ByteLevel(trim_offsets=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=400, initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    tokenizer.train_from_iterator(["the ropewalk is a long lane where rope is laid. It's café 12.\n\n"] * 50, trainer)
+    tokenizer.add_special_tokens([tokenizers.AddedToken(name, normalized=False) for name in CONTROL])
+    tokenizer.add_tokens([tokenizers.AddedToken(name, normalized=False) for name in ("<think>", "</think>")])
+    tokenizer.save(str(directory / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "Qwen2Tokenizer", "add_bos_token": False, "add_prefix_space": False, "bos_token": None,
+        "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "chat_template": QWEN2_TEMPLATE,
+    }  # fmt: skip
+    (directory / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    end, _, turn_end = (tokenizer.token_to_id(name) for name in CONTROL)
+    ids = {"bos_token_id": end, "eos_token_id": [turn_end, end]}
+    (directory / "generation_config.json").write_text(json.dumps(ids), encoding="utf-8")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def qwen(qwen_tokenizer, transformers, tmp_path_factory):
+    """A Qwen2 directory with that tokenizer, and ``transformers``' tokenizer."""
+    directory = tmp_path_factory.mktemp("model") / "qwen"
+    shutil.copytree(qwen_tokenizer, directory)
+    size = load_tokenizer(directory).vocab_size + 100
+    model = Transformer(ModelArgs(dim=32, n_layers=1, n_heads=2, vocab_size=size, max_seq_len=128, qkv_bias=True))
+    with torch.no_grad():
+        model.output.weight[size - 100 :] = 0  # logits of rows without a token
+    save_model(model, directory)
+    return directory, transformers.AutoTokenizer.from_pretrained(directory)
+
+
+def test_a_tokenizer_of_qwens_kind_encodes_as_transformers_does(qwen):
+    directory, theirs = qwen
+    ours = open_checkpoint(directory).tokenizer()
+    end, _, turn_end = (theirs.convert_tokens_to_ids(name) for name in CONTROL)
+    assert ours.eos_ids == (turn_end, end)
+    for text in TEXTS:
+        ids = theirs(text)["input_ids"]
+        assert ours.encode(text) == (ids or [ours.bos_id]), text
+        assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
+    assert ours.bos_id == turn_end, "an empty text begins with EOS, because there is no BOS"
+
+
+def test_without_a_bos_none_is_put_before_a_text_even_if_nothing_processes_it(qwen, tmp_path):
+    shutil.copytree(qwen[0], tmp_path / "model")
+    file = tmp_path / "model" / "tokenizer.json"
+    content = json.loads(file.read_text(encoding="utf-8"))
+    file.write_text(json.dumps(content | {"post_processor": None}), encoding="utf-8")
+    (tmp_path / "model" / "tokenizer_config.json").write_text('{"eos_token": "<|im_end|>"}', encoding="utf-8")
+    assert load_tokenizer(tmp_path / "model").encode("the rope") == load_tokenizer(qwen[0]).encode("the rope")
+
+
+@pytest.mark.parametrize(("rows", "fits"), [(151_665, True), (151_936, True), (152_064, True), (152_400, False)])
+def test_qwens_vocabulary_may_be_padded_by_more_than_128_rows(qwen_tokenizer, rows, fits):
+    tokenizer = load_tokenizer(qwen_tokenizer)
+    tokenizer.vocab_size = 151_665
+    with nullcontext() if fits else pytest.raises(ValueError, match="151665 tokens, the model 152400"):
+        check_size(tokenizer, rows, tokenizer.path)
+
+
+def test_a_saved_tokenizer_of_qwens_kind_still_has_no_bos(qwen, tmp_path):
+    directory, _ = qwen
+    save_tokenizer(load_tokenizer(directory), tmp_path / "copy")
+    before, after = load_tokenizer(directory), load_tokenizer(tmp_path / "copy")
+    assert (after.bos_id, after.eos_ids) == (before.bos_id, before.eos_ids)
+    assert after.encode("the rope") == before.encode("the rope")
+
+
+@pytest.mark.parametrize("template", [QWEN2_TEMPLATE, QWEN3_TEMPLATE], ids=["qwen2", "qwen3"])
+def test_chat_templates_like_qwens_give_the_tokens_that_transformers_gives(qwen, tmp_path, template):
+    directory, theirs = qwen
+    shutil.copytree(directory, tmp_path / "model")
+    (tmp_path / "model" / "chat_template.jinja").write_text(template, encoding="utf-8")
+    for system in (None, "Be brief."):
+        tokenizer = load_tokenizer(directory)
+        chat = open_chat(tmp_path / "model", tokenizer, system)
+        messages = [{"role": "user", "content": "the rope?"}]
+        more = [{"role": "assistant", "content": "It is\n\nlaid."}, {"role": "user", "content": "where"}]
+        for conversation in (messages, messages + more):
+            whole = [{"role": "system", "content": system}] * (system is not None) + conversation
+            expected = theirs.apply_chat_template(
+                whole, chat_template=template, add_generation_prompt=True, return_dict=False
+            )
+            assert chat.encode(conversation) == expected
+        assert theirs.convert_tokens_to_ids("<|im_end|>") in tokenizer.eos_ids
+
+
+@pytest.mark.parametrize("flags", [(), ("--chat",), ("--dtype", "int8"), ("--endless",)], ids=" ".join)
+def test_generate_py_opens_a_qwen(qwen, capsys, flags):
+    flags = (*flags, "--prompt", "the rope", "--max_new_tokens", 12, "--seed", 1)
+    assert run_in_process(generate_script.main, "generate.py", qwen[0], *flags) == 0, capsys.readouterr().err
+    assert capsys.readouterr().out.strip()
