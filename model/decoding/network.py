@@ -8,6 +8,7 @@ import copy
 import hashlib
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -32,6 +33,9 @@ COMPILE_OPTIONS: dict[str, Any] = {"realize_reads_threshold": 0, "aot_inductor.p
 # and the last, because the compiler takes a second or more for each. A call of compiled code takes about 20 us, so
 # networks of smaller layers are compiled as a whole.
 LAYER_WEIGHTS_TO_COMPILE_BY_LAYER = 8_000_000
+RECOMPILE_LIMIT = 1000  # of torch.compile: each architecture and dtype counts, with padding and without
+
+Step = Callable[[Tensor, Tensor, Tensor | None, list[Tensor]], Tensor]  # the arguments of ``Part.forward``
 
 
 def for_decoding(model: Transformer, compile: bool = False) -> Transformer:
@@ -58,7 +62,8 @@ def check_compilable(model: Transformer) -> None:
             raise ValueError(f"compile is for this library's own layers, and the network has {name}: leave compile out")
         if module._forward_hooks or module._forward_pre_hooks:
             raise ValueError(f"compile would skip the hooks of {name}: remove them or leave compile out")
-    if not any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "c++", "clang++")):
+    on_cpu = model.norm.weight.device.type == "cpu"
+    if on_cpu and not any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "c++", "clang++")):
         raise ValueError("compile needs a C++ compiler, and there is none: install g++ or leave compile out")
 
 
@@ -72,7 +77,7 @@ class CompiledForward:
         L = len(model.layers)
         step = 1 if layer_weights >= LAYER_WEIGHTS_TO_COMPILE_BY_LAYER else L
         self.parts = [Part(model, first, first + step) for first in range(0, L, step)]
-        self.compiled: dict[tuple[bool, bool, torch.dtype], list[CompiledPart]] = {}
+        self.compiled: dict[tuple[bool, bool, torch.dtype], list[Step]] = {}
 
     def __call__(
         self, tokens: Tensor, start_pos: int = 0, cache: KVCache | None = None, mask: Tensor | None = None
@@ -84,12 +89,12 @@ class CompiledForward:
         tensors = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
         form = (tokens.shape[0] == 1, mask is None, tensors[0].dtype)
         if form not in self.compiled:
-            self.compiled[form] = [CompiledPart(part) for part in self.parts]
+            self.compiled[form] = [compile_part(part, tokens.device.type) for part in self.parts]
         h = tokens
         step = len(tensors) // len(self.parts)
         for at, part in enumerate(self.compiled[form]):
-            h = part(h, rotations, mask, tensors[at * step : (at + 1) * step])  # (B, 1, dim)
-        return h  # (B, 1, V)
+            h = part(h, rotations, mask, tensors[at * step : (at + 1) * step])  # (B, 1, dim) or, in the end, (B, 1, V)
+        return h
 
 
 class Part(nn.Module):
@@ -123,30 +128,40 @@ class Part(nn.Module):
         return kernels.linear(h, self.tok_embeddings.weight) if self.output is None else self.output(h)  # (B, 1, V)
 
 
+def compile_part(part: Part, device_type: str) -> Step:
+    """Compile a part in its first call: on a CPU ahead of time into a file, elsewhere by torch.compile."""
+    if device_type == "cpu":
+        return CompiledPart(part)
+    return torch.compile(  # type: ignore[call-overload,no-any-return]
+        part, dynamic=True, fullgraph=True, recompile_limit=RECOMPILE_LIMIT
+    )
+
+
 class CompiledPart:
-    """A ``Part`` that is compiled in the first call: on a CPU ahead of time into a file, elsewhere by torch.compile."""
+    """A ``Part`` whose code is loaded from its file in the first call, or compiled into it."""
 
     def __init__(self, part: Part) -> None:
         self.part = part
-        self.run: Callable[..., Any] | None = None
+        self.run: Callable[[list[Tensor]], list[Tensor]] | None = None
 
     def __call__(self, x: Tensor, rotations: Tensor, mask: Tensor | None, cache: list[Tensor]) -> Tensor:
         if self.run is None:
-            self.run = self.compile(x, rotations, mask, cache)
+            self.run = self.load_or_compile(x, rotations, mask, cache)
         inputs = [x, rotations, *cache] if mask is None else [x, rotations, mask, *cache]
         return self.run(inputs)[0]
 
-    def compile(self, x: Tensor, rotations: Tensor, mask: Tensor | None, cache: list[Tensor]) -> Callable[..., Any]:
-        if x.device.type != "cpu":
-            step = torch.compile(self.part, dynamic=True, fullgraph=True)
-            return lambda inputs: [step(*inputs[: -len(cache)], *[None] * (mask is None), inputs[-len(cache) :])]
+    def load_or_compile(
+        self, x: Tensor, rotations: Tensor, mask: Tensor | None, cache: list[Tensor]
+    ) -> Callable[[list[Tensor]], list[Tensor]]:
         weights = self.part.state_dict(keep_vars=True)
         path = file_of(self.part, weights, [x, rotations, *([] if mask is None else [mask]), *cache])
         with suppress(RuntimeError):  # no such file, or a damaged one
             return load(path, weights)
         path.parent.mkdir(parents=True, exist_ok=True)
-        program = export(self.part, x, rotations, mask, cache)
-        write_atomically(path, lambda temporary: build(program, temporary))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # PyTorch's own, of one of its parts about another
+            program = export(self.part, x, rotations, mask, cache)
+            write_atomically(path, lambda temporary: build(program, temporary))
         return load(path, weights)
 
 

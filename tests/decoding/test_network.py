@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from model import KVCache, generate
-from model.decoding.network import for_decoding
+from model.decoding.network import compile_part, for_decoding
 
 ROOT = Path(__file__).resolve().parents[2]
 PROMPTS = [[1, 5, 7], [1], [3, 4, 5, 6, 7, 8, 9, 10]]
@@ -199,6 +199,16 @@ def test_compile_without_a_compiler_is_an_error(small_model, monkeypatch):
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(ValueError, match="needs a C\\+\\+ compiler"):
         generate(small_model(), [[1]], 2, compile=True)
+
+
+def test_on_other_devices_torch_compile_takes_the_same_parts(small_model, monkeypatch):
+    compile = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda part, **options: compile(part, backend="eager", **options))
+    monkeypatch.setattr("model.decoding.network.CompiledPart", lambda part: compile_part(part, "cuda"))
+    monkeypatch.setattr("model.decoding.network.LAYER_WEIGHTS_TO_COMPILE_BY_LAYER", 1)
+    model = small_model(n_layers=3)
+    for prompts in (PROMPTS, [[1, 2]], [[1, 2]] * 3):
+        assert list(generate(model, prompts, 9, compile=True)) == list(generate(model, prompts, 9))
 
 
 COMPILED = """
