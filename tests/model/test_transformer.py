@@ -104,17 +104,6 @@ def test_positions_511_and_512_differ_in_low_precision(small_model):
         assert (low - exact).abs().max() < 0.05 * exact.abs().max(), cast
 
 
-@torch.no_grad()
-def test_autocast_stays_near_float32(small_model):
-    model = small_model(max_seq_len=520)
-    tokens = torch.randint(37, (1, 520))
-    expected = model(tokens)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        logits = model(tokens)
-    assert (logits.float() - expected).std() < 0.03 * expected.std()
-    assert torch.equal(model.freqs_cis, precompute_freqs_cis(model.args.head_dim, 520))
-
-
 @pytest.mark.parametrize("how", ["to_empty", "assign"])
 @pytest.mark.parametrize("tie", [False, True])
 @torch.no_grad()

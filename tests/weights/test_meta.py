@@ -104,6 +104,8 @@ def test_the_scaling_of_llama_3_1_and_3_2_is_recognized():
     assert args_from_params(params_from(args)) == args
     small = {"dim": 2048, "n_layers": 16, "n_heads": 32, "n_kv_heads": 8, "ffn_dim_multiplier": 1.5}
     assert args_from_params({**params, **small, "multiple_of": 256}).rope_scaling.factor == 32.0
+    with pytest.raises(ValueError, match="rope_scaling is"):
+        params_from(ModelArgs(dim=48, n_heads=6, rope_scaling=RopeScaling("llama3", 8.0, 4096)))
 
 
 @pytest.mark.parametrize("width", [1, 2, 7, 96, 97, 127, 128, 129, 1000, 1001])
@@ -112,28 +114,12 @@ def test_params_can_express_any_feed_forward_width(width):
     assert hidden_dim(48, params["multiple_of"], params.get("ffn_dim_multiplier")) == width
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"head_dim": 10}, "head_dim is 10"),
-        ({"rope_scaling": RopeScaling("linear", 2.0)}, "rope_scaling is"),
-        ({"rope_scaling": RopeScaling("llama3", 8.0, 4096)}, "rope_scaling is"),
-    ],
-)
-def test_a_setting_that_the_format_cannot_express_is_an_error(changes, words):
-    with pytest.raises(ValueError, match=words):
-        params_from(ModelArgs(dim=48, n_heads=6, **changes))
-
-
 def test_tensors_that_do_not_match_are_listed(saved):
     model, directory = saved
     state = dict(model.state_dict())
     state["norm.bias"] = state.pop("norm.weight")
     torch.save(state, directory / "consolidated.00.pth")
     with pytest.raises(ValueError, match=r"missing: norm\.weight.*norm\.bias"):
-        load_model(directory)
-    torch.save({**model.state_dict(), "norm.weight": torch.ones(3)}, directory / "consolidated.00.pth")
-    with pytest.raises(ValueError, match=r"norm\.weight is \(3,\), not \(48,\)"):
         load_model(directory)
 
 
