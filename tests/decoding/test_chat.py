@@ -5,6 +5,7 @@ import shutil
 from functools import partial
 
 import pytest
+from damage import change_json
 from tokenizer_helpers import LOSSLESS, trained_by_sentencepiece
 
 from model.decoding.chat import open_chat
@@ -138,12 +139,10 @@ def chat_of(made, tmp_path):
 
     def build(kind, template, system=None, file=False):
         directory = shutil.copytree(made(kind), tmp_path / "model", dirs_exist_ok=True)
-        config = json.loads((directory / "tokenizer_config.json").read_text(encoding="utf-8"))
         if file:
             (directory / "chat_template.jinja").write_text(template, encoding="utf-8")
         else:
-            config["chat_template"] = template
-        (directory / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+            change_json(directory / "tokenizer_config.json", chat_template=template)
         tokenizer = load_tokenizer(directory)
         return directory, tokenizer, open_chat(directory, tokenizer, system)
 

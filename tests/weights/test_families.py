@@ -6,6 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from damage import change_json
 from script_helpers import run_in_process
 
 import generate as generate_script
@@ -198,9 +199,7 @@ def test_a_tokenizer_of_qwens_kind_encodes_as_transformers_does(qwen):
 
 def test_without_a_bos_none_is_put_before_a_text_even_if_nothing_processes_it(qwen, tmp_path):
     shutil.copytree(qwen[0], tmp_path / "model")
-    file = tmp_path / "model" / "tokenizer.json"
-    content = json.loads(file.read_text(encoding="utf-8"))
-    file.write_text(json.dumps(content | {"post_processor": None}), encoding="utf-8")
+    change_json(tmp_path / "model" / "tokenizer.json", post_processor=None)
     (tmp_path / "model" / "tokenizer_config.json").write_text('{"eos_token": "<|im_end|>"}', encoding="utf-8")
     assert load_tokenizer(tmp_path / "model").encode("the rope") == load_tokenizer(qwen[0]).encode("the rope")
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from damage import change_json
 from safetensors.torch import load_file, save_file
 
 from model.rope_scaling import RopeScaling
@@ -141,8 +142,7 @@ def test_the_stored_dtype_is_that_of_the_embedding(run):
     rewrite(run[1], lambda t: t.update({n: w.bfloat16() for n, w in t.items() if "embed" in n}))
     assert open_checkpoint(run[1]).dtype == torch.bfloat16
     rewrite(run[1], lambda t: t.update({"a": torch.ones(2, 3, dtype=torch.int64)}))
-    config = json.loads((run[1] / "config.json").read_text(encoding="utf-8"))
-    (run[1] / "config.json").write_text(json.dumps(config | {"model_type": "mine:Net"}), encoding="utf-8")
+    change_json(run[1] / "config.json", model_type="mine:Net")
     assert open_checkpoint(run[1]).dtype == torch.bfloat16  # of a subclass, which may have tensors of any dtype
 
 

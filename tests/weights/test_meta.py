@@ -7,6 +7,7 @@ import zipfile
 
 import pytest
 import torch
+from damage import change_json
 
 from model import ModelArgs
 from model.rope_scaling import RopeScaling
@@ -30,12 +31,8 @@ def test_round_trip_is_bit_equal(saved):
     model, directory = saved
     assert equal(load_model(directory).state_dict(), model.state_dict())
     assert load_args(directory) == ModelArgs(**{**vars(model.args), "max_seq_len": 2048})
-
-
-def test_the_written_state_dict_has_metas_keys(saved):
-    state = torch.load(saved[1] / "consolidated.00.pth", weights_only=True)
-    assert equal(state, saved[0].state_dict())
-    assert json.loads((saved[1] / "params.json").read_text(encoding="utf-8"))["n_kv_heads"] == 2
+    assert equal(torch.load(directory / "consolidated.00.pth", weights_only=True), model.state_dict())
+    assert json.loads((directory / "params.json").read_text(encoding="utf-8"))["n_kv_heads"] == 2
 
 
 def split(model, directory, count, embedding_dim, **extra):
@@ -61,9 +58,8 @@ def test_a_missing_vocab_size_is_taken_from_the_tensors(small_model, tmp_path):
     model = small_model(head_dim=8, vocab_size=38)
     meta.save(model, tmp_path)
     split(model, tmp_path, 2, 1)
-    params = json.loads((tmp_path / "params.json").read_text(encoding="utf-8"))
     for missing in (-1, None):
-        (tmp_path / "params.json").write_text(json.dumps({**params, "vocab_size": missing}), encoding="utf-8")
+        change_json(tmp_path / "params.json", vocab_size=missing)
         assert load_args(tmp_path).vocab_size == 38
     assert equal(load_model(tmp_path).state_dict(), model.state_dict())
 
@@ -134,8 +130,7 @@ def test_tensors_that_do_not_match_are_listed(saved):
     ],
 )
 def test_params_of_another_architecture_are_an_error(saved, changes, words):
-    path = saved[1] / "params.json"
-    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **changes}), encoding="utf-8")
+    change_json(saved[1] / "params.json", **changes)
     with pytest.raises(ValueError, match=words) as error:
         load_args(saved[1])
     assert "\n" not in str(error.value)
@@ -208,14 +203,10 @@ def test_a_damaged_pickle_is_a_one_line_error(saved, commands):
     assert "\n" not in str(error.value)
 
 
-FIELDS = ["dim", "n_layers", "multiple_of", "ffn_dim_multiplier", "norm_eps"]
-
-
-@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("field", ["dim", "n_layers", "multiple_of", "ffn_dim_multiplier", "norm_eps"])
 @pytest.mark.parametrize("value", [0, -1, 10**400, "7", [1], {}, float("nan"), float("inf"), 1e308])
 def test_invalid_values_in_params_are_a_one_line_error(saved, field, value):
-    path = saved[1] / "params.json"
-    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), field: value}), encoding="utf-8")
+    change_json(saved[1] / "params.json", **{field: value})
     if (field, value) == ("norm_eps", 1e308):
         return  # a valid number
     with pytest.raises(ValueError, match=r"params.json|does not match") as error:

@@ -6,6 +6,7 @@ import shutil
 import struct
 
 import pytest
+from damage import change_json
 from tokenizer_helpers import LOSSLESS, trained_by_sentencepiece
 
 from model.decoding.chat import open_chat
@@ -57,7 +58,7 @@ def test_the_chat_template_is_saved_with_the_tokenizer(trained, tmp_path, form, 
     if place == "chat_template.jinja":
         (source / place).write_text(template, encoding="utf-8")
     else:
-        (source / place).write_text(json.dumps(config | {"chat_template": template}), encoding="utf-8")
+        change_json(source / place, chat_template=template)
     save_tokenizer(load_tokenizer(source), tmp_path / "target")
     for directory in (source, tmp_path / "target"):
         tokenizer = load_tokenizer(directory)
