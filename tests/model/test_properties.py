@@ -6,7 +6,7 @@ from typing import Literal, get_args, get_origin
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from generate import Options
@@ -187,6 +187,10 @@ def test_streamed_text_equals_decoded_text(tokenizers, kind, text, ids):
 
 
 @given(st.text("ab🦜"), st.lists(st.text("ab🦜", min_size=1, max_size=4), max_size=3), st.integers(1, 4))
+@example("abcd", ["abcd", "c"], 4)  # the one that ends first counts
+@example("aaab", ["aab"], 1)
+@example("a ENDs END", ["END"], 2)
+@example("the EN", ["END"], 1)
 def test_a_text_ends_before_its_first_stop_string_for_any_chunk_size(text, strings, size):
     stops = StopStrings(strings)
     emitted = "".join(stops.push(text[i : i + size]) for i in range(0, len(text), size)) + stops.flush()
