@@ -104,6 +104,10 @@ def test_the_scaling_of_llama_3_1_and_3_2_is_recognized():
         params_from(ModelArgs(dim=48, n_heads=6, rope_scaling=RopeScaling("llama3", 8.0, 4096)))
 
 
+def test_a_width_that_is_a_multiple_already_is_not_rounded_up():
+    assert hidden_dim(48, 32, None) == 128
+
+
 @pytest.mark.parametrize("width", [1, 2, 7, 96, 97, 127, 128, 129, 1000, 1001])
 def test_params_can_express_any_feed_forward_width(width):
     params = params_from(ModelArgs(dim=48, n_heads=6, hidden_dim=width))
