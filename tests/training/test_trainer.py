@@ -106,7 +106,7 @@ def test_a_network_is_checked_once_before_the_first_step(tmp_path, monkeypatch):
 
 
 def test_a_network_that_cannot_be_saved_is_refused_before_anything_is_written(tmp_path):
-    with pytest.raises(ValueError, match=r"^table .*test_trainer:Growing"):
+    with pytest.raises(ValueError, match="table is"):
         trainer(tmp_path, network=Growing)
     assert list(tmp_path.iterdir()) == []
 
