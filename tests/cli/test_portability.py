@@ -13,7 +13,7 @@ def test_training_resuming_generating_and_converting_work_with_the_restrictions_
     folder.mkdir()
     code_page = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "cp1252"}
     places = {"XDG_CACHE_HOME": str(folder / "cache"), "TMPDIR": str(folder)}
-    done = run_python(ROOT / "tests" / "windows.py", cwd=folder, env=os.environ | code_page | places)
+    done = run_python(ROOT / "tests" / "windows.py", cwd=folder, env=os.environ | code_page | places, errors="replace")
     assert done.returncode == 0, done.stderr
     assert "--- sample at step 2" in done.stdout
     assert "?" in done.stdout  # in place of characters that the code page lacks

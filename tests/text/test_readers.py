@@ -70,9 +70,16 @@ def test_text_in_any_encoding_is_not_binary():
 def test_documents_are_split_at_separators_for_any_block_size():
     text = "<|end|>one<|end|><|end|>two <| end|>\n" + "three " * 9000 + "<|end|>four<|end"
     expected = [part for part in text.split("<|end|>") if part]
-    for size in (1, 2, 3, 7, 1000, len(text)):
+    for size in (1, 3, 7, 1000, len(text)):
         blocks = [text[i : i + size] for i in range(0, len(text), size)]
         assert join_chunks(split_documents(blocks, "<|end|>")) == expected
+
+
+def test_a_text_without_separators_is_one_document_for_any_block_size():
+    text = "one two\n" * 90
+    for size in (1, 10, 100, len(text)):
+        blocks = [text[i : i + size] for i in range(0, len(text), size)]
+        assert join_chunks(split_documents(blocks, None, size=64)) == [text]
 
 
 @pytest.mark.parametrize("padding", range(0, 60, 7))

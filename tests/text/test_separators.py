@@ -102,6 +102,7 @@ TEXTS = {
     "percentages": "".join(f"It is {i}%\nof all.\n" for i in range(20)),
     "a program about tokens": "".join(f'    token{i} = "<|endoftext|>"\n' for i in range(20)),
     "an article about tokens": "Each text ends in the <|endoftext|> token, and the `<|endoftext|>` token is one.\n" * 9,
+    "lines about tokens": "This text ends in <|endoftext|>\n" * 9,
     "HTML": "".join(f"<p><s>{i} euros.</s>\n<s>{i}.50</s>\n half of it</p>\n" for i in range(20)),
     "Chinese": "天下大势，分久必合，合久必分。\n\n　　周末七国分争，并入于秦。\n" * 30,
     "one separator": "\n<|endoftext|>\n".join(stories(2)),
