@@ -11,13 +11,13 @@ import pytest
 import torch
 from damage import Damage, broken_bytes, broken_json
 from hypothesis import given
+from script_helpers import save_run
 from training_helpers import trainer
 
-from model import ModelArgs, Transformer
+from model import ModelArgs
 from model.cli import read_toml
 from model.decoding.prompts import read_texts
 from model.text import llama2c_tokenizer
-from model.text.train_tokenizer import train_tokenizer
 from model.training.config import SETTINGS_CLASSES
 from model.training.run_directory import read_metrics
 from model.training.state import load_state
@@ -67,10 +67,8 @@ def sound(tmp_path_factory) -> Path:
     """A directory with an undamaged model or file of every format."""
     base = tmp_path_factory.mktemp("sound")
     hf, other, by_meta, study, results = (base / name for name in ("hf", "json", "meta", "study", "results"))
-    file = train_tokenizer([TEXT], base / "tokenizer.model", vocab_size=ARGS.vocab_size)
-    tokenizer, model = load_tokenizer(file), Transformer(ARGS)
-    save_tokenizer(tokenizer, hf)
-    save_model(model, hf)
+    model = save_run(hf, TEXT, scale=1, **asdict(ARGS))
+    tokenizer = load_tokenizer(hf)
     shutil.copytree(hf, other)
     (other / "tokenizer.model").unlink()
     shard = "model-00001-of-00001.safetensors"
@@ -79,7 +77,7 @@ def sound(tmp_path_factory) -> Path:
     (other / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
     by_meta.mkdir()
     meta.save(model, by_meta)
-    shutil.copy(file, by_meta)
+    shutil.copy(hf / "tokenizer.model", by_meta)
     (base / "llama2c").mkdir()
     llama2c.save(model, base / "llama2c" / "model.bin")
     llama2c_tokenizer.save(tokenizer, base / "llama2c" / "model.tokenizer.bin")
