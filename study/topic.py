@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from model.cli.files import write_atomically
@@ -45,14 +46,10 @@ class Table:
         columns = []
         for column in zip(*cells):
             width = max(len(cell) for cell in column)
-            is_numeric = all(_looks_numeric(cell) for cell in column[1:])
+            is_numeric = all(cell.lstrip("+-−<")[:1].isdigit() or cell in ("-", "") for cell in column[1:])
             columns.append([cell.rjust(width) if is_numeric else cell.ljust(width) for cell in column])
         lines = ["  ".join(row).rstrip() for row in zip(*columns)]
         return "\n".join([self.title, *lines, *self.notes])
-
-
-def _looks_numeric(cell: str) -> bool:
-    return cell.lstrip("+-−<")[:1].isdigit() or cell in ("-", "")
 
 
 @dataclass
@@ -80,9 +77,7 @@ def check_plot(path: Path) -> None:
         raise ValueError(f"--plot is {path}: give a file in a directory that exists and is writable")
 
 
-def save_plot(
-    draw: Callable[[Any], None], path: Path, size: tuple[float, float] = (8, 4.5), description: str = ""
-) -> None:
+def save_plot(draw: Callable[[Any], None], path: Path, description: str = "") -> None:
     """Draw into the file ``path``, atomically. Raises ValueError like ``check_plot``.
 
     A PNG also stores ``description``, the printed report of the same run, so that it can be compared with its table.
@@ -90,7 +85,7 @@ def save_plot(
     check_plot(path)
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=size, dpi=100, layout="constrained")
+    figure = Figure(figsize=(8, 4.5), dpi=100, layout="constrained")
     draw(figure)
     write_atomically(path, lambda part: write_figure(figure, part, path.suffix[1:].lower(), description))
 
@@ -162,3 +157,13 @@ def windows_of(ids: np.ndarray, windows: int, length: int) -> Tensor:
     """Pieces of ``length`` tokens, evenly spaced over the text: int64 (windows, length)."""
     starts = np.linspace(0, len(ids) - length, windows).astype(int)
     return torch.from_numpy(np.stack([ids[start : start + length] for start in starts]).astype(np.int64))
+
+
+def losses_of(model: Transformer, inputs: Tensor, targets: Tensor, rows: int) -> Tensor:
+    """The loss of each target, in nats, computed ``rows`` texts at a time: (N, T), (N, T) -> (N, T)."""
+    # Allocated before the logits, because small tensors between large ones that are freed fragment the memory.
+    losses = torch.empty(inputs.shape)  # (N, T)
+    for x, y, out in zip(inputs.split(rows), targets.split(rows), losses.split(rows)):
+        logits = model(x).float()  # (rows, T, V)
+        out.copy_(F.cross_entropy(logits.transpose(1, 2), y, reduction="none"))
+    return losses

@@ -20,7 +20,7 @@ from study import __main__ as study_script
 from study.clocks import shown_pairs
 from study.decay import bound, inner, quarter_octaves
 from study.options import options_class
-from study.rotation_examples import VECTORS, exact, random_tokens, scores_at
+from study.rotation_examples import VECTORS, exact, random_tokens
 from study.topic import Table, save_plot
 from study.topics import TOPICS, run
 from study.trace import Steps, attention_call
@@ -203,7 +203,7 @@ def test_the_norm_in_relative_is_that_of_the_query():
     table[:, 0] *= 2  # no rotation: the norm of the first pair doubles
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("study.rotation_examples.precompute_freqs_cis", lambda *_: table)
-        norm = scores_at(tokens, torch.arange(3))["norm"]
+        norm = tokens.scores(torch.arange(3))["norm"]
     q = tokens.wq @ tokens.x
     longer = torch.cat((2 * q[:2], q[2:]))
     torch.testing.assert_close(norm, (longer.norm() / q.norm()).expand(3))
