@@ -128,29 +128,25 @@ def open_text(path: Path | None, data: tuple[str, ...], tokenizer: Tokenizer, ne
 
     Raises ValueError if there is no such text, or if it has fewer than ``needed`` tokens.
     """
+    path = path or newest_run()
+    trained_on = None if data else read_run_data_args(path)
     if data:
         text = "".join(open_documents(data).texts())
         ids = np.array(tokenizer.encode(text[-16 * needed :]))  # a token has fewer than 16 characters on average
         name = f"the end of {', '.join(data)}"
+    elif trained_on is None:
+        raise ValueError(f"{path} has no {CONFIG_FILE} that names its training text: give the text with --data")
     else:
-        ids, name = validation_text(path or newest_run(), tokenizer)
+        try:
+            ids = prepare_run_dataset(path, trained_on, tokenizer, context=1).val
+        except ValueError as error:
+            raise ValueError(f"the text of {path} cannot be read ({error}): give the text with --data") from None
+        name = f"the validation text of {', '.join(trained_on.val_data or trained_on.data)}"
     if len(ids) < needed:
         raise ValueError(
             f"{name} has {len(ids)} tokens, {needed} are needed: give more text with --data, or fewer --windows"
         )
     return ids, name
-
-
-def validation_text(path: Path, tokenizer: Tokenizer) -> tuple[np.ndarray, str]:
-    """The validation tokens of a training run, and the name of the text."""
-    data = read_run_data_args(path)
-    if data is None:
-        raise ValueError(f"{path} has no {CONFIG_FILE} that names its training text: give the text with --data")
-    try:
-        dataset = prepare_run_dataset(path, data, tokenizer, context=1)
-    except ValueError as error:
-        raise ValueError(f"the text of {path} cannot be read ({error}): give the text with --data") from None
-    return dataset.val, f"the validation text of {', '.join(data.val_data or data.data)}"
 
 
 def windows_of(ids: np.ndarray, windows: int, length: int) -> Tensor:
