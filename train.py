@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Train a language model on your own text: python train.py [CONFIG.toml] --data my.txt
 
-Flags override the TOML file, which overrides the defaults. The TOML file is configs/demo.toml if none is given: it sets
-a text, which --data replaces, and 2.5 minutes of training.
+Flags override the TOML file, which overrides the defaults. Without a text, train the demo, configs/demo.toml. With a
+text and no config, train for 2.5 minutes, or for --minutes, and choose the model that suits the text and the machine.
 """
 
 import startup  # noqa: F401, I001  must come before torch
@@ -11,27 +11,67 @@ import glob
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from model.cli import Parser, Settings, add_flags, read_flags, run_script
+import torch
+
+from model.cli import Parser, Settings, add_flags, note_if_slow, quantity, read_flags, run_script
 from model.cli.machine import keep_freed_memory
 from model.text.sources import PYTHON_DOCS
-from model.training.choice import show_plan
+from model.training.choice import choose, plan_text
 from model.training.config import CONFIG_FILE, SETTINGS_CLASSES
-from model.training.distributed import torchrun_ranks
+from model.training.console import Console
+from model.training.distributed import local_device, processes
 from model.training.prepared_text import prepare_text
-from model.training.resolve import resolve
-from model.training.run import run
+from model.training.run_directory import run_directory
+from model.training.settings import changes, resolve
+from model.training.trainer import Trainer, initial_model
 from model.weights.checkpoint import MODEL_CONFIGS, is_missing
 
 CONFIG_DIR = Path(__file__).parent / "configs"
 
 
 def main() -> int:
+    flags = parse_flags()
+    keep_freed_memory()
+    with processes(os.environ) as ranks:  # one, unless torchrun started more
+        # The first process does what ``first`` is given, and all get the result.
+        run = ranks.first(lambda: resolve(flags.config, CONFIG_DIR / "demo.toml", flags.settings, flags.resume, ranks))
+        text = prepare_text(run, ranks)
+        choice = ranks.first(lambda: choose(run, text, ranks, with_forecast=flags.plan))
+        run = choice.run
+        if flags.plan:
+            if ranks.is_first:
+                print(plan_text(choice, text, ranks))
+            return 0
+
+        with run_directory(run, text, ranks) as directory:
+            device = local_device(run.train.device, ranks)
+            torch.manual_seed(run.train.seed)
+            with note_if_slow(f"building       {quantity(run.model.n_layers, 'layer')} of width {run.model.dim}"):
+                model = initial_model(run, directory).to(device)
+            trainer = Trainer(model, text.dataset, run.train, directory, ranks, resume=flags.resume)
+            console = Console(trainer, text.tokenizer, run.data.start_text or "")
+            console.announce(changes(run), choice.forecast)
+            with console.running():
+                for measured in trainer.steps():
+                    console.show(measured)
+            return console.finish()
+
+
+class Flags(NamedTuple):
+    config: Path | None
+    settings: Settings
+    resume: bool
+    plan: bool
+
+
+def parse_flags() -> Flags:
     description = "Train a language model on your own text. Flags override the TOML file, which overrides the defaults."
     parser = Parser(text_flag="--data", prog="train.py", description=description)
     files = (
-        f"config: a TOML file, or one of {config_names()} (default: demo.toml); text: the same as --data; with "
-        "--resume: the run directory"
+        f"config: a TOML file, or one of {config_names()} (default without a text: demo.toml); text: the same as "
+        "--data; with --resume: the run directory"
     )
     parser.add_argument("arguments", nargs="*", metavar="CONFIG.toml|TEXT|RUN", help=files)
     parser.add_argument("--resume", action="store_true", help="continue RUN or --out_dir (default: the newest run)")
@@ -40,18 +80,10 @@ def main() -> int:
     )
     add_flags(parser, *SETTINGS_CLASSES)
     flags = parser.parse_args()
-
     if flags.plan and flags.resume:
         raise ValueError("--plan is for a new run: leave --resume out")
     config, settings = sort_arguments(flags.arguments, read_flags(flags, *SETTINGS_CLASSES), flags.resume)
-    keep_freed_memory()
-    ranks = torchrun_ranks(os.environ)
-    plan = resolve(config, CONFIG_DIR / "demo.toml", settings, flags.resume, ranks)
-    # Under torchrun the first process prepares the text, and the others read it from the cache.
-    text = prepare_text(plan) if ranks.is_first else None
-    if flags.plan:
-        return show_plan(plan, text) if text else 0
-    return run(plan, text)
+    return Flags(config, settings, flags.resume, flags.plan)
 
 
 def config_names() -> str:

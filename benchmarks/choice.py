@@ -14,6 +14,7 @@ programs disturb only the timing. A run is judged by its best validation loss, b
 import argparse
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,16 +25,14 @@ import torch
 
 from model.cli import Settings
 from model.cli.machine import keep_freed_memory
-from model.training.choice import apply_choice
-from model.training.config import PEAK_LR, TrainArgs
+from model.training.choice import Machine, time_models
+from model.training.config import PEAK_LR, Run, TrainArgs
 from model.training.distributed import Ranks
 from model.training.evaluation import validation_loss
-from model.training.plan import Plan
-from model.training.prepared_text import PreparedText, prepare_text
-from model.training.resolve import resolve_new
-from model.training.run import initial_model
-from model.training.sizing import Machine, choose_settings, text_facts, training_seconds, validation_settings
-from model.training.trainer import Trainer
+from model.training.prepared_text import Text, prepare_text
+from model.training.settings import resolve_new
+from model.training.sizing import best_model, choose_settings, text_facts, training_seconds, validation_settings
+from model.training.trainer import Trainer, initial_model
 
 STEP_TOKENS = 2048
 BATCH_SIZES = (2, 4, 8, 16)  # of fine-tuning
@@ -57,18 +56,21 @@ NEW_MODELS = [
 
 
 class Trial(NamedTuple):
-    """One run of the comparison; ``plan`` has a number of steps instead of minutes."""
+    """One run of the comparison, with a number of steps instead of minutes."""
 
     name: str
-    plan: Plan
-    text: PreparedText
+    run: Run
+    text: Text
 
 
-def trials(plan: Plan, text: PreparedText, machine: Machine, fractions: list[float]) -> list[Trial]:
+def trials(run: Run, text: Text, machine: Machine, fractions: list[float]) -> list[Trial]:
     """The choice, and the settings by hand to compare it with."""
-    chosen = choose_settings(plan.settings, text_facts(text.dataset, text.model_args.vocab_size), machine)
+    facts = text_facts(text.dataset, run.settings["vocab_size"])
+    speeds = time_models(machine, run.settings, facts)
+    model = best_model(speeds, run.settings, facts, processes=1)
+    chosen = run.settings | choose_settings(model, speeds[model], run.settings, facts)
     compared = [("the choice", chosen)]
-    if plan.train.init_from:
+    if run.settings.get("init_from"):
         for size in BATCH_SIZES:
             if size != chosen["batch_size"]:
                 compared.append(("by hand", chosen | {"batch_size": size, "max_steps": None}))
@@ -76,27 +78,26 @@ def trials(plan: Plan, text: PreparedText, machine: Machine, fractions: list[flo
             rate = fraction * PEAK_LR
             compared.append((f"{fraction} of the rates", chosen | {"lr": rate, "muon_lr": rate}))
     else:
-        compared += [("by hand", plan.settings | settings) for settings in NEW_MODELS]
-    return [by_steps(name, plan, text, settings, machine) for name, settings in compared]
+        compared += [("by hand", run.settings | settings) for settings in NEW_MODELS]
+    return [by_steps(Trial(name, replace(run, settings=settings), text), machine) for name, settings in compared]
 
 
-def by_steps(name: str, plan: Plan, text: PreparedText, settings: Settings, machine: Machine) -> Trial:
+def by_steps(trial: Trial, machine: Machine) -> Trial:
     """Time the settings, and replace the minutes by the number of steps that fit into them."""
-    plan, text = apply_choice(plan, text, settings)
-    speed = machine.tokens_per_second(text.model_args, plan.train)
-    tokens = training_seconds(settings["minutes"]) * speed
-    steps = max(1, int(tokens / (plan.train.batch_size * text.model_args.max_seq_len)))
-    if settings.get("max_steps"):  # the choice ends a run early that would see a small text too often
-        steps = min(steps, settings["max_steps"])
+    run = trial.run
+    tokens = training_seconds(run.settings["minutes"]) * machine.tokens_per_second(run.model, run.train)
+    steps = max(1, int(tokens / (run.train.batch_size * run.model.max_seq_len)))
+    if run.train.max_steps:  # the choice ends a run early that would see a small text too often
+        steps = min(steps, run.train.max_steps)
     length = validation_settings(steps, tokens) | {"minutes": None, "max_steps": steps}
-    return Trial(name, *apply_choice(plan, text, length))
+    return trial._replace(run=replace(run, settings=run.settings | length))
 
 
 def best_loss(trial: Trial) -> float:
     """Train a run; returns the best of its about ten validation losses."""
-    train = trial.plan.train
+    train = trial.run.train
     torch.manual_seed(train.seed)
-    trainer = Trainer(initial_model(trial.plan, trial.text.model_args, fresh=True), trial.text.dataset, train)
+    trainer = Trainer(initial_model(trial.run, Path()), trial.text.dataset, train)
     trainer.model.train()
     best = math.inf
     for _ in trainer.steps():
@@ -110,15 +111,15 @@ def best_loss(trial: Trial) -> float:
 
 def plan_trials(data: list[str], minutes: float, flags: Settings, fractions: list[float]) -> list[Trial]:
     settings = {name: value for name, value in flags.items() if value is not None}
-    plan = resolve_new(
-        None, ROOT / "configs" / "demo.toml", settings | {"data": tuple(data), "minutes": minutes}, Ranks()
-    )
-    text = prepare_text(plan)
-    return trials(plan, text, Machine(plan.network_class, text.dataset, torch.device("cpu")), fractions)
+    settings |= {"data": tuple(data), "minutes": minutes, "device": "cpu"}
+    run = resolve_new(None, ROOT / "configs" / "demo.toml", settings)
+    text = prepare_text(run, Ranks())
+    run = replace(run, settings=run.settings | text.settings)
+    return trials(run, text, Machine(run, text.dataset, Ranks()), fractions)
 
 
 def describe(minutes: float, trial: Trial) -> str:
-    model, train = trial.text.model_args, trial.plan.train
+    model, train = trial.run.model, trial.run.train
     size = f"{model.dim} wide, {model.n_layers} layers, context {model.max_seq_len}"
     training = f"batch size {train.batch_size}, dropout {train.dropout}, lr {train.lr}"
     return f"| {minutes} | {trial.name} | {size}, {training} | {train.max_steps:,} |"

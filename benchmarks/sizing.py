@@ -27,11 +27,10 @@ from torch import Tensor
 from model import ModelArgs, Transformer
 from model.cli import Parser, add_flags, from_settings, read_flags, run_script
 from model.cli.machine import keep_freed_memory
-from model.training.config import DataArgs, TrainArgs
+from model.training.config import DataArgs, Run, TrainArgs
 from model.training.distributed import Ranks
 from model.training.estimate import count_parameters
 from model.training.evaluation import validation_loss
-from model.training.plan import Plan
 from model.training.prepared_text import prepare_text
 from model.training.sizing import Law, best_ngram_loss, training_settings
 from model.training.trainer import Trainer
@@ -69,9 +68,8 @@ def train(flags: dict) -> dict:
     keep_freed_memory()
     torch.manual_seed(flags.get("seed", TrainArgs.seed))
     with_heads = flags | {"n_heads": flags.get("n_heads", max(1, flags["dim"] // 32))}
-    data, architecture = from_settings(DataArgs, flags), from_settings(ModelArgs, with_heads)
-    text = prepare_text(Plan(data, architecture, TrainArgs(sample_every=0), Path(), settings=flags))
-    dataset, model = text.dataset, text.model_args
+    text = prepare_text(Run(with_heads | {"sample_every": 0}, Path()), Ranks())
+    dataset, model = text.dataset, from_settings(ModelArgs, with_heads | text.settings)
     if flags.get("unique"):
         dataset = replace(dataset, train=dataset.train[-flags["unique"] :])
     settings = training_settings(model, flags["tokens"], len(dataset.train), flags)

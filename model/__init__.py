@@ -22,14 +22,20 @@ from .cache import KVCache
 from .config import ModelArgs
 from .decoding.batches import generate
 from .rope import apply_rotary_emb, precompute_freqs_cis, reshape_for_broadcast
+from .training.trainer import Trainer
 from .transformer import Transformer
+from .weights import load_model, load_tokenizer, save_model
 
 __all__ = [
     "KVCache",
     "ModelArgs",
+    "Trainer",
     "Transformer",
     "apply_rotary_emb",
     "generate",
+    "load_model",
+    "load_tokenizer",
     "precompute_freqs_cis",
     "reshape_for_broadcast",
+    "save_model",
 ]

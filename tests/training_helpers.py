@@ -13,8 +13,7 @@ import torch
 from model import ModelArgs, Transformer
 from model.text.dataset import Dataset
 from model.training.config import TrainArgs
-from model.training.distributed import Ranks, process_group, torchrun_ranks
-from model.training.run_directory import read_progress_and_identity
+from model.training.distributed import Ranks, processes
 from model.training.trainer import Trainer
 
 ARGS = ModelArgs(dim=16, n_layers=2, n_heads=2, hidden_dim=24, vocab_size=11, max_seq_len=8)
@@ -42,12 +41,8 @@ def trainer(
     defaults = {"batch_size": 8, "eval_every": 10, "max_steps": 20, "sample_every": 0}
     defaults |= {"device": "cpu", "dtype": "float32"}
     args = TrainArgs(out_dir=directory, **defaults | settings)
-    saved = read_progress_and_identity(directory) if resume else None
     torch.manual_seed(args.seed)
-    return Trainer(
-        network(model_args), text or dataset(), args, directory,
-        progress=saved[0] if saved else None, ranks=ranks, **clock,
-    )  # fmt: skip
+    return Trainer(network(model_args), text or dataset(), args, directory, ranks, resume=resume, **clock)
 
 
 def weights(model: Transformer) -> dict[str, torch.Tensor]:
@@ -85,8 +80,7 @@ def run_in_processes(world_size: int, work: Callable[[Ranks], object]) -> list[i
     def member(rank: int) -> None:
         os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_RANK": str(rank)}
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        ranks = torchrun_ranks(os.environ)
-        with process_group(ranks, torch.device("cpu")):
+        with processes(os.environ) as ranks:
             work(ranks)
 
     children = [forked(lambda rank=rank: member(rank)) for rank in range(world_size)]

@@ -8,7 +8,7 @@ files.py      atomic writes, JSON read with type checks
 """
 
 from .parser import Parser
-from .script import explain_out_of_memory, print_note, quantity, run_script
+from .script import explain_out_of_memory, note_if_slow, print_note, quantity, run_script
 from .settings import (
     Settings,
     add_flags,
@@ -28,6 +28,7 @@ __all__ = [
     "format_flags",
     "format_path",
     "from_settings",
+    "note_if_slow",
     "print_note",
     "quantity",
     "read_flags",

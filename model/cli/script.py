@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Timer
 from typing import Any, NoReturn
 
 import torch
@@ -19,6 +20,18 @@ OUT_OF_MEMORY = ("DefaultCPUAllocator", "out of memory", "bad_alloc")
 def print_note(text: str, end: str = "\n") -> None:
     """Print to stderr, because stdout is for results."""
     print(text, end=end, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def note_if_slow(note: str) -> Iterator[None]:
+    """Print the note if the ``with`` block takes longer than three seconds."""
+    timer = Timer(3.0, print_note, [note])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def quantity(count: int, noun: str, plural: str = "") -> str:

@@ -1,16 +1,18 @@
 """Every setting of a training run, and its range."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
-from ..cli import Settings, read_toml
+from ..cli import Settings, from_settings, read_toml
 from ..cli.machine import DeviceName
 from ..config import ModelArgs
-from ..ranges import raise_problems
+from ..ranges import Range, raise_problems, range_problems
 from ..text.sources import Documents, open_documents
+from ..transformer import Transformer
+from ..weights import find_network
 
 CONFIG_FILE = "config.toml"  # in a run directory: every setting of the run
 DEFAULT_STEPS = 2000
@@ -37,7 +39,9 @@ class DataArgs:
     ] = ("python-docs",)
     glob: Globs = ()
     val_data: Annotated[tuple[str, ...], "validation text (default: the end of the data)"] = ()
-    val_fraction: Annotated[float, "fraction of the data, from its end, that is kept for validation"] = 0.1
+    val_fraction: Annotated[
+        float, "fraction of the data, from its end, that is kept for validation", Range(0.00001, 0.9)
+    ] = 0.1
     text_key: TextKey = "text"
     doc_separator: Annotated[
         str | None, "separator between the documents of a file; '' for none (default: recognized)"
@@ -48,13 +52,7 @@ class DataArgs:
     tokenizer: Annotated[str, "bpe or char: train one on the data; or the FILE of a trained one"] = "bpe"
 
     def __post_init__(self) -> None:
-        raise_problems(self._problems())
-
-    def _problems(self) -> Iterator[str]:
-        if not self.data:
-            yield "data is empty: name at least one file"
-        if not 1e-5 <= self.val_fraction <= 0.9 and not self.val_data:
-            yield f"val_fraction is {self.val_fraction}: give a fraction from 0.00001 to 0.9, for example 0.1"
+        raise_problems([*range_problems(self), *([] if self.data else ["data is empty: name at least one file"])])
 
     def documents(self) -> Documents:
         """The text to train on, and to validate on unless ``val_data`` is given."""
@@ -75,30 +73,34 @@ class TrainArgs:
     """
 
     out_dir: Annotated[Path | None, "the run directory (default: a new one in runs/)"] = None
-    seed: Annotated[int, "random seed of the initial weights, the batches and dropout"] = 1337
-    batch_size: Annotated[int, "sequences per optimizer step, in all micro-batches and processes together"] = 32
-    micro_batch_size: Annotated[int | None, "sequences in memory at once, per process (default: all)"] = None
-    max_steps: Annotated[int | None, "optimizer steps (default: no limit if minutes are given, else 2000)"] = None
-    minutes: Annotated[float | None, "stop after this many minutes; the learning rate follows the clock"] = None
-    eval_every: Annotated[int, "steps between validations; each validation saves a checkpoint"] = 250
-    eval_tokens: Annotated[int, "about this many tokens in a validation"] = 200_000
-    sample_every: Annotated[int, "steps between generated samples (0: none)"] = 500
+    seed: Annotated[int, "random seed of the initial weights, the batches and dropout", Range(0)] = 1337
+    batch_size: Annotated[int, "sequences per optimizer step, in all micro-batches and processes", Range(1)] = 32
+    micro_batch_size: Annotated[int | None, "sequences in memory at once, per process (default: all)", Range(1)] = None
+    max_steps: Annotated[
+        int | None, "optimizer steps (default: no limit if minutes are given, else 2000)", Range(1)
+    ] = None
+    minutes: Annotated[
+        float | None, "stop after this many minutes; the learning rate follows the clock", Range(1e-9, 1e6)
+    ] = None
+    eval_every: Annotated[int, "steps between validations; each validation saves a checkpoint", Range(1)] = 250
+    eval_tokens: Annotated[int, "about this many tokens in a validation", Range(1)] = 200_000
+    sample_every: Annotated[int, "steps between generated samples (0: none)", Range(0)] = 500
     sample_prompt: Annotated[str, "prompt of the samples"] = ""
 
     optimizer: Annotated[Literal["muon", "adamw"], "muon: Muon for hidden matrices, AdamW for the rest"] = "muon"
     lr: Annotated[
-        float, "peak learning rate of AdamW (beside muon: 0.02 if train.py chooses settings, 0.006 with --init_from)"
+        float, "peak learning rate of AdamW; beside muon 0.02 if settings are chosen (--minutes)", Range(1e-12, 100)
     ] = 3e-3
-    muon_lr: Annotated[float, "peak learning rate of Muon (with --init_from: 0.006)"] = PEAK_LR
-    warmup: Annotated[float, "fraction of the run during which the learning rate rises"] = 0.02
-    decay_start: Annotated[float, "fraction of the run after which the learning rate decays"] = 0.3
+    muon_lr: Annotated[float, "peak learning rate of Muon; --init_from lowers both rates", Range(1e-12, 100)] = PEAK_LR
+    warmup: Annotated[float, "fraction of the run during which the learning rate rises", Range(0, 0.999)] = 0.02
+    decay_start: Annotated[float, "fraction of the run after which the learning rate decays", Range(0, 0.999)] = 0.3
     schedule: Annotated[Literal["linear", "cosine"], "shape of the learning rate decay"] = "linear"
-    min_lr: Annotated[float, "learning rate at the end of the decay, as a fraction of the peak"] = 0.0
-    weight_decay: Annotated[float, "decoupled weight decay of matrices"] = 0.1
-    beta1: Annotated[float, "AdamW beta1"] = 0.9
-    beta2: Annotated[float, "AdamW beta2"] = 0.95
-    grad_clip: Annotated[float, "clip the gradient norm to this (0: no clipping)"] = 1.0
-    dropout: Annotated[float, "dropout probability; helps when the text is small"] = 0.0
+    min_lr: Annotated[float, "learning rate at the end of the decay, as a fraction of the peak", Range(0, 0.999)] = 0.0
+    weight_decay: Annotated[float, "decoupled weight decay of matrices", Range(0, 100)] = 0.1
+    beta1: Annotated[float, "AdamW beta1", Range(0, 0.9999)] = 0.9
+    beta2: Annotated[float, "AdamW beta2", Range(0, 0.99999)] = 0.95
+    grad_clip: Annotated[float, "clip the gradient norm to this (0: no clipping)", Range(0, 1e6)] = 1.0
+    dropout: Annotated[float, "dropout probability; helps when the text is small", Range(0, 0.95)] = 0.0
 
     device: DeviceName = "auto"
     dtype: Annotated[Literal["auto", "float32", "bfloat16"], "for matrix products; auto: bfloat16 if native"] = "auto"
@@ -108,34 +110,12 @@ class TrainArgs:
     fsdp: Annotated[bool, "under torchrun: shard the model (FSDP2) instead of copying it (DDP)"] = False
 
     def __post_init__(self) -> None:
-        raise_problems(self._problems())
-
-    def _problems(self) -> Iterator[str]:
-        for name in ("batch_size", "micro_batch_size", "max_steps", "eval_every", "eval_tokens"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                yield f"{name} is {value}: give at least 1"
-            if value is not None and value >= 2**63:
-                yield f"{name} is {value}: give at least 1 and less than 2**63"
-        for name in ("seed", "sample_every"):
-            if not 0 <= getattr(self, name) < 2**63:
-                yield f"{name} is {getattr(self, name)}: give a number of at least 0 and less than 2**63"
-        if self.minutes is not None and not 0 < self.minutes <= 1e6:
-            yield f"minutes is {self.minutes}: give a number above 0, at most 1000000"
-        for name in ("lr", "muon_lr"):
-            if not 1e-12 <= getattr(self, name) <= 100:
-                yield f"{name} is {getattr(self, name)}: give a number from 1e-12 to 100, for example 0.003"
-        for name in ("warmup", "decay_start", "min_lr"):
-            if not 0 <= getattr(self, name) < 1:
-                yield f"{name} is {getattr(self, name)}: give a number of at least 0 and less than 1"
-        for name, highest in {"beta1": 0.9999, "beta2": 0.99999, "dropout": 0.95, "weight_decay": 100.0}.items():
-            if not 0 <= getattr(self, name) <= highest:
-                yield f"{name} is {getattr(self, name)}: give a number from 0 to {highest}"
-        if self.grad_clip != 0 and not 1e-6 <= self.grad_clip <= 1e6:
-            yield f"grad_clip is {self.grad_clip}: give a number from 1e-6 to 1e6, or 0 for no clipping"
-        micro_batch = self.micro_batch_size or 1
-        if micro_batch > 0 and self.batch_size % micro_batch:
-            yield f"batch_size is {self.batch_size}, not a multiple of micro_batch_size {self.micro_batch_size}"
+        problems = list(range_problems(self))
+        if not problems and self.batch_size % (self.micro_batch_size or 1):
+            problems.append(
+                f"batch_size is {self.batch_size}, not a multiple of micro_batch_size {self.micro_batch_size}"
+            )
+        raise_problems(problems)
 
     @property
     def step_limit(self) -> float:
@@ -158,6 +138,35 @@ class TrainArgs:
 
 
 SETTINGS_CLASSES = (DataArgs, ModelArgs, TrainArgs)  # their fields are the settings of a TOML file and of the flags
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run to start or to resume. Settings that are missing have the defaults of their dataclasses."""
+
+    settings: Settings
+    directory: Path
+    base: Path | None = None  # without --out_dir: the directory is the first free one of base, base-2, base-3 …
+    saved: Settings | None = None  # when resuming: the settings in the run directory
+    # when resuming: no setting of the text was given again, so the run's cached tokens are used if they are still there
+    keeps_text: bool = False
+    notes: tuple[str, ...] = ()  # to print when nothing can fail any more, so that an error stands alone
+
+    @cached_property
+    def data(self) -> DataArgs:
+        return from_settings(DataArgs, self.settings)
+
+    @cached_property
+    def model(self) -> ModelArgs:
+        return from_settings(ModelArgs, self.settings)
+
+    @cached_property
+    def train(self) -> TrainArgs:
+        return from_settings(TrainArgs, self.settings)
+
+    @property
+    def network(self) -> type[Transformer]:
+        return find_network(self.train.network) if self.train.network else Transformer
 
 
 def read_run_settings(model: Path) -> Settings:

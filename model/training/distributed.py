@@ -9,10 +9,12 @@ need it.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -20,8 +22,11 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from ..cli import quantity
+from ..cli.machine import pick_device
 from ..transformer import Transformer
 from ..weights.variants import make_network
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -54,12 +59,28 @@ class Ranks:
         dist.all_reduce(tensor, op)
         return tensor.tolist()
 
-    def broadcast(self, text: str) -> str:
-        """The text of the first process. The other processes wait for it."""
-        texts = [text]
-        if self.world_size > 1:
-            dist.broadcast_object_list(texts)
-        return texts[0]
+    def first(self, work: Callable[[], T]) -> T:
+        """Let the first process do the work, and give its result to all, which wait for it.
+
+        If the work fails, the first process raises its error, and the others exit without a word.
+        """
+        if self.world_size == 1:
+            return work()
+        answer: list[tuple[T] | None] = [None]
+        try:
+            if self.is_first:
+                answer = [(work(),)]
+        finally:
+            dist.broadcast_object_list(answer)
+        if answer[0] is None:
+            sys.exit(2)
+        return answer[0][0]
+
+    def in_turn(self, work: Callable[[], T]) -> T:
+        """Let the first process do the work, and then the others; each gets its own result."""
+        results: list[T] = []
+        self.first(lambda: results.append(work()))
+        return results[0] if self.is_first else work()
 
 
 def torchrun_ranks(environment: Mapping[str, str]) -> Ranks:
@@ -78,11 +99,12 @@ def torchrun_ranks(environment: Mapping[str, str]) -> Ranks:
     return Ranks(numbers["RANK"], numbers["WORLD_SIZE"], numbers["LOCAL_RANK"])
 
 
-def local_device(device: torch.device, ranks: Ranks) -> torch.device:
-    """The device of this process: under torchrun, each process of a machine uses a different GPU.
+def local_device(name: str, ranks: Ranks) -> torch.device:
+    """The device called ``name`` for this process: under torchrun, each process of a machine uses a different GPU.
 
-    Raises ValueError if the machine has fewer GPUs than processes.
+    Raises ValueError if there is no such device, or if the machine has fewer GPUs than processes.
     """
+    device = pick_device(name)
     if device.type == "cuda" and device.index is None and ranks.world_size > 1:
         count = torch.cuda.device_count()
         if ranks.local_rank >= count:
@@ -95,17 +117,18 @@ def local_device(device: torch.device, ranks: Ranks) -> torch.device:
 
 
 @contextmanager
-def process_group(ranks: Ranks, device: torch.device) -> Iterator[None]:
-    """Initialize the process group, if there are several processes."""
+def processes(environment: Mapping[str, str]) -> Iterator[Ranks]:
+    """Join the processes that torchrun started; without torchrun there is one."""
+    ranks = torchrun_ranks(environment)
     if ranks.world_size == 1:
-        yield
+        yield ranks
         return
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    # The other processes wait while the first one tokenizes, which may take hours for a long text.
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(hours=3))
+    # gloo also on machines with GPUs, for settings, and for --device cpu. The timeout is long, because the other
+    # processes wait while the first one tokenizes, which may take hours.
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(hours=12))
     try:
-        yield
+        yield ranks
     finally:
         dist.destroy_process_group()
 
@@ -117,10 +140,13 @@ def parallelize(model: Transformer, ranks: Ranks, fsdp: bool) -> nn.Module:
     """
     if ranks.world_size == 1:
         return model
+    device = model.tok_embeddings.weight.device
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # the one that NCCL uses
     if fsdp:
         from torch.distributed.fsdp import fully_shard
 
-        mesh = init_device_mesh(model.tok_embeddings.weight.device.type, (ranks.world_size,))
+        mesh = init_device_mesh(device.type, (ranks.world_size,))
         for layer in model.layers:
             fully_shard(layer, mesh=mesh)
         # By default the weights of the root stay gathered until a backward pass, and a validation has none.

@@ -69,14 +69,6 @@ def state_and_activation_bytes(
     return state, activations + LAYER_OBJECTS * model.n_layers + 24 * rows * (model.max_seq_len + 1)
 
 
-def build_seconds(args: ModelArgs) -> float:
-    """Approximate seconds to build the network: a millisecond per layer, and the time to draw all weights twice.
-
-    They are drawn in nn.Linear, and again in the network's initialization.
-    """
-    return args.n_layers / 1000 + count_parameters(args).total / 1e8
-
-
 def peak_memory(model: ModelArgs, train: TrainArgs, dtype: torch.dtype, world_size: int = 1) -> int:
     """Peak bytes that training adds to a process. This and PROCESS together are within 15% of measurements.
 

@@ -1,25 +1,25 @@
-"""Prepare the text of a plan: train or load the tokenizer, tokenize, split off the validation text."""
+"""Prepare the text of a run: train or load the tokenizer, tokenize, split off the validation text."""
 
 import dataclasses
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from ..cli import print_note, quantity
-from ..config import ModelArgs
+from ..cli import Settings, print_note, quantity
 from ..text.dataset import Dataset
-from ..text.prepare import prepare
+from ..text.prepare import changed_since
 from ..text.separators import recognize
 from ..text.sources import Documents
 from ..text.token_cache import cache_home
 from ..text.tokenizer import Tokenizer
 from ..text.train_tokenizer import TOKENIZER_KINDS, cached_tokenizer
 from ..weights import load_tokenizer
-from .config import DataArgs, TrainArgs
+from .config import DataArgs, Run, TrainArgs
+from .distributed import Ranks
 from .evaluation import sampled_blocks
-from .plan import Plan
-from .run_text import cached_dataset
+from .run_text import cached_dataset, tokenize
+from .sizing import candidate_models, needs_choice
 from .summary import format_rows
 
 MIN_DOCUMENTS = 100  # with fewer documents, a run of a few minutes does not learn what follows BOS
@@ -29,57 +29,72 @@ SAMPLED_TOKENS = 5_000_000  # tokens of the training text in which a start_text 
 START_TEXTS = ("\n\n", "\r\n\r\n", "\n", "\r\n", ".", "。", " ")
 
 
-@dataclass(frozen=True)
-class PreparedText:
-    """The text of a plan as tokens, and the model for it."""
+class Text(NamedTuple):
+    """The text of a run as tokens."""
 
     tokenizer: Tokenizer
     dataset: Dataset
-    model_args: ModelArgs  # the plan's; if trained from scratch, with the vocabulary size of the tokenizer
+    settings: Settings  # found in the text: doc_separator, start_text, and vocab_size of a model trained from scratch
     entries: list[Path]  # cache entries: the tokens, and the tokenizer if it was trained on the text
-    data: DataArgs  # the plan's, with doc_separator and start_text filled in
+    notes: list[str]  # for the user
 
 
-def prepare_text(plan: Plan) -> PreparedText:
-    """Train or load the tokenizer, tokenize, split. Results for the same files are reused from the cache."""
-    data, model = plan.data, plan.model_args
-    tokenizer_file: Path | None = None
+def prepare_text(run: Run, ranks: Ranks) -> Text:
+    """Train or load the tokenizer, tokenize, split. Results for the same files are reused from the cache.
+
+    The first process does this first. The others then do the same, and find its results in the cache; on another
+    machine they make them from the same text.
+    """
+    text = ranks.in_turn(lambda: read_text(run))
+    if ranks.first(lambda: text.dataset.fingerprint) != text.dataset.fingerprint:
+        raise ValueError(f"process {ranks.rank} has another text than the first process: give all the same files")
+    for note in (*run.notes, *text.notes) if ranks.is_first else ():
+        print_note(note)
+    return text
+
+
+def read_text(run: Run) -> Text:
+    """``prepare_text`` in one process."""
+    data = run.data
+    # If the model is chosen later, the candidates differ in size but not in context.
+    context = (candidate_models(run.settings)[0] if needs_choice(run) else run.model).max_seq_len
+    notes: list[str] = []
+    trained_tokenizer: Path | None = None
     documents: Documents | None = None
-    notes: list[str] = []  # printed when nothing can fail any more, so that an error stands alone
-    if plan.resume:
-        tokenizer = load_tokenizer(plan.directory, model.vocab_size)
+    if run.saved is not None:
+        tokenizer = load_tokenizer(run.directory, run.model.vocab_size)
     elif data.tokenizer in TOKENIZER_KINDS:
-        data, documents, notes = open_text(data)
-        vocab_size = plan.settings.get("vocab_size")
-        tokenizer_file = cached_tokenizer(documents, cache_home(), data.tokenizer, vocab_size)
-        tokenizer = load_tokenizer(tokenizer_file)
+        data, documents, notes_of_text = open_text(data)
+        notes += notes_of_text
+        vocab_size = run.settings.get("vocab_size")
+        trained_tokenizer = cached_tokenizer(documents, cache_home(), data.tokenizer, vocab_size)
+        tokenizer = load_tokenizer(trained_tokenizer)
         if data.tokenizer == "bpe" and vocab_size is None:
             notes.append(format_rows({"vocab_size": f"{tokenizer.vocab_size}, chosen to fit the text"}))
     else:
-        tokenizer = load_tokenizer(Path(data.tokenizer), model.vocab_size if plan.train.init_from else None)
-    if not (plan.resume or plan.train.init_from):
-        model = dataclasses.replace(model, vocab_size=tokenizer.vocab_size)
-    check_prompts(data, plan.train, tokenizer, model.max_seq_len)
-    dataset = cached_dataset(plan.directory, data) if plan.keeps_text else None
-    if dataset is None:
+        vocab_size = run.settings["vocab_size"] if run.settings.get("init_from") else None
+        tokenizer = load_tokenizer(Path(data.tokenizer), vocab_size)
+    check_prompts(run.settings, tokenizer, context)
+    dataset = cached_dataset(run.directory, data) if run.keeps_text else None
+    if dataset:
+        if changed := changed_since(dataset):
+            note = f"{abbreviate(changed)} changed since this run began, which continues with the text as it was"
+            notes.append(format_rows({"text": note}))
+    else:
         if documents is None:  # after the checks above, because it may read a pipe or download a file
-            data, documents, notes = open_text(data)
-        dataset = prepare(
-            documents,
-            tokenizer,
-            context=model.max_seq_len,
-            cache_dir=cache_home(),
-            val_fraction=data.val_fraction,
-            val_documents=data.val_documents(),
-        )
+            data, documents, notes_of_text = open_text(data)
+            notes += notes_of_text
+        dataset = tokenize(data, documents, tokenizer, context)
         documents.check_unchanged()  # a file may have changed after the tokenizer was trained on it
     check_variety(dataset, tokenizer)
-    entries = [dataset.entry, tokenizer_file.parent if tokenizer_file else None]
-    if data.start_text is None:
-        data = dataclasses.replace(data, start_text=choose_start_text(dataset, tokenizer, model.max_seq_len))
-    for note in notes:
-        print_note(note)
-    return PreparedText(tokenizer, dataset, model, [entry for entry in entries if entry], data)
+    start_text = data.start_text
+    if start_text is None:
+        start_text = choose_start_text(dataset, tokenizer, context)
+    found: Settings = {"doc_separator": data.doc_separator, "start_text": start_text}
+    if run.saved is None and not run.settings.get("init_from"):
+        found["vocab_size"] = tokenizer.vocab_size
+    entries = [dataset.entry, trained_tokenizer.parent if trained_tokenizer else None]
+    return Text(tokenizer, dataset, found, [entry for entry in entries if entry], notes)
 
 
 def open_text(data: DataArgs) -> tuple[DataArgs, Documents, list[str]]:
@@ -142,15 +157,14 @@ def occurrences(ids: np.ndarray, tokens: list[int]) -> int:
     return int(matches.sum())
 
 
-def check_prompts(data: DataArgs, train: TrainArgs, tokenizer: Tokenizer, context: int) -> None:
+def check_prompts(settings: Settings, tokenizer: Tokenizer, context: int) -> None:
     """Raise ValueError if ``sample_prompt`` or ``start_text`` leaves no room for a generated token."""
-    prompts = {}
-    if data.start_text:  # generate.py needs it even if there are no samples
-        prompts["start_text"] = data.start_text
-    if train.sample_every:
-        prompts["sample_prompt"] = train.sample_prompt
-    for name, prompt in prompts.items():
-        tokens = len(tokenizer.encode(prompt))
+    names = ["start_text"]  # generate.py needs it even if there are no samples
+    if settings.get("sample_every", TrainArgs.sample_every):
+        names.append("sample_prompt")
+    for name in names:
+        prompt = settings.get(name)
+        tokens = len(tokenizer.encode(prompt)) if prompt else 0
         if tokens >= context:
             raise ValueError(
                 f"{name} is {quantity(tokens, 'token')} long, which leaves no room for a sample in a context of "

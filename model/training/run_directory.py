@@ -1,48 +1,80 @@
-"""The run directory: its lock, the latest training state, and metrics.jsonl."""
+"""The run directory: made, locked, its settings and metrics.jsonl written."""
 
 import itertools
 import json
 import os
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
-import torch
 from filelock import FileLock, Timeout
-from torch import Tensor
 
+from ..cli import quantity, read_toml, toml_text
 from ..cli.files import check_is_file, remove_unfinished, write_text
-from ..transformer import Transformer
-from ..weights.tensors import load_tensors, read_metadata, save_tensors
+from ..text.token_cache import note_use
+from ..weights import save_tokenizer
 from ..weights.tokenizers import TEMPLATE
-from .config import CONFIG_FILE
-from .distributed import gather, shard_like
+from .config import CONFIG_FILE, SETTINGS_CLASSES, Run
+from .distributed import Ranks
+from .prepared_text import Text
+from .state import STATE, read_progress
 
-STATE = "training_state.safetensors"
 METRICS = "metrics.jsonl"
 MODEL_FILES = (STATE, "model.safetensors", "config.json")  # a directory with any of these holds a model
 TOKENIZER_FILES = ("tokenizer.model", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 RUN_FILES = (*MODEL_FILES, *TOKENIZER_FILES, TEMPLATE, "generation_config.json", CONFIG_FILE, METRICS, "loss.png")
-STATE_KEYS = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")  # the first three are AdamW's, the last is Muon's
-Optimizers = list[torch.optim.Optimizer]
 
 
-@dataclass
-class Progress:
-    """The state of a run besides weights and optimizer.
+@contextmanager
+def run_directory(run: Run, text: Text, ranks: Ranks) -> Iterator[Path]:
+    """Make the run directory, lock it against other trainers, and write settings and tokenizer. Yields its path.
 
-    It needs no generator state, because batches depend only on seed and step, and dropout on these and the rank.
+    ``--resume`` works even before the first checkpoint, except for text from a pipe, which must be given again.
+
+    Preparing the text may have taken hours, so checks of ``resolve`` are repeated under the lock: another process may
+    have finished a run in this directory, or resumed it with other settings. Raises ValueError if the run must not
+    start.
     """
+    with ExitStack() as lock:  # held by the first process
+        directory = ranks.first(lambda: write_run(run, text, lock))
+        if ranks.local_rank == 0:  # each machine may have a separate cache
+            for entry in text.entries:
+                note_use(entry, directory)
+        yield directory
 
-    step: int = 0
-    tokens: int = 0
-    train_seconds: float = 0.0  # training steps only
-    wall_seconds: float = 0.0  # including validation, samples and checkpoints
-    val_loss: float | None = None
-    best_val_loss: float | None = None
-    best_step: int = 0
+
+def write_run(run: Run, text: Text, lock: ExitStack) -> Path:
+    directory = make_first_free(run.base) if run.base else run.directory
+    directory.mkdir(parents=True, exist_ok=True)
+    lock.enter_context(locked(directory))
+    if run.saved is None:
+        check_free(directory)
+        save_tokenizer(text.tokenizer, directory)
+    else:
+        if read_toml(directory / CONFIG_FILE, *SETTINGS_CLASSES) != run.saved:
+            raise ValueError(f"{directory / CONFIG_FILE} changed after it was read: run again")
+        check_resumable(run, text)
+    write_text(directory / CONFIG_FILE, toml_text(run.data, run.model, replace(run.train, out_dir=directory)))
+    return directory
+
+
+def check_resumable(run: Run, text: Text) -> None:
+    """Raise ValueError if the state is from other text, or has already taken more than ``max_steps`` steps."""
+    saved = read_progress(run.directory)
+    if saved is None:
+        return
+    if saved.text != text.dataset.fingerprint:
+        raise ValueError(
+            f"{run.directory} was trained on another text, or another split of it: give the same --data as before, "
+            "leave it out, or start a new run"
+        )
+    if saved.progress.step > run.train.step_limit:
+        raise ValueError(
+            f"max_steps is {run.train.max_steps}, but {run.directory} has already taken "
+            f"{quantity(saved.progress.step, 'step')}: give more than that, or leave it out"
+        )
 
 
 def check_free(directory: Path) -> None:
@@ -62,14 +94,13 @@ def numbered(base: Path) -> Iterator[Path]:
 def make_first_free(base: Path) -> Path:
     """Make the first of the ``numbered`` directories that does not exist. Concurrent processes get different ones."""
     base.parent.mkdir(parents=True, exist_ok=True)
-    directories = numbered(base)
-    while True:
-        directory = next(directories)
+    for directory in numbered(base):
         try:
             directory.mkdir()
+            break
         except FileExistsError:
             continue
-        return directory
+    return directory
 
 
 @contextmanager
@@ -86,120 +117,6 @@ def locked(directory: Path, more_files: Collection[str] = ()) -> Iterator[None]:
     with lock:
         remove_unfinished(directory, (*RUN_FILES, *more_files))
         yield
-
-
-def optimizer_states(model: Transformer, optimizers: Optimizers) -> dict[str, dict[str, Any]]:
-    """The optimizer state of each parameter, by its name, so that groups and their order do not matter."""
-    names = {id(p): name for name, p in model.named_parameters()}
-    return {
-        names[id(p)]: optimizer.state[p]
-        for optimizer in optimizers
-        for group in optimizer.param_groups
-        for p in group["params"]
-    }
-
-
-def weights_of(model: Transformer) -> dict[str, Tensor]:
-    """The parameters (tied ones once) and the persistent buffers, which only a ``--network`` class may have."""
-    saved = model.state_dict()
-    return dict(model.named_parameters()) | {name: b for name, b in model.named_buffers() if name in saved}
-
-
-def full_state(model: Transformer, optimizers: Optimizers, keep: bool = True) -> dict[str, Tensor]:
-    """Unsharded weights and optimizer state by name, in main memory; empty if ``keep`` is False.
-
-    Every process must call it. Only one tensor at a time is gathered on the device.
-    """
-    parts = {f"model.{name}": weight for name, weight in weights_of(model).items()}
-    for name, state in optimizer_states(model, optimizers).items():
-        parts |= {f"optimizer.{key}.{name}": value for key, value in state.items()}
-    tensors = {}
-    for name, part in parts.items():
-        tensor = gather(part.detach())
-        if keep:
-            tensors[name] = tensor.cpu()
-    return tensors
-
-
-def save_state(directory: Path, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
-    """Save to a single file, so that weights, optimizer and step still match after a kill."""
-    save_tensors(directory / STATE, tensors, {"notes": json.dumps(notes)})
-
-
-def load_state(directory: Path, model: Transformer, optimizers: Optimizers) -> None:
-    """Restore the state that ``full_state`` collected, bit for bit. The model may be sharded differently now.
-
-    Every tensor is copied, because the file is memory-mapped, and Windows cannot replace a mapped file. Raises
-    ValueError for a tensor that this model and its optimizers do not have, or have in another shape.
-    """
-    tensors = load_tensors(directory / STATE)
-    weights, states = weights_of(model), optimizer_states(model, optimizers)
-    check_state(directory / STATE, tensors, weights, states)
-    with torch.no_grad():
-        for name, p in weights.items():
-            p.copy_(shard_like(tensors.pop(f"model.{name}"), p))
-    for name in list(tensors):
-        _, key, parameter = name.split(".", 2)
-        value, p = tensors.pop(name).clone(), weights[parameter]
-        # AdamW's state ``step`` is a scalar, which is not sharded.
-        states[parameter][key] = shard_like(value, p) if value.shape == p.shape else value.to(p.device)
-
-
-def check_state(
-    path: Path, tensors: Mapping[str, Tensor], weights: Mapping[str, Tensor], states: Mapping[str, Any]
-) -> None:
-    """Raise ValueError at the first weight that is missing, or tensor that is unknown or of another shape or dtype."""
-    for name in weights:
-        if f"model.{name}" not in tensors:
-            raise ValueError(f"{path} has no {name}: it belongs to another model; start a new run")
-    for name, tensor in tensors.items():
-        kind, _, parameter = name.partition(".")
-        key = ""
-        expected = kind == "model"
-        if kind == "optimizer":
-            key, _, parameter = parameter.partition(".")
-            expected = parameter in states and key in STATE_KEYS
-        if not (expected and parameter in weights):
-            raise ValueError(f"{path} holds {name}, which this model and optimizer do not have: start a new run")
-        dtype = weights[parameter].dtype
-        shape = () if key == "step" else tuple(weights[parameter].shape)
-        if tuple(tensor.shape) != shape or tensor.dtype != dtype:
-            raise ValueError(
-                f"{path}: {name} is {tensor.dtype} of shape {tuple(tensor.shape)}, not {dtype} of {shape}: "
-                "the file is damaged or belongs to another model; start a new run"
-            )
-
-
-def read_progress_and_identity(directory: Path) -> tuple[Progress, dict[str, Any]] | None:
-    """Progress and identity in the saved state, without reading a tensor; None before the first checkpoint.
-
-    Raises ValueError if the metadata does not have them.
-    """
-    path = directory / STATE
-    if not path.exists():
-        return None
-    text = read_metadata(path).get("notes")
-    if text is None:
-        raise ValueError(f"{path} was not written by this trainer: give another --out_dir")
-    try:
-        notes = json.loads(text)
-        progress, identity = notes["progress"], notes["identity"]
-        types = get_type_hints(Progress)
-        valid = isinstance(identity, dict) and progress.keys() == types.keys()
-        valid = valid and all(_fits_type(progress[name], kind) for name, kind in types.items())
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        valid = False
-    if not valid:
-        raise ValueError(f"{path} has damaged metadata: restore the file, or start a new run")
-    return Progress(**progress), identity
-
-
-def _fits_type(value: Any, kind: Any) -> bool:
-    if value is None:
-        return isinstance(None, kind)
-    if isinstance(value, bool):
-        return False
-    return isinstance(value, kind) and 0 <= value < 2**63
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

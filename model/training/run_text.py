@@ -14,7 +14,7 @@ from ..text.sources import Documents, is_pipe, is_url, open_documents
 from ..text.token_cache import cache_home, download_path, runs_using
 from ..text.tokenizer import Tokenizer
 from .config import DataArgs, read_run_settings
-from .run_directory import read_progress_and_identity
+from .state import read_progress
 
 
 def read_run_data_args(directory: Path) -> DataArgs | None:
@@ -23,31 +23,34 @@ def read_run_data_args(directory: Path) -> DataArgs | None:
     return from_settings(DataArgs, settings) if settings else None
 
 
-def saved_fingerprint(directory: Path) -> str | None:
-    """The fingerprint of the text on which the run was trained; None before its first checkpoint."""
-    saved = read_progress_and_identity(directory)
-    if saved is None:
-        return None
-    _, identity = saved
-    return identity.get("data")
-
-
 def cached_dataset(directory: Path, data: DataArgs) -> Dataset | None:
     """The tokens of the run from the cache; None if it has no checkpoint, or the cache does not have them.
 
     Raises ValueError instead of None if the text came from a pipe, because it cannot be read again.
     """
-    fingerprint = saved_fingerprint(directory)
+    saved = read_progress(directory)
     for entry in sorted(cache_home().glob("tokens-*")):
         if str(directory.absolute()) in runs_using(entry):
             dataset = load_dataset(entry, data.val_fraction)
-            if dataset and dataset.fingerprint == fingerprint:
+            if dataset and saved and dataset.fingerprint == saved.text:
                 return dataset
     if any(is_pipe(spec) for spec in (*data.data, *data.val_data)):
         raise ValueError(
             f"{directory} was trained on text from a pipe, and its tokens were not found in the cache: give --data"
         )
     return None
+
+
+def tokenize(data: DataArgs, documents: Documents, tokenizer: Tokenizer, context: int) -> Dataset:
+    """The tokens of the documents, split into training and validation text as ``data`` says."""
+    return prepare(
+        documents,
+        tokenizer,
+        context=context,
+        cache_dir=cache_home(),
+        val_fraction=data.val_fraction,
+        val_documents=data.val_documents(),
+    )
 
 
 def prepare_run_dataset(directory: Path, data: DataArgs, tokenizer: Tokenizer, context: int) -> Dataset:
@@ -58,15 +61,9 @@ def prepare_run_dataset(directory: Path, data: DataArgs, tokenizer: Tokenizer, c
     cached = cached_dataset(directory, data)
     if cached:
         return cached
-    dataset = prepare(
-        data.documents(),
-        tokenizer,
-        context=context,
-        cache_dir=cache_home(),
-        val_fraction=data.val_fraction,
-        val_documents=data.val_documents(),
-    )
-    if saved_fingerprint(directory) not in (None, dataset.fingerprint):
+    dataset = tokenize(data, data.documents(), tokenizer, context)
+    saved = read_progress(directory)
+    if saved and saved.text != dataset.fingerprint:
         names = ", ".join(data.data)
         raise ValueError(f"{names} changed since the training of {directory}: give the text to score with --data")
     return dataset

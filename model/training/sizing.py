@@ -1,28 +1,25 @@
 """Choose the size of the model and its training settings by the text, the speed of the machine and the minutes.
 
-A larger model learns more from each token, a smaller one sees more tokens in the same time, and a small text has only a
-limited amount to learn. ``Law`` weighs these against each other. benchmarks/sizing.py fits it to the runs in
-benchmarks/sizing.jsonl, and docs/scaling.md shows how well it predicts runs that it was not fitted to.
+Everything here is computed; choice.py measures the speed of each size on this machine. A larger model learns more from
+each token, a smaller one sees more tokens in the same time, and a small text has only a limited amount to learn.
+``Law`` weighs these against each other. benchmarks/sizing.py fits it to the runs in benchmarks/sizing.jsonl, and
+docs/scaling.md shows how well it predicts runs that it was not fitted to.
 """
 
 import dataclasses
 import math
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-import torch
 from torch import Tensor
 
 from ..cli import Settings, from_settings
 from ..config import ModelArgs
 from ..text.dataset import Dataset
-from ..transformer import Transformer
-from .config import PEAK_LR, TrainArgs
-from .estimate import check_training_memory, count_parameters, fits_memory
+from .config import PEAK_LR, Run, TrainArgs
+from .estimate import count_parameters
 from .evaluation import ngram_losses
-from .trainer import Trainer
 
 # Width and layers. The layers of each size have about twice the parameters of the size before, so that noise in the
 # timing rarely changes the choice. Short runs do best with few layers, because a few wide products are faster than many
@@ -33,7 +30,6 @@ NGRAM_ORDER = 6  # largest n of the n-gram models; the lowest of their losses sh
 # 0.7% higher after 1,400 (benchmarks/choice.py).
 SHORT_RUN_MINUTES = 2.0
 OVERHEAD = 0.05  # fraction of the minutes for validation, checkpoints and samples
-TIMING_ROUNDS = 3
 FINE_TUNING_EPOCHS = 3  # on two small texts, 3 epochs were better than 2 and 4 (benchmarks/choice.py)
 MIN_GAIN = 0.003  # relative reduction of the loss below which the remaining tokens are not worth their time
 # Embeddings are tied if the ``memorization`` of the run, epochs * sqrt(parameters / tokens of text), would be above
@@ -111,135 +107,81 @@ def best_ngram_loss(dataset: Dataset, vocab_size: int) -> float:
     return min(ngram_losses(dataset, vocab_size, NGRAM_ORDER))
 
 
-@dataclass(frozen=True)
-class Machine:
-    """The device, and the number of processes. Measures how fast a model trains there on the given text."""
-
-    network_class: type[Transformer]
-    dataset: Dataset
-    device: torch.device
-    processes: int = 1
-    # Seconds of the fastest step timed so far, by model and batch size
-    fastest: dict[tuple[ModelArgs, int], float] = field(default_factory=dict, init=False)
-
-    def tokens_per_second(self, model: ModelArgs, train: TrainArgs) -> float:
-        """Tokens per second of the fastest step timed so far.
-
-        Each call times three or more steps, for 0.35 seconds or longer. Once 1.5 seconds have passed it stops, even
-        after a single step.
-
-        The fastest step counts because other programs can only make a step slower. One process is timed, with its share
-        of the batch; the others are assumed to be as fast, and the result is the speed of all together.
-        """
-        torch.manual_seed(train.seed)
-        network = self.network_class(model).to(self.device)
-        trainer = Trainer(network, self.dataset, self._single_process(train))
-        trainer.model.train()
-        key = (model, train.batch_size)
-        fastest = self.fastest.get(key, math.inf)
-        spent = 0.0
-        steps = 0
-        while steps < 3 or spent < 0.35:
-            begin = time.perf_counter()
-            trainer.step(1.0)
-            if self.device.type != "cpu":
-                torch.accelerator.synchronize(self.device)  # the optimizer may still be running
-            seconds = time.perf_counter() - begin
-            fastest = min(fastest, seconds)
-            spent += seconds
-            steps += 1
-            if spent > 1.5:  # one to three slow steps are accurate enough
-                break
-        self.fastest[key] = fastest
-        return train.batch_size * model.max_seq_len / fastest
-
-    def _single_process(self, train: TrainArgs) -> TrainArgs:
-        """The settings of a single process that trains on its share of the batch."""
-        rows = train.batch_size // self.processes
-        micro_batch_size = train.micro_batch_size and math.gcd(rows, train.micro_batch_size)  # must divide the rows
-        return dataclasses.replace(train, batch_size=rows, micro_batch_size=micro_batch_size, compile=False, fsdp=False)
-
-
 def has_architecture(settings: Settings) -> bool:
     return bool(settings.get("init_from")) or {"dim", "n_layers"} <= settings.keys()
 
 
-def needs_choice(settings: Settings) -> bool:
+def needs_choice(run: Run) -> bool:
     """Whether anything is to be chosen: minutes are set, but not both an architecture and a batch size."""
-    complete = has_architecture(settings) and "batch_size" in settings
-    return bool(settings.get("minutes")) and not complete
+    complete = has_architecture(run.settings) and "batch_size" in run.settings
+    return run.saved is None and bool(run.settings.get("minutes")) and not complete
 
 
-def choose_settings(settings: Settings, facts: TextFacts, machine: Machine) -> Settings:
-    """``settings``, completed with those that suit the text, the machine and the minutes best.
+def best_model(speeds: Mapping[ModelArgs, float], settings: Settings, facts: TextFacts, processes: int) -> ModelArgs:
+    """The model with the lowest predicted loss. ``speeds`` are in tokens per second."""
 
-    Each round times the candidates again. ``machine`` keeps the fastest step of each, so the last round has the best
-    timings, and a short load from other programs does not decide. Raises ValueError if no candidate fits into the
-    memory.
-    """
-    for _ in range(TIMING_ROUNDS):
-        if has_architecture(settings):
-            complete = choose_training_settings(settings, facts, machine)
-        else:
-            complete = choose_model_settings(settings, facts, machine)
-    return complete
+    def loss(model: ModelArgs) -> float:
+        return predicted_loss(model, planned_tokens(model, speeds[model], settings, facts, processes), facts)
+
+    return min(speeds, key=loss)
 
 
-def choose_training_settings(settings: Settings, facts: TextFacts, machine: Machine) -> Settings:
-    """Choose the training settings for the architecture that the user or ``init_from`` sets."""
-    model = from_settings(ModelArgs, settings | {"vocab_size": facts.vocab_size})
-    seconds = training_seconds(settings["minutes"])
-    tokens = 1e4 * seconds  # a first estimate, until this model has been timed
-    for _ in range(2):
-        complete = training_settings(model, tokens, facts.train_tokens, settings, machine.processes)
-        if settings.get("init_from") and "weight_decay" not in settings:
-            complete["weight_decay"] = TrainArgs.weight_decay  # more would shrink the weights that the model has learnt
-        train = from_settings(TrainArgs, complete)
-        check_training_memory(model, train, machine.device, machine.processes)
-        affordable = affordable_tokens(model, train, machine, seconds)
-        tokens = affordable
-        if settings.get("init_from") and not settings.get("max_steps"):
-            tokens = min(affordable, FINE_TUNING_EPOCHS * facts.train_tokens)
-    steps = max(1, int(tokens / (train.batch_size * model.max_seq_len)))
+def predicted_loss(model: ModelArgs, tokens: float, facts: TextFacts) -> float:
+    return LAW.loss(facts.ngram_loss, count_parameters(model).hidden, tokens, facts.train_tokens)
+
+
+def choose_settings(
+    model: ModelArgs, speed: float, settings: Settings, facts: TextFacts, processes: int = 1
+) -> Settings:
+    """The settings for training ``model`` at ``speed`` tokens per second, without those in ``settings``."""
+    affordable = affordable_tokens(model, speed, settings, facts, processes)
+    tokens = useful_tokens(model, affordable, settings, facts)
+    if not has_architecture(settings) and "tie_embeddings" not in settings:
+        tied = memorization(model, tokens, facts.train_tokens) > TIE_ABOVE
+        model = dataclasses.replace(model, tie_embeddings=tied)  # takes the same time
+    chosen = training_settings(model, tokens, facts.train_tokens, settings, processes)
+    steps = max(1, int(tokens / (chosen["batch_size"] * model.max_seq_len)))
     if tokens < affordable:
-        complete = {"max_steps": steps} | complete
-    return validation_settings(steps, tokens) | complete | architecture_settings(model)
+        chosen["max_steps"] = steps
+    steps = min(steps, chosen.get("max_steps", steps))
+    chosen = architecture_settings(model) | validation_settings(steps, tokens) | chosen
+    return {name: value for name, value in chosen.items() if name not in settings}
 
 
-def choose_model_settings(settings: Settings, facts: TextFacts, machine: Machine) -> Settings:
-    """Choose the model, the batch size and the settings that depend on them.
+def planned_tokens(model: ModelArgs, speed: float, settings: Settings, facts: TextFacts, processes: int) -> float:
+    """How many tokens to train on at ``speed`` tokens per second."""
+    affordable = affordable_tokens(model, speed, settings, facts, processes)
+    return useful_tokens(model, affordable, settings, facts)
 
-    Tries sizes from small to large, until the predicted loss rises or the memory is too small.
+
+def affordable_tokens(model: ModelArgs, speed: float, settings: Settings, facts: TextFacts, processes: int) -> float:
+    """How many tokens fit into the minutes at ``speed`` tokens per second, and into ``max_steps``."""
+    tokens = training_seconds(settings["minutes"]) * speed
+    if not settings.get("max_steps"):
+        return tokens
+    batch_size = training_settings(model, tokens, facts.train_tokens, settings, processes)["batch_size"]
+    return min(tokens, settings["max_steps"] * batch_size * model.max_seq_len)
+
+
+def useful_tokens(model: ModelArgs, tokens: float, settings: Settings, facts: TextFacts) -> float:
+    """How many of ``tokens`` are worth training on; all of them if the user has fixed the steps or the architecture.
+
+    At most MAX_EPOCHS epochs of the text. Tokens at the end that lower the loss by less than MIN_GAIN are dropped.
+    Fine-tuning takes at most FINE_TUNING_EPOCHS.
     """
-    seconds = training_seconds(settings["minutes"])
-    tokens = 1e4 * seconds  # for the smallest size; a larger one starts from the tokens of the one before it
-    best: Settings | None = None
-    lowest_loss = math.inf
-    for model in candidate_models(default_context(settings) | settings | {"vocab_size": facts.vocab_size}):
-        hidden = count_parameters(model).hidden
-        provisional = training_settings(model, tokens, facts.train_tokens, settings, machine.processes)
-        train = from_settings(TrainArgs, provisional)
-        if not fits_memory(model, train, machine.device, machine.processes):
-            break
-        affordable = affordable_tokens(model, train, machine, seconds)
-        tokens = affordable
-        if not settings.get("max_steps"):
-            tokens = useful_tokens(facts.ngram_loss, hidden, affordable, facts.train_tokens)
-        loss = LAW.loss(facts.ngram_loss, hidden, tokens, facts.train_tokens)
-        if loss >= lowest_loss:
-            break
-        lowest_loss = loss
-        if "tie_embeddings" not in settings and memorization(model, tokens, facts.train_tokens) > TIE_ABOVE:
-            model = dataclasses.replace(model, tie_embeddings=True)  # takes the same time
-        best = training_settings(model, tokens, facts.train_tokens, settings, machine.processes)
-        best |= architecture_settings(model)
-        steps = max(1, int(min(tokens / (best["batch_size"] * model.max_seq_len), train.step_limit)))
-        if tokens < affordable:
-            best = {"max_steps": steps} | best
-        best = validation_settings(steps, tokens) | best
-    if best is None:
-        raise ValueError("not even the smallest model fits into the memory that is free: close other programs")
-    return best
+    unique_tokens = facts.train_tokens
+    if settings.get("max_steps"):
+        return tokens
+    if settings.get("init_from"):
+        return min(tokens, FINE_TUNING_EPOCHS * unique_tokens)
+    if has_architecture(settings):
+        return tokens
+    hidden = count_parameters(model).hidden
+    tokens = min(tokens, MAX_EPOCHS * unique_tokens)
+    good_enough = LAW.loss(facts.ngram_loss, hidden, tokens, unique_tokens) * (1 + MIN_GAIN)
+    while LAW.loss(facts.ngram_loss, hidden, 0.9 * tokens, unique_tokens) < good_enough:
+        tokens *= 0.9
+    return tokens
 
 
 def training_seconds(minutes: float) -> float:
@@ -247,28 +189,8 @@ def training_seconds(minutes: float) -> float:
     return 60 * minutes * (1 - OVERHEAD)
 
 
-def affordable_tokens(model: ModelArgs, train: TrainArgs, machine: Machine, seconds: float) -> float:
-    """How many tokens the machine can train on in these seconds, within ``max_steps``."""
-    by_time = seconds * machine.tokens_per_second(model, train)
-    return min(by_time, train.step_limit * train.batch_size * model.max_seq_len)
-
-
-def useful_tokens(ngram_loss: float, hidden: int, tokens: float, unique_tokens: int) -> float:
-    """How many of ``tokens`` are worth training on.
-
-    At most MAX_EPOCHS epochs of the text. Tokens at the end that lower the loss by less than MIN_GAIN are dropped.
-    """
-    tokens = min(tokens, MAX_EPOCHS * unique_tokens)
-    good_enough = LAW.loss(ngram_loss, hidden, tokens, unique_tokens) * (1 + MIN_GAIN)
-    fewest = tokens
-    while LAW.loss(ngram_loss, hidden, 0.9 * fewest, unique_tokens) < good_enough:
-        fewest *= 0.9
-    return fewest
-
-
-def forecast(model: ModelArgs, train: TrainArgs, facts: TextFacts, machine: Machine) -> Forecast:
-    """Predict the speed, the steps and the loss of a run with these settings on this machine."""
-    speed = machine.tokens_per_second(model, train)
+def forecast(model: ModelArgs, train: TrainArgs, facts: TextFacts, speed: float) -> Forecast:
+    """Predict the steps and the loss of a run with these settings, at ``speed`` tokens per second."""
     step_tokens = train.batch_size * model.max_seq_len
     steps = train.step_limit
     if train.minutes is not None:
@@ -276,13 +198,18 @@ def forecast(model: ModelArgs, train: TrainArgs, facts: TextFacts, machine: Mach
     steps = max(1, int(steps))
     if train.init_from:
         return Forecast(speed, steps)
-    loss = LAW.loss(facts.ngram_loss, count_parameters(model).hidden, steps * step_tokens, facts.train_tokens)
-    return Forecast(speed, steps, loss)
+    return Forecast(speed, steps, predicted_loss(model, steps * step_tokens, facts))
 
 
-def candidate_models(settings: Settings) -> Iterator[ModelArgs]:
-    """The sizes of LADDER from small to large, overridden by ``settings``. Impossible combinations are left out."""
-    seen = set()
+def candidate_models(settings: Settings) -> list[ModelArgs]:
+    """The sizes of LADDER from small to large, overridden by ``settings``. Impossible combinations are left out.
+
+    If ``settings`` fix the architecture, it is the only candidate. Raises ValueError if no candidate is possible.
+    """
+    if has_architecture(settings):
+        return [from_settings(ModelArgs, settings)]
+    settings = default_context(settings) | settings
+    found = []
     for width, n_layers in LADDER:
         dim = settings.get("dim", width)
         heads = most_heads(dim)
@@ -293,9 +220,9 @@ def candidate_models(settings: Settings) -> Iterator[ModelArgs]:
             args = from_settings(ModelArgs, model | settings)
         except ValueError:
             continue
-        if args not in seen:
-            seen.add(args)
-            yield args
+        if args not in found:
+            found.append(args)
+    return found or [from_settings(ModelArgs, settings)]
 
 
 def architecture_settings(model: ModelArgs) -> Settings:
@@ -309,13 +236,6 @@ def most_heads(dim: int) -> int:
     narrowest = 32 if dim < 384 else 64
     counts = [count for count in range(1, dim // narrowest + 1) if dim % (2 * count) == 0]
     return max(counts, default=1)
-
-
-def smallest_architecture(settings: Settings) -> Settings:
-    """The smallest candidate model, for checks before one is chosen; empty if no candidate is possible."""
-    candidates = candidate_models({"vocab_size": ModelArgs.vocab_size} | default_context(settings) | settings)
-    smallest = next(candidates, None)
-    return {} if smallest is None else dict(vars(smallest))
 
 
 def default_context(settings: Settings) -> Settings:
@@ -339,6 +259,8 @@ def training_settings(
     rows = max(2, min(rows, 64))
     unit = batch_unit(settings, processes)
     decay = 0.1 * max(1.0, memorization(model, tokens, unique_tokens) / 5) ** 1.5
+    if settings.get("init_from"):
+        decay = TrainArgs.weight_decay  # more would shrink the weights that the model has learnt
     chosen = {
         "batch_size": unit * max(1, round(rows / unit)),
         "lr": PEAK_LR if settings.get("optimizer", "muon") == "muon" else TrainArgs.lr,

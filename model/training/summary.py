@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -18,8 +19,8 @@ from .config import TrainArgs
 from .distributed import Ranks
 from .estimate import PROCESS, disk_needed, free_memory, peak_memory, readable_size
 from .evaluation import bits_per_byte, ngram_losses
-from .run_directory import Progress
 from .sizing import Forecast
+from .state import Progress
 
 WARN_BELOW_STEPS = 100  # fewer steps teach little
 MAX_PROMPT = 30  # characters of the prompt in the row ``next``, which is a command for generate.py
@@ -65,7 +66,11 @@ def run_facts(model: Transformer, args: TrainArgs, dataset: Dataset, device: tor
 
 
 def announcement(
-    run: RunFacts, steps_done: int = 0, changes: tuple[str, ...] = (), forecast: Forecast | None = None
+    run: RunFacts,
+    directory: Path | None,
+    steps_done: int = 0,
+    changes: Sequence[str] = (),
+    forecast: Forecast | None = None,
 ) -> str:
     """The settings, size and forecast of the run, before its first step.
 
@@ -81,7 +86,7 @@ def announcement(
         "baselines": f"{math.log(model.vocab_size):.3f} nats per token for uniform guesses, {run.unigram_loss:.3f} for "
         "token frequencies",
         "training": f"{_describe_length(run)}, dropout {args.dropout:g}",
-        "directory": f"{args.out_dir}",
+        "directory": f"{directory}",
     }
     if forecast:
         rows["expected"] = describe_forecast(run, forecast)
@@ -167,7 +172,9 @@ def overfitting_warning(progress: Progress, train_loss: float | None) -> str | N
     return None
 
 
-def summary(run: RunFacts, progress: Progress, train_loss: float | None = None, text: str = "") -> str:
+def summary(
+    run: RunFacts, directory: Path | None, progress: Progress, train_loss: float | None = None, text: str = ""
+) -> str:
     """The result of the run, its directory, and the next command.
 
     ``train_loss`` is a mean over the last steps, ``text`` the beginning of the training text.
@@ -192,9 +199,8 @@ def summary(run: RunFacts, progress: Progress, train_loss: float | None = None, 
     warning = overfitting_warning(progress, train_loss)
     if warning:
         rows["overfitting"] = warning
-    directory = str(run.args.out_dir)
-    rows["run directory"] = directory
-    command = f"python generate.py {format_path(directory)}"
+    rows["run directory"] = str(directory)
+    command = f"python generate.py {format_path(str(directory))}"
     if run.args.network:
         command += f" --network {quote(run.args.network)}"
     prompt = first_words(text)
@@ -221,7 +227,7 @@ def first_words(text: str) -> str:
     return words
 
 
-def resume_command(directory: Path) -> str:
+def resume_command(directory: Path | None) -> str:
     return f"python train.py --resume {format_flags({'out_dir': directory}, TrainArgs)}"
 
 

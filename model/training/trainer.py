@@ -3,9 +3,8 @@
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,20 +16,22 @@ from ..attention import Attention
 from ..cli.machine import pick_dtype
 from ..text.dataset import Dataset
 from ..transformer import FeedForward, Transformer
+from ..weights import open_checkpoint
 from ..weights.checkpoint import check_savable, write_model
-from .config import TrainArgs
+from ..weights.variants import make_network
+from .config import Run, TrainArgs
 from .distributed import Ranks, gather, parallelize, sync_gradients, unsharded
 from .evaluation import bits_per_byte, cross_entropy, validation_loss
 from .optimizer import build_optimizers, lr_fraction, set_learning_rate
-from .run_directory import METRICS, Metrics, Progress, full_state, load_state, save_state
+from .run_directory import METRICS, Metrics
+from .state import STATE, Progress, full_state, load_state, read_progress, save_state
 
 
 class Trainer:
     """Trains ``model`` in place, with checkpoints in ``directory``.
 
     A kill loses only the steps since the last checkpoint. The directory holds metrics.jsonl, the model with the best
-    validation loss, and the latest state. The state includes ``identity``, which must be the same when the run is
-    resumed. Without a directory nothing is validated or written.
+    validation loss, and the latest state. Without a directory nothing is validated or written.
     """
 
     def __init__(
@@ -39,24 +40,24 @@ class Trainer:
         dataset: Dataset,
         args: TrainArgs,
         directory: Path | None = None,
-        *,
-        identity: dict[str, Any] | None = None,
-        progress: Progress | None = None,
         ranks: Ranks | None = None,
+        *,
+        resume: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``progress`` resumes a run: it must be the one saved in ``directory``, and the state is loaded from there."""
+        """``resume`` continues from the state in ``directory``, if there is one."""
+        saved = read_progress(directory) if resume and directory else None
         self.model = model
         self.dataset = dataset
         self.args = args
         self.directory = directory
-        self.identity = identity or {}
-        self.progress = progress or Progress()
+        self.progress = saved.progress if saved else Progress()
         self.ranks = ranks or Ranks()
         self.clock = clock
         self.saved_step = self.progress.step
         self.stop_signal = 0  # set this in any process to a signal number to end the run after the current step
         self.stopped_by = 0  # the signal that ended the run, the same in all processes
+        self.fraction_done = 0.0  # of the steps or the minutes, the same in all processes
         self.context = model.args.max_seq_len
         self.device = model.tok_embeddings.weight.device
         self.dtype = pick_dtype(args.dtype, self.device)
@@ -69,12 +70,12 @@ class Trainer:
         # The same network three times: bare (``model``), in its DDP wrapper if it has one, and compiled if asked for.
         self.parallel = parallelize(model, self.ranks, args.fsdp)
         self.optimizers = build_optimizers(model, args, self.dtype)
-        if progress and directory:
-            load_state(directory, model, self.optimizers)
+        if saved and directory:
+            load_state(directory, model, self._optimizers_with_state())
         self.network = torch.compile(self.parallel) if args.compile else self.parallel
         self.metrics: Metrics | None = None
         if directory and self.ranks.is_first:
-            self.metrics = Metrics(directory / METRICS, progress.step if progress else None)
+            self.metrics = Metrics(directory / METRICS, saved.progress.step if saved else None)
 
     def run(self) -> Progress:
         """Take all steps."""
@@ -90,28 +91,28 @@ class Trainer:
         """
         begin = self.clock() - self.progress.wall_seconds
         self.model.train()
-        fraction_done = self._fraction_done(begin)
+        self._update_clock(begin)
         never_validated = self.directory is not None and self.progress.best_val_loss is None
         # Validate before the first step of fine-tuning, to show the starting point. Validate also if a resumed run has
         # no minutes left and was never validated, because its model would otherwise never be saved.
-        if never_validated and (self.args.init_from or fraction_done >= 1):
+        if never_validated and (self.args.init_from or self.fraction_done >= 1):
             yield self._record(self.validate(), begin)
-        while fraction_done < 1 and not self.stopped_by:
+        while self.fraction_done < 1 and not self.stopped_by:
             started = self.clock()
-            measured = self.step(lr_fraction(self.args, fraction_done))
+            measured = self.step(lr_fraction(self.args, self.fraction_done))
             measured["tokens_per_second"] = self._count_step(self.clock() - started)
-            fraction_done = self._fraction_done(begin)  # also sets ``stopped_by``
-            validating = self._is_validation_due(fraction_done)
+            self._update_clock(begin)
+            validating = self._is_validation_due()
             if validating:
                 measured |= self.validate()
             yield self._record(measured, begin, save=bool(validating or self.stopped_by))
 
-    def _is_validation_due(self, fraction_done: float) -> bool:
+    def _is_validation_due(self) -> bool:
         """True every ``eval_every`` steps and at the end, but not within ``eval_every / 4`` steps before the end."""
-        if fraction_done >= 1:
+        if self.fraction_done >= 1:
             return True
         step, interval = self.progress.step, self.args.eval_every
-        total_steps = step / max(fraction_done, 1e-9)
+        total_steps = step / max(self.fraction_done, 1e-9)
         return step % interval == 0 and total_steps - step > interval / 4
 
     def step(self, lr_fraction: float) -> dict[str, float]:
@@ -171,16 +172,12 @@ class Trainer:
         inputs, targets = (torch.from_numpy(part).to(self.device, non_blocking=True) for part in batch)
         return inputs, targets
 
-    def _fraction_done(self, begin: float) -> float:
-        """Update ``wall_seconds`` and ``stopped_by``; return the fraction of the run that is done.
-
-        ``stopped_by`` and the fraction are the same in all processes.
-        """
+    def _update_clock(self, begin: float) -> None:
+        """Update ``wall_seconds``, and in agreement with the other processes ``fraction_done`` and ``stopped_by``."""
         self.progress.wall_seconds = self.clock() - begin
-        fraction_done = self.args.fraction_done(self.progress.step, self.progress.wall_seconds)
-        fraction_done, signal = self.ranks.max([fraction_done, self.stop_signal], self.device)
+        done = self.args.fraction_done(self.progress.step, self.progress.wall_seconds)
+        self.fraction_done, signal = self.ranks.max([done, self.stop_signal], self.device)
         self.stopped_by = int(signal)
-        return fraction_done
 
     def _count_step(self, seconds: float) -> float:
         """Add a step to the progress; returns its tokens per second."""
@@ -204,12 +201,16 @@ class Trainer:
             self.metrics.write(self.progress.step, measured)
         if save and self.directory is not None:
             self.progress.wall_seconds = self.clock() - begin
-            state = full_state(self.model, self.optimizers, keep=self.ranks.is_first)
+            state = full_state(self.model, self._optimizers_with_state())
             if self.metrics:
                 self.metrics.sync()
-                save_state(self.directory, state, {"progress": asdict(self.progress), "identity": self.identity})
+                save_state(self.directory, state, self.progress, self.dataset.fingerprint)
             self.saved_step = self.progress.step
         return measured
+
+    def _optimizers_with_state(self) -> list[torch.optim.Optimizer]:
+        """The optimizers; none before their first step, because it makes their state."""
+        return self.optimizers if self.progress.step else []
 
 
 def dropout_seed(seed: int, step: int, rank: int) -> int:
@@ -226,3 +227,19 @@ def add_dropout(model: Transformer, probability: float) -> None:
         for module in model.modules():
             if isinstance(module, nn.Embedding | Attention | FeedForward):
                 module.register_forward_hook(lambda module, _, out: F.dropout(out, probability, module.training))
+
+
+def initial_model(run: Run, directory: Path) -> Transformer:
+    """A model with random weights, or with those of ``init_from`` and a context that may be shorter.
+
+    If ``directory`` has a state, it will replace the weights, so that they do not matter.
+    """
+    source = run.train.init_from
+    if source is None or (run.saved is not None and (directory / STATE).exists()):
+        return run.network(run.model)
+    checkpoint = open_checkpoint(source)
+    if replace(checkpoint.args, max_seq_len=run.model.max_seq_len) != run.model:
+        raise ValueError(f"{source} changed after it was read: run again")
+    model = make_network(run.network, run.model)
+    model.load_state_dict(checkpoint.model(network=run.network).state_dict(), assign=True)
+    return model.requires_grad_(True)

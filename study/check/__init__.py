@@ -1,20 +1,17 @@
-"""Check the reader's functions: they run in a separate process, and this file reports the results.
+"""Check the reader's functions: measure what they do, and name the mistake that a measurement shows.
 
-process.py       runs that process within limits, and collects its verdicts
-child.py         the process: loads the files, and has each function judged
+process.py       runs each function in a process of its own, within limits
+reader.py        loads the reader's files
+judge.py         the verdict on one function, and on all together
+calls.py         calls of the reader's functions, their exceptions, and the order of their arguments
 table.py, reshape.py, rotation.py, mask.py, cache.py, attention.py
-                 judge one function each: the right recipe, the known mistakes, and properties tested in order
-together.py      judges all functions together, if each is right alone
-recipe.py        recipes of named parts; a mistake is a wrong version of one part, and two at once are tried too
-faults.py        what is shown of a mistake: its name, and why it is wrong
+                 measure one function each, stage by stage: a stage that is wrong ends what depends on it
 forms.py         the forms of a rotation table
-counterparts.py  right versions of all functions
-calls.py         calls of the reader's functions
-properties.py    properties of right functions, and comparisons of results
-verdict.py       the verdict on one function, and its text
+faults.py        what is shown of a mistake: its name, and why it is wrong
+verdict.py       a measurement that differs from the expected one, and the text of a verdict
 
-A mistake is named if it returns the same numbers as the reader's function in the calls that are compared (each file
-says which). Otherwise the first property that fails is reported, with the smallest case that shows it.
+A right function passes all measurements, however it is written. What a wrong one does is shown as a measurement beside
+the expected value, with a name if the measurement shows a common mistake.
 """
 
 import math
@@ -32,8 +29,8 @@ def check(
     file: Annotated[
         Path | None, "a Python file, or a directory of them (`exercise` writes files to start from)"
     ] = None,
-    hint: Annotated[bool, "show only the property that fails, with the measured and the expected value"] = False,
-    seconds: Annotated[float, "time limit of your code; each function may use half of the remaining time"] = 10.0,
+    hint: Annotated[bool, "show only what was measured and what was expected, without the name of the mistake"] = False,
+    seconds: Annotated[float, "time limit of each of your functions and files"] = 5.0,
 ) -> Report:
     """Check your own RoPE, mask, cache and attention: reports each as right, or names its mistake.
 
@@ -50,7 +47,7 @@ def check(
     verdicts = judge_files(python_files(file), seconds)
     judged = [verdict for verdict in verdicts if verdict.function in FUNCTIONS]
     if not judged:
-        problem = next((verdict.hint for verdict in verdicts if verdict.outcome == "unloaded"), "")
+        problem = next((verdict.problem for verdict in verdicts if verdict.outcome == "unloaded"), "")
         if problem:
             raise ValueError(problem)
         names = ", ".join(FUNCTIONS)
@@ -70,7 +67,7 @@ def python_files(path: Path) -> list[Path]:
     if not path.is_dir():
         path.open("rb").close()  # an OSError names the file
         return [path]
-    order = ("rope", "cache", "attention")  # of the exercise: later files may import earlier ones
+    order = ("rope", "cache", "attention")  # of the exercise
     files = sorted(path.glob("*.py"), key=lambda file: (order.index(file.stem) if file.stem in order else 9, file.stem))
     if not files:
         command = f"python -m study exercise {quote(path.as_posix())}"

@@ -1,181 +1,165 @@
-"""Calls of the reader's functions: the values they return, the exceptions they raise, the arguments they overwrite."""
+"""Calls of the reader's functions: values, exceptions in one line, overwritten arguments, and their order."""
 
 import inspect
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
-from itertools import permutations
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-SIGNATURES = {
-    "precompute_freqs_cis": "precompute_freqs_cis(dim, end, theta)",
-    "reshape_for_broadcast": "reshape_for_broadcast(freqs_cis, x)",
-    "apply_rotary_emb": "apply_rotary_emb(xq, xk, freqs_cis)",
-    "causal_mask": "causal_mask(start_pos, T)",
-    "KVCache": "KVCache(args, batch_size)",
-    "update": "update(layer, start_pos, xk, xv)",
-    "attention": "attention(xq, xk, xv, freqs_cis, mask)",
-}
-FUNCTIONS = tuple(name for name in SIGNATURES if name != "update")
+from . import faults
+from .verdict import Finding
+
+FUNCTIONS = (
+    "precompute_freqs_cis",
+    "reshape_for_broadcast",
+    "apply_rotary_emb",
+    "causal_mask",
+    "KVCache",
+    "attention",
+)
 LOCALS_SHOWN = 6  # in the message of an exception
 
+# The names that readers give to an argument. An argument of another name is passed by its place.
+NAMES = {
+    "dim": ("dim", "head_dim", "d", "width"),
+    "end": ("end", "max_seq_len", "max_len", "seq_len", "length", "n_positions", "positions"),
+    "theta": ("theta", "base", "rope_theta"),
+    "freqs_cis": ("freqs_cis", "freqs", "table", "cis", "rotations"),
+    "x": ("x",),
+    "xq": ("xq", "q", "query", "queries"),
+    "xk": ("xk", "k", "key", "keys", "new_k", "new_keys"),
+    "xv": ("xv", "v", "value", "values", "new_v", "new_values"),
+    "start_pos": ("start_pos", "start", "pos", "offset", "past", "position"),
+    "T": ("T", "t", "seq_len", "length", "n_tokens", "n_new", "tokens"),
+    "layer": ("layer", "layer_id", "layer_idx", "layer_index"),
+    "mask": ("mask", "causal_mask", "attn_mask", "visible"),
+    "args": ("args", "config", "params", "cfg"),
+    "n_layers": ("n_layers", "layers", "num_layers"),
+    "batch_size": ("batch_size", "batch", "b", "max_batch_size"),
+    "n_kv_heads": ("n_kv_heads", "kv_heads", "num_kv_heads", "n_heads", "heads"),
+    "max_seq_len": ("max_seq_len", "max_len", "seq_len", "capacity", "length", "slots"),
+    "head_dim": ("head_dim", "dim", "d", "width"),
+}
 
-class OutOfTime(BaseException):
-    """Raised in the reader's code when its time is used up. The reader's ``except Exception`` does not catch it."""
+
+class Raised(Exception):
+    """The reader's code raised an exception; the message describes it in one line."""
+
+    def __init__(self, problem: str, error: BaseException) -> None:
+        super().__init__(problem)
+        self.error = error
 
 
 class Unwritten(Exception):
-    """Raised by ``Caller.trial`` if the reader's code raises NotImplementedError, as in the exercise files."""
+    """The reader's code raised NotImplementedError, as in the exercise files."""
 
 
-def out_of_time(seconds: float) -> str:
-    return f"it did not end within {seconds:.2g} seconds; is there an endless loop? (--seconds N gives more)"
-
-
-class Trial(NamedTuple):
-    """One call: the returned value, or None if it raised, and the names of the arguments that it overwrote."""
-
-    value: Any
-    error: BaseException | None
-    problem: str  # the error as a message
-    overwritten: tuple[str, ...]
-
-
-def first_problem(trials: Iterable[Trial]) -> str:
-    return next((trial.problem for trial in trials if trial.problem), "")
-
-
-def error_count(trials: Iterable[Trial]) -> int:
-    return sum(trial.error is not None for trial in trials)
-
-
-def raised_name(trial: Trial) -> str:
-    """The name of the exception that a call raised, ValueError for its subclasses."""
-    if isinstance(trial.error, ValueError):
-        return "ValueError"
-    return type(trial.error).__name__ if trial.error else "nothing"
-
-
-def parameters(function: str) -> list[str]:
-    return SIGNATURES[function].partition("(")[2][:-1].split(", ")
-
-
-@dataclass
 class Caller:
-    """Calls functions of one file within a time limit, and describes the exceptions that they raise."""
+    """Calls one function of the reader with copies of the arguments ``names``, in the order of its signature."""
 
-    path: Path
-    limited: Callable[[], AbstractContextManager[Any]] = nullcontext
-    namespaces: list[dict[str, Any]] = field(default_factory=list)  # of all files of the reader
-    explain_mistakes: bool = True  # otherwise a judge only decides whether a function is right
+    def __init__(self, function: Callable[..., Any], names: Sequence[str], path: Path) -> None:
+        self.function, self.names, self.path = function, names, path
+        self.order = written_order(function, names) or tuple(range(len(names)))
+        self.overwritten: list[str] = []  # arguments that a call has changed
 
-    def trial(self, call: Callable[..., Any], given: Sequence[Any], names: Sequence[str] = ()) -> Trial:
-        """Call with copies of ``given``; ``names`` are the names of the arguments in messages.
-
-        Raises Unwritten if the reader's code does not exist yet, and OutOfTime if it takes too long.
-        """
+    def __call__(self, *given: Any) -> Any:
+        """The returned value. Raises Raised, or Unwritten if the code does not exist yet."""
         copies = [duplicate(x) for x in given]
-        value, error, problem = None, None, ""
+        order = [place for place in self.order if place < len(given)]
         try:
-            with self.limited(), torch.enable_grad():
-                value = call(*copies)
+            with torch.enable_grad():
+                value = self.function(*(copies[place] for place in order))
             value = copy_to_cpu(value)
-        except OutOfTime:
-            raise
-        except BaseException as raised:
-            error, problem = raised, self.describe(raised, zip(names, given))
-            if isinstance(raised, NotImplementedError) and self.is_unwritten(raised):
-                raise Unwritten(problem) from raised
-        overwritten = [name for name, x, copy in zip(names, given, copies) if not unchanged(x, copy)]
-        return Trial(value, error, problem, tuple(overwritten))
+        except BaseException as error:  # SystemExit too
+            if isinstance(error, NotImplementedError) and self._is_unwritten(error):
+                raise Unwritten from error
+            raise Raised(describe(error, self.path, zip(self.names, given)), error) from error
+        for name, x, copy in zip(self.names, given, copies):
+            if name not in self.overwritten and not unchanged(x, copy):
+                self.overwritten.append(name)
+        return value
 
-    def trials(
-        self, call: Callable[..., Any], probes: Iterable[Sequence[Any]], names: Sequence[str] = ()
-    ) -> list[Trial]:
-        return [self.trial(call, given, names) for given in probes]
+    def attempt(self, *given: Any) -> Any:
+        """The returned value, or the Raised."""
+        try:
+            return self(*given)
+        except Raised as raised:
+            return raised
 
-    def other_order(
-        self,
-        make_call: Callable[[], Callable[..., Any]],
-        probes: Sequence[Sequence[Any]],
-        is_right: Callable[[Any, int], bool],
-    ) -> tuple[int, ...]:
-        """The first other order of the arguments in which the function is right; empty if there is none.
+    def order_finding(self, function: str) -> list[Finding]:
+        """A finding if the signature has the arguments in another order than the callers."""
+        if self.order == tuple(range(len(self.names))):
+            return []
+        yours = ", ".join(inspect.signature(self.function).parameters)
+        expected = ", ".join(self.names)
+        return [Finding(f"The order of the arguments of {function}", f"({yours})", f"({expected})", faults.ORDER)]
 
-        ``make_call`` returns the function, once for each order. ``is_right`` judges a value by the index of its probe.
-        """
-        for order in list(permutations(range(len(probes[0]))))[1:]:
-            call = make_call()
-            reordered = ([given[place] for place in order] for given in probes)
-            if all(is_right(self.trial(call, given).value, number) for number, given in enumerate(reordered)):
-                return order
-        return ()
+    def overwritten_finding(self) -> list[Finding]:
+        if not self.overwritten:
+            return []
+        return [Finding("Overwritten arguments", ", ".join(self.overwritten), "none", faults.CHANGED)]
 
-    def describe(self, error: BaseException, given: Iterable[tuple[str, Any]] = ()) -> str:
-        """The error and its line, with the shapes of the arguments and of the local tensors at that line."""
-        text = describe_error(error, self.path)
-        called_with = named_shapes(given)
-        if called_with:
-            text += f"; called with {called_with}"
-        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__) if self._is_theirs(frame)]
-        if frames:
-            variables = [item for item in frames[-1].f_locals.items() if not item[0].startswith("_")]
-            there = named_shapes(variables[-LOCALS_SHOWN:])
-            if there and there != called_with:
-                text += f"; there {there}"
-        return text
-
-    def is_unwritten(self, error: BaseException) -> bool:
-        """Whether the error was raised by a ``raise NotImplementedError`` in the file, as in the exercise files.
-
-        torch also raises this exception, for dtypes that it does not support.
-        """
+    def _is_unwritten(self, error: BaseException) -> bool:
+        """Whether a ``raise NotImplementedError`` in the file raised it. torch also does, for unsupported dtypes."""
         last = traceback.extract_tb(error.__traceback__)[-1]
         return last.filename == str(self.path) and "NotImplementedError" in str(last.line)
 
-    def _is_theirs(self, frame: Any) -> bool:
-        return frame.f_code.co_filename == str(self.path)
 
-    @contextmanager
-    def replaced(self, counterparts: dict[str, Callable[..., Any]], kept: str) -> Iterator[None]:
-        """Replace the reader's functions, except ``kept``, by our own under every name that refers to them."""
-        ours = {}
-        for namespace in self.namespaces:
-            for name, function in counterparts.items():
-                if name != kept and callable(namespace.get(name)):
-                    ours[id(namespace[name])] = function
-        for namespace in self.namespaces:
-            ours.pop(id(namespace.get(kept)), None)  # one function may have two names
-        before = []
-        for namespace in self.namespaces:
-            for name, value in list(namespace.items()):
-                if id(value) in ours:
-                    before.append((namespace, name, value))
-                    namespace[name] = ours[id(value)]
-        try:
-            yield
-        finally:
-            for namespace, name, value in before:
-                namespace[name] = value
+def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The positional parameters; none if the function has no signature."""
+    try:
+        found = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [each for each in found if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
 
 
-def describe_error(error: BaseException, path: Path) -> str:
-    """File, line, type and message of the error, on one line."""
+def required(function: Callable[..., Any]) -> int:
+    """The number of positional arguments without a default."""
+    return sum(each.default is each.empty for each in parameters(function))
+
+
+def roles_of(function: Callable[..., Any], roles: Iterable[str]) -> list[str]:
+    """The role of each positional parameter according to its name, empty if it has none of these roles."""
+    found = []
+    for parameter in parameters(function):
+        found.append(next((role for role in roles if parameter.name in NAMES[role]), ""))
+    return found
+
+
+def written_order(function: Callable[..., Any], names: Sequence[str]) -> tuple[int, ...] | None:
+    """The places of ``names`` in the order in which the reader's signature has them; None if its names do not say."""
+    found = roles_of(function, names)[: len(names)]
+    return tuple(names.index(role) for role in found) if sorted(found) == sorted(names) else None
+
+
+def describe(error: BaseException, path: Path, given: Iterable[tuple[str, Any]] = ()) -> str:
+    """File, line, type and message on one line, with the shapes of the arguments and of the local tensors there."""
     if isinstance(error, SyntaxError):
         place = f"{error.filename or path} line {error.lineno}" if error.lineno else str(path)
         return f"{place}: {type(error).__name__}: {error.msg}"
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-    where = f"{path} line {lines[-1]}" if lines else str(path)
-    text = " ".join(str(error).split())
-    if isinstance(error, EOFError) and not text:
-        text = "input() has nothing to read during the check"
-    name = type(error).__name__
-    return f"{where}: {name}: {text[:300]}" if text else f"{where}: {name}"
+    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if is_from(frame, path)]
+    text = f"{path} line {frames[-1][1]}" if frames else str(path)
+    message = " ".join(str(error).split())[:300]
+    if isinstance(error, EOFError) and not message:
+        message = "input() has nothing to read during the check"
+    text += f": {type(error).__name__}" + (f": {message}" if message else "")
+    called_with = named_shapes(given)
+    if called_with:
+        text += f"; called with {called_with}"
+    if frames and called_with:
+        variables = [item for item in frames[-1][0].f_locals.items() if not item[0].startswith("_")]
+        there = named_shapes(variables[-LOCALS_SHOWN:])
+        if there and there != called_with:
+            text += f"; there {there}"
+    return text
+
+
+def is_from(frame: Any, path: Path) -> bool:
+    return frame.f_code.co_filename == str(path)
 
 
 def named_shapes(variables: Iterable[tuple[str, Any]]) -> str:
@@ -192,6 +176,13 @@ def shape_of(value: Any) -> str:
     if isinstance(value, tuple | list) and value and all(isinstance(x, Tensor) for x in value):
         return " and ".join(shape_of(x) for x in value)
     return ""
+
+
+def kind(value: Any) -> str:
+    """The shape of a tensor or of a tuple of tensors, the type of any other value."""
+    if isinstance(value, Tensor) or (isinstance(value, tuple | list) and value):
+        return shape_of(value) or f"{type(value).__name__} of {len(value)}"
+    return type(value).__name__
 
 
 def duplicate(value: Any) -> Any:
@@ -220,20 +211,3 @@ def copy_to_cpu(value: Any) -> Any:
     if value.is_meta:
         raise ValueError("it returns a tensor on the meta device, which has no numbers")
     return (value if value.layout == torch.strided else value.to_dense()).cpu().clone()
-
-
-def required(function: Callable[..., Any]) -> int:
-    """The number of positional arguments without a default."""
-    try:
-        signature = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return 0
-    return sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in signature)
-
-
-def written_signature(function: Callable[..., Any]) -> str:
-    """The names of the reader's parameters in their order, in parentheses."""
-    try:
-        return "(" + ", ".join(inspect.signature(function).parameters) + ")"
-    except (TypeError, ValueError):
-        return "(...)"

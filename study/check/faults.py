@@ -88,6 +88,9 @@ POLAR = Fault("polar's arguments exchanged", "torch.polar takes the length first
 LENGTH = Fault("the length is not 1", "A rotation has length 1: torch.polar(torch.ones_like(angles), angles).", 4)
 DEGREES = Fault("degrees", "Angles are in radians: position 1 rotates pair 0 by 1 radian, which is 57.3 degrees.", 4)
 CIRCLES = Fault("a factor of pi", "The angle is p theta^(-2i/dim) radians, not multiplied or divided by 2 pi.", 4)
+FACTOR = Fault(
+    "a factor of the angles", "The angle is p theta^(-2i/dim) radians, without another factor: position 1 has 1.", 4
+)
 ADDED_ANGLES = Fault(
     "added instead of multiplied", "The angle is position times frequency: torch.outer(positions, freqs).", 4
 )
@@ -134,29 +137,29 @@ HEADS = Fault(
     "rotation along the head axis",
     "Head h was rotated by position h, whatever its token. x is (B, T, H, D): reshape the table to (1, T, 1, D/2), "
     "along axis 1. If T equals H, PyTorch raises no error.",
-    7,
+    6,
 )
 BATCH = Fault(
-    "rotation along the batch axis", "x is (B, T, H, D): the rows of the table belong to the tokens, axis 1.", 7
+    "rotation along the batch axis", "x is (B, T, H, D): the rows of the table belong to the tokens, axis 1.", 6
 )
 ONE_ROW = Fault(
     "one row of the table for all tokens",
     "Token t has row t of the table: freqs_cis[None, :, None], (1, T, 1, D/2).",
-    7,
+    6,
 )
 BROADCAST_AXES = Fault(
     "the table is along the wrong axes",
     "The result is (1, T, 1, D/2), with positions on axis 1 and pairs on the last: freqs_cis[None, :, None, :].",
-    7,
+    6,
 )
-ROW_SHIFTED = Fault("off by one row of the table", "Token t is rotated by row t of freqs_cis.", 7)
-ROW_ORDER = Fault("the rows of the table in another order", "Token t is rotated by row t of freqs_cis.", 7)
+ROW_SHIFTED = Fault("off by one row of the table", "Token t is rotated by row t of freqs_cis.", 6)
+ROW_ORDER = Fault("the rows of the table in another order", "Token t is rotated by row t of freqs_cis.", 6)
 COLUMN_ORDER = Fault("the columns of the table in reverse order", "Pair i is rotated by column i of freqs_cis.", 5)
 SCALED_X = Fault(
     "the vectors are scaled", "A rotation keeps the length of every pair: do not scale or normalize x or the result.", 1
 )
 X_RETURNED = Fault(
-    "x is returned instead of the table", "The function only reshapes the table: return freqs_cis[None, :, None, :].", 7
+    "x is returned instead of the table", "The function only reshapes the table: return freqs_cis[None, :, None, :].", 6
 )
 ONE_ANGLE = Fault(
     "one angle for all pairs", "Pair i has column i of freqs_cis: the table is (T, D/2), a column for each pair.", 5
@@ -192,40 +195,42 @@ PRODUCT = Fault(
     "A rotation multiplies the complex number x + jy by the table's. A sum or a quotient does not rotate.",
     1,
 )
+FORMULA = Fault(
+    "the formula of the rotation", "A pair (x, y) becomes (x cos a - y sin a, x sin a + y cos a): compare the terms.", 1
+)
 TWICE = Fault(
     "rotated twice",
     "A token at position p is rotated to 2p. If both q and k are, distances double; if only one is, a score depends on "
     "2m - n or m - 2n, not on the distance.",
-    7,
+    6,
 )
-UNROTATED = Fault("q and k are not rotated", "Apply apply_rotary_emb to xq and xk before the scores.", 7)
+UNROTATED = Fault("q and k are not rotated", "Apply apply_rotary_emb to xq and xk before the scores.", 6)
 ONE_NUMBER = Fault(
     "only one number of each pair is rotated", "Both change: x becomes x cos - y sin, and y becomes x sin + y cos.", 1
 )
 INPUT_RETURNED = Fault(
     "x is returned unrotated", "The result equals the input. Multiply by the table, and return the product.", 1
 )
-ONE_ROTATED = Fault(
-    "only one of q and k is rotated",
+ONLY_Q_ROTATED = Fault(
+    "only q is rotated",
     "A score depends on the distance only if both are rotated: (R_m q) . (R_n k). Otherwise it depends on m or on n.",
     2,
 )
-ONLY_Q_ROTATED = ONE_ROTATED._replace(name="only q is rotated")
-ONLY_K_ROTATED = ONE_ROTATED._replace(name="only k is rotated")
+ONLY_K_ROTATED = ONLY_Q_ROTATED._replace(name="only k is rotated")
 OPPOSITE = Fault(
     "q and k are rotated in opposite directions",
     "Then a score depends on the sum of the positions, m + n, instead of their difference. Rotate both the same way.",
     2,
 )
-NOT_RETURNED = Fault("nothing is returned", "The function ends without return, so the caller gets None.", 7)
-NOT_TWO = Fault("the result is not two tensors", "The caller unpacks a tuple of two tensors.", 7)
-ONE_RETURNED = Fault("only one of the two is returned", "The caller unpacks two tensors: return both.", 7)
+NOT_RETURNED = Fault("nothing is returned", "The function ends without return, so the caller gets None.", 6)
+NOT_TWO = Fault("the result is not two tensors", "The caller unpacks a tuple of two tensors.", 6)
+ONE_RETURNED = Fault("only one of the two is returned", "The caller unpacks two tensors: return both.", 6)
 EXCHANGED_QK = Fault(
     "q and k exchanged",
     "apply_rotary_emb returns q, then k: return them in this order, and unpack them in this order.",
-    7,
+    6,
 )
-SAME_QK = Fault("the same tensor twice", "The second result belongs to xk, and here it is that of xq.", 7)
+SAME_QK = Fault("the same tensor twice", "The second result belongs to xk, and here it is that of xq.", 6)
 UNFLATTENED = Fault(
     "flatten is missing", "The pairs are still an axis of size 2, (B, T, H, D/2, 2): end with .flatten(-2).", 5
 )
@@ -237,10 +242,10 @@ REAL_PART = Fault(
     "A rotated pair has two numbers, the real and the imaginary part: torch.view_as_real(...).flatten(-2).",
     5,
 )
-AXES = Fault("the axes are in another order", "The result has the axes of the input, (B, T, H, D): transpose back.", 7)
-SOME_BATCH = Fault("only one row of the batch", "Process all B texts of the batch, axis 0.", 7)
-SOME_TOKENS = Fault("only one token", "Process all T tokens, axis 1.", 7)
-SOME_HEADS = Fault("only one head", "Process all heads, axis 2.", 7)
+AXES = Fault("the axes are in another order", "The result has the axes of the input, (B, T, H, D): transpose back.", 6)
+SOME_BATCH = Fault("not all rows of the batch", "Process all B texts of the batch, axis 0.", 6)
+SOME_TOKENS = Fault("not all tokens", "Process all T tokens, axis 1.", 6)
+SOME_HEADS = Fault("not all heads", "Process all heads, axis 2.", 6)
 SOME_PAIRS = Fault("only some of the pairs", "All D/2 pairs are rotated, each by its own angle.", 5)
 
 # The mask.
@@ -373,6 +378,7 @@ SCALED = Fault("the stored numbers differ from xk and xv", "A cache stores keys 
 MIRRORED_SLOTS = Fault("the tokens of a chunk in reverse order", "Token t of the chunk goes to slot start_pos + t.", 8)
 CLEARED = Fault("earlier tokens are lost", "Each update empties the cache: allocate it once, in __init__.", 8)
 CACHE_AXES = Fault("the axes are in another order", "Keys and values are returned as (B, K, S, D).", 8)
+CACHE_DTYPE = Fault("the dtype changes", "Keys and values are returned in the dtype of xk and xv: .type_as(xk).", 8)
 ALL_LAYERS = Fault("all layers come back", "update returns one layer: self.keys[layer].", 8)
 WRONG_T = Fault("T is read from another axis", "Keys are (B, K, T, D): the number of new tokens is xk.shape[2].", 8)
 
@@ -382,115 +388,115 @@ TILED = Fault(
     "heads are tiled instead of repeated",
     "H / K neighbouring query heads share a key/value head: head h uses h // (H // K). repeat_interleave(H // K) does "
     "that; repeat gives h % K, which has the same shape.",
-    6,
+    7,
 )
 TILED_KEYS = TILED._replace(name="keys are tiled, values repeated")
 TILED_VALUES = TILED._replace(name="values are tiled, keys repeated")
-HEADS_REVERSED = Fault("the heads in reverse order", "Head h uses key/value head h // (H // K): repeat_interleave.", 6)
+HEADS_REVERSED = Fault("the heads in reverse order", "Head h uses key/value head h // (H // K): repeat_interleave.", 7)
 ONE_GROUP = Fault(
-    "one key/value head for all query heads", "Head h uses key/value head h // (H // K): repeat_interleave.", 6
+    "one key/value head for all query heads", "Head h uses key/value head h // (H // K): repeat_interleave.", 7
 )
 VALUES = Fault(
     "values are rotated",
     "Rotate only queries and keys, because RoPE affects the scores only. Rotated values put the position itself into "
     "the output, instead of a difference of positions.",
-    7,
+    6,
 )
-OUTPUT = Fault("the output is rotated", "Rotate only queries and keys, before the scores.", 7)
-UNSCALED = Fault("the scores are not divided by sqrt(D)", "D is the width of one head, the last axis of xq.", 6)
+OUTPUT = Fault("the output is rotated", "Rotate only queries and keys, before the scores.", 6)
+UNSCALED = Fault("the scores are not divided by sqrt(D)", "D is the width of one head, the last axis of xq.", 7)
 SCALE = Fault(
     "the scale of the scores",
     "Divide the scores by sqrt(D) once. D is the width of one head, the last axis of xq: not the width of all heads, "
     "and not the number of tokens.",
-    6,
+    7,
 )
-MASK_UNUSED = Fault("the mask is not used", "Set scores to -inf where the mask is False, before the softmax.", 6)
+MASK_UNUSED = Fault("the mask is not used", "Set scores to -inf where the mask is False, before the softmax.", 7)
 MASK_AFTER = Fault(
     "the mask comes after the softmax",
     "The softmax gave weight to hidden keys too, so the remaining weights do not sum to 1. Set the scores to -inf "
     "before the softmax.",
-    6,
+    7,
 )
 MASK_ZERO = Fault(
     "hidden keys get a score of 0",
     "The softmax gives a score of 0, or a score times False, the weight exp(0) = 1. Fill with -inf.",
-    6,
+    7,
 )
 MASK_SMALL = Fault(
-    "hidden keys get a score that is not -inf", "A finite score has weight in the softmax. Fill with -inf.", 6
+    "hidden keys get a score that is not -inf", "A finite score has weight in the softmax. Fill with -inf.", 7
 )
 MASK_ADDED = Fault(
-    "the boolean mask is added", "Adding True adds 1 to a visible score and hides nothing: masked_fill(~mask, -inf).", 6
+    "the boolean mask is added", "Adding True adds 1 to a visible score and hides nothing: masked_fill(~mask, -inf).", 7
 )
 OWN_MASK = Fault(
     "another mask than the argument",
     "The mask argument says which keys are visible, and it is not always a triangle: cached keys, a padded batch or a "
     "window have other masks.",
-    6,
+    7,
 )
-SELF_HIDDEN = Fault("a token does not see itself", "It sees itself where the mask is True.", 6)
-SOFTMAX = Fault("the softmax runs along the wrong axis", "The weights of a query over all keys sum to 1: dim=-1.", 6)
+SELF_HIDDEN = Fault("a token does not see itself", "It sees itself where the mask is True.", 7)
+SOFTMAX = Fault("the softmax runs along the wrong axis", "The weights of a query over all keys sum to 1: dim=-1.", 7)
 SOFTMAX_HEADS = Fault(
     "the softmax runs over the heads",
     "Scores are (B, H, T, S): the weights of a query over all keys sum to 1, so the axis is the last, dim=-1.",
-    6,
+    7,
 )
-NO_SOFTMAX = Fault("no softmax", "The weights are softmax(-1) of the scores: exp(score) divided by their sum.", 6)
+NO_SOFTMAX = Fault("no softmax", "The weights are softmax(-1) of the scores: exp(score) divided by their sum.", 7)
 NOT_NORMALISED = Fault(
-    "the weights do not sum to 1", "exp(score) is divided by the sum over the visible keys: softmax(-1) does both.", 6
+    "the weights do not sum to 1", "exp(score) is divided by the sum over the visible keys: softmax(-1) does both.", 7
 )
 NEGATED = Fault(
-    "the scores are negated", "The largest score has the largest weight: softmax(scores), not softmax(-scores).", 6
+    "the scores are negated", "The largest score has the largest weight: softmax(scores), not softmax(-scores).", 7
 )
-LOGARITHM = Fault("log_softmax instead of softmax", "The values are multiplied by weights, not by their logarithms.", 6)
-SOFTMAX_TWICE = Fault("the softmax is taken twice", "The weights are softmax(-1) of the scores, once.", 6)
+LOGARITHM = Fault("log_softmax instead of softmax", "The values are multiplied by weights, not by their logarithms.", 7)
+SOFTMAX_TWICE = Fault("the softmax is taken twice", "The weights are softmax(-1) of the scores, once.", 7)
 SCORES_OF_ONE = Fault(
-    "queries are compared with queries, or keys with keys", "A score is the product of a query and a key: q @ k.mT.", 6
+    "queries are compared with queries, or keys with keys", "A score is the product of a query and a key: q @ k.mT.", 7
 )
-COSINES = Fault("the scores are cosines", "A score is q . k / sqrt(D), not divided by the lengths of q and k.", 6)
+COSINES = Fault("the scores are cosines", "A score is q . k / sqrt(D), not divided by the lengths of q and k.", 7)
 WEIGHTS_TRANSPOSED = Fault(
-    "the weights are transposed", "Row t of the weights belongs to query t: weights @ v, (B, H, T, D).", 6
+    "the weights are transposed", "Row t of the weights belongs to query t: weights @ v, (B, H, T, D).", 7
 )
-MEAN = Fault("the mean instead of the sum", "The weights sum to 1 already: weights @ v, divided by nothing.", 6)
-ONE_HEAD_RETURNED = Fault("the heads are merged into one", "Each head keeps its own output: (B, T, H, D).", 6)
+MEAN = Fault("the mean instead of the sum", "The weights sum to 1 already: weights @ v, divided by nothing.", 7)
+ONE_HEAD_RETURNED = Fault("the heads are merged into one", "Each head keeps its own output: (B, T, H, D).", 7)
 SCORES_TRANSPOSED = Fault(
-    "queries and keys exchanged in the scores", "Row t of the scores belongs to query t: q @ k.transpose(-2, -1).", 6
+    "queries and keys exchanged in the scores", "Row t of the scores belongs to query t: q @ k.transpose(-2, -1).", 7
 )
-KEYS_MIXED = Fault("keys are summed instead of values", "The weights multiply the values: weights @ v.", 6)
-QUERIES_MIXED = Fault("queries are summed instead of values", "The weights multiply the values: weights @ v.", 6)
-RESIDUAL = Fault("something is added to the output", "Return weights @ v; the block adds the residual.", 6)
+KEYS_MIXED = Fault("keys are summed instead of values", "The weights multiply the values: weights @ v.", 7)
+QUERIES_MIXED = Fault("queries are summed instead of values", "The weights multiply the values: weights @ v.", 7)
+RESIDUAL = Fault("something is added to the output", "Return weights @ v; the block adds the residual.", 7)
 NOT_BACK = Fault(
-    "no transpose back", "The output is still (B, H, T, D): end with .transpose(1, 2), which gives (B, T, H, D).", 6
+    "no transpose back", "The output is still (B, H, T, D): end with .transpose(1, 2), which gives (B, T, H, D).", 7
 )
 VIEWED = Fault(
     "a view instead of a transpose",
     "reshape and view keep the order of the numbers in memory: from (B, H, T, D) to (B, T, H, D) that mixes tokens "
     "with heads. Write .transpose(1, 2).",
-    6,
+    7,
 )
 OVER_HEADS = Fault(
     "heads attend to heads",
     "The product must compare tokens: bring the heads before the tokens, (B, H, T, D), with .transpose(1, 2), before "
     "q @ k.transpose(-2, -1).",
-    6,
+    7,
 )
 REGROUPED = Fault(
-    "the heads of the output are in another order", "Head h of the output is query head h: undo the grouping.", 6
+    "the heads of the output are in another order", "Head h of the output is query head h: undo the grouping.", 7
 )
-WEIGHTS = Fault("the weights are returned", "Multiply the values by them: weights @ v, (B, H, T, D).", 6)
-SDPA = Fault("a fused attention function", "Write out the scores, the mask, the softmax and the weighted sum.", 6)
-RANDOM = Fault("different numbers on each call", "Equal arguments must give equal results: no dropout, no noise.", 6)
+WEIGHTS = Fault("the weights are returned", "Multiply the values by them: weights @ v, (B, H, T, D).", 7)
+SDPA = Fault("a fused attention function", "Write out the scores, the mask, the softmax and the weighted sum.", 7)
+RANDOM = Fault("different numbers on each call", "Equal arguments must give equal results: no dropout, no noise.", 7)
 
 # All functions.
 
-ORDER = Fault("the arguments are in another order", "The callers pass them by position, in this order.", 7)
+ORDER = Fault("the arguments are in another order", "The callers pass them by position, in this order.", 6)
 CHANGED = Fault(
-    "an argument is overwritten", "The caller may still need it. Write to a copy (x.clone()), or make new tensors.", 7
+    "an argument is overwritten", "The caller may still need it. Write to a copy (x.clone()), or make new tensors.", 6
 )
-DTYPE = Fault("the dtype changes", "Queries and keys keep their dtype: compute in float32, end with .type_as(x).", 7)
+DTYPE = Fault("the dtype changes", "Queries and keys keep their dtype: compute in float32, end with .type_as(x).", 6)
 SHAPE_UNCHECKED = Fault(
     "no ValueError for a table of another shape",
     "A table of 1 row would be broadcast over all T tokens without an error. Raise ValueError unless freqs_cis.shape "
     "is (x.shape[1], x.shape[3]).",
-    7,
+    6,
 )

@@ -1,4 +1,4 @@
-"""Judge ``causal_mask``: the right mask, the known mistakes, and the properties tested in order."""
+"""Measure ``causal_mask``: its shape, and the keys that each token sees, described by their diagonals."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,153 +7,162 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import faults as known
-from .calls import Caller, first_problem, parameters
+from . import faults
+from .calls import Caller, kind
 from .faults import Fault
 from .forms import Conventions
-from .properties import Comparison, Property, kind
-from .recipe import Explanation, Mistake, Recipe, explain
-from .verdict import Verdict, in_other_order, wrong
+from .verdict import Finding
 
-FUNCTION = "causal_mask"
+ARGUMENTS = ("start_pos", "T")
 CHUNKS = ((0, 2), (1, 2), (0, 4), (3, 5), (7, 2), (2, 1), (5, 3))  # start_pos, T; smallest first
 
 
-def visible(start_pos: int, T: int, diagonal: int = 0) -> Tensor:
-    """The right mask, (T, S); with ``diagonal``, its diagonal is moved to the right."""
-    return torch.ones(T, start_pos + T, dtype=torch.bool).tril(start_pos + diagonal)
+def visible(start_pos: int, T: int) -> Tensor:
+    """The right mask, (T, S)."""
+    return torch.ones(T, start_pos + T, dtype=torch.bool).tril(start_pos)
 
 
-RECIPE: Recipe = {"seen": visible, "result": lambda mask: mask}
+def read_mask(raw: Any, is_added: bool = False) -> tuple[Tensor | None, Fault | None]:
+    """The mask as booleans without leading axes of size 1, and the fault of its form if it has one.
 
-MISTAKES = [
-    Mistake(known.CORNER, "seen", lambda start, T: visible(start, T, -start)),
-    Mistake(known.CORNER, "seen", lambda start, T: visible(start, T).roll(-start, 1)),  # cached keys after the new ones
-    Mistake(known.SQUARE, "seen", lambda start, T: visible(0, T)),
-    Mistake(known.ALL_ROWS, "seen", lambda start, T: visible(0, start + T)),
-    Mistake(known.DIAGONAL, "seen", lambda start, T: visible(start, T, -1)),
-    Mistake(known.DIAGONAL, "seen", lambda start, T: visible(start, T, 1)),
-    Mistake(known.DIAGONAL, "seen", lambda start, T: visible(start, T, 2)),
-    Mistake(known.DIAGONAL, "seen", lambda start, T: visible(start, T, -2)),
-    Mistake(known.INVERTED_MASK, "result", lambda mask: ~mask),
-    Mistake(known.NO_MASK, "seen", lambda start, T: visible(start, T, T)),
-    Mistake(known.CACHED_HIDDEN, "seen", lambda start, T: visible(start, T) & (torch.arange(start + T) >= start)),
-    Mistake(known.NOTHING_SEEN, "seen", lambda start, T: visible(start, T, -start - T)),
-    Mistake(known.ITSELF, "seen", lambda start, T: visible(start, T) & ~visible(start, T, -1)),
-    Mistake(known.TRANSPOSED_MASK, "result", lambda mask: mask.T),
-    Mistake(known.TRANSPOSED_MASK, "seen", lambda start, T: ~visible(start, T, -1)),  # triu instead of tril
-    Mistake(known.TRANSPOSED_MASK, "seen", lambda start, T: ~visible(start, T, -start - 1)),
-    Mistake(known.MIRRORED, "result", lambda mask: mask.flip(1)),
-    Mistake(known.MIRRORED, "result", lambda mask: mask.flip(0)),
-    Mistake(known.CORNER, "seen", lambda start, T: visible(start, T, T - start)),  # the diagonal is T
-    Mistake(known.CORNER, "seen", lambda start, T: visible(start, T, start)),  # start_pos twice
-    Mistake(known.CORNER, "seen", lambda start, T: visible(start, T, 1 - start)),
-    Mistake(known.CORNER, "seen", lambda start, T: visible(start, T, -1 - start)),
-    Mistake(known.WINDOW, "seen", lambda start, T: visible(start, T) & ~visible(start, T, -2)),
-    Mistake(known.WINDOW, "seen", lambda start, T: visible(start, T) & ~visible(start, T, -T)),
-    Mistake(known.WINDOW, "seen", lambda start, T: visible(start, T) & (torch.arange(start + T) > 0)),
-    Mistake(known.MASK_COLUMNS, "seen", lambda start, T: torch.ones(T, start + T + 1, dtype=torch.bool).tril(start)),
-    Mistake(known.MASK_COLUMNS, "seen", lambda start, T: torch.ones(T, start + T - 1, dtype=torch.bool).tril(start)),
-    Mistake(known.MASK_COLUMNS, "seen", lambda start, T: torch.ones(T, start, dtype=torch.bool).tril(start)),
-    Mistake(known.MASK_COLUMNS, "seen", lambda start, T: torch.ones(1, start + T, dtype=torch.bool)),
-]
-
-
-def read_mask(raw: Any) -> tuple[Tensor | None, Fault | None]:
-    """The mask as booleans without leading axes of size 1, and the fault of its form if it has one."""
+    ``is_added`` if a number of any mask is negative: 0 then is visible, because the masks are added to the scores.
+    """
     fault = None
     if isinstance(raw, np.ndarray | list | tuple):
         try:
             raw = torch.as_tensor(np.asarray(raw))
         except (TypeError, ValueError):
             return None, None
-        fault = known.NUMPY
+        fault = faults.NUMPY
     if not isinstance(raw, Tensor) or raw.is_complex():
-        return None, known.NO_MASK_RETURNED if raw is None else None
+        return None, faults.NO_MASK_RETURNED if raw is None else None
     mask = raw.detach()
     if mask.ndim > 2 and mask.shape[:-2].numel() == 1:
         mask = mask.reshape(mask.shape[-2:])
     if mask.dtype == torch.bool:
         return mask, fault
-    numbers = mask.to(torch.float64)  # torch cannot compare tensors of every dtype
-    if (numbers < 0).any():  # 0 and -inf, or a large negative number, to be added to the scores
-        return numbers > -1, known.NOT_BOOLEAN
-    return numbers != 0, known.NOT_BOOLEAN
+    values = mask.to(torch.float64)  # torch cannot compare tensors of every dtype
+    if is_added or (values < 0).any():
+        return values > -1, faults.NOT_BOOLEAN
+    return values != 0, faults.NOT_BOOLEAN
 
 
-LOOK_SHAPE = "Look at the sizes: torch.ones(T, start_pos + T)."
-LOOK_ROWS = "Look at the diagonal: tril(diagonal=start_pos) keeps key start_pos + t in row t."
+def measure(call: Caller, conventions: Conventions) -> Iterator[Finding]:
+    yield from call.order_finding("causal_mask")
+    raws = [call(*chunk) for chunk in CHUNKS]
+    is_added = any(isinstance(raw, Tensor) and not raw.is_complex() and (raw.double() < 0).any() for raw in raws)
+    masks = [read_mask(raw, is_added)[0] for raw in raws]
+    shape = shape_finding(raws, masks)
+    if shape:
+        yield shape
+    fault = next((fault for _, fault in map(read_mask, raws) if fault), None)
+    if fault is faults.NO_MASK_RETURNED and shape and shape.fault is fault:
+        return
+    if fault:
+        raw = next(raw for raw in raws if read_mask(raw)[1])
+        yours = str(raw.dtype)[6:] if isinstance(raw, Tensor) else type(raw).__name__
+        yield Finding("The mask is a boolean tensor; it is of type", yours, "bool", fault)
+    if shape is None:
+        yield from cell_finding([mask for mask in masks if mask is not None])
 
 
-def mask_properties(masks: list[Tensor | None], raws: list[Any]) -> Iterator[Property]:
-    for (start, T), mask, raw in zip(CHUNKS, masks, raws):
-        of = f"start_pos {start}, T {T}"
-        shape = str(tuple(mask.shape)) if mask is not None else kind(raw)
-        sentence = f"{of}: the mask covers T new tokens and all start_pos + T keys; its shape"
-        yield Property(sentence, shape, str((T, start + T)), LOOK_SHAPE)
-    for (start, T), mask in zip(CHUNKS, masks):
-        if mask is None or mask.shape != (T, start + T):
-            continue
-        for t in range(T):
-            of = f"start_pos {start}, T {T}: token {t} is at position {start + t}"
-            yield Property(f"{of}; the number of keys it sees", int(mask[t].sum()), start + t + 1, LOOK_ROWS)
-            if mask[t].any():
-                last = int(mask[t].nonzero().max())
-                yield Property(f"{of}; the last key it sees", last, start + t, LOOK_ROWS)
-    for (start, T), raw in zip(CHUNKS, raws):
-        found = str(raw.dtype)[6:] if isinstance(raw, Tensor) else type(raw).__name__
-        sentence = f"start_pos {start}, T {T}: the mask is a boolean tensor, True where a token may see a key; it is"
-        yield Property(sentence, found, "bool", "Write dtype=torch.bool.")
+def shape_finding(raws: list[Any], masks: list[Tensor | None]) -> Finding | None:
+    """The first chunk whose mask has another shape than (T, S), and what all shapes have in common."""
+    shapes = [None if mask is None else tuple(mask.shape) for mask in masks]
+    wrong = [n for n, (start, T) in enumerate(CHUNKS) if shapes[n] != (T, start + T)]
+    if not wrong:
+        return None
+    start, T = CHUNKS[wrong[0]]
+    candidates = [
+        (faults.SQUARE, lambda start, T: (T, T)),
+        (faults.ALL_ROWS, lambda start, T: (start + T, start + T)),
+        (faults.TRANSPOSED_MASK, lambda start, T: (start + T, T)),
+        (faults.MASK_COLUMNS, lambda start, T: (T, None)),
+        (faults.MASK_COLUMNS, lambda start, T: (None, start + T)),
+    ]
+    fault = faults.NO_MASK_RETURNED if raws[wrong[0]] is None else None
+    for candidate, shape_of in candidates:
+        expected = [shape_of(*chunk) for chunk in CHUNKS]
+        if fault is None and all(shape and agree(shape, right) for shape, right in zip(shapes, expected)):
+            fault = candidate
+    shape = shapes[wrong[0]]
+    yours = kind(raws[wrong[0]]) if shape is None else str(shape)
+    sentence = f"start_pos {start}, T {T}: the mask covers T new tokens and all start_pos + T keys; its shape"
+    return Finding(sentence, yours, str((T, start + T)), fault)
 
 
-def comparisons(masks: list[Tensor | None], raws: list[Any]) -> Iterator[Comparison]:
-    for (start, T), mask, raw in zip(CHUNKS, masks, raws):
-        yield Comparison(f"{FUNCTION}({start}, {T})", [("mask", raw if mask is None else mask, visible(start, T))])
+def agree(shape: tuple[int, ...], right: tuple[int | None, ...]) -> bool:
+    return len(shape) == len(right) and all(size in (found, None) for found, size in zip(shape, right))
 
 
-def judge_mask(names: dict[str, Any], conventions: Conventions, caller: Caller) -> Verdict:
-    function = names[FUNCTION]
-    trials = caller.trials(function, CHUNKS, parameters(FUNCTION))
-    problem = first_problem(trials)
-    raws = [trial.value for trial in trials]
-    read = [read_mask(raw) for raw in raws]
-    masks = [mask for mask, _ in read]
-    form_faults = list(dict.fromkeys(fault for _, fault in read if fault))
-    right = all(is_visible(raw, number) for number, raw in enumerate(raws))
-    if right and not form_faults:
-        return Verdict(FUNCTION, "right")
-    if not right:
-        order = caller.other_order(lambda: function, CHUNKS, is_visible)
-        if order:
-            return in_other_order(FUNCTION, parameters(FUNCTION), order, function)
-    explanation = mask_explanation(masks, raws, complete=not problem)
-    if explanation is not None:
-        explanation = (*form_faults, *explanation)
-    verdict = wrong(FUNCTION, explanation, mask_properties(masks, raws), comparisons(masks, raws), 8, problem)
-    if explanation is None and not problem:  # removing the fault of the form would not make the mask right
-        verdict.remarks += [f"Also: {fault.name}." for fault in form_faults]
-    return verdict
+def diagonals(start: int, T: int) -> Tensor:
+    """The distance of each key from the token's own, (T, S): 0 is the token itself, 1 the next."""
+    return torch.arange(start + T)[None, :] - torch.arange(start, start + T)[:, None]
 
 
-def is_visible(raw: Any, number: int) -> bool:
-    mask, _ = read_mask(raw)
-    return mask is not None and torch.equal(mask, visible(*CHUNKS[number]))
+def cell_finding(masks: list[Tensor]) -> Iterator[Finding]:
+    wrong = [n for n, mask in enumerate(masks) if not torch.equal(mask, visible(*CHUNKS[n]))]
+    if not wrong:
+        return
+    start, T = CHUNKS[wrong[0]]
+    mask, right = masks[wrong[0]], visible(start, T)
+    t = int((mask != right).any(1).nonzero()[0])
+    sentence = f"start_pos {start}, T {T}: token {t} is at position {start + t}; it sees the keys"
+    fault = cell_fault(masks)
+    if fault is None and all(torch.equal(masks[n], visible(*CHUNKS[n])) for n in range(len(masks)) if CHUNKS[n][0]):
+        sentence = f"Wrong only without cached keys. {sentence}"
+    yield Finding(sentence, keys_text(mask[t]), keys_text(right[t]), fault)
 
 
-def mask_explanation(masks: list[Tensor | None], raws: list[Any], complete: bool) -> Explanation | None:
-    """The mistake in the returned masks. ``complete`` if no call raised.
+def keys_text(row: Tensor) -> str:
+    """``0 .. 4``, or a list."""
+    keys = row.nonzero()[:, 0].tolist()
+    if not keys:
+        return "none"
+    if len(keys) > 1 and keys == list(range(keys[0], keys[-1] + 1)):
+        return f"{keys[0]} .. {keys[-1]}"
+    return ", ".join(map(str, keys))
 
-    Chunks without a readable mask are skipped, unless no chunk has one.
-    """
-    if all(mask is None for mask in masks):
-        return () if all(raw is None for raw in raws) and complete else None
 
-    def fits(parts: Recipe) -> bool:
-        for chunk, mask in zip(CHUNKS, masks):
-            if mask is not None and not torch.equal(mask, parts["result"](parts["seen"](*chunk))):
-                return False
-        return True
+def cell_fault(masks: list[Tensor]) -> Fault | None:
+    """The fault that the cells of all masks, of the right shapes, have in common."""
+    cases = [
+        (mask, visible(*chunk), diagonals(*chunk), start, T)
+        for mask, chunk in zip(masks, CHUNKS)
+        for start, T in [chunk]
+    ]
 
-    if fits(RECIPE):
-        return () if complete else None
-    return explain(RECIPE, MISTAKES, fits)
+    def always(expected: Any) -> bool:
+        return all(torch.equal(mask, expected(right, d, start, T)) for mask, right, d, start, T in cases)
+
+    if always(lambda right, d, start, T: ~right):
+        return faults.INVERTED_MASK
+    if always(lambda right, d, start, T: torch.zeros_like(right)):
+        return faults.NOTHING_SEEN
+    if always(lambda right, d, start, T: torch.ones_like(right)):
+        return faults.NO_MASK
+    if always(lambda right, d, start, T: d == 0):
+        return faults.ITSELF
+    if always(lambda right, d, start, T: right & (d >= -start - torch.arange(T)[:, None] + start)):
+        return faults.CACHED_HIDDEN
+    if always(lambda right, d, start, T: d >= 0) or always(lambda right, d, start, T: d + start >= 0):
+        return faults.TRANSPOSED_MASK
+    if always(lambda right, d, start, T: right.flip(1)) or always(lambda right, d, start, T: right.flip(0)):
+        return faults.MIRRORED
+    if always(lambda right, d, start, T: right.roll(-start, 1)):
+        return faults.CORNER
+    lasts = [last_diagonal(mask, d) for mask, _, d, _, _ in cases]
+    if all(last is not None for last in lasts):  # each token sees all keys up to a diagonal
+        # At the edges of a mask several diagonals give the same cells, so each chunk allows a range of them.
+        if any(all(low <= shift <= high for low, high in filter(None, lasts)) for shift in range(-8, 9)):
+            return faults.DIAGONAL
+        return faults.CORNER
+    if all(not (mask & ~right).any() for mask, right, *_ in cases):
+        return faults.WINDOW
+    return None
+
+
+def last_diagonal(mask: Tensor, d: Tensor) -> tuple[int, int] | None:
+    """The range of diagonals up to which the mask would show all keys; None if it is no such mask."""
+    fitting = [last for last in range(-20, 21) if torch.equal(mask, d <= last)]
+    return (fitting[0], fitting[-1]) if fitting else None

@@ -1,184 +1,191 @@
-"""Run the reader's files in a separate process, and collect its verdicts, however it ends."""
+"""Run each function of the reader in a process of its own, with a time limit, and its output in a file."""
 
-import json
+import multiprocessing
 import os
-import subprocess
 import sys
 import tempfile
-import threading
-import time
-from collections import deque
-from dataclasses import dataclass, field
+import warnings
+from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from .calls import FUNCTIONS, out_of_time
-from .faults import Fault
-from .together import TOGETHER
+import torch
+
+from .calls import FUNCTIONS
+from .forms import Conventions
+from .judge import TOGETHER, counterparts, judge, judge_together
+from .reader import Reader
 from .verdict import Verdict
 
-GRACE = 1.0  # seconds that a process has to end a call itself after its time is used up
-LINES_SHOWN = 5  # of the output of a step
-LINE_BYTES = 200
+try:
+    import resource
+except ImportError:  # only Unix can limit memory
+    resource = None  # type: ignore[assignment]
 
-
-class Printed:
-    """The last lines that each step printed, read from the process in a thread.
-
-    The process prints a zero byte and the name of the step before each step.
-    """
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self.lines: dict[str, deque[str]] = {}
-        self.counts: dict[str, int] = {}
-        self._thread = threading.Thread(target=self._read, args=(stream,), daemon=True)
-        self._thread.start()
-
-    def _read(self, stream: IO[bytes]) -> None:
-        step = ""
-        while line := stream.readline(LINE_BYTES):
-            text = line.decode("utf-8", "backslashreplace").rstrip()
-            text, separator, next_step = text.partition("\0")  # text before it is a line without a line end
-            if text or not separator:
-                self.lines.setdefault(step, deque(maxlen=LINES_SHOWN)).append(without_control_characters(text))
-                self.counts[step] = self.counts.get(step, 0) + 1
-            if separator:
-                step = next_step
-
-    def by(self, step: str) -> list[str]:
-        """The last lines that a step printed, preceded by the number of those left out."""
-        self._thread.join(GRACE)  # the process has ended, so the thread reads the rest and ends too
-        lines = list(self.lines.get(step, ()))
-        earlier = self.counts.get(step, 0) - len(lines)
-        return [f"({earlier} lines before these)", *lines] if earlier else lines
-
-
-def without_control_characters(text: str) -> str:
-    """The text with "?" for control characters, which could clear the terminal."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text.expandtabs())
-
-
-@dataclass
-class Progress:
-    """The state of a process according to its notes."""
-
-    seconds_left: float  # for the reader's code
-    started: float = field(default_factory=time.monotonic)
-    startup: float = 0.0  # seconds until the first note
-    step: str = ""  # the current step
-    allowed: float = 0.0  # seconds for this step
-    running_since: float | None = None  # None while no code of the reader is running
-    finished: bool = False
-    defined: list[str] = field(default_factory=list)  # functions that the files define
-    verdicts: dict[str, Verdict] = field(default_factory=dict)
-
-    def update(self, note: dict[str, Any]) -> None:
-        self.startup = self.startup or time.monotonic() - self.started
-        self.finished = note.get("finished", self.finished)
-        self.defined = note.get("defined", self.defined)
-        if "verdict" in note:
-            verdict = Verdict(**note["verdict"])
-            verdict.faults = [Fault(*fault) for fault in verdict.faults]
-            self.verdicts[verdict.function] = verdict
-        if "step" in note:
-            self.step, self.allowed = note["step"], note["allowed"]
-        if "running" in note:
-            self.seconds_left = note["seconds_left"]
-            self.running_since = time.monotonic() if note["running"] else None
-
-    def overdue(self) -> bool:
-        return self.running_since is not None and time.monotonic() - self.running_since > self.allowed + GRACE
+SPARE_BYTES = 4 << 30  # address space for the reader's code, in addition to that of Python and torch
+LINES_SHOWN = 5  # of what a function prints
+LINE_CHARACTERS = 200
+TAIL_BYTES = 1 << 16
+STARTED = "started"
+STARTUP_SECONDS = 60.0  # for a process that has to import torch first
+# A fork has torch already. Elsewhere libraries do not survive it, so each process imports torch itself.
+METHOD = "fork" if sys.platform == "linux" else "spawn"
 
 
 def judge_files(files: list[Path], seconds: float) -> list[Verdict]:
-    """The verdicts on all files and functions. If a step ends the process, another process skips it and continues.
-
-    Raises ValueError if a file cannot be run at all.
-    """
-    found: dict[str, Verdict] = {}
-    ended: set[str] = set()  # steps that ended a process
-    seconds_left = seconds
-    restarted = False
-    while True:
-        # Functions that raised or stopped are not called again. The others are, because later ones use them.
-        skipped = [step for step, each in found.items() if each.outcome in ("raised", "stopped") or step in ended]
-        progress, status, printed = run_child(files, skipped, seconds_left)
-        for step, verdict in progress.verdicts.items():
-            verdict.printed = printed.by(step)
-            found.setdefault(step, verdict)
-        for path in map(str, files):
-            if printed.by(path):
-                found.setdefault(path, Verdict(path, "loaded", printed=printed.by(path)))
-        if progress.finished:
-            break
-        step = progress.step
-        if not step or step in skipped:
-            raise ValueError(f"{files[0]}: {status}")
-        if step in (*FUNCTIONS, TOGETHER):
-            found[step] = Verdict(step, "stopped", status, printed=printed.by(step))
-        else:
-            found[step] = Verdict(step, "unloaded", f"{step}: {status}", printed=printed.by(step))
-        ended.add(step)
-        seconds_left = progress.seconds_left
-        if progress.running_since is not None:
-            seconds_left -= time.monotonic() - progress.running_since
-        if restarted:  # restarts count too, so that many of them cannot exceed the limit
-            seconds_left -= progress.startup
-        restarted = True
-        if seconds_left <= 0:
-            for name in progress.defined:
-                found.setdefault(name, Verdict(name, "stopped", f"not judged: the {seconds:g} seconds were used up"))
-            break
+    """The verdicts on all files and functions; each file and each function may take ``seconds``."""
+    conventions = Conventions()
+    verdicts, good = load_files(files, seconds)
+    defined: list[str] = []
+    if good:
+        answer, problem, _ = run(list_functions, (good,), seconds * len(good))
+        if answer is None:
+            raise ValueError(f"{files[0]}: {problem}")
+        defined, missing = answer
+        verdicts += missing
+    loaded = all(verdict.outcome == "loaded" for verdict in verdicts)
+    for function in defined:
+        answer, problem, printed = run(judge_one, (good, function, conventions), seconds)
+        verdict, conventions = answer or (Verdict(function, "stopped", problem), conventions)
+        verdict.printed = printed
+        verdicts.append(verdict)
+    if loaded and len(defined) > 1 and conventions.right == set(defined):
+        answer, problem, _ = run(judge_all, (good, conventions), seconds)
+        verdicts.append(answer or Verdict(TOGETHER, "stopped", problem))
     order = [*map(str, files), *FUNCTIONS, TOGETHER]
-    return sorted(found.values(), key=lambda verdict: order.index(verdict.function))
+    return sorted(verdicts, key=lambda verdict: order.index(verdict.function))
 
 
-def run_child(files: list[Path], skipped: list[str], seconds: float) -> tuple[Progress, str, Printed]:
-    """Run one process to its end: its progress, its end as a message, and its output."""
-    root = Path(__file__).parents[2]
-    path = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
+def load_files(files: list[Path], seconds: float) -> tuple[list[Verdict], list[Path]]:
+    """The verdicts on files that have a problem or print something, and the files that end in time."""
+    verdicts: list[Verdict] = []
+    good: list[Path] = []
+    for path in files:
+        answer, problem, printed = run(load_one, ([*good, path], path), seconds)
+        if answer is None:
+            verdicts.append(Verdict(str(path), "unloaded", f"{path}: {problem}", printed=printed))
+            continue
+        good.append(path)
+        if answer:
+            verdicts.append(Verdict(str(path), "unloaded", answer, printed=printed))
+        elif printed:
+            verdicts.append(Verdict(str(path), "loaded", printed=printed))
+    return verdicts, good
+
+
+# What a process does. Each returns what can be pickled.
+
+
+def load_one(files: list[Path], path: Path) -> str:
+    reader = load(files[:-1])
+    reader.load(path)
+    return reader.problems.get(path, "")
+
+
+def list_functions(files: list[Path]) -> tuple[list[str], list[Verdict]]:
+    """The functions that the files define, and verdicts on those that seem to be misspelt."""
+    reader = load(files)
+    defined = reader.defined()
+    similar = {name: reader.similar(name) for name in FUNCTIONS if name not in defined}
+    return defined, [Verdict(name, "missing", message) for name, message in similar.items() if message]
+
+
+def judge_one(files: list[Path], function: str, conventions: Conventions) -> tuple[Verdict, Conventions]:
+    return judge(function, load(files), conventions), conventions
+
+
+def judge_all(files: list[Path], conventions: Conventions) -> Verdict:
+    return judge_together(load(files), conventions)
+
+
+def load(files: list[Path]) -> Reader:
+    """The files, without what they print."""
+    reader = Reader(counterparts(Conventions()))
+    for path in files:
+        reader.load(path)
+    sys.stdout.flush()
+    os.ftruncate(1, 0)
+    return reader
+
+
+def run(task: Callable[..., Any], given: tuple[Any, ...], seconds: float) -> tuple[Any, str, list[str]]:
+    """Run ``task(*given)`` in a process: its result, None if it has none, then the problem, and the lines printed."""
+    context: Any = multiprocessing.get_context(METHOD)
     with tempfile.TemporaryDirectory() as directory:
-        notes = Path(directory) / "notes.jsonl"
-        notes.write_text("", encoding="utf-8")
-        # -P keeps the current directory, which may hold a model.py or a random.py, off the import path.
-        command = [sys.executable, "-P", "-m", f"{__package__}.child", str(notes), str(seconds), json.dumps(skipped)]
-        child = subprocess.Popen(
-            [*command, *map(str, files)],
-            stdin=subprocess.DEVNULL,  # input() raises EOFError
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": path},
-        )
-        assert child.stdout is not None
-        printed = Printed(child.stdout)
-        progress = Progress(seconds)
-        overdue = False
+        output = Path(directory) / "output"
+        output.touch()
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(target=child, args=(sender, output, task, given), daemon=True)
+        process.start()
+        sender.close()  # so that the end of the process ends the pipe
+        result, problem = None, ""
         try:
-            with notes.open(encoding="utf-8") as file:
-                while child.poll() is None and not overdue:
-                    read_notes(file, progress)
-                    overdue = progress.overdue()
-                    time.sleep(0.02)
-                read_notes(file, progress)
+            if receiver.poll(STARTUP_SECONDS) and receiver.recv() == STARTED:
+                if receiver.poll(seconds):
+                    result = receiver.recv()
+                else:
+                    problem = f"it did not end within {seconds:g} seconds; is there an endless loop?"
+                    problem += " (--seconds N gives more)"
+        except EOFError:
+            process.join()
         finally:
-            child.kill()
-            child.wait()
-    status = out_of_time(progress.allowed) if overdue else exit_message(child.returncode)
-    return progress, status, printed
+            process.kill()
+            process.join()
+        if result is None and not problem:
+            problem = exit_message(process.exitcode or 0)
+        return result, problem, last_lines(output)
 
 
-def read_notes(file: IO[str], progress: Progress) -> None:
-    """Read the complete lines; an incomplete last line is read again later."""
-    while True:
-        place = file.tell()
-        line = file.readline()
-        if not line.endswith("\n"):
-            file.seek(place)
-            return
-        progress.update(json.loads(line))
+def child(sender: Connection, output: Path, task: Callable[..., Any], given: tuple[Any, ...]) -> None:
+    """The process: it reads nothing, prints into a file, and ends without waiting for threads of the reader."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # input() raises EOFError
+    file = os.open(output, os.O_WRONLY | os.O_APPEND)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
+    sys.stdout = sys.stderr = os.fdopen(1, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)
+    sys.dont_write_bytecode = True
+    sys.path.append(str(given[0][0].resolve().parent))
+    sys.argv = [str(given[0][0])]
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)  # a fork has none of its parent's threads
+    if resource:
+        limit_memory()
+    sender.send(STARTED)
+    sender.send(task(*given))
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def limit_memory() -> None:
+    """Limit the memory, so that a function that allocates without end fails alone, and write no core file."""
+    set_limit(resource.RLIMIT_CORE, 0)
+    statistics = Path("/proc/self/statm")
+    if statistics.exists() and not torch.cuda.is_available():  # CUDA reserves far more address space than it uses
+        used = int(statistics.read_text(encoding="utf-8").split()[0]) * resource.getpagesize()
+        set_limit(resource.RLIMIT_AS, used + SPARE_BYTES)
+
+
+def set_limit(kind: int, value: int) -> None:
+    """Set the soft limit."""
+    hard = resource.getrlimit(kind)[1]
+    resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 
 
 def exit_message(code: int) -> str:
     if code < 0:
         return f"the process was killed by signal {-code}; did it use all the memory, or recurse in C?"
     return f"it ended the process with status {code} (os._exit?)"
+
+
+def last_lines(output: Path) -> list[str]:
+    """The last lines that were printed, without control characters, which could clear the terminal."""
+    with output.open("rb") as file:
+        file.seek(0, os.SEEK_END)
+        file.seek(max(0, file.tell() - TAIL_BYTES))
+        text = file.read().decode("utf-8", "backslashreplace")
+    lines = [line.expandtabs().rstrip()[:LINE_CHARACTERS] for line in text.split("\n")]
+    lines = lines if lines[-1] else lines[:-1]
+    shown = ["".join(letter if letter.isprintable() else "?" for letter in line) for line in lines[-LINES_SHOWN:]]
+    return ["(more lines before these)", *shown] if len(lines) > LINES_SHOWN else shown

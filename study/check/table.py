@@ -1,379 +1,409 @@
-"""Judge ``precompute_freqs_cis``: the right table, the known mistakes, and the properties tested in order."""
+"""Measure ``precompute_freqs_cis``: its form, the lengths of its numbers, its positions and its exponents.
+
+Each probe changes one argument. The base of the probes is small, so that no angle between two rows exceeds half a
+turn and the frequencies can be read from the table.
+"""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator
+from fractions import Fraction
 from itertools import product
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from . import faults as known
-from .calls import Caller, error_count, first_problem, parameters
+from . import faults
+from .calls import Caller, kind
 from .faults import Fault
-from .forms import Conventions, read_table, widened
-from .properties import Comparison, Property, Requirement, kind
-from .recipe import Explanation, Mistake, Recipe, explain, matches, same
-from .verdict import Verdict, in_other_order, with_requirements, wrong
+from .forms import Conventions, Reading, angles, close, read_table, unit
+from .verdict import Finding
 
-FUNCTION = "precompute_freqs_cis"
-HALF_PRECISION = (torch.float16, torch.bfloat16)
+ARGUMENTS = ("dim", "end", "theta")
+END, OTHER_END = 7, 11
+THETA, OTHER_THETA = 3.0, 2.0
+SLOW = 1000.0  # a base whose slow pairs show a factor of up to 57
+LONG = (16, 2051, 10000.0)
+OTHERS = ((4, 3, 10000.0), (6, 7, 500.0), (8, 13, 10000.0))
+HALF = (torch.float16, torch.bfloat16)
+TOLERANCE = 5e-3
 
-Probe = tuple[int, int, float]  # dim, end, theta
-TABLES: tuple[Probe, ...] = ((4, 3, 10000.0), (8, 13, 10000.0), (6, 7, 500.0), (16, 2051, 10000.0))  # smallest first
-LONG = len(TABLES) - 1
-LARGE_DIFFERENCE = 0.5  # radians; a larger difference may be full turns, which a table does not show
-LARGEST_ANGLE = 1e4  # larger angles are too inaccurate in float32 to be compared
-
-
-def angles(dim: int, end: int, theta: float) -> Tensor:
-    """float64 (end, dim/2): position times theta^(-2i/dim)."""
-    i = torch.arange(dim // 2, dtype=torch.float64)
-    return torch.outer(torch.arange(end, dtype=torch.float64), theta ** (-2 * i / dim))
-
-
-def unit(angle: Tensor) -> Tensor:
-    return torch.polar(torch.ones_like(angle), angle)
-
-
-# The recipe: i is the index of a pair, (dim/2,), e its exponent, f its frequency, and p a position, (end,).
-
-
-def positions(end: int) -> Tensor:
-    return torch.arange(end, dtype=torch.float64)
-
-
-RECIPE: Recipe = {
-    "exponents": lambda i, dim, end: 2 * i / dim,
-    "frequencies": lambda theta, e: theta**-e,
-    "positions": positions,
-    "angle": lambda p, f: p[:, None] * f,
-    "radians": lambda angle: angle,
-    "result": lambda angle, f: unit(angle),
+# What each part of the table may hold, as a function of the right angles (end, dim/2).
+PARTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "0": torch.zeros_like,
+    "1": torch.ones_like,
+    "cos a": torch.cos,
+    "sin a": torch.sin,
+    "-sin a": lambda angle: -angle.sin(),
+    "a": lambda angle: angle,
+    "exp a": torch.exp,
+    "tan a": torch.tan,
+    "theta^(-2i/dim)": lambda angle: angle[1:2].expand_as(angle),
+    "cos theta^(-2i/dim)": lambda angle: angle[1:2].cos().expand_as(angle),
+    "sin theta^(-2i/dim)": lambda angle: angle[1:2].sin().expand_as(angle),
 }
-
-
-def compute(parts: Recipe, dim: int, end: int, theta: float) -> tuple[Tensor, Tensor]:
-    """The table of a recipe, complex (end, dim/2), and its angles."""
-    i = torch.arange(dim // 2, dtype=torch.float64)
-    f = parts["frequencies"](theta, parts["exponents"](i, dim, end))
-    angle = parts["radians"](parts["angle"](parts["positions"](end), f))
-    return parts["result"](angle, f), angle
-
-
-def linspace(end: float, count: int) -> Tensor:
-    return torch.linspace(0, end, count, dtype=torch.float64)
-
-
-MISTAKES = [
-    Mistake(known.SIGN, "radians", lambda angle: -angle),
-    Mistake(known.INVERTED, "frequencies", lambda theta, e: theta**e),
-    Mistake(known.EXPONENT, "exponents", lambda i, dim, end: 4 * i / dim),  # divided by dim // 2
-    Mistake(known.EXPONENT, "exponents", lambda i, dim, end: i / dim),  # arange(dim // 2)
-    Mistake(known.EXPONENT, "exponents", lambda i, dim, end: 2 * (i - 1) / dim),
-    Mistake(known.EXPONENT, "exponents", lambda i, dim, end: 2 * (i + 1) / dim),
-    Mistake(known.EXPONENT, "exponents", lambda i, dim, end: (2 * i + 1) / dim),  # arange(1, dim, 2)
-    Mistake(known.EXPONENT, "exponents", lambda i, dim, end: (i + 1) / dim),
-    Mistake(known.EXPONENT, "exponents", lambda i, dim, end: 2 * i / (dim + 1)),
-    Mistake(known.EXPONENT, "exponents", lambda i, dim, end: 2 * i / (dim - 1)),
-    Mistake(known.EXPONENT, "exponents", lambda i, dim, end: i / dim**0.5),
-    Mistake(known.EXPONENT, "exponents", lambda i, dim, end: 2 * i / dim**0.5),
-    Mistake(known.EXPONENT, "exponents", lambda i, dim, end: i),
-    Mistake(known.EXPONENT, "exponents", lambda i, dim, end: 2 * i),
-    Mistake(known.EXPONENT, "exponents", lambda i, dim, end: 0 * i),  # integer division
-    Mistake(known.LINSPACE, "exponents", lambda i, dim, end: linspace(1, len(i))),
-    Mistake(known.LINSPACE, "exponents", lambda i, dim, end: linspace(dim - 1, len(i)) / dim),
-    Mistake(known.LINSPACE, "exponents", lambda i, dim, end: linspace(2, len(i))),
-    Mistake(known.LINSPACE, "exponents", lambda i, dim, end: linspace(dim // 2, len(i)) / dim),
-    Mistake(known.END_FOR_DIM, "exponents", lambda i, dim, end: 2 * i / end),
-    Mistake(known.REVERSED, "exponents", lambda i, dim, end: 2 * i.flip(0) / dim),
-    Mistake(known.REVERSED, "exponents", lambda i, dim, end: 1 - 2 * i / dim),
-    Mistake(known.UNUSED, "frequencies", lambda theta, e: 10000.0**-e),
-    Mistake(known.UNUSED, "frequencies", lambda theta, e: 500000.0**-e),
-    Mistake(known.UNUSED, "frequencies", lambda theta, e: 1000000.0**-e),
-    Mistake(known.UNUSED, "frequencies", lambda theta, e: 1000.0**-e),
-    Mistake(known.UNUSED, "frequencies", lambda theta, e: 100.0**-e),
-    Mistake(known.UNUSED, "frequencies", lambda theta, e: 10.0**-e),
-    Mistake(known.UNUSED, "frequencies", lambda theta, e: 2.0**-e),
-    Mistake(known.NOT_A_POWER, "frequencies", lambda theta, e: (-e).exp()),
-    Mistake(known.NOT_A_POWER, "frequencies", lambda theta, e: theta * e),
-    Mistake(known.NOT_A_POWER, "frequencies", lambda theta, e: -theta * e),
-    Mistake(known.NOT_A_POWER, "frequencies", lambda theta, e: e / theta),
-    Mistake(known.NOT_A_POWER, "frequencies", lambda theta, e: 1 / (1 + theta**e)),
-    Mistake(known.NOT_A_POWER, "frequencies", lambda theta, e: (1 / theta) * torch.ones_like(e)),
-    Mistake(known.NOT_A_POWER, "frequencies", lambda theta, e: e),
-    Mistake(known.NOT_A_POWER, "frequencies", lambda theta, e: math.log(theta) * e),
-    Mistake(known.NOT_A_POWER, "frequencies", lambda theta, e: -math.log(theta) * e),
-    Mistake(known.SHIFTED, "positions", lambda end: positions(end) + 1),
-    Mistake(known.SHIFTED, "positions", lambda end: positions(end) - 1),
-    Mistake(known.LINSPACE, "positions", lambda end: linspace(end, end)),
-    Mistake(known.LINSPACE, "positions", lambda end: linspace(1, end)),
-    Mistake(known.POSITIONS, "positions", lambda end: positions(end) / end),
-    Mistake(known.POSITIONS, "positions", lambda end: positions(end).flip(0)),
-    Mistake(known.POSITIONS, "positions", lambda end: positions(end) * 2),
-    Mistake(known.POSITIONS, "positions", lambda end: positions(end) / 2),
-    Mistake(known.POSITIONS, "positions", lambda end: positions(end) * 0),
-    Mistake(known.POSITIONS, "positions", lambda end: positions(end) * 0 + 1),
-    Mistake(known.POSITIONS, "positions", lambda end: positions(end).log1p()),
-    Mistake(known.ADDED_ANGLES, "angle", lambda p, f: p[:, None] + f),
-    Mistake(known.ADDED_ANGLES, "angle", lambda p, f: p[:, None] - f),
-    Mistake(known.ADDED_ANGLES, "angle", lambda p, f: p[:, None] ** f),
-    Mistake(known.DEGREES, "radians", torch.rad2deg),
-    Mistake(known.DEGREES, "radians", torch.deg2rad),
-    Mistake(known.CIRCLES, "radians", lambda angle: 2 * torch.pi * angle),
-    Mistake(known.CIRCLES, "radians", lambda angle: torch.pi * angle),
-    Mistake(known.CIRCLES, "radians", lambda angle: angle / (2 * torch.pi)),
-    Mistake(known.CIRCLES, "radians", lambda angle: angle / torch.pi),
-    Mistake(known.SWAPPED, "result", lambda angle, f: torch.complex(angle.sin(), angle.cos())),
-    Mistake(known.POLAR, "result", lambda angle, f: torch.polar(angle, torch.ones_like(angle))),
-    Mistake(known.LENGTH, "result", lambda angle, f: f * unit(angle)),
-    Mistake(known.LENGTH, "result", lambda angle, f: angle * unit(angle)),
-    Mistake(known.LENGTH, "result", lambda angle, f: 2 * unit(angle)),
-    Mistake(known.LENGTH, "result", lambda angle, f: unit(angle) / math.sqrt(2 * len(f))),
-    Mistake(known.REAL, "result", lambda angle, f: angle.cos() + 0j),
-    Mistake(known.ONLY_SINES, "result", lambda angle, f: 1j * angle.sin()),
-    Mistake(known.ONLY_SINES, "result", lambda angle, f: angle.sin() + 0j),
-    Mistake(known.TWO_OF_A_KIND, "result", lambda angle, f: torch.complex(angle.cos(), angle.cos())),
-    Mistake(known.TWO_OF_A_KIND, "result", lambda angle, f: torch.complex(angle.sin(), angle.sin())),
-    Mistake(known.ANGLES, "result", lambda angle, f: torch.complex(angle, angle)),
-    Mistake(known.ANGLES, "result", lambda angle, f: angle + 0j),
-    Mistake(known.ANGLES, "result", lambda angle, f: 1j * angle),
-    Mistake(known.NO_J, "result", lambda angle, f: angle.exp() + 0j),
+FAULTS_OF_PARTS: dict[tuple[str, ...], Fault] = {
+    ("cos a",): faults.REAL,
+    ("cos a", "0"): faults.REAL,
+    ("sin a",): faults.ONLY_SINES,
+    ("sin a", "0"): faults.ONLY_SINES,
+    ("0", "sin a"): faults.ONLY_SINES,
+    ("sin a", "cos a"): faults.SWAPPED,
+    ("cos a", "cos a"): faults.TWO_OF_A_KIND,
+    ("sin a", "sin a"): faults.TWO_OF_A_KIND,
+    ("a",): faults.ANGLES,
+    ("a", "a"): faults.ANGLES,
+    ("a", "0"): faults.ANGLES,
+    ("0", "a"): faults.ANGLES,
+    ("exp a",): faults.NO_J,
+    ("exp a", "0"): faults.NO_J,
+    ("theta^(-2i/dim)",): faults.FREQUENCIES,
+}
+FACTORS: list[tuple[float, Fault]] = [
+    (-1.0, faults.SIGN),
+    (180 / math.pi, faults.DEGREES),
+    (math.pi / 180, faults.DEGREES),
+    *((factor, faults.CIRCLES) for factor in (2 * math.pi, math.pi, 1 / math.pi, 1 / (2 * math.pi))),
 ]
 
 
-def as_tensor(x: Any) -> Any:
-    """NumPy arrays and nested lists as tensors; any other value unchanged."""
-    if isinstance(x, tuple) and len(x) == 2:
-        return tuple(as_tensor(part) for part in x)
-    if isinstance(x, np.ndarray | list):
-        try:
-            return torch.as_tensor(np.asarray(x))
-        except (TypeError, ValueError):
-            return x
-    return x
-
-
-def transposed(raw: Any, dim: int, end: int) -> Any:
-    if isinstance(raw, tuple):
-        return tuple(transposed(part, dim, end) for part in raw)
-    return raw.T if isinstance(raw, Tensor) and raw.ndim == 2 and raw.shape[1] == end else None
-
-
-def halved(raw: Any, dim: int, end: int) -> Any:
-    return raw.chunk(2, -1) if isinstance(raw, Tensor) and raw.shape == (end, dim) and not raw.is_complex() else None
-
-
-def paired(raw: Any, dim: int, end: int) -> Any:
-    return raw.unflatten(-1, (-1, 2)) if halved(raw, dim, end) is not None else None
-
-
-def unstacked(raw: Any, dim: int, end: int) -> Any:
-    return raw.unbind(1) if isinstance(raw, Tensor) and raw.shape == (end, 2, dim // 2) else None
-
-
-# Faults of the form of a table, and functions that undo each; for a table without the fault they return None, or the
-# table unchanged (NUMPY).
-FORM_FAULTS: list[tuple[Fault, Callable[[Any, int, int], Any]]] = [
-    (known.NUMPY, lambda raw, dim, end: as_tensor(raw)),
-    (known.TRANSPOSED_TABLE, transposed),
-    (known.STACKED, unstacked),
-    (known.STACKED, halved),
-    (known.STACKED, paired),
-]
-
-
-def readings(raws: list[Any]) -> Iterator[tuple[list[Any], Explanation]]:
-    """The tables in complex form, and the fault of their form; nothing if their form is unknown."""
-    tables = [read_table(raw, dim, end)[0] for raw, (dim, end, _) in zip(raws, TABLES)]
-    if all(table is not None for table in tables):
-        yield tables, ()
+def measure(call: Caller, conventions: Conventions) -> Iterator[Finding]:
+    yield from call.order_finding("precompute_freqs_cis")
+    raw = call(8, END, THETA)
+    read = read_table(raw, 8, END)
+    if read is None:
+        yield shape_finding(raw, 8, END)
         return
-    for fault, undo in FORM_FAULTS:
-        tables = [read_table(undo(raw, dim, end), dim, end)[0] for raw, (dim, end, _) in zip(raws, TABLES)]
-        if all(table is not None for table in tables):
-            yield tables, (fault,)
+    if read.fault:
+        yield Finding("The form of the table for dim 8 and end 7", kind(raw), "(7, 4), a complex tensor", read.fault)
+    conventions.table = read.form
+    table = Table(call, read)
+    found = list(length_findings(read))
+    yield from found
+    if found and found[-1].fault not in (faults.LENGTH, faults.SWAPPED):
+        return
+    found = list(angle_findings(table))
+    yield from found
+    if not found:
+        yield from other_findings(table)
+    yield from default_finding(table)
 
 
-def fits_tables(tables: list[Any], probes: Sequence[Probe], parts: Recipe) -> bool:
-    """Whether all tables are those of a recipe; angles too large for float32 are not compared."""
+class Table:
+    """The reader's table as complex numbers of length 1, for any arguments."""
 
-    def results() -> Iterator[tuple[Any, Any, Any]]:
-        for table, probe in zip(tables, probes):
-            computed, angle = compute(parts, *probe)
-            comparable = (angle.abs() <= LARGEST_ANGLE) & ~computed.isnan()
-            right = unit(angles(*probe))
-            yield table[comparable], computed[comparable], right[comparable]
+    def __init__(self, call: Caller, read: Reading) -> None:
+        self.call = call
+        self.count = len(read.parts)
+        self.swapped = self.count == 2 and is_swapped(read)
 
-    return matches(results())
-
-
-# Results that are not rotations: the fault, its formula, and whether each number may also be there twice.
-NOT_ROTATIONS: list[tuple[Fault, Callable[[Tensor], Any], bool]] = [
-    (known.ANGLES, lambda angle: angle, True),
-    (known.REAL, torch.cos, True),
-    (known.ONLY_SINES, torch.sin, True),
-    (known.NO_J, torch.exp, True),
-    (known.FREQUENCIES, lambda angle: angle[1], False),
-    (known.FREQUENCIES, lambda angle: unit(angle[1]), False),
-    (known.TWO_OF_A_KIND, lambda angle: (angle.cos(), angle.cos()), False),
-]
+    def __call__(self, *given: Any) -> Tensor:
+        """complex128 (end, dim/2). Raises ShapeError if the form differs from that of the first table."""
+        raw = self.call(*given)
+        read = read_table(raw, given[0], given[1])
+        if read is None or len(read.parts) != self.count:
+            raise ShapeError(shape_finding(raw, given[0], given[1]))
+        table = read.rotations()
+        table = 1j * table.conj() if self.swapped else table
+        length = table.abs()
+        return torch.where(length > 1e-9, table / length, torch.ones_like(table))
 
 
-def not_rotations(raws: list[Any], probes: Sequence[Probe]) -> Explanation | None:
-    """The fault of results that are not rotations."""
-    if all(raw is None for raw in raws):
-        return (known.NOT_RETURNED,)
-    raws = [raw.squeeze() if isinstance(raw, Tensor) else raw for raw in raws]
-    for fault, formula, may_be_wide in NOT_ROTATIONS:
-        computed = [formula(angles(*probe)) for probe in probes]
-        if all(same(raw, x, 8e-3) for raw, x in zip(raws, computed)):
-            return (fault,)
-        for width in ("halves", "neighbours") if may_be_wide else ():
-            if all(same(raw, widened(x, width), 8e-3) for raw, x in zip(raws, computed)):
-                return (fault,)
-    return None
+class ShapeError(Exception):
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding)
+        self.finding = finding
 
 
-def other_shapes(raws: list[Any], probes: Sequence[Probe]) -> Explanation | None:
-    """The fault of results of another shape, whose numbers are not explained."""
-    faults = [known.CHANNELS, known.ROWS, known.COLUMNS]
-    for raw, (dim, end, _) in zip(raws, probes):
-        parts = raw if isinstance(raw, tuple | list) else [raw]
-        shapes = [tuple(part.shape) for part in parts if isinstance(part, Tensor) and part.ndim == 2]
-        fitting = {
-            known.CHANNELS: (end, dim) in shapes,
-            known.ROWS: any(columns == dim // 2 and rows != end for rows, columns in shapes),
-            known.COLUMNS: any(rows == end and columns != dim // 2 for rows, columns in shapes),
-        }
-        faults = [fault for fault in faults if fitting[fault]]
-    return tuple(faults[:1]) or None
+def shape_finding(raw: Any, dim: int, end: int) -> Finding:
+    shapes = [tuple(part.shape) for part in (raw if isinstance(raw, tuple | list) else [raw]) if torch.is_tensor(part)]
+    fault = None
+    if raw is None:
+        fault = faults.NOT_RETURNED
+    elif any(shape[-1:] == (dim // 2,) and shape[:1] != (end,) for shape in shapes):
+        fault = faults.ROWS
+    elif any(shape == (end, dim) for shape in shapes):
+        fault = faults.CHANNELS
+    elif any(len(shape) == 2 and shape[0] == end for shape in shapes):
+        fault = faults.COLUMNS
+    expected = f"({end}, {dim // 2}), complex, or the tuple (cos, sin)"
+    if fault is faults.ROWS and any(shape == (dim // 2,) for shape in shapes):
+        fault = faults.FREQUENCIES
+    return Finding(f"The table for dim {dim} and end {end}; its shape", kind(raw), expected, fault)
 
 
-def rounded(table: Tensor, dim: int, end: int, theta: float) -> bool:
-    """Whether the long table was computed with 16-bit positions, frequencies or angles.
+def is_swapped(read: Reading) -> bool:
+    return bool(read.form and read.form.container == "complex") and close(
+        read.rotations()[0] - 1j, torch.zeros(1).expand(4)
+    )
 
-    The frequencies are also read from row 1 of the table, because they may have been rounded in different ways.
-    """
-    right = angles(dim, end, theta)
-    if same(table, unit(right), 5e-3):
+
+def part_names(parts: list[Tensor]) -> tuple[str, ...]:
+    """What each part holds, by its numbers; empty for a part that holds none of PARTS."""
+    right = angles(8, END, THETA)
+    names = []
+    for part in parts:
+        names.append(next((name for name, formula in PARTS.items() if close(part, formula(right), 1e-2)), ""))
+    return tuple(names)
+
+
+def length_findings(read: Reading) -> Iterator[Finding]:
+    """Whether the two parts are the cosine and the sine of one angle, so that every number has the length 1."""
+    names = part_names(read.parts)
+    fault = FAULTS_OF_PARTS.get(names)
+    expected = "cos a and sin a"
+    if fault:
+        yield Finding("The numbers of the table at the angle a hold", " and ".join(names), expected, fault)
+        return
+    if len(read.parts) == 1:
+        sentence = "The table has one real number for each position and pair; row 1"
+        yield Finding(sentence, numbers(read.parts[0][1]), "a cosine and a sine", faults.REAL)
+        return
+    if is_swapped(read):
+        yield Finding("Row 0 of the table, position 0", "0 + 1j", "1 + 0j", faults.SWAPPED)
+        return
+    table = read.rotations()
+    length = table.abs()
+    if close(length, torch.ones_like(length), TOLERANCE * 2):
+        return
+    if all(names):
+        yield Finding("The numbers of the table at the angle a hold", " and ".join(names), expected)
+        return
+    known = length > 1e-6
+    fault = None
+    if (table[known].angle() - 1).abs().max() < 1e-3:
+        fault = faults.POLAR
+    elif (length - length.mean()).abs().max() < 1e-3 or is_turning(table, length):
+        fault = faults.LENGTH
+    yield Finding("Every number has the length 1; the lengths of row 2", numbers(length[2]), "1, 1, 1, 1", fault)
+
+
+def is_turning(table: Tensor, length: Tensor) -> bool:
+    """Whether the directions of the numbers turn steadily from row to row, whatever their lengths."""
+    if (length[1:] < 1e-6).any():
         return False
-    freqs = table[1].angle()  # (dim/2,) radians per position
-    if not ((freqs - right[1]).abs() <= 0.05 * right[1]).all():
-        return False
-    p = positions(end)
-    for dtype in HALF_PRECISION:
-        possible_freqs = [right[1], right[1].to(dtype).double()]
-        rounded_freqs = freqs.to(dtype).double()
-        if (rounded_freqs - freqs).abs().max() < 1e-6:
-            possible_freqs.append(rounded_freqs)
-        for q, f, angle_dtype in product((p, p.to(dtype).double()), possible_freqs, (torch.float64, dtype)):
-            angle = torch.outer(q, f).to(angle_dtype).double()
-            if ((table - unit(angle)).abs() <= 1e-2).double().mean() >= 0.99:
-                return True
-    return False
+    steps = turns(table[1:] / length[1:])
+    return bool((steps - steps[:1]).abs().max() < 1e-3)
 
 
-LOOK_SHAPE = "Look at the shapes: torch.outer(positions, freqs) is (end, dim/2), and so are its cosine and its sine."
-LOOK_LENGTH = "Look at the step from angle to rotation: torch.polar(torch.ones_like(angles), angles), or (cos, sin)."
-LOOK_POSITION = "Look at the positions: torch.arange(end), from 0."
-LOOK_FREQUENCY = "Look at the frequencies: theta ** -(torch.arange(0, dim, 2) / dim)."
-LOOK_ANGLE = "Look at the angle: position times frequency, in float32 or float64."
+def turns(table: Tensor) -> Tensor:
+    """The angles from each row to the next, between -pi and pi: (end - 1, dim/2)."""
+    return (table[1:] * table[:-1].conj()).angle()
 
 
-def table_properties(tables: list[Any], raws: list[Any]) -> Iterator[Property]:
-    for (dim, end, theta), table, raw in zip(TABLES, tables, raws):
-        if table is None:
-            sentence = f"dim {dim} and end {end} give a complex number for each position and pair; the shape"
-            yield Property(sentence, kind(raw), f"({end}, {dim // 2})", LOOK_SHAPE)
-            found = f"{raw.flatten(1)[1, 0].item():.4f}" if isinstance(raw, Tensor) and raw.ndim > 1 else kind(raw)
-            yield Property("Row 1, column 0 is exp(j) = cos 1 + j sin 1", found, "0.5403+0.8415j", LOOK_LENGTH)
+def frequencies(table: Tensor) -> Tensor:
+    """Radians per position of each pair, from the whole table, because one step may be rounded: (dim/2,)."""
+    return turns(table).mean(0)
+
+
+def angle_findings(table: Table) -> Iterator[Finding]:
+    """Positions and exponents, where the first table that is wrong shows them."""
+    for dim in (8, 6):
+        try:
+            found = table(dim, END, THETA)
+        except ShapeError as error:
+            yield error.finding
             return
-        of = f"(dim {dim}, theta {theta:g})"
-        right = unit(angles(dim, end, theta))
-        sentence = "A rotation keeps lengths; the modulus of row 1, column 0"
-        yield Property(sentence, float(table[1, 0].abs()), 1.0, LOOK_LENGTH, tolerance=5e-3)
-        at_0 = float(table[0, 0].angle())
-        yield Property(f"Position 0 is not rotated {of}; the angle of pair 0", at_0, 0.0, LOOK_POSITION)
-        for i in range(dim // 2):
-            expected = float(right[1, i].angle())
-            at_1 = float(table[1, i].angle())
-            turns = ", up to multiples of 2 pi" if abs(at_1 - expected) > LARGE_DIFFERENCE else ""
-            sentence = f"Pair {i} rotates by theta^(-2*{i}/dim) radians per position {of}; at position 1{turns}"
-            yield Property(sentence, at_1, expected, LOOK_FREQUENCY, tolerance=3e-3 * expected)
-        p, i = divmod(int((table - right).abs().argmax()), dim // 2)
-        sentence = f"At position {p} pair {i} is rotated by {p} theta^(-2*{i}/dim) {of}"
-        yield Property(f"{sentence}; the cosine", float(table[p, i].real), float(right[p, i].real), LOOK_ANGLE)
-        yield Property(f"{sentence}; the sine", float(table[p, i].imag), float(right[p, i].imag), LOOK_ANGLE)
+        if close(found, unit(angles(dim, END, THETA)), TOLERANCE):
+            continue
+        steps = turns(found)
+        if (steps - steps[:1]).abs().max() > 2e-2:
+            yield uneven_finding(found, dim)
+            return
+        starts = list(start_finding(found, dim))
+        yield from starts
+        if starts and starts[0].fault in (faults.ADDED_ANGLES, faults.POSITIONS):
+            return
+        yield from frequency_findings(table, dim)
+        return
 
 
-def comparisons(raws: list[Any], tables: list[Any]) -> Iterator[Comparison]:
-    for (dim, end, theta), raw, table in zip(TABLES, raws, tables):
-        yours = raw if table is None else table
-        yield Comparison(f"{FUNCTION}({dim}, {end}, {theta:g})", [("table", yours, unit(angles(dim, end, theta)))])
+def uneven_finding(found: Tensor, dim: int) -> Finding:
+    """The angle does not grow by the same amount from each position to the next."""
+    grown = found[0].angle() + torch.cat((torch.zeros(1, dim // 2), turns(found).cumsum(0)))  # (end, dim/2)
+    if close(grown[4], grown[2] ** 2, 1e-2):  # p^f
+        sentence = "The angles at position 2 are the product of 2 and the frequencies"
+        return Finding(sentence, numbers(grown[2]), numbers(angles(dim, END, THETA)[2]), faults.ADDED_ANGLES)
+    right = angles(dim, END, THETA)
+    pair = int(((grown - right).abs() > 1e-2).any(0).nonzero()[0])
+    sentence = f"The angles of pair {pair} at positions 0, 1, 2 .. (dim {dim}, theta {THETA:g})"
+    return Finding(sentence, numbers(grown[:, pair]), numbers(right[:, pair]), faults.POSITIONS)
 
 
-def judge_table(names: dict[str, Any], conventions: Conventions, caller: Caller) -> Verdict:
-    function = names[FUNCTION]
-    trials = caller.trials(function, TABLES, parameters(FUNCTION))
-    raws = [trial.value for trial in trials]
-    read = [read_table(raw, dim, end) for raw, (dim, end, _) in zip(raws, TABLES)]
-    tables = [table for table, _ in read]
-    if all(form == read[0][1] for _, form in read):
-        conventions.table = read[0][1]
-    tolerance = 1e-2 if is_half(raws) else 5e-3
-    if all(is_right(raw, number, tolerance) for number, raw in enumerate(raws)):
-        verdict = with_requirements(FUNCTION, table_requirements(function, caller), "right")
-        if is_half(raws):
-            verdict.remarks.append("The table is rounded to 16 bits: keep it in float32, because it is small.")
-        return verdict
-    order = caller.other_order(lambda: function, TABLES[1:3], lambda value, number: is_right(value, 1 + number, 5e-3))
-    if order:
-        return in_other_order(FUNCTION, parameters(FUNCTION), order, function)
-    if error_count(trials):
-        return Verdict(FUNCTION, "raised", first_problem(trials))
-    return wrong(FUNCTION, table_explanation(raws), table_properties(tables, raws), comparisons(raws, tables), 4)
+def start_finding(found: Tensor, dim: int) -> Iterator[Finding]:
+    """The angles of row 0, which are 0; otherwise the position from which the rows count."""
+    first = found[0].angle()
+    steps = frequencies(found)
+    if close(first, torch.zeros_like(first), TOLERANCE):
+        return
+    right = angles(dim, END, THETA)[1]
+    fault = None
+    start = next((k for k in (1, -1, *range(2, END), -2) if close(unit(k * steps), found[0], 2e-2)), None)
+    if steps.abs().max() < 1e-3:
+        sentence, yours, expected = "The angles of all rows are the same", numbers(first), "0, then 1, 2 .. times those"
+        yield Finding(sentence, yours, expected, faults.POSITIONS)
+        return
+    if close(first.abs(), right, TOLERANCE) and close(steps, torch.ones_like(steps), TOLERANCE):
+        fault = faults.ADDED_ANGLES
+    elif close(unit((END - 1) * right), found[0], 2e-2) and close(steps, -right, 2e-2):
+        yield Finding("The positions of rows 0, 1, 2 ..", "6, 5, 4", "0, 1, 2", faults.POSITIONS)
+        return
+    elif start is not None:
+        rows = f"{start}, {start + 1}, {start + 2}"
+        yield Finding("The positions of rows 0, 1, 2 ..", rows, "0, 1, 2", faults.SHIFTED)
+        return
+    yield Finding("Position 0 is not rotated; the angles of row 0", numbers(first), "0", fault)
 
 
-def is_right(value: Any, number: int, tolerance: float) -> bool:
-    """Whether the value is the table of ``TABLES[number]``."""
-    dim, end, theta = TABLES[number]
-    table, _ = read_table(value, dim, end)
-    return table is not None and same(table, unit(angles(dim, end, theta)), tolerance)
+def frequency_findings(table: Table, dim: int) -> Iterator[Finding]:
+    """A factor of all angles, or the exponents of theta."""
+    steps = frequencies(table(dim, END, THETA))
+    right = angles(dim, END, THETA)[1]
+    if close(steps, right):
+        return
+    if close(steps, right, 1e-2):
+        yield Finding("The frequencies of dim 8, theta 3", numbers(steps, 6), numbers(right, 6), faults.ROUNDED)
+        return
+    if steps.abs().max() < 1e-3:
+        yield Finding("The angles of position 1", numbers(steps), numbers(right), faults.POSITIONS)
+        return
+    found = factor_finding(table, dim)
+    if found is not None:
+        yield found
+        return
+    if (steps < 0).all():
+        sentence = "Pair 0 rotates by one radian per position; its angle at position 1"
+        yield Finding(sentence, numbers(steps[:1]), "1", faults.SIGN)
+    yield exponent_finding(table, dim)
 
 
-def table_explanation(raws: list[Any]) -> Explanation | None:
-    read = list(readings(raws))
-    for tables, form_fault in read:
-        if form_fault and all(same(table, unit(angles(*probe)), 1e-2) for table, probe in zip(tables, TABLES)):
-            return form_fault
-        if rounded(tables[LONG], *TABLES[LONG]):
-            return (*form_fault, known.ROUNDED)
-    # The other mistakes show in the short tables, and the long one takes time. The smallest has too few pairs.
-    short = TABLES[1:LONG]
-    explanation = not_rotations(raws[1:LONG], short)
-    if explanation is not None:
-        return explanation
-    for tables, form_fault in read:
-        explanation = explain(RECIPE, MISTAKES, partial(fits_tables, tables[1:LONG], short))
-        if explanation is not None:
-            return (*form_fault, *explanation)
-    return other_shapes(raws[1:LONG], short)
+def factor_finding(table: Table, dim: int) -> Finding | None:
+    """A finding if all angles are those expected, times one factor."""
+    slow = frequencies(table(16, END, SLOW))
+    right = angles(16, END, SLOW)[1]
+    ratios = slow[5:] / right[5:]
+    factor = float(ratios.mean())
+    if (ratios - factor).abs().max() > 5e-3 * abs(factor) or abs(factor) < 1e-6:
+        return None
+    for width, base, step in ((16, SLOW, slow), (dim, THETA, frequencies(table(dim, END, THETA)))):
+        if not close(unit(angles(width, END, base)[1] * factor), unit(step), 2e-2):
+            return None
+    fault = next((fault for number, fault in FACTORS if abs(factor - number) < 5e-3 * abs(number)), faults.FACTOR)
+    sentence = "All angles are the expected ones times a factor"
+    other = float(frequencies(table(16, OTHER_END, SLOW))[-1] / right[-1])
+    if abs(other - factor) > 5e-3 * abs(factor):
+        sentence += f", which depends on end (for end {END} and {OTHER_END})"
+        includes_end = abs(factor * (END - 1) - other * (OTHER_END - 1)) < 1e-2 * abs(factor)
+        is_longer = abs(factor * (END - 1) / END - other * (OTHER_END - 1) / OTHER_END) < 1e-2 * abs(factor)
+        fault = faults.LINSPACE if includes_end or is_longer else faults.POSITIONS
+        return Finding(sentence, f"{factor:.4g} and {other:.4g}", "1", fault)
+    return Finding(sentence, f"{factor:.4g}", "1", fault)
 
 
-def table_requirements(function: Callable[..., Any], caller: Caller) -> Iterator[Requirement]:
-    default = caller.trial(function, (8, 3))
-    table, _ = read_table(default.value, 8, 3)
-    measured: float | str = default.problem or kind(default.value)
-    if table is not None:
-        measured = float(table[1, 1].angle())
-    yield known.DEFAULT_THETA, Property("Without theta pair 1 of dim 8 rotates by 10000^(-2/8) radians", measured, 0.1)
+def exponent_finding(table: Table, dim: int) -> Finding:
+    """The exponents e_i of the frequencies theta^(-e_i), from two values of theta."""
+    steps = frequencies(table(dim, END, THETA)).abs()
+    other = frequencies(table(dim, END, OTHER_THETA)).abs()
+    longer = frequencies(table(dim, OTHER_END, THETA)).abs()
+    right = torch.arange(0, dim, 2) / dim
+    exponents, others = -steps.log() / math.log(THETA), -other.log() / math.log(OTHER_THETA)
+    rates = f"The frequencies for dim {dim} and theta {THETA:g}"
+    if close(steps, other, 1e-3) and (steps - 1).abs().max() > 1e-2:
+        bases = (-steps[1:].log() / right[1:]).exp()
+        if not steps.isfinite().all() or (bases / bases[0] - 1).abs().max() > 2e-2 or abs(bases[0] - math.e) < 1e-2:
+            return Finding(rates, numbers(steps), numbers(THETA**-right), faults.NOT_A_POWER)
+        sentence = "The table does not depend on theta; for theta 3 and 2 it has the angles of theta"
+        return Finding(sentence, f"{float(bases.mean()):.4g}", "3 and 2", faults.UNUSED)
+    if not close(exponents, others, 2e-2):
+        return Finding(rates, numbers(steps), numbers(THETA**-right), faults.NOT_A_POWER)
+    fault = faults.EXPONENT
+    if not close(steps, longer, 1e-3):
+        fault = faults.END_FOR_DIM
+    elif close(exponents, -right, 1e-2):
+        fault = faults.INVERTED
+    elif (exponents.diff() < -1e-3).all() and (exponents > -1e-3).all():
+        fault = faults.REVERSED
+    elif has_last(table, dim, exponents):
+        fault = faults.LINSPACE
+    sentence = f"The exponents e of the frequencies theta^(-e) for dim {dim}"
+    return Finding(sentence, fractions(exponents), fractions(right), fault)
 
 
-def is_half(raws: list[Any]) -> bool:
-    parts: list[Any] = []
-    for raw in raws:
-        parts += raw if isinstance(raw, tuple) else [raw]
-    return any(isinstance(part, Tensor) and part.dtype in HALF_PRECISION for part in parts)
+def has_last(table: Table, dim: int, exponents: Tensor) -> bool:
+    """Whether the exponents end at the same number, or at (dim - 1)/dim, for any dim: linspace includes its end."""
+    if (exponents.diff().diff().abs() > 1e-2).any() or exponents[0].abs() > 1e-2 or exponents[-1] < 1e-2:
+        return False
+    narrow = -frequencies(table(dim - 2, END, THETA)).abs().log() / math.log(THETA)
+    lasts = [(float(exponents[-1]), dim), (float(narrow[-1]), dim - 2)]
+    ends = (lambda dim: lasts[0][0], lambda dim: (dim - 1) / dim)
+    return any(all(abs(last - end(width)) < 1e-2 for last, width in lasts) for end in ends)
+
+
+def other_findings(table: Table) -> Iterator[Finding]:
+    """Other sizes and bases, and positions far away, where 16 bits are not enough."""
+    tolerance = TOLERANCE
+    for given in (*OTHERS, LONG):
+        dim, end, theta = given
+        try:
+            found = table(*given)
+        except ShapeError as error:
+            yield error.finding
+            return
+        right = angles(*given)
+        wrong = (found - unit(right)).abs() > 2 * tolerance
+        if wrong.any():
+            p, i = (int(index) for index in wrong.nonzero()[0])
+            sentence = f"The angle of pair {i} at position {p} (dim {dim}, end {end}, theta {theta:g}), modulo 2 pi"
+            yours, expected = (float(x[p, i].angle()) for x in (found, unit(right)))
+            fault = faults.ROUNDED if given == LONG and is_rounded(found, right) else None
+            yield Finding(sentence, f"{yours:.4f}", f"{expected:.4f}", fault)
+            return
+
+
+def is_rounded(table: Tensor, right: Tensor) -> bool:
+    """Whether positions, frequencies or angles were rounded to 16 bits, or the first rows are right and drift away."""
+    early = slice(0, 100)
+    if close(table[early], unit(right[early]), 2e-2):
+        return True
+    step = frequencies(table[:3])
+    p = torch.arange(len(table), dtype=torch.float64)
+    for dtype, row in product(HALF, (step, right[1])):
+        rounded = unit(torch.outer(p.to(dtype).double(), row.to(dtype).double()))
+        if (table - rounded).abs().median() < 2e-2:
+            return True
+    return bool(((step - right[1]).abs() < 1e-2 * right[1]).all())
+
+
+def default_finding(table: Table) -> Iterator[Finding]:
+    found = table.call.attempt(8, 3)
+    sentence = "Without theta, the angle of pair 1 of dim 8 at position 1 is 10000^(-2/8)"
+    right = table.call.attempt(8, 3, 10000.0)
+    read = None if isinstance(found, Exception) else read_table(found, 8, 3)
+    if isinstance(found, Exception):
+        yield Finding(sentence, str(found), "0.1", faults.DEFAULT_THETA)
+    elif read is not None and len(read.parts) == 2:
+        default, given = (read_table(x, 8, 3) for x in (found, right))
+        if default and given and not close(default.rotations(), given.rotations()):
+            yours = float(default.rotations()[1, 1].angle())
+            yield Finding(sentence, f"{yours:.4g}", "0.1", faults.DEFAULT_THETA)
+
+
+def remarks(call: Caller) -> Iterator[str]:
+    raw = call.attempt(8, END, THETA)
+    for part in raw if isinstance(raw, tuple) else [raw]:
+        if isinstance(part, Tensor) and part.dtype in HALF:
+            yield "The table is rounded to 16 bits: keep it in float32, because it is small."
+            return
+
+
+def numbers(x: Tensor, digits: int = 4) -> str:
+    return ", ".join(f"{float(value) + 0.0:.{digits}g}" for value in x)
+
+
+def fractions(x: Tensor) -> str:
+    """The numbers as fractions of small denominators where they are, ``0, 1/4, 1/2``."""
+    texts = []
+    for value in x.tolist():
+        fraction = Fraction(value).limit_denominator(64) if math.isfinite(value) else Fraction(1, 65)
+        texts.append(str(fraction) if abs(fraction - value) < 2e-4 else f"{value:.4g}")
+    return ", ".join(texts)

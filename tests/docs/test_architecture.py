@@ -40,7 +40,7 @@ def test_every_name_in_the_text_exists():
     words = {alias.arg for tree in CODE.values() for alias in ast.walk(tree) if isinstance(alias, ast.arg)}
     words |= {node.attr for tree in CODE.values() for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     for name in re.findall(r"`([^`\n]+)`", PAGE):
-        if name.startswith(("python ", "pip ", "--")) or name == "ropewalk":
+        if name.startswith(("python ", "pip ", "make ", "--")) or name == "ropewalk":
             continue
         if "/" in name or name.endswith((".py", ".toml")):
             assert (REPO / name).exists() or name in files or name in ("config.toml", "page/", "check/"), name

@@ -6,15 +6,21 @@ import pytest
 import torch
 
 from model import Transformer
-from model.training.config import TrainArgs
+from model.training.config import Run, TrainArgs
+from model.training.distributed import Ranks
 from model.training.evaluation import cross_entropy
 from model.training.optimizer import build_optimizers
-from model.training.resolve import resolve
+from model.training.settings import resolve
+from model.training.sizing import candidate_models, needs_choice
 from train import find_config
 
 pytestmark = pytest.mark.usefixtures("each_processor")
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
+
+
+def resolved(config: Path, **flags) -> Run:
+    return resolve(config, config, flags, resume=False, ranks=Ranks())
 
 
 def test_the_configs_named_in_the_documentation_exist():
@@ -23,10 +29,11 @@ def test_the_configs_named_in_the_documentation_exist():
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
 def test_a_config_builds_and_takes_a_step(config, tmp_path):
-    plan = resolve(config, config, {"out_dir": tmp_path / "new"}, resume=False)
-    model = Transformer(plan.model_args)
-    optimizers = build_optimizers(model, plan.train)
-    tokens = torch.randint(plan.model_args.vocab_size, (1, 17))  # (B, T + 1)
+    run = resolved(config, out_dir=tmp_path / "new")
+    args = candidate_models(run.settings)[0] if needs_choice(run) else run.model
+    model = Transformer(args)
+    optimizers = build_optimizers(model, TrainArgs() if needs_choice(run) else run.train)
+    tokens = torch.randint(args.vocab_size, (1, 17))  # (B, T + 1)
     before = cross_entropy(model(tokens[:, :-1]), tokens[:, 1:])
     before.backward()
     for optimizer in optimizers:
@@ -36,23 +43,25 @@ def test_a_config_builds_and_takes_a_step(config, tmp_path):
 
 
 def test_shakespeare_char_has_nanogpts_published_settings():
-    plan = resolve(ROOT / "configs/shakespeare_char.toml", Path(), {}, resume=False)
-    model, train = plan.model_args, plan.train
+    run = resolved(ROOT / "configs/shakespeare_char.toml")
+    model, train = run.model, run.train
     assert (model.n_layers, model.n_heads, model.dim, model.max_seq_len) == (4, 4, 128, 64)
     assert (train.batch_size, train.max_steps) == (12, 2000)
-    assert plan.data.tokenizer == "char"
+    assert run.data.tokenizer == "char"
 
 
 def test_stories15m_has_llama2cs_published_architecture():
-    model = resolve(ROOT / "configs/stories15M.toml", Path(), {}, resume=False).model_args
+    model = resolved(ROOT / "configs/stories15M.toml").model
     assert (model.dim, model.n_layers, model.n_heads, model.max_seq_len, model.vocab_size) == (288, 6, 6, 256, 32000)
     assert sum(p.numel() for p in Transformer(model).parameters()) == 15_191_712  # as many as in its checkpoint
 
 
-def test_the_default_config_trains_for_at_most_three_minutes():
-    train: TrainArgs = resolve(None, ROOT / "configs/demo.toml", {}, resume=False).train
-    assert train.minutes is not None
-    assert train.minutes <= 3
+def test_the_demo_is_the_same_for_everyone():
+    demo = resolved(ROOT / "configs/demo.toml")
+    assert not needs_choice(demo)
+    fixed = {"dim", "n_layers", "n_heads", "max_seq_len", "batch_size", "max_steps"}
+    assert fixed <= demo.settings.keys()
+    assert "minutes" not in demo.settings
 
 
 def test_a_shipped_config_is_found_by_name_unless_a_file_has_that_name(tmp_path, monkeypatch):

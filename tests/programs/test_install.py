@@ -64,11 +64,9 @@ def test_the_wheel_installs_one_package_with_all_its_files(environment):
 
 LIBRARY = """\
 import torch
-from ropewalk import ModelArgs, Transformer, generate
+from ropewalk import ModelArgs, Trainer, Transformer, generate, load_model, save_model
 from ropewalk.text.dataset import Dataset
 from ropewalk.training.config import TrainArgs
-from ropewalk.training.trainer import Trainer
-from ropewalk.weights import load_model, save_model
 
 model = Transformer(ModelArgs(dim=16, n_layers=1, n_heads=2, vocab_size=37, max_seq_len=24))
 text = torch.arange(4000) % 37

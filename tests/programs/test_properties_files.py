@@ -18,7 +18,8 @@ from model.decoding.prompts import read_texts
 from model.text import llama2c_tokenizer
 from model.text.train_tokenizer import train_tokenizer
 from model.training.config import SETTINGS_CLASSES
-from model.training.run_directory import load_state, read_metrics
+from model.training.run_directory import read_metrics
+from model.training.state import load_state
 from model.weights import llama2c, load_tokenizer, meta, open_checkpoint, save_model, save_tokenizer
 from model.weights.tensors import read_header
 from study.positions import build_scheme

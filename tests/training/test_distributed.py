@@ -110,13 +110,28 @@ def test_only_the_first_process_writes(tmp_path):
 def test_each_process_of_a_machine_uses_a_different_gpu(monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
     ranks = torchrun_ranks({"RANK": "11", "WORLD_SIZE": "16", "LOCAL_RANK": "3"})
-    assert local_device(torch.device("cuda"), ranks) == torch.device("cuda:3")
-    assert local_device(torch.device("cuda:1"), ranks) == torch.device("cuda:1")
-    assert local_device(torch.device("cpu"), ranks) == torch.device("cpu")
-    assert local_device(torch.device("cuda"), Ranks()) == torch.device("cuda")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert local_device("auto", ranks) == torch.device("cuda:3")
+    assert local_device("cuda:1", ranks) == torch.device("cuda:1")
+    assert local_device("cpu", ranks) == torch.device("cpu")
+    assert local_device("cuda", Ranks()) == torch.device("cuda")
     monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
     with pytest.raises(ValueError, match=r"^LOCAL_RANK is 3, .* 3 GPUs: .* --nproc_per_node 3, or give --device cpu$"):
-        local_device(torch.device("cuda"), ranks)
+        local_device("cuda", ranks)
+
+
+def test_the_first_process_works_for_all_and_its_failure_ends_all(tmp_path):
+    def work(ranks) -> None:
+        assert ranks.first(lambda: {"rank": ranks.rank}) == {"rank": 0}
+        order = tmp_path / "order"
+        result = ranks.in_turn(lambda: order.open("a", encoding="utf-8").write(f"{ranks.rank}") + ranks.rank)
+        assert (result, order.read_text(encoding="utf-8")[0]) == (1 + ranks.rank, "0")
+
+    def fail(ranks) -> None:
+        ranks.first(lambda: int("a mistake of the user"))
+
+    assert run_in_processes(3, work) == [0, 0, 0]
+    assert run_in_processes(2, fail) == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from model import ModelArgs, Transformer
 from model.training import estimate
 from model.training.config import TrainArgs
 from model.training.estimate import (
-    build_seconds,
     check_training_memory,
     count_parameters,
     disk_needed,
@@ -74,11 +73,9 @@ def test_the_estimate_matches_what_a_step_allocates(optimizer, dtype):
 
 
 def test_the_estimate_includes_memory_and_time_per_layer():
-    """10,000 layers of width 16 have 0.5 GB of weights and optimizer state; they took 3.3 GB, and 8 s to build."""
+    """10,000 layers of width 16 have 0.5 GB of weights and optimizer state; they took 3.3 GB."""
     deep, train = dataclasses.replace(ARGS, dim=16, n_layers=10_000), TrainArgs(batch_size=1, max_steps=1)
     assert sum(state_and_activation_bytes(deep, train, torch.float32)) > 2 * 10**9
-    assert 5 < build_seconds(deep) < 60
-    assert build_seconds(ARGS) < 1
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from model import Transformer
 from model.text.dataset import Dataset
 from model.training.config import TrainArgs
 from model.training.distributed import Ranks
-from model.training.evaluation import PRIOR_COUNT, cross_entropy, ngram_losses, validation_loss
+from model.training.evaluation import PRIOR_COUNT, bits_per_byte, cross_entropy, ngram_losses, validation_loss
 
 
 def test_the_loss_is_the_mean_negative_log_likelihood_of_the_targets():
@@ -92,3 +92,10 @@ def test_longer_ngrams_do_not_raise_the_lowest_loss_on_random_tokens():
     ids = np.random.default_rng(3).integers(0, 5, 60_000).astype(np.uint16)
     text = Dataset(ids[:50_000], ids[50_000:], 9, "text")
     assert min(ngram_losses(text, 5, 3)) == pytest.approx(math.log(5), rel=0.01)
+
+
+def test_bits_per_byte_do_not_depend_on_the_tokenizer():
+    """The same text as 80 tokens of 1 byte and as 20 tokens of 4 bytes, predicted equally well."""
+    coarse, fine = (Dataset(np.zeros(1), np.zeros(tokens + 1), val_bytes=80, fingerprint="") for tokens in (20, 80))
+    assert bits_per_byte(4 * math.log(8), coarse) == pytest.approx(3 * 1.0)
+    assert bits_per_byte(math.log(8), fine) == pytest.approx(3.0)

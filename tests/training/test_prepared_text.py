@@ -8,9 +8,8 @@ import pytest
 from model.text.prepare import prepare
 from model.text.sources import open_documents
 from model.text.train_tokenizer import train_tokenizer
-from model.training.config import CONFIG_FILE, DataArgs, TrainArgs, read_run_settings
+from model.training.config import CONFIG_FILE, DataArgs, Run, read_run_settings
 from model.training.distributed import Ranks
-from model.training.plan import make_plan
 from model.training.prepared_text import (
     MIN_DOCUMENTS,
     check_prompts,
@@ -53,10 +52,12 @@ def test_notes_about_the_text_are_printed_only_if_it_can_be_prepared(tmp_path, c
     file = write(tmp_path / "a.txt", "\n<|endoftext|>\n".join([STORY] * 9))
     settings = {"data": (file,), "tokenizer": "char", "max_steps": 3, "max_seq_len": 999}
     with pytest.raises(ValueError, match="give more text"):
-        prepare_text(make_plan(settings, tmp_path / "run", Ranks()))
+        prepare_text(Run(settings, tmp_path / "run", notes=("early",)), Ranks())
     assert capsys.readouterr().err == ""
-    prepare_text(make_plan(settings | {"max_seq_len": 9}, tmp_path / "run", Ranks()))
-    assert capsys.readouterr().err.startswith("documents ")
+    text = prepare_text(Run(settings | {"max_seq_len": 9}, tmp_path / "run", notes=("early",)), Ranks())
+    assert capsys.readouterr().err.startswith("early\ndocuments ")
+    assert text.settings["doc_separator"] == "<|endoftext|>"
+    assert text.settings["vocab_size"] == text.tokenizer.vocab_size
 
 
 @pytest.mark.parametrize("separator", ["", "One"])
@@ -110,15 +111,14 @@ def test_a_text_with_many_documents_starts_with_bos_alone(tmp_path, tokenizer):
 
 
 def test_prompts_must_leave_a_position_for_a_sample(tokenizer):
-    data, train = DataArgs(start_text="a day"), TrainArgs(sample_prompt="a day.", sample_every=3)
-    check_prompts(data, train, tokenizer, 8)  # with BOS, the prompts have 6 and 7 tokens
+    prompts = {"start_text": "a day", "sample_prompt": "a day.", "sample_every": 3}
+    check_prompts(prompts, tokenizer, 8)  # with BOS, the prompts have 6 and 7 tokens
     with pytest.raises(ValueError, match=r"sample_prompt is 7 tokens long, .* a context of 7 "):
-        check_prompts(data, train, tokenizer, 7)
-    unused = dataclasses.replace(train, sample_every=0)
-    check_prompts(data, unused, tokenizer, 7)
+        check_prompts(prompts, tokenizer, 7)
+    check_prompts(prompts | {"sample_every": 0}, tokenizer, 7)
     with pytest.raises(ValueError, match=r"start_text is 6 tokens long, .* a context of 6 "):
-        check_prompts(data, unused, tokenizer, 6)
-    check_prompts(DataArgs(), unused, tokenizer, 1)
+        check_prompts(prompts | {"sample_every": 0}, tokenizer, 6)
+    check_prompts({}, tokenizer, 1)
 
 
 @pytest.mark.parametrize("text", ["\n" * 900, "天" * 900, " \n" * 400])

@@ -1,75 +1,14 @@
+"""The run directory: made once, locked, and the metrics in it."""
+
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import pytest
-import torch
-from training_helpers import ARGS, forked, same, trainer, weights
+from training_helpers import forked
 
-from model.training.run_directory import (
-    STATE,
-    Progress,
-    load_state,
-    locked,
-    make_first_free,
-    optimizer_states,
-    read_progress_and_identity,
-)
-from model.training.trainer import Trainer
-from model.weights.tensors import load_tensors, save_tensors
-
-
-def test_the_state_holds_weights_and_optimizer_states_by_parameter_name_and_the_notes(tmp_path):
-    run = trainer(tmp_path, max_steps=2)
-    run.identity = {"dim": 16}
-    run.run()
-    tensors = load_tensors(tmp_path / STATE)
-    names = set(dict(run.model.named_parameters()))
-    assert {name.removeprefix("model.") for name in tensors if name.startswith("model.")} == names
-    assert {name for name in names if f"optimizer.momentum_buffer.{name}" in tensors} == {
-        name for name in names if name.startswith("layers.") and "norm" not in name
-    }
-    assert "optimizer.exp_avg_sq.tok_embeddings.weight" in tensors
-    progress, identity = read_progress_and_identity(tmp_path)
-    assert identity == {"dim": 16}
-    assert (progress.step, progress.tokens) == (2, 2 * 8 * ARGS.max_seq_len)
-
-
-def test_loading_restores_weights_and_optimizer_states_bit_for_bit(tmp_path):
-    run = trainer(tmp_path, max_steps=3)
-    run.run()
-    restored = trainer(tmp_path, seed=99, max_steps=1)
-    load_state(tmp_path, restored.model, restored.optimizers)
-    assert same(weights(run.model), weights(restored.model))
-    restored_states = optimizer_states(restored.model, restored.optimizers)
-    for name, state in optimizer_states(run.model, run.optimizers).items():
-        assert same(state, restored_states[name])
-
-
-def test_without_a_checkpoint_there_are_no_notes_and_another_programs_checkpoint_is_refused(tmp_path):
-    assert read_progress_and_identity(tmp_path) is None
-    save_tensors(tmp_path / STATE, {"a": torch.zeros(1)}, {"format": "pt"})
-    with pytest.raises(ValueError, match="was not written by this trainer"):
-        read_progress_and_identity(tmp_path)
-
-
-def test_a_state_without_all_weights_is_refused(tmp_path):
-    run = trainer(tmp_path, max_steps=1)
-    run.run()
-    tensors = load_tensors(tmp_path / STATE)
-    del tensors["model.layers.1.attention.wq.weight"]
-    save_tensors(tmp_path / STATE, tensors, {"notes": json.dumps({"progress": {}})})
-    with pytest.raises(ValueError, match=r"has no layers\.1\.attention\.wq\.weight"):
-        load_state(tmp_path, run.model, run.optimizers)
-
-
-def test_a_truncated_state_is_refused(tmp_path):
-    trainer(tmp_path, max_steps=1).run()
-    content = (tmp_path / STATE).read_bytes()
-    (tmp_path / STATE).write_bytes(content[:-10])
-    with pytest.raises(ValueError, match=STATE):
-        trainer(tmp_path, resume=True)
+from model.training.run_directory import Metrics, locked, make_first_free, read_metrics
+from model.training.state import STATE
 
 
 def test_concurrent_calls_get_different_free_directories(tmp_path):
@@ -108,110 +47,48 @@ def test_locking_a_directory_removes_only_temporary_files_of_the_trainer(tmp_pat
         assert {path.name for path in tmp_path.iterdir()} == {*kept, ".loss.png.7.tmp", ".lock"}
 
 
-@contextmanager
-def file_size_limit(size: int):
-    """Simulate a full disk: the kernel refuses to write more than ``size`` bytes to a file."""
-    resource = pytest.importorskip("resource", reason="POSIX only")
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+def test_each_step_writes_a_line_with_its_measured_values(tmp_path):
+    metrics = Metrics(tmp_path / "metrics.jsonl")
+    metrics.write(1, {"train_loss": 2.5, "lr": 0.001})
+    metrics.write(2, {"train_loss": 2.25, "val_loss": 1 / 3})
+    lines = (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"step": 1, "train_loss": 2.5, "lr": 0.001},
+        {"step": 2, "train_loss": 2.25, "val_loss": 0.3333333},
+    ]
 
 
-def test_a_full_disk_leaves_the_last_checkpoint_unchanged(tmp_path):
-    run: Trainer = trainer(tmp_path, max_steps=10, eval_every=5)
-    run.run()
-    before = {path.name: path.read_bytes() for path in tmp_path.glob("*.safetensors")}
-    resumed = trainer(tmp_path, resume=True, max_steps=20, eval_every=5)
-    with file_size_limit(4000), pytest.raises(OSError, match=r"File too large"):
-        resumed.run()
-    assert {path.name: path.read_bytes() for path in tmp_path.glob("*.safetensors")} == before
-    assert not list(tmp_path.glob(".*.tmp"))
-    assert trainer(tmp_path, resume=True, max_steps=20).run().step == 20
+def test_resuming_drops_the_lines_of_later_steps_and_an_incomplete_line(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(
+        "".join(f'{{"step": {n}, "train_loss": {n}.5}}\n' for n in range(1, 6)) + '{"step": 6, "tr', encoding="utf-8"
+    )
+    Metrics(path, last_step=3).write(4, {"train_loss": 9.0})
+    assert [(line["step"], line["train_loss"]) for line in read_metrics(path)] == [(1, 1.5), (2, 2.5), (3, 3.5), (4, 9)]
 
 
-PROGRESS = {"step": 2, "tokens": 9, "train_seconds": 1.5, "wall_seconds": 2.0, "val_loss": 1.0, "best_val_loss": None}
-PROGRESS |= {"best_step": 0}
+def test_a_new_run_starts_with_empty_metrics(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n', encoding="utf-8")
+    Metrics(path)
+    assert path.read_text(encoding="utf-8") == ""
 
 
-@pytest.mark.parametrize(
-    "notes",
-    [
-        "", "nothing", "[]", "7", "null", '{"progress": 1}', '{"progress": {}, "identity": {}}', "[" * 10_000,
-        {"progress": PROGRESS, "identity": []},
-        {"progress": PROGRESS | {"step": "2"}, "identity": {}},
-        {"progress": PROGRESS | {"step": 1.5}, "identity": {}},
-        {"progress": PROGRESS | {"step": -1}, "identity": {}},
-        {"progress": PROGRESS | {"step": 10**400}, "identity": {}},
-        {"progress": PROGRESS | {"step": True}, "identity": {}},
-        {"progress": PROGRESS | {"wall_seconds": float("nan")}, "identity": {}},
-        {"progress": PROGRESS | {"best_val_loss": [1.0]}, "identity": {}},
-        {"progress": PROGRESS | {"more": 1}, "identity": {}},
-        {"progress": {name: PROGRESS[name] for name in PROGRESS if name != "tokens"}, "identity": {}},
-    ],
-)  # fmt: skip
-def test_the_error_for_damaged_notes_is_one_line(tmp_path, notes):
-    text = notes if isinstance(notes, str) else json.dumps(notes)
-    save_tensors(tmp_path / STATE, {"a": torch.zeros(1)}, {"notes": text})
-    with pytest.raises(ValueError, match=r"^[^\n]*damaged metadata: restore the file, or start a new run$"):
-        read_progress_and_identity(tmp_path)
+def test_removing_the_file_during_the_run_raises_an_error(tmp_path):
+    """A new file would hide that the tokenizer and the settings of the run were removed, too."""
+    metrics = Metrics(tmp_path / "metrics.jsonl")
+    metrics.write(1, {"train_loss": 2.5})
+    metrics.path.unlink()
+    for use in (lambda: metrics.write(2, {"train_loss": 2.25}), metrics.sync):
+        with pytest.raises(FileNotFoundError):
+            use()
+    assert not metrics.path.exists()
 
 
-def test_valid_notes_are_read(tmp_path):
-    save_tensors(tmp_path / STATE, {"a": torch.zeros(1)}, {"notes": json.dumps({"progress": PROGRESS, "identity": {}})})
-    assert read_progress_and_identity(tmp_path) == (Progress(**PROGRESS), {})
-
-
-WQ = "layers.1.attention.wq.weight"
-
-
-@pytest.mark.parametrize(
-    ("name", "tensor", "message"),
-    [
-        (
-            f"optimizer.momentum_buffer.{WQ}",
-            torch.zeros(16),
-            r"wq.weight is torch.float32 of shape \(16,\)",
-        ),
-        (f"optimizer.momentum_buffer.{WQ}", torch.zeros(16, 16).double(), "torch.float64"),
-        ("optimizer.exp_avg.norm.weight", torch.zeros(1), r"not torch.float32 of \(16,\)"),
-        ("optimizer.step.norm.weight", torch.zeros(2), r"not torch.float32 of \(\)"),
-        (f"model.{WQ}", torch.zeros(1, 16), r"not torch.float32 of \(16, 16\)"),
-        ("model.layers.7.attention.wq.weight", torch.zeros(2), "which this model and optimizer do not have"),
-        ("optimizer.exp_avg.nothing", torch.zeros(2), "which this model and optimizer do not have"),
-        (f"optimizer.hessian.{WQ}", torch.zeros(16, 16), "which this model and optimizer do not have"),
-        ("nonsense", torch.zeros(2), "holds nonsense"),
-    ],
-)
-def test_the_error_for_a_tensor_that_does_not_fit_names_it(tmp_path, name, tensor, message):
-    run = trainer(tmp_path, max_steps=1)
-    run.run()
-    tensors = load_tensors(tmp_path / STATE)
-    tensors[name] = tensor
-    save_tensors(tmp_path / STATE, tensors, {"notes": "{}"})
-    before = weights(run.model)
-    with pytest.raises(ValueError, match=message):
-        load_state(tmp_path, run.model, run.optimizers)
-    assert same(weights(run.model), before)
-
-
-def test_no_tensor_shares_memory_with_the_mapped_file_after_loading(tmp_path, monkeypatch):
-    """On Windows, the next checkpoint could not replace a mapped file."""
-    trainer(tmp_path, max_steps=2).run()
-    mapped = []
-
-    def recording_load(path):
-        tensors = load_tensors(path)
-        mapped.extend(tensors.values())
-        return tensors
-
-    monkeypatch.setattr("model.training.run_directory.load_tensors", recording_load)
-    run = trainer(tmp_path, resume=True)
-    mapped_storages = {tensor.untyped_storage().data_ptr() for tensor in mapped}
-    assert mapped_storages
-    used = [*run.model.parameters()]
-    for state in optimizer_states(run.model, run.optimizers).values():
-        used += state.values()
-    assert not mapped_storages & {tensor.untyped_storage().data_ptr() for tensor in used}
+@pytest.mark.parametrize("foreign", ["step 1 was fine\n", "[1]\n", "\n", '{"step": 1}\n{"st\n{"step": 3}\n'])
+def test_a_file_that_is_not_a_metrics_file_is_reported_and_left_unchanged(tmp_path, foreign):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(foreign, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"metrics\.jsonl is damaged"):
+        Metrics(path, last_step=5)
+    assert path.read_text(encoding="utf-8") == foreign

@@ -1,14 +1,17 @@
-"""The announcement, the warnings and the summary of a run: correct numbers, and advice on what to do."""
+"""The announcement, the warnings and the summary of a run, as the terminal shows them."""
 
 from dataclasses import replace
-from shlex import quote, split
+from pathlib import Path
+from shlex import split
 
 import pytest
-from training_helpers import trainer
+import torch
+from training_helpers import ARGS, dataset, trainer
 
 from model.cli import quantity
-from model.text.token_cache import cache_home
-from model.training.run_directory import Progress
+from model.training.config import TrainArgs
+from model.training.sizing import Forecast
+from model.training.state import Progress
 from model.training.summary import (
     RunFacts,
     announcement,
@@ -18,11 +21,79 @@ from model.training.summary import (
     run_facts,
     summary,
 )
-from model.training.trainer import Trainer
+
+RUN = Path("runs/my run")
+FACTS = RunFacts(
+    args=TrainArgs(batch_size=8, max_steps=50, minutes=1.5, init_from=Path("base"), network="sliding:Sliding"),
+    model=ARGS,
+    parameters=4_784,
+    dataset=replace(dataset(), entry=Path("cache/tokens-1")),
+    device=torch.device("cpu"),
+    dtype=torch.float32,
+    processes=1,
+    unigram_loss=2.345,
+)
 
 
-def facts_of(run: Trainer) -> RunFacts:
-    return run_facts(run.model, run.args, run.dataset, run.device, run.ranks)
+def test_the_announcement(monkeypatch):
+    monkeypatch.setattr("model.training.summary.free_memory", lambda device: 3 * 10**9)
+    forecast = Forecast(2400.0, 48, 1.25, ends_early=True)
+    assert announcement(FACTS, RUN, 7, ["lr 0.1 -> 0.2", "max_steps 40 -> 50"], forecast).splitlines() == [
+        "model          4,784 parameters: 2 layers of width 16, 2 heads, on cpu in float32, 1 thread",
+        "memory         about 401 MB at the peak, 3.0 GB free; 1 MB on disk",
+        "text           500 tokens to train on, 100 for validation, 0.99 bytes each, vocabulary of 11; "
+        "cached in cache/tokens-1 (1 MB)",
+        "baselines      2.398 nats per token for uniform guesses, 2.345 for token frequencies",
+        "training       8 x 8 tokens per step, 50 steps: 3,200 tokens, 6.4 epochs, 1:30 at most, dropout 0",
+        "directory      runs/my run",
+        "expected       about 1.25 nats per token, 1.80 bits per byte, after 48 steps, 6.1 epochs, at 2,400 tokens/s, "
+        "ending after about 0:01: more steps are hardly worth their time",
+        "fine-tuning    base, lr 0.003, muon_lr 0.02",
+        "resuming       after step 7; lr 0.1 -> 0.2; max_steps 40 -> 50",
+    ]
+
+
+def test_the_summary():
+    progress = Progress(
+        step=400, tokens=25_600, train_seconds=2.0, wall_seconds=7.4, val_loss=2.5, best_val_loss=2.4, best_step=300
+    )
+    warning = (
+        "the run overfits: validation is 2.500, and was 2.400 at step 300; more text, fewer minutes or steps, "
+        "--dropout 0.2, or a smaller --dim or --n_layers help"
+    )
+    assert summary(FACTS, RUN, progress, train_loss=2.3, text="First Citizen:\nBefore we").splitlines() == [
+        "parameters     4,784",
+        "trained        400 steps, 25,600 tokens, 51 epochs, 7 seconds",
+        "speed          12,800 tokens/s",
+        "validation     2.4000 nats per token, 3.462 bits per byte (best, at step 300); unigram model 2.3450",
+        "note           no better than a unigram model: train longer, on more text, or with other --lr and --muon_lr",
+        f"overfitting    {warning}",
+        "run directory  runs/my run",
+        "next           python generate.py 'runs/my run' --network sliding:Sliding --prompt 'First Citizen:'",
+    ]
+
+
+def test_the_facts_are_those_of_the_run(tmp_path):
+    run = trainer(tmp_path, batch_size=5)  # 5 x 8 tokens a step, of a text of 500
+    facts = run_facts(run.model, run.args, run.dataset, run.device, run.ranks)
+    assert (facts.parameters, facts.model, facts.dtype, facts.processes) == (4_784, ARGS, torch.float32, 1)
+    assert 1.5 < facts.unigram_loss < 2.5
+    assert facts.epochs_after(20) == "1.6 epochs"
+    assert facts.epochs_after(12_500) == "1,000 epochs"
+    assert facts.epochs_after(12.5) == "1 epoch"
+
+
+def expected(forecast: Forecast, **changes) -> str:
+    lines = announcement(replace(FACTS, **changes), RUN, forecast=forecast).splitlines()
+    return next(line for line in lines if line.startswith("expected"))
+
+
+def test_the_forecast_warns_if_the_run_teaches_little():
+    assert "too little to learn much from: give more text or more minutes" in expected(Forecast(2400.0, 500, 2.2))
+    few_steps = expected(Forecast(2400.0, 9, 1.2))
+    assert few_steps.endswith("fewer than 100 steps teach little: give more minutes, or a smaller --batch_size")
+    assert "teach" not in expected(Forecast(2400.0, 500, 1.2))
+    assert "nats" not in expected(Forecast(2400.0, 500, None))
 
 
 @pytest.mark.parametrize(
@@ -32,52 +103,23 @@ def test_a_duration_is_in_hours_minutes_and_seconds(seconds, text):
     assert duration(seconds) == text
 
 
-def test_epochs_are_tokens_divided_by_the_tokens_of_the_text(tmp_path):
-    run = facts_of(trainer(tmp_path, batch_size=5))  # 5 x 8 tokens a step, of a text of 500
-    assert run.epochs_after(20) == "1.6 epochs"
-    assert run.epochs_after(12_500) == "1,000 epochs"
-
-
 @pytest.mark.parametrize(
     ("val_loss", "best", "train_loss", "reason"),
     [
         (1.31, 1.02, 1.0, "validation is 1.310, and was 1.020 at step 300"),
         (10.16, 10.16, 0.08, "the training loss is 0.080, validation 10.160"),
-        (1.04, 1.02, 1.0, None),
-        (1.02, 1.02, 0.9, None),
+        (1.04, 1.0, 0.9, "validation is 1.040"),
+        (1.03, 1.0, 0.9, None),
+        (1.0, 1.0, 0.69, "the training loss is 0.690"),
+        (1.0, 1.0, 0.7, None),
         (None, None, 0.1, None),
         (1.0, 1.0, None, None),
     ],
 )
-def test_the_overfitting_warning_gives_the_losses_and_advice(val_loss, best, train_loss, reason):
+def test_overfitting_is_a_rise_above_3_percent_or_a_training_loss_below_70_percent(val_loss, best, train_loss, reason):
     warning = overfitting_warning(Progress(step=600, val_loss=val_loss, best_val_loss=best, best_step=300), train_loss)
-    if reason is None:
-        assert warning is None
-    else:
-        assert warning.startswith("the run overfits: ")
-        assert reason in warning
-        assert "more text" in warning
-
-
-def facts(tmp_path, unigram_loss, **settings):
-    return replace(facts_of(trainer(tmp_path, **settings)), unigram_loss=unigram_loss)
-
-
-def test_the_summary_notes_a_loss_that_is_no_better_than_a_unigram_model(tmp_path):
-    run = facts(tmp_path, unigram_loss=6.2)
-    worse = Progress(step=1, tokens=64, val_loss=10.16, best_val_loss=10.16)
-    assert "no better than a unigram model" in summary(run, worse)
-    assert "no better than a unigram model" not in summary(run, replace(worse, val_loss=6.1, best_val_loss=6.1))
-
-
-def test_the_summary_has_the_numbers_of_the_run_and_the_next_command(tmp_path):
-    progress = Progress(step=4, tokens=256, train_seconds=2.0, wall_seconds=7.4, best_val_loss=0.6931472, best_step=3)
-    output = summary(facts(tmp_path, unigram_loss=2.5), progress)
-    for number in ("4,784", "4 steps", "256 tokens", "0.51 epochs", "7 seconds", "128 tokens/s"):
-        assert number in output
-    for number in ("0.6931 nats per token", "1.000 bits per byte", "at step 3", "2.5000"):
-        assert number in output
-    assert f"python generate.py {quote(str(tmp_path))}" in output
+    assert (warning is None) == (reason is None)
+    assert warning is None or warning.startswith(f"the run overfits: {reason}")
 
 
 @pytest.mark.parametrize(
@@ -95,53 +137,13 @@ def test_the_summary_has_the_numbers_of_the_run_and_the_next_command(tmp_path):
         ("", ""),
     ],
 )
-def test_the_next_command_has_a_prompt_from_the_beginning_of_the_text(tmp_path, text, prompt):
+def test_the_next_command_has_a_prompt_from_the_beginning_of_the_text(text, prompt):
     assert first_words(text) == prompt
-    output = summary(facts(tmp_path, unigram_loss=2.5), Progress(step=4, tokens=256), text=text)
-    command = output.splitlines()[-1].split(maxsplit=1)[1]
+    command = summary(FACTS, RUN, Progress(step=4, tokens=256), text=text).splitlines()[-1].split(maxsplit=1)[1]
     prompt_flag = ["--prompt", prompt] if prompt else []
-    assert split(command) == ["python", "generate.py", str(tmp_path), *prompt_flag]
+    assert split(command) == ["python", "generate.py", str(RUN), "--network", "sliding:Sliding", *prompt_flag]
 
 
-def test_quantities_of_one_are_singular(tmp_path):
-    run = facts(tmp_path, unigram_loss=2.5, max_steps=1)
-    run = replace(run, model=replace(run.model, n_layers=1, n_heads=1, n_kv_heads=1))
-    text = announcement(run)
-    for words in ("1 layer of width 16, 1 head,", ", 1 step: 64 tokens,"):
-        assert words in text
-    assert "1 step, 1 token, " in summary(run, Progress(step=1, tokens=1, wall_seconds=1.2))
-    assert ", 1 second" in summary(run, Progress(step=1, tokens=1, wall_seconds=1.2))
-    assert run.epochs_after(500 / 64) == "1 epoch"
+def test_quantities_of_one_are_singular():
     assert [quantity(count, "box", "boxes") for count in (0, 1, 1000)] == ["0 boxes", "1 box", "1,000 boxes"]
-
-
-def test_the_announcement_gives_sizes_memory_losses_and_length(tmp_path, monkeypatch):
-    monkeypatch.setattr("model.training.summary.free_memory", lambda device: 3 * 10**9)
-    text = announcement(facts(tmp_path, unigram_loss=2.345, max_steps=50, minutes=1.5))
-    for number in ("4,784 parameters", "2 layers of width 16", "401 MB at the peak", "3.0 GB free", "1 MB on disk"):
-        assert number in text
-    for number in ("500 tokens", "100 for validation", "0.99 bytes", "vocabulary of 11", "2.398", "2.345"):
-        assert number in text
-    for number in ("8 x 8 tokens per step", "50 steps", "3,200 tokens", "6.4 epochs", "1:30 at most"):
-        assert number in text
-    assert "1:30 in all" in announcement(facts(tmp_path, unigram_loss=2.345, max_steps=None, minutes=1.5))
-
-
-def test_the_announcement_names_the_directory_of_the_tokens(tmp_path):
-    run = facts(tmp_path, unigram_loss=2.5)
-    assert f"cached in {cache_home()} (" in announcement(run)
-    assert f"cached in {tmp_path} (" in announcement(replace(run, dataset=replace(run.dataset, entry=tmp_path)))
-
-
-def test_the_announcement_of_a_resumed_run_gives_the_step_and_the_changes(tmp_path):
-    output = announcement(facts(tmp_path, unigram_loss=2.5), steps_done=7, changes=("lr 0.1 -> 0.2",))
-    assert "after step 7; lr 0.1 -> 0.2" in output
-    assert "after step" not in announcement(facts(tmp_path, unigram_loss=2.5))
-
-
-@pytest.mark.parametrize(
-    ("val_loss", "train_loss", "overfits"),
-    [(1.04, 0.9, True), (1.03, 0.9, False), (1.0, 0.69, True), (1.0, 0.7, False)],
-)
-def test_overfitting_is_a_rise_above_3_percent_or_a_training_loss_below_70_percent(val_loss, train_loss, overfits):
-    assert bool(overfitting_warning(Progress(val_loss=val_loss, best_val_loss=1.0), train_loss)) == overfits
+    assert "trained        1 step, 1 token, " in summary(FACTS, RUN, Progress(step=1, tokens=1, wall_seconds=1.2))

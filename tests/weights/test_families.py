@@ -252,6 +252,7 @@ def test_without_a_bos_none_is_put_before_a_text_even_if_nothing_processes_it(qw
     file = tmp_path / "model" / "tokenizer.json"
     content = json.loads(file.read_text(encoding="utf-8"))
     file.write_text(json.dumps(content | {"post_processor": None}), encoding="utf-8")
+    (tmp_path / "model" / "tokenizer_config.json").write_text('{"eos_token": "<|im_end|>"}', encoding="utf-8")
     assert load_tokenizer(tmp_path / "model").encode("the rope") == load_tokenizer(qwen[0]).encode("the rope")
 
 

@@ -82,6 +82,7 @@ INVALID = {
     "dynamic": ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamic"),
     "longrope": ({"rope_scaling": {"rope_type": "longrope", "short_factor": [1], "long_factor": [1]}}, "longrope"),
     "unknown": ({"rope_scaling": {"type": "spiral", "factor": 2.0}}, "spiral"),
+    "type of the wrong type": ({"rope_scaling": {"type": [1], "factor": 2.0}}, "config.json: unhashable"),
     "untyped": ({"rope_scaling": {"factor": 2.0}}, "default"),
     "per layer": ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "full_attention"),
     "mrope": ({"rope_scaling": {"type": "default", "mrope_section": [1, 2]}}, "mrope_section"),
