@@ -84,7 +84,7 @@ def read_results(path: Path, budget: Budget) -> list[Line]:
         except ValueError:
             continue
     same_budget = json.loads(json.dumps(asdict(budget)))  # as it is read back, with lists for tuples
-    return [line for line in lines if line["budget"] == same_budget]
+    return [line for line in lines if isinstance(line, dict) and line.get("budget") == same_budget]
 
 
 def append(path: Path, lines: list[Line]) -> None:
