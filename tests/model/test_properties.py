@@ -21,8 +21,7 @@ from model.text.tokenizer import split_text
 from model.text.train_tokenizer import train_tokenizer
 from model.training.config import SETTINGS_CLASSES
 from model.weights import load_tokenizer, save_tokenizer
-from study.options import options_class
-from study.topics import TOPICS
+from study.topics import TOPICS, options_class
 
 # --- flags ------------------------------------------------------------------------------------------------------------
 
