@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
