@@ -82,7 +82,7 @@ class Options:
     device: DeviceName = "auto"
     endless: Annotated[bool, "continue beyond the context: the cache evicts the oldest tokens"] = False
     ignore_eos: Annotated[bool, "continue after an end-of-text token, up to max_new_tokens"] = False
-    compile: Annotated[bool, "use torch.compile; the speedup depends on the model and the processor"] = False
+    compile: Annotated[bool, "compile the network: takes half a minute once, later launches load it"] = False
 
     def __post_init__(self) -> None:
         raise_problems(range_problems(self))

@@ -24,7 +24,6 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.generate import bandwidth
 from model import kernels
-from model.decoding.network import COMPILE_OPTIONS_ON_CPU
 from model.weights.int8 import quantize
 
 SHAPES = [(32000, 288), (768, 288), (288, 288), (5632, 2048), (2048, 5632), (32000, 2048)]  # (out, in)
@@ -56,6 +55,7 @@ ATTENTION = {
     "one token after 1,900, 32 / 4 heads of 64": AttentionCase(1, 32, 4, 1, 1901, 64),
     "one token after 128, 6 / 6 heads of 48": AttentionCase(1, 6, 6, 1, 129, 48),
 }
+COMPILE_OPTIONS = {"cpp_wrapper": True, "realize_reads_threshold": 0}  # like those of model/decoding/network.py
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 Run = Callable[[], object]
 Product = Callable[..., Tensor]  # (x, weight) or (x, weight, scales) -> the product
@@ -110,7 +110,7 @@ def multiply_all(product: Product, x: Tensor, weights: list[tuple[Tensor, ...]])
 def compile_all(products: dict[str, Product]) -> dict[str, Product]:
     torch._dynamo.reset()
     return {
-        name: torch.compile(product, options=COMPILE_OPTIONS_ON_CPU, dynamic=False)  # type: ignore[call-overload]
+        name: torch.compile(product, options=COMPILE_OPTIONS, dynamic=False)  # type: ignore[call-overload]
         for name, product in products.items()
     }
 

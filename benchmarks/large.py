@@ -163,7 +163,7 @@ def launch(directory: Path, repeats: int, names: list[str]) -> Table:
     """Seconds to load with the file in the page cache, peak memory up to the first token, and seconds to compile."""
     size = (directory / "model.safetensors").stat().st_size
     with tempfile.TemporaryDirectory() as compiler_cache:
-        env = os.environ | {"PYTHONPATH": str(ROOT), "TORCHINDUCTOR_CACHE_DIR": compiler_cache}
+        env = os.environ | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": compiler_cache}
         script = PROCESS.format(threads=torch.get_num_threads())
 
         def measure(name: str) -> dict[str, float]:

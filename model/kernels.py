@@ -6,6 +6,38 @@ processor (``CPU``), and whether gradients are needed or torch.compile is tracin
 the same command must give the same text every time. benchmarks/kernels.py times every implementation on your machine
 and reports where a rule does not choose the fastest.
 
+The rules come from this table (two cores, torch 2.13). Products are in GB/s of weights for one row, unless the number
+of rows is given, with out x in; attention is in milliseconds, with H / K heads of D. Zen 5 (AMD) has AVX512-BF16,
+Ice Lake (Intel) has AVX-512 without it, and only one of its cores was measured. A blank cell was not measured, and
+"same" is the speed of memory, 29 GB/s.
+
+                                                 AMX         Zen 5        Ice Lake     AVX2 (AMD)
+    F.linear / mv / slices
+        float32, 32000 x 288                     same                     9.5/9.7/9.5  12/12/22
+        float32, 5632 x 2048                     same                     12/12/12     23/23/32
+        float32, 16 rows x 288 x 288                         9.8/-/8.1    3.4/-/1.4
+        bfloat16, 32000 x 288                    9/28/14     23/12/23     5.2/5.9/5.9  16/17/16
+        bfloat16, 768 x 288                                  6.5/3.1/4.3  5.2/4.0/3.2
+        bfloat16, 5632 x 2048                    19/24/19    27/21/27                  20/20/20
+        bfloat16, 32000 x 2048                               30/15/29
+        bfloat16, 32000 x 2048, compiled                     28/40/40
+    int8, x in bfloat16: packed / dequantized
+        5632 x 2048                                                       5.4/1.4      13/-
+        2048 x 5632                                          19/-         7.1/1.4      20/-
+    int8, compiled: packed / elementwise
+        2048 x 5632, x in float32                            24/18
+        5632 x 2048, x in bfloat16                           -/27                      -/1.9
+    attention: blockwise / fused
+        bfloat16, training 16 x 256, 8 / 8 of 32 24/34       15/37                     483/150
+        bfloat16, training 4 x 1024, 8 / 8 of 32 103/67      46/62                     1460/444
+        bfloat16, prompt of 512, 32 / 4 of 64    5.0/3.3     5.1/15                    362/17
+        bfloat16, the same after 1,536 tokens    31/15       21/64                     2266/72
+        bfloat16, 128 tokens after 512, 32 / 4                            29/10
+        float32, 128 tokens after 512, 32 / 4                             14/9
+        float32, prompt of 512, 32 / 4 of 64                 10/13
+
+Where two differ by less than a tenth, or only in a case that costs little, the rule chooses the simpler one.
+
 All inputs must be finite, also those of padding tokens. Some libraries read past the end of a row into the next one and
 multiply the numbers there by zero, and zero times NaN is NaN.
 """
@@ -57,22 +89,11 @@ def choose_attention(q: Tensor, S: int) -> Attend:
     """``blockwise_attention`` for several bfloat16 queries on a CPU with native bfloat16, else ``fused_attention``.
 
     On such a CPU two cases use ``fused_attention``, too: prompts if it has AMX, and training with more than
-    MAX_TRAINING_KEYS keys. The table has milliseconds in bfloat16, blockwise / fused, on two cores with torch 2.13
-    (benchmarks/kernels.py). A row names batch x length, and H / K heads of width D. Blank cells were not measured; one
-    cell is a ratio without times:
-
-                                                 AMX (Intel)   AVX512-BF16 (AMD)   AVX2 (AMD)
-        training, 16 x 256, 8 / 8 heads of 32    24.4 / 34.4   19.8 / 43.3          483 / 150
-        training, 4 x 1024, 8 / 8 heads of 32     103 / 67     95.8 / 105          1460 / 444
-        prompt of 512, 32 / 4 heads of 64         5.0 / 3.3    ratio 1 : 2          362 / 17
-        the same after 1,536 tokens              31.2 / 15.1                       2266 / 72
-
-    In training with more than MAX_TRAINING_KEYS keys, fused attention is chosen to save memory, even where it is
-    slower: without a mask it never holds all scores. In float32 it was as fast or faster on all three.
+    MAX_TRAINING_KEYS keys, to save memory: without a mask it never holds all scores.
     """
     if q.device.type != "cpu" or q.dtype != torch.bfloat16 or q.shape[2] == 1 or not CPU.bfloat16:
         return fused_attention
-    if q.requires_grad:
+    if torch.is_grad_enabled():
         return blockwise_attention if S <= MAX_TRAINING_KEYS else fused_attention
     return fused_attention if CPU.amx else blockwise_attention
 
@@ -134,7 +155,7 @@ ATTENTION: dict[str, Attend] = {"blockwise": blockwise_attention, "fused": fused
 # --- Products: x (..., in), weight (out, in) -> (..., out)
 
 SLICES = 8  # of a weight matrix, read by up to 8 cores at a time; more slices than cores cost nothing
-MAX_SLICED_ROWS = 128  # up to here a float32 product is faster in slices; measured on AVX2, used on every CPU
+MAX_SLICED_ROWS = 128  # of x: up to here a product in slices is faster
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -149,29 +170,16 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def choose_linear(x: Tensor) -> Product:
-    """Choose ``linear_mv``, ``linear_in_slices`` or ``F.linear``.
+    """``linear_mv`` for one row if compiled or with AMX, ``linear_in_slices`` for few rows without AVX-512.
 
-    float32: ``linear_mv`` for one row under torch.compile, else ``linear_in_slices`` for up to MAX_SLICED_ROWS rows,
-    ``F.linear`` for more. Other dtypes: ``linear_mv`` for one row, ``F.linear`` for more.
-
-    A product of few rows takes the time of reading the weights, which is shortest if every core reads a part of them.
-
-    GB/s of weights for one row, two cores, torch 2.13, F.linear / mv / slices (benchmarks/kernels.py):
-
-                                    AMX (Intel)            AVX2 (AMD)
-        bfloat16, 32000 x 288        9 / 28 / 14            16 / 17 / 16
-        bfloat16, 5632 x 2048       19 / 24 / 19            20 / 20 / 20
-        float32, 32000 x 288        all as fast as memory   12 / 12 / 22
-        float32, 5632 x 2048        all as fast as memory   23 / 23 / 32
-        reading memory, float32     29                      38
-
-    For several rows of bfloat16, F.linear is chosen, because on AMX it takes as long for 16 rows as for one.
-    torch.compile turns ``mv`` into one loop over the weights, which reads 28 GB/s in float32 on AVX2 (32000 x 288).
+    A product of few rows takes the time of reading the weights. torch.compile turns ``mv`` into one loop over them.
     """
-    rows = x.shape[:-1].numel()
-    if rows == 1 and (x.dtype != torch.float32 or torch.compiler.is_compiling()):
+    rows = math.prod(x.shape[:-1])
+    if rows == 1 and (torch.compiler.is_compiling() or (CPU.amx and x.dtype == torch.bfloat16)):
         return linear_mv
-    return linear_in_slices if x.dtype == torch.float32 and rows <= MAX_SLICED_ROWS else F.linear
+    if rows <= MAX_SLICED_ROWS and x.dtype == torch.float32 and not CPU.avx512:
+        return linear_in_slices
+    return F.linear
 
 
 def linear_in_slices(x: Tensor, weight: Tensor) -> Tensor:
@@ -191,8 +199,8 @@ def linear_mv(x: Tensor, weight: Tensor) -> Tensor:
 LINEAR: dict[str, Product] = {"F.linear": F.linear, "slices": linear_in_slices, "mv": linear_mv}
 
 # --- Products with eight-bit numbers: x (..., in), weight (out, in) int8, scales (out, groups) -> (..., out)
-# A row of the weight consists of groups of ``group_size`` neighbouring numbers, and each group has a scale. Often a row
-# is one group.
+# A row of the weight consists of groups of ``group_size`` neighbouring numbers, and each group has a scale. A row is
+# one group, except in files of llama2.c.
 
 # PyTorch's product, torch._weight_int8pack_mm, needs rows whose length is a multiple of INT8_MULTIPLE, or it reads past
 # their end. With AVX-512, it crashes unless x starts at a multiple of X_ALIGNMENT bytes, and the weight at a multiple
@@ -201,11 +209,6 @@ INT8_MULTIPLE = 32
 X_ALIGNMENT = 32
 WEIGHT_ALIGNMENT = 16
 MAX_PACKED_ROWS = 8  # of x: up to here the product with eight-bit numbers is faster than dequantizing them
-# For x in bfloat16 with at least this many numbers, int8_packed is faster than a compiled int8_elementwise.
-WIDE_ROW = 4096
-# int8_elementwise splits the weight into this many parts. The compiler makes one loop of their products, which reads x
-# once for all parts.
-WEIGHT_PARTS = 2
 
 
 def int8_linear(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
@@ -214,30 +217,15 @@ def int8_linear(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
 
 
 def choose_int8(x: Tensor, scales: Tensor) -> Int8Product:
-    """``int8_packed`` if x has few rows, ``int8_dequantized`` if many; under torch.compile, one row has its own rules.
+    """``int8_elementwise`` for one row compiled with AVX-512, ``int8_packed`` for few rows, else ``int8_dequantized``.
 
-    ``int8_packed``, PyTorch's product, takes only weights whose rows have one bfloat16 scale and a length that is a
-    multiple of INT8_MULTIPLE. For other weights, ``int8_dequantized`` is chosen even if x has few rows.
-
-    Under torch.compile, if x has one row, ``int8_elementwise`` is chosen for all weights that ``int8_packed`` cannot
-    take. With AVX-512 it is also chosen for the others, unless x is bfloat16 and has WIDE_ROW numbers or more.
-
-    GB/s of weights for one row, x in bfloat16, two cores, torch 2.13: ``int8_packed`` in eager mode /
-    ``int8_elementwise`` compiled; - is not measured.
-
-                           AVX512-BF16 (AMD)    AVX2 (AMD)
-        32000 x 288          - / -              20 / 0.5
-        5632 x 2048          - / 27             13 / 1.9
-        2048 x 5632         19 / 15             20 / 1.8
+    All but the last need one scale for each row of the weight; ``int8_packed`` also needs it in bfloat16, and a length
+    that is a multiple of INT8_MULTIPLE.
     """
-    rows = x.shape[:-1].numel()
+    rows = math.prod(x.shape[:-1])
+    if rows == 1 and scales.shape[1] == 1 and torch.compiler.is_compiling() and CPU.avx512:
+        return int8_elementwise
     packable = scales.shape[1] == 1 and scales.dtype == torch.bfloat16 and x.shape[-1] % INT8_MULTIPLE == 0
-    wide = x.shape[-1] >= WIDE_ROW and x.dtype == torch.bfloat16
-    if rows == 1 and torch.compiler.is_compiling():
-        if not packable:
-            return int8_elementwise
-        if CPU.avx512 and not wide:
-            return int8_elementwise
     return int8_packed if packable and rows <= MAX_PACKED_ROWS else int8_dequantized
 
 
@@ -253,17 +241,11 @@ def int8_packed(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
 
 
 def int8_elementwise(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
-    """One row, in elementwise arithmetic that torch.compile turns into one loop over the weights."""
-    # By default the compiler would convert x to float32 again for every row of the weight. `as_strided` forces it to
-    # store the converted x first. On two cores with AVX512-BF16, x in bfloat16 and 5632 x 2048 weights, this takes 0.42
-    # ms. Converting for every row takes a third more, WEIGHT_PARTS = 1 takes 0.49, and bfloat16 weights take 0.72.
+    """One row and one scale for each row of the weight, in arithmetic that torch.compile turns into one loop."""
+    # By default the compiler would convert x to float32 again for every row of the weight, which takes a third more
+    # time (bfloat16, 5632 x 2048, AVX512-BF16). `as_strided` forces it to store the converted x first.
     x32 = x.float().contiguous().as_strided((x.shape[-1],), (1,))
-    if scales.shape[1] == 1:
-        sums = [(part.float() * x32).sum(-1) for part in weight.chunk(WEIGHT_PARTS)]  # (out / WEIGHT_PARTS,) each
-        out = torch.cat(sums) * scales[:, 0].float()  # (out,)
-    else:
-        grouped = weight.unflatten(1, (scales.shape[1], -1)).float()  # (out, groups, group_size)
-        out = ((grouped * x32.view(grouped.shape[1:])).sum(-1) * scales.float()).sum(-1)  # (out,)
+    out = (weight.float() * x32).sum(-1) * scales[:, 0].float()  # (out,)
     return out.type_as(x).view(*x.shape[:-1], -1)  # (..., out)
 
 

@@ -1,8 +1,7 @@
 """The course about RoPE, ``python -m study TOPIC``: each topic is a function whose parameters are its options.
 
 __main__.py            the program
-topics.py              the topics by name
-options.py             the options of a topic, from the signature of its function
+topics.py              the topics by name, and their options, from the signatures of their functions
 topic.py               shared by all topics: tables, pictures, opening a trained model and its text
 word_order.py          order: attention without positions ignores word order
 rotation_examples.py   rotate and relative: five vectors rotated; one score at many positions

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from model.cli import Parser, add_flags, read_flags, run_script
 from model.cli.settings import setting_fields, suggest_name
-from .options import options_class
 from .topic import check_plot, save_plot
-from .topics import TOPICS, run
+from .topics import TOPICS, options_class, run
 
 WITHOUT_PICTURE = ("exercise", "check", "page")
 POSITIONAL = ("model", "file", "directory")  # options that may also be given as a positional argument

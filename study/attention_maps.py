@@ -1,7 +1,6 @@
 """Attention weights of a trained model with and without rotation, computed by the network's ``attend``."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,38 +16,26 @@ from .positions import scheme_of
 from .topic import BLUE, ORANGE, Report, Table, open_model, open_text, windows_of
 
 
-@contextmanager
-def recorded_weights(model: Transformer) -> Iterator[list[Tensor]]:
-    """Collect each layer's attention weights (B, H, T, S) while the model runs.
+@torch.no_grad()
+def attention_weights(model: Transformer, tokens: Tensor) -> tuple[Tensor, float]:
+    """Attention weights (L, B, H, T, S) of B texts (B, T), and the loss on them in nats per token.
 
     ``attend`` returns weights times values. A second call, with the identity as values, returns the weights.
     """
     maps: list[Tensor] = []
 
-    def record(attend: Any) -> Any:
-        def both(xq: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-            S = keys.shape[2]
-            identity = torch.eye(S).to(values).expand(*keys.shape[:2], S, S)  # (B, K, S, S)
-            maps.append(attend(xq, keys, identity, mask))  # (B, H, T, S)
-            return attend(xq, keys, values, mask)
-
-        return both
+    def attend_and_record(attend: Any, xq: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+        S = keys.shape[2]
+        identity = torch.eye(S).to(values).expand(*keys.shape[:2], S, S)  # (B, K, S, S)
+        maps.append(attend(xq, keys, identity, mask))  # (B, H, T, S)
+        return attend(xq, keys, values, mask)
 
     modules: list[Any] = [layer.attention for layer in model.layers]
     for module in modules:
-        module.attend = record(module.attend)
-    try:
-        yield maps
-    finally:
-        for module in modules:
-            del module.attend  # the method of the class is visible again
-
-
-@torch.no_grad()
-def attention_weights(model: Transformer, tokens: Tensor) -> tuple[Tensor, float]:
-    """Attention weights (L, B, H, T, S) of B texts (B, T), and the loss on them in nats per token."""
-    with recorded_weights(model) as maps:
-        logits = model(tokens)  # (B, T, V)
+        module.attend = partial(attend_and_record, module.attend)
+    logits = model(tokens)  # (B, T, V)
+    for module in modules:
+        del module.attend  # the method of the class is visible again
     return torch.stack(maps), F.cross_entropy(logits[:, :-1].float().flatten(0, 1), tokens[:, 1:].flatten()).item()
 
 
@@ -92,43 +79,28 @@ def readable(token: str) -> str:
     return token.replace("\n", "\\n").replace(" ", "·").replace("$", r"\$") or "·"
 
 
-def mean_distance(weights: Tensor) -> Tensor:
-    """The mean distance from query to key, weighted by attention: (..., T, S) -> (...)."""
-    T = weights.shape[-1]
-    distance = (torch.arange(T)[:, None] - torch.arange(T)).clamp(min=0)
-    return (weights * distance).sum(-1).mean(-1)
-
-
 def by_head(rotated: Tensor, plain: Tensor, name: str) -> Table:
     """A row for each head, from mean weights (L, H, T, S) with and without rotation."""
+    columns = ("far", "self", "before", "first")
     table = Table(
         f"Each head on {name}: mean distance of its attention weight (tokens), and its weight on self, before, first",
-        (
-            "layer",
-            "head",
-            "far",
-            "self",
-            "before",
-            "first",
-            "far, off",
-            "self, off",
-            "before, off",
-            "first, off",
-        ),
+        ("layer", "head", *columns, *(f"{column}, off" for column in columns)),
         notes=[
             "self, before, first: the token itself, the one before it, the first one of the window.",
             "off: the same weights of the network with the rotation switched off.",
         ],
     )
+    positions = torch.arange(rotated.shape[-1])
+    distance = (positions[:, None] - positions).clamp(min=0)  # (T, T), from query to key
     for layer in range(rotated.shape[0]):
         for head in range(rotated.shape[1]):
-            table.rows.append((layer, head, *_cells(rotated[layer, head]), *_cells(plain[layer, head])))
+            cells: list[str] = []
+            for weights in (rotated[layer, head], plain[layer, head]):  # (T, T) each
+                far = (weights * distance).sum(-1).mean()
+                shares = (weights.diagonal()[1:].mean(), weights.diagonal(-1).mean(), weights[1:, 0].mean())
+                cells += [f"{far:.1f}", *(f"{share:.0%}" for share in shares)]
+            table.rows.append((layer, head, *cells))
     return table
-
-
-def _cells(weights: Tensor) -> tuple[str, ...]:
-    itself, before = weights.diagonal()[1:].mean(), weights.diagonal(-1).mean()
-    return f"{mean_distance(weights):.1f}", f"{itself:.0%}", f"{before:.0%}", f"{weights[1:, 0].mean():.0%}"
 
 
 def profile(maps: Tensor) -> Tensor:
@@ -142,14 +114,13 @@ def uniform(T: int) -> Tensor:
 
 
 def weight_by_distance(rotated: Tensor, plain: Tensor) -> Table:
-    on, off = profile(rotated), profile(plain)
-    equal = uniform(len(on))
-    shown = [n for n in (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256) if n < len(on)]
-    rows = [(n, f"{on[n]:.4f}", f"{off[n]:.4f}", f"{equal[n]:.4f}") for n in shown]
+    T = rotated.shape[-1]
+    curves = (profile(rotated), profile(plain), uniform(T))  # (T,) each
+    shown = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
     return Table(
         "Mean weight by distance, over all layers and heads",
         ("distance", "rotation", "off", "equal"),
-        rows,
+        [(n, *(f"{curve[n]:.4f}" for curve in curves)) for n in shown if n < T],
         ["equal: if each token gave all tokens that it sees the same weight."],
     )
 
@@ -186,7 +157,11 @@ def draw(figure: Any, rotated: Tensor, plain: Tensor, words: list[list[str]]) ->
     upper, lower = right.subplots(2, 1, height_ratios=(1.35, 1))
     drop = (rotated - plain)[:L, :, :H].diagonal(-1, -2, -1).mean((1, 3))  # (L, H): weight on the token before
     layer, head = divmod(int(drop.argmax()), drop.shape[1])
-    enlarge(upper, rotated[layer, window, head], words[window], span)
+    show_map(upper, rotated[layer, window, head][span, span])
+    labels = words[window][span]
+    upper.set_xticks(range(len(labels)), labels, rotation=90, fontsize=8)
+    upper.set_yticks(range(len(labels)), labels, fontsize=8)
+    upper.set(xlabel=f"key, positions {span.start} to {span.stop - 1}", ylabel="query")
     upper.set_title(f"layer {layer}, head {head}, with rotation, enlarged", fontsize=10)
     lower.plot(profile(rotated), color=BLUE, label="rotation")
     lower.plot(profile(plain), color=ORANGE, linestyle="--", label="rotation off")
@@ -214,12 +189,3 @@ def show_map(axes: Any, weights: Tensor) -> Any:
     from matplotlib.colors import PowerNorm
 
     return axes.imshow(weights.numpy(), cmap="viridis", norm=PowerNorm(0.5, 0, 1))
-
-
-def enlarge(axes: Any, weights: Tensor, words: list[str], span: slice) -> None:
-    """Part of one map (T, S), with the tokens as labels."""
-    labels = words[span]
-    show_map(axes, weights[span, span])
-    axes.set_xticks(range(len(labels)), labels, rotation=90, fontsize=8)
-    axes.set_yticks(range(len(labels)), labels, fontsize=8)
-    axes.set(xlabel=f"key, positions {span.start} to {span.stop - 1}", ylabel="query")

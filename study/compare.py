@@ -4,18 +4,16 @@ import json
 import math
 import statistics
 import sys
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-from model.cli.files import INTEGER, NUMBER, TABLE, TEXT, check_fields, check_is_file
 from model.ranges import Range
 from model.weights.huggingface import WEIGHTS
 
 from .positions import SCALINGS, SCHEMES, check_scheme
-from .scheme_training import MULTIPLES, Budget, Line, model_directory, prepare_for_schemes, train_one
-from .topic import Report, Table
+from .scheme_training import MULTIPLES, Budget, Line, prepare_for_schemes, train_one
+from .topic import BLACK, COLORS, Report, Table
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "compare.jsonl"
 SCHEMES_PER_PANEL = 4  # of the picture
@@ -51,117 +49,54 @@ def compare(
     budget = Budget(steps, batch_size, length, dim, n_layers, n_heads, vocab_size, data, windows)
     results = results or RESULTS
     lines = read_results(results, budget)
-    runs = [] if dry else missing_runs(schemes, seeds, lines, keep)
-    if runs:
+    finished = {(line["scheme"], line["seed"]) for line in lines}
+    directories = {}  # of the runs still to train, seed by seed, so that all schemes have a result early
+    for seed in range(seeds):
+        for scheme in dict.fromkeys("rope" if scheme in SCALINGS else scheme for scheme in schemes):
+            directory = keep / f"{scheme}-{seed}" if keep else None
+            is_saved = directory is None or (directory / WEIGHTS).exists()  # the weights are written last
+            if not dry and not ((scheme, seed) in finished and is_saved):
+                directories[scheme, seed] = directory
+    if directories:
         append(results, [])  # a file that cannot be written is an error before anything is trained
         if keep:
             keep.mkdir(parents=True, exist_ok=True)
-        text = prepare_for_schemes(budget, dict(runs))
-        for scheme, seed in runs:
+        text = prepare_for_schemes(budget, (scheme for scheme, _ in directories))
+        for (scheme, seed), directory in directories.items():
             print(f"{scheme}, seed {seed} ...", file=sys.stderr, flush=True)
-            finished = finished_runs(lines)
-            trained = train_one(scheme, seed, text, budget, keep)
+            if directory:
+                directory.mkdir(exist_ok=True)
+            trained = train_one(scheme, seed, text, budget, directory)
             new = [line for line in trained if (line["scheme"], seed) not in finished]
             append(results, new)
             lines += new
     return Report([scheme_table(schemes, budget, lines), *frequency_tables(lines)], lambda figure: draw(figure, lines))
 
 
-FIELDS = {
-    "scheme": TEXT,
-    "seed": INTEGER,
-    "bits_per_byte": TABLE,
-    "tokens_per_second": INTEGER,
-    "cache_bytes_per_token": INTEGER,
-    "parameters": INTEGER,
-    "budget": TABLE,
-}
-
-
 def read_results(path: Path, budget: Budget) -> list[Line]:
-    """The finished runs with the same budget. Lines cut short by a kill are skipped.
-
-    Raises ValueError, naming the line, if a line is JSON but not the result of a run.
-    """
+    """The finished runs with the same budget. A line cut short by a kill is skipped, so its run is repeated."""
     if not path.exists():
         return []
-    check_is_file(path)
-    same_budget = json.loads(json.dumps(asdict(budget)))  # as it is read back, with lists for tuples
-    results = []
-    for number, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+    lines = []
+    for text in path.read_text(encoding="utf-8").splitlines():
         try:
-            line = json.loads(text)
-        except (ValueError, RecursionError):
+            lines.append(json.loads(text))
+        except ValueError:
             continue
-        try:
-            check_line(line)
-        except ValueError as error:
-            raise ValueError(f"{path}, line {number}: {error}; remove the line to repeat the run") from None
-        if line["budget"] == same_budget:
-            results.append(line)
-    return results
-
-
-def check_line(line: Any) -> None:
-    if not isinstance(line, dict) or not FIELDS.keys() <= line.keys():
-        raise ValueError(f"it is not a table of {', '.join(FIELDS)}")
-    check_fields(line, FIELDS | {"moved": NUMBER})
-    check_fields(line["bits_per_byte"], {str(times): NUMBER for times in MULTIPLES})
-    check_scheme(line["scheme"])
-
-
-def finished_runs(lines: list[Line]) -> set[tuple[str, int]]:
-    """Scheme and seed of each line."""
-    return {(line["scheme"], line["seed"]) for line in lines}
-
-
-def missing_runs(schemes: tuple[str, ...], seeds: int, lines: list[Line], keep: Path | None) -> list[tuple[str, int]]:
-    """Scheme and seed of the runs still to train, seed by seed, so that all schemes have a result early.
-
-    The scalings are results of rope's runs. With ``keep``, a run also needs its saved model, of which the weights are
-    written last.
-    """
-    finished = finished_runs(lines)
-    trained = dict.fromkeys("rope" if scheme in SCALINGS else scheme for scheme in schemes)
-    runs = []
-    for seed in range(seeds):
-        for scheme in trained:
-            saved = not keep or (model_directory(keep, scheme, seed) / WEIGHTS).exists()
-            if (scheme, seed) not in finished or not saved:
-                runs.append((scheme, seed))
-    return runs
+    same_budget = json.loads(json.dumps(asdict(budget)))  # as it is read back, with lists for tuples
+    return [line for line in lines if isinstance(line, dict) and line.get("budget") == same_budget]
 
 
 def append(path: Path, lines: list[Line]) -> None:
-    """Append lines to the results file, on a new line if a kill cut its last line short."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab+") as file:
-        file.seek(max(0, file.tell() - 1))
-        cut_short = file.read() not in (b"", b"\n")
-        if cut_short:
-            file.write(b"\n")
+    with path.open("a", encoding="utf-8") as file:
         for line in lines:
-            file.write(json.dumps(line).encode() + b"\n")
+            file.write(json.dumps(line) + "\n")
 
 
 def scheme_table(schemes: tuple[str, ...], budget: Budget, lines: list[Line]) -> Table:
     """The schemes with results, best first by the mean at the trained length."""
-    runs = {scheme: [line for line in lines if line["scheme"] == scheme] for scheme in SCHEMES}
-    shown = [scheme for scheme in schemes if runs[scheme]]
-    shown.sort(key=lambda scheme: statistics.mean(line["bits_per_byte"]["1"] for line in runs[scheme]))
-    rows = [
-        (
-            scheme,
-            SCHEMES[scheme].changes,
-            *(mean_and_deviation(line["bits_per_byte"][str(times)] for line in runs[scheme]) for times in MULTIPLES),
-            len(runs[scheme]),
-            round(statistics.median(line["tokens_per_second"] for line in runs[scheme])),
-            runs[scheme][0]["cache_bytes_per_token"],
-            runs[scheme][0]["parameters"],
-        )
-        for scheme in shown
-    ]
-    return Table(
+    table = Table(
         f"Validation bits per byte, mean ± standard deviation, trained on {budget.length} tokens at a time",
         (
             "scheme",
@@ -172,8 +107,7 @@ def scheme_table(schemes: tuple[str, ...], budget: Budget, lines: list[Line]) ->
             "cache B/token",
             "parameters",
         ),
-        rows,
-        [
+        notes=[
             f"{budget.steps} steps of {budget.batch_size} x {budget.length} tokens, {budget.n_layers} layers of "
             f"{budget.dim}, {budget.n_heads} heads; each column is of the same validation text.",
             "linear, ntk and yarn: rope's weights, with RoPE scaled for each test length, without fine-tuning.",
@@ -181,14 +115,27 @@ def scheme_table(schemes: tuple[str, ...], budget: Budget, lines: list[Line]) ->
             "-: the scheme has no vector for those positions.",
         ],
     )
+    bits = {scheme: mean_bits(lines, scheme) for scheme in schemes}
+    for scheme in sorted(filter(bits.get, schemes), key=lambda scheme: bits[scheme][1]):
+        runs = [line for line in lines if line["scheme"] == scheme]
+        cells = []
+        for times in MULTIPLES:
+            mean, deviation = bits[scheme].get(times, (None, None))
+            cells.append("-" if mean is None else f"{mean:.3f}" + (f" ±{deviation:.3f}" if len(runs) > 1 else ""))
+        speed = round(statistics.median(line["tokens_per_second"] for line in runs))
+        sizes = (runs[0]["cache_bytes_per_token"], runs[0]["parameters"])
+        table.rows.append((scheme, SCHEMES[scheme].changes, *cells, len(runs), speed, *sizes))
+    return table
 
 
-def mean_and_deviation(values: Iterable[float | None]) -> str:
-    numbers = [value for value in values if value is not None]
-    if not numbers:
-        return "-"
-    deviation = f" ±{statistics.stdev(numbers):.3f}" if len(numbers) > 1 else ""
-    return f"{statistics.mean(numbers):.3f}{deviation}"
+def mean_bits(lines: list[Line], scheme: str) -> dict[int, tuple[float, float]]:
+    """Mean and standard deviation of the bits per byte over the runs of a scheme, at each length that it was tested."""
+    bits = {}
+    for times in MULTIPLES:
+        values = [line["bits_per_byte"][str(times)] for line in lines if line["scheme"] == scheme]
+        if values and None not in values:
+            bits[times] = statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+    return bits
 
 
 def frequency_tables(lines: list[Line]) -> list[Table]:
@@ -200,49 +147,28 @@ def frequency_tables(lines: list[Line]) -> list[Table]:
     return [Table(title, ("seed", "change"), sorted(rows))]
 
 
-# A colour for each scheme; RoPE's is black. Schemes in one panel also differ in marker and dash.
-PALETTE = {
-    "rope": "#000000",
-    "linear": "#E69F00",
-    "ntk": "#009E73",
-    "yarn": "#D55E00",
-    "partial": "#0072B2",
-    "2d": "#B8860B",
-    "learnable": "#CC79A7",
-    "none": "#7F7F7F",
-    "sinusoidal": "#56B4E9",
-    "learned": "#8C564B",
-    "t5": "#2E8B57",
-    "alibi": "#B22222",
-    "shaw": "#4B0082",
-    "transformer_xl": "#FF7F50",
-    "tupe": "#20B2AA",
-    "deberta": "#9ACD32",
-}
-
-
 PLACES = {"table": "rotation table", "embedding": "embedding", "bias": "bias of the scores", "score": "score function"}
 
 
 def draw(figure: Any, lines: list[Line]) -> None:
     """Four schemes in a panel, their points side by side, so that none hides another; RoPE's line is in every panel."""
-    results = {scheme: [line["bits_per_byte"] for line in lines if line["scheme"] == scheme] for scheme in SCHEMES}
-    shown = [scheme for scheme in SCHEMES if results[scheme]]
+    bits = {scheme: mean_bits(lines, scheme) for scheme in SCHEMES}
+    shown = [scheme for scheme in SCHEMES if bits[scheme]]
     panels = [shown[i : i + SCHEMES_PER_PANEL] for i in range(0, len(shown), SCHEMES_PER_PANEL)] or [[]]
     rows = math.ceil(len(panels) / 2)
     figure.set_size_inches(8.5, 1 + 2.9 * rows)
     grid = figure.subplots(rows, 2, sharex=True, sharey=True, squeeze=False)
     for axes, schemes in zip(grid.flat, panels):
-        if results["rope"] and "rope" not in schemes:
-            axes.plot(MULTIPLES, points(results["rope"])[1], color=PALETTE["rope"], linewidth=1, label="rope", zorder=0)
-        for number, scheme in enumerate(schemes):
-            times, means, deviations = points(results[scheme])
-            beside = [time * 2 ** (0.09 * (number - 1.5)) for time in times]
-            style = {"color": PALETTE[scheme], "marker": "osD^"[number], "linestyle": ("-", "--", "-.", ":")[number]}
+        if bits["rope"] and "rope" not in schemes:
+            rope = [mean for mean, _ in bits["rope"].values()]
+            axes.plot(MULTIPLES, rope, color=BLACK, linewidth=1, label="rope", zorder=0)
+        for number, (scheme, color, marker, dash) in enumerate(zip(schemes, COLORS, "osD^", ("-", "--", "-.", ":"))):
+            beside = [times * 2 ** (0.09 * (number - 1.5)) for times in bits[scheme]]
+            means, deviations = zip(*bits[scheme].values())
+            style = {"color": BLACK if scheme == "rope" else color, "marker": marker, "linestyle": dash}
             axes.errorbar(beside, means, deviations, linewidth=1.4, markersize=6, capsize=3, label=scheme, **style)
-        axes.set_title(
-            f"changed: {', '.join(dict.fromkeys(PLACES[SCHEMES[scheme].changes] for scheme in schemes))}", fontsize=10
-        )
+        places = dict.fromkeys(PLACES[SCHEMES[scheme].changes] for scheme in schemes)
+        axes.set_title(f"changed: {', '.join(places)}", fontsize=10)
         axes.set_xscale("log", base=2)
         axes.set_xticks(MULTIPLES, [f"{times} x" for times in MULTIPLES])
         axes.grid(alpha=0.3)
@@ -252,15 +178,3 @@ def draw(figure: Any, lines: list[Line]) -> None:
         fontsize=10,
     )
     figure.supylabel("validation bits per byte, lower is better (mean, standard deviation)", fontsize=10)
-
-
-def points(runs: list[dict[str, float | None]]) -> tuple[list[int], list[float], list[float]]:
-    """The lengths at which a scheme was tested, with the mean and the standard deviation over its seeds."""
-    times = [time for time in MULTIPLES if runs[0].get(str(time)) is not None]
-    means, deviations = [], []
-    for time in times:
-        values = [run[str(time)] for run in runs]
-        numbers = [value for value in values if value is not None]
-        means.append(statistics.mean(numbers))
-        deviations.append(statistics.stdev(numbers) if len(numbers) > 1 else 0.0)
-    return times, means, deviations

@@ -58,21 +58,18 @@ def decay(
     swings = Table(
         "How q . k oscillates",
         ("base", "first rise", "rises", "first below 0", "lowest", "bound rises"),
-        [
-            (name, *_oscillation(product), f"{_rises(limit).float().mean():.0%}")
-            for name, product, limit in zip(names, products, bounds)
-        ],
-        [
+        notes=[
             "first rise: the first distance whose product exceeds the one before. rises: fraction of steps that go up.",
             "bound rises: the same fraction for the bound.",
         ],
     )
-    tables = [
-        curves,
-        swings,
-        even_spacing(head_dim),
-        random_pairs(head_dim, thetas),
-    ]
+    for name, product, limit in zip(names, products, bounds):
+        rises, bound_rises = product.diff() > 0, limit.diff() > 0  # (length,) each
+        first_rise = int(rises.nonzero()[0]) + 1 if rises.any() else "-"
+        first_below = int((product < 0).nonzero()[0]) if (product < 0).any() else "-"
+        shares = [f"{each.float().mean():.0%}" for each in (rises, bound_rises)]
+        swings.rows.append((name, first_rise, shares[0], first_below, f"{product.min():+.3f}", shares[1]))
+    tables = [curves, swings, even_spacing(head_dim), random_pairs(head_dim, thetas)]
     return Report(tables, lambda figure: draw(figure, names, products, bounds))
 
 
@@ -91,37 +88,20 @@ def even_spacing(D: int) -> Table:
 
 def random_pairs(D: int, thetas: tuple[float, ...]) -> Table:
     """The spread of the scores of independent random q and k, which does not depend on the distance."""
-    q, k = torch.randn(2, PAIRS, D, generator=torch.Generator().manual_seed(0))  # (PAIRS, D) each
+    q, k = torch.randn(2, PAIRS, 1, 1, D, generator=torch.Generator().manual_seed(0))  # (PAIRS, 1, 1, D) each
     table = Table(
         f"{PAIRS:,} pairs of random independent q and k: standard deviation of q . k",
         ("distance", *(f"{theta:g}" for theta in thetas)),
         notes=[f"The square root of head_dim {D} is {D**0.5:.1f}: the scores of such pairs do not decay."],
     )
     for distance in (0, 1, 16, 256, 4096):
-        row = [f"{scores_at(q, k, distance, theta).std():.1f}" for theta in thetas]
-        table.rows.append((distance, *row))
+        cells = []
+        for theta in thetas:
+            rotation = precompute_freqs_cis(D, distance + 1, theta)[-1:]  # (1, D/2)
+            rotated = apply_rotary_emb(q, k, rotation)[0]  # (PAIRS, 1, 1, D); k is at position 0, which is not rotated
+            cells.append(f"{(rotated * k).sum(-1).std():.1f}")
+        table.rows.append((distance, *cells))
     return table
-
-
-def scores_at(q: Tensor, k: Tensor, distance: int, theta: float) -> Tensor:
-    """q . k, with q (N, D) at position ``distance`` and k (N, D) at position 0, which is not rotated: (N,)."""
-    q, k = q[:, None, None], k[:, None, None]  # (N, 1, 1, D) each
-    table = precompute_freqs_cis(q.shape[-1], distance + 1, theta)  # (distance + 1, D/2)
-    rotated = apply_rotary_emb(q, k, table[-1:])[0]  # (N, 1, 1, D)
-    return (rotated * k).sum(-1).flatten()
-
-
-def _rises(curve: Tensor) -> Tensor:
-    return curve[1:] > curve[:-1]
-
-
-def _oscillation(curve: Tensor) -> tuple[str, str, str, str]:
-    """First rise, share of rises, first distance below 0, and lowest value."""
-    rises = _rises(curve)
-    below = curve < 0
-    first_rise = str(int(rises.nonzero()[0]) + 1) if rises.any() else "-"
-    first_below = str(int(below.nonzero()[0])) if below.any() else "-"
-    return first_rise, f"{rises.float().mean():.0%}", first_below, f"{curve.min():+.3f}"
 
 
 def quarter_octaves(curve: Tensor) -> list[tuple[float, float, float, float]]:

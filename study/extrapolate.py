@@ -19,7 +19,7 @@ from model.ranges import Range
 from model.transformer import Transformer
 
 from .positions import SCALINGS, scaled, scheme_of, with_more_positions
-from .topic import COLORS, Report, Table, open_model, open_text, short, windows_of
+from .topic import COLORS, Report, Table, losses_of, open_model, open_text, short, windows_of
 
 SCALING_NAMES = {"linear": "position interpolation", "ntk": "NTK-aware", "yarn": "YaRN"}
 
@@ -93,7 +93,7 @@ def open_long_texts(
 @torch.no_grad()
 def full(model: Transformer, texts: Tensor) -> Tensor:
     """Loss at each position, each text in one call: (texts, longest)."""
-    return losses_of(model, texts, rows=1)
+    return losses_of(model, texts[:, :-1], texts[:, 1:], rows=1)
 
 
 @torch.no_grad()
@@ -109,20 +109,11 @@ def windowed(model: Transformer, texts: Tensor, stride: int) -> Tensor:
     done = 0
     while done < longest:
         end = min(done + (stride if done else length), longest)
-        losses = losses_of(model, texts[:, end - length : end + 1], rows)  # (texts, length)
+        window = texts[:, end - length : end + 1]  # (texts, length + 1)
+        losses = losses_of(model, window[:, :-1], window[:, 1:], rows)  # (texts, length)
         parts.append(losses[:, length - (end - done) :])
         done = end
     return torch.cat(parts, 1)  # (texts, longest)
-
-
-def losses_of(model: Transformer, tokens: Tensor, rows: int) -> Tensor:
-    """The loss of each of the last T tokens, in nats, computed ``rows`` texts at a time: (N, T + 1) -> (N, T)."""
-    # Allocated before the logits, because small tensors between large ones that are freed fragment the memory.
-    losses = torch.empty(len(tokens), tokens.shape[1] - 1)  # (N, T)
-    for batch, out in zip(tokens.split(rows), losses.split(rows)):
-        logits = model(batch[:, :-1]).float()  # (rows, T, V)
-        out.copy_(F.cross_entropy(logits.transpose(1, 2), batch[:, 1:], reduction="none"))
-    return losses
 
 
 def endless_steps(model: Transformer, length: int, keep: int) -> Iterator[tuple[int, list[int], EndlessCache]]:
@@ -164,22 +155,20 @@ def endless_losses(model: Transformer, texts: Tensor, keep: int, recompute: bool
     return losses
 
 
-def spans(length: int, longest: int) -> list[tuple[int, int]]:
-    """Ranges of positions: the two halves of the trained length, then ranges that double the length."""
+def loss_table(title: str, losses: dict[str, Tensor], length: int, notes: list[str]) -> Table:
+    """A row for each method: its mean loss, from losses (texts, longest), in ranges of positions.
+
+    The ranges are the two halves of the trained length, and then double the length.
+    """
+    longest = next(iter(losses.values())).shape[1]
     edges = [0, length // 2, length]
     while edges[-1] < longest:
         edges.append(min(2 * edges[-1], longest))
-    return list(pairwise(edges))
-
-
-def loss_table(title: str, losses: dict[str, Tensor], length: int, notes: list[str]) -> Table:
-    """A row for each method: its mean loss, from losses (texts, longest), in ranges of positions."""
-    longest = next(iter(losses.values())).shape[1]
-    parts = spans(length, longest)
-    rows = [
-        (name, *(f"{loss[:, a:b].mean():.3f}" for a, b in parts), f"{loss.mean():.3f}") for name, loss in losses.items()
-    ]
-    return Table(title, ("method", *(f"{a}-{b - 1}" for a, b in parts), "all"), rows, notes)
+    spans = list(pairwise(edges))
+    table = Table(title, ("method", *(f"{a}-{b - 1}" for a, b in spans), "all"), notes=notes)
+    for name, loss in losses.items():
+        table.rows.append((name, *(f"{loss[:, a:b].mean():.3f}" for a, b in spans), f"{loss.mean():.3f}"))
+    return table
 
 
 def memory_table(model: Transformer, texts: Tensor, keep: int) -> Table:
@@ -189,45 +178,34 @@ def memory_table(model: Transformer, texts: Tensor, keep: int) -> Table:
     longest = texts.shape[1]
     length = model.args.max_seq_len
     _, cached, _ = list(endless_steps(model, longest, keep))[-1]  # after the last call
-    plain = [last_predictions(model, texts, keep), last_predictions(model, texts, keep, cached)]
+    plain = last_predictions(model, texts, keep, cached)
+    table = Table(
+        "Influence of an earlier token: KL divergence, in nats, of the last prediction when it is replaced",
+        ("tokens back", "in the cache", "endless", "recomputed"),
+        notes=[f"mean of {len(texts)} texts of {longest} tokens; {longest - 1} back is the first token of the text."],
+    )
     distances = [length // 16, length // 4, 3 * length // 4, *range(length, longest - keep, length // 2)]
-    rows = []
     for back in (*distances[:8], longest - 1):
         place = longest - 1 - back
         changed = texts.clone()
         changed[:, place] = (changed[:, place] + V // 2) % V
-        replaced = [last_predictions(model, changed, keep), last_predictions(model, changed, keep, cached)]
-        changes = [mean_divergence(before, after) for before, after in zip(plain, replaced)]
-        in_cache = "yes" if place in cached else "no"
-        rows.append((back, in_cache, *(short(change, 6) if change else "0" for change in changes)))
-    return Table(
-        "Influence of an earlier token: KL divergence, in nats, of the last prediction when it is replaced",
-        ("tokens back", "in the cache", "endless", "recomputed"),
-        rows,
-        [f"mean of {len(texts)} texts of {longest} tokens; {longest - 1} back is the first token of the text."],
-    )
+        cells = []
+        for before, after in zip(plain, last_predictions(model, changed, keep, cached)):
+            divergence = F.kl_div(after, before, reduction="batchmean", log_target=True).item()
+            cells.append(short(divergence, 6) if divergence else "0")
+        table.rows.append((back, "yes" if place in cached else "no", *cells))
+    return table
 
 
 @torch.no_grad()
-def last_predictions(model: Transformer, texts: Tensor, keep: int, recomputed: list[int] | None = None) -> Tensor:
-    """The log-probabilities of the token after each text (N, longest), with an ``EndlessCache``: float64 (N, V).
+def last_predictions(model: Transformer, texts: Tensor, keep: int, cached: list[int]) -> tuple[Tensor, Tensor]:
+    """The log-probabilities of the token after each text (N, longest): float64 (N, V) each.
 
-    With ``recomputed``, they are instead computed from the tokens at these indices of each text, without the cache.
+    First with an ``EndlessCache``, then from the tokens at the indices ``cached`` of each text, without the cache.
     """
-    rows = []
-    for text in texts:
-        if recomputed is None:
-            logits = endless_logits(model, text, keep)[-1]  # (V,)
-        else:
-            logits = model(text[None, recomputed])[0, -1].float()  # (V,)
-        rows.append(logits.double().log_softmax(-1))
-    return torch.stack(rows)
-
-
-def mean_divergence(before: Tensor, after: Tensor) -> float:
-    """The mean KL divergence, in nats, between predictions (N, V), given as log-probabilities."""
-    rows = zip(before, after)
-    return sum(F.kl_div(b, a, reduction="sum", log_target=True).item() for a, b in rows) / len(before)
+    endless = torch.stack([endless_logits(model, text, keep)[-1] for text in texts])  # (N, V)
+    recomputed = torch.stack([model(text[None, cached])[0, -1].float() for text in texts])  # (N, V)
+    return endless.double().log_softmax(-1), recomputed.double().log_softmax(-1)
 
 
 def draw(figure: Any, losses: dict[str, Tensor], length: int) -> None:

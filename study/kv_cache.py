@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from model.cache import KVCache, LayerCache
+from model.cache import KVCache
 from model.cli.machine import check_memory
 from model.config import ModelArgs
 from model.ranges import Range
@@ -22,30 +22,18 @@ from model.transformer import Transformer
 from .topic import ORANGE, SKY, Report, Table, open_model, short
 
 
-class RecordingLayer(LayerCache):
-    """The cache of a layer that starts full of NaN, and records the slots that the last call wrote and read."""
-
-    def __init__(self, layer: LayerCache) -> None:
-        super().__init__(layer.keys.fill_(torch.nan), layer.values.fill_(torch.nan))
-        self.written, self.read = range(0), range(0)
-
-    def update(self, start_pos: int, xk: Tensor, xv: Tensor) -> tuple[Tensor, Tensor]:
-        empty = self.keys.isnan()  # (B, K, max_seq_len, D)
-        keys, values = super().update(start_pos, xk, xv)
-        slots = (empty & ~self.keys.isnan()).nonzero()[:, 2].tolist()
-        if slots:
-            self.written = range(min(slots), max(slots) + 1)
-            self.read = range(keys.shape[2])
-        return keys, values
+def cache_of_nan(args: ModelArgs) -> KVCache:
+    """A cache full of NaN, which shows the slots that are written, and makes a logit NaN if an empty slot is read."""
+    cache = KVCache(args)
+    for layer in cache.layers:
+        layer.keys.fill_(torch.nan)
+        layer.values.fill_(torch.nan)
+    return cache
 
 
-class RecordingCache(KVCache):
-    """A cache of recording layers."""
-
-    def __init__(self, args: ModelArgs) -> None:
-        super().__init__(args)
-        self.recorded = [RecordingLayer(layer) for layer in self.layers]
-        self.layers = [*self.recorded]
+def written_slots(cache: KVCache) -> set[int]:
+    """The slots of a ``cache_of_nan`` whose keys in the last layer are numbers."""
+    return set((~cache.layers[-1].keys[0, 0, :, 0].isnan()).nonzero().flatten().tolist())
 
 
 @dataclass(frozen=True)
@@ -55,16 +43,16 @@ class Call:
     name: str
     text: str
     start_pos: int
-    written: range  # slots
-    read: range
-    visible: int  # query-key pairs that the mask lets through
+    T: int
+    written: list[int]  # slots
     cached: int  # multiplications with the cache
     uncached: int  # multiplications without it
     difference: float
 
     @property
-    def T(self) -> int:
-        return len(self.written)
+    def end(self) -> int:
+        """The number of slots read, which are those of all tokens so far."""
+        return self.start_pos + self.T
 
 
 def cache(
@@ -81,11 +69,11 @@ def cache(
         network, tokenizer, tokens = random_text(length, sum(calls), max_seq_len)
     else:
         network, tokenizer, tokens = trained_text(model, prompt, sum(calls))
-    recording = RecordingCache(network.args)
-    measured = measure_calls(network, tokens, (tokens.shape[1] - sum(calls), *calls), recording, tokenizer)
-    off_by_one = error_of_wrong_start_pos(network, tokens, measured[-1], recording)
-    tables = [call_table(measured), cache_table(recording, network.args, measured, off_by_one)]
-    return Report(tables, lambda figure: draw(figure, measured, recording.max_seq_len))
+    filled = cache_of_nan(network.args)
+    measured = measure_calls(network, tokens, (tokens.shape[1] - sum(calls), *calls), filled, tokenizer)
+    off_by_one = error_of_wrong_start_pos(network, tokens, measured[-1].start_pos, filled)
+    tables = [call_table(measured), cache_table(filled, network.args, measured, off_by_one)]
+    return Report(tables, lambda figure: draw(figure, measured, filled.max_seq_len))
 
 
 def check_fit(first: int, later: int, limit: int) -> None:
@@ -123,14 +111,14 @@ def trained_text(path: Path, prompt: str, later: int) -> tuple[Transformer, Toke
 
 @torch.no_grad()
 def measure_calls(
-    model: Transformer, tokens: Tensor, sizes: tuple[int, ...], cache: RecordingCache, tokenizer: Tokenizer | None
+    model: Transformer, tokens: Tensor, sizes: tuple[int, ...], cache: KVCache, tokenizer: Tokenizer | None
 ) -> list[Call]:
     """Pass ``tokens`` (1, T) in calls of these sizes, and compare each with a call on all tokens so far, uncached."""
     calls: list[Call] = []
-    last = cache.recorded[-1]
     for size, end in zip(sizes, accumulate(sizes)):
         start = end - size
         new = tokens[:, start:end]  # (1, size)
+        before = written_slots(cache)
         logits, cached = logits_and_multiplications(model, new, start, cache)  # (1, size, V)
         plain_logits, uncached = logits_and_multiplications(model, tokens[:, :end])  # (1, end, V)
         if start == 0:
@@ -140,9 +128,9 @@ def measure_calls(
         else:
             name = "chunk"
         text = "" if tokenizer is None else repr(tokenizer.decode(new[0].tolist()))
-        visible = sum(range(start + 1, end + 1))  # the first new token sees start + 1 keys, the last one `end`
+        written = sorted(written_slots(cache) - before)
         difference = (logits - plain_logits[:, start:]).abs().max().item()
-        calls.append(Call(name, text, start, last.written, last.read, visible, cached, uncached, difference))
+        calls.append(Call(name, text, start, size, written, cached, uncached, difference))
     return calls
 
 
@@ -156,60 +144,47 @@ def logits_and_multiplications(model: Transformer, *inputs: Any) -> tuple[Tensor
 
 
 @torch.no_grad()
-def error_of_wrong_start_pos(model: Transformer, tokens: Tensor, last: Call, cache: KVCache) -> float:
+def error_of_wrong_start_pos(model: Transformer, tokens: Tensor, start_pos: int, cache: KVCache) -> float:
     """The largest error of the logits of the last call if its start_pos is one too small."""
-    new = tokens[:, last.start_pos :]
+    new = tokens[:, start_pos:]
     copy = deepcopy(cache)
-    right = model(new, last.start_pos, copy)
-    return (model(new, last.start_pos - 1, copy) - right).abs().max().item()
+    right = model(new, start_pos, copy)
+    return (model(new, start_pos - 1, copy) - right).abs().max().item()
 
 
-def slot_range(slots: range) -> str:
-    return str(slots[0]) if len(slots) == 1 else f"{slots[0]}-{slots[-1]}"
+def slot_range(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
 
 
 def call_table(calls: list[Call]) -> Table:
     """A row for each call, and their sum."""
-    cells: list[dict[str, object]] = [
-        {
-            "call": call.name,
-            "text": call.text,
-            "T": call.T,
-            "start_pos": call.start_pos,
-            "slots written": slot_range(call.written),
-            "slots read": slot_range(call.read),
-            "visible scores": f"{call.visible} of {call.T * len(call.read)}",
-            **costs(call.cached, call.uncached, call.difference),
-        }
-        for call in calls
-    ]
-    cached = sum(call.cached for call in calls)
-    uncached = sum(call.uncached for call in calls)
-    difference = max(call.difference for call in calls)
-    cells.append({"call": "all", "T": sum(call.T for call in calls), **costs(cached, uncached, difference)})
-    has_text = any(call.text for call in calls)  # not if the tokens are random
-    columns = [name for name in cells[0] if name != "text" or has_text]
-    rows = [tuple(row.get(name, "") for name in columns) for row in cells]
+    columns: list[object] = ["call", "T", "start_pos", "slots written", "slots read", "visible scores"]
+    rows: list[list[object]] = []
+    for call in calls:
+        written, read = slot_range(call.written[0], call.written[-1]), slot_range(0, call.end - 1)
+        visible = sum(range(call.start_pos + 1, call.end + 1))  # the first new token sees start_pos + 1 keys
+        rows.append([call.name, call.T, call.start_pos, written, read, f"{visible} of {call.T * call.end}"])
+    rows.append(["all", sum(call.T for call in calls), "", "", "", ""])
+    if any(call.text for call in calls):  # not if the tokens are random
+        for row, text in zip([columns, *rows], ["text", *(call.text for call in calls), ""]):
+            row.insert(1, text)
+    columns += ["multiplications", "without cache", "ratio", "logits differ by"]
+    cached, uncached = [call.cached for call in calls], [call.uncached for call in calls]
+    differences = [call.difference for call in calls]
+    costs = zip([*cached, sum(cached)], [*uncached, sum(uncached)], [*differences, max(differences)])
+    for row, (with_cache, without, difference) in zip(rows, costs):
+        row += [f"{with_cache:,}", f"{without:,}", f"{without / with_cache:.1f}", short(difference)]
     notes = [
         "visible scores: those of the T x S scores that the mask does not hide; in the last T columns, a triangle.",
         "multiplications: of all matrix products; without cache: the same logits from a call on all tokens so far.",
         "logits differ by: largest difference of any logit between the two.",
     ]
-    return Table("Each forward call: T new tokens at start_pos", columns, rows, notes)
+    return Table("Each forward call: T new tokens at start_pos", [str(name) for name in columns], rows, notes)
 
 
-def costs(cached: int, uncached: int, difference: float) -> dict[str, object]:
-    return {
-        "multiplications": f"{cached:,}",
-        "without cache": f"{uncached:,}",
-        "ratio": f"{uncached / cached:.1f}",
-        "logits differ by": short(difference),
-    }
-
-
-def cache_table(cache: RecordingCache, args: ModelArgs, calls: list[Call], off_by_one: float) -> Table:
+def cache_table(cache: KVCache, args: ModelArgs, calls: list[Call], off_by_one: float) -> Table:
     """The size of the cache, and its content after the last call."""
-    slots, filled = cache.max_seq_len, len(calls[-1].read)
+    slots, filled = cache.max_seq_len, calls[-1].end
     total_bytes = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
     slot_bytes = total_bytes // slots
     keys = cache.layers[0].keys
@@ -233,7 +208,7 @@ def cache_table(cache: RecordingCache, args: ModelArgs, calls: list[Call], off_b
 
 def draw(figure: Any, calls: list[Call], max_seq_len: int) -> None:
     """The slots that each call writes and reads, and beside them the work of the call."""
-    slots = max_seq_len if max_seq_len <= 64 else len(calls[-1].read)  # a long cache would leave no room for the calls
+    slots = max_seq_len if max_seq_len <= 64 else calls[-1].end  # a long cache would leave no room for the calls
     figure.set_size_inches(10.5, 1.9 + 0.4 * len(calls))
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
     rows = list(range(len(calls)))

@@ -82,26 +82,31 @@ class TwoTokens(NamedTuple):
     distance: int
     theta: float
 
+    def rotated(self, x: Tensor, y: Tensor, shifts: Tensor) -> tuple[Tensor, Tensor]:
+        """x at positions ``shifts + distance``, and y at ``shifts``: (shifts, D) each."""
+        table = precompute_freqs_cis(len(x), int(shifts.max()) + self.distance + 1, self.theta)  # (end, D/2)
+        return rotate_to(x, shifts + self.distance, table), rotate_to(y, shifts, table)
+
+    def rotated_query_and_key(self, shifts: Tensor) -> tuple[Tensor, Tensor]:
+        return self.rotated(self.wq @ self.x, self.wk @ self.y, shifts)
+
+    def scores(self, shifts: Tensor) -> dict[str, Tensor]:
+        """The score of the two tokens at each shift, with q and k or the embedding rotated: (shifts,) each.
+
+        ``norm`` is the norm of the rotated query, divided by that of the query before.
+        """
+        q, k = self.rotated_query_and_key(shifts)
+        x, y = self.rotated(self.x, self.y, shifts)
+        return {
+            "q and k": (q * k).sum(-1),
+            "the embedding": ((x @ self.wq.T) * (y @ self.wk.T)).sum(-1),
+            "norm": q.norm(dim=-1) / (self.wq @ self.x).norm(),
+        }
+
 
 def random_tokens(D: int, distance: int, theta: float, seed: int) -> TwoTokens:
     x, y, wq, wk = torch.randn(2 * D + 2, D, generator=torch.Generator().manual_seed(seed)).split((1, 1, D, D))
     return TwoTokens(x[0], y[0], wq / D**0.5, wk / D**0.5, distance, theta)
-
-
-def scores_at(tokens: TwoTokens, shifts: Tensor) -> dict[str, Tensor]:
-    """The score of the two tokens at each shift, with q and k or the embedding rotated: (shifts,) each.
-
-    ``norm`` is the norm of the rotated query, divided by that of the query before.
-    """
-    x, y, wq, wk, distance, theta = tokens
-    q, k = wq @ x, wk @ y  # (D,) each
-    table = precompute_freqs_cis(len(x), int(shifts.max()) + distance + 1, theta)  # (end, D/2)
-    m, n = shifts + distance, shifts  # (shifts,) each
-    return {
-        "q and k": (rotate_to(q, m, table) * rotate_to(k, n, table)).sum(-1),
-        "the embedding": ((rotate_to(x, m, table) @ wq.T) * (rotate_to(y, n, table) @ wk.T)).sum(-1),
-        "norm": rotate_to(q, m, table).norm(dim=-1) / q.norm(),
-    }
 
 
 def relative(
@@ -113,8 +118,7 @@ def relative(
     """Scores depend on m - n only, norms do not change, and q and k are rotated instead of the embedding."""
     check_even("head_dim", head_dim)
     tokens = random_tokens(head_dim, distance, theta, seed)
-    shifts = torch.tensor(SHIFTS)
-    scores = scores_at(tokens, shifts)
+    scores = tokens.scores(torch.tensor(SHIFTS))
     table = Table(
         f"One q and one k, {distance} apart, at increasing positions",
         ("n", "m", "q and k rotated", "embedding rotated", "norm of q, rotated / plain"),
@@ -122,7 +126,7 @@ def relative(
     )
     for i, shift in enumerate(SHIFTS):
         table.rows.append((shift, shift + distance, *(f"{values[i]:.4f}" for values in scores.values())))
-    all_scores = scores_at(tokens, torch.arange(SHIFTS[-1] + 1)).values()
+    all_scores = tokens.scores(torch.arange(SHIFTS[-1] + 1)).values()
     table.rows.append(("smallest", "", *(f"{values.min():.4f}" for values in all_scores)))
     table.rows.append(("largest", "", *(f"{values.max():.4f}" for values in all_scores)))
     table.rows.append(("spread", "", *(short(float(values.max() - values.min())) for values in all_scores)))
@@ -161,7 +165,10 @@ def draw_relative(figure: Any, tokens: TwoTokens) -> None:
     figure.set_size_inches(9, 6.2)
     upper, lower = figure.subfigures(2, 1, height_ratios=(1, 1.25))
     columns = 5
-    pair, q, k = rotated_pair(tokens, torch.arange(columns))
+    rotated = tokens.rotated_query_and_key(torch.arange(columns))  # (columns, D) each
+    q_pairs, k_pairs = (torch.view_as_complex(t.unflatten(-1, (-1, 2)))[:, :4] for t in rotated)  # the fastest pairs
+    pair = int(torch.minimum(q_pairs[0].abs(), k_pairs[0].abs()).argmax())  # both of its arrows are visible
+    q, k = q_pairs[:, pair].tolist(), k_pairs[:, pair].tolist()
     reach = 1.3 * max(abs(q[0]), abs(k[0]))
     for n, axes in enumerate(upper.subplots(1, columns)):
         plane(axes, reach)
@@ -174,7 +181,7 @@ def draw_relative(figure: Any, tokens: TwoTokens) -> None:
         axes.set(xticks=[], yticks=[])
     upper.suptitle(f"pair {pair} of q (blue, at m) and of k (orange, at n), {tokens.distance} apart", fontsize=10)
     shifts = torch.arange(200)
-    scores = scores_at(tokens, shifts)
+    scores = tokens.scores(shifts)
     axes = lower.subplots()
     axes.plot(shifts, scores["the embedding"], color=ORANGE, linestyle="--", label="the embedding is rotated")
     axes.plot(shifts, scores["q and k"], color=BLUE, linewidth=2, label="q and k are rotated")
@@ -182,16 +189,3 @@ def draw_relative(figure: Any, tokens: TwoTokens) -> None:
     axes.set_title(f"all pairs: the same two tokens, {tokens.distance} apart, moved along the text", fontsize=10)
     axes.grid(alpha=0.3)
     axes.legend()
-
-
-def rotated_pair(tokens: TwoTokens, shifts: Tensor) -> tuple[int, list[complex], list[complex]]:
-    """The index of a pair, and the pair as complex numbers: of q at ``shifts + distance`` and of k at ``shifts``.
-
-    Of the four fastest pairs, this is the one with the largest min(|q|, |k|), so that both arrows are visible.
-    """
-    x, y, wq, wk, distance, theta = tokens
-    table = precompute_freqs_cis(len(x), int(shifts.max()) + distance + 1, theta)
-    q, k = rotate_to(wq @ x, shifts + distance, table), rotate_to(wk @ y, shifts, table)  # (shifts, D) each
-    q, k = (torch.view_as_complex(t.unflatten(-1, (-1, 2)))[:, :4] for t in (q, k))  # (shifts, up to 4) each
-    pair = int(torch.minimum(q[0].abs(), k[0].abs()).argmax())
-    return pair, q[:, pair].tolist(), k[:, pair].tolist()

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from model.cache import KVCache
 from model.cli import toml_text
@@ -24,13 +22,16 @@ from model.text.train_tokenizer import cached_tokenizer
 from model.training import estimate
 from model.training.config import CONFIG_FILE, DataArgs, TrainArgs
 from model.training.evaluation import bits_per_byte
-from model.training.run_directory import locked
 from model.training.trainer import Trainer
 from model.transformer import Transformer
 from model.weights import load_tokenizer, save_model, save_tokenizer
 
 from .positions import SCALINGS, SCHEMES, build_scheme, scaled, with_more_positions
 from .positions.encodings import LearnableRope
+from .topic import losses_of
+
+MULTIPLES = (1, 2, 4, 8)  # the lengths of the test, as multiples of the trained length
+Line = dict[str, Any]  # of the results file
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,6 @@ class Budget:
     vocab_size: int
     data: tuple[str, ...]
     windows: int
-
-
-MULTIPLES = (1, 2, 4, 8)  # the lengths of the test, as multiples of the trained length
-Line = dict[str, Any]  # of the results file
 
 
 class StudyText(NamedTuple):
@@ -73,38 +70,32 @@ def prepare_for_schemes(budget: Budget, schemes: Iterable[str]) -> StudyText:
     )
     check_memory(4 * 8 * budget.n_heads * longest**2, f"length {budget.length}, tested up to {longest} tokens,")
     estimate.check_training_memory(args, training(budget, 0), torch.device("cpu"))
-    for scheme in schemes:
-        for name in (scheme, *(SCALINGS if scheme == "rope" else ())):
-            lengthened(build_scheme(args, scheme), name, MULTIPLES[-1] if SCHEMES[name].any_length else 1)
+    for scheme in (*schemes, *SCALINGS):
+        build_scheme(args, scheme, factor=MULTIPLES[-1])
     documents = open_documents(budget.data)
     tokenizer = load_tokenizer(cached_tokenizer(documents, cache_home(), "bpe", budget.vocab_size))
-    args = replace(args, vocab_size=tokenizer.vocab_size)
     dataset = prepare(documents, tokenizer, context=longest, cache_dir=cache_home())
     documents.check_unchanged()  # since the tokenizer was trained on them
     if len(dataset.val) <= longest:
         raise ValueError(f"the validation text has {len(dataset.val)} tokens, {longest + 1} are needed: give more text")
-    return StudyText(args, dataset, tokenizer)
+    return StudyText(replace(args, vocab_size=tokenizer.vocab_size), dataset, tokenizer)
 
 
 def training(budget: Budget, seed: int) -> TrainArgs:
     return TrainArgs(batch_size=budget.batch_size, max_steps=budget.steps, seed=seed, device="cpu", dtype="float32")
 
 
-def train_one(scheme: str, seed: int, text: StudyText, budget: Budget, keep: Path | None) -> list[Line]:
-    """Train and test; ``rope`` also returns the lines of its scalings, whose training is the same."""
+def train_one(scheme: str, seed: int, text: StudyText, budget: Budget, directory: Path | None) -> list[Line]:
+    """Train and test, and save the model in ``directory``; ``rope`` also returns the lines of its scalings."""
     train = training(budget, seed)
     torch.manual_seed(seed)
     model = build_scheme(text.args, scheme)
-    initial = model.frequencies.detach().clone() if isinstance(model, LearnableRope) else None
     # Without a run directory, the trainer neither validates nor saves.
     progress = Trainer(model, text.dataset, train, clock=time.process_time).run()
-    if keep:
-        directory = model_directory(keep, scheme, seed)
-        directory.mkdir(parents=True, exist_ok=True)
-        with locked(directory):  # also removes temporary files left by a killed process
-            save_tokenizer(text.tokenizer, directory)
-            write_text(directory / CONFIG_FILE, toml_text(DataArgs(data=budget.data), text.args, train))
-            save_model(model, directory)
+    if directory:
+        save_tokenizer(text.tokenizer, directory)
+        write_text(directory / CONFIG_FILE, toml_text(DataArgs(data=budget.data), text.args, train))
+        save_model(model, directory)
     cache = KVCache(text.args)
     cache_bytes = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
     common = {
@@ -115,16 +106,11 @@ def train_one(scheme: str, seed: int, text: StudyText, budget: Budget, keep: Pat
         "budget": asdict(budget),
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
-    if initial is not None:
-        change = (model.get_parameter("frequencies").detach() - initial).abs() / initial  # (D/2,)
-        common["moved"] = float(change.median())
+    if isinstance(model, LearnableRope):
+        initial = LearnableRope(text.args).frequencies.detach()  # (D/2,)
+        common["moved"] = float(((model.frequencies.detach() - initial).abs() / initial).median())
     names = [scheme, *(SCALINGS if scheme == "rope" else ())]
     return [{"scheme": name, "bits_per_byte": test(model, name, text, budget)} | common for name in names]
-
-
-def model_directory(keep: Path, scheme: str, seed: int) -> Path:
-    """The directory for one trained model below ``keep``."""
-    return keep / f"{scheme}-{seed}"
 
 
 @torch.no_grad()
@@ -137,25 +123,8 @@ def test(model: Transformer, scheme: str, text: StudyText, budget: Budget) -> di
     for times in MULTIPLES:
         results[str(times)] = None
         if times == 1 or SCHEMES[scheme].any_length:
-            longer = lengthened(model, scheme, times)
+            longer = scaled(model, scheme, times) if scheme in SCALINGS else with_more_positions(model, times)
             x, y = (part.reshape(-1, times * budget.length) for part in (inputs, targets))
-            loss = mean_loss(longer, x, y)
+            loss = losses_of(longer, x, y, rows=max(1, 4096 // x.shape[1])).mean().item()
             results[str(times)] = bits_per_byte(loss, text.dataset)
     return results
-
-
-def lengthened(model: Transformer, scheme: str, times: int) -> Transformer:
-    """A trained model with ``times`` as many positions; the scalings use a model trained with RoPE."""
-    if scheme in SCALINGS:
-        return scaled(model, scheme, times)
-    return with_more_positions(model, times)
-
-
-def mean_loss(model: Transformer, inputs: Tensor, targets: Tensor, tokens: int = 4096) -> float:
-    """Mean nats per token of (N, T) windows, in batches of about ``tokens`` tokens."""
-    rows = max(1, tokens // inputs.shape[1])
-    total = sum(
-        F.cross_entropy(model(x).float().flatten(0, 1), y.flatten(), reduction="sum").item()
-        for x, y in zip(inputs.split(rows), targets.split(rows))
-    )
-    return total / targets.numel()

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from model.cli.files import write_atomically
@@ -45,14 +46,10 @@ class Table:
         columns = []
         for column in zip(*cells):
             width = max(len(cell) for cell in column)
-            is_numeric = all(_looks_numeric(cell) for cell in column[1:])
+            is_numeric = all(cell.lstrip("+-−<")[:1].isdigit() or cell in ("-", "") for cell in column[1:])
             columns.append([cell.rjust(width) if is_numeric else cell.ljust(width) for cell in column])
         lines = ["  ".join(row).rstrip() for row in zip(*columns)]
         return "\n".join([self.title, *lines, *self.notes])
-
-
-def _looks_numeric(cell: str) -> bool:
-    return cell.lstrip("+-−<")[:1].isdigit() or cell in ("-", "")
 
 
 @dataclass
@@ -80,9 +77,7 @@ def check_plot(path: Path) -> None:
         raise ValueError(f"--plot is {path}: give a file in a directory that exists and is writable")
 
 
-def save_plot(
-    draw: Callable[[Any], None], path: Path, size: tuple[float, float] = (8, 4.5), description: str = ""
-) -> None:
+def save_plot(draw: Callable[[Any], None], path: Path, description: str = "") -> None:
     """Draw into the file ``path``, atomically. Raises ValueError like ``check_plot``.
 
     A PNG also stores ``description``, the printed report of the same run, so that it can be compared with its table.
@@ -90,7 +85,7 @@ def save_plot(
     check_plot(path)
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=size, dpi=100, layout="constrained")
+    figure = Figure(figsize=(8, 4.5), dpi=100, layout="constrained")
     draw(figure)
     write_atomically(path, lambda part: write_figure(figure, part, path.suffix[1:].lower(), description))
 
@@ -133,12 +128,20 @@ def open_text(path: Path | None, data: tuple[str, ...], tokenizer: Tokenizer, ne
 
     Raises ValueError if there is no such text, or if it has fewer than ``needed`` tokens.
     """
+    path = path or newest_run()
+    trained_on = None if data else read_run_data_args(path)
     if data:
         text = "".join(open_documents(data).texts())
         ids = np.array(tokenizer.encode(text[-16 * needed :]))  # a token has fewer than 16 characters on average
         name = f"the end of {', '.join(data)}"
+    elif trained_on is None:
+        raise ValueError(f"{path} has no {CONFIG_FILE} that names its training text: give the text with --data")
     else:
-        ids, name = validation_text(path or newest_run(), tokenizer)
+        try:
+            ids = prepare_run_dataset(path, trained_on, tokenizer, context=1).val
+        except ValueError as error:
+            raise ValueError(f"the text of {path} cannot be read ({error}): give the text with --data") from None
+        name = f"the validation text of {', '.join(trained_on.val_data or trained_on.data)}"
     if len(ids) < needed:
         raise ValueError(
             f"{name} has {len(ids)} tokens, {needed} are needed: give more text with --data, or fewer --windows"
@@ -146,19 +149,17 @@ def open_text(path: Path | None, data: tuple[str, ...], tokenizer: Tokenizer, ne
     return ids, name
 
 
-def validation_text(path: Path, tokenizer: Tokenizer) -> tuple[np.ndarray, str]:
-    """The validation tokens of a training run, and the name of the text."""
-    data = read_run_data_args(path)
-    if data is None:
-        raise ValueError(f"{path} has no {CONFIG_FILE} that names its training text: give the text with --data")
-    try:
-        dataset = prepare_run_dataset(path, data, tokenizer, context=1)
-    except ValueError as error:
-        raise ValueError(f"the text of {path} cannot be read ({error}): give the text with --data") from None
-    return dataset.val, f"the validation text of {', '.join(data.val_data or data.data)}"
-
-
 def windows_of(ids: np.ndarray, windows: int, length: int) -> Tensor:
     """Pieces of ``length`` tokens, evenly spaced over the text: int64 (windows, length)."""
     starts = np.linspace(0, len(ids) - length, windows).astype(int)
     return torch.from_numpy(np.stack([ids[start : start + length] for start in starts]).astype(np.int64))
+
+
+def losses_of(model: Transformer, inputs: Tensor, targets: Tensor, rows: int) -> Tensor:
+    """The loss of each target, in nats, computed ``rows`` texts at a time: (N, T), (N, T) -> (N, T)."""
+    # Allocated before the logits, because small tensors between large ones that are freed fragment the memory.
+    losses = torch.empty(inputs.shape)  # (N, T)
+    for x, y, out in zip(inputs.split(rows), targets.split(rows), losses.split(rows)):
+        logits = model(x).float()  # (rows, T, V)
+        out.copy_(F.cross_entropy(logits.transpose(1, 2), y, reduction="none"))
+    return losses

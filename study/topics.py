@@ -1,9 +1,12 @@
 """The topics by name: functions whose parameters are their options, and which return a ``Report``."""
 
+import inspect
 from collections.abc import Callable
-from typing import Any
+from dataclasses import make_dataclass
+from typing import Any, get_type_hints
 
 from model.cli import explain_out_of_memory
+from model.ranges import raise_problems, range_problems
 
 from .attention_maps import attention
 from .check import check
@@ -15,7 +18,6 @@ from .extrapolate import endless, extrapolate
 from .form_table import forms
 from .kv_cache import cache
 from .lookback import lookback
-from .options import options_class
 from .page import page
 from .rotation_examples import relative, rotate
 from .topic import Report
@@ -40,6 +42,14 @@ TOPICS: dict[str, Callable[..., Report]] = {
     "check": check,
     "page": page,
 }
+
+
+def options_class(topic: Callable[..., Any]) -> type:
+    """A dataclass with a field for each parameter of ``topic``; its instances raise ValueError out of their ranges."""
+    hints = get_type_hints(topic, include_extras=True)
+    fields = [(name, hints[name], parameter.default) for name, parameter in inspect.signature(topic).parameters.items()]
+    namespace = {"__doc__": topic.__doc__, "__post_init__": lambda self: raise_problems(range_problems(self))}
+    return make_dataclass(topic.__name__, fields, frozen=True, namespace=namespace)
 
 
 def run(topic: str, **options: Any) -> Report:

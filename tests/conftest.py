@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from functools import cache
+from types import ModuleType
 
 # Before torch is loaded, and inherited by the processes that tests start: one thread, CPU only.
 os.environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -102,3 +103,12 @@ def small_model(small_args: Callable[..., ModelArgs]) -> Callable[..., Transform
         return model
 
     return build
+
+
+@pytest.fixture(scope="session")
+def transformers() -> ModuleType:
+    """The oracle of many tests, which are skipped where it is not installed."""
+    library = pytest.importorskip("transformers")
+    library.logging.set_verbosity_error()
+    library.logging.disable_progress_bar()
+    return library

@@ -3,6 +3,7 @@
 import copy
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
@@ -98,3 +99,9 @@ def split_around_json(raw: bytes, line: int) -> tuple[bytes, bytes, bytes]:
         at = line % len(lines)
         return b"".join(lines[:at]), lines[at], b"".join(lines[at + 1 :])
     return b"", raw, b""
+
+
+def change_json(file: Path, **changes: Any) -> None:
+    """Replace fields of a JSON file, as another program would have written them."""
+    content = json.loads(file.read_text(encoding="utf-8"))
+    file.write_text(json.dumps(content | changes), encoding="utf-8")

@@ -1,11 +1,19 @@
-"""Run a script in this process, which saves the seconds of importing PyTorch."""
+"""Run a script in this process, which saves the seconds of importing PyTorch, or in another one; a small run."""
 
+import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+import torch
 
+from model import ModelArgs, Transformer
 from model.cli import run_script
+from model.text.train_tokenizer import train_tokenizer
+from model.weights import load_tokenizer, save_model, save_tokenizer
+
+ROOT = Path(__file__).parents[1]
 
 
 def run_in_process(main: Callable[[], int | None], script: str, *arguments: object) -> int:
@@ -15,3 +23,21 @@ def run_in_process(main: Callable[[], int | None], script: str, *arguments: obje
         with pytest.raises(SystemExit) as ended:
             run_script(main, script)
     return ended.value.code
+
+
+def run_python(*arguments: str | Path, cwd: Path = ROOT, **options) -> subprocess.CompletedProcess[str]:
+    """Run ``python ARGUMENTS...`` in another process."""
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, encoding="utf-8", **options)
+
+
+def save_run(directory: Path, text: str, scale: float, **args) -> Transformer:
+    """Save a random network, its matrices multiplied by ``scale``, and a tokenizer for ``text``."""
+    file = train_tokenizer([text], directory.with_name(f"{directory.name}.model"), vocab_size=args["vocab_size"])
+    save_tokenizer(load_tokenizer(file), directory)
+    model = Transformer(ModelArgs(**args))
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(scale if weight.ndim == 2 else 1)
+    save_model(model, directory)
+    return model

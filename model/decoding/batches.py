@@ -116,8 +116,8 @@ def left_padded(prompts: Prompts, device: torch.device | str | None = None) -> t
 def new_cache(network: Transformer, prompts: Prompts, max_new_tokens: int, endless: bool = False) -> KVCache:
     """A cache for these prompts and their continuations, in the dtype and on the device of the weights.
 
-    The last new token is never written to it, so one slot stays unused. This is intended: if the slice ``[:end]`` of
-    the cache were ever as long as the buffer, torch.compile would treat that as a special case and recompile.
+    The last new token is never written to it, so one slot stays unused. This is intended: compiled code never has to
+    treat a slice ``[:end]`` that is the whole buffer, which on a GPU would recompile.
     With ``endless`` it uses at most ``max_seq_len`` slots and evicts the oldest tokens when they are full.
     """
     shortest, longest = min(map(len, prompts)), max(map(len, prompts))

@@ -1,61 +1,226 @@
-"""The compiled step: one token of each text at a time, by torch.compile.
+"""The compiled step: one token of each text at a time, compiled ahead of time into files that later processes load.
 
-``start_pos`` is symbolic in the compiled code, so it is compiled once for all lengths, and attention reads only the
-filled part of the cache. torch.compile caches the code on disk, so later processes reuse it.
+The compiled code is a function of tensors alone. It reads the position from the length of one of them, the rotations up
+to this position, so that it is compiled once for all lengths, and attention reads only the filled part of the cache.
 """
 
 import copy
+import hashlib
 import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
 
+from .. import kernels
 from ..cache import KVCache, LayerCache
+from ..cli.files import write_atomically
+from ..text.token_cache import cache_home
 from ..transformer import Transformer
 
-FIRST_COMPILED_POSITION = 2  # torch.compile specialises on the numbers 0 and 1, so these positions run eagerly
+LIBRARY = Path(__file__).resolve().parent.parent
 # By default the compiler fuses a norm into the matrix product that follows it, and so computes the norm again for every
-# row of the weights. With a threshold of 0 it computes the norm once and stores it.
-COMPILE_OPTIONS_ON_CPU: dict[str, Any] = {"cpp_wrapper": True, "realize_reads_threshold": 0}
-RECOMPILE_LIMIT = 1000  # per function: each architecture and dtype needs a compilation, with padding and without
-# If a layer has this many weights or more, one layer is compiled, and its code runs for all layers: 22 layers with 44
-# million weights each compile in 8 s instead of 48 (`benchmarks/generate.py --shape 1.1B --only launch`). But each call
-# of compiled code costs about 60 us, and a layer of 1 million weights runs in only twice that time. So networks whose
-# layers are below this limit are compiled as a whole.
+# row of the weights. With a threshold of 0 it computes the norm once and stores it. The weights are not copied into the
+# file: the code reads them where the network has them.
+COMPILE_OPTIONS: dict[str, Any] = {"realize_reads_threshold": 0, "aot_inductor.package_constants_in_so": False}
+# If a layer has this many weights or more, single layers are compiled, and the code of one runs for all but the first
+# and the last, because the compiler takes a second or more for each. A call of compiled code takes about 20 us, so
+# networks of smaller layers are compiled as a whole.
 LAYER_WEIGHTS_TO_COMPILE_BY_LAYER = 8_000_000
+RECOMPILE_LIMIT = 1000  # of torch.compile: each architecture and dtype counts, with padding and without
 
-Step = Callable[[Transformer, Tensor, int, KVCache, Tensor | None], Tensor]
+Step = Callable[[Tensor, Tensor, Tensor | None, list[Tensor]], Tensor]  # the arguments of ``Part.forward``
 
 
 def for_decoding(model: Transformer, compile: bool = False) -> Transformer:
     """``model`` itself, or with ``compile`` a shallow copy whose forward for one token of each row is compiled.
 
-    The copy shares all modules, so changing weights in place takes effect at the next token. Networks of the same
-    architecture share the compiled code. If a subclass computes its rotation table from weights, the copy keeps the
-    present table. Raises ValueError if there is no compiler.
+    The copy shares all modules, so changing weights in place takes effect at the next token. The code is compiled at
+    the first token, unless the cache directory has it. Raises ValueError if there is no compiler, and if the network
+    has modules that are not of this library, because the file's name cannot tell what they compute.
     """
     if not compile:
         return model
+    check_compilable(model)
     network = copy.copy(model)
-    network.freqs_cis = model.freqs_cis.detach()
-    step = compile_step(network)
-
-    def forward(tokens: Tensor, start_pos: int = 0, cache: KVCache | None = None, mask: Tensor | None = None) -> Tensor:
-        if cache is None or tokens.shape[1] > 1 or start_pos < FIRST_COMPILED_POSITION:
-            return type(network).forward(network, tokens, start_pos, cache, mask)
-        network.check_positions(tokens, start_pos, cache)  # raises ValueError before the compiler fails
-        # With `dynamic`, torch.compile treats the float norm_eps as variable, finds that it must be constant, and
-        # traces a second time. `specialize_float` avoids this.
-        with warnings.catch_warnings(), torch._dynamo.config.patch(specialize_float=True):
-            warnings.filterwarnings("ignore", "Torchinductor does not support code generation for complex")
-            return step(network, tokens, start_pos, cache, mask)  # (B, 1, V)
-
-    network.forward = forward  # type: ignore[method-assign]
+    network.forward = CompiledForward(model)  # type: ignore[method-assign]
     return network
+
+
+def check_compilable(model: Transformer) -> None:
+    """Raise ValueError unless ``model`` can be compiled here."""
+    own = (__package__.partition(".")[0], "torch")
+    for module in model.modules():
+        name = type(module).__name__
+        if type(module).__module__.partition(".")[0] not in own:
+            raise ValueError(f"compile is for this library's own layers, and the network has {name}: leave compile out")
+        if module._forward_hooks or module._forward_pre_hooks:
+            raise ValueError(f"compile would skip the hooks of {name}: remove them or leave compile out")
+    on_cpu = model.norm.weight.device.type == "cpu"
+    if on_cpu and not any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "c++", "clang++")):
+        raise ValueError("compile needs a C++ compiler, and there is none: install g++ or leave compile out")
+
+
+class CompiledForward:
+    """``Transformer.forward`` that runs compiled code for one token of each row, and the model's own for prompts."""
+
+    def __init__(self, model: Transformer) -> None:
+        self.model = model
+        self.rotations = torch.view_as_real(model.freqs_cis).to(model.norm.weight.device)  # (max_seq_len, D/2, 2)
+        layer_weights = sum(weight.numel() for weight in model.layers[0].state_dict().values())
+        L = len(model.layers)
+        step = 1 if layer_weights >= LAYER_WEIGHTS_TO_COMPILE_BY_LAYER else L
+        self.parts = [Part(model, first, first + step) for first in range(0, L, step)]
+        self.compiled: dict[tuple[bool, bool, torch.dtype], list[Step]] = {}
+
+    def __call__(
+        self, tokens: Tensor, start_pos: int = 0, cache: KVCache | None = None, mask: Tensor | None = None
+    ) -> Tensor:
+        if cache is None or tokens.shape[1] > 1 or start_pos == 0:
+            return self.model(tokens, start_pos, cache, mask)  # (B, T, V)
+        self.model.check_positions(tokens, start_pos, cache)
+        rotations = self.rotations[: start_pos + 1]  # (S, D/2, 2)
+        tensors = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
+        form = (tokens.shape[0] == 1, mask is None, tensors[0].dtype)
+        if form not in self.compiled:
+            self.compiled[form] = [compile_part(part, tokens.device.type) for part in self.parts]
+        h = tokens
+        step = len(tensors) // len(self.parts)
+        for at, part in enumerate(self.compiled[form]):
+            h = part(h, rotations, mask, tensors[at * step : (at + 1) * step])  # (B, 1, dim) or, in the end, (B, 1, V)
+        return h
+
+
+class Part(nn.Module):
+    """Consecutive layers for one token of each row, with the embedding before the first layer of the network, and the
+    output after the last.
+    """
+
+    def __init__(self, model: Transformer, first: int, end: int) -> None:
+        super().__init__()
+        self.args = model.args
+        self.is_first, self.is_last = first == 0, end == len(model.layers)
+        self.layers = model.layers[first:end]
+        if self.is_first or (self.is_last and model.output is None):
+            self.tok_embeddings = model.tok_embeddings
+        if self.is_last:
+            self.norm, self.output = model.norm, model.output
+
+    def forward(self, x: Tensor, rotations: Tensor, mask: Tensor | None, cache: list[Tensor]) -> Tensor:
+        """x is tokens (B, 1) or (B, 1, dim), rotations (S, D/2, 2) -> (B, 1, dim) or (B, 1, V).
+
+        ``cache`` has the keys and values of each layer, which are changed in place.
+        """
+        start_pos = rotations.shape[0] - 1
+        freqs_cis = torch.view_as_complex(rotations[start_pos:])  # (1, D/2)
+        h = self.tok_embeddings(x) if self.is_first else x  # (B, 1, dim)
+        for layer, keys, values in zip(self.layers, cache[::2], cache[1::2]):
+            h = layer(h, start_pos, freqs_cis, mask, LayerCache(keys, values))
+        if not self.is_last:
+            return h
+        h = self.norm(h)
+        return kernels.linear(h, self.tok_embeddings.weight) if self.output is None else self.output(h)  # (B, 1, V)
+
+
+def compile_part(part: Part, device_type: str) -> Step:
+    """Compile a part in its first call: on a CPU ahead of time into a file, elsewhere by torch.compile."""
+    if device_type == "cpu":
+        return CompiledPart(part)
+    return torch.compile(  # type: ignore[call-overload,no-any-return]
+        part, dynamic=True, fullgraph=True, recompile_limit=RECOMPILE_LIMIT
+    )
+
+
+class CompiledPart:
+    """A ``Part`` whose code is loaded from its file in the first call, or compiled into it."""
+
+    def __init__(self, part: Part) -> None:
+        self.part = part
+        self.run: Callable[[list[Tensor]], list[Tensor]] | None = None
+
+    def __call__(self, x: Tensor, rotations: Tensor, mask: Tensor | None, cache: list[Tensor]) -> Tensor:
+        if self.run is None:
+            self.run = self.load_or_compile(x, rotations, mask, cache)
+        inputs = [x, rotations, *cache] if mask is None else [x, rotations, mask, *cache]
+        return self.run(inputs)[0]
+
+    def load_or_compile(
+        self, x: Tensor, rotations: Tensor, mask: Tensor | None, cache: list[Tensor]
+    ) -> Callable[[list[Tensor]], list[Tensor]]:
+        weights = self.part.state_dict(keep_vars=True)
+        path = file_of(self.part, weights, [x, rotations, *([] if mask is None else [mask]), *cache])
+        with suppress(RuntimeError):  # no such file, or a damaged one
+            return load(path, weights)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # PyTorch's own, of one of its parts about another
+            program = export(self.part, x, rotations, mask, cache)
+            write_atomically(path, lambda temporary: build(program, temporary))
+        return load(path, weights)
+
+
+@torch.no_grad()
+def export(part: Part, x: Tensor, rotations: Tensor, mask: Tensor | None, cache: list[Tensor]) -> ExportedProgram:
+    """Trace the part with a symbolic position, cache length and, unless it is 1, batch size.
+
+    It is traced with small inputs of the same kind, so that the file does not depend on the sizes of the first call. In
+    particular, the filled slice of the cache is shorter than the cache, which would otherwise be a special case.
+    """
+    B = min(x.shape[0], 2)
+    batch = {0: Dim.DYNAMIC} if B > 1 else {}
+    inputs = (
+        x.new_zeros(B, *x.shape[1:]),
+        rotations.new_zeros(3, *rotations.shape[1:]),
+        None if mask is None else mask.new_ones(B, 1, 1, 3),
+        [tensor.new_zeros(B, tensor.shape[1], 5, tensor.shape[3]) for tensor in cache],
+    )
+    shapes = (
+        batch,
+        {0: Dim.DYNAMIC},
+        None if mask is None else {**batch, 3: Dim.DYNAMIC},
+        [{**batch, 2: Dim.DYNAMIC}] * len(cache),
+    )
+    program = torch.export.export(part, inputs, dynamic_shapes=shapes, strict=False)
+    for node in program.graph.nodes:  # the compiler generates no code for complex numbers
+        if node.target is torch.ops.aten.view_as_real.default:
+            pairs = node.args[0].args[0]  # of view_as_complex
+            node.replace_all_uses_with(pairs)
+    program.graph.eliminate_dead_code()
+    program.graph_module.recompile()
+    return program
+
+
+def file_of(part: Part, weights: dict[str, Tensor], inputs: list[Tensor]) -> Path:
+    """The path of the compiled code, named after everything that it depends on."""
+    source = b"".join(path.read_bytes() for path in sorted(LIBRARY.rglob("*.py")))
+    machine = (torch.__version__, torch.cpu.get_capabilities(), kernels.CPU, torch.get_num_threads())
+    stored = [(name, weight.shape, weight.stride(), weight.dtype) for name, weight in weights.items()]
+    given = [(x.ndim, x.shape[0] == 1, x.dtype) for x in inputs]
+    text = repr((part, part.args, part.is_first, part.is_last, stored, given, machine))
+    return cache_home() / "compiled" / f"{hashlib.sha256(source + text.encode()).hexdigest()[:32]}.pt2"
+
+
+def build(program: ExportedProgram, path: Path) -> None:
+    """Compile the program into the file ``path``."""
+    with path.open("w+b") as file:
+        torch._inductor.aoti_compile_and_package(program, package_path=file, inductor_configs=COMPILE_OPTIONS)
+
+
+def load(path: Path, weights: dict[str, Tensor]) -> Callable[[list[Tensor]], list[Tensor]]:
+    """A function that runs the compiled code on a list of its inputs. Raises RuntimeError without an intact file.
+
+    The class is used directly because torch._inductor.aoti_load_package imports the compiler, which takes a second.
+    """
+    compiled = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
+    used = {name: weights[name] for name in compiled.get_constant_fqns()}
+    compiled.load_constants(used, False, True, True)  # all of them, and read where they are instead of copied
+    return compiled.boxed_run
 
 
 def in_eval_mode(network: nn.Module, steps: Iterator[Tensor]) -> Iterator[Tensor]:
@@ -72,50 +237,3 @@ def in_eval_mode(network: nn.Module, steps: Iterator[Tensor]) -> Iterator[Tensor
         if tokens is None:
             return
         yield tokens
-
-
-def compile_step(network: Transformer) -> Step:
-    """Compile the forward for one token of each row: as a whole, or layer by layer if the layers are large."""
-    on_cpu = network.tok_embeddings.weight.device.type == "cpu"
-    if on_cpu and not any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "c++", "clang++")):
-        raise ValueError("compile needs a C++ compiler, and there is none: install g++ or leave compile out")
-    compiled_whole = compile_function(forward_whole, on_cpu)
-    layer_weights = sum(weight.numel() for weight in network.layers[0].parameters())
-    if layer_weights < LAYER_WEIGHTS_TO_COMPILE_BY_LAYER or type(network).hidden is not Transformer.hidden:
-        return compiled_whole
-    compiled_layer = compile_function(forward_layer, on_cpu)
-    compiled_logits = compile_function(forward_logits, on_cpu)
-
-    def forward_by_layers(
-        network: Transformer, tokens: Tensor, start_pos: int, cache: KVCache, mask: Tensor | None
-    ) -> Tensor:
-        freqs_cis = network.freqs_cis[start_pos : start_pos + 1]  # (1, D/2)
-        h = network.embed(tokens, start_pos)  # (B, 1, dim)
-        for layer, layer_cache in zip(network.layers, cache.layers):
-            h = compiled_layer(layer, h, start_pos, freqs_cis, mask, layer_cache)
-        return compiled_logits(network, h)
-
-    return forward_by_layers
-
-
-def forward_whole(network: Transformer, tokens: Tensor, start_pos: int, cache: KVCache, mask: Tensor | None) -> Tensor:
-    return network.logits(network.hidden(tokens, start_pos, cache, mask))  # (B, 1, V)
-
-
-def forward_layer(
-    layer: nn.Module, h: Tensor, start_pos: int, freqs_cis: Tensor, mask: Tensor | None, cache: LayerCache
-) -> Tensor:
-    out: Tensor = layer(h, start_pos, freqs_cis, mask, cache)  # (B, 1, dim)
-    return out
-
-
-def forward_logits(network: Transformer, h: Tensor) -> Tensor:
-    return network.logits(network.norm(h))  # (B, 1, V)
-
-
-def compile_function(function: Callable[..., Tensor], on_cpu: bool) -> Callable[..., Tensor]:
-    """Compile a function with the options for decoding."""
-    options = COMPILE_OPTIONS_ON_CPU if on_cpu else {}
-    return torch.compile(  # type: ignore[call-overload,no-any-return]
-        function, dynamic=True, fullgraph=True, options=options, recompile_limit=RECOMPILE_LIMIT
-    )

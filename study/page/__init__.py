@@ -22,7 +22,6 @@ from typing import Annotated, Any
 from urllib.parse import quote
 
 import torch
-from torch import Tensor
 
 from model.attention import Attention, attention
 from model.cli.files import write_text
@@ -148,16 +147,11 @@ def pack_network(model: Transformer, dtype: torch.dtype) -> tuple[dict[str, Any]
     facts = {
         "args": architecture(model.args),
         "dtype": str(flat.dtype).removeprefix("torch."),
-        "shapes": [(name, *rows_and_columns(weight)) for name, weight in state.items()],
+        "shapes": [
+            (name, *torch.atleast_2d(weight).shape) for name, weight in state.items()
+        ],  # a norm, (dim,), is one row,
     }
     return facts, flat.numpy().tobytes()
-
-
-def rows_and_columns(weight: Tensor) -> tuple[int, int]:
-    """The shape of a weight; that of a norm, (dim,), is one row."""
-    if weight.ndim == 1:
-        return 1, weight.shape[0]
-    return weight.shape[0], weight.shape[1]
 
 
 def read_source(file: str) -> str:
@@ -172,14 +166,11 @@ def joined_modules(modules: Iterable[str]) -> str:
 
 def security_policy(script: str, style: str) -> str:
     """A Content-Security-Policy that allows only this script, this style sheet and a worker from a blob."""
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (script, style)]
     return (
-        f"default-src 'none'; script-src 'sha256-{digest(script)}'; style-src 'sha256-{digest(style)}'; "
+        f"default-src 'none'; script-src 'sha256-{hashes[0]}'; style-src 'sha256-{hashes[1]}'; "
         "worker-src blob:; base-uri 'none'; form-action 'none'"
     )
-
-
-def digest(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def camel(name: str) -> str:

@@ -16,6 +16,8 @@ from torch import Tensor
 
 from model.rope import apply_rotary_emb, apply_rotary_emb_real, precompute_freqs_cis
 
+BLOCKS = 4  # equal parts of the text for ChatGLM; the first is the prompt
+
 
 @dataclass(frozen=True)
 class RopeForm:
@@ -26,6 +28,7 @@ class RopeForm:
     kept: tuple[Tensor, ...]  # the tensors that it keeps between calls
     pairs: Tensor  # (D/2, 2): the channels of each pair, in LLaMA's order
     angles: Tensor  # float64 (T, D/2): the angle of each pair, in radians
+    angle: str = "p theta^(-2i/D)"  # the formula of the angles
 
     def in_float64(self, x: Tensor) -> Tensor:
         """The rotation pair by pair in float64, to measure the rounding of ``rotate``: (B, T, H, D) -> (B, T, H, D)."""
@@ -84,22 +87,21 @@ def matrix(x: Tensor, R: Tensor) -> Tensor:
 
 
 def elementwise(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x cos + [-x_1, x_0, -x_3, x_2 ...] sin, with cos and sin (T, D/2) (RoFormer, equation 34)."""
-    cos = cos.repeat_interleave(2, -1)[None, :, None]  # (1, T, 1, D)
-    sin = sin.repeat_interleave(2, -1)[None, :, None]  # (1, T, 1, D)
-    return elementwise_doubled(x, cos, sin)
-
-
-def elementwise_doubled(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """``elementwise`` with tables (1, T, 1, D) that already have every angle twice."""
+    """x cos + [-x_1, x_0, -x_3, x_2 ...] sin, with cos and sin (1, T, 1, D) (RoFormer, equation 34)."""
     swapped = torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)  # (B, T, H, D)
     return x * cos + swapped * sin
 
 
-def cos_sin_twice(angles: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosine and sine in the precision of the angles, for ``half_split``: (T, D/2) -> (T, D) each."""
-    twice = torch.cat((angles, angles), -1)  # (T, D)
-    return twice.cos(), twice.sin()
+def twice(x: Tensor) -> Tensor:
+    """Every angle twice, beside itself: (T, D/2) -> (1, T, 1, D)."""
+    return x.repeat_interleave(2, -1)[None, :, None]
+
+
+def cos_sin_of_ids(ids: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
+    """Tables for ``half_split`` in the precision of the frequencies (D/4,): (largest id + 1, D/2) each."""
+    angles = torch.outer(torch.arange(int(ids.max()) + 1, dtype=inv_freq.dtype), inv_freq)  # (largest id + 1, D/4)
+    both = torch.cat((angles, angles), -1)  # (largest id + 1, D/2)
+    return both.cos(), both.sin()
 
 
 def chatglm_ids(length: int, context: int) -> Tensor:
@@ -112,10 +114,9 @@ def chatglm_ids(length: int, context: int) -> Tensor:
     return torch.stack((positions.clamp(max=context - 1), (positions - context + 1).clamp(min=0)))
 
 
-def block_ids(length: int, blocks: int) -> Tensor:
-    """Each token's position, and its position within one of ``blocks`` equal blocks: int64 (2, length)."""
-    positions = torch.arange(length)
-    return torch.stack((positions, positions % math.ceil(length / blocks)))
+def prompt_length(length: int) -> int:
+    """The tokens of the prompt in a text of ``length`` tokens, and of each block in "position and block"."""
+    return math.ceil(length / BLOCKS)
 
 
 def chatglm(x: Tensor, ids: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -131,8 +132,7 @@ def chatglm(x: Tensor, ids: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 def chatglm_learnable(x: Tensor, ids: Tensor, inv_freq: Tensor) -> Tensor:
     """``chatglm`` with trained frequencies (D/4,). The tables are computed in every call, because these change."""
-    positions = torch.arange(int(ids.max()) + 1, dtype=inv_freq.dtype)  # (largest id + 1,)
-    cos, sin = cos_sin_twice(torch.outer(positions, inv_freq))  # (largest id + 1, D/2) each
+    cos, sin = cos_sin_of_ids(ids, inv_freq)
     return chatglm(x, ids, cos, sin)
 
 
@@ -145,54 +145,45 @@ def chatglm2(x: Tensor, table: Tensor) -> Tensor:
     return torch.cat((rotated, second_half), -1)  # (B, T, H, D)
 
 
-def two_id_forms(dim: int, context_ids: Tensor, position_block_ids: Tensor) -> Iterator[RopeForm]:
-    """ChatGLM-6B: with trained frequencies, with float32 angles, and with float16 angles as in its code.
+def chatglm_family(dim: int, length: int) -> Iterator[RopeForm]:
+    """ChatGLM's rotations of positions 0 .. length - 1, in a head of ``dim`` channels.
 
-    A fourth form, "position and block", has other ids for each token: its position, and its position within a block.
+    ChatGLM-6B with trained frequencies, with float32 angles, and with float16 angles as in its code. "position and
+    block" has other ids for each token: its position, and its position within a block. ChatGLM2, and ChatGLM2-32k,
+    which divides positions. Raises ValueError if half of the head does not consist of pairs.
     """
+    if dim % 4:
+        raise ValueError(f"head_dim is {dim}: half of the head must hold whole pairs, give a multiple of 4")
+    positions = torch.arange(length)  # (T,)
+    ids = chatglm_ids(length, prompt_length(length))  # (2, T)
+    block_ids = torch.stack((positions, positions % prompt_length(length)))  # (2, T)
     inv_freq = inverse_frequencies(dim // 2)  # (D/4,)
     pairs = torch.cat((half_pairs(dim // 2), half_pairs(dim // 2) + dim // 2))  # (D/2, 2)
+    angles = two_id_angles(dim, ids)  # (T, D/2)
+    formula = "first id theta^(-4i/D), second id theta^(-4i/D)"
+
     learned = torch.nn.Parameter(inv_freq)
-    rotate = partial(chatglm_learnable, ids=context_ids, inv_freq=learned)
-    yield RopeForm("ChatGLM-6B, learnable", rotate, (learned,), pairs, two_id_angles(dim, context_ids))
-    for name, dtype, ids in (
-        ("ChatGLM-6B", torch.float32, context_ids),
-        ("ChatGLM-6B, half", torch.float16, context_ids),
-        ("position and block", torch.float32, position_block_ids),
-    ):
-        positions = torch.arange(int(ids.max()) + 1, dtype=dtype)
-        cos, sin = cos_sin_twice(torch.outer(positions, inv_freq.to(dtype)))  # (largest id + 1, D/2) each
-        rotate = partial(chatglm, ids=ids, cos=cos, sin=sin)
-        yield RopeForm(name, rotate, (cos, sin), pairs, two_id_angles(dim, ids))
+    rotate = partial(chatglm_learnable, ids=ids, inv_freq=learned)
+    yield RopeForm("ChatGLM-6B, learnable", rotate, (learned,), pairs, angles, formula)
+    for name, dtype in (("ChatGLM-6B", torch.float32), ("ChatGLM-6B, half", torch.float16)):
+        cos, sin = cos_sin_of_ids(ids, inv_freq.to(dtype))
+        yield RopeForm(name, partial(chatglm, ids=ids, cos=cos, sin=sin), (cos, sin), pairs, angles, formula)
+    cos, sin = cos_sin_of_ids(block_ids, inv_freq)
+    rotate = partial(chatglm, ids=block_ids, cos=cos, sin=sin)
+    formula = "p theta^(-4i/D), (p mod block) theta^(-4i/D)"
+    yield RopeForm("position and block", rotate, (cos, sin), pairs, two_id_angles(dim, block_ids), formula)
+
+    for name, ratio, formula in (("ChatGLM2", 1, "p theta^(-4i/D), 0"), ("ChatGLM2-32k", 16, "p/16 theta^(-4i/D), 0")):
+        rounded = torch.outer(positions.float() / ratio, inv_freq)  # (T, D/4)
+        table = torch.stack((rounded.cos(), rounded.sin()), -1)  # (T, D/4, 2)
+        exact = exact_angles(dim // 2, positions / ratio)  # (T, D/4)
+        angles = torch.cat((exact, torch.zeros_like(exact)), -1)  # (T, D/2)
+        yield RopeForm(name, partial(chatglm2, table=table), (table,), neighbour_pairs(dim), angles, formula)
 
 
 def two_id_angles(dim: int, ids: Tensor) -> Tensor:
     """The angles of both halves, one after the other: ids (2, T) -> float64 (T, dim/2)."""
     return torch.cat([exact_angles(dim // 2, row) for row in ids], -1)  # (T, D/2)
-
-
-def chatglm2_forms(dim: int, positions: Tensor, ratio: float) -> Iterator[RopeForm]:
-    """ChatGLM2, and ChatGLM2-32k, which divides positions by ``ratio``."""
-    freqs = inverse_frequencies(dim // 2)  # (D/4,)
-    for name, divisor in (("ChatGLM2", 1.0), ("ChatGLM2-32k", ratio)):
-        rounded = torch.outer(positions.float() / divisor, freqs)  # (T, D/4)
-        table = torch.stack((rounded.cos(), rounded.sin()), -1)  # (T, D/4, 2)
-        exact = exact_angles(dim // 2, positions / divisor)  # (T, D/4)
-        angles = torch.cat((exact, torch.zeros_like(exact)), -1)  # (T, D/2)
-        yield RopeForm(name, partial(chatglm2, table=table), (table,), neighbour_pairs(dim), angles)
-
-
-def chatglm_family(dim: int, length: int, ratio: float = 16.0, blocks: int = 4) -> Iterator[RopeForm]:
-    """ChatGLM's rotations of positions 0 .. length - 1, in a head of ``dim`` channels.
-
-    ``ratio`` is ChatGLM2-32k's rope_ratio. The first 1 / ``blocks`` of the tokens are ChatGLM-6B's prompt. Raises
-    ValueError if half of the head does not consist of pairs.
-    """
-    if dim % 4:
-        raise ValueError(f"head_dim is {dim}: half of the head must hold whole pairs, give a multiple of 4")
-    context_ids = chatglm_ids(length, math.ceil(length / blocks))
-    yield from two_id_forms(dim, context_ids, block_ids(length, blocks))
-    yield from chatglm2_forms(dim, torch.arange(length), ratio)
 
 
 def plain_forms(dim: int, length: int) -> Iterator[RopeForm]:
@@ -205,10 +196,9 @@ def plain_forms(dim: int, length: int) -> Iterator[RopeForm]:
 
     R = block_diagonal(freqs_cis)  # (T, D, D)
     yield RopeForm("matrix R_m", partial(matrix, R=R), (R,), pairs, angles)
-    yield RopeForm("elementwise", partial(elementwise, cos=cos, sin=sin), (cos, sin), pairs, angles)
-    cos_twice = cos.repeat_interleave(2, -1)[None, :, None]  # (1, T, 1, D)
-    sin_twice = sin.repeat_interleave(2, -1)[None, :, None]  # (1, T, 1, D)
-    rotate = partial(elementwise_doubled, cos=cos_twice, sin=sin_twice)
+    yield RopeForm("elementwise", lambda x: elementwise(x, twice(cos), twice(sin)), (cos, sin), pairs, angles)
+    cos_twice, sin_twice = twice(cos), twice(sin)  # (1, T, 1, D) each
+    rotate = partial(elementwise, cos=cos_twice, sin=sin_twice)
     yield RopeForm("doubled angles", rotate, (cos_twice, sin_twice), pairs, angles)
 
     # The library rotates q and k in one call. Here x is q, and k is as small as possible.

@@ -51,15 +51,6 @@ def test_a_value_of_another_kind_is_refused_with_the_name_of_its_field(kind):
             assert len(str(error.value)) < 200
 
 
-def refusal(read, path):
-    """The message of the ValueError, or an empty text if there is none; any other exception is a bug."""
-    try:
-        read(path)
-    except ValueError as error:
-        return str(error)
-    return ""
-
-
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
 @pytest.mark.parametrize("name", ["fifo", "folder", "large"])
 def test_pipes_folders_and_huge_files_are_not_read_as_json(tmp_path, name, monkeypatch):
@@ -71,11 +62,21 @@ def test_pipes_folders_and_huge_files_are_not_read_as_json(tmp_path, name, monke
         read_json(tmp_path / name)
 
 
+def refusal(read, path):
+    """The message of the ValueError, or an empty text if there is none; any other exception is a fault."""
+    try:
+        read(path)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 FIELDS = ["hidden_size", "num_hidden_layers", "intermediate_size", "num_key_value_heads", "max_position_embeddings"]
 FIELDS += ["rms_norm_eps", "rope_theta", "rope_scaling", "rope_parameters", "model_type", "hidden_act", "architectures"]
+FIELDS += [*UNSUPPORTED, "bos_token_id", "eos_token_id"]
 
 
-@pytest.mark.parametrize("field", [*FIELDS, *UNSUPPORTED, "bos_token_id", "eos_token_id"])
+@pytest.mark.parametrize("field", FIELDS)
 def test_a_wrong_value_in_any_field_of_config_json_is_refused_in_one_line(small_model, tmp_path, field):
     save_model(small_model(head_dim=8), tmp_path)
     config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))

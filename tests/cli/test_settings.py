@@ -1,11 +1,10 @@
 import shlex
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
 
-from model import ModelArgs
 from model.cli import (
     Parser,
     add_flags,
@@ -103,74 +102,55 @@ def test_a_switch_takes_no_value_and_can_be_negated(tmp_path):
     assert toml(tmp_path, "on = true") | flags("--not_on") == {"on": False}
 
 
-def test_settings_that_are_not_given_keep_their_defaults(tmp_path):
-    assert flags() == {}
-    assert toml(tmp_path, "") == {}
-    assert from_settings(Everything, {}) == Everything()
-
-
 def test_flags_override_the_file_which_overrides_the_defaults(tmp_path):
     settings = toml(tmp_path, "count = 10\nrate = 0.1\nseed = 1") | flags("--count", "20", "--on")
-    everything, other = (from_settings(cls, settings) for cls in CLASSES)
-    assert (everything.count, everything.rate, everything.on, everything.mode) == (20, 0.1, True, "fast")
-    assert other.seed == 1
+    assert from_settings(Everything, settings) == Everything(count=20, rate=0.1, on=True)
+    assert from_settings(Other, settings) == Other(seed=1)
+
+
+WRONG_VALUES = [
+    ("count", "many", "count is 'many': give a whole number"),
+    ("count", 3.5, "count is '?3.5'?: give a whole number"),
+    ("rate", "fast", "rate is 'fast': give a number"),
+    ("mode", "medium", "mode is 'medium': give one of fast, slow"),
+    ("sizes", "two", "sizes is 'two': give a whole number"),
+    ("shape", "flat", "shape is 'flat': give a table"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "message"), WRONG_VALUES)
+def test_a_wrong_value_in_a_flag_or_file_is_named_with_the_fix(tmp_path, name, value, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        flags(f"--{name}", str(value))
+    with pytest.raises(ValueError, match=rf"my\.toml: {message}"):
+        toml(tmp_path, f"{name} = {value!r}")
 
 
 @pytest.mark.parametrize(
-    ("text", "parts"),
+    ("text", "message"),
     [
-        ("cuont = 3", ["'cuont'", "did you mean 'count'?"]),
-        ("zzz = 3", ["'zzz'", "count", "seed"]),
-        ("count = 'many'", ["count is 'many'", "whole number"]),
-        ("count = 3.5", ["count is 3.5", "whole number"]),
-        ("count = true", ["count is True", "whole number"]),
-        ("rate = 'fast'", ["rate is 'fast'", "number"]),
-        ("rate = true", ["rate is True", "number"]),
-        ("on = 1", ["on is 1", "true or false"]),
-        ("name = 3", ["name is 3", "text"]),
-        ("file = 3", ["file is 3", "path"]),
-        ("mode = 'medium'", ["mode is 'medium'", "fast, slow"]),
-        ("sizes = [1, 'two']", ["sizes is 'two'", "whole number"]),
-        ("shape = 'flat'", ["shape is 'flat'", "table"]),
-        ("shape = { kidn = 'flat' }", ["'kidn'", "did you mean 'kind'?"]),
-        ("shape = { factor = 'x' }", ["factor is 'x'"]),
-        ("[model]\ncount = 3", ["'model'"]),
-        ("count = ", ["Invalid value"]),
-        ("count = 1\ncount = 2", ["overwrite"]),
+        ("cuont = 3", "'cuont': did you mean 'count'?"),
+        ("zzz = 3", "'zzz': give one of count, start,"),
+        ("count = true", "count is True: give a whole number"),
+        ("rate = true", "rate is True: give a number"),
+        ("on = 1", "on is 1: give true or false"),
+        ("name = 3", "name is 3: give a text"),
+        ("file = 3", "file is 3: give a path"),
+        ("sizes = [1, 'two']", "sizes is 'two': give a whole number"),
+        ("shape = { kidn = 'flat' }", "'kidn': did you mean 'kind'?"),
+        ("shape = { factor = 'x' }", "factor is 'x': give a number"),
+        ("[model]\ncount = 3", "'model'"),
+        ("count = ", "Invalid value"),
+        ("count = 1\ncount = 2", "overwrite"),
+        (f"rate = {'[' * 2000}{']' * 2000}", "nested too deeply"),
+        (f"rate = {'9' * 400}", "rate is a number beyond 2**63"),
+        (f"rate = {'9' * 5000}", "Exceeds the limit"),
     ],
 )
-def test_an_error_in_a_file_names_file_key_and_fix(tmp_path, text, parts):
-    with pytest.raises(ValueError, match=r"my\.toml") as caught:
+def test_an_error_in_a_file_names_file_key_and_fix(tmp_path, text, message):
+    with pytest.raises(ValueError, match=r"my\.toml: ") as caught:
         toml(tmp_path, text)
-    for part in parts:
-        assert part in str(caught.value)
-
-
-def test_a_settings_file_that_is_binary_or_missing_is_refused(tmp_path):
-    (tmp_path / "my.toml").write_bytes(b"count = \xff\xfe\x00")
-    with pytest.raises(ValueError, match=r"my\.toml"):
-        read_toml(tmp_path / "my.toml", *CLASSES)
-    with pytest.raises(FileNotFoundError):
-        read_toml(tmp_path / "none.toml", *CLASSES)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
-        (["--count", "many"], ["count is 'many'", "whole number"]),
-        (["--count", "1.5"], ["count is '1.5'", "whole number"]),
-        (["--rate", "fast"], ["rate is 'fast'", "number"]),
-        (["--mode", "medium"], ["mode is 'medium'", "fast, slow"]),
-        (["--sizes", "1", "two"], ["sizes is 'two'"]),
-        (["--shape", "flat"], ["shape is 'flat'", "table"]),
-        (["--shape", "{ kidn = 1 }"], ["'kidn'", "did you mean 'kind'?"]),
-    ],
-)
-def test_an_error_in_a_flag_names_value_and_fix(arguments, parts):
-    with pytest.raises(ValueError, match=" ") as caught:
-        flags(*arguments)
-    for part in parts:
-        assert part in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -180,57 +160,42 @@ def test_an_error_in_a_flag_names_value_and_fix(arguments, parts):
         Everything(rate=1e20, name='quotes " and \\ and \n newline, tab \t, é, 🪢'),
         Everything(9, 1, 1e-5, True, "it's ☃", Path("a b/c.txt"), "slow", (1, 2), 4, Shape("flat", 3.5)),
         Everything(-9, 1, -1e-5, False, "------", Path("-x"), "slow", (1, -2)),
+        Everything(count=0, rate=0.0),
         Everything(name="-", file=Path("--count"), sizes=(-1,)),
-        Everything(name=""),
     ],
 )
 def test_settings_written_as_flags_or_toml_are_read_back_unchanged(everything, tmp_path):
     assert from_settings(Everything, toml(tmp_path, toml_text(everything))) == everything
-    parser = Parser(prog="script.py")
-    add_flags(parser, Everything)
-    flags = parser.parse_args(shlex.split(format_flags(vars(everything), Everything)))
-    assert from_settings(Everything, read_flags(flags, Everything)) == everything
+    words = shlex.split(format_flags(vars(everything), Everything))
+    assert from_settings(Everything, flags(*words)) == everything
 
 
-def test_a_path_that_begins_with_a_dash_is_not_taken_for_a_flag():
+@pytest.mark.parametrize("path", ["-x", "--help", "a b", "-a 'b"])
+def test_a_path_that_begins_with_a_dash_is_not_taken_for_a_flag(path):
     parser = Parser(prog="script.py")
     parser.add_argument("path", type=Path)
-    for path in ("-x", "--help", "a b", "-a 'b"):
-        assert parser.parse_args(shlex.split(format_path(path))).path == Path(path)
-
-
-@pytest.mark.parametrize("value", ["[" * 2000 + "]" * 2000, "9" * 400, "9" * 5000], ids=["deep", "large", "huge"])
-def test_deeply_nested_and_huge_values_are_refused(tmp_path, value):
-    (tmp_path / "my.toml").write_text(f"norm_eps = {value}\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"my\.toml"):
-        read_toml(tmp_path / "my.toml", ModelArgs)
+    assert parser.parse_args(shlex.split(format_path(path))).path == Path(path)
 
 
 def test_an_argument_that_is_not_utf8_is_refused():
-    parser = Parser(prog="script.py")
-    add_flags(parser, Everything)
-    name = next(field.name for field in fields(Everything) if field.type.__origin__ is str)
-    for flag in (name, "file"):
-        with pytest.raises(ValueError, match=rf"{flag} is '\\udce9', which is not UTF-8"):
-            read_flags(parser.parse_args([f"--{flag}=\udce9"]), Everything)
+    for name in ("name", "file"):
+        with pytest.raises(ValueError, match=rf"{name} is '\\udce9', which is not UTF-8"):
+            flags(f"--{name}=\udce9")
 
 
 def test_help_is_generated_from_the_fields():
     parser = Parser(prog="script.py")
     add_flags(parser, *CLASSES)
     text = " ".join(parser.format_help().split())
-    for field in (*fields(Everything), *fields(Other)):
-        assert f"--{field.name} " in text
-        assert field.type.__metadata__[0] in text
-    assert "how many, 100% sure (default: 3)" in text
-    assert "where from (default: 0)" in text
-    assert 'which way (default: "fast")' in text
-    assert "{fast,slow}" in text
-    assert "of the random numbers (default: 7)" in text
-    assert "One field of each type" in text
-    assert "not for --help" not in text
-    assert "false" not in text.lower(), "no default for a switch that is off"
-    assert "None" not in text
+    for part in (
+        "One field of each type: --count",  # without the second paragraph
+        "--count N how many, 100% sure (default: 3) --start N where from (default: 0) --rate X how fast (default: 0.5)",
+        "--on whether --name TEXT what it is called --file PATH where it is",
+        '--mode {fast,slow} which way (default: "fast")',
+        "--limit N at most --shape TABLE a table",
+        "Something else: --seed N of the random numbers (default: 7)",
+    ):
+        assert part in text
 
 
 def test_integers_below_2_to_the_63_are_accepted_as_floats():

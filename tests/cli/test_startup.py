@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from script_helpers import ROOT, run_python
 
 import startup
 from model.cli import machine
 from model.cli.machine import choose_threads
 
-ROOT = Path(__file__).parents[2]
 PROGRAMS = ["train", "generate", "convert", "evaluate", "study"]
 CPU = torch.device("cpu")
 
@@ -42,6 +42,8 @@ def test_a_short_burst_of_load_does_not_make_the_machine_busy(environment, monke
     running = iter([9, 9, 9, 2, 9])
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: f"0.5 0.4 0.3 {next(running)}/321 12345\n")
     assert not startup.machine_is_busy()
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "no load here")
+    assert not startup.machine_is_busy()
 
 
 @pytest.mark.parametrize("name", startup.USER_SETTINGS)
@@ -49,23 +51,10 @@ def test_variables_that_the_user_has_set_are_kept(environment, name):
     assert environment(running=1, **{name: "7"}) == environment(running=9, **{name: "7"}) == {}
 
 
-def test_a_machine_that_does_not_report_its_load_is_not_busy(monkeypatch):
-    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "no load here")
-    assert not startup.machine_is_busy()
-
-
 def test_libgomp_reads_the_variables_that_a_script_sets():
     env = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
     env["OMP_DISPLAY_ENV"] = "VERBOSE"
-    done = subprocess.run(
-        [sys.executable, "-m", "study", "--help"],
-        cwd=ROOT,
-        env=env,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        check=True,
-    )
+    done = run_python("-m", "study", "--help", env=env, check=True)
     if "GOMP_SPINCOUNT" in done.stderr:  # libgomp prints its settings; other OpenMP libraries have other variables
         assert "GOMP_SPINCOUNT = '10000'" in done.stderr or "OMP_WAIT_POLICY = 'PASSIVE'" in done.stderr
 
@@ -73,8 +62,7 @@ def test_libgomp_reads_the_variables_that_a_script_sets():
 def test_packages_that_few_runs_need_are_not_imported_at_the_start():
     """FSDP imports sympy, plots import matplotlib: both take longer than everything else but torch."""
     program = "import sys; import convert, evaluate, generate, study, train; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, encoding="utf-8")
-    assert done.returncode == 0, done.stderr
+    done = run_python("-c", program, check=True)
     slow = {"torch.distributed.fsdp", "sympy", "matplotlib", "transformers", "torch._dynamo", "jinja2"}
     assert not slow & {*done.stdout.split()}
 
@@ -83,31 +71,21 @@ def test_importing_the_library_does_not_change_the_program(tmp_path):
     (tmp_path / "torch.py").write_text("raise SystemExit(str(os.environ == before))", encoding="utf-8")
     program = "import builtins, os, sys; builtins.os, builtins.before = os, dict(os.environ); "
     program += f"sys.path.insert(0, {str(tmp_path)!r}); sys.path.append({str(ROOT)!r}); import model"
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, encoding="utf-8"
-    )
-    assert done.stderr.strip() == "True"
+    assert run_python("-c", program, cwd=tmp_path).stderr.strip() == "True"
 
 
-@pytest.fixture
-def threads(monkeypatch):
-    """Replace PyTorch's functions for the number of threads, so that the tests do not change it."""
-    numbers = [8]
+def test_small_models_decode_with_one_thread_and_large_ones_with_all(monkeypatch):
+    numbers = [8]  # in place of PyTorch's, so that the test does not change it
     monkeypatch.setattr(torch, "set_num_threads", numbers.append)
     monkeypatch.setattr(torch, "get_num_threads", lambda: numbers[-1])
+    with monkeypatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "8")  # is respected
+        assert choose_threads(CPU, 10) == 8
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-
-
-def test_small_models_decode_with_one_thread_and_large_ones_with_all(threads):
     assert choose_threads(CPU, machine.MIN_WEIGHTS_FOR_THREADS) == 8
     assert choose_threads(CPU) == 8  # training
     assert choose_threads(torch.device("cuda"), 10) == 8
     assert choose_threads(CPU, machine.MIN_WEIGHTS_FOR_THREADS - 1) == 1
-
-
-def test_omp_num_threads_is_respected(threads, monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "8")
-    assert choose_threads(CPU, 10) == 8
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="on Windows Ctrl-C reaches the whole process group")

@@ -1,17 +1,17 @@
 """Chat templates: the tokens equal transformers', user input is plain text, and hostile templates do no harm."""
 
-import inspect
 import json
 import shutil
 from functools import partial
 
 import pytest
-from sentencepiece import SentencePieceTrainer
+from damage import change_json
+from tokenizer_helpers import LOSSLESS, trained_by_sentencepiece
 
 from model.decoding.chat import open_chat
 from model.text.hf_tokenizer import hugging_face_files
 from model.text.tokenizer import SentencePieceTokenizer
-from model.weights import load_tokenizer, save_tokenizer
+from model.weights import load_tokenizer
 
 TEXT = "".join(f"user asks {i}: what is a rope? assistant answers: {i * i} yards.\n\n" for i in range(300))
 
@@ -55,9 +55,7 @@ MIXED = """{%- set seen = namespace(users=0) -%}{{ bos_token }}{{ strftime_now('
 {%- endfor %}{{ tools is none }}{% if add_generation_prompt %}A: {% endif %}"""
 
 # Qwen3's, shortened: no BOS, a default system message, and the thinking of earlier turns is left out.
-QWEN3 = """{%- if tools %}
-    {{- '<|start_header_id|>system\\n# Tools' + tools | tojson }}
-{%- elif messages[0].role == 'system' %}
+QWEN3 = """{%- if messages[0].role == 'system' %}
     {{- '<|start_header_id|>system\\n' + messages[0].content + '<|eot_id|>\\n' }}
 {%- else %}
     {{- '<|start_header_id|>system\\nYou are a helpful assistant.<|eot_id|>\\n' }}
@@ -72,9 +70,7 @@ QWEN3 = """{%- if tools %}
 {%- endfor %}
 {%- for message in messages if message.role != 'system' %}
     {%- set content = message.content %}
-    {%- if message.reasoning_content is defined and message.reasoning_content is not none %}
-        {%- set content = 'never' %}
-    {%- elif '</think>' in content %}
+    {%- if '</think>' in content %}
         {%- set content = content.split('</think>')[-1].lstrip('\\n') %}
     {%- endif %}
     {{- '<|start_header_id|>' + message.role + '\\n' + content + '<|eot_id|>\\n' }}
@@ -94,20 +90,6 @@ TALK = [
 SYSTEM = {"role": "system", "content": " Answer in one line. "}
 
 
-def llama_tokenizer(directory):
-    """Like Llama 2's: a space is put before every text, both by tokenizer.model and by tokenizer.json."""
-    directory.mkdir()
-    SentencePieceTrainer.train(
-        sentence_iterator=iter(TEXT.splitlines()), model_prefix=str(directory / "tokenizer"), vocab_size=330,
-        model_type="bpe", byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False,
-        minloglevel=2, hard_vocab_limit=False, character_coverage=1.0,
-    )  # fmt: skip
-    assert SentencePieceTokenizer(directory / "tokenizer.model").adds_space
-    files = hugging_face_files(directory / "tokenizer.model")
-    for name, content in zip(("tokenizer.json", "tokenizer_config.json"), files):
-        (directory / name).write_text(json.dumps(content), encoding="utf-8")
-
-
 def llama3_tokenizer(directory):
     """Like Llama 3's: byte-level BPE, and special tokens."""
     tokenizers = pytest.importorskip("tokenizers")
@@ -125,6 +107,15 @@ def llama3_tokenizer(directory):
     tokenizer.save(str(directory / "tokenizer.json"))
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": names[0], "eos_token": names[1]}
     (directory / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+
+
+def llama_tokenizer(directory):
+    """Like Llama 2's: a space is put before every text, both by tokenizer.model and by tokenizer.json."""
+    trained_by_sentencepiece(directory, TEXT, **LOSSLESS, vocab_size=330, character_coverage=1.0)
+    assert SentencePieceTokenizer(directory / "tokenizer.model").adds_space
+    files = hugging_face_files(directory / "tokenizer.model")
+    for name, content in zip(("tokenizer.json", "tokenizer_config.json"), files):
+        (directory / name).write_text(json.dumps(content), encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -148,12 +139,10 @@ def chat_of(made, tmp_path):
 
     def build(kind, template, system=None, file=False):
         directory = shutil.copytree(made(kind), tmp_path / "model", dirs_exist_ok=True)
-        config = json.loads((directory / "tokenizer_config.json").read_text(encoding="utf-8"))
         if file:
             (directory / "chat_template.jinja").write_text(template, encoding="utf-8")
         else:
-            config["chat_template"] = template
-        (directory / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+            change_json(directory / "tokenizer_config.json", chat_template=template)
         tokenizer = load_tokenizer(directory)
         return directory, tokenizer, open_chat(directory, tokenizer, system)
 
@@ -197,12 +186,7 @@ def test_a_user_cannot_type_a_control_token(chat_of, kind, template):
     ids = chat.encode(messages)
     assert [token for token in ids if token in names.values()] == [t for t in plain if t in names.values()]
     assert attack in tokenizer.decode(ids), "the names are encoded as characters"
-    transformers = pytest.importorskip("transformers")
-    if (
-        "sanitize_control_tokens"
-        in inspect.signature(transformers.PreTrainedTokenizerFast.apply_chat_template).parameters
-        and kind != "llama"
-    ):
+    if kind != "llama":
         assert ids == reference_encoder(directory)(messages, sanitize_control_tokens=True)
 
 
@@ -285,29 +269,15 @@ def test_the_template_is_found_in_its_file_or_in_the_tokenizer_config(chat_of, m
             open_chat(directory, tokenizer)
 
 
-def test_a_template_in_a_run_directory_gives_the_tokens_of_transformers(tmp_path, made):
-    """With a tokenizer that puts no space before a text, and the tokenizer.json that save_tokenizer writes."""
-    from model.text.train_tokenizer import train_tokenizer
-
-    train_tokenizer([TEXT], tmp_path / "made", "bpe", 330)
-    save_tokenizer(load_tokenizer(tmp_path / "made"), tmp_path / "run")
-    (tmp_path / "run" / "chat_template.jinja").write_text(ZEPHYR, encoding="utf-8")
-    chat = open_chat(tmp_path / "run", load_tokenizer(tmp_path / "run"))
-    assert chat.encode(TALK) == reference_encoder(tmp_path / "run")(TALK)
-
-
 HOSTILE = {
     "insides": ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "SecurityError"),
-    "globals": ("{{ raise_exception.__globals__.keys() }}", "SecurityError"),
     "cycler": ("{{ cycler.__init__.__globals__.os.popen('touch x').read() }}", "SecurityError"),
     "format": ("{{ '{0.__class__.__init__}'.format(messages) }}", "it writes 0 characters"),
     "change": ("{{ messages.append(1) }}", "SecurityError"),
-    "import": ("{% import 'os' as os %}", "TypeError"),
     "syntax": ("{% for %}", "TemplateSyntaxError"),
     "refusal": ("{{ raise_exception('no system message') }}", "TemplateError: no system message"),
     "repeat": ("{{ 'x' * 10 ** 15 }}", "MemoryError"),
     "length": ("{{ 'x' * 100000001 }}", "it writes 100,000,001 characters"),
-    "nothing": ("{{ '' }}", "it writes 0 characters"),
     "recursion": ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "RecursionError"),
     "surrogate": ("{{ '\\ud800' }}", "half of a surrogate pair"),
 }

@@ -15,16 +15,34 @@ from model.decoding.sampling import Sampling
 
 
 @pytest.fixture
-def talk(small_model):
-    """A conversation, and the (start_pos, tokens) of each forward of its network."""
-    model = small_model(vocab_size=258, max_seq_len=64).eval()
-    read = []
-    hidden = model.hidden
-    model.hidden = lambda tokens, start_pos, cache, mask: (
-        read.append((start_pos, tokens.tolist()[0])) or hidden(tokens, start_pos, cache, mask)
-    )
-    conversation = Conversation(for_decoding(model), LETTERS, Sampling(0.0), Speed())
-    return SimpleNamespace(model=model, read=read, conversation=conversation)
+def begin(small_model):
+    """``begin(chat, **options)``: a conversation, its model, and the (start_pos, tokens) of each forward."""
+
+    def build(chat=None, max_seq_len=64, **options):
+        model, read = small_model(vocab_size=258, max_seq_len=max_seq_len).eval(), []
+        if chat is not None:  # so that only letters are sampled, whose text is encoded to the same tokens
+            letters = slice(2 + ord("a"), 2 + ord("z") + 1)
+            with torch.no_grad():
+                wide = model.output.weight[letters] * 9
+                model.output.weight.zero_()[letters] = wide
+        conversation = Conversation(for_decoding(model), LETTERS, Sampling(0.0), Speed(), chat, **options)
+        hidden = conversation.network.hidden
+        conversation.network.hidden = lambda tokens, start_pos, cache, mask: (
+            read.append((start_pos, tokens.tolist()[0])) or hidden(tokens, start_pos, cache, mask)
+        )
+        return SimpleNamespace(conversation=conversation, model=model, read=read)
+
+    return build
+
+
+@pytest.fixture
+def talk(begin):
+    return begin()
+
+
+@pytest.fixture
+def endless(begin):
+    return begin(endless=True)
 
 
 @pytest.fixture
@@ -116,14 +134,6 @@ def test_a_turn_ends_at_a_stop_string_and_the_next_continues_the_text(talk):
     assert second.tokens == [step[0] for step in generate(talk.model, [whole], 2)]
 
 
-@pytest.fixture
-def endless(small_model):
-    model = small_model(vocab_size=258, max_seq_len=64).eval()
-    return SimpleNamespace(
-        model=model, conversation=Conversation(for_decoding(model), LETTERS, Sampling(0.0), Speed(), endless=True)
-    )
-
-
 def test_an_endless_conversation_evicts_tokens_and_goes_on(endless, typed, capsys):
     typed(b"a" * 40 + b"\n" + b"b" * 40 + b"\n" + b"c" * 64 + b"\nd\n")
     converse(endless.conversation, 30, [])
@@ -177,46 +187,27 @@ class PlainChat:
         return [LETTERS.bos_id, *parts, 251]
 
 
-@pytest.fixture
-def chatting(small_model):
-    """``chatting(chat, **options)`` -> (conversation, its forwards, as in ``talk``, model). It samples letters only."""
-
-    def build(chat, max_seq_len=96, **options):
-        model, read = small_model(vocab_size=258, max_seq_len=max_seq_len).eval(), []
-        letters = slice(2 + ord("a"), 2 + ord("z") + 1)
-        with torch.no_grad():  # so that the text of the sampled tokens is encoded to the same tokens
-            wide = model.output.weight[letters] * 9
-            model.output.weight.zero_()[letters] = wide
-        conversation = Conversation(for_decoding(model), LETTERS, Sampling(0.0), Speed(), chat, **options)
-        hidden = conversation.network.hidden
-        conversation.network.hidden = lambda tokens, start_pos, cache, mask: (
-            read.append((start_pos, tokens.tolist()[0])) or hidden(tokens, start_pos, cache, mask)
-        )
-        return conversation, read, model
-
-    return build
-
-
 @pytest.mark.parametrize("shortened", [(), (1,)], ids=["same", "changed"])
-def test_a_chat_forwards_only_what_the_cache_lacks(chatting, shortened):
+def test_a_chat_forwards_only_what_the_cache_lacks(begin, shortened):
     """If the template later renders an answer differently, tokens from the first difference on are computed again."""
     chat = PlainChat(shortened)
-    conversation, read, model = chatting(chat)
+    talk = begin(chat, 96)
+    conversation, read = talk.conversation, talk.read
     for number, line in enumerate(("ab", "cd", "ef")):
         cached = conversation.tokens[: conversation.forwarded]
         read.clear()
         answer = finished(conversation.turn(line, 7, []))
         assert answer.text.isalpha()
         whole = chat.tokens(chat.encoded[number])
-        assert answer.tokens == [step[0] for step in generate(model, [whole], 7)]
+        assert answer.tokens == [step[0] for step in generate(talk.model, [whole], 7)]
         start = len(chat.tokens(chat.encoded[0])) if shortened and number == 1 else len(cached)
         assert read[0] == (start, whole[start:])
         assert [message["role"] for message in conversation.messages] == ["user", "assistant"] * (number + 1)
     assert [message["content"] for message in conversation.messages[::2]] == ["ab", "cd", "ef"]
 
 
-def test_a_turn_without_an_answer_is_not_added_to_the_messages(chatting):
-    conversation, _, _ = chatting(PlainChat())
+def test_a_turn_without_an_answer_is_not_added_to_the_messages(begin):
+    conversation = begin(PlainChat()).conversation
     finished(conversation.turn("ab", 5, []))
     conversation.turn("cd", 5, []).close()
     assert len(conversation.messages) == 2
@@ -226,18 +217,18 @@ def test_a_turn_without_an_answer_is_not_added_to_the_messages(chatting):
     assert conversation.messages[-1] == {"role": "assistant", "content": begun.text}
 
 
-def test_a_chat_that_fills_the_context_drops_its_oldest_turn(chatting, capsys):
-    conversation, _, _ = chatting(PlainChat(), 64)
+def test_a_chat_that_fills_the_context_drops_its_oldest_turn(begin, capsys):
+    conversation = begin(PlainChat()).conversation
     for line in ("a" * 20, "b" * 10, "c" * 20):
         finished(conversation.turn(line, 5, []))
     assert "the oldest 2 messages are dropped" in capsys.readouterr().err
     assert [message["content"][0] for message in conversation.messages[::2]] == ["b", "c"]
 
 
-def test_an_endless_chat_keeps_the_system_message_and_goes_on(chatting):
+def test_an_endless_chat_keeps_the_system_message_and_goes_on(begin):
     chat = PlainChat()
     chat.prefix_length = 9
-    conversation, _, _ = chatting(chat, 64, endless=True)
+    conversation = begin(chat, endless=True).conversation
     assert conversation.cache.keep == 9
     first = finished(conversation.turn("a" * 30, 40, []))
     system_keys = conversation.cache.layers[-1].keys[..., :9, :].clone()
@@ -248,35 +239,37 @@ def test_an_endless_chat_keeps_the_system_message_and_goes_on(chatting):
     assert len(conversation.messages) == 4
 
 
-def test_an_endless_chat_drops_its_oldest_turns_if_a_changed_text_does_not_fit(chatting, capsys):
-    """After an eviction, a text that begins differently is computed from its start, and may not fit."""
-    chat = PlainChat(shortened=(3,))
-    conversation, read, _ = chatting(chat, 64, endless=True)
+@pytest.fixture
+def changing(begin):
+    """An endless chat of two turns that has evicted tokens, and whose template renders them differently in a third."""
+    talk = begin(PlainChat(shortened=(3,)), endless=True)
     for line in ("a" * 20, "b" * 20):
-        finished(conversation.turn(line, 30, []))
-    assert conversation.cache.evicted
-    read.clear()
-    finished(conversation.turn("c" * 20, 30, []))
-    assert read[0][0] == 0
-    assert [message["content"][0] for message in conversation.messages[::2]] == ["c"]
+        finished(talk.conversation.turn(line, 30, []))
+    assert talk.conversation.cache.evicted
+    talk.read.clear()
+    return talk
+
+
+def test_an_endless_chat_drops_its_oldest_turns_if_a_changed_text_does_not_fit(changing, capsys):
+    """After an eviction, a text that begins differently is computed from its start, and may not fit."""
+    finished(changing.conversation.turn("c" * 20, 30, []))
+    assert changing.read[0][0] == 0
+    assert [message["content"][0] for message in changing.conversation.messages[::2]] == ["c"]
     assert "the oldest 4 messages are dropped" in capsys.readouterr().err
 
 
-def test_a_line_that_does_not_fit_leaves_the_messages_of_an_endless_chat(chatting, capsys):
-    conversation, _, _ = chatting(PlainChat(shortened=(3,)), 64, endless=True)
-    for line in ("a" * 20, "b" * 20):
-        finished(conversation.turn(line, 30, []))
-    messages = list(conversation.messages)
+def test_a_line_that_does_not_fit_leaves_the_messages_of_an_endless_chat(changing, capsys):
+    messages = list(changing.conversation.messages)
     with pytest.raises(ValueError, match="the line needs 104 tokens, and there is room for 64"):
-        finished(conversation.turn("c" * 100, 30, []))
-    assert conversation.messages == messages
+        finished(changing.conversation.turn("c" * 100, 30, []))
+    assert changing.conversation.messages == messages
     assert "dropped" not in capsys.readouterr().err
 
 
-def test_a_system_message_longer_than_half_of_the_context_is_not_kept(chatting):
+def test_a_system_message_longer_than_half_of_the_context_is_not_kept(begin):
     chat = PlainChat()
     chat.prefix_length = 33
-    assert chatting(chat, 64, endless=True)[0].cache.keep == 4
+    assert begin(chat, endless=True).conversation.cache.keep == 4
 
 
 class InterruptedLayers(list):

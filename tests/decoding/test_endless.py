@@ -56,19 +56,6 @@ def test_moved_keys_equal_freshly_rotated_ones(small_args, scaling, n_kv_heads, 
     assert cache.evicted == 3 * (LIMIT // 4)
 
 
-def test_moving_does_not_change_the_length_of_a_key(small_args):
-    """YaRN's table also lengthens keys, which must happen only once."""
-    args = small_args(rope_scaling=RopeScaling("yarn", 16.0, original_max_seq_len=10))
-    table = precompute_freqs_cis(args.head_dim, LIMIT, args.rope_theta, args.rope_scaling)
-    assert table.abs().min() > 1.2
-    cache = EndlessCache(args, table)
-    for layer in cache.layers:
-        layer.keys.normal_()
-    before = cache.layers[0].keys[..., SINKS + LIMIT // 4 : LIMIT, :].norm(dim=-1)
-    length = cache.make_room(LIMIT)
-    torch.testing.assert_close(cache.layers[0].keys[..., SINKS:length, :].norm(dim=-1), before)
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("scheme", [name for name, scheme in SCHEMES.items() if is_shift_invariant(scheme.network)])
 def test_with_one_layer_logits_equal_those_of_the_cached_tokens_alone(scheme):
@@ -158,26 +145,6 @@ def test_a_prompt_may_fill_the_context(model):
     assert len([*generate(model, [prompt], 30, endless=True)]) == 30
     with pytest.raises(ValueError, match="a prompt of 25 tokens is longer than the context of 24: shorten it"):
         generate(model, [[*prompt, 1]], 30, endless=True)
-
-
-def test_endless_is_off_by_default(model):
-    with pytest.raises(ValueError, match="max_seq_len"):
-        generate(model, [[1, 2]], LIMIT)
-    with pytest.raises(ValueError, match="24 positions of the cache"):
-        model(torch.tensor([[1]]), LIMIT, EndlessCache(model.args, model.freqs_cis))
-
-
-@pytest.mark.parametrize(
-    ("prompts", "options", "message"),
-    [
-        ([[1], [1, 2]], {}, "prompts of equal length, and these have 1 to 2 tokens"),
-        ([[1]], {"use_cache": False}, "endless needs the cache: leave out either endless or use_cache=False"),
-    ],
-)
-def test_prompts_that_cannot_be_endless_are_an_error_at_the_call(model, prompts, options, message):
-    with pytest.raises(ValueError, match=message) as raised:
-        generate(model, prompts, 40, endless=True, **options)
-    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("scheme", [name for name, scheme in SCHEMES.items() if not is_shift_invariant(scheme.network)])

@@ -1,8 +1,6 @@
 """Prompts from flags, files and pipes, and which are errors."""
 
 import codecs
-import os
-from pathlib import Path
 
 import pytest
 import torch
@@ -27,26 +25,14 @@ def test_prompts_come_from_flags_a_file_and_stdin(tmp_path, stdin):
     file = tmp_path / "prompts.txt"
     file.write_bytes(b"one\r\n\n  two \n")
     stdin("piped äö\n".encode())
-    assert read_texts(["a", "-"], file) == ["a", "piped äö", "one", "  two "]
-
-
-def test_stdin_is_read_only_for_a_dash(stdin):
-    stdin(b"piped")
     assert read_texts([], None) == [""]
-    assert read_texts(["given"], None) == ["given"]
-    assert read_texts(["-"], None) == ["piped"]
-
-
-def test_only_line_feeds_separate_the_prompts_of_a_file(tmp_path):
-    (tmp_path / "p").write_bytes("one\fpage\r\ntwo\u2028lines\x85\n".encode())
-    assert read_texts([], tmp_path / "p") == ["one\fpage", "two\u2028lines\x85"]
-
-
-@pytest.mark.parametrize("content", [b"", b"\n \n"])
-def test_an_empty_prompt_file_is_an_error(tmp_path, content):
-    (tmp_path / "p").write_bytes(content)
+    assert read_texts(["a"], None) == ["a"], "stdin is read for a dash only"
+    assert read_texts(["a", "-"], file) == ["a", "piped äö", "one", "  two "]
+    file.write_bytes("one\fpage\r\ntwo\u2028lines\x85\n".encode())
+    assert read_texts([], file) == ["one\fpage", "two\u2028lines\x85"], "only line feeds separate prompts"
+    file.write_bytes(b"\n \n")
     with pytest.raises(ValueError, match="contains no prompt"):
-        read_texts([], tmp_path / "p")
+        read_texts([], file)
 
 
 def prompts_of(*texts):
@@ -97,12 +83,6 @@ def test_a_note_counts_the_skipped_blank_lines(tmp_path, capsys):
     (tmp_path / "p").write_text("one\ntwo\n", encoding="utf-8")
     read_texts([], tmp_path / "p")
     assert capsys.readouterr().err == ""
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="no such device")
-def test_a_device_as_prompt_file_is_an_error():
-    with pytest.raises(ValueError, match="/dev/zero is not a file"):
-        read_texts([], Path("/dev/zero"))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -8,7 +8,6 @@ from letters import EOS, LETTERS
 
 from model import ModelArgs, Transformer
 from model.decoding import samples as module
-from model.decoding.network import for_decoding
 from model.decoding.prompts import Prompt
 from model.decoding.samples import CompletionSettings, Sample, Speed, StopStrings, complete
 from model.decoding.sampling import Sampling
@@ -46,32 +45,6 @@ def scripted(monkeypatch):
 # Stop strings
 
 
-@pytest.mark.parametrize(
-    ("stops", "text", "expected"),
-    [
-        (["END"], "a ENDs END", "a "),
-        (["END"], "the EN", "the EN"),
-        (["\n\n", "###"], "a\nb\n\nc", "a\nb"),
-        (["aab"], "aaab", "a"),
-        (["abcd", "c"], "abcd", "ab"),
-        (["é"], "cafés", "caf"),
-        ([], "all", "all"),
-    ],
-)
-def test_stop_strings_work_for_every_division_of_the_text_into_pieces(stops, text, expected):
-    for cuts in itertools.product([0, 1], repeat=len(text) - 1):
-        pieces, start = [], 0
-        for at, cut in enumerate(cuts, 1):
-            if cut:
-                pieces.append(text[start:at])
-                start = at
-        pieces.append(text[start:])
-        stop = StopStrings(stops)
-        streamed = "".join(map(stop.push, pieces))
-        assert streamed + stop.flush() == expected
-        assert stop.stopped == (expected != text)
-
-
 def test_only_a_possible_beginning_of_a_stop_string_is_held_back():
     stop = StopStrings(["END"])
     assert [stop.push(piece) for piece in ["abE", "N", "x", "E", "ND"]] == ["ab", "", "ENx", "", ""]
@@ -107,15 +80,6 @@ def test_a_batch_ends_when_all_its_samples_have_ended(scripted):
     assert steps == [1, 2, 3], "the rows themselves would go on"
 
 
-def test_samples_come_in_the_order_of_their_prompts(scripted):
-    texts, order = {}, []
-    for sample in scripted("longest of all\x01", "short\x01", "the third\x01"):
-        texts[id(sample)] = texts.get(id(sample), "") + sample.take()
-        if sample.finish:
-            order.append(id(sample))
-    assert [texts[key] for key in order] == ["longest of all", "short", "the third"]
-
-
 def test_json_has_log_probabilities_only_on_request(scripted):
     (*_, sample) = scripted("ab", begin="x", n=2)
     found = json.loads(json.dumps(sample.as_json(logprobs=False)))
@@ -146,33 +110,3 @@ def test_a_continuation_is_decoded_after_its_prompt():
     for token in LETTERS.encode(" you", bos=False):
         sample.push(token, None)
     assert sample.text == " you"
-
-
-def test_stop_strings_streaming_and_log_probabilities_work_past_the_context(small_model):
-    """Several rows, four times the context: each equals its prompt alone, and the streamed pieces equal its text."""
-    model = small_model(vocab_size=258, max_seq_len=24).eval()
-    network = for_decoding(model)
-    prompts = [Prompt(text, LETTERS.encode(text)) for text in ("one", "two", "six")]
-
-    def samples_of(prompts, **options):
-        samples = {}
-        streamed = {}
-        completion = CompletionSettings(96, endless=True, **options)
-        for sample in complete(network, LETTERS, prompts, completion, Sampling(0.0), Speed()):
-            streamed[sample.prompt.text] = streamed.get(sample.prompt.text, "") + sample.take()
-            samples[sample.prompt.text] = sample
-        assert streamed == {name: sample.text for name, sample in samples.items()}
-        return samples
-
-    together = samples_of(prompts, logprobs=True)
-    assert max(len(sample.tokens) for sample in together.values()) == 96
-    for prompt in prompts:
-        sample = together[prompt.text]
-        assert samples_of([prompt])[prompt.text].tokens == sample.tokens
-        assert len(sample.logprobs) == len(sample.tokens)
-        assert all(score < 0 for score in sample.logprobs)
-    longest = max(together.values(), key=lambda sample: len(sample.text))
-    stop = longest.text[-6:-3]
-    stopped = samples_of(prompts, stop=[stop])[longest.prompt.text]
-    assert stopped.text == longest.text[: longest.text.index(stop)]
-    assert stopped.finish == "stop"

@@ -87,16 +87,6 @@ def test_from_a_pipe_every_line_is_a_text(monkeypatch, capsys):
     assert capsys.readouterr().err == "> " * 6 + "\n"
 
 
-@pytest.mark.parametrize("is_terminal", [True, False])
-def test_line_editing_is_only_loaded_for_a_terminal(monkeypatch, is_terminal):
-    loaded = []
-    monkeypatch.setattr("model.decoding.terminal.import_module", loaded.append)
-    monkeypatch.setattr(sys, "stdout", Screen())
-    monkeypatch.setattr(sys, "stdin", Screen() if is_terminal else io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
-    Terminal(pytest.fail)
-    assert loaded == (["readline"] if is_terminal else [])
-
-
 def test_lines_are_read_without_a_readline_module_too(monkeypatch):
     monkeypatch.setitem(sys.modules, "readline", None)
     monkeypatch.setattr(sys, "stdin", Screen())

@@ -120,8 +120,7 @@ def test_commands_print_what_the_page_shows(page):
 def test_commands_without_output_have_valid_flags(page):
     from model.cli import read_flags
     from study.__main__ import make_parser
-    from study.options import options_class
-    from study.topics import TOPICS
+    from study.topics import TOPICS, options_class
 
     for command, shown in commands(page):
         words = shlex.split(command)

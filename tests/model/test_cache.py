@@ -1,5 +1,3 @@
-import itertools
-
 import pytest
 import torch
 
@@ -30,25 +28,12 @@ def test_cached_logits_equal_uncached_logits_at_every_position(small_model, chun
 
 
 @torch.no_grad()
-def test_random_chunk_splits(small_model):
-    model = small_model()
-    tokens = torch.randint(37, (3, 24))
-    expected = model(tokens)
-    cache = KVCache(model.args, batch_size=3)
-    for _ in range(10):
-        cuts = sorted({0, 24, *torch.randint(1, 24, (5,)).tolist()})
-        chunks = [end - start for start, end in itertools.pairwise(cuts)]
-        torch.testing.assert_close(in_chunks(model, tokens, chunks, cache), expected, atol=1e-5, rtol=0)
-
-
-@torch.no_grad()
 def test_stale_slots_are_never_read(small_model):
     model = small_model()
     tokens = torch.randint(37, (2, 24))
     cache = KVCache(model.args, batch_size=2)
     for layer in cache.layers:
         layer.keys.fill_(float("nan"))
-    for layer in cache.layers:
         layer.values.fill_(float("nan"))
     assert torch.isfinite(model(tokens[:, :5], cache=cache)).all()
     poisoned = in_chunks(model, tokens, [5, 3, 1, 15], cache)
@@ -67,16 +52,6 @@ def test_a_cache_can_be_reused_from_any_position(small_model):
     other = torch.cat((short[:, :4], torch.randint(37, (1, 9))), dim=1)
     rewritten = model(other[:, 4:], start_pos=4, cache=cache)
     torch.testing.assert_close(rewritten, model(other)[:, 4:], atol=1e-5, rtol=0)
-
-
-@torch.no_grad()
-def test_rows_do_not_mix(small_model):
-    model = small_model()
-    tokens = torch.randint(37, (3, 12))
-    together = in_chunks(model, tokens, [5, 1, 6], KVCache(model.args, batch_size=3))
-    for row in range(3):
-        alone = in_chunks(model, tokens[row : row + 1], [5, 1, 6], KVCache(model.args))
-        torch.testing.assert_close(together[row : row + 1], alone, atol=1e-5, rtol=0)
 
 
 @torch.no_grad()
@@ -169,10 +144,6 @@ def test_the_cache_may_have_another_dtype_than_the_network(small_model):
     assert (logits - model(tokens)).abs().max() < 0.15 * logits.std()
 
 
-def addresses(cache):
-    return {part.data_ptr() for layer in cache.layers for part in (layer.keys, layer.values)}
-
-
 def test_allocated_once_for_the_kv_heads_only(small_args):
     args = small_args()
     cache = KVCache(args, batch_size=3, max_seq_len=9)
@@ -181,16 +152,6 @@ def test_allocated_once_for_the_kv_heads_only(small_args):
         assert layer.keys.shape == layer.values.shape == (3, 2, 9, 10)  # (B, K, max_seq_len, D)
     assert (cache.batch_size, cache.max_seq_len) == (3, 9)
     assert KVCache(args, device="meta").layers[0].keys.device.type == "meta"
-    assert len(addresses(cache)) == 4
-
-
-@torch.no_grad()
-def test_the_cache_is_never_reallocated(small_model):
-    model = small_model()
-    cache = KVCache(model.args)
-    before = addresses(cache)
-    in_chunks(model, torch.randint(37, (1, 24)), [6, 1, 17], cache)
-    assert addresses(cache) == before
 
 
 @torch.no_grad()
@@ -210,10 +171,12 @@ def test_the_end_of_a_short_cache(small_model):
     assert torch.equal(cache.layers[0].keys, kept)  # refused before anything was written
 
 
-@pytest.mark.parametrize("length", [0, -1, 25])
-def test_a_length_beyond_the_context_is_refused(small_args, length):
-    with pytest.raises(ValueError, match=f"max_seq_len is {length}"):
-        KVCache(small_args(), max_seq_len=length)
+def test_a_cache_may_be_one_slot_to_the_whole_context_long(small_args):
+    for length in (1, 24):
+        assert KVCache(small_args(), max_seq_len=length).layers[0].keys.shape[2] == length
+    for length in (0, -1, 25):
+        with pytest.raises(ValueError, match=f"max_seq_len is {length}"):
+            KVCache(small_args(), max_seq_len=length)
 
 
 def test_a_cache_for_another_batch_size_is_refused(small_model):
@@ -225,8 +188,3 @@ def test_a_cache_for_another_batch_size_is_refused(small_model):
             model(torch.zeros(rows, 4, dtype=torch.long), cache=KVCache(model.args, batch_size=2))
         assert str(rows) in str(caught.value)
         assert "2" in str(caught.value)
-
-
-def test_a_cache_may_be_one_slot_or_the_whole_context(small_args):
-    for length in (1, 24):
-        assert KVCache(small_args(), max_seq_len=length).layers[0].keys.shape[2] == length

@@ -39,23 +39,10 @@ def test_every_row_of_a_batch_equals_its_prompt_alone(small_model, changes, use_
     assert len({tuple(row) for row in expected}) == len(PROMPTS), "equal rows would hide a mix-up"
 
 
-def padded_rows():
-    """Tokens and mask of two rows: nine tokens, and three tokens after six slots of padding, which are 0."""
-    tokens = torch.tensor([[3] * 9, [0] * 6 + [1, 5, 7]])
-    return tokens, generation.padding_mask(torch.tensor([0, 6]), 0, 9)
-
-
-def test_padding_does_not_change_the_logits_of_a_row(model):
-    tokens, mask = padded_rows()
-    alone = model(torch.tensor([[1, 5, 7]]), cache=KVCache(model.args))
-    together = model(tokens, cache=KVCache(model.args, 2), mask=mask)
-    assert together.isfinite().all()
-    assert torch.allclose(together[1, 6:], alone[0], atol=1e-5)
-
-
 def test_tokens_in_the_padding_do_not_change_the_logits(model):
-    tokens, mask = padded_rows()
+    tokens = torch.tensor([[3] * 9, [0] * 6 + [1, 5, 7]])  # the second row begins with six slots of padding
     other = tokens.masked_fill(tokens == 0, 9)
+    mask = generation.padding_mask(torch.tensor([0, 6]), 0, 9)
     assert torch.equal(model(tokens, mask=mask)[1, 6:], model(other, mask=mask)[1, 6:])
 
 
@@ -78,20 +65,15 @@ def test_chunked_prefill_equals_prefill_at_once(model, monkeypatch, chunk):
     assert max(widths) <= chunk
 
 
-def test_logits_are_computed_for_the_last_position_only(model, monkeypatch):
-    positions = []
-    logits = model.logits
-    monkeypatch.setattr(model, "logits", lambda h: positions.append(h[..., 0].numel()) or logits(h))
-    list(generate(model, PROMPTS, 3))
-    assert positions == [len(PROMPTS)] * 3
-
-
-def test_with_the_cache_each_token_is_computed_once(model, monkeypatch):
-    widths = []
-    hidden = model.hidden
+def test_with_the_cache_nothing_is_computed_twice_or_in_vain(model, monkeypatch):
+    """Each token once, logits of the last position only, and no forward after the last token."""
+    widths, positions = [], []
+    hidden, logits = model.hidden, model.logits
     monkeypatch.setattr(model, "hidden", lambda tokens, *rest: widths.append(tokens.shape[1]) or hidden(tokens, *rest))
-    list(generate(model, [[1, 2, 3]], 6))
+    monkeypatch.setattr(model, "logits", lambda h: positions.append(h[..., 0].numel()) or logits(h))
+    list(generate(model, [[1, 2, 3], [4]], 6))
     assert widths == [3, 1, 1, 1, 1, 1]
+    assert positions == [2] * 6
 
 
 def test_the_same_seed_gives_the_same_text(model):
@@ -202,13 +184,6 @@ def test_a_model_in_training_is_decoded_in_eval_mode_without_a_graph(model):
     assert model.norm.training
 
 
-def test_there_is_no_forward_after_the_last_token(model):
-    calls = []
-    model.norm.register_forward_hook(lambda *_: calls.append(1))
-    list(generate(model, [[1, 2]], 4))
-    assert len(calls) == 4, "one for the prompt and one for each token but the last"
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_decoding_works_with_low_precision_weights(each_processor, model, dtype):
     steps = list(generate(model.to(dtype), PROMPTS, 5, temperature=1.0, seed=0))
@@ -227,22 +202,15 @@ def test_a_text_may_fill_the_context_but_not_exceed_it(model):
     [
         ([], {}, "prompts or one of them are empty"),
         ([[1], []], {}, "prompts or one of them are empty"),
-        ([1, 2], {}, r"prompts are \[1, 2\]: give a list with a list of token ids for each text"),
         (["Once", "upon"], {}, "prompts are .* give a list with a list"),
-        ("Once", {}, "prompts are 'Once': give a list with a list"),
-        (None, {}, "prompts are None: give a list with a list"),
         (torch.tensor([[1, 2]]), {}, "prompts are tensor.* give a list with a list"),
-        ([torch.tensor([1, 2])], {}, "prompts are .* give a list with a list"),
         ([[1, 2.5]], {}, "prompts are .* give a list with a list"),
         ([[True]], {}, "prompts are .* give a list with a list"),
         ([[1, 37]], {}, "token 37: the network's vocabulary is 0 to 36; check the tokenizer"),
         ([[-1]], {}, "token -1"),
-        ([[1]], {"max_new_tokens": 0}, "max_new_tokens is 0"),
         ([[1]], {"max_new_tokens": 1.5}, "max_new_tokens is 1.5: give a whole number"),
         ([[1]], {"seed": "a"}, "seed is 'a': give a whole number"),
         ([[1]], {"top_k": 1.5}, "top_k is 1.5: give a whole number"),
-        ([[1]], {"temperature": -1.0}, "temperature is -1"),
-        ([[1]], {"top_p": 0.0}, "top_p is 0"),
         ([[1]], {"compile": True, "use_cache": False}, "compile"),
     ],
 )
@@ -260,10 +228,3 @@ def test_a_network_with_absolute_positions_needs_prompts_of_equal_length(model):
         with pytest.raises(ValueError, match="endless"):
             generate(model, PROMPTS[:1], 2, endless=True, compile=compile)
     assert rows(generate(model, PROMPTS, 2, use_cache=False)) == [greedy(model, prompt, 2) for prompt in PROMPTS]
-
-
-def test_generating_works_under_autocast(model):
-    expected = list(generate(model, PROMPTS[:1], 4))
-    with torch.autocast("cpu", torch.bfloat16):
-        found = list(generate(model, PROMPTS[:1], 4))
-    assert len(found) == len(expected)

@@ -78,23 +78,26 @@ def test_every_attention_has_the_formulas_gradients(monkeypatch, way, K, T, S):
 )
 def test_which_attention_is_chosen(monkeypatch, processor, dtype, T, S, training, chosen):
     monkeypatch.setattr(kernels, "CPU", PROCESSORS[processor])
-    q = torch.randn(1, 6, T, D).to(dtype).requires_grad_(training)
-    assert kernels.choose_attention(q, S) is kernels.ATTENTION[chosen]
+    with torch.set_grad_enabled(training):
+        assert kernels.choose_attention(torch.randn(1, 6, T, D).to(dtype), S) is kernels.ATTENTION[chosen]
 
 
 @pytest.mark.parametrize(
-    ("dtype", "rows", "compiling", "chosen"),
+    ("processor", "dtype", "rows", "compiling", "chosen"),
     [
-        (torch.float32, 1, False, "slices"),
-        (torch.float32, 1, True, "mv"),
-        (torch.float32, kernels.MAX_SLICED_ROWS, False, "slices"),
-        (torch.float32, kernels.MAX_SLICED_ROWS + 1, False, "F.linear"),
-        (torch.bfloat16, 1, False, "mv"),
-        (torch.bfloat16, 2, False, "F.linear"),
-        (torch.float16, 1, True, "mv"),
+        ("emulated", torch.float32, 1, False, "slices"),
+        ("native", torch.float32, 1, False, "F.linear"),
+        ("native", torch.float32, 1, True, "mv"),
+        ("emulated", torch.float32, kernels.MAX_SLICED_ROWS, True, "slices"),
+        ("emulated", torch.float32, kernels.MAX_SLICED_ROWS + 1, False, "F.linear"),
+        ("native", torch.bfloat16, 1, False, "F.linear"),
+        ("amx", torch.bfloat16, 1, False, "mv"),
+        ("amx", torch.bfloat16, 2, True, "F.linear"),
+        ("emulated", torch.bfloat16, 1, True, "mv"),
     ],
 )
-def test_which_product_is_chosen(monkeypatch, dtype, rows, compiling, chosen):
+def test_which_product_is_chosen(monkeypatch, processor, dtype, rows, compiling, chosen):
+    monkeypatch.setattr(kernels, "CPU", PROCESSORS[processor])
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)
     assert kernels.choose_linear(torch.randn(rows, 1, 24).to(dtype)) is kernels.LINEAR[chosen]
 
@@ -162,9 +165,8 @@ def test_products_are_the_same_when_they_are_compiled(dtype, rows):
     [
         ("native", 64, 1, None, True, "elementwise"),  # the compiler has wide instructions for it
         ("emulated", 64, 1, None, True, "packed"),  # it has none
-        ("emulated", 64, 1, 8, True, "elementwise"),  # PyTorch's product cannot take groups
-        ("emulated", 40, 1, None, True, "elementwise"),  # nor a row of 40 numbers
-        ("native", kernels.WIDE_ROW, 1, None, True, "packed"),
+        ("native", 64, 1, 8, True, "dequantized"),  # the others cannot take groups
+        ("emulated", 40, 1, None, True, "dequantized"),  # PyTorch's product cannot take a row of 40 numbers
         ("native", 64, 1, None, False, "packed"),
         ("native", 64, kernels.MAX_PACKED_ROWS, None, False, "packed"),
         ("native", 64, kernels.MAX_PACKED_ROWS + 1, None, False, "dequantized"),
@@ -194,7 +196,7 @@ def test_every_product_in_eight_bits_equals_the_dequantized_ones(monkeypatch, pr
             ways["chosen, compiled"] = torch.compile(kernels.int8_linear, backend="eager")
             if group is None:
                 ways["packed"] = kernels.int8_packed
-            if rows == 1:
+            if rows == 1 and group is None:
                 ways["elementwise"] = kernels.int8_elementwise
             for name, way in ways.items():
                 found = way(x, weight, scales)

@@ -13,7 +13,6 @@ import torch
 from script_helpers import run_in_process
 
 import generate
-import train
 from model.weights import find_network, load_model
 
 ROOT = Path(__file__).parents[2]
@@ -92,17 +91,3 @@ def test_generate_needs_the_network_flag_for_the_directory(folder, trained, monk
     out, err = capsys.readouterr()
     assert out == ""
     assert NAME in err
-
-
-@pytest.mark.parametrize(
-    ("network", "message"),
-    [("sliding", "give module:Class"), ("sliding:Nothing", "there is no Nothing"), ("json:loads", "give a subclass")],
-)
-def test_a_wrong_network_flag_is_a_one_line_error(folder, network, message, monkeypatch, capsys):
-    monkeypatch.chdir(folder)
-    argv = ["--data", "text.txt", "--network", network, "--out_dir", "none"]
-    assert run_in_process(train.main, "train.py", *argv) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert message in error
-    assert not (folder / "none").exists()

@@ -36,11 +36,6 @@ def test_table_is_the_formula(dim, theta):
             assert table[p, i].item() == pytest.approx(expected, abs=1e-6)
 
 
-def test_theta_defaults_to_ten_thousand():
-    assert torch.equal(precompute_freqs_cis(8, 40), precompute_freqs_cis(8, 40, 10000.0))
-    assert not torch.equal(precompute_freqs_cis(8, 40), precompute_freqs_cis(8, 40, 500000.0))
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_table_ignores_the_default_dtype_and_device(dtype):
     fresh = precompute_freqs_cis(D, 600)

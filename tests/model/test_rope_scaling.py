@@ -1,11 +1,10 @@
-import cmath
 import math
 
 import pytest
 import torch
 
-from model import ModelArgs, Transformer, precompute_freqs_cis
-from model.rope_scaling import RopeScaling, linear, llama3, ntk, yarn
+from model import ModelArgs, precompute_freqs_cis
+from model.rope_scaling import RopeScaling, llama3, ntk, yarn
 
 D, THETA = 64, 10000.0
 FREQS = THETA ** -(torch.arange(0, D, 2, dtype=torch.float64) / D)
@@ -53,13 +52,6 @@ def test_yarn_keeps_fast_pairs_slows_slow_pairs_and_is_linear_between():
     assert steps == pytest.approx([(1 / factor - 1) / (last - first)] * len(steps))
 
 
-@pytest.mark.parametrize("original", [3, 100, 2048, 10**9])
-def test_yarn_stays_between_full_and_scaled_frequencies(original):
-    ratio = yarn(FREQS, 4.0, original, 1.0, 32.0) / FREQS
-    assert ratio.min() >= 0.25 - 1e-12
-    assert ratio.max() <= 1 + 1e-12
-
-
 @pytest.mark.parametrize("original", [3, 6, 7, 40, 300, 2048, 40_000, 10**6])
 @pytest.mark.parametrize("high", [1.0001, 32.0])
 def test_yarn_equals_transformers_for_every_trained_length(original, high):
@@ -81,33 +73,10 @@ def test_yarn_multiplies_rotated_vectors_by_its_attention_factor():
     assert precompute_freqs_cis(D, 9, THETA, RopeScaling("yarn", 4.0, 32, attention_factor=0.5))[3, 3].abs() == 0.5
 
 
-def test_scalings_do_not_change_their_input():
-    before = FREQS.clone()
-    for scaled in (linear(FREQS, 2.0), ntk(FREQS, 2.0), llama3(FREQS, 2.0, 64, 1, 4), yarn(FREQS, 2.0, 64, 1, 32)):
-        assert scaled.shape == FREQS.shape
-        assert not torch.equal(scaled, FREQS)
-    assert torch.equal(FREQS, before)
-
-
 @pytest.mark.parametrize("kind", ["linear", "ntk", "llama3", "yarn"])
 def test_factor_one_changes_nothing(kind):
     table = precompute_freqs_cis(D, 20, THETA, RopeScaling(kind, 1.0, 64))
     assert torch.allclose(table, precompute_freqs_cis(D, 20, THETA), atol=1e-6)
-
-
-def test_angles_at_large_positions_are_exact():
-    table = precompute_freqs_cis(D, 8192, THETA, RopeScaling("linear", 4.0))
-    for i in (0, 5, 31):
-        expected = cmath.rect(1, 8191 / 4 * THETA ** (-2 * i / D))
-        assert abs(table[8191, i].item() - expected) < 1e-4
-
-
-def test_the_network_uses_the_scaled_table():
-    args = {"dim": 32, "n_layers": 1, "n_heads": 2, "max_seq_len": 20}
-    scaling = RopeScaling("linear", 2.0)
-    model = Transformer(ModelArgs(**args, rope_scaling=scaling))
-    assert torch.equal(model.freqs_cis, precompute_freqs_cis(16, 20, 10000.0, scaling))
-    assert not torch.equal(model.freqs_cis, Transformer(ModelArgs(**args)).freqs_cis)
 
 
 def test_all_problems_are_listed_at_once():
@@ -128,9 +97,6 @@ def test_all_problems_are_listed_at_once():
     [
         (RopeScaling("dynamic", 2.0), "'dynamic'.*linear, ntk, llama3, yarn"),
         (RopeScaling("linear", float("inf")), "factor is inf"),
-        (RopeScaling("linear", 1e300), r"factor is 1e\+300: give a number from 1 to 1,000,000"),
-        (RopeScaling("yarn", 2.0, 10**24), f"original_max_seq_len is {10**24}"),
-        (RopeScaling("yarn", 2.0, 64, attention_factor=1e-300), "attention_factor is 1e-300"),
         (RopeScaling("linear", "2"), "factor is '2'"),
         ({"type": "linear"}, "give RopeScaling"),
     ],

@@ -73,15 +73,6 @@ def test_state_dict_has_metas_names_and_no_table(small_args):
     )
 
 
-def test_a_state_dict_with_other_names_or_shapes_is_refused(small_args):
-    model = Transformer(small_args())
-    state = model.state_dict()
-    with pytest.raises(RuntimeError, match="size mismatch"):
-        model.load_state_dict(Transformer(small_args(n_kv_heads=3)).state_dict())
-    with pytest.raises(RuntimeError, match="Missing"):
-        model.load_state_dict({name: state[name] for name in list(state)[1:]})
-
-
 # Positions
 
 
@@ -113,17 +104,6 @@ def test_positions_511_and_512_differ_in_low_precision(small_model):
         assert (low - exact).abs().max() < 0.05 * exact.abs().max(), cast
 
 
-@torch.no_grad()
-def test_autocast_stays_near_float32(small_model):
-    model = small_model(max_seq_len=520)
-    tokens = torch.randint(37, (1, 520))
-    expected = model(tokens)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        logits = model(tokens)
-    assert (logits.float() - expected).std() < 0.03 * expected.std()
-    assert torch.equal(model.freqs_cis, precompute_freqs_cis(model.args.head_dim, 520))
-
-
 @pytest.mark.parametrize("how", ["to_empty", "assign"])
 @pytest.mark.parametrize("tie", [False, True])
 @torch.no_grad()
@@ -138,16 +118,6 @@ def test_construction_on_the_meta_device(small_model, how, tie):
     tokens = torch.randint(37, (2, 24))
     assert torch.equal(model(tokens), reference(tokens))
     assert torch.equal(model(tokens[:, :9], cache=KVCache(model.args, batch_size=2)), reference(tokens[:, :9]))
-
-
-@torch.no_grad()
-def test_rope_theta_reaches_the_network(small_model):
-    model = small_model(rope_theta=100.0)
-    other = Transformer(ModelArgs(**{**vars(model.args), "rope_theta": 10000.0}))
-    other.load_state_dict(model.state_dict())
-    tokens = torch.randint(37, (1, 24))
-    assert torch.equal(model.freqs_cis, precompute_freqs_cis(10, 24, 100.0))
-    assert (model(tokens) - other(tokens)).abs().max() > 0.01
 
 
 @torch.no_grad()
@@ -197,45 +167,25 @@ def test_only_positions_let_one_layer_copy_from_a_distance(positions):
     assert right > 0.9 if positions else right < 0.4
 
 
-@torch.no_grad()
-def test_without_positions_order_is_invisible(small_model):
-    model = small_model(n_layers=1)
-    tokens = torch.randint(37, (1, 12))
-    shuffled = torch.cat((tokens[:, torch.randperm(11)], tokens[:, 11:]), dim=1)
-    assert (model(tokens) - model(shuffled))[:, -1].abs().max() > 0.01
-    model.freqs_cis = torch.ones_like(model.freqs_cis)
-    torch.testing.assert_close(model(tokens)[:, -1], model(shuffled)[:, -1], atol=1e-5, rtol=0)
-
-
 # Causality
 
 
+@pytest.mark.parametrize("start", [None, 6], ids=["uncached", "cached"])
 @torch.no_grad()
-def test_logits_do_not_depend_on_later_tokens(small_model):
+def test_logits_do_not_depend_on_later_tokens(small_model, start):
     model = small_model()
+    options = {}
+    if start is not None:
+        options = {"start_pos": start, "cache": KVCache(model.args, batch_size=2)}
+        model(torch.randint(37, (2, start)), cache=options["cache"])
     tokens = torch.randint(37, (2, 16))
-    before = model(tokens)
+    before = model(tokens, **options)
     for t in (1, 7, 15):
         changed = tokens.clone()
         changed[:, t:] = (changed[:, t:] + 1 + torch.randint(35, (2, 16 - t))) % 37
-        after = model(changed)
+        after = model(changed, **options)
         torch.testing.assert_close(after[:, :t], before[:, :t], atol=1e-6, rtol=0)
         assert (after[:, t:] - before[:, t:]).abs().amax(-1).min() > 1e-3  # but on these they do
-
-
-@torch.no_grad()
-def test_cached_logits_do_not_depend_on_later_tokens_of_their_chunk(small_model):
-    model = small_model()
-    tokens = torch.randint(37, (2, 16))
-    cache = KVCache(model.args, batch_size=2)
-    model(tokens[:, :6], cache=cache)
-    before = model(tokens[:, 6:], start_pos=6, cache=cache)
-    for t in (1, 5, 9):
-        changed = tokens[:, 6:].clone()
-        changed[:, t:] = (changed[:, t:] + 1) % 37
-        after = model(changed, start_pos=6, cache=cache)
-        torch.testing.assert_close(after[:, :t], before[:, :t], atol=1e-6, rtol=0)
-        assert (after[:, t:] - before[:, t:]).abs().amax(-1).min() > 1e-3
 
 
 def test_every_token_depends_on_all_earlier_ones(small_model):
@@ -306,14 +256,6 @@ def test_one_batch_overfits(tie):
     assert loss.item() < 0.05
 
 
-def test_tied_output_is_the_embedding(small_model):
-    model = small_model(tie_embeddings=True)
-    h = torch.randn(2, 3, 48)
-    torch.testing.assert_close(model.logits(h), h @ model.tok_embeddings.weight.T)
-    untied = small_model()
-    assert not torch.equal(untied.output.weight, untied.tok_embeddings.weight)
-
-
 def test_every_parameter_gets_a_gradient(small_model):
     for tie in (False, True):
         model = small_model(tie_embeddings=tie)
@@ -331,13 +273,6 @@ def test_logits_are_computed_from_hidden_states(small_model):
     assert h.shape == (2, 9, 48)
     assert torch.equal(model.logits(h), model(tokens))
     torch.testing.assert_close(model.logits(h[:, -1]), model(tokens)[:, -1])
-
-
-def test_the_network_is_silent_and_deterministic(small_model, capfd):
-    model = small_model()
-    tokens = torch.randint(37, (1, 9))
-    assert torch.equal(model(tokens), model(tokens))
-    assert capfd.readouterr() == ("", "")
 
 
 def test_compiles_in_one_graph_without_complex_products(small_model):

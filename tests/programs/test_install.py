@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import subprocess
-import sys
 import sysconfig
 import venv
 from importlib.metadata import version
@@ -11,8 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from script_helpers import ROOT, run_python
 
-ROOT = Path(__file__).parents[2]
 PROGRAM = """\
 from ropewalk import KVCache, ModelArgs, Transformer
 
@@ -35,9 +33,9 @@ def environment(tmp_path_factory) -> Path:
     for name in ("pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, source / name)
     venv.create(environment, symlinks=os.name != "nt")
-    command = [sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "--no-build-isolation"]
-    done = subprocess.run([*command, "--target", site_packages(environment), source], capture_output=True)
-    assert done.returncode == 0, done.stderr.decode(errors="replace")
+    command = ["-m", "pip", "install", "--no-index", "--no-deps", "--no-build-isolation"]
+    done = run_python(*command, "--target", site_packages(environment), source)
+    assert done.returncode == 0, done.stderr
     return environment
 
 
@@ -79,9 +77,7 @@ print(*(token for (token,) in generate(load_model("saved"), [[1, 2, 3]], max_new
 def test_the_library_trains_saves_loads_and_generates_beside_a_module_called_model(environment, folder):
     (folder / "mine.py").write_text(LIBRARY, encoding="utf-8")
     env = os.environ | {"PYTHONPATH": str(site_packages(environment))}
-    done = subprocess.run(
-        [sys.executable, "mine.py"], cwd=folder, env=env, capture_output=True, text=True, encoding="utf-8"
-    )
+    done = run_python("mine.py", cwd=folder, env=env)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.split()) == 4
 
@@ -92,8 +88,7 @@ def test_a_type_checker_sees_the_types_of_the_installed_package(environment, fol
     python = environment / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     # Other packages are not installed there, so mypy does not spend a minute on torch.
     flags = ["--ignore-missing-imports", "--config-file=", f"--cache-dir={os.devnull}", f"--python-executable={python}"]
-    command = [sys.executable, "-m", "mypy", *flags, "mine.py"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, encoding="utf-8")
+    done = run_python("-m", "mypy", *flags, "mine.py", cwd=folder)
     errors = [line for line in done.stdout.splitlines() if ": error:" in line]
     assert len(errors) == 1, done.stdout + done.stderr
     assert errors[0].startswith("mine.py:6: error: ")

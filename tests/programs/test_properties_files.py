@@ -11,26 +11,23 @@ import pytest
 import torch
 from damage import Damage, broken_bytes, broken_json
 from hypothesis import given
+from script_helpers import save_run
 from training_helpers import trainer
 
-from model import ModelArgs, Transformer
+from model import ModelArgs
 from model.cli import read_toml
 from model.decoding.prompts import read_texts
 from model.text import llama2c_tokenizer
-from model.text.train_tokenizer import train_tokenizer
 from model.training.config import SETTINGS_CLASSES
 from model.training.run_directory import read_metrics
 from model.training.state import load_state
 from model.weights import llama2c, load_tokenizer, meta, open_checkpoint, save_model, save_tokenizer
 from model.weights.tensors import read_header
-from study.compare import read_results
 from study.positions import build_scheme
-from study.scheme_training import MULTIPLES, Budget
 from study.topic import open_model
 
 ARGS = ModelArgs(dim=32, n_layers=1, n_heads=2, hidden_dim=96, vocab_size=300, max_seq_len=16, tie_embeddings=True)
 TEXT = "The quick brown fox jumps over the lazy dog, and says: I am a fox. " * 20
-BUDGET = Budget(600, 16, 64, 64, 2, 4, 512, ("text.txt",), 32)
 
 
 def read_checkpoint(path: Path) -> None:
@@ -56,7 +53,6 @@ READERS = {
     "llama2c/model.bin": (read_checkpoint, ["../model.bin", "../model.tokenizer.bin"]),
     "run": (read_run, ["training_state.safetensors", "metrics.jsonl", "config.toml"]),
     "study": (open_model, ["config.json", "model.safetensors"]),
-    "results": (lambda path: read_results(path / "results.jsonl", BUDGET), ["results.jsonl"]),
 }
 CASES = [(place, file) for place, (_, files) in READERS.items() for file in files]
 STRUCTURED = [case for case in CASES if case[1].endswith((".json", ".jsonl", ".safetensors"))]
@@ -66,11 +62,9 @@ STRUCTURED = [case for case in CASES if case[1].endswith((".json", ".jsonl", ".s
 def sound(tmp_path_factory) -> Path:
     """A directory with an undamaged model or file of every format."""
     base = tmp_path_factory.mktemp("sound")
-    hf, other, by_meta, study, results = (base / name for name in ("hf", "json", "meta", "study", "results"))
-    file = train_tokenizer([TEXT], base / "tokenizer.model", vocab_size=ARGS.vocab_size)
-    tokenizer, model = load_tokenizer(file), Transformer(ARGS)
-    save_tokenizer(tokenizer, hf)
-    save_model(model, hf)
+    hf, other, by_meta, study = (base / name for name in ("hf", "json", "meta", "study"))
+    model = save_run(hf, TEXT, scale=1, **asdict(ARGS))
+    tokenizer = load_tokenizer(hf)
     shutil.copytree(hf, other)
     (other / "tokenizer.model").unlink()
     shard = "model-00001-of-00001.safetensors"
@@ -79,7 +73,7 @@ def sound(tmp_path_factory) -> Path:
     (other / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
     by_meta.mkdir()
     meta.save(model, by_meta)
-    shutil.copy(file, by_meta)
+    shutil.copy(hf / "tokenizer.model", by_meta)
     (base / "llama2c").mkdir()
     llama2c.save(model, base / "llama2c" / "model.bin")
     llama2c_tokenizer.save(tokenizer, base / "llama2c" / "model.tokenizer.bin")
@@ -88,12 +82,6 @@ def sound(tmp_path_factory) -> Path:
     (base / "run" / "config.toml").write_text('max_steps = 4\nlr = 0.01\ndata = ["a"]\n', encoding="utf-8")
     save_model(build_scheme(ARGS, "t5"), study)
     save_tokenizer(tokenizer, study)
-    results.mkdir()
-    lines = [
-        {"scheme": "rope", "seed": seed, "bits_per_byte": {str(t): 2.5 for t in MULTIPLES}, "tokens_per_second": 100,
-         "cache_bytes_per_token": 64, "parameters": 1000, "budget": asdict(BUDGET)} for seed in (0, 1)
-    ]  # fmt: skip
-    (results / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     return base
 
 

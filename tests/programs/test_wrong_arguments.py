@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from script_helpers import run_in_process
+from script_helpers import run_in_process, save_run
 
 from model import ModelArgs, Transformer
 from model.rope_scaling import RopeScaling
@@ -21,11 +21,9 @@ NON_UTF8 = "\udcff"  # as Python decodes the byte 0xff
 # command, and what its error contains
 WRONG = [
     ("generate.py run --temperature -1", "temperature is -1.0: give a number of at least 0"),
-    ("generate.py run --temperature warm", "temperature is 'warm'"),
     ("generate.py run --temperature nan", "temperature is nan"),
     ("generate.py run --top_p 0", "top_p is 0.0"),
     ("generate.py run --top_p 1.5", "top_p is 1.5"),
-    ("generate.py run --top_k -3", "top_k is -3"),
     ("generate.py run --min_p 2 --seed -1", "min_p is 2.0: give a number from 0 to 1; seed is -1"),
     ("generate.py run --max_new_tokens 0", "max_new_tokens is 0"),
     ("generate.py run --max_new_tokens 5000", f"context of {CONTEXT}"),
@@ -37,7 +35,6 @@ WRONG = [
     ("generate.py run --network nowhere:Net", "network is 'nowhere:Net'"),
     ("generate.py run --stop ''", "stop string is empty"),
     ("generate.py run --device abacus", "abacus"),
-    ("generate.py run --device cuda:77", "cuda:77"),
     ("generate.py run --dtype int4", "dtype is 'int4': give one of auto, float32"),
     ("generate.py run --logprobs", "add --jsonl"),
     ("generate.py run --compile --no_cache", "compile needs the cache"),
@@ -49,7 +46,6 @@ WRONG = [
     ("generate.py run --chat --prompt x", "has no chat template, neither in tokenizer_config.json nor as"),
     ("generate.py run --interactive --system x", "has no chat template"),
     ("generate.py run --prompt x --system x", "system is the first message of a chat: add --chat"),
-    ("generate.py run --prompt_file /no/such/file", "/no/such/file"),
     ("generate.py run --tokenizer /no/such/file", "/no/such/file"),
     ("generate.py run --promt a", "did you mean '--prompt'?"),
     ("generate.py run --prompt=--", "--prompt=--: the value -- cannot be given to a flag"),
@@ -62,7 +58,6 @@ WRONG = [
     ("evaluate.py run", "is not a run of train.py, or its config.toml cannot be read: name the text to score with"),
     ("evaluate.py run --tokenizer text.txt", "tokenizer cannot be used with the run's validation text: add --data"),
     ("evaluate.py run --data empty.txt", "is empty"),
-    ("evaluate.py run --data nowhere", "nowhere does not exist"),
     ("evaluate.py run --data text.txt --stride 0", "stride is 0: give a whole number of at least 1"),
     ("evaluate.py run --data text.txt --stride 2401", "stride is 2401: windows are 2,400 tokens long"),
     (f"evaluate.py run --data text.txt --batch_size {2**63}", f"batch_size is {2**63}: give a whole number"),
@@ -70,11 +65,9 @@ WRONG = [
     ("convert.py nowhere x --to hf", "nowhere does not exist"),
     ("convert.py other x --to hf", "neither config.json nor params.json"),
     ("convert.py run other --to hf", "other exists"),
-    ("convert.py run run --to meta", "run exists"),
     ("convert.py run text.txt --to llama2c", "exists"),
     ("convert.py run link --to hf", "link exists"),
     ("convert.py run a/b --to hf", "a is not a directory"),
-    ("convert.py run x --to gguf", "gguf"),
     ("convert.py run x", "--to"),
     ("convert.py run x --to hf --dtype int8", "int8"),
     ("convert.py run x --to llama2c --dtype bfloat16", "float32"),
@@ -84,7 +77,6 @@ WRONG = [
     ("convert.py theta x --to llama2c --force", "rope_theta is 5"),
     ("convert.py scaled x --to meta", "rope_scaling is"),
     ("convert.py eps x --to llama2c", "norm_eps is 1e-06, and llama2.c fixes it at 1e-05: --force"),
-    ("convert.py run x --to hf --dtipe float16", "did you mean '--dtype'?"),
     ("convert.py run y.bin --to llama2c", "y.tokenizer.bin exists"),
 ]
 
@@ -93,13 +85,12 @@ WRONG = [
 def folder(tmp_path_factory):
     """A folder with a model and its tokenizer (run), and what the table names."""
     path = tmp_path_factory.mktemp("folder")
-    for name, vocab_size in (("run", 290), ("other", 300)):
-        save_tokenizer(load_tokenizer(train_tokenizer([TEXT], path / "tok", "bpe", vocab_size)), path / name)
-    (path / "tok").rename(path / "unused.model")
-    torch.manual_seed(0)
     size = {"dim": 16, "n_layers": 1, "n_heads": 2, "vocab_size": 290, "max_seq_len": CONTEXT}
+    torch.manual_seed(0)
+    save_run(path / "run", TEXT, scale=1, **size)
+    save_tokenizer(load_tokenizer(train_tokenizer([TEXT], path / "unused.model", vocab_size=300)), path / "other")
     scaling = RopeScaling("linear", 2.0)
-    changes = {"run": {}, "theta": {"rope_theta": 5e5}, "eps": {"norm_eps": 1e-6}, "scaled": {"rope_scaling": scaling}}
+    changes = {"theta": {"rope_theta": 5e5}, "eps": {"norm_eps": 1e-6}, "scaled": {"rope_scaling": scaling}}
     for name, change in changes.items():
         save_model(Transformer(ModelArgs(**size, **change)), path / name)
     (path / "text.txt").write_text(TEXT, encoding="utf-8")

@@ -1,7 +1,6 @@
 """study compare: finished runs are not repeated, models are saved with --keep, and damaged results are refused."""
 
 import json
-import math
 import re
 
 import pytest
@@ -46,23 +45,16 @@ def test_a_run_whose_result_line_was_cut_short_is_trained_again(small, capsys):
     assert rope["bits_per_byte"]["8"] != yarn["bits_per_byte"]["8"]
     assert rope["cache_bytes_per_token"] == 2 * 1 * 2 * 8 * 4
 
-    text = small["results"].read_text(encoding="utf-8")
-    small["results"].write_text(text[: text.rstrip().rfind("\n") + 30], encoding="utf-8")  # killed in the last line
+    *others, last = small["results"].read_text(encoding="utf-8").splitlines(keepends=True)
+    small["results"].write_text("".join([*others, last[:30] + "\n"]), encoding="utf-8")  # killed in the last line
     announced_runs(capsys)
     run("compare", **small)
     assert announced_runs(capsys) == [("learnable", 1)]
-    again = [
-        json.loads(line) for line in small["results"].read_text(encoding="utf-8").splitlines() if line.endswith("}")
-    ]
+    again = compare.read_results(small["results"], scheme_training.Budget(**lines[0]["budget"]))
     assert [line["bits_per_byte"] for line in again] == [line["bits_per_byte"] for line in lines]
 
     other_budget = small | {"steps": 3, "dry": True}
     assert run("compare", **other_budget).tables[0].rows == []
-
-
-def test_every_scheme_has_a_different_colour():
-    assert compare.PALETTE.keys() == SCHEMES.keys()
-    assert len({*compare.PALETTE.values()}) == len(SCHEMES)
 
 
 def test_a_text_that_changes_while_the_tokenizer_is_trained_is_refused(small, text, monkeypatch):
@@ -94,10 +86,7 @@ def test_keep_trains_a_missing_model_again_and_leaves_its_result_as_it_is(small,
     assert announced_runs(capsys) == [("learnable", 0)]
     assert one["results"].read_bytes() == before
     (tmp_path / "models" / "learnable-0" / "model.safetensors").unlink()  # killed while it was saved
-    unfinished = tmp_path / "models" / "learnable-0" / ".tokenizer.json.123.tmp"
-    unfinished.write_text("{", encoding="utf-8")
     run("compare", **kept)
-    assert not unfinished.exists()
     run("compare", **kept)
     assert announced_runs(capsys) == [("learnable", 0)]
 
@@ -113,34 +102,6 @@ def test_the_other_topics_open_models_saved_with_keep(small, tmp_path):
         run("extrapolate", model=tmp_path / "kept/learned-0", windows=1)
     with pytest.raises(ValueError, match="scheme learned does not rotate"):
         run("attention", model=tmp_path / "kept/learned-0")
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"scheme": "roep"}, "unknown scheme 'roep'"),
-        ({"seed": "0"}, "seed is '0'"),
-        ({"bits_per_byte": {"1": math.nan, "2": None, "4": None, "8": None}}, "1 is nan"),
-        ({"bits_per_byte": [2.0]}, "bits_per_byte is"),
-        ({"parameters": True}, "parameters is True"),
-        ({"moved": "far"}, "moved is 'far'"),
-    ],
-)
-def test_a_damaged_result_is_refused_in_one_line(change, message, tmp_path):
-    good = json.loads(compare.RESULTS.read_text(encoding="utf-8").splitlines()[1])
-    path = tmp_path / "results.jsonl"
-    path.write_text(json.dumps(good) + "\n" + json.dumps(good | change) + "\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=rf"results.jsonl, line 2: .*{message}.*remove the line") as error:
-        run("compare", dry=True, results=path)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("damage", ["{}\n", "[]\n", "null", '{"scheme": "rope"}'])
-def test_a_line_without_the_fields_of_a_result_is_refused(damage, tmp_path):
-    path = tmp_path / "results.jsonl"
-    path.write_text(damage, encoding="utf-8")
-    with pytest.raises(ValueError, match=r"results.jsonl, line 1: it is not a table of scheme, seed"):
-        run("compare", dry=True, results=path)
 
 
 def test_no_two_points_of_the_picture_overlap(tmp_path):
@@ -167,12 +128,3 @@ def test_the_committed_results_hold_every_scheme():
     report = run("compare", dry=True)
     assert {row[0] for row in report.tables[0].rows} == set(SCHEMES)
     assert {row[6] for row in report.tables[0].rows} == {3}
-
-
-def test_lines_that_a_kill_cut_and_empty_ones_are_skipped(tmp_path):
-    good = compare.RESULTS.read_text(encoding="utf-8").splitlines()[0]
-    path = tmp_path / "results.jsonl"
-    cut = good[: good.index("}") + 1]  # of bits_per_byte
-    path.write_text(f"{cut}\n\n{good}\n{good[:-1]}", encoding="utf-8")
-    budget = json.loads(good)["budget"]
-    assert compare.read_results(path, scheme_training.Budget(**budget)) == [json.loads(good)]

@@ -1,7 +1,5 @@
 """study endless: the loss with a cache that evicts old tokens, and the influence evicted tokens still have."""
 
-import math
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -16,7 +14,7 @@ from study.extrapolate import (
     endless_steps,
     last_predictions,
     loss_table,
-    mean_divergence,
+    memory_table,
 )
 from study.positions import build_scheme
 from study.topic import save_plot
@@ -56,8 +54,21 @@ def test_recomputed_logits_are_a_plain_forward_over_the_tokens_in_the_cache(mode
     assert done == 50
     texts = torch.stack((text, text.flip(0)))
     with_cache = torch.stack([endless_logits(model, each, keep)[-1] for each in texts]).double().log_softmax(-1)
-    assert torch.equal(last_predictions(model, texts, keep), with_cache)
-    torch.testing.assert_close(last_predictions(model, texts, keep, cached)[0], logits[-1].double().log_softmax(-1))
+    endless, recomputed = last_predictions(model, texts, keep, cached)
+    assert torch.equal(endless, with_cache)
+    torch.testing.assert_close(recomputed[0], logits[-1].double().log_softmax(-1))
+
+
+def test_the_influence_of_a_token_is_the_mean_divergence_of_the_texts(model):
+    texts = torch.randint(37, (2, 21))  # as long as the context, so the cache keeps all tokens
+    back, in_cache, *found = memory_table(model, texts, keep=4).rows[1]
+    changed = texts.clone()
+    changed[:, -2 - back] = (changed[:, -2 - back] + 18) % 37
+    with torch.no_grad():
+        before, after = (model(each[:, :-1])[:, -1].double().log_softmax(-1) for each in (texts, changed))
+    expected = (before.exp() * (before - after)).sum(-1).mean()
+    assert [float(value) for value in found] == pytest.approx([expected.item()] * 2, rel=0.02, abs=1e-6)
+    assert (back, in_cache) == (6, "yes")
 
 
 def test_within_the_context_the_loss_is_that_of_a_plain_forward(model):
@@ -68,14 +79,6 @@ def test_within_the_context_the_loss_is_that_of_a_plain_forward(model):
         losses = endless_losses(model, texts, 4, recompute)
         assert losses.shape == (3, 60)
         torch.testing.assert_close(losses[:, :24], plain, atol=1e-5, rtol=0)
-
-
-def test_the_divergence_of_predictions_is_the_mean_of_those_of_the_texts():
-    before = torch.tensor([[0.5, 0.5], [0.25, 0.75]], dtype=torch.float64)
-    after = torch.tensor([[0.25, 0.75], [0.25, 0.75]], dtype=torch.float64)
-    expected = (0.5 * math.log(2) + 0.5 * math.log(2 / 3)) / 2
-    assert mean_divergence(before.log(), after.log()) == pytest.approx(expected)
-    assert mean_divergence(after.log(), after.log()) == 0
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from model import ModelArgs, Transformer
-from study.kv_cache import Call, RecordingCache, cache_table, error_of_wrong_start_pos, measure_calls
+from study.kv_cache import Call, cache_of_nan, cache_table, call_table, error_of_wrong_start_pos, measure_calls
 from study.positions import build_scheme
 from study.topics import run
 
@@ -36,30 +36,30 @@ def model_with_large_weights(scheme: str = "rope") -> Transformer:
 
 
 def test_each_call_writes_the_slots_of_its_tokens_and_reads_all_slots_up_to_them(tokens):
-    calls = measure_calls(model_with_large_weights(), tokens, (5, 1, 4, 2), RecordingCache(ARGS), None)
+    calls = measure_calls(model_with_large_weights(), tokens, (5, 1, 4, 2), cache_of_nan(ARGS), None)
     assert [call.name for call in calls] == ["prefill", "decode", "chunk", "chunk"]
-    assert [call.written for call in calls] == [range(5), range(5, 6), range(6, 10), range(10, 12)]
-    assert [call.read for call in calls] == [range(5), range(6), range(10), range(12)]
-    assert [call.visible for call in calls] == [15, 6, 7 + 8 + 9 + 10, 11 + 12]
+    assert [call.written for call in calls] == [[*range(5)], [5], [*range(6, 10)], [10, 11]]
+    visible = [row[5] for row in call_table(calls).rows]
+    assert visible == ["15 of 25", "6 of 6", f"{7 + 8 + 9 + 10} of 40", f"{11 + 12} of 24", ""]
     assert all(call.difference < 1e-4 for call in calls)
 
 
 def test_multiplications_are_those_of_the_matrix_products(tokens):
-    calls = measure_calls(model_with_large_weights(), tokens, (5, 1, 4, 2), RecordingCache(ARGS), None)
+    calls = measure_calls(model_with_large_weights(), tokens, (5, 1, 4, 2), cache_of_nan(ARGS), None)
     assert [call.cached for call in calls] == [multiplications(*n) for n in ((5, 5), (1, 6), (4, 10), (2, 12))]
     assert [call.uncached for call in calls] == [multiplications(n, n) for n in (5, 6, 10, 12)]
 
 
 def test_a_wrong_start_pos_changes_the_logits_and_not_the_recorded_cache(tokens):
-    model, cache = model_with_large_weights(), RecordingCache(ARGS)
+    model, cache = model_with_large_weights(), cache_of_nan(ARGS)
     calls = measure_calls(model, tokens, (5, 7), cache, None)
     keys = cache.layers[0].keys.clone()
-    assert error_of_wrong_start_pos(model, tokens, calls[-1], cache) > 0.1
+    assert error_of_wrong_start_pos(model, tokens, calls[-1].start_pos, cache) > 0.1
     assert torch.equal(cache.layers[0].keys.nan_to_num(99.0), keys.nan_to_num(99.0))
 
 
 def test_a_cache_that_loses_earlier_keys_differs_in_the_logits(tokens):
-    cache = RecordingCache(ARGS)
+    cache = cache_of_nan(ARGS)
     for layer in cache.layers:
 
         def forgetful(start_pos, xk, xv, update=layer.update):
@@ -75,8 +75,7 @@ def test_a_cache_that_loses_earlier_keys_differs_in_the_logits(tokens):
 
 @pytest.mark.parametrize("scheme", ["alibi", "shaw", "learned", "none"])
 def test_other_position_encodings_give_equal_logits_too(tokens, scheme):
-    calls = measure_calls(model_with_large_weights(scheme), tokens, (5, 1, 4, 2), RecordingCache(ARGS), None)
-    assert [call.visible for call in calls] == [15, 6, 34, 23]
+    calls = measure_calls(model_with_large_weights(scheme), tokens, (5, 1, 4, 2), cache_of_nan(ARGS), None)
     assert all(call.difference < 1e-4 for call in calls)
 
 
@@ -85,7 +84,7 @@ def test_the_last_row_of_the_table_sums_the_calls():
     *rows, total = calls.rows
     for column in (1, 6, 7):
         assert int(str(total[column]).replace(",", "")) == sum(int(str(row[column]).replace(",", "")) for row in rows)
-    assert [row[3:5] for row in rows] == [("0-3", "0-3"), ("4", "0-4"), ("5-6", "0-6")]
+    assert [row[3:5] for row in rows] == [["0-3", "0-3"], ["4", "0-4"], ["5-6", "0-6"]]
     found = dict(facts.rows)
     assert found["bytes a slot: 2 x L x K x D numbers"] == str(2 * 2 * 2 * 16 * 4)
     assert found["bytes held, 9 slots"] == "4,608"
@@ -94,8 +93,8 @@ def test_the_last_row_of_the_table_sums_the_calls():
 
 
 def test_a_logit_that_is_nan_is_reported():
-    cache = RecordingCache(ARGS)
-    call = Call("prefill", "", 0, range(ARGS.max_seq_len), range(ARGS.max_seq_len), 1, 1, 1, float("nan"))
+    cache = cache_of_nan(ARGS)
+    call = Call("prefill", "", 0, ARGS.max_seq_len, [*range(ARGS.max_seq_len)], 1, 1, float("nan"))
     assert dict(cache_table(cache, ARGS, [call], 0.0).rows)[UNUSED] == "READ: a logit is NaN"
     for layer in cache.layers:
         layer.keys.zero_()

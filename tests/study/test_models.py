@@ -15,11 +15,10 @@ from study.attention_maps import (
     most_readable,
     profile,
     readable,
-    recorded_weights,
     uniform,
     weight_by_distance,
 )
-from study.extrapolate import full, spans, windowed
+from study.extrapolate import full, windowed
 from study.positions import SCALINGS, scaled, with_more_positions
 from study.topic import open_model, open_text, save_plot, windows_of
 from study.topics import run
@@ -154,8 +153,7 @@ def test_trace_of_a_trained_model_shows_its_weights_and_shared_keys(trained):
     tokens = torch.tensor([load_tokenizer(directory).encode(prompt)])
     T = tokens.shape[1]
     shown = {row[1]: row[4] for row in table.rows}
-    with recorded_weights(model) as maps, torch.no_grad():
-        model(tokens)
+    maps, _ = attention_weights(model, tokens)
     expected = " ".join(f"{weight:+.4f}" for weight in maps[0][0, 3, 5, 4:7].tolist())
     assert shown["scores.masked_fill(~mask, -math.inf).softmax(-1, dtype=torch.float32)"] == expected
     key = shown["self.keys[:, :, :end].type_as(xk)"]  # of the second key/value head, shared by the last two query heads
@@ -196,11 +194,6 @@ def test_a_model_with_more_positions_gives_the_same_logits_unless_positions_are_
         longer = scaled(model, scaling, 4)
         assert longer.args.max_seq_len == 128
         assert (longer(tokens) - model(tokens)).abs().max() > 1e-3
-
-
-def test_the_ranges_of_positions_cover_the_text():
-    assert spans(32, 256) == [(0, 16), (16, 32), (32, 64), (64, 128), (128, 256)]
-    assert spans(10, 30) == [(0, 5), (5, 10), (10, 20), (20, 30)]
 
 
 def test_all_methods_of_extrapolate_agree_within_the_trained_length_except_scaling(trained, text, tmp_path):

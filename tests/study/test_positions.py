@@ -193,6 +193,10 @@ def expected_weights(score) -> torch.Tensor:
     return table.softmax(-1)
 
 
+def assert_weights(model: Transformer, qk: tuple[torch.Tensor, torch.Tensor], score) -> None:
+    torch.testing.assert_close(attention_weights(model, *qk), expected_weights(score), atol=1e-5, rtol=0)
+
+
 @pytest.fixture
 def qk() -> tuple[torch.Tensor, torch.Tensor]:
     return tuple(torch.randn(2, 8, 8, generator=torch.Generator().manual_seed(9)))  # type: ignore[return-value]
@@ -211,24 +215,14 @@ def with_large_weights(name: str) -> Transformer:
 def test_t5_weights_equal_the_papers_formula(qk):
     model, (q, k) = with_large_weights("t5"), qk
     bias = model.relative_bias.weight
-    torch.testing.assert_close(
-        attention_weights(model, q, k),
-        expected_weights(lambda i, j: q[i] @ k[j] / 8**0.5 + bias[i - j, 1]),
-        atol=1e-5,
-        rtol=0,
-    )
+    assert_weights(model, qk, lambda i, j: q[i] @ k[j] / 8**0.5 + bias[i - j, 1])
 
 
 @torch.no_grad()
 def test_alibi_weights_equal_the_papers_formula(qk):
     model, (q, k) = with_large_weights("alibi"), qk
     slope = 2**-8  # of the second of three heads: two from the series for 2, one from the series for 4
-    torch.testing.assert_close(
-        attention_weights(model, q, k),
-        expected_weights(lambda i, j: q[i] @ k[j] / 8**0.5 - slope * (i - j)),
-        atol=1e-5,
-        rtol=0,
-    )
+    assert_weights(model, qk, lambda i, j: q[i] @ k[j] / 8**0.5 - slope * (i - j))
 
 
 @torch.no_grad()
@@ -256,7 +250,7 @@ def test_transformer_xl_weights_equal_the_papers_formula(qk):
         u, v = attention.u[1, 0], attention.v[1, 0]
         return (q[i] @ k[j] + q[i] @ relative_key + u @ k[j] + v @ relative_key) / 8**0.5
 
-    torch.testing.assert_close(attention_weights(model, q, k), expected_weights(score), atol=1e-5, rtol=0)
+    assert_weights(model, qk, score)
 
 
 @torch.no_grad()
@@ -269,7 +263,7 @@ def test_tupe_weights_equal_the_papers_formula(qk):
         positions = (term.uq.weight[head] @ p[i]) @ (term.uk.weight[head] @ p[j])
         return (q[i] @ k[j] + positions) / 16**0.5 + term.relative_bias.weight[i - j, 1]
 
-    torch.testing.assert_close(attention_weights(model, q, k), expected_weights(score), atol=1e-5, rtol=0)
+    assert_weights(model, qk, score)
 
 
 @torch.no_grad()
@@ -290,7 +284,7 @@ def test_deberta_weights_equal_the_papers_formula(qk, monkeypatch):
         qr = attention.wqr.weight[head] @ table[delta(j, i)]
         return (q[i] @ k[j] + q[i] @ kr + k[j] @ qr) / 24**0.5
 
-    torch.testing.assert_close(attention_weights(model, q, k), expected_weights(score), atol=1e-5, rtol=0)
+    assert_weights(model, qk, score)
 
 
 def test_alibi_slopes_are_a_geometric_series():

@@ -19,10 +19,9 @@ from model.rope_scaling import RopeScaling
 from study import __main__ as study_script
 from study.clocks import shown_pairs
 from study.decay import bound, inner, quarter_octaves
-from study.options import options_class
-from study.rotation_examples import VECTORS, exact, random_tokens, scores_at
+from study.rotation_examples import VECTORS, exact, random_tokens
 from study.topic import Table, save_plot
-from study.topics import TOPICS, run
+from study.topics import TOPICS, options_class, run
 from study.trace import Steps, attention_call
 
 REPO = Path(__file__).parents[2]
@@ -65,7 +64,7 @@ def study(monkeypatch, capsys, tmp_path) -> Callable[..., Done]:
         (["rotate", "--plot", "x.nonsense"], "its ending must be one of"),
         (["order", "--words", "a", "rope", "a"], "words is 'a rope a': give at least two different words, each once"),
         (["order", "--words", "rope"], "words is 'rope'"),
-        (["compare", "--dim=2", "--n_heads=1", "--seeds=1"], "head_dim 2: rope_scaling needs"),
+        (["compare", "--dim=2", "--n_heads=1", "--schemes", "rope"], "head_dim 2: rope_scaling needs"),
         (["compare", "--dim=6", "--n_heads=1", "--schemes", "2d"], "head_dim is 6: each half must hold whole pairs"),
         (["compare", "--dim=1048576", "--seeds=1"], "GB"),
         (["compare", "--results", "/proc/nowhere/x.jsonl", "--length=8"], "/proc/nowhere: "),
@@ -203,7 +202,7 @@ def test_the_norm_in_relative_is_that_of_the_query():
     table[:, 0] *= 2  # no rotation: the norm of the first pair doubles
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("study.rotation_examples.precompute_freqs_cis", lambda *_: table)
-        norm = scores_at(tokens, torch.arange(3))["norm"]
+        norm = tokens.scores(torch.arange(3))["norm"]
     q = tokens.wq @ tokens.x
     longer = torch.cat((2 * q[:2], q[2:]))
     torch.testing.assert_close(norm, (longer.norm() / q.norm()).expand(3))

@@ -2,12 +2,12 @@
 
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
+import signal
 
 import numpy as np
 import pytest
+from script_helpers import run_python
+from text_helpers import llama2_tokenizer
 
 from model.text.dataset import Dataset, window_start
 from model.text.prepare import changed_since, prepare
@@ -15,7 +15,6 @@ from model.text.sources import open_documents
 from model.text.tokenizer import SentencePieceTokenizer
 from model.text.train_tokenizer import train_tokenizer
 
-SHAKESPEARE = Path(__file__).parents[3] / "shared/data/tinyshakespeare.txt"
 ENGLISH = "It was the best of times,\n\tit was the worst of times;\r\n\n    it was the age of 日本.\n"
 
 
@@ -51,34 +50,22 @@ def test_the_validation_text_is_the_end_of_the_tokens(tmp_path, tokenizer, fract
     assert 0 <= moved <= max(64, len(text) // 400)  # tokens: less than a chunk
 
 
-def test_tokenizing_in_chunks_gives_the_tokens_of_the_whole_text(tmp_path, tokenizer):
+@pytest.mark.parametrize("adds_space", [False, True])
+def test_tokenizing_in_chunks_gives_the_tokens_of_the_whole_text(tmp_path, tokenizer, adds_space):
+    if adds_space:
+        tokenizer = llama2_tokenizer(tmp_path, ENGLISH)
+        assert tokenizer.adds_space
     text = ENGLISH.replace("日本", "x") * 1000
     data = prepared(tmp_path, tokenizer, text)
     assert [*data.train.tolist(), *data.val[1:].tolist()] == tokenizer.encode(text)
-
-
-@pytest.mark.skipif(not SHAKESPEARE.exists(), reason="needs tinyshakespeare")
-def test_tinyshakespeare_is_split_nearly_as_nanogpt_splits_it(tmp_path):
-    text = SHAKESPEARE.read_bytes().decode()
-    tokenizer = SentencePieceTokenizer(train_tokenizer([text], tmp_path, kind="char"))
-    data = prepare(open_documents([SHAKESPEARE]), tokenizer, context=64, cache_dir=tmp_path)
-    assert len(data.train) + len(data.val) - 2 == 1_115_394
-    assert 111_540 <= len(data.val) - 1 < 1.03 * 111_540
 
 
 def test_each_document_begins_with_bos(tmp_path, tokenizer):
     lines = [f"document {number} it was" for number in range(100)]
     (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": line}) for line in lines), encoding="utf-8")
     data = prepare(open_documents([tmp_path / "a.jsonl"]), tokenizer, context=8, cache_dir=tmp_path, val_fraction=0.5)
-    assert data.train.tolist()[: 2 * len(tokenizer.encode(lines[0]))] == [
-        *tokenizer.encode(lines[0]),
-        *tokenizer.encode(lines[1]),
-    ]
-    both = [*data.train.tolist(), *data.val.tolist()]
-    assert tokenizer.decode(both) == "".join(lines)
-    assert both.count(tokenizer.bos_id) == 100
-    assert data.val[0] == tokenizer.bos_id
-    assert tokenizer.decode(data.val.tolist()) == "".join(lines[50:])
+    assert data.train.tolist() == [token for line in lines[:50] for token in tokenizer.encode(line)]
+    assert data.val.tolist() == [token for line in lines[50:] for token in tokenizer.encode(line)]
 
 
 def test_the_validation_text_may_be_a_separate_file(tmp_path, tokenizer):
@@ -87,21 +74,6 @@ def test_the_validation_text_may_be_a_separate_file(tmp_path, tokenizer):
     assert tokenizer.decode(data.train.tolist()) == ENGLISH
     assert tokenizer.decode(data.val.tolist()) == "another text"
     assert data.val_bytes == 12
-
-
-def test_a_tokenizer_that_adds_a_space_adds_it_once(tmp_path):
-    import sentencepiece
-
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["it was the best of times"] * 9), model_prefix=str(tmp_path / "m"), model_type="bpe",
-        vocab_size=300, byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False,
-        hard_vocab_limit=False, minloglevel=2,
-    )  # fmt: skip
-    tokenizer = SentencePieceTokenizer(tmp_path / "m.model")
-    assert tokenizer.adds_space
-    text = "it was the  best of times " * 3000
-    data = prepared(tmp_path, tokenizer, text)
-    assert [*data.train.tolist(), *data.val[1:].tolist()] == tokenizer.encode(text)
 
 
 def test_texts_that_are_too_short_are_refused_with_the_limits(tmp_path, char):
@@ -123,21 +95,23 @@ def test_texts_that_are_too_short_are_refused_with_the_limits(tmp_path, char):
 
 
 def test_a_second_start_reuses_the_tokens_until_the_text_changes(tmp_path, tokenizer, monkeypatch):
+    def prepare_again(fraction):
+        text = open_documents([tmp_path / "text.txt"])
+        return prepare(text, tokenizer, context=8, cache_dir=tmp_path / "cache", val_fraction=fraction)
+
     first = prepared(tmp_path, tokenizer, ENGLISH * 9)
     status = os.stat(tmp_path / "text.txt")
-
     with monkeypatch.context() as patch:
         patch.setattr(tokenizer, "encode_batch", None)  # nothing is tokenized again
-        for fraction in (0.1, 0.5):
-            text = open_documents([tmp_path / "text.txt"])
-            again = prepare(text, tokenizer, context=8, cache_dir=tmp_path / "cache", val_fraction=fraction)
-            assert again.entry == first.entry
-            assert np.array_equal(again.train, first.train) == (again.fingerprint == first.fingerprint)
-            assert (again.fingerprint == first.fingerprint) == (fraction == 0.1)
+        same, another_split = prepare_again(0.1), prepare_again(0.5)
+    assert same.entry == another_split.entry == first.entry
+    assert np.array_equal(same.train, first.train)
+    assert not np.array_equal(another_split.train, first.train)
+    assert same.fingerprint == first.fingerprint != another_split.fingerprint
 
     (tmp_path / "text.txt").write_bytes((ENGLISH.upper() * 9).encode())
     os.utime(tmp_path / "text.txt", ns=(status.st_atime_ns, status.st_mtime_ns + 1))
-    changed = prepare(open_documents([tmp_path / "text.txt"]), tokenizer, context=8, cache_dir=tmp_path / "cache")
+    changed = prepare_again(0.1)
     assert changed.entry != first.entry
     assert changed.fingerprint != first.fingerprint
 
@@ -180,10 +154,9 @@ def test_files_that_changed_since_they_were_tokenized_are_named(tmp_path, tokeni
     assert changed_since(data) == [str(tmp_path / name) for name in names[:3]]
 
 
-def test_the_fingerprint_depends_on_text_split_and_tokenizer_only(tmp_path, tokenizer, char):
+def test_the_fingerprint_depends_on_text_and_tokenizer_but_not_on_the_path(tmp_path, tokenizer, char):
     first = prepared(tmp_path, tokenizer, ENGLISH * 2).fingerprint
     assert prepared(tmp_path, char, ENGLISH * 2).fingerprint != first
-    assert prepared(tmp_path, tokenizer, ENGLISH * 2, val_fraction=0.5).fingerprint != first
     assert prepared(tmp_path, tokenizer, ENGLISH * 3).fingerprint != first
     (tmp_path / "elsewhere").mkdir()
     assert prepared(tmp_path / "elsewhere", tokenizer, ENGLISH * 2).fingerprint == first
@@ -204,16 +177,12 @@ def test_a_damaged_cache_entry_is_made_again(tmp_path, tokenizer, file, old, new
     content = (first.entry / file).read_bytes()
     (first.entry / file).write_bytes(new if old is None else content.replace(old, new))
     text = open_documents([tmp_path / "text.txt"])
-    again = prepare(text, tokenizer, context=8, cache_dir=tmp_path / "cache")
+    prepare(text, tokenizer, context=8, cache_dir=tmp_path / "cache")
     assert (first.entry / file).read_bytes() == content
-    assert again.fingerprint == first.fingerprint
 
 
 def test_an_interrupted_preparation_leaves_nothing_in_the_cache(tmp_path, tokenizer, monkeypatch):
-    def fail(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(tokenizer, "encode_batch", fail)
+    monkeypatch.setattr(tokenizer, "encode_batch", lambda *_: signal.raise_signal(signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         prepared(tmp_path, tokenizer, ENGLISH * 2)
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["locks"]
@@ -234,10 +203,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path, tokenizer):
     pytest.importorskip("resource")
     for name, count in (("small", 50_000), ("large", 500_000)):  # 1.3 and 13 MB: 2.5 million tokens and more
         (tmp_path / name).write_text("It was the best of times, " * count, encoding="utf-8")
-    command = [sys.executable, "-c", MEMORY, tokenizer.path, tmp_path / "small", tmp_path / "large"]
-    done = subprocess.run(
-        command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True, encoding="utf-8"
-    )
+    done = run_python("-c", MEMORY, tokenizer.path, tmp_path / "small", tmp_path / "large", check=True)
     small, large = map(int, done.stdout.split())
     assert large < small + 30  # MB; a list of the ids of the large text would take over 100
 

@@ -4,6 +4,7 @@ import gzip
 import random
 
 import pytest
+from text_helpers import join_chunks
 
 from model.text.readers import split_documents
 from model.text.separators import recognize
@@ -22,13 +23,8 @@ def stories(count, seed=1):
 
 
 def documents(text, separator, block_size=7):
-    joined: list[str] = []
     blocks = [text[i : i + block_size] for i in range(0, len(text), block_size)]
-    for chunk in split_documents(blocks, separator or None):
-        if chunk.starts_document:
-            joined.append("")
-        joined[-1] += chunk.text
-    return joined
+    return join_chunks(split_documents(blocks, separator or None))
 
 
 @pytest.mark.parametrize(
@@ -106,31 +102,25 @@ TEXTS = {
     "percentages": "".join(f"It is {i}%\nof all.\n" for i in range(20)),
     "a program about tokens": "".join(f'    token{i} = "<|endoftext|>"\n' for i in range(20)),
     "an article about tokens": "Each text ends in the <|endoftext|> token, and the `<|endoftext|>` token is one.\n" * 9,
+    "lines about tokens": "This text ends in <|endoftext|>\n" * 9,
     "HTML": "".join(f"<p><s>{i} euros.</s>\n<s>{i}.50</s>\n half of it</p>\n" for i in range(20)),
     "Chinese": "天下大势，分久必合，合久必分。\n\n　　周末七国分争，并入于秦。\n" * 30,
     "one separator": "\n<|endoftext|>\n".join(stories(2)),
+}
+# What the note on a likely separator tells
+NOTES = {
+    "Markdown with long rules": ["-" * 20 + ", 40 times", f'give doc_separator = "\\n{"-" * 20}\\n" in a config'],
+    "scenes": ["*****, 29 times", 'give doc_separator = "\\n*****\\n" in a config'],
+    "pages": ["form feeds, 19 times", 'give doc_separator = "\\f" in a config'],
 }
 
 
 @pytest.mark.parametrize("kind", TEXTS)
 def test_texts_without_a_certain_separator_are_not_split(kind):
-    assert recognize([TEXTS[kind]], is_all=True).separator == ""
-
-
-@pytest.mark.parametrize(
-    ("kind", "words"),
-    [
-        (
-            "Markdown with long rules",
-            ("-" * 20 + ", 40 times, may separate", f'give doc_separator = "\\n{"-" * 20}\\n" in a config'),
-        ),
-        ("scenes", ("*****, 29 times, may separate", 'give doc_separator = "\\n*****\\n" in a config')),
-        ("pages", ("form feeds, 19 times, may separate", 'give doc_separator = "\\f" in a config')),
-    ],
-)
-def test_for_a_likely_separator_a_note_names_the_setting(kind, words):
-    note = recognize([TEXTS[kind]], is_all=True).note
-    assert all(part in note for part in words)
+    found = recognize([TEXTS[kind]], is_all=True)
+    assert found.separator == ""
+    for part in NOTES.get(kind, []):
+        assert part in found.note
 
 
 def test_a_separator_in_less_than_half_of_the_files_is_not_certain():

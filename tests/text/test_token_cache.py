@@ -25,12 +25,12 @@ def use_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
 
-    def use(run, text, context=8):
+    def use(run, text):
         Path(run).mkdir(exist_ok=True)
         Path(f"{run}.txt").write_text(text, encoding="utf-8")
         documents = open_documents([f"{run}.txt"])
         file = cached_tokenizer(documents, cache_home(), "bpe", 300)
-        data = prepare(documents, load_tokenizer(file), context=context, cache_dir=cache_home())
+        data = prepare(documents, load_tokenizer(file), context=8, cache_dir=cache_home())
         for entry in (file.parent, data.entry):
             note_use(entry, Path(run))
         return data
@@ -101,32 +101,29 @@ def test_the_unfinished_entry_of_a_killed_process_is_discarded(tmp_path):
     assert sorted(path.name for path in (tmp_path / "tokens-1").iterdir()) == ["about.json", "content"]
 
 
-def test_a_full_or_read_only_disk_is_an_error_that_tells_how_to_move_the_cache(tmp_path):
-    def fill(directory):
-        raise OSError(28, "No space left on device", str(directory / "tokens.bin"))
+def test_a_disk_error_tells_how_to_move_the_cache_unless_it_is_of_another_file(tmp_path):
+    def failing(error):
+        def fill(_):
+            raise error
 
+        return fill
+
+    in_cache = OSError(28, "No space left on device", str(tmp_path / ".tokens-1.tmp" / "tokens.bin"))
     with pytest.raises(ValueError, match=r"tokens.bin: No space left on device: .* XDG_CACHE_HOME"):
-        make_entry(tmp_path / "tokens-1", ["x"], fill, lambda: False)
+        make_entry(tmp_path / "tokens-1", ["x"], failing(in_cache), lambda: False)
     assert [path.name for path in tmp_path.iterdir()] == ["locks"]
+    text = PermissionError(13, "Permission denied", "/elsewhere/text.txt")
+    with pytest.raises(PermissionError, match=r"/elsewhere/text\.txt"):
+        make_entry(tmp_path / "tokens-1", ["x"], failing(text), lambda: False)
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="XDG_CACHE_HOME"):
-        make_entry(tmp_path / "file" / "tokens-1", ["x"], fill, lambda: False)
-
-
-def test_a_text_without_read_permission_is_not_reported_as_a_cache_error(tmp_path):
-    def fill(directory):
-        raise PermissionError(13, "Permission denied", "/elsewhere/text.txt")
-
-    with pytest.raises(PermissionError, match=r"/elsewhere/text\.txt"):
-        make_entry(tmp_path / "tokens-1", ["x"], fill, lambda: False)
+        make_entry(tmp_path / "file" / "tokens-1", ["x"], failing(text), lambda: False)
 
 
 def test_file_names_that_are_not_utf8_can_be_cached_and_listed(use_cache, tmp_path):
-    name = os.fsdecode(b"caf\xe9.txt")
+    name = os.fsdecode(b"caf\xe9")
     try:
-        Path(name).write_text(TEXT, encoding="utf-8")
+        use_cache(name, TEXT)
     except OSError:
         pytest.skip("this file system takes UTF-8 names only")
-    file = cached_tokenizer(open_documents([name]), cache_home(), "bpe", 300)
-    prepare(open_documents([name]), load_tokenizer(file), context=8, cache_dir=cache_home())
     assert [entry.sources for entry in cache_entries(cache_home())] == 2 * [[str(tmp_path / "caf\\xe9.txt")]]

@@ -2,18 +2,19 @@
 
 import json
 import random
+import re
 import struct
 from pathlib import Path
 
 import pytest
 import sentencepiece
+from text_helpers import llama2_tokenizer
 
 from model.text.hf_tokenizer import HFTokenizer
 from model.text.llama2c_tokenizer import Llama2cTokenizer
 from model.text.tokenizer import SentencePieceTokenizer, file_content
 from model.text.train_tokenizer import train_tokenizer
 
-SHAKESPEARE = Path(__file__).parents[3] / "shared/data/tinyshakespeare.txt"
 ENGLISH = "It was the best of times,\n\tit was the worst of times;\r\n\n    it was the age of wisdom.\n" * 40
 HARD = [
     "",
@@ -52,13 +53,7 @@ def char(folder):
 
 @pytest.fixture(scope="module")
 def published(folder):
-    """A model with Llama 2's settings: a space before the text, bytes for unknown characters."""
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(ENGLISH.splitlines()), model_prefix=str(folder / "published"), model_type="bpe",
-        vocab_size=330, byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False,
-        hard_vocab_limit=False, minloglevel=2,
-    )  # fmt: skip
-    return SentencePieceTokenizer(folder / "published.model")
+    return llama2_tokenizer(folder, ENGLISH)
 
 
 @pytest.fixture(scope="module")
@@ -135,31 +130,29 @@ def test_decoding_returns_the_encoded_text_in_every_format(tokenizer):
     for text in ["It was the best.", "  two\n\nlines ", "日本 😀", " "]:
         ids = tokenizer.encode(text)
         assert ids[0] == tokenizer.bos_id
-        assert tokenizer.decode(ids) == text
-        assert tokenizer.decode([*ids, *tokenizer.eos_ids]) == text
+        assert tokenizer.decode([*ids, *tokenizer.eos_ids]) == tokenizer.decode(ids) == text
+    joined = tokenizer.decode(tokenizer.encode("b", bos=False) + tokenizer.encode("a", bos=False))
+    assert joined == ("b a" if tokenizer.adds_space else "ba")
 
 
-HALVES = ["\ud800", "a\udfffb", "\ud83d\ude00", "<s>\udc80"]
-
-
-@pytest.mark.parametrize("text", HALVES, ids=ascii)
-@pytest.mark.parametrize("method", ["encode", "encode_batch", "encode_control", "encode_literal"])
-def test_half_of_a_surrogate_pair_is_refused_with_its_position(tokenizer, method, text):
+@pytest.mark.parametrize("text", ["\ud800", "a\udfffb", "\ud83d\ude00"], ids=ascii)
+def test_half_of_a_surrogate_pair_is_refused_with_its_position(tokenizer, text):
     index = next(index for index, character in enumerate(text) if character > "\ud7ff")
-    with pytest.raises(ValueError, match=r"^the text is not UTF-8: .*half of a surrogate pair") as error:
-        getattr(tokenizer, method)(["fine", text] if method == "encode_batch" else text)
-    assert f"character {index} is {text[index]!r}" in str(error.value)
-    assert "\n" not in str(error.value)
+    message = rf"^the text is not UTF-8: its character {index} is {re.escape(ascii(text[index]))}, half of [^\n]*$"
+    for encode in (tokenizer.encode, tokenizer.encode_control, tokenizer.encode_literal):
+        with pytest.raises(ValueError, match=message):
+            encode(text)
+    with pytest.raises(ValueError, match=message):
+        tokenizer.encode_batch(["fine", text])
 
 
 def test_streamed_text_equals_decoded_text(tokenizer):
     draw = random.Random(2)
-    cases = [tokenizer.encode(text) for text in [*HARD, ENGLISH[:300]] if text]
+    cases = [tokenizer.encode(text) for text in [*HARD, ENGLISH[:300]]]
     cases += [tokenizer.encode(random_text(draw, 20), bos=False) for _ in range(50)]
     # Ids that no text encodes to: incomplete characters, control ids within the text, bytes in any order.
-    cases += [[draw.randrange(tokenizer.vocab_size) for _ in range(draw.randint(1, 40))] for _ in range(300)]
+    cases += [[draw.randrange(tokenizer.vocab_size) for _ in range(draw.randint(0, 40))] for _ in range(300)]
     cases += [[draw.randrange(3, 259) for _ in range(12)] for _ in range(200)]
-    cases += [[], [tokenizer.bos_id]]
     stream = tokenizer.stream()
     for ids in cases:
         pieces = [stream.push(token) for token in ids]
@@ -170,8 +163,6 @@ def test_streaming_emits_complete_characters_as_early_as_possible(bpe):
     stream = bpe.stream()
     pieces = [stream.push(token) for token in bpe.encode("was 😀 it", bos=False)]
     assert "".join(pieces) == "was 😀 it"  # nothing is left for flush
-    assert "\ufffd" not in "".join(pieces)
-    assert stream.flush() == ""
     assert pieces[0] != ""
 
 
@@ -194,16 +185,18 @@ def test_llama2c_encodes_like_the_model_it_was_converted_from(llama2c, published
     for text in texts:
         assert llama2c.encode(text) == published.encode(text), text
         assert llama2c.decode(llama2c.encode(text)) == text
-    assert llama2c.bos_id == 1
-    assert llama2c.eos_ids[0] == 2
+    assert (llama2c.bos_id, llama2c.eos_ids) == (published.bos_id, published.eos_ids)
+    for size in (llama2c.vocab_size - 1, llama2c.vocab_size + 1):
+        with pytest.raises(ValueError, match=str(size)):
+            Llama2cTokenizer(llama2c.path, size)
 
 
 @pytest.mark.parametrize(
     ("pieces", "complaint"),
     [
-        ([b" ", b"a", b"a"], "pieces that SentencePiece does not allow"),
-        ([b" ", b"\xe9"], "pieces that SentencePiece does not allow"),
-        ([b" ", b""], "pieces that SentencePiece does not allow"),
+        ([b" ", b"a", b"a"], "does not allow"),
+        ([b" ", b"\xe9"], "does not allow"),
+        ([b" ", b""], "does not allow"),
         ([b"a", b" a"], "no piece for the space"),
     ],
 )
@@ -211,14 +204,8 @@ def test_a_llama2c_file_that_sentencepiece_would_read_otherwise_is_refused(tmp_p
     first = [b"<unk>", b"<s>", b"</s>", *(f"<0x{byte:02X}>".encode() for byte in range(256))]
     content = b"".join(struct.pack("<fi", -i, len(piece)) + piece for i, piece in enumerate([*first, *pieces]))
     (tmp_path / "t.bin").write_bytes(struct.pack("<i", 9) + content)
-    with pytest.raises(ValueError, match=rf"t\.bin has {complaint}[^\n]*$"):
+    with pytest.raises(ValueError, match=rf"t\.bin has [^\n]*{complaint}[^\n]*$"):
         Llama2cTokenizer(tmp_path / "t.bin", 259 + len(pieces))
-
-
-def test_a_llama2c_file_with_another_vocabulary_size_is_refused(llama2c):
-    for size in (llama2c.vocab_size - 1, llama2c.vocab_size + 1):
-        with pytest.raises(ValueError, match=str(size)):
-            Llama2cTokenizer(llama2c.path, size)
 
 
 @pytest.mark.parametrize("name", ["byte_level", "byte_fallback"])
@@ -228,49 +215,40 @@ def test_special_tokens_of_a_tokenizer_json(name, folder):
     assert tokenizer.encode("") == [1]
     assert tokenizer.encode("it was") == [1, *tokenizer.encode("it was", bos=False)]
     assert 3 in tokenizer.encode("it<end of turn>")
-    assert "end of turn" not in tokenizer.decode(tokenizer.encode("it<end of turn>"))
+    assert tokenizer.decode(tokenizer.encode("it<end of turn>")) == "it"
 
 
-def test_bos_is_read_from_tokenizer_config_json(folder, tmp_path):
-    tokenizers = pytest.importorskip("tokenizers")
-    hf_tokenizer(folder, "byte_level")
-    model = tokenizers.Tokenizer.from_file(str(folder / "byte_level/tokenizer.json"))
-    model.post_processor = tokenizers.processors.ByteLevel()
-    model.save(str(tmp_path / "tokenizer.json"))
+def test_bos_is_read_from_the_post_processor_or_tokenizer_config_json(folder, tmp_path):
+    content = json.loads(hf_tokenizer(folder, "byte_level").path.read_bytes())
+
+    def tokenizer(settings):
+        (tmp_path / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+        return HFTokenizer(tmp_path / "tokenizer.json")
+
+    content["post_processor"]["special_tokens"]["<begin>"]["ids"] = [2**31]
+    with pytest.raises(ValueError, match="begins a text with token 2147483648, but has only"):
+        tokenizer({})
+    content["post_processor"] = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
     with pytest.raises(ValueError, match="names no BOS"):
-        HFTokenizer(tmp_path / "tokenizer.json")
-    settings = tmp_path / "tokenizer_config.json"
-    settings.write_text('{"bos_token": "<begin>"}', encoding="utf-8")
-    tokenizer = HFTokenizer(tmp_path / "tokenizer.json")
-    assert tokenizer.encode("it")[0] != 1  # the post-processor in the file adds nothing
-    assert tokenizer.encode("") == [1]
-    settings.write_text('{"bos_token": "<begin>", "add_bos_token": true}', encoding="utf-8")
-    assert HFTokenizer(tmp_path / "tokenizer.json").encode("it")[0] == 1
+        tokenizer({})
+    without_bos = tokenizer({"bos_token": "<begin>"})
+    assert without_bos.encode("it")[0] != 1  # the post-processor in the file adds nothing
+    assert without_bos.encode("") == [1]
+    assert tokenizer({"bos_token": "<begin>", "add_bos_token": True}).encode("it")[0] == 1
 
 
 def test_truncation_padding_and_dropout_of_a_tokenizer_json_are_switched_off(folder, tmp_path):
     tokenizer = hf_tokenizer(folder, "byte_level")
-    for name, setting in {
-        "truncation": {"direction": "Right", "max_length": 8, "strategy": "LongestFirst", "stride": 0},
-        "padding": {"strategy": {"Fixed": 30}, "direction": "Right", "pad_id": 0, "pad_type_id": 0, "pad_token": "x"},
-        "dropout": 0.9,
-    }.items():
-        content = json.loads(tokenizer.path.read_bytes())
-        (content["model"] if name == "dropout" else content)[name] = setting
-        (tmp_path / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
-        changed = HFTokenizer(tmp_path / "tokenizer.json")
-        assert changed.encode_batch(["it", ENGLISH]) == tokenizer.encode_batch(["it", ENGLISH])
-        assert file_content(changed) == changed.path.read_bytes()
-
-
-def test_a_bos_outside_the_vocabulary_is_refused(folder, tmp_path):
-    tokenizers = pytest.importorskip("tokenizers")
-    hf_tokenizer(folder, "byte_level")
-    model = tokenizers.Tokenizer.from_file(str(folder / "byte_level/tokenizer.json"))
-    model.post_processor = tokenizers.processors.TemplateProcessing("<begin> $A", None, [("<begin>", 2_147_483_648)])
-    model.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(ValueError, match="begins a text with token 2147483648, but has only"):
-        HFTokenizer(tmp_path / "tokenizer.json")
+    content = json.loads(tokenizer.path.read_bytes())
+    content["model"]["dropout"] = 0.9
+    content["truncation"] = {"direction": "Right", "max_length": 8, "strategy": "LongestFirst", "stride": 0}
+    content["padding"] = {"strategy": {"Fixed": 30}, "direction": "Right", "pad_id": 0, "pad_type_id": 0}
+    content["padding"]["pad_token"] = "x"
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    changed = HFTokenizer(tmp_path / "tokenizer.json")
+    assert changed.encode_batch(["it", ENGLISH]) == tokenizer.encode_batch(["it", ENGLISH])
+    assert file_content(changed) == changed.path.read_bytes()
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00junk" * 9, b"{}", "日本".encode()])
@@ -282,8 +260,3 @@ def test_a_file_in_another_format_is_refused_in_one_line(content, tmp_path):
         with pytest.raises(ValueError, match="tokenizer") as error:
             read(file)
         assert "\n" not in str(error.value)
-
-
-def test_adds_space_is_true_where_encoding_puts_a_space_before_the_text(tokenizer):
-    joined = tokenizer.decode(tokenizer.encode("b", bos=False) + tokenizer.encode("a", bos=False))
-    assert joined == ("b a" if tokenizer.adds_space else "ba")

@@ -6,12 +6,12 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from damage import change_json
 from script_helpers import run_in_process
 
 import generate as generate_script
 from model import KVCache, ModelArgs, Transformer, generate
-from model.decoding.chat import open_chat
-from model.weights import load_args, load_model, load_tokenizer, open_checkpoint, save_model, save_tokenizer
+from model.weights import load_model, load_tokenizer, open_checkpoint, save_model, save_tokenizer
 from model.weights.tensors import load_tensors
 from model.weights.tokenizers import check_size
 
@@ -22,7 +22,15 @@ SIZES = {
     "bos_token_id": None, "eos_token_id": None, "pad_token_id": None,
 }  # fmt: skip
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "rope_theta": 1e6}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "rope_theta": 5e5}
 CONFIGS = {
+    "llama": ("Llama", {}),
+    "llama tied": ("Llama", {"tie_word_embeddings": True}),
+    "llama theta": ("Llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}),
+    "llama linear": ("Llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}}),
+    "llama3": ("Llama", {"rope_parameters": {**LLAMA3, "original_max_position_embeddings": 16}}),
+    "llama yarn": ("Llama", {"rope_parameters": {**YARN, "beta_fast": 8, "beta_slow": 1}}),
+    "llama mscale": ("Llama", {"rope_parameters": {**YARN, "mscale": 0.7, "mscale_all_dim": 1.3}}),
     "mistral": ("Mistral", {"sliding_window": None, "head_dim": 10}),
     "mistral with a window": ("Mistral", {"sliding_window": CONTEXT}),
     "qwen2": ("Qwen2", {"use_sliding_window": False, "sliding_window": 7, "max_window_layers": 1}),
@@ -30,15 +38,7 @@ CONFIGS = {
     "qwen3": ("Qwen3", {"head_dim": 10, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),
     "qwen3 tied": ("Qwen3", {"head_dim": 32, "tie_word_embeddings": True}),
 }
-WRITTEN = {"Mistral": "llama", "Qwen2": "qwen2", "Qwen3": "qwen3"}
-
-
-@pytest.fixture(scope="module")
-def transformers():
-    library = pytest.importorskip("transformers")
-    library.logging.set_verbosity_error()
-    library.logging.disable_progress_bar()
-    return library
+WRITTEN = {"Llama": "llama", "Mistral": "llama", "Qwen2": "qwen2", "Qwen3": "qwen3"}
 
 
 def saved_by_transformers(transformers, directory, family, **changes):
@@ -96,6 +96,20 @@ def test_a_round_trip_keeps_every_byte_and_the_family(transformers, tmp_path, fa
     assert (load_model(tmp_path / "once")(tokens) - expected).abs().max() <= 1e-5 * (expected.max() - expected.min())
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@torch.no_grad()
+def test_shards_in_half_precision_load_with_equal_logits(transformers, tmp_path, dtype):
+    saved = saved_by_transformers(transformers, tmp_path / "float32", "Llama")
+    saved.to(dtype).save_pretrained(tmp_path / "shards", max_shard_size="20kB")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "shards", dtype=torch.float32)
+    assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 2
+    tokens = torch.randint(37, (1, CONTEXT))
+    expected = theirs(tokens).logits
+    logits = load_model(tmp_path / "shards")(tokens)
+    assert (logits - expected).abs().max() <= 1e-5 * (expected.max() - expected.min())
+    assert {p.dtype for p in load_model(tmp_path / "shards", dtype="stored").parameters()} == {dtype}
+
+
 @pytest.mark.parametrize(
     ("family", "changes"), [("Mistral", {}), ("Qwen2", {"use_sliding_window": True, "max_window_layers": 1})]
 )
@@ -111,83 +125,19 @@ def test_a_context_limited_to_the_sliding_window_gives_equal_logits(transformers
         ours(tokens)
 
 
-@pytest.mark.parametrize("flag", ["qkv_bias", "qk_norm"])
-@torch.no_grad()
-def test_a_network_of_ours_opens_in_transformers(small_args, transformers, tmp_path, flag):
-    model = Transformer(small_args(max_seq_len=CONTEXT, **{flag: True})).eval()
-    for weight in model.parameters():
-        weight.uniform_(-0.5, 1) if weight.ndim == 1 else weight.normal_(std=0.2)
-    save_model(model, tmp_path)
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
-    tokens = torch.randint(37, (2, CONTEXT))
-    expected = theirs(tokens).logits
-    assert (model(tokens) - expected).abs().max() <= 1e-5 * (expected.max() - expected.min())
-    assert load_args(tmp_path) == model.args
-
-
+TEMPLATE = r"""
+{%- for message in messages %}
+    {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\n' }}
+{%- endif %}
+"""
 # As in the tokenizer.json of Qwen2 and Qwen3
 PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-QWEN2_TEMPLATE = r"""
-{%- if tools %}
-    {{- '<|im_start|>system\n# Tools\n' }}
-    {%- for tool in tools %}{{- tool | tojson }}{%- endfor %}
-    {{- '<|im_end|>\n' }}
-{%- elif messages[0]['role'] == 'system' %}
-    {{- '<|im_start|>system\n' + messages[0]['content'] + '<|im_end|>\n' }}
-{%- else %}
-    {{- '<|im_start|>system\nYou lay rope.<|im_end|>\n' }}
-{%- endif %}
-{%- for message in messages %}
-    {%- if message.role == "user" or (message.role == "assistant" and not message.tool_calls) %}
-        {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}
-    {%- elif message.role == "assistant" %}
-        {{- '<|im_start|>' + message.role }}
-        {%- for tool_call in message.tool_calls %}{{- tool_call.function.arguments | tojson }}{%- endfor %}
-        {{- '<|im_end|>\n' }}
-    {%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|im_start|>assistant\n' }}
-{%- endif %}
-"""
-QWEN3_TEMPLATE = r"""
-{%- if messages[0].role == 'system' %}
-    {{- '<|im_start|>system\n' + messages[0].content + '<|im_end|>\n' }}
-{%- endif %}
-{%- set ns = namespace(multi_step_tool=true, last_query_index=messages|length - 1) %}
-{%- for message in messages[::-1] %}
-    {%- set index = (messages|length - 1) - loop.index0 %}
-    {%- if ns.multi_step_tool and message.role == "user" and message.content is string and not
-        (message.content.startswith('<tool_response>') and message.content.endswith('</tool_response>')) %}
-        {%- set ns.multi_step_tool = false %}
-        {%- set ns.last_query_index = index %}
-    {%- endif %}
-{%- endfor %}
-{%- for message in messages %}
-    {%- if message.role == "user" %}
-        {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>' + '\n' }}
-    {%- elif message.role == "assistant" %}
-        {%- set content = message.content %}
-        {%- if '</think>' in content %}
-            {%- set content = content.split('</think>')[-1].lstrip('\n') %}
-        {%- endif %}
-        {{- '<|im_start|>' + message.role + '\n' }}
-        {%- if loop.index0 > ns.last_query_index and loop.last %}
-            {{- '<think>\n\n</think>\n\n' }}
-        {%- endif %}
-        {{- content + '<|im_end|>\n' }}
-    {%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|im_start|>assistant\n' }}
-    {%- if enable_thinking is defined and enable_thinking is false %}
-        {{- '<think>\n\n</think>\n\n' }}
-    {%- endif %}
-{%- endif %}
-"""
 TEXTS = ["", " ", "the rope", "it's  O'Brien's\n\n\n 12345 ropes\r\n", "\tx  \n y", "<|im_end|> no"]
 TEXTS += ["日本語 🧵 cafe\u0301 ＡＢ"]
 
@@ -213,7 +163,7 @@ def qwen_tokenizer(tmp_path_factory):
     tokenizer.save(str(directory / "tokenizer.json"))
     config = {
         "tokenizer_class": "Qwen2Tokenizer", "add_bos_token": False, "add_prefix_space": False, "bos_token": None,
-        "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "chat_template": QWEN2_TEMPLATE,
+        "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "chat_template": TEMPLATE,
     }  # fmt: skip
     (directory / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
     end, _, turn_end = (tokenizer.token_to_id(name) for name in CONTROL)
@@ -249,9 +199,7 @@ def test_a_tokenizer_of_qwens_kind_encodes_as_transformers_does(qwen):
 
 def test_without_a_bos_none_is_put_before_a_text_even_if_nothing_processes_it(qwen, tmp_path):
     shutil.copytree(qwen[0], tmp_path / "model")
-    file = tmp_path / "model" / "tokenizer.json"
-    content = json.loads(file.read_text(encoding="utf-8"))
-    file.write_text(json.dumps(content | {"post_processor": None}), encoding="utf-8")
+    change_json(tmp_path / "model" / "tokenizer.json", post_processor=None)
     (tmp_path / "model" / "tokenizer_config.json").write_text('{"eos_token": "<|im_end|>"}', encoding="utf-8")
     assert load_tokenizer(tmp_path / "model").encode("the rope") == load_tokenizer(qwen[0]).encode("the rope")
 
@@ -270,25 +218,6 @@ def test_a_saved_tokenizer_of_qwens_kind_still_has_no_bos(qwen, tmp_path):
     before, after = load_tokenizer(directory), load_tokenizer(tmp_path / "copy")
     assert (after.bos_id, after.eos_ids) == (before.bos_id, before.eos_ids)
     assert after.encode("the rope") == before.encode("the rope")
-
-
-@pytest.mark.parametrize("template", [QWEN2_TEMPLATE, QWEN3_TEMPLATE], ids=["qwen2", "qwen3"])
-def test_chat_templates_like_qwens_give_the_tokens_that_transformers_gives(qwen, tmp_path, template):
-    directory, theirs = qwen
-    shutil.copytree(directory, tmp_path / "model")
-    (tmp_path / "model" / "chat_template.jinja").write_text(template, encoding="utf-8")
-    for system in (None, "Be brief."):
-        tokenizer = load_tokenizer(directory)
-        chat = open_chat(tmp_path / "model", tokenizer, system)
-        messages = [{"role": "user", "content": "the rope?"}]
-        more = [{"role": "assistant", "content": "It is\n\nlaid."}, {"role": "user", "content": "where"}]
-        for conversation in (messages, messages + more):
-            whole = [{"role": "system", "content": system}] * (system is not None) + conversation
-            expected = theirs.apply_chat_template(
-                whole, chat_template=template, add_generation_prompt=True, return_dict=False
-            )
-            assert chat.encode(conversation) == expected
-        assert theirs.convert_tokens_to_ids("<|im_end|>") in tokenizer.eos_ids
 
 
 @pytest.mark.parametrize("flags", [(), ("--chat",), ("--dtype", "int8"), ("--endless",)], ids=" ".join)

@@ -26,27 +26,6 @@ def test_rows_of_each_head_move_from_pairs_to_halves():
     assert torch.equal(to_pairs(expected, 6), rows)
 
 
-def test_both_layouts_give_the_same_scores():
-    """Rotating pairs (i, i + D/2) of the permuted rows equals rotating pairs (2i, 2i + 1) of the original rows."""
-    D, dim = 8, 5
-    wq, wk = torch.randn(2, D, dim, dtype=torch.float64)
-    x, y = torch.randn(2, dim, dtype=torch.float64)
-    angles = torch.rand(D // 2, dtype=torch.float64)
-
-    def pairs(v, angle):
-        return torch.view_as_real(torch.view_as_complex(v.view(-1, 2)) * torch.exp(1j * angle * angles)).flatten()
-
-    def halves(v, angle):
-        a, b = v.chunk(2)
-        cos, sin = torch.cos(angle * angles), torch.sin(angle * angles)
-        return torch.cat((a * cos - b * sin, a * sin + b * cos))
-
-    ours = pairs(wq @ x, 3) @ pairs(wk @ y, 7)
-    theirs = halves(to_halves(wq, D) @ x, 3) @ halves(to_halves(wk, D) @ y, 7)
-    assert torch.allclose(ours, theirs)
-    assert not torch.allclose(ours, halves(wq @ x, 3) @ halves(wk @ y, 7))
-
-
 def test_check_shapes_lists_all_problems_in_one_line():
     expected = {"a": (2, 3), "b": (4,), **{f"n{i}": (1,) for i in range(20)}}
     with pytest.raises(ValueError, match="DIR does not match") as error:

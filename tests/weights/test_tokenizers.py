@@ -6,6 +6,8 @@ import shutil
 import struct
 
 import pytest
+from damage import change_json
+from tokenizer_helpers import LOSSLESS, trained_by_sentencepiece
 
 from model.decoding.chat import open_chat
 from model.text.llama2c_tokenizer import Llama2cTokenizer
@@ -28,8 +30,7 @@ def trained(request, tmp_path_factory):
     return directory / "run"
 
 
-def test_transformers_encodes_and_decodes_as_we_do(trained, tmp_path):
-    transformers = pytest.importorskip("transformers")
+def test_transformers_encodes_and_decodes_as_we_do(transformers, trained, tmp_path):
     # AutoTokenizer needs the model's configuration.
     run = shutil.copytree(trained, tmp_path / "run")
     (run / "config.json").write_text(
@@ -57,7 +58,7 @@ def test_the_chat_template_is_saved_with_the_tokenizer(trained, tmp_path, form, 
     if place == "chat_template.jinja":
         (source / place).write_text(template, encoding="utf-8")
     else:
-        (source / place).write_text(json.dumps(config | {"chat_template": template}), encoding="utf-8")
+        change_json(source / place, chat_template=template)
     save_tokenizer(load_tokenizer(source), tmp_path / "target")
     for directory in (source, tmp_path / "target"):
         tokenizer = load_tokenizer(directory)
@@ -75,44 +76,8 @@ def test_other_programs_put_no_space_before_a_text(trained):
     assert (config["bos_token"], config["eos_token"], config["unk_token"]) == ("<s>", "</s>", "<unk>")
 
 
-def test_the_gguf_package_reads_the_same_tokens(trained):
-    """llama.cpp's converter uses this package."""
-    gguf = pytest.importorskip("gguf")
-    special = gguf.SpecialVocab(trained, load_merges=False)
-    assert special.special_token_ids == {"bos": 1, "eos": 2, "unk": 0}
-    ours = load_tokenizer(trained)
-    tokens = list(gguf.SentencePieceVocab(trained).all_tokens())
-    assert len(tokens) == ours.vocab_size
-    kinds = gguf.TokenType
-    assert [kind for _, _, kind in tokens[:3]] == [kinds.UNKNOWN, kinds.CONTROL, kinds.CONTROL]
-    assert {kind for _, _, kind in tokens[3:259]} == {kinds.BYTE}
-    assert all(
-        text.decode().replace("\u2581", " ") == ours.decode([i]) for i, (text, *_) in enumerate(tokens) if i > 258
-    )
-
-
-def test_the_saved_tokenizer_json_encodes_alike(trained, tmp_path):
-    pytest.importorskip("tokenizers")
-    run = shutil.copytree(trained, tmp_path / "run")
-    ours = load_tokenizer(run)
-    (run / "tokenizer.model").unlink()
-    other = load_tokenizer(run, ours.vocab_size)
-    for text in SAMPLES:
-        assert other.encode(text) == ours.encode(text)
-    assert other.eos_ids == ours.eos_ids
-
-
-def test_a_tokenizer_that_puts_a_space_before_the_text_keeps_it(tmp_path):
-    transformers = pytest.importorskip("transformers")
-    from sentencepiece import SentencePieceTrainer
-
-    (tmp_path / "t.txt").write_text(TEXT, encoding="utf-8")
-    SentencePieceTrainer.train(
-        input=str(tmp_path / "t.txt"), model_prefix=str(tmp_path / "tokenizer"), vocab_size=330, model_type="bpe",
-        byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False, minloglevel=2,
-        hard_vocab_limit=False,
-    )  # fmt: skip
-    ours = load_tokenizer(tmp_path)
+def test_a_tokenizer_that_puts_a_space_before_the_text_keeps_it(transformers, tmp_path):
+    ours = load_tokenizer(trained_by_sentencepiece(tmp_path, TEXT, **LOSSLESS, vocab_size=330))
     save_tokenizer(ours, tmp_path / "run")
     (tmp_path / "run" / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "run")
@@ -122,14 +87,8 @@ def test_a_tokenizer_that_puts_a_space_before_the_text_keeps_it(tmp_path):
 
 
 def test_a_unigram_tokenizer_gets_no_tokenizer_json(tmp_path):
-    from sentencepiece import SentencePieceTrainer
-
-    (tmp_path / "t.txt").write_text(TEXT, encoding="utf-8")
-    SentencePieceTrainer.train(
-        input=str(tmp_path / "t.txt"), model_prefix=str(tmp_path / "tokenizer"), vocab_size=60, model_type="unigram",
-        hard_vocab_limit=False, minloglevel=2,
-    )  # fmt: skip
-    save_tokenizer(load_tokenizer(tmp_path), tmp_path / "run")
+    file = trained_by_sentencepiece(tmp_path, TEXT, vocab_size=60, model_type="unigram")
+    save_tokenizer(load_tokenizer(file), tmp_path / "run")
     assert not (tmp_path / "run" / "tokenizer.json").exists()
     assert (tmp_path / "run" / "tokenizer.model").exists()
 
@@ -192,14 +151,6 @@ def test_a_file_that_is_not_a_tokenizer_is_an_error(tmp_path, name, content, wor
         load_tokenizer(tmp_path)
 
 
-def test_weights_given_as_tokenizer_are_an_error(small_model, tmp_path):
-    from model.weights import llama2c
-
-    llama2c.save(small_model(head_dim=8), tmp_path / "x.bin")
-    with pytest.raises(ValueError, match=r"no tokenizer beside it .*: give one with --tokenizer"):
-        load_tokenizer(tmp_path / "x.bin", 37)
-
-
 @pytest.mark.parametrize("name", ["tokenizer.model", "tokenizer.json"])
 def test_saving_a_tokenizer_whose_file_has_changed_is_an_error(trained, tmp_path, name):
     if name.endswith(".json"):
@@ -237,26 +188,15 @@ def test_tokenizer_bin_has_the_exporters_layout(trained, tmp_path):
 
 
 def test_tokenizer_bin_needs_the_token_order_of_llama2c(tmp_path):
-    from sentencepiece import SentencePieceTrainer
-
-    (tmp_path / "t.txt").write_text(TEXT, encoding="utf-8")
-    SentencePieceTrainer.train(
-        input=str(tmp_path / "t.txt"), model_prefix=str(tmp_path / "tokenizer"), vocab_size=60, model_type="bpe",
-        hard_vocab_limit=False, minloglevel=2,
-    )  # fmt: skip
+    tokenizer = load_tokenizer(trained_by_sentencepiece(tmp_path, TEXT, vocab_size=60, model_type="bpe"))
     with pytest.raises(ValueError, match="special tokens differently"):
-        save_bin(load_tokenizer(tmp_path), tmp_path / "x.bin")
+        save_bin(tokenizer, tmp_path / "x.bin")
     assert not (tmp_path / "x.bin").exists()
 
 
 def test_tokenizer_bin_needs_a_piece_for_the_space(tmp_path):
     """Without it, llama2.c falls back to the byte of the space, SentencePiece to the bytes of its space sign."""
-    from sentencepiece import SentencePieceTrainer
-
-    (tmp_path / "t.txt").write_text("abcabcabd" * 50, encoding="utf-8")
-    SentencePieceTrainer.train(
-        input=str(tmp_path / "t.txt"), model_prefix=str(tmp_path / "tokenizer"), vocab_size=270, model_type="bpe",
-        byte_fallback=True, add_dummy_prefix=False, hard_vocab_limit=False, minloglevel=2,
-    )  # fmt: skip
+    options = {"vocab_size": 270, "model_type": "bpe", "byte_fallback": True, "add_dummy_prefix": False}
+    tokenizer = load_tokenizer(trained_by_sentencepiece(tmp_path, "abcabcabd" * 50, **options))
     with pytest.raises(ValueError, match="no piece for the space"):
-        save_bin(load_tokenizer(tmp_path), tmp_path / "x.bin")
+        save_bin(tokenizer, tmp_path / "x.bin")
