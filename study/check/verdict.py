@@ -53,7 +53,7 @@ class Verdict:
         yield self.problem if self.outcome == "unloaded" else f"{self.function}: {self._head(hint_only)}"
         for number, finding in enumerate(self.findings):
             yield from wrapped(f"{finding.measured}:")
-            yours, expected = f"yours {finding.yours},", f"expected {finding.expected}."
+            yours, expected = f"yours {finding.yours};", f"expected {finding.expected}."
             one_line = f"{yours} {expected}"
             for line in [one_line] if len(one_line) <= WIDTH - 4 else [yours, expected]:
                 yield from wrapped(line, "    ")

@@ -360,11 +360,11 @@ def test_nothing_to_judge_is_an_error(tmp_path, monkeypatch):
 
 def test_hint_shows_the_measurement_and_no_explanation():
     verdict = Verdict(TABLE, "wrong", findings=[Finding("Something", "1", "2", FAULTS["SIGN"])], remarks=["Better so."])
-    hint = [f"{TABLE}: wrong", "  Something:", "    yours 1, expected 2.", "  Better so."]
+    hint = [f"{TABLE}: wrong", "  Something:", "    yours 1; expected 2.", "  Better so."]
     assert list(verdict.lines(hint_only=True)) == hint
     full = re.sub(r"\s+", " ", " ".join(verdict.lines(hint_only=False)))
     assert full.startswith(
-        f"{TABLE}: wrong: {FAULTS['SIGN'].name} Something: yours 1, expected 2. {FAULTS['SIGN'].why}"
+        f"{TABLE}: wrong: {FAULTS['SIGN'].name} Something: yours 1; expected 2. {FAULTS['SIGN'].why}"
     )
     assert full.endswith(" See docs/rope.md, step 1. Better so.")
 
@@ -381,7 +381,7 @@ def test_the_script_takes_the_file_and_the_directory_without_their_flags(tmp_pat
     monkeypatch.setattr(sys, "argv", ["study", "check", "--hint", str(tmp_path / "mine")])
     assert main() == 1
     absent = ", ".join(FUNCTIONS[1:])
-    assert capsys.readouterr().out == f"{TABLE}: wrong\n  Hint:\n    yours 1, expected 2.\nnot found: {absent}\n"
+    assert capsys.readouterr().out == f"{TABLE}: wrong\n  Hint:\n    yours 1; expected 2.\nnot found: {absent}\n"
 
 
 @pytest.mark.parametrize("topic", ["check", "exercise", "page"])
