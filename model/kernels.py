@@ -23,10 +23,10 @@ Ice Lake (Intel) has AVX-512 without it, and only one of its cores was measured.
         bfloat16, 32000 x 2048, compiled                     28/40/40
     int8, x in bfloat16: packed / dequantized
         5632 x 2048                                                       5.4/1.4      13/-
-        2048 x 5632                                          19/-         7.1/1.4      20/-
+        2048 x 5632                                          19/- (1)     7.1/1.4      20/-
     int8, compiled: packed / elementwise
         2048 x 5632, x in float32                            24/18
-        5632 x 2048, x in bfloat16                           -/27                      -/1.9
+        5632 x 2048, x in bfloat16                           -/27 (1)                  -/1.9
     attention: blockwise / fused
         bfloat16, training 16 x 256, 8 / 8 of 32 24/34       15/37                     483/150
         bfloat16, training 4 x 1024, 8 / 8 of 32 103/67      46/62                     1460/444
@@ -35,6 +35,8 @@ Ice Lake (Intel) has AVX-512 without it, and only one of its cores was measured.
         bfloat16, 128 tokens after 512, 32 / 4                            29/10
         float32, 128 tokens after 512, 32 / 4                             14/9
         float32, prompt of 512, 32 / 4 of 64                 10/13
+
+(1) An earlier AMD processor with AVX512-BF16. There the attention of training 16 x 256 took 20/43, of 4 x 1024 96/105.
 
 Where two differ by less than a tenth, or only in a case that costs little, the rule chooses the simpler one.
 
