@@ -3,7 +3,7 @@
 import itertools
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -104,10 +104,10 @@ def make_first_free(base: Path) -> Path:
 
 
 @contextmanager
-def locked(directory: Path, more_files: Collection[str] = ()) -> Iterator[None]:
+def locked(directory: Path) -> Iterator[None]:
     """Lock the directory against a second trainer, and delete the unfinished files of a killed one.
 
-    Only temporary files of RUN_FILES and ``more_files`` are deleted, because the directory may hold the user's files.
+    Only temporary files of RUN_FILES are deleted, because the directory may hold the user's files.
     The operating system releases the lock when the process ends, even if it is killed.
     """
     try:
@@ -115,7 +115,7 @@ def locked(directory: Path, more_files: Collection[str] = ()) -> Iterator[None]:
     except Timeout:
         raise ValueError(f"{directory} is in use by another trainer: give another --out_dir") from None
     with lock:
-        remove_unfinished(directory, (*RUN_FILES, *more_files))
+        remove_unfinished(directory, RUN_FILES)
         yield
 
 

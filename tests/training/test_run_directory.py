@@ -37,13 +37,13 @@ def test_the_lock_refuses_a_second_trainer_and_is_released_when_a_trainer_is_kil
 
 
 def test_locking_a_directory_removes_only_temporary_files_of_the_trainer(tmp_path):
-    for name in (f".{STATE}.7.tmp", ".config.toml.123456.tmp", ".study.json.7.tmp"):
+    for name in (f".{STATE}.7.tmp", ".config.toml.123456.tmp"):
         (tmp_path / name).touch()
-    kept = [".draft.tmp", ".draft.7.tmp", f".{STATE}.old.tmp", f".{STATE}.tmp", ".7.tmp", f"{STATE}.7.tmp"]
+    kept = [".draft.tmp", ".study.json.7.tmp", f".{STATE}.old.tmp", f".{STATE}.tmp", ".7.tmp", f"{STATE}.7.tmp"]
     for name in kept:
         (tmp_path / name).touch()
     (tmp_path / ".loss.png.7.tmp").mkdir()
-    with locked(tmp_path, ("study.json",)):
+    with locked(tmp_path):
         assert {path.name for path in tmp_path.iterdir()} == {*kept, ".loss.png.7.tmp", ".lock"}
 
 
