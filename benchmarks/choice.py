@@ -23,15 +23,16 @@ sys.path.insert(0, str(ROOT))
 
 import torch
 
+from model import ModelArgs
 from model.cli import Settings
 from model.cli.machine import keep_freed_memory
-from model.training.choice import Machine, time_models
+from model.training.choice import time_models, tokens_per_second
 from model.training.config import PEAK_LR, Run, TrainArgs
 from model.training.distributed import Ranks
 from model.training.evaluation import validation_loss
-from model.training.prepared_text import Text, prepare_text
+from model.training.run_text import Text, prepare_text
 from model.training.settings import resolve_new
-from model.training.sizing import best_model, choose_settings, text_facts, training_seconds, validation_settings
+from model.training.sizing import choose_settings, text_facts, training_seconds, validation_settings
 from model.training.trainer import Trainer, initial_model
 
 STEP_TOKENS = 2048
@@ -63,12 +64,15 @@ class Trial(NamedTuple):
     text: Text
 
 
-def trials(run: Run, text: Text, machine: Machine, fractions: list[float]) -> list[Trial]:
+def trials(run: Run, text: Text, fractions: list[float]) -> list[Trial]:
     """The choice, and the settings by hand to compare it with."""
-    facts = text_facts(text.dataset, run.settings["vocab_size"])
-    speeds = time_models(machine, run.settings, facts)
-    model = best_model(speeds, run.settings, facts, processes=1)
-    chosen = run.settings | choose_settings(model, speeds[model], run.settings, facts)
+    facts = text_facts(text.dataset, text.tokenizer.vocab_size)
+
+    def measure(model: ModelArgs, train: TrainArgs) -> float:
+        return tokens_per_second(run.network, text.dataset, model, train, Ranks())
+
+    speeds = time_models(measure, run.settings, facts, Ranks())
+    chosen = run.settings | choose_settings(speeds, run.settings, facts)[0]
     compared = [("the choice", chosen)]
     if run.settings.get("init_from"):
         for size in BATCH_SIZES:
@@ -79,13 +83,14 @@ def trials(run: Run, text: Text, machine: Machine, fractions: list[float]) -> li
             compared.append((f"{fraction} of the rates", chosen | {"lr": rate, "muon_lr": rate}))
     else:
         compared += [("by hand", run.settings | settings) for settings in NEW_MODELS]
-    return [by_steps(Trial(name, replace(run, settings=settings), text), machine) for name, settings in compared]
+    return [by_steps(Trial(name, replace(run, settings=settings), text)) for name, settings in compared]
 
 
-def by_steps(trial: Trial, machine: Machine) -> Trial:
+def by_steps(trial: Trial) -> Trial:
     """Time the settings, and replace the minutes by the number of steps that fit into them."""
     run = trial.run
-    tokens = training_seconds(run.settings["minutes"]) * machine.tokens_per_second(run.model, run.train)
+    speed = tokens_per_second(run.network, trial.text.dataset, run.model, run.train, Ranks())
+    tokens = training_seconds(run.settings["minutes"]) * speed
     steps = max(1, int(tokens / (run.train.batch_size * run.model.max_seq_len)))
     if run.train.max_steps:  # the choice ends a run early that would see a small text too often
         steps = min(steps, run.train.max_steps)
@@ -115,7 +120,7 @@ def plan_trials(data: list[str], minutes: float, flags: Settings, fractions: lis
     run = resolve_new(None, ROOT / "configs" / "demo.toml", settings)
     text = prepare_text(run, Ranks())
     run = replace(run, settings=run.settings | text.settings)
-    return trials(run, text, Machine(run, text.dataset, Ranks()), fractions)
+    return trials(run, text, fractions)
 
 
 def describe(minutes: float, trial: Trial) -> str:

@@ -31,7 +31,7 @@ from model.training.config import DataArgs, Run, TrainArgs
 from model.training.distributed import Ranks
 from model.training.estimate import count_parameters
 from model.training.evaluation import validation_loss
-from model.training.prepared_text import prepare_text
+from model.training.run_text import prepare_text
 from model.training.sizing import Law, best_ngram_loss, training_settings
 from model.training.trainer import Trainer
 

@@ -1,9 +1,12 @@
 """A run small enough to take hundreds of steps in a test: a few thousand parameters on a text of 600 tokens."""
 
+import faulthandler
 import multiprocessing
 import os
 import socket
+import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,17 +76,26 @@ def forked(work: Callable[[], object]) -> multiprocessing.Process:
 
 def run_in_processes(world_size: int, work: Callable[[Ranks], object]) -> list[int | None]:
     """Run ``work`` in ``world_size`` processes of one gloo group; returns their exit codes."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
 
-    def member(rank: int) -> None:
-        os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_RANK": str(rank)}
-        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    def join_and_work() -> None:
         with processes(os.environ) as ranks:
             work(ranks)
 
-    children = [forked(lambda rank=rank: member(rank)) for rank in range(world_size)]
+    return torchrun(world_size, join_and_work)
+
+
+def torchrun(world_size: int, work: Callable[[], object]) -> list[int | None]:
+    """Run ``work`` in ``world_size`` processes with the environment that torchrun gives; returns their exit codes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(world_size)}
+
+    def member(rank: int) -> None:
+        os.environ |= address | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        faulthandler.dump_traceback_later(240, exit=True, file=sys.__stderr__)  # of a process that hangs
+        work()
+
+    children = [forked(partial(member, rank)) for rank in range(world_size)]
     for child in children:
         child.join(300)
     return [child.exitcode for child in children]

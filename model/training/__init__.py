@@ -4,8 +4,7 @@ The files, roughly in the order in which a run uses them:
 
 config.py          every setting of a run, and its range
 settings.py        combine defaults, file and flags for a new, a fine-tuning or a resumed run, and check them
-prepared_text.py   the text of a run as tokens
-run_text.py        the text of an earlier run, found from its run directory
+run_text.py        the text of a run as tokens, prepared or found again from the run directory
 choice.py          time models of several sizes on this machine, and fill in what the user left open; --plan
 sizing.py          predict the loss of a run; compute the best size, its batch size and learning rates
 estimate.py        parameters, memory and disk space of a run, before anything is allocated
@@ -15,6 +14,5 @@ optimizer.py       Muon, AdamW, and the learning rate schedule
 evaluation.py      the loss, its mean on the validation text, and the losses of n-gram models
 state.py           weights, optimizer state and progress in one file, to resume from
 distributed.py     several processes: DDP and FSDP
-console.py         the terminal: progress bar, samples, Ctrl-C; loss.png
-summary.py         the texts printed before and after a run
+console.py         the terminal: announcement, progress bar, samples, Ctrl-C, summary
 """

@@ -1,6 +1,7 @@
 """Every setting of a training run, and its range."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +20,7 @@ DEFAULT_STEPS = 2000
 # The peak learning rate of Muon, tuned for models that train in minutes. If train.py chooses the settings, the AdamW
 # beside Muon has the same peak learning rate.
 PEAK_LR = 0.02
-# Fine-tuning uses this fraction of PEAK_LR, or of the config's rates. In up to a minute of fine-tuning on another kind
+# By default, fine-tuning uses this fraction of PEAK_LR. In up to a minute of fine-tuning on another kind
 # of text, a fraction of 0.1 gave a loss 2 to 6% higher than 0.3, and a fraction of 1 about the same loss as 0.3
 # (benchmarks/choice.py).
 FINE_TUNING_LR_FRACTION = 0.3
@@ -54,15 +55,9 @@ class DataArgs:
     def __post_init__(self) -> None:
         raise_problems([*range_problems(self), *([] if self.data else ["data is empty: name at least one file"])])
 
-    def documents(self) -> Documents:
-        """The text to train on, and to validate on unless ``val_data`` is given."""
-        return open_documents(self.data, self.text_key, self.doc_separator or None, self.glob)
-
-    def val_documents(self) -> Documents | None:
-        """The validation text; None if it is the end of the training text."""
-        if not self.val_data:
-            return None
-        return open_documents(self.val_data, self.text_key, self.doc_separator or None, self.glob)
+    def open(self, specs: Sequence[str]) -> Documents:
+        """The text of ``specs``, which is ``data`` or ``val_data``."""
+        return open_documents(specs, self.text_key, self.doc_separator or None, self.glob)
 
 
 @dataclass(frozen=True)
@@ -91,7 +86,9 @@ class TrainArgs:
     lr: Annotated[
         float, "peak learning rate of AdamW; beside muon 0.02 if settings are chosen (--minutes)", Range(1e-12, 100)
     ] = 3e-3
-    muon_lr: Annotated[float, "peak learning rate of Muon; --init_from lowers both rates", Range(1e-12, 100)] = PEAK_LR
+    muon_lr: Annotated[float, "peak learning rate of Muon; lower by default with --init_from", Range(1e-12, 100)] = (
+        PEAK_LR
+    )
     warmup: Annotated[float, "fraction of the run during which the learning rate rises", Range(0, 0.999)] = 0.02
     decay_start: Annotated[float, "fraction of the run after which the learning rate decays", Range(0, 0.999)] = 0.3
     schedule: Annotated[Literal["linear", "cosine"], "shape of the learning rate decay"] = "linear"
@@ -110,12 +107,7 @@ class TrainArgs:
     fsdp: Annotated[bool, "under torchrun: shard the model (FSDP2) instead of copying it (DDP)"] = False
 
     def __post_init__(self) -> None:
-        problems = list(range_problems(self))
-        if not problems and self.batch_size % (self.micro_batch_size or 1):
-            problems.append(
-                f"batch_size is {self.batch_size}, not a multiple of micro_batch_size {self.micro_batch_size}"
-            )
-        raise_problems(problems)
+        raise_problems(range_problems(self))
 
     @property
     def step_limit(self) -> float:
@@ -145,12 +137,12 @@ class Run:
     """A run to start or to resume. Settings that are missing have the defaults of their dataclasses."""
 
     settings: Settings
+    # A new run without --out_dir appends a number to the name if it is taken, when the directory is made.
     directory: Path
-    base: Path | None = None  # without --out_dir: the directory is the first free one of base, base-2, base-3 …
-    saved: Settings | None = None  # when resuming: the settings in the run directory
+    resumed: bool = False
+    changes: tuple[str, ...] = ()  # when resuming: ``name old -> new`` for each setting with another value
     # when resuming: no setting of the text was given again, so the run's cached tokens are used if they are still there
     keeps_text: bool = False
-    notes: tuple[str, ...] = ()  # to print when nothing can fail any more, so that an error stands alone
 
     @cached_property
     def data(self) -> DataArgs:

@@ -1,76 +1,65 @@
-"""Show a run in the terminal: announcement, progress bar and summary on stderr, samples on stdout; draw loss.png."""
+"""Show a run in the terminal: announcement, progress bar and summary on stderr, samples on stdout."""
 
+import math
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib.util import find_spec
 from pathlib import Path
+from shlex import quote
 from types import FrameType
-from typing import Any, TextIO
+from typing import Any
 
-import numpy as np
 from tqdm import tqdm
 
-from ..cli import explain_out_of_memory, quantity
-from ..cli.files import displayable_name, write_atomically
+from ..cli import explain_out_of_memory, format_flags, format_path, quantity
+from ..cli.machine import pick_dtype
 from ..decoding.batches import generate
-from ..text.tokenizer import Tokenizer
-from .distributed import unsharded
-from .run_directory import METRICS, read_metrics
+from ..text.dataset import Dataset
+from .config import Run, TrainArgs
+from .distributed import Ranks, local_device, unsharded
+from .estimate import PROCESS, count_parameters, free_memory, peak_memory, readable_size
+from .evaluation import bits_per_byte
+from .run_text import Text
 from .sizing import Forecast
-from .summary import announcement, overfitting_warning, resume_command, run_facts, summary
 from .trainer import Trainer
 
 SAMPLE_TOKENS = 120
-PROMPT_TOKENS = 60  # the first tokens of the text, from which the summary makes the prompt of its example command
+WARN_BELOW_STEPS = 100  # fewer steps teach little
 
 
 class Console:
     """Prints in the first process only."""
 
-    def __init__(self, trainer: Trainer, tokenizer: Tokenizer, start_text: str = "") -> None:
+    def __init__(self, trainer: Trainer, text: Text, start_text: str = "") -> None:
         """``start_text`` comes before each sample if there is no ``sample_prompt``; it is not shown."""
         self.trainer = trainer
-        self.tokenizer = tokenizer
+        self.text = text
         self.start_text = start_text
-        self.args = trainer.args
         self.prints = trainer.ranks.is_first
-        self.facts = run_facts(trainer.model, trainer.args, trainer.dataset, trainer.device, trainer.ranks)
         self.bar = tqdm(disable=True)
-        self.overfitting_shown = False
-        self.train_loss: float | None = None  # moving average over about 20 steps
 
-    def write_line(self, text: str, file: TextIO | None = None) -> None:
-        """Write a line above the bar. Training goes on if the stream is closed."""
+    def write_line(self, line: str) -> None:
+        """Write a line to stderr, above the bar."""
         if self.prints:
-            with suppress(OSError, ValueError):
-                tqdm.write(text, file=file or sys.stderr)
-                (file or sys.stderr).flush()
-
-    def announce(self, changes: Sequence[str] = (), forecast: Forecast | None = None) -> None:
-        """Print the ``announcement``."""
-        if self.prints:
-            directory = self.trainer.directory
-            self.write_line(announcement(self.facts, directory, self.trainer.progress.step, changes, forecast))
+            tqdm.write(line, file=sys.stderr)
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Show the progress bar. Ctrl-C and SIGTERM end the run after a step; other failures end it with advice."""
         trainer = self.trainer
-        rows = quantity(self.args.rows_at_once(trainer.ranks.world_size), "sequence")
+        rows = quantity(trainer.args.rows_at_once(trainer.ranks.world_size), "sequence")
         advice = f"lower --micro_batch_size (now {rows} at once), or train a smaller model"
-        with suppress(OSError, ValueError):  # if stderr is closed, train without a bar
-            self.bar = tqdm(
-                total=1.0,  # the whole run, in steps or in minutes
-                initial=trainer.fraction_done,
-                bar_format="{percentage:3.0f}%|{bar:16}| {remaining} left{postfix}",
-                mininterval=0.1 if sys.stderr.isatty() else 10,  # fewer lines in a log file
-                disable=not self.prints,
-                dynamic_ncols=True,
-            )
+        self.bar = tqdm(
+            total=1.0,  # the whole run, in steps or in minutes
+            initial=trainer.fraction_done,
+            bar_format="{percentage:3.0f}%|{bar:16}| {remaining} left{postfix}",
+            mininterval=0.1 if sys.stderr.isatty() else 10,  # fewer lines in a log file
+            disable=not self.prints,
+            dynamic_ncols=True,
+        )
         try:
-            with explain_out_of_memory(advice, trainer.device), stopping_on_signals(trainer):
+            with self.bar, explain_out_of_memory(advice, trainer.device), stopping_on_signals(trainer):
                 yield
         except OSError as error:
             kept = f"the state of step {trainer.saved_step} is kept" if trainer.saved_step else "no step is saved yet"
@@ -78,77 +67,49 @@ class Console:
                 f"{error.filename or trainer.directory}: {error.strerror or error}; {kept}; to resume: "
                 f"{resume_command(trainer.directory)}"
             ) from None
-        finally:
-            with suppress(OSError, ValueError):
-                self.bar.close()
 
     def show(self, measured: dict[str, float]) -> None:
         """Show the measured values of a step. Every process must call it after each step."""
-        step = self.trainer.progress.step
-        if self.prints:
-            if "train_loss" in measured:
-                loss = measured["train_loss"]
-                self.train_loss = loss if self.train_loss is None else 0.95 * self.train_loss + 0.05 * loss
-            self._update_bar(measured)
-            if "val_loss" in measured:
-                self._show_validation(measured["val_loss"])
-        if self.args.sample_every and step % self.args.sample_every == 0 and step:
+        trainer, progress = self.trainer, self.trainer.progress
+        parts = [f"step {progress.step:,}"]
+        if "train_loss" in measured:  # not in a validation before the first step
+            parts += [f"loss {measured['train_loss']:.3f}", f"{measured['tokens_per_second']:,.0f} tokens/s"]
+        if progress.val_loss is not None:
+            parts.append(f"validation {progress.val_loss:.3f}")
+        self.bar.postfix = ", ".join(parts)
+        self.bar.update(min(trainer.fraction_done, 1.0) - self.bar.n)
+        if "val_loss" in measured:
+            where = f"step {progress.step}" if progress.step else "before the first step"
+            best = ", the best so far" if progress.best_step == progress.step else ""
+            self.write_line(f"{where}: validation {measured['val_loss']:.3f} nats per token{best}")
+        if trainer.args.sample_every and progress.step and progress.step % trainer.args.sample_every == 0:
             self._show_sample()
 
-    def _update_bar(self, measured: dict[str, float]) -> None:
-        trainer = self.trainer
-        parts = [f"step {trainer.progress.step:,}"]
-        if "train_loss" in measured:
-            parts.append(f"loss {measured['train_loss']:.3f}")
-        if trainer.progress.val_loss is not None:
-            parts.append(f"validation {trainer.progress.val_loss:.3f}")
-        if "tokens_per_second" in measured:
-            parts.append(f"{measured['tokens_per_second']:,.0f} tokens/s")
-        with suppress(OSError, ValueError):
-            self.bar.postfix = ", ".join(parts)
-            self.bar.update(min(trainer.fraction_done, 1.0) - self.bar.n)
-
-    def _show_validation(self, loss: float) -> None:
-        progress = self.trainer.progress
-        comment = ", the best so far" if progress.best_step == progress.step else ""
-        if loss >= self.facts.unigram_loss:
-            comment = f", no better than a unigram model ({self.facts.unigram_loss:.3f})"
-        where = f"step {progress.step}" if progress.step else "before the first step"
-        self.write_line(f"{where}: validation {loss:.3f} nats per token{comment}")
-        warning = overfitting_warning(progress, self.train_loss)
-        if warning and not self.overfitting_shown:
-            self.overfitting_shown = True
-            self.write_line(warning)
-
     def _show_sample(self) -> None:
-        trainer = self.trainer
+        trainer, tokenizer = self.trainer, self.text.tokenizer
         model = unsharded(trainer.model, trainer.network_class)  # every process must call it
         if not self.prints:
             return
-        prompt = self.tokenizer.encode(self.args.sample_prompt or self.start_text)
+        step, sample_prompt = trainer.progress.step, trainer.args.sample_prompt
+        prompt = tokenizer.encode(sample_prompt or self.start_text)
         length = min(SAMPLE_TOKENS, model.args.max_seq_len - len(prompt))
-        eos_ids, step = self.tokenizer.eos_ids, trainer.progress.step
-        rows = generate(model, [prompt], length, temperature=0.7, top_p=0.9, seed=step, eos_ids=eos_ids)
+        rows = generate(model, [prompt], length, temperature=0.7, top_p=0.9, seed=step, eos_ids=tokenizer.eos_ids)
         new_tokens = [token for (token,) in rows if token is not None]
         # Decoded together with the prompt, because some tokenizers drop the space at the beginning of a text.
-        text = self.tokenizer.decode([*prompt, *new_tokens]).removeprefix(self.tokenizer.decode(prompt))
-        self.write_line(f"\n--- sample at step {step} ---\n{self.args.sample_prompt}{text}\n", file=sys.stdout)
+        text = tokenizer.decode([*prompt, *new_tokens]).removeprefix(tokenizer.decode(prompt))
+        self.bar.clear()
+        with suppress(OSError):  # training goes on if the reader has closed the pipe
+            print(f"\n--- sample at step {step} ---\n{sample_prompt}{text}\n", flush=True)
 
     def finish(self) -> int:
-        """Draw the losses, then print the summary, or the command that resumes an interrupted run; the exit code."""
+        """Print the summary, or the command that resumes an interrupted run; returns the exit code."""
         trainer = self.trainer
-        if self.prints and trainer.directory:
-            try:
-                draw_losses(trainer.directory)
-            except OSError as error:  # the trained model is saved all the same
-                self.write_line(f"loss.png could not be written: {error}")
         if trainer.stopped_by:
             name = signal.Signals(trainer.stopped_by).name
             self.write_line(f"stopped by {name}; step {trainer.progress.step} is saved; to resume:")
             self.write_line(resume_command(trainer.directory))
             return 128 + trainer.stopped_by
-        beginning = self.tokenizer.decode(trainer.dataset.train[:PROMPT_TOKENS].tolist())
-        self.write_line(summary(self.facts, trainer.directory, trainer.progress, self.train_loss, beginning))
+        self.write_line(summary(trainer, self.text))
         return 0
 
 
@@ -175,34 +136,95 @@ def stopping_on_signals(trainer: Trainer) -> Iterator[None]:
             signal.signal(caught, handler)
 
 
-def draw_losses(directory: Path) -> None:
-    """Draw ``loss.png`` from ``metrics.jsonl`` in the same directory; does nothing without matplotlib."""
-    metrics = read_metrics(directory / METRICS) if find_spec("matplotlib") else []
-    if not metrics:
-        return
-    from matplotlib.figure import Figure
+def announcement(run: Run, text: Text, ranks: Ranks, forecast: Forecast | None, **more: str) -> str:
+    """The size, the settings and the forecast of the run, and ``more`` rows, except empty ones."""
+    args, model, data = run.train, run.model, text.dataset
+    device = local_device(args.device, ranks)
+    dtype = pick_dtype(args.dtype, device)
+    parameters = count_parameters(model).total
+    peak = peak_memory(model, args, dtype, ranks.world_size) + (PROCESS if device.type == "cpu" else 0)
+    free = free_memory(device)
+    room = f", {readable_size(free)} free" if free else ""
+    share = len(data.val) / (len(data.train) + len(data.val))
+    step_tokens = args.batch_size * model.max_seq_len
+    length = f"{args.batch_size} x {model.max_seq_len} tokens per step"
+    if args.step_limit < math.inf:
+        length += f", {quantity(int(args.step_limit), 'step')}, {epochs(args.step_limit * step_tokens, data)}"
+    if args.minutes:
+        length += f", at most {tqdm.format_interval(60 * args.minutes)}"
+    if args.init_from:
+        length += f", from {args.init_from}"
+    rows = {
+        "model": f"{parameters:,} parameters: {quantity(model.n_layers, 'layer')} of width {model.dim}, "
+        f"{quantity(model.n_heads, 'head')}, on {device} in {str(dtype).removeprefix('torch.')}",
+        "memory": f"about {readable_size(peak)} at the peak{room}",
+        "text": f"{quantity(len(data.train), 'token')} to train on, {len(data.val):,} ({share:.1%}) for validation, "
+        f"{data.val_bytes / len(data.val):.2f} bytes each, vocabulary of {model.vocab_size:,}; cached in {data.entry}",
+        "baselines": f"{math.log(model.vocab_size):.3f} nats per token for uniform guesses, {text.unigram_loss:.3f} "
+        "for token frequencies",
+        "training": f"{length}, lr {args.lr:g}, muon_lr {args.muon_lr:g}, dropout {args.dropout:g}",
+    }
+    if forecast:
+        rows["expected"] = describe_forecast(forecast, step_tokens, text)
+    if run.resumed:
+        rows["resuming"] = "; ".join(run.changes) or "with the same settings"
+    return format_rows(rows | {name: value for name, value in more.items() if value})
 
-    train = [(line["step"], line["train_loss"]) for line in metrics if "train_loss" in line]
-    validation = [(line["step"], line["val_loss"]) for line in metrics if "val_loss" in line]
-    figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
-    axes = figure.subplots()
-    axes.plot(*zip(*train), color="tab:blue", alpha=0.2, linewidth=0.7)
-    mean = running_mean([loss for _, loss in train])
-    axes.plot([step for step, _ in train], mean, color="tab:blue", label="training")
-    if validation:
-        best = min(loss for _, loss in validation)
-        axes.plot(*zip(*validation), "o-", color="tab:orange", markersize=3, label=f"validation, best {best:.3f}")
-    axes.set(xlabel="step", ylabel="loss in nats per token", title=displayable_name(directory.absolute().name))
-    axes.grid(alpha=0.3)
-    axes.legend()
-    write_atomically(directory / "loss.png", lambda temporary: figure.savefig(temporary, format="png"))
+
+def describe_forecast(forecast: Forecast, step_tokens: int, text: Text) -> str:
+    """The predicted loss and steps, and a warning if the run teaches little."""
+    loss, tokens = forecast.loss, forecast.steps * step_tokens
+    line = f"{quantity(forecast.steps, 'step')}, {epochs(tokens, text.dataset)}, at "
+    line += f"{forecast.tokens_per_second:,.0f} tokens/s"
+    if loss is not None:
+        bits = bits_per_byte(loss, text.dataset)
+        line = f"about {loss:.2f} nats per token, {bits:.2f} bits per byte, after {line}"
+    if forecast.ends_early:
+        seconds = tokens / forecast.tokens_per_second
+        line += f", ending after about {tqdm.format_interval(seconds)}: more steps are hardly worth their time"
+    too_few_steps = forecast.steps < WARN_BELOW_STEPS and not forecast.ends_early
+    if too_few_steps or (loss is not None and loss > 0.9 * text.unigram_loss):
+        line += "; too little to learn much from: give more text, more minutes, or a smaller --batch_size"
+    return line
 
 
-def running_mean(values: list[float]) -> list[float]:
-    """Mean over a centered window of a fiftieth of the values, cut off at both ends."""
-    count = len(values)
-    radius = count // 100
-    sums = np.concatenate([[0.0], np.cumsum(values)])
-    starts = np.maximum(np.arange(count) - radius, 0)
-    ends = np.minimum(np.arange(count) + radius + 1, count)
-    return ((sums[ends] - sums[starts]) / (ends - starts)).tolist()
+def summary(trainer: Trainer, text: Text) -> str:
+    """The result of the run, its directory, and the next command."""
+    progress, best = trainer.progress, trainer.progress.best_val_loss
+    rows = {
+        "parameters": f"{sum(p.numel() for p in trainer.model.parameters()):,}",
+        "trained": f"{quantity(progress.step, 'step')}, {quantity(progress.tokens, 'token')}, "
+        f"{epochs(progress.tokens, trainer.dataset)}, {quantity(round(progress.wall_seconds), 'second')}",
+        "speed": f"{progress.tokens / max(progress.train_seconds, 1e-9):,.0f} tokens/s",
+    }
+    if best is not None:
+        rows["validation"] = (
+            f"{best:.4f} nats per token, {bits_per_byte(best, trainer.dataset):.3f} bits per byte "
+            f"(best, at step {progress.best_step:,}); unigram model {text.unigram_loss:.4f}"
+        )
+        if best >= text.unigram_loss:
+            rows["note"] = (
+                "no better than a unigram model: train longer, on more text, or with other --lr and --muon_lr"
+            )
+        elif progress.val_loss and progress.val_loss > 1.03 * best:  # the model is memorising the training text
+            rows["note"] = (
+                f"the run overfits: its last validation was {progress.val_loss:.4f}; more text, fewer steps, "
+                "--dropout 0.2, or a smaller --dim or --n_layers help"
+            )
+    rows["run directory"] = str(trainer.directory)
+    network = f" --network {quote(trainer.args.network)}" if trainer.args.network else ""
+    rows["next"] = f"python generate.py {format_path(str(trainer.directory))}{network}"
+    return format_rows(rows)
+
+
+def epochs(tokens: float, dataset: Dataset) -> str:
+    return f"{tokens / len(dataset.train):,.1f} epochs"
+
+
+def resume_command(directory: Path | None) -> str:
+    return f"python train.py --resume {format_flags({'out_dir': directory}, TrainArgs)}"
+
+
+def format_rows(rows: dict[str, str]) -> str:
+    """One line per row, with the name padded."""
+    return "\n".join(f"{name:<14} {value}" for name, value in rows.items())

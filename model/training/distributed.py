@@ -8,7 +8,6 @@ import takes 0.75 s of processor time on top of 1.6 s for torch, because it impo
 need it.
 """
 
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,7 +20,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
-from ..cli import quantity
 from ..cli.machine import pick_device
 from ..transformer import Transformer
 from ..weights.variants import make_network
@@ -83,22 +81,6 @@ class Ranks:
         return results[0] if self.is_first else work()
 
 
-def torchrun_ranks(environment: Mapping[str, str]) -> Ranks:
-    """The ranks that torchrun sets in the environment; a single process if they are not set.
-
-    Raises ValueError if they are not valid.
-    """
-    numbers = {}
-    for name, minimum in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0)):
-        text = environment.get(name, str(minimum))
-        numbers[name] = int(text) if re.fullmatch(r"\d{1,6}", text) else -1
-        if numbers[name] < minimum:
-            raise ValueError(f"{name} is {text!r} in the environment: start with torchrun, or unset it")
-    if numbers["RANK"] >= numbers["WORLD_SIZE"]:
-        raise ValueError(f"RANK is {numbers['RANK']} of WORLD_SIZE {numbers['WORLD_SIZE']}: start with torchrun")
-    return Ranks(numbers["RANK"], numbers["WORLD_SIZE"], numbers["LOCAL_RANK"])
-
-
 def local_device(name: str, ranks: Ranks) -> torch.device:
     """The device called ``name`` for this process: under torchrun, each process of a machine uses a different GPU.
 
@@ -106,20 +88,15 @@ def local_device(name: str, ranks: Ranks) -> torch.device:
     """
     device = pick_device(name)
     if device.type == "cuda" and device.index is None and ranks.world_size > 1:
-        count = torch.cuda.device_count()
-        if ranks.local_rank >= count:
-            raise ValueError(
-                f"LOCAL_RANK is {ranks.local_rank}, but this machine has {quantity(count, 'GPU')}: start it with "
-                f"torchrun --nproc_per_node {count}, or give --device cpu"
-            )
-        return torch.device("cuda", ranks.local_rank)
+        return pick_device(f"cuda:{ranks.local_rank}")
     return device
 
 
 @contextmanager
 def processes(environment: Mapping[str, str]) -> Iterator[Ranks]:
     """Join the processes that torchrun started; without torchrun there is one."""
-    ranks = torchrun_ranks(environment)
+    rank, world_size, local_rank = (int(environment.get(name, 0)) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    ranks = Ranks(rank, world_size or 1, local_rank)
     if ranks.world_size == 1:
         yield ranks
         return

@@ -1,4 +1,4 @@
-"""Parameters, memory and disk space of a run, computed before anything is allocated."""
+"""Parameters and memory of a run, computed before anything is allocated."""
 
 import dataclasses
 import math
@@ -6,10 +6,8 @@ from typing import NamedTuple
 
 import torch
 
-from ..cli import quantity
 from ..cli.machine import available_memory, pick_dtype
 from ..config import ModelArgs
-from ..text.train_tokenizer import MAX_DEFAULT_VOCAB
 from ..weights.layout import tensor_shapes
 from .config import TrainArgs
 
@@ -80,49 +78,24 @@ def peak_memory(model: ModelArgs, train: TrainArgs, dtype: torch.dtype, world_si
     return LIBRARIES + state + round(BACKWARD_PEAK[dtype] * activations) + (4 + 4 * dtype.itemsize) * stacked
 
 
-def disk_needed(model: ModelArgs, train: TrainArgs) -> int:
-    """Bytes of a run directory: the latest state, a second one while it is replaced, and the best model."""
-    parameters, hidden = count_parameters(model)
-    state = 12 * parameters
-    if train.optimizer == "muon":
-        state -= 4 * hidden
-    return 2 * state + 4 * parameters
-
-
 def free_memory(device: torch.device) -> int | None:
     """Free bytes on this device; None if unknown."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
 
 
-def fits_memory(model: ModelArgs, train: TrainArgs, device: torch.device, world_size: int = 1) -> bool:
-    """Whether a process of the run fits into the free memory; True if the free memory is unknown."""
-    available = free_memory(device)
-    return available is None or peak_memory(model, train, pick_dtype(train.dtype, device), world_size) <= available
-
-
 def check_training_memory(model: ModelArgs, train: TrainArgs, device: torch.device, world_size: int = 1) -> None:
     """Raise ValueError if the run needs more memory than is free. The message says what to lower."""
-    if fits_memory(model, train, device, world_size):
-        return
     dtype = pick_dtype(train.dtype, device)
     available = free_memory(device)
     needed = peak_memory(model, train, dtype, world_size)
+    if available is None or needed <= available:
+        return
     state, _ = state_and_activation_bytes(model, train, dtype, world_size)
-    smaller = dataclasses.replace(model, vocab_size=MAX_DEFAULT_VOCAB)
-    large_vocabulary = model.vocab_size > MAX_DEFAULT_VOCAB and not train.init_from
-    if large_vocabulary and fits_memory(smaller, train, device, world_size):
-        cause = f"a vocabulary of {model.vocab_size:,} pieces is too large"
-        advice = f"lower vocab_size ({model.vocab_size}), or give a tokenizer with fewer pieces"
-    elif available is None or state > available:
-        cause = f"{count_parameters(model).total:,} parameters with gradients and optimizer state are too many"
-        advice = f"lower dim ({model.dim}), n_layers ({model.n_layers}) or vocab_size ({model.vocab_size})"
-    else:
-        rows = train.rows_at_once(world_size)
-        cause = f"there is no room for {quantity(rows, 'sequence')} of {quantity(model.max_seq_len, 'token')} at once"
-        advice = "lower micro_batch_size (by default all of batch_size), batch_size or max_seq_len"
-    free = readable_size(available or 0)
     raise ValueError(
-        f"this run needs about {readable_size(needed)} of memory, but {free} are free on {device}; {cause}: {advice}"
+        f"this run needs about {readable_size(needed)} of memory, but {readable_size(available)} are free on {device}: "
+        f"{readable_size(state)} for {count_parameters(model).total:,} parameters with gradients and optimizer state "
+        f"(lower dim, n_layers or vocab_size), the rest mainly for {train.rows_at_once(world_size):,} x "
+        f"{model.max_seq_len:,} tokens at once (lower micro_batch_size, batch_size or max_seq_len)"
     )
 
 

@@ -1,26 +1,124 @@
-"""Find the text that a run was trained and validated on, from its run directory."""
+"""The text of a run as tokens: prepare it for training, and find it again from the run directory."""
 
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
-from ..cli import from_settings
+from ..cli import Settings, from_settings, print_note, quantity
+from ..config import ModelArgs
 from ..text.dataset import Dataset
-from ..text.prepare import load_dataset, prepare
+from ..text.prepare import changed_since, load_dataset, prepare
+from ..text.separators import recognize
 from ..text.sources import Documents, is_pipe, is_url, open_documents
 from ..text.token_cache import cache_home, download_path, runs_using
 from ..text.tokenizer import Tokenizer
-from .config import DataArgs, read_run_settings
+from ..text.train_tokenizer import TOKENIZER_KINDS, cached_tokenizer
+from ..weights import load_tokenizer
+from .config import DataArgs, Run, read_run_settings
+from .distributed import Ranks
+from .evaluation import ngram_losses, sampled_blocks
 from .state import read_progress
 
+MIN_DOCUMENTS = 100  # with fewer documents, a run of a few minutes does not learn what follows BOS
+MIN_OCCURRENCES = 50  # of a start_text in the training text, for the model to learn what follows it
+SAMPLED_TOKENS = 5_000_000  # tokens of the training text in which a start_text is counted
+# Candidates for start_text: the end of a paragraph, line, sentence or word. The first frequent one is used.
+START_TEXTS = ("\n\n", "\r\n\r\n", "\n", "\r\n", ".", "。", " ")
 
-def read_run_data_args(directory: Path) -> DataArgs | None:
-    """The text settings of the run in the directory; None if there is no run, or if its settings cannot be read."""
-    settings = read_run_settings(directory)
-    return from_settings(DataArgs, settings) if settings else None
+
+class Text(NamedTuple):
+    """The text of a run as tokens."""
+
+    tokenizer: Tokenizer
+    dataset: Dataset
+    settings: Settings  # found in the text: doc_separator, start_text, and vocab_size of a model trained from scratch
+    notes: list[str]  # for the user
+    unigram_loss: float  # nats per token when guessing each token by its frequency alone
+
+
+def prepare_text(run: Run, ranks: Ranks) -> Text:
+    """Train or load the tokenizer, tokenize, split. Results for the same files are reused from the cache.
+
+    The first process does this first. The others then do the same, and find its results in the cache; on another
+    machine they make them from the same text.
+    """
+    text = ranks.in_turn(lambda: read_text(run))
+    if ranks.first(lambda: text.dataset.fingerprint) != text.dataset.fingerprint:
+        raise ValueError(f"process {ranks.rank} has another text than the first process: give all the same files")
+    for note in text.notes if ranks.is_first else ():
+        print_note(note)
+    return text
+
+
+def read_text(run: Run) -> Text:
+    """``prepare_text`` in one process."""
+    data, settings = run.data, run.settings
+    context = settings.get("max_seq_len", ModelArgs.max_seq_len)
+    notes: list[str] = []
+    dataset = cached_dataset(run.directory, data) if run.keeps_text else None
+    if dataset:
+        tokenizer = load_tokenizer(run.directory, run.model.vocab_size)
+        if changed := changed_since(dataset):
+            names = ", ".join(changed[:3])  # enough to know which
+            notes.append(f"text           {names} changed since this run began; it continues with the text as it was")
+    else:
+        documents = data.open(data.data)
+        if data.doc_separator is None:
+            found = recognize(documents.beginnings())
+            data = replace(data, doc_separator=found.separator)
+            documents = replace(documents, separator=found.separator or None)
+            notes += [f"documents      {found.note}"] if found.note else []
+        if run.resumed:
+            tokenizer = load_tokenizer(run.directory, run.model.vocab_size)
+        elif data.tokenizer in TOKENIZER_KINDS:
+            file = cached_tokenizer(documents, cache_home(), data.tokenizer, settings.get("vocab_size"))
+            tokenizer = load_tokenizer(file)
+        else:
+            tokenizer = load_tokenizer(Path(data.tokenizer), settings["vocab_size"] if run.train.init_from else None)
+        dataset = tokenize(data, documents, tokenizer, context)
+        documents.check_unchanged()  # a file may have changed after the tokenizer was trained on it
+    start_text = data.start_text
+    if start_text is None:
+        start_text = choose_start_text(dataset, tokenizer, context)
+    for name, prompt in (("start_text", start_text), ("sample_prompt", run.train.sample_prompt)):
+        tokens = len(tokenizer.encode(prompt))
+        if tokens >= context:
+            raise ValueError(
+                f"{name} is {quantity(tokens, 'token')} long, which leaves no room for a sample in a context of "
+                f"{context} (max_seq_len): shorten it"
+            )
+    chosen: Settings = {"doc_separator": data.doc_separator, "start_text": start_text}
+    if not run.resumed and not run.train.init_from:
+        chosen["vocab_size"] = tokenizer.vocab_size
+    return Text(tokenizer, dataset, chosen, notes, ngram_losses(dataset, tokenizer.vocab_size)[0])
+
+
+def choose_start_text(dataset: Dataset, tokenizer: Tokenizer, context: int) -> str:
+    """Choose the text that generation continues if there is no prompt; empty to continue BOS alone.
+
+    With few documents, BOS has hardly been trained, and the model writes garbage after it. After a text that is
+    frequent in the training text, for example a paragraph break, it writes normally. The result is empty if there are
+    enough documents, or no such text.
+    """
+    ids = sampled_blocks(dataset.train, SAMPLED_TOKENS)
+
+    def occurrences(tokens: list[int]) -> int:
+        return int((sliding_window_view(ids, len(tokens)) == tokens).all(1).sum()) if len(tokens) <= len(ids) else 0
+
+    if occurrences([tokenizer.bos_id]) * len(dataset.train) / len(ids) >= MIN_DOCUMENTS:
+        return ""
+    for text in START_TEXTS:
+        tokens = tokenizer.encode(text, bos=False)
+        at_document_end = occurrences([*tokens, tokenizer.bos_id])
+        if len(tokens) + 1 < context and occurrences(tokens) - at_document_end >= MIN_OCCURRENCES:
+            return text
+    return ""
 
 
 def cached_dataset(directory: Path, data: DataArgs) -> Dataset | None:
@@ -49,8 +147,14 @@ def tokenize(data: DataArgs, documents: Documents, tokenizer: Tokenizer, context
         context=context,
         cache_dir=cache_home(),
         val_fraction=data.val_fraction,
-        val_documents=data.val_documents(),
+        val_documents=data.open(data.val_data) if data.val_data else None,
     )
+
+
+def read_run_data_args(directory: Path) -> DataArgs | None:
+    """The text settings of the run in the directory; None if there is no run, or if its settings cannot be read."""
+    settings = read_run_settings(directory)
+    return from_settings(DataArgs, settings) if settings else None
 
 
 def prepare_run_dataset(directory: Path, data: DataArgs, tokenizer: Tokenizer, context: int) -> Dataset:
@@ -61,7 +165,7 @@ def prepare_run_dataset(directory: Path, data: DataArgs, tokenizer: Tokenizer, c
     cached = cached_dataset(directory, data)
     if cached:
         return cached
-    dataset = tokenize(data, data.documents(), tokenizer, context)
+    dataset = tokenize(data, data.open(data.data), tokenizer, context)
     saved = read_progress(directory)
     if saved and saved.text != dataset.fingerprint:
         names = ", ".join(data.data)
@@ -83,11 +187,12 @@ def validation_documents(dataset: Dataset, tokenizer: Tokenizer) -> Iterator[tup
             yield tokens, len(tokenizer.decode(tokens).encode()) - len(tokenizer.decode(tokens[:1]).encode())
 
 
-def describe_validation(data: DataArgs) -> str:
-    """Name the validation text of a run with these settings."""
+def describe_validation(data: DataArgs, dataset: Dataset) -> str:
+    """Name the validation text of a run with these settings, and its real share of the tokens."""
     if data.val_data:
         return f"{', '.join(data.val_data)}, the run's validation text"
-    return f"the last {100 * data.val_fraction:g}% of {', '.join(data.data)}, the run's validation text"
+    share = len(dataset.val) / (len(dataset.train) + len(dataset.val))
+    return f"the last {100 * share:.3g}% of {', '.join(data.data)}, the run's validation text"
 
 
 def count_training_files(documents: Documents, data: DataArgs) -> int:

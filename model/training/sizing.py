@@ -17,7 +17,7 @@ from torch import Tensor
 from ..cli import Settings, from_settings
 from ..config import ModelArgs
 from ..text.dataset import Dataset
-from .config import PEAK_LR, Run, TrainArgs
+from .config import PEAK_LR, TrainArgs
 from .estimate import count_parameters
 from .evaluation import ngram_losses
 
@@ -26,9 +26,6 @@ from .evaluation import ngram_losses
 # narrow ones.
 LADDER = ((64, 2), (96, 2), (128, 2), (128, 4), (160, 5), (224, 5), (288, 6), (384, 7), (512, 8), (704, 9), (1024, 10))
 NGRAM_ORDER = 6  # largest n of the n-gram models; the lowest of their losses shows how hard the text is to predict
-# If the size is chosen, runs of fewer minutes use half the context: with it the loss was 5% lower after 500 steps, and
-# 0.7% higher after 1,400 (benchmarks/choice.py).
-SHORT_RUN_MINUTES = 2.0
 OVERHEAD = 0.05  # fraction of the minutes for validation, checkpoints and samples
 FINE_TUNING_EPOCHS = 3  # on two small texts, 3 epochs were better than 2 and 4 (benchmarks/choice.py)
 MIN_GAIN = 0.003  # relative reduction of the loss below which the remaining tokens are not worth their time
@@ -94,12 +91,11 @@ class TextFacts:
     """The facts about a text that the choice of a model depends on."""
 
     train_tokens: int
-    vocab_size: int
     ngram_loss: float  # nats per token of the best n-gram model
 
 
 def text_facts(dataset: Dataset, vocab_size: int) -> TextFacts:
-    return TextFacts(len(dataset.train), vocab_size, best_ngram_loss(dataset, vocab_size))
+    return TextFacts(len(dataset.train), best_ngram_loss(dataset, vocab_size))
 
 
 def best_ngram_loss(dataset: Dataset, vocab_size: int) -> float:
@@ -111,107 +107,20 @@ def has_architecture(settings: Settings) -> bool:
     return bool(settings.get("init_from")) or {"dim", "n_layers"} <= settings.keys()
 
 
-def needs_choice(run: Run) -> bool:
+def needs_choice(settings: Settings) -> bool:
     """Whether anything is to be chosen: minutes are set, but not both an architecture and a batch size."""
-    complete = has_architecture(run.settings) and "batch_size" in run.settings
-    return run.saved is None and bool(run.settings.get("minutes")) and not complete
-
-
-def best_model(speeds: Mapping[ModelArgs, float], settings: Settings, facts: TextFacts, processes: int) -> ModelArgs:
-    """The model with the lowest predicted loss. ``speeds`` are in tokens per second."""
-
-    def loss(model: ModelArgs) -> float:
-        return predicted_loss(model, planned_tokens(model, speeds[model], settings, facts, processes), facts)
-
-    return min(speeds, key=loss)
-
-
-def predicted_loss(model: ModelArgs, tokens: float, facts: TextFacts) -> float:
-    return LAW.loss(facts.ngram_loss, count_parameters(model).hidden, tokens, facts.train_tokens)
-
-
-def choose_settings(
-    model: ModelArgs, speed: float, settings: Settings, facts: TextFacts, processes: int = 1
-) -> Settings:
-    """The settings for training ``model`` at ``speed`` tokens per second, without those in ``settings``."""
-    affordable = affordable_tokens(model, speed, settings, facts, processes)
-    tokens = useful_tokens(model, affordable, settings, facts)
-    if not has_architecture(settings) and "tie_embeddings" not in settings:
-        tied = memorization(model, tokens, facts.train_tokens) > TIE_ABOVE
-        model = dataclasses.replace(model, tie_embeddings=tied)  # takes the same time
-    chosen = training_settings(model, tokens, facts.train_tokens, settings, processes)
-    steps = max(1, int(tokens / (chosen["batch_size"] * model.max_seq_len)))
-    if tokens < affordable:
-        chosen["max_steps"] = steps
-    steps = min(steps, chosen.get("max_steps", steps))
-    chosen = architecture_settings(model) | validation_settings(steps, tokens) | chosen
-    return {name: value for name, value in chosen.items() if name not in settings}
-
-
-def planned_tokens(model: ModelArgs, speed: float, settings: Settings, facts: TextFacts, processes: int) -> float:
-    """How many tokens to train on at ``speed`` tokens per second."""
-    affordable = affordable_tokens(model, speed, settings, facts, processes)
-    return useful_tokens(model, affordable, settings, facts)
-
-
-def affordable_tokens(model: ModelArgs, speed: float, settings: Settings, facts: TextFacts, processes: int) -> float:
-    """How many tokens fit into the minutes at ``speed`` tokens per second, and into ``max_steps``."""
-    tokens = training_seconds(settings["minutes"]) * speed
-    if not settings.get("max_steps"):
-        return tokens
-    batch_size = training_settings(model, tokens, facts.train_tokens, settings, processes)["batch_size"]
-    return min(tokens, settings["max_steps"] * batch_size * model.max_seq_len)
-
-
-def useful_tokens(model: ModelArgs, tokens: float, settings: Settings, facts: TextFacts) -> float:
-    """How many of ``tokens`` are worth training on; all of them if the user has fixed the steps or the architecture.
-
-    At most MAX_EPOCHS epochs of the text. Tokens at the end that lower the loss by less than MIN_GAIN are dropped.
-    Fine-tuning takes at most FINE_TUNING_EPOCHS.
-    """
-    unique_tokens = facts.train_tokens
-    if settings.get("max_steps"):
-        return tokens
-    if settings.get("init_from"):
-        return min(tokens, FINE_TUNING_EPOCHS * unique_tokens)
-    if has_architecture(settings):
-        return tokens
-    hidden = count_parameters(model).hidden
-    tokens = min(tokens, MAX_EPOCHS * unique_tokens)
-    good_enough = LAW.loss(facts.ngram_loss, hidden, tokens, unique_tokens) * (1 + MIN_GAIN)
-    while LAW.loss(facts.ngram_loss, hidden, 0.9 * tokens, unique_tokens) < good_enough:
-        tokens *= 0.9
-    return tokens
-
-
-def training_seconds(minutes: float) -> float:
-    """The seconds of a run of ``minutes`` that remain for training steps."""
-    return 60 * minutes * (1 - OVERHEAD)
-
-
-def forecast(model: ModelArgs, train: TrainArgs, facts: TextFacts, speed: float) -> Forecast:
-    """Predict the steps and the loss of a run with these settings, at ``speed`` tokens per second."""
-    step_tokens = train.batch_size * model.max_seq_len
-    steps = train.step_limit
-    if train.minutes is not None:
-        steps = min(steps, training_seconds(train.minutes) * speed / step_tokens)
-    steps = max(1, int(steps))
-    if train.init_from:
-        return Forecast(speed, steps)
-    return Forecast(speed, steps, predicted_loss(model, steps * step_tokens, facts))
+    return bool(settings.get("minutes")) and not (has_architecture(settings) and "batch_size" in settings)
 
 
 def candidate_models(settings: Settings) -> list[ModelArgs]:
     """The sizes of LADDER from small to large, overridden by ``settings``. Impossible combinations are left out.
 
-    If ``settings`` fix the architecture, it is the only candidate. Raises ValueError if no candidate is possible.
+    If ``settings`` fix the architecture or have no minutes, their model is the only candidate. Raises ValueError if no
+    candidate is possible.
     """
-    if has_architecture(settings):
-        return [from_settings(ModelArgs, settings)]
-    settings = default_context(settings) | settings
-    found = []
-    for width, n_layers in LADDER:
-        dim = settings.get("dim", width)
+    found: list[ModelArgs] = []
+    for dim, n_layers in LADDER if settings.get("minutes") and not has_architecture(settings) else ():
+        dim = settings.get("dim", dim)
         heads = most_heads(dim)
         model = {"dim": dim, "n_layers": n_layers, "n_heads": heads}
         if heads % 2 == 0 and "n_heads" not in settings:
@@ -225,12 +134,6 @@ def candidate_models(settings: Settings) -> list[ModelArgs]:
     return found or [from_settings(ModelArgs, settings)]
 
 
-def architecture_settings(model: ModelArgs) -> Settings:
-    """The settings of ``model`` that a choice contains, and that ``--plan`` prints."""
-    names = ("dim", "n_layers", "n_heads", "n_kv_heads", "tie_embeddings", "max_seq_len")
-    return {name: getattr(model, name) for name in names}
-
-
 def most_heads(dim: int) -> int:
     """The largest number of heads with an even width of at least 32, or of at least 64 in wide models."""
     narrowest = 32 if dim < 384 else 64
@@ -238,9 +141,71 @@ def most_heads(dim: int) -> int:
     return max(counts, default=1)
 
 
-def default_context(settings: Settings) -> Settings:
-    """A shorter ``max_seq_len`` for short runs; empty for others, which use the default of ``ModelArgs``."""
-    return {"max_seq_len": 128} if settings["minutes"] < SHORT_RUN_MINUTES else {}
+def choose_settings(
+    speeds: Mapping[ModelArgs, float], settings: Settings, facts: TextFacts, processes: int = 1
+) -> tuple[Settings, float]:
+    """Choose the model with the lowest predicted loss. ``speeds`` has the tokens per second of each candidate.
+
+    Returns the settings to train it with, without those in ``settings``, and its speed.
+    """
+    planned = {model: planned_tokens(model, speed, settings, facts, processes) for model, speed in speeds.items()}
+    model = min(planned, key=lambda model: predicted_loss(model, planned[model], facts))
+    tokens, speed = planned[model], speeds[model]
+    if not has_architecture(settings) and "tie_embeddings" not in settings:
+        tied = memorization(model, tokens, facts.train_tokens) > TIE_ABOVE
+        model = dataclasses.replace(model, tie_embeddings=tied)  # takes the same time
+    chosen = training_settings(model, tokens, facts.train_tokens, settings, processes)
+    steps = max(1, int(tokens / (chosen["batch_size"] * model.max_seq_len)))
+    if tokens < training_seconds(settings["minutes"]) * speed:
+        chosen.setdefault("max_steps", steps)
+    steps = min(steps, chosen.get("max_steps", steps))
+    names = ("dim", "n_layers", "n_heads", "n_kv_heads", "tie_embeddings", "max_seq_len")
+    chosen |= {name: getattr(model, name) for name in names}
+    chosen |= validation_settings(steps, tokens)
+    return {name: value for name, value in chosen.items() if name not in settings}, speed
+
+
+def predicted_loss(model: ModelArgs, tokens: float, facts: TextFacts) -> float:
+    return LAW.loss(facts.ngram_loss, count_parameters(model).hidden, tokens, facts.train_tokens)
+
+
+def planned_tokens(model: ModelArgs, speed: float, settings: Settings, facts: TextFacts, processes: int = 1) -> float:
+    """How many tokens to train on at ``speed`` tokens per second.
+
+    As many as fit into the minutes and into ``max_steps``. If the user fixed neither the steps nor the architecture, at
+    most MAX_EPOCHS epochs of the text, and tokens at the end that lower the loss by less than MIN_GAIN are dropped.
+    Fine-tuning takes at most FINE_TUNING_EPOCHS.
+    """
+    tokens = training_seconds(settings["minutes"]) * speed
+    unique_tokens = facts.train_tokens
+    if settings.get("max_steps"):
+        batch_size = training_settings(model, tokens, unique_tokens, settings, processes)["batch_size"]
+        return min(tokens, settings["max_steps"] * batch_size * model.max_seq_len)
+    if settings.get("init_from"):
+        return min(tokens, FINE_TUNING_EPOCHS * unique_tokens)
+    if has_architecture(settings):
+        return tokens
+    tokens = min(tokens, MAX_EPOCHS * unique_tokens)
+    good_enough = predicted_loss(model, tokens, facts) * (1 + MIN_GAIN)
+    while predicted_loss(model, 0.9 * tokens, facts) < good_enough:
+        tokens *= 0.9
+    return tokens
+
+
+def training_seconds(minutes: float) -> float:
+    """The seconds of a run of ``minutes`` that remain for training steps."""
+    return 60 * minutes * (1 - OVERHEAD)
+
+
+def forecast(model: ModelArgs, train: TrainArgs, facts: TextFacts, speed: float, ends_early: bool = False) -> Forecast:
+    """Predict the steps and the loss of a run with these settings, at ``speed`` tokens per second."""
+    step_tokens = train.batch_size * model.max_seq_len
+    steps = train.step_limit
+    if train.minutes is not None:
+        steps = min(steps, training_seconds(train.minutes) * speed / step_tokens)
+    steps = max(1, int(steps))
+    loss = None if train.init_from else predicted_loss(model, steps * step_tokens, facts)
+    return Forecast(speed, steps, loss, ends_early)
 
 
 def training_settings(
@@ -257,23 +222,17 @@ def training_settings(
     step_tokens = 1024 * math.sqrt(tokens / 1e6 * max(1, model.vocab_size / 2048))
     rows = 2 ** round(math.log2(step_tokens / model.max_seq_len))
     rows = max(2, min(rows, 64))
-    unit = batch_unit(settings, processes)
     decay = 0.1 * max(1.0, memorization(model, tokens, unique_tokens) / 5) ** 1.5
     if settings.get("init_from"):
         decay = TrainArgs.weight_decay  # more would shrink the weights that the model has learnt
     chosen = {
-        "batch_size": unit * max(1, round(rows / unit)),
+        "batch_size": processes * max(1, round(rows / processes)),
         "lr": PEAK_LR if settings.get("optimizer", "muon") == "muon" else TrainArgs.lr,
         "muon_lr": PEAK_LR,
         "decay_start": 0.1,
         "weight_decay": round(min(decay, 0.8), 1),
     }
     return chosen | settings
-
-
-def batch_unit(settings: Settings, processes: int) -> int:
-    """The number of sequences of which the batch size must be a multiple."""
-    return processes * settings.get("micro_batch_size", 1)
 
 
 def memorization(model: ModelArgs, tokens: float, unique_tokens: int) -> float:

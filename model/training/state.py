@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ class Progress:
     It needs no generator state, because batches depend only on seed and step, and dropout on these and the rank.
     """
 
+    text: str  # the fingerprint of the text
     step: int = 0
     tokens: int = 0
     train_seconds: float = 0.0  # training steps only
@@ -57,23 +58,12 @@ def flat_names(weights: Mapping[str, Any], optimizer: Mapping[str, Any]) -> dict
     return tensors
 
 
-def save_state(directory: Path, tensors: dict[str, Tensor], progress: Progress, text: str) -> None:
-    """Save to a single file, so that weights, optimizer and step still match after a kill.
-
-    ``text`` is the fingerprint of the text.
-    """
-    notes = {"progress": asdict(progress), "identity": {"data": text}}
-    save_tensors(directory / STATE, tensors, {"notes": json.dumps(notes)})
+def save_state(directory: Path, tensors: dict[str, Tensor], progress: Progress) -> None:
+    """Save to a single file, so that weights, optimizer and step still match after a kill."""
+    save_tensors(directory / STATE, tensors, {"progress": json.dumps(asdict(progress))})
 
 
-class Saved(NamedTuple):
-    """The notes beside the tensors of a state."""
-
-    progress: Progress
-    text: str  # its fingerprint
-
-
-def read_progress(directory: Path) -> Saved | None:
+def read_progress(directory: Path) -> Progress | None:
     """The saved progress, without reading a tensor; None before the first checkpoint.
 
     Raises ValueError if the file is damaged.
@@ -82,12 +72,11 @@ def read_progress(directory: Path) -> Saved | None:
     if not path.exists():
         return None
     try:
-        notes = json.loads(read_metadata(path)["notes"])
-        progress = Progress(**notes["progress"])
+        progress = Progress(**json.loads(read_metadata(path)["progress"]))
         raise_problems(range_problems(progress))
-        return Saved(progress, notes["identity"]["data"])
     except (ValueError, KeyError, TypeError, RecursionError):
         raise damaged(path) from None
+    return progress
 
 
 def load_state(directory: Path, model: Transformer, optimizers: Optimizers) -> None:

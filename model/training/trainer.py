@@ -3,13 +3,12 @@
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
 from ..attention import Attention
@@ -23,7 +22,7 @@ from .config import Run, TrainArgs
 from .distributed import Ranks, gather, parallelize, sync_gradients, unsharded
 from .evaluation import bits_per_byte, cross_entropy, validation_loss
 from .optimizer import build_optimizers, lr_fraction, set_learning_rate
-from .run_directory import METRICS, Metrics
+from .run_directory import METRICS, append_metrics, begin_metrics
 from .state import STATE, Progress, full_state, load_state, read_progress, save_state
 
 
@@ -51,7 +50,7 @@ class Trainer:
         self.dataset = dataset
         self.args = args
         self.directory = directory
-        self.progress = saved.progress if saved else Progress()
+        self.progress = saved or Progress(dataset.fingerprint)
         self.ranks = ranks or Ranks()
         self.clock = clock
         self.saved_step = self.progress.step
@@ -67,15 +66,15 @@ class Trainer:
             check_savable(model)  # before the first step, so that no training is lost
         self.network_class = type(model)  # FSDP changes the class of the model
         add_dropout(model, args.dropout)
-        # The same network three times: bare (``model``), in its DDP wrapper if it has one, and compiled if asked for.
+        # The same network three times: bare (``model``), as several processes train it with DDP or FSDP (``parallel``),
+        # and compiled if asked for (``network``). For one process without compilation all are ``model``.
         self.parallel = parallelize(model, self.ranks, args.fsdp)
         self.optimizers = build_optimizers(model, args, self.dtype)
         if saved and directory:
             load_state(directory, model, self._optimizers_with_state())
         self.network = torch.compile(self.parallel) if args.compile else self.parallel
-        self.metrics: Metrics | None = None
         if directory and self.ranks.is_first:
-            self.metrics = Metrics(directory / METRICS, saved.progress.step if saved else None)
+            begin_metrics(directory / METRICS, saved.step if saved else -1)
 
     def run(self) -> Progress:
         """Take all steps."""
@@ -100,27 +99,36 @@ class Trainer:
         while self.fraction_done < 1 and not self.stopped_by:
             started = self.clock()
             measured = self.step(lr_fraction(self.args, self.fraction_done))
-            measured["tokens_per_second"] = self._count_step(self.clock() - started)
+            seconds = self.clock() - started
+            tokens = self.args.batch_size * self.context
+            measured["tokens_per_second"] = tokens / max(seconds, 1e-9)
+            self.progress.step += 1
+            self.progress.tokens += tokens
+            self.progress.train_seconds += seconds
             self._update_clock(begin)
-            validating = self._is_validation_due()
+            validating = self.fraction_done >= 1 or self.progress.step % self.args.eval_every == 0
             if validating:
                 measured |= self.validate()
             yield self._record(measured, begin, save=bool(validating or self.stopped_by))
 
-    def _is_validation_due(self) -> bool:
-        """True every ``eval_every`` steps and at the end, but not within ``eval_every / 4`` steps before the end."""
-        if self.fraction_done >= 1:
-            return True
-        step, interval = self.progress.step, self.args.eval_every
-        total_steps = step / max(self.fraction_done, 1e-9)
-        return step % interval == 0 and total_steps - step > interval / 4
-
-    def step(self, lr_fraction: float) -> dict[str, float]:
-        """Take one optimizer step on the batch of the current step, at this fraction of the peak learning rate."""
+    def step(self, lr_scale: float) -> dict[str, float]:
+        """Take one optimizer step on the batch of the current step, at ``lr_scale`` times the peak learning rate."""
         args, ranks = self.args, self.ranks
-        inputs, targets = self._batch(self.progress.step)  # (B, T) each, the rows of this process
+        step = self.progress.step
+        # Batches are a pure function of (seed, step), dropout also of the rank: resuming needs no generator state.
+        batch = self.dataset.batch(
+            step,
+            batch_size=args.batch_size,
+            context=self.context,
+            seed=args.seed,
+            rank=ranks.rank,
+            world_size=ranks.world_size,
+        )
+        # (B, T) each, the rows of this process
+        inputs, targets = (torch.from_numpy(part).to(self.device, non_blocking=True) for part in batch)
         if args.dropout:
-            torch.manual_seed(dropout_seed(args.seed, self.progress.step, ranks.rank))
+            mixed = np.random.SeedSequence([args.seed, step, ranks.rank]).generate_state(1, np.uint64)
+            torch.manual_seed(int(mixed[0]))
         rows = args.rows_at_once(ranks.world_size)
         micro_batches = list(zip(inputs.split(rows), targets.split(rows)))
         total = torch.zeros((), device=self.device)
@@ -133,15 +141,14 @@ class Trainer:
             total += loss.detach()
         norm = gather(clip_grad_norm_(self.model.parameters(), args.grad_clip or math.inf)).item()
         train_loss = ranks.sum([total.item() / ranks.world_size], self.device)[0]
-        message = f"the loss is {train_loss} and the gradient norm {norm}"
-        # The sum is finite only if both are.
-        self._check_finite(train_loss + norm, self.progress.step + 1, message)
+        # The sum is finite only if the loss and the norm are.
+        self._check_finite(train_loss + norm, step + 1, f"the loss is {train_loss} and the gradient norm {norm}")
 
-        set_learning_rate(self.optimizers, lr_fraction)
+        set_learning_rate(self.optimizers, lr_scale)
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        return {"train_loss": train_loss, "lr": args.lr * lr_fraction, "grad_norm": norm}
+        return {"train_loss": train_loss, "lr": args.lr * lr_scale, "grad_norm": norm}
 
     def validate(self) -> dict[str, float]:
         """Compute the validation loss, and save the model if it is the best so far. Without a directory, do nothing."""
@@ -159,33 +166,12 @@ class Trainer:
                 write_model(best, self.directory)
         return {"val_loss": loss, "val_bits_per_byte": bits_per_byte(loss, self.dataset)}
 
-    def _batch(self, step: int) -> tuple[Tensor, Tensor]:
-        args, ranks = self.args, self.ranks
-        batch = self.dataset.batch(
-            step,
-            batch_size=args.batch_size,
-            context=self.context,
-            seed=args.seed,
-            rank=ranks.rank,
-            world_size=ranks.world_size,
-        )
-        inputs, targets = (torch.from_numpy(part).to(self.device, non_blocking=True) for part in batch)
-        return inputs, targets
-
     def _update_clock(self, begin: float) -> None:
         """Update ``wall_seconds``, and in agreement with the other processes ``fraction_done`` and ``stopped_by``."""
         self.progress.wall_seconds = self.clock() - begin
         done = self.args.fraction_done(self.progress.step, self.progress.wall_seconds)
         self.fraction_done, signal = self.ranks.max([done, self.stop_signal], self.device)
         self.stopped_by = int(signal)
-
-    def _count_step(self, seconds: float) -> float:
-        """Add a step to the progress; returns its tokens per second."""
-        tokens = self.args.batch_size * self.context
-        self.progress.step += 1
-        self.progress.tokens += tokens
-        self.progress.train_seconds += seconds
-        return tokens / max(seconds, 1e-9)
 
     def _check_finite(self, value: float, step: int, message: str) -> None:
         if math.isfinite(value):
@@ -197,25 +183,21 @@ class Trainer:
 
     def _record(self, measured: dict[str, float], begin: float, save: bool = True) -> dict[str, float]:
         """Write the metrics of a step and, if ``save``, the state. Every process must call it to gather the weights."""
-        if self.metrics:
-            self.metrics.write(self.progress.step, measured)
-        if save and self.directory is not None:
+        if self.directory is None:
+            return measured
+        if self.ranks.is_first:
+            append_metrics(self.directory / METRICS, self.progress.step, measured, sync=save)
+        if save:
             self.progress.wall_seconds = self.clock() - begin
             state = full_state(self.model, self._optimizers_with_state())
-            if self.metrics:
-                self.metrics.sync()
-                save_state(self.directory, state, self.progress, self.dataset.fingerprint)
+            if self.ranks.is_first:
+                save_state(self.directory, state, self.progress)
             self.saved_step = self.progress.step
         return measured
 
     def _optimizers_with_state(self) -> list[torch.optim.Optimizer]:
         """The optimizers; none before their first step, because it makes their state."""
         return self.optimizers if self.progress.step else []
-
-
-def dropout_seed(seed: int, step: int, rank: int) -> int:
-    """A pure function of (seed, step, rank), so that resuming needs no generator state."""
-    return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0])
 
 
 def add_dropout(model: Transformer, probability: float) -> None:
@@ -235,11 +217,8 @@ def initial_model(run: Run, directory: Path) -> Transformer:
     If ``directory`` has a state, it will replace the weights, so that they do not matter.
     """
     source = run.train.init_from
-    if source is None or (run.saved is not None and (directory / STATE).exists()):
+    if source is None or (run.resumed and (directory / STATE).exists()):
         return run.network(run.model)
-    checkpoint = open_checkpoint(source)
-    if replace(checkpoint.args, max_seq_len=run.model.max_seq_len) != run.model:
-        raise ValueError(f"{source} changed after it was read: run again")
     model = make_network(run.network, run.model)
-    model.load_state_dict(checkpoint.model(network=run.network).state_dict(), assign=True)
+    model.load_state_dict(open_checkpoint(source).model(network=run.network).state_dict(), assign=True)
     return model.requires_grad_(True)

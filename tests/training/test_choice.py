@@ -4,6 +4,8 @@ import dataclasses
 import json
 import math
 import statistics
+from functools import partial
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -11,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from training_helpers import ARGS, dataset
 
-from model import ModelArgs
-from model.cli import from_settings, read_toml, toml_text
+from model import ModelArgs, Transformer
+from model.cli import from_settings
 from model.training import choice, sizing
-from model.training.choice import Machine, time_models
-from model.training.config import SETTINGS_CLASSES, Run, TrainArgs
+from model.training.choice import time_models, tokens_per_second
+from model.training.config import TrainArgs
 from model.training.distributed import Ranks
 from model.training.estimate import count_parameters
 from model.training.sizing import (
@@ -23,7 +25,6 @@ from model.training.sizing import (
     LAW,
     MAX_EPOCHS,
     TextFacts,
-    best_model,
     candidate_models,
     choose_settings,
     forecast,
@@ -40,27 +41,20 @@ RUNS = Path(__file__).parents[2] / "benchmarks" / "sizing.jsonl"
 
 
 def text(tokens: int) -> TextFacts:
-    return TextFacts(tokens, VOCABULARY, NGRAM_LOSS)
+    return TextFacts(tokens, NGRAM_LOSS)
 
 
-class SimulatedMachine(Machine):
-    """A machine of known speed: a fixed time per token, and a time for each parameter."""
-
-    def __init__(self, speed: float = 1.0, processes: int = 1) -> None:
-        super().__init__(Run({"device": "cpu"}, Path("run")), dataset(), Ranks(world_size=processes))
-        self.speed = speed
-
-    def tokens_per_second(self, model: ModelArgs, train: TrainArgs) -> float:
-        return self.speed * self.processes / (1e-5 + 6e-11 * count_parameters(model).hidden)
+def simulated(model: ModelArgs, train: TrainArgs | None = None, speed: float = 1.0) -> float:
+    """The tokens per second of a simulated machine: a fixed time per token, and a time for each parameter."""
+    return speed / (1e-5 + 6e-11 * count_parameters(model).hidden)
 
 
-def chosen(tokens: int = 1_000_000, on: Machine | None = None, **settings) -> dict:
+def chosen(tokens: int = 1_000_000, speed: float = 1.0, processes: int = 1, measure=simulated, **settings) -> dict:
     """The settings, and those that are chosen for a text of so many tokens."""
-    settings = {"minutes": 5.0, "dtype": "float32", "vocab_size": VOCABULARY} | settings
-    machine = on or SimulatedMachine()
-    speeds = time_models(machine, settings, text(tokens))
-    model = best_model(speeds, settings, text(tokens), machine.processes)
-    return settings | choose_settings(model, speeds[model], settings, text(tokens), machine.processes)
+    settings = {"minutes": 5.0, "dtype": "float32", "device": "cpu", "vocab_size": VOCABULARY} | settings
+    measure = partial(measure, speed=speed) if speed != 1 else measure
+    speeds = time_models(measure, settings, text(tokens), Ranks(world_size=processes))
+    return settings | choose_settings(speeds, settings, text(tokens), processes)[0]
 
 
 def hidden(settings: dict) -> int:
@@ -92,6 +86,9 @@ def test_candidate_models_grow_in_size_and_keep_explicit_settings():
         assert (args.dim, args.n_heads, args.n_kv_heads, args.vocab_size) == (80, 5, 1, VOCABULARY)
     assert all(args.head_dim % 2 == 0 for args in candidate_models(OPEN | {"dim": 90}))
     assert {args.n_layers for args in candidate_models(OPEN | {"n_layers": 2})} == {2}
+    suitable = {args.dim for args in candidate_models(OPEN | {"n_heads": 7})}
+    assert suitable
+    assert all(width % 14 == 0 for width in suitable)
 
 
 def test_embeddings_are_tied_only_if_the_model_would_memorise_the_text():
@@ -100,19 +97,8 @@ def test_embeddings_are_tied_only_if_the_model_would_memorise_the_text():
     assert chosen(50_000, tie_embeddings=False)["tie_embeddings"] is False
 
 
-def test_below_two_minutes_the_context_is_half_of_the_default():
-    default = ModelArgs().max_seq_len
-    assert [chosen(minutes=minutes)["max_seq_len"] for minutes in (1.9, 2.0)] == [default // 2, default]
-
-
-def test_widths_that_do_not_suit_the_heads_are_left_out():
-    widths = {args.dim for args in candidate_models(OPEN | {"n_heads": 7})}
-    assert widths
-    assert all(width % 14 == 0 for width in widths)
-
-
 def test_a_faster_machine_and_more_minutes_never_train_a_smaller_model():
-    sizes = [hidden(chosen(20_000_000, on=SimulatedMachine(speed))) for speed in (0.2, 1, 5, 25)]
+    sizes = [hidden(chosen(20_000_000, speed=speed)) for speed in (0.2, 1, 5, 25)]
     assert sizes == sorted(sizes)
     assert sizes[0] < sizes[-1]
     by_minutes = [hidden(chosen(20_000_000, minutes=minutes)) for minutes in (0.5, 2.0, 10.0, 60.0)]
@@ -123,7 +109,7 @@ def test_a_faster_machine_and_more_minutes_never_train_a_smaller_model():
 @pytest.mark.parametrize("minutes", [1.0, 2.5, 5.0, 10.0, 15.0])
 def test_noise_in_the_timing_moves_the_choice_by_one_size_at_most(minutes):
     widths = [args.dim for args in candidate_models(OPEN)]
-    places = [widths.index(chosen(on=SimulatedMachine(speed), minutes=minutes)["dim"]) for speed in (0.9, 1, 1.1)]
+    places = [widths.index(chosen(speed=speed, minutes=minutes)["dim"]) for speed in (0.9, 1, 1.1)]
     assert max(places) - min(places) <= 1
 
 
@@ -132,75 +118,51 @@ def test_explicit_settings_are_kept():
     settings = chosen(**explicit)
     assert {name: settings[name] for name in explicit} == explicit
     assert settings["n_layers"] in {layers for _, layers in sizing.LADDER}
-    assert TrainArgs(**{name: settings[name] for name in ("muon_lr", "batch_size", "eval_every")})
+    assert settings["muon_lr"] == chosen()["lr"] > chosen(optimizer="adamw")["lr"] == TrainArgs.lr
 
 
-def test_the_batch_size_is_a_multiple_of_the_micro_batch_size_and_the_processes():
-    assert chosen(micro_batch_size=3)["batch_size"] % 3 == 0
-    assert chosen(on=SimulatedMachine(processes=5))["batch_size"] % 5 == 0
-
-
-def test_adamw_without_muon_has_a_lower_learning_rate():
-    assert chosen(optimizer="adamw")["lr"] == TrainArgs.lr < chosen()["lr"]
-
-
-def test_explicit_max_steps_limit_the_tokens():
-    settings = chosen(20_000_000, minutes=60.0, max_steps=50)
-    assert settings["max_steps"] == 50
-    assert settings["eval_every"] == 5
-
-
-def test_with_explicit_max_steps_a_run_may_take_all_of_its_minutes_and_validates_as_often_as_others():
-    settings = chosen(100_000, minutes=60.0, max_steps=10**6)
-    assert settings["max_steps"] == 10**6
-    model, train = from_settings(ModelArgs, settings), from_settings(TrainArgs, settings)
-    steps = forecast(model, train, text(100_000), SimulatedMachine().tokens_per_second(model, train)).steps
+def test_explicit_max_steps_limit_the_tokens_and_allow_more_epochs_than_would_be_chosen():
+    few = chosen(20_000_000, minutes=60.0, max_steps=50)
+    assert (few["max_steps"], few["eval_every"]) == (50, 5)
+    many = chosen(100_000, minutes=60.0, max_steps=10**6)
+    assert many["max_steps"] == 10**6
+    model, train = from_settings(ModelArgs, many), from_settings(TrainArgs, many)
+    steps = forecast(model, train, text(100_000), simulated(model)).steps
     assert steps * train.batch_size * model.max_seq_len > 12 * 100_000
-    assert 10 <= steps / settings["eval_every"] <= 20
-
-
-@pytest.mark.parametrize("minutes", [0.1, 3.0, 30.0, 300.0])
-def test_the_chosen_settings_survive_a_config_file(tmp_path, minutes):
-    settings = chosen(20_000_000, minutes=minutes)
-    chosen_args = [from_settings(cls, settings) for cls in SETTINGS_CLASSES]
-    (tmp_path / "config.toml").write_text(toml_text(*chosen_args), encoding="utf-8")
-    read = read_toml(tmp_path / "config.toml", *SETTINGS_CLASSES)
-    assert {name: read[name] for name in settings if name in read} == {
-        name: value for name, value in settings.items() if value is not None
-    }
-    assert [from_settings(cls, read) for cls in SETTINGS_CLASSES] == chosen_args
+    assert 10 <= steps / many["eval_every"] <= 20
 
 
 def test_on_a_small_text_the_run_ends_before_its_minutes():
-    settings = chosen(30_000, on=SimulatedMachine(20), minutes=10.0)
+    settings = chosen(30_000, speed=20, minutes=10.0)
     seen = settings["max_steps"] * settings["batch_size"] * settings["max_seq_len"]
     assert seen <= 1.05 * MAX_EPOCHS * 30_000
     assert settings["weight_decay"] > 0.1
-    assert "max_steps" not in chosen(30_000_000, on=SimulatedMachine(20), minutes=1.0)
+    assert "max_steps" not in chosen(30_000_000, speed=20, minutes=1.0)
 
 
 def test_only_models_that_fit_into_the_memory_are_chosen(monkeypatch):
-    fast = SimulatedMachine(1000)
-    unlimited = hidden(chosen(20_000_000, on=fast))
+    unlimited = hidden(chosen(20_000_000, speed=1000))
     monkeypatch.setattr("model.training.estimate.free_memory", lambda device: 400 * 10**6)
-    assert hidden(chosen(20_000_000, on=fast)) < unlimited
+    assert hidden(chosen(20_000_000, speed=1000)) < unlimited
     monkeypatch.setattr("model.training.estimate.free_memory", lambda device: 10**6)
     with pytest.raises(ValueError, match=r"this run needs about .* of memory, but 1 MB are free on cpu"):
         chosen()
 
 
-def test_a_choice_is_needed_with_minutes_unless_architecture_and_batch_size_are_set():
-    def needed(**settings):
-        return needs_choice(Run(settings, Path("run")))
-
-    assert needed(minutes=2.0)
-    assert needed(minutes=2.0, dim=64, lr=0.1)
-    assert needed(minutes=2.0, dim=64, n_layers=3)
-    assert not needed(minutes=2.0, dim=64, n_layers=3, batch_size=4)
-    assert not needed(max_steps=100)
-    assert needed(minutes=2.0, init_from="runs/demo")
-    assert not needed(minutes=2.0, init_from="runs/demo", batch_size=4)
-    assert not needs_choice(Run({"minutes": 2.0}, Path("run"), saved={}))
+@pytest.mark.parametrize(
+    ("settings", "needed"),
+    [
+        ({"minutes": 2.0}, True),
+        ({"minutes": 2.0, "dim": 64, "lr": 0.1}, True),
+        ({"minutes": 2.0, "dim": 64, "n_layers": 3}, True),
+        ({"minutes": 2.0, "dim": 64, "n_layers": 3, "batch_size": 4}, False),
+        ({"max_steps": 100}, False),
+        ({"minutes": 2.0, "init_from": "runs/demo"}, True),
+        ({"minutes": 2.0, "init_from": "runs/demo", "batch_size": 4}, False),
+    ],
+)
+def test_a_choice_is_needed_with_minutes_unless_architecture_and_batch_size_are_set(settings, needed):
+    assert needs_choice(settings) == needed
 
 
 def test_a_forecast_ends_after_the_steps_or_the_minutes():
@@ -211,6 +173,7 @@ def test_a_forecast_ends_after_the_steps_or_the_minutes():
     twice = forecast(ARGS, TrainArgs(minutes=0.002), facts, 90_000)
     assert twice.steps == pytest.approx(2 * short.steps, abs=1)
     assert twice.loss < short.loss
+    assert forecast(ARGS, TrainArgs(max_steps=40, init_from=Path("base")), facts, 90_000).loss is None
 
 
 @pytest.mark.parametrize(
@@ -222,7 +185,7 @@ def test_with_a_fixed_architecture_only_the_batch_size_is_chosen(model):
     assert (short["dim"], short["n_layers"]) == (model["dim"], model["n_layers"])
     assert short["batch_size"] < long["batch_size"]
     assert short["eval_every"] > 0
-    assert chosen(minutes=0.4, batch_size=5, micro_batch_size=5, **model)["batch_size"] == 5
+    assert chosen(minutes=0.4, batch_size=5, **model)["batch_size"] == 5
 
 
 def test_weight_decay_grows_with_the_epochs_and_with_the_vocabulary():
@@ -234,30 +197,23 @@ def test_weight_decay_grows_with_the_epochs_and_with_the_vocabulary():
     assert weight_decay(1024, 0.5) == 0.1
 
 
-def test_fine_tuning_on_a_small_text_keeps_the_default_weight_decay():
-    assert chosen(30_000, on=SimulatedMachine(20), **vars(ARGS), init_from=Path("base"))["weight_decay"] == 0.1
-    assert chosen(30_000, on=SimulatedMachine(20), dim=96, n_layers=3)["weight_decay"] > 0.1
-
-
 def test_fine_tuning_on_a_small_text_ends_after_a_few_epochs():
     model = vars(dataclasses.replace(ARGS, max_seq_len=256)) | {"init_from": Path("base")}
-    small, large = (chosen(tokens, on=SimulatedMachine(20), **model) for tokens in (30_000, 300_000_000))
+    small, large = (chosen(tokens, speed=20, **model) for tokens in (30_000, 300_000_000))
     seen = small["max_steps"] * small["batch_size"] * 256
     assert seen == pytest.approx(FINE_TUNING_EPOCHS * 30_000, rel=0.02)
     assert "max_steps" not in large
-    assert chosen(30_000, on=SimulatedMachine(20), **model, max_steps=9)["max_steps"] == 9
-
-
-def test_a_forecast_of_fine_tuning_has_no_loss():
-    facts = text_facts(dataset(), ARGS.vocab_size)
-    assert forecast(ARGS, TrainArgs(max_steps=40, init_from=Path("base")), facts, 90_000).loss is None
-
-
-def machine(processes: int = 1) -> Machine:
-    return Machine(Run({"device": "cpu"}, Path("run")), dataset(), Ranks(world_size=processes))
+    assert small["weight_decay"] == 0.1, "more would shrink the weights that the model has learnt"
+    assert chosen(30_000, speed=20, dim=96, n_layers=3)["weight_decay"] > 0.1
+    assert chosen(30_000, speed=20, **model, max_steps=9)["max_steps"] == 9
 
 
 SETTINGS = {"batch_size": 2, "device": "cpu", "dtype": "float32"}
+
+
+def measured(**settings) -> float:
+    ranks = Ranks(world_size=settings.pop("world_size", 1))
+    return tokens_per_second(Transformer, dataset(), ARGS, TrainArgs(**SETTINGS | settings), ranks)
 
 
 def test_the_speed_of_a_model_is_that_of_its_fastest_step(monkeypatch):
@@ -271,44 +227,33 @@ def test_the_speed_of_a_model_is_that_of_its_fastest_step(monkeypatch):
     monkeypatch.setattr(choice.Trainer, "step", step)
     monkeypatch.setattr(choice.time, "perf_counter", lambda: now)
     tokens = 2 * ARGS.max_seq_len
-    assert machine().tokens_per_second(ARGS, TrainArgs(**SETTINGS)) == pytest.approx(tokens / 0.1)
-    assert machine().tokens_per_second(ARGS, TrainArgs(**SETTINGS)) == pytest.approx(tokens / 9.0), "a single slow step"
+    assert measured() == pytest.approx(tokens / 0.1)
+    assert measured() == pytest.approx(tokens / 9.0), "a single slow step"
 
 
-@pytest.mark.parametrize(("micro_batch_size", "expected"), [(None, 6), (4, 2), (12, 6)])
-def test_each_of_several_processes_is_timed_with_its_share_of_the_batch(monkeypatch, micro_batch_size, expected):
-    timed = []
-
-    def step(self, lr_fraction):
-        inputs, _ = self._batch(0)
-        timed.append((len(inputs), self.args.micro_batch_size or len(inputs)))
-
-    monkeypatch.setattr(choice.Trainer, "step", step)
+def test_each_of_several_processes_is_timed_with_its_share_of_the_batch(monkeypatch):
+    shares = []
+    monkeypatch.setattr(choice.Trainer, "step", lambda self, lr_fraction: shares.append(self.args.batch_size))
     now = iter(range(100))
     monkeypatch.setattr(choice.time, "perf_counter", lambda: next(now))
-    settings = TrainArgs(**SETTINGS | {"batch_size": 12, "micro_batch_size": micro_batch_size})
-    speed = machine(processes=2).tokens_per_second(ARGS, settings)
-    assert set(timed) == {(6, expected)}
-    assert speed == 12 * ARGS.max_seq_len
+    assert measured(batch_size=12, world_size=2, compile=True, fsdp=True) == 12 * ARGS.max_seq_len
+    assert set(shares) == {6}
 
 
 def test_a_loss_that_is_not_finite_while_timing_has_no_checkpoint_to_resume(monkeypatch):
     monkeypatch.setattr("model.training.trainer.cross_entropy", lambda logits, targets: logits.sum() * math.nan)
     with pytest.raises(ValueError, match=r"^step 1: the loss is nan [^;]*; start again with half of --lr"):
-        machine().tokens_per_second(ARGS, TrainArgs(**SETTINGS))
+        measured()
 
 
 def test_a_short_load_while_one_size_is_timed_does_not_decide():
     """In the first of three rounds, the second size is timed at a tenth of its speed."""
+    timed = count(1)
 
-    class Disturbed(SimulatedMachine):
-        timed = 0
+    def disturbed(model, train):
+        return simulated(model) * (0.1 if next(timed) == 2 else 1)
 
-        def tokens_per_second(self, model, train):
-            self.timed += 1
-            return super().tokens_per_second(model, train) * (0.1 if self.timed == 2 else 1)
-
-    assert chosen(20_000_000, on=Disturbed()) == chosen(20_000_000)
+    assert chosen(20_000_000, measure=disturbed) == chosen(20_000_000)
 
 
 @pytest.mark.parametrize(("tokens", "rows"), [(1e6, 4), (4e6, 8), (64e6, 32), (256e6, 64), (1e12, 64), (1e3, 2)])
@@ -325,7 +270,3 @@ def test_the_batch_grows_with_the_square_root_of_the_tokens(tokens, rows):
 def test_a_run_validates_about_ten_times_on_a_fraction_of_its_tokens(steps, tokens, every, validated):
     expected = {"eval_every": every, "eval_tokens": validated, "sample_every": 2 * every}
     assert validation_settings(steps, tokens) == expected
-
-
-def test_training_gets_less_than_the_minutes_because_validation_takes_some_of_them():
-    assert 0.8 * 120 < sizing.training_seconds(2.0) < 120

@@ -3,20 +3,27 @@
 import os
 import re
 import signal
-import threading
+from dataclasses import replace
+from pathlib import Path
 from shlex import quote
+from types import SimpleNamespace
 
 import pytest
-from training_helpers import trainer
+from training_helpers import ARGS, dataset, trainer
 
-from model.training import console
-from model.training.console import Console, draw_losses, running_mean, stopping_on_signals
+from model.training.config import Run, TrainArgs
+from model.training.console import Console, announcement, stopping_on_signals, summary
 from model.training.distributed import Ranks
-from model.training.run_directory import Metrics
+from model.training.run_text import Text
+from model.training.sizing import Forecast
+from model.training.state import Progress
 
 
-class Letters:
-    """A tokenizer for 11 ids: 0 is BOS, 10 is EOS, and the others are the letters a to i."""
+class SpacedLetters:
+    """A tokenizer for 11 ids: 0 is BOS, 10 is EOS, and the others are the letters a to i.
+
+    Like Llama 2's, it drops the space before each token at the beginning of a text.
+    """
 
     eos_ids = (10,)
 
@@ -24,57 +31,98 @@ class Letters:
         return [0, *(ord(letter) - 96 for letter in text)]
 
     def decode(self, ids: list[int]) -> str:
-        return "".join(chr(96 + i) for i in ids if i not in (0, 10))
+        return " ".join(chr(96 + i) for i in ids if i not in (0, 10))
 
 
-class SpacedLetters(Letters):
-    """Like Llama 2's tokenizer: the space before each token is dropped at the beginning of a text."""
-
-    def decode(self, ids: list[int]) -> str:
-        return " ".join(super().decode(ids))
+TEXT = Text(SpacedLetters(), replace(dataset(), entry=Path("cache/tokens-1")), {}, [], unigram_loss=2.345)
 
 
-@pytest.fixture(autouse=True)
-def _quick_plots(monkeypatch):
-    """Replace draw_losses, which takes a second."""
-    monkeypatch.setattr(console, "draw_losses", lambda directory: (directory / "loss.png").touch())
-
-
-def train_in_console(run, changes=(), tokenizer=None) -> None:
-    """Train with the complete terminal output."""
-    terminal = Console(run, tokenizer or Letters())
-    terminal.announce(changes)
+def train_in_console(run) -> int:
+    terminal = Console(run, TEXT)
     with terminal.running():
         for measured in run.steps():
             terminal.show(measured)
-    terminal.finish()
+    return terminal.finish()
 
 
-def train_new_run(tmp_path, **settings):
-    run = trainer(tmp_path, **settings)
-    train_in_console(run)
-    return run
+def test_the_announcement(monkeypatch):
+    monkeypatch.setattr("model.training.console.free_memory", lambda device: 3 * 10**9)
+    settings = vars(ARGS) | {"batch_size": 8, "max_steps": 50, "minutes": 1.5, "device": "cpu", "dtype": "float32"}
+    run = Run(
+        settings | {"init_from": Path("base")}, Path("run"), resumed=True, changes=("lr 0.1 -> 0.2", "seed 1 -> 2")
+    )
+    forecast = Forecast(2400.0, 48, 1.25, ends_early=True)
+    assert announcement(run, TEXT, Ranks(), forecast, directory="runs/my run", command="").splitlines() == [
+        "model          4,784 parameters: 2 layers of width 16, 2 heads, on cpu in float32",
+        "memory         about 401 MB at the peak, 3.0 GB free",
+        "text           500 tokens to train on, 100 (16.7%) for validation, 0.99 bytes each, vocabulary of 11; "
+        "cached in cache/tokens-1",
+        "baselines      2.398 nats per token for uniform guesses, 2.345 for token frequencies",
+        "training       8 x 8 tokens per step, 50 steps, 6.4 epochs, at most 01:30, from base, lr 0.003, muon_lr 0.02, "
+        "dropout 0",
+        "expected       about 1.25 nats per token, 1.80 bits per byte, after 48 steps, 6.1 epochs, at 2,400 tokens/s, "
+        "ending after about 00:01: more steps are hardly worth their time",
+        "resuming       lr 0.1 -> 0.2; seed 1 -> 2",
+        "directory      runs/my run",
+    ]
 
 
-def test_a_sample_keeps_the_space_after_its_prompt(tmp_path, capfd):
-    train_in_console(trainer(tmp_path, max_steps=2, sample_every=2, sample_prompt="a"), tokenizer=SpacedLetters())
-    sample = capfd.readouterr().out.split("--- sample at step 2 ---\n")[1]
-    assert sample.startswith("a ")
+@pytest.mark.parametrize(
+    ("forecast", "warns"),
+    [
+        (Forecast(2400.0, 500, 2.2), True),  # hardly better than a unigram model
+        (Forecast(2400.0, 9, 1.2), True),
+        (Forecast(2400.0, 9, 1.2, ends_early=True), False),
+        (Forecast(2400.0, 500, 1.2), False),
+        (Forecast(2400.0, 99), True),
+        (Forecast(2400.0, 100), False),
+    ],
+)
+def test_the_forecast_warns_if_the_run_teaches_little(forecast, warns):
+    (line,) = (
+        row
+        for row in announcement(Run(vars(ARGS), Path("run")), TEXT, Ranks(), forecast).splitlines()
+        if row.startswith("expected")
+    )
+    assert ("too little to learn much from" in line) == warns
+    assert ("nats" in line) == (forecast.loss is not None)
+
+
+def result(**progress):
+    run = SimpleNamespace(
+        model=SimpleNamespace(parameters=lambda: []), args=TrainArgs(network="sliding:Sliding"), dataset=TEXT.dataset,
+        directory=Path("runs/my run"), progress=Progress("text", **progress),
+    )  # fmt: skip
+    return summary(run, TEXT)
+
+
+def test_the_summary():
+    times = {"train_seconds": 2.0, "wall_seconds": 7.4}
+    assert result(step=400, tokens=25_600, **times, val_loss=2.1, best_val_loss=2.0, best_step=300).splitlines() == [
+        "parameters     0",
+        "trained        400 steps, 25,600 tokens, 51.2 epochs, 7 seconds",
+        "speed          12,800 tokens/s",
+        "validation     2.0000 nats per token, 2.885 bits per byte (best, at step 300); unigram model 2.3450",
+        "note           the run overfits: its last validation was 2.1000; more text, fewer steps, --dropout 0.2, or a "
+        "smaller --dim or --n_layers help",
+        "run directory  runs/my run",
+        "next           python generate.py 'runs/my run' --network sliding:Sliding",
+    ]
+    assert "note           no better than a unigram model" in result(val_loss=2.4, best_val_loss=2.4)
+    assert "note " not in result(val_loss=2.05, best_val_loss=2.0)
+    assert "trained        1 step, 1 token, 0.0 epochs, 1 second" in result(step=1, tokens=1, wall_seconds=1.2)
 
 
 def test_samples_go_to_stdout_and_everything_else_to_stderr(tmp_path, capfd):
-    train_new_run(tmp_path, max_steps=20, sample_every=10, sample_prompt="ab")
+    assert train_in_console(trainer(tmp_path, max_steps=20, sample_every=10, sample_prompt="ab")) == 0
     out, err = capfd.readouterr()
     assert out.count("--- sample at step") == 2
-    sample = out.split("--- sample at step 20 ---\n")[1].strip()
-    assert sample.startswith("ab")
-    assert set(sample) <= set("abcdefghij")
-    assert "4,784 parameters" in err
-    assert "2.6 epochs" in err
+    sample = out.split("--- sample at step 20 ---\n")[1].strip("\n")
+    assert sample.startswith("ab ")  # with the space that follows the prompt
+    assert set(sample) <= set("abcdefghij ")
     assert "step 10: validation " in err
-    assert re.search(r"100%\|█+\| 00:0\d left, step 20, loss [\d.]+, validation [\d.]+, [\d,]+ tokens/s", err)
-    assert "tokens/s" in err
-    assert (tmp_path / "loss.png").exists()
+    assert re.search(r"100%\|█+\| 00:0\d left, step 20, loss [\d.]+, [\d,]+ tokens/s, validation [\d.]+", err)
+    assert "parameters     4,784\n" in err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -90,9 +138,8 @@ def test_after_a_signal_the_step_ends_the_state_is_saved_and_the_resume_command_
         return clock()
 
     run.clock = interrupting_clock
-    train_in_console(run)
+    assert train_in_console(run) == 128 + number
     err = capfd.readouterr().err
-    assert run.stopped_by == number
     assert signal.getsignal(number) == before
     steps = run.progress.step
     assert steps in (2, 3)
@@ -108,13 +155,6 @@ def test_a_second_ctrl_c_is_not_caught(tmp_path):
         assert run.stop_signal == signal.SIGINT
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
-
-
-def test_a_resumed_run_prints_its_changed_settings(tmp_path, capfd):
-    trainer(tmp_path, max_steps=2).run()
-    run = trainer(tmp_path, resume=True, max_steps=3)
-    train_in_console(run, ("lr 0.1 -> 0.2",))
-    assert "after step 2; lr 0.1 -> 0.2" in capfd.readouterr().err
 
 
 def test_the_bar_shows_the_part_of_the_minutes_or_steps_and_the_remaining_time(tmp_path, capfd, monkeypatch):
@@ -133,59 +173,7 @@ def test_the_bar_shows_the_part_of_the_minutes_or_steps_and_the_remaining_time(t
     assert re.search(r" 50%\|█+ +\| 00:30 left, step 2, ", capfd.readouterr().err)
 
 
-def test_a_closed_pipe_does_not_end_the_run(tmp_path, monkeypatch):
-    class ClosedPipe:
-        encoding = "utf-8"
-
-        def write(self, text: str) -> int:
-            raise BrokenPipeError(32, "Broken pipe")
-
-        flush = isatty = lambda self: False
-
-    # tqdm does not release its lock after the error, and forked processes of later tests would wait for it forever.
-    monkeypatch.setattr("tqdm.tqdm._lock", threading.RLock(), raising=False)
-    monkeypatch.setattr("sys.stdout", ClosedPipe())
-    monkeypatch.setattr("sys.stderr", ClosedPipe())
-    assert train_new_run(tmp_path, max_steps=20, sample_every=5).progress.step == 20
-
-
-def test_the_summary_is_printed_even_if_the_plot_cannot_be_written(tmp_path, capfd, monkeypatch):
-    def full(directory):
-        raise OSError(28, "No space left on device", str(directory / "loss.png"))
-
-    monkeypatch.setattr(console, "draw_losses", full)
-    train_new_run(tmp_path, max_steps=5)
-    err = capfd.readouterr().err
-    assert "loss.png could not be written: [Errno 28] No space left on device" in err
-    assert "validation  " in err.split("loss.png could not be written")[1]
-
-
 def test_only_the_first_process_prints(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr("model.training.trainer.validation_loss", lambda *_: 1.0)
-    train_new_run(tmp_path, ranks=Ranks(rank=1), max_steps=10, sample_every=5)
+    train_in_console(trainer(tmp_path, ranks=Ranks(rank=1), max_steps=10, sample_every=5))
     assert capfd.readouterr() == ("", "")
-    assert not (tmp_path / "loss.png").exists()
-
-
-def test_the_smoothed_loss_is_a_centered_mean_without_lag():
-    assert running_mean([3.0]) == [3.0]
-    line = [1000.0 - n for n in range(500)]
-    values = running_mean(line)
-    assert values[5:-5] == pytest.approx(line[5:-5])
-    assert values[0] == pytest.approx(sum(line[:6]) / 6)
-    assert running_mean([0.0] * 100 + [1.0] * 100)[99:101] == pytest.approx([0.4, 0.6])
-
-
-def test_the_plot_is_written_beside_the_metrics_if_there_is_matplotlib(tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib")
-    metrics = Metrics(tmp_path / "metrics.jsonl")
-    draw_losses(tmp_path)
-    for step in range(1, 30):
-        metrics.write(step, {"train_loss": 3 / step} | ({"val_loss": 3.5 / step} if step % 10 == 0 else {}))
-    with monkeypatch.context() as without:
-        without.setattr(console, "find_spec", lambda name: None)
-        draw_losses(tmp_path)
-    assert not (tmp_path / "loss.png").exists()
-    draw_losses(tmp_path)
-    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
-    assert len((tmp_path / "loss.png").read_bytes()) > 5000

@@ -9,7 +9,7 @@ import torch
 from training_helpers import run_in_processes, same, stop_at, trainer
 
 from model import Transformer
-from model.training.distributed import Ranks, local_device, torchrun_ranks
+from model.training.distributed import Ranks, local_device
 from model.weights import load_model
 from model.weights.tensors import load_tensors
 
@@ -96,27 +96,16 @@ def test_a_signal_to_one_process_or_the_fastest_clock_stops_all_after_the_same_s
     assert run_in_processes(2, timed) == [0, 0]
 
 
-def test_only_the_first_process_writes(tmp_path):
-    def work(ranks) -> None:
-        directory = tmp_path / str(ranks.rank)
-        directory.mkdir()
-        trainer(directory, ranks=ranks, **SETTINGS | {"max_steps": 1}).run()
-
-    assert run_in_processes(2, work) == [0, 0]
-    assert {path.name for path in tmp_path.glob("0/*")} >= {"metrics.jsonl", "training_state.safetensors"}
-    assert not list(tmp_path.glob("1/*"))
-
-
 def test_each_process_of_a_machine_uses_a_different_gpu(monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
-    ranks = torchrun_ranks({"RANK": "11", "WORLD_SIZE": "16", "LOCAL_RANK": "3"})
+    ranks = Ranks(rank=11, world_size=16, local_rank=3)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert local_device("auto", ranks) == torch.device("cuda:3")
     assert local_device("cuda:1", ranks) == torch.device("cuda:1")
     assert local_device("cpu", ranks) == torch.device("cpu")
     assert local_device("cuda", Ranks()) == torch.device("cuda")
     monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
-    with pytest.raises(ValueError, match=r"^LOCAL_RANK is 3, .* 3 GPUs: .* --nproc_per_node 3, or give --device cpu$"):
+    with pytest.raises(ValueError, match=r"^device is 'cuda:3': PyTorch finds only"):
         local_device("cuda", ranks)
 
 
@@ -132,14 +121,6 @@ def test_the_first_process_works_for_all_and_its_failure_ends_all(tmp_path):
 
     assert run_in_processes(3, work) == [0, 0, 0]
     assert run_in_processes(2, fail) == [1, 2]
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("WORLD_SIZE", "0"), ("WORLD_SIZE", "two"), ("RANK", "-1"), ("LOCAL_RANK", ""), ("RANK", "2")]
-)
-def test_invalid_torchrun_variables_raise_an_error(name, value):
-    with pytest.raises(ValueError, match=rf"{name} is '?{value}"):
-        torchrun_ranks({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"} | {name: value})
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_a_different_one(tmp_path, single):

@@ -1,13 +1,13 @@
 import dataclasses
+import math
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from training_helpers import ARGS, trainer
 
 from model import Transformer
 from model.training.config import TrainArgs
-from model.training.optimizer import Muon, build_optimizers, orthogonalize, set_learning_rate
+from model.training.optimizer import Muon, build_optimizers, lr_fraction, orthogonalize, set_learning_rate
 
 
 def group_names(model: Transformer, optimizer: torch.optim.Optimizer) -> list[set[str]]:
@@ -55,13 +55,6 @@ def test_orthogonalized_matrices_keep_their_singular_vectors_and_have_singular_v
     assert ((values > 0.3) & (values < 1.3)).all()
 
 
-def test_orthogonalizing_a_stack_gives_the_same_as_each_matrix_alone():
-    stack = torch.randn(4, 6, 9)
-    together = orthogonalize(stack, (3.4445, -4.775, 2.0315), 5, 1e-7)
-    alone = torch.cat([orthogonalize(one[None], (3.4445, -4.775, 2.0315), 5, 1e-7) for one in stack])
-    torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)
-
-
 def test_muon_steps_like_torchs_muon_up_to_its_lower_precision():
     start = [torch.randn(12, 30), torch.randn(30, 12), torch.randn(12, 30)]
     outcomes = []
@@ -78,28 +71,41 @@ def test_muon_steps_like_torchs_muon_up_to_its_lower_precision():
         assert (ours - torchs).norm() < 0.02 * (ours - before).norm()  # torch multiplies in bfloat16
 
 
-class ProductDtypes(TorchDispatchMode):
-    """Records the dtypes of batched matrix products."""
-
-    def __init__(self):
-        super().__init__()
-        self.dtypes = set()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if "bmm" in func.name():
-            self.dtypes |= {arg.dtype for arg in args}
-        return func(*args, **(kwargs or {}))
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "auto"])
-def test_muon_multiplies_in_the_dtype_of_the_run_on_every_processor(tmp_path, each_processor, dtype):
-    run = trainer(tmp_path, dtype=dtype, max_steps=1)
-    for p in run.model.parameters():
-        p.grad = torch.randn_like(p)
-    with ProductDtypes() as products:
-        for optimizer in run.optimizers:
-            optimizer.step()
-    expected = dtype
+def test_muon_multiplies_in_the_dtype_of_the_run_on_every_processor(tmp_path, monkeypatch, each_processor, dtype):
+    dtypes = set()
+
+    def recording(stack, *args):
+        dtypes.add(stack.dtype)
+        return orthogonalize(stack, *args)
+
+    monkeypatch.setattr("model.training.optimizer.orthogonalize", recording)
+    trainer(tmp_path, dtype=dtype, max_steps=1).step(1.0)
     if dtype == "auto":
-        expected = "bfloat16" if each_processor else "float32"
-    assert products.dtypes == {getattr(torch, expected)}
+        dtype = "bfloat16" if each_processor else "float32"
+    assert dtypes == {getattr(torch, dtype)}
+
+
+def test_the_learning_rate_warms_up_stays_at_its_peak_and_decays_to_min_lr():
+    args = TrainArgs(warmup=0.1, decay_start=0.5, min_lr=0.2)
+    assert lr_fraction(args, 0.05) == 0.5
+    assert lr_fraction(args, 0.1) == lr_fraction(args, 0.3) == lr_fraction(args, 0.5) == 1
+    assert lr_fraction(args, 0.75) == pytest.approx(0.6)  # half way down to 0.2
+    assert lr_fraction(args, 1.0) == pytest.approx(0.2)
+
+
+def test_the_cosine_schedule_meets_the_linear_one_at_the_ends_and_in_the_middle():
+    linear, cosine = (TrainArgs(warmup=0, decay_start=0, schedule=schedule) for schedule in ("linear", "cosine"))
+    for fraction_done in (0, 0.5, 1):
+        assert lr_fraction(cosine, fraction_done) == pytest.approx(lr_fraction(linear, fraction_done))
+    assert lr_fraction(cosine, 0.25) == pytest.approx((1 + math.cos(math.pi / 4)) / 2)
+
+
+def test_the_learning_rate_is_never_0_or_above_its_peak():
+    args = TrainArgs(warmup=0.3, decay_start=0.1, min_lr=0.1)  # the decay cannot begin before the warm-up ends
+    rates = [lr_fraction(args, n / 1000) for n in range(1200)]  # with minutes, the last step may end past 1
+    assert rates[0] > 0
+    assert all(0 < x <= 1 for x in rates)
+    assert rates[300] == 1
+    assert rates[300:] == sorted(rates[300:], reverse=True)
+    assert rates[-1] == pytest.approx(0.1)

@@ -2,37 +2,26 @@
 
 import json
 from contextlib import contextmanager
+from dataclasses import asdict
 
 import pytest
 import torch
-from training_helpers import ARGS, same, trainer, weights
+from training_helpers import same, trainer, weights
 
 from model.training import state
 from model.training.state import STATE, Progress, full_state, load_state, read_progress
-from model.training.trainer import Trainer
 from model.weights.tensors import load_tensors, save_tensors
 
 WQ = "layers.1.attention.wq.weight"
 
 
-def test_the_state_holds_weights_and_optimizer_states_by_parameter_name_and_the_notes(tmp_path):
-    run = trainer(tmp_path, max_steps=2)
-    run.run()
-    tensors = load_tensors(tmp_path / STATE)
-    names = set(dict(run.model.named_parameters()))
-    assert {name.removeprefix("model.") for name in tensors if name.startswith("model.")} == names
-    assert {name for name in names if f"optimizer.momentum_buffer.{name}" in tensors} == {
-        name for name in names if name.startswith("layers.") and "norm" not in name
-    }
-    assert "optimizer.exp_avg_sq.tok_embeddings.weight" in tensors
-    progress, text = read_progress(tmp_path)
-    assert text == run.dataset.fingerprint
-    assert (progress.step, progress.tokens) == (2, 2 * 8 * ARGS.max_seq_len)
-
-
 def test_loading_restores_weights_and_optimizer_states_bit_for_bit_but_no_hyperparameters(tmp_path):
     run = trainer(tmp_path, max_steps=3)
     run.run()
+    assert read_progress(tmp_path) == run.progress
+    assert {"optimizer.exp_avg_sq.tok_embeddings.weight", f"optimizer.momentum_buffer.{WQ}"} <= load_tensors(
+        tmp_path / STATE
+    ).keys()
     restored = trainer(tmp_path, seed=99, max_steps=1, muon_lr=0.5, beta2=0.9)
     load_state(tmp_path, restored.model, restored.optimizers)
     assert same(full_state(run.model, run.optimizers), full_state(restored.model, restored.optimizers))
@@ -45,12 +34,9 @@ def test_loading_restores_weights_and_optimizer_states_bit_for_bit_but_no_hyperp
     [
         (f"model.{WQ}", None),
         (f"model.{WQ}", torch.zeros(1, 16)),
-        (f"optimizer.momentum_buffer.{WQ}", torch.zeros(16)),
         (f"optimizer.momentum_buffer.{WQ}", torch.zeros(16, 16).double()),
         ("model.layers.7.attention.wq.weight", torch.zeros(2)),
-        ("optimizer.hessian.norm.weight", torch.zeros(16)),
         ("optimizer.step.norm.weight", None),
-        ("nonsense", torch.zeros(2)),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused_and_nothing_is_loaded(tmp_path, name, tensor):
@@ -65,43 +51,12 @@ def test_a_state_that_does_not_fit_is_refused_and_nothing_is_loaded(tmp_path, na
     assert same(weights(run.model), before)
 
 
-PROGRESS = {"step": 2, "tokens": 9, "train_seconds": 1.5, "wall_seconds": 2.0, "val_loss": 1.0, "best_val_loss": None}
-PROGRESS |= {"best_step": 0}
-
-
-@pytest.mark.parametrize(
-    "notes",
-    [
-        None,
-        "nothing",
-        "[]",
-        '{"progress": 1}',
-        '{"progress": {}, "identity": {}}',
-        "[" * 10_000,
-        json.dumps({"progress": PROGRESS | {"step": "2"}, "identity": {"data": "x"}}),
-        json.dumps({"progress": PROGRESS | {"wall_seconds": float("nan")}, "identity": {"data": "x"}}),
-        json.dumps({"progress": PROGRESS | {"more": 1}, "identity": {"data": "x"}}),
-    ],
-)
-def test_the_error_for_damaged_notes_is_one_line(tmp_path, notes):
-    save_tensors(tmp_path / STATE, {"a": torch.zeros(1)}, {"format": "pt"} if notes is None else {"notes": notes})
+@pytest.mark.parametrize("damage", ["[1]", "[" * 10_000, "{}", json.dumps(asdict(Progress("x")) | {"step": "2"})])
+def test_the_error_for_damaged_progress_is_one_line(tmp_path, damage):
+    assert read_progress(tmp_path) is None
+    save_tensors(tmp_path / STATE, {"a": torch.zeros(1)}, {"progress": damage})
     with pytest.raises(ValueError, match=rf"^[^\n]*{STATE} is damaged or belongs to another model[^\n]*$"):
         read_progress(tmp_path)
-
-
-def test_valid_notes_are_read_and_before_the_first_checkpoint_there_are_none(tmp_path):
-    assert read_progress(tmp_path) is None
-    notes = {"progress": PROGRESS, "identity": {"data": "x"}}
-    save_tensors(tmp_path / STATE, {"a": torch.zeros(1)}, {"notes": json.dumps(notes)})
-    assert read_progress(tmp_path) == (Progress(**PROGRESS), "x")
-
-
-def test_a_truncated_state_is_refused(tmp_path):
-    trainer(tmp_path, max_steps=1).run()
-    content = (tmp_path / STATE).read_bytes()
-    (tmp_path / STATE).write_bytes(content[:-10])
-    with pytest.raises(ValueError, match=STATE):
-        trainer(tmp_path, resume=True)
 
 
 @contextmanager
@@ -117,8 +72,7 @@ def file_size_limit(size: int):
 
 
 def test_a_full_disk_leaves_the_last_checkpoint_unchanged(tmp_path):
-    run: Trainer = trainer(tmp_path, max_steps=10, eval_every=5)
-    run.run()
+    trainer(tmp_path, max_steps=10, eval_every=5).run()
     before = {path.name: path.read_bytes() for path in tmp_path.glob("*.safetensors")}
     resumed = trainer(tmp_path, resume=True, max_steps=20, eval_every=5)
     with file_size_limit(4000), pytest.raises(OSError, match=r"File too large"):
@@ -131,17 +85,10 @@ def test_a_full_disk_leaves_the_last_checkpoint_unchanged(tmp_path):
 def test_no_tensor_shares_memory_with_the_mapped_file_after_loading(tmp_path, monkeypatch):
     """On Windows, the next checkpoint could not replace a mapped file."""
     trainer(tmp_path, max_steps=2).run()
-    mapped = []
-
-    def recording_load(path):
-        tensors = load_tensors(path)
-        mapped.extend(tensors.values())
-        return tensors
-
-    monkeypatch.setattr(state, "load_tensors", recording_load)
+    mapped = load_tensors(tmp_path / STATE)
+    monkeypatch.setattr(state, "load_tensors", lambda path: mapped)
     run = trainer(tmp_path, resume=True)
-    mapped_storages = {tensor.untyped_storage().data_ptr() for tensor in mapped}
-    assert mapped_storages
+    mapped_storages = {tensor.untyped_storage().data_ptr() for tensor in mapped.values()}
     used = [*run.model.parameters()]
     for optimizer in run.optimizers:
         for values in optimizer.state.values():
