@@ -9,7 +9,7 @@ train_tokenizer.py      train a SentencePiece tokenizer on any text
 tokenizer.py            the tokenizer interface, and SentencePiece
 hf_tokenizer.py         Hugging Face's tokenizer.json, read and written
 llama2c_tokenizer.py    llama2.c's tokenizer.bin, read and written
-token_cache.py          the cache of token ids, tokenizers and downloads
+token_cache.py          the cache of token ids, tokenizers, downloads and compiled code
 prepare.py              documents to token ids on disk
 dataset.py              batches of token ids
 """

@@ -4,14 +4,13 @@ The format: int32 longest piece, then for each token float32 score, int32 length
 unknown, BOS and EOS, 3 to 258 the bytes. The number of tokens is not in the file, only in the model file.
 """
 
-import hashlib
 import struct
 from pathlib import Path
 
 from sentencepiece import SentencePieceProcessor
 
 from ..cli.files import write_atomically
-from .tokenizer import U2581, SentencePieceTokenizer, Tokenizer, file_content
+from .tokenizer import U2581, SentencePieceTokenizer, Tokenizer
 
 BOS, EOS, FIRST_BYTE = 1, 2, 3
 FIRST_PIECE = FIRST_BYTE + 256  # the tokens before it are the same in every file
@@ -21,9 +20,7 @@ class Llama2cTokenizer(SentencePieceTokenizer):
     """The SentencePiece model that encodes as llama2.c does: a space before the text, merges by best score."""
 
     def __init__(self, path: str | Path, vocab_size: int):
-        content = Path(path).read_bytes()
-        super().__init__(path, sentencepiece_model(content, vocab_size, path))
-        self.file_hash = self.fingerprint = hashlib.sha256(content).hexdigest()
+        super().__init__(path, sentencepiece_model(Path(path).read_bytes(), vocab_size, path))
         # llama2.c's models were trained on stories separated by BOS, so a generated BOS ends the story too.
         self.eos_ids = (EOS, BOS)
 
@@ -63,18 +60,12 @@ def _read_pieces(content: bytes, vocab_size: int, path: str | Path) -> tuple[lis
     pieces: list[bytes] = []
     scores: list[float] = []
     position = 4
-    while len(pieces) < vocab_size and position + 8 <= len(content):
-        score, length = struct.unpack_from("<fi", content, position)
-        if not 0 <= length <= len(content) - position - 8:
-            break
-        pieces.append(content[position + 8 : position + 8 + length])
-        scores.append(score)
+    while position + 8 <= len(content):
+        score, length = struct.unpack_from("<fI", content, position)
         position += 8 + length
-    if len(pieces) < vocab_size:
-        raise ValueError(
-            f"{path} ends after {len(pieces)} of {vocab_size} tokens: give the file that belongs to the model"
-        )
-    if position != len(content) or vocab_size < FIRST_PIECE:
+        pieces.append(content[position - length : position])
+        scores.append(score)
+    if position != len(content) or len(pieces) != vocab_size or vocab_size < FIRST_PIECE:
         raise ValueError(f"{path} does not hold {vocab_size} tokens: give the file that belongs to the model")
     return pieces, scores
 
@@ -86,7 +77,7 @@ def save(tokenizer: Tokenizer, path: Path) -> None:
     """
     if not isinstance(tokenizer, SentencePieceTokenizer):
         raise ValueError(f"{tokenizer.path} is not a SentencePiece model: llama2.c cannot use it")
-    content = file_content(tokenizer)
+    content = tokenizer.content
     if not isinstance(tokenizer, Llama2cTokenizer):
         content = pack(SentencePieceProcessor(model_proto=content), tokenizer.path)
     write_atomically(path, lambda temporary: temporary.write_bytes(content))

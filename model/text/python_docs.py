@@ -43,10 +43,17 @@ def corpus_files() -> list[Path]:
 def python_docs() -> tuple[str, ...]:
     """One document per module and topic, shuffled so that the end, the validation text, is like the rest."""
     *modules, topics = corpus_files()
-    documents = ["\n\n".join(docstrings(file)) for file in modules]
-    documents += [f"{name}\n\n{text}" for name, text in sorted(_topics(topics).items())]
-    documents = [prose(document).strip() for document in documents]
-    documents = [document + "\n" for document in documents if document]
+    gc.disable()  # a syntax tree is many small objects, and collecting while they are made doubles the time
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escapes, which some versions warn about
+            documents = ["\n\n".join(docstrings(ast.parse(file.read_bytes()))) for file in modules]
+            assigned = (node.value for node in ast.parse(topics.read_bytes()).body if isinstance(node, ast.Assign))
+    finally:
+        gc.enable()
+    documents += [f"{name}\n\n{text}" for name, text in sorted(ast.literal_eval(next(assigned)).items())]
+    documents = [prose(document).strip() + "\n" for document in documents]
+    documents = [document for document in documents if document != "\n"]
     return tuple(sorted(documents, key=lambda document: hashlib.sha256(document.encode()).digest()))
 
 
@@ -60,14 +67,10 @@ def _is_table(paragraph: str) -> bool:
     return any(GRID.search(line) or COLUMNS.match(line) for line in paragraph.splitlines())
 
 
-def docstrings(file: Path) -> Iterator[str]:
+def docstrings(module: ast.Module) -> Iterator[str]:
     """The docstrings of a module, its classes and functions in reading order, without duplicates."""
-    seen = set()
-    for node in _walk(_parse(file)):
-        text = ast.get_docstring(node)
-        if text and text not in seen:
-            seen.add(text)
-            yield text
+    texts = (ast.get_docstring(node) for node in _walk(module))
+    yield from dict.fromkeys(text for text in texts if text)
 
 
 def _walk(node: ast.AST) -> Iterator[ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -75,23 +78,3 @@ def _walk(node: ast.AST) -> Iterator[ast.Module | ast.ClassDef | ast.FunctionDef
         yield node
     for child in getattr(node, "body", []):
         yield from _walk(child)
-
-
-def _topics(file: Path) -> dict[str, str]:
-    """The dictionary in pydoc_data/topics.py, read without importing it."""
-    for node in _parse(file).body:
-        if isinstance(node, ast.Assign):
-            return ast.literal_eval(node.value)
-    return {}
-
-
-def _parse(file: Path) -> ast.Module:
-    collecting = gc.isenabled()
-    gc.disable()  # a syntax tree is many small objects, and collecting while they are made doubles the time
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # invalid escapes, which some versions warn about
-            return ast.parse(file.read_bytes())
-    finally:
-        if collecting:
-            gc.enable()

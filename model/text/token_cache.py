@@ -1,31 +1,29 @@
-"""The cache of token ids, tokenizers and downloads.
+"""The cache of token ids, tokenizers, downloads and compiled code.
 
     python -m model.text.token_cache                    list the entries with size, sources and runs
     python -m model.text.token_cache --remove_unused    remove the entries that no existing run uses
 
 It is in $XDG_CACHE_HOME/ropewalk, by default ~/.cache/ropewalk. Token ids and tokenizers are directories with
 about.json and used_by, made under a lock: if two processes need the same one, the second waits and then reuses it.
-Downloads are files.
+Downloads and compiled code are files. No run is recorded for compiled code, because it is compiled again when needed.
 """
 
-import errno
 import hashlib
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from urllib.parse import unquote, urldefrag, urlsplit
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
-from ..cli import Parser, run_script
-from ..cli.files import TEXTS, displayable_name, read_json, write_json
+from ..cli import Parser, note_if_slow, run_script
+from ..cli.files import displayable_name, read_json, write_json
 
-NOT_WRITABLE = {errno.ENOSPC, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST}
-ABOUT, USED_BY, DOWNLOADS = "about.json", "used_by", "downloads"
+T = TypeVar("T")
+ABOUT, USED_BY, DOWNLOADS, COMPILED = "about.json", "used_by", "downloads", "compiled"
 
 
 def cache_home() -> Path:
@@ -40,61 +38,54 @@ def download_path(url: str) -> Path:
 
 
 @contextmanager
-def explain_disk_errors(cache_dir: Path) -> Iterator[None]:
-    """Report a full or read-only disk as a ValueError that tells how to move the cache."""
+def writing_into(folder: Path) -> Iterator[None]:
+    """Make the directory of the cache. Report a full or read-only disk as a ValueError that tells how to move it."""
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         yield
     except OSError as error:
-        path = Path(os.fsdecode(error.filename)) if error.filename is not None else cache_dir
-        in_cache = path.is_relative_to(cache_dir) or cache_dir.is_relative_to(path)  # inside, or a parent of the cache
-        if error.errno not in NOT_WRITABLE or not in_cache:
-            raise
+        path = Path(os.fsdecode(error.filename or folder))
+        if not (path.is_relative_to(folder) or folder.is_relative_to(path)):
+            raise  # reading the text failed
         raise ValueError(
-            f"{error.filename or cache_dir}: {error.strerror}: the cache cannot be written; set XDG_CACHE_HOME to move "
-            f"it, or free space with `python -m {__package__}.token_cache --remove_unused`"
+            f"{path}: {error.strerror}: the cache cannot be written; set XDG_CACHE_HOME to move it, or free space with "
+            f"`python -m {__package__}.token_cache --remove_unused`"
         ) from None
 
 
-def make_entry(
-    folder: Path, specs: Sequence[str | Path], fill: Callable[[Path], object], is_complete: Callable[[], bool]
-) -> None:
-    """Make the cache entry ``folder`` unless ``is_complete``. Only one process at a time makes it.
+def cached(folder: Path, specs: Sequence[str], load: Callable[[], T | None], fill: Callable[[Path], object]) -> T:
+    """What ``load`` finds in the cache entry ``folder``. If that is None, the entry is made, by one process at a time.
 
-    ``fill`` writes the files into a temporary directory, which is renamed when it is done.
+    ``fill`` writes the files into a temporary directory, which is renamed when it is done. ``specs`` are the text's.
     """
-    with explain_disk_errors(folder.parent):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(folder):
-            if is_complete():
-                return
-            temporary = folder.with_name(f".{folder.name}.tmp")
-            shutil.rmtree(temporary, ignore_errors=True)  # a process that was killed may have left it
-            temporary.mkdir()
-            try:
-                fill(temporary)
-                sources = [os.path.abspath(spec) if os.path.exists(spec) else str(spec) for spec in specs]
-                write_json(temporary / ABOUT, {"sources": [displayable_name(source) for source in sources]})
-                if folder.exists():
-                    shutil.rmtree(folder)
-                os.rename(temporary, folder)
-            finally:
-                shutil.rmtree(temporary, ignore_errors=True)
+    found = load()
+    if found is None:
+        with writing_into(folder.parent), locked(folder):
+            if load() is None:  # no other process has made it in the meantime
+                _make(folder, specs, fill)
+        found = load()
+    assert found is not None
+    return found
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    locks = folder.with_name("locks")
-    locks.mkdir(exist_ok=True)
-    lock = FileLock(locks / f"{folder.name}.lock")
+def _make(folder: Path, specs: Sequence[str], fill: Callable[[Path], object]) -> None:
+    temporary = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)  # a process that was killed may have left it
+    temporary.mkdir()
     try:
-        lock.acquire(timeout=0.1)
-    except Timeout:
-        print(f"waiting for another process that uses {folder}", file=sys.stderr)
-        lock.acquire()
-    try:
-        yield
+        fill(temporary)
+        sources = [os.path.abspath(spec) if os.path.exists(spec) else spec for spec in specs]
+        write_json(temporary / ABOUT, {"sources": [displayable_name(source) for source in sources]})
+        shutil.rmtree(folder, ignore_errors=True)  # damaged
+        os.rename(temporary, folder)
     finally:
-        lock.release()
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def locked(folder: Path) -> AbstractContextManager[object]:
+    """The lock of a cache entry, acquired; leaving the context releases it."""
+    with note_if_slow(f"waiting for another process that uses {folder}"):
+        return FileLock(folder.with_name(f".{folder.name}.lock")).acquire()
 
 
 def note_use(folder: Path, run: Path) -> None:
@@ -123,31 +114,20 @@ def cache_entries(home: Path) -> list[CacheEntry]:
     """The entries of the cache, the largest first. A download is in use if an entry made from it is in use."""
     found = []
     download_users: dict[Path, list[str]] = {}
-    for path in sorted([*home.glob("tokens-*"), *home.glob("tokenizer-*")]):
-        try:
-            sources = read_json(path / ABOUT, {"sources": TEXTS})["sources"]
-        except (OSError, ValueError, KeyError):
-            sources = ["?"]
+    for path in [*home.glob("tokens-*"), *home.glob("tokenizer-*")]:
+        sources = read_json(path / ABOUT)["sources"]
         runs = [run for run in runs_using(path) if Path(run).is_dir()]
         found.append(CacheEntry(path, sum(file.stat().st_size for file in path.iterdir()), sources, runs))
         for source in sources:
             download_users.setdefault(download_path(source), []).extend(runs)
-    for path in sorted((home / DOWNLOADS).glob("*")):
-        users = sorted(set(download_users.get(path, [])))
-        found.append(CacheEntry(path, path.stat().st_size, ["a download"], users))
+    for folder, source in (DOWNLOADS, "a download"), (COMPILED, "--compile"):
+        for path in (home / folder).glob("*"):
+            found.append(CacheEntry(path, path.stat().st_size, [source], sorted(set(download_users.get(path, [])))))
     return sorted(found, key=lambda entry: -entry.size)
 
 
-def remove(entry: CacheEntry) -> None:
-    if entry.path.is_dir():
-        with _locked(entry.path):
-            shutil.rmtree(entry.path)
-    else:
-        entry.path.unlink()
-
-
 def main() -> None:
-    parser = Parser(prog=f"{__package__}.token_cache", description="List the cached texts, tokenizers and downloads.")
+    parser = Parser(prog=f"{__package__}.token_cache", description="List the cache.")
     parser.add_argument("--remove_unused", action="store_true", help="remove the entries that no existing run uses")
     flags = parser.parse_args()
     home = cache_home()
@@ -158,7 +138,11 @@ def main() -> None:
         print(f"{entry.size / 1e6:9.1f} MB  {entry.path.name}  from {', '.join(entry.sources)}")
         print(f"{'':14}{use}{', removed' if removing else ''}")
         if removing:
-            remove(entry)
+            if entry.path.is_dir():
+                with locked(entry.path):
+                    shutil.rmtree(entry.path)
+            else:
+                entry.path.unlink()
             freed += entry.size
     summary = f"{freed / 1e6:.1f} MB removed" if flags.remove_unused else "--remove_unused removes unused entries"
     print(f"{home}: {summary}")

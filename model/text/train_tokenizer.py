@@ -5,6 +5,7 @@ import io
 import itertools
 import json
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,8 +15,8 @@ from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
 from ..cli.files import write_atomically
 from .sources import Documents
-from .token_cache import make_entry
-from .tokenizer import check_encodable, split_text
+from .token_cache import cached
+from .tokenizer import split_text
 
 TOKENIZER_FORMAT = 4  # increase when training changes, so that cached tokenizers are not reused
 TOKENIZER_KINDS = ("bpe", "char")
@@ -45,11 +46,9 @@ def train_tokenizer(texts: Iterable[str], path: str | Path, kind: str = "bpe", v
     ``bpe`` has exactly ``vocab_size`` pieces. Without ``vocab_size`` it has ``default_vocab_size`` pieces, or fewer if
     the text is too short for them. ``char`` has one piece per distinct character and ignores ``vocab_size``.
     The same text gives the same file. Memory is bounded, because a sample spread evenly over the text is used.
-    Raises ValueError if the text is empty, if UTF-8 cannot encode it, or if it has too many distinct characters or
-    too few words for ``vocab_size``.
+    Raises ValueError if the text is empty, or if it has too many distinct characters or too few words for
+    ``vocab_size``.
     """
-    if kind not in TOKENIZER_KINDS:
-        raise ValueError(f"tokenizer kind {kind!r} is unknown: give one of {', '.join(TOKENIZER_KINDS)}")
     sample, total = spread_sample(texts)
     counts = Counter(itertools.chain.from_iterable(sample))
     if not counts:
@@ -98,13 +97,8 @@ def default_vocab_size(characters: int, distinct: int) -> int:
 
 def count_covering(counts: Counter[str], fraction: float) -> int:
     """The number of the most frequent characters that make up this fraction of the text."""
-    goal = fraction * counts.total()
-    covered = 0
-    for number, (_, count) in enumerate(counts.most_common(), 1):
-        covered += count
-        if covered >= goal:
-            return number
-    return len(counts)
+    covered = list(itertools.accumulate(count for _, count in counts.most_common()))
+    return 1 + bisect_left(covered, fraction * counts.total())
 
 
 def cached_tokenizer(
@@ -118,17 +112,14 @@ def cached_tokenizer(
     Raises ValueError if a file changes while it is read.
     """
     facts = [TOKENIZER_FORMAT, documents.identity(), kind, vocab_size]
-    key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
-    folder = Path(cache_dir) / f"tokenizer-{key[:32]}"
+    folder = Path(cache_dir) / f"tokenizer-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]}"
     file = folder / "tokenizer.model"
-    if not file.exists():
 
-        def fill(directory: Path) -> None:
-            train_tokenizer(documents.texts(), directory, kind, vocab_size)
-            documents.check_unchanged()
+    def fill(directory: Path) -> None:
+        train_tokenizer(documents.texts(), directory, kind, vocab_size)
+        documents.check_unchanged()
 
-        make_entry(folder, documents.specs, fill, file.exists)
-    return file
+    return cached(folder, documents.specs, lambda: file if file.exists() else None, fill)
 
 
 def spread_sample(texts: Iterable[str], limit: int = SAMPLE_CHARACTERS) -> tuple[list[str], int]:
@@ -140,7 +131,7 @@ def spread_sample(texts: Iterable[str], limit: int = SAMPLE_CHARACTERS) -> tuple
     size = 0
     stride = 1
     total = 0
-    chunks = (chunk for text in texts for chunk in split_text(check_encodable(text), CHUNK_CHARACTERS))
+    chunks = (chunk for text in texts for chunk in split_text(text, CHUNK_CHARACTERS))
     for number, chunk in enumerate(chunks):
         total += len(chunk)
         if number % stride == 0:

@@ -50,7 +50,7 @@ def test_known_separators_are_recognized_without_the_white_space_around_them(bet
     text = between.join(texts) + end
     if "<s>" in between:
         text = "<s>" + text
-    found = recognize([text], is_all=True)
+    found = recognize([text])
     assert found.separator == separator
     assert documents(text, found.separator) == documents(text, between) == texts
     assert f"{text.count(separator.strip() or separator)} times" in found.note
@@ -105,30 +105,25 @@ TEXTS = {
     "lines about tokens": "This text ends in <|endoftext|>\n" * 9,
     "HTML": "".join(f"<p><s>{i} euros.</s>\n<s>{i}.50</s>\n half of it</p>\n" for i in range(20)),
     "Chinese": "天下大势，分久必合，合久必分。\n\n　　周末七国分争，并入于秦。\n" * 30,
+    "titles": "".join(f"{'=' * 12}\nTitle {i}.\n{'=' * 12}\nText after the title, {i}.\n" for i in range(20)),
+    "few constants": "eos=<|endoftext|>\n" * 4,
     "one separator": "\n<|endoftext|>\n".join(stories(2)),
-}
-# What the note on a likely separator tells
-NOTES = {
-    "Markdown with long rules": ["-" * 20 + ", 40 times", f'give doc_separator = "\\n{"-" * 20}\\n" in a config'],
-    "scenes": ["*****, 29 times", 'give doc_separator = "\\n*****\\n" in a config'],
-    "pages": ["form feeds, 19 times", 'give doc_separator = "\\f" in a config'],
 }
 
 
 @pytest.mark.parametrize("kind", TEXTS)
 def test_texts_without_a_certain_separator_are_not_split(kind):
-    found = recognize([TEXTS[kind]], is_all=True)
-    assert found.separator == ""
-    for part in NOTES.get(kind, []):
-        assert part in found.note
+    assert recognize([TEXTS[kind]]).separator == ""
 
 
 def test_a_separator_in_less_than_half_of_the_files_is_not_certain():
     tagged, plain = "\n<|endoftext|>\n".join(stories(9)), stories(1)[0]
-    assert recognize([tagged, plain], is_all=True).separator == "<|endoftext|>"
-    found = recognize([tagged, plain, plain], is_all=True)
+    assert recognize([tagged, plain]).separator == "<|endoftext|>"
+    found = recognize([tagged, plain, plain])
     assert found.separator == ""
-    assert "give --doc_separator='<|endoftext|>'" in found.note
+    assert 'if so, give doc_separator = "<|endoftext|>" in a config' in found.note
+    assert "form feeds, 19 times in the first " in recognize([TEXTS["pages"]]).note
+    assert recognize([plain]).note is None
 
 
 def test_only_a_sample_of_the_beginning_is_examined(tmp_path, monkeypatch):
@@ -137,25 +132,16 @@ def test_only_a_sample_of_the_beginning_is_examined(tmp_path, monkeypatch):
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(text.encode()))
     (tmp_path / "b.txt").write_text("short", encoding="utf-8")
     (tmp_path / "c.jsonl").write_text('{"text": "a field"}\n', encoding="utf-8")
-    samples, is_all = open_documents([tmp_path]).beginnings()
-    assert samples == [text[:3000], "short"]
-    assert not is_all
-    assert " times in a sample of " in recognize(samples, is_all).note
+    documents = open_documents([tmp_path])
+    assert documents.beginnings() == [text[:3000], "short"]
+    assert " times in the first 3,005 characters" in recognize(documents.beginnings()).note
     monkeypatch.setattr("model.text.sources.SAMPLE_CHARACTERS", 4000)
-    assert open_documents([tmp_path]).beginnings() == ([text[:2000], "short"], False)
+    assert documents.beginnings() == [text[:2000], "short"]
     monkeypatch.setattr("model.text.sources.SAMPLED_FILES", 1)
-    assert open_documents([tmp_path]).beginnings() == ([text[:3000]], False)
-    assert open_documents([tmp_path / "b.txt"]).beginnings() == (["short"], True)
-
-
-def test_all_separators_are_counted_but_only_the_first_are_examined(monkeypatch):
-    monkeypatch.setattr("model.text.separators.MAX_PLACES", 10)
-    found = recognize(["A sentence.\f" * 3000 + "one that runs on\f" * 1000], is_all=True)
-    assert found.separator == "\f"
-    assert "4,000 times" in found.note
+    assert documents.beginnings() == [text[:3000]]
 
 
 def test_three_tags_alone_on_their_lines_are_enough_and_two_are_not():
     tag = "\n<|endoftext|>\n"
-    assert recognize([tag.join(stories(4))], is_all=True).separator == tag.strip()
-    assert recognize([tag.join(stories(3))], is_all=True).separator == ""
+    assert recognize([tag.join(stories(4))]).separator == tag.strip()
+    assert recognize([tag.join(stories(3))]).separator == ""

@@ -12,7 +12,7 @@ from script_helpers import run_in_process
 from model.text import token_cache as cache
 from model.text.prepare import prepare
 from model.text.sources import open_documents
-from model.text.token_cache import cache_entries, cache_home, make_entry, note_use
+from model.text.token_cache import cache_entries, cache_home, cached, note_use
 from model.text.train_tokenizer import cached_tokenizer
 from model.weights import load_tokenizer
 
@@ -38,20 +38,12 @@ def use_cache(tmp_path, monkeypatch):
     return use
 
 
-def test_entries_are_listed_with_size_source_and_runs(use_cache, tmp_path):
-    data = use_cache("one", TEXT)
-    use_cache("one", TEXT)
-    found = {entry.path.name.split("-")[0]: entry for entry in cache_entries(cache_home())}
-    assert found.keys() == {"tokens", "tokenizer"}
-    assert found["tokens"].size > 2 * (len(data.train) + len(data.val))
-    for entry in found.values():
-        assert entry.sources == [str(tmp_path / "one.txt")]
-        assert entry.runs == [str(tmp_path / "one")]
-
-
 def test_only_entries_that_no_run_uses_are_removed(use_cache, capsys, tmp_path):
-    use_cache("kept", TEXT)
+    data = use_cache("kept", TEXT)
+    note_use(data.entry, Path("kept"))  # a second time, which is not recorded
     use_cache("gone", TEXT.upper())
+    (cache_home() / "compiled").mkdir()
+    (cache_home() / "compiled" / "code.pt2").write_bytes(b"x" * 100)
     before = {entry.path for entry in cache_entries(cache_home())}
     shutil.rmtree("gone")
 
@@ -60,13 +52,14 @@ def test_only_entries_that_no_run_uses_are_removed(use_cache, capsys, tmp_path):
         return capsys.readouterr().out
 
     out = run()
-    assert out.count("used by no run\n") == 2
+    assert out.count("used by no run\n") == 3
     assert out.count(f"used by {tmp_path / 'kept'}\n") == 2
     assert {entry.path for entry in cache_entries(cache_home())} == before
-    assert run("--remove_unused").count("used by no run, removed\n") == 2
+    assert run("--remove_unused").count("used by no run, removed\n") == 3
     entries = cache_entries(cache_home())
     assert [entry.runs for entry in entries] == 2 * [[str(tmp_path / "kept")]]
-    assert all((entry.path / "used_by").exists() for entry in entries)
+    assert [entry.sources for entry in entries] == 2 * [[str(tmp_path / "kept.txt")]]
+    assert entries[0].size > 2 * (len(data.train) + len(data.val))
 
 
 def _make(folder, log, delay):
@@ -76,8 +69,10 @@ def _make(folder, log, delay):
         time.sleep(delay)
         (directory / "content").write_text("complete", encoding="utf-8")
 
-    make_entry(folder, ["x"], fill, lambda: (folder / "content").exists())
-    assert (folder / "content").read_text(encoding="utf-8") == "complete"
+    def load():
+        return (folder / "content").read_text(encoding="utf-8") if folder.exists() else None
+
+    assert cached(folder, ["x"], load, fill) == "complete"
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
@@ -91,7 +86,7 @@ def test_one_of_many_processes_makes_the_entry_while_the_others_wait(tmp_path):
         worker.join()
     assert [worker.exitcode for worker in workers] == [0] * 5
     assert len(log.read_text(encoding="utf-8").splitlines()) == 1
-    assert [path.name for path in folder.parent.iterdir() if path.name != "locks"] == ["tokens-1"]
+    assert [path.name for path in folder.parent.iterdir() if path.suffix != ".lock"] == ["tokens-1"]
 
 
 def test_the_unfinished_entry_of_a_killed_process_is_discarded(tmp_path):
@@ -102,22 +97,21 @@ def test_the_unfinished_entry_of_a_killed_process_is_discarded(tmp_path):
 
 
 def test_a_disk_error_tells_how_to_move_the_cache_unless_it_is_of_another_file(tmp_path):
-    def failing(error):
+    def make(folder, error):
         def fill(_):
             raise error
 
-        return fill
+        cached(folder, ["x"], lambda: None, fill)
 
-    in_cache = OSError(28, "No space left on device", str(tmp_path / ".tokens-1.tmp" / "tokens.bin"))
-    with pytest.raises(ValueError, match=r"tokens.bin: No space left on device: .* XDG_CACHE_HOME"):
-        make_entry(tmp_path / "tokens-1", ["x"], failing(in_cache), lambda: False)
-    assert [path.name for path in tmp_path.iterdir()] == ["locks"]
+    with pytest.raises(ValueError, match=r"cache: No space left on device: .* XDG_CACHE_HOME .* --remove_unused"):
+        make(tmp_path / "cache" / "tokens-1", OSError(28, "No space left on device"))
+    assert [path.suffix for path in (tmp_path / "cache").iterdir()] in ([], [".lock"])
     text = PermissionError(13, "Permission denied", "/elsewhere/text.txt")
     with pytest.raises(PermissionError, match=r"/elsewhere/text\.txt"):
-        make_entry(tmp_path / "tokens-1", ["x"], failing(text), lambda: False)
+        make(tmp_path / "cache" / "tokens-1", text)
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="XDG_CACHE_HOME"):
-        make_entry(tmp_path / "file" / "tokens-1", ["x"], failing(text), lambda: False)
+        make(tmp_path / "file" / "cache" / "tokens-1", text)
 
 
 def test_file_names_that_are_not_utf8_can_be_cached_and_listed(use_cache, tmp_path):
